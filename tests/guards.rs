@@ -80,7 +80,8 @@ fn a_step_that_is_no_number_stops_or_is_as_if_it_had_never_been() {
     place.file("train.bin", &bad);
     for (run, ranks) in [("stops", "device.ranks=1"), ("ranks-stop", "device.ranks=3")] {
         // Record 17 of a batch is of the first rank.
-        let words = ["at step 3: non-finite values in the loss", "on rank 0", "training diverged", "not saved"];
+        let words =
+            ["at step 3: non-finite values in the loss", "on rank 0", "training diverged", "not saved"];
         train(&place, &job, run, &[ranks]).with(FAILED).says(&words);
         assert!(!place.path(run).join("model").exists());
     }
@@ -93,7 +94,7 @@ fn a_step_that_is_no_number_stops_or_is_as_if_it_had_never_been() {
             let sets = [&[ranks, &update][..], &placed].concat();
             place.file("train.bin", &bad);
             let skips = [&sets[..], &["guard.non_finite=skip"]].concat();
-            let words = ["step 3 is skipped", "step 7 is skipped", "2 skipped so far, 1 in a row"];
+            let words = ["skipped step 3", "skipped step 7", "2 skipped so far, 1 in a row"];
             train(&place, &job, &name("skips"), &skips).with(SUCCESS).says(&words);
             assert_eq!(skipped(&place, &name("skips")), [0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2]);
             let told = summary(&place, &name("skips"));
@@ -131,7 +132,7 @@ fn too_many_in_a_row_end_a_training_and_counts_survive_it() {
     resume(&two).with(FAILED).says(&words);
     // The policy may be another one when training goes on.
     let three = [&skip[..], &["guard.skipped_in_a_row_max=3"]].concat();
-    resume(&three).with(SUCCESS).says(&["step 12 is skipped", "4 skipped so far, 3 in a row"]);
+    resume(&three).with(SUCCESS).says(&["skipped step 12", "4 skipped so far, 3 in a row"]);
     assert_eq!(summary(&place, "run")["train"]["non_finite_steps"], 4);
     let counted = skipped(&place, "run");
     assert_eq!((counted.len(), &counted[8..13]), (20, &[1, 2, 3, 4, 4][..]));
@@ -151,8 +152,8 @@ fn many_skipped_steps_are_reported_ever_more_rarely() {
     let sets = ["guard.non_finite=skip", "guard.skipped_in_a_row_max=18"];
     let told = train(&place, &job, "run", &sets).with(SUCCESS).stderr;
     let reported = told.lines().filter_map(|line| {
-        let (_, step) = line.split_once("step ")?;
-        step.split_once(" is skipped: ")?.0.parse::<u64>().ok()
+        let (_, step) = line.split_once("skipped step ")?;
+        step.split_once(": ")?.0.parse::<u64>().ok()
     });
     // The sixteenth is of step 17.
     assert_eq!(reported.collect::<Vec<_>>(), [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 17], "{told}");

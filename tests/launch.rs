@@ -86,7 +86,7 @@ fn who_does_not_come_is_named_by_all() {
     for child in children {
         let (code, _, stderr) = ended(child);
         assert_eq!(code, Some(LOST), "{stderr}");
-        assert!(stderr.contains("error: ranks 1, 3 did not come, after "), "{stderr}");
+        assert!(stderr.contains("error: ranks 1, 3 did not connect within "), "{stderr}");
     }
 }
 
@@ -120,7 +120,7 @@ fn contradictions_are_refused() {
     let (code, stdout, stderr) = ended(start(&[], &variables));
     assert_eq!((code, stdout.as_str()), (Some(USAGE), ""), "{stderr}");
     assert!(
-        stderr.contains("torchrun says rank 0 of 2 (RANK, WORLD_SIZE), and slurm says rank 1 of 2"),
+        stderr.contains("torchrun sets rank 0 of 2 (RANK, WORLD_SIZE), but slurm sets rank 1 of 2"),
         "{stderr}"
     );
     let refused = rankine().args(["doctor", "--rank", "0", "--ranks", "2"]).output().unwrap();
@@ -260,7 +260,7 @@ fn a_wrong_secret_and_a_second_process_of_a_rank_are_refused_and_the_job_goes_on
         thread::sleep(Duration::from_secs(1));
         let again = with_secret(1, port);
         for (refused, words) in [
-            (wrong, "came as rank 2: its secret is not rank 0's"),
+            (wrong, "came as rank 2: its secret differs from rank 0's"),
             (without, "came as rank 2: rank 0 has a secret and it has none"),
             (again, "came as rank 1: another process is that rank"),
         ] {
@@ -284,7 +284,7 @@ fn a_wrong_secret_and_a_second_process_of_a_rank_are_refused_and_the_job_goes_on
 
 #[test]
 fn rank_0_listens_where_it_is_told_and_warns_where_others_can_come() {
-    const OPEN: &str = "without a secret: whoever reaches this port can join the job";
+    const OPEN: &str = "without a secret: anyone who can reach this port can join the job";
     for (meet, secret, warned) in [
         ("127.0.0.1", false, false),
         ("localhost", false, false),

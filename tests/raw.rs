@@ -275,7 +275,9 @@ fn raw_files_with_other_contents_are_refused() {
                     .open(place.path("train.bin"))
                     .and_then(|file| file.set_modified(modified))
                     .unwrap();
-                resume(name, &[]).with(USAGE).says(&["train.bin differs from the file that was read", "--run-dir"]);
+                resume(name, &[])
+                    .with(USAGE)
+                    .says(&["train.bin differs from the file that was read", "--run-dir"]);
             }
             assert!(tree(&place.path(name)) == before, "{name} was changed");
             place.file("train.bin", &bytes);

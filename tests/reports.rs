@@ -245,7 +245,7 @@ fn checkpoints_are_told_of_as_they_lie_on_disk() {
         // All 113 rows are looked up in any 8 steps; only an addition says so.
         let rows_added = if at == 8 { 0 } else { 113 };
         assert_eq!(whole(&json, "/rows_added"), rows_added);
-        let addition = format!("  an addition to step 8: {rows_added} rows that were updated since\n");
+        let addition = format!("  incremental, based on step 8: {rows_added} rows updated since\n");
         let position = &train["position"];
         let mut expected = format!(
             "{}: {:.3} GB, by Rankine {}\n  step {at}, {samples} samples; goes on in epoch {} at sample {}; \

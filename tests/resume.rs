@@ -351,7 +351,7 @@ fn checkpoints_are_told_of_and_exported() {
     let told = run(["ckpt", "inspect", &whole]).with(SUCCESS).stdout;
     for words in [
         "step 75, 5241 samples; goes on in epoch 1 at sample 2240",
-        "an addition to step 25",
+        "incremental, based on step 25",
         "embedding.C1: 40 rows of 4 fp32, by adagrad, keeps sum",
         "shard-00000.safetensors",
     ] {

@@ -491,7 +491,12 @@ fn a_missing_or_damaged_model_is_trained_again_from_the_last_checkpoint() {
             runs.copy("whole", "run");
             fs::remove_dir_all(runs.place.path("run/checkpoints")).unwrap();
             spoil();
-            runs.refuses("run", &["--resume"], USAGE, &["model", "no checkpoint to go on from", "--restart"]);
+            runs.refuses(
+                "run",
+                &["--resume"],
+                USAGE,
+                &["model", "no checkpoint to resume from", "--restart"],
+            );
         }
     }
     // A model that cannot be read, or not by this version, may be whole.

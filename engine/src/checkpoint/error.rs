@@ -1,4 +1,4 @@
-//! What can go wrong with a checkpoint.
+//! Errors of checkpoints.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,13 +18,13 @@ pub enum CheckpointError {
         doing: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// The operating system's words.
+        /// The operating system's message.
         source: io::Error,
     },
     /// There is no checkpoint.
     #[error("no checkpoint at {}: it is a folder `checkpoints/step-N` of a run, and has a manifest.json", .0.display())]
     Missing(PathBuf),
-    /// A file is not what was written.
+    /// A file differs from what was written.
     #[error("{} is damaged: {what}", path.display())]
     Damaged {
         /// The file.
@@ -32,25 +32,25 @@ pub enum CheckpointError {
         /// What is wrong with it.
         what: String,
     },
-    /// Another version of Rankine wrote it: its bytes may be whole, and this version cannot read them.
+    /// Another version of Rankine wrote it: it may be intact, but this version cannot read it.
     #[error("{} cannot be read: {source}", path.display())]
     Version {
         /// The file.
         path: PathBuf,
-        /// What it says of itself.
+        /// The version that it names.
         source: SealedError,
     },
-    /// Nobody can say whether the latest checkpoint is good. Resuming from an older one would lose work that may be
-    /// whole, so nothing is renamed and nothing is trained.
+    /// It cannot be determined whether the latest checkpoint is good. Resuming from an older one could lose work, so
+    /// nothing is renamed and nothing is trained.
     #[error(
-        "the latest checkpoint {} cannot be read, and may be whole: {why}. Nothing was changed. {} To resume from the \
+        "the latest checkpoint {} cannot be read, but may be intact: {why}. Nothing was changed. {} To resume from the \
          checkpoint before it, move that folder elsewhere; --restart starts over",
         path.display(), remedy(why)
     )]
     Unreadable {
         /// The checkpoint.
         path: PathBuf,
-        /// What went wrong.
+        /// The error.
         why: Box<Self>,
     },
     /// There are checkpoints, and all of them are damaged.
@@ -62,27 +62,27 @@ pub enum CheckpointError {
     NoneUsable {
         /// The folder.
         dir: PathBuf,
-        /// The checkpoints in it, each with what is wrong with it.
+        /// The checkpoints in it, each with its damage.
         found: Vec<String>,
     },
-    /// It does not suit the job, or the dataset.
-    #[error("the checkpoint {} is not one of this job: {what}", path.display())]
+    /// It belongs to another job or dataset.
+    #[error("the checkpoint {} does not match this job: {what}", path.display())]
     Mismatch {
         /// The checkpoint.
         path: PathBuf,
         /// The first difference, and the way out.
         what: String,
     },
-    /// There is nothing worth saving.
+    /// The state is not worth saving.
     #[error(
-        "some of {tensor} are not numbers: training diverged, and the usual cause is a learning rate that is too \
-         high; no checkpoint was saved of that"
+        "{tensor} has non-finite values: training diverged, and the usual cause is a learning rate that is too \
+         high; this checkpoint was not saved"
     )]
     NotFinite {
         /// The tensor.
         tensor: String,
     },
-    /// The model's state cannot be had from where it is, or put there.
+    /// The model's state cannot be read from its device, or restored there.
     #[error("the model's state cannot be reached: {0}")]
     State(String),
 }
@@ -93,7 +93,7 @@ impl From<RowsError> for CheckpointError {
     }
 }
 
-/// What to do so that a checkpoint can be read.
+/// How to make the checkpoint readable.
 fn remedy(why: &CheckpointError) -> &'static str {
     match why {
         CheckpointError::Version { .. } => "Resume with the version of Rankine that wrote it.",
@@ -103,8 +103,8 @@ fn remedy(why: &CheckpointError) -> &'static str {
 }
 
 impl CheckpointError {
-    /// Whether bytes were read that are not those that were written. All other errors leave open whether the checkpoint
-    /// is good: another process, another machine or another version of Rankine may be able to read it.
+    /// Whether bytes were read that differ from those that were written. All other errors leave open whether the
+    /// checkpoint is good: another process, machine or version of Rankine may be able to read it.
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged { .. })
     }
@@ -119,7 +119,7 @@ impl CheckpointError {
         }
     }
 
-    /// Of a sealed file.
+    /// From the error of a sealed file.
     pub(super) fn sealed(path: &Path, source: SealedError) -> Self {
         if source.is_damage() {
             return Self::damaged(path, source);
@@ -141,7 +141,7 @@ pub(super) trait Doing<T> {
 impl<T> Doing<T> for io::Result<T> {
     fn doing(self, doing: &'static str, path: &Path) -> Result<T, CheckpointError> {
         self.map_err(|source| match source.kind() {
-            // No error of the operating system's, but of bytes that should be there.
+            // Not an error of the operating system: bytes are missing.
             io::ErrorKind::UnexpectedEof => CheckpointError::damaged(path, "it ends before its last byte"),
             _ => CheckpointError::Io { doing, path: path.to_owned(), source },
         })

@@ -1,4 +1,4 @@
-//! A file system of which one operation fails, so that a failure can be rehearsed.
+//! A file system that fails one operation, to rehearse failures.
 
 use std::io;
 use std::path::Path;
@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::files::{Files, Input, Output};
 use crate::hooks;
 
-/// What becomes of an operation.
+/// The failure of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// It fails with this error of the operating system.
     Error(i32),
     /// It is interrupted once.
     Interrupted,
-    /// A write takes one byte less than it is given, if it is given any, and a direct one a sector less; other
+    /// A write accepts one byte less than it is given (a direct one: one sector less), unless that is nothing; other
     /// operations succeed.
     Short,
     /// The process is killed before it, as by `kill -9`.
@@ -27,7 +27,7 @@ pub enum Fault {
 const EIO: i32 = 5;
 const EINVAL: i32 = 22;
 const ENOSPC: i32 = 28;
-/// Bytes of the smallest sectors that disks have.
+/// Bytes of the smallest disk sectors.
 const SECTOR: usize = 512;
 
 /// `N:KIND`: the operation's number, from 1, and `kill`, `eio`, `einval`, `enospc`, `eintr` or `short`.
@@ -51,19 +51,19 @@ impl FromStr for Rehearsal {
             Some(Self(number.parse().ok()?, fault))
         });
         parsed.ok_or_else(|| {
-            format!("'{text}' is no fault: NUMBER:kill, or eio, einval, enospc, eintr or short")
+            format!("'{text}' is not a fault: use NUMBER:KIND, where KIND is kill, eio, einval, enospc, eintr or short")
         })
     }
 }
 
-/// Files of which one operation fails.
+/// Files that fail one operation.
 #[derive(Debug)]
 pub struct Faulty {
     files: Arc<dyn Files>,
     counter: Arc<Counter>,
 }
 
-/// Counts operations, and knows which one fails.
+/// Counts operations, and decides which one fails.
 #[derive(Debug)]
 struct Counter {
     done: AtomicU64,
@@ -81,7 +81,7 @@ impl Faulty {
     /// as they are if it is not set, and in builds without the feature `test-hooks`.
     ///
     /// # Errors
-    /// Where the variable has another form.
+    /// If the variable has another form.
     pub fn by_environment(files: Arc<dyn Files>) -> Result<Arc<dyn Files>, String> {
         let Some(text) = hooks::variable(hooks::FAULT) else { return Ok(files) };
         let Rehearsal(at, fault) = text.to_string_lossy().parse()?;
@@ -95,7 +95,7 @@ impl Faulty {
 }
 
 impl Counter {
-    /// Counts an operation. Whether it is to be a short one.
+    /// Counts an operation. Returns whether it is to be a short one.
     fn count(&self) -> io::Result<bool> {
         if self.done.fetch_add(1, Ordering::SeqCst) + 1 != self.at {
             return Ok(false);
@@ -104,7 +104,7 @@ impl Counter {
             Fault::Error(code) => Err(io::Error::from_raw_os_error(code)),
             Fault::Interrupted => Err(io::ErrorKind::Interrupted.into()),
             Fault::Short => Ok(true),
-            // Nothing is unwound, flushed or dropped, as when another process does it.
+            // No unwinding, flushing or dropping, as with `kill -9`.
             Fault::Kill => process::abort(),
         }
     }

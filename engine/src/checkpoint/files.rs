@@ -1,4 +1,4 @@
-//! The operations on files that checkpoints are made of: one place that all of them go through.
+//! The file operations of checkpoints: all of them go through one trait.
 
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
@@ -6,10 +6,10 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What checkpoints need of a file system. A call that fails has changed nothing that counts: nobody goes on with a
-/// file after that, and least of all syncs it again, since the system may have dropped what it could not write.
+/// The file system operations that checkpoints need. No caller continues with a file after a failed call, and none
+/// syncs it again: the system may have dropped the bytes that it could not write.
 pub trait Files: Debug + Send + Sync {
-    /// Makes a folder, and those above it, where they are not there.
+    /// Makes a folder and its parents, if they do not exist.
     ///
     /// # Errors
     /// The operating system's.
@@ -18,7 +18,7 @@ pub trait Files: Debug + Send + Sync {
     /// Makes a new file.
     ///
     /// # Errors
-    /// The operating system's, also where it is there.
+    /// The operating system's, also if it exists.
     fn create(&self, path: &Path) -> io::Result<Box<dyn Output>>;
 
     /// Makes the names in a folder durable.
@@ -27,28 +27,28 @@ pub trait Files: Debug + Send + Sync {
     /// The operating system's.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Renames a file, in place of one that is there, or a folder.
+    /// Renames a file, replacing an existing one, or a folder.
     ///
     /// # Errors
     /// The operating system's.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Removes a folder with all that is in it.
+    /// Removes a folder with its contents.
     ///
     /// # Errors
-    /// The operating system's; some of it may be gone then.
+    /// The operating system's; a part may be removed then.
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// The names in a folder, in any order; none where there is no such folder.
+    /// The names in a folder, in any order; empty if there is no such folder.
     ///
     /// # Errors
     /// The operating system's.
     fn names(&self, path: &Path) -> io::Result<Vec<String>>;
 
-    /// Opens a file to be read.
+    /// Opens a file for reading.
     ///
     /// # Errors
-    /// The operating system's, also where it is not a regular file.
+    /// The operating system's, also if it is not a regular file.
     fn open(&self, path: &Path) -> io::Result<Box<dyn Input>>;
 
     /// The length of a file, or of all files below a folder, in bytes.
@@ -58,38 +58,38 @@ pub trait Files: Debug + Send + Sync {
     fn tree_bytes(&self, path: &Path) -> io::Result<u64>;
 }
 
-/// What direct writes begin at multiples of: that suits any disk of today.
+/// The alignment of direct writes: suits all current disks.
 pub(super) const DIRECT_ALIGN: usize = 4096;
 
-/// Whether an error says that a file system, or its disk, takes no direct writes, at least not such.
+/// Whether an error means that a file system, or its disk, does not support direct writes, or not this one.
 pub(super) fn is_refused(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported)
 }
 
 /// A file that is written from front to back.
 pub trait Output: Send {
-    /// Writes some of the bytes, by way of the page cache; returns how many.
+    /// Writes some of the bytes through the page cache; returns how many.
     ///
     /// # Errors
     /// The operating system's.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// The same past the page cache: the disk takes the bytes from where they lie. Their address, their offset in the
+    /// The same past the page cache: the disk reads the bytes from where they are. Their address, their offset in the
     /// file and their count are multiples of `DIRECT_ALIGN`.
     ///
     /// # Errors
-    /// The operating system's; where `is_refused` holds for it, the file cannot be written like this, and nothing was
+    /// The operating system's; if `is_refused` holds for it, the file does not support direct writes, and nothing was
     /// written.
     fn write_direct(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Makes what was written durable. It is called once.
+    /// Makes all writes durable. Called once.
     ///
     /// # Errors
     /// The operating system's.
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// A file that is read anywhere.
+/// A file with random read access.
 pub trait Input: Send + Sync {
     /// Its length.
     ///
@@ -97,7 +97,7 @@ pub trait Input: Send + Sync {
     /// The operating system's.
     fn size(&self) -> io::Result<u64>;
 
-    /// Reads some bytes from a place on; returns how many, 0 at the end.
+    /// Reads some bytes from an offset on; returns how many, 0 at the end.
     ///
     /// # Errors
     /// The operating system's.
@@ -108,7 +108,7 @@ impl dyn Output + '_ {
     /// Writes all of the bytes, in as many calls as that takes.
     ///
     /// # Errors
-    /// As [`Output::write`], but for calls that were interrupted: those are made again.
+    /// As [`Output::write`]; interrupted calls are repeated.
     pub(super) fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.write(bytes) {
@@ -123,10 +123,10 @@ impl dyn Output + '_ {
 }
 
 impl dyn Input + '_ {
-    /// Reads as many bytes as there is room for.
+    /// Reads as many bytes as the buffer holds.
     ///
     /// # Errors
-    /// As [`Input::read_at`], but for calls that were interrupted; and where the file ends before.
+    /// As [`Input::read_at`]; interrupted calls are repeated. Also fails if the file ends before.
     pub(super) fn read_exact_at(&self, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.read_at(bytes, offset) {
@@ -170,20 +170,20 @@ impl Files for Disk {
 
     fn names(&self, path: &Path) -> io::Result<Vec<String>> {
         let entries = match fs::read_dir(path) {
-            // Of a link that leads nowhere nobody knows what is behind it.
+            // The target of a broken link is unknown.
             Err(error) if error.kind() == ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => {
                 return Ok(Vec::new());
             }
             entries => entries?,
         };
-        // Names that are no text are none of ours.
+        // Names that are not text are not Rankine's.
         entries
             .filter_map(|entry| entry.map(|entry| entry.file_name().into_string().ok()).transpose())
             .collect()
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn Input>> {
-        // A FIFO would keep whoever opens it waiting.
+        // Opening a FIFO would block.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
         let kind = file.metadata()?.file_type();
         if kind.is_dir() {
@@ -208,7 +208,7 @@ impl Files for Disk {
 struct Written {
     file: File,
     path: PathBuf,
-    /// The same past the page cache, once that is asked for.
+    /// The same file for direct writes, once one was requested.
     direct: Option<File>,
     end: u64,
 }

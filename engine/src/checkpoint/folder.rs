@@ -1,4 +1,4 @@
-//! A run's folder of checkpoints: which there are, which is the latest good one, and which may go.
+//! A run's folder of checkpoints: which exist, which is the latest good one, and which may be removed.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,9 +8,9 @@ use super::error::Doing;
 use super::files::Files;
 use super::{Checkpoint, CheckpointError, step_name};
 
-/// What follows the name of a folder that is not complete, or is being removed.
+/// The suffix of a folder that is incomplete, or is being removed.
 pub(super) const PARTIAL: &str = ".partial";
-/// What follows the name of one that was found to be damaged.
+/// The suffix of a checkpoint that was found to be damaged.
 const DAMAGED: &str = ".damaged";
 
 /// A checkpoint that cannot be used.
@@ -24,7 +24,7 @@ pub struct Skipped {
     pub why: CheckpointError,
 }
 
-/// The checkpoints below a folder by their names, the latest first; what is in them is another question.
+/// The checkpoints in a folder by their names, the latest first; their contents are not checked.
 ///
 /// # Errors
 /// [`CheckpointError::Io`].
@@ -32,7 +32,7 @@ pub fn list(files: &dyn Files, dir: &Path) -> Result<Vec<(u64, PathBuf)>, Checkp
     let names = files.names(dir).doing("read", dir)?;
     let steps = names.iter().filter_map(|name| {
         let step = name.strip_prefix("step-")?.parse().ok()?;
-        // One spelling a step.
+        // One spelling per step.
         (*name == step_name(step)).then_some(step)
     });
     let mut steps: Vec<u64> = steps.collect();
@@ -40,17 +40,17 @@ pub fn list(files: &dyn Files, dir: &Path) -> Result<Vec<(u64, PathBuf)>, Checkp
     Ok(steps.into_iter().map(|step| (step, dir.join(step_name(step)))).collect())
 }
 
-/// The latest good checkpoint, every byte of which was read and is what was written, and the damaged ones after it,
-/// each with the reason. `None` where there is no checkpoint at all. Nothing is changed.
+/// The latest good checkpoint, whose checksums were all verified, and the damaged ones after it, each with the
+/// reason. `None` if there is no checkpoint at all. Nothing is changed.
 ///
-/// Only bytes that were read and are wrong make a checkpoint a damaged one. Where reading fails, where a file that a
-/// manifest names is missing, or where another version of Rankine wrote it, the checkpoint may be good, and passing
-/// over it would lose the steps since the one before.
+/// A checkpoint is damaged only if bytes were read and are wrong. If reading fails, if a file that a manifest names
+/// is missing, or if another version of Rankine wrote it, the checkpoint may be good, and skipping it would lose the
+/// steps since the one before.
 ///
 /// # Errors
-/// [`CheckpointError::Unreadable`] where it can't be found out whether a checkpoint is good;
-/// [`CheckpointError::NoneUsable`] where there are checkpoints, those that were set aside before included, and none is
-/// good; [`CheckpointError::Io`] where the folder itself cannot be read.
+/// [`CheckpointError::Unreadable`] if it cannot be determined whether a checkpoint is good;
+/// [`CheckpointError::NoneUsable`] if there are checkpoints, including those that were set aside before, and none is
+/// good; [`CheckpointError::Io`] if the folder itself cannot be read.
 pub fn latest(
     files: &Arc<dyn Files>,
     dir: &Path,
@@ -79,7 +79,7 @@ pub fn latest(
     Err(CheckpointError::NoneUsable { dir: dir.to_owned(), found })
 }
 
-/// What lies in a folder of checkpoints and is not a checkpoint.
+/// Entries of a checkpoints folder that are not checkpoints.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Leftovers {
     /// Folders `step-N.partial` of processes that ended while they wrote or removed a checkpoint.
@@ -88,7 +88,7 @@ pub struct Leftovers {
     pub damaged: Vec<PathBuf>,
 }
 
-/// Finds what is not a checkpoint, in the order of names.
+/// Finds entries that are not checkpoints, in the order of names.
 ///
 /// # Errors
 /// [`CheckpointError::Io`].
@@ -113,7 +113,7 @@ pub fn leftovers(files: &dyn Files, dir: &Path) -> Result<Leftovers, CheckpointE
     Ok(found)
 }
 
-/// Sets a damaged checkpoint aside, under another name, so that a new one of the step can take its place.
+/// Renames a damaged checkpoint, so that a new one of the same step can be saved.
 ///
 /// # Errors
 /// [`CheckpointError::Io`].
@@ -134,19 +134,19 @@ pub(crate) fn set_aside(files: &dyn Files, dir: &Path, step: u64) -> Result<Path
 /// What a checkpoint needs to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
-    /// Nothing but itself.
+    /// Only itself.
     Itself,
-    /// The whole checkpoint of this step, which it is an addition to.
+    /// The full checkpoint of this step, which it builds on.
     Base(u64),
-    /// That could not be read.
+    /// Unknown: it could not be read.
     Unknown,
 }
 
-/// Removes all but the latest `keep` checkpoints and those that kept ones are additions to. `needs` says which those
-/// are; where it does not know, everything older is kept. Each is renamed first, so that none is ever half there.
+/// Removes all but the latest `keep` checkpoints and the bases of kept ones. `needs` returns what a checkpoint needs;
+/// if that is unknown, everything older is kept. Each is renamed first, so that none is ever half removed.
 ///
 /// # Errors
-/// [`CheckpointError::Io`]; those that are to be kept are there then, too.
+/// [`CheckpointError::Io`]; those that are to be kept are intact then, too.
 pub fn prune(
     files: &dyn Files,
     dir: &Path,
@@ -168,7 +168,7 @@ pub fn prune(
             files.remove_dir(&going).doing("remove", &going)?;
         }
         files.rename(&path, &going).doing("rename", &path)?;
-        // Otherwise a failure of power could bring its name back, and not its files.
+        // Otherwise a power failure could bring back its name without its files.
         files.sync_dir(dir).doing("make durable", dir)?;
         files.remove_dir(&going).doing("remove", &going)?;
     }

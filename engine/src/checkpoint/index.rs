@@ -1,4 +1,4 @@
-//! What the index of a shard says: which pieces there are, what each holds, and its checksum.
+//! The index of a shard: the pieces, what each holds, and its checksum.
 
 use rankine_embedding::rows::RowSet;
 use rankine_reader::sealed::Checksum;
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use super::manifest::{Manifest, RuleState};
 
-/// The kind of sealed file that an index is, and its version.
+/// The kind and version of the sealed file of an index.
 pub(super) const KIND: &str = "rankine checkpoint shard";
 pub(super) const FORMAT: u32 = 1;
 
-/// Bytes of a piece, at most, but for one that is a single row.
+/// Most bytes of a piece, unless it is a single row.
 pub(super) const PIECE_BYTES: usize = 8 << 20;
-/// What is believed of a piece's length: beyond what any row takes, and little memory.
+/// The largest accepted length of a piece: more than any row takes, and little memory.
 const PIECE_BYTES_MAX: u64 = 64 << 20;
 
 /// The pieces of a shard's file.
@@ -23,15 +23,15 @@ pub struct ShardIndex {
     pub name: String,
     /// Its length.
     pub bytes: u64,
-    /// Bytes of what safetensors puts before the tensors.
+    /// Bytes of the safetensors header before the tensors.
     pub header_bytes: u64,
-    /// The checksum of those.
+    /// The checksum of the header.
     pub header_xxh3: Checksum,
-    /// The pieces, one behind the other up to the end.
+    /// The pieces, one after the other up to the end of the file.
     pub pieces: Vec<PieceEntry>,
 }
 
-/// A piece: some tensors, one behind the other.
+/// A piece: some tensors, one after the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PieceEntry {
     /// What it holds.
@@ -43,11 +43,11 @@ pub struct PieceEntry {
     pub xxh3: Checksum,
 }
 
-/// What a piece holds.
+/// The contents of a piece.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum PieceOf {
-    /// Dense parameters, `count` of them from number `first` on, and as many numbers of each kind of state behind them.
+    /// Dense parameters: `count` of them from `first` on, followed by as many values of each kind of state.
     Dense {
         /// The first parameter.
         dense_first: u64,
@@ -58,11 +58,11 @@ pub enum PieceOf {
     Rows {
         /// The number of the table.
         table: usize,
-        /// The first column, and the one behind the last.
+        /// The first column, and the one after the last.
         columns: (usize, usize),
         /// The rows.
         rows: SavedRows,
-        /// Kinds of state: those of the rule, or none where rows of other columns have it.
+        /// Kinds of state: those of the optimizer, or none if rows of other columns have them.
         states: usize,
     },
 }
@@ -71,7 +71,7 @@ pub enum PieceOf {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SavedRows {
-    /// So many, from the first on, each so far from the next.
+    /// `count` rows from `first` on, each `step` after the one before.
     Every {
         /// The first.
         first: u64,
@@ -80,7 +80,7 @@ pub enum SavedRows {
         /// How many.
         count: u64,
     },
-    /// So many, whose numbers are the piece's first tensor. They go before those of other pieces.
+    /// `count` rows, whose numbers are the piece's first tensor. They override those of other pieces.
     Listed {
         /// How many.
         count: u64,
@@ -95,12 +95,12 @@ impl SavedRows {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// Of some rows.
+    /// The piece of some rows.
     pub(super) fn of(rows: &RowSet) -> Self {
         match *rows {
             RowSet::Every { first, step, count } => Self::Every { first, step, count },
@@ -110,12 +110,12 @@ impl SavedRows {
 }
 
 impl PieceOf {
-    /// Whether it goes before other pieces.
+    /// Whether it overrides other pieces.
     pub fn is_listed(&self) -> bool {
         matches!(self, Self::Rows { rows: SavedRows::Listed { .. }, .. })
     }
 
-    /// Bytes that it must have; `None` where it is no piece of such a checkpoint.
+    /// The bytes that it must have; `None` if it is not a piece of such a checkpoint.
     pub(super) fn bytes(&self, manifest: &Manifest) -> Option<u64> {
         match *self {
             Self::Dense { dense_first, dense_count } => {
@@ -153,18 +153,19 @@ impl PieceOf {
     }
 }
 
-/// Whether a piece from some column on has the state that it should: of one number a row, the first columns' alone.
+/// Whether a piece that starts at a column has the state that it should: row-wise state is stored with the first
+/// columns only.
 fn states_fit(learns: &RuleState, first_column: usize, states: usize) -> bool {
     states == if learns.rowwise && first_column > 0 { 0 } else { learns.state.len() }
 }
 
 impl ShardIndex {
-    /// Checks that it is one of such a checkpoint.
+    /// Checks that it is the index of such a checkpoint.
     pub(super) fn validate(&self, manifest: &Manifest) -> Result<(), String> {
         let mut end = self.header_bytes;
         for (number, piece) in self.pieces.iter().enumerate() {
             if piece.of.bytes(manifest) != Some(piece.bytes) {
-                return Err(format!("piece {number} is none of this model"));
+                return Err(format!("piece {number} does not belong to this model"));
             }
             if piece.bytes > PIECE_BYTES_MAX {
                 return Err(format!("piece {number} is too long"));
@@ -172,12 +173,12 @@ impl ShardIndex {
             end = end.checked_add(piece.bytes).ok_or("its pieces are too long")?;
         }
         if end != self.bytes || self.header_bytes > self.bytes {
-            return Err(format!("its pieces have {end} bytes, and the file {}", self.bytes));
+            return Err(format!("its pieces have {end} bytes, but the file has {}", self.bytes));
         }
         Ok(())
     }
 
-    /// Where each piece begins in the file.
+    /// The offset of each piece in the file.
     pub(super) fn begins(&self) -> Vec<u64> {
         let begin = |end: &mut u64, piece: &PieceEntry| {
             let begin = *end;

@@ -1,4 +1,4 @@
-//! What `manifest.json` of a checkpoint says.
+//! The contents of a checkpoint's `manifest.json`.
 
 use std::collections::BTreeMap;
 
@@ -12,84 +12,84 @@ use serde::{Deserialize, Serialize};
 use crate::evaluation::EvalSummary;
 use crate::model::{ModelSpec, TrainingRules};
 
-/// The kind of sealed file that a manifest is, and its version.
+/// The kind and version of the sealed file of a manifest.
 pub(super) const KIND: &str = "rankine checkpoint";
 pub(super) const FORMAT: u32 = 1;
-/// The file that vouches for all others of a checkpoint.
+/// The file with the checksums of all other files of a checkpoint.
 pub const NAME: &str = "manifest.json";
 
-/// A checkpoint, but for its tensors.
+/// A checkpoint, except for its tensors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// The version of Rankine that wrote it.
     pub version: String,
-    /// Where training was.
+    /// The state of training.
     pub train: TrainState,
     /// The job's seed.
     pub seed: u64,
     /// The order of samples.
     pub order: OrderState,
-    /// What was read.
+    /// The training part.
     pub data: DataIdentity,
     /// The model.
     pub spec: ModelSpec,
-    /// How the dense parameters learn.
+    /// The optimizer of the dense parameters.
     pub dense: RuleState,
-    /// How the tables learn, one entry each, those of first-order terms behind the others.
+    /// The optimizers of the tables, one entry each, those of first-order terms last.
     pub tables: Vec<TableState>,
-    /// What GPUs keep beside parameters; absent where a CPU trained.
+    /// State of GPUs besides parameters; absent if a CPU trained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceState>,
-    /// Ranks that it was saved on, and nodes; it loads on any.
+    /// The ranks and nodes that saved it; it can be loaded on any.
     pub ranks: usize,
     /// See `ranks`.
     pub nodes: usize,
-    /// What this one is an addition to; absent where it is whole.
+    /// The base of an incremental checkpoint; absent in a full one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<Base>,
-    /// The indexes of the shards, one a rank.
+    /// The indexes of the shards, one per rank.
     pub shards: Vec<FileManifest>,
-    /// Other files: the effective job, and the algorithms of products where a GPU chose them.
+    /// Other files: the effective job, and the algorithms of matrix products if a GPU selected them.
     pub files: Vec<FileManifest>,
 }
 
-/// Where training was.
+/// The state of training.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainState {
-    /// Steps done.
+    /// Steps completed.
     pub step: u64,
-    /// Where the reader goes on: behind the last sample that was learnt from.
+    /// Where the reader continues: after the last sample that was trained on.
     pub position: Position,
-    /// Samples learnt from, over all epochs.
+    /// Samples trained on, over all epochs.
     pub samples: u64,
-    /// Seconds that took, reading included.
+    /// Seconds of training, reading included.
     pub seconds: f64,
-    /// Seconds of those in which training waited for the reader.
+    /// Seconds of those that training waited for the reader.
     pub waited_seconds: f64,
     /// The losses since the last report.
     pub losses: LossState,
-    /// The last loss that was told.
+    /// The last loss that was reported.
     pub loss: f64,
-    /// Steps that were skipped; absent where none was.
+    /// Skipped steps; absent if there were none.
     #[serde(default, skip_serializing_if = "GuardState::is_empty")]
     pub guard: GuardState,
-    /// Ids that were no rows of their tables so far, by column; absent where there were none.
+    /// Ids outside their tables so far, by column; absent if there were none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ids_out_of_range: BTreeMap<String, u64>,
-    /// The evaluation of this very step, where there was one.
+    /// The evaluation of this very step, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval: Option<EvalSummary>,
 }
 
-/// Steps that were skipped since something was no finite number.
+/// Steps that were skipped because a value was not finite.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GuardState {
     /// All of them so far.
     pub skipped_steps: u64,
-    /// Those since the last step that was written.
+    /// Those since the last step that was not skipped.
     pub in_a_row: u64,
 }
 
@@ -109,7 +109,7 @@ pub struct LossState {
     pub samples: u64,
 }
 
-/// The order of samples, which a position is one in.
+/// The order of samples that a position refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OrderState {
@@ -119,7 +119,7 @@ pub struct OrderState {
     pub window_blocks: u32,
 }
 
-/// What tells one training part from another.
+/// What identifies a training part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataIdentity {
@@ -129,29 +129,29 @@ pub struct DataIdentity {
     pub block_samples: u32,
     /// A checksum of the columns.
     pub schema: Checksum,
-    /// A checksum of the checksums of all blocks; of raw files, of how many records each has.
+    /// A checksum of the checksums of all blocks; for raw files, of the record count of each.
     pub blocks: Checksum,
     /// The vocabularies.
     pub vocabularies: Vec<FileManifest>,
-    /// The contents of raw files, in the order of the job; absent where blocks have checksums of their own.
+    /// The contents of raw files, in the order of the job; absent if blocks have their own checksums.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub raw: Vec<RawContents>,
 }
 
-/// A rule, by its name in a job file, and what it keeps.
+/// An optimizer, by its name in a job file, and its state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleState {
     /// The name.
     pub rule: String,
-    /// The names of what it keeps of each parameter, or of each row.
+    /// The names of the state that it keeps for each parameter, or for each row.
     pub state: Vec<String>,
-    /// Whether that is one number a row.
+    /// Whether the state is one value per row.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rowwise: bool,
 }
 
-/// A table and its rule.
+/// A table and its optimizer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TableState {
@@ -163,21 +163,21 @@ pub struct TableState {
     pub learns: RuleState,
 }
 
-/// What a checkpoint is an addition to.
+/// The base of an incremental checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Base {
-    /// The step of the whole one.
+    /// The step of the full checkpoint.
     pub step: u64,
     /// The checksum of its manifest.
     pub xxh3: Checksum,
 }
 
-/// What GPUs keep beside parameters.
+/// State of GPUs besides parameters.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceState {
-    /// What the loss is multiplied by, in fp16.
+    /// The loss scale of fp16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
     /// The scales of tensors in fp8.
@@ -185,34 +185,34 @@ pub struct DeviceState {
     pub fp8: Vec<Fp8State>,
 }
 
-/// The state of a loss's scale.
+/// The state of the loss scale.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossScale {
-    /// What the loss is multiplied by.
+    /// The factor of the loss.
     pub scale: f32,
     /// Steps since it changed last.
     pub steady: u32,
-    /// Steps that were left out so far.
+    /// Steps skipped so far.
     pub skipped: u64,
 }
 
-/// How a tensor's values become numbers of fp8.
+/// How the values of a tensor are scaled to fp8.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fp8State {
-    /// What values are multiplied by.
+    /// The factor of the values.
     pub scale: f32,
-    /// The largest magnitude of the step that comes, as far as it is known, times the scale.
+    /// The largest magnitude of the next step, as far as it is known, times the scale.
     pub largest: f32,
-    /// Steps that were kept so far.
+    /// Steps recorded so far.
     pub steps: u32,
-    /// The largest magnitudes of the last steps, each in its turn.
+    /// The largest magnitudes of the last steps, as a ring.
     pub history: [f32; 16],
 }
 
 impl RuleState {
-    /// Of an optimizer.
+    /// The state of an optimizer.
     pub fn of(optimizer: &Optimizer) -> Self {
         let rule = optimizer.rule;
         Self {
@@ -224,7 +224,7 @@ impl RuleState {
 }
 
 impl TableState {
-    /// Of all tables of a model, those of first-order terms behind the others.
+    /// The tables of a model, those of first-order terms last.
     pub fn all(spec: &ModelSpec, rules: &TrainingRules) -> Vec<Self> {
         let of = |(number, (table, optimizer)): (usize, (TableSpec, Optimizer))| {
             let kind = if number < spec.tables.len() { "embedding" } else { "wide" };

@@ -1,12 +1,12 @@
-//! Checkpoints: all that a training needs to go on as if it had never stopped, on disk and checksummed.
+//! Checkpoints: everything needed to resume a training as if it had never stopped, on disk and checksummed.
 //!
 //! `docs/reference/checkpoint-format.md` describes the format. In short: a folder `step-N` appears, by a rename, once
 //! every byte in it is durable; its `manifest.json` was written last and vouches for one index per shard, and each
 //! index for the pieces of its shard. Pieces are named by table, rows and columns, so that any number of ranks, on CPU
 //! or GPU, can find theirs.
 //!
-//! Everything goes through [`Files`], so that tests, and whoever wants to rehearse a failure, can let any one operation
-//! fail. Nothing here knows when a checkpoint is due: that is the training's business.
+//! All file operations go through [`Files`], so that tests, and users who rehearse a failure, can make any one of
+//! them fail. Nothing here decides when a checkpoint is due: that is up to the training.
 
 mod error;
 mod faults;
@@ -48,14 +48,14 @@ pub fn step_name(step: u64) -> String {
     format!("step-{step}")
 }
 
-/// Some of the dense parameters, one behind the other, with what their optimizer keeps.
+/// Consecutive dense parameters with their optimizer state.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DenseState {
-    /// The first of these parameters among all.
+    /// The index of the first one among all dense parameters.
     pub first: usize,
-    /// The parameters, laid out as [`crate::model::DenseLayout::named_layers`] says.
+    /// The parameters, laid out as in [`crate::model::DenseLayout::named_layers`].
     pub parameters: Vec<f32>,
-    /// Of each kind of state one number a parameter.
+    /// For each kind of state, one value per parameter.
     pub state: Vec<Vec<f32>>,
 }
 
@@ -63,7 +63,7 @@ impl DenseState {
     /// A range of these parameters.
     ///
     /// # Panics
-    /// Where there are not as many.
+    /// If there are fewer.
     pub fn part(&self, range: Range<usize>) -> Self {
         Self {
             first: self.first + range.start,
@@ -73,9 +73,9 @@ impl DenseState {
     }
 }
 
-/// What one rank has of a model, to be saved.
+/// The state of one rank, to be saved.
 pub struct RankState<'a> {
-    /// The dense parameters that it speaks for: those that are one behind the other are together.
+    /// The dense parameters that it saves; consecutive ones are together.
     pub dense: Vec<DenseState>,
     /// Its rows.
     pub rows: &'a dyn Rows,

@@ -1,4 +1,4 @@
-//! A checkpoint that is there: opened, verified, and read.
+//! An existing checkpoint: opened, verified, and read.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -17,15 +17,15 @@ use super::manifest::{self, Manifest, TrainState};
 use super::piece::{self, Piece};
 use super::{CheckpointError, DenseState, step_name};
 
-/// No training counts further: with it, what is added to a count is one still.
+/// No training counts further, so that adding to a count cannot overflow.
 const COUNT_MAX: u64 = 1 << 60;
-/// The longest manifest or index that is believed.
+/// The longest manifest or index that is read.
 const SEALED_BYTES_MAX: u64 = 256 << 20;
 
-/// The first and the last row of some.
+/// The first and the last row of a list.
 type Ends = (u64, u64);
 
-/// A checkpoint whose manifest and indexes are what was written.
+/// A checkpoint whose manifest and indexes have the right checksums.
 #[derive(Debug)]
 pub struct Checkpoint {
     files: Arc<dyn Files>,
@@ -33,13 +33,13 @@ pub struct Checkpoint {
     manifest: Manifest,
     xxh3: Checksum,
     shards: Vec<ShardIndex>,
-    /// Of each shard's pieces whose rows are listed: the first and the last one, once they were read.
+    /// Of each shard's pieces with listed rows: the first and the last row, once they were read.
     listed: Vec<Vec<OnceLock<Ends>>>,
-    /// The whole one that this is an addition to.
+    /// The full checkpoint that this one builds on.
     base: Option<Box<Self>>,
 }
 
-/// What a checkpoint comes to.
+/// The size of a checkpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
     /// Files, the manifest among them.
@@ -51,10 +51,10 @@ pub struct Totals {
 }
 
 impl Checkpoint {
-    /// Opens a checkpoint, and the one that it is an addition to: reads its manifest and its indexes.
+    /// Opens a checkpoint, and the base of an incremental one: reads its manifest and its indexes.
     ///
     /// # Errors
-    /// [`CheckpointError::Missing`] where there is no manifest, also where that of the base is not there;
+    /// [`CheckpointError::Missing`] if there is no manifest, also if that of the base is missing;
     /// [`CheckpointError::Damaged`]; [`CheckpointError::Version`]; [`CheckpointError::Io`].
     pub fn open(files: &Arc<dyn Files>, path: &Path) -> Result<Self, CheckpointError> {
         let (checkpoint, text) = Self::open_alone(files, path)?;
@@ -67,20 +67,20 @@ impl Checkpoint {
         let (whole, _) = Self::open_alone(files, &dir.join(step_name(base.step)))?;
         if whole.xxh3 != base.xxh3 || whole.manifest.base.is_some() {
             return Err(damaged(format!(
-                "it is an addition to another checkpoint of step {} than the one that is there",
+                "it builds on another checkpoint of step {} than the existing one",
                 base.step
             )));
         }
         if whole.manifest.spec != checkpoint.manifest.spec
             || whole.manifest.tables != checkpoint.manifest.tables
         {
-            return Err(damaged("it is an addition to a checkpoint of another model".into()));
+            return Err(damaged("it builds on a checkpoint of another model".into()));
         }
         whole.check_complete()?;
         Ok(Self { base: Some(Box::new(whole)), ..checkpoint })
     }
 
-    /// The same, and where its manifest lies, without what it is an addition to.
+    /// The same, and the path of its manifest, without the base.
     fn open_alone(files: &Arc<dyn Files>, path: &Path) -> Result<(Self, PathBuf), CheckpointError> {
         let at = path.join(manifest::NAME);
         let bytes = match read_whole(&**files, &at) {
@@ -107,7 +107,7 @@ impl Checkpoint {
         let (files, xxh3) = (Arc::clone(files), Checksum::of(&bytes));
         let listed = shards.iter().map(|shard| vec![OnceLock::new(); shard.pieces.len()]).collect();
         let checkpoint = Self { files, path: path.to_owned(), manifest, xxh3, shards, listed, base: None };
-        // Nothing is taken memory for that is not there.
+        // No memory is allocated for data that do not exist.
         checkpoint.shards.iter().try_for_each(|shard| checkpoint.open_shard(shard).map(drop))?;
         Ok((checkpoint, at))
     }
@@ -117,7 +117,7 @@ impl Checkpoint {
         &self.path
     }
 
-    /// What its manifest says.
+    /// Its manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -132,12 +132,12 @@ impl Checkpoint {
         self.xxh3
     }
 
-    /// The whole one that it is an addition to.
+    /// The full checkpoint that it builds on.
     pub fn base(&self) -> Option<&Self> {
         self.base.as_deref()
     }
 
-    /// One of the files beside the shards, as text; `None` where there is none of that name.
+    /// One of the files beside the shards, as text; `None` if there is none of that name.
     ///
     /// # Errors
     /// [`CheckpointError::Damaged`], [`CheckpointError::Io`].
@@ -145,10 +145,10 @@ impl Checkpoint {
         let Some(file) = self.manifest.files.iter().find(|file| file.name == name) else { return Ok(None) };
         let bytes = read_checked(&*self.files, &self.path, file)?;
         let text = String::from_utf8(bytes);
-        text.map(Some).map_err(|_| CheckpointError::damaged(&self.path.join(name), "it is no text"))
+        text.map(Some).map_err(|_| CheckpointError::damaged(&self.path.join(name), "it is not text"))
     }
 
-    /// Checks that every element of every table and every dense parameter is there once.
+    /// Checks that every element of every table and every dense parameter is present exactly once.
     fn check_complete(&self) -> Result<(), CheckpointError> {
         let missing = |what: String| Err(CheckpointError::damaged(&self.path.join(manifest::NAME), what));
         let mut elements = vec![0u64; self.manifest.tables.len()];
@@ -164,23 +164,22 @@ impl Checkpoint {
             }
         }
         if dense != self.manifest.spec.dense_parameters() as u64 {
-            return missing(format!("its shards have {dense} dense parameters, and not those of the model"));
+            return missing(format!(
+                "its shards have {dense} dense parameters, which are not those of the model"
+            ));
         }
         for (table, elements) in self.manifest.tables.iter().zip(elements) {
             if elements != table.table.rows.saturating_mul(table.table.dim as u64) {
-                return missing(format!(
-                    "its shards have {elements} elements of {}, and not all",
-                    table.tensor
-                ));
+                return missing(format!("its shards have only {elements} elements of {}", table.tensor));
             }
         }
         Ok(())
     }
 
-    /// Reads every byte, also of what it is an addition to, and checks all checksums.
+    /// Reads every byte, also of the base, and checks all checksums.
     ///
     /// # Errors
-    /// [`CheckpointError::Damaged`] with the first that does not hold; [`CheckpointError::Io`].
+    /// [`CheckpointError::Damaged`] with the first wrong checksum; [`CheckpointError::Io`].
     pub fn verify(&self) -> Result<Totals, CheckpointError> {
         let mut totals = self.base.as_ref().map_or(Ok(Totals::default()), |base| base.verify())?;
         let manifest = read_whole(&*self.files, &self.path.join(manifest::NAME))?;
@@ -193,10 +192,7 @@ impl Checkpoint {
             let mut header = vec![0; shard.header_bytes as usize];
             reader.input.read_exact_at(&mut header, 0).doing("read", &reader.path)?;
             if Checksum::of(&header) != shard.header_xxh3 {
-                return Err(CheckpointError::damaged(
-                    &reader.path,
-                    "the checksum of its header is another one",
-                ));
+                return Err(CheckpointError::damaged(&reader.path, "the checksum of its header is wrong"));
             }
             (0..shard.pieces.len()).into_par_iter().try_for_each_init(Vec::new, |words, piece| {
                 let what = |what| CheckpointError::damaged(&reader.path, what);
@@ -221,8 +217,9 @@ impl Checkpoint {
         Ok(ShardReader { path, input, begins: index.begins(), index })
     }
 
-    /// Lets `take` have each piece that `wanted` names, shard by shard: of the whole one first, and in each those last
-    /// that go before others. Of those it is told the first and the last row, once they are known.
+    /// Passes each piece that `wanted` selects to `take`, shard by shard: those of the base first, and in each shard
+    /// those last that override others. `wanted` also gets the first and the last row of a piece, once they are
+    /// known.
     fn for_each_piece(
         &self,
         wanted: &dyn Fn(&PieceOf, Option<Ends>) -> bool,
@@ -284,10 +281,10 @@ impl Checkpoint {
         Ok(dense)
     }
 
-    /// Puts the rows of all tables where a rank has them. Besides that, it takes the memory of a piece.
+    /// Restores the rows of all tables that a rank has. Takes the memory of one piece.
     ///
     /// # Errors
-    /// [`CheckpointError::Damaged`], [`CheckpointError::Io`], and [`CheckpointError::State`] where rows cannot be
+    /// [`CheckpointError::Damaged`], [`CheckpointError::Io`], and [`CheckpointError::State`] if rows cannot be
     /// reached; rows of tables are then partly set.
     pub fn load_rows(&self, rows: &mut dyn RowsMut) -> Result<(), CheckpointError> {
         let parts = rows.parts().to_vec();
@@ -306,8 +303,8 @@ impl Checkpoint {
     }
 }
 
-/// Whether some rows of a piece may be among others, as far as that is easily told: of those that are listed, by the
-/// first and the last one.
+/// Whether a piece and a set may have common rows, as far as that is cheap to tell: for listed rows, by the first and
+/// the last one.
 fn may_meet((piece, ends): (SavedRows, Option<Ends>), rows: &RowSet) -> bool {
     if let (SavedRows::Listed { .. }, Some((first, last))) = (piece, ends) {
         return first <= last && rows.before(first) < rows.before(last + 1);
@@ -319,7 +316,7 @@ fn may_meet((piece, ends): (SavedRows, Option<Ends>), rows: &RowSet) -> bool {
             &RowSet::Every { first: own_first, step: own_step, count: own_count },
         ) => {
             let (last, own_last) = (first + step * (count - 1), own_first + own_step * (own_count - 1));
-            // Of those who take turns, each finds nothing of its own in what another one has.
+            // Of ranks whose rows are interleaved, none finds its own in the piece of another one.
             let apart = step == own_step && first % step != own_first % step;
             first <= own_last && own_first <= last && !apart
         }
@@ -345,14 +342,14 @@ impl ShardReader<'_> {
         let bytes = &mut bytemuck::cast_slice_mut(words)[..len];
         self.input.read_exact_at(bytes, self.begins[number]).doing("read", &self.path)?;
         if Checksum::of(bytes) != entry.xxh3 {
-            let what = format!("the checksum of the piece at byte {} is another one", self.begins[number]);
+            let what = format!("the checksum of the piece at byte {} is wrong", self.begins[number]);
             return Err(CheckpointError::damaged(&self.path, what));
         }
         Ok(())
     }
 }
 
-/// Reads a file that is not long.
+/// Reads a short file.
 fn read_whole(files: &dyn Files, path: &Path) -> Result<Vec<u8>, CheckpointError> {
     let input = files.open(path).doing("open", path)?;
     let len = input.size().doing("read", path)?;
@@ -364,14 +361,14 @@ fn read_whole(files: &dyn Files, path: &Path) -> Result<Vec<u8>, CheckpointError
     Ok(bytes)
 }
 
-/// Reads a file that a manifest vouches for.
+/// Reads a file whose checksum is in a manifest.
 fn read_checked(files: &dyn Files, dir: &Path, file: &FileManifest) -> Result<Vec<u8>, CheckpointError> {
     let path = dir.join(&file.name);
     let bytes = read_whole(files, &path)?;
     if bytes.len() as u64 != file.bytes || Checksum::of(&bytes) != file.xxh3 {
         return Err(CheckpointError::damaged(
             &path,
-            "its length or checksum is not the one in manifest.json",
+            "its length or checksum differs from the one in manifest.json",
         ));
     }
     Ok(bytes)
@@ -388,7 +385,7 @@ fn read_sealed<T: DeserializeOwned>(
 }
 
 impl Manifest {
-    /// Checks that its parts fit together.
+    /// Checks that its parts are consistent.
     fn validate(&self) -> Result<(), String> {
         self.spec.validate()?;
         let tables = self.spec.tables.iter().cloned().chain(self.spec.wide_tables());
@@ -400,7 +397,7 @@ impl Manifest {
             return Err(format!("step {step}, the samples or the epochs exceed what a training can count"));
         }
         if self.dense.state.len() > 2 || self.tables.iter().any(|table| table.learns.state.len() > 2) {
-            return Err("no rule keeps so much".into());
+            return Err("no optimizer keeps that much state".into());
         }
         let names = self.shards.iter().chain(&self.files).map(|file| file.name.as_str());
         if let Some(name) = names.into_iter().find(|name| name.contains('/') || name.starts_with('.')) {
@@ -414,7 +411,7 @@ impl Manifest {
 mod tests {
     use super::*;
 
-    /// Rows that are in both must be read; where rows take turns, or end before others begin, none need be.
+    /// Rows that are in both must be read; pieces with interleaved or disjoint rows need not be.
     #[test]
     fn pieces_with_a_row_in_common_may_meet() {
         let each = |first| (1..4).flat_map(move |step| (0..4).map(move |count| (first, step, count)));

@@ -18,8 +18,8 @@ pub(super) struct PieceTensor {
     pub(super) bytes: usize,
 }
 
-/// The tensors of piece `number` of a shard, in the order of their bytes: rows, then state, then weights, so that each
-/// begins at a multiple of its elements.
+/// The tensors of piece `number` of a shard, in the order of their bytes: rows, then state, then weights, so that
+/// each starts at a multiple of its element size.
 pub(super) fn tensors(number: usize, of: &PieceOf, manifest: &Manifest) -> Vec<PieceTensor> {
     let plain = |name: String, dtype: tensor::Dtype, shape: Vec<usize>, element: usize| PieceTensor {
         bytes: element * shape.iter().product::<usize>(),
@@ -58,13 +58,13 @@ pub(super) fn named(dtype: Dtype) -> tensor::Dtype {
     }
 }
 
-/// Cuts `len` things of so many bytes each into pieces.
+/// Splits `len` items of this size into pieces.
 pub(super) fn cut(len: u64, bytes: usize) -> impl Iterator<Item = Range<u64>> {
     let at_once = (PIECE_BYTES / bytes.max(1)).max(1) as u64;
     (0..len.div_ceil(at_once)).map(move |piece| piece * at_once..len.min((piece + 1) * at_once))
 }
 
-/// What a piece is that holds some rows of a part.
+/// The piece that holds some rows of a part.
 pub(super) fn of_rows(part: &RowPart, rows: &RowSet, learns: &RuleState) -> PieceOf {
     PieceOf::Rows {
         table: part.table,
@@ -74,11 +74,10 @@ pub(super) fn of_rows(part: &RowPart, rows: &RowSet, learns: &RuleState) -> Piec
     }
 }
 
-/// Sets the bytes of a piece of rows, from their words as they lie in memory; `false` where some of them are no
-/// numbers.
+/// Sets the bytes of a piece of rows from their words in memory; `false` if some of them are not finite.
 ///
 /// # Panics
-/// Where there is room for more or less than [`PieceOf::bytes`].
+/// If the buffer is not [`PieceOf::bytes`] long.
 pub(super) fn write_rows(
     part: &RowPart,
     (rows, words): (&RowSet, &[f32]),
@@ -112,19 +111,19 @@ pub(super) fn write_rows(
     finite
 }
 
-/// What was read of a piece.
+/// The contents of a piece that was read.
 #[derive(Debug)]
 pub(super) enum Piece<'a> {
-    /// Dense parameters from a number on, and each kind of their state.
+    /// Dense parameters from an index on, and each kind of their state.
     Dense(usize, Vec<&'a [f32]>),
     /// Rows.
     Rows(PlacedRows<'a>),
 }
 
-/// Reads a piece whose length is that of [`PieceOf::bytes`]. The words keep numbers at multiples of their own length.
+/// Reads a piece whose length is [`PieceOf::bytes`]. The words keep values aligned to their size.
 ///
 /// # Errors
-/// What is wrong with it: rows that are not in order, or not of the table.
+/// What is wrong with it: rows that are not in order, or not in the table.
 pub(super) fn read<'a>(of: &PieceOf, manifest: &Manifest, words: &'a [u64]) -> Result<Piece<'a>, String> {
     let bytes: &[u8] = bytemuck::cast_slice(words);
     match *of {
@@ -146,7 +145,7 @@ pub(super) fn read<'a>(of: &PieceOf, manifest: &Manifest, words: &'a [u64]) -> R
                     let listed = words[..count].to_vec();
                     let ascend = listed.is_sorted_by(|one, next| one < next);
                     if !ascend || listed.last().is_some_and(|&last| last >= of_table.table.rows) {
-                        return Err("its rows are not in order, or not of the table".into());
+                        return Err("its rows are not in order, or not in the table".into());
                     }
                     (RowSet::from(listed), 8 * count)
                 }

@@ -1,4 +1,4 @@
-//! A checkpoint in the making: nothing of it counts before its folder has its name.
+//! A checkpoint while it is written: it does not count before its folder has its name.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::manifest::{self, Manifest};
 use super::shard::write_file;
 use super::{CheckpointError, ShardFiles, step_name};
 
-/// Where the draft of a step's checkpoint is made, below `dir`.
+/// The path of the draft of a step's checkpoint, below `dir`.
 pub fn draft_path(dir: &Path, step: u64) -> PathBuf {
     dir.join(format!("{}{PARTIAL}", step_name(step)))
 }
@@ -28,7 +28,7 @@ pub struct Draft {
     partial: PathBuf,
 }
 
-/// A checkpoint that is there, and durable.
+/// A checkpoint that exists, and is durable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
     /// Its step.
@@ -39,12 +39,12 @@ pub struct Published {
     pub bytes: u64,
     /// The checksum of its manifest.
     pub xxh3: Checksum,
-    /// The whole one that it is an addition to.
+    /// The full checkpoint that it builds on.
     pub base: Option<u64>,
 }
 
 impl Draft {
-    /// Makes the folder of a step's checkpoint below `dir`, in place of what an interrupted run left there.
+    /// Makes the folder of a step's checkpoint below `dir`; replaces the draft of an interrupted run.
     ///
     /// # Errors
     /// [`CheckpointError::Io`].
@@ -52,7 +52,7 @@ impl Draft {
         let target = dir.join(step_name(step));
         let partial = draft_path(dir, step);
         files.create_dir(dir).doing("create", dir)?;
-        // Its own name must outlast a failure of power, too.
+        // Its own name must survive a power failure, too.
         let above = dir.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new("."));
         files.sync_dir(above).doing("make durable", above)?;
         let name = format!("{}{PARTIAL}", step_name(step));
@@ -63,17 +63,17 @@ impl Draft {
         Ok(Self { files, dir: dir.to_owned(), target, partial })
     }
 
-    /// Where shards are written to.
+    /// The folder of the shards.
     pub fn path(&self) -> &Path {
         &self.partial
     }
 
-    /// Makes it a checkpoint, once all ranks' shards are durable: writes the files beside them, each with its name,
-    /// then the manifest, and renames the folder. `manifest` has everything but the lists of files.
+    /// Publishes the checkpoint, once all ranks' shards are durable: writes the files beside them, each with its
+    /// name, then the manifest, and renames the folder. `manifest` is complete except for the lists of files.
     ///
     /// # Errors
-    /// [`CheckpointError::Io`]. There is no checkpoint then, or where the folder had its name already, a whole one that
-    /// a failure of power might take away.
+    /// [`CheckpointError::Io`]. There is no checkpoint then; or, if the folder had its name already, a complete one
+    /// that a power failure might still remove.
     pub fn publish(
         self,
         manifest: Manifest,
@@ -113,10 +113,10 @@ impl Draft {
         Ok(Published { step: manifest.train.step, path: target.clone(), bytes, xxh3: written.xxh3, base })
     }
 
-    /// Removes what there is of it, as far as that goes: an error that led here is the one to tell.
+    /// Removes as much of it as possible. Only logs errors: the one that led here is reported.
     pub fn abandon(self) {
         if let Err(error) = self.files.remove_dir(&self.partial) {
-            tracing::warn!("cannot remove {}, which is no checkpoint: {error}", self.partial.display());
+            tracing::warn!("cannot remove the incomplete checkpoint {}: {error}", self.partial.display());
         }
     }
 }

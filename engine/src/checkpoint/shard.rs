@@ -1,4 +1,4 @@
-//! A rank's shard: one file of tensors, piece by piece, and its index.
+//! The shard of a rank: one file of tensors, piece by piece, and its index.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub(super) fn file_name(rank: usize) -> String {
     format!("shard-{rank:05}.safetensors")
 }
 
-/// What was written of a shard.
+/// The result of writing a shard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardFiles {
     /// Its index.
@@ -30,15 +30,15 @@ pub struct ShardFiles {
     pub bytes: u64,
 }
 
-/// What a piece to be written is of.
+/// The source of a piece that is to be written.
 enum Source<'a> {
     Dense(&'a DenseState),
-    /// Some numbers of a choice of rows.
+    /// A range of the chosen rows.
     Rows(&'a Choice, std::ops::Range<u64>),
 }
 
-/// Writes a rank's shard into a folder, durably: its parts of the dense parameters, and the chosen ones of its rows.
-/// Besides its input, it takes the memory of some pieces.
+/// Writes the shard of a rank into a folder, durably: its parts of the dense parameters, and the chosen rows. Besides
+/// its input, it takes the memory of some pieces.
 ///
 /// # Errors
 /// See [`CheckpointError`].
@@ -56,9 +56,8 @@ pub fn write_shard(
     shard.finish()
 }
 
-/// Writes all that ranks speak for into a shard each, in the order of ranks: of each part first what all have at the
-/// same positions, then at the next ones. So where their rows take turns, those of a place in a table are asked for at
-/// the same time.
+/// Writes one shard per rank, in the order of ranks: of each part first the rows that all ranks have at the same
+/// positions, then those at the next ones. So interleaved rows at the same positions are read at the same time.
 ///
 /// # Errors
 /// See [`CheckpointError`].
@@ -88,11 +87,11 @@ struct Making<'a> {
     manifest: &'a Manifest,
     state: &'a RankState<'a>,
     file: Writer,
-    /// What is to be written.
+    /// The pieces to write.
     sources: VecDeque<(PieceOf, Source<'a>)>,
-    /// What is.
+    /// The pieces written.
     index: ShardIndex,
-    /// Serves where rows do not lie together.
+    /// A buffer for rows that are not adjacent in memory.
     words: Vec<f32>,
 }
 
@@ -119,7 +118,7 @@ impl<'a> Making<'a> {
         Ok(Self { files, dir, manifest, state, file, sources: sources.into(), index, words: Vec::new() })
     }
 
-    /// Where the next piece has its place: dense parameters first, then part by part; `None` after the last one.
+    /// The source of the next piece: dense parameters first, then part by part; `None` after the last one.
     fn next(&self) -> Option<(usize, u64)> {
         self.sources.front().map(|(of, source)| match (of, source) {
             (PieceOf::Dense { dense_first, .. }, _) => (0, *dense_first),
@@ -169,7 +168,7 @@ pub(super) fn write_file(
     Ok(FileManifest { name: name.into(), bytes: bytes.len() as u64, xxh3: Checksum::of(bytes) })
 }
 
-/// The pieces of a shard, each with what it is of.
+/// The pieces of a shard, each with its source.
 fn plan<'a>(
     manifest: &Manifest,
     state: &'a RankState<'_>,
@@ -194,7 +193,7 @@ fn plan<'a>(
     of_dense.chain(of_rows).collect()
 }
 
-/// What safetensors puts before the tensors.
+/// The safetensors header.
 fn header(manifest: &Manifest, sources: &[(PieceOf, Source<'_>)]) -> Vec<u8> {
     let (mut tensors, mut end) = (Vec::new(), 0);
     for (number, (of, _)) in sources.iter().enumerate() {
@@ -207,7 +206,7 @@ fn header(manifest: &Manifest, sources: &[(PieceOf, Source<'_>)]) -> Vec<u8> {
     }
     let metadata = Metadata::new(None, tensors).expect("tensors lie one behind the other");
     let mut text = serde_json::to_vec(&metadata).expect("metadata is plain data");
-    // The format wants its data at a multiple of eight, and allows spaces behind the header.
+    // The format requires data at a multiple of eight, and allows spaces after the header.
     text.resize(text.len().next_multiple_of(8), b' ');
     [&(text.len() as u64).to_le_bytes()[..], &text].concat()
 }

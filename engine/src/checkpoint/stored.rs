@@ -1,4 +1,4 @@
-//! The rows of a checkpoint as rows that can be read like a rank's, a window at a time.
+//! The tables of a checkpoint, readable like those of a rank, a window at a time.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -11,8 +11,8 @@ use rankine_embedding::{Optimizer, TableSpec, UpdateRule};
 use super::manifest::{RuleState, TableState};
 use super::{Checkpoint, CheckpointError};
 
-/// All tables of a checkpoint, as one of some ranks would have them whose rows take turns. What is read comes from disk
-/// each time, but for what was read last of a table: that serves all of the ranks.
+/// All tables of a checkpoint, as one of several ranks with interleaved rows would have them. Rows are read from disk
+/// each time, except for the last window of each table, which serves all ranks.
 #[derive(Debug)]
 pub struct StoredRows<'a> {
     checkpoint: &'a Checkpoint,
@@ -23,7 +23,7 @@ pub struct StoredRows<'a> {
     last: Rc<RefCell<Option<Window>>>,
 }
 
-/// Rows of a table as they were read.
+/// Rows of a table that were read.
 #[derive(Debug)]
 struct Window {
     table: usize,
@@ -32,15 +32,15 @@ struct Window {
 }
 
 impl<'a> StoredRows<'a> {
-    /// What one rank would have: all rows.
+    /// The tables of a single rank: all rows.
     ///
     /// # Errors
-    /// [`CheckpointError::Damaged`] where a rule is none of Rankine's.
+    /// [`CheckpointError::Damaged`] if an optimizer is unknown.
     pub fn new(checkpoint: &'a Checkpoint) -> Result<Self, CheckpointError> {
         Ok(Self::of_ranks(checkpoint, 1)?.remove(0))
     }
 
-    /// What each of so many ranks would have.
+    /// The tables of each of several ranks.
     ///
     /// # Errors
     /// As [`StoredRows::new`].
@@ -48,7 +48,7 @@ impl<'a> StoredRows<'a> {
         let tables = &checkpoint.manifest().tables;
         let rules = tables.iter().map(|table| {
             let rule = rule(&table.learns).ok_or_else(|| {
-                let what = format!("{} learns by a rule that this program does not know", table.tensor);
+                let what = format!("{} has an optimizer that this version does not know", table.tensor);
                 CheckpointError::damaged(checkpoint.path(), what)
             })?;
             Ok::<_, CheckpointError>(Optimizer { rule, ..Optimizer::sgd(0.0) })
@@ -87,7 +87,7 @@ impl<'a> StoredRows<'a> {
     }
 }
 
-/// A rule that keeps what a manifest says, whatever its settings.
+/// The optimizer with the state that a manifest describes, whatever its settings.
 fn rule(state: &RuleState) -> Option<UpdateRule> {
     let rules = [
         UpdateRule::Sgd,
@@ -112,7 +112,7 @@ impl Rows for StoredRows<'_> {
         positions: Range<u64>,
         scratch: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], RowsError> {
-        // What all ranks have at these positions lies together.
+        // The rows of all ranks at these positions are adjacent.
         let most = self.checkpoint.manifest().tables[part].table.rows;
         let rows = positions.start * self.ranks..most.min(positions.end * self.ranks);
         let mut last = self.last.borrow_mut();

@@ -1,9 +1,9 @@
-//! Bytes on their way into a long file, past the page cache.
+//! Writes long files past the page cache.
 //!
-//! Copying to the page cache and keeping its books costs a processor seconds a gigabyte, which training would have had;
-//! a direct write costs it hardly anything, and leaves the cache to the dataset. Disks take direct writes at multiples
-//! of [`DIRECT_ALIGN`] alone, so bytes are put together here, in whole pages; the rest at the end, and everything where
-//! a file system takes no direct writes, goes by way of the page cache.
+//! Copying to the page cache costs about a CPU second per gigabyte, which training would lose; a direct write costs
+//! the CPU almost nothing, and leaves the cache to the dataset. Disks accept direct writes only at multiples of
+//! [`DIRECT_ALIGN`], so bytes are collected here in whole pages. The rest at the end, and everything on file systems
+//! without direct writes, goes through the page cache.
 
 use std::io::{self, ErrorKind};
 
@@ -11,32 +11,32 @@ use memmap2::{Advice, MmapMut};
 
 use super::files::{DIRECT_ALIGN, Output, is_refused};
 
-/// Bytes that are put together before they are written: two pieces.
+/// Bytes that are collected before they are written: two pieces.
 const BUFFER_BYTES: usize = 16 << 20;
 
 /// A file that is written from front to back.
 pub(super) struct Writer {
     output: Box<dyn Output>,
-    /// It begins with a page, and so do its bytes in the file.
+    /// Starts with a page, and so do its bytes in the file.
     buffer: MmapMut,
     filled: usize,
-    /// Whether direct writes have not been refused.
+    /// Whether direct writes still work.
     direct: bool,
 }
 
 impl Writer {
-    /// Of a file that is empty.
+    /// Of an empty file.
     ///
     /// # Errors
-    /// Where there is no memory.
+    /// If there is not enough memory.
     pub(super) fn new(output: Box<dyn Output>) -> io::Result<Self> {
         Ok(Self { output, buffer: pages(BUFFER_BYTES)?, filled: 0, direct: true })
     }
 
-    /// Room for the next bytes of the file, all of which are to be set.
+    /// A buffer for the next bytes of the file, all of which must be set.
     ///
     /// # Errors
-    /// The operating system's, for what was put together before.
+    /// The operating system's, for bytes that were collected before.
     pub(super) fn next(&mut self, len: usize) -> io::Result<&mut [u8]> {
         if self.buffer.len() - self.filled < len {
             self.write_pages()?;
@@ -51,7 +51,7 @@ impl Writer {
         Ok(&mut self.buffer[begin..self.filled])
     }
 
-    /// Writes what is left, and makes the file durable.
+    /// Writes the remaining bytes, and makes the file durable.
     ///
     /// # Errors
     /// The operating system's.
@@ -61,14 +61,14 @@ impl Writer {
         self.output.sync()
     }
 
-    /// Writes all whole pages; what is left begins the buffer.
+    /// Writes all whole pages; the remaining bytes move to the start of the buffer.
     fn write_pages(&mut self) -> io::Result<()> {
         let end = self.filled - self.filled % DIRECT_ALIGN;
         let mut begin = 0;
         while self.direct && begin < end {
             match self.output.write_direct(&self.buffer[begin..end]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                // Where a write ends within a page, the next one cannot be direct.
+                // After a write that ends within a page, the next one cannot be direct.
                 Ok(written) => {
                     begin += written;
                     self.direct = written.is_multiple_of(DIRECT_ALIGN);
@@ -85,10 +85,10 @@ impl Writer {
     }
 }
 
-/// Whole pages of memory, for so many bytes at least.
+/// Whole pages of memory for at least this many bytes.
 fn pages(len: usize) -> io::Result<MmapMut> {
     let map = MmapMut::map_anon(len.next_multiple_of(DIRECT_ALIGN))?;
-    // Advice may be refused: it makes no difference but of speed.
+    // The advice may be refused: it only affects speed.
     let _ = map.advise(Advice::HugePage);
     Ok(map)
 }
@@ -108,37 +108,38 @@ mod tests {
     const ENOSPC: i32 = 28;
     const EOPNOTSUPP: i32 = 95;
 
-    /// A file in memory whose direct writes do what they are told, one after the other, and then all that is asked.
+    /// A file in memory whose direct writes give the prepared outcomes, one after the other, and then write
+    /// everything.
     #[derive(Clone, Default)]
-    struct Told(Arc<Mutex<Tale>>);
+    struct Scripted(Arc<Mutex<Script>>);
 
     #[derive(Default)]
-    struct Tale {
+    struct Script {
         bytes: Vec<u8>,
         /// Of those, how many went past the page cache.
         direct: usize,
-        /// Bytes to be taken, or an error of the operating system.
+        /// Bytes to accept, or an error of the operating system.
         next: VecDeque<Result<usize, i32>>,
         synced: bool,
     }
 
-    impl Output for Told {
+    impl Output for Scripted {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().bytes.extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
         fn write_direct(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let mut tale = self.0.lock().unwrap();
-            for number in [bytes.as_ptr().addr(), bytes.len(), tale.bytes.len()] {
+            let mut script = self.0.lock().unwrap();
+            for number in [bytes.as_ptr().addr(), bytes.len(), script.bytes.len()] {
                 assert!(number.is_multiple_of(DIRECT_ALIGN), "{number}");
             }
-            let taken = match tale.next.pop_front() {
+            let taken = match script.next.pop_front() {
                 None => bytes.len(),
                 Some(next) => next.map_err(io::Error::from_raw_os_error)?.min(bytes.len()),
             };
-            tale.bytes.extend_from_slice(&bytes[..taken]);
-            tale.direct += taken;
+            script.bytes.extend_from_slice(&bytes[..taken]);
+            script.direct += taken;
             Ok(taken)
         }
 
@@ -148,10 +149,10 @@ mod tests {
         }
     }
 
-    /// Lengths whose pages begin and end anywhere, some longer than all that is put together.
+    /// Lengths whose pages start and end anywhere, some longer than the buffer.
     const LENGTHS: [usize; 9] = [0, 1, 4095, 5000, BUFFER_BYTES - 3, 4096, BUFFER_BYTES + 77, 3, 9000];
 
-    /// Writes all lengths; what the file should hold then.
+    /// Writes all lengths; returns what the file should hold then.
     fn write(output: Box<dyn Output>) -> io::Result<Vec<u8>> {
         let (mut writer, mut all) = (Writer::new(output)?, Vec::new());
         for (number, &len) in LENGTHS.iter().enumerate() {
@@ -168,21 +169,21 @@ mod tests {
         let pages = LENGTHS.iter().sum::<usize>() / DIRECT_ALIGN * DIRECT_ALIGN;
         for (next, direct) in [
             (vec![], pages..=pages),
-            // Short by whole pages, and interrupted: it goes on.
+            // Short by whole pages, and interrupted: it continues.
             (vec![Ok(4096), Err(4), Ok(8192)], pages..=pages),
-            // Within a page it goes on otherwise.
+            // Within a page, it continues through the page cache.
             (vec![Ok(4096), Ok(512)], 4608..=4608),
             (vec![Err(EINVAL)], 0..=0),
             (vec![Err(EOPNOTSUPP)], 0..=0),
             (vec![Ok(8192), Err(EINVAL)], 8192..=8192),
         ] {
-            let told = Told::default();
+            let output = Scripted::default();
             let what = format!("{next:?}");
-            told.0.lock().unwrap().next = next.into();
-            let expected = write(Box::new(told.clone())).unwrap();
-            let tale = told.0.lock().unwrap();
-            assert!(tale.bytes == expected && tale.synced, "{what}");
-            assert!(direct.contains(&tale.direct), "{what}: {} in place of {direct:?}", tale.direct);
+            output.0.lock().unwrap().next = next.into();
+            let expected = write(Box::new(output.clone())).unwrap();
+            let script = output.0.lock().unwrap();
+            assert!(script.bytes == expected && script.synced, "{what}");
+            assert!(direct.contains(&script.direct), "{what}: {} in place of {direct:?}", script.direct);
         }
     }
 
@@ -193,14 +194,14 @@ mod tests {
             (vec![Ok(4096), Err(ENOSPC)], ErrorKind::StorageFull),
             (vec![Ok(4096), Ok(0)], ErrorKind::WriteZero),
         ] {
-            let told = Told::default();
-            told.0.lock().unwrap().next = next.into();
-            assert_eq!(write(Box::new(told.clone())).unwrap_err().kind(), expected);
-            assert!(!told.0.lock().unwrap().synced);
+            let output = Scripted::default();
+            output.0.lock().unwrap().next = next.into();
+            assert_eq!(write(Box::new(output.clone())).unwrap_err().kind(), expected);
+            assert!(!output.0.lock().unwrap().synced);
         }
     }
 
-    /// On a disk, and where there is none.
+    /// On a disk, and in memory.
     #[test]
     fn files_are_what_was_written() {
         let in_memory = TempDir::new_in("/dev/shm").ok();

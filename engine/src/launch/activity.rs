@@ -1,4 +1,4 @@
-//! What a process does, as the others tell of it when something goes wrong.
+//! What a process does, as reported to the others and in errors.
 
 use std::fmt;
 
@@ -8,53 +8,53 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Data are opened or made, memory is taken, graphs are captured.
+    /// Opening or generating data, allocating memory, capturing graphs.
     #[default]
     Preparing,
     /// Steps.
     Training,
-    /// The model is judged.
+    /// Evaluating the model.
     Evaluating,
-    /// The model goes to its files.
+    /// Saving the model.
     Saving,
-    /// Steps are timed.
+    /// Timing steps.
     Measuring,
 }
 
 impl Phase {
-    /// Whether each piece of the work takes so little time that one who does nothing for long hangs.
+    /// Whether each piece of the work is short, so that no progress for long means that the process hangs.
     pub(super) fn goes_by_small_steps(self) -> bool {
         matches!(self, Self::Training | Self::Evaluating | Self::Saving)
     }
 }
 
-/// What a process is at within a step.
+/// What a process is doing within a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
-    /// Nothing that is waited for.
+    /// Nothing that can take long.
     #[default]
     Working,
-    /// It takes the next batch from the reader.
+    /// Taking the next batch from the reader.
     Reading,
-    /// It computes a step, or hands it to the GPUs, which may have to come to the end of an earlier one before.
+    /// Computing a step, or enqueuing it on the GPUs, which may first have to complete an earlier one.
     Computing,
-    /// It waits until the GPUs have done all steps that were begun.
+    /// Waiting for the GPUs to complete all started steps.
     Awaiting,
 }
 
 /// What a process does.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activity {
-    /// In which part of the run it is.
+    /// The part of the run.
     pub phase: Phase,
-    /// Steps of training that it has begun.
+    /// Steps of training started.
     pub step: u64,
-    /// What it does there, where that may take long by itself.
+    /// The stage within it, if it can take long.
     pub stage: Stage,
-    /// What it waits for, where it waits for other processes.
+    /// What it waits for, if it waits for other processes.
     pub waits_for: Option<String>,
-    /// How often it has told what it does.
+    /// Number of reports so far.
     pub(super) signs: u64,
 }
 

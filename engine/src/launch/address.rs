@@ -1,4 +1,4 @@
-//! Where processes meet.
+//! The address where processes meet.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// The port that PyTorch's launchers take where nothing else is said.
+    /// The default port of PyTorch's launchers.
     pub(super) const PORT: u16 = 29500;
 }
 

@@ -1,8 +1,8 @@
-//! Rank 0's side of the meeting: listens until all other processes have proved who they are, whoever else connects.
+//! Rank 0's side of the rendezvous: accepts connections until all other processes have authenticated.
 //!
-//! The port may be open to everybody. So whoever connects has little time, little memory and no means to make rank 0
-//! wait; there is a limit to how many there are at a time, beyond which the oldest of the host that has most of them
-//! goes; and what goes wrong with one of them ends that connection and nothing else. Real ranks try again.
+//! The port may be open to everybody. So an unauthenticated connection gets little time and little memory, and cannot
+//! make rank 0 wait. Their number is limited: beyond the limit, the oldest connection of the host with the most is
+//! closed. An error on one connection ends only that connection. Real ranks retry.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -21,27 +21,27 @@ use super::joining::{GRACE, Joining};
 use super::listen::Listening;
 use super::wire::Wire;
 
-/// Connections of which nobody knows yet whose they are, at most; for large jobs as many as their processes make.
+/// Most unauthenticated connections; for large jobs as many as their processes make.
 const CALLERS_MAX: usize = 256;
-/// Connections that are accepted before those that are there are looked at again.
+/// Connections accepted before the existing ones are served again.
 const ACCEPTED_MAX: usize = 64;
-/// Between two looks at the clock, at most.
+/// Longest wait between two looks at the clock.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// Where no connection can be accepted, until the next attempt.
+/// Wait before the next attempt if no connection can be accepted.
 const RETRY: Duration = Duration::from_millis(10);
-/// Between two lines about strangers.
+/// Least time between two warnings about strangers.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 
-/// The connections of all other ranks, in their order, for values and for the watch.
+/// The connections of all other ranks, in their order, for values and for the watchdog.
 pub(super) struct Seated {
     pub(super) values: Vec<Wire>,
     pub(super) watch: Vec<Wire>,
 }
 
-/// Lets in all other ranks.
+/// Accepts all other ranks.
 ///
 /// # Errors
-/// [`MeetError::Listen`]; [`MeetError::Late`] with the ranks that did not come.
+/// [`MeetError::Listen`]; [`MeetError::Late`] with the missing ranks.
 pub(super) fn accept_all(joining: &Joining<'_>) -> Result<Seated, MeetError> {
     let listening = Listening::at(joining.address, joining.spread)?;
     announce(joining, &listening);
@@ -52,7 +52,7 @@ pub(super) fn accept_all(joining: &Joining<'_>) -> Result<Seated, MeetError> {
         door.accept(&listening.listeners);
         door.hear();
         if door.seats.iter().flat_map(|seat| &seat.lines).all(Option::is_some) {
-            // Listeners are closed with this function: nobody gets in later.
+            // The listeners are closed when this function returns: nothing connects later.
             return Ok(door.seated());
         }
         if begun.elapsed() > joining.deadline {
@@ -61,7 +61,7 @@ pub(super) fn accept_all(joining: &Joining<'_>) -> Result<Seated, MeetError> {
     }
 }
 
-/// Says where rank 0 listens, and warns where that is open to others.
+/// Logs where rank 0 listens, and warns if that is open to others.
 fn announce(joining: &Joining<'_>, listening: &Listening) {
     let addresses = listening.words();
     match &listening.everywhere {
@@ -73,7 +73,7 @@ fn announce(joining: &Joining<'_>, listening: &Listening) {
     }
     if listening.is_exposed() && !joining.secret.is_given() {
         tracing::warn!(
-            "rank 0 listens on {addresses} without a secret: whoever reaches this port can join the job. Give all \
+            "rank 0 listens on {addresses} without a secret: anyone who can reach this port can join the job. Give all \
              processes one secret with RANKINE_SECRET, or RANKINE_SECRET_FILE or --secret-file with a private file; \
              `openssl rand -hex 32` makes one"
         );
@@ -85,7 +85,7 @@ fn announce(joining: &Joining<'_>, listening: &Listening) {
 struct Seat {
     process: [u8; 16],
     lines: [Option<Wire>; 2],
-    /// Why a process that came as this rank was refused last, whoever that was.
+    /// Why a process with this rank was refused last.
     refused: Option<Refusal>,
 }
 
@@ -99,21 +99,21 @@ struct Door<'a> {
     troubles: Limited,
 }
 
-/// A connection of which nobody knows yet whose it is.
+/// An unauthenticated connection.
 struct Caller {
     stream: TcpStream,
     from: SocketAddr,
     since: Instant,
-    /// What has come of the hello, and then of the proof.
+    /// The bytes of the hello, and later of the proof.
     bytes: Vec<u8>,
-    /// Once the hello has come.
+    /// Set once the hello is complete.
     said: Option<(Hello, Challenge)>,
 }
 
-/// How far a caller has got.
+/// The result of reading from a caller.
 enum Heard {
     Pending,
-    /// It is no rank, for this reason; none where it just went.
+    /// It is not a rank, for this reason; without a reason if it disconnected.
     Stranger(Option<String>),
     Refused(Hello, Refusal),
     Rank(Hello, Keys),
@@ -147,11 +147,11 @@ impl Caller {
     /// Answers a hello.
     fn challenge(&mut self, bytes: &[u8], joining: &Joining<'_>) -> io::Result<Heard> {
         let Some(hello) = bytes.try_into().ok().and_then(Hello::read) else {
-            let why = "is no process of this version of Rankine".to_owned();
+            let why = "is not a process of this version of Rankine".to_owned();
             return Ok(Heard::Stranger(Some(why)));
         };
         let challenge = Challenge { secret: joining.secret.is_given(), nonce: random()? };
-        // A connection that is new has room for it; where it has none, it goes.
+        // A new connection has buffer space for it; otherwise it is closed.
         self.stream.write_all(&challenge.to_bytes())?;
         self.said = Some((hello, challenge));
         match (hello.secret, challenge.secret) {
@@ -185,13 +185,13 @@ impl<'a> Door<'a> {
         Self { joining, job, seats, callers: Vec::new(), strangers, refusals, troubles }
     }
 
-    /// Waits for something to read, for a short time.
+    /// Waits a short time for something to read.
     fn wait(&self, listeners: &[TcpListener]) {
         let polled = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let listeners = listeners.iter().map(AsFd::as_fd);
         let callers = self.callers.iter().map(|caller| caller.stream.as_fd());
         let mut all: Vec<_> = listeners.chain(callers).map(polled).collect();
-        // It fails for a signal; then the caller looks again.
+        // A signal interrupts it; then all callers are read.
         let _ = poll(&mut all, Some(&PAUSE));
     }
 
@@ -206,11 +206,11 @@ impl<'a> Door<'a> {
                         }
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    // It was reset before it was accepted.
+                    // The connection was reset before it was accepted.
                     Err(error)
                         if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
                     Err(error) => {
-                        // Most likely too many files are open; a caller that goes leaves room for the next one.
+                        // Most likely too many files are open; a closed connection frees one.
                         self.troubles.warn(&format!("rank 0 cannot accept a connection: {error}"));
                         self.drop_one();
                         std::thread::sleep(RETRY);
@@ -221,7 +221,7 @@ impl<'a> Door<'a> {
         }
     }
 
-    /// Hears all callers, and then lets go of the ones that are too many.
+    /// Reads from all callers, and then closes those above the limit.
     fn hear(&mut self) {
         for mut caller in std::mem::take(&mut self.callers) {
             let from = caller.from;
@@ -240,7 +240,7 @@ impl<'a> Door<'a> {
         }
     }
 
-    /// Lets go of a caller: of the host that has most of them, one that has said nothing, or else the oldest.
+    /// Closes a caller: of the host with the most, one that has sent nothing, or else the oldest.
     fn drop_one(&mut self) {
         let mut hosts: BTreeMap<IpAddr, usize> = BTreeMap::new();
         for caller in &self.callers {
@@ -255,12 +255,12 @@ impl<'a> Door<'a> {
         };
         let from = self.callers.remove(place).from;
         self.strangers.warn(&format!(
-            "more connections to the meeting port than ranks need: the one from {from} was closed before it had said \
+            "more connections to the meeting port than ranks need: closed the one from {from} before it had said \
              who it is"
         ));
     }
 
-    /// Answers one that knows the secret, and seats it if it is a rank of this job.
+    /// Answers a caller that knows the secret, and registers it if it is a rank of this job.
     fn answer(&mut self, caller: Caller, hello: Hello, keys: &Keys) {
         let Caller { mut stream, from, said: Some((_, challenge)), .. } = caller else { return };
         let joining = self.joining;
@@ -290,7 +290,7 @@ impl<'a> Door<'a> {
         let Some(seat) = hello.rank.checked_sub(1).and_then(|place| self.seats.get(place)) else {
             return Answer::RankTaken;
         };
-        // A process that comes again has lost its connection; and one that has ended gives its place to the next one.
+        // A process that connects again has lost its connection; one that has ended is replaced by the next one.
         let gives_way = seat.process == hello.process || seat.lines.iter().flatten().any(Wire::is_over);
         match gives_way || seat.lines.iter().all(Option::is_none) {
             true => Answer::Welcome,
@@ -317,13 +317,13 @@ impl<'a> Door<'a> {
         Seated { values, watch }
     }
 
-    /// Tells those that have come who has not.
+    /// Tells the connected ranks which ones are missing.
     fn late(mut self, waited: Duration) -> MeetError {
         let is_late = |seat: &Seat| seat.lines.iter().any(Option::is_none);
         let late: Vec<_> = (1..self.joining.ranks).filter(|rank| is_late(&self.seats[rank - 1])).collect();
         let message = Message { kind: Kind::Late, round: 1, bytes: ranks_to_bytes(&late) };
         for wire in self.seats.iter_mut().filter_map(|seat| seat.lines[0].as_mut()) {
-            // Whoever is gone need not know.
+            // Errors are ignored: it may have ended.
             let _ = wire.block(GRACE).and_then(|()| wire.send(&message));
         }
         let refused = late.iter().find_map(|&rank| Some((rank, self.seats[rank - 1].refused?)));
@@ -333,7 +333,7 @@ impl<'a> Door<'a> {
     }
 }
 
-/// Warnings of one kind that strangers can cause: the first, and then one now and then.
+/// Warnings of one kind that strangers can cause: rate limited.
 #[derive(Default)]
 struct Limited {
     last: Option<Instant>,
@@ -348,7 +348,7 @@ impl Limited {
         }
         match std::mem::take(&mut self.left_out) {
             0 => tracing::warn!("{words}"),
-            left_out => tracing::warn!("{words} ({left_out} warnings like this one were left out)"),
+            left_out => tracing::warn!("{words} ({left_out} similar warnings were suppressed)"),
         }
         self.last = Some(Instant::now());
     }

@@ -1,16 +1,16 @@
-//! Why processes do not come together.
+//! Why processes cannot start together.
 
 use std::io;
 
 use super::address::Address;
 use super::handshake::Answer;
 
-/// Why a process is not let in. Ranks and rank 0 print the same words.
+/// Why a process is refused. It and rank 0 print the same message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It knows another secret.
+    /// Its secret differs.
     #[error(
-        "its secret is not rank 0's: all processes of a job need the same RANKINE_SECRET, RANKINE_SECRET_FILE or \
+        "its secret differs from rank 0's: all processes of a job need the same RANKINE_SECRET, RANKINE_SECRET_FILE or \
          --secret-file"
     )]
     WrongSecret,
@@ -22,16 +22,16 @@ pub enum Refusal {
     RankHasNoSecret,
     /// Another job meets at the same address.
     #[error(
-        "its job id is not rank 0's: two jobs meet at the same address (RANKINE_JOB_ID, or the id that the launcher \
+        "its job id differs from rank 0's: two jobs meet at the same address (RANKINE_JOB_ID, or the id that the launcher \
          gives)"
     )]
     OtherJob,
-    /// It counts other processes than rank 0.
+    /// Its number of processes differs from rank 0's.
     #[error(
         "rank 0 is one of {ranks}: two jobs meet at the same address, or launchers give their processes different sizes"
     )]
     OtherRanks {
-        /// How many rank 0 says there are.
+        /// The number of processes of rank 0.
         ranks: usize,
     },
     /// There is another process of that rank.
@@ -39,7 +39,7 @@ pub enum Refusal {
         "another process is that rank: two jobs meet at the same address, or launchers give two processes the same rank"
     )]
     RankTaken,
-    /// Whoever answered as rank 0 does not know the secret.
+    /// The process that answered as rank 0 does not know the secret.
     #[error("what listens there does not know the secret: it is another job or another program")]
     Unproven,
 }
@@ -57,7 +57,7 @@ impl Refusal {
     }
 }
 
-/// Processes did not meet, or one of them is gone.
+/// Processes did not meet, or one of them has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum MeetError {
     /// Rank 0 cannot listen.
@@ -69,38 +69,38 @@ pub enum MeetError {
     Listen {
         /// Where the ranks should meet.
         address: Address,
-        /// The system's words.
+        /// The system's message.
         source: io::Error,
     },
     /// Rank 0 was not reached.
     #[error(
-        "rank {rank} tried for {seconds:.1} s to reach rank 0 at {address}: {why}; is that a host where rank 0 runs, \
-         and does a firewall let it be reached?"
+        "rank {rank} tried for {seconds:.1} s to reach rank 0 at {address}: {why}; does rank 0 run on that host, \
+         and does a firewall allow the connection?"
     )]
     Unreached {
         /// This rank.
         rank: usize,
-        /// Where rank 0 should be.
+        /// The address of rank 0.
         address: Address,
         /// How long.
         seconds: f64,
-        /// What went wrong the last time.
+        /// The last error.
         why: String,
     },
-    /// Rank 0 does not let this process in.
+    /// Rank 0 refused this process.
     #[error("rank 0 at {address} refused this process, which came as rank {rank}: {refusal}")]
     Refused {
         /// This rank.
         rank: usize,
-        /// Where rank 0 is.
+        /// The address of rank 0.
         address: Address,
         /// Why.
         refusal: Refusal,
     },
-    /// Ranks that did not come in time.
+    /// Ranks that were not present in time.
     #[error(
-        "{}, after {seconds:.1} s: look at the logs there for what stopped them{}",
-        missing(late, "did not come"),
+        "{} within {seconds:.1} s: see their logs for the cause{}",
+        missing(late, "did not connect"),
         refused.as_ref().map(|refused| format!("; {refused}")).unwrap_or_default()
     )]
     Late {
@@ -108,24 +108,24 @@ pub enum MeetError {
         late: Vec<usize>,
         /// How long was waited.
         seconds: f64,
-        /// Why a process that came as one of them was refused, where rank 0 knows of one.
+        /// Why a process with one of these ranks was refused, if rank 0 knows of one.
         refused: Option<String>,
     },
     /// Ranks that have ended before the others.
-    #[error("{} before the others: look at the error there", missing(left, "ended"))]
+    #[error("{} before the others: see the error there", missing(left, "ended"))]
     Left {
         /// Who.
         left: Vec<usize>,
     },
-    /// What was received is not what ranks of one job send each other.
+    /// A message is not what ranks of one job send each other.
     #[error("{0}")]
     Stray(String),
 }
 
 impl MeetError {
-    /// Of whatever comes after an error.
+    /// The error of all calls after a failed one.
     pub(super) fn after_failure() -> Self {
-        Self::Stray("what the processes did together before has failed".into())
+        Self::Stray("an earlier exchange of the processes has failed".into())
     }
 }
 

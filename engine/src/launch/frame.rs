@@ -1,31 +1,31 @@
-//! Messages of processes that have met, as bytes come and go over TCP.
+//! The messages of authenticated processes, as bytes over TCP.
 
 use std::io::{self, ErrorKind, Read};
 
-/// Bytes of a value that a rank hands out, at most: whoever says more is no rank.
+/// Most bytes of a value that a rank sends to all; more is a protocol error.
 pub(super) const VALUE_BYTES_MAX: usize = 1 << 20;
 
-/// What a message is about.
+/// The kinds of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// Of a rank: its value. Of rank 0: all values, each behind its length.
+    /// From a rank: its value. From rank 0: all values, each after its length.
     Values = 1,
-    /// Of rank 0: ranks that did not come.
+    /// From rank 0: missing ranks.
     Late = 2,
-    /// Of rank 0: ranks that have ended.
+    /// From rank 0: ranks that have ended.
     Left = 3,
-    /// Of rank 0: in words, why the process is not one of them.
+    /// From rank 0: why the process is refused, as text.
     Stray = 4,
-    /// A sign of life; of ranks other than 0 with what they do.
+    /// A sign of life; from ranks other than 0 with their activity.
     Alive = 5,
-    /// Of a rank: why it fails. Of rank 0: why all end.
+    /// From a rank: why it fails. From rank 0: why all end.
     Failed = 6,
-    /// Of a rank that has done all that there was to do.
+    /// From a rank that is complete.
     Done = 7,
 }
 
-/// A message: its kind, in which round it was sent, and its bytes.
+/// A message: its kind, its round, and its bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) kind: Kind,
@@ -36,8 +36,8 @@ pub(super) struct Message {
 const HEAD_BYTES: usize = 13;
 const TAG_BYTES: usize = blake3::OUT_LEN;
 
-/// One direction of a connection: its key, and how many messages have gone that way. A tag binds both, so that no
-/// message can be changed, left out, repeated or sent back.
+/// One direction of a connection: its key, and the number of messages sent. A tag covers both, so that no message can
+/// be changed, dropped, repeated or reflected.
 pub(super) struct Seal {
     key: [u8; blake3::KEY_LEN],
     count: u64,
@@ -71,24 +71,24 @@ impl Message {
     }
 }
 
-/// A whole message as it came, with its tag.
+/// A complete message as received, with its tag.
 pub(super) struct Sealed(Vec<u8>);
 
 impl Sealed {
     /// The message.
     ///
     /// # Errors
-    /// `InvalidData` where it is not the next one that the other side sent, or not a message.
+    /// `InvalidData` if it is not the next message of the other side, or malformed.
     pub(super) fn open(self, seal: &mut Seal) -> io::Result<Message> {
         let (frame, tag) = self.0.split_at(self.0.len() - TAG_BYTES);
         // This comparison takes constant time.
         if seal.next(frame) != *tag { Err(ErrorKind::InvalidData.into()) } else { self.unproven() }
     }
 
-    /// The message, whoever sent it.
+    /// The message, without checking its tag.
     ///
     /// # Errors
-    /// `InvalidData` where it is not a message.
+    /// `InvalidData` if it is malformed.
     pub(super) fn unproven(self) -> io::Result<Message> {
         let Self(mut frame) = self;
         let kind = match frame[0] {
@@ -109,15 +109,15 @@ impl Sealed {
     }
 }
 
-/// A message as it comes, in pieces.
+/// A message that arrives in pieces.
 #[derive(Debug, Default)]
 pub(super) struct Inbox(Vec<u8>);
 
 impl Inbox {
-    /// Reads what is there, or waits for as long as the stream's time-out says. `None`: there is more to come.
+    /// Reads available bytes, or waits up to the stream's time-out. `None`: the message is incomplete.
     ///
     /// # Errors
-    /// `UnexpectedEof` where the other side has ended, and `InvalidData` for a message of more than `most` bytes.
+    /// `UnexpectedEof` if the other side has ended, and `InvalidData` for a message of more than `most` bytes.
     pub(super) fn read(&mut self, mut stream: impl Read, most: usize) -> io::Result<Option<Sealed>> {
         loop {
             let wanted = self.wanted(most)?;
@@ -137,7 +137,7 @@ impl Inbox {
         }
     }
 
-    /// Bytes of the head, and once that is there of the whole message.
+    /// Bytes of the head; once that is complete, of the whole message.
     fn wanted(&self, most: usize) -> io::Result<usize> {
         let Some(head) = self.0.get(..HEAD_BYTES) else { return Ok(HEAD_BYTES) };
         let len = u32::from_le_bytes([head[9], head[10], head[11], head[12]]) as usize;
@@ -145,7 +145,7 @@ impl Inbox {
     }
 }
 
-/// Values one behind the other, each behind its length.
+/// The values one after the other, each after its length.
 pub(super) fn join(values: &[Vec<u8>]) -> Vec<u8> {
     values
         .iter()
@@ -153,7 +153,7 @@ pub(super) fn join(values: &[Vec<u8>]) -> Vec<u8> {
         .collect()
 }
 
-/// What [`join`] has joined, if it is as many values.
+/// The values that [`join`] joined, if there are as many as expected.
 pub(super) fn split(mut bytes: &[u8], count: usize) -> Option<Vec<Vec<u8>>> {
     let mut values = Vec::with_capacity(count);
     for _ in 0..count {

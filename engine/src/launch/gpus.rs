@@ -1,5 +1,5 @@
-//! How fast the GPUs of several processes sum: what `rankine doctor --cluster` tells of a cluster before a job is
-//! started.
+//! The all-reduce bandwidth between the GPUs of several processes: `rankine doctor --cluster` reports it before a job
+//! is started.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,21 +12,21 @@ use super::error::MeetError;
 use super::meeting::Meeting;
 use super::member::{Member, nodes};
 
-/// Values that are summed: 32 MiB.
+/// Number of values: 32 MiB.
 const VALUES: usize = 8 << 20;
-/// Sums that are timed.
+/// All-reduces that are timed.
 const SUMS: usize = 20;
 
-/// How fast some GPUs sum.
+/// The all-reduce bandwidth of some GPUs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Link {
-    /// Which GPUs, by what.
+    /// The GPUs and the method.
     pub what: &'static str,
-    /// How many.
+    /// Their number.
     pub gpus: usize,
-    /// Bytes that leave each GPU at least, by the time: 10^9 a second. None where it cannot be done, or one is alone.
+    /// Least bytes that leave each GPU per time, in GB/s. `None` if it cannot be measured, or for a single GPU.
     pub gb_per_second: Option<f64>,
-    /// Why it cannot be done.
+    /// Why it cannot be measured.
     pub refused: Option<String>,
 }
 
@@ -41,8 +41,8 @@ impl Link {
     }
 }
 
-/// Sums over the GPUs of this process's node by their own memory, and over those of all processes by NCCL. Each process
-/// takes one: the one at its place in its node. All processes call this.
+/// All-reduces over the GPUs of this process's node through peer memory, and over those of all processes by NCCL.
+/// Each process uses the GPU with its local rank. All processes call this.
 ///
 /// # Errors
 /// Those of [`Meeting::gather`].
@@ -54,10 +54,10 @@ pub fn links(meeting: &mut Meeting, members: &[Member], deadline: Duration) -> R
     let place = node.iter().position(|&other| other == rank).unwrap_or(0);
     let device = match members[rank].gpus {
         0 => Err("it sees no GPU".to_owned()),
-        // A process that is shown one GPU alone takes it.
+        // A process that sees only one GPU uses it.
         gpus => Device::open(place % gpus).map_err(|error| error.to_string()),
     };
-    // Whoever has no GPU must not be waited for.
+    // No process may wait for one without a GPU.
     let complaint = device.as_ref().err().cloned().unwrap_or_default();
     let complaints = meeting.gather(complaint.as_bytes())?;
     let complaint = complaints.iter().position(|words| !words.is_empty());
@@ -92,7 +92,7 @@ pub fn links(meeting: &mut Meeting, members: &[Member], deadline: Duration) -> R
     Ok(vec![of_node, Link::of("all GPUs, by NCCL", ranks, by_nccl)])
 }
 
-/// Milliseconds of a sum.
+/// Milliseconds of an all-reduce.
 fn by_peers(peers: &Peers) -> rankine_cuda::Result<f64> {
     let lane = Lane::new(peers.device())?;
     let sums = AllReduce::new(peers, VALUES, 0)?;
@@ -103,7 +103,7 @@ fn by_peers(peers: &Peers) -> rankine_cuda::Result<f64> {
     Ok(ms)
 }
 
-/// Milliseconds of a sum.
+/// Milliseconds of an all-reduce.
 fn by_nccl(
     device: &Arc<Device>,
     id: NcclId,
@@ -118,7 +118,7 @@ fn by_nccl(
     time(&lane, || unsafe { world.all_reduce(&lane, values, values, VALUES, Reduction::Sum) })
 }
 
-/// Milliseconds of one of what is enqueued, of as many; the first ones do not count.
+/// Milliseconds of one enqueued operation, the mean over many; the first ones do not count.
 fn time(lane: &Lane, enqueue: impl Fn() -> rankine_cuda::Result<()>) -> rankine_cuda::Result<f64> {
     let (begin, end) = (Moment::new(lane.device())?, Moment::new(lane.device())?);
     for _ in 0..SUMS / 4 {

@@ -11,21 +11,21 @@ use super::seat::Seat;
 use super::secret::Secret;
 use super::watch::{Failure, Patience, Watch};
 
-/// On which terms processes meet.
+/// The terms on which processes meet.
 #[derive(Debug, Clone)]
 pub struct Terms {
-    /// What they prove to each other that they know.
+    /// The secret that they prove to each other.
     pub secret: Secret,
     /// How long to wait for all of them.
     pub deadline: Duration,
-    /// How long the watch over them waits.
+    /// The time limits of the watchdog.
     pub patience: Patience,
 }
 
-/// The processes of a job, and this one's place among them. Clones are the same.
+/// The processes of a job, and this one's rank among them. Clones share the group.
 ///
-/// What all must call, all call in the same order; they wait for each other without end, since the watch over them ends
-/// all when one is lost.
+/// All processes make collective calls in the same order. The calls wait for each other without a time limit, since
+/// the watchdog ends all processes when one is lost.
 #[derive(Debug, Clone)]
 pub struct ProcessGroup(Arc<Inner>);
 
@@ -33,23 +33,23 @@ pub struct ProcessGroup(Arc<Inner>);
 struct Inner {
     rank: usize,
     members: Vec<Member>,
-    /// None where there is but one.
+    /// `None` for a single process.
     meeting: Option<Mutex<Meeting>>,
-    /// None where nobody watches over the only one.
+    /// `None` for a single process without a watchdog.
     watch: Option<Watch>,
 }
 
 impl ProcessGroup {
-    /// One process, which waits for nobody, and over which nobody watches.
+    /// A single process without a watchdog.
     pub fn alone() -> Self {
         Self(Arc::new(Inner { rank: 0, members: Vec::new(), meeting: None, watch: None }))
     }
 
-    /// One process with a watch over it: where it makes no progress for as long as the patience for a standstill, the
-    /// watch calls `end` on a thread of its own, which is to end the process.
+    /// A single process with a watchdog: if it makes no progress for as long as the standstill limit, the watchdog
+    /// calls `end` on its own thread, which must end the process.
     ///
     /// # Errors
-    /// Where there is no thread for the watch.
+    /// If the watchdog's thread cannot be started.
     pub fn watched_alone(
         patience: Patience,
         end: impl FnOnce(&Failure, &Activity) + Send + 'static,
@@ -58,13 +58,12 @@ impl ProcessGroup {
         Ok(Self(Arc::new(Inner { rank: 0, members: Vec::new(), meeting: None, watch: Some(watch) })))
     }
 
-    /// Meets the other processes, and watches over them from then on. Where one of them is lost, and this one does not
-    /// come to [`ProcessGroup::fail`] within some seconds, the watch calls `end` on a thread of its own, which is to
-    /// end the process.
+    /// Meets the other processes, and watches over them from then on. If one of them is lost, and this one does not
+    /// call [`ProcessGroup::fail`] within some seconds, the watchdog calls `end` on its own thread, which must end
+    /// the process.
     ///
     /// # Errors
-    /// Where ranks do not come before the deadline, where rank 0 refuses this process, and where ranks are of another
-    /// version.
+    /// If ranks are not present before the deadline, if rank 0 refuses this process, or if ranks run another version.
     pub fn form(
         seat: &Seat,
         here: Member,
@@ -92,21 +91,21 @@ impl ProcessGroup {
         self.0.members.len().max(1)
     }
 
-    /// Whether this is the first process, which writes and tells.
+    /// Whether this is the first process, which writes and prints.
     pub fn is_first(&self) -> bool {
         self.0.rank == 0
     }
 
-    /// Who they are, in the order of ranks. Of one that was made by [`ProcessGroup::alone`] nothing is known.
+    /// The members in the order of ranks. Empty for a group made by [`ProcessGroup::alone`].
     pub fn members(&self) -> &[Member] {
         &self.0.members
     }
 
-    /// Hands out a value of at most a MiB, and returns those of all processes, in their order. `what` says what is
-    /// waited for.
+    /// Sends a value of at most 1 MiB to all processes, and returns the values of all, in the order of ranks. `what`
+    /// names the value in errors.
     ///
     /// # Errors
-    /// Where a process has ended.
+    /// If a process has ended.
     pub fn gather(&self, what: &str, value: &[u8]) -> Result<Vec<Vec<u8>>, MeetError> {
         self.meet(what, |meeting| meeting.gather(value)).unwrap_or_else(|| Ok(vec![value.to_vec()]))
     }
@@ -120,7 +119,7 @@ impl ProcessGroup {
         Ok(self.gather(what, own)?.swap_remove(0))
     }
 
-    /// Hands a value, of 512 MiB at most, to the first process, which gets those of all others; the others get none.
+    /// Sends a value of at most 512 MiB to the first process, which gets those of all others; the others get none.
     ///
     /// # Errors
     /// As [`ProcessGroup::gather`].
@@ -150,12 +149,12 @@ impl ProcessGroup {
         Some(outcome)
     }
 
-    /// Says what this process does, and that it does something.
+    /// Reports what this process does, and that it makes progress.
     pub fn does(&self, phase: Phase, step: u64) {
         self.is_at(phase, step, Stage::Working);
     }
 
-    /// The same, with what it is at there.
+    /// The same, with the stage within it.
     pub fn is_at(&self, phase: Phase, step: u64, stage: Stage) {
         self.tell(|activity| (activity.phase, activity.step, activity.stage) = (phase, step, stage));
     }
@@ -166,21 +165,21 @@ impl ProcessGroup {
         }
     }
 
-    /// Whether a watch ends what makes no progress.
+    /// Whether a watchdog ends a process without progress.
     pub fn is_watched(&self) -> bool {
         self.0.watch.is_some()
     }
 
-    /// What is called, on another thread, when a rank is lost: it has those come back who wait for that rank, if they
-    /// wait for anything but a value.
+    /// Sets a function that the watchdog calls, on its thread, when a rank is lost: it must release threads that wait
+    /// for that rank other than in a call of this group.
     pub fn when_lost(&self, release: impl Fn() + Send + 'static) {
         if let Some(watch) = &self.0.watch {
             watch.when_lost(release);
         }
     }
 
-    /// Tells the others that this process ends, and why; `follows` where it only missed another one. Returns what
-    /// happened to another rank, where that is what all end for.
+    /// Reports to the others that this process fails, and why; `follows` if it only waited for another one. Returns
+    /// the failure of the other rank, if that is the reason why all end.
     pub fn fail(&self, words: &str, follows: bool) -> Option<Failure> {
         self.0.meeting.as_ref()?;
         let watch = self.0.watch.as_ref()?;
@@ -188,7 +187,7 @@ impl ProcessGroup {
         (verdict.rank != self.rank()).then_some(verdict)
     }
 
-    /// Tells the others that there is nothing more to do here.
+    /// Reports to the others that this process is complete.
     pub fn finish(&self) {
         if let Some(watch) = &self.0.watch {
             watch.finish();

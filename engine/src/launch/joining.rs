@@ -1,4 +1,4 @@
-//! What both sides of a meeting know before they meet.
+//! What both sides of a rendezvous know before it.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use super::address::Address;
 use super::seat::Spread;
 use super::secret::Secret;
 
-/// How much longer than rank 0 the others wait: it says who is missing.
+/// How much longer than rank 0 the others wait: rank 0 reports who is missing.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
 
-/// What a process brings to a meeting with others.
+/// What a process brings to a rendezvous.
 pub(super) struct Joining<'a> {
     pub(super) rank: usize,
     pub(super) ranks: usize,

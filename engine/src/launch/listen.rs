@@ -1,4 +1,4 @@
-//! On which addresses rank 0 listens: those that the other processes connect to, and no others.
+//! The addresses that rank 0 listens on: those that the other processes connect to, and no others.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
@@ -7,22 +7,23 @@ use super::address::Address;
 use super::error::MeetError;
 use super::seat::Spread;
 
-/// Addresses of one name that are listened on, at most.
+/// Most addresses of one name that it listens on.
 const ADDRESSES_MAX: usize = 16;
 
-/// Where rank 0 listens.
+/// The listeners of rank 0.
 #[derive(Debug)]
 pub(super) struct Listening {
     pub(super) listeners: Vec<TcpListener>,
-    /// Why it listens on all of the host's addresses, where it does not know a better one.
+    /// Why it listens on all addresses of the host, if it does.
     pub(super) everywhere: Option<String>,
 }
 
 impl Listening {
-    /// Listens on the addresses of this host that the name has; on all, if the name has none that the others can reach.
+    /// Listens on those addresses of this host that the name resolves to; on all, if none of them can be reached by
+    /// others.
     ///
     /// # Errors
-    /// [`MeetError::Listen`], as where another program listens there.
+    /// [`MeetError::Listen`], for example if another program listens there.
     pub(super) fn at(address: &Address, spread: Spread) -> Result<Self, MeetError> {
         let failed = |source| MeetError::Listen { address: address.clone(), source };
         let resolved = (address.host.as_str(), address.port).to_socket_addrs().map(|found| {
@@ -49,7 +50,7 @@ impl Listening {
                     return Ok(Self { listeners, everywhere: None });
                 }
                 format!(
-                    "`{}` resolves to {}, which is no address of this host (a Kubernetes service or a router may \
+                    "`{}` resolves to {}, which is not an address of this host (a Kubernetes service or a router may \
                      forward it)",
                     address.host,
                     words(&found)
@@ -60,7 +61,7 @@ impl Listening {
         Ok(Self { listeners, everywhere: Some(everywhere) })
     }
 
-    /// The addresses, in words.
+    /// The addresses, as text.
     pub(super) fn words(&self) -> String {
         words(&self.addresses())
     }
@@ -75,8 +76,8 @@ impl Listening {
     }
 }
 
-/// Whether the meeting's host name means this host alone here, and another address elsewhere: Debian's
-/// /etc/hosts says 127.0.1.1 for the host's own name, and Kubeflow says `localhost` to rank 0 alone.
+/// Whether the host name means this host here, but another address elsewhere: Debian's /etc/hosts maps the host's own
+/// name to 127.0.1.1, and Kubeflow passes `localhost` only to rank 0.
 fn is_misleading(host: &str, resolved: &[SocketAddr], spread: Spread) -> bool {
     let loopback_alone = resolved.iter().all(|address| is_loopback(address.ip()));
     let means_loopback = match spread {
@@ -103,7 +104,7 @@ fn is_loopback(address: IpAddr) -> bool {
     }
 }
 
-/// None where the address is not one of this host.
+/// `None` if the address does not belong to this host.
 fn bind_own(address: SocketAddr) -> io::Result<Option<TcpListener>> {
     match bind(address) {
         Ok(listener) => Ok(Some(listener)),

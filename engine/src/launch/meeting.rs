@@ -1,4 +1,4 @@
-//! Where processes hand each other small values, over TCP: all of them to rank 0, and from there to all.
+//! Exchange of small values over TCP: from all processes to rank 0, and from there to all.
 
 use std::io::ErrorKind;
 use std::thread;
@@ -13,12 +13,12 @@ use super::seat::Seat;
 use super::secret::Secret;
 use super::wire::Wire;
 
-/// Between two looks at whether something has come.
+/// Time between two looks at the connections.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Bytes that one rank hands to rank 0 alone, at most.
+/// Most bytes of a value that a rank sends only to rank 0.
 pub(super) const COLLECTED_BYTES_MAX: usize = 1 << 29;
 
-/// A process's place where all hand each other values. Processes make the same calls in the same order.
+/// A process's end of the exchange. Processes make the same calls in the same order.
 #[derive(Debug)]
 pub struct Meeting {
     rank: usize,
@@ -29,23 +29,24 @@ pub struct Meeting {
     watch: WatchLines,
 }
 
-/// What the watch over the processes goes over: of rank 0 a connection to each other one, of others one to rank 0.
+/// The connections of the watchdog: on rank 0 one to each other rank, on others one to rank 0.
 pub(super) type WatchLines = Vec<Wire>;
 
 #[derive(Debug)]
 enum Role {
-    /// Rank 0, with its connections to all others in the order of ranks. None where it is alone.
+    /// Rank 0, with its connections to all others in the order of ranks; `None` for a single process.
     First(Vec<Wire>),
     Other(Wire),
-    /// Something has failed: rounds could be mixed up after that, so there are none.
+    /// Failed: later rounds could be mixed up, so there are none.
     Failed,
 }
 
 impl Meeting {
-    /// Meets the other processes, and waits for all of them as long as `deadline`; so does each later exchange.
+    /// Meets the other processes, and waits for all of them at most `deadline`; each later exchange has the same
+    /// limit.
     ///
     /// # Errors
-    /// Where rank 0 cannot listen, is not reached or refuses this process, and where ranks do not come in time.
+    /// If rank 0 cannot listen, is not reached or refuses this process, and if ranks are missing at the deadline.
     pub fn join(seat: &Seat, secret: &Secret, deadline: Duration) -> Result<Self, MeetError> {
         let Seat { rank, ranks, spread, .. } = *seat;
         let job = seat.job.as_deref();
@@ -62,7 +63,7 @@ impl Meeting {
             }
         };
         let mut meeting = Self { rank, ranks, deadline, round: 0, role, watch };
-        // Whoever comes through here knows that all have come.
+        // After this, all processes are known to be connected.
         meeting.gather(&[])?;
         Ok(meeting)
     }
@@ -77,18 +78,18 @@ impl Meeting {
         self.ranks
     }
 
-    /// What the watch over the processes goes over; it can be had once.
+    /// The connections of the watchdog; can be taken once.
     pub(super) fn take_watch_lines(&mut self) -> WatchLines {
         std::mem::take(&mut self.watch)
     }
 
-    /// Waits for others without end from now on: somebody else sees to it that they come.
+    /// Removes the time limit: the watchdog ends waiting from now on.
     pub(super) fn wait_without_end(&mut self) {
         self.deadline = Duration::from_secs(u64::from(u32::MAX));
     }
 
-    /// Hands a value of at most [`COLLECTED_BYTES_MAX`] to rank 0, which gets those of all other ranks, in their order;
-    /// the others get none.
+    /// Sends a value of at most [`COLLECTED_BYTES_MAX`] to rank 0, which gets those of all other ranks, in their
+    /// order; the others get none.
     ///
     /// # Errors
     /// As [`Meeting::gather`].
@@ -105,16 +106,15 @@ impl Meeting {
         })
     }
 
-    /// Hands out a value of at most a MiB, and returns those of all ranks, in their order.
+    /// Sends a value of at most 1 MiB to all ranks, and returns those of all, in their order.
     ///
     /// # Errors
-    /// Where ranks do not come in time or have ended, who they are; then the meeting is over. Where the value is too
-    /// long.
+    /// If ranks are late or have ended, with their numbers; no later exchange succeeds. If the value is too long.
     pub fn gather(&mut self, value: &[u8]) -> Result<Vec<Vec<u8>>, MeetError> {
         if value.len() > VALUE_BYTES_MAX {
             let most = VALUE_BYTES_MAX;
             return Err(MeetError::Stray(format!(
-                "a value of {} bytes: at most {most} are handed out",
+                "a value of {} bytes exceeds the limit of {most}",
                 value.len()
             )));
         }
@@ -164,7 +164,7 @@ impl Meeting {
         Ok([value.to_vec()].into_iter().chain(values).collect())
     }
 
-    /// The others' values.
+    /// The values of the others.
     fn receive_all(&self, others: &mut [Wire], bytes_max: usize) -> Result<Vec<Vec<u8>>, MeetError> {
         let begun = Instant::now();
         let mut values: Vec<Option<Vec<u8>>> = vec![None; others.len()];
@@ -202,7 +202,7 @@ impl Meeting {
         let gone = |_| MeetError::Left { left: vec![0] };
         first.block(self.deadline + GRACE).map_err(gone)?;
         let message = Message { kind: Kind::Values, round: self.round, bytes: value.to_vec() };
-        // Rank 0 may have said why it ended before it did.
+        // Rank 0 may have sent the reason before it ended.
         let sent = first.send(&message);
         let begun = Instant::now();
         let answer = first.read(self.ranks * (VALUE_BYTES_MAX + 4));
@@ -231,6 +231,6 @@ impl Meeting {
 
 fn stray(rank: usize) -> MeetError {
     MeetError::Stray(format!(
-        "rank {rank} sends what does not belong here: do all processes run the same Rankine with the same arguments?"
+        "rank {rank} sent an unexpected message: do all processes run the same Rankine with the same arguments?"
     ))
 }

@@ -6,22 +6,22 @@ use super::error::MeetError;
 use super::meeting::Meeting;
 use super::seat::Seat;
 
-/// What a process tells the others of itself.
+/// What a process tells the others about itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Among all.
+    /// Its rank.
     pub rank: usize,
     /// The host's name.
     pub host: String,
-    /// What this start of the host's system is known by: containers of one host have it in common.
+    /// The boot id of the host's system: containers of one host share it.
     pub boot: String,
-    /// The process's number.
+    /// The process id.
     pub process: u32,
-    /// Its place among those of its node, where its launcher says it.
+    /// Its local rank, if the launcher sets it.
     pub local: Option<usize>,
     /// How many GPUs it sees.
     pub gpus: usize,
-    /// What these are known by, on any process of the host.
+    /// The ids of these GPUs, the same for all processes of the host.
     pub gpu_ids: Vec<String>,
     /// The version of Rankine.
     pub version: String,
@@ -53,22 +53,22 @@ impl Member {
         }
     }
 
-    /// Tells all others of this process, and returns all, in the order of ranks.
+    /// Sends this member to all others, and returns all, in the order of ranks.
     ///
     /// # Errors
-    /// Those of [`Meeting::gather`]; and where a process is of another version.
+    /// Those of [`Meeting::gather`]; and if a process has another version.
     pub fn introduce(self, meeting: &mut Meeting) -> Result<Vec<Self>, MeetError> {
         let own = serde_json::to_vec(&self).map_err(|error| MeetError::Stray(error.to_string()))?;
         let all = meeting.gather(&own)?;
         let read = |(rank, bytes): (usize, &Vec<u8>)| {
             let member: Self = serde_json::from_slice(bytes).map_err(|error| {
                 MeetError::Stray(format!(
-                    "rank {rank} does not tell who it is: {error}; is it the same Rankine?"
+                    "rank {rank} sent no valid description of itself: {error}; does it run the same version of Rankine?"
                 ))
             })?;
             if member.version != self.version || member.rank != rank {
                 let words = format!(
-                    "rank {rank} on {} runs Rankine {}, and rank {} runs {}: processes must be of one version",
+                    "rank {rank} on {} runs Rankine {}, and rank {} runs {}: all processes must run the same version",
                     member.host, member.version, self.rank, self.version
                 );
                 return Err(MeetError::Stray(words));

@@ -1,4 +1,4 @@
-//! All that reads what a connection brings, over bytes alone: what fuzz targets are given.
+//! The functions that parse bytes from connections, as fuzz targets call them.
 
 use std::io::{self, ErrorKind, Read};
 
@@ -7,11 +7,11 @@ use super::handshake::{HELLO_BYTES, Hello, Line};
 use super::watch::{self, Failure};
 use super::{Activity, Member};
 
-/// Reads a hello and the messages behind it, up to the end of `bytes`, as whoever they come to would; returns how many
-/// messages there are. Their tags are not looked at: nobody without the secret would come any further.
+/// Parses a hello and the messages after it, up to the end of `bytes`, as their receiver would; returns the number of
+/// messages. Tags are not checked: without the secret, no peer gets past the handshake.
 ///
 /// # Errors
-/// `InvalidData` where they are none, and `UnexpectedEof` where they end within one.
+/// `InvalidData` if they are malformed, and `UnexpectedEof` if they end within one.
 pub fn read_stream(bytes: &[u8]) -> io::Result<usize> {
     let (hello, mut rest) = bytes.split_first_chunk::<HELLO_BYTES>().ok_or(ErrorKind::UnexpectedEof)?;
     let Hello { ranks, line, .. } = Hello::read(hello).ok_or(ErrorKind::InvalidData)?;

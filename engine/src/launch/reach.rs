@@ -1,4 +1,4 @@
-//! The other ranks' side of the meeting: each tries until rank 0 lets it in, or says why it doesn't.
+//! The other ranks' side of the rendezvous: each tries until rank 0 accepts or refuses it.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -13,13 +13,14 @@ use super::handshake::{
 use super::joining::Joining;
 use super::wire::Wire;
 
-/// Before the second attempt; later ones wait up to twice as long each.
+/// Before the second attempt; later waits double.
 const RETRY_MIN: Duration = Duration::from_millis(25);
-/// Between two attempts, at most.
+/// The longest wait between two attempts.
 const RETRY_MAX: Duration = Duration::from_millis(500);
-/// How long to try one address of several.
+/// Time limit for one of several addresses.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long refusals are taken for a stranger's who is gone soon: those of whoever does not prove to be rank 0.
+/// How long refusals by something that does not authenticate as rank 0 are retried: a stranger may listen there for a
+/// moment.
 const DOUBT: Duration = Duration::from_secs(3);
 
 /// Why an attempt failed.
@@ -34,10 +35,10 @@ impl From<io::Error> for Miss {
     }
 }
 
-/// Connects to rank 0, one line after the other.
+/// Connects to rank 0, one connection after the other.
 ///
 /// # Errors
-/// [`MeetError::Unreached`], and [`MeetError::Refused`] where rank 0 does not let this process in.
+/// [`MeetError::Unreached`], and [`MeetError::Refused`] if rank 0 refuses this process.
 pub(super) fn reach_first(joining: &Joining<'_>) -> Result<[Wire; 2], MeetError> {
     let Joining { rank, ranks, address, .. } = *joining;
     let (begun, process) = (Instant::now(), random().map_err(|error| MeetError::Stray(error.to_string()))?);
@@ -65,14 +66,14 @@ pub(super) fn reach_first(joining: &Joining<'_>) -> Result<[Wire; 2], MeetError>
                 }
             };
             if begun.elapsed() > joining.deadline {
-                // Rank 0 may have given up since; that it refused this process says more.
+                // Rank 0 may have ended since; its refusal says more than that.
                 if let Some((_, refusal)) = refused {
                     return Err(MeetError::Refused { rank, address: address.clone(), refusal });
                 }
                 let seconds = begun.elapsed().as_secs_f64();
                 return Err(MeetError::Unreached { rank, address: address.clone(), seconds, why });
             }
-            // Processes that start together do not come together for ever.
+            // Processes that start at the same time should not retry at the same time.
             let [share] = random().unwrap_or([0]);
             thread::sleep(pause.mul_f64(1.0 + f64::from(share) / 256.0));
             pause = (2 * pause).min(RETRY_MAX / 2);
@@ -82,7 +83,7 @@ pub(super) fn reach_first(joining: &Joining<'_>) -> Result<[Wire; 2], MeetError>
     Ok([reach(values)?, reach(watch)?])
 }
 
-/// Connects, and proves who this is.
+/// Connects, and authenticates.
 fn attempt(joining: &Joining<'_>, hello: &Hello, time: Duration) -> Result<Wire, Miss> {
     let mut stream = connect(joining.address, time)?;
     stream.set_nodelay(true)?;
@@ -113,20 +114,20 @@ fn attempt(joining: &Joining<'_>, hello: &Hello, time: Duration) -> Result<Wire,
     }
 }
 
-/// Who answers is no rank 0.
+/// The other side is not rank 0.
 fn foreign() -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, "what listens there is no process of this version of Rankine")
+    io::Error::new(ErrorKind::InvalidData, "what listens there is not a process of this version of Rankine")
 }
 
 fn closed() -> io::Error {
     io::Error::new(ErrorKind::UnexpectedEof, "it closed the connection without an answer")
 }
 
-/// Fills `bytes` by then, however slowly they come.
+/// Fills `bytes` before the deadline, however slowly they arrive.
 fn read_until(stream: &mut TcpStream, bytes: &mut [u8], until: Instant) -> io::Result<()> {
     let mut filled = 0;
     while filled < bytes.len() {
-        let late = || io::Error::new(ErrorKind::TimedOut, "it accepts the connection and does not answer");
+        let late = || io::Error::new(ErrorKind::TimedOut, "it accepts the connection but does not answer");
         let remaining = until.checked_duration_since(Instant::now()).filter(|remaining| !remaining.is_zero());
         stream.set_read_timeout(Some(remaining.ok_or_else(late)?))?;
         match stream.read(&mut bytes[filled..]) {
@@ -143,14 +144,14 @@ fn read_until(stream: &mut TcpStream, bytes: &mut [u8], until: Instant) -> io::R
     Ok(())
 }
 
-/// Connects to the first of a host's addresses that can be reached.
+/// Connects to the first address of a host that can be reached.
 fn connect(address: &Address, time: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
     let addresses: Vec<SocketAddr> = (address.host.as_str(), address.port).to_socket_addrs()?.collect();
     let time = if addresses.len() > 1 { time.min(CONNECT) } else { time };
     for address in addresses {
         match TcpStream::connect_timeout(&address, time) {
-            // Where nobody listens at a port that the system gives away, a connection may meet itself.
+            // A connection to an ephemeral port without a listener may connect to itself.
             Ok(stream) if stream.local_addr()? == stream.peer_addr()? => {
                 last = ErrorKind::ConnectionRefused.into();
             }

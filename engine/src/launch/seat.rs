@@ -1,4 +1,4 @@
-//! Who this process is.
+//! The rank of this process.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -9,50 +9,50 @@ use super::source::{Environment, LaunchError, Launcher, Says, check_ranks};
 /// The variable of a job's id.
 const JOB_ID: &str = "RANKINE_JOB_ID";
 
-/// What the user says; all else is the launcher's.
+/// The arguments of the user; the launcher sets the rest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// The launcher to believe. With [`Launcher::None`] the environment says nothing.
+    /// The launcher to use. With [`Launcher::None`], the environment is ignored.
     pub launcher: Option<Launcher>,
-    /// This process among all, and how many there are.
+    /// The rank of this process, and the number of processes.
     pub rank: Option<(usize, usize)>,
-    /// Where the processes meet.
+    /// The address where the processes meet.
     pub meet: Option<Address>,
 }
 
-/// A process among those that work together.
+/// The rank of a process among those that work together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seat {
-    /// This process, from 0.
+    /// The rank of this process.
     pub rank: usize,
-    /// All of them.
+    /// The number of processes.
     pub ranks: usize,
-    /// Its place among those of its node, where the launcher says it.
+    /// The local rank, if the launcher sets it.
     pub local: Option<usize>,
-    /// Where rank 0 listens; `None` for a process alone.
+    /// Where rank 0 listens; `None` for a single process.
     pub meet: Option<Address>,
-    /// How the processes are spread over hosts.
+    /// How the processes are distributed over hosts.
     pub spread: Spread,
-    /// The job's id, which separates jobs that meet at the same address. It is no secret.
+    /// The job's id, which separates jobs that meet at the same address. Not a secret.
     pub job: Option<String>,
-    /// Who says so.
+    /// The launcher that set it.
     pub launcher: Launcher,
 }
 
-/// What is known of the hosts of a job's processes.
+/// What is known about the hosts of a job's processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Spread {
-    /// Nobody says it.
+    /// Nothing.
     #[default]
     Unknown,
-    /// The launcher says that all are on this host.
+    /// All are on this host, according to the launcher.
     OneNode,
-    /// The launcher says that some are elsewhere.
+    /// Some are on other hosts, according to the launcher.
     SeveralNodes,
 }
 
 impl Seat {
-    /// One process, which nobody launched with others.
+    /// A single process, without a launcher.
     pub fn alone() -> Self {
         Self {
             rank: 0,
@@ -65,10 +65,10 @@ impl Seat {
         }
     }
 
-    /// Finds out who this process is.
+    /// Determines the rank of this process.
     ///
     /// # Errors
-    /// Where what is said is no rank, or not the whole of it, or where launchers contradict each other.
+    /// If a value is invalid, if one is missing, or if launchers contradict each other.
     pub fn find(wanted: &Wanted) -> Result<Self, LaunchError> {
         let environment = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
         Self::find_in(wanted, &environment)
@@ -86,7 +86,7 @@ impl Seat {
         };
         let spread = match locals {
             Some(locals) if locals == ranks => Spread::OneNode,
-            // Whoever says where to meet is taken at his word.
+            // An address given by the user is not checked further.
             Some(_) if wanted.meet.is_none() => Spread::SeveralNodes,
             _ => Spread::Unknown,
         };
@@ -110,13 +110,13 @@ impl fmt::Display for Seat {
     }
 }
 
-/// Whom to believe, and what it says.
+/// The launcher that counts, and what it sets.
 fn who(wanted: &Wanted, environment: &Environment<'_>) -> Result<(Launcher, Says), LaunchError> {
     let alone = Says { rank: 0, ranks: 1, local: None, locals: None };
     let mut said = Vec::new();
     if let Some((rank, ranks)) = wanted.rank {
         let why = match wanted.launcher {
-            Some(launcher) if launcher != Launcher::None => Some(format!("--launcher {launcher} says it")),
+            Some(launcher) if launcher != Launcher::None => Some(format!("--launcher {launcher} sets it")),
             _ if rank >= ranks => Some(format!("it must be below --ranks, which is {ranks}")),
             _ => None,
         };
@@ -136,7 +136,7 @@ fn who(wanted: &Wanted, environment: &Environment<'_>) -> Result<(Launcher, Says
             for launcher in Launcher::ALL {
                 said.extend(launcher.says(environment)?.map(|says| (launcher, says)));
             }
-            // The processes of a launcher that says no more would each train alone.
+            // The processes of a launcher that sets nothing else would each train by themselves.
             if said.is_empty() && environment("PMIX_RANK").is_some() {
                 let missing = "OMPI_COMM_WORLD_SIZE or PMI_SIZE".into();
                 return Err(LaunchError::Half { there: "PMIX_RANK".into(), missing });
@@ -146,7 +146,7 @@ fn who(wanted: &Wanted, environment: &Environment<'_>) -> Result<(Launcher, Says
     let Some(&(first, first_says)) = said.first() else { return Ok((Launcher::None, alone)) };
     for &(second, second_says) in &said[1..] {
         let pair = |says: Says| (says.rank, says.ranks);
-        // Who was started by another launcher's process has as many ranks for each of its.
+        // If another launcher's process started this one, it has as many ranks for each of its own.
         let nested = first_says.ranks > second_says.ranks && first_says.ranks % second_says.ranks == 0;
         if pair(first_says) != pair(second_says) && !nested {
             let (first_says, second_says) = (pair(first_says), pair(second_says));
@@ -156,7 +156,7 @@ fn who(wanted: &Wanted, environment: &Environment<'_>) -> Result<(Launcher, Says
     Ok((first, first_says))
 }
 
-/// Where to meet.
+/// The address to meet at.
 fn address(
     wanted: &Wanted,
     environment: &Environment<'_>,
@@ -197,7 +197,7 @@ fn address(
     if launcher == Launcher::Slurm {
         let lists = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
         let host = lists.iter().find_map(|list| first_host(&environment(list)?));
-        // Jobs that share a node take different ports; all are below those that the system gives away.
+        // Jobs that share a node use different ports, all below the ephemeral ones.
         let job = environment("SLURM_JOB_ID").and_then(|job| job.parse::<u64>().ok());
         let port = job.map_or(Address::PORT, |job| 15000 + (job % 15000) as u16);
         if let Some(host) = host {

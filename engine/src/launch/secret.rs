@@ -1,4 +1,4 @@
-//! The secret that the processes of a job share, and the keys that follow from it.
+//! The secret that the processes of a job share, and the keys derived from it.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 const SECRET: &str = "RANKINE_SECRET";
 /// The variable that names a file with the secret.
 const SECRET_FILE: &str = "RANKINE_SECRET_FILE";
-/// Shorter secrets can be guessed: whoever records a handshake can try them offline.
+/// Shorter secrets can be guessed offline from a recorded handshake.
 const BYTES_MIN: usize = 16;
 const BYTES_MAX: usize = 4096;
 
-/// The secret of a job cannot be had. Nothing of the secret is in the words.
+/// Why the secret of a job is not available. Messages never contain any of the secret.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// Two variables that exclude each other.
+    /// Two variables that exclude each other are set.
     #[error("{first} and {second} are both set: unset one of them")]
     Both {
         /// One.
@@ -25,7 +25,7 @@ pub enum SecretError {
         /// The other.
         second: &'static str,
     },
-    /// A secret that can be guessed, or is none.
+    /// A secret that can be guessed.
     #[error(
         "the secret in {place} has {bytes} bytes: it must have {min} to {max}; `openssl rand -hex 32` makes one"
     )]
@@ -42,23 +42,23 @@ pub enum SecretError {
     /// The file cannot be read.
     #[error("cannot read the secret file {} ({place}): {source}", path.display())]
     File {
-        /// What names the file.
+        /// The variable or argument that names the file.
         place: &'static str,
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// The system's message.
         source: io::Error,
     },
     /// The file is not private.
     #[error("the secret file {} ({place}, mode {mode:03o}) is refused: {why}", path.display())]
     Permissions {
-        /// What names the file.
+        /// The variable or argument that names the file.
         place: &'static str,
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Its permissions.
         mode: u32,
-        /// What is wrong with it, and the way out.
+        /// What is wrong with it, and how to fix it.
         why: String,
     },
 }
@@ -71,15 +71,15 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// No secret: the key is known to everybody, so that tags detect errors and prove nothing.
+    /// No secret: the key is public, so that tags detect errors and authenticate nothing.
     pub fn none() -> Self {
         Self { key: key(b""), given: false }
     }
 
-    /// A secret in memory, without the white space around it.
+    /// A secret in memory, without surrounding white space.
     ///
     /// # Errors
-    /// [`SecretError::Length`] for fewer than 16 or more than 4096 bytes. `place` says where the secret comes from.
+    /// [`SecretError::Length`] for fewer than 16 or more than 4096 bytes. `place` names the origin of the secret.
     pub fn new(secret: &[u8], place: &str) -> Result<Self, SecretError> {
         let secret = secret.trim_ascii();
         if !(BYTES_MIN..=BYTES_MAX).contains(&secret.len()) {
@@ -89,11 +89,11 @@ impl Secret {
         Ok(Self { key: key(secret), given: true })
     }
 
-    /// The secret of `file`; without one, that of `RANKINE_SECRET_FILE` or `RANKINE_SECRET`; or else none.
+    /// The secret of `file`; without one, that of `RANKINE_SECRET_FILE` or `RANKINE_SECRET`; otherwise none.
     ///
     /// # Errors
-    /// [`SecretError`] where both variables are set, where the secret is too short, and where the file can't be read
-    /// or other users can read it.
+    /// [`SecretError`] if both variables are set, if the secret is too short, or if the file can't be read or other
+    /// users can read it.
     pub fn find(file: Option<&Path>) -> Result<Self, SecretError> {
         if let Some(file) = file {
             return Self::of_file(file, "--secret-file");
@@ -111,17 +111,17 @@ impl Secret {
         self.given
     }
 
-    /// The tag of some bytes. Comparing two of them takes constant time.
+    /// The tag of some bytes. Comparing tags takes constant time.
     pub(super) fn tag(&self, label: &str, bytes: &[u8]) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        // The length keeps labels and what follows apart.
+        // The length separates the label from the bytes.
         hasher.update(&(label.len() as u64).to_le_bytes()).update(label.as_bytes()).update(bytes);
         hasher.finalize()
     }
 
     fn of_file(path: &Path, place: &'static str) -> Result<Self, SecretError> {
         let failed = |source| SecretError::File { place, path: path.to_owned(), source };
-        // Opening a FIFO would wait for whoever writes to it.
+        // Opening a FIFO would block.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         let own_user = rustix::process::geteuid().as_raw();
@@ -133,12 +133,12 @@ impl Secret {
             return refused("it is not a regular file".into());
         }
         if owner != own_user && owner != 0 {
-            return refused(format!("it belongs to user {owner}, and not to this process's user or root"));
+            return refused(format!("it belongs to user {owner}, not to this process's user or root"));
         }
         // Kubernetes mounts a secret as a file of root that the pod's group can read.
         let others = if owner == 0 { 0o027 } else { 0o077 };
         if mode & others != 0 {
-            return refused("other users can read or change it; chmod 600 makes it private".into());
+            return refused("other users can read or change it; make it private with chmod 600".into());
         }
         let mut secret = Vec::new();
         file.take(BYTES_MAX as u64 + 1024).read_to_end(&mut secret).map_err(failed)?;

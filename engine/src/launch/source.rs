@@ -1,18 +1,19 @@
-//! What each launcher says by the environment.
+//! What each launcher sets in the environment.
 
 use std::fmt;
 
 use crate::job::RankCount;
 
-/// Who started the processes. Where several have, the first of this order counts: inner ones before outer ones.
+/// The program that started the processes. If several did, the first in this order counts: inner launchers come
+/// before outer ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Launcher {
-    /// Nobody but the user, by arguments; or nobody at all.
+    /// None: arguments of the user, or a single process.
     None,
-    /// torchrun, and what sets the same variables: Kubeflow's PyTorchJob among them, which counts nodes.
+    /// torchrun, and launchers that set the same variables, among them Kubeflow's PyTorchJob, which counts nodes.
     Torchrun,
-    /// Kubeflow's TrainJob: a process a node.
+    /// Kubeflow's TrainJob: one process per node.
     Kubernetes,
     /// Open MPI's mpirun.
     OpenMpi,
@@ -22,35 +23,35 @@ pub enum Launcher {
     Slurm,
 }
 
-/// Who this process is cannot be told.
+/// Why the rank of this process cannot be determined.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
-    /// Something of the environment or of the command line that cannot be read.
+    /// A variable or an argument that cannot be parsed.
     #[error("{name} is `{value}`: {why}")]
     Invalid {
         /// The variable, or the argument.
         name: String,
-        /// What it is.
+        /// Its value.
         value: String,
         /// What it should be.
         why: String,
     },
-    /// One of two things is said that belong together.
-    #[error("{there} is set and {missing} is not: {there} alone does not say which of the processes this is")]
+    /// One of two variables that belong together is missing.
+    #[error("{there} is set but {missing} is not: both are needed to determine the rank of this process")]
     Half {
         /// What is set.
         there: String,
         /// What is not.
         missing: String,
     },
-    /// Two launchers say different things.
+    /// Two launchers contradict each other.
     #[error(
-        "{first} says rank {} of {} ({}), and {second} says rank {} of {} ({}): say which of the two is meant, with \
+        "{first} sets rank {} of {} ({}), but {second} sets rank {} of {} ({}): select one of the two with \
          --launcher {first} or --launcher {second}",
         first_says.0, first_says.1, first.variables(), second_says.0, second_says.1, second.variables()
     )]
     Contradiction {
-        /// The one that would be believed.
+        /// The one that takes precedence.
         first: Launcher,
         /// Its rank and its number of ranks.
         first_says: (usize, usize),
@@ -60,36 +61,36 @@ pub enum LaunchError {
         second_says: (usize, usize),
     },
     /// The launcher that was asked for did not start this process.
-    #[error("--launcher {launcher}: it did not start this process: {} are not set", launcher.variables())]
+    #[error("--launcher {launcher}: this process was not started by it: {} are not set", launcher.variables())]
     Absent {
         /// Which.
         launcher: Launcher,
     },
-    /// Nobody says where to meet.
+    /// The address to meet at is unknown.
     #[error(
-        "{launcher} says that there are {ranks} processes, and not where they meet: set MASTER_ADDR (and MASTER_PORT) \
-         to a host where rank 0 runs, or give --meet HOST:PORT"
+        "{launcher} started {ranks} processes but sets no address to meet at: set MASTER_ADDR (and MASTER_PORT) \
+         to the host of rank 0, or give --meet HOST:PORT"
     )]
     Nowhere {
-        /// Who says so.
+        /// The launcher.
         launcher: Launcher,
         /// The processes.
         ranks: usize,
     },
 }
 
-/// What a launcher says.
+/// What a launcher sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Says {
     pub(super) rank: usize,
     pub(super) ranks: usize,
-    /// The place among the processes of the node.
+    /// The local rank.
     pub(super) local: Option<usize>,
     /// The processes of the node.
     pub(super) locals: Option<usize>,
 }
 
-/// The environment: the value of a variable, where it is set and not empty.
+/// The environment: the value of a variable, if it is set and not empty.
 pub(super) type Environment<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
 /// The variables that one launcher sets.
@@ -101,10 +102,10 @@ struct Variables {
 }
 
 impl Launcher {
-    /// All that set variables, in the order in which they count.
+    /// All that set variables, in the order of precedence.
     pub const ALL: [Self; 5] = [Self::Torchrun, Self::Kubernetes, Self::OpenMpi, Self::Pmi, Self::Slurm];
 
-    /// What `--launcher` calls it.
+    /// Its name for `--launcher`.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -116,17 +117,17 @@ impl Launcher {
         }
     }
 
-    /// The launcher that `--launcher` calls so.
+    /// The launcher with this name.
     ///
     /// # Errors
-    /// All names, where it is none of them.
+    /// All names, if it is none of them.
     pub fn named(name: &str) -> Result<Self, String> {
         let all = || [Self::None].into_iter().chain(Self::ALL);
         let names = || all().map(Self::name).collect::<Vec<_>>().join(", ");
         all().find(|launcher| launcher.name() == name).ok_or_else(|| format!("there are {}", names()))
     }
 
-    /// Where it says what the job is known by: the same for all its processes.
+    /// The variable with the job's id, which is the same for all its processes.
     pub(super) fn job_id(self) -> Option<&'static str> {
         match self {
             Self::Torchrun => Some("TORCHELASTIC_RUN_ID"),
@@ -135,7 +136,7 @@ impl Launcher {
         }
     }
 
-    /// Where it says the rank and the number of ranks.
+    /// The variables with the rank and the number of ranks.
     pub fn variables(self) -> String {
         match self {
             Self::None => "--rank, --ranks".into(),
@@ -183,7 +184,7 @@ impl Launcher {
         }
     }
 
-    /// What it says, if it started this process.
+    /// What it sets, if it started this process.
     pub(super) fn says(self, environment: &Environment<'_>) -> Result<Option<Says>, LaunchError> {
         let Variables { rank, ranks, local, locals } = self.of();
         let half = |there: &str, missing: &str| {
@@ -191,7 +192,7 @@ impl Launcher {
         };
         let (rank, ranks) = match (first(environment, rank)?, first(environment, ranks)?) {
             (Some(rank), Some(ranks)) => (rank, ranks),
-            // Slurm sets one of them in shells; a job's index alone says nothing of ranks.
+            // Slurm sets one of them in shells; a job index by itself says nothing about ranks.
             (Some((name, _)), None) if self == Self::Slurm || name == "JOB_COMPLETION_INDEX" => {
                 return Ok(None);
             }
@@ -207,7 +208,7 @@ impl Launcher {
         if let (Some(local), Some(locals)) = (local, locals) {
             check_below(local, locals)?;
         }
-        // Whoever counts nodes and not processes has one on each.
+        // A launcher that counts nodes instead of processes has one process on each.
         let counts_nodes = self == Self::Kubernetes || self == Self::Torchrun && local.is_none();
         let one = |given: Option<(_, usize)>, else_: usize| {
             given.map(|(_, value)| value).or(counts_nodes.then_some(else_))
@@ -241,7 +242,7 @@ fn first(
     }
 }
 
-/// Refuses more processes than can work together, before anything is allocated for each of them.
+/// Refuses more processes than can work together, before memory is allocated for each of them.
 pub(super) fn check_ranks(name: &str, ranks: usize) -> Result<(), LaunchError> {
     if u32::try_from(ranks).is_ok_and(|ranks| ranks <= RankCount::MAX) {
         return Ok(());

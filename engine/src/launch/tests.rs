@@ -70,7 +70,7 @@ fn a_value_that_is_too_long_is_refused_and_the_meeting_goes_on() {
     on_ranks(2, &address, |seat| {
         let mut meeting = join(&seat, DEADLINE).unwrap();
         let refused = meeting.gather(&vec![0; MOST + 1]).unwrap_err().to_string();
-        assert!(refused.contains("a value of 1048577 bytes: at most 1048576 are handed out"), "{refused}");
+        assert!(refused.contains("a value of 1048577 bytes exceeds the limit of 1048576"), "{refused}");
         assert_eq!(meeting.gather(&vec![7; MOST]).unwrap(), [vec![7; MOST], vec![7; MOST]]);
         assert_eq!((meeting.rank(), meeting.ranks()), (seat.rank, 2));
     });
@@ -80,8 +80,8 @@ fn a_value_that_is_too_long_is_refused_and_the_meeting_goes_on() {
 fn processes_of_another_version_or_rank_are_named() {
     for (change, words) in [
         ("version", "rank 1 on h runs Rankine 0.0, and rank 0 runs "),
-        ("rank", "processes must be of one version"),
-        ("bytes", "rank 1 does not tell who it is: "),
+        ("rank", "all processes must run the same version"),
+        ("bytes", "rank 1 sent no valid description of itself: "),
     ] {
         let address = address();
         let outcomes = on_ranks(2, &address, |seat| {
@@ -251,8 +251,8 @@ fn one_who_hangs_is_named_to_all_with_what_it_did() {
 #[test]
 fn one_who_is_gone_or_silent_is_named_to_all() {
     for (gone, patience, what) in [
-        (true, Patience::USUAL, "ended without a word while it prepared: was it killed?"),
-        (false, SHORT, "has not been heard of for 2 s while it prepared: its process is stopped"),
+        (true, Patience::USUAL, "ended without an error message while it prepared: was it killed?"),
+        (false, SHORT, "has been silent for 2 s while it prepared: its process is stopped"),
     ] {
         let address = address();
         let found = on_ranks(3, &address, |seat| {

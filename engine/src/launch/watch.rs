@@ -1,9 +1,9 @@
-//! The watch over the processes of a job: each tells rank 0 that it lives and what it does, and rank 0 tells all when
-//! one of them has failed, ended, fallen silent, or does nothing any more.
+//! The watchdog of a job's processes: each reports to rank 0 that it is alive and what it does, and rank 0 tells all
+//! when one of them has failed, ended, fallen silent, or makes no progress.
 //!
-//! It is a thread of each process. Once a rank is found to be lost, the thread gives whoever waits for that rank a
-//! short time to come back and say where it waited; then it ends the process itself. So a job ends everywhere, whatever
-//! its threads wait for.
+//! It is a thread of each process. When a rank is lost, the thread gives threads that wait for that rank a short time
+//! to return and report where they waited; then it ends the process itself. So a job ends everywhere, whatever its
+//! threads wait for.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -18,45 +18,45 @@ use super::frame::{Kind, Message};
 use super::meeting::WatchLines;
 use super::wire::Wire;
 
-/// How often a process tells that it lives, at least.
+/// Longest time between two signs of life.
 const BEAT: Duration = Duration::from_secs(1);
-/// Between two looks at what has come.
+/// Time between two looks at the connections.
 const PAUSE: Duration = Duration::from_millis(50);
-/// A pause that was this long was no pause: the process was stopped (SIGSTOP, Ctrl-Z, `scontrol suspend`), or its
-/// machine was suspended. Nothing could happen meanwhile, so every period begins again.
+/// A pause of this length means that the process was stopped (SIGSTOP, Ctrl-Z, `scontrol suspend`) or its machine
+/// suspended. Nothing could happen meanwhile, so all time limits start again.
 const SUSPENDED: Duration = Duration::from_secs(1);
 
-/// How long what is waited for.
+/// The time limits of the watchdog.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
     /// For a sign of life.
     pub silence: Duration,
-    /// For a process that goes by small steps to make one.
+    /// For progress of a process whose work has small steps.
     pub standstill: Duration,
-    /// Where one only misses another one: for what has happened to that one.
+    /// For the cause, when a process only reports that it waited for another one.
     pub grace: Duration,
 }
 
 impl Patience {
-    /// Barriers on the GPUs give up after 30 s, and say more than silence does: so that is longer; and a job still ends
-    /// within a minute.
+    /// Barriers on the GPUs give up after 30 s with a better message, so this is longer; a job still ends within a
+    /// minute.
     pub const USUAL: Self = Self {
         silence: Duration::from_secs(40),
         standstill: Duration::from_secs(45),
         grace: Duration::from_secs(3),
     };
-    /// Of one process, which nobody waits for.
+    /// For a single process.
     pub const ALONE: Self = Self { standstill: Duration::from_secs(300), ..Self::USUAL };
 
-    /// How often a process tells that it lives: several times before one that does not is missed.
+    /// Interval of the signs of life: several before a process is considered silent.
     fn beat(self) -> Duration {
         BEAT.min(self.silence.min(self.standstill) / 4)
     }
 }
 
-/// How long a process has that ends by itself.
+/// How long a process has to end by itself.
 const LAST: Duration = Duration::from_secs(8);
-/// Bytes of a message, at most.
+/// Most bytes of a message.
 pub(super) const BYTES_MAX: usize = 1 << 16;
 
 /// Why all processes of a job end.
@@ -65,16 +65,16 @@ pub(super) const BYTES_MAX: usize = 1 << 16;
 pub struct Failure {
     /// The rank that is lost.
     pub rank: usize,
-    /// What happened to it, and what it did.
+    /// What happened to it, and what it was doing.
     pub words: String,
-    /// Whether it only missed another rank.
+    /// Whether it only waited for another rank.
     pub(super) follows: bool,
 }
 
-/// Ends the process, which did so much when a rank was lost.
+/// Ends the process, which was in this activity when a rank was lost.
 pub(super) type End = Box<dyn FnOnce(&Failure, &Activity) + Send>;
 
-/// What has whoever waits for a rank that is lost come back.
+/// Releases threads that wait for a lost rank.
 #[derive(Default)]
 struct Release(Option<Box<dyn Fn() + Send>>);
 
@@ -84,7 +84,8 @@ impl fmt::Debug for Release {
     }
 }
 
-/// A process's part in the watch. Dropped, it is over: the others must know that by [`Watch::finish`].
+/// A process's handle of the watchdog. Call [`Watch::finish`] before dropping it, to tell the others that it is
+/// complete.
 #[derive(Debug)]
 pub(super) struct Watch {
     patience: Patience,
@@ -98,16 +99,16 @@ struct Shared {
     changed: Condvar,
 }
 
-/// What the thread and the others of the process tell each other.
+/// State shared by the watchdog's thread and the other threads of the process.
 #[derive(Debug, Default)]
 struct State {
     activity: Activity,
-    /// Why this process fails, until it is told.
+    /// Why this process fails, until it is sent.
     report: Option<Failure>,
     verdict: Option<Failure>,
-    /// What has the other threads of the process wait no more.
+    /// Releases the waiting threads of the process.
     release: Release,
-    /// Whether the process says itself why it ends.
+    /// Whether the process itself reports why it ends.
     ends_itself: bool,
     done: bool,
 }
@@ -128,20 +129,21 @@ impl Watch {
         Ok(Self { patience, shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Says what this process does, and that it does something.
+    /// Reports what this process does, and that it makes progress.
     pub(super) fn does(&self, change: impl FnOnce(&mut Activity)) {
         let activity = &mut self.shared.state().activity;
         change(activity);
         activity.signs += 1;
     }
 
-    /// What is called, on another thread, when a rank is lost: it has those come back who wait for that rank.
+    /// Sets a function that is called, on the watchdog's thread, when a rank is lost: it must release threads that
+    /// wait for it.
     pub(super) fn when_lost(&self, release: impl Fn() + Send + 'static) {
         self.shared.state().release = Release(Some(Box::new(release)));
     }
 
-    /// Tells all others that this process fails, and why; returns what they end for, which may be what happened to
-    /// another rank before.
+    /// Reports to all others that this process fails, and why; returns the reason why all end, which may be an
+    /// earlier failure of another rank.
     pub(super) fn fail(&self, rank: usize, words: &str, follows: bool) -> Failure {
         let mut state = self.shared.state();
         let failure = Failure { follows, ..lost(rank, "failed", &state.activity, words) };
@@ -155,12 +157,12 @@ impl Watch {
         state.verdict.clone().unwrap_or(failure)
     }
 
-    /// Tells all others that there is nothing more to do here.
+    /// Reports to all others that this process is complete.
     pub(super) fn finish(&self) {
         self.shared.state().done = true;
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // It has no more to say.
+            // It sends nothing more.
             let _ = thread.join();
         }
     }
@@ -168,51 +170,51 @@ impl Watch {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // The state is whole after each change: whoever panicked left nothing half done.
+        // The state is consistent after each change, even if a thread panicked.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Watcher {
     rank: usize,
     patience: Patience,
     shared: Arc<Shared>,
     lines: Vec<Line>,
-    /// Of rank 0: what is wrong, and since when that is known.
+    /// On rank 0: the failure, and when it became known.
     found: Vec<(Failure, Instant)>,
-    /// When this process told last that it lives, in which phase, and whether it waited for others.
+    /// When this process sent its last sign of life, in which phase, and whether it waited for others.
     told: Option<(Instant, (Phase, bool))>,
     own: Own,
-    /// The time of the last look. All periods are measured between looks, so that whatever stops this thread is noticed
-    /// before anything is judged by a time that it slept through.
+    /// The time of the last look. All time limits are measured between looks, so that a suspension of this thread is
+    /// noticed before it counts against any process.
     now: Instant,
 }
 
-/// What comes of a look.
+/// The result of a look.
 enum Look {
     /// Nothing is wrong.
     GoOn,
-    /// This process is done.
+    /// This process is complete.
     Done,
     /// All processes end.
     End(Failure),
 }
 
-/// What is known of a process.
+/// This process.
 struct Own {
     activity: Activity,
-    /// When it did something last.
+    /// When it made progress last.
     moved: Instant,
 }
 
-/// A connection, and what is known of the process at its other end.
+/// A connection, and the process at its other end.
 struct Line {
     rank: usize,
     wire: Wire,
     heard: Instant,
     of: Own,
-    /// Nothing more comes from it, and nothing need.
+    /// Nothing more is expected from it.
     over: bool,
 }
 
@@ -229,7 +231,7 @@ impl Own {
     }
 
     fn stands_still(&self, patience: Patience, now: Instant) -> bool {
-        // Whoever waits for others is not the one that hangs.
+        // A process that waits for others is not the one that hangs.
         let works = self.activity.phase.goes_by_small_steps() && self.activity.waits_for.is_none();
         works && now.duration_since(self.moved) > patience.standstill
     }
@@ -242,7 +244,7 @@ impl Line {
         Ok(Self { rank, wire, heard: now, of: Own::new(now), over: false })
     }
 
-    /// Takes what has come; returns what is wrong.
+    /// Reads messages; returns the failure, if there is one.
     fn read(&mut self, patience: Patience, now: Instant) -> Option<Failure> {
         while !self.over {
             match self.wire.read(BYTES_MAX) {
@@ -262,7 +264,7 @@ impl Line {
                 Ok(Some(_)) | Err(_) => {
                     self.over = true;
                     return Some(self.lost(
-                        "ended without a word",
+                        "ended without an error message",
                         "was it killed? The system's log tells which processes ran out of memory",
                     ));
                 }
@@ -271,7 +273,7 @@ impl Line {
         let silent = !self.over && now.duration_since(self.heard) > patience.silence;
         silent.then(|| {
             self.over = true;
-            let what = format!("has not been heard of for {:.0} s", patience.silence.as_secs_f64());
+            let what = format!("has been silent for {:.0} s", patience.silence.as_secs_f64());
             self.lost(&what, "its process is stopped, or its host hangs or cannot be reached")
         })
     }
@@ -281,12 +283,12 @@ impl Line {
     }
 
     fn send(&mut self, kind: Kind, value: &impl Serialize) {
-        // Signs of life say nothing new to one that has not taken the last ones.
+        // A connection that has not taken the last messages gets no further signs of life.
         if kind == Kind::Alive && (self.over || self.wire.flush().is_err()) {
             return;
         }
         let bytes = serde_json::to_vec(value).unwrap_or_default();
-        // Small messages, of which the connection takes many before it is full; reading finds out whoever is gone.
+        // Small messages, of which the connection takes many; a closed connection is noticed by reading.
         let _ = self.wire.send(&Message { kind, round: 0, bytes });
     }
 }
@@ -311,7 +313,7 @@ impl Watcher {
         }
     }
 
-    /// Tells the others what this process does, and finds out what they do.
+    /// Sends this process's activity to the others, and reads theirs.
     fn look_at(&mut self, now: Instant) -> Look {
         if now.duration_since(self.now) > SUSPENDED {
             self.begin_periods(now);
@@ -343,8 +345,7 @@ impl Watcher {
         Look::GoOn
     }
 
-    /// Grants everybody the whole of every period again. A process that alone was suspended is still found, by those
-    /// that were not.
+    /// Restarts all time limits. A process that was suspended by itself is still found, by those that were not.
     fn begin_periods(&mut self, now: Instant) {
         self.own.moved = now;
         for line in &mut self.lines {
@@ -352,7 +353,7 @@ impl Watcher {
         }
     }
 
-    /// What this process fails for goes to rank 0, which knows what else has happened.
+    /// A failure of this process goes to rank 0, which knows of other failures.
     fn report(&mut self, report: Failure) {
         match self.rank {
             0 => self.found.push((report, self.now)),
@@ -360,7 +361,7 @@ impl Watcher {
         }
     }
 
-    /// Looks at all others; returns why all end, once that is known.
+    /// Looks at all other processes; returns why all end, once that is known.
     fn look(&mut self) -> Option<Failure> {
         let (patience, now) = (self.patience, self.now);
         let read = |line: &mut Line| Some((line.read(patience, now)?, now));
@@ -372,7 +373,7 @@ impl Watcher {
         if self.found.is_empty() {
             self.found.extend(self.at_a_standstill().map(|failure| (failure, now)));
         }
-        // What happened first goes before what follows from it, which may be heard of earlier.
+        // A cause goes before its consequences, which may arrive earlier.
         let first = self.found.iter().find(|(failure, _)| !failure.follows);
         let late = |since: Instant| now.duration_since(since) > patience.grace;
         let first = first.or_else(|| self.found.first().filter(|(_, since)| late(*since)));
@@ -381,7 +382,7 @@ impl Watcher {
         Some(verdict)
     }
 
-    /// The process that has done nothing for the longest time, where that is too long.
+    /// The process without progress for the longest time, if that is too long.
     fn at_a_standstill(&self) -> Option<Failure> {
         let others = self.lines.iter().filter(|line| !line.over).map(|line| (line.rank, &line.of));
         let all = others.chain([(self.rank, &self.own)]);
@@ -405,7 +406,7 @@ impl Watcher {
             thread::sleep(PAUSE);
         }
         if self.shared.state().ends_itself {
-            // Nobody ends who waits for a GPU on the way out.
+            // A process must not wait for a GPU when it exits.
             thread::sleep(LAST);
         }
         end(verdict, &self.own.activity);

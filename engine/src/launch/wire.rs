@@ -1,4 +1,4 @@
-//! A connection between rank 0 and another process, once both have proved who they are.
+//! A connection between rank 0 and another process, after both have authenticated.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -10,11 +10,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::frame::{Inbox, Message, Seal};
 use super::handshake::Keys;
 
-/// A connection whose messages carry tags.
+/// A connection with authenticated messages.
 pub(super) struct Wire {
     stream: TcpStream,
     inbox: Inbox,
-    /// What is sealed and not yet sent: after a part of a message nothing but the rest of it may follow.
+    /// Bytes that are sealed but not yet sent: after a part of a message only the rest of it may follow.
     outbox: Vec<u8>,
     sends: Seal,
     receives: Seal,
@@ -36,22 +36,22 @@ impl Wire {
         Self { stream, inbox: Inbox::default(), outbox: Vec::new(), sends, receives }
     }
 
-    /// Reading and writing wait, so long.
+    /// Reads and writes block, at most this long.
     pub(super) fn block(&self, time: Duration) -> io::Result<()> {
         self.stream.set_nonblocking(false)?;
         self.stream.set_read_timeout(Some(time))?;
         self.stream.set_write_timeout(Some(time))
     }
 
-    /// Reading and writing never wait.
+    /// Reads and writes never block.
     pub(super) fn unblock(&self) -> io::Result<()> {
         self.stream.set_nonblocking(true)
     }
 
-    /// Sends a message. What the connection does not take now goes before the next one.
+    /// Sends a message. Bytes that the connection does not take now are sent before the next message.
     ///
     /// # Errors
-    /// `WouldBlock` where it takes no more, and whatever else the system says.
+    /// `WouldBlock` if it takes no more, and other errors of the system.
     pub(super) fn send(&mut self, message: &Message) -> io::Result<()> {
         let sealed = message.seal(&mut self.sends);
         match self.outbox.is_empty() {
@@ -61,7 +61,7 @@ impl Wire {
         self.flush()
     }
 
-    /// Sends what is left of earlier messages.
+    /// Sends the rest of earlier messages.
     ///
     /// # Errors
     /// As [`Wire::send`].
@@ -84,20 +84,20 @@ impl Wire {
         Err(error)
     }
 
-    /// Reads what has come. `None`: there is more to come.
+    /// Reads a message. `None`: it is incomplete.
     ///
     /// # Errors
-    /// `UnexpectedEof` where the other side has ended; `InvalidData` where what comes is not its next message, or has
-    /// more than `most` bytes.
+    /// `UnexpectedEof` if the other side has ended; `InvalidData` if the bytes are not its next message, or more than
+    /// `most`.
     pub(super) fn read(&mut self, most: usize) -> io::Result<Option<Message>> {
         let sealed = self.inbox.read(&self.stream, most)?;
         sealed.map(|sealed| sealed.open(&mut self.receives)).transpose()
     }
 
-    /// Whether the other side has closed the connection, even if something that it sent before is still to be read.
+    /// Whether the other side has closed the connection, even if unread bytes are left.
     pub(super) fn is_over(&self) -> bool {
         let mut polled = [PollFd::new(&self.stream, PollFlags::RDHUP)];
-        // It does not wait.
+        // Does not block.
         poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|changed| changed > 0)
     }
 }

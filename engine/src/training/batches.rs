@@ -54,8 +54,8 @@ impl Batches {
                 match crate::cuda::Feed::open_shares(model.shares(), part, options, stay) {
                     Ok(feed) => Ok(Self::Packed(feed)),
                     Err(crate::cuda::Error::Gpu(error)) => Err(TrainError::Device(format!(
-                        "not enough memory to stage batches for the GPU: {error}. A smaller train.shuffle_window_blocks \
-                     or train.batch_size needs less"
+                        "not enough memory to stage batches for the GPU: {error}. A smaller \
+                     train.shuffle_window_blocks or train.batch_size needs less"
                     ))),
                     Err(error) => Err(error.into()),
                 }

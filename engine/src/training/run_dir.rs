@@ -53,7 +53,7 @@ impl RunDir {
         let lock = Lock::within(&path)?;
         if !is_empty(&path).map_err(|error| unreadable(&path, &error))? {
             return Err(TrainError::RunDir(format!(
-                "the run folder {} is not empty: choose another --run-dir, remove it, or continue the run with --resume",
+                "the run folder {} is not empty: choose another --run-dir, remove it, or continue with --resume",
                 path.display()
             )));
         }

@@ -79,7 +79,7 @@ fn check_columns(job: &Job, schema: &Schema, conflicts: &mut Vec<Conflict>) {
         conflict(
             "model.kind",
             format!(
-                "the dataset has too few columns: {kind} needs two categorical columns, or one and dense columns, to interact"
+                "the dataset has too few columns: {kind} needs two categorical ones, or one and dense ones"
             ),
         );
     } else if vectors == 0 {

@@ -1,4 +1,4 @@
-//! No bad checkpoint is ever taken for a good one, and a good one always remains: whatever fails, and whenever.
+//! A bad checkpoint is never taken for a good one, and a good one always remains: whatever fails, and whenever.
 //!
 //! With `RANKINE_TEST_LONG` set, tests go through hundreds of seeds and ten thousand flipped bits.
 
@@ -61,7 +61,7 @@ fn rules() -> TrainingRules {
     }
 }
 
-/// Batches that look up few of the rows each.
+/// Batches with few look-ups per table.
 fn batches() -> Vec<Samples> {
     let place = TempDir::new().unwrap();
     let shape = Shape {
@@ -84,7 +84,7 @@ fn fresh() -> CpuModel {
     CpuModel::initialized(spec(), &rules(), 3)
 }
 
-/// A number for all that a model has.
+/// A fingerprint of the state of a model.
 fn fingerprint(model: &CpuModel) -> u64 {
     let of_ranks = model.on_each_rank(|_, state| {
         let mut hash = Xxh3::new();
@@ -129,7 +129,7 @@ fn manifest(step: u64, base: Option<Base>) -> Manifest {
     }
 }
 
-/// Saves a model as training does: all of it, or what was touched since a whole one.
+/// Saves a model as training does: all of it, or the rows touched since a full checkpoint.
 fn save(
     files: &Arc<dyn Files>,
     model: &CpuModel,
@@ -154,7 +154,7 @@ fn save(
     }
 }
 
-/// A model with what a checkpoint has.
+/// A model with the state of a checkpoint.
 fn loaded(checkpoint: &Checkpoint) -> CpuModel {
     let mut model = fresh();
     let dense = checkpoint.dense().unwrap();
@@ -169,7 +169,7 @@ struct Course {
     fingerprints: Vec<u64>,
 }
 
-/// Steps between two checkpoints, and of how many checkpoints one is whole.
+/// Steps between two checkpoints, and between full ones, in checkpoints.
 const EVERY: u64 = 2;
 const WHOLE_EVERY: u64 = 3;
 const STEPS: u64 = 12;
@@ -186,8 +186,8 @@ impl Course {
         Self { batches, fingerprints }
     }
 
-    /// Trains from the latest checkpoint to the end, with checkpoints; those that were told to be there are in
-    /// `published`, and what could not be saved is given to `failed`, which may end it.
+    /// Trains from the latest checkpoint to the end, with checkpoints. Steps of published ones are pushed to
+    /// `published`; errors of saving go to `failed`, which may end it.
     fn run(
         &self,
         files: &Arc<dyn Files>,
@@ -208,7 +208,7 @@ impl Course {
         assert_eq!(
             fingerprint(&model),
             self.fingerprints[first as usize],
-            "step {first} was not loaded as it was"
+            "step {first} was not restored exactly"
         );
         let (mut whole, mut additions): (Option<Base>, _) = (None, 0);
         for step in first + 1..=STEPS {
@@ -216,7 +216,7 @@ impl Course {
             assert_eq!(
                 fingerprint(&model),
                 self.fingerprints[step as usize],
-                "step {step} came to something else"
+                "step {step} has another result"
             );
             if step % EVERY > 0 {
                 continue;
@@ -256,8 +256,8 @@ impl Course {
         Some(model)
     }
 
-    /// The latest good checkpoint: it is that of a step that was told to be there, or a later one, and holds what the
-    /// model was then. No folder has the name of a checkpoint and is none: nothing was damaged but by a failure.
+    /// The latest good checkpoint: it is of a published step, or of a later one, and holds the model's state at that
+    /// step. No folder with the name of a checkpoint is bad: only power failures damage files.
     #[track_caller]
     fn check(&self, files: &Arc<dyn Files>, published: &[u64], what: &str) {
         let (found, skipped) = latest(files, Path::new(DIR)).unwrap();
@@ -268,16 +268,16 @@ impl Course {
         }
         let last = published.last().copied().unwrap_or(0);
         let Some(checkpoint) = found else {
-            assert_eq!(last, 0, "{what}: step {last} was told to be there, and is gone");
+            assert_eq!(last, 0, "{what}: step {last} was published, and is gone");
             return;
         };
         let step = checkpoint.manifest().train.step;
-        assert!(step >= last, "{what}: step {last} was told to be there, and {step} is the latest");
+        assert!(step >= last, "{what}: step {last} was published, and {step} is the latest");
         let model = loaded(&checkpoint);
         assert_eq!(
             fingerprint(&model),
             self.fingerprints[step as usize],
-            "{what}: step {step} is another one"
+            "{what}: step {step} has another state"
         );
     }
 }
@@ -286,7 +286,7 @@ fn long() -> bool {
     std::env::var_os("RANKINE_TEST_LONG").is_some()
 }
 
-/// Numbers that look random: Knuth's MMIX generator.
+/// Pseudo-random numbers: Knuth's MMIX generator.
 fn numbers(seed: u64) -> impl FnMut() -> u64 {
     let mut state = seed;
     move || {
@@ -301,8 +301,8 @@ fn simulated() -> (Arc<Simulated>, Arc<dyn Files>) {
     (simulated, files)
 }
 
-/// Power fails before each operation: a good checkpoint remains, no older than the last that was told to be there, and
-/// training from it comes to the same end.
+/// Power fails before each operation: a good checkpoint remains, no older than the last published one, and training
+/// from it has the same result.
 #[test]
 fn power_may_fail_before_any_operation() {
     let course = Course::new();
@@ -315,13 +315,13 @@ fn power_may_fail_before_any_operation() {
     for seed in 0..seeds {
         let mut next = numbers(seed);
         for at in 1..=operations {
-            // Each seed takes other operations, and in the long version all take all.
+            // Each seed tests other operations; in the long version, all seeds test all.
             if !long() && !(at + seed).is_multiple_of(seeds) {
                 continue;
             }
             let what = format!("seed {seed}, operation {at}");
             let (disk, files) = simulated();
-            // What fails first ends the run, as the failure of power does.
+            // The first failure ends the run, as the power failure does.
             let cut: Arc<dyn Files> = Arc::new(Faulty::new(files, at, Fault::Error(5)));
             let mut published = Vec::new();
             let ended = course.run(&cut, &mut published, &mut |_| false);
@@ -335,14 +335,14 @@ fn power_may_fail_before_any_operation() {
     }
 }
 
-/// One operation fails, and training goes on: a checkpoint that was told to be saved is there, one that was not has
-/// taken none away, and a later one is saved again.
+/// One operation fails, and training continues: a published checkpoint exists, a failed one has removed none, and a
+/// later one is saved again.
 #[test]
 fn any_operation_may_fail() {
     let course = Course::new();
     for (fault, heals) in [
         (Fault::Error(5), false),
-        // A direct write may be refused, and nothing is lost by that.
+        // A direct write may be refused without losing anything.
         (Fault::Error(22), false),
         (Fault::Error(28), false),
         (Fault::Short, true),
@@ -364,9 +364,9 @@ fn any_operation_may_fail() {
             course.check(&files, &published, &what);
             let after: Arc<dyn Files> = Arc::new(disk.after_power_failure(&mut numbers(at)));
             course.check(&after, &published, &what);
-            // The first two read the folder: where one fails, no training begins.
+            // The first two read the folder: if one fails, training does not start.
             let begun = at > 2 || failures == 0;
-            // What is saved again is the last, unless it is the one that failed.
+            // The last checkpoint is saved again, unless it is the one that failed.
             let saved = published.last().is_some_and(|&last| last >= STEPS - EVERY);
             assert!(saved || !begun, "{what}: {published:?}");
             if at > faulty.operations() {
@@ -377,7 +377,7 @@ fn any_operation_may_fail() {
     }
 }
 
-/// Every file of checkpoints, with its length.
+/// Every file of the checkpoints, with its length.
 fn files_of(files: &Arc<dyn Files>) -> Vec<(PathBuf, u64)> {
     let mut found = Vec::new();
     for (_, path) in list(&**files, Path::new(DIR)).unwrap() {
@@ -399,7 +399,7 @@ fn every_flipped_bit_is_found() {
     for _ in 0..if long() { 10_000 } else { 400 } {
         let (path, len) = &all[next() as usize % all.len()];
         let bit = next() % (len * 8);
-        // The line breaks at the ends of manifests and indexes are the bytes that say nothing.
+        // The line breaks at the ends of manifests and indexes are the only bytes without meaning.
         if path.extension().is_some_and(|of| of == "json") && bit / 8 == len - 1 {
             continue;
         }
@@ -410,10 +410,10 @@ fn every_flipped_bit_is_found() {
         assert!(opened.is_err(), "bit {bit} of {path:?}");
         disk.change(path, flip);
     }
-    // A file cut short, or gone on with, is another one, too.
+    // A truncated or extended file is detected, too.
     for (path, len) in &all {
         for change in [-1i64, 1] {
-            // Without its last line break a manifest says the same.
+            // A manifest without its last line break means the same.
             if change < 0 && path.ends_with("manifest.json") {
                 continue;
             }
@@ -431,7 +431,7 @@ fn every_flipped_bit_is_found() {
     assert!(skipped.is_empty(), "{skipped:?}");
 }
 
-/// Whole checkpoints of steps 2, 4 and 6 of an untrained model.
+/// Full checkpoints of steps 2, 4 and 6 of an untrained model.
 fn three() -> (Arc<Simulated>, Arc<dyn Files>) {
     let (disk, files) = simulated();
     for step in [2, 4, 6] {
@@ -451,7 +451,7 @@ fn flip_a_bit(disk: &Simulated, step: u64) {
     disk.change(&shard, |bytes| *bytes.last_mut().unwrap() ^= 1);
 }
 
-/// Any one operation of looking for the latest checkpoint fails: that ends it, and nothing is passed over for that.
+/// Any one operation of looking for the latest checkpoint fails: that ends it, and no checkpoint is skipped.
 #[test]
 fn an_error_of_reading_is_not_damage() {
     let (_, files) = three();
@@ -482,7 +482,7 @@ fn an_error_of_reading_is_not_damage() {
     }
 }
 
-/// What another version has written may be whole: it is neither passed over nor called damaged.
+/// A checkpoint of another version may be intact: it is neither skipped nor called damaged.
 #[test]
 fn another_version_is_not_damage() {
     for name in ["manifest.json", "shard-00000.json"] {
@@ -495,7 +495,7 @@ fn another_version_is_not_damage() {
             *bytes = text.replacen("\"format\": 1", "\"format\": 2", 1).into_bytes();
         });
         if name != "manifest.json" {
-            // The manifest vouches for what the newer version wrote.
+            // The manifest has the checksum of what the newer version wrote.
             let manifest = Path::new(DIR).join("step-6/manifest.json");
             let mut new = Vec::new();
             disk.change(&path, |bytes| new = bytes.clone());
@@ -517,7 +517,7 @@ fn another_version_is_not_damage() {
     }
 }
 
-/// The base of an addition is part of it: without the base nobody can say whether the addition is good.
+/// The base of an incremental checkpoint is part of it: without the base, nobody can say whether it is good.
 #[test]
 fn a_missing_base_is_not_damage() {
     let course = Course::new();
@@ -527,7 +527,7 @@ fn a_missing_base_is_not_damage() {
         let base = Checkpoint::open(&files, &path).unwrap().base()?.manifest().train.step;
         Some((step, base))
     });
-    let (step, base) = addition.expect("most checkpoints are additions");
+    let (step, base) = addition.expect("most checkpoints are incremental");
     let (at, elsewhere) = (Path::new(DIR).join(step_name(base)), Path::new("elsewhere"));
     files.rename(&at, elsewhere).unwrap();
     let before = names_of(&files);
@@ -540,7 +540,7 @@ fn a_missing_base_is_not_damage() {
     assert!(latest(&files, Path::new(DIR)).unwrap().0.is_some());
 }
 
-/// Damaged checkpoints are passed over as long as a good one is left, and never for none at all.
+/// Damaged checkpoints are skipped if a good one is left, and never if none is.
 #[test]
 fn without_a_usable_checkpoint_nothing_is_found() {
     let (disk, files) = three();
@@ -563,7 +563,7 @@ fn without_a_usable_checkpoint_nothing_is_found() {
     assert!(matches!(latest(&empty, Path::new(DIR)), Ok((None, skipped)) if skipped.is_empty()));
 }
 
-/// A copy under another name would have training go on at a step that it was not at.
+/// A copy under another name would make training resume at a step that it did not reach.
 #[test]
 fn a_checkpoint_of_another_step_than_its_name_says_is_passed_over() {
     let (_, files) = three();
@@ -575,7 +575,7 @@ fn a_checkpoint_of_another_step_than_its_name_says_is_passed_over() {
     assert!(why.to_string().contains("another step"), "{why}");
 }
 
-/// What cannot be read may be an addition: the whole checkpoint before it stays.
+/// An unreadable checkpoint may be incremental: the full checkpoint before it stays.
 #[test]
 fn what_an_unreadable_checkpoint_may_need_is_kept() {
     let (_, files) = three();
@@ -616,7 +616,7 @@ fn what_is_no_number_is_not_saved() {
     }
 }
 
-/// A shard's file is one that safetensors reads, and its tensors are named.
+/// The file of a shard is valid safetensors, and its tensors are named.
 #[test]
 fn shards_are_safetensors() {
     let (disk, files) = simulated();
@@ -640,7 +640,7 @@ fn shards_are_safetensors() {
     }
 }
 
-/// Training goes on counting where a checkpoint was: it must be able to.
+/// Training continues the counts of a checkpoint: they must not overflow.
 #[test]
 fn counts_beyond_any_training_are_refused() {
     let (_, files) = simulated();

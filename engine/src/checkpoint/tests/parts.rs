@@ -1,11 +1,11 @@
-//! What a checkpoint is made of: pieces, shards, and the whole checkpoint that an addition is to.
+//! The parts of a checkpoint: pieces, shards, and the base of an incremental one.
 
 use rankine_reader::sealed;
 
 use super::*;
 use crate::checkpoint::{index, manifest};
 
-/// Saves what `choose` leaves of a model's state.
+/// Saves the part of a model's state that `choose` selects.
 fn save_part(
     files: &Arc<dyn Files>,
     model: &CpuModel,
@@ -21,12 +21,12 @@ fn open(files: &Arc<dyn Files>, step: u64) -> Result<Checkpoint, CheckpointError
     Checkpoint::open(files, &Path::new(DIR).join(step_name(step)))
 }
 
-/// Dense parameters and rows of more than 8 MiB each come back as they were, state included.
+/// Dense parameters and rows of more than 8 MiB each are restored exactly, state included.
 #[test]
 fn what_takes_several_pieces_comes_back() {
     let (_, files) = simulated();
     let mut spec = spec();
-    // 12 bytes a parameter with Adam's state, and 40 a row with Adagrad's.
+    // 12 bytes per parameter with Adam's state, and 40 per row with Adagrad's.
     spec.top_mlp = vec![850, 850];
     spec.tables[0].rows = 300_000;
     let manifest =
@@ -50,7 +50,7 @@ fn what_takes_several_pieces_comes_back() {
     assert_eq!(fingerprint(&back), fingerprint(&model));
 }
 
-/// A checkpoint has all of a model: without some of it there is none.
+/// A checkpoint has all parts of a model; otherwise it is damaged.
 #[test]
 fn what_lacks_parts_of_the_model_is_refused() {
     let (_, files) = simulated();
@@ -72,7 +72,7 @@ fn what_lacks_parts_of_the_model_is_refused() {
     }
 }
 
-/// Steps 2 and 4 of a training, of which the second is an addition to the first.
+/// Steps 2 and 4 of a training; the second checkpoint is incremental and builds on the first.
 fn addition(files: &Arc<dyn Files>) -> (CpuModel, Base) {
     let (batches, mut model) = (batches(), fresh());
     model.train_step(&batches[0], 1.0);
@@ -83,7 +83,7 @@ fn addition(files: &Arc<dyn Files>) -> (CpuModel, Base) {
     (model, base)
 }
 
-/// An addition is of use with the very checkpoint that it was made to.
+/// An incremental checkpoint can only be used with its own base.
 #[test]
 fn an_addition_is_refused_with_another_base() {
     let (_, files) = simulated();
@@ -93,14 +93,14 @@ fn an_addition_is_refused_with_another_base() {
     files.rename(&Path::new(DIR).join("step-2"), Path::new("elsewhere")).unwrap();
     save(&files, &fresh(), 2, None).unwrap();
     let error = open(&files, 4).unwrap_err();
-    assert!(error.is_damage() && error.to_string().contains("an addition to another checkpoint"), "{error}");
-    // An addition to an addition.
+    assert!(error.is_damage() && error.to_string().contains("it builds on another checkpoint"), "{error}");
+    // An incremental checkpoint on top of an incremental one.
     let addition =
         Base { step: 4, xxh3: save(&files, &model, 6, Some(base)).map(|saved| saved.xxh3).unwrap() };
     save(&files, &model, 8, Some(Base { step: 6, ..addition })).unwrap();
     let error = open(&files, 8).unwrap_err();
-    assert!(error.is_damage() && error.to_string().contains("an addition to another checkpoint"), "{error}");
-    // One of another model, which has as many parameters.
+    assert!(error.is_damage() && error.to_string().contains("it builds on another checkpoint"), "{error}");
+    // A checkpoint of another model with equally many parameters.
     let mut renamed = manifest(9, None);
     renamed.spec.tables[0].name = "renamed".into();
     renamed.tables[0].table.name = "renamed".into();
@@ -113,7 +113,7 @@ fn an_addition_is_refused_with_another_base() {
     assert!(error.is_damage() && error.to_string().contains("of another model"), "{error}");
 }
 
-/// Damage in the whole checkpoint is damage of the additions to it.
+/// Damage in the base is damage of the incremental checkpoints.
 #[test]
 fn an_addition_to_a_damaged_checkpoint_is_passed_over() {
     let (disk, files) = simulated();
@@ -126,7 +126,7 @@ fn an_addition_to_a_damaged_checkpoint_is_passed_over() {
     assert_eq!(skipped.iter().map(|skipped| skipped.step).collect::<Vec<_>>(), [4, 2]);
 }
 
-/// A step has one name: numbers that read alike are names of something else.
+/// A step has one name: other spellings of the number name something else.
 #[test]
 fn other_spellings_are_no_checkpoints() {
     let (_, files) = three();
@@ -177,7 +177,7 @@ fn reseal(disk: &Simulated, step: u64, of_shard: impl Fn(&mut ShardIndex), of_al
     });
 }
 
-/// Descriptions whose checksums hold and that are of no such model are refused before anything is read by them.
+/// Descriptions with valid checksums that do not fit the model are refused before anything is read by them.
 #[test]
 fn what_a_manifest_or_an_index_says_wrongly_is_refused() {
     type OfShard = fn(&mut ShardIndex);
@@ -197,11 +197,11 @@ fn what_a_manifest_or_an_index_says_wrongly_is_refused() {
     let none_of_shard: OfShard = |_| ();
     let none_of_all: OfAll = |_| ();
     let cases: [(&str, OfShard, OfAll); 10] = [
-        ("is none of this model", |index| rows(index, |rows, _| *first(rows) += 1), none_of_all),
-        ("is none of this model", |index| rows(index, |_, columns| *columns = (1, 5)), none_of_all),
-        ("is none of this model", |index| rows(index, |_, columns| *columns = (2, 2)), none_of_all),
+        ("does not belong to this model", |index| rows(index, |rows, _| *first(rows) += 1), none_of_all),
+        ("does not belong to this model", |index| rows(index, |_, columns| *columns = (1, 5)), none_of_all),
+        ("does not belong to this model", |index| rows(index, |_, columns| *columns = (2, 2)), none_of_all),
         (
-            "is none of this model",
+            "does not belong to this model",
             |index| {
                 let PieceOf::Dense { dense_first, .. } = &mut index.pieces[0].of else { panic!("{index:?}") };
                 *dense_first += 1;
@@ -212,7 +212,7 @@ fn what_a_manifest_or_an_index_says_wrongly_is_refused() {
         ("is not in the checkpoint's folder", none_of_shard, |all| all.files[0].name = "../job.toml".into()),
         ("is not in the checkpoint's folder", none_of_shard, |all| all.files[0].name = ".job.toml".into()),
         ("not those of the model", none_of_shard, |all| all.tables[0].table.rows -= 1),
-        ("no rule keeps so much", none_of_shard, |all| {
+        ("no optimizer keeps that much state", none_of_shard, |all| {
             all.dense.state = ["a", "b", "c"].map(Into::into).into()
         }),
         ("exceed what a training can count", none_of_shard, |all| all.train.position.epoch = u64::MAX),
@@ -227,14 +227,14 @@ fn what_a_manifest_or_an_index_says_wrongly_is_refused() {
     }
 }
 
-/// An addition, which need not have all rows, has those that its file has, and no others.
+/// An incremental checkpoint need not have all rows, but has those that its file has, and no others.
 #[test]
 fn what_the_index_of_an_addition_says_wrongly_is_refused() {
     type OfShard = fn(&mut ShardIndex);
     let cases: [(&str, OfShard); 2] = [
         ("its pieces have", |index| index.pieces.truncate(index.pieces.len() - 1)),
-        // As many bytes: 2 weights, 3 times 2 numbers of state and a row in place of 4, 4 and a row.
-        ("is none of this model", |index| {
+        // Equally many bytes: 2 weights, 6 values of state and a row number instead of 4, 4 and a row number.
+        ("does not belong to this model", |index| {
             let first_table = index.pieces.iter_mut().find_map(|piece| match &mut piece.of {
                 PieceOf::Rows { table: 0, columns, states, .. } => Some((columns, states)),
                 _ => None,
@@ -252,7 +252,7 @@ fn what_the_index_of_an_addition_says_wrongly_is_refused() {
     }
 }
 
-/// The numbers of rows in a piece of an addition are of its table, and ascend.
+/// The row numbers in a piece of an incremental checkpoint are in the table, and ascend.
 #[test]
 fn lists_of_rows_are_checked() {
     for (what, wrong) in [("twice", 0u64), ("behind the last", ROWS[0])] {
@@ -268,7 +268,7 @@ fn lists_of_rows_are_checked() {
         let last = begin + 8 * (rows.len() as usize - 1);
         let mut sum = Checksum(0);
         disk.change(&checkpoint.path().join(&index.name), |file| {
-            // The last row becomes the first one again, or one that is not there.
+            // The last row becomes the first one again, or one that does not exist.
             let row = if wrong == 0 { file[begin..begin + 8].to_vec() } else { wrong.to_le_bytes().to_vec() };
             file[last..last + 8].copy_from_slice(&row);
             sum = Checksum::of(&file[begin..begin + bytes]);

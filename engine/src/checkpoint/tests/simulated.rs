@@ -1,8 +1,8 @@
-//! A file system in memory that forgets what was not made durable when its power fails.
+//! A file system in memory that loses what was not made durable when its power fails.
 //!
-//! What was written and not synced may be there after that, or not, or cut short, or zeros; so may names that were
-//! made, changed or removed since their folder was synced, each by itself. That is more than any real one does to a
-//! program.
+//! After a power failure, bytes that were written but not synced may be present, missing, truncated, or zeros; so may
+//! names that were made, changed or removed since their folder was synced, each independently. No real file system
+//! does more than that to a program.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -76,12 +76,12 @@ impl Simulated {
         Ok((self.dir(path.parent().unwrap_or(Path::new("")))?, name))
     }
 
-    /// What is there once power is back.
+    /// The state after a power failure.
     pub(super) fn after_power_failure(&self, next: &mut dyn FnMut() -> u64) -> Self {
         Self { root: Arc::new(Mutex::new(surviving(&locked(&self.root), next))) }
     }
 
-    /// Every file's bytes can be changed here.
+    /// Changes the bytes of a file.
     pub(super) fn change(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
         let (dir, name) = self.place(path).unwrap();
         let dir = locked(&dir);
@@ -166,7 +166,7 @@ impl Files for Simulated {
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
         let (dir, name) = self.place(path)?;
-        // What is in it goes first, one by one.
+        // Its entries are removed first, one by one.
         if let Some(Node::Dir(own)) = locked(&dir).now.get(&name) {
             locked(own).now.clear();
         }

@@ -113,7 +113,7 @@ impl fmt::Display for Inspection<'_> {
         if let Some(base) = base {
             writeln!(
                 f,
-                "  an addition to step {}: {} rows that were updated since",
+                "  incremental, based on step {}: {} rows updated since",
                 base.step, self.rows_added
             )?;
         }
