@@ -22,8 +22,8 @@ pub enum Refusal {
     RankHasNoSecret,
     /// Another job meets at the same address.
     #[error(
-        "its job id differs from rank 0's: two jobs meet at the same address (RANKINE_JOB_ID, or the id that the launcher \
-         gives)"
+        "its job id differs from rank 0's: two jobs meet at the same address (RANKINE_JOB_ID, or the id that the \
+         launcher gives)"
     )]
     OtherJob,
     /// Its number of processes differs from rank 0's.
