@@ -247,7 +247,7 @@ fn what_may_not_change_is_named() {
         let sets: Vec<_> = sets.iter().flat_map(|set| ["--set", set]).chain(["--resume"]).collect();
         runs.train("run", &sets).with(USAGE).says(words);
     };
-    refused(&["seed=7"], &["is not one of this job", "seed is 7 but was 1"]);
+    refused(&["seed=7"], &["does not match this job", "seed is 7 but was 1"]);
     refused(&["train.shuffle=false"], &["the order of samples", "train.shuffle was true"]);
     refused(&["model.top_mlp=[17]"], &["the model differs: top_mlp.0 is 17 but was 16"]);
     let momentum = "optimizer.sparse={ kind = 'momentum', learning_rate = 0.1 }";
@@ -282,7 +282,7 @@ fn a_checkpoint_that_cannot_be_saved_is_an_error() {
     told.says(&["step 50: no checkpoint was saved", "Input/output error", "training goes on"]);
     assert_eq!(runs.steps("on"), [25, 75]);
     assert!(weights(&runs.place, "on") == weights(&runs.place, "whole"));
-    with_fault("wrong", "eio", &[]).with(USAGE).says(&["'eio' is no fault"]);
+    with_fault("wrong", "eio", &[]).with(USAGE).says(&["'eio' is not a fault"]);
 }
 
 /// What was saved on four ranks goes on on any others, CPU ranks all of them: the same tables, and a training that

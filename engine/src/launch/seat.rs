@@ -304,8 +304,8 @@ mod tests {
         let differ = format!("{slurm} RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=c");
         assert_eq!(
             told(&differ),
-            "torchrun says rank 0 of 2 (RANK, WORLD_SIZE), and slurm says rank 1 of 2 (SLURM_PROCID, \
-             SLURM_STEP_NUM_TASKS): say which of the two is meant, with --launcher torchrun or --launcher slurm"
+            "torchrun sets rank 0 of 2 (RANK, WORLD_SIZE), but slurm sets rank 1 of 2 (SLURM_PROCID, \
+             SLURM_STEP_NUM_TASKS): select one of the two with --launcher torchrun or --launcher slurm"
         );
         let believed = Wanted { launcher: Some(Launcher::Slurm), ..Wanted::default() };
         assert_eq!(find(&differ, &believed).unwrap().rank, 1);
@@ -341,15 +341,15 @@ mod tests {
         let most = Wanted { rank: Some((4095, 4096)), ..wanted.clone() };
         assert_eq!(find("", &most).unwrap().ranks, 4096);
         let both = Wanted { launcher: Some(Launcher::Torchrun), ..wanted };
-        assert!(find(other, &both).unwrap_err().to_string().contains("--launcher torchrun says it"));
+        assert!(find(other, &both).unwrap_err().to_string().contains("--launcher torchrun sets it"));
     }
 
     #[test]
     fn what_is_half_or_wrong_is_refused() {
         for (variables, words) in [
-            ("RANK=1", "RANK is set and WORLD_SIZE is not"),
-            ("WORLD_SIZE=2", "WORLD_SIZE is set and RANK is not"),
-            ("PMIX_RANK=1", "PMIX_RANK is set and OMPI_COMM_WORLD_SIZE or PMI_SIZE is not"),
+            ("RANK=1", "RANK is set but WORLD_SIZE is not"),
+            ("WORLD_SIZE=2", "WORLD_SIZE is set but RANK is not"),
+            ("PMIX_RANK=1", "PMIX_RANK is set but OMPI_COMM_WORLD_SIZE or PMI_SIZE is not"),
             ("RANK=2 WORLD_SIZE=2", "RANK is `2`: it must be below WORLD_SIZE, which is 2"),
             ("RANK=x WORLD_SIZE=2", "RANK is `x`: it must be one number"),
             ("PET_NNODES=2:4 PET_NODE_RANK=0", "PET_NNODES is `2:4`: it must be one number"),

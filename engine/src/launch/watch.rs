@@ -530,7 +530,7 @@ mod tests {
         assert_eq!(looks(&mut watcher, start, 1039.0, 1078.0), None);
         let (seconds, words) = looks(&mut watcher, start, 1078.0, 1100.0).expect("the silence is found");
         assert!((1079.0..1080.0).contains(&seconds), "{seconds}");
-        assert!(words.contains("has not been heard of for 40 s"), "{words}");
+        assert!(words.contains("has been silent for 40 s"), "{words}");
     }
 
     fn send(other: &mut Wire, kind: Kind, value: &impl Serialize) {
@@ -602,7 +602,7 @@ mod tests {
         );
     }
 
-    /// Who is done need not be heard of; who ends without a word is lost at once.
+    /// A completed process may be silent; one that ends without a message is lost at once.
     #[test]
     fn the_end_of_a_rank_is_told_from_its_loss() {
         let (mut watcher, mut others, start) = watcher(2);
@@ -612,6 +612,6 @@ mod tests {
         let (mut watcher, others, start) = self::watcher(2);
         drop(others);
         let (seconds, words) = looks(&mut watcher, start, 0.0, 1.0).expect("the loss is found");
-        assert!(seconds < 0.2 && words.starts_with("rank 1 ended without a word"), "{words}");
+        assert!(seconds < 0.2 && words.starts_with("rank 1 ended without an error message"), "{words}");
     }
 }

@@ -66,7 +66,7 @@ fn what_lacks_parts_of_the_model_is_refused() {
         let chosen: Vec<_> = Choice::all(state.rows).into_iter().filter(|choice| choice.part != 1).collect();
         write_shard(&*files, &path(2), 0, &dense_alone, (&state, &chosen))
     });
-    for (step, words) in [(1, "have 0 dense parameters"), (2, "have 0 elements of embedding.T1")] {
+    for (step, words) in [(1, "have 0 dense parameters"), (2, "have only 0 elements of embedding.T1")] {
         let error = open(&files, step).unwrap_err();
         assert!(error.is_damage() && error.to_string().contains(words), "{error}");
     }
