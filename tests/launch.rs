@@ -311,8 +311,8 @@ fn rank_0_listens_where_it_is_told_and_warns_where_others_can_come() {
         assert!(listens && everywhere != loopback, "{meet}: {listens}, {everywhere}: {words}");
         assert_eq!(words.contains(OPEN), warned, "{meet}: {words}");
         assert_eq!(words.contains("RANKINE_SECRET_FILE"), warned, "{meet}: {words}");
-        let replaced =
-            words.contains("`192.0.2.7` resolves to 192.0.2.7:") && words.contains("is not an address of this");
+        let replaced = words.contains("`192.0.2.7` resolves to 192.0.2.7:")
+            && words.contains("is not an address of this");
         assert_eq!(replaced, meet == "192.0.2.7", "{words}");
     }
 }

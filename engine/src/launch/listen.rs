@@ -163,9 +163,10 @@ mod tests {
     #[test]
     fn an_address_of_another_host_is_replaced_by_all_of_this_one_and_a_reason() {
         // 192.0.2.0/24 is for documentation: nobody has it.
-        for (host, words) in
-            [("192.0.2.7", "not an address of this host"), ("no-such-host.invalid", "cannot be resolved here")]
-        {
+        for (host, words) in [
+            ("192.0.2.7", "not an address of this host"),
+            ("no-such-host.invalid", "cannot be resolved here"),
+        ] {
             let listening = at(host, Spread::Unknown);
             assert!(listening.is_exposed());
             let why = listening.everywhere.unwrap();

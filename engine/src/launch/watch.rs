@@ -602,6 +602,32 @@ mod tests {
         );
     }
 
+    /// Both ranks waited for others, which hides that they make no progress, and stop waiting at the same moment.
+    #[test]
+    fn of_several_ranks_without_progress_the_first_to_stop_is_blamed() {
+        for first in [0, 1] {
+            let (mut watcher, mut others, start) = watcher(2);
+            let mut activity = Activity { phase: Phase::Training, signs: 1, ..Activity::default() };
+            for seconds in (0..600).step_by(10).map(f64::from) {
+                let last = [if first == 0 { 100.0 } else { 200.0 }, if first == 1 { 100.0 } else { 200.0 }];
+                activity.signs += u64::from(seconds < last[1]);
+                activity.waits_for = Some("the dataset".to_owned());
+                send(&mut others[0], Kind::Alive, &activity);
+                let mut state = watcher.shared.state();
+                state.activity.phase = Phase::Training;
+                state.activity.signs += u64::from(seconds < last[0]);
+                state.activity.waits_for.clone_from(&activity.waits_for);
+                drop(state);
+                assert_eq!(looks(&mut watcher, start, seconds, seconds + 9.9), None);
+            }
+            activity.waits_for = None;
+            send(&mut others[0], Kind::Alive, &activity);
+            watcher.shared.state().activity.waits_for = None;
+            let (_, words) = looks(&mut watcher, start, 600.0, 610.0).expect("the standstill is found");
+            assert!(words.starts_with(&format!("rank {first} has made no progress")), "{words}");
+        }
+    }
+
     /// A completed process may be silent; one that ends without a message is lost at once.
     #[test]
     fn the_end_of_a_rank_is_told_from_its_loss() {
