@@ -40,13 +40,13 @@ fn a_sound_job_that_cannot_be_trained_here_is_still_sound() {
     let gpus = ["--set", "device.kind=cuda", "--set", "device.ranks=8", "--set", "device.nodes=1"];
     let few = gpus_here() < 8;
     let told = check(&gpus).with(SUCCESS).stdout;
-    assert_eq!(told.contains("here      it cannot be trained: device.kind is \"cuda\", and "), few, "{told}");
+    assert_eq!(told.contains("here      it cannot be trained: device.kind is \"cuda\", but "), few, "{told}");
     if few {
         let ended = check(&[&["--here"], &gpus[..]].concat()).with(USAGE);
-        ended.says(&["device.kind is \"cuda\", and "]);
+        ended.says(&["device.kind is \"cuda\", but "]);
         // The same code and words as training's.
         let trained = train(&place, &job, "run", &["device.kind=cuda", "device.ranks=8"]).with(USAGE);
-        trained.says(&["device.kind is \"cuda\", and "]);
+        trained.says(&["device.kind is \"cuda\", but "]);
     }
     // More memory than any machine has: sound, and not here.
     let shape = place.file("huge.toml", SHAPE.replace("40, 30", "4_000_000_000, 4_000_000_000"));

@@ -256,7 +256,7 @@ fn what_may_not_change_is_named() {
     let shape = runs.place.word("shape.toml");
     run(["generate", "--shape", &shape, "--samples", "3001", "--seed", "5", "--out", &other]).with(SUCCESS);
     let data = format!("data.dir={other:?}");
-    refused(&[&data], &["the training part has different samples", "use the dataset that it was trained on"]);
+    refused(&[&data], &["the training part has different samples", "Undo this change"]);
     // What may change does, and the way to the end is the same as long as nothing is learnt otherwise.
     runs.train("run", &["--resume", "--set", "train.log_every_steps=5", "--set", "device.threads=1"])
         .with(SUCCESS);

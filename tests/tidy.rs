@@ -247,11 +247,41 @@ struct PlantedBugs {
     bug: Vec<PlantedBug>,
 }
 
-/// Every bug of `tests/planted` can still be planted after the code around it has changed.
+/// Names of the functions and modules of all source files: what the filters of `cargo test` match parts of.
+fn names_in_sources() -> Vec<String> {
+    let files = house().into_iter().filter(|(name, _)| name.ends_with(".rs"));
+    let named = |line: &str, keyword: &str| {
+        let (_, rest) = line.split_once(keyword)?;
+        Some(rest.split(|char: char| !(char.is_alphanumeric() || char == '_')).next()?.to_owned())
+    };
+    let names = files.flat_map(|(_, text)| {
+        let lines = text.lines().flat_map(|line| ["fn ", "mod "].map(|keyword| named(line, keyword)));
+        lines.flatten().collect::<Vec<_>>()
+    });
+    names.collect()
+}
+
+/// The filters among the arguments of `cargo test`: those that are neither options nor values of options.
+fn test_filters(arguments: &str) -> Vec<&str> {
+    let mut filters = Vec::new();
+    let mut words = arguments.split_whitespace();
+    while let Some(word) = words.next() {
+        match word {
+            "-p" | "--test" | "--bin" | "--features" => drop(words.next()),
+            _ if word.starts_with('-') => {}
+            _ => filters.push(word),
+        }
+    }
+    filters
+}
+
+/// Every bug of `tests/planted` can still be planted after the code around it has changed, and the tests that are to
+/// catch it still exist.
 #[test]
 fn planted_bugs_fit_the_sources() {
     let mut names = BTreeSet::new();
     let mut wrong = Vec::new();
+    let known = names_in_sources();
     let files = files_below(&root().join("tests/planted"));
     for path in files.into_iter().filter(|path| path.extension().is_some_and(|own| own == "toml")) {
         let text = fs::read_to_string(&path).expect("the file is readable");
@@ -271,6 +301,12 @@ fn planted_bugs_fit_the_sources() {
             }
             if test.trim().is_empty() {
                 complain("`test` is empty".to_owned());
+            }
+            for filter in test_filters(&test) {
+                let last = filter.rsplit("::").find(|part| !part.is_empty()).unwrap_or_default();
+                if !known.iter().any(|name| name.contains(last)) {
+                    complain(format!("no test or module is named `{last}`"));
+                }
             }
             if !names.insert(name.clone()) {
                 complain("another bug has the same name".to_owned());
@@ -332,6 +368,7 @@ fn each_rule_finds_what_it_is_for() {
     }
     assert_eq!(rust(&format!("// SAFETY: it is.\nlet a =\n    {block}")), 0);
 
+    assert_eq!(test_filters("-p rankine --test resume -- kill:: again --exact"), ["kill::", "again"]);
     assert_eq!(occurrences("it is told what so many are, so many", "so many"), 2);
     assert_eq!(occurrences("the basis tolds", "is told"), 0);
     assert_eq!(occurrences("says what the table is for, and what it is for", "what .. is for"), 2);

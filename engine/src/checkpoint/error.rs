@@ -66,11 +66,11 @@ pub enum CheckpointError {
         found: Vec<String>,
     },
     /// It belongs to another job or dataset.
-    #[error("the checkpoint {} does not match this job: {what}", path.display())]
+    #[error("the checkpoint {} does not match this job: {what}. Undo this change, or train in another --run-dir", path.display())]
     Mismatch {
         /// The checkpoint.
         path: PathBuf,
-        /// The first difference, and the way out.
+        /// The first difference.
         what: String,
     },
     /// The state is not worth saving.

@@ -68,8 +68,9 @@ pub enum LaunchError {
     },
     /// The address to meet at is unknown.
     #[error(
-        "{launcher} started {ranks} processes but sets no address to meet at: set MASTER_ADDR (and MASTER_PORT) \
-         to the host of rank 0, or give --meet HOST:PORT"
+        "no address to meet at for {ranks} processes ({}): set MASTER_ADDR (and MASTER_PORT) to the host of rank 0, or \
+         give --meet HOST:PORT",
+        launcher.variables()
     )]
     Nowhere {
         /// The launcher.

@@ -83,7 +83,7 @@ impl Identity {
         Ok(Self { trained, train, eval, reading: None })
     }
 
-    /// The first difference from what was trained before, and the way out. Raw files that may have changed are read.
+    /// The first difference from what was trained before. Raw files that may have changed are read.
     ///
     /// # Errors
     /// [`TrainError::Data`] if a raw file cannot be read; [`TrainError::NotBegun`].
@@ -96,9 +96,7 @@ impl Identity {
             return Ok(Some(what));
         }
         let own = &mut self.trained.data;
-        let found = contents_difference(&saved.data, own, &self.train, comparing)?;
-        let way_out = "use the files that it was trained on, or train in another --run-dir";
-        Ok(found.map(|what| format!("{what}: {way_out}")))
+        contents_difference(&saved.data, own, &self.train, comparing)
     }
 
     /// The same of the evaluation part.

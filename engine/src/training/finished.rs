@@ -65,8 +65,8 @@ pub(super) fn judge(
 ) -> Result<Finished, TrainError> {
     let refused = |what: String| {
         TrainError::RunDir(format!(
-            "the run {} is finished, and it trained another job: {what}. Train in another --run-dir, or start over \
-             here with --restart",
+            "the run {} is finished, and it trained another job: {what}. Undo this change, train in another \
+             --run-dir, or start over here with --restart",
             path.display()
         ))
     };
@@ -88,10 +88,14 @@ pub(super) fn judge(
         End::Here => {}
     }
     let Some(saved) = saved else {
-        return Err(refused("the version of Rankine that trained it did not record its job and data".into()));
+        return Err(TrainError::RunDir(format!(
+            "the run {} is finished, but the version of Rankine that trained it did not record its job and data, so \
+             they cannot be compared: train in another --run-dir, or start over here with --restart",
+            path.display()
+        )));
     };
     if let Some(what) = identity.eval_difference(&saved, comparing)? {
-        return Err(refused(format!("{what}. (`rankine eval` evaluates its model on other samples)")));
+        return Err(refused(format!("{what} (`rankine eval` evaluates its model on other samples)")));
     }
     if let Some(what) = job_difference(path, summary, job)? {
         return Err(refused(what));

@@ -76,42 +76,41 @@ impl Trained {
         }
     }
 
-    /// The first difference from what is to be trained, and the way out. Contents of raw files and the evaluation
-    /// part are not compared. Ranks, nodes, placement, device and precision may differ, and so may learning rates,
-    /// schedule, batch size, evaluation, logging, and where training ends.
+    /// The first difference from what is to be trained. Contents of raw files and the evaluation part are not compared.
+    /// Ranks, nodes, placement, device and precision may differ, and so may learning rates, schedule, batch size,
+    /// evaluation, logging, and where training ends.
     pub(super) fn difference(&self, own: &Self) -> Option<String> {
-        let way_out = "set it back, or train in another --run-dir";
         if let Some(what) = data_difference(&self.data, &own.data) {
-            return Some(format!("the training part {what}: use the dataset that it was trained on"));
+            return Some(format!("the training part {what}"));
         }
         if self.seed != own.seed {
-            return Some(format!("seed is {} but was {}: {way_out}", own.seed, self.seed));
+            return Some(format!("seed is {} but was {}", own.seed, self.seed));
         }
         // In file order the window has no effect.
         if self.order != own.order && (self.order.shuffle || own.order.shuffle) {
             let OrderState { shuffle, window_blocks } = self.order;
             return Some(format!(
                 "the order of samples differs, so the position in it is meaningless: train.shuffle was {shuffle} \
-                 and train.shuffle_window_blocks was {window_blocks}: {way_out}"
+                 and train.shuffle_window_blocks was {window_blocks}"
             ));
         }
         if self.spec != own.spec {
             let value = |spec: &ModelSpec| serde_json::to_value(spec).expect("a spec is plain data");
             return Some(format!(
-                "the model differs: {}. Its parts cannot change: {way_out}",
+                "the model differs: {}",
                 first_difference("", &value(&self.spec), &value(&own.spec))?
             ));
         }
         if self.dense != own.dense {
             return Some(format!(
-                "optimizer.dense.kind is \"{}\" but was \"{}\", which has another state: {way_out}",
+                "optimizer.dense.kind is \"{}\" but was \"{}\", which has another state",
                 own.dense.rule, self.dense.rule
             ));
         }
         let other = self.tables.iter().zip(&own.tables).find(|(saved, own)| saved.learns != own.learns);
         other.map(|(saved, own)| {
             format!(
-                "{} is updated by \"{}\" but was by \"{}\", which has another state: {way_out}",
+                "{} is updated by \"{}\" but was by \"{}\", which has another state",
                 own.tensor, own.learns.rule, saved.learns.rule
             )
         })

@@ -53,7 +53,7 @@ pub(super) fn devices(
             Err(TrainError::Device(format!("several processes train on GPUs, and {error}")))
         }
         (Err(error), _) if kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
-            "device.kind is \"cuda\", and {error}. With \"auto\" or \"cpu\" the job is trained on the CPU"
+            "device.kind is \"cuda\", but {error}. With \"auto\" or \"cpu\" the job is trained on the CPU"
         ))),
         (Ok(_), Some(_)) if kind == DeviceKind::Cuda => Err(TrainError::Conflicts(refused)),
         (Err(NoDriver(_) | NoDevice { ordinal: 0, .. }), _) => {
