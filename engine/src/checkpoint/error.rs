@@ -66,7 +66,10 @@ pub enum CheckpointError {
         found: Vec<String>,
     },
     /// It belongs to another job or dataset.
-    #[error("the checkpoint {} does not match this job: {what}. Undo this change, or train in another --run-dir", path.display())]
+    #[error(
+        "the checkpoint {} does not match this job: {what}. Undo this change, or train in another --run-dir",
+        path.display()
+    )]
     Mismatch {
         /// The checkpoint.
         path: PathBuf,
