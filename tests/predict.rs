@@ -430,7 +430,7 @@ fn predictions_that_are_no_numbers_are_refused() {
     ended.says(&["the prediction of row 1 is not a number"]);
     assert!(!trained.place.path("out.csv").exists());
     let judged = run(["eval", "--run", &trained.run_dir, "--data", &trained.data]).with(support::FAILED);
-    judged.says(&["predictions on", "are not numbers"]);
+    judged.says(&["predictions on", "are not finite"]);
 }
 
 #[test]
