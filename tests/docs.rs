@@ -332,3 +332,64 @@ fn broken_links_are_found() {
         ]
     );
 }
+
+/// The longest run of at least three plain words in a quoted message: names, numbers and values differ each time.
+fn longest_run(message: &str) -> Option<String> {
+    let plain = |word: &&str| word.chars().all(|char| char.is_ascii_lowercase() || "'-".contains(char));
+    let runs = message.split([',', ';']).flat_map(|part| {
+        let words: Vec<_> = part.split_whitespace().collect();
+        words.split(|word| !plain(&word)).map(|run| run.join(" ")).collect::<Vec<_>>()
+    });
+    runs.filter(|run| run.split(' ').count() >= 3).max_by_key(String::len)
+}
+
+/// The text of all sources, in which strings that are continued on another line are joined, and of the messages that
+/// `tests/golden` keeps.
+fn sources_and_messages() -> String {
+    let golden = files_below(&root().join("tests/golden/mistakes"));
+    let mut all: String = golden.iter().map(|path| fs::read_to_string(path).unwrap_or_default()).collect();
+    let files =
+        ["reader/src", "embedding/src", "cuda/src", "engine/src"].map(|dir| files_below(&root().join(dir)));
+    let rust = files.into_iter().flatten().filter(|path| path.extension().is_some_and(|of| of == "rs"));
+    for path in rust {
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let mut lines = text.lines().peekable();
+        while let Some(line) = lines.next() {
+            match line.strip_suffix('\\') {
+                Some(part) => {
+                    all.push_str(part);
+                    if let Some(next) = lines.peek_mut() {
+                        *next = next.trim_start();
+                    }
+                }
+                None => {
+                    all.push_str(line);
+                    all.push('\n');
+                }
+            }
+        }
+    }
+    all
+}
+
+/// The page quotes messages so that people find them by searching: they must be what the program prints.
+#[test]
+fn the_troubleshooting_page_quotes_messages_as_they_are() {
+    const PAGE: &str = "docs/guide/troubleshooting.md";
+    let page = fs::read_to_string(root().join(PAGE)).expect("the page exists");
+    let sources = sources_and_messages();
+    let mut quoted = 0;
+    let mut wrong = Vec::new();
+    for (number, line) in (1..).zip(page.lines()).filter(|(_, line)| line.starts_with("| `")) {
+        let cell = line.split(" | ").next().expect("a split has a part");
+        let messages = cell.split('`').skip(1).step_by(2).filter_map(longest_run);
+        for message in messages {
+            quoted += 1;
+            if !sources.contains(&message) {
+                wrong.push(format!("{PAGE}:{number}: no message has \"{message}\""));
+            }
+        }
+    }
+    assert!(quoted > 50, "only {quoted} messages were found");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
