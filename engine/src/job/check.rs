@@ -1,4 +1,4 @@
-//! What no field can say alone: the checks across the fields of a job.
+//! Checks across the fields of a job.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,8 +10,8 @@ use super::schedule::Schedule;
 use super::{Conflict, Job};
 
 impl Job {
-    /// Everything about the job that contradicts itself; nothing where the job is sound. [`Job::load`] has done this;
-    /// jobs made in code have not.
+    /// Returns all contradictions between settings; none if the job is valid. [`Job::load`] checks this; jobs that are
+    /// built in code have not been checked.
     pub fn conflicts(&self) -> Vec<Conflict> {
         let mut found = Vec::new();
         self.check_data(&mut found);
@@ -28,24 +28,23 @@ impl Job {
         if self.device.tune && self.device.tuning.is_some() {
             found.push(Conflict::new(
                 "device.tuning",
-                "device.tune asks for algorithms to be timed, and device.tuning for those of a record: keep one \
-                 of them",
+                "device.tune times the algorithms, and device.tuning reads them from a file: set only one of them",
             ));
         }
         if self.eval.target_auc.is_some() && self.eval.every_steps.is_none() {
             found.push(Conflict::new(
                 "eval.target_auc",
-                "training ends at the first evaluation that reaches the target, so eval.every_steps is needed",
+                "training ends at the first evaluation that reaches the target: set eval.every_steps",
             ));
         }
         found
     }
 
-    /// The ranks, and one where the job leaves them to be counted.
+    /// Returns the topology of ranks and nodes; `"auto"` counts as 1.
     ///
     /// # Errors
-    /// [`TopologyError`] where they cannot be spread evenly over the nodes; a job that was loaded has none, if it says
-    /// how many of both there are.
+    /// [`TopologyError`] if the ranks are not a multiple of the nodes. This cannot happen for a job that was loaded and
+    /// sets both.
     pub fn topology(&self) -> Result<Topology, TopologyError> {
         Topology::new(self.device.ranks.get() as usize, self.device.nodes.get() as usize)
     }
@@ -56,30 +55,30 @@ impl Job {
         match (&data.dir, &data.raw) {
             (Some(_), Some(_)) => conflict(
                 "data.raw",
-                "data.dir and data.raw both say where the samples are: keep dir for a folder that convert or generate \
-                 wrote, or raw for HugeCTR's raw files as they are"
+                "data.dir and data.raw are both set: keep dir for a folder written by convert or generate, or raw for \
+                 HugeCTR's raw files"
                     .into(),
             ),
             (None, None) => conflict(
                 "data",
-                "nothing says where the samples are: set data.dir to a folder that convert or generate wrote, or \
-                 data.raw to HugeCTR's raw files"
+                "no samples: set data.dir to a folder written by convert or generate, or data.raw to HugeCTR's raw \
+                 files"
                     .into(),
             ),
             (Some(dir), None) if dir.as_os_str().is_empty() => conflict("data.dir", "the path is empty".into()),
             (None, Some(raw)) => {
                 if data.generate.is_some() {
-                    conflict("data.generate", "raw files are not generated: set data.dir in place of data.raw".into());
+                    conflict("data.generate", "raw files cannot be generated: set data.dir instead of data.raw".into());
                 }
                 if raw.train.is_empty() {
-                    conflict("data.raw.train", "there is no file to train on".into());
+                    conflict("data.raw.train", "the list of training files is empty".into());
                 }
             }
             (Some(_), None) => {}
         }
         if data.shape.is_some() && (data.raw.is_some() || data.generate.is_some()) {
-            let says = if data.raw.is_some() { "data.raw" } else { "data.generate" };
-            conflict("data.shape", format!("{says} has a shape of its own: remove this one"));
+            let other = if data.raw.is_some() { "data.raw" } else { "data.generate" };
+            conflict("data.shape", format!("{other}.shape already sets the shape: remove data.shape"));
         }
     }
 
@@ -92,8 +91,8 @@ impl Job {
             found.push(Conflict::new(
                 "model.bottom_mlp",
                 format!(
-                    "the bottom MLP must end with embedding_dim, {dim}, and ends with {last}: its output interacts \
-                     with the embeddings"
+                    "the bottom MLP must end with embedding_dim ({dim}), not {last}: its output interacts with the \
+                     embeddings"
                 ),
             ));
         }
@@ -106,16 +105,16 @@ impl Job {
             let mut conflict =
                 |key, message| found.push(Conflict::new(format!("table.{number}.{key}"), message));
             if table.columns.is_empty() {
-                conflict("columns", "a table needs one column at least".into());
+                conflict("columns", "a table needs at least one column".into());
             }
             for column in &table.columns {
                 match owners.insert(column, number) {
                     Some(owner) if owner == number => {
-                        conflict("columns", format!("the column {column} is named twice"));
+                        conflict("columns", format!("column {column} is listed twice"));
                     }
                     Some(_) => conflict(
                         "columns",
-                        format!("the column {column} has a table already, in a [[table]] before this one"),
+                        format!("column {column} already belongs to an earlier [[table]]"),
                     ),
                     None => (),
                 }
@@ -127,13 +126,13 @@ impl Job {
                 conflict("name", wrong);
             }
             if !table.columns.is_empty() && names.insert(name.clone(), number).is_some() {
-                conflict("name", format!("another table is named {name} too"));
+                conflict("name", format!("another table has the name {name}"));
             }
             let exchanges = table.exchange.is_some_and(|exchange| exchange != Exchange::Auto);
             if table.placement == Some(Placement::Replicated) && exchanges {
                 conflict(
                     "exchange",
-                    "every rank has the whole of a replicated table, so nothing is exchanged for it: leave exchange out"
+                    "every rank stores the whole of a replicated table, so nothing is exchanged: remove exchange"
                         .into(),
                 );
             }
@@ -142,8 +141,7 @@ impl Job {
                 conflict(
                     "frequent_rows",
                     format!(
-                        "a {} table has no frequent rows apart: leave frequent_rows out, or choose the placement \
-                         hybrid",
+                        "a {} table has no frequent rows: remove frequent_rows, or use the placement hybrid",
                         placement.name()
                     ),
                 );
@@ -152,8 +150,8 @@ impl Job {
                 conflict(
                     "dim",
                     format!(
-                        "{own} is not model.embedding_dim, {dim}: {kind} multiplies the vectors of all columns with \
-                         each other. Leave dim out, or choose the kind dcnv2 or wide-deep"
+                        "{own} is not model.embedding_dim ({dim}): {kind} multiplies the vectors of all columns with \
+                         each other. Remove dim, or use the kind dcnv2 or wide-deep"
                     ),
                 );
             }
@@ -166,7 +164,7 @@ impl Job {
             if !seen.insert(&head.label) {
                 found.push(Conflict::new(
                     format!("head.{number}.label"),
-                    format!("the label {} has a head already", head.label),
+                    format!("label {} already has a head", head.label),
                 ));
             }
         }
@@ -176,15 +174,14 @@ impl Job {
         if matches!(self.optimizer.dense, Optimizer::RowwiseAdagrad(_)) {
             found.push(Conflict::new(
                 "optimizer.dense.kind",
-                "rowwise-adagrad keeps one sum for each row of a table, and dense parameters have no such rows: use \
-                 adagrad here",
+                "rowwise-adagrad keeps one sum per table row, and dense parameters have no rows: use adagrad",
             ));
         }
         if self.optimizer.wide.is_some() && !self.model.is_wide() {
             found.push(Conflict::new(
                 "optimizer.wide",
                 format!(
-                    "the model {} has no wide part, which this rule is for; deepfm and wide-deep have one",
+                    "the model {} has no wide part: remove optimizer.wide, or use deepfm or wide-deep",
                     self.model.kind()
                 ),
             ));
@@ -197,8 +194,8 @@ impl Job {
             found.push(Conflict::new(
                 "guard.silence_timeout_s",
                 format!(
-                    "{silence} s is no more than guard.barrier_timeout_s, {barrier} s: a barrier that waits in vain \
-                     says which rank did not come, and must have the time for it"
+                    "{silence} s is not longer than guard.barrier_timeout_s ({barrier} s): a barrier that times out \
+                     reports the missing rank, and needs time to do so"
                 ),
             ));
         }
@@ -220,13 +217,10 @@ impl Job {
             }
             Schedule::Step(schedule) => {
                 if schedule.every_steps.is_some() != schedule.milestones.is_empty() {
-                    conflict("kind", "a step schedule has either every_steps or milestones".into());
+                    conflict("kind", "a step schedule needs either every_steps or milestones".into());
                 }
                 if !schedule.milestones.is_sorted_by(|before, after| before < after) {
-                    conflict(
-                        "milestones",
-                        "each milestone must be a later step than the one before it".into(),
-                    );
+                    conflict("milestones", "each milestone must be later than the one before it".into());
                 }
             }
             Schedule::Cosine(schedule) => {
@@ -238,7 +232,7 @@ impl Job {
     }
 }
 
-/// Checks what a table may be called: its name is part of a tensor's name.
+/// Checks the name of a table, which is part of tensor names.
 fn table_name(name: &str) -> Result<(), String> {
     if name.is_empty() {
         return Err("the name is empty".into());

@@ -1,26 +1,28 @@
-//! When the state of a training is saved.
+//! `[checkpoint]`: when checkpoints are saved.
 
 use serde::Deserialize;
 
 use super::values::{Count, Positive};
 
-/// `[checkpoint]`: when all that a training needs to go on is saved, in the run's folder `checkpoints`. Without
-/// `every_steps` and `every_minutes` that is done only where a signal asks the run to stop.
+/// `[checkpoint]`: when checkpoints are saved, in the run's folder `checkpoints`. A checkpoint holds everything needed
+/// to resume. Without `every_steps` and `every_minutes` one is saved only if a signal stops the run.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Checkpoint {
     /// Steps between two checkpoints.
     pub every_steps: Option<Count>,
-    /// Minutes between two checkpoints. With `every_steps`, whatever comes first.
+    /// Minutes between two checkpoints. With `every_steps`, whichever is due first.
     pub every_minutes: Option<Positive>,
-    /// Checkpoints that are kept, the latest ones; those that they are additions to are kept, too.
+    /// Number of checkpoints to keep, the latest ones. Full checkpoints that incremental ones build on are kept as
+    /// well.
     pub keep: Count,
-    /// Whether most checkpoints hold only the rows of tables that were updated since the last whole one, and all else.
+    /// Whether checkpoints are incremental: they store only the table rows that were updated since the last full
+    /// checkpoint, and everything else in full.
     pub incremental: bool,
-    /// Every so many checkpoints one is whole, where others are not.
+    /// With `incremental`, every `full_every`-th checkpoint is a full one.
     pub full_every: Count,
-    /// What becomes of a training whose checkpoint cannot be saved. Earlier ones stay as they are.
+    /// What to do if a checkpoint cannot be saved. Earlier checkpoints are not changed.
     pub on_failure: OnFailure,
 }
 
@@ -38,20 +40,20 @@ impl Default for Checkpoint {
     }
 }
 
-/// What becomes of a training whose checkpoint cannot be saved.
+/// What to do if a checkpoint cannot be saved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
 #[serde(rename_all = "kebab-case")]
 pub enum OnFailure {
-    /// It ends, with the error. `--resume` goes on from the last checkpoint that was saved.
+    /// Stop with the error. `--resume` continues from the last checkpoint that was saved.
     #[default]
     Stop,
-    /// It goes on; the error is told, and the next checkpoint is tried when it is due.
+    /// Report the error and continue; the next checkpoint is saved when it is due.
     Continue,
 }
 
 impl OnFailure {
-    /// The name in a job file.
+    /// Returns the name in a job file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stop => "stop",

@@ -1,32 +1,32 @@
-//! Where the rows of tables lie among ranks, as far as a job says.
+//! `[embedding]`: how the rows of tables are distributed over ranks.
 
 use serde::Deserialize;
 
 use super::values::Count;
 
-/// `[embedding]`: where the rows of tables lie among the ranks, and what crosses between them. With one rank all rows
-/// lie there. What the model learns does not depend on it, but for the rounding of sums.
+/// `[embedding]`: how the rows of tables are distributed over the ranks, and what the ranks exchange. A single rank
+/// stores all rows. The choice affects what the model learns only by the rounding of sums.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Embedding {
-    /// How tables are placed, where a `[[table]]` says nothing else.
+    /// Placement of tables. A `[[table]]` can override it.
     pub placement: Placement,
-    /// What crosses between ranks for the rows of others, where a `[[table]]` says nothing else.
+    /// What ranks exchange for rows that other ranks own. A `[[table]]` can override it.
     pub exchange: Exchange,
-    /// What tables' weights are stored as, where a `[[table]]` says nothing else.
+    /// Type of the weights of tables. A `[[table]]` can override it.
     pub dtype: Dtype,
-    /// How many rows of a hybrid table every rank has, the most frequent ones, where a `[[table]]` says nothing else:
-    /// fewer where some that follow are about as frequent. Without it, the cost model says which are frequent.
+    /// Number of frequent rows of a hybrid table, which every rank stores. The number is reduced if the next rows are
+    /// about as frequent. Without it, the cost model chooses. A `[[table]]` can override it.
     pub frequent_rows: Option<Count>,
-    /// Samples by which the frequencies of rows are estimated, drawn from the whole training part. Without it, all
-    /// samples count where the dataset has their statistics, and 1000000 samples are drawn where it has none.
+    /// Number of samples, drawn from the whole training part, from which the frequencies of rows are estimated. Without
+    /// it, the statistics of the dataset are used; for a dataset without statistics, 1000000 samples are drawn.
     pub sample_samples: Option<Count>,
 }
 
-/// What the weights of a table are stored as. Updates are computed in single precision, as is all optimizer state; what
-/// they write back is rounded up or down at random, so that small steps count on average. On a GPU halves take half
-/// the memory; on the CPU they are kept in single precision, as the same numbers.
+/// Type of the weights of a table. Updates are computed in single precision, and optimizer state is single precision.
+/// Updated weights are rounded stochastically, so that small updates count on average. On a GPU, `bf16` and `fp16` take
+/// half the memory of `fp32`; on the CPU the same values are stored in single precision.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
 #[serde(rename_all = "kebab-case")]
@@ -34,48 +34,48 @@ pub enum Dtype {
     /// Single precision.
     #[default]
     Fp32,
-    /// bfloat16, which has 8 bits.
+    /// bfloat16, with a significand of 8 bits.
     Bf16,
-    /// Half precision, which has 11 bits, from 6e-8 to 65504: larger weights become 65504.
+    /// Half precision, with a significand of 11 bits and a range from 6e-8 to 65504. Larger weights become 65504.
     Fp16,
 }
 
-/// A way to place a table.
+/// Placement of a table: which ranks store its rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
-    /// Whichever of the others makes an iteration the shortest, as `rankine plan` predicts it.
+    /// The placement with the shortest predicted step, as `rankine plan` shows.
     #[default]
     Auto,
-    /// Every rank has the whole table.
+    /// Every rank stores the whole table.
     Replicated,
-    /// Every rank has the frequent rows, and each of the others has one owner.
+    /// Every rank stores the frequent rows; each other row has one owner.
     Hybrid,
-    /// Each row has one owner; owners take turns.
+    /// Each row has one owner; rows are assigned to ranks in turn.
     RowWise,
-    /// One rank has the whole table.
+    /// One rank stores the whole table.
     TableWise,
-    /// Several ranks have some columns of every row each.
+    /// The vectors are split: several ranks store some elements of every row each.
     ColumnWise,
 }
 
-/// What crosses between ranks.
+/// What ranks exchange for a table.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
 #[serde(rename_all = "kebab-case")]
 pub enum Exchange {
-    /// Whichever of the others makes an iteration the shorter.
+    /// Whichever has the shorter predicted step.
     #[default]
     Auto,
-    /// The distinct rows that a rank's samples name.
+    /// The distinct rows that a rank's samples look up.
     Rows,
-    /// Bags that owners have pooled, as far as their rows go.
+    /// Bags that the owners have partially pooled, each over its own rows.
     Pooled,
 }
 
 impl Dtype {
-    /// The tables' own word for it.
+    /// Returns the corresponding type of the embedding crate.
     pub fn of_tables(self) -> rankine_embedding::Dtype {
         use rankine_embedding::Dtype as OfTables;
         match self {
@@ -85,7 +85,7 @@ impl Dtype {
         }
     }
 
-    /// The name in a job file.
+    /// Returns the name in a job file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fp32 => "fp32",
@@ -96,7 +96,7 @@ impl Dtype {
 }
 
 impl Placement {
-    /// The placement that is asked for; none where the planner chooses.
+    /// Returns the chosen placement, or `None` if the planner chooses.
     pub fn chosen(self) -> Option<rankine_embedding::Placement> {
         use rankine_embedding::Placement as Chosen;
         match self {
@@ -109,14 +109,14 @@ impl Placement {
         }
     }
 
-    /// The name in a job file.
+    /// Returns the name in a job file.
     pub fn name(self) -> &'static str {
         self.chosen().map_or("auto", rankine_embedding::Placement::name)
     }
 }
 
 impl Exchange {
-    /// What is asked for; nothing where the planner chooses.
+    /// Returns the chosen exchange, or `None` if the planner chooses.
     pub fn chosen(self) -> Option<rankine_embedding::Exchange> {
         use rankine_embedding::Exchange as Chosen;
         match self {
@@ -126,7 +126,7 @@ impl Exchange {
         }
     }
 
-    /// The name in a job file.
+    /// Returns the name in a job file.
     pub fn name(self) -> &'static str {
         self.chosen().map_or("auto", rankine_embedding::Exchange::name)
     }

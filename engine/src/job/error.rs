@@ -1,4 +1,4 @@
-//! What is wrong with a job, said with its place: file, line and column, the line itself and a caret under the words.
+//! Errors in a job, with file, line and column, the line itself, and a caret under the words.
 
 use std::fmt::{self, Display};
 use std::io;
@@ -8,7 +8,7 @@ use rankine_reader::Excerpt;
 
 use super::tree::Origin;
 
-/// Why there is no job. Its `Display` is the whole message, of several lines.
+/// Why a job cannot be read. `Display` writes the whole message, which has several lines.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
     /// The file cannot be read.
@@ -16,19 +16,19 @@ pub enum JobError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The operating system's own words.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// There is no text to read: a pipe, a device, or a file that is too long or not UTF-8.
+    /// The file is a pipe or a device, too long or not UTF-8.
     #[error("cannot read the job file: {0}")]
     NotText(String),
-    /// The file, or a `--set`, is not a job.
+    /// The file or a `--set` is not valid.
     #[error("{}", Listed(.0))]
     Invalid(Vec<Problem>),
 }
 
 impl JobError {
-    /// What is wrong, piece by piece; nothing where the file cannot be read at all.
+    /// Returns the problems; none if the file cannot be read at all.
     pub fn problems(&self) -> &[Problem] {
         match self {
             Self::Read { .. } | Self::NotText(_) => &[],
@@ -54,9 +54,9 @@ impl Display for Listed<'_> {
     }
 }
 
-/// Something that is wrong with a job across fields: a key, and what speaks against its value.
+/// A value that contradicts other settings, the dataset or the machine.
 ///
-/// [`JobFile::error`](super::JobFile::error) finds the place of the key.
+/// [`JobFile::error`](super::JobFile::error) finds where the key is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
     /// The key, with dots: `model.bottom_mlp`.
@@ -66,7 +66,7 @@ pub struct Conflict {
 }
 
 impl Conflict {
-    /// A conflict at a key.
+    /// Creates a conflict at a key.
     pub fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
         Self { key: key.into(), message: message.into() }
     }
@@ -78,10 +78,10 @@ impl Display for Conflict {
     }
 }
 
-/// One thing that is wrong with a job, and its place.
+/// A problem with a job, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    place: String,
+    location: String,
     in_file: bool,
     message: String,
     excerpt: Option<Excerpt>,
@@ -90,29 +90,29 @@ pub struct Problem {
 
 impl Problem {
     pub(super) fn new(source: &Source, origin: &Origin, message: String, help: Vec<String>) -> Self {
-        // A syntax error at the very end has an empty span, too, but not the beginning's.
+        // A syntax error at the very end has an empty span, too, but not at the start.
         let whole = origin.span == (0..0);
         let excerpt = (!whole).then(|| Excerpt::of(&source.text, origin.span.clone()));
-        let place = match (&source.name, &excerpt) {
+        let location = match (&source.name, &excerpt) {
             (SourceName::Set, _) => format!("--set {}", source.text),
             (SourceName::File(name), Some(at)) => format!("{name}:{}:{}", at.line, at.column),
             (SourceName::File(name), None) => name.clone(),
         };
         let in_file = matches!(source.name, SourceName::File(_));
-        Self { place, in_file, message, excerpt, help }
+        Self { location, in_file, message, excerpt, help }
     }
 
-    /// `criteo.toml:12:1`, or `--set train.bach_size=5`.
-    pub fn place(&self) -> &str {
-        &self.place
+    /// Returns where the problem is: `criteo.toml:12:1`, or `--set train.bach_size=5`.
+    pub fn location(&self) -> &str {
+        &self.location
     }
 
-    /// What is wrong, in a sentence.
+    /// Returns what is wrong.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// What may help.
+    /// Returns hints.
     pub fn help(&self) -> &[String] {
         &self.help
     }
@@ -120,10 +120,10 @@ impl Problem {
 
 impl Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.message)?;
+        write!(f, "{}: {}", self.location, self.message)?;
         let mut margin = 1;
         if let Some(excerpt) = &self.excerpt {
-            // The only line of an argument has no number worth telling.
+            // An argument has a single line, whose number is not shown.
             let number = if self.in_file { excerpt.line.to_string() } else { " ".into() };
             margin = number.len();
             write!(f, "\n{}", excerpt.with_margin(&number))?;
@@ -135,7 +135,7 @@ impl Display for Problem {
     }
 }
 
-/// The text that a place refers to.
+/// A text that problems refer to.
 #[derive(Debug)]
 pub(super) struct Source {
     pub name: SourceName,
@@ -144,7 +144,7 @@ pub(super) struct Source {
 
 #[derive(Debug)]
 pub(super) enum SourceName {
-    /// A file, under the name that the user gave.
+    /// A file, with the name that the user gave.
     File(String),
     /// The argument of a `--set`.
     Set,

@@ -1,4 +1,4 @@
-//! From texts to a job: the file, the `--set`s over it, the typed reading, and a place for everything that is wrong.
+//! From text to job: parses the file, applies `--set`s, reads the types, and locates problems.
 
 use std::path::Path;
 
@@ -9,13 +9,13 @@ use super::tree::{Node, Origin, SyntaxError, Value};
 use super::typed::{self, KIND, Misfit, Reason};
 use super::{Job, read_text};
 
-/// So many contradictions are shown; more of them have one cause.
+/// Most problems that are shown; more of them usually have one cause.
 const CONFLICTS_SHOWN: usize = 100;
 
-/// A job file with its `--set`s applied, that still knows where every key stands.
+/// A job file with its `--set`s applied, which knows where every key is written.
 ///
-/// [`Job::load`] is enough where only the job is wanted. Who goes on to check the job against a dataset or a machine
-/// keeps the file, and turns what does not fit into an error that points at the key.
+/// [`Job::load`] is enough to get a job. To check the job against a dataset or a machine, keep the file: it turns a
+/// [`Conflict`] into an error that points at the key.
 #[derive(Debug)]
 pub struct JobFile {
     /// The file, then the `--set`s.
@@ -27,15 +27,15 @@ impl JobFile {
     /// Reads and parses a file, and applies `sets`, each of the form `a.b=VALUE`.
     ///
     /// # Errors
-    /// [`JobError::Read`] where it cannot be read, [`JobError::Invalid`] where it is not TOML or a set has no key.
+    /// [`JobError::Read`] if it cannot be read, [`JobError::Invalid`] if it is not TOML or a set has no key.
     pub fn read(path: &Path, sets: &[impl AsRef<str>]) -> Result<Self, JobError> {
         Self::parse(&path.display().to_string(), &read_text(path)?, sets)
     }
 
-    /// The same from a text; `name` stands for the file in messages.
+    /// Parses a text and applies `sets`; messages name the file `name`.
     ///
     /// # Errors
-    /// [`JobError::Invalid`] where it is not TOML or a set has no key.
+    /// [`JobError::Invalid`] if it is not TOML or a set has no key.
     pub fn parse(name: &str, text: &str, sets: &[impl AsRef<str>]) -> Result<Self, JobError> {
         let mut sources = vec![Source { name: SourceName::File(name.into()), text: text.into() }];
         let sets = sets.iter().map(|set| Source { name: SourceName::Set, text: set.as_ref().into() });
@@ -55,10 +55,10 @@ impl JobFile {
         }
     }
 
-    /// The job, sound in itself.
+    /// Returns the job, with all checks across fields done.
     ///
     /// # Errors
-    /// [`JobError::Invalid`] with the first value that is not of its type, or else with all contradictions.
+    /// [`JobError::Invalid`] with the first value of a wrong type, or otherwise with all contradictions.
     pub fn job(&self) -> Result<Job, JobError> {
         let job: Job = typed::read(&self.root)
             .map_err(|misfit| JobError::Invalid(vec![self.problem_of_misfit(&misfit)]))?;
@@ -66,15 +66,15 @@ impl JobFile {
         if conflicts.is_empty() { Ok(job) } else { Err(self.error(&conflicts)) }
     }
 
-    /// An error that points at the keys of some conflicts; at the table where a key is not written.
+    /// Returns an error that points at the keys of conflicts, or at the table if a key is not written.
     pub fn error(&self, conflicts: &[Conflict]) -> JobError {
         let problem = |conflict: &Conflict| {
-            let origin = self.root.place_of(&conflict.key);
+            let origin = self.root.origin_of(&conflict.key);
             self.problem(origin, conflict.message.clone(), Vec::new())
         };
         let mut problems: Vec<_> = conflicts.iter().take(CONFLICTS_SHOWN).map(problem).collect();
         if let Some(more @ 1..) = conflicts.len().checked_sub(CONFLICTS_SHOWN) {
-            let message = format!("{more} more contradictions are not shown");
+            let message = format!("{more} more problems are not shown");
             problems.push(self.problem(&self.root.origin, message, Vec::new()));
         }
         JobError::Invalid(problems)
@@ -92,7 +92,7 @@ impl JobFile {
                 format!("unknown value `{found}` for `{}`", path.join(".")),
                 suggestions(found, known, "known values"),
             ),
-            Reason::MissingKey(key) => (format!("the key `{key}` is missing{}", in_table(&path)), Vec::new()),
+            Reason::MissingKey(key) => (format!("missing key `{key}`{}", in_table(&path)), Vec::new()),
             Reason::Other(message) => (format!("`{}`: {message}", path.join(".")), Vec::new()),
         };
         let origin = misfit.origin.as_ref().unwrap_or(&self.root.origin);
@@ -123,8 +123,8 @@ impl JobFile {
         }
     }
 
-    /// The kinds of the table at `path` that do have a key, found by asking the types themselves: the table is reduced
-    /// to its kind and the key, and read once a kind.
+    /// Returns the kinds of the table at `path` that have a key. The types know them: the table is reduced to its kind
+    /// and the key, and read once for each kind.
     fn kinds_with_key(&self, key: &str, path: &[String]) -> Vec<&'static str> {
         let read_with = |kind: &str| {
             let mut probe = self.root.clone();
@@ -133,7 +133,7 @@ impl JobFile {
             entries.iter_mut().find(|entry| entry.key == KIND)?.node.value = Value::String(kind.into());
             typed::read::<Job>(&probe).err()
         };
-        // No kind is called "", so the complaint lists them all.
+        // No kind is named "", so the error lists them all.
         let Some(Reason::UnknownChoice { known, .. }) = read_with("").map(|misfit| misfit.reason) else {
             return Vec::new();
         };

@@ -1,28 +1,27 @@
-//! What becomes of steps that cannot be learnt from.
+//! `[guard]`: what happens when something goes wrong during training.
 
 use serde::Deserialize;
 
 use super::values::{Count, Seconds};
 
-/// `[guard]`: what becomes of a training in which something is wrong.
+/// `[guard]`: what happens when something goes wrong during training.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Guard {
-    /// What becomes of a training whose loss or gradients are no finite numbers in a step. No weight, no row and no
-    /// optimizer state changes in that step, on any rank.
+    /// What to do if the loss or the gradients of a step are not finite. Such a step changes no weight and no optimizer
+    /// state on any rank.
     pub non_finite: NonFinite,
-    /// Steps in a row that are skipped at most: one more ends the training.
+    /// Maximum number of consecutive skipped steps; one more ends the training.
     pub skipped_in_a_row_max: Count,
-    /// Seconds within which each step must come to its end, reading its batch included, and so must each batch of an
-    /// evaluation; what does not ends the job. Without it, 45 over several processes, and 300 in one.
+    /// Time limit of each step in seconds, reading its batch included, and of each batch of an evaluation. A step that
+    /// exceeds it ends the job. Without it, 45 with several processes and 300 with one.
     pub step_timeout_s: Option<Seconds>,
-    /// Seconds that GPUs wait for each other at a barrier or a sum.
+    /// Seconds that GPUs wait for each other at a barrier or an all-reduce.
     pub barrier_timeout_s: Seconds,
-    /// Seconds without a sign of life after which a process is taken to be lost.
+    /// Seconds without a heartbeat after which a process is considered lost.
     pub silence_timeout_s: Seconds,
-    /// What becomes of an id that is no row of its table, where a `[[table]]` says nothing else. All such ids are
-    /// counted, column by column.
+    /// What to do with an id outside of its table. A `[[table]]` can override it. All such ids are counted per column.
     pub ids_out_of_range: IdPolicy,
 }
 
@@ -39,20 +38,20 @@ impl Default for Guard {
     }
 }
 
-/// What becomes of a training whose loss or gradients are no finite numbers.
+/// What to do if the loss or the gradients of a step are not finite.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
 #[serde(rename_all = "kebab-case")]
 pub enum NonFinite {
-    /// It ends, with an error that says at which step, on which rank, and what was wrong.
+    /// Stop with an error that names the step, the rank and the value.
     #[default]
     Stop,
-    /// It goes on with the next batch; the step is told and counted.
+    /// Report and count the step, and continue with the next batch.
     Skip,
 }
 
 impl NonFinite {
-    /// The name in a job file.
+    /// Returns the name in a job file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stop => "stop",
@@ -61,22 +60,22 @@ impl NonFinite {
     }
 }
 
-/// What becomes of an id that is no row of its table.
+/// What to do with an id outside of its table.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
 #[serde(rename_all = "kebab-case")]
 pub enum IdPolicy {
-    /// It ends the training, with an error that names it and its place.
+    /// Stop with an error that names the id and its sample.
     #[default]
     Fail,
-    /// It stands for row 0 where columns have vocabularies, and for a table's `oov_row` elsewhere.
+    /// Replace it with the table's `oov_row`, by default row 0 if the column has a vocabulary.
     Oov,
-    /// It is left out of its bag; the vector of a bag that is empty then is 0.
+    /// Remove it from its bag; a bag that is then empty has a zero vector.
     Skip,
 }
 
 impl IdPolicy {
-    /// The name in a job file.
+    /// Returns the name in a job file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fail => "fail",

@@ -1,12 +1,12 @@
-//! The job file: everything that decides what a training run does, as TOML and as types.
+//! The job file: every setting of a training run, as TOML and as types.
 //!
-//! A job file is one TOML text, read strictly: an unknown key, a value out of range and settings that contradict each
-//! other are errors with file, line, column and a caret, and with the nearest known word. `--set a.b=VALUE` replaces a
-//! value before anything is checked; `--set table.0.dim=8` reaches into the first `[[table]]`. What is not written has
-//! its default, which `docs/reference/job.md` states.
+//! A job file is TOML and is read strictly: an unknown key, a value out of range or settings that contradict each other
+//! are errors. An error names the file, line and column, marks the words with a caret and suggests the nearest known
+//! key. `--set a.b=VALUE` replaces a value before anything is checked; `--set table.0.dim=8` changes the first
+//! `[[table]]`. A key that is missing has the default that `docs/reference/job.md` states.
 //!
-//! Start at [`Job`] for what can be set, at [`JobFile`] for how a text becomes one. Nothing here opens a dataset or
-//! knows a device: whether a job suits those is asked elsewhere, and answered with [`Conflict`]s.
+//! Start at [`Job`] for the settings and at [`JobFile`] for how a text becomes a job. Nothing here opens a dataset or a
+//! device: other modules check a job against those and report [`Conflict`]s.
 //!
 //! ```
 //! use rankine::job::Job;
@@ -68,41 +68,41 @@ pub use values::{
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Job {
-    /// Names the folders of the job's runs.
+    /// Name of the job; the folders of its runs start with it.
     pub name: JobName,
-    /// Where all randomness of the training comes from: initial weights and the order of samples.
+    /// Seed of the initial weights and of the order of samples.
     #[serde(default = "default_seed")]
     pub seed: u64,
     /// Where the samples are.
     pub data: Data,
-    /// What is trained.
+    /// The model.
     pub model: Model,
     /// Tables that differ from the rest, or that several columns share.
     #[serde(default, rename = "table")]
     pub tables: Vec<Table>,
-    /// The labels that are learnt.
+    /// The labels to learn.
     #[serde(default, rename = "head")]
     pub heads: Vec<Head>,
-    /// Where the rows of tables lie among ranks.
+    /// How the rows of tables are distributed over ranks.
     #[serde(default)]
     pub embedding: Embedding,
-    /// How weights change.
+    /// Optimizers and the learning-rate schedule.
     pub optimizer: Optimizers,
-    /// Batches, their order and their number.
+    /// Batch size, epochs and shuffling.
     pub train: Train,
-    /// When the model is judged.
+    /// When the model is evaluated.
     #[serde(default)]
     pub eval: Eval,
-    /// When the state of the training is saved.
+    /// When checkpoints are saved.
     #[serde(default)]
     pub checkpoint: Checkpoint,
-    /// What becomes of steps that cannot be learnt from.
+    /// What happens when something goes wrong during training.
     #[serde(default)]
     pub guard: Guard,
     /// How blocks are read.
     #[serde(default)]
     pub reader: Reader,
-    /// What computes.
+    /// The devices that train the model.
     #[serde(default)]
     pub device: Device,
 }
@@ -112,7 +112,7 @@ fn default_seed() -> u64 {
 }
 
 impl Job {
-    /// The `[[table]]` that names a column, with its number.
+    /// Returns the `[[table]]` that names a column, with its index.
     pub fn table_of(&self, column: &str) -> Option<(usize, &Table)> {
         self.tables.iter().enumerate().find(|(_, table)| table.columns.iter().any(|other| other == column))
     }
@@ -120,15 +120,15 @@ impl Job {
     /// Reads a job file and applies `sets`, each of the form `a.b=VALUE`.
     ///
     /// # Errors
-    /// [`JobError::Read`] where the file cannot be read, [`JobError::Invalid`] for everything that is wrong with it.
+    /// [`JobError::Read`] if the file cannot be read, [`JobError::Invalid`] with all problems if it is not a valid job.
     pub fn load(path: &Path, sets: &[impl AsRef<str>]) -> Result<Self, JobError> {
         JobFile::read(path, sets)?.job()
     }
 
-    /// The same from a text; `name` stands for the file in messages.
+    /// Parses a job from a text and applies `sets`; messages name the file `name`.
     ///
     /// # Errors
-    /// [`JobError::Invalid`] for everything that is wrong with it.
+    /// [`JobError::Invalid`] with all problems if the text is not a valid job.
     pub fn from_toml(name: &str, text: &str, sets: &[impl AsRef<str>]) -> Result<Self, JobError> {
         JobFile::parse(name, text, sets)?.job()
     }

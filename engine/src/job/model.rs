@@ -1,4 +1,4 @@
-//! What is trained: the model, and what its tables and heads have of their own.
+//! `[model]`, `[[table]]` and `[[head]]`: the model, and the settings of single tables and heads.
 
 use serde::Deserialize;
 
@@ -7,24 +7,24 @@ use super::guard::IdPolicy;
 use super::optimizer::Optimizer;
 use super::values::{Count, NonNegative, Positive, Width};
 
-/// `[model]`: the family of the model, chosen by `kind`, and its sizes.
+/// `[model]`: the model family, chosen by `kind`, and its sizes.
 ///
-/// Every kind has an embedding a categorical column, pooled to one vector a bag; an MLP over the dense columns, the
-/// bottom one; and an MLP that ends in one logit a head, the top one. Layers are separated by ReLU. The kinds differ in
-/// what happens to the vectors in between.
+/// Every kind has an embedding table for each categorical column, pooled to one vector per bag; a bottom MLP over the
+/// dense columns; and a top MLP that ends in one logit per head. ReLU separates the layers. The kinds differ in how the
+/// vectors interact in between.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema), schemars(tag = "kind", deny_unknown_fields))]
 #[serde(rename_all = "kebab-case")]
 pub enum Model {
-    /// The dot products of all pairs of vectors, next to the bottom MLP's output (Naumov et al., 2019).
+    /// Dot products of all pairs of vectors, concatenated with the bottom MLP's output (Naumov et al., 2019).
     Dlrm(Dlrm),
-    /// A cross network over all vectors, laid end to end, before the top MLP (Wang et al., 2021; stacked, as MLPerf has
-    /// it).
+    /// A cross network over the concatenated vectors, followed by the top MLP (Wang et al., 2021; the stacked variant,
+    /// as in MLPerf).
     Dcnv2(Dcnv2),
-    /// A factorization machine beside the top MLP; their logits are added (Guo et al., 2017).
+    /// A factorization machine in parallel with the top MLP; their logits are added (Guo et al., 2017).
     #[serde(rename = "deepfm")]
     DeepFm(DeepFm),
-    /// A linear model beside the top MLP; their logits are added (Cheng et al., 2016).
+    /// A linear model in parallel with the top MLP; their logits are added (Cheng et al., 2016).
     WideDeep(WideDeep),
 }
 
@@ -33,13 +33,13 @@ pub enum Model {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Dlrm {
-    /// Elements of every embedding.
+    /// Elements of every embedding vector.
     pub embedding_dim: Width,
-    /// Units of the bottom MLP's layers; the last must be `embedding_dim`, since its output interacts with the
-    /// embeddings. Empty where the dataset has no dense columns.
+    /// Widths of the bottom MLP's layers. The last must be `embedding_dim`, since its output interacts with the
+    /// embeddings. Empty if the dataset has no dense columns.
     #[serde(default)]
     pub bottom_mlp: Vec<Width>,
-    /// Units of the top MLP's hidden layers; the last layer, to the logits, is implied.
+    /// Widths of the top MLP's hidden layers. The output layer is added to them.
     pub top_mlp: Vec<Width>,
 }
 
@@ -48,16 +48,16 @@ pub struct Dlrm {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Dcnv2 {
-    /// Elements of an embedding, where a `[[table]]` says nothing else.
+    /// Elements of an embedding vector. A `[[table]]` can override it.
     pub embedding_dim: Width,
-    /// Units of the bottom MLP's layers. Empty, the dense columns enter the cross network as they are.
+    /// Widths of the bottom MLP's layers. If empty, the dense columns are inputs of the cross network.
     #[serde(default)]
     pub bottom_mlp: Vec<Width>,
-    /// Layers of the cross network, each `x0 * (W x + b) + x` with `x0` the network's input.
+    /// Number of layers of the cross network. A layer computes `x0 * (W x + b) + x`, with `x0` the network's input.
     pub cross_layers: Width,
-    /// The rank of `W`, which is then the product of a tall and a wide matrix. Without it `W` is a full matrix.
+    /// Rank of `W`, which is then the product of two low-rank matrices. Without it, `W` is a full matrix.
     pub cross_rank: Option<Width>,
-    /// Units of the top MLP's hidden layers; the last layer, to the logits, is implied.
+    /// Widths of the top MLP's hidden layers. The output layer is added to them.
     pub top_mlp: Vec<Width>,
 }
 
@@ -66,13 +66,13 @@ pub struct Dcnv2 {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DeepFm {
-    /// Elements of every embedding.
+    /// Elements of every embedding vector.
     pub embedding_dim: Width,
-    /// Units of the bottom MLP's layers; the last must be `embedding_dim`, since its output interacts with the
-    /// embeddings. Empty where the dataset has no dense columns.
+    /// Widths of the bottom MLP's layers. The last must be `embedding_dim`, since its output interacts with the
+    /// embeddings. Empty if the dataset has no dense columns.
     #[serde(default)]
     pub bottom_mlp: Vec<Width>,
-    /// Units of the top MLP's hidden layers; the last layer, to the logits, is implied.
+    /// Widths of the top MLP's hidden layers. The output layer is added to them.
     pub top_mlp: Vec<Width>,
 }
 
@@ -81,20 +81,20 @@ pub struct DeepFm {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct WideDeep {
-    /// Elements of an embedding, where a `[[table]]` says nothing else.
+    /// Elements of an embedding vector. A `[[table]]` can override it.
     pub embedding_dim: Width,
-    /// Units of the bottom MLP's layers. Empty, the dense columns enter the top MLP as they are.
+    /// Widths of the bottom MLP's layers. If empty, the dense columns are inputs of the top MLP.
     #[serde(default)]
     pub bottom_mlp: Vec<Width>,
-    /// Units of the top MLP's hidden layers; the last layer, to the logits, is implied.
+    /// Widths of the top MLP's hidden layers. The output layer is added to them.
     pub top_mlp: Vec<Width>,
 }
 
 impl Model {
-    /// The names of all kinds, in a job file.
+    /// Names of all kinds in a job file.
     pub const KINDS: [&str; 4] = ["dlrm", "dcnv2", "deepfm", "wide-deep"];
 
-    /// The kind's name in a job file.
+    /// Returns the kind's name in a job file.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Dlrm(_) => "dlrm",
@@ -104,7 +104,7 @@ impl Model {
         }
     }
 
-    /// Elements of an embedding, where a `[[table]]` says nothing else.
+    /// Returns the length of embedding vectors, unless a `[[table]]` overrides it.
     pub fn embedding_dim(&self) -> Width {
         match self {
             Self::Dlrm(model) => model.embedding_dim,
@@ -114,7 +114,7 @@ impl Model {
         }
     }
 
-    /// Units of the bottom MLP's layers.
+    /// Returns the widths of the bottom MLP's layers.
     pub fn bottom_mlp(&self) -> &[Width] {
         match self {
             Self::Dlrm(model) => &model.bottom_mlp,
@@ -124,7 +124,7 @@ impl Model {
         }
     }
 
-    /// Units of the top MLP's hidden layers.
+    /// Returns the widths of the top MLP's hidden layers.
     pub fn top_mlp(&self) -> &[Width] {
         match self {
             Self::Dlrm(model) => &model.top_mlp,
@@ -134,7 +134,7 @@ impl Model {
         }
     }
 
-    /// Whether vectors are multiplied with each other element by element, so that all must be equally long.
+    /// Returns whether all vectors must have the same length, since they are multiplied with each other.
     pub fn wants_equal_dims(&self) -> bool {
         match self {
             Self::Dlrm(_) | Self::DeepFm(_) => true,
@@ -142,7 +142,7 @@ impl Model {
         }
     }
 
-    /// Whether there is a weight a row of each table and one a dense column, added to the logits: the wide part.
+    /// Returns whether the model has a wide part: one weight per table row and per dense column, added to the logits.
     pub fn is_wide(&self) -> bool {
         match self {
             Self::DeepFm(_) | Self::WideDeep(_) => true,
@@ -151,36 +151,36 @@ impl Model {
     }
 }
 
-/// `[[table]]`: what the table of some columns has of its own. Columns that no `[[table]]` names have a table each,
-/// with the model's `embedding_dim` and the rule of `optimizer.sparse`.
+/// `[[table]]`: settings of one table, which one or more columns look up. Each column that no `[[table]]` names has its
+/// own table, with the model's `embedding_dim` and the optimizer `optimizer.sparse`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Table {
-    /// The categorical columns that look the table up. Several share its rows, so a row must mean the same category in
-    /// all of them: one vocabulary for all, or hashing or row numbers with equally many rows.
+    /// The categorical columns that look up the table. If there are several, they share its rows, so a row must mean
+    /// the same category in all of them: they share one vocabulary, or use hashing or ids with the same number of rows.
     pub columns: Vec<String>,
-    /// The table's name in the saved model. Without it, the columns' names with `+` in between.
+    /// Name of the table in the saved model. Without it, the names of the columns, joined with `+`.
     pub name: Option<String>,
-    /// Elements of a row. Without it, the model's `embedding_dim`; kinds that multiply vectors with each other
-    /// (`dlrm`, `deepfm`) admit nothing else.
+    /// Elements of a row. Without it, the model's `embedding_dim`, which `dlrm` and `deepfm` require: they multiply the
+    /// vectors of all columns with each other.
     pub dim: Option<Width>,
-    /// The rule for the table, with a learning rate of its own. Without it, `optimizer.sparse`.
+    /// Optimizer of the table, with its own learning rate. Without it, `optimizer.sparse`.
     pub optimizer: Option<Optimizer>,
-    /// What the learning rate is multiplied with, beside the schedule.
+    /// Factor of the learning rate, in addition to the schedule.
     #[serde(default = "default_learning_rate_factor")]
     pub learning_rate_factor: NonNegative,
-    /// What the table's weights are stored as. Without it, `embedding.dtype`.
+    /// Type of the table's weights. Without it, `embedding.dtype`.
     pub dtype: Option<Dtype>,
-    /// How the table is placed among ranks. Without it, `embedding.placement`.
+    /// Placement of the table. Without it, `embedding.placement`.
     pub placement: Option<Placement>,
-    /// What crosses between ranks for it. Without it, `embedding.exchange`.
+    /// What ranks exchange for the table. Without it, `embedding.exchange`.
     pub exchange: Option<Exchange>,
-    /// What becomes of an id that is no row of it. Without it, `guard.ids_out_of_range`.
+    /// What to do with an id outside of the table. Without it, `guard.ids_out_of_range`.
     pub ids_out_of_range: Option<IdPolicy>,
-    /// The row that such ids stand for under `oov`. Without it, row 0 where columns have vocabularies.
+    /// The row that replaces such ids under `oov`. Without it, row 0 if the columns have vocabularies.
     pub oov_row: Option<u64>,
-    /// How many of its rows every rank has where it is hybrid. Without it, `embedding.frequent_rows`.
+    /// Number of frequent rows, which every rank stores, of a hybrid table. Without it, `embedding.frequent_rows`.
     pub frequent_rows: Option<Count>,
 }
 
@@ -189,21 +189,21 @@ fn default_learning_rate_factor() -> NonNegative {
 }
 
 impl Table {
-    /// The name in the saved model.
+    /// Returns the name in the saved model.
     pub fn name(&self) -> String {
         self.name.clone().unwrap_or_else(|| self.columns.join("+"))
     }
 }
 
-/// `[[head]]`: a label that is learnt. Without any head, all labels of the dataset are, with weight 1. The first head
-/// is the one by whose AUC a model is judged.
+/// `[[head]]`: a label to learn. Without any `[[head]]`, all labels of the dataset are learnt with weight 1. The AUC of
+/// the first head is the AUC of the model.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Head {
     /// The label column.
     pub label: String,
-    /// What the head's loss counts in the sum over all heads.
+    /// Weight of the head's loss in the sum over all heads.
     #[serde(default = "default_head_weight")]
     pub weight: Positive,
 }

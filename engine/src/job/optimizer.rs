@@ -1,51 +1,50 @@
-//! How weights change.
+//! `[optimizer]`: the optimizers of dense parameters and of tables.
 
 use serde::Deserialize;
 
 use super::schedule::Schedule;
 use super::values::{Decay, NonNegative, Positive};
 
-/// `[optimizer]`: the rules for the MLPs and for the embeddings, and the schedule of their learning rates.
+/// `[optimizer]`: the optimizers of dense parameters and of embeddings, and the learning-rate schedule.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Optimizers {
-    /// The rule for the MLPs, the cross network and the wide part's weights of dense columns.
+    /// Optimizer of the MLPs, the cross network and the wide part's weights of dense columns.
     pub dense: Optimizer,
-    /// The rule for the embeddings. A row that does not occur in a batch is not touched by it, weight and state.
+    /// Optimizer of the embeddings. It changes neither weight nor state of a row that does not occur in the batch.
     pub sparse: Optimizer,
-    /// The rule for the wide part's weights of categories, where the model has one. Without it, `sparse`; a
-    /// `[[table]]`'s own rule is for its embeddings alone.
+    /// Optimizer of the wide part's weights of categories, if the model has a wide part. Without it, `sparse`. The
+    /// optimizer of a `[[table]]` applies only to its embeddings.
     pub wide: Option<Optimizer>,
-    /// Scales the gradient of all dense parameters down to this Euclidean norm where it is longer. Without it, nothing
-    /// is clipped.
+    /// Clips the gradient of all dense parameters to this Euclidean norm. Without it, gradients are not clipped.
     pub dense_clip_norm: Option<Positive>,
-    /// Scales all learning rates, step by step.
+    /// Learning-rate schedule, which scales all learning rates per step.
     #[serde(default)]
     pub schedule: Schedule,
 }
 
 impl Optimizers {
-    /// The rule for the wide part's weights of categories.
+    /// Returns the optimizer of the wide part's weights of categories.
     pub fn wide(&self) -> &Optimizer {
         self.wide.as_ref().unwrap_or(&self.sparse)
     }
 }
 
-/// A rule by which a gradient changes a weight, chosen by `kind`.
+/// An optimizer, chosen by `kind`.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema), schemars(tag = "kind", deny_unknown_fields))]
 #[serde(rename_all = "kebab-case")]
 pub enum Optimizer {
     /// `w -= rate * g`
     Sgd(Sgd),
-    /// `v = momentum * v + g; w -= rate * v`, or with `nesterov` `w -= rate * (g + momentum * v)`, as PyTorch has them.
+    /// `v = momentum * v + g; w -= rate * v`, or with `nesterov` `w -= rate * (g + momentum * v)`, as in PyTorch.
     Momentum(Momentum),
     /// `a += g * g; w -= rate * g / (sqrt(a) + epsilon)`, element by element (Duchi et al., 2011).
     Adagrad(Adagrad),
-    /// Adagrad with one sum a row of a table, which grows by the mean of the row's squared gradient. For tables only.
+    /// Adagrad with one sum per table row, to which the mean of the row's squared gradient is added. Only for tables.
     RowwiseAdagrad(RowwiseAdagrad),
-    /// Adam with bias correction (Kingma and Ba, 2015). The step that corrects is the training's, in tables too.
+    /// Adam with bias correction (Kingma and Ba, 2015). The correction uses the step of the training, also for tables.
     Adam(Adam),
     /// FTRL-Proximal (McMahan et al., 2013), whose `l1` makes weights exactly 0.
     Ftrl(Ftrl),
@@ -56,9 +55,9 @@ pub enum Optimizer {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Sgd {
-    /// The learning rate, before the schedule.
+    /// Learning rate, before the schedule.
     pub learning_rate: NonNegative,
-    /// Times the weight, added to its gradient. In tables only rows of the batch decay.
+    /// Weight decay: this value times the weight is added to the gradient. In tables only rows of the batch decay.
     #[serde(default)]
     pub weight_decay: NonNegative,
 }
@@ -68,15 +67,15 @@ pub struct Sgd {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Momentum {
-    /// The learning rate, before the schedule.
+    /// Learning rate, before the schedule.
     pub learning_rate: NonNegative,
-    /// Times the weight, added to its gradient. In tables only rows of the batch decay.
+    /// Weight decay: this value times the weight is added to the gradient. In tables only rows of the batch decay.
     #[serde(default)]
     pub weight_decay: NonNegative,
-    /// How much of the velocity stays from step to step.
+    /// Momentum: the factor of the velocity per step.
     #[serde(default = "default_momentum")]
     pub momentum: Decay,
-    /// Whether the gradient is looked at ahead of the velocity.
+    /// Whether to use Nesterov momentum.
     #[serde(default)]
     pub nesterov: bool,
 }
@@ -86,15 +85,15 @@ pub struct Momentum {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Adagrad {
-    /// The learning rate, before the schedule.
+    /// Learning rate, before the schedule.
     pub learning_rate: NonNegative,
-    /// Times the weight, added to its gradient. In tables only rows of the batch decay.
+    /// Weight decay: this value times the weight is added to the gradient. In tables only rows of the batch decay.
     #[serde(default)]
     pub weight_decay: NonNegative,
-    /// What the sums of squares start from.
+    /// Initial value of the sums of squares.
     #[serde(default)]
     pub initial_accumulator: NonNegative,
-    /// Keeps the quotient finite while a sum of squares is 0.
+    /// Added to the divisor, so that the update is finite while a sum of squares is 0.
     #[serde(default = "default_epsilon")]
     pub epsilon: Positive,
 }
@@ -104,15 +103,15 @@ pub struct Adagrad {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RowwiseAdagrad {
-    /// The learning rate, before the schedule.
+    /// Learning rate, before the schedule.
     pub learning_rate: NonNegative,
-    /// Times the weight, added to its gradient. In tables only rows of the batch decay.
+    /// Weight decay: this value times the weight is added to the gradient. In tables only rows of the batch decay.
     #[serde(default)]
     pub weight_decay: NonNegative,
-    /// What the sums of squares start from.
+    /// Initial value of the sums of squares.
     #[serde(default)]
     pub initial_accumulator: NonNegative,
-    /// Keeps the quotient finite while a sum of squares is 0.
+    /// Added to the divisor, so that the update is finite while a sum of squares is 0.
     #[serde(default = "default_epsilon")]
     pub epsilon: Positive,
 }
@@ -122,18 +121,18 @@ pub struct RowwiseAdagrad {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Adam {
-    /// The learning rate, before the schedule.
+    /// Learning rate, before the schedule.
     pub learning_rate: NonNegative,
-    /// Times the weight, added to its gradient. In tables only rows of the batch decay.
+    /// Weight decay: this value times the weight is added to the gradient. In tables only rows of the batch decay.
     #[serde(default)]
     pub weight_decay: NonNegative,
-    /// How much of the gradient's mean stays from step to step.
+    /// Decay rate of the gradient's running mean.
     #[serde(default = "default_beta1")]
     pub beta1: Decay,
-    /// How much of the squared gradient's mean stays from step to step.
+    /// Decay rate of the squared gradient's running mean.
     #[serde(default = "default_beta2")]
     pub beta2: Decay,
-    /// Keeps the quotient finite where gradients are 0.
+    /// Added to the divisor, so that the update is finite if gradients are 0.
     #[serde(default = "default_epsilon")]
     pub epsilon: Positive,
 }
@@ -143,19 +142,19 @@ pub struct Adam {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Ftrl {
-    /// The learning rate, before the schedule: the paper's alpha.
+    /// Learning rate, before the schedule: alpha in the paper.
     pub learning_rate: NonNegative,
-    /// Times the weight, added to its gradient. In tables only rows of the batch decay.
+    /// Weight decay: this value times the weight is added to the gradient. In tables only rows of the batch decay.
     #[serde(default)]
     pub weight_decay: NonNegative,
-    /// Added to the root of the sum of squared gradients, which divides the learning rate: the paper's beta. The paper
-    /// has 1 for gradients of single samples; those of a batch's mean are smaller, and 1 would hardly let them move.
+    /// Added to the root of the sum of squared gradients, which divides the learning rate: beta in the paper. The paper
+    /// uses 1 for gradients of single samples; the mean gradients of batches are smaller, and 1 would slow learning.
     #[serde(default)]
     pub beta: NonNegative,
-    /// The weight of the penalty on absolute values. Weights whose evidence stays below it are 0.
+    /// L1 penalty. It makes weights with little evidence exactly 0.
     #[serde(default)]
     pub l1: NonNegative,
-    /// The weight of the penalty on squares.
+    /// L2 penalty.
     #[serde(default)]
     pub l2: NonNegative,
 }
@@ -177,7 +176,7 @@ fn default_beta2() -> Decay {
 }
 
 impl Optimizer {
-    /// The name in a job file.
+    /// Returns the name in a job file.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Sgd(_) => "sgd",
@@ -189,7 +188,7 @@ impl Optimizer {
         }
     }
 
-    /// The learning rate, before the schedule.
+    /// Returns the learning rate, before the schedule.
     pub fn learning_rate(&self) -> f64 {
         let rate = match self {
             Self::Sgd(rule) => rule.learning_rate,
@@ -202,7 +201,7 @@ impl Optimizer {
         rate.get()
     }
 
-    /// What is added to a gradient, times the weight.
+    /// Returns the weight decay.
     pub fn weight_decay(&self) -> f64 {
         let decay = match self {
             Self::Sgd(rule) => rule.weight_decay,

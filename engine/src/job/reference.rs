@@ -1,5 +1,5 @@
-//! What a job file may hold, described from the types themselves: `docs/reference/job.schema.json` for editors, and
-//! `docs/reference/job.md` for people. Both are kept; a test compares them with what the types say.
+//! The reference of the job file, generated from its types: `docs/reference/job.schema.json` for editors, and
+//! `docs/reference/job.md` for people. Both are committed; a test compares them with the types.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,24 +17,27 @@ use super::tests::jobs_in_configs;
 use super::typed::KIND;
 use super::{Job, Model};
 
-/// Set, it lets the test write the documents instead of comparing them.
+/// Environment variable: if it is set, the test writes the documents instead of comparing them.
 const BLESS: &str = "RANKINE_BLESS";
 
 const INTRODUCTION: &str = "\
 # The job file
 
-Everything that a job file may hold, as Rankine reads it: made from its types, so what stands here is what holds. Every
-key is read strictly. `rankine check JOB.toml` says what is wrong with a job, with line and column; `rankine check
-JOB.toml --effective` prints it with every default filled in; `rankine init --data DATASET` writes one to begin with.
+A job file is TOML with all settings of a training run. This page lists every key. It is generated from the types that
+read the file.
 
-`--set KEY=VALUE` of `rankine train` and `rankine check` replaces a value before anything is checked, or adds one:
-`--set train.batch_size=1024`. Elements of a list have numbers, the first being 0: `--set table.0.dim=8`.
+- `rankine init --data DATASET` writes a job file that suits a dataset.
+- `rankine check JOB.toml` reports problems with line and column. Unknown keys are errors.
+- `rankine check JOB.toml --effective` prints the job with all defaults.
 
-Editors that know JSON Schema can complete and check a job by [job.schema.json](job.schema.json); for many of them a
-first line `#:schema PATH/job.schema.json` in the job says so.
+Commands that read a job take `--set KEY=VALUE`, which replaces or adds a value before the job is checked:
+`--set train.batch_size=1024`. Elements of lists have indices from 0: `--set table.0.dim=8`.
+
+Editors with support for JSON Schema can complete and check a job with [job.schema.json](job.schema.json). Many of them
+need the first line `#:schema PATH/job.schema.json` in the job file.
 ";
 
-// The choices that are another crate's.
+// Choices that are defined in another crate.
 
 pub(super) fn io_mode(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": IoMode::ALL.map(IoMode::name) })
@@ -49,7 +52,7 @@ pub(super) fn raw_ids(_: &mut SchemaGenerator) -> Schema {
 }
 
 impl serde::Serialize for Schedule {
-    /// For defaults: a choice whose settings all have defaults may be written as its name alone.
+    /// Used for defaults: a choice whose settings all have defaults may be written as only its name.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Constant => serializer.serialize_str("constant"),
@@ -58,7 +61,7 @@ impl serde::Serialize for Schedule {
     }
 }
 
-/// The JSON Schema of a job file.
+/// Returns the JSON Schema of a job file.
 fn schema() -> Value {
     let mut schema: Value =
         SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<Job>().into();
@@ -67,7 +70,7 @@ fn schema() -> Value {
     schema
 }
 
-/// Admits the name alone for a kind that needs no settings, as the reader does.
+/// Allows only the name for a kind that needs no settings, as the reader does.
 fn with_bare_names(definitions: &mut Value) {
     let choices = definitions.as_object_mut().into_iter().flat_map(Map::values_mut);
     for kinds in choices.filter_map(|choice| choice["oneOf"].as_array_mut()) {
@@ -77,8 +80,7 @@ fn with_bare_names(definitions: &mut Value) {
     }
 }
 
-/// Takes out what TOML cannot say: a key without a value is left out. And the sizes of Rust's numbers, whose ranges the
-/// schema states.
+/// Removes null, which TOML does not have, and the formats of Rust's integers, whose ranges the schema states.
 fn without_null(value: &mut Value) {
     match value {
         Value::Object(object) => {
@@ -104,7 +106,7 @@ fn without_null(value: &mut Value) {
     }
 }
 
-/// The schema as a document for people.
+/// Returns the schema as a Markdown document.
 fn markdown(schema: &Value) -> String {
     let mut writer =
         Writer { definitions: &schema["$defs"], uses: BTreeMap::new(), out: INTRODUCTION.into() };
@@ -123,7 +125,7 @@ fn markdown(schema: &Value) -> String {
 
 struct Writer<'a> {
     definitions: &'a Value,
-    /// The keys whose values are of a definition, by its name.
+    /// The keys whose values have a definition, by its name.
     uses: BTreeMap<String, Vec<String>>,
     out: String,
 }
@@ -142,7 +144,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A table with its keys, then the tables in it.
+    /// Writes a table with its keys, then the tables in it.
     fn table(&mut self, title: &str, path: &str, table: &'a Value, level: usize) {
         let hashes = "#".repeat(level);
         self.heading(&format!("{hashes} {title}"), table["description"].as_str());
@@ -160,9 +162,9 @@ impl<'a> Writer<'a> {
     fn heading(&mut self, heading: &str, description: Option<&str>) {
         write!(self.out, "\n{heading}\n").expect("a string takes whatever is written");
         if let Some(description) = description {
-            // What Rust's documentation begins with stands in the heading already.
-            let said = description.strip_prefix("`[").and_then(|rest| rest.split_once("]`: "));
-            let mut rest = said.map_or(description, |(_, rest)| rest).chars();
+            // The heading already has the prefix of the Rust documentation.
+            let prefix = description.strip_prefix("`[").and_then(|rest| rest.split_once("]`: "));
+            let mut rest = prefix.map_or(description, |(_, rest)| rest).chars();
             let first = rest.next().map(|first| first.to_uppercase());
             let first = first.into_iter().flatten().collect::<String>();
             write!(self.out, "\n{first}{}\n", rest.as_str()).expect("a string takes whatever is written");
@@ -190,6 +192,7 @@ impl<'a> Writer<'a> {
                     if let Some(names) = names_of(definition) {
                         for choice in definition["oneOf"].as_array().into_iter().flatten() {
                             let description = choice["description"].as_str().unwrap_or_default();
+                            let description = description.replace('\n', " ");
                             meaning += &format!(
                                 " `{}`: {description}",
                                 choice["const"].as_str().unwrap_or_default()
@@ -224,14 +227,14 @@ fn properties(table: &Value) -> impl Iterator<Item = (&str, &Value)> {
     table["properties"].as_object().into_iter().flatten().map(|(key, property)| (key.as_str(), property))
 }
 
-/// The definition that a property is of, or that the elements of its list are of.
+/// Returns the definition of a property or of the elements of its list, and whether it is a list.
 fn referred(property: &Value) -> Option<(&str, bool)> {
     let list = property["items"]["$ref"].is_string();
     let value = if list { &property["items"] } else { property };
     value["$ref"].as_str()?.rsplit('/').next().map(|name| (name, list))
 }
 
-/// A choice among names alone.
+/// Returns the names of a choice without settings.
 fn names_of(definition: &Value) -> Option<String> {
     let choices = definition["oneOf"].as_array()?;
     let names: Option<Vec<_>> = choices.iter().map(|choice| choice["const"].as_str()).collect();
@@ -242,7 +245,7 @@ fn quoted(names: &[&str]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// What a value must be, in words.
+/// Describes the valid values in words.
 fn words(property: &Value) -> String {
     if let Some(names) = property["enum"].as_array() {
         return quoted(&names.iter().filter_map(Value::as_str).collect::<Vec<_>>());
@@ -261,7 +264,7 @@ fn words(property: &Value) -> String {
     let bound = |key: &str| property[key].as_number().map(ToString::to_string);
     let least = bound("minimum").map(|least| format!("from {least}"));
     let least = least.or(bound("exclusiveMinimum").map(|least| format!("above {least}")));
-    // The largest number that TOML can write is no bound worth telling.
+    // The largest number that TOML can represent is not worth stating.
     let most = bound("maximum").filter(|most| *most != i64::MAX.to_string()).map(|most| format!("to {most}"));
     let most = most.or(bound("exclusiveMaximum").map(|most| format!("below {most}")));
     [Some(noun.to_owned()), least, most].into_iter().flatten().collect::<Vec<_>>().join(" ")
@@ -283,12 +286,12 @@ fn the_documents_say_what_the_types_say() {
         let kept = fs::read_to_string(&path).unwrap_or_default();
         assert!(
             kept == text,
-            "docs/reference/{name} is not what the job's types say: {BLESS}=1 cargo test --lib job::reference writes it"
+            "docs/reference/{name} differs from the job's types: {BLESS}=1 cargo test --lib job::reference rewrites it"
         );
     }
 }
 
-/// As much of JSON Schema as the schema of a job uses. The first thing that is wrong with a value, where there is one.
+/// Validates a value against the part of JSON Schema that the job's schema uses. Returns the first violation.
 fn violation(value: &Value, schema: &Value, root: &Value) -> Option<String> {
     if let Some(path) = schema["$ref"].as_str() {
         return violation(value, root.pointer(path.strip_prefix('#')?)?, root);
@@ -350,7 +353,7 @@ fn the_schema_admits_the_jobs_in_configs_and_no_wrong_ones() {
     for path in jobs_in_configs() {
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(violation(&json(&text), &schema, &schema), None, "{}", path.display());
-        // What the reader makes of it, with everything written out, too.
+        // The effective job is valid, too.
         let effective = Job::from_toml("", &text, &["optimizer.schedule=constant"]).unwrap().to_toml();
         assert_eq!(violation(&json(&effective), &schema, &schema), None, "{effective}");
         let bare = text.replace("[train]", "[optimizer]\nschedule = \"constant\"\n[train]");

@@ -1,4 +1,4 @@
-//! The learning rate as a function of the step.
+//! `[optimizer.schedule]`: the learning rate as a function of the step.
 
 use std::f64::consts::PI;
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::values::{Count, Fraction, Positive};
 
-/// `[optimizer.schedule]`: what learning rates are multiplied with, chosen by `kind`. The first step is step 1.
+/// `[optimizer.schedule]`: the factor of all learning rates, chosen by `kind`. The first step is step 1.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema), schemars(tag = "kind", deny_unknown_fields))]
 #[serde(rename_all = "kebab-case")]
@@ -14,34 +14,34 @@ pub enum Schedule {
     /// 1 at every step.
     #[default]
     Constant,
-    /// A linear rise to 1, a plateau, and a polynomial decay: MLPerf's schedule.
+    /// A linear warm-up to 1, a plateau, and a polynomial decay: the schedule of MLPerf.
     ///
-    /// At step `s`, the first being 1:
+    /// The factor at step `s` is:
     /// ```text
     /// s / warmup_steps                                              for s <= warmup_steps
     /// 1                                                             for s <= decay_start_step
     /// max(((decay_start_step + decay_steps - s) / decay_steps) ^ power, end_factor)
     ///                                                               for s <= decay_start_step + decay_steps
-    /// end_factor                                                    behind it
+    /// end_factor                                                    afterwards
     /// ```
     WarmupPolynomial(WarmupPolynomial),
-    /// A linear rise to 1, then drops by a factor, at every so many steps or at milestones.
+    /// A linear warm-up to 1, then drops by a factor, at regular intervals or at milestones.
     ///
-    /// At step `s`, the first being 1:
+    /// The factor at step `s` is:
     /// ```text
     /// min(s / warmup_steps, 1) * factor ^ drops
     /// ```
-    /// with as many drops as there are whole `every_steps` before step `s`, or milestones before it.
+    /// where `drops` is the number of complete intervals of `every_steps`, or of milestones, before step `s`.
     Step(Step),
-    /// A linear rise to 1, a plateau, and half a wave of the cosine down.
+    /// A linear warm-up to 1, a plateau, and a cosine decay.
     ///
-    /// At step `s`, the first being 1:
+    /// The factor at step `s` is:
     /// ```text
     /// s / warmup_steps                                              for s <= warmup_steps
     /// 1                                                             for s <= decay_start_step
     /// end_factor + (1 - end_factor) * (1 + cos(pi * (s - decay_start_step) / decay_steps)) / 2
     ///                                                               for s <= decay_start_step + decay_steps
-    /// end_factor                                                    behind it
+    /// end_factor                                                    afterwards
     /// ```
     Cosine(Cosine),
 }
@@ -51,16 +51,16 @@ pub enum Schedule {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct WarmupPolynomial {
-    /// Steps of the rise: the last of them has the full rate. 0 starts with the full rate.
+    /// Steps of the warm-up; the last of them has the full rate. With 0 the first step has the full rate.
     pub warmup_steps: u64,
-    /// The last step with the full rate; not before the end of the rise.
+    /// The last step with the full rate, not before the end of the warm-up.
     pub decay_start_step: u64,
-    /// Steps of the decay.
+    /// Number of steps of the decay.
     pub decay_steps: Count,
-    /// The exponent of the decay.
+    /// Exponent of the decay.
     #[serde(default = "default_power")]
     pub power: Positive,
-    /// The least factor once the decay has begun.
+    /// Lower bound of the factor during and after the decay.
     #[serde(default = "default_end_factor")]
     pub end_factor: Fraction,
 }
@@ -78,14 +78,14 @@ fn default_end_factor() -> Fraction {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// What the rate is multiplied with at each drop.
+    /// Factor of each drop.
     pub factor: Fraction,
-    /// Steps between two drops, counted from the first step of the training.
+    /// Steps between two drops, counted from the first step of the training. Set either this or `milestones`.
     pub every_steps: Option<Count>,
-    /// Each the last step before a drop, in ascending order.
+    /// The last steps before each drop, in ascending order.
     #[serde(default)]
     pub milestones: Vec<Count>,
-    /// Steps of the rise: the last of them has the full rate. 0 starts with the full rate.
+    /// Steps of the warm-up; the last of them has the full rate. With 0 the first step has the full rate.
     #[serde(default)]
     pub warmup_steps: u64,
 }
@@ -95,20 +95,20 @@ pub struct Step {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Cosine {
-    /// Steps of the rise: the last of them has the full rate. 0 starts with the full rate.
+    /// Steps of the warm-up; the last of them has the full rate. With 0 the first step has the full rate.
     #[serde(default)]
     pub warmup_steps: u64,
-    /// The last step with the full rate; not before the end of the rise. Without it, the end of the rise.
+    /// The last step with the full rate, not before the end of the warm-up. Without it, the end of the warm-up.
     pub decay_start_step: Option<u64>,
-    /// Steps of the decay.
+    /// Number of steps of the decay.
     pub decay_steps: Count,
-    /// The factor at the end of the decay, and behind it.
+    /// Factor at the end of the decay and afterwards.
     #[serde(default = "default_end_factor")]
     pub end_factor: Fraction,
 }
 
 impl Schedule {
-    /// The factor of all learning rates at a step; the first step is 1.
+    /// Returns the factor of all learning rates at a step; the first step is 1.
     pub fn factor(&self, step: u64) -> f64 {
         match self {
             Self::Constant => 1.0,
@@ -119,7 +119,7 @@ impl Schedule {
     }
 }
 
-/// The linear rise: 1 from its last step on.
+/// The linear warm-up: 1 from its last step on.
 fn rise(step: u64, warmup_steps: u64) -> f64 {
     if step < warmup_steps { step as f64 / warmup_steps as f64 } else { 1.0 }
 }
@@ -144,7 +144,7 @@ impl Step {
             Some(every) => before / every.get(),
             None => self.milestones.iter().filter(|milestone| milestone.get() <= before).count() as u64,
         };
-        // More drops than fit leave nothing of any factor but 1.
+        // With this many drops every factor but 1 has become 0.
         rise(step, self.warmup_steps) * self.factor.get().powi(drops.min(i32::MAX as u64) as i32)
     }
 }
@@ -202,7 +202,7 @@ mod tests {
         ];
         for (step, rate) in expected {
             let actual = 24.0 * schedule.factor(step);
-            // Four roundings lie between the formula and either value.
+            // Either value differs from the formula by at most four roundings.
             assert!((actual - rate).abs() <= 4.0 * f64::EPSILON * rate, "step {step}: {actual}, not {rate}");
         }
     }
@@ -264,7 +264,7 @@ mod tests {
         for (at, factor) in expected {
             assert_eq!(schedule.factor(at), factor, "step {at}");
         }
-        // The rise goes on while rates drop: 15/20 of one half.
+        // The warm-up continues while rates drop: 15/20 of one half.
         assert_eq!(step(20, Some(10), &[]).factor(15), 0.375);
         assert_eq!(step_by(0.25, 0, Some(10), &[]).factor(21), 0.0625);
         // No drop is the same as any number of drops by 1, and one by 0 leaves nothing.
@@ -311,7 +311,7 @@ mod tests {
             // The cosine of a rounded pi is off by as much as pi was rounded.
             assert!((actual - factor).abs() <= 2.0 * f64::EPSILON, "step {at}: {actual}, not {factor}");
         }
-        // Without a plateau the decay starts behind the rise; it ends at a fifth of the rate.
+        // Without a plateau the decay starts after the warm-up; it ends at a fifth of the rate.
         assert_eq!(schedule(None, 0.2).factor(10), 1.0);
         assert!((schedule(None, 0.2).factor(70) - 0.6).abs() <= 2.0 * f64::EPSILON);
         assert_eq!(schedule(None, 0.2).factor(1000), 0.2);

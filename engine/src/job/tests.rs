@@ -147,7 +147,7 @@ job.toml:23:14: `train.batch_size`: expected a whole number from 1 to 16777216, 
             "batch_size = 512",
             "",
             "\
-job.toml:22:1: the key `batch_size` is missing in [train]
+job.toml:22:1: missing key `batch_size` in [train]
    |
 22 | [train]
    | ^^^^^^^",
@@ -187,7 +187,7 @@ job.toml:16:1: unknown key `momentun` in [optimizer.dense]
             "name = \"criteo\"",
             "\tname = \"a/b\"",
             "\
-job.toml:1:9: `name`: the name contains a slash, and it names the folders of the job's runs
+job.toml:1:9: `name`: the name contains a slash, and run folders start with it
   |
 1 | \tname = \"a/b\"
   | \t       ^^^^^",
@@ -197,7 +197,7 @@ job.toml:1:9: `name`: the name contains a slash, and it names the folders of the
             "name = \"criteo\"",
             "name = \"\u{6f22}\u{5b57}e\u{301}/\"",
             "\
-job.toml:1:8: `name`: the name contains a slash, and it names the folders of the job's runs
+job.toml:1:8: `name`: the name contains a slash, and run folders start with it
   |
 1 | name = \"\u{6f22}\u{5b57}e\u{301}/\"
   |        ^^^^^^^^",
@@ -213,12 +213,12 @@ job.toml:4:25: unknown key `dirr` in [data]
   = did you mean `dir`?
   = known keys: dir, shape, raw, generate",
         ),
-        ("name = \"criteo\"", "", "job.toml: the key `name` is missing"),
+        ("name = \"criteo\"", "", "job.toml: missing key `name`"),
         (
             "name = \"criteo\"",
             "name = \"\u{e9}\" \u{1b}",
             "\
-job.toml:1:12: this is not TOML: unexpected key or value, expected newline, `#`
+job.toml:1:12: invalid TOML: unexpected key or value, expected newline, `#`
   |
 1 | name = \"\u{e9}\" \u{fffd}
   |            ^",
@@ -239,8 +239,8 @@ job.toml:22:2: unknown key `traim`
             "[64, 16]",
             "[64, 8]",
             "\
-job.toml:10:14: the bottom MLP must end with embedding_dim, 16, and ends with 8: its output interacts with \
-the embeddings
+job.toml:10:14: the bottom MLP must end with embedding_dim (16), not 8: its output interacts with the \
+embeddings
    |
 10 | bottom_mlp = [64, 8]
    |              ^^^^^^^",
@@ -288,13 +288,13 @@ fn impossible_values_are_refused_in_plain_words() {
             "learning_rate = inf",
             "expected a number of 0 or more, within single precision, found inf",
         ),
-        ("kind = \"sgd\"", "", "the key `kind` is missing in [optimizer.dense]"),
+        ("kind = \"sgd\"", "", "missing key `kind` in [optimizer.dense]"),
         ("kind = \"sgd\"", "kind = 3", "`optimizer.dense.kind`: expected a name, found a number"),
         ("name = \"criteo\"", "name = \"\"", "the name is empty"),
-        ("name = \"criteo\"", "name = \"..\"", "the name begins with a dot"),
+        ("name = \"criteo\"", "name = \"..\"", "the name starts with a dot"),
         ("seed = 7", "seed = -7", "`seed`: expected a whole number of 0 or more, found -7"),
-        ("seed = 7", "seed = 0xfffffffffffffffff", "this number does not fit 64 bits"),
-        ("seed = 7", "seed = 7\nseed = 8", "job.toml:3:1: this is not TOML: duplicate key"),
+        ("seed = 7", "seed = 0xfffffffffffffffff", "the number does not fit in 64 bits"),
+        ("seed = 7", "seed = 7\nseed = 8", "job.toml:3:1: invalid TOML: duplicate key"),
         ("dir = \"data/criteo\"", "dir = 1979-05-27", "`data.dir`: expected a path, found a date or time"),
         ("dir = \"data/criteo\"", "dir = \"\"", "job.toml:5:7: the path is empty"),
         ("[64, 16]", "[64, 0]", "`model.bottom_mlp`: expected a whole number from 1 to 65536, found 0"),
@@ -302,12 +302,12 @@ fn impossible_values_are_refused_in_plain_words() {
         (
             "[train]",
             "[eval]\ntarget_auc = 0.5\n[train]",
-            "expected a number above 0.5 and up to 1, found 0.5",
+            "expected a number above 0.5 and at most 1, found 0.5",
         ),
         (
             "[train]",
             "[eval]\ntarget_auc = 1.5\n[train]",
-            "expected a number above 0.5 and up to 1, found 1.5",
+            "expected a number above 0.5 and at most 1, found 1.5",
         ),
         (
             "[train]",
@@ -332,19 +332,19 @@ fn impossible_values_are_refused_in_plain_words() {
         (
             "dir = \"data/criteo\"",
             "raw = { shape = \"dlrm\", train = [] }",
-            "job.toml:5:33: there is no file to train on",
+            "job.toml:5:33: the list of training files is empty",
         ),
-        ("dir = \"data/criteo\"", "raw = { shape = \"dlrm\" }", "the key `train` is missing in [data.raw]"),
-        ("dir = \"data/criteo\"", "", "nothing says where the samples are"),
+        ("dir = \"data/criteo\"", "raw = { shape = \"dlrm\" }", "missing key `train` in [data.raw]"),
+        ("dir = \"data/criteo\"", "", "no samples: set data.dir to a folder"),
         (
             "dir = \"data/criteo\"",
             "dir = \"a\"\nraw = { shape = \"dlrm\", train = [\"b\"] }",
-            "data.dir and data.raw both say",
+            "data.dir and data.raw are both set",
         ),
         (
             "dir = \"data/criteo\"",
             "raw = { shape = \"dlrm\", train = [\"b\"] }\ngenerate = { shape = \"dlrm\", samples = 1 }",
-            "raw files are not generated",
+            "raw files cannot be generated",
         ),
         ("[train]", "[[eval]]\n[train]", "`eval`: expected a table, found a list"),
         (
@@ -449,21 +449,21 @@ fn tables_and_heads_are_refused_with_their_place() {
     assert_refused(
         &format!("{table}{table}"),
         &[],
-        "job.toml:27:11: the column C1 has a table already, in a [[table]] before this one",
+        "job.toml:27:11: column C1 already belongs to an earlier [[table]]",
     );
-    assert_refused("[[table]]\ncolumns = [\"A\", \"A\"]\n", &[], "the column A is named twice");
-    assert_refused("[[table]]\ncolumns = []\n", &[], "a table needs one column at least");
+    assert_refused("[[table]]\ncolumns = [\"A\", \"A\"]\n", &[], "column A is listed twice");
+    assert_refused("[[table]]\ncolumns = []\n", &[], "a table needs at least one column");
     let twice = format!("{table}name = \"x\"\n[[table]]\ncolumns = [\"C2\"]\nname = \"x\"\n");
-    assert_refused(&twice, &[], "job.toml:29:8: another table is named x too");
+    assert_refused(&twice, &[], "job.toml:29:8: another table has the name x");
     assert_refused(
         &format!("{table}dim = 8\n"),
         &[],
-        "job.toml:26:7: 8 is not model.embedding_dim, 16: dlrm multiplies the vectors of all columns",
+        "job.toml:26:7: 8 is not model.embedding_dim (16): dlrm multiplies the vectors of all columns",
     );
     assert_refused(
         "[[table]]\ncolumns = [\"A\"]\noptimizer = { kind = \"adam\", learning_rate = 1, beta2 = 1.0 }\n",
         &[],
-        "`table.0.optimizer.beta2`: expected a number from 0 and below 1, found 1.0",
+        "`table.0.optimizer.beta2`: expected a number from 0 to below 1, found 1.0",
     );
     assert_refused(
         "[[table]]\ncolumns = [\"A\"]\noptimizer = { kind = \"sgd\", learning_rate = 1, beta2 = 0.9 }\n",
@@ -473,22 +473,26 @@ fn tables_and_heads_are_refused_with_their_place() {
     assert_refused(
         &format!("{table}placement = \"replicated\"\nexchange = \"rows\"\n"),
         &[],
-        "job.toml:27:12: every rank has the whole of a replicated table",
+        "job.toml:27:12: every rank stores the whole of a replicated table",
     );
-    assert_refused("[table]\ncolumns = [\"A\"]\n", &[], "its tables begin with two brackets, `[[...]]`");
+    assert_refused(
+        "[table]\ncolumns = [\"A\"]\n",
+        &[],
+        "write the headers of its tables with two brackets, `[[...]]`",
+    );
     assert_refused(
         "[[head]]\nlabel = \"A\"\n[[head]]\nlabel = \"A\"\n",
         &[],
-        "job.toml:27:9: the label A has a head already",
+        "job.toml:27:9: label A already has a head",
     );
     assert_refused(
         "[[head]]\nlabel = \"A\"\nweight = 0\n",
         &[],
         "`head.0.weight`: expected a number above 0",
     );
-    let of_two = "`2` is no element of this list of 2: elements are numbered from 0";
+    let of_two = "`2` is not an index of this list of 2: indices start at 0";
     assert_refused(&format!("{table}[[table]]\ncolumns = [\"B\"]\n"), &["table.2.dim=4"], of_two);
-    assert_refused(table, &["table.first.dim=4"], "`first` is no element of this list of 1");
+    assert_refused(table, &["table.first.dim=4"], "`first` is not an index of this list of 1");
     assert_refused(table, &["table.0.dim=0"], "--set table.0.dim=0: `table.0.dim`: expected a whole number");
 }
 
@@ -497,20 +501,20 @@ fn rules_and_schedules_are_refused_with_their_way_out() {
     let set = |set: &str, expected: &str| assert_refused("", &[set], expected);
     set(
         "optimizer.dense={ kind = 'rowwise-adagrad', learning_rate = 1 }",
-        "rowwise-adagrad keeps one sum for each row of a table, and dense parameters have no such rows: use adagrad",
+        "rowwise-adagrad keeps one sum per table row, and dense parameters have no rows: use adagrad",
     );
     set(
         "optimizer.wide={ kind = 'ftrl', learning_rate = 1 }",
-        "the model dlrm has no wide part, which this rule is for; deepfm and wide-deep have one",
+        "the model dlrm has no wide part: remove optimizer.wide, or use deepfm or wide-deep",
     );
     set("optimizer.dense_clip_norm=0", "expected a number above 0, within single precision, found 0");
     let schedule = |settings: &str, expected: &str| {
         set(&format!("optimizer.schedule={{ {settings} }}"), expected);
     };
-    let either = "a step schedule has either every_steps or milestones";
+    let either = "a step schedule needs either every_steps or milestones";
     schedule("kind = 'step', factor = 0.5", either);
     schedule("kind = 'step', factor = 0.5, every_steps = 3, milestones = [5]", either);
-    schedule("kind = 'step', factor = 0.5, milestones = [5, 5]", "each milestone must be a later step");
+    schedule("kind = 'step', factor = 0.5, milestones = [5, 5]", "each milestone must be later");
     schedule("kind = 'step', factor = 2, every_steps = 5", "expected a number from 0 to 1, found 2");
     schedule(
         "kind = 'cosine', warmup_steps = 10, decay_start_step = 9, decay_steps = 5",
@@ -519,23 +523,23 @@ fn rules_and_schedules_are_refused_with_their_way_out() {
     schedule("kind = 'cosine', decay_steps = 5, power = 2", "only with kind `warmup-polynomial`");
     set("model.kind=wide-dep", "did you mean `wide-deep`?");
     set("model.cross_layers=3", "the kind `dlrm` has no key `cross_layers` in [model]");
-    set("model.kind=dcnv2", "the key `cross_layers` is missing in [model]");
+    set("model.kind=dcnv2", "missing key `cross_layers` in [model]");
 }
 
 #[test]
 fn each_contradiction_is_found_and_its_neighbour_is_none() {
     let job = |sets: &[&str]| Job::from_toml("job.toml", SOUND, sets).map_err(|error| error.to_string());
     let refused = |sets: &[&str], expected: &str| {
-        let told = job(sets).unwrap_err();
-        assert!(told.contains(expected), "{sets:?}: {told}");
+        let text = job(sets).unwrap_err();
+        assert!(text.contains(expected), "{sets:?}: {text}");
     };
     let sound = |sets: &[&str]| drop(job(sets).unwrap());
-    // A barrier must have the time to say which rank did not come.
-    refused(&["guard.barrier_timeout_s=40"], "40 s is no more than guard.barrier_timeout_s, 40 s");
-    refused(&["guard.silence_timeout_s=29"], "--set guard.silence_timeout_s=29: 29 s is no more than");
+    // A barrier needs time to report which rank is missing.
+    refused(&["guard.barrier_timeout_s=40"], "40 s is not longer than guard.barrier_timeout_s (40 s)");
+    refused(&["guard.silence_timeout_s=29"], "--set guard.silence_timeout_s=29: 29 s is not longer than");
     sound(&["guard.barrier_timeout_s=39.9"]);
     sound(&["eval.target_auc=0.8", "eval.every_steps=1"]);
-    refused(&["eval.target_auc=0.8"], "so eval.every_steps is needed");
+    refused(&["eval.target_auc=0.8"], "set eval.every_steps");
     let table = |settings: &str| format!("table=[{{ columns = [\"A\"], {settings} }}]");
     refused(&[&table("name = \"\"")], "the name is empty");
     refused(&[&table("name = \"a\\u0007\"")], "the name contains a control character");
@@ -547,26 +551,25 @@ fn each_contradiction_is_found_and_its_neighbour_is_none() {
         let set = table(&format!("placement = \"{placement}\", frequent_rows = 3"));
         match mixed {
             true => sound(&[&set]),
-            false => refused(&[&set], &format!("a {placement} table has no frequent rows apart")),
+            false => {
+                refused(&[&set], &format!("a {placement} table has no frequent rows: remove frequent_rows"))
+            }
         }
     }
     sound(&[&table("placement = \"auto\", frequent_rows = 3")]);
     sound(&[&table("dim = 16")]);
-    refused(&[&table("dim = 17")], "17 is not model.embedding_dim, 16: dlrm multiplies");
+    refused(&[&table("dim = 17")], "17 is not model.embedding_dim (16): dlrm multiplies");
     sound(&[&table("dim = 17"), "model.kind=wide-deep"]);
     // The same name, given and made of the columns.
     let named = "table=[{ columns = [\"A\", \"B\"] }, { columns = [\"C\"], name = \"A+B\" }]";
-    refused(&[named], "another table is named A+B too");
-    refused(
-        &["model.bottom_mlp=[64, 15]"],
-        "the bottom MLP must end with embedding_dim, 16, and ends with 15",
-    );
+    refused(&[named], "another table has the name A+B");
+    refused(&["model.bottom_mlp=[64, 15]"], "the bottom MLP must end with embedding_dim (16), not 15");
     sound(&["model.bottom_mlp=[]"]);
     sound(&["model.bottom_mlp=[64, 15]", "model.kind=wide-deep"]);
     sound(&["optimizer.wide={ kind = 'ftrl', learning_rate = 1 }", "model.kind=deepfm"]);
     sound(&["optimizer.sparse={ kind = 'rowwise-adagrad', learning_rate = 1 }"]);
     let raw = "data={ raw = { shape = 'dlrm', train = ['a'] }, shape = 'dlrm' }";
-    refused(&[raw], "data.raw has a shape of its own: remove this one");
+    refused(&[raw], "data.raw.shape already sets the shape: remove data.shape");
     sound(&["data={ dir = 'd', shape = 'dlrm' }"]);
     let decay = |start: u64| {
         format!(
@@ -582,7 +585,7 @@ fn each_contradiction_is_found_and_its_neighbour_is_none() {
     sound(&["optimizer.schedule={ kind = 'step', factor = 0.5, milestones = [5, 6] }"]);
     refused(
         &["optimizer.schedule={ kind = 'step', factor = 0.5, milestones = [5, 4] }"],
-        "each milestone must be a later step",
+        "each milestone must be later",
     );
     // Ranks that are counted later are not checked now.
     sound(&["device.nodes=3", "device.ranks=auto"]);
@@ -613,8 +616,8 @@ fn an_error_of_a_set_names_the_set() {
         (
             "model.bottom_mlp=[3]",
             "\
---set model.bottom_mlp=[3]: the bottom MLP must end with embedding_dim, 16, and ends with 3: its output interacts with \
-the embeddings
+--set model.bottom_mlp=[3]: the bottom MLP must end with embedding_dim (16), not 3: its output \
+interacts with the embeddings
   |
   | model.bottom_mlp=[3]
   |                  ^^^",
@@ -630,7 +633,7 @@ the embeddings
         (
             "train",
             "\
---set train: --set takes KEY=VALUE, such as train.batch_size=1024
+--set train: --set needs KEY=VALUE, such as train.batch_size=1024
   |
   | train
   | ^^^^^",
@@ -654,13 +657,13 @@ job.toml:20:1: the kind `sgd` has no key `epsilon` in [optimizer.sparse]
 
 #[test]
 fn algorithms_are_timed_or_taken_from_a_record() {
-    let told = errors(SOUND, &["device.tune=true", "device.tuning='runs/a/tuning.json'"]);
-    assert!(told.contains("device.tuning='runs/a/tuning.json': device.tune asks for"), "{told}");
+    let text = errors(SOUND, &["device.tune=true", "device.tuning='runs/a/tuning.json'"]);
+    assert!(text.contains("device.tuning='runs/a/tuning.json': device.tune times"), "{text}");
     Job::from_toml("job.toml", SOUND, &["device.tuning='runs/a/tuning.json'"]).unwrap();
 }
 
 #[test]
-fn all_contradictions_are_told_at_once() {
+fn all_contradictions_are_reported_at_once() {
     let sets = [
         "model.embedding_dim=32",
         "optimizer.schedule={ kind = 'warmup-polynomial', warmup_steps = 10, decay_start_step = 9, decay_steps = 1 }",
@@ -669,8 +672,8 @@ fn all_contradictions_are_told_at_once() {
     let expected = "\
 3 problems with the job
 
-job.toml:10:14: the bottom MLP must end with embedding_dim, 32, and ends with 16: its output interacts with \
-the embeddings
+job.toml:10:14: the bottom MLP must end with embedding_dim (32), not 16: its output interacts with the \
+embeddings
    |
 10 | bottom_mlp = [64, 16]
    |              ^^^^^^^^
@@ -681,7 +684,7 @@ the decay starts at step 9, before the warm-up ends at step 10
   | optimizer.schedule={ kind = 'warmup-polynomial', warmup_steps = 10, decay_start_step = 9, decay_steps = 1 }
   |                                                                                        ^
 
---set eval.target_auc=0.8: training ends at the first evaluation that reaches the target, so eval.every_steps is needed
+--set eval.target_auc=0.8: training ends at the first evaluation that reaches the target: set eval.every_steps
   |
   | eval.target_auc=0.8
   |                 ^^^";
@@ -691,10 +694,10 @@ the decay starts at step 9, before the warm-up ends at step 10
 #[test]
 fn a_conflict_found_later_points_at_its_key_or_the_table_around_it() {
     let file = JobFile::parse("job.toml", SOUND, &NO_SETS).unwrap();
-    let place = |key| file.error(&[Conflict::new(key, "")]).problems()[0].place().to_owned();
-    assert_eq!(place("model.bottom_mlp"), "job.toml:10:14");
-    assert_eq!(place("train.max_steps"), "job.toml:22:1");
-    assert_eq!(place("eval.every_steps"), "job.toml");
+    let location = |key| file.error(&[Conflict::new(key, "")]).problems()[0].location().to_owned();
+    assert_eq!(location("model.bottom_mlp"), "job.toml:10:14");
+    assert_eq!(location("train.max_steps"), "job.toml:22:1");
+    assert_eq!(location("eval.every_steps"), "job.toml");
 }
 
 #[test]
@@ -725,12 +728,12 @@ fn ranks_and_placements_are_refused_with_their_place() {
     assert!(Job::from_toml("job.toml", &with_shape, &NO_SETS).is_ok());
     let generate = ["data.generate.shape=dlrm", "data.generate.samples=5"];
     let refused = errors(&with_shape, &generate);
-    assert!(refused.contains("job.toml:6:9: data.generate has a shape of its own"), "{refused}");
+    assert!(refused.contains("job.toml:6:9: data.generate.shape already sets the shape"), "{refused}");
     assert_refused("[embedding]\nexchange = \"hybrid\"\n", &[], "= known values: auto, rows, pooled");
     assert_refused(
         "[[table]]\ncolumns = [\"C1\"]\nplacement = \"row-wise\"\nfrequent_rows = 10\n",
         &[],
-        "a row-wise table has no frequent rows apart",
+        "a row-wise table has no frequent rows: remove",
     );
 }
 
@@ -757,7 +760,7 @@ fn deep_nesting_is_an_error_and_no_overflow() {
 }
 
 #[test]
-fn the_jobs_in_configs_are_sound() {
+fn the_jobs_in_configs_are_valid() {
     for path in jobs_in_configs() {
         if let Err(error) = Job::load(&path, &NO_SETS) {
             panic!("{error}");
@@ -765,7 +768,7 @@ fn the_jobs_in_configs_are_sound() {
     }
 }
 
-/// The jobs that ship with Rankine; beside them lie schemas of conversions.
+/// The jobs that ship with Rankine. Their folder also has schema files.
 pub(super) fn jobs_in_configs() -> Vec<PathBuf> {
     let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
     let mut paths: Vec<_> = fs::read_dir(configs).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -1142,9 +1145,9 @@ fn not_every_contradiction_and_not_all_of_a_line_are_shown() {
     let text = format!("head = [{}]\n{SOUND}", "{ label = \"click\" }, ".repeat(301));
     let error = Job::from_toml("job.toml", &text, &NO_SETS).unwrap_err();
     assert_eq!(error.problems().len(), 101);
-    let told = error.to_string();
-    assert!(told.contains("200 more contradictions are not shown"), "{told}");
-    assert!(told.contains("the label click has a head already"), "{told}");
-    assert!(told.lines().all(|line| line.chars().count() < 500), "{told}");
-    assert!(told.contains("1 | ...") && told.contains("label = \"click\" }, "), "{told}");
+    let text = error.to_string();
+    assert!(text.contains("200 more problems are not shown"), "{text}");
+    assert!(text.contains("label click already has a head"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() < 500), "{text}");
+    assert!(text.contains("1 | ...") && text.contains("label = \"click\" }, "), "{text}");
 }

@@ -1,4 +1,4 @@
-//! How long and on what the job trains, and how it is judged.
+//! `[train]`, `[eval]` and `[device]`: batches and epochs, evaluations, and devices.
 
 use std::path::PathBuf;
 
@@ -6,26 +6,26 @@ use serde::Deserialize;
 
 use super::values::{AucTarget, BatchSize, Count, Ranks, ThreadCount, WindowBlocks};
 
-/// `[train]`: batches, their order and their number.
+/// `[train]`: batch size, epochs and shuffling.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Train {
-    /// Samples of a step, over all ranks.
+    /// Samples per step, over all ranks.
     pub batch_size: BatchSize,
-    /// Passes over the training part.
+    /// Number of passes over the training part.
     #[serde(default = "default_epochs")]
     pub epochs: Count,
-    /// Ends the training after so many steps, whatever the epochs.
+    /// Ends the training after this number of steps, even within an epoch.
     pub max_steps: Option<Count>,
     /// Steps between two reports of the loss.
     #[serde(default = "default_log_every_steps")]
     pub log_every_steps: Count,
-    /// Whether every epoch has an order of its own: blocks are permuted, and rows within a window of blocks. The order
-    /// depends on the job's seed and the epoch only.
+    /// Whether to shuffle samples in every epoch: blocks are permuted, then samples within a window of blocks. The
+    /// order depends only on the job's seed and the epoch.
     #[serde(default = "default_shuffle")]
     pub shuffle: bool,
-    /// Blocks whose rows are shuffled together, and held in memory together.
+    /// Blocks per shuffling window. The samples of a window are shuffled together, so it must fit in memory.
     #[serde(default = "default_shuffle_window_blocks")]
     pub shuffle_window_blocks: WindowBlocks,
 }
@@ -46,18 +46,18 @@ fn default_shuffle_window_blocks() -> WindowBlocks {
     WindowBlocks::new(16).expect("a constant in range")
 }
 
-/// `[eval]`: when the model is judged on the dataset's evaluation part. Where there is such a part, it is always judged
-/// at the end.
+/// `[eval]`: when the model is evaluated on the evaluation part of the dataset. If there is such a part, the model is
+/// always evaluated at the end of the training.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Eval {
-    /// Steps between two evaluations during training. Without it there is only the one at the end.
+    /// Steps between two evaluations. Without it, the model is evaluated only at the end.
     pub every_steps: Option<Count>,
-    /// Samples of a batch of the evaluation; it has no influence on the result.
+    /// Batch size of evaluations. It does not affect the result.
     pub batch_size: BatchSize,
-    /// Ends the training at the first evaluation with at least this AUC. It is weighted where the dataset has sample
-    /// weights. Needs `every_steps`.
+    /// Ends the training at the first evaluation with at least this AUC, which is weighted if the dataset has sample
+    /// weights. Requires `every_steps`.
     pub target_auc: Option<AucTarget>,
 }
 
@@ -71,35 +71,36 @@ impl Default for Eval {
     }
 }
 
-/// `[device]`: what computes.
+/// `[device]`: the devices that train the model.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Device {
     /// The kind of device.
     pub kind: DeviceKind,
-    /// What GPUs compute in. Weights and sums are single precision in any case, and so is all that the CPU does.
+    /// Precision of activations and matrix products on GPUs. Weights and accumulators are always single precision, and
+    /// the CPU always computes in single precision.
     pub precision: Precision,
-    /// Whether the algorithms of matrix products are timed at the start, and the fastest taken. Without that they are
-    /// always the same with the same library on the same GPU; timed ones may differ from training to training, and then
-    /// round differently. What was taken is in the run folder, as `tuning.json`.
+    /// Whether to time the algorithms of matrix products at the start and use the fastest. Without it, the choice is
+    /// fixed for a GPU and a version of the library. Timed choices may differ between runs and then round differently.
+    /// They are recorded in `tuning.json` in the run folder.
     pub tune: bool,
-    /// A `tuning.json` of another training, whose algorithms are taken: with the same GPU and library, and otherwise
-    /// the same job, results are the same to the bit.
+    /// The `tuning.json` of another run, whose algorithms are used. With the same GPU and library, the same job then
+    /// gives bitwise identical results.
     pub tuning: Option<PathBuf>,
-    /// What the ranks do in a second, for placing tables: a machine's file, such as the `machine.toml` in the folder of
-    /// another training on GPUs. Without it, on GPUs what was measured of them, and on the CPU what is known of one.
+    /// A machine file with the speeds that the planner uses to place tables, such as the `machine.toml` in the folder
+    /// of another run on GPUs. Without it, measured speeds are used for GPUs, and typical ones for CPUs.
     pub machine: Option<PathBuf>,
-    /// CPU threads. Without it, all that this process may use. The result does not depend on it.
+    /// Number of CPU threads. Without it, all that the process may use. It does not affect the result.
     pub threads: Option<ThreadCount>,
-    /// Ranks in all, those of all processes together. Each takes its share of every batch and of the tables. On the CPU
-    /// they are threads of one process; on GPUs each has a GPU to itself, and those of a node must access each other's
-    /// memory. `"auto"` is all GPUs that the job's processes see, and 1 on the CPU.
+    /// Number of ranks over all processes. Each rank trains a share of every batch and stores a share of the tables. On
+    /// the CPU, ranks are threads of one process. On GPUs, each rank has its own GPU, and the GPUs of a node must be
+    /// able to access each other's memory. `"auto"` uses all GPUs that the job's processes see, and 1 rank on the CPU.
     pub ranks: Ranks,
-    /// Nodes that the ranks are spread over, as many on each. What goes from one node to another goes between ranks
-    /// with the same place in their nodes. `"auto"` is the hosts that the job's processes are on.
+    /// Number of nodes, each with the same number of ranks. Data between nodes is sent between ranks with the same
+    /// local rank. `"auto"` is the number of hosts that the job's processes run on.
     pub nodes: Ranks,
-    /// How ranks update the parameters of the MLPs.
+    /// How ranks update the dense parameters.
     pub dense_update: DenseUpdate,
 }
 
@@ -119,20 +120,21 @@ impl Default for Device {
     }
 }
 
-/// How ranks update parameters that all of them have.
+/// How ranks update the dense parameters, which all of them store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
 #[serde(rename_all = "kebab-case")]
 pub enum DenseUpdate {
-    /// Every rank updates all of them, and keeps the optimizer's whole state.
+    /// Every rank updates all of them and stores the whole optimizer state.
     #[default]
     Replicated,
-    /// Every rank updates a share of them, keeps the state of that share alone, and gets the others' results.
+    /// Every rank updates a share of them, stores only the optimizer state of that share, and receives the others'
+    /// results.
     Sharded,
 }
 
 impl DenseUpdate {
-    /// The name in a job file.
+    /// Returns the name in a job file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Replicated => "replicated",
@@ -141,29 +143,29 @@ impl DenseUpdate {
     }
 }
 
-/// What activations and gradients are rounded to, and how they are multiplied.
+/// Precision of activations, gradients and matrix products on GPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
 #[serde(rename_all = "kebab-case")]
 pub enum Precision {
     /// Single precision throughout, as on the CPU.
     Fp32,
-    /// Single precision, of which products take 11 bits.
+    /// Single precision; products use TF32, with a significand of 11 bits.
     Tf32,
-    /// bfloat16, which has 8 bits.
+    /// bfloat16, with a significand of 8 bits.
     #[default]
     Bf16,
-    /// IEEE half precision, which has 11 bits and ends at 65504: the loss is scaled, and steps with gradients beyond
-    /// that are left out.
+    /// IEEE half precision, with a significand of 11 bits and a largest value of 65504. The loss is scaled, and steps
+    /// whose gradients overflow are skipped.
     Fp16,
-    /// bfloat16, and cross layers and the hidden layers of the top MLP multiply numbers of 8 bits
-    /// (e4m3). Their tensors have scales that follow from the largest magnitudes of the last 16
-    /// steps. For Hopper GPUs, and layers whose widths are multiples of 16.
+    /// bfloat16, and 8-bit floats (e4m3) in the products of the cross layers and the top MLP's hidden
+    /// layers. Tensors are scaled according to their largest magnitudes in the last 16 steps. Requires
+    /// a Hopper GPU, and layers whose widths are multiples of 16.
     Fp8,
 }
 
 impl Precision {
-    /// The name in a job file.
+    /// Returns the name in a job file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fp32 => "fp32",
@@ -180,17 +182,17 @@ impl Precision {
 #[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceKind {
-    /// GPUs where this build and this machine have them, else the CPU.
+    /// GPUs if this build supports them and this machine has any, otherwise the CPU.
     #[default]
     Auto,
     /// The CPU.
     Cpu,
-    /// GPUs; the job fails without them.
+    /// GPUs. Without a GPU the job fails.
     Cuda,
 }
 
 impl DeviceKind {
-    /// The name in a job file.
+    /// Returns the name in a job file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",

@@ -1,23 +1,23 @@
-//! A job file as a tree in which every key and value remembers the text that it stands in: the file, or a `--set`.
+//! A job file as a tree in which every key and value remembers where it is written: in the file, or in a `--set`.
 //!
-//! The `toml` crate's own deserializer knows places only of what it parsed itself; here `--set` replaces parts, and the
-//! checks across fields ask for the place of a key when the typed job is long made.
+//! The deserializer of the `toml` crate knows positions only of the text that it parses. Here `--set` replaces parts of
+//! the tree, and checks across fields need the position of a key after the typed job was built.
 
 use std::ops::Range;
 
 use toml::de::{DeTable, DeValue, Error};
 use toml::{Spanned, de::DeString};
 
-/// Where something stands.
+/// Where a key or value is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Origin {
-    /// Which text: 0 is the file, `i + 1` the `i`-th `--set`.
+    /// Index of the text: 0 is the file, `i + 1` the `i`-th `--set`.
     pub source: usize,
-    /// Bytes of that text. Empty for the file as a whole.
+    /// Byte range in that text. Empty for the whole file.
     pub span: Range<usize>,
 }
 
-/// A value and its place. A table's place is its header.
+/// A value and its origin. The origin of a table is its header.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
     pub value: Value,
@@ -27,13 +27,13 @@ pub(super) struct Node {
 #[derive(Debug, Clone)]
 pub(super) enum Value {
     String(String),
-    /// Wide enough for an `i64` and a `u64`; what fits neither is an error when it is read.
+    /// Holds any `i64` and `u64`; a number that fits neither is an error when it is read.
     Integer(i128),
     Float(f64),
     Boolean(bool),
     Datetime,
     Array(Vec<Node>),
-    /// In the order of the text, so that the first error is the topmost.
+    /// In the order of the text, so that the topmost error is reported.
     Table(Vec<Entry>),
 }
 
@@ -45,37 +45,37 @@ pub(super) struct Entry {
     pub node: Node,
 }
 
-/// What keeps a text from being a tree.
+/// Why a text cannot be parsed.
 #[derive(Debug)]
 pub(super) struct SyntaxError {
     pub message: String,
     pub origin: Origin,
 }
 
-/// The keys of a `--set`'s path: a job needs four, and what reads the tree recurses. (The parser bounds the file.)
+/// Most keys in the path of a `--set`: a job needs four, and reading the tree recurses. (The parser bounds the file.)
 const PATH_KEYS_MAX: usize = 16;
 
 impl Node {
     /// Parses a job file.
     pub(super) fn parse(text: &str) -> Result<Self, SyntaxError> {
-        let place = Place { source: 0, offset: 0 };
-        let table = DeTable::parse(text).map_err(|error| place.syntax_error(&error, text))?;
-        place.node(Spanned::new(0..0, DeValue::Table(table.into_inner())))
+        let fragment = Fragment { source: 0, offset: 0 };
+        let table = DeTable::parse(text).map_err(|error| fragment.syntax_error(&error, text))?;
+        fragment.node(Spanned::new(0..0, DeValue::Table(table.into_inner())))
     }
 
-    /// Parses `a.b=VALUE`, the `index`-th `--set`, and puts the value in its place in the tree. What is no TOML value
-    /// is a string, so that paths and names need no quotes.
+    /// Parses `a.b=VALUE`, the `index`-th `--set`, and puts the value into the tree. A value that is not TOML is a
+    /// string, so that paths and names need no quotes.
     pub(super) fn set(&mut self, argument: &str, index: usize) -> Result<(), SyntaxError> {
         let source = index + 1;
-        let whole = Place { source, offset: 0 };
+        let whole = Fragment { source, offset: 0 };
         let Some((path, text)) = argument.split_once('=') else {
             return Err(SyntaxError {
-                message: "--set takes KEY=VALUE, such as train.batch_size=1024".into(),
+                message: "--set needs KEY=VALUE, such as train.batch_size=1024".into(),
                 origin: whole.origin(0..argument.len()),
             });
         };
         let blanks = text.len() - text.trim_start().len();
-        let value = Place { source, offset: path.len() + 1 + blanks };
+        let value = Fragment { source, offset: path.len() + 1 + blanks };
         let text = text.trim();
         let node = match DeValue::parse(text) {
             Ok(parsed) => value.node(parsed)?,
@@ -99,8 +99,8 @@ impl Node {
         self.put(&keys, node)
     }
 
-    /// Replaces or adds the value at a path, and makes tables on the way where there are none. In a list a key is the
-    /// number of an element that is there, the first being 0.
+    /// Replaces or adds the value at a path, and creates missing tables on the way. In a list a key is the index of an
+    /// existing element, starting at 0.
     fn put(&mut self, path: &[(&str, Origin)], node: Self) -> Result<(), SyntaxError> {
         let Some(((key, key_origin), rest)) = path.split_first() else {
             *self = node;
@@ -111,8 +111,8 @@ impl Node {
             let element = key.parse().ok().and_then(|number: usize| nodes.get_mut(number));
             let Some(element) = element else {
                 let message = format!(
-                    "`{key}` is no element of this list of {count}: elements are numbered from 0, and the list as a \
-                     whole is replaced by KEY=[...]"
+                    "`{key}` is not an index of this list of {count}: indices start at 0, and KEY=[...] replaces the \
+                     whole list"
                 );
                 return Err(SyntaxError { message, origin: key_origin.clone() });
             };
@@ -133,7 +133,7 @@ impl Node {
         });
         let entry = &mut entries[at];
         if rest.is_empty() {
-            // From here on the key is the argument's, for whoever complains of it.
+            // Later errors about this key point at the argument.
             entry.key_origin = key_origin.clone();
         } else if !matches!(entry.node.value, Value::Table(_) | Value::Array(_)) {
             entry.node = empty;
@@ -141,7 +141,7 @@ impl Node {
         entry.node.put(rest, node)
     }
 
-    /// The value of a key of this table, or the element of that number of this list.
+    /// Returns the value of a key of this table, or the element of this list with that index.
     pub(super) fn child(&self, key: &str) -> Option<&Self> {
         match &self.value {
             Value::Table(entries) => entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node),
@@ -150,7 +150,7 @@ impl Node {
         }
     }
 
-    /// The entries of the table at a path, to be changed.
+    /// Returns the entries of the table at a path.
     pub(super) fn entries_at(&mut self, path: &[String]) -> Option<&mut Vec<Entry>> {
         let Some((key, rest)) = path.split_first() else {
             return match &mut self.value {
@@ -166,8 +166,8 @@ impl Node {
         child.entries_at(rest)
     }
 
-    /// Where to point for a dotted key: at its value, or at the innermost table around it that is there.
-    pub(super) fn place_of(&self, dotted: &str) -> &Origin {
+    /// Returns the origin of a dotted key: that of its value, or else of the innermost existing table around it.
+    pub(super) fn origin_of(&self, dotted: &str) -> &Origin {
         let mut node = self;
         for key in dotted.split('.') {
             match node.child(key) {
@@ -179,14 +179,14 @@ impl Node {
     }
 }
 
-/// A text, or the piece of it from an offset on, whose spans are to become origins.
+/// A text, or the rest of it from an offset on, whose spans become origins.
 #[derive(Clone, Copy)]
-struct Place {
+struct Fragment {
     source: usize,
     offset: usize,
 }
 
-impl Place {
+impl Fragment {
     fn origin(self, span: Range<usize>) -> Origin {
         Origin { source: self.source, span: span.start + self.offset..span.end + self.offset }
     }
@@ -194,7 +194,7 @@ impl Place {
     fn syntax_error(self, error: &Error, text: &str) -> SyntaxError {
         let end = text.trim_end().len();
         SyntaxError {
-            message: format!("this is not TOML: {}", error.message()),
+            message: format!("invalid TOML: {}", error.message()),
             origin: self.origin(error.span().unwrap_or(end..end)),
         }
     }
@@ -206,11 +206,9 @@ impl Place {
             DeValue::String(text) => Value::String(text.into_owned()),
             DeValue::Integer(integer) => Value::Integer(
                 i128::from_str_radix(integer.as_str(), integer.radix())
-                    .map_err(|_| fail("this number does not fit 64 bits"))?,
+                    .map_err(|_| fail("the number does not fit in 64 bits"))?,
             ),
-            DeValue::Float(float) => {
-                Value::Float(float.as_str().parse().map_err(|_| fail("this is not a number"))?)
-            }
+            DeValue::Float(float) => Value::Float(float.as_str().parse().map_err(|_| fail("not a number"))?),
             DeValue::Boolean(boolean) => Value::Boolean(boolean),
             DeValue::Datetime(_) => Value::Datetime,
             DeValue::Array(array) => {

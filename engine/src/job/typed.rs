@@ -1,10 +1,10 @@
-//! From the tree to types: a serde deserializer whose errors keep what serde knows (the unknown key, the list of known
-//! ones) and where it happened, instead of a sentence about it.
+//! From the tree to types: a serde deserializer whose errors are structured. They hold what serde knows, such as the
+//! unknown key and the list of known keys, and the origin of the value.
 //!
-//! A choice with settings of its own (`model`, `optimizer.dense`, `optimizer.schedule`) is written as a table whose
-//! `kind` is the choice and whose other keys are its settings, or as the name alone where the settings all have
-//! defaults. The derived enums know nothing of it: the table is taken apart here. (Serde's own `tag = "kind"` copies
-//! the table into a buffer first, and with it goes every place but the table's.)
+//! A choice with settings (`model`, `optimizer.dense`, `optimizer.schedule`) is written as a table whose `kind` is the
+//! choice and whose other keys are its settings, or as only the name if all settings have defaults. The derived enums
+//! do not handle this, so the table is taken apart here. (Serde's own `tag = "kind"` first copies the table into a
+//! buffer, which loses the origins of its keys.)
 
 use std::fmt::Display;
 
@@ -17,7 +17,7 @@ use serde::forward_to_deserialize_any;
 
 use super::tree::{Entry, Node, Origin, Value};
 
-/// The key that makes a choice among those of a table.
+/// The key of a table that names the choice.
 pub(super) const KIND: &str = "kind";
 
 /// Reads a type from a tree.
@@ -25,13 +25,13 @@ pub(super) fn read<'de, T: Deserialize<'de>>(root: &'de Node) -> Result<T, Misfi
     T::deserialize(root)
 }
 
-/// Why a tree is not of the type.
+/// Why a tree does not fit the type.
 #[derive(Debug)]
 pub(super) struct Misfit {
     pub reason: Reason,
-    /// The innermost place that the error could be pinned to.
+    /// The innermost known origin of the error.
     pub origin: Option<Origin>,
-    /// The keys that lead to the table or value concerned, innermost first.
+    /// The path of the table or value, innermost key first.
     path_reversed: Vec<String>,
 }
 
@@ -48,12 +48,12 @@ impl Misfit {
         Self { reason, origin: None, path_reversed: Vec::new() }
     }
 
-    /// The keys that lead to the table or value concerned.
+    /// Returns the path of the table or value.
     pub(super) fn path(&self) -> Vec<String> {
         self.path_reversed.iter().rev().cloned().collect()
     }
 
-    /// Pins the error to a place, unless it came from a more precise one.
+    /// Sets the origin, unless a more precise one is known.
     fn at(mut self, origin: &Origin) -> Self {
         self.origin.get_or_insert_with(|| origin.clone());
         self
@@ -70,7 +70,7 @@ impl Display for Misfit {
         match &self.reason {
             Reason::UnknownKey { key, .. } => write!(f, "unknown key `{key}`"),
             Reason::UnknownChoice { found, .. } => write!(f, "unknown value `{found}`"),
-            Reason::MissingKey(key) => write!(f, "the key `{key}` is missing"),
+            Reason::MissingKey(key) => write!(f, "missing key `{key}`"),
             Reason::Other(message) => f.write_str(message),
         }
     }
@@ -85,7 +85,9 @@ impl Error for Misfit {
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
         if found == Unexpected::Map && plain_words(expected) == "a list" {
-            return Self::custom("expected a list: its tables begin with two brackets, `[[...]]`");
+            return Self::custom(
+                "expected a list: write the headers of its tables with two brackets, `[[...]]`",
+            );
         }
         Self::custom(format_args!("expected {}, found {}", plain_words(expected), described(found)))
     }
@@ -107,7 +109,7 @@ impl Error for Misfit {
     }
 }
 
-/// What was expected, in the words of a job file rather than of Rust.
+/// Describes what was expected in terms of TOML rather than Rust.
 fn plain_words(expected: &dyn Expected) -> String {
     let words = expected.to_string();
     match words.as_str() {
@@ -125,7 +127,7 @@ fn described(found: Unexpected<'_>) -> String {
         Unexpected::Bool(boolean) => format!("{boolean}"),
         Unexpected::Unsigned(number) => format!("{number}"),
         Unexpected::Signed(number) => format!("{number}"),
-        // With a point, so that 2.0 is not mistaken for the whole number that was expected.
+        // With a decimal point, so that 2.0 does not look like a whole number.
         Unexpected::Float(number) => format!("{number:?}"),
         Unexpected::Str(text) => format!("the string {text:?}"),
         Unexpected::Seq => "a list".into(),
@@ -156,7 +158,7 @@ impl<'de> Deserializer<'de> for &'de Node {
             Value::Integer(number) => match (i64::try_from(*number), u64::try_from(*number)) {
                 (Ok(number), _) => visitor.visit_i64(number),
                 (_, Ok(number)) => visitor.visit_u64(number),
-                _ => Err(Misfit::custom("this number does not fit 64 bits")),
+                _ => Err(Misfit::custom("the number does not fit in 64 bits")),
             },
             Value::Float(number) => visitor.visit_f64(*number),
             Value::Boolean(boolean) => visitor.visit_bool(*boolean),
@@ -185,7 +187,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         _fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Misfit> {
-        // Derived visitors would take a list for a struct, field by field.
+        // Derived visitors would accept a list as a struct, field by field.
         match &self.value {
             Value::Table(_) => self.deserialize_any(visitor),
             _ => Err(Misfit::invalid_type(unexpected(self), &visitor).at(&self.origin)),
@@ -224,7 +226,7 @@ impl<'de> SeqAccess<'de> for Items<'de> {
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Misfit> {
         let Some((number, node)) = self.0.next() else { return Ok(None) };
-        // Lists of numbers are short: a caret shows which one, and the list's key says enough.
+        // Lists of numbers are short: a caret shows which one, so the list's key is enough.
         let element = matches!(node.value, Value::Table(_)).then(|| number.to_string());
         let read = seed.deserialize(node);
         read.map(Some).map_err(|misfit| match &element {
@@ -234,7 +236,7 @@ impl<'de> SeqAccess<'de> for Items<'de> {
     }
 }
 
-/// The entries of a table, those of a choice without its `kind`.
+/// The entries of a table; for a choice, without its `kind`.
 struct Fields<'de> {
     entries: std::slice::Iter<'de, Entry>,
     without_kind: bool,
@@ -267,12 +269,12 @@ impl<'de> MapAccess<'de> for Fields<'de> {
     }
 }
 
-/// A choice: its name, and the table that its settings are in.
+/// A choice: its name, and the table with its settings.
 struct Choice<'de> {
     kind: &'de Node,
     settings: &'de [Entry],
     origin: &'de Origin,
-    /// The key that leads from the table to the name, where there is a table.
+    /// The key of the name, if the choice is written as a table.
     path: Option<&'static str>,
 }
 

@@ -1,5 +1,5 @@
-//! Values that cannot be wrong once they are there: a batch of 0 samples or a learning rate of NaN is refused where it
-//! is read, so that nothing behind the job file has to think of it.
+//! Values with a valid range: a batch of 0 samples or a learning rate of NaN is refused when the job file is read, so
+//! that no other code has to check it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ macro_rules! schema {
     };
 }
 
-/// Makes newtypes of whole numbers within a range.
+/// Defines newtypes of whole numbers within a range.
 macro_rules! whole_numbers {
     ($($(#[$doc:meta])* $name:ident($inner:ty) in $min:literal..=$max:literal: $expected:literal;)*) => {$(
         $(#[$doc])*
@@ -40,12 +40,12 @@ macro_rules! whole_numbers {
             /// The largest value.
             pub const MAX: $inner = $max;
 
-            /// The value as this type, unless it lies outside of the range.
+            /// Returns the value as this type, or `None` if it is out of range.
             pub const fn new(value: $inner) -> Option<Self> {
                 if value >= $min && value <= Self::MAX { Some(Self(value)) } else { None }
             }
 
-            /// The number.
+            /// Returns the number.
             pub const fn get(self) -> $inner {
                 self.0
             }
@@ -69,7 +69,7 @@ macro_rules! whole_numbers {
     )*};
 }
 
-/// Makes newtypes of finite numbers for which a condition holds.
+/// Defines newtypes of finite numbers that satisfy a condition.
 macro_rules! real_numbers {
     ($($(#[$doc:meta])* $name:ident(|$x:ident| $condition:expr): $expected:literal, $range:tt;)*) => {$(
         $(#[$doc])*
@@ -78,12 +78,12 @@ macro_rules! real_numbers {
         pub struct $name(f64);
 
         impl $name {
-            /// The value as this type, unless it is outside of the range, infinite or not a number.
+            /// Returns the value as this type, or `None` if it is out of range or not finite.
             pub const fn new($x: f64) -> Option<Self> {
                 if $x.is_finite() && $condition { Some(Self($x)) } else { None }
             }
 
-            /// The number.
+            /// Returns the number.
             pub const fn get(self) -> f64 {
                 self.0
             }
@@ -107,24 +107,24 @@ macro_rules! real_numbers {
 }
 
 whole_numbers! {
-    /// A number of things of which there must be at least one.
+    /// A number of things, at least one.
     Count(u64) in 1..=0x7fff_ffff_ffff_ffff: "a whole number of 1 or more";
     /// Samples in a batch.
     BatchSize(u32) in 1..=16_777_216: "a whole number from 1 to 16777216";
-    /// Units in a layer, or elements of an embedding.
+    /// Width of a layer or of an embedding.
     Width(u32) in 1..=65_536: "a whole number from 1 to 65536";
-    /// Blocks that are read at the same time.
+    /// Blocks in flight.
     QueueDepth(u32) in 1..=128: "a whole number from 1 to 128";
     /// Blocks that are shuffled together.
     WindowBlocks(u32) in 1..=65_536: "a whole number from 1 to 65536";
-    /// Ranks, or nodes of them.
+    /// Ranks or nodes.
     RankCount(u32) in 1..=4096: "a whole number from 1 to 4096";
     /// CPU threads.
     ThreadCount(u32) in 1..=4096: "a whole number from 1 to 4096";
 }
 
 impl Seconds {
-    /// The same as a time.
+    /// Returns the time as a [`Duration`].
     pub fn duration(self) -> Duration {
         Duration::from_secs_f64(self.get())
     }
@@ -134,20 +134,20 @@ real_numbers! {
     /// A time in seconds, up to a day.
     Seconds(|x| x >= 0.1 && x <= 86_400.0):
         "a number from 0.1 to 86400", { "type": "number", "minimum": 0.1, "maximum": 86400 };
-    /// A number of 0 or more, finite in single precision too, in which weights are updated.
+    /// A number of 0 or more that is finite in single precision, in which weights are updated.
     NonNegative(|x| x >= 0.0 && x <= f32::MAX as f64): "a number of 0 or more, within single precision",
         { "type": "number", "minimum": 0 };
-    /// A number above 0, in single precision too.
+    /// A number above 0, also in single precision.
     Positive(|x| x as f32 > 0.0 && x <= f32::MAX as f64): "a number above 0, within single precision",
         { "type": "number", "exclusiveMinimum": 0 };
     /// A number from 0 to 1.
     Fraction(|x| x >= 0.0 && x <= 1.0): "a number from 0 to 1",
         { "type": "number", "minimum": 0, "maximum": 1 };
-    /// What stays of an average from step to step: below 1, in single precision too.
-    Decay(|x| x >= 0.0 && (x as f32) < 1.0): "a number from 0 and below 1",
+    /// Decay rate of a running mean: below 1, also in single precision.
+    Decay(|x| x >= 0.0 && (x as f32) < 1.0): "a number from 0 to below 1",
         { "type": "number", "minimum": 0, "exclusiveMaximum": 1 };
-    /// An AUC worth aiming at: better than chance, and possible.
-    AucTarget(|x| x > 0.5 && x <= 1.0): "a number above 0.5 and up to 1",
+    /// A target AUC: better than chance, and possible.
+    AucTarget(|x| x > 0.5 && x <= 1.0): "a number above 0.5 and at most 1",
         { "type": "number", "exclusiveMinimum": 0.5, "maximum": 1 };
 }
 
@@ -157,12 +157,12 @@ impl Default for NonNegative {
     }
 }
 
-/// How many ranks, or nodes of them: a number, or as many as there turn out to be.
+/// Number of ranks or nodes: a number, or `"auto"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ranks {
-    /// As many as there are, when training starts.
+    /// Counted when training starts.
     Auto,
-    /// So many.
+    /// A fixed number.
     Count(RankCount),
 }
 
@@ -170,12 +170,12 @@ impl Ranks {
     /// One.
     pub const ONE: Self = Self::Count(RankCount(1));
 
-    /// How many; one where nobody has counted yet.
+    /// Returns the number; 1 for [`Ranks::Auto`].
     pub fn get(self) -> u32 {
         self.count().map_or(1, RankCount::get)
     }
 
-    /// How many, where that is said.
+    /// Returns the number, or `None` for [`Ranks::Auto`].
     pub fn count(self) -> Option<RankCount> {
         match self {
             Self::Auto => None,
@@ -185,7 +185,7 @@ impl Ranks {
 }
 
 impl fmt::Display for Ranks {
-    /// As a job file has it.
+    /// Formats the value as in a job file.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.write_str("\"auto\""),
@@ -289,7 +289,7 @@ impl<T, F: Fn(f64) -> Option<T>> Visitor<'_> for RealVisitor<F> {
         (self.make)(value).ok_or_else(|| E::invalid_value(Unexpected::Float(value), &self))
     }
 
-    /// A whole number serves where any number does: `learning_rate = 24`.
+    /// Accepts a whole number for a real one: `learning_rate = 24`.
     fn visit_i64<E: Error>(self, value: i64) -> Result<T, E> {
         (self.make)(value as f64).ok_or_else(|| E::invalid_value(Unexpected::Signed(value), &self))
     }
@@ -299,7 +299,7 @@ impl<T, F: Fn(f64) -> Option<T>> Visitor<'_> for RealVisitor<F> {
     }
 }
 
-/// Makes `Deserialize` of `FromStr`, whose error is the message.
+/// Implements `Deserialize` with `FromStr`, whose error is the message.
 macro_rules! from_string {
     ($name:ident: $expected:literal) => {
         impl<'de> Deserialize<'de> for $name {
@@ -324,15 +324,15 @@ macro_rules! from_string {
     };
 }
 
-/// The name of a job: it names the folders of its runs, so it is what a file can be called.
+/// The name of a job. Run folders start with it, so it must be a valid file name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct JobName(String);
 
 impl JobName {
-    /// Bytes that a name may have: file systems stop at 255, and a run's folder adds to the name.
+    /// Most bytes of a name: file systems allow 255, and the name of a run folder is longer.
     pub const BYTES_MAX: usize = 128;
 
-    /// The name.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -347,7 +347,7 @@ impl FromStr for JobName {
         } else if name.len() > Self::BYTES_MAX {
             "is longer than 128 bytes"
         } else if name.starts_with('.') {
-            "begins with a dot"
+            "starts with a dot"
         } else if name.contains(['/', '\\']) {
             "contains a slash"
         } else if name.contains(char::is_control) {
@@ -355,7 +355,7 @@ impl FromStr for JobName {
         } else {
             return Ok(Self(name.to_owned()));
         };
-        Err(format!("the name {wrong}, and it names the folders of the job's runs"))
+        Err(format!("the name {wrong}, and run folders start with it"))
     }
 }
 
@@ -392,14 +392,14 @@ impl FromStr for Shape {
         if let Some((_, shape)) = Self::BUILT_IN.into_iter().find(|(name, _)| *name == text) {
             return Ok(shape);
         }
-        // A slip in the name of a built-in shape shall not become "no such file".
+        // A typing mistake in the name of a built-in shape must not become "no such file".
         if text.contains('/') || Path::new(text).extension().is_some() {
             return Ok(Self::File(text.into()));
         }
         let suggestion = rankine_reader::nearest(text, Self::BUILT_IN.map(|(name, _)| name))
             .map(|name| format!(": did you mean `{name}`?"))
             .unwrap_or_default();
-        Err(format!("`{text}` is neither dlrm nor dlrm-dcnv2 nor the path of a shape file{suggestion}"))
+        Err(format!("`{text}` is not dlrm, dlrm-dcnv2 or the path of a shape file{suggestion}"))
     }
 }
 
@@ -464,7 +464,7 @@ mod tests {
         }
         for (name, wrong) in [
             ("", "is empty"),
-            (".a", "begins with a dot"),
+            (".a", "starts with a dot"),
             ("a/b", "contains a slash"),
             ("a\\b", "contains a slash"),
             ("a\nb", "contains a control character"),

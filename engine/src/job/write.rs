@@ -1,4 +1,4 @@
-//! The effective job: every setting written out, the defaults too.
+//! The effective job: every setting written out, including defaults.
 
 use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use super::{
 };
 
 impl Job {
-    /// The job as TOML with every default filled in. It loads back to an equal job, so that a run can be repeated from
-    /// the copy that is kept with it, even by a version with other defaults.
+    /// Returns the job as TOML with all defaults. It loads back to an equal job, so that a run can be repeated from the
+    /// copy in its folder, even by a version with other defaults.
     ///
     /// Paths that are not Unicode are written with replacement characters.
     pub fn to_toml(&self) -> String {
@@ -24,7 +24,7 @@ impl Job {
     }
 }
 
-// Every struct is taken apart in full, so that a field that is added and not written does not compile.
+// Every struct is destructured in full, so that a new field that is not written does not compile.
 
 fn write_job(out: &mut String, job: &Job) -> fmt::Result {
     let Job {
@@ -62,10 +62,10 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
     writeln!(out, "\n[device]\nkind = \"{}\"\nprecision = \"{}\"", kind.name(), precision.name())?;
     writeln!(out, "tune = {tune}")?;
     let tuning = tuning.as_ref().map(|path| quoted_path(path));
-    write_option(out, "tuning", tuning.as_ref(), "no record of another training's algorithms")?;
+    write_option(out, "tuning", tuning.as_ref(), "algorithms are not read from a file")?;
     let machine = machine.as_ref().map(|path| quoted_path(path));
-    write_option(out, "machine", machine.as_ref(), "what is measured or known of the device")?;
-    write_option(out, "threads", threads.as_ref(), "all that the process may use")?;
+    write_option(out, "machine", machine.as_ref(), "measured or typical speeds of the device")?;
+    write_option(out, "threads", threads.as_ref(), "all threads that the process may use")?;
     writeln!(out, "ranks = {ranks}\nnodes = {nodes}\ndense_update = \"{}\"", dense_update.name())
 }
 
@@ -78,7 +78,7 @@ fn write_data(out: &mut String, data: &Data) -> fmt::Result {
     }
     if let Some(Raw { shape, rows_cap, train, eval, labels, dense, ids }) = raw {
         writeln!(out, "\n[data.raw]\nshape = {}", quoted(&shape.to_string()))?;
-        write_option(out, "rows_cap", rows_cap.as_ref(), "tables as large as the shape says")?;
+        write_option(out, "rows_cap", rows_cap.as_ref(), "tables are as large as the shape states")?;
         writeln!(out, "train = {}\neval = {}", quoted_paths(train), quoted_paths(eval))?;
         writeln!(out, "labels = {labels}\ndense = \"{dense}\"\nids = \"{ids}\"")?;
     }
@@ -86,7 +86,7 @@ fn write_data(out: &mut String, data: &Data) -> fmt::Result {
         return Ok(());
     };
     writeln!(out, "\n[data.generate]\nshape = {}", quoted(&shape.to_string()))?;
-    write_option(out, "rows_cap", rows_cap.as_ref(), "tables as large as the shape says")?;
+    write_option(out, "rows_cap", rows_cap.as_ref(), "tables are as large as the shape states")?;
     writeln!(out, "samples = {samples}\neval_samples = {eval_samples}")?;
     writeln!(out, "alpha = {:?}\nseed = {seed}", alpha.get())
 }
@@ -129,7 +129,7 @@ fn write_table(out: &mut String, table: &Table) -> fmt::Result {
         out,
         "name",
         name.as_ref().map(|name| quoted(name)).as_ref(),
-        "the columns' names with + in between",
+        "the names of the columns, joined with +",
     )?;
     write_option(out, "dim", dim.as_ref(), "model.embedding_dim")?;
     writeln!(out, "learning_rate_factor = {:?}", learning_rate_factor.get())?;
@@ -137,11 +137,11 @@ fn write_table(out: &mut String, table: &Table) -> fmt::Result {
     write_name(out, "placement", placement.map(Placement::name), "embedding.placement")?;
     write_name(out, "exchange", exchange.map(Exchange::name), "embedding.exchange")?;
     write_name(out, "ids_out_of_range", ids_out_of_range.map(IdPolicy::name), "guard.ids_out_of_range")?;
-    write_option(out, "oov_row", oov_row.as_ref(), "row 0 where columns have vocabularies")?;
+    write_option(out, "oov_row", oov_row.as_ref(), "row 0 if the columns have vocabularies")?;
     write_option(out, "frequent_rows", frequent_rows.as_ref(), "embedding.frequent_rows")?;
     match optimizer {
         Some(optimizer) => write_optimizer(out, "table.optimizer", optimizer),
-        None => writeln!(out, "# optimizer: not set, that of optimizer.sparse"),
+        None => writeln!(out, "# optimizer: not set, same as optimizer.sparse"),
     }
 }
 
@@ -154,7 +154,7 @@ fn write_embedding(out: &mut String, embedding: &Embedding) -> fmt::Result {
     let Embedding { placement, exchange, dtype, frequent_rows, sample_samples } = embedding;
     writeln!(out, "\n[embedding]\nplacement = \"{}\"", placement.name())?;
     writeln!(out, "exchange = \"{}\"\ndtype = \"{}\"", exchange.name(), dtype.name())?;
-    write_option(out, "frequent_rows", frequent_rows.as_ref(), "what the cost model finds")?;
+    write_option(out, "frequent_rows", frequent_rows.as_ref(), "chosen by the cost model")?;
     write_option(out, "sample_samples", sample_samples.as_ref(), "the dataset's statistics")
 }
 
@@ -167,7 +167,7 @@ fn write_optimizers(out: &mut String, optimizers: &Optimizers) -> fmt::Result {
     write_optimizer(out, "optimizer.sparse", sparse)?;
     match wide {
         Some(wide) => write_optimizer(out, "optimizer.wide", wide)?,
-        None => writeln!(out, "\n# [optimizer.wide]: not set, that of optimizer.sparse")?,
+        None => writeln!(out, "\n# [optimizer.wide]: not set, same as optimizer.sparse")?,
     }
     write_schedule(out, schedule)
 }
@@ -250,7 +250,7 @@ fn write_eval(out: &mut String, eval: &Eval) -> fmt::Result {
     writeln!(out, "\n[eval]")?;
     write_option(out, "every_steps", every_steps.as_ref(), "at the end only")?;
     writeln!(out, "batch_size = {batch_size}")?;
-    write_option(out, "target_auc", target_auc.as_ref(), "no early end")
+    write_option(out, "target_auc", target_auc.as_ref(), "no early stop")
 }
 
 fn write_checkpoint(out: &mut String, checkpoint: &Checkpoint) -> fmt::Result {
@@ -275,14 +275,14 @@ fn write_guard(out: &mut String, guard: &Guard) -> fmt::Result {
     writeln!(out, "\n[guard]\nnon_finite = \"{}\"", non_finite.name())?;
     writeln!(out, "skipped_in_a_row_max = {skipped_in_a_row_max}")?;
     let step_timeout_s = step_timeout_s.map(|seconds| format!("{:?}", seconds.get()));
-    let absent = "45 over several processes, 300 in one";
+    let absent = "45 with several processes, 300 with one";
     write_option(out, "step_timeout_s", step_timeout_s.as_ref(), absent)?;
     writeln!(out, "barrier_timeout_s = {:?}", barrier_timeout_s.get())?;
     writeln!(out, "silence_timeout_s = {:?}", silence_timeout_s.get())?;
     writeln!(out, "ids_out_of_range = \"{}\"", ids_out_of_range.name())
 }
 
-/// A setting that may be absent; TOML has no null, so absence is a comment that says what it means.
+/// Writes an optional setting. TOML has no null, so a missing value becomes a comment that states its meaning.
 fn write_option(out: &mut String, key: &str, value: Option<&impl fmt::Display>, absent: &str) -> fmt::Result {
     match value {
         Some(value) => writeln!(out, "{key} = {value}"),
@@ -290,7 +290,7 @@ fn write_option(out: &mut String, key: &str, value: Option<&impl fmt::Display>, 
     }
 }
 
-/// The same for a setting that is one of some names.
+/// Writes an optional setting whose value is a name.
 fn write_name(out: &mut String, key: &str, name: Option<&str>, absent: &str) -> fmt::Result {
     write_option(out, key, name.map(|name| format!("\"{name}\"")).as_ref(), absent)
 }
