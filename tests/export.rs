@@ -257,7 +257,7 @@ fn exports_are_verified_inspected_and_compared() {
         ["export", "run/model", "run/checkpoints/step-20", "run/checkpoints/step-10"]
             .map(|name| trained.word(name));
     let told = run(["ckpt", "inspect", &export]).with(SUCCESS).stdout;
-    assert!(told.contains("an export, the model of step 20\n") && told.contains("embedding.C1: "), "{told}");
+    assert!(told.contains("export of the model of step 20\n") && told.contains("embedding.C1: "), "{told}");
     assert_eq!(run(["ckpt", "inspect", &export, "--json"]).with(SUCCESS).json()["model"]["steps"], 20);
     for other in [&model, &last] {
         run(["ckpt", "diff", &export, other]).with(SUCCESS).stdout_says("embedding.C1: the same");

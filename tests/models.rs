@@ -110,7 +110,7 @@ fn every_rule_learns_in_mlps_and_tables() {
             if settings.is_empty() {
                 let set = format!("optimizer.{which}={{ kind = '{kind}', learning_rate = 1 }}");
                 let refused = train(&place, &job, &run_dir, &[&set]).with(USAGE);
-                refused.says(&["rowwise-adagrad keeps one sum for each row of a table", "use adagrad"]);
+                refused.says(&["rowwise-adagrad keeps one sum per table row", "use adagrad"]);
                 continue;
             }
             train(&place, &job, &run_dir, &[&set, "optimizer.dense_clip_norm=5"]).with(SUCCESS);
@@ -336,7 +336,7 @@ fn columns_share_a_table() {
     assert_eq!(shape_of(&place, "shared", "embedding.pair"), Some([20, 4].into()));
     assert_eq!(shape_of(&place, "shared", "embedding.C2"), None);
     let told = run(["check", &job, "--set", sets[0]]).with(SUCCESS).stdout;
-    assert!(told.contains(": 4 tables of 71 rows in all"), "{told}");
+    assert!(told.contains(": 4 tables with 71 rows"), "{told}");
 
     // A dim and a rule of a table's own, where the kind admits them.
     let set = model("dcnv2", "bottom_mlp = [4], cross_layers = 1");

@@ -70,8 +70,8 @@ fn the_text_says_the_same() {
     let text = plan(DCNV2, &["--ranks", "16", "--nodes", "2", "--machine", "h200"]).with(SUCCESS).stdout;
     for words in [
         "machine      h200, 16 ranks on 2 nodes",
-        "of a power law with exponent 1.1: no sample was looked at",
-        "memory of a rank",
+        "assumed to follow a power law with exponent 1.1",
+        "memory per rank",
         "  their gradients and state      ",
         "exchange between nodes",
         " samples/s, limited by ",
@@ -337,17 +337,15 @@ fn what_cannot_be_planned_is_told() {
         .says(&["3 nodes cannot have equal parts of 8 ranks"]);
     let place = Place::new();
     let job = job(&place);
-    plan(&job, &["--ranks", "2"]).with(USAGE).says(&["there is no dataset at", "--set data.shape=dlrm"]);
+    plan(&job, &["--ranks", "2"]).with(USAGE).says(&["no dataset at", "--set data.shape=dlrm"]);
     plan(&job, &["--ranks", "2", "--set", "data.shape=dlrm"]).with(SUCCESS);
     let shape = ["--ranks", "2", "--set", "data.shape=dlrm"];
-    plan(&job, &[&shape[..], &["--sample", "9"]].concat())
-        .with(USAGE)
-        .says(&["no data yet that --sample could"]);
+    plan(&job, &[&shape[..], &["--sample", "9"]].concat()).with(USAGE).says(&["--sample needs a dataset"]);
     plan(&job, &["--fixed-batch"]).with(USAGE);
     plan(&job, &["--ranks", "0"]).with(USAGE).says(&["expected a whole number from 1 to 4096"]);
     // A conflict between the job and its columns points at the job.
     let conflict = ["--set", "data.shape=dlrm", "--set", "table=[{ columns = [\"C99\"] }]"];
     plan(&job, &conflict).with(USAGE).says(&["the column C99 does not exist"]);
     // `check` goes by the shape, too.
-    run(["check", DLRM]).with(SUCCESS).stdout_says("so its columns were taken from data.shape");
+    run(["check", DLRM]).with(SUCCESS).stdout_says("its columns were taken from data.shape");
 }

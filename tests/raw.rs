@@ -57,11 +57,11 @@ train = {{ batch_size = 128, log_every_steps = 10 }}
 fn a_model_is_trained_and_judged_on_raw_files() {
     let place = Place::new();
     let job = raw_job(&place, "float");
-    run(["check", &job]).with(SUCCESS).stdout_says("2 raw files of 44 bytes a record: not there");
+    run(["check", &job]).with(SUCCESS).stdout_says("2 raw files with records of 44 bytes: not found");
     train(&place, &job, "missing", &[]).with(support::FAILED).says(&["cannot open", "train.bin"]);
     place.file("train.bin", records(5000, 1, false));
     let eval_file = place.file("eval.bin", records(700, 2, false));
-    run(["check", &job]).with(SUCCESS).stdout_says("2 raw files of 44 bytes a record\n");
+    run(["check", &job]).with(SUCCESS).stdout_says("2 raw files with records of 44 bytes\n");
     train(&place, &job, "run", &[]).with(SUCCESS);
     let told = summary(&place, "run");
     assert_eq!((&told["data"]["train_samples"], &told["data"]["eval_samples"]), (&5000.into(), &700.into()));
@@ -142,7 +142,7 @@ fn records_that_are_none_are_named() {
     train(&place, &job, "dlrm", &["data.raw.shape=dlrm"])
         .with(BAD_DATA)
         .says(&["train.bin", "13200 bytes are no multiple of the 160 bytes of a record"]);
-    train(&place, &job, "both", &["data.dir=data"]).with(USAGE).says(&["data.dir and data.raw both say"]);
+    train(&place, &job, "both", &["data.dir=data"]).with(USAGE).says(&["data.dir and data.raw are both set"]);
     assert!(
         !place.path("dlrm").exists() && !place.path("both").exists(),
         "nothing is begun that cannot be read"

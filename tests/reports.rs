@@ -73,8 +73,8 @@ fn a_training_prints_its_summary() {
             let of = |what: &str, link: &str| number(&summary, &format!("/exchange/{what}/{link}"));
             let mib = |link| of("bytes", link) / f64::from(1 << 20);
             format!(
-                "exchanged           {:.0} vectors an iteration within nodes ({:.1} MiB), {:.0} between them ({:.1} \
-                 MiB)\n",
+                "exchanged           {:.0} vectors per step within nodes ({:.1} MiB), {:.0} between nodes \
+                 ({:.1} MiB)\n",
                 of("rows", "within_nodes"),
                 mib("within_nodes"),
                 of("rows", "between_nodes"),
@@ -118,7 +118,7 @@ fn metrics_are_what_follows_from_the_predictions() {
     assert_eq!(
         printed,
         format!(
-            "rows read        600\nrows predicted   600\nrows bad         0\nrows left out    0\n\
+            "rows read        600\nrows predicted   600\nrows bad         0\nrows skipped     0\n\
              predictions      {out}\n\
              unknown categories: {} distinct values, {} look-ups\n",
             sum("distinct_values"),
@@ -172,7 +172,7 @@ fn checkpoints_are_compared_number_by_number() {
     let export = |of: u32| {
         let name = format!("export-{of}");
         let printed = run(["ckpt", "export", &step(of), "--out", &place.word(&name)]).with(SUCCESS).stdout;
-        assert_eq!(printed, format!("the model of step {of} is in {}\n", place.word(&name)));
+        assert_eq!(printed, format!("exported the model of step {of} to {}\n", place.word(&name)));
         tensors(&place.path(&name))
     };
     let (before, after) = (export(8), export(16));
@@ -199,7 +199,7 @@ fn checkpoints_are_compared_number_by_number() {
         assert_eq!((whole(tensor, "/rows"), whole(tensor, "/rows_differ")), (rows, differ), "{tensor}");
         assert_eq!(number(tensor, "/largest"), largest, "{tensor}");
         assert!(differ > 0);
-        text += &format!("  {}: {differ} of {rows} differ, by {largest:e} at most\n", words(tensor, "/name"));
+        text += &format!("  {}: {differ} of {rows} differ, by at most {largest:e}\n", words(tensor, "/name"));
     }
     let ended = run(["ckpt", "diff", &exports[0], &exports[1]]).with(FAILED);
     assert_eq!((ended.stdout, ended.stderr.as_str()), (text, "error: the checkpoints differ\n"));
@@ -248,8 +248,9 @@ fn checkpoints_are_told_of_as_they_lie_on_disk() {
         let addition = format!("  incremental, based on step 8: {rows_added} rows updated since\n");
         let position = &train["position"];
         let mut expected = format!(
-            "{}: {:.3} GB, by Rankine {}\n  step {at}, {samples} samples; goes on in epoch {} at sample {}; \
-             loss {:.5}, seed 5\n{}  saved on 2 ranks in 1 nodes\n  581 dense parameters, by adagrad, keeps sum\n",
+            "{}: {:.3} GB, saved by Rankine {}\n  step {at}, {samples} samples; continues in epoch {} at sample {}; \
+             loss {:.5}, seed 5\n{}  saved on 2 ranks and 1 nodes\n  581 dense parameters, \
+             optimizer adagrad with sum\n",
             step(at).display(),
             of_shards as f64 / 1e9,
             env!("CARGO_PKG_VERSION"),
@@ -260,7 +261,7 @@ fn checkpoints_are_told_of_as_they_lie_on_disk() {
         );
         for (table, rows) in [40, 30, 20, 12, 8, 3].iter().enumerate() {
             expected +=
-                &format!("  embedding.C{}: {rows} rows of 4 fp32, by adagrad, keeps sum\n", table + 1);
+                &format!("  embedding.C{}: {rows} rows of 4 fp32, optimizer adagrad with sum\n", table + 1);
         }
         for shard in shards {
             let (name, bytes) = (words(shard, "/name"), whole(shard, "/bytes"));
@@ -275,14 +276,14 @@ fn checkpoints_are_told_of_as_they_lie_on_disk() {
         let of: Vec<_> = if with_base { vec![at, 8] } else { vec![at] };
         let (files, all) = of.iter().map(|&at| bytes(&step(at))).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
         let pieces: u64 = of.iter().map(|&at| pieces(at)).sum();
-        format!("{}: {files} files, {pieces} pieces and {all} bytes are as written\n", step(at).display())
+        format!("{}: {files} files, {pieces} pieces and {all} bytes are intact\n", step(at).display())
     };
     let verified = run(["ckpt", "verify", &run_dir]).with(SUCCESS).stdout;
     assert_eq!(verified, [line(24, true), line(16, true), line(8, false)].concat());
     let model = place.word("run/model");
     let verified = run(["ckpt", "verify", &model]).with(SUCCESS).stdout;
     let (files, all) = bytes(model.as_ref());
-    assert_eq!(verified, format!("{model}: {files} files and {all} bytes are as written\n"));
+    assert_eq!(verified, format!("{model}: {files} files and {all} bytes are intact\n"));
 
     // The whole checkpoint that others would have saved.
     let out = place.word("resharded");
@@ -320,9 +321,10 @@ fn a_check_tells_the_size_of_a_model() {
     let dense = (4 * 8192 + 8192) + ((8192 + 21) * 16 + 16) + (16 + 1);
     let gib = (113 * 8192 * 4 * 3) as f64 / f64::from(1 << 30);
     let expected = format!(
-        "{job} is sound: job `small`\ndataset   {data}\n\
-         model     dlrm: 6 tables of 113 rows in all, {} embedding and {dense} dense parameters\n\
-         memory    {gib:.3} GiB for the tables and their optimizer state\nhere      the CPU would train it\n",
+        "{job} is valid: job `small`\ndataset   {data}\n\
+         model     dlrm: 6 tables with 113 rows, {} embedding and {dense} dense parameters\n\
+         memory    {gib:.3} GiB for the tables and their optimizer state\n\
+         here      the job would be trained on the CPU\n",
         113 * 8192
     );
     assert!(text.starts_with(&expected), "{text}");
@@ -372,7 +374,7 @@ fn a_plan_is_told_in_full() {
     let (text, json) = plan(&["--ranks", "16", "--nodes", "2"]);
     let mut expected =
         "job          mlperf-dlrm-dcnv2, batches of 65536\nmachine      h200, 16 ranks on 2 nodes\n\
-                        frequencies  of a power law with exponent 1.1: no sample was looked at\n\n"
+                        frequencies  assumed to follow a power law with exponent 1.1\n\n"
             .to_owned();
     expected +=
         "table      rows  dim  placement            frequent  of ids  on a rank     within    between  why\n";
@@ -399,10 +401,10 @@ fn a_plan_is_told_in_full() {
     let rest = |key: &str| whole(&json, &format!("/memory/rest/{key}"));
     let (needed, available) = (whole(&json, "/memory/needed_bytes"), whole(&json, "/memory/available_bytes"));
     expected += &format!(
-        "\nmemory of a rank\n  tables and their state         {}\n  messages and frequent rows     {}\n  \
+        "\nmemory per rank\n  tables and optimizer state     {}\n  messages and frequent rows     {}\n  \
          dense parameters               {}\n  their gradients and state      {}\n  \
          activations                    {}\n  \
-         batches                        {}\n  the fullest                    {} of {} ({:.1}%)\n",
+         batches                        {}\n  fullest rank                   {} of {} ({:.1}%)\n",
         spread("/table_bytes"),
         spread("/buffer_bytes"),
         bytes(rest("parameter_bytes")),
@@ -413,7 +415,7 @@ fn a_plan_is_told_in_full() {
         bytes(available),
         needed as f64 / available as f64 * 100.0
     );
-    expected += "\ntraffic of an iteration, over all ranks\n";
+    expected += "\ntraffic per step, over all ranks\n";
     for (name, key) in [("within nodes ", "within_nodes"), ("between nodes", "between_nodes")] {
         let of = |what: &str| whole(&json, &format!("/traffic/{key}/{what}"));
         let padding = match of("padding_bytes") {
@@ -425,13 +427,13 @@ fn a_plan_is_told_in_full() {
     }
     let all_reduce = |key: &str| whole(&json, &format!("/all_reduce/{key}"));
     expected += &format!(
-        "  all-reduce                     {} within nodes, {} between them ({} elements, {} of frequent rows)\n",
+        "  all-reduce                     {} within nodes, {} between nodes ({} elements, {} of frequent rows)\n",
         bytes(all_reduce("within_bytes")),
         bytes(all_reduce("between_bytes")),
         many(all_reduce("elements") as f64),
         many(all_reduce("frequent_elements") as f64)
     );
-    expected += "\ntime of an iteration, on the slowest rank\n";
+    expected += "\ntime per step, on the slowest rank\n";
     for (name, key, sign) in [
         ("dense compute", "dense_s", 1.0),
         ("memory traffic", "memory_s", 1.0),
@@ -440,15 +442,15 @@ fn a_plan_is_told_in_full() {
         ("all-reduce within nodes", "all_reduce_within_s", 1.0),
         ("all-reduce between nodes", "all_reduce_between_s", 1.0),
         ("latencies", "latency_s", 1.0),
-        ("beside something longer", "hidden_s", -1.0),
-        ("all of it", "total_s", 1.0),
+        ("overlapped", "hidden_s", -1.0),
+        ("total", "total_s", 1.0),
     ] {
         expected += &format!("  {name:<30} {:>12}\n", ms(sign * number(&json, &format!("/iteration/{key}"))));
     }
     let limit = words(&json, "/limit");
     assert_eq!(limit, "link-between");
     expected += &format!(
-        "\n{} samples/s, limited by link between nodes; ranks are {:.1}% as busy as the slowest on average\n",
+        "\n{} samples/s, limited by link between nodes; mean load of ranks {:.1}% of the slowest\n",
         many(number(&json, "/samples_per_second")),
         number(&json, "/balance") * 100.0
     );
@@ -461,9 +463,9 @@ fn a_plan_is_told_in_full() {
 fn a_sweep_and_an_explanation_are_told_in_full() {
     let sweep = ["--ranks", "8", "--sweep-nodes", "1,2,4", "--memory", "20GiB"];
     let (text, json) = plan(&sweep);
-    let mut expected = "job          mlperf-dlrm-dcnv2, the same batch for each rank\n\
-                        machine      h200, 8 ranks a node\n\
-                        frequencies  of a power law with exponent 1.1: no sample was looked at\n\n\
+    let mut expected = "job          mlperf-dlrm-dcnv2, same batch size per rank\n\
+                        machine      h200, 8 ranks per node\n\
+                        frequencies  assumed to follow a power law with exponent 1.1\n\n\
                         nodes  ranks     batch     iteration    samples/s efficiency  on a rank     within    between  \
                         limited by\n"
         .to_owned();
@@ -504,9 +506,9 @@ fn a_sweep_and_an_explanation_are_told_in_full() {
     let (lookups, distinct) = (number(&table, "/lookups_per_sample"), number(&table, "/distinct_rows"));
     let head = format!(
         "job          mlperf-dlrm-dcnv2, batches of 40000\nmachine      h200, 8 ranks on one node\n\
-         frequencies  of a power law with exponent 1.1: no sample was looked at\n\
+         frequencies  assumed to follow a power law with exponent 1.1\n\
          table        C20, 40000000 rows of 128 elements\n\
-         look-ups     12.00 a sample, of a batch's {} distinct ({:.1}%)\n\
+         look-ups     12.00 per sample; {} distinct rows per batch ({:.1}%)\n\
          placement    {}: {}\n\n",
         many(distinct),
         distinct / (lookups * 40_000.0) * 100.0,

@@ -201,8 +201,8 @@ fn checkpoints_without_a_copy_hold_the_same() {
         command.args(sets.flat_map(|set| ["--set", set])).env("RANKINE_TEST_COPY_BYTES", "0");
         let told = Ended::of(command).with(SUCCESS);
         told.says(&[
-            "step 25: memory holds no copy",
-            "step 50: memory holds no copy",
+            "step 25: no memory for a copy",
+            "step 50: no memory for a copy",
             "step 50: checkpoint saved",
         ]);
         assert_eq!(runs.steps("run"), [25, 50]);
@@ -229,7 +229,7 @@ fn damaged_checkpoints_are_passed_over() {
     run(["ckpt", "verify", &run_dir]).with(BAD_DATA).says(&["step-50", "checksum of the piece"]);
     let told = runs.command("one", &["--resume", "--set", "train.max_steps=26"]).output().unwrap();
     let told = String::from_utf8(told.stderr).unwrap();
-    assert!(told.contains("step-50 cannot be used, and was set aside"), "{told}");
+    assert!(told.contains("step-50 is unusable and was set aside"), "{told}");
     assert!(runs.place.path("one/checkpoints/step-50.damaged").is_dir());
     fs::remove_file(runs.place.path("one/summary.json")).unwrap();
     runs.comes_to_the_same("one");
@@ -279,7 +279,7 @@ fn a_checkpoint_that_cannot_be_saved_is_an_error() {
     run(["ckpt", "verify", &runs.place.word("stop")]).with(SUCCESS);
     runs.comes_to_the_same("stop");
     let told = with_fault("on", "40:eio", &["--set", "checkpoint.on_failure=continue"]).with(SUCCESS);
-    told.says(&["step 50: no checkpoint was saved", "Input/output error", "training goes on"]);
+    told.says(&["step 50: checkpoint not saved", "Input/output error", "training continues"]);
     assert_eq!(runs.steps("on"), [25, 75]);
     assert!(weights(&runs.place, "on") == weights(&runs.place, "whole"));
     with_fault("wrong", "eio", &[]).with(USAGE).says(&["'eio' is not a fault"]);
@@ -350,9 +350,9 @@ fn checkpoints_are_told_of_and_exported() {
     let whole = runs.place.word("whole");
     let told = run(["ckpt", "inspect", &whole]).with(SUCCESS).stdout;
     for words in [
-        "step 75, 5241 samples; goes on in epoch 1 at sample 2240",
+        "step 75, 5241 samples; continues in epoch 1 at sample 2240",
         "incremental, based on step 25",
-        "embedding.C1: 40 rows of 4 fp32, by adagrad, keeps sum",
+        "embedding.C1: 40 rows of 4 fp32, optimizer adagrad with sum",
         "shard-00000.safetensors",
     ] {
         assert!(told.contains(words), "{words}: {told}");

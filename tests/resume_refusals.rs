@@ -315,8 +315,8 @@ fn a_run_without_checkpoints_begins_again_and_keeps_its_log() {
     let words = [
         "removed",
         "step-25.partial (",
-        "there is no checkpoint to resume from",
-        "training begins at step 0",
+        "no checkpoint to resume from",
+        "starting at step 0",
         "before-restart",
     ];
     runs.train_aloud("run", &["--resume"]).with(SUCCESS).says(&words);

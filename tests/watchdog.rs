@@ -127,7 +127,7 @@ fn periods_must_follow_from_one_another() {
     };
     refused(
         &["guard.barrier_timeout_s=40"],
-        &["40 s is no more than guard.barrier_timeout_s", "which rank did not come"],
+        &["40 s is not longer than guard.barrier_timeout_s", "reports the missing rank"],
     );
     refused(&["guard.step_timeout_s=0"], &["guard.step_timeout_s", "a number from 0.1 to 86400"]);
 }

@@ -1,39 +1,39 @@
-//! Values of arguments that several commands take, read and refused in the same words.
+//! Parsers for argument values that several commands share.
 
 use rankine::job::{Count, NonNegative, RankCount, ThreadCount};
 use rankine::overlap::Overlap;
 use rankine_reader::Part;
 
-/// A number of which there must be at least one. Digits may be grouped: 1_000_000.
+/// Parses a count of at least one. Digits may be grouped: 1_000_000.
 pub(crate) fn count(text: &str) -> Result<Count, String> {
     whole(text).and_then(Count::new).ok_or_else(|| "expected a whole number of 1 or more".into())
 }
 
-/// A number of threads.
+/// Parses a number of threads.
 pub(crate) fn threads(text: &str) -> Result<ThreadCount, String> {
     whole(text)
         .and_then(|number| ThreadCount::new(number.try_into().ok()?))
         .ok_or_else(|| "expected a whole number from 1 to 4096".into())
 }
 
-/// A number of ranks, or of nodes.
+/// Parses a number of ranks or nodes.
 pub(crate) fn ranks(text: &str) -> Result<RankCount, String> {
     whole(text)
         .and_then(|number| RankCount::new(number.try_into().ok()?))
         .ok_or_else(|| "expected a whole number from 1 to 4096".into())
 }
 
-/// A finite number of 0 or more.
+/// Parses a finite number of 0 or more.
 pub(crate) fn non_negative(text: &str) -> Result<NonNegative, String> {
     text.parse().ok().and_then(NonNegative::new).ok_or_else(|| "expected a number of 0 or more".into())
 }
 
-/// A part of a dataset.
+/// Parses a part of a dataset.
 pub(crate) fn part(text: &str) -> Result<Part, String> {
     Part::ALL.into_iter().find(|part| part.name() == text).ok_or_else(|| "expected train or eval".into())
 }
 
-/// What an iteration does at the same time.
+/// Parses the name of an overlap.
 pub(crate) fn overlap(text: &str) -> Result<Overlap, String> {
     Overlap::ALL
         .into_iter()
@@ -41,8 +41,8 @@ pub(crate) fn overlap(text: &str) -> Result<Overlap, String> {
         .ok_or_else(|| format!("expected one of {}", Overlap::ALL.map(Overlap::name).join(", ")))
 }
 
-/// A number of bytes: a whole number or a decimal fraction of a binary unit (`1.5GiB`) or a decimal one (`80GB`), or
-/// plain bytes. What a fraction leaves of a byte is cut off.
+/// Parses a size: a whole number of bytes, or a number with a binary unit (`1.5GiB`) or a decimal one (`80GB`).
+/// Fractions of a byte are dropped.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     parse_bytes(text).ok_or_else(|| "expected a size such as 512MiB, 1.5GiB or 80GB".into())
 }
@@ -75,7 +75,7 @@ fn parse_bytes(text: &str) -> Option<u64> {
     u64::try_from(u128::from(whole(number)?) * unit + part).ok()
 }
 
-/// Digits, which may be grouped.
+/// Parses digits, which may be grouped.
 fn whole(text: &str) -> Option<u64> {
     let digits = text.replace('_', "");
     digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok())?

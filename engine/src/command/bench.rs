@@ -1,9 +1,10 @@
-//! `rankine bench`: how fast is this machine at one of the things that a training does?
+//! `rankine bench`: measures how fast this machine reads, trains and evaluates.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use rankine::job::ThreadCount;
 use rankine::launch::Seat;
 use rankine::overlap::Overlap;
 use rankine::training::{
@@ -16,48 +17,48 @@ use rankine_reader::bench::{ReadBench, ReadBenchOptions, bench_read};
 use super::job::JobArgs;
 use super::{CommandError, arguments, launch, output};
 
-/// Measure how fast this machine does one of the things that a training does
+/// Measure how fast this machine reads, trains or evaluates
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Command {
     Read(Read),
     Train(Train),
     Eval(Eval),
 }
 
-/// Read a dataset on every path that this machine allows, and compare it with the device itself
+/// Read a dataset in every mode that this machine supports, and compare with the speed of the disk
 ///
-/// Rates are medians of several passes, made in turn, with the page cache dropped before each: of the device alone, of
-/// blocks read, of blocks read and checked on one thread, of samples unpacked into batches on one thread, and of
-/// samples shuffled into batches that GPUs unpack, on the threads that feed these.
+/// Reports medians of several interleaved passes; the page cache is dropped before each pass. Measured are the disk
+/// alone, reading blocks, reading and checking blocks on one thread, unpacking samples into batches on one thread, and
+/// shuffling samples into batches that GPUs unpack, on all feeding threads.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   rankine bench read data/criteo
   rankine bench read data/criteo --part eval --json | jq .device.rate.gb_per_s")]
 struct Read {
-    /// The dataset's folder
+    /// Dataset folder
     #[arg(value_name = "DATASET")]
     path: PathBuf,
 
-    /// The part of the dataset: train or eval
+    /// Part of the dataset: train or eval
     #[arg(long, default_value = "train", value_parser = arguments::part)]
     part: Part,
 
-    /// Reads in flight
+    /// Number of reads in flight
     #[arg(long, value_name = "N", default_value_t = ReadBenchOptions::default().depth)]
     queue_depth: u32,
 
-    /// Read no more than this much, such as 512MiB or 2GiB
+    /// Maximum amount of data to read, such as 512MiB or 2GiB
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = arguments::bytes)]
     bytes: u64,
 
-    /// Passes; the median counts
+    /// Number of passes; the median is reported
     #[arg(long, value_name = "N", default_value_t = ReadBenchOptions::default().passes)]
     passes: u32,
 
@@ -66,14 +67,14 @@ struct Read {
     json: bool,
 }
 
-/// Train a job for some steps, and tell how long an iteration takes and where the time goes
+/// Train a job for some steps, and report the time of a step and of its parts
 ///
-/// Batches are read as training reads them, epoch after epoch; with --resident they lie ready where they are computed
-/// with. On a GPU the parts of an iteration are timed too, each alone, beside the bytes that it must at least move, its
-/// operations, and the share of what the GPU reaches at most: a copy of memory or a large product, measured here and
-/// now. Evaluating is not in it, and what is learnt is not kept.
+/// Batches are read as in training, epoch after epoch; with --resident they are already in the memory of the device. On
+/// a GPU, each part of a step is also timed alone, and compared with the bytes that it must move, its operations, and
+/// the limits of the GPU: the speeds of a memory copy and of a large product, which are measured at the start. There
+/// are no evaluations, and the model is not saved.
 ///
-/// To leave the disk out, have the dataset in memory: --set data.dir=/dev/shm/NAME.
+/// To exclude the disk, copy the dataset to memory: --set data.dir=/dev/shm/NAME.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -85,26 +86,30 @@ struct Train {
     #[command(flatten)]
     job: JobArgs,
 
-    /// Steps before those that count
+    /// Number of warm-up steps, which are not timed
     #[arg(long, value_name = "N", default_value_t = TrainBenchOptions::default().warm_up)]
     warm_up: usize,
 
-    /// Steps that count
+    /// Number of timed steps
     #[arg(long, value_name = "N", default_value_t = TrainBenchOptions::default().steps)]
     steps: usize,
 
-    /// Take turns with the first batches, which lie ready, instead of reading
+    /// Cycle through the first batches, kept in device memory, instead of reading
     #[arg(long)]
     resident: bool,
 
-    /// Write what the GPU does in a few iterations to a file, for ui.perfetto.dev or chrome://tracing
+    /// Write a trace of a few steps on the GPU to a file, for ui.perfetto.dev or chrome://tracing
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 
-    /// Do something after the rest that is done beside it otherwise, to see what that gains: input, look-ups, routes,
-    /// weight-gradients, row-gradients, gradient-sums or dense-update. On GPUs; losses stay the same to the bit
+    /// Switch off overlaps, to measure what they gain: input, look-ups, routes, weight-gradients, row-gradients,
+    /// gradient-sums or dense-update. Only on GPUs; losses stay bitwise identical
     #[arg(long, value_name = "OVERLAP", value_delimiter = ',', value_parser = arguments::overlap)]
     without: Vec<Overlap>,
+
+    /// Number of CPU threads, the same as --set device.threads=N
+    #[arg(long, value_name = "N", value_parser = arguments::threads)]
+    threads: Option<ThreadCount>,
 
     /// Print JSON instead of text
     #[arg(long)]
@@ -114,10 +119,10 @@ struct Train {
     launch: launch::Args,
 }
 
-/// Evaluate a job's model again and again, and tell how long that takes
+/// Evaluate a job's model repeatedly, and report the time
 ///
-/// The model has learnt nothing. The first evaluation reads; where the evaluation part fits on the GPUs it stays there,
-/// and the others read nothing, as in a training that evaluates now and then. Each ends with its metrics.
+/// The model is not trained. The first evaluation reads the evaluation part. If it fits into GPU memory, it is kept
+/// there, and later evaluations read nothing, as in training. The time includes the metrics.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -128,9 +133,13 @@ struct Eval {
     #[command(flatten)]
     job: JobArgs,
 
-    /// Evaluations after the first one; the median counts
+    /// Number of evaluations after the first one; the median is reported
     #[arg(long, value_name = "N", default_value_t = EvalBenchOptions::default().passes)]
     passes: usize,
+
+    /// Number of CPU threads, the same as --set device.threads=N
+    #[arg(long, value_name = "N", value_parser = arguments::threads)]
+    threads: Option<ThreadCount>,
 
     /// Print JSON instead of text
     #[arg(long)]
@@ -141,26 +150,26 @@ struct Eval {
 }
 
 impl Args {
-    /// What is said of several processes, where there can be such.
+    /// Returns the arguments about processes, for commands that can run in several.
     pub(crate) fn launch(&self) -> Option<&launch::Args> {
-        match &self.what {
-            What::Read(_) => None,
-            What::Train(train) => Some(&train.launch),
-            What::Eval(eval) => Some(&eval.launch),
+        match &self.command {
+            Command::Read(_) => None,
+            Command::Train(train) => Some(&train.launch),
+            Command::Eval(eval) => Some(&eval.launch),
         }
     }
 }
 
 pub(crate) fn run(args: Args, seat: &Seat) -> Result<(), CommandError> {
-    match args.what {
-        What::Read(args) => run_read(args),
-        What::Train(args) => run_train(args, seat),
-        What::Eval(args) => run_eval(args, seat),
+    match args.command {
+        Command::Read(args) => run_read(args),
+        Command::Train(args) => run_train(args, seat),
+        Command::Eval(args) => run_eval(args, seat),
     }
 }
 
 fn run_train(args: Train, seat: &Seat) -> Result<(), CommandError> {
-    let file = args.job.read()?;
+    let file = args.job.read_with_threads(args.threads)?;
     let job = file.job()?;
     let processes = args.launch.form(seat, &job.guard)?;
     let Train { warm_up, steps, resident, trace, without, json, .. } = args;
@@ -174,7 +183,7 @@ fn run_train(args: Train, seat: &Seat) -> Result<(), CommandError> {
 }
 
 fn run_eval(args: Eval, seat: &Seat) -> Result<(), CommandError> {
-    let file = args.job.read()?;
+    let file = args.job.read_with_threads(args.threads)?;
     let job = file.job()?;
     let processes = args.launch.form(seat, &job.guard)?;
     let options = EvalBenchOptions { passes: args.passes };
@@ -193,10 +202,10 @@ impl fmt::Display for Passes<'_> {
         let bench = self.0;
         let EvalBench { device, samples, batch_size, first_seconds, seconds, seconds_median, .. } = bench;
         writeln!(f, "device              {device}")?;
-        writeln!(f, "samples             {samples}, {batch_size} at a time")?;
+        writeln!(f, "samples             {samples}, in batches of {batch_size}")?;
         writeln!(f, "first evaluation    {first_seconds:.4} s")?;
         let passes = seconds.len();
-        writeln!(f, "others              {seconds_median:.4} s, the median of {passes}")?;
+        writeln!(f, "later evaluations   {seconds_median:.4} s, median of {passes}")?;
         writeln!(f, "samples/s           {:.0}", bench.samples_per_second)?;
         match bench.metrics.first.and_then(|metrics| metrics.auc) {
             Some(auc) => writeln!(f, "auc                 {auc:.5}"),
@@ -212,45 +221,43 @@ impl fmt::Display for Iteration<'_> {
         let bench = self.0;
         let times = |times: &Times| {
             let Times { ms_per_iteration, ms_p10, ms_p99, ms_mean } = times;
-            format!(
-                "{ms_per_iteration:.3} (10% below {ms_p10:.3}, 1% from {ms_p99:.3}; {ms_mean:.3} on average)"
-            )
+            format!("{ms_per_iteration:.3} (p10 {ms_p10:.3}, p99 {ms_p99:.3}, mean {ms_mean:.3})")
         };
         writeln!(f, "device              {}", bench.device)?;
         match &bench.input {
             Input::Resident { batches } => {
-                writeln!(f, "input               {batches} batches that lie ready")?
+                writeln!(f, "input               {batches} batches in device memory")?
             }
             Input::Read(Reading { rung, samples, reader_wait_share }) => writeln!(
                 f,
-                "input               {samples} samples read with {rung}; waiting for them {:.1}% of the time",
+                "input               {samples} samples read with {rung}; waited {:.1}% of the time",
                 100.0 * reader_wait_share
             )?,
         }
         if !bench.without.is_empty() {
-            writeln!(f, "not beside the rest {}", bench.without.join(", "))?;
+            writeln!(f, "not overlapped      {}", bench.without.join(", "))?;
         }
         writeln!(f, "ms/iteration        {}, {} steps", times(&bench.iteration), bench.steps)?;
         if let Some(on_device) = &bench.on_device {
             writeln!(f, "  on the GPU        {}", times(on_device))?;
         }
-        writeln!(f, "samples/s           {:.0}, {} a step", bench.samples_per_second, bench.batch_size)?;
+        writeln!(f, "samples/s           {:.0}, {} per step", bench.samples_per_second, bench.batch_size)?;
         if let (Some(begin), Some(end)) = (bench.loss_at_begin, bench.loss_at_end) {
-            writeln!(f, "loss                {begin:.5} at the beginning, {end:.5} at the end")?;
+            writeln!(f, "loss                {begin:.5} at the start, {end:.5} at the end")?;
         }
         if let Some(trace) = &bench.trace {
             let TraceSummary { path, iterations, kernels_per_iteration, kernel_free_share } = trace;
             writeln!(
                 f,
-                "trace               {path}: {iterations} iterations of {kernels_per_iteration:.0} kernels; none runs \
-                 in {:.1}% of the time",
+                "trace               {path}: {iterations} steps of {kernels_per_iteration:.0} kernels; no kernel runs \
+                 {:.1}% of the time",
                 100.0 * kernel_free_share
             )?;
         }
         if let Some(memory) = &bench.memory {
             writeln!(f, "\n{:<26} {:>10}", "memory", "GB")?;
             let rows = memory.parts.iter().map(|MemoryPart { purpose, bytes }| (purpose.as_str(), *bytes));
-            let all = [("free beside it", memory.free_bytes), ("of the GPU", memory.total_bytes)];
+            let all = [("free", memory.free_bytes), ("total", memory.total_bytes)];
             for (purpose, bytes) in rows.chain(all) {
                 writeln!(f, "{purpose:<26} {:>10.3}", bytes as f64 / 1e9)?;
             }
@@ -259,16 +266,16 @@ impl fmt::Display for Iteration<'_> {
         writeln!(
             f,
             "\n{:<26} {:>10} {:>10} {:>10} {:>10}",
-            "phase, alone", "ms", "GB/s", "TFLOP/s", "roofline"
+            "part, timed alone", "ms", "GB/s", "TFLOP/s", "roofline"
         )?;
         for phase in &bench.phases {
             let Phase { name, ms, gb_per_s, tflop_per_s, roofline_share, .. } = phase;
             let share = 100.0 * roofline_share;
             writeln!(f, "{name:<26} {ms:>10.3} {gb_per_s:>10.0} {tflop_per_s:>10.1} {share:>9.0}%")?;
         }
-        writeln!(f, "{:<26} {:>10} {gb_per_s:>10.0} {tflop_per_s:>10.1}", "at most", "")?;
+        writeln!(f, "{:<26} {:>10} {gb_per_s:>10.0} {tflop_per_s:>10.1}", "limit", "")?;
         fp8_tflop_per_s
-            .map_or(Ok(()), |fp8| writeln!(f, "{:<26} {:>10} {:>10} {fp8:>10.1}", "in fp8", "", ""))
+            .map_or(Ok(()), |fp8| writeln!(f, "{:<26} {:>10} {:>10} {fp8:>10.1}", "limit in fp8", "", ""))
     }
 }
 
@@ -362,12 +369,12 @@ mod tests {
     }
 
     #[test]
-    fn a_benchmark_of_training_is_told_line_by_line() {
+    fn a_benchmark_of_training_has_these_lines() {
         let text = "device              the CPU\n\
-                    input               1000 samples read with pread; waiting for them 12.3% of the time\n\
-                    ms/iteration        1.000 (10% below 1.125, 1% from 1.250; 1.500 on average), 9 steps\n\
-                    samples/s           12346, 300 a step\n\
-                    loss                0.70000 at the beginning, 0.60000 at the end\n";
+                    input               1000 samples read with pread; waited 12.3% of the time\n\
+                    ms/iteration        1.000 (p10 1.125, p99 1.250, mean 1.500), 9 steps\n\
+                    samples/s           12346, 300 per step\n\
+                    loss                0.70000 at the start, 0.60000 at the end\n";
         assert_eq!(Iteration(&trained()).to_string(), text);
         let part = |purpose: &str, bytes| MemoryPart { purpose: purpose.into(), bytes };
         let parts = vec![part("tables", 2_000_000_000), part("routes", 1_000_000)];
@@ -390,27 +397,27 @@ mod tests {
             }),
             ..trained()
         };
-        let times = "1.000 (10% below 1.125, 1% from 1.250; 1.500 on average)";
+        let times = "1.000 (p10 1.125, p99 1.250, mean 1.500)";
         assert_eq!(
             Iteration(&on_gpu).to_string(),
             format!(
-                "device              the CPU\ninput               3 batches that lie ready\n\
-                 not beside the rest routes, input\nms/iteration        {times}, 9 steps\n  on the GPU        {times}\n\
-                 samples/s           12346, 300 a step\n\
-                 trace               t.json: 4 iterations of 55 kernels; none runs in 25.0% of the time\n\n\
+                "device              the CPU\ninput               3 batches in device memory\n\
+                 not overlapped      routes, input\nms/iteration        {times}, 9 steps\n  on the GPU        {times}\n\
+                 samples/s           12346, 300 per step\n\
+                 trace               t.json: 4 steps of 55 kernels; no kernel runs 25.0% of the time\n\n\
                  memory                             GB\ntables                          2.000\n\
-                 routes                          0.001\nfree beside it                  3.000\n\
-                 of the GPU                      5.001\n\n\
-                 phase, alone                       ms       GB/s    TFLOP/s   roofline\n\
+                 routes                          0.001\nfree                            3.000\n\
+                 total                           5.001\n\n\
+                 part, timed alone                  ms       GB/s    TFLOP/s   roofline\n\
                  update                          0.250       2000      100.0        50%\n\
-                 at most                                     4000      700.0\n\
-                 in fp8                                               1300.0\n"
+                 limit                                       4000      700.0\n\
+                 limit in fp8                                         1300.0\n"
             )
         );
     }
 
     #[test]
-    fn a_benchmark_of_evaluations_is_told_line_by_line() {
+    fn a_benchmark_of_evaluations_has_these_lines() {
         let metrics = Metrics {
             samples: 500,
             auc: Some(0.75),
@@ -431,14 +438,14 @@ mod tests {
             metrics: EvalMetrics { first: Some(metrics), ..EvalMetrics::default() },
             memory: None,
         };
-        let text = "device              the CPU\nsamples             500, 64 at a time\n\
-                    first evaluation    1.5000 s\nothers              0.2500 s, the median of 3\n\
+        let text = "device              the CPU\nsamples             500, in batches of 64\n\
+                    first evaluation    1.5000 s\nlater evaluations   0.2500 s, median of 3\n\
                     samples/s           2000\nauc                 0.75000\n";
         assert_eq!(Passes(&bench).to_string(), text);
     }
 
     #[test]
-    fn a_benchmark_of_reading_is_told_rung_by_rung() {
+    fn a_benchmark_of_reading_has_a_line_per_mode() {
         let rate =
             |gb_per_s, samples_per_s| Rate { bytes: 1, samples: 2, seconds: 3.0, gb_per_s, samples_per_s };
         let rates = RungRates {

@@ -1,16 +1,17 @@
-//! `rankine check`: is a job sound, and can it be trained here? Asked without training.
+//! `rankine check`: checks a job file, and whether this machine can train the job, without training.
 
 use rankine::job::JobFile;
 use rankine::training::{self, Columns, Feasibility, TrainError};
+use serde::Serialize;
 
 use super::job::JobArgs;
 use super::{CommandError, output};
 
-/// Check a job file: every key, every value, whether they fit together, and whether they fit the dataset
+/// Check a job file, and whether it suits the dataset and this machine
 ///
-/// The exit code is 0 for a sound job and 2 for one that is not; then stderr says what is wrong with it, with line and
-/// column. The lines `here` say whether this build and this machine can train the job in one process: the device, its
-/// libraries, memory for the tables, and how the dataset is read, if it is there. Nothing is written.
+/// The exit code is 0 for a valid job and 2 for an invalid one; errors have line and column. Lines that start with
+/// `here` report whether this build and this machine can train the job in one process: the device, its libraries,
+/// memory for the tables, and how the dataset is read, if it exists. Nothing is written.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -22,13 +23,48 @@ pub(crate) struct Args {
     #[command(flatten)]
     job: JobArgs,
 
-    /// Print the job with every default filled in, as TOML
+    /// Print the job with all defaults, as TOML
     #[arg(long)]
     effective: bool,
 
-    /// Fail where this build and this machine cannot train the job, with the exit code that training would end with
+    /// Fail if this build or this machine cannot train the job, with the exit code of the training
     #[arg(long)]
     here: bool,
+
+    /// Print JSON instead of text
+    #[arg(long, conflicts_with = "effective")]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Checked<'a> {
+    job: &'a str,
+    /// Whether the dataset or the raw files exist.
+    dataset_exists: bool,
+    /// The model; absent if the columns are unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<ModelSizes>,
+    here: HereReport<'a>,
+}
+
+#[derive(Serialize)]
+struct ModelSizes {
+    kind: &'static str,
+    tables: usize,
+    rows: u64,
+    embedding_parameters: u64,
+    dense_parameters: u64,
+    /// Bytes of the tables and their optimizer state.
+    table_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct HereReport<'a> {
+    device: Option<&'a str>,
+    reading: Option<&'a str>,
+    /// Why this build and machine cannot train the job; empty if they can.
+    obstacles: Vec<String>,
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
@@ -42,36 +78,57 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         output::text(job.to_toml())?;
         return if args.here { verdict(training::feasibility(&job), &file) } else { Ok(()) };
     }
-    output::text(format_args!("{} is sound: job `{}`\n", args.job.path.display(), job.name))?;
+    if args.json {
+        let here = training::feasibility(&job);
+        output::json(&Checked {
+            job: job.name.as_str(),
+            dataset_exists: preview.columns == Columns::Dataset,
+            model: preview.spec.map(|spec| ModelSizes {
+                kind: job.model.kind(),
+                tables: spec.tables.len(),
+                rows: spec.tables.iter().map(|table| table.rows).sum(),
+                embedding_parameters: spec.embedding_parameters(),
+                dense_parameters: spec.dense_parameters() as u64,
+                table_bytes: preview.table_bytes,
+            }),
+            here: HereReport {
+                device: here.device.as_deref(),
+                reading: here.reading.as_deref(),
+                obstacles: here.obstacles.iter().map(ToString::to_string).collect(),
+            },
+        })?;
+        return if args.here { verdict(here, &file) } else { Ok(()) };
+    }
+    output::text(format_args!("{} is valid: job `{}`\n", args.job.path.display(), job.name))?;
     output::text(match (&job.data.raw, preview.columns) {
         (Some(raw), columns) => {
             let files = raw.train.len() + raw.eval.len();
             let record_bytes = training::raw_format(raw)?.record_bytes()?;
-            let there = match columns {
+            let missing = match columns {
                 Columns::Dataset => "",
-                Columns::Shape | Columns::Unknown => ": not there, so their lengths were not checked",
+                Columns::Shape | Columns::Unknown => ": not found, so their lengths were not checked",
             };
-            format!("dataset   {files} raw files of {record_bytes} bytes a record{there}\n")
+            format!("dataset   {files} raw files with records of {record_bytes} bytes{missing}\n")
         }
         (None, columns) => {
             let dir = job.data.folder().map_or_else(String::new, |dir| dir.display().to_string());
             match columns {
                 Columns::Dataset => format!("dataset   {dir}\n"),
                 Columns::Shape if job.data.generate.is_some() => {
-                    format!("dataset   {dir}: not there yet, training will generate it\n")
+                    format!("dataset   {dir}: does not exist yet; training generates it\n")
                 }
                 Columns::Shape => {
-                    format!("dataset   {dir}: not there, so its columns were taken from data.shape\n")
+                    format!("dataset   {dir}: does not exist; its columns were taken from data.shape\n")
                 }
                 Columns::Unknown => format!(
-                    "dataset   {dir}: not there, so its columns were not checked; convert or generate it\n"
+                    "dataset   {dir}: does not exist, so its columns were not checked; convert or generate it\n"
                 ),
             }
         }
     })?;
     if let Some(spec) = preview.spec {
         output::text(format_args!(
-            "model     {}: {} tables of {} rows in all, {} embedding and {} dense parameters\n\
+            "model     {}: {} tables with {} rows, {} embedding and {} dense parameters\n\
              memory    {:.3} GiB for the tables and their optimizer state\n",
             job.model.kind(),
             spec.tables.len(),
@@ -83,13 +140,13 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     }
     let here = training::feasibility(&job);
     if let Some(device) = &here.device {
-        output::text(format_args!("here      {device} would train it\n"))?;
+        output::text(format_args!("here      the job would be trained on {device}\n"))?;
     }
     if let Some(reading) = &here.reading {
-        output::text(format_args!("here      the dataset is read by {reading}\n"))?;
+        output::text(format_args!("here      the dataset is read with {reading}\n"))?;
     }
     for obstacle in &here.obstacles {
-        output::text(format_args!("here      it cannot be trained: {obstacle}\n"))?;
+        output::text(format_args!("here      the job cannot be trained: {obstacle}\n"))?;
     }
     if args.here { verdict(here, &file) } else { Ok(()) }
 }

@@ -1,6 +1,6 @@
-//! `rankine convert`: from click logs to a dataset.
+//! `rankine convert`: converts click logs to a dataset.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use clap::Subcommand;
@@ -14,6 +14,7 @@ use rankine_reader::convert::{
 };
 use rankine_reader::publish::refuse_inputs;
 use rankine_reader::schema::DenseDtype;
+use serde::Serialize;
 
 use super::progress::Progress;
 use super::raw::RecordArgs;
@@ -21,8 +22,14 @@ use super::{CommandError, output, signals};
 
 /// Convert click logs to a dataset
 ///
-/// SIGTERM, SIGINT and SIGHUP end it within a second, and leave no dataset.
+/// Input files may be compressed with gzip or zstd, except raw files and Parquet. SIGTERM, SIGINT and SIGHUP stop a
+/// conversion within a second; no dataset is written then.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  rankine convert criteo-tsv train.txt --out data/criteo --split last:0.1
+  rankine convert csv ratings.csv --schema films.toml --out data/films --split random:0.1:1
+  rankine convert parquet day_*.parquet --schema ads.toml --out data/ads")]
 pub(crate) struct Args {
     #[command(subcommand)]
     format: Format,
@@ -36,10 +43,10 @@ enum Format {
     Parquet(Parquet),
 }
 
-/// Criteo's tab-separated logs: a label, 13 numbers and 26 hexadecimal categories a line
+/// Convert Criteo's tab-separated logs: one line has a label, 13 numbers and 26 hexadecimal categories
 ///
-/// Files may be compressed with gzip or zstd, and are read in the order given. The result does not depend on the number
-/// of threads, nor on the memory allowed.
+/// Files may be compressed with gzip or zstd, and are read in the given order. The result does not depend on --threads
+/// or --memory.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -53,34 +60,34 @@ struct CriteoTsv {
     #[command(flatten)]
     counting: Counting,
 
-    /// How often a category must occur in training to get a row of its own; rarer ones share row 0
+    /// How often a category must occur in the training part to get its own row; rarer categories share row 0
     #[arg(long, value_name = "N", default_value = "1", value_parser = super::arguments::count)]
     min_count: Count,
 
-    /// What is done to numbers: log (of 1 + |x|, sign kept, then standardized) or mlperf (log of x + 1)
+    /// Transform of numbers: log (of 1 + |x| with the sign of x, then standardized) or mlperf (log of x + 1)
     #[arg(long, value_name = "MODE", default_value = "log")]
     dense: DenseMode,
 
-    /// How numbers are stored: f16 or f32
+    /// Type in which numbers are stored: f16 or f32
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     dense_dtype: DenseDtype,
 
-    /// How categories become rows: exact (a list of those seen), hash:ROWS, or identity:ROWS
+    /// How categories are mapped to rows: exact (a list of all categories), hash:ROWS, or identity:ROWS
     #[arg(long, value_name = "KIND", default_value = "exact")]
     vocabulary: VocabularyChoice,
 
-    /// The vocabulary of one column, such as C3=hash:100000; may be repeated
+    /// Vocabulary of one column, such as C3=hash:100000; may be repeated
     #[arg(long = "column", value_name = "NAME=KIND")]
     columns: Vec<ColumnVocabulary>,
 }
 
-/// CSV, or anything with a delimiter between fields, by a schema file that says what its columns are
+/// Convert CSV or other delimited text, with a schema file that describes the columns
 ///
-/// Files may be compressed with gzip or zstd, and are read in the order given. The result does not depend on the number
-/// of threads, nor on the memory allowed.
+/// Files may be compressed with gzip or zstd, and are read in the given order. The result does not depend on --threads
+/// or --memory.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A schema file names the raw columns and says what becomes of them; others are left out:
+A schema file lists the columns to convert, and how; other columns are ignored:
 
   [label]
   column = \"rating\"
@@ -99,20 +106,20 @@ A schema file names the raw columns and says what becomes of them; others are le
   vocabulary = { kind = \"hash\", rows = 1000 }
   separator = \"|\"
 
-docs/guide/converting.md has every key.
+docs/reference/schema.md lists every key.
 
 Examples:
   rankine convert csv ratings.csv --schema films.toml --out data/films --split last:0.2
-  rankine convert csv train-*.csv.gz --eval test.csv --schema ads.toml --out data/ads --on-bad quarantine")]
+  rankine convert csv train-*.csv.gz --eval test.csv --schema ads.toml --out data/ads --on-bad skip")]
 struct Csv {
     #[command(flatten)]
     named: Named,
 }
 
-/// Parquet, by a schema file that says what its columns are
+/// Convert Parquet, with a schema file that describes the columns
 ///
-/// The schema file is that of `convert csv`, without [format]. Lists become bags, null values are missing. The result
-/// does not depend on the number of threads, nor on the memory allowed.
+/// The schema file is the same as for `convert csv`, without [format]. Lists become bags, and null values are missing
+/// values. The result does not depend on --threads or --memory.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -123,10 +130,10 @@ struct Parquet {
     named: Named,
 }
 
-/// HugeCTR's and MLPerf's raw files: records of labels, numbers and ids, four bytes each
+/// Convert raw files of HugeCTR and MLPerf: records of labels, numbers and ids of four bytes each
 ///
-/// A record has labels, dense values, and as many ids for each table as the shape's hotness says, all little-endian.
-/// Ids stay what they are; one that is no row of its table makes the record a bad one.
+/// A record has labels, dense values, and for each table as many ids as its hotness in the shape, all little-endian.
+/// Ids are not changed. A record with an id outside of its table is a bad row.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -137,34 +144,34 @@ struct HugectrRaw {
     #[command(flatten)]
     common: Common,
 
-    /// What the records are: dlrm, dlrm-dcnv2, or the path of a shape file
+    /// The columns of a record: dlrm, dlrm-dcnv2, or the path of a shape file
     #[arg(long, value_name = "SHAPE")]
     shape: String,
 
     #[command(flatten)]
     records: RecordArgs,
 
-    /// How numbers are stored: f16 or f32
+    /// Type in which numbers are stored: f16 or f32
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     dense_dtype: DenseDtype,
 }
 
-/// What forms of named columns are asked for.
+/// Arguments for formats with named columns.
 #[derive(Debug, clap::Args)]
 struct Named {
     #[command(flatten)]
     common: Common,
 
-    /// What the columns are, and what becomes of them
+    /// Schema file: the columns to convert, and how
     #[arg(long, value_name = "FILE")]
     schema: PathBuf,
 
-    /// How often a category must occur in training to get a row of its own, in exact columns whose vocabulary does not
-    /// say; rarer ones share row 0
+    /// How often a category must occur in the training part to get its own row, in exact columns that do not set
+    /// min_count; rarer categories share row 0
     #[arg(long, value_name = "N", default_value = "1", value_parser = super::arguments::count)]
     min_count: Count,
 
-    /// How numbers are stored: f16 or f32
+    /// Type in which numbers are stored: f16 or f32
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     dense_dtype: DenseDtype,
 
@@ -172,44 +179,48 @@ struct Named {
     counting: Counting,
 }
 
-/// What forms of logs with categories are asked for.
+/// Arguments for formats whose categories are counted.
 #[derive(Debug, clap::Args)]
 struct Counting {
-    /// Memory for counting categories, such as 512MiB or 2GiB; beyond it, counts go to disk for a while
+    /// Memory for counting categories, such as 512MiB or 2GiB; beyond it, counts are kept in temporary files
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = super::arguments::bytes)]
     memory: u64,
 }
 
-/// What all forms of logs are asked for.
+/// Arguments for all formats.
 #[derive(Debug, clap::Args)]
 struct Common {
-    /// The logs
+    /// Input files
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
-    /// The dataset's folder, which must not be there yet
+    /// Folder of the new dataset, which must not exist
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 
-    /// Which rows are for evaluation: last:0.2 for the last fifth, random:0.1:SEED for a tenth drawn at random, or none
+    /// Rows for evaluation: last:0.2 for the last fifth, random:0.1:SEED for a random tenth, or none
     #[arg(long, value_name = "SPLIT", default_value = "none")]
     split: Split,
 
-    /// Logs whose rows are all for evaluation; name the other logs before them
+    /// Input files for evaluation only; list the other files before this option
     #[arg(long, value_name = "FILE", num_args = 1..)]
     eval: Vec<PathBuf>,
 
-    /// What becomes of rows that cannot be read: fail, skip, or quarantine (skip, and keep them in a file)
+    /// What to do with invalid rows: fail, skip, or quarantine (skip them, and keep them in a file)
     #[arg(long, value_name = "WHAT", default_value = "fail")]
     on_bad: OnBad,
 
-    /// How many bad rows are too many: a number, or a share such as 0.1%
+    /// Maximum number of skipped rows before the conversion fails: a number, or a share such as 0.1%
     #[arg(long, value_name = "N|P%", default_value_t = BadLimit::default())]
     bad_limit: BadLimit,
 
-    /// CPU threads [default: all that this process may use]
+    /// Number of CPU threads [default: all that this process may use]
     #[arg(long, value_name = "N", value_parser = super::arguments::threads)]
     threads: Option<ThreadCount>,
+
+    /// Print the conversion report as JSON instead of text
+    #[arg(long)]
+    json: bool,
 }
 
 impl Common {
@@ -231,7 +242,7 @@ type Convert =
     fn(&ConvertOptions, &SchemaFile, u64, &dyn convert::Progress) -> rankine_reader::Result<ConversionReport>;
 
 impl Named {
-    /// Converts with the function for the form; returns also where the dataset is.
+    /// Converts with the function for the format, and returns also the dataset's folder.
     fn convert(
         self,
         convert: Convert,
@@ -245,8 +256,26 @@ impl Named {
     }
 }
 
-pub(crate) fn run(args: Args) -> Result<(), CommandError> {
-    let bars = Bars::default();
+impl Args {
+    fn json(&self) -> bool {
+        match &self.format {
+            Format::CriteoTsv(args) => args.common.json,
+            Format::Csv(Csv { named }) | Format::Parquet(Parquet { named }) => named.common.json,
+            Format::HugectrRaw(args) => args.common.json,
+        }
+    }
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Converted<'a> {
+    dataset: &'a Path,
+    #[serde(flatten)]
+    report: &'a ConversionReport,
+}
+
+pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
+    let (bars, json) = (Bars::new(quiet), args.json());
     let (stop, deadline) = signals::work()?;
     let (report, out) = match args.format {
         Format::CriteoTsv(args) => {
@@ -268,6 +297,9 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         Format::Parquet(Parquet { named }) => named.convert(convert_parquet, &stop, &bars)?,
     };
     drop((bars, deadline));
+    if json {
+        return output::json(&Converted { dataset: &out, report: &report });
+    }
     let rows = &report.conversion.rows;
     let unknown = |of: fn(&ExactReport) -> &UnknownCategories| {
         UnknownCategories::total(
@@ -288,16 +320,25 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     ))
 }
 
-/// A bar for each pass over the logs, and the pass that it belongs to.
-#[derive(Default)]
-pub(super) struct Bars(Mutex<Option<(&'static str, Progress)>>);
+/// A progress bar for each pass over the input.
+pub(super) struct Bars {
+    quiet: bool,
+    /// The current pass and its bar.
+    current: Mutex<Option<(&'static str, Progress)>>,
+}
+
+impl Bars {
+    pub(super) fn new(quiet: bool) -> Self {
+        Self { quiet, current: Mutex::default() }
+    }
+}
 
 impl convert::Progress for Bars {
     fn advance(&self, pass: &'static str, bytes_done: u64, bytes_total: u64) {
-        // A panic elsewhere must not hide behind one about a bar.
-        let mut bar = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // A panic elsewhere must not be hidden by a second one about the bar.
+        let mut bar = self.current.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if bar.as_ref().is_none_or(|(shown, _)| *shown != pass) {
-            *bar = Some((pass, Progress::new(pass, "bytes", bytes_total, false)));
+            *bar = Some((pass, Progress::new(pass, "bytes", bytes_total, self.quiet)));
         }
         if let Some((_, progress)) = bar.as_mut() {
             progress.at(bytes_done);

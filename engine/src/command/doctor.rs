@@ -1,4 +1,4 @@
-//! `rankine doctor`: what this machine offers.
+//! `rankine doctor`: reports what this machine offers.
 
 use std::path::{Path, PathBuf};
 
@@ -6,10 +6,10 @@ use rankine::doctor;
 
 use super::{CommandError, Exit, launch, output};
 
-/// Tell what this machine offers to a training, and what of it would be used
+/// Report what this machine offers, and what a training would use
 ///
-/// The processor and its instructions, memory and its limits, GPU libraries and GPUs, and for all that is missing the
-/// system's own words why. Nothing is changed.
+/// Shows the CPU and its instruction sets, memory and its limits, how files can be read, GPU libraries and GPUs. If
+/// something is missing, the report includes the error of the system. Nothing is changed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -18,7 +18,7 @@ Examples:
   rankine doctor --bandwidth
   srun -N 2 --ntasks-per-node 1 rankine doctor --cluster")]
 pub(crate) struct Args {
-    /// The folder that data will be read from: how it can be read depends on its file system
+    /// Folder of the data; how it can be read depends on the file system
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
 
@@ -26,12 +26,11 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Meet the other processes that a launcher started with this one, and have rank 0 tell who they are, and nothing
-    /// else
+    /// Only meet the other processes of the launch; rank 0 lists them
     #[arg(long)]
     cluster: bool,
 
-    /// Measure what the GPUs do in a second, keep it for planning, and tell that and nothing else
+    /// Only measure the speed of the GPUs, and store it for planning
     #[arg(long, conflicts_with = "cluster")]
     bandwidth: bool,
 
@@ -44,7 +43,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         return launch::run(&args.launch, args.json);
     }
     if args.launch.any() {
-        let words = "--rank, --ranks, --launcher and --meet are of several processes: they go with --cluster";
+        let words = "--rank, --ranks, --launcher, --meet and --secret-file need --cluster";
         return Err(CommandError::new(Exit::Usage, words));
     }
     if args.bandwidth {
@@ -58,26 +57,26 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     if args.json { output::json(&report) } else { output::text(report) }
 }
 
-/// Measures all GPUs together, and keeps that for as many.
+/// Measures all GPUs together, and stores the result for this number of GPUs.
 #[cfg(feature = "cuda")]
 fn bandwidth(json: bool) -> Result<(), CommandError> {
     use rankine::calibration::{self, Gpus, Shown};
     use rankine_cuda::{Device, Error};
 
     #[derive(serde::Serialize)]
-    struct Told<'a> {
+    struct Measured<'a> {
         gpus: &'a Gpus,
         figures: &'a rankine_cuda::calibrate::Figures,
     }
 
-    let failed = |error: Error| CommandError::new(Exit::Failed, format!("GPUs cannot be measured: {error}"));
+    let failed = |error: Error| CommandError::new(Exit::Failed, format!("cannot measure the GPUs: {error}"));
     let all = Device::count().map_err(failed)?;
     let opened = (0..all.max(1)).map(Device::open).collect::<Result<Vec<_>, _>>().map_err(failed)?;
     let gpus = Gpus::of(&opened).map_err(failed)?;
     let began = std::time::Instant::now();
     let figures = calibration::measure(&opened, &gpus).map_err(failed)?;
     if json {
-        output::json(&Told { gpus: &gpus, figures: &figures })
+        output::json(&Measured { gpus: &gpus, figures: &figures })
     } else {
         output::text(Shown(&gpus, &figures, began.elapsed()))
     }
@@ -85,6 +84,6 @@ fn bandwidth(json: bool) -> Result<(), CommandError> {
 
 #[cfg(not(feature = "cuda"))]
 fn bandwidth(_: bool) -> Result<(), CommandError> {
-    let words = "this build has no CUDA back end (the feature `cuda`), so no GPU can be measured";
+    let words = "this build has no CUDA support (the feature `cuda`), so it cannot measure GPUs";
     Err(CommandError::new(Exit::Usage, words))
 }

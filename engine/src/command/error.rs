@@ -1,4 +1,4 @@
-//! Why a command failed, and with which exit code.
+//! Errors of commands, with their exit codes.
 
 use std::error::Error;
 use std::fmt;
@@ -14,27 +14,27 @@ use rankine::training::TrainError;
 
 use super::Exit;
 
-/// Why a command failed. Its `Display` is the message with all its causes.
+/// An error of a command. `Display` writes the message with all causes.
 #[derive(Debug)]
 pub(crate) enum CommandError {
-    /// The reader of stdout has gone; nobody is there to be told.
+    /// The reader of stdout has left.
     OutputClosed,
     /// Anything else.
     Failed {
-        /// How the process ends.
+        /// The exit code of the process.
         exit: Exit,
-        /// What to tell.
+        /// The error.
         cause: Box<dyn Error + Send + Sync>,
     },
 }
 
 impl CommandError {
-    /// An error that ends the process in a given way.
+    /// Creates an error with an exit code.
     pub(crate) fn new(exit: Exit, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Failed { exit, cause: cause.into() }
     }
 
-    /// How the process ends.
+    /// Returns the exit code.
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::OutputClosed => Exit::Success,
@@ -42,7 +42,7 @@ impl CommandError {
         }
     }
 
-    /// An error of writing to stdout.
+    /// Converts an error of writing to stdout.
     pub(crate) fn output(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::OutputClosed,
@@ -56,16 +56,16 @@ impl fmt::Display for CommandError {
         let Self::Failed { cause, .. } = self else {
             return f.write_str("stdout is closed");
         };
-        let mut told = cause.to_string();
-        f.write_str(&told)?;
+        let mut previous = cause.to_string();
+        f.write_str(&previous)?;
         let mut next = cause.source();
         while let Some(cause) = next {
             let words = cause.to_string();
-            // Many errors end with the words of their cause already.
-            if !told.ends_with(&words) {
+            // Many errors already end with the message of their cause.
+            if !previous.ends_with(&words) {
                 write!(f, "\n  caused by: {words}")?;
             }
-            told = words;
+            previous = words;
             next = cause.source();
         }
         Ok(())
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_told_once() {
+    fn causes_are_printed_once() {
         let inner = rankine_reader::Error::Io {
             doing: "open",
             path: "train/a".into(),

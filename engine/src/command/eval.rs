@@ -1,8 +1,9 @@
-//! `rankine eval`: how good is a trained model?
+//! `rankine eval`: evaluates a trained model.
 
 use std::path::{Path, PathBuf};
 
 use rankine::evaluation::EvalMetrics;
+use rankine::job::ThreadCount;
 use rankine::source::{ModelSource, OpenModel, Wanted};
 use rankine::training::{self, EvaluationOptions, Event, IdCounts, Observer};
 use rankine_reader::convert::RowFormat;
@@ -15,11 +16,11 @@ use super::{CommandError, Exit, output};
 
 /// Evaluate a trained model on a dataset: AUC, log loss, calibration
 ///
-/// A model with several heads is judged head by head, each on the samples that have its label. Sample weights count in
-/// all metrics.
+/// Each head of a model is evaluated on the samples that have its label. All metrics use sample weights, if the dataset
+/// has them.
 ///
-/// The dataset's columns must mean what the model learned: same names, transforms and vocabularies. Without --data and
-/// --raw, the model is judged on the data of its own job.
+/// The dataset must have the columns that the model was trained on, with the same names, transforms and vocabularies.
+/// Without --data and --raw, the model is evaluated on the dataset of its job.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -30,21 +31,25 @@ Examples:
   rankine eval --run runs/criteo-1/checkpoints/step-5000
   rankine eval --run models/criteo --data data/criteo --json | jq .auc")]
 pub(crate) struct Args {
-    /// The model: the folder of a finished run, a checkpoint, or an export
+    /// Model: the folder of a finished run, a checkpoint, or an export
     #[arg(long, value_name = "DIR")]
     run: PathBuf,
 
-    /// The dataset's folder; its columns must be those that the model was trained on
+    /// Dataset folder; its columns must be those that the model was trained on
     #[arg(long, value_name = "DATASET")]
     data: Option<PathBuf>,
 
-    /// Raw files to judge by, of such records as the model was trained on, converted or not
+    /// Raw files to evaluate on, with the records that the model was trained on (converted or not)
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["data", "part"])]
     raw: Vec<PathBuf>,
 
-    /// The part of the dataset: eval or train
+    /// Part of the dataset: eval or train
     #[arg(long, default_value = "eval", value_parser = super::arguments::part)]
     part: Part,
+
+    /// Number of CPU threads [default: device.threads of the model's job]
+    #[arg(long, value_name = "N", value_parser = super::arguments::threads)]
+    threads: Option<ThreadCount>,
 
     /// Print JSON instead of text
     #[arg(long)]
@@ -61,24 +66,26 @@ struct Outcome {
     ids_out_of_range: IdCounts,
 }
 
-pub(crate) fn run(args: Args) -> Result<(), CommandError> {
+pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
     let opened = ModelSource::find(&args.run, Wanted::Model)?.open()?;
-    let job = opened.job();
+    let mut job = opened.job().clone();
+    job.device.threads = args.threads.or(job.device.threads);
+    let job = &job;
     let dataset = dataset(&args, &opened)?;
     opened.columns().check(&dataset)?;
     let dataset = training::with_ids(job, dataset)?;
     let options =
         EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: job.reader.io_options() };
     let (pool, _) = training::thread_pool(job)?;
-    let mut watcher = Watcher(None);
+    let mut watcher = Watcher { quiet, progress: None };
     let (heads, ids) = pool.install(|| {
         let mut model = opened.load()?;
         training::evaluate(&mut model, &dataset, args.part, &options, &mut watcher)
     })?;
     drop(watcher);
     let metrics = EvalMetrics::from(heads.as_slice());
-    let judged_part = args.part == Part::Eval;
-    let auc_achievable = dataset.auc_achievable().filter(|_| judged_part);
+    // The achievable AUC is that of the evaluation part.
+    let auc_achievable = dataset.auc_achievable().filter(|_| args.part == Part::Eval);
     if args.json {
         output::json(&Outcome { metrics, auc_achievable, ids_out_of_range: ids })
     } else {
@@ -87,7 +94,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     }
 }
 
-/// The dataset that the arguments name, or that of the model's job.
+/// Opens the dataset that the arguments name, or that of the model's job.
 fn dataset(args: &Args, model: &OpenModel) -> Result<Dataset, CommandError> {
     if let Some(dir) = &args.data {
         return Ok(Dataset::open(dir)?);
@@ -99,20 +106,25 @@ fn dataset(args: &Args, model: &OpenModel) -> Result<Dataset, CommandError> {
         }
         _ if !args.raw.is_empty() => Err(CommandError::new(
             Exit::Usage,
-            "the model was not trained on raw records, so what --raw files hold is not known: convert them with \
-             `rankine convert hugectr-raw`, and name the dataset with --data",
+            "the model was not trained on raw records, so the format of the --raw files is unknown: convert them with \
+             `rankine convert hugectr-raw`, and use --data",
         )),
         (_, Some(raw)) => Ok(Dataset::raw(&training::raw_format(raw)?, &raw.train, &raw.eval)?),
         (_, None) => Ok(Dataset::open(job.data.folder().unwrap_or(Path::new("")))?),
     }
 }
 
-struct Watcher(Option<Progress>);
+struct Watcher {
+    quiet: bool,
+    progress: Option<Progress>,
+}
 
 impl Observer for Watcher {
     fn observe(&mut self, event: Event<'_>) {
         if let Event::Evaluating { samples, total } = event {
-            self.0.get_or_insert_with(|| Progress::new("evaluating", "samples", total, false)).at(samples);
+            let quiet = self.quiet;
+            let progress = || Progress::new("evaluating", "samples", total, quiet);
+            self.progress.get_or_insert_with(progress).at(samples);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `rankine generate`: a synthetic dataset.
+//! `rankine generate`: generates a synthetic dataset.
 
 use std::path::{Path, PathBuf};
 
@@ -7,14 +7,17 @@ use rankine::system;
 use rankine_reader::generate::{self, GenerateSpec, Shape};
 use rankine_reader::origin::Origin;
 use rankine_reader::publish::refuse_inputs;
+use serde::Serialize;
 
 use super::progress::Progress;
 use super::{CommandError, output, signals};
 
-/// Make a synthetic dataset: ids by a power law, labels by a hidden model
+/// Generate a synthetic dataset whose ids follow a power law
 ///
-/// The same arguments give the same bytes on every machine, whatever the number of threads. SIGTERM, SIGINT and SIGHUP
-/// end it within a second, and leave no dataset.
+/// A hidden model draws the labels, so that there is something to learn; the best achievable AUC is printed.
+///
+/// The same arguments give the same bytes on every machine and with any number of threads. SIGTERM, SIGINT and SIGHUP
+/// stop it within a second; no dataset is written then.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -26,38 +29,51 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SHAPE")]
     shape: String,
 
-    /// Give tables with more rows this many [default: as many as the shape says]
+    /// Limit tables to this number of rows [default: as in the shape]
     #[arg(long, value_name = "N", value_parser = super::arguments::count)]
     rows_cap: Option<Count>,
 
-    /// Samples to train on
+    /// Number of samples to train on
     #[arg(long, value_name = "N", value_parser = super::arguments::count)]
     samples: Count,
 
-    /// Samples to evaluate with; 0 for no evaluation part
+    /// Number of samples to evaluate on; 0 for no evaluation part
     #[arg(long, value_name = "N", default_value_t = 0)]
     eval_samples: u64,
 
-    /// The exponent of the power law: the k-th most frequent row has a probability proportional to k^-ALPHA; 0 is
-    /// uniform
+    /// Exponent of the power law: the k-th most frequent row has a probability proportional to k^-ALPHA; 0 is uniform
     #[arg(long, value_name = "ALPHA", default_value = "1.1", allow_negative_numbers = true)]
     #[arg(value_parser = super::arguments::non_negative)]
     alpha: NonNegative,
 
-    /// The seed of samples and labels
+    /// Seed of samples and labels
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     seed: u64,
 
-    /// The dataset's folder, which must not be there yet
+    /// Folder of the new dataset, which must not exist
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 
-    /// CPU threads [default: all that this process may use]
+    /// Number of CPU threads [default: all that this process may use]
     #[arg(long, value_name = "N", value_parser = super::arguments::threads)]
     threads: Option<ThreadCount>,
+
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
 }
 
-pub(crate) fn run(args: Args) -> Result<(), CommandError> {
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Generated<'a> {
+    dataset: &'a Path,
+    samples: u64,
+    eval_samples: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    auc_achievable: Option<f64>,
+}
+
+pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
     let spec = GenerateSpec {
         shape: Shape::load(&args.shape)?,
         rows_cap: args.rows_cap.map(Count::get),
@@ -67,12 +83,17 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         seed: args.seed,
     };
     refuse_inputs(&args.out, [Path::new(&args.shape)])?;
-    let mut progress = Progress::new("generating", "samples", spec.samples + spec.eval_samples, false);
+    let mut progress = Progress::new("generating", "samples", spec.samples + spec.eval_samples, quiet);
     let threads = system::thread_count(args.threads);
     let (stop, deadline) = signals::work()?;
     let manifest = generate::generate(&spec, &args.out, threads, &stop, |samples| progress.at(samples))?;
     drop((progress, deadline));
     let Origin::Generated(generation) = &manifest.origin else { return Ok(()) };
+    if args.json {
+        let (samples, eval_samples) = (spec.samples, spec.eval_samples);
+        let auc_achievable = generation.auc_achievable;
+        return output::json(&Generated { dataset: &args.out, samples, eval_samples, auc_achievable });
+    }
     if let Some(auc) = generation.auc_achievable {
         output::text(format_args!("achievable AUC  {auc:.5}\n"))?;
     }

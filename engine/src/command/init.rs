@@ -1,4 +1,4 @@
-//! `rankine init`: a job to begin with.
+//! `rankine init`: writes a first job file for a dataset.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,10 @@ use rankine_reader::publish::{PartialFile, refuse_inputs};
 use super::raw::RecordArgs;
 use super::{CommandError, Exit, output};
 
-/// Write a job file for a dataset, to begin with
+/// Write a job file that suits a dataset
 ///
-/// Sizes and rates suit the dataset's columns and samples. Options stand beside them, commented out.
+/// Layer sizes and learning rates depend on the columns and the number of samples. Other options are in the file as
+/// comments.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("samples").required(true))]
 #[command(after_help = "\
@@ -23,32 +24,36 @@ Examples:
   rankine init --raw train_data.bin --eval val_data.bin --shape dlrm-dcnv2 --model dcnv2
   rankine train dcnv2.toml")]
 pub(crate) struct Args {
-    /// The dataset's folder
+    /// Dataset folder
     #[arg(long, value_name = "DATASET", group = "samples")]
     data: Option<PathBuf>,
 
-    /// Raw files of HugeCTR and MLPerf in place of a dataset
+    /// Raw files of HugeCTR and MLPerf instead of a dataset
     #[arg(long, value_name = "FILE", num_args = 1.., group = "samples", requires = "shape")]
     raw: Vec<PathBuf>,
 
-    /// Raw files to evaluate with
+    /// Raw files to evaluate on
     #[arg(long, value_name = "FILE", num_args = 1.., requires = "raw")]
     eval: Vec<PathBuf>,
 
-    /// What the records of raw files are: dlrm, dlrm-dcnv2, or the path of a shape file
+    /// The columns of raw records: dlrm, dlrm-dcnv2, or the path of a shape file
     #[arg(long, value_name = "SHAPE", requires = "raw")]
     shape: Option<String>,
 
     #[command(flatten)]
     records: RecordArgs,
 
-    /// The kind of the model [default: dlrm, or wide-deep where there is one column alone]
+    /// Kind of the model [default: dlrm, or wide-deep for a single column]
     #[arg(long, value_name = "KIND", value_parser = Model::KINDS)]
     model: Option<String>,
 
-    /// The job file, which must not be there yet
+    /// Job file to write, which must not exist
     #[arg(long, value_name = "JOB.toml", default_value = "job.toml")]
     out: PathBuf,
+
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
@@ -74,5 +79,8 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let out = args.out.display();
     written.map_err(|error| CommandError::new(Exit::Failed, format!("cannot write {out}: {error}")))?;
     file.publish()?;
+    if args.json {
+        return output::json(&serde_json::json!({ "job": args.out }));
+    }
     output::text(format_args!("job    {out}\nnext   rankine train {out}\n"))
 }

@@ -1,8 +1,9 @@
-//! `rankine inspect`: what is in a dataset, and is it whole?
+//! `rankine inspect`: shows what a dataset contains, and verifies it.
 
 use std::fmt;
 use std::path::PathBuf;
 
+use rankine::job::ThreadCount;
 use rankine::system;
 use rankine_reader::dataset::Manifest;
 use rankine_reader::origin::Origin;
@@ -17,13 +18,13 @@ use serde::Serialize;
 use super::raw::RecordArgs;
 use super::{CommandError, Exit, output};
 
-/// Rows named for each table.
+/// Number of frequent rows listed for each table.
 const FREQUENT_ROWS: usize = 5;
 
-/// Tell what is in a dataset: its columns, its samples, where it comes from, how skewed its tables are
+/// Show what a dataset contains: columns, samples, origin, and the skew of its tables
 ///
-/// With --verify every byte is read and checked; the exit code is 3 where one is not what was written. With --shape the
-/// paths are HugeCTR's raw files, of which every record is read and checked.
+/// With --verify every byte is read and checked; the exit code is 3 if the dataset is damaged. With --shape the paths
+/// are raw files of HugeCTR, and every record is read and checked.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -32,20 +33,24 @@ Examples:
   rankine inspect day_0.bin day_1.bin --shape dlrm --dense int
   rankine inspect data/criteo --json | jq '.tables[] | {name, rows, top_1_percent_share}'")]
 pub(crate) struct Args {
-    /// The dataset's folder; or raw files, with --shape
+    /// Dataset folder, or raw files with --shape
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
 
-    /// The paths are raw files of this shape: dlrm, dlrm-dcnv2, or the path of a shape file
+    /// Read raw files of this shape: dlrm, dlrm-dcnv2, or the path of a shape file
     #[arg(long, value_name = "SHAPE", conflicts_with = "verify")]
     shape: Option<String>,
 
     #[command(flatten)]
     records: RecordArgs,
 
-    /// Read every block and check it
+    /// Read and check every block
     #[arg(long)]
     verify: bool,
+
+    /// With --verify, number of CPU threads [default: all that this process may use]
+    #[arg(long, value_name = "N", value_parser = super::arguments::threads, requires = "verify")]
+    threads: Option<ThreadCount>,
 
     /// Print JSON instead of text
     #[arg(long)]
@@ -57,12 +62,13 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         return inspect_raw(&args, &args.records.format(shape)?);
     }
     let [path] = &args.paths[..] else {
-        let what = "one dataset is inspected at a time; the files of raw records need --shape";
+        let what = "inspect takes one dataset; raw files need --shape";
         return Err(CommandError::new(Exit::Usage, what));
     };
     let dataset = Dataset::open(path)?;
-    let verified = if args.verify { Some(verify(&dataset, system::thread_count(None))?) } else { None };
-    // A dataset whose statistics are damaged is still worth a report on the damage.
+    let verified =
+        if args.verify { Some(verify(&dataset, system::thread_count(args.threads))?) } else { None };
+    // If the statistics are damaged, the damage is still reported.
     let tables = match dataset.statistics().and_then(|statistics| tables(&dataset, &statistics)) {
         Ok(tables) => tables,
         Err(_) if verified.as_ref().is_some_and(|report| !report.is_whole()) => Vec::new(),
@@ -91,7 +97,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
                 what += &format!("\n  {}", damage.what);
             }
             if verified.damages_more > 0 {
-                what += &format!("\n  and {} damages more", verified.damages_more);
+                what += &format!("\n  and {} more", verified.damages_more);
             }
             Err(CommandError::new(Exit::BadData, what))
         }
@@ -108,7 +114,7 @@ struct Inspection<'a> {
     schema: &'a Schema,
     #[serde(skip_serializing_if = "Option::is_none")]
     origin: Option<&'a Origin>,
-    /// What the records of raw files are.
+    /// Format of raw records.
     #[serde(skip_serializing_if = "Option::is_none")]
     raw: Option<&'a RawFormat>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,9 +125,9 @@ struct Inspection<'a> {
 struct PartReport {
     part: Part,
     samples: u64,
-    /// The share of 1 among the labels that are there, a label column each; absent where all are missing.
+    /// For each label column, the share of 1 among the labels that are not missing; null if all are missing.
     label_rates: Vec<Option<f64>>,
-    /// Samples whose label is missing, a label column each.
+    /// For each label column, the number of samples whose label is missing.
     labels_missing: Vec<u64>,
     blocks: u64,
     files: usize,
@@ -135,12 +141,13 @@ struct TableReport {
     rows: u64,
     hotness: Hotness,
     vocabulary: VocabularyKind,
-    /// Look-ups, and rows looked up at least once, in training.
+    /// Look-ups of the training part.
     lookups: u64,
+    /// Rows that the training part looks up at least once.
     distinct_rows: u64,
-    /// Ids a sample, on average.
+    /// Mean number of ids per sample.
     hotness_mean: f64,
-    /// The share of look-ups that go to the most frequent hundredth of the table's rows, at least one.
+    /// Share of look-ups of the most frequent 1% of the table's rows (at least one row).
     top_1_percent_share: f64,
     most_frequent: Vec<FrequentRow>,
 }
@@ -148,7 +155,7 @@ struct TableReport {
 #[derive(Serialize)]
 struct FrequentRow {
     row: u64,
-    /// The category as the vocabulary's file writes it; `\*` stands for all that have no row of their own.
+    /// The category as written in the vocabulary file; `\*` stands for all categories without their own row.
     #[serde(skip_serializing_if = "Option::is_none")]
     category: Option<String>,
     lookups: u64,
@@ -178,7 +185,7 @@ fn label_rates(samples: u64, positives: &[u64], missing: &[u64]) -> Vec<Option<f
     std::iter::zip(positives, missing).map(rate).collect()
 }
 
-/// Reads every record of raw files and tells what is in them.
+/// Reads every record of raw files and reports what they contain.
 fn inspect_raw(args: &Args, format: &RawFormat) -> Result<(), CommandError> {
     let dataset = Dataset::raw(format, &args.paths, &[])?;
     let survey = survey(&dataset, Part::Train)?;
@@ -266,7 +273,7 @@ impl fmt::Display for Inspection<'_> {
             None => {}
         }
         if let Some(raw) = self.raw {
-            write!(f, "\n  raw records of the shape {}: {raw}", raw.shape.name)?;
+            write!(f, "\n  raw records of shape {}: {raw}", raw.shape.name)?;
         }
         writeln!(f)?;
         for part in &self.parts {
@@ -277,7 +284,7 @@ impl fmt::Display for Inspection<'_> {
             let rates: Vec<_> = part.label_rates.iter().zip(&part.labels_missing).map(rate).collect();
             writeln!(
                 f,
-                "  {:<6} {} samples, label rate {}, {:.1} bytes a sample ({} bytes in {} blocks of {} samples)",
+                "  {:<6} {} samples, label rate {}, {:.1} bytes per sample ({} bytes in {} blocks of {} samples)",
                 part.part.name(),
                 part.samples,
                 rates.join(", "),
@@ -337,7 +344,7 @@ impl Inspection<'_> {
         let bytes: u64 = verified.parts.iter().map(|part| part.bytes).sum();
         writeln!(
             f,
-            "\nverified: {blocks} blocks, {bytes} bytes and {} other files are as written",
+            "\nverified: {blocks} blocks, {bytes} bytes and {} other files are intact",
             verified.files
         )
     }

@@ -1,4 +1,4 @@
-//! The arguments that say who a process is among those it was launched with; and `rankine doctor --cluster`.
+//! Arguments about the processes of a job, and `rankine doctor --cluster`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,52 +15,52 @@ use serde::Serialize;
 
 use super::{CommandError, Exit, output};
 
-/// Exchanges that are timed.
+/// Number of timed exchanges.
 const EXCHANGES: u32 = 100;
 
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "Several processes")]
 pub(crate) struct Args {
-    /// Believe this launcher alone: torchrun, kubernetes, openmpi, pmi, slurm; none ignores the environment
+    /// Use only this launcher: torchrun, kubernetes, openmpi, pmi, slurm, or none to ignore the environment
     #[arg(long, value_name = "NAME", value_parser = Launcher::named)]
     launcher: Option<Launcher>,
 
-    /// This process among all, from 0; launchers say it by the environment
+    /// Rank of this process, from 0; launchers set it in the environment
     #[arg(long, requires = "ranks")]
     rank: Option<usize>,
 
-    /// How many processes there are
+    /// Number of processes
     #[arg(long, requires = "rank", value_name = "COUNT")]
     ranks: Option<usize>,
 
-    /// Where the processes meet: rank 0 listens there
+    /// Address for the rendezvous: rank 0 listens there
     #[arg(long, value_name = "HOST:PORT")]
     meet: Option<Address>,
 
-    /// File with the secret that all processes share; only its owner may read it. Without it RANKINE_SECRET_FILE or
-    /// RANKINE_SECRET count
+    /// File with the secret that all processes share; only its owner may have access [default: RANKINE_SECRET_FILE, or
+    /// else the secret in RANKINE_SECRET]
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
 
-    /// How long to wait for the other processes
+    /// How long to wait for the other processes, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
     meet_timeout: f64,
 }
 
 impl Args {
-    /// Whether anything is said.
+    /// Returns whether any of these arguments is set.
     pub(crate) fn any(&self) -> bool {
         self.launcher.is_some() || self.rank.is_some() || self.meet.is_some() || self.secret_file.is_some()
     }
 
-    /// Who this process is.
+    /// Returns the rank of this process and the number of processes.
     pub(crate) fn seat(&self) -> Result<Seat, LaunchError> {
         let rank = self.rank.zip(self.ranks);
         Seat::find(&Wanted { launcher: self.launcher, rank, meet: self.meet.clone() })
     }
 
-    /// What this process proves to the others that it knows.
+    /// Returns the secret that the processes share.
     fn secret(&self) -> Result<Secret, SecretError> {
         Secret::find(self.secret_file.as_deref())
     }
@@ -69,8 +69,8 @@ impl Args {
         Duration::from_secs_f64(self.meet_timeout)
     }
 
-    /// Meets the other processes. Where one of them is lost while this one cannot say so, or where this one hangs, it
-    /// ends.
+    /// Meets the other processes. The watchdog ends this process if it hangs, or if another is lost while this one
+    /// cannot report it.
     pub(crate) fn form(&self, seat: &Seat, guard: &Guard) -> Result<ProcessGroup, CommandError> {
         let patience = patience(seat.ranks, guard);
         if seat.ranks == 1 {
@@ -91,14 +91,14 @@ impl Args {
     }
 }
 
-/// How long a watch over some processes waits, as their job says.
+/// Returns the timeouts of the watchdog for a job.
 fn patience(ranks: usize, guard: &Guard) -> Patience {
     let usual = if ranks == 1 { Patience::ALONE } else { Patience::USUAL };
     let standstill = guard.step_timeout_s.map_or(usual.standstill, Seconds::duration);
     Patience { silence: guard.silence_timeout_s.duration(), standstill, ..usual }
 }
 
-/// What the GPUs that this process sees are known by.
+/// Returns the ids of the GPUs that this process sees.
 fn gpu_ids() -> Vec<String> {
     match probe().driver {
         Presence::Found(driver) => driver
@@ -108,7 +108,7 @@ fn gpu_ids() -> Vec<String> {
     }
 }
 
-/// What a training has come to, once the other processes know of it.
+/// Shares the outcome of a training with the other processes, and returns it.
 pub(crate) fn outcome<V>(
     processes: &ProcessGroup,
     file: &JobFile,
@@ -119,7 +119,7 @@ pub(crate) fn outcome<V>(
             processes.finish();
             return Ok(value);
         }
-        // All have come to this together.
+        // All processes were interrupted at the same step.
         Err(error @ TrainError::Interrupted { .. }) => {
             processes.finish();
             return Err(error.into());
@@ -133,7 +133,7 @@ pub(crate) fn outcome<V>(
     };
     match processes.fail(&error.to_string(), misses_rank) {
         Some(failure) if misses_rank => {
-            Err(CommandError::new(Exit::Lost, format!("{failure}\n  what this process saw: {error}")))
+            Err(CommandError::new(Exit::Lost, format!("{failure}\n  error of this process: {error}")))
         }
         _ => Err(error),
     }
@@ -142,38 +142,38 @@ pub(crate) fn outcome<V>(
 /// Ends this process, which makes no progress.
 fn hangs(failure: &Failure) {
     super::print_error(
-        &format_args!("{failure}; guard.step_timeout_s is how long that may take. The model was not saved"),
+        &format_args!("{failure}; guard.step_timeout_s sets the limit. The model was not saved"),
         None,
     );
     Exit::Lost.now()
 }
 
-/// Ends this process, whose other threads may wait for what will never come.
+/// Ends this process, whose other threads may wait for the lost one.
 fn lost(rank: usize, failure: &Failure, activity: &Activity) {
     super::print_error(&format_args!("{failure}\n  this process was {activity}"), Some(rank));
     Exit::Lost.now()
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| "it must be a number of seconds".to_owned())?;
-    if (0.1..=86400.0).contains(&seconds) { Ok(seconds) } else { Err("from 0.1 to 86400".into()) }
+    let seconds: f64 = text.parse().map_err(|_| "expected a number of seconds".to_owned())?;
+    if (0.1..=86400.0).contains(&seconds) { Ok(seconds) } else { Err("expected 0.1 to 86400 seconds".into()) }
 }
 
-/// What a launch turned out to be.
+/// The processes of a launch.
 #[derive(Debug, Serialize)]
 struct Cluster {
     launcher: Launcher,
     meet: Option<String>,
-    /// Of one exchange among all processes, on the average.
+    /// Mean time of an exchange among all processes.
     exchange_ms: f64,
-    /// How fast GPUs sum: those of rank 0's node, and all.
+    /// All-reduce speed of the GPUs of rank 0's node, and of all GPUs.
     #[cfg(feature = "cuda")]
     links: Vec<rankine::launch::Link>,
     nodes: Vec<Node>,
     members: Vec<Member>,
 }
 
-/// Meets the other processes, and has rank 0 tell who they are.
+/// Meets the other processes; rank 0 prints all of them.
 pub(crate) fn run(args: &Args, json: bool) -> Result<(), CommandError> {
     let seat = args.seat()?;
     tracing::info!("{seat}");
@@ -217,15 +217,12 @@ impl fmt::Display for Cluster {
         let processes = if members.len() == 1 { "process" } else { "processes" };
         let of_nodes = if nodes.len() == 1 { "node" } else { "nodes" };
         let (count, of) = (members.len(), nodes.len());
-        writeln!(
-            f,
-            "{count} {processes} on {of} {of_nodes}; an exchange among them takes {exchange_ms:.2} ms"
-        )?;
+        writeln!(f, "{count} {processes} on {of} {of_nodes}; an exchange takes {exchange_ms:.2} ms")?;
         #[cfg(feature = "cuda")]
         for rankine::launch::Link { what, gpus, gb_per_second, refused } in &self.links {
             match (gb_per_second, refused) {
-                (Some(gb), _) => writeln!(f, "sums over {what} ({gpus}): {gb:.1} GB/s")?,
-                (None, Some(why)) => writeln!(f, "sums over {what} ({gpus}): {why}")?,
+                (Some(gb), _) => writeln!(f, "all-reduce over {what} ({gpus}): {gb:.1} GB/s")?,
+                (None, Some(why)) => writeln!(f, "all-reduce over {what} ({gpus}): {why}")?,
                 (None, None) => {}
             }
         }
@@ -261,13 +258,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_watch_waits_as_long_as_the_job_says() {
+    fn the_watchdog_has_the_timeouts_of_the_job() {
         let seconds = |seconds| Seconds::new(seconds).unwrap();
         let waits = |ranks, guard: &Guard| {
             let Patience { silence, standstill, grace } = patience(ranks, guard);
             [silence, standstill, grace].map(|time| time.as_secs_f64())
         };
-        // As the reference of job files says.
+        // As in the reference of job files.
         assert_eq!(waits(1, &Guard::default()), [40.0, 300.0, 3.0]);
         assert_eq!(waits(2, &Guard::default()), [40.0, 45.0, 3.0]);
         let silence_timeout_s = seconds(90.0);
@@ -284,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_that_do_not_meet_end_with_codes_that_schedulers_tell_apart() {
+    fn each_failure_to_meet_has_its_exit_code() {
         let address: Address = "127.0.0.1:7".parse().unwrap();
         let source = || std::io::Error::other("taken");
         let refusal = rankine::launch::Refusal::WrongSecret;
@@ -305,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_told_by_rank() {
+    fn a_cluster_is_listed_by_rank() {
         let member = |rank: usize, host: &str, gpus| Member {
             rank,
             host: host.into(),
@@ -331,9 +328,9 @@ mod tests {
              \u{20}   0     0      100     1  a\n\
              \u{20}   1     1      101     2  b\n\
              \u{20}   2     0      102     0  a\n\
-             3 processes on 2 nodes; an exchange among them takes 0.25 ms\n"
+             3 processes on 2 nodes; an exchange takes 0.25 ms\n"
         );
         let alone = cluster(vec![member(0, "a", 0)]).to_string();
-        assert!(alone.ends_with("\n1 process on 1 node; an exchange among them takes 0.25 ms\n"), "{alone}");
+        assert!(alone.ends_with("\n1 process on 1 node; an exchange takes 0.25 ms\n"), "{alone}");
     }
 }

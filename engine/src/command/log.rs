@@ -1,39 +1,49 @@
-//! What is told on stderr while a command works.
+//! Log messages on stderr.
 
 use std::env;
 use std::io::{self, IsTerminal, Write};
 
+use clap::ColorChoice;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::{CommandError, Exit, stderr};
 
-/// The variable that says how much is told.
-const VARIABLE: &str = "RANKINE_LOG";
+/// Environment variable with the lowest level of messages that are printed.
+pub(crate) const VARIABLE: &str = "RANKINE_LOG";
 
-/// Sends the library's events to stderr, from the level in `RANKINE_LOG` on, or else from `default` on; of one of
-/// several processes, with its rank.
-pub(crate) fn init(default: LevelFilter, rank: Option<usize>) -> Result<(), CommandError> {
+/// Sends the library's events to stderr if they have at least the level in `RANKINE_LOG`, or else `default`. With
+/// several processes, each line starts with the rank.
+pub(crate) fn init(
+    default: LevelFilter,
+    color: ColorChoice,
+    rank: Option<usize>,
+) -> Result<(), CommandError> {
     let asked = env::var_os(VARIABLE).map(|text| text.to_string_lossy().into_owned());
     let level = level(asked.as_deref(), default)?;
     let no_color = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let colored = match color {
+        ColorChoice::Auto => io::stderr().is_terminal() && !no_color,
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+    };
     tracing_subscriber::fmt()
         .compact()
         .with_target(false)
         .with_max_level(level)
-        .with_ansi(io::stderr().is_terminal() && !no_color)
+        .with_ansi(colored)
         .with_writer(move || Lines { rank })
         .init();
     Ok(())
 }
 
-/// Stderr, where each line begins with the rank that it is of.
+/// Stderr; each line starts with the rank, if there are several.
 struct Lines {
     rank: Option<usize>,
 }
 
 impl Write for Lines {
-    /// Takes a whole line at a time, so that lines of several processes do not mix. It never fails: the logger would
-    /// report that on stderr.
+    /// Writes a whole line at once, so that lines of several processes do not mix. It never fails, since the logger
+    /// would report the failure on stderr.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let prefix = self.rank.map_or_else(String::new, |rank| format!("rank {rank}: "));
         stderr::write(&[prefix.as_bytes(), line].concat());
@@ -55,7 +65,7 @@ fn level(text: Option<&str>, default: LevelFilter) -> Result<LevelFilter, Comman
         Some("trace") => Ok(LevelFilter::TRACE),
         Some(other) => Err(CommandError::new(
             Exit::Usage,
-            format!("{VARIABLE} is `{other}`, and must be error, warn, info, debug or trace"),
+            format!("{VARIABLE} is `{other}`: expected error, warn, info, debug or trace"),
         )),
     }
 }
@@ -65,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_are_read_and_slips_are_not_ignored() {
+    fn levels_are_parsed_and_typos_are_errors() {
         assert_eq!(level(None, LevelFilter::WARN).unwrap(), LevelFilter::WARN);
         assert_eq!(level(Some("DEBUG"), LevelFilter::WARN).unwrap(), LevelFilter::DEBUG);
         let error = level(Some("verbose"), LevelFilter::INFO).unwrap_err();

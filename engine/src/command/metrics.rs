@@ -1,4 +1,4 @@
-//! The outcome of an evaluation, as text.
+//! The results of an evaluation as text.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use rankine::training::IdCounts;
 
 use super::{CommandError, output};
 
-/// Prints how many ids were no rows of their tables, a line a column that had any.
+/// Prints the number of ids outside of their tables, one line per column that has any.
 pub(crate) fn ids_out_of_range(counts: &IdCounts) -> Result<(), CommandError> {
     counts.iter().try_for_each(|(column, count)| {
-        output::text(format_args!("ids out of range    {count} of column {column}\n"))
+        output::text(format_args!("ids out of range    {count} in column {column}\n"))
     })
 }
 
-/// Metrics as a short table a head, beside the best AUC that there can be, where that is known.
+/// Metrics as a short table per head, with the best achievable AUC if it is known.
 #[derive(Debug)]
 pub(crate) struct MetricsText<'a> {
     pub(crate) metrics: &'a EvalMetrics,
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_are_told_apart_and_what_is_undefined_is_said() {
+    fn heads_have_tables_and_undefined_metrics_are_named() {
         let equal = Metrics { auc: None, normalized_entropy: None, calibration: None, ..METRICS };
         let heads = [("buy".into(), None), ("click".into(), Some(equal))];
         let metrics = EvalMetrics { first: Some(equal), heads: heads.into() };

@@ -1,12 +1,14 @@
-//! The command line: one file a subcommand, each with its arguments and a `run`.
+//! The command line: one file per subcommand, with its arguments and a function `run`.
 //!
-//! Results go to stdout and everything else to stderr, so that `rankine ... | jq` always works. Only here are errors
-//! printed, and only here does the process decide how it ends. What stderr does not take is dropped.
+//! Results go to stdout and everything else to stderr, so that `rankine ... | jq` always works. Only this module prints
+//! errors and chooses the exit code. Messages that stderr does not accept are dropped.
 
+use std::env;
+use std::ffi::OsString;
 use std::fmt;
 use std::process;
 
-use clap::{Parser, Subcommand};
+use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use rankine::hooks;
 use rankine::launch::Seat;
 use rankine::training::StopCause;
@@ -32,6 +34,8 @@ mod plan;
 mod predict;
 mod progress;
 mod raw;
+#[cfg(test)]
+mod reference;
 mod signals;
 mod stderr;
 mod train;
@@ -40,71 +44,115 @@ use error::CommandError;
 
 /// A training engine for ranking models: DLRM and its family
 #[derive(Debug, Parser)]
-#[command(name = "rankine", version, after_long_help = AFTER_HELP, arg_required_else_help = true)]
+#[command(name = "rankine", version, after_long_help = after_help(), arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
+
+    #[command(flatten)]
+    messages: Messages,
 }
 
-const AFTER_HELP: &str = "\
-A first run, from nothing:
-  rankine doctor                           what this machine offers
-  rankine train configs/quickstart.toml    makes its own data, trains, evaluates
+/// What a command prints on stderr besides errors.
+#[derive(Debug, Clone, Copy, clap::Args)]
+#[command(next_help_heading = "Messages")]
+struct Messages {
+    /// Print only warnings and errors, and no progress
+    #[arg(long, short, global = true, display_order = 100)]
+    quiet: bool,
 
-Environment:
-  RANKINE_LOG   error, warn, info (the default), debug or trace: how much is told on stderr
-  NO_COLOR      set to anything, there are no colors
+    /// Print debug messages as well
+    #[arg(long, short, global = true, display_order = 101, conflicts_with = "quiet")]
+    verbose: bool,
 
-Exit codes:
-  0   success
-  1   the work failed, and the message says why
-  2   bad usage, or a bad job file
-  3   bad input data: a damaged dataset, or too many bad rows
-  4   the model does not fit into the memory of the ranks it was planned for
-  5   another rank of the job failed, ended or did not come, or one hung, this one included
-  75   a signal stopped training after it saved a checkpoint, from which --resume continues
-  129, 130, 143   SIGHUP 129, SIGINT 130 or SIGTERM 143 stopped convert or generate, which left nothing";
+    /// When to use colors; auto: on a terminal, unless NO_COLOR is set
+    #[arg(long, global = true, display_order = 102, value_name = "WHEN", default_value = "auto")]
+    color: ColorChoice,
+}
 
+const EXAMPLES: &str = "\
+From click logs to predictions:
+  rankine convert criteo-tsv train.txt --split last:0.1 --out data/criteo
+  rankine inspect data/criteo
+  rankine init --data data/criteo --out job.toml
+  rankine train job.toml --run-dir runs/criteo
+  rankine eval --run runs/criteo
+  rankine predict --run runs/criteo new.txt --out predictions.csv
+
+Without data, on synthetic clicks:
+  rankine train configs/quickstart.toml";
+
+/// Environment variables and their meaning.
+const ENVIRONMENT: [(&str, &str); 4] = [
+    (log::VARIABLE, "error, warn, info, debug or trace; overrides --quiet and --verbose"),
+    ("NO_COLOR", "if not empty, messages have no colors, unless --color says otherwise"),
+    ("RANKINE_SECRET", "the secret that the processes of a job share"),
+    ("RANKINE_SECRET_FILE", "a file with that secret; --secret-file overrides it"),
+];
+
+/// Exit codes and their meaning.
+const EXIT_CODES: [(&str, &str); 8] = [
+    ("0", "success"),
+    ("1", "the command failed; the message says why"),
+    ("2", "wrong usage, or an invalid job file"),
+    ("3", "invalid input data: a damaged dataset, or too many bad rows"),
+    ("4", "the model does not fit into the memory of the planned ranks"),
+    ("5", "a rank of the job failed, exited or timed out"),
+    ("75", "a signal stopped training, which --resume continues"),
+    ("129, 130, 143", "SIGHUP, SIGINT or SIGTERM stopped convert or generate; no dataset was written"),
+];
+
+/// What follows the list of commands in `rankine --help`.
+fn after_help() -> String {
+    let table = |rows: &[(&str, &str)], width: usize| {
+        let line = |(name, meaning): &(&str, &str)| format!("\n  {name:<width$} {meaning}");
+        rows.iter().map(line).collect::<String>()
+    };
+    let (environment, exit_codes) = (table(&ENVIRONMENT, 20), table(&EXIT_CODES, 14));
+    format!("{EXAMPLES}\n\nEnvironment variables:{environment}\n\nExit codes:{exit_codes}")
+}
+
+/// The commands, in the order in which a user needs them.
 #[derive(Debug, Subcommand)]
 enum Command {
+    Convert(convert::Args),
+    Inspect(inspect::Args),
+    Init(init::Args),
     Train(train::Args),
     Eval(eval::Args),
     Predict(predict::Args),
-    Init(init::Args),
     Check(check::Args),
     Plan(plan::Args),
     Ckpt(ckpt::Args),
     Generate(generate::Args),
-    Convert(convert::Args),
-    Inspect(inspect::Args),
     Bench(bench::Args),
     Doctor(doctor::Args),
 }
 
-/// How the process ends. The numbers are documented in `rankine --help`, and scripts rely on them.
+/// Exit codes, which scripts rely on. `rankine --help` documents them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// All is done.
+    /// The command succeeded.
     Success,
-    /// The work failed.
+    /// The command failed.
     Failed,
-    /// The arguments or the job file are wrong; clap exits with the same.
+    /// The arguments or the job file are invalid; clap exits with the same code.
     Usage,
-    /// The input data are wrong.
+    /// The input data are invalid.
     BadData,
     /// The model does not fit into memory.
     DoesNotFit,
-    /// Another rank is lost, or one hangs.
+    /// A rank is lost or hangs.
     Lost,
-    /// Training was asked to stop, and can go on: `EX_TEMPFAIL` of `sysexits.h`, which schedulers may be told to
-    /// repeat.
+    /// A signal stopped training, which can be resumed: `EX_TEMPFAIL` of `sysexits.h`, for which schedulers can be
+    /// configured to restart a job.
     Resumable,
-    /// A signal of this number stopped work that has to be done again.
+    /// This signal stopped work that must be repeated.
     Signal(u8),
 }
 
 impl Exit {
-    /// The process's exit code.
+    /// Returns the exit code of the process.
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Success => 0,
@@ -114,12 +162,12 @@ impl Exit {
             Self::DoesNotFit => 4,
             Self::Lost => 5,
             Self::Resumable => 75,
-            // As shells report a command that a signal killed.
+            // The convention of shells for a command that a signal killed.
             Self::Signal(signal) => 128 + signal,
         }
     }
 
-    /// Of work that was asked to stop.
+    /// Returns the exit code of work that was stopped.
     pub(crate) fn of_stop(cause: StopCause) -> Self {
         let signal = match cause {
             StopCause::Signal(signal) => u8::try_from(signal).ok().filter(|signal| *signal < 128),
@@ -128,9 +176,9 @@ impl Exit {
         signal.map_or(Self::Failed, Self::Signal)
     }
 
-    /// Ends the process at once: other threads may wait for what will never come, or for a GPU.
+    /// Ends the process at once, even if other threads wait for something that never happens, or for a GPU.
     pub(crate) fn now(self) -> ! {
-        // SAFETY: the call has no precondition; what was written to files is in the system's hands already.
+        // SAFETY: the call has no precondition; the system already has what was written to files.
         unsafe { libc::_exit(i32::from(self.code())) }
     }
 }
@@ -141,10 +189,10 @@ impl From<Exit> for process::ExitCode {
     }
 }
 
-/// Runs the command that the process was called with.
+/// Parses the command line and runs the command.
 pub(crate) fn main() -> Exit {
     signals::survive_file_size_limit();
-    let cli = Cli::parse();
+    let cli = parse();
     let launch = match &cli.command {
         Command::Train(args) => Some(&args.launch),
         Command::Bench(args) => args.launch(),
@@ -155,35 +203,59 @@ pub(crate) fn main() -> Exit {
         Err(error) => return failed(&error.into(), None),
     };
     let rank = (seat.ranks > 1).then_some(seat.rank);
-    let quiet =
-        matches!(&cli.command, Command::Train(args) if args.quiet) || rank.is_some_and(|rank| rank > 0);
-    let level = if quiet { LevelFilter::WARN } else { LevelFilter::INFO };
-    let result = log::init(level, rank).and_then(|()| {
+    let Messages { quiet, verbose, color } = cli.messages;
+    let level = match (quiet, verbose) {
+        (_, true) => LevelFilter::DEBUG,
+        (true, _) => LevelFilter::WARN,
+        // Rank 0 reports for all ranks.
+        _ if rank.is_some_and(|rank| rank > 0) => LevelFilter::WARN,
+        _ => LevelFilter::INFO,
+    };
+    let result = log::init(level, color, rank).and_then(|()| {
         hooks::ignored().for_each(|name| {
-            tracing::warn!("{name} is ignored: it acts in builds with the feature `test-hooks`, for tests");
+            tracing::warn!("{name} is ignored: only test builds (feature `test-hooks`) use it");
         });
-        run(cli.command, &seat)
+        run(cli.command, &seat, quiet)
     });
     match result {
         Ok(()) => Exit::Success,
-        // Whoever reads the output has enough: `rankine doctor | head -1` is no failure.
+        // The reader of the output has left: `rankine doctor | head -1` is not a failure.
         Err(CommandError::OutputClosed) => Exit::Success,
         Err(error) => failed(&error, rank),
     }
 }
 
-fn run(command: Command, seat: &Seat) -> Result<(), CommandError> {
+/// Parses the command line; exits on `--help` and on errors.
+fn parse() -> Cli {
+    let command = Cli::command().color(color_of_help(env::args_os().skip(1)));
+    match Cli::from_arg_matches(&command.get_matches()) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    }
+}
+
+/// Finds `--color` before the arguments are parsed: help and errors of the parser use it, too.
+fn color_of_help(arguments: impl Iterator<Item = OsString>) -> ColorChoice {
+    let arguments: Vec<_> =
+        arguments.take_while(|argument| argument != "--").filter_map(|one| one.into_string().ok()).collect();
+    let split = arguments.windows(2).filter(|pair| pair[0] == "--color").map(|pair| pair[1].as_str());
+    let joined = arguments.iter().filter_map(|argument| argument.strip_prefix("--color="));
+    let parsed = split.chain(joined).find_map(|choice| choice.parse().ok());
+    parsed.unwrap_or_default()
+}
+
+fn run(command: Command, seat: &Seat, quiet: bool) -> Result<(), CommandError> {
     match command {
-        Command::Train(args) => train::run(args, seat),
-        Command::Eval(args) => eval::run(args),
-        Command::Predict(args) => predict::run(args),
+        Command::Convert(args) => convert::run(args, quiet),
+        Command::Inspect(args) => inspect::run(args),
         Command::Init(args) => init::run(args),
+        Command::Train(args) => train::run(args, seat, quiet),
+        Command::Eval(args) => eval::run(args, quiet),
+        Command::Predict(args) => predict::run(args, quiet),
         Command::Check(args) => check::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Ckpt(args) => ckpt::run(args),
-        Command::Generate(args) => generate::run(args),
-        Command::Convert(args) => convert::run(args),
-        Command::Inspect(args) => inspect::run(args),
+        Command::Generate(args) => generate::run(args, quiet),
         Command::Bench(args) => bench::run(args, seat),
         Command::Doctor(args) => doctor::run(args),
     }
@@ -194,7 +266,7 @@ fn failed(error: &CommandError, rank: Option<usize>) -> Exit {
     error.exit()
 }
 
-/// Prints an error; of one of several processes, with its rank.
+/// Prints an error, with the rank if there are several processes.
 fn print_error(error: &dyn fmt::Display, rank: Option<usize>) {
     match rank {
         None => stderr::line(format_args!("error: {error}")),
@@ -204,12 +276,10 @@ fn print_error(error: &dyn fmt::Display, rank: Option<usize>) {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn the_command_line_is_valid() {
         Cli::command().debug_assert();
     }
 
@@ -225,11 +295,23 @@ mod tests {
             Exit::Resumable,
         ];
         for exit in all {
-            assert!(AFTER_HELP.contains(&format!("\n  {}   ", exit.code())), "{exit:?}");
+            assert!(EXIT_CODES.iter().any(|(code, _)| *code == exit.code().to_string()), "{exit:?}");
         }
         assert_eq!(all.map(Exit::code), [0, 1, 2, 3, 4, 5, 75]);
         assert_eq!(Exit::of_stop(StopCause::Signal(2)).code(), 130);
         let stopped = Exit::of_stop(StopCause::Signal(15)).code();
-        assert!(AFTER_HELP.contains(&format!("SIGTERM {stopped}")), "{stopped}");
+        let (codes, _) = EXIT_CODES.last().unwrap();
+        assert!(codes.ends_with(&format!(", {stopped}")), "{stopped}");
+    }
+
+    #[test]
+    fn the_color_of_help_is_found_before_parsing() {
+        let found = |line: &str| color_of_help(line.split(' ').map(OsString::from));
+        assert_eq!(found("train job.toml"), ColorChoice::Auto);
+        assert_eq!(found("--color never train"), ColorChoice::Never);
+        assert_eq!(found("train --color=always --help"), ColorChoice::Always);
+        assert_eq!(found("train --color"), ColorChoice::Auto);
+        assert_eq!(found("train --color=red"), ColorChoice::Auto);
+        assert_eq!(found("train -- --color=always"), ColorChoice::Auto);
     }
 }

@@ -1,4 +1,4 @@
-//! Results on stdout. `println!` would panic where the reader has gone.
+//! Results on stdout. `println!` would panic if the reader has left.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -7,13 +7,13 @@ use serde::Serialize;
 
 use super::error::CommandError;
 
-/// Writes a text to stdout, as it is.
+/// Writes a text to stdout.
 pub(crate) fn text(text: impl Display) -> Result<(), CommandError> {
     let mut stdout = io::stdout().lock();
     write!(stdout, "{text}").and_then(|()| stdout.flush()).map_err(CommandError::output)
 }
 
-/// Writes a value to stdout as indented JSON, and ends the line.
+/// Writes a value to stdout as indented JSON with a final line feed.
 pub(crate) fn json(value: &impl Serialize) -> Result<(), CommandError> {
     let json = serde_json::to_string_pretty(value).map_err(|error| CommandError::output(error.into()))?;
     text(json + "\n")

@@ -1,7 +1,7 @@
-//! `rankine plan`: where would a job's tables lie among ranks, would they fit, and how long would an iteration take?
+//! `rankine plan`: plans the placement of a job's tables, and predicts memory, traffic and the time of a step.
 //!
-//! Nothing is trained, and no GPU is needed: the answer comes from the job, from the frequencies of its rows and from
-//! what a machine is known, or was measured, to do in a second.
+//! Nothing is trained, and no GPU is needed: the prediction uses the job, the frequencies of its rows, and the known or
+//! measured speeds of a machine.
 
 use std::fmt;
 
@@ -16,10 +16,10 @@ use serde::Serialize;
 use super::job::JobArgs;
 use super::{CommandError, Exit, arguments, output};
 
-/// Plan where a job's tables lie among ranks, and predict memory, traffic and the time of an iteration
+/// Plan which ranks store a job's tables; predict memory, traffic and step time
 ///
-/// Needs no GPU, and no data where the job has a shape: ids are then taken to follow a power law. The exit code is 0
-/// where the model fits, and 4 where it does not; stderr then says what would make it fit.
+/// No GPU is needed. If the job has a shape, no dataset is needed either: ids are assumed to follow a power law. The
+/// exit code is 0 if the model fits and 4 if it does not; the message then says what would make it fit.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -31,45 +31,47 @@ pub(crate) struct Args {
     #[command(flatten)]
     job: JobArgs,
 
-    /// Ranks in all [default: device.ranks]
+    /// Number of ranks over all nodes [default: device.ranks]
     #[arg(long, value_name = "N", value_parser = arguments::ranks)]
     ranks: Option<RankCount>,
 
-    /// Nodes that the ranks are spread over [default: device.nodes]
+    /// Number of nodes [default: device.nodes]
     #[arg(long, value_name = "N", value_parser = arguments::ranks)]
     nodes: Option<RankCount>,
 
-    /// Samples of an iteration, over all ranks [default: train.batch_size]
+    /// Samples per step, over all ranks [default: train.batch_size]
     #[arg(long, value_name = "N", value_parser = arguments::count)]
     batch: Option<Count>,
 
-    /// What the ranks are: cpu, h200, here (the GPUs of this machine, measured), or the path of a machine's file
-    /// [default: device.machine, else here where the GPUs of a node are, else h200 where device.kind is cuda, else cpu]
+    /// Machine of the ranks: cpu, h200, here (the measured GPUs of this machine), or the path of a machine file
+    /// [default: device.machine; else here, if this machine has the GPUs of a node; else h200, if device.kind is cuda;
+    /// else cpu]
     #[arg(long, value_name = "MACHINE")]
     machine: Option<String>,
 
-    /// Memory of a rank, such as 80GiB [default: the machine's]
+    /// Memory per rank, such as 80GiB [default: that of the machine]
     #[arg(long, value_name = "SIZE", value_parser = arguments::bytes)]
     memory: Option<u64>,
 
-    /// Estimate frequencies from so many samples, drawn from the whole dataset [default: embedding.sample_samples]
+    /// Number of samples, drawn from the whole dataset, to estimate frequencies from [default:
+    /// embedding.sample_samples]
     #[arg(long, value_name = "N", value_parser = arguments::count)]
     sample: Option<Count>,
 
-    /// The exponent of the power law that ids are taken to follow where there is no dataset
+    /// Exponent of the power law that ids are assumed to follow without a dataset
     #[arg(long, value_name = "ALPHA", default_value = "1.1", value_parser = arguments::non_negative)]
     alpha: NonNegative,
 
-    /// Tell what else a table could have been, and what that would cost
+    /// Show a table's alternatives and what they would cost
     #[arg(long, value_name = "TABLE")]
     explain: Option<String>,
 
-    /// Plan for each of these numbers of nodes, with as many ranks a node and as many samples a rank
+    /// Plan for each of these numbers of nodes, with the same number of ranks per node and of samples per rank
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = arguments::ranks)]
     #[arg(conflicts_with = "explain")]
     sweep_nodes: Vec<RankCount>,
 
-    /// With --sweep-nodes: as many samples over all ranks instead
+    /// With --sweep-nodes: keep the number of samples over all ranks instead
     #[arg(long, requires = "sweep_nodes")]
     fixed_batch: bool,
 
@@ -84,8 +86,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     job.device.ranks = args.ranks.map_or(job.device.ranks, Ranks::Count);
     job.device.nodes = args.nodes.map_or(job.device.nodes, Ranks::Count);
     if job.device.ranks == Ranks::Auto {
-        let what =
-            "device.ranks is \"auto\", which is known where the job is started: say how many with --ranks";
+        let what = "device.ranks is \"auto\", which is only known when the job runs: set --ranks";
         return Err(CommandError::new(Exit::Usage, what));
     }
     job.embedding.sample_samples = args.sample.or(job.embedding.sample_samples);
@@ -113,8 +114,8 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
             output::text(&shown)?
         }
         let fits = shown.sweep.points.iter().any(|point| point.iteration.is_some());
-        let nowhere = "the model does not fit on any of these numbers of nodes";
-        return if fits { Ok(()) } else { Err(CommandError::new(Exit::DoesNotFit, nowhere)) };
+        let what = "the model does not fit on any of these numbers of nodes";
+        return if fits { Ok(()) } else { Err(CommandError::new(Exit::DoesNotFit, what)) };
     }
     let planned = planning.plan(topology, &machine, batch_size);
     let planned = planned.map_err(|error| CommandError::new(Exit::DoesNotFit, error))?;
@@ -129,7 +130,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     }
 }
 
-/// What the ranks are.
+/// Returns the machine of the ranks.
 fn machine(args: &Args, job: &Job, topology: Topology) -> Result<Machine, CommandError> {
     let usage = |what: String| CommandError::new(Exit::Usage, what);
     let of_job = job.device.machine.as_ref().map(|path| path.to_string_lossy().into_owned());
@@ -154,28 +155,28 @@ fn machine(args: &Args, job: &Job, topology: Topology) -> Result<Machine, Comman
     Ok(machine)
 }
 
-/// The GPUs of this machine, as a training over them takes them to be.
+/// Returns the measured GPUs of this machine, as training would use them.
 #[cfg(feature = "cuda")]
 fn measured(job: &Job, topology: Topology) -> Result<Machine, String> {
     use rankine_cuda::Device;
 
     let per_node = topology.ranks_per_node();
     if per_node == 1 {
-        return Err("the machine `here` is several GPUs, and there is one rank a node".into());
+        return Err("the machine `here` needs several ranks per node".into());
     }
     let opened = (0..per_node).map(Device::open).collect::<Result<Vec<_>, _>>();
     let machine =
         opened.and_then(|gpus| rankine::calibration::machine_of(&gpus, per_node, job.device.precision, true));
-    let machine = machine.map_err(|error| format!("the machine `here` is {per_node} GPUs, and {error}"))?;
+    let machine = machine.map_err(|error| format!("the machine `here` needs {per_node} GPUs: {error}"))?;
     Ok(planning::write_machine(&machine, "h200", job.device.precision).1)
 }
 
 #[cfg(not(feature = "cuda"))]
 fn measured(_: &Job, _: Topology) -> Result<Machine, String> {
-    Err("the machine `here` is GPUs, and this build has no CUDA back end (the feature `cuda`)".into())
+    Err("the machine `here` needs GPUs, and this build has no CUDA support (the feature `cuda`)".into())
 }
 
-/// An error of the job against its columns, or any other.
+/// A conflict between the job and its columns, or another error.
 enum PlanningError {
     Train(TrainError),
     Other(CommandError),
@@ -196,15 +197,14 @@ impl From<TrainError> for PlanningError {
     }
 }
 
-/// What is planned, and from which statistics.
+/// Returns the tables to plan, and the origin of their statistics.
 fn planning(job: &Job, args: &Args) -> Result<(Planning, Origin), PlanningError> {
     let data = training::find_data(job)?;
     let alpha = job.data.generate.as_ref().map_or(args.alpha, |generate| generate.alpha).get();
     let (schema, source) = match &data {
         JobData::Dataset(dataset) => (dataset.schema(), Source::Dataset(dataset)),
         JobData::Shape(_) if args.sample.is_some() => {
-            let what =
-                "there are no data yet that --sample could draw from: leave it out to go by a power law";
+            let what = "--sample needs a dataset: remove it to assume a power law";
             return Err(PlanningError::Other(CommandError::new(Exit::Usage, what)));
         }
         JobData::Shape(schema) => (schema, Source::Law { schema, alpha }),
@@ -213,8 +213,8 @@ fn planning(job: &Job, args: &Args) -> Result<(Planning, Origin), PlanningError>
             return Err(PlanningError::Other(CommandError::new(
                 Exit::Usage,
                 format!(
-                    "there is no dataset at {dir}, and nothing says which tables it will have: convert it, or set \
-                     data.shape (--set data.shape=dlrm) to plan without it"
+                    "no dataset at {dir}, so its tables are unknown: convert it, or set data.shape (--set \
+                     data.shape=dlrm) to plan without it"
                 ),
             )));
         }
@@ -233,7 +233,7 @@ fn find<'a>(tables: &'a [TableReport], name: &str) -> Result<&'a TableReport, Co
     })
 }
 
-/// All that is told of a plan.
+/// The report on a plan.
 #[derive(Serialize)]
 struct Report<'a> {
     job: &'a str,
@@ -242,7 +242,7 @@ struct Report<'a> {
     report: &'a PlanReport,
 }
 
-/// All that is told of plans for several numbers of nodes.
+/// The report on plans for several numbers of nodes.
 #[derive(Serialize)]
 struct SweepReport<'a> {
     job: &'a str,
@@ -252,13 +252,13 @@ struct SweepReport<'a> {
     sweep: Sweep,
 }
 
-/// A table, and what else it could have been.
+/// A table and its alternatives.
 struct Explanation<'a> {
     shown: &'a Report<'a>,
     table: &'a TableReport,
 }
 
-/// Bytes with a binary unit.
+/// A number of bytes with a binary unit.
 struct Bytes(u64);
 
 impl fmt::Display for Bytes {
@@ -273,7 +273,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A number of things, in thousands and more.
+/// A count with a decimal unit.
 struct Many(f64);
 
 impl fmt::Display for Many {
@@ -288,7 +288,7 @@ impl fmt::Display for Many {
     }
 }
 
-/// Seconds, in milliseconds.
+/// Seconds, shown in milliseconds.
 struct Ms(f64);
 
 impl fmt::Display for Ms {
@@ -300,13 +300,13 @@ impl fmt::Display for Ms {
 fn origin(f: &mut fmt::Formatter<'_>, origin: Origin) -> fmt::Result {
     match origin {
         Origin::Dataset { samples } => {
-            writeln!(f, "frequencies  counted over all {samples} samples of the dataset")
+            writeln!(f, "frequencies  counted in all {samples} samples of the dataset")
         }
         Origin::Sample { samples } => {
-            writeln!(f, "frequencies  of {samples} samples, drawn from the whole dataset")
+            writeln!(f, "frequencies  estimated from {samples} samples, drawn from the whole dataset")
         }
         Origin::Law { alpha } => {
-            writeln!(f, "frequencies  of a power law with exponent {alpha}: no sample was looked at")
+            writeln!(f, "frequencies  assumed to follow a power law with exponent {alpha}")
         }
     }
 }
@@ -375,8 +375,8 @@ impl Report<'_> {
             }
         };
         let memory = &self.report.memory;
-        writeln!(f, "\nmemory of a rank")?;
-        writeln!(f, "  tables and their state         {}", spread(&|rank| rank.table_bytes))?;
+        writeln!(f, "\nmemory per rank")?;
+        writeln!(f, "  tables and optimizer state     {}", spread(&|rank| rank.table_bytes))?;
         writeln!(f, "  messages and frequent rows     {}", spread(&|rank| rank.buffer_bytes))?;
         let RestMemory { parameter_bytes, gradient_bytes, state_bytes, activation_bytes, batch_bytes } =
             memory.rest;
@@ -386,7 +386,7 @@ impl Report<'_> {
         writeln!(f, "  batches                        {}", Bytes(batch_bytes))?;
         writeln!(
             f,
-            "  the fullest                    {} of {} ({:.1}%)",
+            "  fullest rank                   {} of {} ({:.1}%)",
             Bytes(memory.needed_bytes),
             Bytes(memory.available_bytes),
             memory.needed_bytes as f64 / memory.available_bytes as f64 * 100.0
@@ -395,7 +395,7 @@ impl Report<'_> {
 
     fn fmt_traffic(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let PlanReport { traffic, all_reduce, .. } = self.report;
-        writeln!(f, "\ntraffic of an iteration, over all ranks")?;
+        writeln!(f, "\ntraffic per step, over all ranks")?;
         for (name, link) in [("within nodes", traffic.within_nodes), ("between nodes", traffic.between_nodes)]
         {
             write!(f, "  {name:<30} {} in {} vectors", Bytes(link.bytes), Many(link.rows as f64))?;
@@ -406,7 +406,7 @@ impl Report<'_> {
         }
         writeln!(
             f,
-            "  {:<30} {} within nodes, {} between them ({} elements, {} of frequent rows)",
+            "  {:<30} {} within nodes, {} between nodes ({} elements, {} of frequent rows)",
             "all-reduce",
             Bytes(all_reduce.within_bytes),
             Bytes(all_reduce.between_bytes),
@@ -417,7 +417,7 @@ impl Report<'_> {
 
     fn fmt_time(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let time = &self.report.iteration;
-        writeln!(f, "\ntime of an iteration, on the slowest rank")?;
+        writeln!(f, "\ntime per step, on the slowest rank")?;
         let parts = [
             ("dense compute", time.dense_s),
             ("memory traffic", time.memory_s),
@@ -426,15 +426,15 @@ impl Report<'_> {
             ("all-reduce within nodes", time.all_reduce_within_s),
             ("all-reduce between nodes", time.all_reduce_between_s),
             ("latencies", time.latency_s),
-            ("beside something longer", -time.hidden_s),
+            ("overlapped", -time.hidden_s),
         ];
         for (name, seconds) in parts.into_iter().filter(|&(_, seconds)| seconds != 0.0) {
             writeln!(f, "  {name:<30} {:>12}", Ms(seconds))?;
         }
-        writeln!(f, "  {:<30} {:>12}", "all of it", Ms(time.total_s))?;
+        writeln!(f, "  {:<30} {:>12}", "total", Ms(time.total_s))?;
         writeln!(
             f,
-            "\n{} samples/s, limited by {}; ranks are {:.1}% as busy as the slowest on average",
+            "\n{} samples/s, limited by {}; mean load of ranks {:.1}% of the slowest",
             Many(self.report.samples_per_second),
             self.report.limit.name(),
             self.report.balance * 100.0
@@ -449,7 +449,7 @@ impl fmt::Display for Explanation<'_> {
         writeln!(f, "table        {}, {} rows of {} elements", table.name, table.rows, table.dim)?;
         writeln!(
             f,
-            "look-ups     {:.2} a sample, of a batch's {} distinct ({:.1}%)",
+            "look-ups     {:.2} per sample; {} distinct rows per batch ({:.1}%)",
             table.lookups_per_sample,
             Many(table.distinct_rows as f64),
             table.distinct_rows as f64 / (table.lookups_per_sample * report.batch_size as f64).max(1.0)
@@ -462,7 +462,7 @@ impl fmt::Display for Explanation<'_> {
             "", "owners", "frequent", "on a rank", "within", "between", "all-reduce", "iteration"
         )?;
         let all_reduce = report.all_reduce;
-        // The share of the sum over all elements that is this table's.
+        // The share of this table in the all-reduce.
         let share = table.reduced_elements as f64 / all_reduce.elements.max(1) as f64;
         let chosen = Alternative {
             placement: table.placement,
@@ -480,7 +480,7 @@ impl fmt::Display for Explanation<'_> {
         for alternative in std::iter::once(&chosen).chain(&table.alternatives) {
             let note = match alternative {
                 Alternative { fits: false, .. } => "does not fit",
-                Alternative { allowed: false, .. } => "the job says otherwise",
+                Alternative { allowed: false, .. } => "excluded by the job",
                 _ if std::ptr::eq(alternative, &chosen) => "chosen",
                 _ => "",
             };
@@ -509,9 +509,9 @@ impl fmt::Display for Explanation<'_> {
 impl fmt::Display for SweepReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Sweep { ranks_per_node, fixed_batch, points } = &self.sweep;
-        let same = if *fixed_batch { "the same batch for all ranks" } else { "the same batch for each rank" };
+        let same = if *fixed_batch { "same batch size over all ranks" } else { "same batch size per rank" };
         writeln!(f, "job          {}, {same}", self.job)?;
-        writeln!(f, "machine      {}, {ranks_per_node} ranks a node", self.machine)?;
+        writeln!(f, "machine      {}, {ranks_per_node} ranks per node", self.machine)?;
         origin(f, self.statistics)?;
         writeln!(
             f,

@@ -1,8 +1,9 @@
-//! `rankine predict`: what does a trained model say of rows?
+//! `rankine predict`: scores rows with a trained model.
 
 use std::path::PathBuf;
 use std::time::Instant;
 
+use rankine::job::{Job, ThreadCount};
 use rankine::prediction::{OnUnknown, PredictionCounts, Predictions, RowOptions, predict_part, predict_rows};
 use rankine::source::{ModelSource, OpenModel, Wanted};
 use rankine::system;
@@ -16,11 +17,11 @@ use super::convert::Bars;
 use super::progress::Progress;
 use super::{CommandError, Exit, output};
 
-/// Score rows with a trained model: a probability a row and label, as CSV
+/// Score rows with a trained model, as CSV with one probability per row and label
 ///
-/// Rows come from a dataset, whose columns must mean what the model learned, or from raw files of the form that the
-/// model's own data had; these need no labels. Rows keep their order, and have their number, the first being 1, in the
-/// first column.
+/// Rows are read from a dataset, which must have the columns that the model was trained on, or from raw files in the
+/// format of the model's training data, which need no labels. The output has one line per row, in the order of the
+/// input. Its first column is the number of the row, starting at 1.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("rows").required(true))]
 #[command(after_help = "\
@@ -29,38 +30,42 @@ Examples:
   rankine predict --run runs/criteo-1 day_24.gz --out predictions.csv --on-bad skip
   rankine predict --run models/criteo new.tsv --out predictions.csv --json | jq .unknown")]
 pub(crate) struct Args {
-    /// Raw files, read in the order given
+    /// Raw files, read in the given order
     #[arg(value_name = "FILE", group = "rows", conflicts_with = "part")]
     files: Vec<PathBuf>,
 
-    /// The model: the folder of a finished run, a checkpoint, or an export
+    /// Model: the folder of a finished run, a checkpoint, or an export
     #[arg(long, value_name = "DIR")]
     run: PathBuf,
 
-    /// A dataset's folder in place of raw files; its columns must be those that the model was trained on
+    /// Dataset folder instead of raw files; its columns must be those that the model was trained on
     #[arg(long, value_name = "DATASET", group = "rows")]
     data: Option<PathBuf>,
 
-    /// The part of the dataset: eval or train
+    /// Part of the dataset: eval or train
     #[arg(long, default_value = "eval", value_parser = super::arguments::part)]
     part: Part,
 
-    /// The file of predictions; it is there once it is whole
+    /// Output file, written atomically
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 
-    /// What becomes of raw rows that cannot be read: fail, or skip (they are left out, counted and named)
+    /// What to do with invalid raw rows: fail, or skip (they are counted and reported)
     #[arg(long, value_name = "WHAT", default_value = "fail", value_parser = ["fail", "skip"])]
     on_bad: String,
 
-    /// With --on-bad skip, how many bad rows are too many: a number, or a share such as 0.1%
+    /// With --on-bad skip, maximum number of skipped rows: a number, or a share such as 0.1%
     #[arg(long, value_name = "N|P%", default_value_t = BadLimit::default())]
     bad_limit: BadLimit,
 
-    /// What becomes of rows with categories that have no row of their own in the model: oov (they are scored with the
-    /// row that such categories share), fail, or skip
+    /// What to do with rows that have categories without their own row in the model: oov (score them with the shared
+    /// row), fail, or skip
     #[arg(long, value_name = "WHAT", default_value_t = OnUnknown::default())]
     unknown: OnUnknown,
+
+    /// Number of CPU threads [default: device.threads of the model's job]
+    #[arg(long, value_name = "N", value_parser = super::arguments::threads)]
+    threads: Option<ThreadCount>,
 
     /// Print JSON instead of text
     #[arg(long)]
@@ -77,15 +82,17 @@ struct Outcome<'a> {
     rows_per_second: f64,
 }
 
-pub(crate) fn run(args: Args) -> Result<(), CommandError> {
+pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
     let source = ModelSource::find(&args.run, Wanted::Model)?;
-    // Predictions may lie in a run's folder, but not in place of what training wrote there.
+    // Predictions may be written to a run folder, but must not overwrite what training wrote there.
     let run = match &source {
         ModelSource::Run(run) => RunDir::contents(run),
         ModelSource::Checkpoint(_) | ModelSource::Export(_) => Vec::new(),
     };
     let opened = source.open()?;
-    let (job, schema) = (opened.job(), &opened.columns().schema);
+    let (mut job, schema) = (opened.job().clone(), &opened.columns().schema);
+    job.device.threads = args.threads.or(job.device.threads);
+    let job = &job;
     let rows = args.files.iter().chain(&args.data);
     refuse_inputs(&args.out, rows.chain(&opened.inputs()).chain(&run))?;
     let (pool, _) = training::thread_pool(job)?;
@@ -94,17 +101,17 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         let model = opened.load()?;
         let ids = training::ids_of(job, schema)?;
         let mut predictions = Predictions::create(model, schema, (args.unknown, ids), &args.out)?;
-        predict(&args, &opened, &mut predictions)?;
+        predict(&args, job, &opened, &mut predictions, quiet)?;
         Ok::<_, CommandError>(predictions.finish()?)
     })?;
     let seconds = began.elapsed().as_secs_f64();
     let rows_per_second = counts.read as f64 / seconds;
-    tell(&counts, seconds);
+    report(&counts, seconds, quiet);
     if args.json {
         return output::json(&Outcome { out: &args.out, counts: &counts, seconds, rows_per_second });
     }
     output::text(format_args!(
-        "rows read        {}\nrows predicted   {}\nrows bad         {}\nrows left out    {}\npredictions      {}\n\
+        "rows read        {}\nrows predicted   {}\nrows bad         {}\nrows skipped     {}\npredictions      {}\n\
          unknown categories: {}\n",
         counts.read,
         counts.predicted,
@@ -115,15 +122,20 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     ))
 }
 
-fn predict(args: &Args, model: &OpenModel, predictions: &mut Predictions<'_>) -> Result<(), CommandError> {
-    let job = model.job();
+fn predict(
+    args: &Args,
+    job: &Job,
+    model: &OpenModel,
+    predictions: &mut Predictions<'_>,
+    quiet: bool,
+) -> Result<(), CommandError> {
     let batch_size = job.eval.batch_size.get() as usize;
     if let Some(data) = &args.data {
         let dataset = Dataset::open(data)?;
         model.columns().check(&dataset)?;
         let dataset = training::with_ids(job, dataset)?;
         let options = EvaluationOptions { batch_size, io: job.reader.io_options() };
-        let mut progress = Progress::new("predicting", "rows", dataset.samples(args.part), false);
+        let mut progress = Progress::new("predicting", "rows", dataset.samples(args.part), quiet);
         predict_part(predictions, &dataset, args.part, &options, &mut |rows| progress.at(rows))?;
         return Ok(());
     }
@@ -131,28 +143,25 @@ fn predict(args: &Args, model: &OpenModel, predictions: &mut Predictions<'_>) ->
         let run = args.run.display();
         return Err(CommandError::new(
             Exit::Usage,
-            format!(
-                "the model of {run} was trained on generated data, of which there are no raw rows: name a dataset with \
-                 --data"
-            ),
+            format!("the model of {run} was trained on generated data, which has no raw rows: use --data"),
         ));
     };
     let encoder = model.encoder()?;
     let threads = system::thread_count(job.device.threads);
     let options =
         RowOptions { batch_size, threads, bad_limit: (args.on_bad == "skip").then_some(args.bad_limit) };
-    Ok(predict_rows(predictions, &args.files, format, &encoder, &options, &Bars::default())?)
+    Ok(predict_rows(predictions, &args.files, format, &encoder, &options, &Bars::new(quiet))?)
 }
 
-/// Says on stderr how fast it was, and what the model did not know.
-fn tell(counts: &PredictionCounts, seconds: f64) {
-    let progress = Progress::new("predicting", "rows", counts.read, false);
+/// Reports the speed and unknown ids and categories on stderr.
+fn report(counts: &PredictionCounts, seconds: f64, quiet: bool) {
+    let progress = Progress::new("predicting", "rows", counts.read, quiet);
     let rate = counts.read as f64 / seconds;
-    progress.tell(&format!("predicted {} rows in {seconds:.1} s, {rate:.0} rows/s", counts.predicted));
+    progress.note(&format!("predicted {} rows in {seconds:.1} s, {rate:.0} rows/s", counts.predicted));
     for (column, count) in &counts.ids_out_of_range {
-        progress.tell(&format!("column {column}: {count} ids are no rows of its table"));
+        progress.note(&format!("column {column}: {count} ids are out of range"));
     }
     for (column, count) in counts.unknown.iter().filter(|(_, count)| count.lookups > 0) {
-        progress.tell(&format!("column {column}: unknown categories: {count}"));
+        progress.note(&format!("column {column}: unknown categories: {count}"));
     }
 }

@@ -1,4 +1,4 @@
-//! How far a command is, on stderr: a bar on a terminal, and now and then a plain line elsewhere.
+//! Progress on stderr: a bar on a terminal, and plain lines from time to time elsewhere.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
@@ -11,9 +11,9 @@ use indicatif::{
 
 use super::stderr;
 
-/// Plain lines come at most this often.
+/// Minimum time between two plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(5);
-/// Bars are drawn at most this many times a second.
+/// Maximum frame rate of bars.
 const FRAMES_PER_SECOND: u8 = 20;
 
 /// Shows the progress of one piece of work.
@@ -21,18 +21,18 @@ const FRAMES_PER_SECOND: u8 = 20;
 pub(crate) struct Progress {
     pace: Arc<Mutex<Pace>>,
     began: Instant,
-    shown: Shown,
+    view: View,
 }
 
 #[derive(Debug)]
-enum Shown {
+enum View {
     Nothing,
     Bar(ProgressBar),
     Lines { what: String, unit: &'static str, last: Instant },
 }
 
-/// How much is done, and in what time. The rate and the time left are those of the whole work so far, in bars and lines
-/// alike.
+/// The amount of work done, and the time it took. Bars and lines show the mean rate of the whole work so far, and the
+/// time left at this rate.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     done: u64,
@@ -41,12 +41,12 @@ struct Pace {
 }
 
 impl Pace {
-    /// Units per second.
+    /// Returns the rate in units per second.
     fn rate(self) -> f64 {
         if self.seconds > 0.0 { self.done as f64 / self.seconds } else { 0.0 }
     }
 
-    /// Seconds until all is done at this rate; none before anything is done.
+    /// Returns the seconds left at this rate; `None` before anything is done.
     fn seconds_left(self) -> Option<f64> {
         let left = self.total.saturating_sub(self.done) as f64;
         (self.rate() > 0.0).then(|| left / self.rate())
@@ -54,56 +54,56 @@ impl Pace {
 }
 
 impl Progress {
-    /// Work on `total` of some unit; `what` names the work in a word or two.
+    /// Creates the progress of `total` units of work, described by `what`.
     pub(crate) fn new(what: &str, unit: &'static str, total: u64, quiet: bool) -> Self {
         let began = Instant::now();
         let pace = Arc::new(Mutex::new(Pace { done: 0, total, seconds: 0.0 }));
-        let shown = if quiet {
-            Shown::Nothing
+        let view = if quiet {
+            View::Nothing
         } else if io::stderr().is_terminal() {
-            Shown::Bar(bar(what, unit, total, &pace))
+            View::Bar(bar(what, unit, total, &pace))
         } else {
-            Shown::Lines { what: what.to_owned(), unit, last: began }
+            View::Lines { what: what.to_owned(), unit, last: began }
         };
-        Self { pace, began, shown }
+        Self { pace, began, view }
     }
 
-    /// `done` of the total are done.
+    /// Reports that `done` units are done.
     pub(crate) fn at(&mut self, done: u64) {
         self.at_after(done, self.began.elapsed().as_secs_f64());
     }
 
-    /// The same for work that took `seconds`, which need not be the time since this progress was made: parts of the
-    /// work may have been done before, and other work in between.
+    /// Reports that `done` units were done in `seconds`. This is not always the time since this progress was created:
+    /// parts of the work may have been done earlier, with other work in between.
     pub(crate) fn at_after(&mut self, done: u64, seconds: f64) {
         self.keep(done, seconds);
-        match &mut self.shown {
-            Shown::Nothing => (),
-            Shown::Bar(bar) => bar.set_position(done),
-            Shown::Lines { last, .. } if last.elapsed() < LINE_EVERY => (),
-            Shown::Lines { .. } => self.print(""),
+        match &mut self.view {
+            View::Nothing => (),
+            View::Bar(bar) => bar.set_position(done),
+            View::Lines { last, .. } if last.elapsed() < LINE_EVERY => (),
+            View::Lines { .. } => self.print(""),
         }
     }
 
-    /// Sets the words beside the bar.
+    /// Sets the text next to the bar.
     pub(crate) fn message(&mut self, message: String) {
-        if let Shown::Bar(bar) = &self.shown {
+        if let View::Bar(bar) = &self.view {
             bar.set_message(message);
         }
     }
 
-    /// Prints a line with `message` where there is no bar. `done` and `seconds` are as in [`Progress::at_after`].
+    /// Prints a line with `message` if there is no bar. `done` and `seconds` are as in [`Progress::at_after`].
     pub(crate) fn line(&mut self, done: u64, seconds: f64, message: &str) {
         self.keep(done, seconds);
         self.print(message);
     }
 
-    /// Prints something above the bar, or on a line of its own.
-    pub(crate) fn tell(&self, text: &str) {
-        match &self.shown {
-            Shown::Nothing => (),
-            Shown::Bar(bar) => bar.suspend(|| stderr::line(text)),
-            Shown::Lines { .. } => stderr::line(text),
+    /// Prints a line, above the bar if there is one.
+    pub(crate) fn note(&self, text: &str) {
+        match &self.view {
+            View::Nothing => (),
+            View::Bar(bar) => bar.suspend(|| stderr::line(text)),
+            View::Lines { .. } => stderr::line(text),
         }
     }
 
@@ -114,7 +114,7 @@ impl Progress {
 
     fn print(&mut self, message: &str) {
         let pace = *lock(&self.pace);
-        let Shown::Lines { what, unit, last } = &mut self.shown else { return };
+        let View::Lines { what, unit, last } = &mut self.view else { return };
         *last = Instant::now();
         let Pace { done, total, .. } = pace;
         let space = if message.is_empty() { "" } else { "  " };
@@ -128,7 +128,7 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if let Shown::Bar(bar) = &self.shown {
+        if let View::Bar(bar) = &self.view {
             bar.finish_and_clear();
         }
     }
@@ -172,7 +172,7 @@ fn bar(what: &str, unit: &str, total: u64, pace: &Arc<Mutex<Pace>>) -> ProgressB
     bar
 }
 
-/// The terminal behind stderr. What is drawn goes there in one piece, or is dropped.
+/// The terminal of stderr. A frame is written to it at once, or dropped.
 #[derive(Debug, Default)]
 struct Screen(Mutex<String>);
 
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn rate_and_time_left_count_the_seconds_they_are_given() {
-        // 900 samples took 30 s, 600 of them before this process began.
+        // 900 samples took 30 s, 600 of them in an earlier process.
         let mut progress = Progress::new("training", "samples", 1500, true);
         progress.at_after(900, 30.0);
         let pace = *lock(&progress.pace);

@@ -1,4 +1,4 @@
-//! Signals that ask a command to stop.
+//! Signals that stop a command.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicBool;
@@ -14,17 +14,17 @@ use super::{CommandError, Exit};
 
 /// The exit code after a second SIGINT, as in a shell.
 const INTERRUPTED: i32 = 128 + SIGINT;
-/// How long work that was asked to stop may take before the process ends all the same.
+/// How long work may take to stop before the process ends anyway.
 const GRACE: Duration = Duration::from_millis(500);
-/// Between two looks.
+/// Time between two checks.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Lets SIGTERM, SIGINT, SIGHUP and SIGUSR1 ask a training to stop.
+/// Lets SIGTERM, SIGINT, SIGHUP and SIGUSR1 stop a training.
 pub(crate) fn training() -> Result<Stop, CommandError> {
     listen(&[SIGTERM, SIGINT, SIGUSR1])
 }
 
-/// Lets SIGTERM, SIGINT and SIGHUP ask other work to stop, which then ends within a second.
+/// Lets SIGTERM, SIGINT and SIGHUP stop other work within a second.
 pub(crate) fn work() -> Result<(Stop, Deadline), CommandError> {
     let stop = listen(&[SIGTERM, SIGINT])?;
     let deadline = Deadline::new(&stop, Exit::of_stop)?;
@@ -38,12 +38,13 @@ pub(crate) fn survive_file_size_limit() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Lets signals, and SIGHUP, ask to stop; a second SIGINT ends the process at once. SIGHUP stays ignored where it was
-/// ignored at the start: that is how `nohup` keeps a command running.
+/// Lets the given signals and SIGHUP stop the work; a second SIGINT ends the process at once. SIGHUP stays ignored if
+/// it was ignored at the start: that is how `nohup` keeps a command running.
 fn listen(signals: &[i32]) -> Result<Stop, CommandError> {
     let (stop, interrupted) = (Stop::default(), Arc::new(AtomicBool::new(false)));
     let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
-    // The first of SIGINT's actions is done first: it sees what the last one of an earlier signal has set.
+    // The actions of SIGINT run in this order: the first one sees the flag that the second one set at an earlier
+    // signal.
     let registered =
         flag::register_conditional_shutdown(SIGINT, INTERRUPTED, Arc::clone(&interrupted))
             .and_then(|_| flag::register(SIGINT, interrupted))
@@ -56,27 +57,27 @@ fn listen(signals: &[i32]) -> Result<Stop, CommandError> {
     registered.map(|()| stop).map_err(refused)
 }
 
-/// Whether the process ignores a signal.
+/// Returns whether the process ignores a signal.
 fn is_ignored(signal: i32) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: without a new action the call changes nothing, and writes the current one to `action`, of which all zeros
-    // are a value too.
+    // SAFETY: without a new action the call changes nothing, and writes the current one to `action`, for which all
+    // zeros are a valid value.
     unsafe {
         libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0
             && action.assume_init().sa_sigaction == libc::SIG_IGN
     }
 }
 
-/// Until it is dropped, ends the process where work that is asked to stop does not: it may wait for a disk or a file
+/// Until it is dropped, ends the process if the work does not stop in time. The work may wait for a disk or a file
 /// server that does not answer.
 #[derive(Debug)]
 pub(crate) struct Deadline {
-    /// Whether the work is over. Locked while the process ends, so that it does not end after that.
+    /// Whether the work is over. Locked while the process ends, so that the work cannot finish meanwhile.
     over: Arc<Mutex<bool>>,
 }
 
 impl Deadline {
-    /// `exit` says with which code the process ends.
+    /// Starts the deadline; `exit` returns the exit code of the process.
     pub(crate) fn new(stop: &Stop, exit: fn(StopCause) -> Exit) -> Result<Self, CommandError> {
         let over = Arc::new(Mutex::new(false));
         let (stop, ended) = (stop.clone(), Arc::clone(&over));
@@ -108,8 +109,8 @@ impl Drop for Deadline {
 
 fn end(cause: StopCause, exit: Exit) -> ! {
     let text = format_args!(
-        "stopped by {cause} while a file did not answer: a folder with the ending .partial may be left, which the next \
-         run replaces"
+        "stopped by {cause} while waiting for a file: a folder with the suffix .partial may remain, which the next run \
+         replaces"
     );
     super::print_error(&text, None);
     exit.now()

@@ -1,5 +1,5 @@
-//! Writing to stderr. What it does not take is dropped: a terminal that is gone, a full disk or a pipe that nobody
-//! reads must neither end a command nor hold it up.
+//! Writing to stderr. Messages that it does not accept are dropped: a closed terminal, a full disk or a pipe that
+//! nobody reads must neither end a command nor block it.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -10,14 +10,14 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a message waits for a pipe or a terminal that takes nothing.
+/// How long a message waits for a pipe or a terminal that accepts nothing.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Before a second attempt where a descriptor that was ready took nothing.
+/// Pause before a second attempt if a descriptor that was ready accepted nothing.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Bytes of one write: a pipe that is ready takes this much without waiting (`PIPE_BUF`).
+/// Bytes per write: a pipe that is ready accepts this much without blocking (`PIPE_BUF`).
 const PIECE: usize = 4096;
 
-/// The process has one stderr, opened at the first message.
+/// The stderr of the process, opened at the first message.
 static STDERR: Mutex<Option<Sink>> = Mutex::new(None);
 
 /// Writes a line.
@@ -30,7 +30,7 @@ pub(crate) fn write(message: &[u8]) {
     with(|sink| sink.message(message));
 }
 
-/// Draws something that the next drawing replaces: it waits for nothing, and is not missed.
+/// Draws a frame that the next one replaces. It never waits, and a dropped frame does not matter.
 pub(crate) fn draw(frame: &[u8]) {
     with(|sink| {
         sink.send(frame, Duration::ZERO);
@@ -42,29 +42,29 @@ fn with(act: impl FnOnce(&mut Sink)) {
     if stderr.is_none() {
         *stderr = Sink::new(&io::stderr()).ok();
     }
-    // Without a descriptor to spare, nothing can be said.
+    // Without a free descriptor, nothing can be printed.
     if let Some(sink) = stderr.as_mut() {
         act(sink);
     }
 }
 
-/// A descriptor that takes what it can.
+/// A descriptor that messages are written to without blocking for long.
 #[derive(Debug)]
 struct Sink {
     file: File,
-    /// Whether the last message was not taken: then none waits until one is.
+    /// Whether the last message was not accepted. Then later messages do not wait until one is accepted.
     stalled: bool,
-    /// Whether the last message broke off within a line.
+    /// Whether the last message was cut off within a line.
     broken_off: bool,
-    /// Messages dropped since one was taken.
+    /// Messages dropped since the last accepted one.
     dropped: u64,
 }
 
 impl Sink {
     fn new(descriptor: &impl AsFd) -> io::Result<Self> {
         let inherited = File::from(descriptor.as_fd().try_clone_to_owned()?);
-        // Only these make a writer wait. They are opened once more for O_NONBLOCK, which would otherwise apply to all
-        // processes that share the inherited description. A regular file would lose its offset.
+        // Only pipes and terminals block a writer. They are opened again for O_NONBLOCK, which would otherwise apply to
+        // all processes that share the inherited description. A regular file would lose its offset.
         let waits = inherited.is_terminal() || inherited.metadata()?.file_type().is_fifo();
         let path = format!("/proc/self/fd/{}", inherited.as_raw_fd());
         let own = || File::options().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
@@ -79,7 +79,7 @@ impl Sink {
             whole.push(b'\n');
         }
         if self.dropped > 0 {
-            let note = format!("[{} messages were dropped here: stderr did not take them]\n", self.dropped);
+            let note = format!("[{} messages were dropped here: stderr did not accept them]\n", self.dropped);
             whole.extend(note.into_bytes());
         }
         whole.extend_from_slice(message);
@@ -87,7 +87,7 @@ impl Sink {
         self.dropped = if self.stalled { self.dropped + 1 } else { 0 };
     }
 
-    /// Writes as much as is taken; returns whether that is all.
+    /// Writes as much as is accepted; returns whether that was all.
     fn send(&mut self, bytes: &[u8], patience: Duration) -> bool {
         let began = Instant::now();
         let mut rest = bytes;
@@ -112,7 +112,7 @@ impl Sink {
         rest.is_empty()
     }
 
-    /// Waits until the descriptor takes bytes, or gives an error at once.
+    /// Waits until the descriptor accepts bytes or reports an error.
     fn is_ready(&self, patience: Duration) -> bool {
         let mut poll = libc::pollfd { fd: self.file.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
         let milliseconds = patience.as_millis().try_into().unwrap_or(i32::MAX);
@@ -147,14 +147,14 @@ mod tests {
         let mut taken = vec![0; 1 << 20];
         let read = reader.read(&mut taken).unwrap();
         assert!(read >= PIECE);
-        // What comes after a gap says so, on a line of its own.
+        // A note about the gap precedes the next message, on its own line.
         let dropped = sink.dropped;
         sink.message(b"afterwards\n");
         drop((sink, writer));
         let mut rest = String::new();
         reader.read_to_string(&mut rest).unwrap();
         let expected =
-            format!("[{dropped} messages were dropped here: stderr did not take them]\nafterwards\n");
+            format!("[{dropped} messages were dropped here: stderr did not accept them]\nafterwards\n");
         assert!(rest.ends_with(&expected), "{rest}");
         let before = rest.len() - expected.len();
         assert!(before == 0 || rest.as_bytes()[before - 1] == b'\n', "{rest}");

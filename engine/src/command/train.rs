@@ -1,4 +1,4 @@
-//! `rankine train`: from a job file to a trained model.
+//! `rankine train`: trains the model of a job file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,23 +6,24 @@ use std::sync::Arc;
 
 use rankine::checkpoint::{Disk, Faulty, Skipped};
 use rankine::evaluation::HeadMetrics;
+use rankine::job::ThreadCount;
 use rankine::launch::Seat;
 use rankine::training::{self, Event, ExchangeSummary, Observer, RunDir, Start, Stop, Summary, TrainOptions};
+use serde::Serialize;
 
 use super::job::JobArgs;
 use super::metrics::{MetricsText, ids_out_of_range};
 use super::progress::Progress;
 use super::signals::Deadline;
-use super::{CommandError, Exit, launch, output, signals};
+use super::{CommandError, Exit, arguments, launch, output, signals};
 
 /// Train the model of a job file
 ///
-/// What the run leaves behind is in its folder: the effective job, the log of losses and evaluations, the summary, and
-/// the model.
+/// The run folder holds the effective job, the log of losses and evaluations, checkpoints, the summary, and the model.
 ///
-/// On SIGTERM, SIGUSR1, SIGINT or SIGHUP it saves a checkpoint at the end of the current step and exits with 75; a
-/// second SIGINT ends it at once. SIGHUP has no effect if it was ignored at the start, as under nohup. With --resume
-/// training goes on from the checkpoint, as if it had never stopped.
+/// On SIGTERM, SIGUSR1, SIGINT or SIGHUP, training saves a checkpoint after the current step and exits with 75; a
+/// second SIGINT ends it at once. SIGHUP is ignored under nohup. With --resume, training continues from the checkpoint
+/// as if it had not stopped.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -36,8 +37,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     job: JobArgs,
 
-    /// The run's folder, which must be empty or not there yet, unless --resume or --restart is given [default:
-    /// runs/NAME-TIME]
+    /// Run folder, which must be empty or not exist, unless --resume or --restart is given [default: runs/NAME-TIME]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
 
@@ -46,28 +46,39 @@ pub(crate) struct Args {
     #[arg(long, requires = "run_dir")]
     resume: bool,
 
-    /// Start over in --run-dir at step 0; what is there moves to a folder `before-restart` in it
+    /// Start over in --run-dir at step 0; its contents are moved to the folder `before-restart` in it
     #[arg(long, requires = "run_dir", conflicts_with = "resume")]
     restart: bool,
 
-    /// Show no progress, only warnings and errors
-    #[arg(long, short)]
-    pub(crate) quiet: bool,
+    /// Number of CPU threads, the same as --set device.threads=N
+    #[arg(long, value_name = "N", value_parser = arguments::threads)]
+    threads: Option<ThreadCount>,
+
+    /// Print the summary as JSON instead of text
+    #[arg(long)]
+    json: bool,
 
     #[command(flatten)]
     pub(crate) launch: launch::Args,
 }
 
-pub(crate) fn run(args: Args, seat: &Seat) -> Result<(), CommandError> {
-    let file = args.job.read()?;
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Trained<'a> {
+    run: &'a Path,
+    #[serde(flatten)]
+    summary: &'a Summary,
+}
+
+pub(crate) fn run(args: Args, seat: &Seat, quiet: bool) -> Result<(), CommandError> {
+    let file = args.job.read_with_threads(args.threads)?;
     let job = file.job()?;
     let processes = args.launch.form(seat, &job.guard)?;
     let stop = signals::training()?;
-    let mut watcher =
-        Watcher { quiet: args.quiet, phase: Phase::Waiting, training: None, stop: stop.clone() };
+    let mut watcher = Watcher { quiet, phase: Phase::Waiting, training: None, stop: stop.clone() };
     let files =
         Faulty::by_environment(Arc::new(Disk)).map_err(|what| CommandError::new(Exit::Usage, what))?;
-    // The first process tells for all.
+    // The first process reports for all.
     let observer: &mut dyn Observer = if processes.is_first() { &mut watcher } else { &mut () };
     let options = TrainOptions {
         run_dir: args.run_dir.as_deref(),
@@ -84,15 +95,19 @@ pub(crate) fn run(args: Args, seat: &Seat) -> Result<(), CommandError> {
     drop(watcher);
     let (summary, run) = launch::outcome(&processes, &file, outcome)?;
     let Some(run) = run else { return Ok(()) };
-    if let Err(error) = print_results(&summary, &run) {
-        // The run is complete, and must not look failed because nobody took its results.
+    let printed = match args.json {
+        true => output::json(&Trained { run: &run, summary: &summary }),
+        false => print_results(&summary, &run),
+    };
+    if let Err(error) = printed {
+        // The run is complete, and must not look failed because its results could not be printed.
         let summary = RunDir::summary_path(&run);
         tracing::warn!("{error}; the run is complete, and its results are in {}", summary.display());
     }
     Ok(())
 }
 
-/// Prints what a run achieved.
+/// Prints the results of a run.
 fn print_results(summary: &Summary, run: &Path) -> Result<(), CommandError> {
     if let Some(eval) = &summary.eval {
         output::text(MetricsText { metrics: &eval.metrics, auc_achievable: eval.auc_achievable })?;
@@ -100,7 +115,7 @@ fn print_results(summary: &Summary, run: &Path) -> Result<(), CommandError> {
     if let Some(ExchangeSummary { rows, bytes, .. }) = &summary.exchange {
         const MIB: f64 = (1 << 20) as f64;
         output::text(format_args!(
-            "exchanged           {:.0} vectors an iteration within nodes ({:.1} MiB), {:.0} between them ({:.1} MiB)\n",
+            "exchanged           {:.0} vectors per step within nodes ({:.1} MiB), {:.0} between nodes ({:.1} MiB)\n",
             rows.within_nodes,
             bytes.within_nodes / MIB,
             rows.between_nodes,
@@ -110,13 +125,13 @@ fn print_results(summary: &Summary, run: &Path) -> Result<(), CommandError> {
     let train = &summary.train;
     if let Some(skipped) = train.skipped_steps {
         output::text(format_args!(
-            "left out            {skipped} of {} steps, whose gradients were beyond the range of f16\n",
+            "overflowed          {skipped} of {} steps were skipped: gradients out of the range of f16\n",
             train.steps
         ))?;
     }
     if train.non_finite_steps > 0 {
         output::text(format_args!(
-            "skipped             {} of {} steps, whose loss or gradients were no finite numbers\n",
+            "not finite          {} of {} steps were skipped: loss or gradients not finite\n",
             train.non_finite_steps, train.steps
         ))?;
     }
@@ -130,21 +145,21 @@ fn print_results(summary: &Summary, run: &Path) -> Result<(), CommandError> {
     ))
 }
 
-/// Shows on stderr what a run does.
+/// Shows the progress of a run on stderr.
 struct Watcher {
     quiet: bool,
     phase: Phase,
-    /// Kept while an evaluation is shown in its place.
+    /// Kept while an evaluation is shown instead.
     training: Option<Progress>,
-    /// What asks the training to stop.
+    /// The signal to stop the training.
     stop: Stop,
 }
 
 impl Watcher {
-    /// Tells what is worth a line.
-    fn tell(&self, text: &str) {
+    /// Prints a note.
+    fn note(&self, text: &str) {
         match &self.training {
-            Some(training) => training.tell(text),
+            Some(training) => training.note(text),
             None => tracing::info!("{text}"),
         }
     }
@@ -152,7 +167,7 @@ impl Watcher {
 
 enum Phase {
     Waiting,
-    /// With what holds it to a second after a signal.
+    /// With the deadline for stopping after a signal.
     Generating(Progress, #[expect(dead_code, reason = "its drop ends it")] Option<Deadline>),
     Checksumming(Progress),
     Evaluating(Progress),
@@ -164,7 +179,7 @@ impl Observer for Watcher {
         match event {
             Event::Generating { samples, total } => {
                 if !matches!(self.phase, Phase::Generating(..)) {
-                    // Without a thread for it, generating still stops between two samples.
+                    // Without its thread, generating still stops between two samples.
                     let deadline = Deadline::new(&self.stop, |_| Exit::Resumable).ok();
                     self.phase =
                         Phase::Generating(Progress::new("generating", "samples", total, quiet), deadline);
@@ -188,19 +203,19 @@ impl Observer for Watcher {
                 let ranks = match (topology.ranks(), topology.nodes()) {
                     (1, _) => String::new(),
                     (ranks, nodes) => format!(
-                        " with {ranks} ranks in {nodes} {}",
+                        " with {ranks} ranks on {nodes} {}",
                         if nodes == 1 { "node" } else { "nodes" }
                     ),
                 };
-                training.tell(&format!(
-                    "training on {device}{ranks}: {} tables with {} parameters, dense layers with {}; reading with \
+                training.note(&format!(
+                    "training on {device}{ranks}: {} tables with {} parameters, {} dense parameters; reading with \
                      {rung}",
                     spec.tables.len(),
                     spec.embedding_parameters(),
                     spec.dense_parameters()
                 ));
                 if let Some(memory) = memory {
-                    training.tell(&format!("memory of the GPU: {memory}"));
+                    training.note(&format!("GPU memory: {memory}"));
                 }
                 self.training = Some(training);
             }
@@ -234,43 +249,43 @@ impl Observer for Watcher {
                 }
             }
             Event::Skipped(Skipped { path, why, .. }) => {
-                tracing::warn!("{} cannot be used, and was set aside: {why}", path.display());
+                tracing::warn!("{} is unusable and was set aside: {why}", path.display());
             }
             Event::Removed { path, bytes } => {
                 let size = Size(bytes);
-                self.tell(&format!("removed {} ({size}), which an interrupted run left", path.display()));
+                self.note(&format!("removed {} ({size}), left by an interrupted run", path.display()));
             }
             Event::Damaged { path, bytes } => {
                 let (path, size) = (path.display(), Size(bytes));
                 tracing::warn!(
-                    "{path} ({size}) is a damaged checkpoint: remove it when you no longer need it"
+                    "{path} ({size}) is a damaged checkpoint: delete it when you no longer need it"
                 );
             }
             Event::Kept { path } => {
-                tracing::warn!("what the run's folder held before was moved to {}", path.display());
+                tracing::warn!("the former contents of the run folder were moved to {}", path.display());
             }
             Event::Resumed { step, path } => {
-                self.tell(&format!("going on after step {step}, from {}", path.display()));
+                self.note(&format!("resuming after step {step} from {}", path.display()));
             }
-            Event::Anew { restarted: true } => self.tell("training starts over at step 0"),
+            Event::Anew { restarted: true } => self.note("starting over at step 0"),
             Event::Anew { restarted: false } => {
-                self.tell("there is no checkpoint to resume from: training begins at step 0");
+                self.note("no checkpoint to resume from: starting at step 0");
             }
             Event::CheckpointPauses { step, bytes } => {
                 let gb = bytes as f64 / 1e9;
-                self.tell(&format!(
-                    "step {step}: memory holds no copy of {gb:.1} GB, so training waits until the checkpoint is written"
+                self.note(&format!(
+                    "step {step}: no memory for a copy of {gb:.1} GB, so training waits until the checkpoint is written"
                 ));
             }
             Event::Checkpointed { step, bytes, seconds, waited_seconds } => {
-                self.tell(&format!(
-                    "step {step}: checkpoint saved, {:.2} GB in {seconds:.1} s, for {waited_seconds:.2} s of which \
-                     training waited",
+                self.note(&format!(
+                    "step {step}: checkpoint saved, {:.2} GB in {seconds:.1} s; training waited for \
+                     {waited_seconds:.2} s",
                     bytes as f64 / 1e9
                 ));
             }
             Event::CheckpointFailed { step, error } => {
-                tracing::error!("step {step}: no checkpoint was saved: {error}; training goes on");
+                tracing::error!("step {step}: checkpoint not saved: {error}; training continues");
             }
             Event::Evaluated { step, heads } => {
                 self.phase = Phase::Waiting;
@@ -279,14 +294,14 @@ impl Observer for Watcher {
                     let Some(metrics) = metrics else { continue };
                     let auc = metrics.auc.map_or_else(|| "undefined".into(), |auc| format!("{auc:.5}"));
                     let head = if heads.len() > 1 { format!(" {label}:") } else { String::new() };
-                    training.tell(&format!("step {step}:{head} AUC {auc}, log loss {:.5}", metrics.log_loss));
+                    training.note(&format!("step {step}:{head} AUC {auc}, log loss {:.5}", metrics.log_loss));
                 }
             }
         }
     }
 }
 
-/// A number of bytes for people.
+/// A readable number of bytes.
 struct Size(u64);
 
 impl fmt::Display for Size {
@@ -306,8 +321,8 @@ mod tests {
 
     #[test]
     fn sizes_have_the_unit_that_fits() {
-        let told = [0, 9_999, 10_000, 9_999_999, 10_000_000, 9_999_999_999, 10_000_000_000].map(Size);
+        let text = [0, 9_999, 10_000, 9_999_999, 10_000_000, 9_999_999_999, 10_000_000_000].map(Size);
         let expected = ["0 bytes", "9999 bytes", "10.0 kB", "10000.0 kB", "10.0 MB", "10000.0 MB", "10.0 GB"];
-        assert_eq!(told.map(|size| size.to_string()), expected);
+        assert_eq!(text.map(|size| size.to_string()), expected);
     }
 }

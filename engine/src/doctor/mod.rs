@@ -1,7 +1,8 @@
-//! What this machine offers to a training, and what of it would be used: the answer to "why is it slow here" and "why
-//! is my GPU not used", before a job is started.
+//! What this machine offers, and what a training would use: answers "why is it slow here" and "why is my GPU not used"
+//! before a job is started.
 //!
-//! [`doctor`] collects, [`Report`] is plain data, and its `Display` is for people. Nothing is changed on the machine.
+//! [`doctor`] collects the data, [`Report`] is plain data, and its `Display` is readable text. Nothing is changed on
+//! the machine.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,14 +13,14 @@ use serde::Serialize;
 
 use crate::system::{self, Cpu, LockedMemory, Memory};
 
-/// Tries every way to read files in a folder: its name in a job file, and why it does not work where it does not.
+/// Tries every mode of reading files in a folder: returns its name in a job file, and the error if it does not work.
 pub type ReadProbe<'a> = dyn Fn(&Path) -> Vec<(String, Result<(), String>)> + 'a;
 
-/// What to look at.
+/// Options of [`doctor`].
 pub struct Options<'a> {
-    /// The folder whose file system is asked how it can be read.
+    /// The folder whose file system is tested.
     pub dir: &'a Path,
-    /// How to find out; without it the report has nothing on reading.
+    /// Tests how files can be read; without it the report does not mention reading.
     pub read_probe: Option<&'a ReadProbe<'a>>,
 }
 
@@ -30,17 +31,18 @@ pub struct Report {
     pub version: &'static str,
     /// The processor.
     pub cpu: Cpu,
-    /// The memory; `None` where the system does not tell.
+    /// The memory; `None` if the system does not report it.
     pub memory: Option<Memory>,
-    /// How much memory may be locked, which io_uring's registered buffers need; `None` where the system does not tell.
+    /// The limit of locked memory, which io_uring needs for registered buffers; `None` if the system does not report
+    /// it.
     pub locked_memory: Option<LockedMemory>,
-    /// How datasets can be read, if that was asked.
+    /// How datasets can be read; `None` if this was not tested.
     pub reading: Option<Reading>,
     /// The GPU libraries and the GPUs.
     pub gpu: Probe,
-    /// What the CUDA back end makes of each GPU, in their order; empty in builds without it.
+    /// Whether the CUDA back end can use each GPU, in their order; empty in builds without CUDA.
     pub backends: Vec<Backend>,
-    /// What a training would compute with.
+    /// The device that a training would use.
     pub training: Training,
 }
 
@@ -49,40 +51,40 @@ pub struct Report {
 pub struct Reading {
     /// The folder.
     pub dir: PathBuf,
-    /// The ways, the best first.
+    /// The modes, the best first.
     pub modes: Vec<ReadingMode>,
 }
 
-/// A way to read files.
+/// A mode of reading files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReadingMode {
-    /// What `reader.mode` calls it in a job file.
+    /// Its name for `reader.mode` in a job file.
     pub name: String,
-    /// Why it does not work here; `None` where it does.
+    /// Why it does not work here; `None` if it works.
     pub refused: Option<String>,
 }
 
-/// A GPU, as the CUDA back end finds it.
+/// The state of a GPU for the CUDA back end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Backend {
-    /// Bytes of its memory that are free; `None` where it cannot be used.
+    /// Free bytes of its memory; `None` if it cannot be used.
     pub free_bytes: Option<u64>,
-    /// Why it cannot be used; `None` where the kernels are loaded onto it.
+    /// Why it cannot be used; `None` if the kernels were loaded.
     pub refused: Option<String>,
 }
 
-/// What a training would compute with.
+/// The device that a training would use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Training {
-    /// What `device.kind` calls it in a job file.
+    /// Its name for `device.kind` in a job file.
     pub device: &'static str,
-    /// Its CPU threads.
+    /// Number of CPU threads.
     pub threads: usize,
-    /// Why that device.
+    /// Why this device.
     pub why: &'static str,
 }
 
-/// Collects what the machine offers. Takes a moment: GPUs are woken and files are read.
+/// Collects what the machine offers. This takes a moment: GPUs are opened and files are read.
 pub fn doctor(options: &Options<'_>) -> Report {
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let backends = backends();
@@ -103,7 +105,7 @@ pub fn doctor(options: &Options<'_>) -> Report {
     }
 }
 
-/// Opens each GPU, which loads the kernels onto it.
+/// Opens each GPU, which loads the kernels.
 fn backends() -> Vec<Backend> {
     #[cfg(feature = "cuda")]
     let open = |ordinal| {
@@ -119,16 +121,16 @@ fn backends() -> Vec<Backend> {
     Vec::new()
 }
 
-/// What `device.kind = "auto"` chooses, for the jobs that it can choose for.
+/// Returns what `device.kind = "auto"` chooses for jobs that GPUs support.
 fn training(threads: usize, backends: &[Backend]) -> Training {
     #[cfg(feature = "cuda")]
     return match backends.first() {
         Some(Backend { refused: None, .. }) => Training {
             device: "cuda",
             threads,
-            why: "GPU 0; a job that GPUs do not do is trained on the CPU, and `rankine train` says why",
+            why: "GPU 0; jobs that GPUs do not support are trained on the CPU, and `rankine train` reports why",
         },
-        _ => Training { device: "cpu", threads, why: "there is no GPU that can be used" },
+        _ => Training { device: "cpu", threads, why: "no usable GPU" },
     };
     #[cfg(not(feature = "cuda"))]
     let _ = backends;
@@ -136,7 +138,7 @@ fn training(threads: usize, backends: &[Backend]) -> Training {
     Training {
         device: "cpu",
         threads,
-        why: "this build has no CUDA back end (the feature `cuda`), so GPUs are not used even where they are found",
+        why: "this build has no CUDA support (the feature `cuda`), so it does not use GPUs",
     }
 }
 
@@ -152,7 +154,7 @@ impl fmt::Display for Report {
             let (available, total) = (size(memory.available_bytes), size(memory.total_bytes));
             line(f, "memory", format_args!("{available} available of {total}"))?;
             if let Some(limit) = memory.cgroup_limit_bytes {
-                line(f, "", format_args!("this process is limited to {}", size(limit)))?;
+                line(f, "", format_args!("limit of this process: {}", size(limit)))?;
             }
         }
         match self.locked_memory {
@@ -187,7 +189,7 @@ fn write_gpu(f: &mut fmt::Formatter<'_>, gpu: &Probe, backends: &[Backend]) -> f
         Presence::Found(Driver { library, devices }) => {
             write_library(f, "driver", library, "CUDA ")?;
             match devices {
-                Ok(devices) if devices.is_empty() => line(f, "", format_args!("it shows no GPU"))?,
+                Ok(devices) if devices.is_empty() => line(f, "", format_args!("no GPU"))?,
                 Ok(devices) => {
                     for (i, device) in devices.iter().enumerate() {
                         let Device { name, memory_bytes, compute_capability: (major, minor), .. } = device;
@@ -199,10 +201,10 @@ fn write_gpu(f: &mut fmt::Formatter<'_>, gpu: &Probe, backends: &[Backend]) -> f
                         )?;
                         match backends.get(i) {
                             Some(Backend { refused: Some(why), .. }) => {
-                                line(f, "", format_args!("  is not used: {why}"))?;
+                                line(f, "", format_args!("  not used: {why}"))?;
                             }
                             Some(Backend { free_bytes: Some(free), .. }) => {
-                                line(f, "", format_args!("  {} are free; kernels load", size(*free)))?;
+                                line(f, "", format_args!("  {} free; kernels were loaded", size(*free)))?;
                             }
                             _ => {}
                         }
@@ -227,12 +229,12 @@ fn write_library(f: &mut fmt::Formatter<'_>, what: &str, library: &Library, of: 
     let path = path.as_ref().map_or(name.into(), |path| path.display().to_string());
     match version {
         Ok(version) => line(f, what, format_args!("{of}{version} ({path})"))?,
-        Err(_) => line(f, what, format_args!("of unknown version ({path})"))?,
+        Err(_) => line(f, what, format_args!("unknown version ({path})"))?,
     }
-    refused.as_ref().map_or(Ok(()), |why| line(f, "", format_args!("is not used: {why}")))
+    refused.as_ref().map_or(Ok(()), |why| line(f, "", format_args!("not used: {why}")))
 }
 
-/// Most names are simply not there; any other reason is worth a line of its own.
+/// Names that do not exist are listed together; any other reason gets its own line.
 fn write_missing(f: &mut fmt::Formatter<'_>, what: &str, attempts: &[Attempt]) -> fmt::Result {
     line(f, what, format_args!("not found"))?;
     let (absent, broken): (Vec<_>, Vec<_>) = attempts.iter().partition(|attempt| attempt.is_absence());
@@ -240,21 +242,21 @@ fn write_missing(f: &mut fmt::Formatter<'_>, what: &str, attempts: &[Attempt]) -
         line(f, "", format_args!("{}", attempt.why))?;
     }
     let mut names = Vec::new();
-    let mut places = Vec::new();
+    let mut folders = Vec::new();
     for path in absent.iter().map(|attempt| Path::new(&attempt.candidate)) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let place = match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        let folder = match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             Some(folder) => format!("in {}", folder.display()),
-            None => "on the loader's path".into(),
+            None => "on the loader's search path".into(),
         };
         push_new(&mut names, name.into_owned());
-        push_new(&mut places, place);
+        push_new(&mut folders, folder);
     }
     if names.is_empty() {
         return Ok(());
     }
-    line(f, "", format_args!("there is no {}", names.join(", no ")))?;
-    places.iter().try_for_each(|place| line(f, "", format_args!("  {place}")))
+    line(f, "", format_args!("missing: {}", names.join(", ")))?;
+    folders.iter().try_for_each(|folder| line(f, "", format_args!("  {folder}")))
 }
 
 fn push_new(list: &mut Vec<String>, item: String) {
@@ -263,17 +265,17 @@ fn push_new(list: &mut Vec<String>, item: String) {
     }
 }
 
-/// A line of the report: a heading, which may be blank, and a text.
+/// Writes a line of the report: a heading, which may be empty, and a text.
 fn line(f: &mut fmt::Formatter<'_>, heading: &str, text: fmt::Arguments<'_>) -> fmt::Result {
     writeln!(f, "{heading:<9} {text}")
 }
 
-/// Bytes in the unit that fits them.
+/// Formats a number of bytes with a suitable unit.
 fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let unit = (bytes.checked_ilog2().unwrap_or(0) as usize / 10).min(UNITS.len() - 1);
     let scaled = bytes as f64 / (1u64 << (10 * unit)) as f64;
-    // A whole number needs no decimal.
+    // A whole number is written without decimals.
     if scaled.fract() == 0.0 {
         format!("{scaled} {}", UNITS[unit])
     } else {
@@ -299,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_says_what_was_found_and_what_would_be_used() {
+    fn a_report_lists_what_was_found_and_what_would_be_used() {
         let probe = |_: &Path| {
             vec![
                 ("uring-direct".to_owned(), Err("refused by seccomp".to_owned())),
@@ -312,7 +314,7 @@ mod tests {
             concat!("Rankine ", env!("CARGO_PKG_VERSION")),
             "reading   files in data\n          uring-direct    refused by seccomp\n          pread           works\n",
             if cfg!(feature = "cuda") { "\ntraining  c" } else { "training  cpu, " },
-            if cfg!(feature = "cuda") { " GPU" } else { "this build has no CUDA back end" },
+            if cfg!(feature = "cuda") { " GPU" } else { "this build has no CUDA support" },
         ] {
             assert!(text.contains(expected), "{expected}\n{text}");
         }
@@ -375,24 +377,24 @@ cpu       A Processor, 6 threads for this process
           avx2      yes
           avx512f   no
 memory    12 GiB available of 64 GiB
-          this process is limited to 1.5 GiB
+          limit of this process: 1.5 GiB
 memlock   8 MiB (raise it with `ulimit -l`)
 driver    CUDA 13.0 (/lib/libcuda.so.1)
           GPU 0: Some GPU, 80 GiB, compute capability 9.0
-            79 GiB are free; kernels load
+            79 GiB free; kernels were loaded
           GPU 1: Some GPU, 80 GiB, compute capability 9.0
-            is not used: it is busy
+            not used: it is busy
           GPU 2: Some GPU, 80 GiB, compute capability 9.0
 cublasLt  13.0 (/lib/libcublasLt.so.13)
-          is not used: it is too old
-nccl      of unknown version (/lib/libnccl.so.2)
+          not used: it is too old
+nccl      unknown version (/lib/libnccl.so.2)
 cupti     not found
 training  cpu, 6 threads: a reason
 ";
         assert_eq!(report.to_string(), expected);
         let unlimited = Report { locked_memory: Some(LockedMemory::Unlimited), memory: None, ..report };
-        let told = unlimited.to_string();
-        assert!(told.contains("  avx512f   no\nmemlock   unlimited\ndriver "), "{told}");
+        let text = unlimited.to_string();
+        assert!(text.contains("  avx512f   no\nmemlock   unlimited\ndriver "), "{text}");
     }
 
     #[test]
@@ -414,7 +416,7 @@ training  cpu, 6 threads: a reason
         assert_eq!(
             Missing(attempts).to_string(),
             "nccl      not found\n          c.so: invalid ELF header\n          \
-             there is no a.so.2, no b.so\n            on the loader's path\n            in /x\n"
+             missing: a.so.2, b.so\n            on the loader's search path\n            in /x\n"
         );
     }
 }

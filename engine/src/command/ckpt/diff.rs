@@ -1,4 +1,4 @@
-//! `rankine ckpt diff`: how two checkpoints differ, whatever ranks saved them.
+//! `rankine ckpt diff`: compares two checkpoints, independently of the ranks that saved them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,23 +12,23 @@ use serde::Serialize;
 use super::open;
 use crate::command::{CommandError, Exit, output};
 
-/// Words of a table that are compared at a time.
+/// Number of words of a table that are compared at once.
 const WINDOW_WORDS: usize = 16 << 20;
 
-/// Compare two checkpoints: what was learnt, and what optimizers keep, bit by bit and by how much
+/// Compare two checkpoints: weights and optimizer state, bit by bit, and the largest difference
 ///
-/// Ranks and placements do not matter. Where one of them is an export, which has no state of optimizers, weights alone
-/// are compared. The exit code is 1 where they differ.
+/// Ranks and placements do not matter. If one of them is an export, which has no optimizer state, only weights are
+/// compared. The exit code is 1 if they differ.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   rankine ckpt diff runs/a runs/b
   rankine ckpt diff runs/a/checkpoints/step-100 runs/a/checkpoints/step-200 --json")]
 pub(crate) struct Args {
-    /// The folder of a run (its latest checkpoint is meant), a checkpoint, or an export
+    /// Run folder (for its latest checkpoint), checkpoint, or export
     one: PathBuf,
 
-    /// Another one
+    /// The other one
     other: PathBuf,
 
     /// Print JSON instead of text
@@ -57,7 +57,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     Err(CommandError::new(Exit::Failed, "the checkpoints differ"))
 }
 
-/// The model of an export or of a checkpoint.
+/// Opens the model of an export or of a checkpoint.
 fn open_model(source: &ModelSource) -> Result<OpenModel, CommandError> {
     Ok(match source {
         ModelSource::Export(_) => source.open()?,
@@ -71,14 +71,14 @@ struct Difference {
     tensors: Vec<TensorDifference>,
 }
 
-/// How a table or the dense parameters differ, state included.
+/// The difference of a table or of the dense parameters, including optimizer state.
 #[derive(Serialize)]
 struct TensorDifference {
     name: String,
     /// Rows, or dense parameters.
     rows: u64,
     rows_differ: u64,
-    /// The largest distance between two numbers at the same place.
+    /// Largest absolute difference of two corresponding numbers.
     largest: f64,
 }
 
@@ -87,7 +87,7 @@ impl Difference {
         let (a, b) = (one.manifest(), other.manifest());
         if a.spec != b.spec || a.dense != b.dense || a.tables != b.tables {
             let what = format!(
-                "{} and {} are of different models, or of optimizers that keep other things",
+                "{} and {} have different models or optimizers",
                 one.path().display(),
                 other.path().display()
             );
@@ -121,10 +121,10 @@ impl Difference {
         Ok(Self { steps: [a.train.step, b.train.step], tensors })
     }
 
-    /// Without the state of optimizers.
+    /// Compares only weights.
     fn of_weights(one: &OpenModel, other: &OpenModel) -> Result<Self, CommandError> {
         if one.spec() != other.spec() {
-            let what = "the weights are of different models, with other parts or sizes";
+            let what = "the models have different parts or sizes";
             return Err(CommandError::new(Exit::Usage, what));
         }
         let (a, b) = (one.load()?, other.load()?);
@@ -182,7 +182,7 @@ impl fmt::Display for Difference {
             if *rows_differ == 0 {
                 writeln!(f, "  {name}: the same")?;
             } else {
-                writeln!(f, "  {name}: {rows_differ} of {rows} differ, by {largest:e} at most")?;
+                writeln!(f, "  {name}: {rows_differ} of {rows} differ, by at most {largest:e}")?;
             }
         }
         Ok(())

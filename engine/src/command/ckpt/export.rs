@@ -1,4 +1,4 @@
-//! `rankine ckpt export`: a model that stands for itself.
+//! `rankine ckpt export`: writes a self-contained model.
 
 use std::path::PathBuf;
 
@@ -7,10 +7,10 @@ use rankine_reader::publish::refuse_inputs;
 
 use crate::command::{CommandError, output};
 
-/// Write a model to a folder of its own: plain safetensors that PyTorch and NumPy read, with its vocabularies
+/// Export a model to a folder: safetensors that PyTorch and NumPy can read, with its vocabularies
 ///
-/// It is what a finished run has in its folder `model`: `eval` and `predict` take it without the run. Nothing of
-/// optimizers is in it. docs/reference/checkpoint-format.md says how its tensors become predictions.
+/// The folder is like the folder `model` of a finished run: `eval` and `predict` accept it without the run. It has no
+/// optimizer state. docs/reference/checkpoint-format.md describes how to compute predictions from its tensors.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -18,23 +18,30 @@ Examples:
   rankine ckpt export runs/criteo-1/checkpoints/step-5000 --out models/criteo --data data/criteo
   rankine predict --run models/criteo new.tsv --out predictions.csv")]
 pub(crate) struct Args {
-    /// The folder of a run (its latest checkpoint is meant), a checkpoint, or an export
+    /// Run folder (for its latest checkpoint), checkpoint, or export
     path: PathBuf,
 
-    /// The folder to write to, which must be empty or not there yet
+    /// Output folder, which must be empty or not exist
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 
-    /// The dataset that a checkpoint was trained on, where it is no longer where the job says
+    /// The dataset that a checkpoint was trained on, if it is no longer in the folder that the job names
     #[arg(long, value_name = "DATASET")]
     data: Option<PathBuf>,
+
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let model = open(&args)?;
     refuse_inputs(&args.out, model.inputs())?;
     model.export(&args.out)?;
-    output::text(format_args!("the model of step {} is in {}\n", model.steps(), args.out.display()))
+    if args.json {
+        return output::json(&serde_json::json!({ "export": args.out, "step": model.steps() }));
+    }
+    output::text(format_args!("exported the model of step {} to {}\n", model.steps(), args.out.display()))
 }
 
 fn open(args: &Args) -> Result<OpenModel, SourceError> {

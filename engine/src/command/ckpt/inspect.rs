@@ -1,4 +1,4 @@
-//! `rankine ckpt inspect`: what is in a checkpoint.
+//! `rankine ckpt inspect`: shows what a checkpoint contains.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,14 +11,14 @@ use serde::Serialize;
 use super::open;
 use crate::command::{CommandError, output};
 
-/// Show what is in a checkpoint: where training was, its tables and what their optimizers keep, its shards
+/// Show what a checkpoint contains: position of the training, tables and their optimizer state, shards
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   rankine ckpt inspect runs/criteo-1
   rankine ckpt inspect runs/criteo-1/checkpoints/step-5000 --json | jq .manifest.train.position")]
 pub(crate) struct Args {
-    /// The folder of a run (its latest checkpoint is meant), a checkpoint, or an export
+    /// Run folder (for its latest checkpoint), checkpoint, or export
     path: PathBuf,
 
     /// Print JSON instead of text
@@ -36,7 +36,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     if args.json { output::json(&inspection) } else { output::text(&inspection) }
 }
 
-/// What an export has.
+/// The contents of an export.
 #[derive(Serialize)]
 struct Exported {
     path: PathBuf,
@@ -46,7 +46,7 @@ struct Exported {
 impl fmt::Display for Exported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SavedModel { spec, schema, steps, .. } = &self.model;
-        writeln!(f, "{}: an export, the model of step {steps}", self.path.display())?;
+        writeln!(f, "{}: export of the model of step {steps}", self.path.display())?;
         writeln!(f, "  {} dense parameters; {} dense columns", spec.dense_parameters(), schema.dense.len())?;
         for table in &spec.tables {
             let dtype = format!("{:?}", table.dtype).to_lowercase();
@@ -63,7 +63,7 @@ struct Inspection<'a> {
     path: PathBuf,
     bytes: u64,
     shards: Vec<ShardReport>,
-    /// Rows of tables that the checkpoint itself has, where it is an addition.
+    /// Number of table rows in an incremental checkpoint; 0 in a full one.
     rows_added: u64,
     manifest: &'a Manifest,
 }
@@ -104,10 +104,15 @@ impl fmt::Display for Inspection<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Manifest { train, seed, version, spec, dense, tables, device, ranks, nodes, base, .. } =
             self.manifest;
-        writeln!(f, "{}: {:.3} GB, by Rankine {version}", self.path.display(), self.bytes as f64 / 1e9)?;
         writeln!(
             f,
-            "  step {}, {} samples; goes on in epoch {} at sample {}; loss {:.5}, seed {seed}",
+            "{}: {:.3} GB, saved by Rankine {version}",
+            self.path.display(),
+            self.bytes as f64 / 1e9
+        )?;
+        writeln!(
+            f,
+            "  step {}, {} samples; continues in epoch {} at sample {}; loss {:.5}, seed {seed}",
             train.step, train.samples, train.position.epoch, train.position.sample, train.loss
         )?;
         if let Some(base) = base {
@@ -117,14 +122,14 @@ impl fmt::Display for Inspection<'_> {
                 base.step, self.rows_added
             )?;
         }
-        writeln!(f, "  saved on {ranks} ranks in {nodes} nodes")?;
+        writeln!(f, "  saved on {ranks} ranks and {nodes} nodes")?;
         let keeps = |state: &[String]| match state {
             [] => String::new(),
-            names => format!(", keeps {}", names.join(" and ")),
+            names => format!(" with {}", names.join(" and ")),
         };
         writeln!(
             f,
-            "  {} dense parameters, by {}{}",
+            "  {} dense parameters, optimizer {}{}",
             spec.dense_parameters(),
             dense.rule,
             keeps(&dense.state)
@@ -132,7 +137,7 @@ impl fmt::Display for Inspection<'_> {
         for table in tables {
             writeln!(
                 f,
-                "  {}: {} rows of {} {}, by {}{}",
+                "  {}: {} rows of {} {}, optimizer {}{}",
                 table.tensor,
                 table.table.rows,
                 table.table.dim,
@@ -142,7 +147,7 @@ impl fmt::Display for Inspection<'_> {
             )?;
         }
         if let Some(scale) = device.as_ref().and_then(|device| device.loss_scale) {
-            writeln!(f, "  the loss is scaled by {}; {} steps were left out", scale.scale, scale.skipped)?;
+            writeln!(f, "  loss scale {}; {} steps were skipped", scale.scale, scale.skipped)?;
         }
         for shard in &self.shards {
             writeln!(f, "  {}: {} pieces, {} bytes", shard.name, shard.pieces, shard.bytes)?;

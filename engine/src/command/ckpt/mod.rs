@@ -1,4 +1,4 @@
-//! `rankine ckpt`: what is in checkpoints, are they whole, how do they differ; and making others of them.
+//! `rankine ckpt`: inspects, verifies, compares, reshards and exports checkpoints.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ mod verify;
 
 /// Verify, inspect, compare, reshard and export checkpoints
 ///
-/// A checkpoint is a folder `checkpoints/step-N` of a run. Where a run's folder is given instead, its latest checkpoint
-/// is meant; `verify` then reads all of them. What `export` writes, like the folder `model` of a finished run, is an
-/// export: all but `reshard` take it, which needs the state of optimizers.
+/// A checkpoint is a folder `checkpoints/step-N` of a run. If the path is a run folder, its latest checkpoint is used;
+/// `verify` reads all of them. An export is what `export` writes, and what a finished run has in its folder `model`.
+/// All commands except `reshard` accept an export; `reshard` needs the optimizer state, which exports do not have.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -49,7 +49,7 @@ fn disk() -> Arc<dyn Files> {
     Arc::new(Disk)
 }
 
-/// Opens the checkpoint that a path means.
+/// Opens the checkpoint at a path, or the latest one of a run.
 fn open(path: &Path) -> Result<Checkpoint, CommandError> {
     let latest = ModelSource::find(path, Wanted::Checkpoint)?.latest_checkpoint()?;
     Ok(open_checkpoint(&latest)?)

@@ -1,4 +1,4 @@
-//! `rankine ckpt reshard`: the same checkpoint as other ranks would have saved it.
+//! `rankine ckpt reshard`: rewrites a checkpoint for another number of ranks.
 
 use std::path::PathBuf;
 
@@ -12,26 +12,30 @@ use rankine_reader::publish::{Lock, create_folders, refuse_inputs, replace_file_
 use super::{disk, open};
 use crate::command::{CommandError, Exit, arguments, output};
 
-/// Write a checkpoint anew, whole, in as many shards as other ranks would have written
+/// Rewrite a checkpoint with one shard for each of another number of ranks
 ///
-/// Any number of ranks loads any checkpoint; one in as many shards as there are ranks is loaded faster. What was an
-/// addition to another checkpoint becomes a whole one, which stands by itself.
+/// Any number of ranks can load any checkpoint, but loading is faster if there is one shard per rank. An incremental
+/// checkpoint becomes a full one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   rankine ckpt reshard runs/criteo-1 --ranks 8 --out runs/criteo-8
   rankine train job.toml --set device.ranks=8 --run-dir runs/criteo-8 --resume")]
 pub(crate) struct Args {
-    /// The checkpoint, or the folder of a run
+    /// Checkpoint, or run folder (for its latest checkpoint)
     path: PathBuf,
 
-    /// Shards to write
+    /// Number of shards to write
     #[arg(long, value_name = "N", value_parser = arguments::ranks)]
     ranks: RankCount,
 
-    /// The folder of a run; the checkpoint goes into its folder `checkpoints`
+    /// Run folder to write to; the checkpoint is written to its folder `checkpoints`
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
@@ -42,12 +46,12 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     (manifest.ranks, manifest.nodes, manifest.base) = (ranks, 1, None);
     refuse_inputs(&args.out, [checkpoint.path()])?;
     create_folders(&args.out)?;
-    // Neither a training nor another reshard works there until all is written.
+    // No training and no other reshard can use the folder until everything is written.
     let lock = Lock::within(&args.out)?;
     let dir = RunDir::checkpoints_path(&args.out);
     let step = manifest.train.step;
     if dir.join(rankine::checkpoint::step_name(step)).exists() {
-        let what = format!("{} has a checkpoint of step {step} already", args.out.display());
+        let what = format!("{} already has a checkpoint of step {step}", args.out.display());
         return Err(CommandError::new(Exit::Usage, what));
     }
     let draft = Draft::begin(disk(), &dir, step)?;
@@ -65,18 +69,24 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
             return Err(error.into());
         }
     };
-    let mut beside = Vec::new();
+    let mut files = Vec::new();
     for file in &checkpoint.manifest().files {
-        beside.extend(checkpoint.text(&file.name)?.map(|text| (file.name.as_str(), text)));
+        files.extend(checkpoint.text(&file.name)?.map(|text| (file.name.as_str(), text)));
     }
-    let beside: Vec<_> = beside.iter().map(|(name, text)| (*name, text.as_str())).collect();
-    let published = draft.publish(manifest, shards, &beside)?;
-    // A folder with the job in it is a run's, which can go on.
-    if let Some((_, job)) = beside.iter().find(|(name, _)| *name == "job.toml") {
+    let files: Vec<_> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    let published = draft.publish(manifest, shards, &files)?;
+    // A folder with a job is a run folder, which can be resumed.
+    if let Some((_, job)) = files.iter().find(|(name, _)| *name == "job.toml") {
         let path = RunDir::job_path(&args.out);
         if !path.exists() {
             replace_file_under(&lock, &path, job.as_bytes())?;
         }
+    }
+    if args.json {
+        let (checkpoint, bytes) = (&published.path, published.bytes);
+        return output::json(
+            &serde_json::json!({ "checkpoint": checkpoint, "bytes": bytes, "shards": ranks }),
+        );
     }
     output::text(format_args!("{}: {} bytes in {ranks} shards\n", published.path.display(), published.bytes))
 }

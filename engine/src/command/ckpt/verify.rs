@@ -1,55 +1,77 @@
-//! `rankine ckpt verify`: is every byte what was written?
+//! `rankine ckpt verify`: verifies checkpoints and exports.
 
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
-use rankine::checkpoint::Checkpoint;
+use rankine::checkpoint::{Checkpoint, Totals};
 use rankine::saved::{SavedModel, Verified};
 use rankine::source::{ModelSource, Wanted};
+use serde::Serialize;
 
 use super::disk;
 use crate::command::{CommandError, Exit, output};
 
-/// Read every byte of checkpoints and exports and check it
+/// Read and check every byte of checkpoints and exports
 ///
-/// The exit code is 3 where one is not what was written.
+/// The exit code is 3 if one is damaged.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   rankine ckpt verify runs/criteo-1
   rankine ckpt verify runs/criteo-1/checkpoints/step-5000")]
 pub(crate) struct Args {
-    /// Checkpoints, folders of runs (all of their checkpoints are read), or exports
+    /// Checkpoints, run folders (all of their checkpoints are read), or exports
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
+
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// A checkpoint or an export that is intact.
+#[derive(Serialize)]
+struct Checked {
+    path: PathBuf,
+    files: usize,
+    /// Pieces of a checkpoint's shards.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pieces: Option<usize>,
+    bytes: u64,
+}
+
+impl fmt::Display for Checked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, files, pieces, bytes } = self;
+        let path = path.display();
+        match pieces {
+            Some(pieces) => {
+                writeln!(f, "{path}: {files} files, {pieces} pieces and {bytes} bytes are intact")
+            }
+            None => writeln!(f, "{path}: {files} files and {bytes} bytes are intact"),
+        }
+    }
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
-    let mut damaged = Vec::new();
+    let (mut intact, mut damaged) = (Vec::new(), Vec::new());
     for path in &args.paths {
         let source = ModelSource::find(path, Wanted::Any)?;
-        if let ModelSource::Export(dir) = &source {
-            match SavedModel::verify(dir) {
-                Ok((_, Verified { files, bytes })) => {
-                    let dir = dir.display();
-                    output::text(format_args!("{dir}: {files} files and {bytes} bytes are as written\n"))?;
-                }
-                Err(error) => damaged.push(CommandError::from(error)),
-            }
-            continue;
-        }
-        for path in source.checkpoints()? {
-            let verified = Checkpoint::open(&disk(), &path).and_then(|checkpoint| checkpoint.verify());
-            match verified {
-                Ok(totals) => output::text(format_args!(
-                    "{}: {} files, {} pieces and {} bytes are as written\n",
-                    path.display(),
-                    totals.files,
-                    totals.pieces,
-                    totals.bytes
-                ))?,
-                Err(error) => damaged.push(error.into()),
+        let checked: Vec<Result<Checked, CommandError>> = match &source {
+            ModelSource::Export(dir) => vec![verify_export(dir)],
+            _ => source.checkpoints()?.into_iter().map(verify_checkpoint).collect(),
+        };
+        for checked in checked {
+            match checked {
+                Ok(checked) if args.json => intact.push(checked),
+                Ok(checked) => output::text(checked)?,
+                Err(error) => damaged.push(error),
             }
         }
+    }
+    if args.json {
+        let damaged: Vec<_> = damaged.iter().map(ToString::to_string).collect();
+        output::json(&serde_json::json!({ "intact": intact, "damaged": damaged }))?;
     }
     let mut damaged = damaged.into_iter();
     let Some(first) = damaged.next() else { return Ok(()) };
@@ -58,4 +80,14 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         return Err(first);
     }
     Err(CommandError::new(Exit::BadData, format!("{first}\n{}", others.join("\n"))))
+}
+
+fn verify_export(dir: &Path) -> Result<Checked, CommandError> {
+    let (_, Verified { files, bytes }) = SavedModel::verify(dir)?;
+    Ok(Checked { path: dir.to_owned(), files, pieces: None, bytes })
+}
+
+fn verify_checkpoint(path: PathBuf) -> Result<Checked, CommandError> {
+    let Totals { files, pieces, bytes } = Checkpoint::open(&disk(), &path)?.verify()?;
+    Ok(Checked { path, files, pieces: Some(pieces), bytes })
 }
