@@ -56,7 +56,7 @@ class Failed(Exception):
 
 
 class Node:
-    """The machine, the program, and the results so far."""
+    """The settings of this run and its results so far."""
 
     def __init__(self, arguments):
         self.binary, self.gpus = arguments.binary.resolve(), arguments.gpus
@@ -127,10 +127,10 @@ class Watch:
         )
         self.peak = {"Threads": 0, "VmHWM": 0, "VmLck": 0, "VmPin": 0}
         self.done = threading.Event()
-        self.thread = threading.Thread(target=self.look)
+        self.thread = threading.Thread(target=self.sample)
         self.thread.start()
 
-    def look(self):
+    def sample(self):
         status = pathlib.Path(f"/proc/{self.process.pid}/status")
         while not self.done.wait(0.1):
             with contextlib.suppress(OSError):
@@ -184,12 +184,12 @@ def check_losses(node, folder):
     one, several = losses(runs["one"]), losses(runs["all"])
     if len(one) != 100 or len(several) != 100:
         raise Failed(f"{len(one)} and {len(several)} losses instead of 100")
-    apart = max(abs(a - b) / abs(a) for a, b in zip(one, several))
+    difference = max(abs(a - b) / abs(a) for a, b in zip(one, several))
     same = digest(runs["all"]) == digest(runs["again"]) and several == losses(runs["again"])
-    node.found["checks"]["losses_apart"] = apart
+    node.found["checks"]["losses_apart"] = difference
     node.found["checks"]["same_bits"] = same
-    verdict = apart <= 1e-4 and same
-    return verdict, f"losses differ by {apart:.1e}, two trainings have {'the same' if same else 'DIFFERENT'} bits"
+    verdict = difference <= 1e-4 and same
+    return verdict, f"losses differ by {difference:.1e}, two trainings have {'the same' if same else 'DIFFERENT'} bits"
 
 
 def check_endurance(node, folder):
@@ -234,8 +234,9 @@ def check_killed(node, folder):
             process.wait()
     took = time.monotonic() - began
     codes = [process.returncode for process in others]
-    node.found["checks"]["killed"] = {"seconds": took, "codes": codes, "told": last_line(folder, 0)}
-    return took <= 60 and all(codes), f"the others ended after {took:.1f} s with {codes}: {last_line(folder, 0)}"
+    message = last_line(folder, 0)
+    node.found["checks"]["killed_details"] = {"seconds": took, "exit_codes": codes, "message": message}
+    return took <= 60 and all(codes), f"the others ended after {took:.1f} s with exit codes {codes}: {message}"
 
 
 def last_line(folder, rank):
@@ -298,7 +299,7 @@ def print_phases(node):
     for timing in node.found["timings"]:
         if timing.get("aim") and not timing["full"]:
             phases = ", ".join(f"{name} {1000 * ms:.0f}" for name, ms in timing["phases"].items())
-            print(f"  {timing['job']}, batch {timing['batch']}, us, each alone: {phases}")
+            print(f"  {timing['job']}, batch {timing['batch']}, us, each measured alone: {phases}")
             print(f"    host: {timing['host_threads']} threads, {timing['host_gb']:.1f} GB of memory", flush=True)
 
 

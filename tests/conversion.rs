@@ -205,16 +205,16 @@ fn a_model_judges_only_what_its_ids_mean() {
     let renamed: Vec<_> = rows.iter().map(|row| row.replace("00000003", "deadbeef")).collect();
     let renamed = place.file("renamed.tsv", text(&renamed));
     convert(&place, "renamed", &[&renamed, "--split", "last:0.2"]).with(SUCCESS);
-    let sentence = "is not the one that the model was trained with, so its ids mean other categories";
+    let sentence = "differs from the one that the model was trained with, so its ids mean other categories";
     eval("renamed").with(USAGE).says(&["does not fit the model", "vocabulary/C1.tsv", sentence]);
 
     for (out, args, words) in [
         ("frequent", &["--min-count", "30"][..], "column C1 has "),
-        ("hashed", &["--column", "C3=hash:100"], "column C3 has 100 rows (hash), and the model has "),
+        ("hashed", &["--column", "C3=hash:100"], "column C3 has 100 rows (hash), but the model has "),
         (
             "numbers",
             &["--dense", "mlperf"],
-            "column I1 holds mlperf-log(x), and the model learned (log1p(x) - ",
+            "column I1 has mlperf-log(x), but the model was trained on (log1p(x) - ",
         ),
     ] {
         convert(&place, out, &[&[&*log, "--split", "last:0.2"], args].concat()).with(SUCCESS);

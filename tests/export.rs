@@ -194,7 +194,7 @@ fn a_checkpoint_finds_its_vocabularies_or_says_what_to_do() {
     let ended = trained.predict("run/checkpoints/step-20").with(USAGE);
     ended.says(&[
         "step-20 needs the vocabularies",
-        "not that of the vocabulary that the model was trained with",
+        "it is not the vocabulary that the model was trained with",
     ]);
     let (checkpoint, export) = (trained.word("run/checkpoints/step-20"), trained.word("export"));
     let args = ["ckpt", "export", &checkpoint, "--out", &export, "--data"];
@@ -217,7 +217,7 @@ fn what_is_no_model_is_named_for_what_it_is() {
     let ckpt = |name: &str| {
         run(["ckpt", "reshard", &trained.word(name), "--ranks", "2", "--out", &trained.word("new")])
     };
-    let expected = ["no model at", "expected is the folder of a finished run, a checkpoint", "or an export"];
+    let expected = ["no model at", "expected the folder of a finished run, a checkpoint", "or an export"];
     for (name, what) in [
         ("no/such", "there is no such folder"),
         ("log.tsv", "it is a file"),
@@ -235,15 +235,15 @@ fn what_is_no_model_is_named_for_what_it_is() {
     for (name, what) in [
         ("no/such", "there is no such folder"),
         ("data", "it is a dataset"),
-        ("export", "it is an export, which has weights and nothing of a training"),
+        ("export", "it is an export, which has weights but no optimizer state"),
     ] {
-        ckpt(name).with(USAGE).says(&["no checkpoint at", what, "expected is the folder of a run"]);
+        ckpt(name).with(USAGE).says(&["no checkpoint at", what, "expected the folder of a run"]);
     }
     // A run and a checkpoint that are not finished.
     trained.remove("run/model");
     eval("run").with(USAGE).says(&["it is a run that has not finished", "checkpoints/step-20"]);
     fs::remove_file(place.path("run/checkpoints/step-20/manifest.json")).unwrap();
-    eval("run/checkpoints/step-20").with(USAGE).says(&["a checkpoint that was not written to its end"]);
+    eval("run/checkpoints/step-20").with(USAGE).says(&["an incomplete checkpoint without manifest.json"]);
     trained.remove("run/checkpoints");
     ckpt("run").with(USAGE).says(&["it is a run without checkpoints"]);
     eval("run").with(USAGE).says(&["it has no checkpoint either"]);

@@ -80,7 +80,7 @@ fn a_model_is_trained_and_judged_on_raw_files() {
     support::generate(&place, SHAPE, 100, 50);
     eval(&["--data", &place.word("data")])
         .with(USAGE)
-        .says(&["does not fit the model", "column I1 holds mlperf-log(x), and the model learned x"]);
+        .says(&["does not fit the model", "column I1 has mlperf-log(x), but the model was trained on x"]);
 
     let inspected =
         run(["inspect", &eval_file, "--shape", &place.word("shape.toml"), "--json"]).with(SUCCESS).json();

@@ -1,8 +1,8 @@
 //! Rankine, a training engine for ranking models: DLRM and its family.
 //!
-//! Start at [`job`] for what can be asked of it, and at [`training`] for what then happens.
+//! Start at [`job`], which describes a training, and at [`training`], which runs it.
 
-// They panic where stderr is closed or full.
+// `eprintln!` panics if stderr is closed or full.
 #![warn(clippy::print_stderr)]
 
 pub mod blame;

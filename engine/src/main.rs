@@ -1,6 +1,6 @@
-//! The command `rankine`. What it does is in the library; here are its arguments, its words and its exit codes.
+//! The command `rankine`: its arguments, messages and exit codes. The library does the work.
 
-// They panic where stderr is closed or full: `command::stderr` does not.
+// `eprintln!` panics if stderr is closed or full; `command::stderr` does not.
 #![warn(clippy::print_stderr)]
 
 mod command;

@@ -1,13 +1,13 @@
 //! A trained model on disk: `model.safetensors` with every weight, the vocabularies, and `model.json` with the rest
 //! that scoring raw rows needs: the model's sizes, the columns with their transforms, the job, and the checksums of all
-//! files. [`crate::source`] finds a model in a run, in a checkpoint or in an export.
+//! files. [`crate::source`] finds a model in a run folder, a checkpoint or an export.
 //! `docs/reference/checkpoint-format.md` describes how to compute predictions from the tensors.
 //!
-//! Tensors are f32, those of tables what the job says, and a model has those of its parts:
+//! Dense tensors are f32; those of tables have the type that the job sets. A model has the tensors of its parts:
 //!
 //! - `bottom.0.weight` `[outputs, inputs]`, `bottom.0.bias` `[outputs]`, ..., `top.0.weight`, `top.0.bias`, ...
 //! - `cross.0.weight` and `cross.0.bias`, ...; with a rank `cross.0.v.weight`, `cross.0.u.weight` and `cross.0.u.bias`
-//! - `linear.weight` `[heads, dense columns]`: the dense columns' first-order terms
+//! - `linear.weight` `[heads, dense columns]`: the first-order terms of the dense columns
 //! - `embedding.TABLE` `[rows, dim]`
 //! - `wide.COLUMN` `[rows, heads]`: the first-order terms of a categorical column
 
@@ -35,7 +35,7 @@ mod stored;
 
 pub use columns::Columns;
 pub use stored::{StoredWeights, scoring_model};
-pub use verify::Verified;
+pub use verify::VerifiedSize;
 
 const WEIGHTS_NAME: &str = "model.safetensors";
 pub(crate) const MANIFEST_NAME: &str = "model.json";
@@ -43,20 +43,20 @@ const KIND: &str = "rankine model";
 const FORMAT: u32 = 3;
 /// Like [`FORMAT`], without the job.
 const FORMAT_WITHOUT_JOB: u32 = 2;
-/// The longest header that is believed; safetensors' own limit.
+/// The maximum length of a header, which is also the limit of the safetensors library.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// Rows are written and read in runs of about this many bytes.
 const RUN_BYTES: usize = 1 << 20;
-/// Bytes of rows that are collected at a time from where they lie.
+/// Bytes of rows that are gathered at a time.
 const GATHER_BYTES: usize = 64 << 20;
 
-/// What went wrong with a saved model.
+/// An error while saving or reading a model.
 #[derive(Debug, thiserror::Error)]
 pub enum SavedModelError {
     /// The folder holds no model.
     #[error("no model at {}: a finished run has one in its folder `model`", .0.display())]
     Missing(PathBuf),
-    /// A file is not what was saved.
+    /// The content of a file differs from what was saved.
     #[error("{} is damaged: {what}", path.display())]
     Damaged {
         /// The file.
@@ -69,7 +69,7 @@ pub enum SavedModelError {
     Version {
         /// The file.
         path: PathBuf,
-        /// What it says of itself.
+        /// How its kind or version differs.
         source: SealedError,
     },
     /// A file cannot be read.
@@ -77,31 +77,31 @@ pub enum SavedModelError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The operating system's words.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// Writing failed.
     #[error(transparent)]
     Write(#[from] rankine_reader::Error),
-    /// There is nothing worth saving.
+    /// Weights are NaN or infinite.
     #[error(
-        "some of {tensor} are not numbers: training diverged, and the usual cause is a learning rate that is too \
+        "{tensor} has non-finite values: training diverged, and the usual cause is a learning rate that is too \
          high; the model was not saved"
     )]
     NotFinite {
-        /// The first tensor that has such weights.
+        /// The first tensor with such a weight.
         tensor: String,
     },
-    /// Processes that have some of the weights are gone.
+    /// Processes that store some of the weights were lost.
     #[error(transparent)]
     Processes(#[from] crate::launch::MeetError),
-    /// The weights cannot be had from where they are.
+    /// Weights cannot be copied from the GPU.
     #[error("the weights cannot be read from the GPU: {0}; the model was not saved")]
     Gpu(String),
-    /// The weights cannot be had from the checkpoint.
+    /// Weights cannot be read from the checkpoint.
     #[error("the weights cannot be read from the checkpoint: {0}")]
     Source(String),
-    /// The dataset's ids do not mean what the model learned.
+    /// The dataset's columns or ids have another meaning than those that the model was trained on.
     #[error("the dataset {} does not fit the model: {what}", dataset.display())]
     Mismatch {
         /// The dataset's folder.
@@ -111,7 +111,7 @@ pub enum SavedModelError {
     },
 }
 
-/// What `model.json` says.
+/// The content of `model.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SavedModel {
@@ -119,34 +119,35 @@ pub struct SavedModel {
     pub spec: ModelSpec,
     /// The columns that it was trained on, with their transforms and vocabularies.
     pub schema: Schema,
-    /// How raw rows of its columns are read; absent where it was trained on generated data.
+    /// How raw rows of its columns are read; absent if it was trained on generated data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<RowFormat>,
-    /// Steps of training behind it.
+    /// Steps that it was trained for.
     pub steps: u64,
-    /// The effective job, as TOML: scoring takes its batch size, its threads, and what becomes of ids beyond a table.
-    /// Absent in format 2.
+    /// The effective job, as TOML: it sets the batch size and threads of scoring, and how ids beyond a table are
+    /// handled. Absent in format 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
     /// The checksum of the weights.
     weights: FileManifest,
-    /// The vocabularies, as they lie in this folder.
+    /// The vocabularies' files in this folder.
     vocabularies: Vec<FileManifest>,
 }
 
-/// A model whose weights can be had, wherever they lie.
+/// A model whose weights can be read: from host memory, GPUs or a checkpoint.
 pub trait Weights {
-    /// What the model is.
+    /// Returns the parts and sizes of the model.
     fn spec(&self) -> &ModelSpec;
 
-    /// Tells all weights in runs of any length: dense parameters as [`crate::model::DenseLayout::named_layers`] has
-    /// them, then the rows of each table, in order, those of first-order terms last.
+    /// Calls `visit` with all weights, in runs of any length: the dense parameters in the order of
+    /// [`crate::model::DenseLayout::named_layers`], then the rows of each table, in order, with the tables of
+    /// first-order terms last.
     ///
     /// # Errors
-    /// The first that `tell` returns; [`SavedModelError::Gpu`].
+    /// The first error that `visit` returns; [`SavedModelError::Gpu`].
     fn try_for_each_run(
         &self,
-        tell: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
+        visit: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
     ) -> Result<(), SavedModelError>;
 }
 
@@ -157,70 +158,71 @@ impl Weights for CpuModel {
 
     fn try_for_each_run(
         &self,
-        tell: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
+        visit: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
     ) -> Result<(), SavedModelError> {
-        tell(self.parameters())?;
+        visit(self.parameters())?;
         let tables = self.spec().tables.iter().cloned().chain(self.spec().wide_tables());
         for (number, table) in tables.enumerate() {
             for_each_run(&table, |rows, weights| {
                 self.gather(number, rows, (table.dim, weights));
-                tell(weights)
+                visit(weights)
             })?;
         }
         Ok(())
     }
 }
 
-/// Lets `run` have the rows of a table in runs of about 64 MiB, each with room for its weights, `[row][dim]`.
+/// Calls `visit` with consecutive ranges of a table's rows, about 64 MiB each, and a buffer `[row][dim]` for their
+/// weights.
 ///
 /// # Errors
-/// The first that `run` returns.
+/// The first error that `visit` returns.
 pub fn for_each_run(
     table: &TableSpec,
-    mut run: impl FnMut(Range<u64>, &mut [f32]) -> Result<(), SavedModelError>,
+    mut visit: impl FnMut(Range<u64>, &mut [f32]) -> Result<(), SavedModelError>,
 ) -> Result<(), SavedModelError> {
     let at_once = (GATHER_BYTES / (4 * table.dim)).max(1) as u64;
     let mut weights = vec![0.0; (at_once.min(table.rows) as usize) * table.dim];
     for first in (0..table.rows).step_by(at_once as usize) {
         let rows = first..table.rows.min(first + at_once);
         let len = (rows.end - first) as usize * table.dim;
-        run(rows, &mut weights[..len])?;
+        visit(rows, &mut weights[..len])?;
     }
     Ok(())
 }
 
-/// What a saved model has beside its weights.
+/// The content of a saved model apart from its weights.
 #[derive(Clone, Copy)]
-pub struct Beside<'a> {
-    /// Steps of training behind it.
+pub struct ModelMetadata<'a> {
+    /// Steps that it was trained for.
     pub steps: u64,
     /// The effective job, as TOML.
     pub job: &'a str,
     /// The columns that it was trained on.
     pub columns: &'a Columns,
-    /// Reads one of the columns' vocabularies, and has checked it.
+    /// Reads one of the columns' vocabularies by its file name, and checks it.
     pub vocabulary: &'a dyn Fn(&str) -> Result<Vec<u8>, rankine_reader::Error>,
 }
 
-/// Saves a model into `dir`, which appears only when it is complete and durable. What lies on a GPU goes to the file
+/// Saves a model into `dir`, which appears only when it is complete and durable. Weights on GPUs are copied to the file
 /// piece by piece.
 ///
 /// # Errors
 /// [`SavedModelError::Write`], [`SavedModelError::NotFinite`] and [`SavedModelError::Gpu`].
-pub fn save(dir: &Path, model: &impl Weights, beside: &Beside<'_>) -> Result<(), SavedModelError> {
-    save_into(PartialDir::create(dir)?, model, beside)
+pub fn save(dir: &Path, model: &impl Weights, metadata: &ModelMetadata<'_>) -> Result<(), SavedModelError> {
+    save_into(PartialDir::create(dir)?, model, metadata)
 }
 
-/// The same into a folder that was begun.
+/// Does the same for a folder that was created before.
 ///
 /// # Errors
-/// As [`save`].
+/// The errors of [`save`].
 pub fn save_into(
     partial: PartialDir,
     model: &impl Weights,
-    beside: &Beside<'_>,
+    metadata: &ModelMetadata<'_>,
 ) -> Result<(), SavedModelError> {
-    let columns = beside.columns;
+    let columns = metadata.columns;
     let mut vocabularies = Vec::new();
     for file in &columns.vocabularies {
         let path = partial.path().join(&file.name);
@@ -231,14 +233,14 @@ pub fn save_into(
                 source,
             })?;
         }
-        vocabularies.push(write_file(partial.path(), &file.name, &(beside.vocabulary)(&file.name)?)?);
+        vocabularies.push(write_file(partial.path(), &file.name, &(metadata.vocabulary)(&file.name)?)?);
     }
     let saved = SavedModel {
         spec: model.spec().clone(),
         schema: columns.schema.clone(),
         format: columns.format.clone(),
-        steps: beside.steps,
-        job: Some(beside.job.to_owned()),
+        steps: metadata.steps,
+        job: Some(metadata.job.to_owned()),
         weights: write_weights(partial.path(), model)?,
         vocabularies,
     };
@@ -253,11 +255,12 @@ fn write_weights(dir: &Path, model: &impl Weights) -> Result<FileManifest, Saved
     for Tensor { name, shape, dtype } in shapes.clone() {
         let start = end;
         end += dtype.bytes() * shape.iter().product::<usize>();
-        tensors.push((name, TensorInfo { dtype: named(dtype), shape, data_offsets: (start, end) }));
+        tensors
+            .push((name, TensorInfo { dtype: safetensors_type(dtype), shape, data_offsets: (start, end) }));
     }
-    let metadata = Metadata::new(None, tensors).expect("tensors lie one behind the other");
+    let metadata = Metadata::new(None, tensors).expect("each tensor starts where the one before ends");
     let mut header = serde_json::to_vec(&metadata).expect("metadata is plain data");
-    // The format wants its data at a multiple of eight, and allows spaces behind the header.
+    // The format requires its data at a multiple of eight bytes, and allows spaces after the header.
     header.resize(header.len().next_multiple_of(8), b' ');
 
     let mut file = CheckedFile::create(dir, WEIGHTS_NAME)?;
@@ -265,26 +268,25 @@ fn write_weights(dir: &Path, model: &impl Weights) -> Result<FileManifest, Saved
     file.write(&header)?;
     let mut run = Vec::new();
     let mut written = 0;
-    // The tensor that comes next, and how many of its numbers are to come.
+    // The current tensor, and how many of its elements are missing.
     let (mut number, mut left) = (0, shapes[0].elements());
-    // Dense tensors come in the order of the parameters, weights before bias, layer by layer.
+    // Dense tensors are in the order of the parameters: layer by layer, weights before bias.
     model.try_for_each_run(&mut |mut values| {
         while !values.is_empty() {
             while left == 0 {
                 number += 1;
-                left =
-                    shapes.get(number).expect("a model tells no more weights than its spec says").elements();
+                left = shapes.get(number).expect("a model has no more weights than its spec").elements();
             }
             let Tensor { name, dtype, .. } = &shapes[number];
             let (here, behind) = values.split_at(values.len().min(left).min(RUN_BYTES / 4));
-            // No loss sees the last step's update.
+            // No loss is computed after the last step's update, so nothing has checked it.
             if here.iter().any(|value| !value.is_finite()) {
                 return Err(SavedModelError::NotFinite { tensor: name.clone() });
             }
             let (filled, size) = (run.len(), dtype.bytes());
             run.resize(filled + here.len() * size, 0);
-            let rooms = run[filled..].chunks_exact_mut(size);
-            rooms.zip(here).for_each(|(room, &value)| dtype.put(value, room));
+            let elements = run[filled..].chunks_exact_mut(size);
+            elements.zip(here).for_each(|(element, &value)| dtype.put(value, element));
             (left, values) = (left - here.len(), behind);
             if run.len() >= RUN_BYTES {
                 written += run.len();
@@ -294,12 +296,12 @@ fn write_weights(dir: &Path, model: &impl Weights) -> Result<FileManifest, Saved
         }
         Ok(())
     })?;
-    assert_eq!(written + run.len(), end, "a model tells as many weights as its spec says");
+    assert_eq!(written + run.len(), end, "a model has all weights of its spec");
     file.write(&run)?;
     Ok(file.finish()?)
 }
 
-/// A tensor, but for what it contains.
+/// The name, shape and type of a tensor.
 #[derive(Debug, Clone)]
 struct Tensor {
     name: String,
@@ -313,8 +315,7 @@ impl Tensor {
     }
 }
 
-/// A type's name in safetensors.
-fn named(dtype: Dtype) -> tensor::Dtype {
+fn safetensors_type(dtype: Dtype) -> tensor::Dtype {
     match dtype {
         Dtype::Fp32 => tensor::Dtype::F32,
         Dtype::Bf16 => tensor::Dtype::BF16,
@@ -322,7 +323,7 @@ fn named(dtype: Dtype) -> tensor::Dtype {
     }
 }
 
-/// Every tensor, in the order of their bytes.
+/// Returns all tensors, in the order of their bytes.
 fn tensor_shapes(spec: &ModelSpec) -> Vec<Tensor> {
     let layers = spec.dense_layout().named_layers().into_iter().flat_map(|(name, layer)| {
         let dense = |part, shape| Tensor { name: format!("{name}.{part}"), shape, dtype: Dtype::Fp32 };
@@ -342,7 +343,7 @@ fn tensor_shapes(spec: &ModelSpec) -> Vec<Tensor> {
     layers.chain(tables).chain(named("wide", spec.wide_tables())).collect()
 }
 
-/// The bytes of some tensors, where those can be counted.
+/// Returns the total bytes of the tensors, unless that overflows.
 fn tensor_bytes(tensors: &[Tensor]) -> Option<u64> {
     tensors.iter().try_fold(0u64, |sum, Tensor { shape, dtype, .. }| {
         let elements = shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size as u64))?;
@@ -351,7 +352,7 @@ fn tensor_bytes(tensors: &[Tensor]) -> Option<u64> {
 }
 
 impl SavedModel {
-    /// Reads `model.json` of a folder that [`save`] made, and checks that its parts fit together.
+    /// Reads `model.json` of a folder that [`save`] wrote, and checks that its parts fit together.
     ///
     /// # Errors
     /// [`SavedModelError::Missing`], [`SavedModelError::Damaged`], [`SavedModelError::Version`] or
@@ -377,17 +378,18 @@ impl SavedModel {
             }
             SavedModelError::Version { path: path.clone(), source: error }
         })?;
-        saved.validate().map_err(|what| damaged(format!("what it describes is no model: {what}")))?;
+        saved.validate().map_err(|what| damaged(format!("it does not describe a valid model: {what}")))?;
         Ok(saved)
     }
 
-    /// Checks that the model is one, and one of the columns.
+    /// Checks that the model is valid, and that it fits the columns.
     fn validate(&self) -> Result<(), String> {
         let Self { spec, schema, .. } = self;
         schema.validate().map_err(|error| error.to_string())?;
         spec.validate()?;
         if spec.dense_columns != schema.dense.len() {
-            return Err(format!("it takes {} dense columns of {}", spec.dense_columns, schema.dense.len()));
+            let columns = schema.dense.len();
+            return Err(format!("it has {} dense inputs for {columns} dense columns", spec.dense_columns));
         }
         for head in &spec.heads {
             if schema.labels.get(head.label_number).is_none_or(|label| label.name != head.label) {
@@ -395,13 +397,13 @@ impl SavedModel {
             }
         }
         if !spec.features.iter().map(|f| &f.column).eq(schema.categorical.iter().map(|column| &column.name)) {
-            return Err("its features are not the categorical columns".into());
+            return Err("its features differ from the categorical columns".into());
         }
         for (feature, column) in spec.features.iter().zip(&schema.categorical) {
             let table = &spec.tables[feature.table];
             if table.rows < column.rows {
                 return Err(format!(
-                    "table {} has {} rows, and column {} counts {}",
+                    "table {} has {} rows, and column {} needs {}",
                     table.name, table.rows, column.name, column.rows
                 ));
             }
@@ -409,10 +411,10 @@ impl SavedModel {
         Ok(())
     }
 
-    /// Reads the weights, as [`save`] wrote them; nothing is kept to learn with.
+    /// Reads the weights that [`save`] wrote. The result has no optimizer state.
     ///
     /// # Errors
-    /// [`SavedModelError::Damaged`] where a tensor is missing, of another shape, or of other bytes than were saved.
+    /// [`SavedModelError::Damaged`] if a tensor is missing, or has another shape or other bytes than were saved.
     pub fn load(&self, dir: &Path) -> Result<CpuModel, SavedModelError> {
         let path = dir.join(WEIGHTS_NAME);
         let damaged = |what: String| SavedModelError::Damaged { path: path.clone(), what };
@@ -420,7 +422,7 @@ impl SavedModel {
         let file = File::open(&path).map_err(read)?;
         let bytes = file.metadata().map_err(read)?.len();
         if bytes != self.weights.bytes {
-            return Err(damaged(format!("it has {bytes} bytes and should have {}", self.weights.bytes)));
+            return Err(damaged(format!("it has {bytes} bytes instead of {}", self.weights.bytes)));
         }
         let mut input =
             HashingReader { inner: BufReader::with_capacity(RUN_BYTES, file), hash: Box::default() };
@@ -437,7 +439,7 @@ impl SavedModel {
         let shapes = tensor_shapes(&self.spec);
         let expected: Vec<_> = shapes
             .iter()
-            .map(|Tensor { name, shape, dtype }| (name.as_str(), shape.as_slice(), named(*dtype)))
+            .map(|Tensor { name, shape, dtype }| (name.as_str(), shape.as_slice(), safetensors_type(*dtype)))
             .collect();
         let names = metadata.offset_keys();
         let found: Vec<_> = names
@@ -446,11 +448,11 @@ impl SavedModel {
             .map(|(name, info)| (name, info.shape.as_slice(), info.dtype))
             .collect();
         if found != expected {
-            return Err(damaged("its tensors are not those of the model".into()));
+            return Err(damaged("its tensors differ from those of the model".into()));
         }
-        // Before memory is taken for what the file does not hold.
+        // Checked before memory is allocated for tensors that the file does not have.
         if tensor_bytes(&shapes) != bytes.checked_sub(8 + length) {
-            return Err(damaged("its tensors have more or fewer bytes than the file".into()));
+            return Err(damaged("its length does not fit its tensors".into()));
         }
 
         let mut bytes = Vec::new();
@@ -475,32 +477,32 @@ impl SavedModel {
             tables.push(table);
         }
         if input.hash.digest() != self.weights.xxh3.0 {
-            return Err(damaged("its checksum is not the one in model.json".into()));
+            return Err(damaged("its checksum differs from the one in model.json".into()));
         }
         Ok(CpuModel::new(self.spec.clone(), &rules, parameters, tables))
     }
 
-    /// The columns that it was trained on.
+    /// Returns the columns that it was trained on.
     pub fn columns(&self) -> Columns {
         let Self { schema, format, vocabularies, .. } = self.clone();
         Columns { schema, format, vocabularies }
     }
 
-    /// What turns raw rows into samples of the model, with the vocabularies that lie in its folder.
+    /// Returns an encoder that converts raw rows into samples of the model, with the vocabularies in its folder.
     ///
     /// # Errors
-    /// As [`Columns::encoder`].
+    /// The errors of [`Columns::encoder`].
     pub fn encoder(&self, dir: &Path) -> Result<Encoder, rankine_reader::Error> {
         self.columns().encoder(&[dir.to_owned()])
     }
 
-    /// The files that it vouches for.
+    /// Returns the files whose checksums `model.json` has.
     pub fn files(&self) -> impl Iterator<Item = &FileManifest> {
         std::iter::once(&self.weights).chain(&self.vocabularies)
     }
 }
 
-/// Checksums what passes through it.
+/// A reader that computes the checksum of all bytes read through it.
 struct HashingReader<R> {
     inner: R,
     hash: Box<xxhash_rust::xxh3::Xxh3Default>,

@@ -1,4 +1,4 @@
-//! Where a trained model lies: in a run, in a checkpoint, or in an export; and opening it there.
+//! Finds and opens a trained model in a run folder, a checkpoint or an export.
 
 use std::fmt;
 use std::fs;
@@ -15,24 +15,24 @@ use crate::cpu::CpuModel;
 use crate::job::{Job, JobError};
 use crate::model::ModelSpec;
 use crate::saved::{
-    self, Beside, Columns, MANIFEST_NAME, SavedModel, SavedModelError, StoredWeights, scoring_model,
+    self, Columns, MANIFEST_NAME, ModelMetadata, SavedModel, SavedModelError, StoredWeights, scoring_model,
 };
 use crate::training::{self, RunDir, TrainError};
 
 /// A folder that has a trained model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelSource {
-    /// A run's folder: its model once it has finished, and its checkpoints.
+    /// A run folder. It has a model once the run has finished, and checkpoints.
     Run(PathBuf),
-    /// A checkpoint, whole or an addition.
+    /// A checkpoint, full or incremental.
     Checkpoint(PathBuf),
-    /// What `ckpt export` writes, and what a finished run has in its folder `model`.
+    /// The folder that `ckpt export` writes, or the folder `model` of a finished run.
     Export(PathBuf),
 }
 
-/// What is wanted of a folder.
+/// What a command needs from a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
+pub enum Artifact {
     /// A model to score with.
     Model,
     /// The state of a training.
@@ -41,7 +41,7 @@ pub enum Wanted {
     Any,
 }
 
-impl fmt::Display for Wanted {
+impl fmt::Display for Artifact {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Model => "model",
@@ -50,32 +50,32 @@ impl fmt::Display for Wanted {
     }
 }
 
-impl Wanted {
+impl Artifact {
     fn expected(self) -> &'static str {
         match self {
             Self::Model => {
-                "the folder of a finished run, a checkpoint (`checkpoints/step-N` of a run), or an export (what \
-                 `rankine ckpt export` writes, or the folder `model` of a run)"
+                "the folder of a finished run, a checkpoint (`checkpoints/step-N` of a run), or an export (written by \
+                 `rankine ckpt export`, or the folder `model` of a run)"
             }
             Self::Checkpoint => {
                 "the folder of a run that has checkpoints, or a checkpoint (`checkpoints/step-N` of a run)"
             }
             Self::Any => {
                 "the folder of a run that has checkpoints, a checkpoint (`checkpoints/step-N` of a run), or an export \
-                 (what `rankine ckpt export` writes, or the folder `model` of a run)"
+                 (written by `rankine ckpt export`, or the folder `model` of a run)"
             }
         }
     }
 }
 
-/// Why a model, or a checkpoint, cannot be had from a folder.
+/// An error while finding or opening a model or a checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// The folder is something else.
-    #[error("no {wanted} at {}: {found}; expected is {}", path.display(), wanted.expected())]
+    #[error("no {artifact} at {}: {found}; expected {}", path.display(), artifact.expected())]
     Other {
-        /// What was wanted.
-        wanted: Wanted,
+        /// What the command needs.
+        artifact: Artifact,
         /// The folder.
         path: PathBuf,
         /// What it is.
@@ -84,29 +84,29 @@ pub enum SourceError {
     /// The folder cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The folder, or a file of it.
+        /// The folder, or a file in it.
         path: PathBuf,
-        /// The operating system's words.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// An export of an older version, apart from its run.
+    /// An export of an older version, outside of its run folder.
     #[error(
-        "{} was exported without its job, which says how ids beyond a table are dealt with: export it again with this \
+        "{} was exported without its job, which sets how ids beyond a table are handled: export it again with this \
          version, or name the run",
         .0.display()
     )]
     NoJob(PathBuf),
-    /// A vocabulary of a checkpoint's columns is not where it could lie.
+    /// A vocabulary of a checkpoint's columns was not found.
     #[error(
-        "the checkpoint {} needs the vocabularies of its dataset, and they are not there: {why}. `rankine ckpt export \
-         {} --out DIR --data DATASET` makes a model that has them",
+        "the checkpoint {} needs the vocabularies of its dataset: {why}. `rankine ckpt export {} --out DIR --data \
+         DATASET` writes a model that includes them",
         path.display(),
         path.display()
     )]
     NoVocabulary {
         /// The checkpoint.
         path: PathBuf,
-        /// Why the first one cannot be had.
+        /// Why the first one cannot be read.
         why: rankine_reader::Error,
     },
     /// The model cannot be read.
@@ -115,48 +115,48 @@ pub enum SourceError {
     /// The checkpoint cannot be read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// The job that was saved cannot be read.
+    /// The saved job cannot be read.
     #[error(transparent)]
     Job(#[from] JobError),
     /// The job's dataset cannot be opened.
     #[error(transparent)]
     Data(#[from] rankine_reader::Error),
-    /// The job's dataset cannot be told from others.
+    /// The identity of the job's dataset cannot be computed.
     #[error(transparent)]
     Train(#[from] TrainError),
 }
 
 impl SourceError {
-    fn other(wanted: Wanted, path: &Path, found: impl Into<String>) -> Self {
-        Self::Other { wanted, path: path.to_owned(), found: found.into() }
+    fn other(artifact: Artifact, path: &Path, found: impl Into<String>) -> Self {
+        Self::Other { artifact, path: path.to_owned(), found: found.into() }
     }
 }
 
 impl ModelSource {
-    /// Finds out which of them a folder is.
+    /// Determines whether a folder is a run, a checkpoint or an export.
     ///
     /// # Errors
-    /// [`SourceError::Other`] where it is none, [`SourceError::Read`].
-    pub fn find(path: &Path, wanted: Wanted) -> Result<Self, SourceError> {
+    /// [`SourceError::Other`] if it is none of them; [`SourceError::Read`].
+    pub fn find(path: &Path, artifact: Artifact) -> Result<Self, SourceError> {
         let names = match names(path) {
             Ok(names) => names,
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Err(SourceError::other(wanted, path, "there is no such folder"));
+                return Err(SourceError::other(artifact, path, "there is no such folder"));
             }
             Err(error) if error.kind() == ErrorKind::NotADirectory => {
                 let found = match not_a_folder(path) {
                     Some((above, kind)) if above != path => format!("{} is {kind}", above.display()),
                     Some((_, kind)) => format!("it is {kind}"),
-                    // It has changed meanwhile.
+                    // It has changed since.
                     None => "it is not a folder".into(),
                 };
-                return Err(SourceError::other(wanted, path, found));
+                return Err(SourceError::other(artifact, path, found));
             }
             Err(source) => return Err(SourceError::Read { path: path.to_owned(), source }),
         };
         let has = |name: &str| names.iter().any(|own| own == name);
         let begins = |start: &str| names.iter().any(|own| own.starts_with(start));
-        let other = |found: &str| Err(SourceError::other(wanted, path, found));
+        let other = |found: &str| Err(SourceError::other(artifact, path, found));
         if has(checkpoint::MANIFEST_NAME) {
             return Ok(Self::Checkpoint(path.to_owned()));
         }
@@ -164,9 +164,7 @@ impl ModelSource {
             return Ok(Self::Export(path.to_owned()));
         }
         if begins("shard-") {
-            return other(
-                "it is a checkpoint that was not written to its end, or has lost its manifest.json",
-            );
+            return other("it is an incomplete checkpoint without manifest.json");
         }
         if has("dataset.json") {
             return other("it is a dataset");
@@ -175,47 +173,49 @@ impl ModelSource {
             return Ok(Self::Run(path.to_owned()));
         }
         if begins("step-") {
-            return Self::of_checkpoints(path, wanted);
+            return Self::of_checkpoints(path, artifact);
         }
-        other(if names.is_empty() { "it is an empty folder" } else { "it is neither of them" })
+        other(if names.is_empty() { "it is an empty folder" } else { "it is another folder" })
     }
 
-    /// A run's folder of checkpoints stands for the run, where checkpoints are wanted.
-    fn of_checkpoints(path: &Path, wanted: Wanted) -> Result<Self, SourceError> {
+    /// Resolves a folder of checkpoints: if checkpoints are accepted, a run's `checkpoints` stands for the run.
+    fn of_checkpoints(path: &Path, artifact: Artifact) -> Result<Self, SourceError> {
         let run = path.parent().filter(|_| path.file_name().is_some_and(|name| name == "checkpoints"));
-        let found = match (listed(path)?.first(), run, wanted) {
-            (Some(_), Some(run), Wanted::Checkpoint | Wanted::Any) => return Ok(Self::Run(run.to_owned())),
-            (Some(latest), ..) => {
-                format!("it is a folder of checkpoints, of which {} is the latest", latest.display())
+        let found = match (listed(path)?.first(), run, artifact) {
+            (Some(_), Some(run), Artifact::Checkpoint | Artifact::Any) => {
+                return Ok(Self::Run(run.to_owned()));
             }
-            (None, ..) => "it is a folder of checkpoints, none of which is complete".into(),
+            (Some(latest), ..) => {
+                format!("it is a folder of checkpoints; {} is the latest", latest.display())
+            }
+            (None, ..) => "it is a folder of checkpoints, but none is complete".into(),
         };
-        Err(SourceError::other(wanted, path, found))
+        Err(SourceError::other(artifact, path, found))
     }
 
-    /// The latest of [`ModelSource::checkpoints`].
+    /// Returns the first of [`ModelSource::checkpoints`], which is the latest.
     ///
     /// # Errors
-    /// As that.
+    /// The errors of [`ModelSource::checkpoints`].
     pub fn latest_checkpoint(&self) -> Result<PathBuf, SourceError> {
         Ok(self.checkpoints()?.remove(0))
     }
 
-    /// The checkpoints that it means, at least one, the latest first: itself, or those of the run.
+    /// Returns the checkpoint itself, or the checkpoints of the run, the latest first. There is at least one.
     ///
     /// # Errors
-    /// [`SourceError::Other`] where there is none, [`SourceError::Checkpoint`].
+    /// [`SourceError::Other`] if there are no checkpoints; [`SourceError::Checkpoint`].
     pub fn checkpoints(&self) -> Result<Vec<PathBuf>, SourceError> {
-        let other = |path: &Path, found: &str| Err(SourceError::other(Wanted::Checkpoint, path, found));
+        let other = |path: &Path, found: &str| Err(SourceError::other(Artifact::Checkpoint, path, found));
         match self {
             Self::Checkpoint(path) => Ok(vec![path.clone()]),
-            Self::Export(path) => other(path, "it is an export, which has weights and nothing of a training"),
+            Self::Export(path) => other(path, "it is an export, which has weights but no optimizer state"),
             Self::Run(path) => {
                 let listed = listed(&RunDir::checkpoints_path(path))?;
                 match (listed.is_empty(), RunDir::model_path(path).join(MANIFEST_NAME).exists()) {
                     (false, _) => Ok(listed),
                     (true, true) => {
-                        other(path, "it is a run without checkpoints, whose folder `model` is an export")
+                        other(path, "it is a run without checkpoints; its folder `model` is an export")
                     }
                     (true, false) => other(path, "it is a run without checkpoints"),
                 }
@@ -223,7 +223,7 @@ impl ModelSource {
         }
     }
 
-    /// Opens the model: of a run the one in its folder `model`.
+    /// Opens the model. The model of a run is the one in its folder `model`.
     ///
     /// # Errors
     /// See [`SourceError`].
@@ -234,7 +234,7 @@ impl ModelSource {
                 let saved = SavedModel::open(dir)?;
                 let job = match &saved.job {
                     Some(text) => Job::from_toml(MANIFEST_NAME, text, &[] as &[&str])?,
-                    // Before exports had the job, a run's own folder `model` was one.
+                    // An older version: the job is only in the run folder.
                     None => match dir.parent().map(RunDir::job_path) {
                         Some(job) if dir.ends_with("model") && job.exists() => {
                             Job::load(&job, &[] as &[&str])?
@@ -252,7 +252,7 @@ impl ModelSource {
                         format!("its latest checkpoint is {}", latest.display())
                     });
                     let found = format!("it is a run that has not finished; {latest}");
-                    return Err(SourceError::other(Wanted::Model, path, found));
+                    return Err(SourceError::other(Artifact::Model, path, found));
                 }
                 let job = Job::load(&RunDir::job_path(path), &[] as &[&str])?;
                 Ok(OpenModel::of_folder(dir.clone(), SavedModel::open(&dir)?, job))
@@ -261,31 +261,31 @@ impl ModelSource {
     }
 }
 
-/// The names in a folder.
+/// Returns the names in a folder.
 fn names(path: &Path) -> std::io::Result<Vec<String>> {
     let name = |entry: std::io::Result<fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
     fs::read_dir(path)?.map(name).collect()
 }
 
-/// A folder's checkpoints, the latest first; none where there is no such folder.
+/// Returns a folder's checkpoints, the latest first. If the folder does not exist, the list is empty.
 fn listed(dir: &Path) -> Result<Vec<PathBuf>, SourceError> {
     Ok(checkpoint::list(&Disk, dir)?.into_iter().map(|(_, path)| path).collect())
 }
 
-/// A trained model, opened: all but its weights is in memory.
+/// An open model: all of it except for its weights is in memory.
 #[derive(Debug)]
 pub struct OpenModel {
     job: Job,
     columns: Columns,
     steps: u64,
-    stored: Stored,
-    /// Where vocabularies may lie.
+    weights: WeightsSource,
+    /// The folders to search for vocabularies.
     folders: Vec<PathBuf>,
 }
 
-/// Where the weights lie.
+/// Where the weights are stored.
 #[derive(Debug)]
-enum Stored {
+enum WeightsSource {
     Folder(PathBuf, Box<SavedModel>),
     Checkpoint(Box<Checkpoint>),
 }
@@ -293,10 +293,12 @@ enum Stored {
 impl OpenModel {
     fn of_folder(dir: PathBuf, saved: SavedModel, job: Job) -> Self {
         let (columns, steps) = (saved.columns(), saved.steps);
-        Self { job, columns, steps, folders: vec![dir.clone()], stored: Stored::Folder(dir, Box::new(saved)) }
+        let folders = vec![dir.clone()];
+        Self { job, columns, steps, folders, weights: WeightsSource::Folder(dir, Box::new(saved)) }
     }
 
-    /// The model of a checkpoint. `dataset` is the one that it was trained on, where that is not the job's any more.
+    /// Opens the model of a checkpoint. `dataset` is the dataset that it was trained on, if that has moved from where
+    /// the job has it.
     ///
     /// # Errors
     /// See [`SourceError`].
@@ -306,14 +308,14 @@ impl OpenModel {
         let mut folders: Vec<_> = dataset.into_iter().map(Path::to_owned).collect();
         let columns = match (checkpoint.text(Columns::NAME)?, dataset) {
             (Some(text), None) => {
-                // The copy of the finished run, and the dataset: the one whose checksums match is used.
+                // The run's model or the dataset: the first file with the right checksum is used.
                 let run = checkpoint.path().parent().and_then(Path::parent);
                 folders.extend(run.map(RunDir::model_path));
                 folders.extend(job.data.folder().map(Path::to_owned));
                 let path = checkpoint.path().join(Columns::NAME);
                 Columns::from_json(&text).map_err(|what| CheckpointError::Damaged { path, what })?
             }
-            // Named, or of a checkpoint that an older version saved.
+            // The caller named the dataset, or an older version saved the checkpoint without `columns.json`.
             (_, dataset) => {
                 let dataset = match (dataset, &job.data.raw) {
                     (Some(dir), _) => Dataset::open(dir)?,
@@ -323,7 +325,7 @@ impl OpenModel {
                 if !training::is_of(checkpoint.manifest(), &dataset)? {
                     return Err(SavedModelError::Mismatch {
                         dataset: dataset.dir().to_owned(),
-                        what: "it is not the dataset that the checkpoint was trained on: name that one with --data"
+                        what: "it is not the dataset that the checkpoint was trained on; name that one with --data"
                             .into(),
                     }
                     .into());
@@ -333,96 +335,97 @@ impl OpenModel {
             }
         };
         let steps = checkpoint.manifest().train.step;
-        Ok(Self { job, columns, steps, folders, stored: Stored::Checkpoint(Box::new(checkpoint)) })
+        Ok(Self { job, columns, steps, folders, weights: WeightsSource::Checkpoint(Box::new(checkpoint)) })
     }
 
-    /// The job that it was trained by.
+    /// Returns the job that it was trained with.
     pub fn job(&self) -> &Job {
         &self.job
     }
 
-    /// Its columns.
+    /// Returns its columns.
     pub fn columns(&self) -> &Columns {
         &self.columns
     }
 
-    /// Its parts and sizes.
+    /// Returns its parts and sizes.
     pub fn spec(&self) -> &ModelSpec {
-        match &self.stored {
-            Stored::Folder(_, saved) => &saved.spec,
-            Stored::Checkpoint(checkpoint) => &checkpoint.manifest().spec,
+        match &self.weights {
+            WeightsSource::Folder(_, saved) => &saved.spec,
+            WeightsSource::Checkpoint(checkpoint) => &checkpoint.manifest().spec,
         }
     }
 
-    /// The folders that it is read from.
+    /// Returns the folders that it is read from.
     pub fn inputs(&self) -> Vec<PathBuf> {
-        let own = match &self.stored {
-            Stored::Folder(dir, _) => dir.clone(),
-            Stored::Checkpoint(checkpoint) => checkpoint.path().to_owned(),
+        let own = match &self.weights {
+            WeightsSource::Folder(dir, _) => dir.clone(),
+            WeightsSource::Checkpoint(checkpoint) => checkpoint.path().to_owned(),
         };
-        // Raw files lie in any folder, in which there may be room for a model, too.
+        // Without vocabularies nothing is read from the dataset: raw files may be in any folder, even in one that the
+        // user exports a model to.
         let read = |folder: &&PathBuf| !self.columns.vocabularies.is_empty() && folder.is_dir();
         std::iter::once(own).chain(self.folders.iter().filter(read).cloned()).collect()
     }
 
-    /// Steps of training behind it.
+    /// Returns the number of steps that it was trained for.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Reads the weights; nothing is kept to learn with.
+    /// Reads the weights, without optimizer state.
     ///
     /// # Errors
-    /// [`SavedModelError`] where they are not what was saved.
+    /// [`SavedModelError`] if they differ from what was saved.
     pub fn load(&self) -> Result<CpuModel, SavedModelError> {
-        match &self.stored {
-            Stored::Folder(dir, saved) => saved.load(dir),
-            Stored::Checkpoint(checkpoint) => scoring_model(&StoredWeights(checkpoint)),
+        match &self.weights {
+            WeightsSource::Folder(dir, saved) => saved.load(dir),
+            WeightsSource::Checkpoint(checkpoint) => scoring_model(&StoredWeights(checkpoint)),
         }
     }
 
-    /// What turns raw rows into samples of the model.
+    /// Returns an encoder that converts raw rows into samples of the model.
     ///
     /// # Errors
-    /// [`SourceError::NoVocabulary`] where a checkpoint's vocabularies are gone; [`SourceError::Data`].
+    /// [`SourceError::NoVocabulary`] if a checkpoint's vocabularies are missing; [`SourceError::Data`].
     pub fn encoder(&self) -> Result<Encoder, SourceError> {
         self.columns.encoder(&self.folders).map_err(|error| self.without_vocabulary(error))
     }
 
     fn without_vocabulary(&self, why: rankine_reader::Error) -> SourceError {
-        match &self.stored {
-            Stored::Checkpoint(checkpoint) => {
+        match &self.weights {
+            WeightsSource::Checkpoint(checkpoint) => {
                 SourceError::NoVocabulary { path: checkpoint.path().to_owned(), why }
             }
-            Stored::Folder(..) => why.into(),
+            WeightsSource::Folder(..) => why.into(),
         }
     }
 
-    /// Writes it as an export, which stands for itself.
+    /// Writes it as an export, which needs no other file.
     ///
     /// # Errors
     /// See [`SourceError`].
     pub fn export(&self, dir: &Path) -> Result<(), SourceError> {
-        // Before anything is written: all vocabularies are there.
+        // All vocabularies must be readable before anything is written.
         let vocabulary = |name: &str| self.columns.vocabulary(name, &self.folders);
         for file in &self.columns.vocabularies {
             vocabulary(&file.name).map_err(|error| self.without_vocabulary(error))?;
         }
-        let beside = Beside {
+        let metadata = ModelMetadata {
             steps: self.steps,
             job: &self.job.to_toml(),
             columns: &self.columns,
             vocabulary: &vocabulary,
         };
-        match &self.stored {
-            Stored::Folder(..) => saved::save(dir, &self.load()?, &beside)?,
-            Stored::Checkpoint(checkpoint) => saved::save(dir, &StoredWeights(checkpoint), &beside)?,
+        match &self.weights {
+            WeightsSource::Folder(..) => saved::save(dir, &self.load()?, &metadata)?,
+            WeightsSource::Checkpoint(checkpoint) => saved::save(dir, &StoredWeights(checkpoint), &metadata)?,
         }
         Ok(())
     }
 }
 
-/// Opens a checkpoint of the machine's own file system.
+/// Opens a checkpoint in the file system.
 ///
 /// # Errors
 /// [`CheckpointError`].

@@ -1,4 +1,4 @@
-//! What the operating system says of processor and memory, read from its text files.
+//! Reads the properties of CPU and memory from the text files of the operating system.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -8,51 +8,51 @@ use serde::Serialize;
 
 use crate::job::ThreadCount;
 
-/// The processor, as this process may use it.
+/// The CPU, as far as this process may use it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Cpu {
     /// The product's name.
     pub model: String,
-    /// Hardware threads that affinity and cgroup leave to this process.
+    /// Hardware threads that affinity and cgroup allow this process to use.
     pub available_threads: usize,
-    /// Instructions that the matrix multiplications profit from.
+    /// Instruction sets that speed up matrix products.
     pub features: Vec<Feature>,
 }
 
-/// A group of instructions.
+/// An instruction set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Feature {
     /// Its name.
     pub name: &'static str,
-    /// Whether the processor has it and the system lets it be used.
+    /// Whether the CPU has it and the operating system enables it.
     pub present: bool,
 }
 
 /// The machine's memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// All of it.
+    /// All memory of the machine.
     pub total_bytes: u64,
-    /// What can be had without swapping.
+    /// Memory that is available without swapping.
     pub available_bytes: u64,
-    /// What the process's cgroup, or one around it, may use, where that is less than the machine has.
+    /// The limit of the process's cgroup or of a parent, if it is below `total_bytes`.
     pub cgroup_limit_bytes: Option<u64>,
 }
 
-/// How much memory a process may lock.
+/// The limit on page-locked memory of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LockedMemory {
-    /// As much as there is.
+    /// No limit.
     Unlimited,
-    /// So much.
+    /// This number of bytes.
     Bytes(u64),
 }
 
 pub(crate) fn cpu(available_threads: usize) -> Cpu {
     let model = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| cpu_model(&text));
     Cpu {
-        model: model.unwrap_or_else(|| format!("a processor of unknown model ({})", std::env::consts::ARCH)),
+        model: model.unwrap_or_else(|| format!("unknown CPU model ({})", std::env::consts::ARCH)),
         available_threads,
         features: features(),
     }
@@ -75,13 +75,13 @@ fn features() -> Vec<Feature> {
 }
 
 impl Memory {
-    /// What a process may still take.
+    /// Returns the bytes that this process may still allocate.
     pub fn usable_bytes(&self) -> u64 {
         self.cgroup_limit_bytes.map_or(self.available_bytes, |limit| limit.min(self.available_bytes))
     }
 }
 
-/// The threads asked for, by default all that this process may use.
+/// Returns the requested number of threads, by default all that this process may use.
 pub fn thread_count(asked: Option<ThreadCount>) -> NonZeroUsize {
     let asked = asked.and_then(|threads| NonZeroUsize::new(threads.get() as usize));
     asked.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
@@ -104,21 +104,21 @@ fn cpu_model(cpuinfo: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// A line such as `MemTotal:       24684084 kB`, whose unit is 1024 bytes whatever it says.
+/// Parses a line such as `MemTotal:       24684084 kB`. Its unit is 1024 bytes, despite the name.
 fn meminfo_bytes(meminfo: &str, key: &str) -> Option<u64> {
     let rest = meminfo.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
     let kib: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
 
-/// The smallest limit of the process's own cgroup and of those around it.
+/// Returns the smallest limit of the process's cgroup and its parents.
 fn cgroup_limit() -> Option<u64> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     smallest_limit(Path::new("/sys/fs/cgroup"), &own)
 }
 
-/// The smallest memory limit of the cgroups in `own`, the text of `/proc/PID/cgroup`, and of all those around them,
-/// below where cgroups are mounted. `None` without a limit.
+/// Returns the smallest memory limit of the cgroups in `own`, the text of `/proc/PID/cgroup`, and of their parents up
+/// to `mount`, where cgroups are mounted; `None` without a limit.
 fn smallest_limit(mount: &Path, own: &str) -> Option<u64> {
     let limits = own.lines().filter_map(|line| {
         // `0::/path` of version 2, `4:cpu,memory:/path` of version 1.
@@ -135,20 +135,20 @@ fn smallest_limit(mount: &Path, own: &str) -> Option<u64> {
     limits.min()
 }
 
-/// The smallest number in the files of a name, in the folder `path` below `mount` and in all those above it, up to
-/// `mount`. In a container the path may be the host's and not be there; the container's own limit is then in `mount`.
+/// Returns the smallest number in the files called `name`, in the folder `path` below `mount` and in its parents up to
+/// `mount`. In a container the path may be the host's and not exist; the container's limit is then in `mount`.
 fn smallest_above(mount: &Path, path: &str, name: &str) -> Option<u64> {
     let path = Path::new(path.trim_start_matches('/'));
-    // A cgroup outside of what is mounted begins with `..`.
+    // The path of a cgroup outside of the mounted tree starts with `..`.
     let path = if path.starts_with("..") { Path::new("") } else { path };
     let limit = |folder: &Path| -> Option<u64> {
-        // No limit is `max` in version 2, and more than any machine has in version 1.
+        // Without a limit, the file has `max` in version 2, and more bytes than any machine has in version 1.
         fs::read_to_string(mount.join(folder).join(name)).ok()?.trim().parse().ok()
     };
     path.ancestors().filter_map(limit).min()
 }
 
-/// The soft limit in a line such as `Max locked memory         8388608              8388608              bytes`.
+/// Parses the soft limit in a line such as `Max locked memory         8388608              8388608              bytes`.
 fn locked_memory_limit(limits: &str) -> Option<LockedMemory> {
     let soft =
         limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?.split_whitespace().next()?;
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_systems_texts_are_read() {
+    fn files_of_the_system_are_parsed() {
         let cpuinfo = "processor\t: 0\nmodel name\t: A Processor @ 2 GHz\nflags\t\t: fpu\n";
         assert_eq!(cpu_model(cpuinfo).as_deref(), Some("A Processor @ 2 GHz"));
         let meminfo =
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(locked_memory_limit(""), None);
     }
 
-    /// A tree of cgroups: the paths of files below the mount, and what they say.
+    /// Returns the limit in a tree of cgroups, given the paths and texts of the files below the mount.
     fn limit(files: &[(&str, &str)], own: &str) -> Option<u64> {
         let mount = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_limit_of_a_cgroup_and_those_around_it_counts() {
+    fn the_smallest_limit_of_a_cgroup_and_its_parents_counts() {
         let tree = |root, slice, job, step| {
             let files = [("", root), ("slice/", slice), ("slice/job/", job), ("slice/job/step/", step)];
             files.map(|(folder, limit): (_, &str)| (format!("{folder}memory.max"), format!("{limit}\n")))
@@ -209,7 +209,7 @@ mod tests {
             let files = files.each_ref().map(|(path, text)| (path.as_str(), text.as_str()));
             assert_eq!(limit(&files, "0::/slice/job/step\n"), expected, "{limits:?}");
         }
-        // Limits of other cgroups do not count, of deeper ones neither.
+        // Limits of other cgroups and of children do not count.
         let [root, slice, job, step] = tree("max", "max", "max", "1");
         let files = [&root, &slice, &job, &step].map(|(path, text)| (path.as_str(), text.as_str()));
         assert_eq!(limit(&files, "0::/slice/job\n"), None);
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn limits_of_version_1_and_of_containers_are_found() {
-        // As a kernel says that there is no limit.
+        // The kernel's value without a limit.
         let none = "9223372036854771712";
         let v1 = [
             ("memory/memory.limit_in_bytes", none),
@@ -229,7 +229,7 @@ mod tests {
         let own = "12:cpuset:/slurm\n7:cpu,memory:/slurm/job\n1:name=systemd:/slurm\n0::/slurm/job\n";
         assert_eq!(limit(&v1, own), Some(5000));
         assert_eq!(limit(&v1, "7:cpu,memoryless:/slurm/job\n"), None);
-        // The path is the host's, of which the container sees nothing but its own cgroup.
+        // The path is the host's; the container sees only its own cgroup.
         let container = [("memory.max", "7000"), ("other/memory.max", "3")];
         assert_eq!(limit(&container, "0::/docker/4f2a\n"), Some(7000));
         assert_eq!(limit(&container, "0::/../other\n"), Some(7000));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_usable_is_bounded_by_the_limit() {
+    fn usable_memory_is_bounded_by_the_limit() {
         let memory = |limit| Memory { total_bytes: 100, available_bytes: 60, cgroup_limit_bytes: limit };
         assert_eq!([None, Some(70), Some(50)].map(|limit| memory(limit).usable_bytes()), [60, 60, 50]);
         assert_eq!(thread_count(ThreadCount::new(3)).get(), 3);
@@ -246,7 +246,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn this_machine_tells() {
+    fn this_machine_reports_its_memory() {
         let memory = memory().unwrap();
         assert!(memory.available_bytes <= memory.total_bytes);
         assert!(locked_memory().is_some());

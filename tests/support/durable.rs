@@ -1,8 +1,9 @@
-//! Commands whose outputs are checked to be durable: each call that syncs or renames is observed before it is made.
+//! Runs commands and checks that their outputs are durable: each call that syncs or renames is observed before it is
+//! made.
 //!
-//! The kernel stops the command at such a call and notifies this process (`SECCOMP_RET_USER_NOTIF`), which looks at the
-//! files while the command waits. A file is durable as of its last sync, and so are the names in a folder. What a
-//! command gives a final name must be durable before, and everything that it leaves must be durable at its end.
+//! The kernel stops the command at such a call and notifies this process (`SECCOMP_RET_USER_NOTIF`), which inspects the
+//! files while the command waits. A file is durable as of its last sync, and so are the names in a folder. A file or
+//! folder must be durable before it gets its final name, and everything must be durable when the command ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -20,18 +21,18 @@ use libc::{c_long, seccomp_notif, seccomp_notif_resp, sock_fprog};
 
 use super::{Ended, seccomp};
 
-/// A call that was observed, before it was made.
+/// An observed system call, which is not made yet.
 #[derive(Debug)]
 pub(crate) enum Call<'a> {
     /// A file or a folder is synced.
     Sync(&'a Path),
-    /// A file or a folder gets another name.
+    /// A file or a folder is renamed or linked.
     Rename { to: &'a Path },
 }
 
-/// Runs a command to its end, and lets `observe` see its calls. Checks that everything in `folder` is durable at the
-/// end, and whatever is renamed there before it is; what is there at the start counts as durable. Returns the number of
-/// renames.
+/// Runs a command to its end, and calls `observe` before each of its calls. Checks that everything in `folder` is
+/// durable at the end, and that everything is durable before it is renamed there; files that exist at the start count
+/// as durable. Returns the number of renames.
 #[track_caller]
 pub(crate) fn run(mut command: Command, folder: &Path, mut observe: impl FnMut(Call<'_>)) -> (Ended, usize) {
     let (own, theirs) = UnixStream::pair().expect("there are sockets");
@@ -40,19 +41,19 @@ pub(crate) fn run(mut command: Command, folder: &Path, mut observe: impl FnMut(C
         let listener = install(&mut filter)?;
         send(theirs.as_raw_fd(), &listener)
     };
-    // SAFETY: the closure neither allocates nor takes locks: it makes system calls alone.
+    // SAFETY: the closure neither allocates nor takes locks; it only makes system calls.
     unsafe { command.pre_exec(hand_over) };
-    let folder = folder.canonicalize().expect("the folder is there");
+    let folder = folder.canonicalize().expect("the folder exists");
     let mut disk = Disk { folder, files: BTreeMap::new(), folders: BTreeMap::new(), faults: BTreeSet::new() };
     disk.sync_all(&disk.folder.clone());
     let mut renames = 0;
     let ended = thread::scope(|scope| {
-        // The command goes with the thread, and its end of the socket with that.
+        // The thread owns the command and thus its end of the socket, which closes when the command has ended.
         let ended = scope.spawn(|| Ended::of(command));
         if let Some(listener) = receive(own.as_raw_fd()) {
             while let Some(notice) = next(&listener) {
                 disk.observe(&notice, &mut observe, &mut renames);
-                go_on(&listener, notice.id);
+                allow(&listener, notice.id);
             }
         }
         ended.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -63,37 +64,37 @@ pub(crate) fn run(mut command: Command, folder: &Path, mut observe: impl FnMut(C
     (ended, renames)
 }
 
-/// What a call does, with the numbers of its arguments.
+/// The kind of a call, with the positions of its path arguments.
 #[derive(Debug, Clone, Copy)]
-enum Does {
+enum CallKind {
     Sync,
     /// From a path to a path.
     Rename(usize, usize),
-    /// The same, each relative to the folder of the argument before it.
+    /// The same, with each path relative to the folder in the argument before it.
     RenameAt(usize, usize),
 }
 
-const CALLS: [(c_long, Does); 7] = [
-    (libc::SYS_fsync, Does::Sync),
-    (libc::SYS_fdatasync, Does::Sync),
-    (libc::SYS_rename, Does::Rename(0, 1)),
-    (libc::SYS_link, Does::Rename(0, 1)),
-    (libc::SYS_renameat, Does::RenameAt(1, 3)),
-    (libc::SYS_renameat2, Does::RenameAt(1, 3)),
-    (libc::SYS_linkat, Does::RenameAt(1, 3)),
+const CALLS: [(c_long, CallKind); 7] = [
+    (libc::SYS_fsync, CallKind::Sync),
+    (libc::SYS_fdatasync, CallKind::Sync),
+    (libc::SYS_rename, CallKind::Rename(0, 1)),
+    (libc::SYS_link, CallKind::Rename(0, 1)),
+    (libc::SYS_renameat, CallKind::RenameAt(1, 3)),
+    (libc::SYS_renameat2, CallKind::RenameAt(1, 3)),
+    (libc::SYS_linkat, CallKind::RenameAt(1, 3)),
 ];
 
 /// A file's device and inode.
 type Id = (u64, u64);
 
-/// What would be there if power failed now.
+/// What the disk would have after a power failure now.
 struct Disk {
     folder: PathBuf,
-    /// Files as they were synced: their length, and the time of the last write.
+    /// Files at their last sync: their length, and the time of the last write.
     files: BTreeMap<Id, Version>,
-    /// The names in folders.
+    /// The names in folders at their last sync.
     folders: BTreeMap<Id, BTreeMap<OsString, Id>>,
-    /// What should have been durable.
+    /// Errors: files and folders that were not synced in time.
     faults: BTreeSet<String>,
 }
 
@@ -107,7 +108,7 @@ fn version(of: &Metadata) -> Version {
     (of.len(), of.mtime(), of.mtime_nsec())
 }
 
-/// The names in a folder and what they stand for. Locks are not kept.
+/// Returns the names in a folder and the files that they refer to, without locks, which need not be durable.
 fn names(folder: &Path) -> BTreeMap<OsString, Id> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let named = entries.filter_map(|entry| Some((entry.file_name(), id(&entry.metadata().ok()?))));
@@ -129,8 +130,8 @@ impl Disk {
             Some(fs::read_link(base).ok()?.join(text(&process, argument(number))?))
         };
         let call = CALLS.iter().find(|(call, _)| *call == c_long::from(notice.data.nr));
-        let (from, to) = match call.expect("other calls are not told of").1 {
-            Does::Sync => {
+        let (from, to) = match call.expect("the filter only notifies of these calls").1 {
+            CallKind::Sync => {
                 let opened = descriptor(0);
                 if let (Ok(path), Ok(metadata)) = (fs::read_link(&opened), fs::metadata(&opened)) {
                     self.sync(&path, &metadata);
@@ -138,8 +139,8 @@ impl Disk {
                 }
                 return;
             }
-            Does::Rename(from, to) => (path(from, None), path(to, None)),
-            Does::RenameAt(from, to) => (path(from, Some(from - 1)), path(to, Some(to - 1))),
+            CallKind::Rename(from, to) => (path(from, None), path(to, None)),
+            CallKind::RenameAt(from, to) => (path(from, Some(from - 1)), path(to, Some(to - 1))),
         };
         let (from, to) = from.zip(to).expect("the command waits, so its arguments can be read");
         if to.starts_with(&self.folder) && !to.file_name().is_some_and(is_lock) {
@@ -149,7 +150,7 @@ impl Disk {
         }
     }
 
-    /// Takes a file, or a folder with the names in it, as it is now.
+    /// Records the present state of a file, or of a folder with the names in it, as durable.
     fn sync(&mut self, path: &Path, metadata: &Metadata) {
         if metadata.is_dir() {
             self.folders.insert(id(metadata), names(path));
@@ -159,14 +160,14 @@ impl Disk {
     }
 
     fn sync_all(&mut self, path: &Path) {
-        let metadata = fs::symlink_metadata(path).expect("nothing else is at work there");
+        let metadata = fs::symlink_metadata(path).expect("no other process changes the folder");
         self.sync(path, &metadata);
         if metadata.is_dir() {
             names(path).keys().for_each(|name| self.sync_all(&path.join(name)));
         }
     }
 
-    /// Checks that a file, or all below a folder, would be there after a failure of power.
+    /// Checks that a file, or everything below a folder, would survive a power failure.
     fn check(&mut self, path: &Path, when: &str) {
         let Ok(metadata) = fs::symlink_metadata(path) else { return };
         let durable = if metadata.is_dir() {
@@ -183,13 +184,13 @@ impl Disk {
     }
 }
 
-/// A path in the memory of a process that waits.
+/// Reads a path from the memory of a stopped process.
 fn text(process: &Path, address: u64) -> Option<PathBuf> {
     const PAGE: u64 = 4096;
     let memory = File::open(process.join("mem")).ok()?;
     let (mut bytes, mut at) = (Vec::new(), address);
     while !bytes.contains(&0) {
-        // The next page may not be there.
+        // The next page may not be mapped.
         let mut piece = vec![0; (PAGE - at % PAGE) as usize];
         memory.read_exact_at(&mut piece, at).ok()?;
         at += piece.len() as u64;
@@ -200,7 +201,7 @@ fn text(process: &Path, address: u64) -> Option<PathBuf> {
     Some(PathBuf::from(String::from_utf8(bytes).ok()?))
 }
 
-/// Has the calls of this process told to whoever has the descriptor that is returned.
+/// Installs the filter in this process. The owner of the returned descriptor is notified of its calls.
 fn install(filter: &mut [libc::sock_filter]) -> io::Result<OwnedFd> {
     let program = sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: both calls are async-signal-safe; the kernel copies the instructions that the program points to, and
@@ -217,11 +218,11 @@ fn install(filter: &mut [libc::sock_filter]) -> io::Result<OwnedFd> {
     }
 }
 
-/// Room for the control message of one descriptor.
+/// A buffer for the control message of one descriptor.
 #[repr(align(8))]
 struct Control([u8; 64]);
 
-/// Lets `use_message` send or receive a byte and, beside it, a descriptor.
+/// Calls `use_message` to send or receive one byte with a descriptor.
 fn with_message(use_message: impl FnOnce(&mut libc::msghdr) -> isize) -> io::Result<Option<Control>> {
     let (mut byte, mut control) = ([0u8], Control([0; 64]));
     let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
@@ -252,7 +253,7 @@ fn send(socket: RawFd, descriptor: &OwnedFd) -> io::Result<()> {
     sent.map(drop)
 }
 
-/// The descriptor that was sent; `None` where the sender is gone.
+/// Receives a descriptor; `None` if the sender has ended.
 fn receive(socket: RawFd) -> Option<OwnedFd> {
     let control = with_message(|message| {
         // SAFETY: the buffers of the message live through the call.
@@ -265,35 +266,35 @@ fn receive(socket: RawFd) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// The next call; `None` once the command has ended.
+/// Waits for the next call; `None` once the command has ended.
 fn next(listener: &OwnedFd) -> Option<seccomp_notif> {
     loop {
         let mut ready = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: the call gets one descriptor to look at.
+        // SAFETY: the call reads and writes one `pollfd`.
         if unsafe { libc::poll(&raw mut ready, 1, -1) } < 0 {
             continue;
         }
         if ready.revents & libc::POLLIN == 0 {
             return None;
         }
-        // SAFETY: the kernel wants zeros, and fills them; all fields are integers.
+        // SAFETY: the kernel requires a zeroed structure, which it fills; all fields are integers.
         let (received, notice) = unsafe {
             let mut notice: seccomp_notif = mem::zeroed();
             (libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notice), notice)
         };
         match received {
             0 => return Some(notice),
-            // It was killed meanwhile.
+            // The process was killed in the meantime.
             _ if io::Error::last_os_error().kind() == ErrorKind::NotFound => {}
             _ => panic!("{}", io::Error::last_os_error()),
         }
     }
 }
 
-/// Lets a call be made.
-fn go_on(listener: &OwnedFd, id: u64) {
+/// Lets the stopped process make its call.
+fn allow(listener: &OwnedFd, id: u64) {
     let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
     let answer = seccomp_notif_resp { id, val: 0, error: 0, flags };
-    // SAFETY: the kernel reads the answer, which lives through the call. Whoever was killed meanwhile takes none.
+    // SAFETY: the kernel reads the answer, which lives through the call. A process that was killed needs no answer.
     unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const answer) };
 }

@@ -1,8 +1,9 @@
-//! Ratings of films as CSV, with all that a schema file can say of columns.
+//! Ratings of films as CSV, and a schema file that uses every option for columns.
 
 use super::numbers;
 
-/// Rows of CSV: two labels of which the first may be missing, a weight, two columns of one vocabulary, and bags.
+/// Returns rows of CSV: two labels, of which the first may be missing; a weight; two columns with a shared vocabulary;
+/// and bags.
 pub(crate) fn csv_rows(count: usize, seed: u64) -> Vec<String> {
     let mut next = numbers(seed);
     let row = |_| {
@@ -17,7 +18,7 @@ pub(crate) fn csv_rows(count: usize, seed: u64) -> Vec<String> {
     (0..count).map(row).collect()
 }
 
-/// What [`csv_rows`] are.
+/// The schema of [`csv_rows`].
 pub(crate) const CSV_SCHEMA: &str = r#"
 [[label]]
 column = "rating"

@@ -1,7 +1,7 @@
-//! Files that are not what they should be, made of one that is, and a judge of what reading them takes: no panic, and
-//! memory in proportion. Tests of several crates include this file by its path.
+//! Hostile variants of valid files. Reading them must neither panic nor allocate memory out of proportion. Tests of
+//! several crates include this file by its path.
 
-#![allow(dead_code, reason = "each test takes what it needs")]
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,29 +9,29 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[path = "../../fuzz/src/memory.rs"]
-#[allow(unreachable_pub, reason = "fuzz targets take it from a crate of their own")]
+#[allow(unreachable_pub, reason = "fuzz targets use it from another crate")]
 mod memory;
 
 #[global_allocator]
 static ALLOCATOR: memory::Counting = memory::Counting;
 
-/// Bytes that a reader may take whatever it reads: chunks, blocks and buffers of a bounded size.
+/// Bytes that a reader may allocate for any input: chunks, blocks and buffers of a bounded size.
 const BASE_BYTES: usize = 64 << 20;
-/// And so many for each byte that it reads.
+/// Bytes that a reader may allocate per byte of input, in addition.
 const FACTOR: usize = 16;
 
-/// One test at a time, from its beginning: memory is counted for the process.
+/// Lets one test run at a time, from its start, because memory is counted for the whole process.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads a case, and judges how: an error is as good as a result.
+/// Reads one case. Both a result and an error pass; a panic or too much memory fails.
 pub(crate) fn read(reader: &str, case: &str, bytes: usize, work: impl FnOnce() -> Result<(), String>) {
     read_within(reader, case, (BASE_BYTES + FACTOR * bytes, bytes), work);
 }
 
-/// The same within so much memory for so many bytes.
+/// Does the same with `limit` bytes of memory for `bytes` of input.
 pub(crate) fn read_within(
     reader: &str,
     case: &str,
@@ -40,19 +40,19 @@ pub(crate) fn read_within(
 ) {
     let (outcome, most) = memory::measured(|| catch_unwind(AssertUnwindSafe(work)));
     match outcome {
-        Err(_) => panic!("{reader}, {case}: it panics"),
+        Err(_) => panic!("{reader}, {case}: panic"),
         Ok(Err(message)) => {
-            assert!(message.len() > 10, "{reader}, {case}: the error says nothing: {message:?}")
+            assert!(message.len() > 10, "{reader}, {case}: the error is not helpful: {message:?}")
         }
         Ok(Ok(())) => {}
     }
     assert!(most <= limit, "{reader}, {case}: {most} bytes of memory for {bytes} of input");
 }
 
-/// Replaces one file of a place by each of its variants, and reads. The test is [`alone`].
+/// Replaces a file with each of its variants and reads it. The caller holds the guard of [`alone`].
 pub(crate) fn read_variants(reader: &str, path: &Path, text: bool, work: impl Fn() -> Result<(), String>) {
-    let whole = fs::read(path).expect("the file is there");
-    work().unwrap_or_else(|error| panic!("{reader}: the whole file is read: {error}"));
+    let whole = fs::read(path).expect("the file exists");
+    work().unwrap_or_else(|error| panic!("{reader}: the unchanged file cannot be read: {error}"));
     for (case, bytes) in variants(&whole, text) {
         fs::write(path, &bytes).expect("the file is written");
         read(reader, &case, bytes.len().max(whole.len()), &work);
@@ -60,7 +60,7 @@ pub(crate) fn read_variants(reader: &str, path: &Path, text: bool, work: impl Fn
     fs::write(path, &whole).expect("the file is written");
 }
 
-/// A file cut short, with bits flipped, with hostile lengths, doubled, and others in its place.
+/// Returns variants of a file: truncated, with flipped bits, with huge lengths, doubled, and replaced by other content.
 pub(crate) fn variants(whole: &[u8], text: bool) -> Vec<(String, Vec<u8>)> {
     let mut state = whole.len() as u64;
     let mut below = move |count: usize| {
@@ -70,7 +70,7 @@ pub(crate) fn variants(whole: &[u8], text: bool) -> Vec<(String, Vec<u8>)> {
     let mut variants = Vec::new();
     let ends = (0..16).map(|part| whole.len() * part / 16);
     for end in ends.chain((1..6).map(|less| whole.len().saturating_sub(less))) {
-        variants.push((format!("cut at {end}"), whole[..end].to_vec()));
+        variants.push((format!("truncated at {end}"), whole[..end].to_vec()));
     }
     for _ in 0..48 {
         let (mut bytes, bit) = (whole.to_vec(), below(whole.len() * 8));
@@ -79,8 +79,8 @@ pub(crate) fn variants(whole: &[u8], text: bool) -> Vec<(String, Vec<u8>)> {
     }
     let hostile: [&[u8]; 5] = [&[0xff; 4], &[0xff; 8], &[0xff, 0xff, 0xff, 0x7f], &[0, 0, 0, 0x80], &[0; 8]];
     let early = (0..24).map(|word| word * 4);
-    let places: Vec<_> = early.chain((0..24).map(|_| below(whole.len()) & !3)).collect();
-    for (number, at) in places.into_iter().enumerate() {
+    let offsets: Vec<_> = early.chain((0..24).map(|_| below(whole.len()) & !3)).collect();
+    for (number, at) in offsets.into_iter().enumerate() {
         let (mut bytes, word) = (whole.to_vec(), hostile[number % hostile.len()]);
         if at + word.len() <= bytes.len() {
             bytes[at..at + word.len()].copy_from_slice(word);
@@ -89,7 +89,7 @@ pub(crate) fn variants(whole: &[u8], text: bool) -> Vec<(String, Vec<u8>)> {
     }
     variants.push(("doubled".into(), whole.repeat(2)));
     for len in [0, 1, 3, 8, 63, 4096, 70_000] {
-        variants.push((format!("{len} bytes of anything"), (0..len).map(|_| below(256) as u8).collect()));
+        variants.push((format!("{len} random bytes"), (0..len).map(|_| below(256) as u8).collect()));
         variants.push((format!("{len} zeros"), vec![0; len]));
     }
     if text {
@@ -104,12 +104,12 @@ pub(crate) fn variants(whole: &[u8], text: bool) -> Vec<(String, Vec<u8>)> {
             }
         }
         for deep in ["[", "{\"a\":", "a = [", "[a.", "\"", "(", "'''"] {
-            variants.push((format!("a lot of {deep}"), deep.repeat(20_000).into_bytes()));
+            variants.push((format!("20000 times {deep}"), deep.repeat(20_000).into_bytes()));
         }
     }
-    // This file's own path leads there, whichever crate the test is of.
+    // The folder is above the crate of the test, whichever crate that is.
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|root| root.join("tests/corpus"));
-    let corpus = corpus.into_iter().find(|corpus| corpus.is_dir()).expect("tests/corpus is there");
+    let corpus = corpus.into_iter().find(|corpus| corpus.is_dir()).expect("tests/corpus exists");
     for entry in fs::read_dir(corpus).expect("it can be read") {
         let path = entry.expect("it can be read").path();
         variants.push((path.display().to_string(), fs::read(path).expect("its files can be read")));

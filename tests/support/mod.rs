@@ -1,6 +1,6 @@
-//! What the whole-system tests share: running the command, places for its files, small jobs and logs.
+//! Helpers of the integration tests: running the command, temporary folders, small datasets, jobs and logs.
 
-#![allow(dead_code, reason = "each test file takes what it needs")]
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ mod skipped;
 
 pub(crate) use skipped::{skipped, skipped_test};
 
-/// How the process ends; `rankine --help` documents the numbers.
+/// Exit codes, which `rankine --help` documents.
 pub(crate) const SUCCESS: i32 = 0;
 pub(crate) const FAILED: i32 = 1;
 pub(crate) const USAGE: i32 = 2;
@@ -33,8 +33,8 @@ pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The command under test: the one that `RANKINE_BIN` names, or else the one that was built with the tests. It must
-/// have the feature `test-hooks`, as whatever `cargo test` builds has.
+/// Returns the command under test: the one that `RANKINE_BIN` names, by default the one that was built with the tests.
+/// It must have the feature `test-hooks`, which `cargo test` enables.
 pub(crate) fn rankine() -> Command {
     let program = std::env::var_os("RANKINE_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_rankine").into());
     let mut command = Command::new(program);
@@ -44,7 +44,7 @@ pub(crate) fn rankine() -> Command {
     command
 }
 
-/// How a command ended.
+/// The exit code and output of a command.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: i32,
@@ -57,31 +57,31 @@ impl Ended {
     pub(crate) fn of(mut command: Command) -> Self {
         let Output { status, stdout, stderr } = command.output().expect("the command starts");
         let text = |bytes| String::from_utf8(bytes).expect("the command writes UTF-8");
-        let code = status.code().expect("it was not killed");
+        let code = status.code().expect("no signal killed the command");
         Self { code, stdout: text(stdout), stderr: text(stderr) }
     }
 
-    /// The exit code is the expected one; else the test fails, and shows what the command said.
+    /// Checks the exit code. If it differs, the test fails and shows the command's output.
     #[track_caller]
     pub(crate) fn with(self, code: i32) -> Self {
         assert_eq!(self.code, code, "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
         self
     }
 
-    /// What it printed, as JSON.
+    /// Parses stdout as JSON.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
-        serde_json::from_str(&self.stdout).expect("stdout is JSON and nothing else")
+        serde_json::from_str(&self.stdout).expect("stdout is one JSON value")
     }
 
-    /// What it printed has these words.
+    /// Checks that stdout contains these words.
     #[track_caller]
     pub(crate) fn stdout_says(self, words: &str) -> Self {
         assert!(self.stdout.contains(words), "`{words}` is not in:\n{}", self.stdout);
         self
     }
 
-    /// Its errors name all of these.
+    /// Checks that stderr contains all of these words.
     #[track_caller]
     pub(crate) fn says(self, words: &[&str]) -> Self {
         for words in words {
@@ -98,7 +98,7 @@ pub(crate) fn run(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Ended {
     Ended::of(command)
 }
 
-/// A folder of a test's own, removed with it.
+/// A temporary folder for the files of a test, removed when dropped.
 pub(crate) struct Place(tempfile::TempDir);
 
 impl Place {
@@ -110,47 +110,47 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// The same as a word of a command line.
+    /// Returns the same path as a command-line argument.
     pub(crate) fn word(&self, name: &str) -> String {
         word(&self.path(name))
     }
 
-    /// Writes a file, and returns its path as a word.
+    /// Writes a file, and returns its path as a command-line argument.
     pub(crate) fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
         fs::write(self.path(name), bytes).expect("the file is written");
         self.word(name)
     }
 }
 
-/// A path as a word of a command line.
+/// Returns a path as a command-line argument.
 pub(crate) fn word(path: &Path) -> String {
     path.to_str().expect("temporary folders have plain names").to_owned()
 }
 
-/// A JSON file.
+/// Parses a JSON file.
 #[track_caller]
 pub(crate) fn json_file(path: &Path) -> Value {
     let text = fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A file of a JSON value a line.
+/// Parses a file with one JSON value per line.
 #[track_caller]
 pub(crate) fn json_lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     text.lines().map(|line| serde_json::from_str(line).expect("each line is a JSON value")).collect()
 }
 
-/// Every file below a folder with its bytes, by its relative path.
+/// Returns the bytes of every file below a folder, by relative path.
 pub(crate) fn tree(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let read = |path: PathBuf| {
-        let name = word(path.strip_prefix(dir).expect("it lies below the folder"));
+        let name = word(path.strip_prefix(dir).expect("it is below the folder"));
         (name, fs::read(&path).expect("the file is readable"))
     };
     files_below(dir).into_iter().map(read).collect()
 }
 
-/// The paths of all files below a folder, in order.
+/// Returns the paths of all files below a folder, sorted.
 pub(crate) fn files_below(dir: &Path) -> Vec<PathBuf> {
     let (mut files, mut folders) = (Vec::new(), vec![dir.to_owned()]);
     while let Some(folder) = folders.pop() {
@@ -164,14 +164,14 @@ pub(crate) fn files_below(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// A small shape with dense columns: few enough parameters that little data teach them.
+/// A small shape with dense columns: a model has so few parameters that a small dataset is enough to train it.
 pub(crate) const SHAPE: &str = "\
 name = \"small\"
 dense = 4
 rows = [40, 30, 20, 12, 8, 3]
 ";
 
-/// Generates a dataset of a shape in the place, and returns its folder.
+/// Generates the dataset `data` of a shape in the place, and returns its folder.
 pub(crate) fn generate(place: &Place, shape: &str, samples: u64, eval_samples: u64) -> String {
     let shape = place.file("shape.toml", shape);
     let (out, samples, eval) = (place.word("data"), samples.to_string(), eval_samples.to_string());
@@ -180,7 +180,7 @@ pub(crate) fn generate(place: &Place, shape: &str, samples: u64, eval_samples: u
     out
 }
 
-/// A job for [`SHAPE`] on the dataset `data` of the place; a change of it is a `--set`.
+/// Writes a job for [`SHAPE`] on the dataset `data` of the place. Tests change it with `--set`.
 pub(crate) fn job(place: &Place) -> String {
     let text = format!(
         "\
@@ -196,25 +196,25 @@ train = {{ batch_size = 128, log_every_steps = 10 }}
     place.file("job.toml", text)
 }
 
-/// Trains a job with changes into the folder `run` of the place.
+/// Trains a job with `--set` options into the folder `run_dir` of the place.
 pub(crate) fn train(place: &Place, job: &str, run_dir: &str, sets: &[&str]) -> Ended {
     let run_dir = place.word(run_dir);
     let sets = sets.iter().flat_map(|set| ["--set", set]);
     run(["train", job, "--quiet", "--run-dir", &run_dir].into_iter().chain(sets))
 }
 
-/// The summary of a run in the place.
+/// Returns the summary of a run in the place.
 #[track_caller]
 pub(crate) fn summary(place: &Place, run_dir: &str) -> Value {
     json_file(&place.path(run_dir).join("summary.json"))
 }
 
-/// The weights of a run in the place, as they lie on disk.
+/// Returns the bytes of the weights file of a run in the place.
 pub(crate) fn weights(place: &Place, run_dir: &str) -> Vec<u8> {
     fs::read(place.path(run_dir).join("model/model.safetensors")).expect("the run has saved a model")
 }
 
-/// Numbers that look random and are the same every time: Knuth's MMIX generator, its upper bits.
+/// Returns a generator of pseudo-random numbers: the upper bits of Knuth's MMIX generator.
 pub(crate) fn numbers(seed: u64) -> impl FnMut() -> u64 {
     let mut state = seed;
     move || {
@@ -223,7 +223,7 @@ pub(crate) fn numbers(seed: u64) -> impl FnMut() -> u64 {
     }
 }
 
-/// Rows of Criteo's TSV, with missing values, and categories of which some are frequent.
+/// Returns rows in Criteo's TSV format, with missing values, and with frequent and infrequent categories.
 pub(crate) fn criteo_rows(count: usize, seed: u64) -> Vec<String> {
     let mut next = numbers(seed);
     let row = |_| {
@@ -240,14 +240,14 @@ pub(crate) fn criteo_rows(count: usize, seed: u64) -> Vec<String> {
     (0..count).map(row).collect()
 }
 
-/// Where real data lie: in the folder that `RANKINE_TEST_DATA` names, by default in `shared/data` beside the
+/// Returns the folder of real data: the one that `RANKINE_TEST_DATA` names, by default `shared/data` next to the
 /// repository.
 pub(crate) fn data_folder() -> PathBuf {
     let named = std::env::var_os("RANKINE_TEST_DATA").map(PathBuf::from);
     named.unwrap_or_else(|| root().join("../shared/data"))
 }
 
-/// GPUs that this build and this machine have.
+/// Returns the number of GPUs that this build can use on this machine.
 pub(crate) fn gpus() -> usize {
     #[cfg(feature = "cuda")]
     let count = rankine_cuda::Device::count().unwrap_or(0);
@@ -256,7 +256,8 @@ pub(crate) fn gpus() -> usize {
     count
 }
 
-/// A test of a suite without the standard harness. Where something is missing, it is ignored and reported as skipped.
+/// Returns a test for a suite without the standard harness. If something is missing, the test is ignored and reported
+/// as skipped.
 pub(crate) fn trial(
     name: &str,
     missing: Option<&str>,
@@ -268,7 +269,7 @@ pub(crate) fn trial(
     Trial::test(name, body).with_ignored_flag(missing.is_some())
 }
 
-/// Why a test with real data in a file of [`data_folder`] cannot run, on a GPU or not.
+/// Returns why a test that needs a file of [`data_folder`], and perhaps a GPU, cannot run.
 pub(crate) fn missing(path: &Path, gpu: bool) -> Option<String> {
     if !path.is_file() {
         return Some(format!("{} was not found; RANKINE_TEST_DATA names its folder", path.display()));
@@ -276,13 +277,13 @@ pub(crate) fn missing(path: &Path, gpu: bool) -> Option<String> {
     (gpu && gpus() == 0).then(|| "there is no GPU, or the build lacks the feature cuda".to_owned())
 }
 
-/// How often a test repeats what may go well by chance: `usual` times, or 50 times in the long version.
+/// Returns how often a test repeats what may pass by chance: `usual` times, or 50 times if `RANKINE_TEST_LONG` is set.
 pub(crate) fn times(usual: usize) -> usize {
     if std::env::var_os("RANKINE_TEST_LONG").is_some() { 50 } else { usual }
 }
 
-/// A test's own word to whoever runs it.
-#[expect(clippy::print_stdout, reason = "a test's own word to whoever runs it")]
+/// Prints a line for the person who runs the tests.
+#[expect(clippy::print_stdout, reason = "the output is for the person who runs the tests")]
 pub(crate) fn told(text: &str) {
     println!("{text}");
 }

@@ -1,4 +1,4 @@
-//! Commands that are signalled, and terminals that they run on.
+//! Commands that receive signals, and terminals to run them on.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -8,20 +8,20 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Longer than anything that is waited for takes on a busy machine.
+/// A time limit that no wait of a test exceeds, even on a busy machine.
 pub(crate) const LONG_ENOUGH: Duration = Duration::from_secs(60);
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, holds: impl Fn() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < LONG_ENOUGH, "{what}: not after {LONG_ENOUGH:?}");
+        assert!(began.elapsed() < LONG_ENOUGH, "{what}: not within {LONG_ENOUGH:?}");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// A command that runs; killed when dropped.
+/// A running command, killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Running(pub(crate) Child);
 
@@ -34,12 +34,12 @@ impl Running {
     /// Sends a signal.
     #[track_caller]
     pub(crate) fn signal(&self, signal: libc::c_int) {
-        // SAFETY: the call touches no memory; the child has not been waited for, so its number is its own.
+        // SAFETY: the call accesses no memory; the child has not been waited for, so no other process has its PID.
         let sent = unsafe { libc::kill(self.0.id().cast_signed(), signal) };
         assert_eq!(sent, 0, "signal {signal} is sent");
     }
 
-    /// Waits for the end; the exit code, or 128 and the signal that killed it.
+    /// Waits for the end; returns the exit code, or 128 plus the signal that killed the command.
     #[track_caller]
     pub(crate) fn end(&mut self) -> i32 {
         let began = Instant::now();
@@ -88,8 +88,8 @@ pub(crate) fn set_signal(command: &mut Command, signal: libc::c_int, action: lib
     unsafe { command.pre_exec(set) };
 }
 
-/// Starts the command with a limit on the bytes of any file that it writes, as `ulimit -f` sets it, and with the
-/// system's own answer to whoever writes more.
+/// Starts the command with a limit on the size of any file that it writes, as `ulimit -f` sets it, and with the default
+/// action of SIGXFSZ, which the kernel sends to a process that exceeds the limit.
 pub(crate) fn limit_file_size(command: &mut Command, bytes: u64) {
     set_signal(command, libc::SIGXFSZ, libc::SIG_DFL);
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
@@ -104,11 +104,11 @@ pub(crate) fn limit_file_size(command: &mut Command, bytes: u64) {
     unsafe { command.pre_exec(set) };
 }
 
-/// A pseudo-terminal, seen from the side of its user. Dropped, the terminal vanishes.
+/// The user's side of a pseudo-terminal. When it is dropped, the terminal hangs up.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     master: File,
-    /// The other side, until a command has it.
+    /// The command's side, until a command is started.
     slave: Option<OwnedFd>,
 }
 
@@ -116,7 +116,7 @@ impl Terminal {
     #[track_caller]
     pub(crate) fn open() -> Self {
         let (mut master, mut slave) = (-1, -1);
-        // SAFETY: the call writes two descriptors, which nothing else owns then; what is null is optional.
+        // SAFETY: the call writes two descriptors, which nothing else owns; null arguments are optional.
         let (master, slave) = unsafe {
             let opened = libc::openpty(
                 &raw mut master,
@@ -125,7 +125,7 @@ impl Terminal {
                 std::ptr::null_mut(),
                 std::ptr::null_mut(),
             );
-            assert_eq!(opened, 0, "there is a pseudo-terminal");
+            assert_eq!(opened, 0, "a pseudo-terminal is available");
             // Children must not hold the user's side open.
             libc::fcntl(master, libc::F_SETFD, libc::FD_CLOEXEC);
             libc::fcntl(slave, libc::F_SETFD, libc::FD_CLOEXEC);
@@ -141,23 +141,23 @@ impl Terminal {
         let another = || Stdio::from(slave.try_clone().expect("there are descriptors to spare"));
         command.stdin(another()).stdout(another()).stderr(another());
         let controls = || {
-            // SAFETY: between fork and exec both calls are async-signal-safe, and touch no memory.
+            // SAFETY: between fork and exec both calls are async-signal-safe, and access no memory.
             let done =
                 unsafe { libc::setsid() != -1 && libc::ioctl(libc::STDIN_FILENO, libc::TIOCSCTTY, 0) == 0 };
             if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
         };
         // SAFETY: the closure calls nothing else.
         unsafe { command.pre_exec(controls) };
-        // With the command goes this process's hold on the other side.
+        // Dropping the command closes this process's descriptors of the command's side.
         Running::start(&mut command)
     }
 
-    /// Reads what is shown on another thread until the terminal's last command has ended.
+    /// Reads the terminal's output in another thread until its last command has ended.
     pub(crate) fn shown(&self) -> JoinHandle<String> {
         let mut master = self.master.try_clone().expect("there are descriptors to spare");
         thread::spawn(move || {
             let (mut shown, mut piece) = (Vec::new(), [0; 4096]);
-            // It ends with EIO.
+            // At the end, reading fails with EIO.
             while let Ok(read @ 1..) = master.read(&mut piece) {
                 shown.extend_from_slice(&piece[..read]);
             }
@@ -172,16 +172,16 @@ impl Terminal {
     }
 }
 
-/// A file that nobody can open while this is there: who tries waits until the system takes the lease away, after
-/// `/proc/sys/fs/lease-break-time` seconds. That is what a file server does to its readers that does not answer.
+/// A lease on a file: as long as it exists, opening the file blocks until the system breaks the lease, after
+/// `/proc/sys/fs/lease-break-time` seconds. This simulates a file server that does not answer.
 #[derive(Debug)]
 pub(crate) struct Stalled(#[expect(dead_code, reason = "it holds the lease")] File);
 
 impl Stalled {
-    /// None where the file system has no leases.
+    /// Takes a lease; returns nothing if the file system has no leases.
     pub(crate) fn new(path: &str) -> Option<Self> {
-        let file = File::options().read(true).write(true).open(path).expect("the file is there");
-        // SAFETY: neither call touches memory. The signal that would ask for the lease is ignored.
+        let file = File::options().read(true).write(true).open(path).expect("the file exists");
+        // SAFETY: neither call accesses memory. The signal that asks to give up the lease is ignored.
         let leased = unsafe {
             libc::signal(libc::SIGIO, libc::SIG_IGN);
             libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)

@@ -1,22 +1,22 @@
-//! The Python of the documents, and whether it can run here.
+//! Runs the Python scripts of the documents.
 
 use std::fs;
 use std::process::Command;
 
-/// Whether Python has NumPy here. If not, reports that the test is skipped.
+/// Returns whether Python with NumPy is installed. If not, it reports that the test is skipped.
 pub(crate) fn has_numpy() -> bool {
     let imported = Command::new("python3").args(["-c", "import numpy"]).output();
     let has = imported.is_ok_and(|python| python.status.success());
     if !has {
-        super::skipped("there is no Python with NumPy");
+        super::skipped("Python with NumPy is not installed");
     }
     has
 }
 
-/// The Python script of `docs/reference/checkpoint-format.md` that has these words.
+/// Returns the Python script of `docs/reference/checkpoint-format.md` that contains these words.
 pub(crate) fn documented(words: &str) -> String {
     let path = super::root().join("docs/reference/checkpoint-format.md");
-    let document = fs::read_to_string(path).expect("the document is there");
+    let document = fs::read_to_string(path).expect("the document exists");
     let scripts = document.split("```python\n").skip(1).filter_map(|rest| rest.split("```").next());
     let script = scripts.into_iter().find(|script| script.contains(words));
     script.expect("the document has the script").to_owned()

@@ -1,4 +1,4 @@
-//! Commands that run under a seccomp filter: chosen system calls fail with a chosen error, as on a file system or in a
+//! Runs commands under a seccomp filter: chosen system calls fail with chosen errors, as on a file system or in a
 //! container that refuses them.
 
 use std::io;
@@ -16,19 +16,19 @@ pub(crate) struct Refused {
     pub(crate) errno: i32,
 }
 
-/// What a file system answers that has no flock(2).
+/// The errors with which file systems without flock(2) refuse it.
 pub(crate) const NO_FLOCK: [i32; 3] = [libc::ENOSYS, libc::ENOLCK, libc::EOPNOTSUPP];
 
-/// Lets system calls of a command fail, and those of all processes that it starts.
+/// Makes system calls of a command fail, and those of all processes that it starts.
 pub(crate) fn refuse(command: &mut Command, refused: &[Refused]) {
     let mut filter = refusing(refused);
-    // SAFETY: the closure neither allocates nor takes locks: it makes system calls alone.
+    // SAFETY: the closure neither allocates nor takes locks; it only makes system calls.
     unsafe { command.pre_exec(move || install(&mut filter)) };
 }
 
-/// Lets system calls of this thread fail from now on, and those of the threads that it starts.
+/// Makes system calls of this thread fail from now on, and those of the threads that it starts.
 pub(crate) fn refuse_in_this_thread(refused: &[Refused]) {
-    install(&mut refusing(refused)).expect("the kernel takes a filter");
+    install(&mut refusing(refused)).expect("the kernel accepts a filter");
 }
 
 fn install(filter: &mut [sock_filter]) -> io::Result<()> {
@@ -41,13 +41,13 @@ fn install(filter: &mut [sock_filter]) -> io::Result<()> {
     if installed { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A filter under which each refused call returns its error.
+/// Returns a filter under which each refused call returns its error.
 fn refusing(refused: &[Refused]) -> Vec<sock_filter> {
     let fails = |errno: i32| libc::SECCOMP_RET_ERRNO | (errno as u32 & libc::SECCOMP_RET_DATA);
     filter(refused.iter().map(|Refused { call, errno }| (*call, fails(*errno))))
 }
 
-/// The instructions of a filter that does something at some calls; all others are made.
+/// Returns the instructions of a filter that takes an action for some calls and allows all others.
 pub(super) fn filter(actions: impl Iterator<Item = (c_long, u32)>) -> Vec<sock_filter> {
     let instruction = |code: u32, jf: u8, k: u32| sock_filter { code: code as u16, jt: 0, jf, k };
     // The number of the call is the first field of `struct seccomp_data`.

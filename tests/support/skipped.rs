@@ -1,4 +1,4 @@
-//! How a test reports that it, or a part of it, cannot run here: one line in a uniform format, which `.ci/run` counts.
+//! Reports tests that cannot run here, wholly or in part, as lines in a uniform format, which `.ci/run` counts.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -9,8 +9,8 @@ pub(crate) fn skipped(reason: impl Display) {
     skipped_test(thread.name().unwrap_or("a test"), reason);
 }
 
-/// Reports that the named test is skipped, as `skipped: TEST: REASON`. The harness captures what `eprintln` prints;
-/// this goes past it, so that the line appears although the test passes.
+/// Reports that the named test is skipped, as `skipped: TEST: REASON`. The harness captures the output of `eprintln!`
+/// but not of this function, so the line appears although the test passes.
 pub(crate) fn skipped_test(test: &str, reason: impl Display) {
     let line = format!("skipped: {test}: {reason}\n");
     let _ = std::io::stderr().write_all(line.as_bytes());

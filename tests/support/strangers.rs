@@ -1,7 +1,7 @@
-//! Strangers at a meeting port: all that somebody can do there who does not know the job's secret. Tests of the
-//! command, and those of the library, include this file by its path.
+//! Strangers: clients of a rendezvous port that do not know the job's secret, with all attacks that they can make.
+//! Tests of the command and of the library include this file by its path.
 
-#![allow(dead_code, reason = "each test takes what it needs")]
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Connections that the idle flood keeps open; each that is closed is opened again.
+/// Idle connections of the flood; closed ones are opened again.
 const FLOOD: usize = 400;
-/// Between two attempts of a stranger.
+/// The pause between two attempts of a stranger.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Strangers that attack a port of this host until they are dropped.
@@ -30,7 +30,7 @@ struct Shared {
 impl Shared {
     fn connect(&self) -> Option<TcpStream> {
         let stream = TcpStream::connect_timeout(&self.address, Duration::from_secs(1)).ok()?;
-        // A connection to a port that nobody has may meet itself.
+        // A connection to a port that nobody listens on may connect to itself.
         if stream.local_addr().ok()? == self.address {
             return None;
         }
@@ -38,24 +38,24 @@ impl Shared {
         Some(stream)
     }
 
-    fn goes_on(&self) -> bool {
+    fn continues(&self) -> bool {
         thread::sleep(PAUSE);
         !self.over.load(Ordering::Relaxed)
     }
 
-    /// Sends some bytes over and over, each time over a new connection, and waits a while for an answer.
+    /// Sends the same bytes again and again, each time over a new connection, and waits briefly for an answer.
     fn send_again_and_again(&self, bytes: &[u8]) {
-        while self.goes_on() {
+        while self.continues() {
             let Some(mut stream) = self.connect() else { continue };
             let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));
-            // Whatever comes back, or that the connection is closed, is as good.
+            // Any answer, or none, is fine.
             let _ = stream.write_all(bytes).and_then(|()| stream.read(&mut [0; 256]));
         }
     }
 
-    /// The same, and whatever is answered, a wrong proof behind it.
+    /// Does the same with a hello, and sends a wrong proof after it, whatever the answer.
     fn prove_again_and_again(&self, hello: &[u8]) {
-        while self.goes_on() {
+        while self.continues() {
             let Some(mut stream) = self.connect() else { continue };
             let _ = stream.set_read_timeout(Some(Duration::from_millis(500)));
             let _ = stream.write_all(hello).and_then(|()| stream.read(&mut [0; 256]));
@@ -63,12 +63,12 @@ impl Shared {
         }
     }
 
-    /// A byte every now and then.
+    /// Sends one byte at a time, with long pauses.
     fn send_slowly(&self, bytes: &[u8]) {
-        while self.goes_on() {
+        while self.continues() {
             let Some(mut stream) = self.connect() else { continue };
             for byte in bytes {
-                if stream.write_all(&[*byte]).is_err() || !self.goes_on() {
+                if stream.write_all(&[*byte]).is_err() || !self.continues() {
                     break;
                 }
                 thread::sleep(Duration::from_millis(300));
@@ -76,10 +76,10 @@ impl Shared {
         }
     }
 
-    /// Keeps connections open over which nothing is sent.
+    /// Keeps idle connections open.
     fn flood(&self) {
         let mut open: Vec<Option<TcpStream>> = (0..FLOOD).map(|_| None).collect();
-        while self.goes_on() {
+        while self.continues() {
             for slot in &mut open {
                 let alive = slot.as_ref().is_some_and(|stream| {
                     stream.peek(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
@@ -125,7 +125,7 @@ impl Strangers {
         Self { shared, threads }
     }
 
-    /// How many connections they have made.
+    /// Returns the number of connections made so far.
     pub(crate) fn connected(&self) -> usize {
         self.shared.connected.load(Ordering::Relaxed)
     }
@@ -135,13 +135,13 @@ impl Drop for Strangers {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // One that panicked has stopped, too.
+            // A thread that panicked has stopped, too.
             let _ = thread.join();
         }
     }
 }
 
-/// A hello of a rank that claims to have a secret, with a job and nonces of a stranger's own.
+/// Returns the hello of a rank that claims to have a secret, with a made-up job and nonces.
 pub(crate) fn hello(rank: u32, ranks: u32) -> Vec<u8> {
     let mut bytes = b"rankine3".to_vec();
     bytes.extend([rank, ranks, 0, 1].iter().flat_map(|number| number.to_le_bytes()));
@@ -149,7 +149,7 @@ pub(crate) fn hello(rank: u32, ranks: u32) -> Vec<u8> {
     bytes
 }
 
-/// A hello that proves nothing: earlier versions let in whoever sent it.
+/// Returns a hello without a proof, with which earlier versions admitted any client.
 fn old_hello(rank: u32, ranks: u32) -> Vec<u8> {
     let mut bytes = b"rankine2".to_vec();
     bytes.extend([rank, ranks, 0].iter().flat_map(|number| number.to_le_bytes()));

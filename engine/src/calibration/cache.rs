@@ -1,4 +1,4 @@
-//! Figures where caches are.
+//! Stores measured figures in the user's cache folder.
 
 use std::env;
 use std::fs;
@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use super::Gpus;
 
-/// What a file of figures says.
+/// The content of a cache file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kept {
+struct CachedFigures {
     gpu: String,
     count: usize,
     driver: String,
@@ -22,7 +22,7 @@ struct Kept {
     figures: Figures,
 }
 
-impl Kept {
+impl CachedFigures {
     fn of(gpus: &Gpus, figures: &Figures) -> Self {
         Self {
             gpu: gpus.name.clone(),
@@ -34,7 +34,7 @@ impl Kept {
     }
 }
 
-/// The figures that were kept of GPUs, where they are of these, this driver and this version.
+/// Returns the cached figures, if they were measured on these GPUs with this driver and this version of Rankine.
 pub fn recall(gpus: &Gpus) -> Option<Figures> {
     recall_from(&folder()?, gpus)
 }
@@ -42,26 +42,28 @@ pub fn recall(gpus: &Gpus) -> Option<Figures> {
 pub(super) fn keep(gpus: &Gpus, figures: &Figures) {
     let kept = match folder() {
         Some(folder) => keep_in(&folder, gpus, figures),
-        None => Err(io::Error::other("neither XDG_CACHE_HOME nor HOME says where")),
+        None => Err(io::Error::other("neither XDG_CACHE_HOME nor HOME is set")),
     };
     if let Err(error) = kept {
-        tracing::warn!(%error, "what was measured of the GPUs cannot be kept, and will be measured each time");
+        tracing::warn!(%error, "figures of the GPUs cannot be cached and will be measured for each training");
     }
 }
 
 fn recall_from(folder: &Path, gpus: &Gpus) -> Option<Figures> {
     let text = fs::read(folder.join(file_name(gpus))).ok()?;
-    let kept: Kept = serde_json::from_slice(&text).ok()?;
-    (Kept::of(gpus, &kept.figures) == kept).then_some(kept.figures)
+    let kept: CachedFigures = serde_json::from_slice(&text).ok()?;
+    (CachedFigures::of(gpus, &kept.figures) == kept).then_some(kept.figures)
 }
 
 fn keep_in(folder: &Path, gpus: &Gpus, figures: &Figures) -> io::Result<()> {
     create_folders(folder).map_err(io::Error::other)?;
-    let text = serde_json::to_string_pretty(&Kept::of(gpus, figures)).expect("figures are plain data") + "\n";
+    let text = serde_json::to_string_pretty(&CachedFigures::of(gpus, figures))
+        .expect("figures are plain data")
+        + "\n";
     replace_file(&folder.join(file_name(gpus)), text.as_bytes()).map_err(io::Error::other)
 }
 
-/// `$XDG_CACHE_HOME/rankine`, by default `~/.cache/rankine`.
+/// Returns `$XDG_CACHE_HOME/rankine`, by default `~/.cache/rankine`.
 fn folder() -> Option<PathBuf> {
     let given = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let caches = given("XDG_CACHE_HOME").or_else(|| Some(given("HOME")?.join(".cache")))?;
@@ -75,7 +77,7 @@ fn file_name(gpus: &Gpus) -> String {
     name.to_lowercase().chars().map(plain).collect::<String>() + ".json"
 }
 
-/// The version of the kernel's driver, or where the system does not tell it, of CUDA.
+/// Returns the version of the kernel driver, or of CUDA if the system does not report the former.
 pub(super) fn driver_version() -> String {
     let text = fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
     let is_version = |word: &&str| word.contains('.') && word.chars().all(|c| c.is_ascii_digit() || c == '.');
@@ -95,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_of_the_same_gpus_alone() {
+    fn cached_figures_are_used_for_the_same_gpus_only() {
         let folder = tempfile::tempdir().unwrap();
         let figures = Figures {
             copy_bytes_per_s: 1.5e12,
@@ -117,7 +119,7 @@ mod tests {
         ] {
             assert_eq!(recall_from(folder.path(), &other), None);
         }
-        // What is damaged is measured anew.
+        // A damaged file counts as missing.
         fs::write(folder.path().join(file_name(&gpus)), "{").unwrap();
         assert_eq!(recall_from(folder.path(), &gpus), None);
     }

@@ -1,10 +1,10 @@
-//! What the GPUs of this machine do in a second, for planning: measured once and kept, shown by `rankine doctor
-//! --bandwidth`.
+//! Measures the rates of this machine's GPUs for planning, once, and caches them; `rankine doctor --bandwidth` shows
+//! them.
 //!
-//! Figures are kept where caches are (`$XDG_CACHE_HOME/rankine`, or `~/.cache/rankine`), in a file for each number and
-//! kind of GPUs, version of the driver and version of Rankine. So plans are the same from one training to the next,
-//! though measurements never are; what a training was planned with goes into its run's folder, as `machine.toml`, which
-//! `device.machine` and `rankine plan --machine` take again.
+//! The cache (`$XDG_CACHE_HOME/rankine`, or `~/.cache/rankine`) has one file per number and kind of GPUs, version of
+//! the driver and version of Rankine. Thus plans are the same from one training to the next, though measurements vary.
+//! The figures that a training was planned with are in its run folder, as `machine.toml`, which `device.machine` and
+//! `rankine plan --machine` accept.
 
 mod cache;
 
@@ -22,33 +22,33 @@ use crate::planning::in_precision;
 
 pub use cache::recall;
 
-/// The GPUs of this machine, as they are found by their name.
+/// The kind and number of this machine's GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Gpus {
-    /// What the first one is called.
+    /// The name of the first one.
     pub name: String,
-    /// How many.
+    /// Their number.
     pub count: usize,
     /// The driver's version.
     pub driver: String,
 }
 
 impl Gpus {
-    /// Some GPUs.
+    /// Returns the name, number and driver version of `devices`.
     ///
     /// # Errors
-    /// Where the driver does not tell a name.
+    /// If the driver does not report a name.
     pub fn of(devices: &[Arc<Device>]) -> rankine_cuda::Result<Self> {
         let name = devices.first().map_or(Ok(String::new()), |device| device.name())?;
         Ok(Self { name, count: devices.len(), driver: cache::driver_version() })
     }
 }
 
-/// The figures of GPUs: those that were kept, or else measured now and kept, where all of them are here. Where they
-/// cannot be kept they are measured each time, which a warning says.
+/// Returns the cached figures of GPUs. Without a cache file it measures them now if `devices` has all of the GPUs, and
+/// caches the figures; if that fails, it logs a warning.
 ///
 /// # Errors
-/// Where the GPUs cannot be measured.
+/// If the GPUs cannot be measured.
 fn figures(devices: &[Arc<Device>], gpus: &Gpus) -> rankine_cuda::Result<Option<Figures>> {
     match recall(gpus) {
         Some(figures) => Ok(Some(figures)),
@@ -57,22 +57,22 @@ fn figures(devices: &[Arc<Device>], gpus: &Gpus) -> rankine_cuda::Result<Option<
     }
 }
 
-/// Measures GPUs, whatever was kept of them, and keeps what was measured.
+/// Measures GPUs, regardless of the cache, and caches the figures.
 ///
 /// # Errors
-/// Where the GPUs cannot be measured.
+/// If the GPUs cannot be measured.
 pub fn measure(devices: &[Arc<Device>], gpus: &Gpus) -> rankine_cuda::Result<Figures> {
     let figures = Figures::measure(devices)?;
     cache::keep(gpus, &figures);
     Ok(figures)
 }
 
-/// The GPUs of a node to the planner, `count` of them, some or all of which are given: as they were measured or, where
-/// that is not wanted or fails, or was not done and others have some of them, as what is known of H200s with as much
-/// memory.
+/// Describes the `count` GPUs of a node to the planner; `devices` has some or all of them. It uses measured figures, or
+/// the built-in figures of an H200 with the memory of these GPUs: if `measured` is false, if measuring fails, or if no
+/// figures are cached and other processes have some of the GPUs.
 ///
 /// # Errors
-/// Where the driver does not tell what a GPU is.
+/// If the driver does not report the memory or name of a GPU.
 pub fn machine_of(
     devices: &[Arc<Device>],
     count: usize,
@@ -90,7 +90,7 @@ pub fn machine_of(
         Ok(Some(figures)) => Ok(machine(&gpus, &figures, memory_bytes, precision)),
         Ok(None) => Ok(known(memory_bytes, precision)),
         Err(error) => {
-            tracing::warn!(%error, "the GPUs cannot be measured: tables are placed as on H200s");
+            tracing::warn!(%error, "the GPUs cannot be measured; planning with the figures of H200s");
             Ok(known(memory_bytes, precision))
         }
     }
@@ -100,12 +100,12 @@ fn known(memory_bytes: u64, precision: Precision) -> Machine {
     in_precision(Machine { memory_bytes, ..Machine::h200() }, precision)
 }
 
-/// What part of the rate of one large product the products of a model reach together: 690 TFLOP/s fit those of the
-/// reference models on an H200, where a large one alone comes to 790.
+/// The rate of all products of a model, as a share of the rate of one large product. 690 TFLOP/s fit the products of
+/// the reference models on an H200, where one large product reaches 790 TFLOP/s.
 const PRODUCTS_SHARE: f64 = 0.87;
 
-/// GPUs to the planner: what was measured in place of what is known of an H200. Of `links` a rank's bytes cross while
-/// all others' do; latencies and sums are fitted to what was measured of sums over all ranks.
+/// Describes GPUs to the planner: an H200 with measured figures in place of the built-in ones. The rate of links is
+/// that of one rank while all ranks send. The latency and efficiency of all-reduces are fitted to measured all-reduces.
 pub fn machine(gpus: &Gpus, figures: &Figures, memory_bytes: u64, precision: Precision) -> Machine {
     let base = Machine::h200();
     let within_nodes = figures.links.as_ref().map_or(base.within_nodes, |links| link(links, gpus.count));
@@ -120,8 +120,8 @@ pub fn machine(gpus: &Gpus, figures: &Figures, memory_bytes: u64, precision: Pre
     in_precision(measured, precision)
 }
 
-/// A sum over `ranks` moves `2 S (ranks - 1) / ranks` bytes out of each, and takes a latency beside. The largest sums
-/// tell the rate, the smallest the latency.
+/// Fits the model of an all-reduce: each rank sends `2 S (ranks - 1) / ranks` bytes, after a latency. The largest
+/// all-reduces determine the rate, the smallest the latency.
 fn link(links: &Links, ranks: usize) -> LinkSpeed {
     let moved = |sum: &Sum| 2.0 * sum.bytes as f64 * (ranks - 1) as f64 / ranks as f64;
     let latency = links.sums.first().map_or(links.barrier_s, |sum| sum.seconds);
@@ -137,30 +137,30 @@ fn link(links: &Links, ranks: usize) -> LinkSpeed {
     }
 }
 
-/// Figures in words, and how long it took to measure them.
-pub struct Shown<'a>(pub &'a Gpus, pub &'a Figures, pub Duration);
+/// A report of figures for people, with the time that measuring took.
+pub struct FiguresReport<'a>(pub &'a Gpus, pub &'a Figures, pub Duration);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for FiguresReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(Gpus { name, count, driver }, figures, took) = self;
         let gb = |bytes_per_s: f64| format!("{:.0} GB/s", bytes_per_s / 1e9);
         let us = |seconds: f64| format!("{:.1} us", seconds * 1e6);
         writeln!(f, "{count} x {name}, driver {driver}: measured in {:.1} s\n", took.as_secs_f64())?;
         let mut line = |what: &str, value: String| writeln!(f, "{what:<52} {value:>12}");
-        line("copy within memory, read and written", gb(figures.copy_bytes_per_s))?;
-        line("rows of 512 bytes at random places, read and written", gb(figures.gather_bytes_per_s))?;
-        line("large products in bf16", format!("{:.0} TFLOP/s", figures.product_flops_per_s / 1e12))?;
-        line("a short kernel behind another", us(figures.kernel_s))?;
-        line("from the host, one GPU alone", gb(figures.upload_bytes_per_s))?;
+        line("copy within device memory, read + write", gb(figures.copy_bytes_per_s))?;
+        line("random rows of 512 bytes, read + write", gb(figures.gather_bytes_per_s))?;
+        line("large bf16 matrix products", format!("{:.0} TFLOP/s", figures.product_flops_per_s / 1e12))?;
+        line("short kernel after another", us(figures.kernel_s))?;
+        line("host to device, one GPU", gb(figures.upload_bytes_per_s))?;
         if *count > 1 {
-            line("from the host, each of all at once", gb(figures.upload_all_bytes_per_s))?;
+            line("host to device, per GPU, all at once", gb(figures.upload_all_bytes_per_s))?;
         }
         if let Some(Links { one_bytes_per_s, all_bytes_per_s, barrier_s, sums }) = &figures.links {
             line("rows of 256 bytes to one other GPU", gb(*one_bytes_per_s))?;
-            line("rows of 256 bytes to all others, while all send", gb(*all_bytes_per_s))?;
-            line("all GPUs waiting for each other", us(*barrier_s))?;
+            line("rows of 256 bytes to all others, all sending", gb(*all_bytes_per_s))?;
+            line("barrier of all GPUs", us(*barrier_s))?;
             for Sum { bytes, seconds } in sums {
-                line(&format!("sum over all GPUs of {} KiB each", bytes >> 10), us(*seconds))?;
+                line(&format!("all-reduce over all GPUs, {} KiB each", bytes >> 10), us(*seconds))?;
             }
         }
         Ok(())
@@ -172,8 +172,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_are_fitted_to_sums() {
-        // 10 us, and 3 GB/s times 2/3 of what leaves a rank of 3 GPUs.
+    fn links_are_fitted_to_all_reduces() {
+        // 10 us plus the bytes that each of 3 ranks sends, at 2/3 of 3 GB/s.
         let seconds = |bytes: u64| 10e-6 + 2.0 * bytes as f64 * (2.0 / 3.0) / 2e9;
         let sum = |bytes| Sum { bytes, seconds: seconds(bytes) };
         let links = Links {

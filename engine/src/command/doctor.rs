@@ -60,7 +60,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
 /// Measures all GPUs together, and stores the result for this number of GPUs.
 #[cfg(feature = "cuda")]
 fn bandwidth(json: bool) -> Result<(), CommandError> {
-    use rankine::calibration::{self, Gpus, Shown};
+    use rankine::calibration::{self, FiguresReport, Gpus};
     use rankine_cuda::{Device, Error};
 
     #[derive(serde::Serialize)]
@@ -78,7 +78,7 @@ fn bandwidth(json: bool) -> Result<(), CommandError> {
     if json {
         output::json(&Measured { gpus: &gpus, figures: &figures })
     } else {
-        output::text(Shown(&gpus, &figures, began.elapsed()))
+        output::text(FiguresReport(&gpus, &figures, began.elapsed()))
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rankine::evaluation::EvalMetrics;
 use rankine::job::ThreadCount;
-use rankine::source::{ModelSource, OpenModel, Wanted};
+use rankine::source::{Artifact, ModelSource, OpenModel};
 use rankine::training::{self, EvaluationOptions, Event, IdCounts, Observer};
 use rankine_reader::convert::RowFormat;
 use rankine_reader::{Dataset, Part};
@@ -67,7 +67,7 @@ struct Outcome {
 }
 
 pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
-    let opened = ModelSource::find(&args.run, Wanted::Model)?.open()?;
+    let opened = ModelSource::find(&args.run, Artifact::Model)?.open()?;
     let mut job = opened.job().clone();
     job.device.threads = args.threads.or(job.device.threads);
     let job = &job;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rankine::job::{Job, ThreadCount};
 use rankine::prediction::{OnUnknown, PredictionCounts, Predictions, RowOptions, predict_part, predict_rows};
-use rankine::source::{ModelSource, OpenModel, Wanted};
+use rankine::source::{Artifact, ModelSource, OpenModel};
 use rankine::system;
 use rankine::training::{self, EvaluationOptions, RunDir};
 use rankine_reader::convert::{BadLimit, UnknownCategories};
@@ -83,7 +83,7 @@ struct Outcome<'a> {
 }
 
 pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
-    let source = ModelSource::find(&args.run, Wanted::Model)?;
+    let source = ModelSource::find(&args.run, Artifact::Model)?;
     // Predictions may be written to a run folder, but must not overwrite what training wrote there.
     let run = match &source {
         ModelSource::Run(run) => RunDir::contents(run),

@@ -1,4 +1,4 @@
-//! What a machine does in a second, read from a file.
+//! Reads and writes machine files: the memory, rates and latencies of a machine, for the planner.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::job::Precision;
 
-/// A machine as its file says it. What is left out is that of the machine that it is based on.
+/// The content of a machine file. Missing values are those of the base machine.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MachineFile {
@@ -38,14 +38,14 @@ struct LinkFile {
     reduction_latency_us: Option<f64>,
 }
 
-/// The names of the machines that are known.
+/// The names of the built-in machines.
 const KNOWN: [&str; 2] = ["cpu", "h200"];
 
-/// A machine by its name, `cpu` or `h200`, or as a file says it. `cpu` has as much memory as is given, and GPUs compute
-/// in a precision.
+/// Returns a built-in machine, `cpu` or `h200`, or the one that a file describes. `cpu` has `cpu_memory_bytes` of
+/// memory; GPUs compute in `precision`.
 ///
 /// # Errors
-/// What is wrong with the name or the file, with its place.
+/// What is wrong with the name or the file, with path and line.
 pub fn read_machine(
     name_or_path: &str,
     cpu_memory_bytes: u64,
@@ -79,15 +79,15 @@ fn known(name: &str, cpu_memory_bytes: u64, precision: Precision) -> Option<Mach
     }
 }
 
-/// A machine as the text of a file says it; see [`read_machine`].
+/// Parses the text of a machine file; see [`read_machine`].
 ///
 /// # Errors
-/// What is wrong with it, with its place.
+/// What is wrong with it, with the line or key.
 pub fn parse_machine(text: &str, precision: Precision) -> Result<Machine, String> {
     parse(text, |name| known(name, 0, precision))
 }
 
-/// GPUs as they compute in a precision: vectors and activations are kept in it.
+/// Returns the machine with the element size of a precision: GPUs store vectors and activations in it.
 pub(crate) fn in_precision(machine: Machine, precision: Precision) -> Machine {
     let vector_element_bytes = match precision {
         Precision::Fp32 | Precision::Tf32 => 4,
@@ -99,7 +99,7 @@ pub(crate) fn in_precision(machine: Machine, precision: Precision) -> Machine {
 fn parse(text: &str, known: impl Fn(&str) -> Option<Machine>) -> Result<Machine, String> {
     let file: MachineFile = toml::from_str(text).map_err(|error| error.to_string())?;
     let base = known(&file.base)
-        .ok_or_else(|| format!("`base` is `{}`, and must be {}", file.base, KNOWN.join(" or ")))?;
+        .ok_or_else(|| format!("`base` is `{}` and must be {}", file.base, KNOWN.join(" or ")))?;
     let memory_bytes = match positive("memory_gib", file.memory_gib, f64::from(1 << 30))? {
         Some(bytes) => bytes as u64,
         None => base.memory_bytes,
@@ -125,7 +125,7 @@ fn parse(text: &str, known: impl Fn(&str) -> Option<Machine>) -> Result<Machine,
             .unwrap_or(base.reduction_element_bytes),
         lookup_bytes: match file.lookup_bytes {
             Some(bytes) if !(bytes.is_finite() && bytes >= 0.0) => {
-                return Err(format!("`lookup_bytes` is {bytes}, and must be a number of 0 or more"));
+                return Err(format!("`lookup_bytes` is {bytes} and must be at least 0"));
             }
             bytes => bytes.unwrap_or(base.lookup_bytes),
         },
@@ -135,10 +135,10 @@ fn parse(text: &str, known: impl Fn(&str) -> Option<Machine>) -> Result<Machine,
     })
 }
 
-/// A machine in the words of its file, and as that file says it: rates and times to four digits. `base` is the name of
-/// a known one that has all that files do not say.
+/// Writes a machine as the text of a machine file; also returns the machine that this text describes, whose rates and
+/// times are rounded to four digits. `base` names the built-in machine that has what files cannot express.
 pub fn write_machine(machine: &Machine, base: &str, precision: Precision) -> (String, Machine) {
-    // Memory is a number of bytes, and not rounded.
+    // The number of bytes is exact: it is not rounded.
     let gib = machine.memory_bytes as f64 / f64::from(1 << 30);
     let mut text = format!("base = {base:?}\nname = {:?}\nmemory_gib = {gib:?}\n", machine.name);
     let mut line = |key: &str, value: f64| text.push_str(&format!("{key} = {:?}\n", to_four_digits(value)));
@@ -172,7 +172,7 @@ fn link(name: &str, file: &LinkFile, base: LinkSpeed) -> Result<LinkSpeed, Strin
     let key = |key: &str| format!("{name}.{key}");
     let efficiency = share(&key("reduction_efficiency"), file.reduction_efficiency)?;
     if efficiency == Some(0.0) {
-        return Err(format!("`{}` is 0, and sums would never end", key("reduction_efficiency")));
+        return Err(format!("`{}` is 0: all-reduces would never end", key("reduction_efficiency")));
     }
     Ok(LinkSpeed {
         bytes_per_s: positive(&key("gb_per_s"), file.gb_per_s, 1e9)?.unwrap_or(base.bytes_per_s),
@@ -183,11 +183,11 @@ fn link(name: &str, file: &LinkFile, base: LinkSpeed) -> Result<LinkSpeed, Strin
     })
 }
 
-/// A value above 0, in its unit.
+/// Checks that a value is above 0, and multiplies it by its unit.
 fn positive(key: &str, value: Option<f64>, unit: f64) -> Result<Option<f64>, String> {
     match value {
         Some(value) if !(value.is_finite() && value > 0.0) => {
-            Err(format!("`{key}` is {value}, and must be a number above 0"))
+            Err(format!("`{key}` is {value} and must be above 0"))
         }
         value => Ok(value.map(|value| value * unit)),
     }
@@ -196,7 +196,7 @@ fn positive(key: &str, value: Option<f64>, unit: f64) -> Result<Option<f64>, Str
 fn latency(key: &str, value: Option<f64>) -> Result<Option<f64>, String> {
     match value {
         Some(value) if !(value.is_finite() && value >= 0.0) => {
-            Err(format!("`{key}` is {value}, and must be a number of 0 or more"))
+            Err(format!("`{key}` is {value} and must be at least 0"))
         }
         value => Ok(value.map(|value| value / 1e6)),
     }
@@ -205,7 +205,7 @@ fn latency(key: &str, value: Option<f64>) -> Result<Option<f64>, String> {
 fn share(key: &str, value: Option<f64>) -> Result<Option<f64>, String> {
     match value {
         Some(value) if !(0.0..=1.0).contains(&value) => {
-            Err(format!("`{key}` is {value}, and must be a number from 0 to 1"))
+            Err(format!("`{key}` is {value} and must be from 0 to 1"))
         }
         value => Ok(value),
     }
@@ -214,7 +214,7 @@ fn share(key: &str, value: Option<f64>) -> Result<Option<f64>, String> {
 fn width(key: &str, value: Option<u64>) -> Result<Option<u64>, String> {
     match value {
         Some(value) if ![1, 2, 4, 8].contains(&value) => {
-            Err(format!("`{key}` is {value}, and must be 1, 2, 4 or 8"))
+            Err(format!("`{key}` is {value} and must be 1, 2, 4 or 8"))
         }
         value => Ok(value),
     }
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_replaces_what_it_says() {
+    fn values_of_a_file_replace_those_of_the_base() {
         let text = "base = \"h200\"\nname = \"h100\"\nmemory_gib = 80\nmemory_gb_per_s = 2700\n\
                     [between_nodes]\ngb_per_s = 22.5\nlatency_us = 30\n";
         let machine = parse(text, 0).unwrap();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_of_a_file_counts_in_its_unit() {
+    fn every_key_is_read_in_its_unit() {
         let text = "
             base = \"cpu\"
             name = \"all\"
@@ -288,13 +288,13 @@ mod tests {
             ..Machine::cpu(100)
         };
         assert_eq!(parse(text, 100).unwrap(), expected);
-        // Without memory of its own, a processor's ranks share what there is.
+        // Without `memory_gib`, the ranks of a CPU share the memory of the host.
         let shared = parse("base = \"cpu\"\ntflops = 1", 100).unwrap();
         assert_eq!((shared.name.as_str(), shared.memory_is_shared, shared.memory_bytes), ("cpu", true, 100));
     }
 
     #[test]
-    fn vectors_are_as_wide_as_the_precision() {
+    fn vector_elements_have_the_size_of_the_precision() {
         use Precision::{Bf16, Fp8, Fp16, Fp32, Tf32};
         let bytes = [Fp32, Tf32, Bf16, Fp16, Fp8].map(|precision| {
             assert_eq!(super::read_machine("cpu", 7, precision), Ok(Machine::cpu(7)));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_is_written_is_read_again() {
+    fn a_written_machine_is_read_back() {
         let machine = Machine {
             name: "4 x \"GPUs\"".into(),
             memory_bytes: 150_121_545_729,
@@ -320,19 +320,19 @@ mod tests {
     #[test]
     fn wrong_files_are_refused_with_the_key() {
         for (text, expected) in [
-            ("base = \"h100\"", "`base` is `h100`, and must be cpu or h200"),
+            ("base = \"h100\"", "`base` is `h100` and must be cpu or h200"),
             ("memory_gib = 3", "missing field `base`"),
             ("base = \"cpu\"\nmemory = 3", "unknown field `memory`"),
-            ("base = \"cpu\"\ntflops = 0", "`tflops` is 0, and must be a number above 0"),
+            ("base = \"cpu\"\ntflops = 0", "`tflops` is 0 and must be above 0"),
             ("base = \"cpu\"\n[within_nodes]\nlatency_us = -1", "`within_nodes.latency_us` is -1"),
-            ("base = \"cpu\"\n[within_nodes]\nreduction_efficiency = 0", "sums would never end"),
-            ("base = \"cpu\"\nlookup_bytes = -1", "`lookup_bytes` is -1, and must be a number of 0 or more"),
-            ("base = \"cpu\"\nmemory_gib = inf", "`memory_gib` is inf, and must be a number above 0"),
+            ("base = \"cpu\"\n[within_nodes]\nreduction_efficiency = 0", "all-reduces would never end"),
+            ("base = \"cpu\"\nlookup_bytes = -1", "`lookup_bytes` is -1 and must be at least 0"),
+            ("base = \"cpu\"\nmemory_gib = inf", "`memory_gib` is inf and must be above 0"),
             (
                 "base = \"cpu\"\n[between_nodes]\nreduction_latency_us = nan",
                 "`between_nodes.reduction_latency_us`",
             ),
-            ("base = \"cpu\"\noverlap = 1.5", "`overlap` is 1.5, and must be a number from 0 to 1"),
+            ("base = \"cpu\"\noverlap = 1.5", "`overlap` is 1.5 and must be from 0 to 1"),
             ("base = \"cpu\"\nvector_element_bytes = 3", "must be 1, 2, 4 or 8"),
         ] {
             let error = parse(text, 0).unwrap_err();

@@ -1,8 +1,8 @@
-//! Where a job's tables lie among ranks, planned from how often their rows are looked up.
+//! Plans which ranks store a job's tables, from how often their rows are looked up.
 //!
-//! `statistics` finds how often that is, `rest` what the dense part takes, `machine` reads what a machine does in a
-//! second, `sweep` plans for several numbers of nodes. The planning itself is [`rankine_embedding::plan`]; here it is
-//! fed from jobs, models and datasets. The same job and dataset give the same plan.
+//! `statistics` counts look-ups, `rest` estimates the cost of the dense part, `machine` reads the rates of a machine,
+//! and `sweep` plans for several numbers of nodes. The planner itself is [`rankine_embedding::plan`]; this module
+//! prepares its input from jobs, models and datasets. The same job and dataset give the same plan.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ pub use rest::rest;
 pub use statistics::{ColumnStatistics, Origin, Source, Statistics, statistics};
 pub use sweep::{Sweep, SweepBatch, SweepPoint, sweep};
 
-/// A model with all that a plan of its tables is made from, but for the ranks.
+/// The input of the planner for one model, except for the ranks, the machine and the batch size.
 #[derive(Debug)]
 pub struct Planning {
     spec: ModelSpec,
@@ -36,39 +36,40 @@ pub struct Planning {
     tables: Vec<(TableSpec, Optimizer)>,
     /// The features that look each of them up.
     features: Vec<Vec<usize>>,
-    /// What the job wants of each of them.
-    wanted: Vec<Wanted>,
+    /// What the job requires of each table's placement.
+    requests: Vec<PlacementRequest>,
     lengths: Vec<BagLengths>,
     profiles: Vec<FrequencyProfile>,
-    /// The profile of each table: first-order terms of a column that has its table to itself share that table's.
+    /// The number of each table's profile. If a column shares its table with no other, its first-order terms have the
+    /// profile of that table.
     profile_of: Vec<usize>,
     sharded_dense_update: bool,
 }
 
-/// Why the tables of a training cannot be placed.
+/// An error while placing the tables of a training.
 #[derive(Debug, thiserror::Error)]
 pub enum PlacementError {
     /// The dataset cannot be read.
     #[error(transparent)]
     Data(#[from] rankine_reader::Error),
-    /// There cannot be such ranks.
+    /// The number of ranks or nodes is impossible.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// They have too little memory.
+    /// The ranks have too little memory.
     #[error(transparent)]
     Memory(#[from] PlanError),
 }
 
-/// What a job wants of a table; what it leaves open, the planner chooses.
+/// What a job requires of a table's placement. The planner chooses what is `None`.
 #[derive(Debug, Clone, Copy)]
-struct Wanted {
+struct PlacementRequest {
     placement: Option<Placement>,
     exchange: Option<Exchange>,
     frequent_rows: Option<u64>,
 }
 
 impl Planning {
-    /// What is planned for a job's model, from the statistics of its columns.
+    /// Prepares planning for a job's model from the statistics of its columns.
     pub fn new(job: &Job, spec: &ModelSpec, rules: &TrainingRules, statistics: Statistics) -> Self {
         let tables = rules.all_tables(spec);
         let of_table = |table: usize| -> Vec<usize> {
@@ -102,19 +103,19 @@ impl Planning {
             let of_spec = features[..spec.tables.len()].get(number)?;
             Some(job.table_of(&spec.features[*of_spec.first()?].column)?.1)
         };
-        let wanted = (0..tables.len()).map(|number| {
+        let requests = (0..tables.len()).map(|number| {
             let own = own(number);
             let placement = own.and_then(|own| own.placement).unwrap_or(job.embedding.placement);
             let exchange = own.and_then(|own| own.exchange).unwrap_or(job.embedding.exchange);
             let frequent_rows = own.and_then(|own| own.frequent_rows).or(job.embedding.frequent_rows);
-            Wanted {
+            PlacementRequest {
                 placement: placement.chosen(),
                 exchange: exchange.chosen(),
                 frequent_rows: frequent_rows.map(job::Count::get),
             }
         });
         Self {
-            wanted: wanted.collect(),
+            requests: requests.collect(),
             spec: spec.clone(),
             rules: rules.clone(),
             tables,
@@ -126,14 +127,14 @@ impl Planning {
         }
     }
 
-    /// Plans for some ranks of a machine, in batches of so many samples over all of them.
+    /// Plans for the ranks of a topology on a machine. `batch_size` counts the samples over all ranks.
     ///
     /// # Errors
-    /// [`PlanError`] where the model does not fit.
+    /// [`PlanError`] if the model does not fit into memory.
     pub fn plan(&self, topology: Topology, machine: &Machine, batch_size: u64) -> Result<Planned, PlanError> {
         let table = |number: usize| {
             let (spec, optimizer) = &self.tables[number];
-            let Wanted { placement, exchange, frequent_rows } = self.wanted[number];
+            let PlacementRequest { placement, exchange, frequent_rows } = self.requests[number];
             TableInput {
                 spec,
                 rule: optimizer.rule,
@@ -152,16 +153,16 @@ impl Planning {
     }
 }
 
-/// The machine that a job names in `device.machine`.
+/// Reads the machine that a job names in `device.machine`.
 ///
 /// # Errors
-/// What is wrong, where there is no such file, or it is not sound.
+/// What is wrong with the file, or why it cannot be read.
 pub fn machine_of_job(path: &Path, memory_bytes: u64, job: &Job) -> Result<Machine, String> {
     read_machine(&path.to_string_lossy(), memory_bytes, job.device.precision)
         .map_err(|error| format!("device.machine: {error}"))
 }
 
-/// Plans where the tables of a training lie over the ranks of a machine: one entry a table of
+/// Plans which ranks of a machine store the tables of a training. The plan has one entry per table of
 /// [`TrainingRules::all_tables`].
 ///
 /// # Errors
@@ -184,8 +185,8 @@ pub fn plan(
     Ok(planned?.plan)
 }
 
-/// Memory of each of some ranks of one process on this machine. It is what the machine has, not what is free now: a
-/// plan shall not depend on what else runs.
+/// Returns the bytes of host memory per rank if all ranks are threads of one process on this machine. It is a share of
+/// all memory, not of what is free now: a plan must not depend on what else runs.
 pub fn memory_of_a_thread_rank(topology: Topology) -> u64 {
     let memory = system::memory();
     let bytes = memory
@@ -226,20 +227,20 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_placed_as_it_says_and_else_as_all_are() {
+    fn options_of_a_table_override_those_of_all_tables() {
         let planning = planning();
         let tables: Vec<_> =
             planning.tables.iter().map(|(table, _)| (table.name.as_str(), table.rows)).collect();
         let first_order = [("C1", 30), ("C2", 20), ("C3", 30), ("C4", 10)];
         assert_eq!(tables, [&[("C1+C3", 30), ("C2", 20), ("C4", 10)][..], &first_order].concat());
         assert_eq!(planning.features, [vec![0, 2], vec![1], vec![3], vec![0], vec![1], vec![2], vec![3]]);
-        let wanted = |wanted: &Wanted| (wanted.placement, wanted.exchange, wanted.frequent_rows);
-        let wanted: Vec<_> = planning.wanted.iter().map(wanted).collect();
+        let request = |own: &PlacementRequest| (own.placement, own.exchange, own.frequent_rows);
+        let requests: Vec<_> = planning.requests.iter().map(request).collect();
         let general = (Some(Placement::RowWise), Some(Exchange::Pooled), Some(9));
         let own = (Some(Placement::Hybrid), Some(Exchange::Rows), Some(3));
-        // Where a table says `auto`, the planner chooses. First-order terms go by what is said of all.
-        assert_eq!(wanted, [own, general, (None, None, Some(9)), general, general, general, general]);
-        // First-order terms of columns that share a table have frequencies of their own.
+        // With `auto` the planner chooses. Options of single tables do not apply to first-order terms.
+        assert_eq!(requests, [own, general, (None, None, Some(9)), general, general, general, general]);
+        // First-order terms of columns that share a table have their own frequencies.
         assert_eq!(planning.profile_of, [0, 1, 2, 3, 1, 4, 2]);
         let of_sample: Vec<_> = planning.profiles.iter().map(FrequencyProfile::lookups_per_sample).collect();
         for (found, expected) in of_sample.iter().zip([2.0, 1.0, 1.0, 1.0, 1.0]) {
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_is_sharded_where_the_job_says_so() {
+    fn an_update_is_sharded_if_the_job_says_so() {
         let planning = planning();
         assert!(!planning.sharded_dense_update);
         let planned = planning.plan(Topology::new(2, 1).unwrap(), &Machine::cpu(1 << 30), 8).unwrap();

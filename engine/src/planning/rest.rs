@@ -1,22 +1,22 @@
-//! What a rank has and does beside the tables: the dense part of the model, and the samples.
+//! The memory and work of a rank apart from the tables: the dense part of the model, and the samples.
 
 use rankine_embedding::Topology;
 use rankine_embedding::plan::{Machine, Rest, RestMemory};
 
 use crate::model::{Interaction, ModelSpec, TrainingRules};
 
-/// Activations are written and read going forward, and their gradients going back.
+/// The forward pass writes and reads activations; the backward pass writes and reads their gradients.
 const ACTIVATION_PASSES: f64 = 4.0;
-/// Batches in memory at a time: waiting, decoded, or learnt from.
+/// Batches in memory at a time: waiting, decoded, or in training.
 const BATCHES: u64 = 6;
 const F32_BYTES: u64 = 4;
 const ID_BYTES: f64 = 8.0;
 
-/// What a rank has and does beside the tables in an iteration of `batch_size` samples, with `ids` ids a sample.
+/// Estimates the memory and work of a rank apart from the tables, for a step on `batch_size` samples over all ranks
+/// with `ids` ids per sample.
 ///
-/// Memory: dense parameters in single precision, and in the type that is computed with where that is another; their
-/// gradients and optimizer state, of which there is a share where updates are sharded; activations and their gradients;
-/// and batches.
+/// Memory holds the dense parameters in fp32, and a second copy if another type computes; their gradients; the
+/// optimizer state, or a share of it if updates are sharded; activations and their gradients; and batches.
 pub fn rest(
     spec: &ModelSpec,
     rules: &TrainingRules,
@@ -29,7 +29,7 @@ pub fn rest(
     let samples = batch_size as f64 / topology.ranks() as f64;
     let layout = spec.dense_layout();
     let layers = layout.named_layers();
-    // The dense columns are not learnt: no gradient by them is taken.
+    // The first layers need no gradients with respect to their inputs, the dense columns.
     let first = [layout.bottom.layers.first(), layout.linear.layers.first()];
     let (mut flops, mut matmuls, mut activations) = (0.0, 0, 0);
     for (_, layer) in &layers {
@@ -45,7 +45,7 @@ pub fn rest(
     activations += spec.dense_columns + elements + spec.top_inputs();
 
     let parameters = spec.dense_parameters() as u64;
-    // The GPUs of each node have all of it among them.
+    // The GPUs of one node store the whole state between them.
     let sharing = if machine.memory_is_shared { topology.ranks() } else { topology.ranks_per_node() };
     let share = if sharded_update { sharing as u64 } else { 1 };
     let state = rules.dense.rule.state_elements(parameters as usize) as u64;
@@ -53,7 +53,7 @@ pub fn rest(
     let activation_bytes = samples * (activations as u64 * machine.vector_element_bytes) as f64;
     let columns = (spec.dense_columns + spec.heads.len() + spec.features.len()) as u64;
     let sample_bytes = (columns * F32_BYTES) as f64 + ids * ID_BYTES;
-    // Gradients are read, state and weights read and written.
+    // Gradients are read; state and weights are read and written.
     let updated = ((parameters * 3 + state * 2) / share * F32_BYTES) as f64;
     Rest {
         memory: RestMemory {
@@ -86,9 +86,9 @@ mod tests {
         translate(&job, &Shape::load(shape).unwrap().schema(None)).unwrap()
     }
 
-    /// The published arithmetic of the reference models, and the time of their products on one H200 in milliseconds.
+    /// The published FLOPs of the reference models, and the time of their products on one H200 in milliseconds.
     #[test]
-    fn the_reference_models_cost_what_they_are_known_to() {
+    fn the_reference_models_have_the_published_costs() {
         let machine = Machine::h200();
         let measured = [
             ("mlperf-dlrm", 14.74e6_f64, [(65_536, 1.54), (32_768, 0.87), (16_384, 0.51), (6912, 0.27)]),
@@ -120,14 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_small_model_is_what_is_counted_by_hand() {
+    fn the_costs_of_a_small_model_agree_with_a_count_by_hand() {
         let (spec, rules) = small("dlrm");
         // Two ranks of one node, with four samples each, of 3.5 ids.
         let topology = Topology::new(2, 1).unwrap();
         let of = |machine: &Machine, sharded| rest(&spec, &rules, 3.5, 8, topology, machine, sharded);
         let Rest { memory, flops, matmuls, memory_traffic_bytes, reduced_elements } =
             of(&Machine::cpu(0), false);
-        // Layers 2-3-4 and 7-5-1, the 7 being 4 units and the products of three pairs.
+        // Layers 2-3-4 and 7-5-1, where 7 is 4 units and the dot products of three pairs.
         let parameters = (2 * 3 + 3) + (3 * 4 + 4) + (7 * 5 + 5) + (5 + 1);
         assert_eq!((reduced_elements, memory.parameter_bytes), (parameters, 4 * parameters));
         assert_eq!((memory.gradient_bytes, memory.state_bytes), (4 * parameters, 4 * parameters));
@@ -150,7 +150,7 @@ mod tests {
             sharded.memory_traffic_bytes,
             (traffic - (3 + 2) * parameters * 4 + (5 * parameters / 2) * 4) as f64
         );
-        // GPUs have weights in half precision, too, and activations in that alone; sums are of single precision.
+        // GPUs store weights in half precision, too, and activations only in half precision. All-reduces are in fp32.
         let halves = of(&Machine::h200(), false).memory;
         assert_eq!(halves.parameter_bytes, (4 + 2) * parameters);
         assert_eq!((halves.gradient_bytes, halves.state_bytes), (4 * parameters, 4 * parameters));
@@ -158,12 +158,12 @@ mod tests {
             (halves.activation_bytes, halves.batch_bytes),
             (memory.activation_bytes / 2, memory.batch_bytes)
         );
-        // Each of two nodes has all of the state.
+        // Each of two nodes stores the whole state.
         let four = Topology::new(4, 2).unwrap();
         let of_node = |machine| rest(&spec, &rules, 3.5, 8, four, &machine, true).memory.state_bytes;
         assert_eq!(of_node(Machine::h200()), 4 * parameters.div_ceil(2));
         assert_eq!(of_node(Machine::cpu(0)), 4 * parameters.div_ceil(4));
-        // What lies end to end is not multiplied pair by pair.
+        // Concatenated vectors are not multiplied pair by pair.
         let (spec, rules) = small("wide-deep");
         let wide = rest(&spec, &rules, 3.5, 8, topology, &Machine::cpu(0), false);
         let of_layers = 2 * (2 * 2 * 3) + 3 * 2 * (3 * 4 + 12 * 5 + 5) + 2 * 2 * 2;

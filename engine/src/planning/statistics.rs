@@ -1,5 +1,5 @@
 //! How often the rows of each column's table are looked up: from a dataset's own statistics, from samples drawn from
-//! all of it, or from the law by which ids are, or are taken to be, drawn.
+//! all of it, or from a power law that ids follow or are assumed to follow.
 
 use rankine_embedding::frequency::{BagLengths, CountClass, FrequencySketch, TableFrequencies};
 use rankine_reader::generate::PowerLaw;
@@ -28,13 +28,13 @@ pub enum Source<'a> {
 /// The statistics of all categorical columns.
 #[derive(Debug, Clone)]
 pub struct Statistics {
-    /// How they came to be.
+    /// Where they come from.
     pub origin: Origin,
-    /// One a column, in the schema's order.
+    /// One per column, in the schema's order.
     pub columns: Vec<ColumnStatistics>,
 }
 
-/// How statistics came to be.
+/// Where statistics come from, as reports name it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Origin {
@@ -64,27 +64,27 @@ pub struct ColumnStatistics {
     pub lengths: BagLengths,
 }
 
-/// Samples that are drawn where the job says no number and the dataset has no statistics.
+/// Samples to draw if the job sets no number and the dataset has no statistics.
 const SAMPLES: u64 = 1_000_000;
-/// Samples of which the lengths of ragged bags are learnt, where the dataset's statistics tell the rest.
+/// Samples to draw for the lengths of ragged bags if the dataset has statistics, which lack these lengths.
 const LENGTH_SAMPLES: u64 = 65_536;
-/// Samples that are read at a time.
+/// Samples per batch while drawing.
 const BATCH_SAMPLES: usize = 8192;
-/// Blocks whose rows are drawn in random order together.
+/// Blocks per window of the random order.
 const WINDOW_BLOCKS: u32 = 16;
-/// Memory of the sketches of all columns.
+/// Memory limit for the sketches of all columns.
 const SKETCH_BYTES: usize = 2 << 30;
-/// Ranks of a power law that are listed one by one.
+/// The most frequent rows of a power law are listed one by one; the others are grouped into classes.
 const LAW_HEAD_ROWS: u64 = 1 << 17;
-/// Look-ups that stand for a law: so many that none of its rows is rounded away.
+/// The look-ups into which a law is converted: large enough that no row's count rounds to 0.
 const LAW_LOOKUPS: f64 = (1u64 << 52) as f64;
-/// A class of a law's rows spans ranks up to so many times its first.
+/// The end of a class of a law's rows, as a multiple of its first row's position by frequency.
 const LAW_CLASS_SPAN: f64 = 1.05;
 
-/// The statistics of a job's columns.
+/// Returns the statistics of a job's columns.
 ///
 /// # Errors
-/// Where the dataset cannot be read.
+/// If the dataset cannot be read.
 pub fn statistics(job: &Job, source: &Source<'_>) -> rankine_reader::Result<Statistics> {
     match *source {
         Source::Law { schema, alpha } => {
@@ -99,7 +99,7 @@ pub fn statistics(job: &Job, source: &Source<'_>) -> rankine_reader::Result<Stat
     }
 }
 
-/// What the dataset says of itself.
+/// Reads the statistics that the dataset has.
 fn counted(job: &Job, dataset: &Dataset) -> rankine_reader::Result<Statistics> {
     let columns = &dataset.schema().categorical;
     let ragged = columns.iter().any(|column| matches!(column.hotness, Hotness::Ragged { .. }));
@@ -128,7 +128,7 @@ fn frequencies(statistics: TableStatistics) -> TableFrequencies {
     }
 }
 
-/// What samples say, which are drawn from all of the dataset.
+/// Estimates statistics from samples drawn from the whole dataset.
 fn sampled(job: &Job, dataset: &Dataset, samples: u64) -> rankine_reader::Result<Statistics> {
     let columns = dataset.schema().categorical.len();
     let capacity = SKETCH_BYTES / FrequencySketch::BYTES_PER_ROW / columns.max(1);
@@ -174,7 +174,7 @@ fn sketches(
     Ok(sketches)
 }
 
-/// The lengths of a column's bags, as its schema says.
+/// Returns the lengths of a column's bags according to the schema.
 fn lengths_of(column: &Categorical) -> BagLengths {
     match column.hotness {
         Hotness::Fixed(ids) => BagLengths::fixed(ids),
@@ -182,7 +182,7 @@ fn lengths_of(column: &Categorical) -> BagLengths {
     }
 }
 
-/// What a power law says, exactly.
+/// Computes the statistics of a column whose ids follow a power law, exactly.
 fn law(column: &Categorical, alpha: f64) -> ColumnStatistics {
     let rows = column.rows;
     let law = PowerLaw::new(rows, alpha);
@@ -214,11 +214,11 @@ mod tests {
 
     use super::*;
 
-    /// Rows of a table beyond the ranks that are listed one by one.
+    /// Rows of a table beyond those that are listed one by one.
     const TAIL_ROWS: u64 = 50_000;
 
     #[test]
-    fn a_law_lists_its_frequent_rows_and_groups_the_rest() {
+    fn a_power_law_lists_its_frequent_rows_and_groups_the_rest() {
         let schema = |rows, hotness: u32, ragged| {
             let (name, rows) = ("one".into(), vec![rows]);
             let (hotness, pooling) = (vec![hotness], rankine_reader::schema::Pooling::Sum);
@@ -229,24 +229,25 @@ mod tests {
         let TableFrequencies { samples, lookups, distinct_rows, head, tail } = frequencies;
         assert_eq!((distinct_rows, head.len() as u64), (rows, LAW_HEAD_ROWS));
         assert_eq!(tail.iter().map(|class| class.rows).sum::<u64>(), TAIL_ROWS);
-        // With an exponent of 1, ranks k up to m have the share ln((m + 1) / k) / ln(rows + 1).
+        // With an exponent of 1, the rows of frequency ranks k to m have the share ln((m + 1) / k) / ln(rows + 1).
         let share =
             |from: u64, to: u64| ((to + 1) as f64 / (from + 1) as f64).ln() / ((rows + 1) as f64).ln();
-        // Shares are differences of numbers up to 1: each is off by a few times 2^-53, and look-ups are 2^52 of them.
+        // Shares are differences of numbers up to 1, so each is off by a few times 2^-53; look-ups are 2^52 times as
+        // large.
         let is_close = |found: u64, from, to| (found as f64 - LAW_LOOKUPS * share(from, to)).abs() < 8.0;
         assert!(is_close(head[0].1, 0, 1) && is_close(head[1].1, 1, 2), "{:?}", &head[..2]);
         assert!(head.is_sorted_by_key(|&(row, count)| (std::cmp::Reverse(count), row)));
         let mut from = LAW_HEAD_ROWS;
         for CountClass { rows, lookups } in &tail {
             assert!(is_close(*lookups, from, from + rows), "from {from}");
-            // A class ends at 1.05 times its first rank, and the last one with the table.
+            // A class ends at 1.05 times its first frequency rank, the last one at the end of the table.
             assert_eq!(from + rows, ((from as f64 * 1.05) as u64).min(LAW_HEAD_ROWS + TAIL_ROWS));
             from += rows;
         }
         let counted =
             head.iter().map(|row| row.1).sum::<u64>() + tail.iter().map(|class| class.lookups).sum::<u64>();
         assert_eq!((lookups, samples, lengths.mean()), (counted, counted / 4, 4.0));
-        // Ragged bags have from none to all of the ids, 2 in the mean.
+        // Ragged bags have 0 to 4 ids, 2 on average.
         let ragged = law(&schema(7, 4, true).categorical[0], 0.5);
         assert_eq!(
             (ragged.lengths.mean(), ragged.frequencies.samples),
@@ -255,9 +256,10 @@ mod tests {
         assert_eq!((ragged.frequencies.head.len(), ragged.frequencies.tail.len()), (7, 0));
     }
 
-    /// The reference workload has 12.7% distinct rows at a batch of 65536, its tables capped at 5,000,000 rows.
+    /// In a batch of 65536 samples of the reference workload, distinct rows are 12.7% of the look-ups, with tables
+    /// capped at 5,000,000 rows.
     #[test]
-    fn the_law_of_the_reference_workload_has_its_share_of_distinct_rows() {
+    fn a_power_law_has_the_share_of_distinct_rows_of_the_reference_workload() {
         for (shape, expected) in [("dlrm", 0.127), ("dlrm-dcnv2", 0.118)] {
             let schema = Shape::load(shape).unwrap().schema(Some(5_000_000));
             let (mut distinct, mut lookups) = (0.0, 0.0);

@@ -1,4 +1,4 @@
-//! Plans of one model for several numbers of nodes, side by side.
+//! Plans one model for several numbers of nodes, for comparison.
 
 use rankine_embedding::plan::{Limit, Machine, PlanError, TimeParts};
 use rankine_embedding::{Topology, TopologyError, Traffic};
@@ -11,41 +11,41 @@ use super::Planning;
 pub struct Sweep {
     /// Ranks of each node.
     pub ranks_per_node: usize,
-    /// Whether the batch of all ranks is the same everywhere; else that of each rank is.
+    /// Whether the batch over all ranks is the same at every point. Otherwise the batch per rank is.
     pub fixed_batch: bool,
-    /// One a number of nodes.
+    /// One per number of nodes.
     pub points: Vec<SweepPoint>,
 }
 
-/// What is expected of a number of nodes.
+/// The plan for one number of nodes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SweepPoint {
     /// Nodes.
     pub nodes: usize,
     /// Ranks in all.
     pub ranks: usize,
-    /// Samples of an iteration, over all ranks.
+    /// Samples per step, over all ranks.
     pub batch_size: u64,
-    /// The parts of an iteration; absent where the model does not fit.
+    /// The expected time of a step by part; absent if the model does not fit.
     pub iteration: Option<TimeParts>,
-    /// Samples that all ranks train on in a second.
+    /// Samples per second, over all ranks.
     pub samples_per_second: Option<f64>,
-    /// Samples a second and rank over those of the first number of nodes that fits.
+    /// Samples per second and rank, divided by those of the first number of nodes that fits.
     pub efficiency: Option<f64>,
-    /// What limits the iteration.
+    /// What limits the step time.
     pub limit: Limit,
-    /// What crosses between ranks to exchange rows in an iteration.
+    /// What ranks exchange for embedding rows per step.
     pub traffic: Option<Traffic>,
-    /// Bytes that the fullest rank needs.
+    /// Bytes that the rank with the largest share needs.
     pub needed_bytes: u64,
-    /// How many tables are placed in each way, in the order of [`rankine_embedding::Placement::ALL`].
+    /// The number of tables with each placement, in the order of [`rankine_embedding::Placement::ALL`].
     pub placements: Option<[usize; 5]>,
 }
 
-/// Plans for each of some numbers of nodes with `ranks_per_node` ranks each.
+/// Plans for each number of nodes in `nodes`, with `ranks_per_node` ranks per node.
 ///
 /// # Errors
-/// [`TopologyError`] where a number of nodes is 0.
+/// [`TopologyError`] if a number of nodes is 0.
 pub fn sweep(
     planning: &Planning,
     machine: &Machine,
@@ -99,11 +99,11 @@ pub fn sweep(
     Ok(Sweep { ranks_per_node, fixed_batch: matches!(batch, SweepBatch::All(_)), points })
 }
 
-/// What stays the same over numbers of nodes.
+/// The batch size that stays the same for all numbers of nodes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum SweepBatch {
-    /// Samples of an iteration, over all ranks.
+    /// Samples per step over all ranks.
     All(u64),
-    /// Samples of each rank.
+    /// Samples per step and rank.
     PerRank(f64),
 }

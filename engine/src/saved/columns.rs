@@ -1,4 +1,5 @@
-//! What makes samples of rows: the columns of a model with their transforms, the form of raw rows, and vocabularies.
+//! All that converts raw rows into samples: the columns of a model with their transforms, the format of raw rows, and
+//! vocabularies.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,24 +12,24 @@ use serde::{Deserialize, Serialize};
 
 use super::SavedModelError;
 
-/// The columns of a model. Vocabularies are named with their checksums; their bytes lie elsewhere.
+/// The columns of a model. Vocabularies are listed with their checksums; their bytes are stored in other files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Columns {
     /// The columns that the model was trained on, with their transforms.
     pub schema: Schema,
-    /// How raw rows of the columns are read; absent where the model was trained on generated data.
+    /// How raw rows of the columns are read; absent if the model was trained on generated data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<RowFormat>,
-    /// The vocabularies' files, by their paths below a dataset's or a model's folder.
+    /// The vocabularies' files, with paths relative to the folder of a dataset or a model.
     pub vocabularies: Vec<FileManifest>,
 }
 
 impl Columns {
-    /// The file of a checkpoint that has them.
+    /// The name of their file in a checkpoint.
     pub const NAME: &str = "columns.json";
 
-    /// Those of a dataset.
+    /// Returns the columns of a dataset.
     pub fn of(dataset: &Dataset) -> Self {
         let vocabularies = dataset.files().iter().filter(|file| file.name.starts_with("vocabulary/"));
         Self {
@@ -38,12 +39,12 @@ impl Columns {
         }
     }
 
-    /// As text, for [`Columns::NAME`].
+    /// Returns the text of the file [`Columns::NAME`].
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("columns are plain data") + "\n"
     }
 
-    /// What [`Columns::to_json`] wrote.
+    /// Parses the text that [`Columns::to_json`] returns.
     ///
     /// # Errors
     /// What is wrong with the text.
@@ -53,7 +54,7 @@ impl Columns {
         Ok(columns)
     }
 
-    /// Checks that a dataset's columns mean what the model learned: the same names, tables, transforms and
+    /// Checks that a dataset has the columns that the model was trained on: the same names, tables, transforms and
     /// vocabularies.
     ///
     /// # Errors
@@ -64,12 +65,12 @@ impl Columns {
         let mismatch = |what: String| SavedModelError::Mismatch { dataset: dataset.dir().to_owned(), what };
         let (expected, names): (Vec<_>, Vec<_>) = (self.schema.names().collect(), theirs.names().collect());
         if expected != names {
-            return Err(mismatch(format!("it has the columns {names:?}, the model wants {expected:?}")));
+            return Err(mismatch(format!("it has the columns {names:?}; the model needs {expected:?}")));
         }
         for (mine, theirs) in self.schema.dense.iter().zip(&theirs.dense) {
             if mine != theirs {
                 return Err(mismatch(format!(
-                    "column {} holds {}, and the model learned {}",
+                    "column {} has {}, but the model was trained on {}",
                     mine.name, theirs.transform, mine.transform
                 )));
             }
@@ -78,7 +79,7 @@ impl Columns {
             if (mine.rows, mine.vocabulary, &mine.shares) != (theirs.rows, theirs.vocabulary, &theirs.shares)
             {
                 return Err(mismatch(format!(
-                    "column {} has {} rows ({}), and the model has {} ({})",
+                    "column {} has {} rows ({}), but the model has {} ({})",
                     mine.name, theirs.rows, theirs.vocabulary, mine.rows, mine.vocabulary
                 )));
             }
@@ -86,7 +87,7 @@ impl Columns {
         for mine in &self.vocabularies {
             if !other.vocabularies.contains(mine) {
                 return Err(mismatch(format!(
-                    "its {} is not the one that the model was trained with, so its ids mean other categories",
+                    "its {} differs from the one that the model was trained with, so its ids mean other categories",
                     mine.name
                 )));
             }
@@ -94,20 +95,21 @@ impl Columns {
         Ok(())
     }
 
-    /// What turns raw rows into samples of the model. Each vocabulary comes from the first of `folders` that has the
-    /// very file that training read, by its checksum.
+    /// Returns an encoder that converts raw rows into samples of the model. Each vocabulary is read from the first of
+    /// `folders` whose file has the checksum of the one that training used.
     ///
     /// # Errors
-    /// [`rankine_reader::Error::Damaged`] or [`rankine_reader::Error::Io`] where none has.
+    /// [`rankine_reader::Error::Damaged`] or [`rankine_reader::Error::Io`] if none has it.
     pub fn encoder(&self, folders: &[PathBuf]) -> Result<Encoder, rankine_reader::Error> {
         let dir = folders.first().map_or(Path::new(""), PathBuf::as_path);
         Encoder::with_files(&self.schema, dir, |name| self.vocabulary(name, folders))
     }
 
-    /// The bytes of a vocabulary, from the first of `folders` that has the very file that training read.
+    /// Returns the bytes of a vocabulary, from the first of `folders` whose file has the checksum of the one that
+    /// training used.
     ///
     /// # Errors
-    /// As [`Columns::encoder`].
+    /// The errors of [`Columns::encoder`].
     pub fn vocabulary(&self, name: &str, folders: &[PathBuf]) -> Result<Vec<u8>, rankine_reader::Error> {
         let listed = self.vocabularies.iter().find(|file| file.name == name);
         let mut errors = Vec::new();
@@ -117,16 +119,17 @@ impl Columns {
                     return Ok(bytes);
                 }
                 Ok(_) => {
-                    let what = "its checksum is not that of the vocabulary that the model was trained with";
+                    let what =
+                        "it is not the vocabulary that the model was trained with: its checksum differs";
                     rankine_reader::Error::Damaged { path, offset: None, what: what.into() }
                 }
                 Err(source) => rankine_reader::Error::Io { doing: "read", path, source },
             });
         }
-        // A file that is there and another one says more than one that is not there.
+        // A file with another content is a better hint than a missing one.
         let damaged = |error: &rankine_reader::Error| matches!(error, rankine_reader::Error::Damaged { .. });
-        let telling = errors.iter().position(damaged).unwrap_or(0);
-        let nowhere = || rankine_reader::Error::Invalid(format!("nobody knows where {name} lies"));
-        Err(errors.into_iter().nth(telling).unwrap_or_else(nowhere))
+        let best = errors.iter().position(damaged).unwrap_or(0);
+        let no_folder = || rankine_reader::Error::Invalid(format!("no folder to read {name} from is known"));
+        Err(errors.into_iter().nth(best).unwrap_or_else(no_folder))
     }
 }

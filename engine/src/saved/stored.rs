@@ -1,4 +1,4 @@
-//! The weights of a checkpoint, and a model in the host's memory made of any weights.
+//! The weights of a checkpoint, and a model in host memory built from any weights.
 
 use rankine_embedding::cpu::Table;
 use rankine_embedding::rows::gather;
@@ -8,7 +8,7 @@ use crate::checkpoint::{Checkpoint, StoredRows};
 use crate::cpu::CpuModel;
 use crate::model::{ModelSpec, TrainingRules};
 
-/// The weights of a checkpoint, an addition included.
+/// The weights of a checkpoint, full or incremental.
 #[derive(Debug)]
 pub struct StoredWeights<'a>(pub &'a Checkpoint);
 
@@ -19,29 +19,29 @@ impl Weights for StoredWeights<'_> {
 
     fn try_for_each_run(
         &self,
-        tell: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
+        visit: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
     ) -> Result<(), SavedModelError> {
         let failed = |error: &dyn std::fmt::Display| SavedModelError::Source(error.to_string());
-        tell(&self.0.dense().map_err(|error| failed(&error))?.parameters)?;
+        visit(&self.0.dense().map_err(|error| failed(&error))?.parameters)?;
         let rows = StoredRows::new(self.0).map_err(|error| failed(&error))?;
         for (number, table) in self.0.manifest().tables.iter().enumerate() {
             for_each_run(&table.table, |window, weights| {
                 let gathered = gather(&rows, number, window, false, (table.table.dim, weights));
                 gathered.map_err(|error| failed(&error))?;
-                tell(weights)
+                visit(weights)
             })?;
         }
         Ok(())
     }
 }
 
-/// A model to score with, in the host's memory. It keeps nothing to learn with.
+/// Copies weights into a model in host memory, for scoring. It has no optimizer state.
 ///
 /// # Errors
-/// Those of the weights.
+/// Those of reading the weights.
 ///
 /// # Panics
-/// Where there are more or fewer weights than the spec says.
+/// If the number of weights differs from the spec's.
 pub fn scoring_model(weights: &impl Weights) -> Result<CpuModel, SavedModelError> {
     let spec = weights.spec().clone();
     let rules = TrainingRules::sgd(&spec, 0.0);
@@ -50,7 +50,7 @@ pub fn scoring_model(weights: &impl Weights) -> Result<CpuModel, SavedModelError
     let mut tables: Vec<_> = tables.map(|(table, optimizer)| Table::zeroed(table, optimizer)).collect();
     let sizes: Vec<_> = tables.iter().map(|table| (table.spec().rows, table.spec().dim)).collect();
     let mut filled = 0;
-    // The table, its row and the element that come next.
+    // The next table, its row and the element.
     let (mut table, mut row, mut element) = (0, 0, 0);
     weights.try_for_each_run(&mut |run| {
         let (dense, mut run) = run.split_at(run.len().min(parameters.len() - filled));
@@ -70,6 +70,6 @@ pub fn scoring_model(weights: &impl Weights) -> Result<CpuModel, SavedModelError
         }
         Ok(())
     })?;
-    assert!(filled == parameters.len() && table == sizes.len(), "there are as many weights as the spec says");
+    assert!(filled == parameters.len() && table == sizes.len(), "all weights of the spec are there");
     Ok(CpuModel::new(spec, &rules, parameters, tables))
 }

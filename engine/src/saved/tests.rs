@@ -1,4 +1,4 @@
-//! Models of every kind come back as they were saved, and nothing that a file says makes loading panic.
+//! Tests: models of every kind are loaded as they were saved, and no content of a file makes loading panic.
 
 use std::num::NonZero;
 
@@ -16,7 +16,7 @@ use crate::model::{FeatureSpec, HeadSpec, Interaction};
 
 const ROWS: [u64; 3] = [5, 7, 11];
 
-/// A dataset of three dense columns and three tables, with its samples.
+/// Generates a dataset of three dense columns and three tables; returns its samples, too.
 fn dataset(place: &TempDir) -> (Dataset, Samples) {
     let shape = Shape {
         name: "small".into(),
@@ -67,18 +67,15 @@ fn logits(model: &mut CpuModel, samples: &Samples) -> Vec<f32> {
     logits
 }
 
-/// Saves a model of a dataset's columns.
-fn save_of(dataset: &Dataset, dir: &Path, model: &CpuModel) -> Result<(), SavedModelError> {
+/// Saves a model that was trained on a dataset.
+fn save_model(dataset: &Dataset, dir: &Path, model: &CpuModel) -> Result<(), SavedModelError> {
     let vocabulary = |name: &str| dataset.checked_file(name);
     let columns = Columns::of(dataset);
-    save(
-        dir,
-        model,
-        &Beside { steps: 5, job: "name = \"small\"", columns: &columns, vocabulary: &vocabulary },
-    )
+    let job = "name = \"small\"";
+    save(dir, model, &ModelMetadata { steps: 5, job, columns: &columns, vocabulary: &vocabulary })
 }
 
-/// Saves a model that has learnt a little, and gives its predictions.
+/// Trains a model for five steps, saves it, and returns its folder, samples and predictions for them.
 fn saved(spec: ModelSpec, place: &TempDir) -> (PathBuf, Samples, Vec<f32>) {
     let (dataset, samples) = dataset(place);
     let mut model = CpuModel::initialized(spec.clone(), &TrainingRules::sgd(&spec, 0.5), 3);
@@ -86,13 +83,13 @@ fn saved(spec: ModelSpec, place: &TempDir) -> (PathBuf, Samples, Vec<f32>) {
         model.train_step(&samples, 1.0);
     }
     let dir = place.path().join("model");
-    save_of(&dataset, &dir, &model).unwrap();
+    save_model(&dataset, &dir, &model).unwrap();
     let logits = logits(&mut model, &samples);
     (dir, samples, logits)
 }
 
 #[test]
-fn every_kind_comes_back_and_predicts_the_same() {
+fn saved_models_of_every_kind_predict_the_same() {
     for (interaction, wide, named) in [
         (Interaction::Dot, false, vec!["bottom.1.bias", "top.0.weight", "embedding.T2"]),
         (Interaction::Cross { layers: 2, rank: None }, false, vec!["cross.1.weight", "cross.1.bias"]),
@@ -119,32 +116,32 @@ fn every_kind_comes_back_and_predicts_the_same() {
 
 /// Weights that take several reads and writes are restored, however they were split when they were handed over.
 #[test]
-fn what_takes_several_runs_comes_back() {
+fn weights_of_several_runs_are_restored() {
     let place = TempDir::new().unwrap();
     let (dataset, _) = dataset(&place);
     let mut spec = spec(Interaction::Concat, true);
-    // 4.8, 2.4 and 2.4 MB in runs of 1 MiB, none of which ends with a table.
+    // 4.8, 2.4 and 2.4 MB in runs of 1 MiB. No table's end is the end of a run.
     spec.tables.iter_mut().for_each(|table| table.rows = 300_001);
     let model = CpuModel::initialized(spec.clone(), &TrainingRules::sgd(&spec, 0.5), 3);
     let dir = place.path().join("model");
-    save_of(&dataset, &dir, &model).unwrap();
-    let told = |model: &CpuModel| {
+    save_model(&dataset, &dir, &model).unwrap();
+    let weights = |model: &CpuModel| {
         let mut all = Vec::new();
-        let told = model.try_for_each_run(&mut |run| {
+        let visited = model.try_for_each_run(&mut |run| {
             all.extend(run.iter().map(|weight| weight.to_bits()));
             Ok(())
         });
-        told.unwrap();
+        visited.unwrap();
         all
     };
-    let expected = told(&model);
+    let expected = weights(&model);
     assert_eq!(expected.len() as u64, spec.dense_parameters() as u64 + spec.embedding_parameters());
     let read = SavedModel::verify(&dir).unwrap().0.load(&dir).unwrap();
-    assert!(told(&read) == expected, "what was read is not what was saved");
-    assert!(told(&scoring_model(&model).unwrap()) == expected, "a copy has other weights");
+    assert!(weights(&read) == expected, "the weights read differ from those saved");
+    assert!(weights(&scoring_model(&model).unwrap()) == expected, "a copy has other weights");
 }
 
-/// Of rows of 16 MiB, four make 64.
+/// A row has 16 MiB, so a run of 64 MiB has four.
 #[test]
 fn rows_are_visited_once_and_in_order() {
     let table = |rows| TableSpec { name: "T".into(), rows, dim: 1 << 22, dtype: Dtype::Fp32 };
@@ -160,7 +157,7 @@ fn rows_are_visited_once_and_in_order() {
     }
 }
 
-/// A model is one of columns: of a dataset with others it says nothing.
+/// A model only scores datasets with the columns that it was trained on.
 #[test]
 fn columns_that_differ_in_anything_are_refused() {
     let place = TempDir::new().unwrap();
@@ -172,12 +169,12 @@ fn columns_that_differ_in_anything_are_refused() {
         ("it has the columns", |columns| columns.schema.labels[0].name = "other".into()),
         ("it has the columns", |columns| columns.schema.dense[1].name = "other".into()),
         ("it has the columns", |columns| columns.schema.categorical[2].name = "other".into()),
-        ("column I3 holds", |columns| {
+        ("column I3 has", |columns| {
             columns.schema.dense[2].transform = DenseTransform::plain(DenseFunction::SignedLog1p)
         }),
         ("column C2 has 7 rows", |columns| columns.schema.categorical[1].rows += 1),
         ("column C3 has 11 rows", |columns| columns.schema.categorical[2].shares = Some("C1".into())),
-        ("is not the one that the model was trained with", |columns| {
+        ("differs from the one that the model was trained with", |columns| {
             let (name, bytes, xxh3) = ("vocabulary/C1.tsv".into(), 1, Checksum(1));
             columns.vocabularies.push(FileManifest { name, bytes, xxh3 });
         }),
@@ -198,11 +195,11 @@ fn features_of_other_columns_are_refused() {
     content["spec"]["features"][1]["column"] = "other".into();
     reseal(&dir, &content);
     let error = SavedModel::open(&dir).unwrap_err().to_string();
-    assert!(error.contains("its features are not the categorical columns"), "{error}");
+    assert!(error.contains("its features differ from the categorical columns"), "{error}");
 }
 
 #[test]
-fn weights_that_are_no_numbers_are_not_saved() {
+fn non_finite_weights_are_not_saved() {
     let place = TempDir::new().unwrap();
     let (dataset, samples) = dataset(&place);
     let spec = spec(Interaction::Concat, true);
@@ -214,16 +211,16 @@ fn weights_that_are_no_numbers_are_not_saved() {
         (TrainingRules { wide: broken, ..rules }, "wide.C1"),
     ] {
         let mut model = CpuModel::initialized(spec.clone(), &rules, 1);
-        // No loss sees what the last step broke.
+        // No loss is computed after the last step, so it is not skipped.
         assert!(model.train_step(&samples, 1.0).skipped.is_none());
         let dir = place.path().join(expected);
-        let error = save_of(&dataset, &dir, &model).unwrap_err();
+        let error = save_model(&dataset, &dir, &model).unwrap_err();
         assert!(matches!(&error, SavedModelError::NotFinite { tensor } if tensor == expected), "{error}");
         assert!(!dir.exists());
     }
 }
 
-/// The places of all numbers in a value.
+/// Collects the JSON pointers of all numbers in a value.
 fn numbers(value: &Value, place: &str, out: &mut Vec<String>) {
     match value {
         Value::Number(_) => out.push(place.to_owned()),
@@ -237,7 +234,7 @@ fn numbers(value: &Value, place: &str, out: &mut Vec<String>) {
     }
 }
 
-/// `model.json` with other content, sealed as if it had been saved so.
+/// Writes `model.json` with other content and a checksum that fits.
 fn reseal(dir: &Path, content: &Value) {
     fs::write(dir.join(MANIFEST_NAME), sealed::to_json(KIND, FORMAT, content)).unwrap();
 }
@@ -247,9 +244,9 @@ fn content_of(dir: &Path) -> Value {
     sealed::from_json(KIND, FORMAT, &text).unwrap()
 }
 
-/// Whatever number stands in the model's description: it is refused, in words, before memory is taken for it.
+/// No number in the model's description makes loading panic or allocate memory for it: a wrong one is an error.
 #[test]
-fn a_description_that_is_no_model_of_these_weights_is_refused() {
+fn descriptions_that_do_not_fit_the_weights_are_refused() {
     for interaction in [Interaction::Dot, Interaction::Cross { layers: 2, rank: Some(2) }] {
         let place = TempDir::new().unwrap();
         let (dir, ..) = saved(spec(interaction, true), &place);
@@ -293,9 +290,9 @@ fn a_description_that_is_no_model_of_these_weights_is_refused() {
     }
 }
 
-/// Weights whose header was made to lie, with a checksum that fits: refused, or the same model.
+/// Weights with a changed header and a checksum that fits it: an error, or the same model.
 #[test]
-fn a_header_that_lies_is_refused() {
+fn forged_headers_of_weights_are_refused() {
     let place = TempDir::new().unwrap();
     let (dir, samples, expected) = saved(spec(Interaction::Dot, true), &place);
     let mut content = content_of(&dir);

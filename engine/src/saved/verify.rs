@@ -1,4 +1,4 @@
-//! Whether a saved model is, to the last byte, what was saved.
+//! Verification of a saved model: every byte is read and compared with the checksums.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -9,26 +9,26 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::{MANIFEST_NAME, RUN_BYTES, SavedModel, SavedModelError};
 
-/// What [`SavedModel::verify`] has read.
+/// How much [`SavedModel::verify`] has read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Verified {
-    /// Files, `model.json` among them.
+pub struct VerifiedSize {
+    /// Files, including `model.json`.
     pub files: usize,
     /// Their bytes.
     pub bytes: u64,
 }
 
 impl SavedModel {
-    /// Reads every byte of a saved model and checks it, in little memory.
+    /// Reads and checks every byte of a saved model, in a small buffer.
     ///
     /// # Errors
-    /// [`SavedModelError::Missing`]; [`SavedModelError::Damaged`], also where one of its files is not there;
+    /// [`SavedModelError::Missing`]; [`SavedModelError::Damaged`], also if one of its files is missing;
     /// [`SavedModelError::Version`]; [`SavedModelError::Read`].
-    pub fn verify(dir: &Path) -> Result<(Self, Verified), SavedModelError> {
+    pub fn verify(dir: &Path) -> Result<(Self, VerifiedSize), SavedModelError> {
         let saved = Self::open(dir)?;
         let path = dir.join(MANIFEST_NAME);
         let manifest = path.metadata().map_err(|source| SavedModelError::Read { path, source })?;
-        let mut verified = Verified { files: 1, bytes: manifest.len() };
+        let mut verified = VerifiedSize { files: 1, bytes: manifest.len() };
         for file in saved.files() {
             verify(dir, file)?;
             verified.files += 1;
@@ -43,7 +43,7 @@ fn verify(dir: &Path, manifest: &FileManifest) -> Result<(), SavedModelError> {
     let damaged = |what: &str| Err(SavedModelError::Damaged { path: path.clone(), what: what.into() });
     let read = |source| SavedModelError::Read { path: path.clone(), source };
     let mut file = match File::open(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return damaged("it is not there"),
+        Err(error) if error.kind() == ErrorKind::NotFound => return damaged("the file is missing"),
         file => file.map_err(read)?,
     };
     let (mut hash, mut bytes, mut buffer) = (Xxh3::new(), 0, vec![0; RUN_BYTES]);
@@ -59,7 +59,7 @@ fn verify(dir: &Path, manifest: &FileManifest) -> Result<(), SavedModelError> {
         }
     }
     if (bytes, hash.digest()) != (manifest.bytes, manifest.xxh3.0) {
-        return damaged("its length or checksum is not the one in model.json");
+        return damaged("its length or checksum differs from the one in model.json");
     }
     Ok(())
 }

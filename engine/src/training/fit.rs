@@ -36,7 +36,7 @@ use crate::cpu::RankTraffic;
 use crate::evaluation::{EvalMetrics, EvalSummary};
 use crate::job::{DeviceKind, Job};
 use crate::launch::{Phase, ProcessGroup, Stage};
-use crate::saved::{self, Beside, Columns};
+use crate::saved::{self, Columns, ModelMetadata};
 use crate::system;
 
 /// Unpacked batches that wait while a step computes: enough to hide a slow read, few enough to stay small.
@@ -428,8 +428,8 @@ impl Fit<'_> {
                 let save = || {
                     let columns = &Columns::of(dataset);
                     let vocabulary = &|name: &str| dataset.checked_file(name);
-                    let beside = Beside { steps, job: &job, columns, vocabulary };
-                    saved::save_into(dir, &self.learner, &beside)
+                    let metadata = ModelMetadata { steps, job: &job, columns, vocabulary };
+                    saved::save_into(dir, &self.learner, &metadata)
                 };
                 // With several processes, each one reports its own progress.
                 if self.processes.size() == 1 {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use rankine::checkpoint::{Checkpoint, CheckpointError, StoredRows};
-use rankine::source::{ModelSource, OpenModel, Wanted, open_checkpoint};
+use rankine::source::{Artifact, ModelSource, OpenModel, open_checkpoint};
 use rankine_embedding::TableSpec;
 use rankine_embedding::rows::Rows;
 use serde::Serialize;
@@ -37,7 +37,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
-    let sources = [&args.one, &args.other].map(|path| ModelSource::find(path, Wanted::Any));
+    let sources = [&args.one, &args.other].map(|path| ModelSource::find(path, Artifact::Any));
     let [one, other] = sources;
     let (one, other) = (one?, other?);
     let difference = match (&one, &other) {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use rankine::source::{ModelSource, OpenModel, SourceError, Wanted, open_checkpoint};
+use rankine::source::{Artifact, ModelSource, OpenModel, SourceError, open_checkpoint};
 use rankine_reader::publish::refuse_inputs;
 
 use crate::command::{CommandError, output};
@@ -45,7 +45,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
 }
 
 fn open(args: &Args) -> Result<OpenModel, SourceError> {
-    let source = ModelSource::find(&args.path, Wanted::Any)?;
+    let source = ModelSource::find(&args.path, Artifact::Any)?;
     if let ModelSource::Export(_) = source {
         return source.open();
     }

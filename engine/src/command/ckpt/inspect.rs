@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use rankine::checkpoint::{Checkpoint, Manifest, PieceOf};
 use rankine::saved::SavedModel;
-use rankine::source::{ModelSource, Wanted};
+use rankine::source::{Artifact, ModelSource};
 use serde::Serialize;
 
 use super::open;
@@ -27,7 +27,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
-    if let ModelSource::Export(dir) = ModelSource::find(&args.path, Wanted::Any)? {
+    if let ModelSource::Export(dir) = ModelSource::find(&args.path, Artifact::Any)? {
         let exported = Exported { model: SavedModel::open(&dir)?, path: dir };
         return if args.json { output::json(&exported) } else { output::text(&exported) };
     }

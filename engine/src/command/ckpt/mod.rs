@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::Subcommand;
 use rankine::checkpoint::{Checkpoint, Disk, Files};
-use rankine::source::{ModelSource, Wanted, open_checkpoint};
+use rankine::source::{Artifact, ModelSource, open_checkpoint};
 
 use super::CommandError;
 
@@ -51,6 +51,6 @@ fn disk() -> Arc<dyn Files> {
 
 /// Opens the checkpoint at a path, or the latest one of a run.
 fn open(path: &Path) -> Result<Checkpoint, CommandError> {
-    let latest = ModelSource::find(path, Wanted::Checkpoint)?.latest_checkpoint()?;
+    let latest = ModelSource::find(path, Artifact::Checkpoint)?.latest_checkpoint()?;
     Ok(open_checkpoint(&latest)?)
 }

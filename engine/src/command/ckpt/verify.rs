@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use rankine::checkpoint::{Checkpoint, Totals};
-use rankine::saved::{SavedModel, Verified};
-use rankine::source::{ModelSource, Wanted};
+use rankine::saved::{SavedModel, VerifiedSize};
+use rankine::source::{Artifact, ModelSource};
 use serde::Serialize;
 
 use super::disk;
@@ -56,7 +56,7 @@ impl fmt::Display for Checked {
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let (mut intact, mut damaged) = (Vec::new(), Vec::new());
     for path in &args.paths {
-        let source = ModelSource::find(path, Wanted::Any)?;
+        let source = ModelSource::find(path, Artifact::Any)?;
         let checked: Vec<Result<Checked, CommandError>> = match &source {
             ModelSource::Export(dir) => vec![verify_export(dir)],
             _ => source.checkpoints()?.into_iter().map(verify_checkpoint).collect(),
@@ -83,7 +83,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
 }
 
 fn verify_export(dir: &Path) -> Result<Checked, CommandError> {
-    let (_, Verified { files, bytes }) = SavedModel::verify(dir)?;
+    let (_, VerifiedSize { files, bytes }) = SavedModel::verify(dir)?;
     Ok(Checked { path: dir.to_owned(), files, pieces: None, bytes })
 }
 
