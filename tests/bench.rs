@@ -1,4 +1,4 @@
-//! `rankine bench train`: what it tells, on a CPU.
+//! `rankine bench train` and `rankine bench eval` on a CPU.
 
 use support::{Place, SUCCESS, USAGE, json_lines, run, train};
 
@@ -26,7 +26,7 @@ fn job(place: &Place) -> String {
 fn batches_are_read_as_training_reads_them() {
     let place = Place::new();
     let job = job(&place);
-    // Nine steps go through the dataset's three whole batches and its last, shorter one, again and again.
+    // Nine steps repeat the dataset's four batches: three full ones and a shorter last one.
     let bench =
         run(["bench", "train", &job, "--warm-up", "2", "--steps", "9", "--json"]).with(SUCCESS).json();
     assert_eq!(
@@ -36,10 +36,10 @@ fn batches_are_read_as_training_reads_them() {
     let number = |key: &str| bench[key].as_f64().unwrap_or_else(|| panic!("{key} of {bench}"));
     assert!(number("ms_p10") > 0.0 && number("ms_p10") <= number("ms_per_iteration"), "{bench}");
     assert!(number("ms_per_iteration") <= number("ms_p99"), "{bench}");
-    // Steps 3 to 11, of which 4 and 8 are short.
+    // Steps 3 to 11 were timed; steps 4 and 8 have short batches.
     let samples = number("samples_per_second") * number("seconds");
     assert!((samples - (7.0 * 300.0 + 2.0 * 100.0)).abs() < 1e-6, "{samples} samples");
-    // A tenth of the steps, one at least: the losses of steps 3 and 11 of a training.
+    // Losses are averaged over a tenth of the steps, at least one: here steps 3 and 11 of a training.
     let sets = ["train.epochs=3", "train.log_every_steps=1"];
     train(&place, &job, "run", &sets).with(SUCCESS);
     let log = json_lines(&place.path("run/metrics.jsonl"));
@@ -60,7 +60,7 @@ fn batches_are_read_as_training_reads_them() {
 }
 
 #[test]
-fn batches_that_lie_ready_take_turns() {
+fn resident_batches_are_repeated() {
     let place = Place::new();
     let job = job(&place);
     let args = ["bench", "train", &job, "--resident", "--warm-up", "1", "--steps", "5", "--json"];

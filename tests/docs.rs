@@ -21,13 +21,13 @@ struct Link {
     target: String,
 }
 
-/// What other documents and the checks need to know about a document.
+/// The links, anchors and mistakes of a document.
 #[derive(Default)]
 struct Document {
     links: Vec<Link>,
     /// The anchors of its headings.
     anchors: BTreeSet<String>,
-    /// Mistakes that can be seen without the other documents.
+    /// Mistakes that can be found without the other documents.
     mistakes: Vec<(usize, String)>,
 }
 

@@ -1,5 +1,5 @@
-//! A trained model in a run, in a checkpoint and in an export: the same predictions from each, from the export without
-//! the others, and from the forward pass of `docs/reference/checkpoint-format.md`.
+//! A trained model in a run folder, a checkpoint and an export: all make the same predictions, the export also without
+//! the others, and so does the forward pass of `docs/reference/checkpoint-format.md`.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ mod support;
 
 const TRAIN: usize = 3000;
 const EVAL: usize = 700;
-/// The last checkpoint is an addition to that of step 10, and of the last step.
+/// The last checkpoint is of the last step, and incremental to that of step 10.
 const SETS: [&str; 5] = [
     "eval.batch_size=256",
     "train.max_steps=20",
@@ -27,7 +27,7 @@ const SETS: [&str; 5] = [
     "checkpoint.keep=9",
 ];
 
-/// Sizes of each kind of model.
+/// Each kind of model, with its sizes.
 const KINDS: [(&str, &str); 5] = [
     ("dlrm", "bottom_mlp = [16, 4]"),
     ("dcnv2", "bottom_mlp = [16, 4], cross_layers = 2, cross_rank = 3"),
@@ -41,14 +41,14 @@ fn model(kind: &str, sizes: &str) -> String {
     format!("model={{ kind = '{kind}', embedding_dim = 4, top_mlp = [16, 8]{comma}{sizes} }}")
 }
 
-/// A run on converted rows of Criteo's, and the rows that it is judged by.
-struct Trained {
+/// A run on converted rows in Criteo's format, and the raw rows to predict.
+struct TrainedRun {
     place: Place,
     data: String,
     rows: String,
 }
 
-impl Trained {
+impl TrainedRun {
     fn new(sets: &[&str]) -> Self {
         let place = Place::new();
         let rows = criteo_rows(TRAIN + EVAL, 5);
@@ -74,46 +74,47 @@ impl Trained {
         run(["predict", "--run", &from, "--out", &out, &self.rows])
     }
 
-    /// What a model says of the raw rows.
+    /// Returns a model's predictions for the raw rows.
     #[track_caller]
     fn predictions(&self, from: &str) -> String {
         self.predict(from).with(SUCCESS);
         let out = self.place.path("out.csv");
-        let text = fs::read_to_string(&out).expect("there are predictions");
-        fs::remove_file(out).expect("it can be removed");
+        let text = fs::read_to_string(&out).expect("predictions were written");
+        fs::remove_file(out).expect("the file can be removed");
         text
     }
 
     fn remove(&self, name: &str) {
-        fs::remove_dir_all(self.place.path(name)).expect("the folder was there");
+        fs::remove_dir_all(self.place.path(name)).expect("the folder exists");
     }
 }
 
 #[test]
-fn a_run_its_last_checkpoint_and_its_export_predict_the_same_bits() {
+fn run_last_checkpoint_and_export_predict_the_same_bits() {
     for sets in [&[][..], &["embedding.dtype=bf16", "model.kind=wide-deep", "model.bottom_mlp=[]"]] {
-        let trained = Trained::new(sets);
+        let trained = TrainedRun::new(sets);
         let expected = trained.predictions("run");
         assert_eq!(expected.lines().count(), 1 + EVAL);
         trained.export("run", "export").with(SUCCESS).stdout_says("step 20");
         for from in ["run/model", "run/checkpoints/step-20", "export"] {
-            assert!(trained.predictions(from) == expected, "{from} predicts something else");
+            assert!(trained.predictions(from) == expected, "{from} has other predictions");
         }
-        assert!(trained.predictions("run/checkpoints/step-10") != expected, "step 10 is not step 20");
-        let judged = |from: &str| run(["eval", "--run", &trained.word(from), "--json"]).with(SUCCESS).json();
+        let earlier = trained.predictions("run/checkpoints/step-10");
+        assert!(earlier != expected, "steps 10 and 20 have the same predictions");
+        let metrics = |from: &str| run(["eval", "--run", &trained.word(from), "--json"]).with(SUCCESS).json();
         for from in ["run/model", "run/checkpoints/step-20", "export"] {
-            assert_eq!(judged(from), judged("run"), "{from}");
+            assert_eq!(metrics(from), metrics("run"), "{from}");
         }
-        // A whole checkpoint, and one that an addition was made of.
-        let (checkpoint, whole) = (trained.word("run/checkpoints/step-20"), trained.word("whole"));
-        run(["ckpt", "reshard", &checkpoint, "--ranks", "2", "--out", &whole]).with(SUCCESS);
-        assert!(trained.predictions("whole/checkpoints/step-20") == expected);
+        // The incremental checkpoint of step 20 as a full one.
+        let (checkpoint, full) = (trained.word("run/checkpoints/step-20"), trained.word("full"));
+        run(["ckpt", "reshard", &checkpoint, "--ranks", "2", "--out", &full]).with(SUCCESS);
+        assert!(trained.predictions("full/checkpoints/step-20") == expected);
     }
 }
 
 #[test]
 fn an_export_predicts_without_its_run_and_its_dataset() {
-    let trained = Trained::new(&[]);
+    let trained = TrainedRun::new(&[]);
     let expected = trained.predictions("run");
     trained.export("run/checkpoints/step-20", "export").with(SUCCESS);
     trained.export("export", "again").with(SUCCESS);
@@ -121,9 +122,9 @@ fn an_export_predicts_without_its_run_and_its_dataset() {
     trained.remove("data");
     fs::remove_file(trained.place.path("log.tsv")).unwrap();
     for from in ["export", "again"] {
-        assert!(trained.predictions(from) == expected, "{from} predicts something else without its run");
+        assert!(trained.predictions(from) == expected, "{from} has other predictions without its run");
     }
-    // A dataset is judged by without the run, too.
+    // An export also evaluates datasets without its run.
     let (data, eval) = (trained.word("new"), trained.rows.clone());
     run(["convert", "criteo-tsv", &eval, "--out", &data]).with(SUCCESS);
     let ended = run(["eval", "--run", &trained.word("export"), "--data", &data]).with(USAGE);
@@ -131,7 +132,7 @@ fn an_export_predicts_without_its_run_and_its_dataset() {
 }
 
 #[test]
-fn an_export_deals_with_ids_beyond_a_table_as_its_run_does() {
+fn an_export_handles_ids_beyond_a_table_like_its_run() {
     let place = Place::new();
     let rows: [u64; 6] = [40, 30, 20, 12, 8, 3];
     let mut next = numbers(4);
@@ -162,32 +163,32 @@ fn an_export_deals_with_ids_beyond_a_table_as_its_run_does() {
         run(["ckpt", "export", &place.word(run_dir), "--out", &export]).with(SUCCESS);
         let predict = |from: &str| {
             let out = place.word("out.csv");
-            let told = run(["predict", "--run", from, "--out", &out, &wild, "--json"]).with(SUCCESS).json();
-            assert_eq!(told["ids_out_of_range"]["C2"], 20, "{told:#}");
+            let report = run(["predict", "--run", from, "--out", &out, &wild, "--json"]).with(SUCCESS).json();
+            assert_eq!(report["ids_out_of_range"]["C2"], 20, "{report:#}");
             fs::read_to_string(out).unwrap()
         };
         let expected = predict(&place.word(run_dir));
         fs::remove_dir_all(place.path(run_dir)).unwrap();
-        assert!(predict(&export) == expected, "{policy}: the export deals with ids in another way");
-        let told = run(["eval", "--run", &export, "--raw", &wild, "--json"]).with(SUCCESS).json();
-        assert_eq!(told["ids_out_of_range"]["C2"], 20, "{told:#}");
+        assert!(predict(&export) == expected, "{policy}: the export handles ids in another way");
+        let report = run(["eval", "--run", &export, "--raw", &wild, "--json"]).with(SUCCESS).json();
+        assert_eq!(report["ids_out_of_range"]["C2"], 20, "{report:#}");
     }
 }
 
 #[test]
-fn a_checkpoint_finds_its_vocabularies_or_says_what_to_do() {
-    let trained = Trained::new(&[]);
+fn a_checkpoint_finds_its_vocabularies_or_names_the_way_out() {
+    let trained = TrainedRun::new(&[]);
     let expected = trained.predictions("run");
     let moved = trained.place.path("moved");
     fs::rename(&trained.data, &moved).unwrap();
-    // The run's own copies serve where the dataset is gone.
+    // Without the dataset, the run's copies are read.
     assert!(trained.predictions("run/checkpoints/step-20") == expected);
     trained.remove("run/model");
     let words = ["step-20 needs the vocabularies", "vocabulary/C1.tsv", "ckpt export", "--data DATASET"];
     trained.predict("run/checkpoints/step-20").with(USAGE).says(&words);
     trained.export("run/checkpoints/step-20", "export").with(USAGE).says(&words[..1]);
     assert!(!trained.place.path("export").exists());
-    // Ones of another dataset are not taken for them.
+    // The vocabularies of another dataset are refused.
     let other = criteo_rows(500, 8).join("\n") + "\n";
     let log = trained.place.file("other.tsv", other);
     run(["convert", "criteo-tsv", &log, "--out", &trained.data]).with(SUCCESS);
@@ -207,8 +208,8 @@ fn a_checkpoint_finds_its_vocabularies_or_says_what_to_do() {
 }
 
 #[test]
-fn what_is_no_model_is_named_for_what_it_is() {
-    let trained = Trained::new(&[]);
+fn a_folder_without_a_model_is_named_for_what_it_is() {
+    let trained = TrainedRun::new(&[]);
     let place = &trained.place;
     trained.export("run", "export").with(SUCCESS);
     fs::create_dir(place.path("empty")).unwrap();
@@ -239,7 +240,7 @@ fn what_is_no_model_is_named_for_what_it_is() {
     ] {
         ckpt(name).with(USAGE).says(&["no checkpoint at", what, "expected the folder of a run"]);
     }
-    // A run and a checkpoint that are not finished.
+    // An unfinished run and an incomplete checkpoint.
     trained.remove("run/model");
     eval("run").with(USAGE).says(&["it is a run that has not finished", "checkpoints/step-20"]);
     fs::remove_file(place.path("run/checkpoints/step-20/manifest.json")).unwrap();
@@ -251,13 +252,13 @@ fn what_is_no_model_is_named_for_what_it_is() {
 
 #[test]
 fn exports_are_verified_inspected_and_compared() {
-    let trained = Trained::new(&[]);
+    let trained = TrainedRun::new(&[]);
     trained.export("run", "export").with(SUCCESS);
     let [export, model, last, first] =
         ["export", "run/model", "run/checkpoints/step-20", "run/checkpoints/step-10"]
             .map(|name| trained.word(name));
-    let told = run(["ckpt", "inspect", &export]).with(SUCCESS).stdout;
-    assert!(told.contains("export of the model of step 20\n") && told.contains("embedding.C1: "), "{told}");
+    let text = run(["ckpt", "inspect", &export]).with(SUCCESS).stdout;
+    assert!(text.contains("export of the model of step 20\n") && text.contains("embedding.C1: "), "{text}");
     assert_eq!(run(["ckpt", "inspect", &export, "--json"]).with(SUCCESS).json()["model"]["steps"], 20);
     for other in [&model, &last] {
         run(["ckpt", "diff", &export, other]).with(SUCCESS).stdout_says("embedding.C1: the same");
@@ -276,10 +277,10 @@ fn exports_are_verified_inspected_and_compared() {
     }
 }
 
-/// Format 2 had no job. A run's own folder has it beside.
+/// Models of format 2 have no job, but the run folder has.
 #[test]
-fn models_of_the_format_before_are_read_where_their_job_is_known() {
-    let trained = Trained::new(&[]);
+fn models_of_format_2_are_read_from_their_run_folder() {
+    let trained = TrainedRun::new(&[]);
     let expected = trained.predictions("run");
     let path = trained.place.path("run/model/model.json");
     let mut content = json_file(&path)["content"].clone();
@@ -288,18 +289,18 @@ fn models_of_the_format_before_are_read_where_their_job_is_known() {
     for from in ["run", "run/model"] {
         assert!(trained.predictions(from) == expected, "{from}");
     }
-    fs::rename(trained.place.path("run/model"), trained.place.path("apart")).unwrap();
-    trained.predict("apart").with(USAGE).says(&["was exported without its job", "export it again"]);
+    fs::rename(trained.place.path("run/model"), trained.place.path("moved")).unwrap();
+    trained.predict("moved").with(USAGE).says(&["was exported without its job", "export it again"]);
 }
 
-/// Samples of a dataset's evaluation part, as the documented forward pass takes them.
+/// Returns the samples of a dataset's evaluation part, in the form that the documented forward pass takes.
 fn samples_as_json(data: &Path) -> Value {
     let dataset = Dataset::open(data).expect("it was converted");
-    let part = dataset.part(Part::Eval).expect("it has one");
+    let part = dataset.part(Part::Eval).expect("it has an evaluation part");
     let mut dense = Vec::new();
     let mut bags = vec![Vec::new(); dataset.schema().categorical.len()];
     for batch in BatchStream::open(part, &StreamOptions::one_epoch(100)).expect("it can be read") {
-        let batch = batch.expect("it is whole");
+        let batch = batch.expect("it is not damaged");
         let samples = &batch.samples;
         for sample in 0..samples.len {
             let columns = samples.dense_columns;
@@ -313,10 +314,10 @@ fn samples_as_json(data: &Path) -> Value {
     json!({ "dense": dense, "bags": bags })
 }
 
-/// Runs the documented forward pass, and once more with absolute values of all weights and numbers, which bounds what
-/// rounding can change. ReLUs aside, which enlarge no distance, a logit is a sum of products. A product that goes
-/// through k roundings errs by a factor of at most (1 + 2^-24)^k, so with K roundings on the longest path the logit
-/// errs by at most ((1 + 2^-24)^K - 1) times the sum of the products' absolute values.
+/// Runs the documented forward pass, and again with absolute values of all weights and numbers, which bounds the
+/// rounding errors. A logit is a sum of products, apart from ReLUs, which increase no error. A product with k roundings
+/// errs by a factor of at most (1 + 2^-24)^k, so with K roundings on the longest path the logit errs by at most
+/// ((1 + 2^-24)^K - 1) times the sum of the products' absolute values.
 const DRIVER: &str = "
 import json, sys
 import numpy as np
@@ -327,23 +328,23 @@ given = json.load(open(sys.argv[2]))
 dense, bags = np.array(given['dense']), given['bags']
 logits = forward.logits(spec, of, dense, bags)
 most = forward.logits(spec, {name: np.abs(x) for name, x in of.items()}, np.abs(dense), bags)
-told = {'probabilities': forward.probabilities(logits).tolist(), 'most': most.tolist()}
-json.dump(told, open(sys.argv[3], 'w'))
+result = {'probabilities': forward.probabilities(logits).tolist(), 'most': most.tolist()}
+json.dump(result, open(sys.argv[3], 'w'))
 ";
 
-/// Roundings on the longest path to a logit, from the model's sizes and the largest bag.
+/// Returns the number of roundings on the longest path to a logit, from the model's sizes and the largest bag.
 fn roundings(spec: &Value, largest_bag: usize) -> usize {
     let number = |value: &Value| value.as_u64().expect("it is a number") as usize;
     let list = |value: &Value| value.as_array().expect("it is a list").clone();
     let widths = |key: &str| list(&spec[key]).iter().map(number).collect::<Vec<_>>();
     let columns = number(&spec["dense_columns"]);
     let dim = number(&spec["tables"][0]["dim"]);
-    // A product each, their sums, and the bias.
+    // One product, the sum of all products, and the bias.
     let layers = |inputs: usize, widths: &[usize]| -> usize {
         std::iter::once(&inputs).chain(widths).take(widths.len()).map(|inputs| inputs + 1).sum()
     };
     let bottom = widths("bottom_mlp");
-    // The factor of a mean, its product, and sums.
+    // The factor of a mean, the product with it, and the sums.
     let vector = layers(columns, &bottom).max(largest_bag + 2);
     let vectors = 1 + list(&spec["features"]).len();
     let elements = bottom.last().copied().unwrap_or(columns) + (vectors - 1) * dim;
@@ -361,13 +362,13 @@ fn roundings(spec: &Value, largest_bag: usize) -> usize {
     };
     let top = widths("top_mlp");
     let last = top.last().copied().unwrap_or(width);
-    // What goes past the top MLP: first-order terms of all columns, and the sum of pairs.
-    let past = columns + largest_bag + vectors + 4 + pair + pairs;
-    input.max(vector) + layers(width, &top) + last + 1 + past
+    // Terms that bypass the top MLP: first-order terms of all columns, and the sum of pairs.
+    let bypass = columns + largest_bag + vectors + 4 + pair + pairs;
+    input.max(vector) + layers(width, &top) + last + 1 + bypass
 }
 
 #[test]
-fn the_documented_forward_pass_predicts_what_predict_does() {
+fn the_documented_forward_pass_agrees_with_predict() {
     if !python::has_numpy() {
         return;
     }
@@ -389,11 +390,11 @@ fn the_documented_forward_pass_predicts_what_predict_does() {
     place.file("reader.py", python::documented("def table("));
     place.file("driver.py", DRIVER);
     let job = job(&place);
-    // Two columns share a table, two labels have a head each.
+    // Two columns share a table, and each of two labels has a head.
     let shared = "table=[{ columns = ['film', 'last'] }]";
     for (number, (kind, sizes)) in KINDS.into_iter().enumerate() {
         let (run_dir, set) = (format!("run-{number}"), model(kind, sizes));
-        // A hundred steps: weights of all parts are away from where they began.
+        // A hundred steps: the weights of all parts differ from their initial values.
         train(&place, &job, &run_dir, &["train.epochs=4", shared, &set]).with(SUCCESS);
         let (dir, out) = (place.word(&run_dir), place.word("predicted.csv"));
         run(["predict", "--run", &dir, "--data", &data, "--out", &out]).with(SUCCESS);
@@ -406,23 +407,23 @@ fn the_documented_forward_pass_predicts_what_predict_does() {
         assert_eq!(predicted.len(), EVAL);
         let spec = json_file(&place.path(&run_dir).join("model/model.json"))["content"]["spec"].clone();
         let factor = (1.0 + f64::from(f32::EPSILON) / 2.0).powi(roundings(&spec, largest_bag) as i32) - 1.0;
-        // The largest distance from what was predicted, in units of what rounding can change.
+        // The largest difference from the predictions, in units of the bound on rounding errors.
         let distance = |script: &str| {
             place.file("forward.py", script);
             let mut command = Command::new("python3");
             command
                 .arg("driver.py")
                 .arg(place.path(&run_dir).join("model"))
-                .args(["given.json", "told.json"]);
+                .args(["given.json", "result.json"]);
             let output =
                 command.current_dir(place.path("")).env("PYTHONDONTWRITEBYTECODE", "1").output().unwrap();
             assert!(output.status.success(), "{kind}: {}", String::from_utf8_lossy(&output.stderr));
-            let told = json_file(&place.path("told.json"));
-            let number = |key: &str, row: usize, head: usize| told[key][row][head].as_f64().unwrap();
+            let result = json_file(&place.path("result.json"));
+            let number = |key: &str, row: usize, head: usize| result[key][row][head].as_f64().unwrap();
             let (mut largest, mut bounds) = (0.0_f64, Vec::new());
             for (row, probabilities) in predicted.iter().enumerate() {
                 for (head, probability) in probabilities.iter().enumerate() {
-                    // A logistic function's slope is 1/4 at most; it and the file are in double precision.
+                    // The slope of the logistic function is at most 1/4; it and the file are in double precision.
                     let allowed = factor * number("most", row, head) / 4.0 + 1e-15;
                     bounds.push(allowed);
                     largest = largest.max((number("probabilities", row, head) - probability).abs() / allowed);
@@ -430,28 +431,28 @@ fn the_documented_forward_pass_predicts_what_predict_does() {
             }
             bounds.sort_by(f64::total_cmp);
             let median = bounds[bounds.len() / 2];
-            assert!(median < 2e-3, "{kind}, {sizes}: a bound of {median} says little");
+            assert!(median < 2e-3, "{kind}, {sizes}: a bound of {median} is too loose");
             largest
         };
         let of_document = distance(&forward);
-        assert!(of_document <= 1.0, "{kind}, {sizes}: off by {of_document} times what rounding can change");
+        assert!(of_document <= 1.0, "{kind}, {sizes}: the error is {of_document} times the bound");
         let spread = predicted.iter().map(|row| row[0]).fold(0.0, f64::max)
             - predicted.iter().map(|row| row[0]).fold(1.0, f64::min);
         assert!(spread > 0.05, "{kind}: predictions hardly differ");
-        // Another order of pairs, or of vectors, would not pass.
+        // The comparison detects another order of pairs or vectors.
         if kind == "dlrm" {
             let order = "for i in range(len(vectors)) for j in range(i)]";
-            assert!(forward.contains(order), "the document says the order of pairs");
+            assert!(forward.contains(order), "the document has the order of pairs");
             let other =
                 forward.replace(order, "for j in range(len(vectors)) for i in range(j + 1, len(vectors))]");
             let other = distance(&other);
-            assert!(other > 10.0, "pairs in another order come as close: {other}");
+            assert!(other > 10.0, "another order of pairs goes unnoticed: {other}");
         }
     }
 }
 
 #[test]
-fn weights_of_an_export_are_those_of_the_run() {
+fn an_export_has_the_weights_and_metadata_of_the_run() {
     let place = Place::new();
     generate(&place, SHAPE, 4000, 100);
     train(&place, &job(&place), "run", &SETS).with(SUCCESS);
@@ -461,5 +462,5 @@ fn weights_of_an_export_are_those_of_the_run() {
     assert!(weights(&place, "export") == weights(&place, "run"));
     let [run_model, export] =
         ["run/model/model.json", "export/model/model.json"].map(|name| fs::read(place.path(name)).unwrap());
-    assert!(run_model == export, "an export says something else than the run's model");
+    assert!(run_model == export, "model.json of the export differs from the run's");
 }

@@ -1,9 +1,8 @@
-//! A single flipped bit in any file of a dataset or a checkpoint is an error: nothing of them is read that was not
-//! written.
+//! Every flipped bit in any file of a dataset or a checkpoint is detected.
 //!
 //! With `RANKINE_TEST_LONG` set, ten thousand bits are flipped.
 
-#![allow(clippy::unwrap_used, reason = "what prepares a test may end it")]
+#![allow(clippy::unwrap_used, reason = "a failed preparation may end the test")]
 
 use std::fs::File;
 use std::num::NonZeroUsize;
@@ -21,8 +20,8 @@ fn flips() -> usize {
     if std::env::var_os("RANKINE_TEST_LONG").is_some() { 10_000 } else { 300 }
 }
 
-/// Flips bits of files, one at a time, each of which `is_whole` must not take for what was written. A file is chosen
-/// first, so that small ones have as many as large ones.
+/// Flips bits of files, one at a time; `is_whole` must return an error for each. The file is chosen first, so that
+/// small files get as many flips as large ones.
 fn every_flip_is_found(files: &[PathBuf], is_whole: impl Fn() -> Result<(), String>) {
     is_whole().unwrap();
     let mut next = numbers(files.len() as u64);
@@ -60,7 +59,7 @@ fn in_a_dataset() {
     let place = Place::new();
     let dir = PathBuf::from(converted(&place));
     let mut files = files_below(&dir);
-    // A report for people, which nothing reads.
+    // A report for people, which the program does not read.
     files.retain(|file| !file.ends_with("conversion.json"));
     assert_eq!(files.len(), 26 + 6, "{files:?}");
     every_flip_is_found(&files, || verify_dataset(&dir));
@@ -76,11 +75,11 @@ fn in_checkpoints() {
     train(&place, &job, "run", &sets).with(SUCCESS);
     let checkpoints = place.path("run").join("checkpoints");
     let files: Arc<dyn Files> = Arc::new(Disk);
-    // The second one is an addition to the first, which is verified with it.
-    let addition = checkpoints.join("step-2");
+    // The second one is incremental: its base, the first one, is verified with it.
+    let incremental = checkpoints.join("step-2");
     let verify = || {
-        let opened = Checkpoint::open(&files, &addition).map_err(|error| error.to_string())?;
-        assert!(opened.base().is_some(), "it is an addition");
+        let opened = Checkpoint::open(&files, &incremental).map_err(|error| error.to_string())?;
+        assert!(opened.base().is_some(), "the checkpoint is incremental");
         opened.verify().map(drop).map_err(|error| error.to_string())
     };
     let all = files_below(&checkpoints);

@@ -1,4 +1,4 @@
-//! Steps that cannot be learnt from: what stops a training, what is skipped, and that nothing is harmed by it.
+//! Non-finite steps: they stop a training or are skipped, and change no weights.
 
 use std::fs;
 use std::ops::Range;
@@ -13,7 +13,7 @@ const ROWS: [u64; 6] = [40, 30, 20, 12, 8, 3];
 const RECORD_BYTES: usize = 4 * (1 + DENSE + ROWS.len());
 const BATCH: usize = 128;
 
-/// Raw records of [`SHAPE`].
+/// Returns raw records of [`SHAPE`].
 fn records(count: usize, seed: u64) -> Vec<u8> {
     let mut next = numbers(seed);
     let mut bytes = Vec::new();
@@ -28,7 +28,8 @@ fn records(count: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Makes a dense value of some batches, counted from 1, the largest that there is: a finite one, with an infinite loss.
+/// Sets the dense values of a sample to the largest finite number in some batches, counted from 1. Their loss is
+/// infinite.
 fn spoil(bytes: &mut [u8], batches: impl IntoIterator<Item = usize>) {
     for batch in batches {
         for column in 0..DENSE {
@@ -42,7 +43,7 @@ fn bytes_of(batches: Range<usize>) -> Range<usize> {
     (batches.start - 1) * BATCH * RECORD_BYTES..(batches.end - 1) * BATCH * RECORD_BYTES
 }
 
-/// A job on the raw file `train.bin` of the place, in the order of its records.
+/// Writes a job that trains on the raw file `train.bin` of the place, in file order.
 fn raw_job(place: &Place) -> String {
     let shape = place.file("shape.toml", SHAPE);
     place.file("eval.bin", records(300, 2));
@@ -61,15 +62,15 @@ train = {{ batch_size = {BATCH}, log_every_steps = 1, shuffle = false }}
     place.file("raw.toml", text)
 }
 
-/// The steps that were skipped, as each line of a run's log counts them.
+/// Returns the number of skipped steps so far, from each line of a run's log.
 fn skipped(place: &Place, run: &str) -> Vec<u64> {
     let lines = json_lines(&place.path(run).join("metrics.jsonl"));
     let train = lines.iter().filter(|line| line["kind"] == "train");
-    train.map(|line| line["non_finite_steps"].as_u64().expect("every report counts")).collect()
+    train.map(|line| line["non_finite_steps"].as_u64().expect("every line has the count")).collect()
 }
 
 #[test]
-fn a_step_that_is_no_number_stops_or_is_as_if_it_had_never_been() {
+fn a_non_finite_step_stops_training_or_leaves_no_trace() {
     let place = Place::new();
     let job = raw_job(&place);
     let good = records(12 * BATCH, 1);
@@ -79,7 +80,7 @@ fn a_step_that_is_no_number_stops_or_is_as_if_it_had_never_been() {
 
     place.file("train.bin", &bad);
     for (run, ranks) in [("stops", "device.ranks=1"), ("ranks-stop", "device.ranks=3")] {
-        // Record 17 of a batch is of the first rank.
+        // The first rank trains on record 17 of a batch.
         let words =
             ["at step 3: non-finite values in the loss", "on rank 0", "training diverged", "not saved"];
         train(&place, &job, run, &[ranks]).with(FAILED).says(&words);
@@ -88,7 +89,7 @@ fn a_step_that_is_no_number_stops_or_is_as_if_it_had_never_been() {
     for ranks in ["device.ranks=1", "device.ranks=3"] {
         for sharded in ["replicated", "sharded"] {
             let name = |what: &str| format!("{what}-{}-{sharded}", &ranks[13..]);
-            // What is sent how must not follow from the samples.
+            // The placement must not depend on the samples, which differ.
             let placed = ["embedding.placement=row-wise", "embedding.exchange=rows"];
             let update = format!("device.dense_update={sharded}");
             let sets = [&[ranks, &update][..], &placed].concat();
@@ -97,22 +98,22 @@ fn a_step_that_is_no_number_stops_or_is_as_if_it_had_never_been() {
             let words = ["skipped step 3", "skipped step 7", "2 skipped so far, 1 in a row"];
             train(&place, &job, &name("skips"), &skips).with(SUCCESS).says(&words);
             assert_eq!(skipped(&place, &name("skips")), [0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2]);
-            let told = summary(&place, &name("skips"));
+            let skipping = summary(&place, &name("skips"));
             assert_eq!(
-                (&told["train"]["non_finite_steps"], &told["train"]["steps"]),
+                (&skipping["train"]["non_finite_steps"], &skipping["train"]["steps"]),
                 (&2.into(), &12.into())
             );
-            // The model is that of the same records without those batches, to the bit.
+            // Training on the records without these batches gives the same bits.
             place.file("train.bin", &without);
             train(&place, &job, &name("without"), &sets).with(SUCCESS);
             assert!(weights(&place, &name("skips")) == weights(&place, &name("without")));
-            assert_eq!(told["eval"]["auc"], summary(&place, &name("without"))["eval"]["auc"]);
+            assert_eq!(skipping["eval"]["auc"], summary(&place, &name("without"))["eval"]["auc"]);
         }
     }
 }
 
 #[test]
-fn too_many_in_a_row_end_a_training_and_counts_survive_it() {
+fn too_many_skipped_steps_in_a_row_stop_training_and_resuming_keeps_the_count() {
     let place = Place::new();
     let job = raw_job(&place);
     let mut bytes = records(20 * BATCH, 1);
@@ -123,27 +124,27 @@ fn too_many_in_a_row_end_a_training_and_counts_survive_it() {
     let words =
         ["at step 12: non-finite values in", "2 steps before it were skipped", "guard.skipped_in_a_row_max"];
     train(&place, &job, "run", &two).with(FAILED).says(&words);
-    // Whoever begins again begins with what was counted: the next step is one too many, again.
+    // A resumed training continues the count: the next skipped step is again one too many.
     let resume = |sets: &[&str]| {
         let (run, sets) = (place.word("run"), sets.iter().flat_map(|set| ["--set", set]));
         let args = ["train", &job, "--quiet", "--resume", "--run-dir", &run];
         support::run(args.into_iter().chain(sets))
     };
     resume(&two).with(FAILED).says(&words);
-    // The policy may be another one when training goes on.
+    // The limit may change when resuming.
     let three = [&skip[..], &["guard.skipped_in_a_row_max=3"]].concat();
     resume(&three).with(SUCCESS).says(&["skipped step 12", "4 skipped so far, 3 in a row"]);
     assert_eq!(summary(&place, "run")["train"]["non_finite_steps"], 4);
     let counted = skipped(&place, "run");
     assert_eq!((counted.len(), &counted[8..13]), (20, &[1, 2, 3, 4, 4][..]));
-    // As if nothing had come between.
-    train(&place, &job, "whole", &three).with(SUCCESS);
-    assert!(weights(&place, "run") == weights(&place, "whole"));
+    // An uninterrupted training has the same weights.
+    train(&place, &job, "uninterrupted", &three).with(SUCCESS);
+    assert!(weights(&place, "run") == weights(&place, "uninterrupted"));
 }
 
-/// Of many skipped steps the first ten are reported, and then each that doubles their number.
+/// The first ten skipped steps are reported, then each that doubles their number.
 #[test]
-fn many_skipped_steps_are_reported_ever_more_rarely() {
+fn many_skipped_steps_are_reported_less_and_less_often() {
     let place = Place::new();
     let job = raw_job(&place);
     let mut bytes = records(20 * BATCH, 1);
@@ -155,13 +156,13 @@ fn many_skipped_steps_are_reported_ever_more_rarely() {
         let (_, step) = line.split_once("skipped step ")?;
         step.split_once(": ")?.0.parse::<u64>().ok()
     });
-    // The sixteenth is of step 17.
+    // Step 17 is the sixteenth.
     assert_eq!(reported.collect::<Vec<_>>(), [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 17], "{told}");
     assert_eq!(summary(&place, "run")["train"]["non_finite_steps"], 18);
 }
 
 #[test]
-fn a_training_in_which_nothing_was_learnt_fails() {
+fn a_training_without_any_applied_step_fails() {
     let place = Place::new();
     let job = raw_job(&place);
     let mut bytes = records(3 * BATCH, 1);
@@ -169,8 +170,8 @@ fn a_training_in_which_nothing_was_learnt_fails() {
     place.file("train.bin", bytes);
     let words = ["at step 3: non-finite values in the loss", "2 steps before it were skipped"];
     train(&place, &job, "run", &["guard.non_finite=skip"]).with(FAILED).says(&words);
-    // Nothing is written in words that JSON has not.
-    let log = fs::read_to_string(place.path("run").join("metrics.jsonl")).expect("there is a log");
+    // JSON has no NaN: a loss that is not finite is written as null.
+    let log = fs::read_to_string(place.path("run").join("metrics.jsonl")).expect("the log exists");
     assert!(log.lines().count() == 3 && log.contains("\"loss\":null"), "{log}");
     train(&place, &job, "typo", &["guard.non_finite=ignore"])
         .with(USAGE)

@@ -1,4 +1,4 @@
-//! The way of a user: a dataset, its inspection, a training, its evaluation; and what happens where it is barred.
+//! The steps of a user: a dataset, its inspection, a training and its evaluation; and errors on the way.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ use support::{
 
 mod support;
 
-/// Several blocks of training, none of the batch sizes used here divides it, and so many that a model learns.
+/// Several blocks, not divisible by any batch size here, and enough samples to train a model.
 const SAMPLES: u64 = 150_001;
 const EVAL_SAMPLES: u64 = 20_000;
 
-/// Whether a number of a summary is there, finite, and above 0.
+/// Checks that a summary has a number, and that it is finite and above 0.
 #[track_caller]
 fn assert_positive(json: &Value, key: &str) {
     let number = json.pointer(&key.replace('.', "/").replacen("", "/", 1)).and_then(Value::as_f64);
@@ -47,7 +47,7 @@ fn from_nothing_to_an_evaluated_model() {
     assert_eq!(inspection["verify"]["damages"].as_array().map(Vec::len), Some(0));
 
     let job = job(&place);
-    let told = train(&place, &job, "run", &["eval.every_steps=500"]).with(SUCCESS).stdout;
+    let stdout = train(&place, &job, "run", &["eval.every_steps=500"]).with(SUCCESS).stdout;
     let names: Vec<_> = tree(&place.path("run")).into_keys().collect();
     let model = ["model/model.json", "model/model.safetensors"];
     let expected = [&["job.toml", "metrics.jsonl"][..], &model, &["summary.json", "trained.json"]].concat();
@@ -68,7 +68,7 @@ fn from_nothing_to_an_evaluated_model() {
     ] {
         assert_positive(&summary, key);
     }
-    // The last batch is a partial one, and is trained on.
+    // The last, partial batch is trained on, too.
     assert_eq!(summary["train"]["samples"], SAMPLES);
     assert_eq!(summary["train"]["steps"], SAMPLES.div_ceil(128));
     assert_eq!(summary["train"]["stopped"], "epochs");
@@ -77,7 +77,7 @@ fn from_nothing_to_an_evaluated_model() {
     assert_eq!(summary["model"]["dense_parameters"], 4 * 16 + 16 + 16 * 4 + 4 + 25 * 16 + 16 + 16 + 1);
     assert_eq!(summary["model"]["embedding_parameters"], 113 * 4);
     let auc = summary["eval"]["auc"].as_f64().unwrap();
-    assert!(told.contains(&format!("AUC                 {auc:.5}   (achievable: 0.")), "{told}");
+    assert!(stdout.contains(&format!("AUC                 {auc:.5}   (achievable: 0.")), "{stdout}");
 
     let metrics = json_lines(&place.path("run/metrics.jsonl"));
     let of_kind = |kind: &str| metrics.iter().filter(|line| line["kind"] == kind).collect::<Vec<_>>();
@@ -90,10 +90,10 @@ fn from_nothing_to_an_evaluated_model() {
     assert_eq!(steps, [500, 1000, SAMPLES.div_ceil(128)]);
     assert_eq!(judged[2]["auc"], summary["eval"]["auc"]);
 
-    // What the run keeps of its job repeats it.
-    let kept = place.word("run/job.toml");
-    train(&place, &kept, "again", &[]).with(SUCCESS);
-    assert!(weights(&place, "run") == weights(&place, "again"), "the kept job trains another model");
+    // The effective job in the run folder repeats the training.
+    let effective = place.word("run/job.toml");
+    train(&place, &effective, "again", &[]).with(SUCCESS);
+    assert!(weights(&place, "run") == weights(&place, "again"), "the effective job trains another model");
 
     let run_dir = place.word("run");
     let again = run(["eval", "--run", &run_dir, "--data", &data, "--json"]).with(SUCCESS).json();
@@ -110,7 +110,7 @@ fn from_nothing_to_an_evaluated_model() {
     assert_eq!(on_train.with(SUCCESS).json()["samples"], SAMPLES);
 }
 
-/// The metrics of the evaluation part, computed here from predictions and labels.
+/// Computes the metrics of the evaluation part from predictions and labels.
 fn judged_by_hand(place: &Place, run_dir: &str, data: &str) -> [(&'static str, f64); 6] {
     let out = place.word("predictions.csv");
     run(["predict", "--run", run_dir, "--data", data, "--out", &out]).with(SUCCESS);
@@ -122,8 +122,8 @@ fn judged_by_hand(place: &Place, run_dir: &str, data: &str) -> [(&'static str, f
     let predictions = text.lines().skip(1).map(prediction);
     let part = Dataset::open(Path::new(data)).and_then(|dataset| dataset.part(Part::Eval));
     let batches = part.and_then(|part| BatchStream::open(part, &StreamOptions::one_epoch(1000)));
-    let batches = batches.expect("the evaluation part is there");
-    let labels = batches.flat_map(|batch| batch.expect("it is whole").samples.labels[0].clone());
+    let batches = batches.expect("the evaluation part exists");
+    let labels = batches.flat_map(|batch| batch.expect("it is not damaged").samples.labels[0].clone());
     let mut scored: Vec<_> = predictions.zip(labels.map(f64::from)).collect();
     let samples = scored.len() as f64;
     let positives: f64 = scored.iter().map(|(_, label)| label).sum();
@@ -132,8 +132,7 @@ fn judged_by_hand(place: &Place, run_dir: &str, data: &str) -> [(&'static str, f
     let rate = positives / samples;
     let entropy = -(rate * rate.ln() + (1.0 - rate) * (1.0 - rate).ln());
     let calibration = scored.iter().map(|(p, _)| p).sum::<f64>() / positives;
-    // The share of pairs of both labels that are in order, ties counting half: a positive is ahead of all negatives
-    // below it, and of half of those beside it.
+    // AUC: the share of pairs of a positive and a negative that are in order; ties count half.
     scored.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (mut ordered, mut below) = (0.0, 0.0);
     for tied in scored.chunk_by(|a, b| a.0 == b.0) {
@@ -152,18 +151,19 @@ fn judged_by_hand(place: &Place, run_dir: &str, data: &str) -> [(&'static str, f
     ]
 }
 
-/// The best AUC of these data has a name, and a model of this family that sees enough of them comes close.
+/// The achievable AUC of generated data is known, and a model of this family comes close with enough samples.
 ///
-/// How close: fitting p parameters to n samples leaves a mean squared error of the logit of e2 = p / (n w) with w the
-/// mean of q (1 - q), q being a label's probability: the asymptotics of maximum likelihood. Taking logits as normal, a
-/// classifier of AUC phi(z) separates the labels by d = sqrt(2) z with d^2 the logit's variance, and an error of e2
-/// takes z to z / sqrt(1 + e2 / d^2). That is f(z) / (4 z) e2 of AUC at most, f the normal density: at an AUC of 0.77,
-/// z = 0.739, a factor of 0.103. With 1033 parameters, 150001 samples and w = 0.17 the gap is 0.0042.
+/// How close: fitting p parameters to n samples leaves a mean squared error of the logit of e2 = p / (n w), where w is
+/// the mean of q (1 - q) and q a label's probability (asymptotics of maximum likelihood). If logits are normal, a
+/// classifier of AUC phi(z) separates the labels by d = sqrt(2) z, where d^2 is the variance of the logit, and an error
+/// of e2 reduces z to z / sqrt(1 + e2 / d^2). This costs at most f(z) / (4 z) e2 of AUC, where f is the normal density:
+/// at an AUC of 0.77, z = 0.739 and the factor is 0.103. With 1033 parameters, 150001 samples and w = 0.17 the gap is
+/// 0.0042.
 ///
-/// Both are judged on one sample, so its noise is that of a difference of two AUCs, of a standard error of 0.004 (4,700
-/// clicks; Hanley and McNeil, 1982) and a correlation of 0.98: 0.0008, of which we take three.
+/// Both AUCs are of one sample, so the noise is that of a difference of two AUCs with a standard error of 0.004 (4,700
+/// clicks; Hanley and McNeil, 1982) and a correlation of 0.98: 0.0008. The margin is three times that.
 #[test]
-fn a_model_comes_close_to_the_best_that_there_can_be() {
+fn a_model_comes_close_to_the_achievable_auc() {
     let place = Place::new();
     generate(&place, SHAPE, SAMPLES, EVAL_SAMPLES);
     train(&place, &job(&place), "run", &[]).with(SUCCESS);
@@ -174,7 +174,7 @@ fn a_model_comes_close_to_the_best_that_there_can_be() {
     let parameters = number("/model/dense_parameters") + number("/model/embedding_parameters");
     let gap = 0.103 * parameters / (SAMPLES as f64 * 0.17);
     let noise = 3.0 * 0.0008;
-    assert!(auc > best - gap - noise, "{auc} of {best}, and {gap} is to be expected");
+    assert!(auc > best - gap - noise, "{auc} of {best}; the expected gap is {gap}");
     assert!(auc < best + noise, "{auc} of {best}: better than the model that made the labels");
 }
 
@@ -192,12 +192,12 @@ fn threads_do_not_change_the_model_and_the_seed_does() {
     assert!(trained("five", &["device.threads=5"]) == one, "5 threads train another model than 1");
     assert!(trained("seed", &["device.threads=2", "seed=2"]) != one, "the seed has no effect");
     assert_eq!(summary(&place, "five")["device"]["threads"], 5);
-    // Without an evaluation part there is nothing to judge by.
+    // Without an evaluation part there are no metrics.
     assert_eq!(summary(&place, "one")["eval"], Value::Null);
 }
 
 #[test]
-fn training_ends_when_it_should() {
+fn training_ends_after_its_epochs_steps_or_target() {
     let place = Place::new();
     generate(&place, SHAPE, 10_001, 2000);
     let job = job(&place);
@@ -226,7 +226,7 @@ fn training_ends_when_it_should() {
 }
 
 #[test]
-fn a_run_folder_that_is_in_use_is_left_alone() {
+fn a_run_folder_in_use_is_not_changed() {
     let place = Place::new();
     generate(&place, SHAPE, 1000, 0);
     let job = job(&place);
@@ -234,11 +234,11 @@ fn a_run_folder_that_is_in_use_is_left_alone() {
     train(&place, &job, "run", &[]).with(SUCCESS);
     let before = tree(&place.path("run"));
     train(&place, &job, "run", &["seed=2"]).with(USAGE).says(&["run folder", "is not empty", "--run-dir"]);
-    assert!(tree(&place.path("run")) == before, "the refused run has changed the folder");
+    assert!(tree(&place.path("run")) == before, "the refused run changed the folder");
 }
 
 #[test]
-fn a_job_makes_its_data_and_refuses_others() {
+fn a_job_generates_its_dataset_and_refuses_another() {
     let place = Place::new();
     let shape = place.file("shape.toml", SHAPE);
     let job = job(&place);
@@ -247,11 +247,11 @@ fn a_job_makes_its_data_and_refuses_others() {
     };
     train(&place, &job, "first", &[&made_by(1)]).with(SUCCESS);
     let made = tree(&place.path("data"));
-    // The command makes the same bytes.
+    // `rankine generate` writes the same bytes.
     let out = place.word("same");
     run(["generate", "--shape", &shape, "--samples", "2000", "--eval-samples", "500", "--out", &out])
         .with(SUCCESS);
-    assert!(tree(&place.path("same")) == made, "generate makes other bytes than the job");
+    assert!(tree(&place.path("same")) == made, "generate writes other bytes than the job");
 
     train(&place, &job, "second", &[&made_by(1)]).with(SUCCESS);
     let data = place.word("data");
@@ -265,7 +265,7 @@ fn a_job_makes_its_data_and_refuses_others() {
 }
 
 #[test]
-fn what_cannot_be_trained_is_explained() {
+fn refused_trainings_are_explained() {
     let place = Place::new();
     let job = job(&place);
     train(&place, &job, "run", &[]).with(USAGE).says(&["no dataset at ", "rankine generate"]);
@@ -281,11 +281,11 @@ fn what_cannot_be_trained_is_explained() {
     let run_dir = place.word("run");
     let no_model = run(["eval", "--run", &run_dir, "--data", &place.word("data")]);
     no_model.with(USAGE).says(&["no model at ", "a finished run"]);
-    assert!(!place.path("run").exists(), "a refused run leaves a folder behind");
+    assert!(!place.path("run").exists(), "a refused run left a folder");
 }
 
 #[test]
-fn a_rate_that_is_too_high_is_named_as_such() {
+fn a_learning_rate_that_is_too_high_is_named_as_the_cause() {
     let place = Place::new();
     generate(&place, SHAPE, 10_000, 0);
     let job = job(&place);
@@ -295,22 +295,22 @@ fn a_rate_that_is_too_high_is_named_as_such() {
         let left: Vec<_> = tree(&place.path(name)).into_keys().collect();
         assert_eq!(left, ["job.toml", "metrics.jsonl"]);
     };
-    // At each of these, weights overflow in the first steps.
+    // With each of these rates, weights overflow in the first steps.
     refused("dense", &["optimizer.dense={ kind = \"sgd\", learning_rate = 1e30 }"]);
     refused("sparse", &["optimizer.sparse={ kind = \"sgd\", learning_rate = 1e12 }"]);
-    // What is infinite in single precision is refused beforehand.
+    // A rate that is infinite in single precision is refused before training.
     let huge = "optimizer.dense={ kind = \"sgd\", learning_rate = 1e39 }";
     train(&place, &job, "infinite", &[huge]).with(USAGE).says(&["within single precision", "--set"]);
 }
 
 #[test]
-fn data_without_numbers_train() {
+fn a_dataset_without_dense_columns_trains() {
     let place = Place::new();
     generate(&place, &SHAPE.replace("dense = 4", "dense = 0"), 30_000, 5000);
     let job = job(&place);
     train(&place, &job, "refused", &[]).with(USAGE).says(&["no dense columns", "remove the bottom MLP"]);
     train(&place, &job, "run", &["model.bottom_mlp=[]"]).with(SUCCESS);
-    assert_learnt(&summary(&place, "run"));
+    assert_trained(&summary(&place, "run"));
 }
 
 #[test]
@@ -326,19 +326,19 @@ fn ragged_bags_with_mean_pooling_train() {
     train(&place, &job, "one", &["device.threads=1"]).with(SUCCESS);
     train(&place, &job, "three", &["device.threads=3"]).with(SUCCESS);
     assert!(weights(&place, "one") == weights(&place, "three"), "3 threads train another model than 1");
-    assert_learnt(&summary(&place, "one"));
+    assert_trained(&summary(&place, "one"));
 }
 
-/// The model has closed half of the distance between guessing and the best that there can be.
+/// Checks that the AUC is above the middle between 0.5 and the achievable AUC.
 #[track_caller]
-fn assert_learnt(summary: &Value) {
+fn assert_trained(summary: &Value) {
     let number = |key: &str| summary["eval"][key].as_f64().expect("it is a number");
     let (auc, best) = (number("auc"), number("auc_achievable"));
     assert!(auc - 0.5 > (best - 0.5) / 2.0, "{auc} of {best}");
 }
 
 #[test]
-fn every_way_of_reading_gives_the_same_model() {
+fn every_reader_mode_gives_the_same_model() {
     let place = Place::new();
     let data = generate(&place, SHAPE, SAMPLES, 1000);
     let job = job(&place);
@@ -351,7 +351,7 @@ fn every_way_of_reading_gives_the_same_model() {
         let set = format!("reader.mode={name}");
         let ended = train(&place, &job, name, &[&set, "reader.queue_depth=3"]);
         if let Some(why) = mode["refused"].as_str() {
-            assert!(name.starts_with("uring"), "{name} works everywhere: {why}");
+            assert!(name.starts_with("uring"), "{name} is refused, but works everywhere: {why}");
             ended.with(USAGE).says(&[name, "is refused"]);
             support::skipped(format_args!("{name} is refused: {why}"));
             continue;
@@ -365,14 +365,14 @@ fn every_way_of_reading_gives_the_same_model() {
     }
 }
 
-/// A dataset of several blocks, a model of it, and what is damaged in it.
-struct Damaged {
+/// A dataset of several blocks, to be damaged, and a model that was trained on it.
+struct DamagedDataset {
     place: Place,
     job: String,
     data: String,
 }
 
-impl Damaged {
+impl DamagedDataset {
     fn new() -> Self {
         let place = Place::new();
         let data = generate(&place, SHAPE, SAMPLES, 70_000);
@@ -381,10 +381,11 @@ impl Damaged {
         Self { place, job, data }
     }
 
-    /// The file of blocks of a part, and where its second block begins.
+    /// Returns the file of a part, and the offset of its second block.
     fn second_block(&self, part: Part) -> (PathBuf, u64) {
-        let opened =
-            Dataset::open(Path::new(&self.data)).and_then(|data| data.part(part)).expect("it was whole");
+        let opened = Dataset::open(Path::new(&self.data))
+            .and_then(|data| data.part(part))
+            .expect("it is not damaged yet");
         (opened.files[0].clone(), opened.blocks[1].offset)
     }
 
@@ -402,12 +403,12 @@ impl Damaged {
 }
 
 #[test]
-fn a_flipped_bit_is_found_and_placed() {
-    for (part, what) in [(Part::Train, Damaged::train as fn(&Damaged) -> Ended), (Part::Eval, Damaged::eval)]
-    {
-        let damaged = Damaged::new();
+fn a_flipped_bit_is_reported_with_file_and_offset() {
+    let train: fn(&DamagedDataset) -> Ended = DamagedDataset::train;
+    for (part, command) in [(Part::Train, train), (Part::Eval, DamagedDataset::eval)] {
+        let damaged = DamagedDataset::new();
         let (path, offset) = damaged.second_block(part);
-        what(&damaged).with(SUCCESS);
+        command(&damaged).with(SUCCESS);
         damaged.verify().with(SUCCESS);
         let _ = fs::remove_dir_all(damaged.place.path("run"));
 
@@ -415,8 +416,8 @@ fn a_flipped_bit_is_found_and_placed() {
         bytes[offset as usize + 5000] ^= 0x10;
         fs::write(&path, bytes).unwrap();
         let place = format!("{} at byte {offset} is damaged", word(&path));
-        what(&damaged).with(BAD_DATA).says(&[&place]);
-        assert!(!damaged.place.path("run/model").exists(), "a model was saved of damaged data");
+        command(&damaged).with(BAD_DATA).says(&[&place]);
+        assert!(!damaged.place.path("run/model").exists(), "a model of damaged data was saved");
         damaged.verify().with(BAD_DATA).says(&[&place]);
         let report = run(["inspect", &damaged.data, "--verify", "--json"]).with(BAD_DATA).json();
         assert_eq!(report["verify"]["damages"][0]["offset"], offset);
@@ -425,15 +426,15 @@ fn a_flipped_bit_is_found_and_placed() {
 }
 
 #[test]
-fn a_file_cut_short_is_found_and_placed() {
-    let damaged = Damaged::new();
-    for (part, what) in [(Part::Train, Damaged::train as fn(&Damaged) -> Ended), (Part::Eval, Damaged::eval)]
-    {
+fn a_truncated_file_is_reported_with_file_and_offset() {
+    let damaged = DamagedDataset::new();
+    let train: fn(&DamagedDataset) -> Ended = DamagedDataset::train;
+    for (part, command) in [(Part::Train, train), (Part::Eval, DamagedDataset::eval)] {
         let (path, offset) = damaged.second_block(part);
         let whole = fs::read(&path).unwrap();
         fs::write(&path, &whole[..offset as usize + 100]).unwrap();
         let place = format!("{} at byte {} is damaged: it has", word(&path), offset + 100);
-        what(&damaged).with(BAD_DATA).says(&[&place, "was it copied to the end?"]);
+        command(&damaged).with(BAD_DATA).says(&[&place, "was it copied to the end?"]);
         let _ = fs::remove_dir_all(damaged.place.path("run"));
         damaged.verify().with(BAD_DATA).says(&[&place]);
         fs::write(&path, &whole).unwrap();
@@ -443,8 +444,8 @@ fn a_file_cut_short_is_found_and_placed() {
 }
 
 #[test]
-fn a_damaged_model_is_not_judged() {
-    let damaged = Damaged::new();
+fn a_damaged_model_is_not_evaluated() {
+    let damaged = DamagedDataset::new();
     let path = damaged.place.path("good/model/model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
@@ -453,7 +454,7 @@ fn a_damaged_model_is_not_judged() {
 }
 
 #[test]
-fn without_a_run_folder_the_run_finds_its_own() {
+fn without_run_dir_each_run_gets_a_new_folder() {
     let place = Place::new();
     generate(&place, SHAPE, 1000, 0);
     let job = job(&place);

@@ -1,7 +1,7 @@
-//! Processes that meet: real ones, under the variables that launchers set, and beside strangers at their port. With
-//! `RANKINE_TEST_LONG` set, each race is run 50 times.
+//! The rendezvous of real processes: with the variables that launchers set, and with strangers attacking the port. With
+//! `RANKINE_TEST_LONG` set, each race is repeated 50 times.
 
-#![allow(clippy::unwrap_used, reason = "what prepares a test may end it")]
+#![allow(clippy::unwrap_used, reason = "a failed preparation may end the test")]
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -20,7 +20,7 @@ mod support;
 
 const SECRET: &str = "tests share this secret: 6c1f09";
 
-/// A port that nobody has: one that the system has just given away.
+/// Returns a port that is probably free: the system has just assigned it.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -32,7 +32,7 @@ fn start(arguments: &[&str], variables: &[(&str, String)]) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Exit code, stdout and stderr.
+/// Waits for the end; returns exit code, stdout and stderr.
 fn ended(child: Child) -> (Option<i32>, String, String) {
     let output = child.wait_with_output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -40,7 +40,7 @@ fn ended(child: Child) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn processes_of_each_launcher_meet() {
+fn processes_of_each_launcher_find_each_other() {
     let port = free_port().to_string();
     let master = [("MASTER_ADDR", "127.0.0.1".into()), ("MASTER_PORT", port)];
     let families: [(&str, &[&str]); 3] = [
@@ -49,7 +49,7 @@ fn processes_of_each_launcher_meet() {
         ("slurm", &["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"]),
     ];
     for (launcher, names) in families {
-        // The last one first: nobody waits for an order.
+        // The order in which processes start does not matter; the last rank starts first.
         let children = [2, 1, 0].map(|rank: usize| {
             let mut variables = master.to_vec();
             let values = [rank, 3, rank].map(|value| value.to_string());
@@ -74,7 +74,7 @@ fn processes_of_each_launcher_meet() {
 }
 
 #[test]
-fn who_does_not_come_is_named_by_all() {
+fn all_processes_name_the_ranks_that_are_missing() {
     let meet = format!("127.0.0.1:{}", free_port());
     let children = [0, 2].map(|rank: usize| {
         let rank = rank.to_string();
@@ -125,13 +125,13 @@ fn contradictions_are_refused() {
     );
     let refused = rankine().args(["doctor", "--rank", "0", "--ranks", "2"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(USAGE));
-    // One alone needs nobody.
+    // A single process needs no rendezvous.
     let (code, stdout, stderr) = ended(start(&["--launcher", "none"], &variables));
     assert_eq!(code, Some(SUCCESS), "{stderr}");
     assert!(stdout.contains("1 process on 1 node; an exchange"), "{stdout}");
 }
 
-/// Two processes that train a job, each with more arguments.
+/// Trains a job with two processes, each with additional arguments.
 fn train_on_two(place: &Place, arguments: [&[&str]; 2]) -> [(Option<i32>, String, String); 2] {
     let (job, meet) = (job(place), format!("127.0.0.1:{}", free_port()));
     let children = [0, 1].map(|rank: usize| {
@@ -145,13 +145,13 @@ fn train_on_two(place: &Place, arguments: [&[&str]; 2]) -> [(Option<i32>, String
 }
 
 #[test]
-fn processes_that_cannot_train_together_say_why() {
+fn processes_that_cannot_train_together_report_why() {
     let place = Place::new();
     generate(&place, support::SHAPE, 1000, 0);
     let cases: [([&[&str]; 2], [&str; 2]); 3] = [
         ([&["--set", "device.kind=cpu"]; 2], ["2 processes were launched, and device.kind is \"cpu\""; 2]),
         ([&["--set", "device.ranks=3"]; 2], ["device.ranks is 3, and 2 processes were launched"; 2]),
-        // The first one has nothing to complain of, and ends for the other.
+        // The first rank has no error itself; it ends because the other one did.
         (
             [&["--set", "device.ranks=2"], &["--set", "device.ranks=2", "--set", "seed=7"]],
             ["", "rank 1 has another job than rank 0: `seed = 7` here, `seed = 1` there"],
@@ -169,10 +169,11 @@ fn processes_that_cannot_train_together_say_why() {
                 stderr.contains(&format!("error (rank {rank}): ")) && stderr.contains(words[rank]),
                 "{stderr}"
             );
-            // The source is told once.
-            let told = stderr.contains(&format!("rank {rank} of 2 (--rank, --ranks), meeting at 127.0.0.1:"));
-            assert_eq!(told, rank == 0, "{stderr}");
-            // Whatever a process of several logs begins with its rank.
+            // Only rank 0 prints where its rank comes from.
+            let printed =
+                stderr.contains(&format!("rank {rank} of 2 (--rank, --ranks), meeting at 127.0.0.1:"));
+            assert_eq!(printed, rank == 0, "{stderr}");
+            // Every log line of one of several processes starts with its rank.
             let logged = stderr.lines().filter(|line| line.contains("INFO") || line.contains("WARN"));
             assert!(logged.clone().all(|line| line.starts_with(&format!("rank {rank}: "))), "{stderr}");
             assert!(rank != 0 || logged.count() > 0, "{stderr}");
@@ -185,7 +186,7 @@ fn repeats() -> usize {
     if std::env::var_os("RANKINE_TEST_LONG").is_some() { 50 } else { 1 }
 }
 
-/// A process of a job of three that meet at a port of this host.
+/// Returns the command of one of three processes with a rendezvous at a port of this host.
 fn member(rank: usize, port: u16) -> Command {
     member_at(rank, &format!("127.0.0.1:{port}"), "30")
 }
@@ -203,7 +204,7 @@ fn with_secret(rank: usize, port: u16) -> Child {
     member(rank, port).env("RANKINE_SECRET", SECRET).spawn().unwrap()
 }
 
-/// A rank 0 that listens, with what its stderr says from then on.
+/// Starts rank 0 and waits until it listens; returns it and the rest of its stderr.
 fn listening(command: &mut Command) -> (Child, BufReader<impl Read + use<>>) {
     let mut first = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut stderr = BufReader::new(first.stderr.take().unwrap());
@@ -219,7 +220,7 @@ fn listening(command: &mut Command) -> (Child, BufReader<impl Read + use<>>) {
 fn strangers_neither_end_a_job_nor_keep_its_ranks_out() {
     for round in 0..repeats() {
         let port = free_port();
-        // Few files: a flood that rank 0 does not stop takes all of them.
+        // Few descriptors: a flood that rank 0 does not limit uses up all of them.
         let mut first = Command::new("sh");
         let inner = member(0, port);
         first
@@ -243,20 +244,20 @@ fn strangers_neither_end_a_job_nor_keep_its_ranks_out() {
         let (code, stdout, _) = ended(first);
         assert_eq!(code, Some(SUCCESS), "round {round}: {words}");
         assert!(stdout.contains("\"exchange_ms\""), "{stdout}");
-        // Whoever floods the port does not flood the log.
+        // A flood of the port does not flood the log.
         assert!(words.lines().count() < 60, "{words}");
     }
 }
 
 #[test]
-fn a_wrong_secret_and_a_second_process_of_a_rank_are_refused_and_the_job_goes_on() {
+fn a_wrong_secret_and_a_second_process_of_a_rank_are_refused_and_the_job_continues() {
     for _ in 0..repeats() {
         let port = free_port();
         let (first, mut stderr) = listening(member(0, port).env("RANKINE_SECRET", SECRET));
         let one = with_secret(1, port);
         let wrong = member(2, port).env("RANKINE_SECRET", "tests do not share this one").spawn().unwrap();
         let without = member(2, port).spawn().unwrap();
-        // Rank 1 is let in, and then comes again.
+        // Rank 1 is admitted; then a second process claims to be rank 1.
         thread::sleep(Duration::from_secs(1));
         let again = with_secret(1, port);
         for (refused, words) in [
@@ -283,7 +284,7 @@ fn a_wrong_secret_and_a_second_process_of_a_rank_are_refused_and_the_job_goes_on
 }
 
 #[test]
-fn rank_0_listens_where_it_is_told_and_warns_where_others_can_come() {
+fn rank_0_listens_at_the_given_address_and_warns_if_others_can_reach_it() {
     const OPEN: &str = "without a secret: anyone who can reach this port can join the job";
     for (meet, secret, warned) in [
         ("127.0.0.1", false, false),
@@ -302,7 +303,7 @@ fn rank_0_listens_where_it_is_told_and_warns_where_others_can_come() {
             thread::sleep(Duration::from_millis(10));
             TcpStream::connect(("127.0.0.1", port)).is_ok()
         });
-        // All of 127.0.0.0/8 is this host: whoever listens everywhere is found there, too.
+        // All of 127.0.0.0/8 is this host: a process that listens on all addresses is found there, too.
         let everywhere = TcpStream::connect(("127.0.0.2", port)).is_ok();
         let mut words = String::new();
         child.stderr.take().unwrap().read_to_string(&mut words).unwrap();
@@ -318,7 +319,7 @@ fn rank_0_listens_where_it_is_told_and_warns_where_others_can_come() {
 }
 
 #[test]
-fn secrets_come_by_the_environment_or_a_private_file_and_are_never_shown() {
+fn secrets_are_read_from_the_environment_or_a_private_file_and_never_shown() {
     let (place, port) = (Place::new(), free_port());
     let path = place.file("secret", format!("{SECRET}\n"));
     let mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
@@ -330,7 +331,7 @@ fn secrets_come_by_the_environment_or_a_private_file_and_are_never_shown() {
         member(0, port).env("RANKINE_SECRET", "short"),
         member(0, port).env("RANKINE_SECRET", ""),
         member(0, port).envs([("RANKINE_SECRET", SECRET), ("RANKINE_SECRET_FILE", &path)]),
-        // There is no argument for a secret: all users of a host can read it there.
+        // A secret cannot be an argument, because all users of a host can read arguments.
         member(0, port).args(["--secret", SECRET]),
     ] {
         let (code, _, stderr) = ended(refused.spawn().unwrap());
@@ -354,7 +355,7 @@ fn secrets_come_by_the_environment_or_a_private_file_and_are_never_shown() {
 }
 
 #[test]
-fn a_run_keeps_no_secret() {
+fn a_run_folder_contains_no_secret() {
     let place = Place::new();
     generate(&place, support::SHAPE, 1000, 100);
     let job = job(&place);

@@ -1,4 +1,4 @@
-//! Outputs of the built command: whole or absent, of one writer at a time, with flock(2) and without.
+//! Outputs of the command: complete or absent, and of one writer at a time, with and without flock(2).
 //!
 //! With `RANKINE_TEST_LONG` set, races are repeated 50 times.
 
@@ -24,12 +24,12 @@ fn is_long() -> bool {
     std::env::var_os("RANKINE_TEST_LONG").is_some()
 }
 
-/// How often a race is run.
+/// Returns how often to repeat a race.
 fn repeats() -> usize {
     if is_long() { 50 } else { 2 }
 }
 
-/// How often a case without chance is run.
+/// Returns how often to repeat a deterministic case.
 fn rounds() -> std::ops::Range<usize> {
     0..if is_long() { 50 } else { 1 }
 }
@@ -61,7 +61,7 @@ impl Fixture {
         Self { place, log, other_log, shape, data, job, run }
     }
 
-    /// The commands that have an `--out`, without it.
+    /// Returns the commands that have an `--out`, without that option.
     fn commands(&self) -> BTreeMap<&'static str, Vec<String>> {
         let command = |name, args: &[&str]| (name, args.iter().map(|&arg| arg.to_owned()).collect());
         BTreeMap::from([
@@ -73,12 +73,12 @@ impl Fixture {
         ])
     }
 
-    /// A path in a folder in which nothing but outputs is.
+    /// Returns a path in the folder of outputs, which has no other files.
     fn out(&self, name: &str) -> String {
         self.place.word(&format!("outputs/{name}"))
     }
 
-    /// What is in that folder has these names.
+    /// Checks the names in the folder of outputs.
     #[track_caller]
     fn has(&self, names: &[&str]) {
         let mut found = names_in(&self.place.path("outputs"));
@@ -86,36 +86,36 @@ impl Fixture {
         assert_eq!(found, names);
     }
 
-    /// The same, and the bytes of all files in it.
+    /// Checks the names in the folder of outputs, and returns the bytes of all files in it.
     #[track_caller]
-    fn takes(&self, names: &[&str]) -> BTreeMap<String, Vec<u8>> {
+    fn files(&self, names: &[&str]) -> BTreeMap<String, Vec<u8>> {
         self.has(names);
         tree(&self.place.path("outputs"))
     }
 
-    /// Empties it.
+    /// Empties the folder of outputs.
     fn clear(&self) {
         let emptied = fs::remove_dir_all(self.place.path("outputs"));
         emptied.and_then(|()| fs::create_dir(self.place.path("outputs"))).expect("the folder is emptied");
     }
 
-    /// What a command writes when nothing disturbs it.
+    /// Returns the output of a command that nothing disturbs.
     fn undisturbed(&self, args: &[String]) -> BTreeMap<String, Vec<u8>> {
         Ended::of(command(args, &self.out("out"), None)).with(SUCCESS);
-        let written = self.takes(&["out"]);
+        let written = self.files(&["out"]);
         self.clear();
         written
     }
 }
 
-/// The names in a folder.
+/// Returns the names in a folder.
 fn names_in(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).expect("the folder is readable");
     let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("the folder is readable").file_name();
     entries.map(|entry| name(entry).into_string().expect("names are plain")).collect()
 }
 
-/// A command with an output, in which flock may fail.
+/// Returns a command with an output, in which flock fails with an error if one is given.
 fn command(args: &[String], out: &str, errno: Option<i32>) -> Command {
     let mut command = rankine();
     command.args(args).args(["--out", out]).stdin(Stdio::null());
@@ -129,11 +129,11 @@ fn without_flock(command: &mut Command, errno: Option<i32>) {
     }
 }
 
-/// A command that runs, or was stopped while it held a lock. Killed when it is dropped.
+/// A running command, or one that was stopped while it held a lock. It is killed when dropped.
 struct Running(Option<Child>);
 
 impl Running {
-    /// A command that runs.
+    /// Starts a command.
     fn started(command: &mut Command) -> Self {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         Self(Some(child.expect("the command starts")))
@@ -144,19 +144,19 @@ impl Running {
         let mut stopped = Self::started(&mut command);
         let began = Instant::now();
         while !lock.exists() {
-            assert!(began.elapsed() < Duration::from_secs(60), "there is no {}", lock.display());
+            assert!(began.elapsed() < Duration::from_secs(60), "{} did not appear", lock.display());
             let ended = stopped.child().try_wait().expect("it is a child");
-            assert!(ended.is_none(), "it ended before it was stopped: {}", stopped.go_on().stderr);
+            assert!(ended.is_none(), "it ended before it was stopped: {}", stopped.finish().stderr);
             thread::sleep(Duration::from_micros(200));
         }
         stopped.signal(libc::SIGSTOP);
         thread::sleep(Duration::from_millis(5));
-        assert!(lock.exists(), "it came to its end before it was stopped");
+        assert!(lock.exists(), "it ended before it was stopped");
         stopped
     }
 
     fn child(&mut self) -> &mut Child {
-        self.0.as_mut().expect("nobody has waited for it")
+        self.0.as_mut().expect("it has not been waited for")
     }
 
     fn id(&mut self) -> u32 {
@@ -164,14 +164,14 @@ impl Running {
     }
 
     fn signal(&mut self, signal: i32) {
-        // SAFETY: the child has not been waited for, so the PID is its own.
+        // SAFETY: the child has not been waited for, so no other process has its PID.
         unsafe { libc::kill(self.id() as i32, signal) };
     }
 
-    /// Lets it finish.
-    fn go_on(&mut self) -> Ended {
+    /// Lets the command continue, and waits for its end.
+    fn finish(&mut self) -> Ended {
         self.signal(libc::SIGCONT);
-        let child = self.0.take().expect("nobody has waited for it");
+        let child = self.0.take().expect("it has not been waited for");
         let output = child.wait_with_output().expect("it is a child");
         let text = |bytes| String::from_utf8(bytes).expect("the command writes UTF-8");
         let code = output.status.code().unwrap_or_else(|| -output.status.signal().unwrap_or(0));
@@ -189,7 +189,7 @@ impl Drop for Running {
 }
 
 #[test]
-fn of_two_commands_with_one_output_none_mixes_or_deletes_the_others_bytes() {
+fn two_commands_with_one_output_neither_mix_nor_delete_bytes() {
     let fixture = Fixture::new(300);
     for (name, args) in fixture.commands() {
         let mut other_args = args.clone();
@@ -202,16 +202,19 @@ fn of_two_commands_with_one_output_none_mixes_or_deletes_the_others_bytes() {
             let errno = (round % 2 == 1).then(|| NO_FLOCK[round % 3]);
             let start = |args: &[String]| Running::started(&mut command(args, &fixture.out("out"), errno));
             let mut both = [start(&args), start(&other_args)];
-            let both = both.each_mut().map(Running::go_on);
+            let both = both.each_mut().map(Running::finish);
             let winners = both.iter().filter(|ended| ended.code == SUCCESS).count();
-            // Predictions replace earlier ones: both win where one comes after the other.
+            // Predictions replace earlier ones: both commands succeed if they run one after the other.
             assert!(winners == 1 || name == "predict" && winners == 2, "{name}: {both:?}");
             for loser in both.iter().filter(|ended| ended.code != SUCCESS) {
                 assert_eq!(loser.code, USAGE, "{name}: {loser:?}");
                 let why = ["another process is writing", "is there already"];
                 assert!(why.iter().any(|why| loser.stderr.contains(why)), "{name}: {loser:?}");
             }
-            assert!(whole.contains(&fixture.takes(&["out"])), "{name}: the output is of neither");
+            assert!(
+                whole.contains(&fixture.files(&["out"])),
+                "{name}: the output is that of neither command"
+            );
             fixture.clear();
         }
     }
@@ -231,15 +234,15 @@ fn a_second_writer_is_refused_while_the_first_one_writes() {
             let holder = format!("process {} on ", first.id());
             let refused = Ended::of(command(args, &out, second)).with(USAGE);
             refused.says(&["another process is writing", "outputs/out", &holder]);
-            first.go_on().with(SUCCESS);
-            assert!(fixture.takes(&["out"]) == whole, "{name}: it wrote other bytes");
+            first.finish().with(SUCCESS);
+            assert!(fixture.files(&["out"]) == whole, "{name}: it wrote other bytes");
             fixture.clear();
         }
     }
 }
 
 #[test]
-fn what_a_killed_command_left_is_removed_by_the_next_one() {
+fn the_next_command_removes_the_remains_of_a_killed_one() {
     let fixture = Fixture::new(20_000);
     for name in ["convert", "generate", "predict"] {
         let args = &fixture.commands()[name];
@@ -248,24 +251,24 @@ fn what_a_killed_command_left_is_removed_by_the_next_one() {
             let (out, lock) = (fixture.out("out"), fixture.place.path("outputs/.out.lock"));
             let mut first = Running::at(command(args, &out, errno), &lock);
             first.signal(libc::SIGKILL);
-            assert_eq!(first.go_on().code, -libc::SIGKILL);
+            assert_eq!(first.finish().code, -libc::SIGKILL);
             assert!(lock.exists() && !Path::new(&out).exists());
             Ended::of(command(args, &out, errno)).with(SUCCESS);
-            assert!(fixture.takes(&["out"]) == whole, "{name}: it wrote other bytes");
+            assert!(fixture.files(&["out"]) == whole, "{name}: it wrote other bytes");
             fixture.clear();
         }
     }
 }
 
 #[test]
-fn a_folder_that_looks_like_a_leftover_and_is_none_is_kept() {
+fn a_folder_that_only_looks_like_a_leftover_is_kept() {
     let fixture = Fixture::new(100);
     let convert = &fixture.commands()["convert"];
     fs::create_dir(fixture.out("out.partial")).unwrap();
     fs::write(fixture.out("out.partial/precious"), "kept").unwrap();
     Ended::of(command(convert, &fixture.out("out"), None)).with(USAGE).says(&["out.partial", "in the way"]);
     assert_eq!(fs::read(fixture.out("out.partial/precious")).unwrap(), b"kept");
-    fixture.takes(&["out.partial"]);
+    fixture.files(&["out.partial"]);
 }
 
 #[test]
@@ -275,13 +278,13 @@ fn all_commands_work_without_flock() {
         for (name, args) in fixture.commands() {
             let whole = fixture.undisturbed(&args);
             Ended::of(command(&args, &fixture.out("out"), Some(errno))).with(SUCCESS);
-            assert!(fixture.takes(&["out"]) == whole, "{name}: it wrote other bytes");
+            assert!(fixture.files(&["out"]) == whole, "{name}: it wrote other bytes");
             fixture.clear();
         }
     }
 }
 
-/// A training in the folder of outputs.
+/// Returns a command that trains into the folder of outputs.
 fn training(fixture: &Fixture, errno: Option<i32>, more: &[&str]) -> Command {
     let mut command = rankine();
     command.args(["train", &fixture.job, "--quiet", "--run-dir", &fixture.out("run")]);
@@ -291,7 +294,7 @@ fn training(fixture: &Fixture, errno: Option<i32>, more: &[&str]) -> Command {
 }
 
 #[test]
-fn training_works_without_flock_and_refuses_a_second_one_with_and_without() {
+fn training_excludes_a_second_one_with_and_without_flock() {
     let fixture = Fixture::new(100);
     let lock = fixture.place.path("outputs/run/.lock");
     let long = ["--set", "train.epochs=60"];
@@ -313,7 +316,7 @@ fn training_works_without_flock_and_refuses_a_second_one_with_and_without() {
         }
         let model = fixture.out("run/model");
         first.signal(libc::SIGKILL);
-        assert_eq!(first.go_on().code, -libc::SIGKILL);
+        assert_eq!(first.finish().code, -libc::SIGKILL);
         Ended::of(training(&fixture, errno, &["--resume", long[0], long[1]])).with(SUCCESS);
         assert!(Path::new(&model).join("model.json").exists());
         fixture.clear();
@@ -324,7 +327,7 @@ fn training_works_without_flock_and_refuses_a_second_one_with_and_without() {
 fn a_lock_of_another_machine_is_refused_before_any_work_is_done() {
     let fixture = Fixture::new(20_000);
     let lock = fixture.place.path("outputs/.out.lock");
-    // The record of a process here, as if it had run elsewhere.
+    // A lock of this machine, changed to name another one.
     let args = &fixture.commands()["convert"];
     let held = Running::at(command(args, &fixture.out("out"), Some(libc::ENOLCK)), &lock);
     let mut record: serde_json::Value = serde_json::from_slice(&fs::read(&lock).unwrap()).unwrap();
@@ -340,7 +343,7 @@ fn a_lock_of_another_machine_is_refused_before_any_work_is_done() {
         fs::write(&lock, &record).unwrap();
         let refused = Ended::of(command(&args, &fixture.out("out"), Some(libc::ENOLCK)));
         refused.with(USAGE).says(&["on far", &since, &remedy(&lock)]);
-        assert_eq!(fixture.takes(&[".out.lock"]).len(), 1, "{name} wrote something");
+        assert_eq!(fixture.files(&[".out.lock"]).len(), 1, "{name} wrote something");
         fs::remove_file(&lock).unwrap();
         Ended::of(command(&args, &fixture.out("out"), Some(libc::ENOLCK))).with(SUCCESS);
         fixture.clear();
@@ -360,7 +363,7 @@ fn a_lock_of_another_machine_is_refused_before_any_work_is_done() {
         command.args(["train", &generating, "--quiet", "--run-dir", &run_dir]).args(start);
         without_flock(&mut command, Some(libc::ENOSYS));
         Ended::of(command).with(USAGE).says(&["on far"]);
-        assert!(!Path::new(&made).exists(), "it made its data before it was refused");
+        assert!(!Path::new(&made).exists(), "it generated its dataset before it was refused");
     }
     for name in [".lock", ".model.lock"] {
         let lock = fixture.place.path("outputs/run").join(name);
@@ -369,7 +372,7 @@ fn a_lock_of_another_machine_is_refused_before_any_work_is_done() {
         let refused = Ended::of(training(&fixture, Some(libc::ENOSYS), &["--resume"]));
         refused.with(USAGE).says(&["on far", &since, &remedy(&lock)]);
         let log = fs::read(fixture.out("run/metrics.jsonl")).unwrap();
-        assert_eq!(log, b"", "it trained before it looked at {name}");
+        assert_eq!(log, b"", "it trained before it checked {name}");
         fs::remove_dir_all(fixture.out("run")).unwrap();
         fs::create_dir(fixture.out("run")).unwrap();
     }
@@ -377,14 +380,14 @@ fn a_lock_of_another_machine_is_refused_before_any_work_is_done() {
 }
 
 #[test]
-fn where_nothing_can_be_synced_nothing_appears() {
+fn if_syncing_fails_no_output_appears() {
     let fixture = Fixture::new(300);
     let eio = [libc::SYS_fsync, libc::SYS_fdatasync].map(|call| Refused { call, errno: libc::EIO });
     for (name, args) in fixture.commands() {
         let mut command = command(&args, &fixture.out("out"), None);
         refuse(&mut command, &eio);
         Ended::of(command).with(FAILED).says(&["Input/output error"]);
-        assert!(fixture.takes(&[]).is_empty(), "{name} left something");
+        assert!(fixture.files(&[]).is_empty(), "{name} left something");
     }
     let mut command = training(&fixture, None, &[]);
     refuse(&mut command, &eio);
@@ -393,7 +396,7 @@ fn where_nothing_can_be_synced_nothing_appears() {
 }
 
 #[test]
-fn what_has_its_final_name_is_durable() {
+fn outputs_are_durable_before_they_get_their_final_name() {
     let fixture = Fixture::new(300);
     let mut commands = fixture.commands();
     let reshard = ["ckpt", "reshard", &fixture.run, "--ranks", "2"];
@@ -402,13 +405,13 @@ fn what_has_its_final_name_is_durable() {
         let command = command(&args, &fixture.out("out"), None);
         let (ended, renames) = durable::run(command, &fixture.place.path("outputs"), |_| ());
         ended.with(SUCCESS);
-        assert!(renames > 0, "{name} gives nothing its name");
+        assert!(renames > 0, "{name} renames nothing");
         fixture.clear();
     }
 }
 
-/// Checkpoints, the log up to each of them, the model before the summary; and what is moved when a run goes on after
-/// its end, or starts over.
+/// Each checkpoint and the log up to it are durable in time, the model is durable before the summary, and so are files
+/// that move when a finished run is continued or restarted.
 #[test]
 fn a_training_makes_its_files_durable_in_time() {
     let fixture = Fixture::new(100);
@@ -434,12 +437,12 @@ fn a_training_makes_its_files_durable_in_time() {
         let (ended, _) = durable::run(command, &fixture.place.path("outputs"), |call| match call {
             Call::Sync(path) if path == log => synced = fs::read_to_string(&log).unwrap(),
             Call::Rename { to } if to == summary => {
-                assert!(run.join("model/model.json").exists(), "the summary comes before the model");
-                assert!(run.join("trained.json").exists(), "the summary comes before what it is of");
+                assert!(run.join("model/model.json").exists(), "the summary is written before the model");
+                assert!(run.join("trained.json").exists(), "the summary is written before trained.json");
                 assert_eq!(synced, fs::read_to_string(&log).unwrap(), "the log was not synced");
             }
             Call::Rename { to } if to.ends_with("finished-step-6/summary.json") => {
-                // Without a summary the model would be taken for one that was not completed, and removed.
+                // A model without a summary would count as incomplete and be removed.
                 assert!(to.with_file_name("model").exists(), "the summary is moved before the model");
             }
             Call::Rename { to } => {
@@ -461,21 +464,21 @@ fn a_training_makes_its_files_durable_in_time() {
 }
 
 #[test]
-fn links_are_followed_and_pipes_and_devices_are_streamed_to() {
+fn outputs_follow_links_and_stream_to_pipes_and_devices() {
     let fixture = Fixture::new(300);
     let commands = fixture.commands();
     let written = |name: &str| fixture.undisturbed(&commands[name]).remove("out").unwrap_or_default();
     let (predictions, starter) = (written("predict"), written("init"));
     for (name, text) in [("predict", &predictions), ("init", &starter)] {
         let args = &commands[name];
-        // A link to what is not there yet, and of predictions also one to what is.
+        // A link to a missing file and, for predictions, to an existing one.
         symlink("elsewhere", fixture.out("link")).unwrap();
         for _ in 0..if name == "predict" { 2 } else { 1 } {
             Ended::of(command(args, &fixture.out("link"), None)).with(SUCCESS);
             assert!(fs::symlink_metadata(fixture.out("link")).unwrap().is_symlink());
             assert!(fs::read(fixture.out("elsewhere")).unwrap() == *text);
         }
-        fixture.takes(&["elsewhere", "link"]);
+        fixture.files(&["elsewhere", "link"]);
         fixture.clear();
 
         let pipe = fixture.out("pipe");
@@ -497,7 +500,7 @@ fn links_are_followed_and_pipes_and_devices_are_streamed_to() {
 
         let streamed = Ended::of(command(args, "/dev/stdout", None)).with(SUCCESS);
         assert!(streamed.stdout.as_bytes().starts_with(text), "{name}: {}", streamed.stdout);
-        // A file behind stdout is continued, and not replaced.
+        // If stdout is a file, the output is appended to it.
         fs::write(fixture.out("log"), "earlier\n").unwrap();
         let mut appended = command(args, "/dev/stdout", None);
         appended.stdout(fs::File::options().append(true).open(fixture.out("log")).unwrap());
@@ -552,37 +555,37 @@ fn an_output_that_is_an_input_is_refused_and_the_input_is_kept() {
 }
 
 #[test]
-fn a_reshard_waits_for_no_training_and_destroys_none() {
+fn resharding_into_a_run_in_use_is_refused() {
     let fixture = Fixture::new(100);
     let lock = fixture.place.path("outputs/run/.lock");
     let mut first = Running::at(training(&fixture, None, &["--set", "train.epochs=60"]), &lock);
     let out = fixture.out("run");
     let reshard = ["ckpt", "reshard", &fixture.run, "--ranks", "2", "--out", &out];
     run(reshard).with(USAGE).says(&["another process is writing"]);
-    first.go_on().with(SUCCESS);
+    first.finish().with(SUCCESS);
     fixture.clear();
     run(reshard).with(SUCCESS);
     assert!(fixture.place.path("outputs/run/job.toml").exists() && !lock.exists());
 }
 
 #[test]
-fn the_probe_of_doctor_follows_no_link() {
+fn the_probe_of_doctor_does_not_follow_links() {
     let place = Place::new();
     let precious = place.file("precious", "kept");
     fs::create_dir(place.path("shared")).unwrap();
-    // The shell's PID is that of the command, so whoever knows it could plant the link.
+    // The name of the probe has the command's PID. An attacker who guesses it could plant the link.
     let mut shell = Command::new("sh");
     shell.args(["-c", "ln -s \"$1\" \"$2/.rankine-probe-$$\" && exec \"$3\" doctor --dir \"$2\"", "sh"]);
     shell.args([&precious, &place.word("shared")]).arg(rankine().get_program());
     Ended::of(shell).with(SUCCESS);
     assert_eq!(fs::read(&precious).unwrap(), b"kept");
-    assert_eq!(fs::read_dir(place.path("shared")).unwrap().count(), 1, "only the link is there");
+    assert_eq!(fs::read_dir(place.path("shared")).unwrap().count(), 1, "there are other files than the link");
 }
 
-/// As on a full disk, only that the file in the way is known: `ulimit -f` has writes beyond it fail, and SIGXFSZ kill
-/// whoever does not ignore it.
+/// Like a full disk, but for a chosen file: `ulimit -f` makes larger writes fail, and SIGXFSZ kills a process that does
+/// not ignore it.
 #[test]
-fn where_files_cannot_grow_the_file_is_named_and_nothing_is_left() {
+fn a_file_size_limit_is_reported_and_nothing_is_left() {
     let fixture = Fixture::new(2000);
     for (name, args) in fixture.commands() {
         for limit in [0, 500] {

@@ -1,4 +1,4 @@
-//! `rankine plan`: placements, memory and predictions, with data and without.
+//! `rankine plan`: placements, memory and predictions, with and without data.
 
 use serde_json::Value;
 use support::{Place, SUCCESS, USAGE, generate, job, numbers, run, summary, train};
@@ -21,7 +21,7 @@ fn plan_json(job: &str, args: &[&str]) -> Value {
 
 #[track_caller]
 fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
 /// The placement of a table, by its name.
@@ -41,10 +41,10 @@ fn a_benchmark_is_planned_without_data() {
         (&8.into(), &1.into(), &55296.into())
     );
     assert_eq!(report["tables"].as_array().unwrap().len(), 26);
-    // 3 rows on every rank cost nothing, 40 million would take 19 GiB of each.
+    // Replicating 3 rows costs nothing; replicating 40 million would need 19 GiB on each rank.
     assert_eq!(placement(&report, "C6"), "replicated");
     assert_ne!(placement(&report, "C20"), "replicated");
-    // 96.1 GB of tables, an eighth each but for what is replicated.
+    // 96.1 GB of tables: an eighth on each rank, except for replicated rows.
     let ranks = report["per_rank"].as_array().unwrap();
     let bytes: f64 = ranks.iter().map(|rank| number(&rank["table_bytes"])).sum();
     assert!((96.1e9..97e9).contains(&bytes), "{bytes}");
@@ -57,7 +57,7 @@ fn a_benchmark_is_planned_without_data() {
     let parts = report["iteration"].as_object().unwrap();
     let sum: f64 =
         parts.iter().map(|(key, part)| if key == "hidden_s" { -number(part) } else { number(part) }).sum();
-    // The total is one of the numbers: the parts come to as much again.
+    // The sum includes the total, so it is twice the total.
     assert!((sum / number(&parts["total_s"]) - 2.0).abs() < 1e-9, "{parts:?}");
     let of_tables = report["tables"].as_array().unwrap().iter();
     let rows: f64 = of_tables.map(|table| number(&table["traffic"]["within_nodes"]["rows"])).sum();
@@ -66,7 +66,7 @@ fn a_benchmark_is_planned_without_data() {
 }
 
 #[test]
-fn the_text_says_the_same() {
+fn the_report_for_people_has_all_parts() {
     let text = plan(DCNV2, &["--ranks", "16", "--nodes", "2", "--machine", "h200"]).with(SUCCESS).stdout;
     for words in [
         "machine      h200, 16 ranks on 2 nodes",
@@ -78,7 +78,7 @@ fn the_text_says_the_same() {
     ] {
         assert!(text.contains(words), "`{words}` is not in:\n{text}");
     }
-    // GPUs pool no bags over nodes, not even those of 100 ids; processors do.
+    // GPUs never pool bags before sending them between nodes, not even those of 100 ids. CPU ranks do.
     let of_bags = |text: &str| text.lines().find(|line| line.starts_with("C21 ")).map(str::to_owned).unwrap();
     assert!(of_bags(&text).contains("row-wise, rows"), "{text}");
     let on_cpus = ["--ranks", "16", "--nodes", "2", "--machine", "cpu", "--memory", "2TiB"];
@@ -87,18 +87,18 @@ fn the_text_says_the_same() {
 }
 
 #[test]
-fn what_does_not_fit_ends_with_4_and_a_way_out() {
+fn a_model_that_does_not_fit_exits_with_4_and_a_way_out() {
     let args = ["--ranks", "8", "--machine", "h200", "--memory", "20GiB"];
     let ended = plan(DCNV2, &args).with(DOES_NOT_FIT);
     assert_eq!(ended.stdout, "");
     ended.says(&["a rank of 8 would need", "and has 20.00 GiB", "16 ranks would suffice", "rowwise-adagrad"]);
     plan(DCNV2, &[&args[..], &["--json"]].concat()).with(DOES_NOT_FIT);
-    // With one number of state a row it fits, as the error says.
+    // With one number of state per row it fits, as the error says.
     let rowwise = "optimizer.sparse={ kind = \"rowwise-adagrad\", learning_rate = 0.004 }";
     plan(DCNV2, &[&args[..], &["--set", rowwise]].concat()).with(SUCCESS);
-    // And so it does over 16 ranks.
+    // It also fits on 16 ranks.
     plan(DCNV2, &["--ranks", "16", "--nodes", "2", "--machine", "h200", "--memory", "20GiB"]).with(SUCCESS);
-    // What the job wants is named where it is in the way.
+    // If a placement that the job sets prevents a plan, the error names it.
     let forced = plan(
         DLRM,
         &[
@@ -125,7 +125,7 @@ fn a_table_is_explained() {
     let text = plan(DLRM, &args).with(SUCCESS).stdout;
     let line = |start: &str| {
         let found = text.lines().find(|line| line.starts_with(start));
-        found.unwrap_or_else(|| panic!("no line begins with {start}:\n{text}"))
+        found.unwrap_or_else(|| panic!("no line starts with {start}:\n{text}"))
     };
     assert!(line("table ").ends_with("C20, 39979771 rows of 128 elements"), "{text}");
     assert!(line("row-wise, rows").ends_with("+0.00%  chosen"), "{text}");
@@ -136,7 +136,7 @@ fn a_table_is_explained() {
     assert!(alternatives.len() >= 6, "{table}");
     let times: Vec<_> = alternatives.iter().map(|one| number(&one["iteration_s"])).collect();
     assert!(times.is_sorted(), "{times:?}");
-    // Spread over fewer bytes a rank than the table has, it does not fit when replicated.
+    // With less memory per rank than the table has, it does not fit when replicated.
     let tight = plan_json(DLRM, &[&args[..], &["--memory", "16GiB"]].concat());
     let replicated = |table: &Value| {
         let found =
@@ -149,7 +149,7 @@ fn a_table_is_explained() {
 }
 
 #[test]
-fn nodes_are_swept() {
+fn a_sweep_plans_for_several_numbers_of_nodes() {
     let args = ["--ranks", "8", "--machine", "h200", "--sweep-nodes", "1,2,8"];
     let weak = plan_json(DCNV2, &args);
     let points = weak["points"].as_array().unwrap();
@@ -163,7 +163,7 @@ fn nodes_are_swept() {
     assert_eq!(points[2]["limit"], "link-between");
     let strong = plan_json(DCNV2, &[&args[..], &["--fixed-batch"]].concat());
     assert!(strong["points"].as_array().unwrap().iter().all(|point| point["batch_size"] == 65536));
-    // One node is too small, two are not; and where none suffices, that is an error.
+    // One node is too small, two are enough. If no number of nodes is enough, that is an error.
     let tight = [&args[..], &["--memory", "20GiB"]].concat();
     let text = plan(DCNV2, &tight).with(SUCCESS).stdout;
     assert_eq!(text.matches("memory capacity").count(), 1, "{text}");
@@ -184,7 +184,7 @@ fn a_dataset_is_planned_by_its_own_frequencies_or_a_sample() {
     let args = ["--ranks", "4", "--nodes", "2", "--batch", "2000"];
     let counted = plan_json(&job, &args);
     assert_eq!(counted["statistics"], serde_json::json!({ "kind": "dataset", "samples": 40_000 }));
-    assert_eq!(counted, plan_json(&job, &args), "the same job and dataset give another plan");
+    assert_eq!(counted, plan_json(&job, &args), "the same job and dataset gave another plan");
     let sampled = plan_json(&job, &[&args[..], &["--sample", "10000"]].concat());
     assert_eq!(sampled["statistics"], serde_json::json!({ "kind": "sample", "samples": 10_000 }));
     let set = plan_json(&job, &[&args[..], &["--set", "embedding.sample_samples=10000"]].concat());
@@ -197,7 +197,7 @@ fn a_dataset_is_planned_by_its_own_frequencies_or_a_sample() {
         let share = number(&of_some["lookups_per_sample"]) / number(&of_all["lookups_per_sample"]);
         assert!((share - 1.0).abs() < 0.05, "{of_all}\n{of_some}");
     }
-    // The job's seed draws them, and none more than asked: of a single sample, a whole number of ids is counted.
+    // The job's seed selects the samples, exactly as many as requested: one sample has a whole number of ids.
     let other = plan_json(&job, &[&args[..], &["--sample", "10000", "--set", "seed=2"]].concat());
     assert_ne!(sampled["tables"], other["tables"]);
     let of_one = plan_json(&job, &[&args[..], &["--sample", "1"]].concat());
@@ -205,21 +205,21 @@ fn a_dataset_is_planned_by_its_own_frequencies_or_a_sample() {
         let ids = number(&table["lookups_per_sample"]);
         assert!((ids - ids.round()).abs() < 1e-9 && ids <= most, "{table}");
     }
-    // What the job says is done.
+    // The plan follows the job.
     let table = "table=[{ columns = [\"C1\"], placement = \"column-wise\", exchange = \"rows\" }]";
-    let wanted =
+    let set =
         plan_json(&job, &[&args[..], &["--set", "embedding.placement=row-wise", "--set", table]].concat());
-    let placements: Vec<_> = ["C1", "C2", "C3", "C4"].map(|name| placement(&wanted, name).to_owned()).into();
+    let placements: Vec<_> = ["C1", "C2", "C3", "C4"].map(|name| placement(&set, name).to_owned()).into();
     assert_eq!(placements, ["column-wise", "row-wise", "row-wise", "row-wise"]);
     assert_eq!(
-        (&wanted["tables"][0]["exchange"], &wanted["tables"][0]["reason"]),
+        (&set["tables"][0]["exchange"], &set["tables"][0]["reason"]),
         (&"rows".into(), &"the job says so".into())
     );
 }
 
-/// What a training counts of its messages is what was predicted of them, from all samples and from some.
+/// The traffic that a training counts agrees with the plan, whether that is from all samples or from some.
 #[test]
-fn a_training_sends_what_was_planned() {
+fn a_training_sends_the_planned_traffic() {
     let place = Place::new();
     let columns = "rows = [20000, 3000, 400, 70, 5]\nhotness = [1, 3, 10, 2, 1]\nragged = true";
     generate(&place, &format!("name = \"r\"\ndense = 4\n{columns}\n"), 30_000, 0);
@@ -266,7 +266,7 @@ fn raw_files_are_planned_by_a_sample() {
     let mut next = numbers(7);
     let mut bytes = Vec::new();
     for _ in 0..20_000 {
-        // The first ten rows of the first table are half of all.
+        // Half of the first table's look-ups are of ten rows.
         let id = if next().is_multiple_of(2) { next() % 10 } else { next() % 1000 };
         for field in [next() % 2, 0, id, next() % 5] {
             bytes.extend((field as u32).to_le_bytes());
@@ -279,7 +279,7 @@ fn raw_files_are_planned_by_a_sample() {
     let job = place.file("raw.toml", text);
     let report = plan_json(&job, &["--ranks", "2", "--sample", "4000", "--batch", "500"]);
     assert_eq!(report["statistics"], serde_json::json!({ "kind": "sample", "samples": 4000 }));
-    // 250 of them fall on 10 rows, 250 on 1000: 10 + 990 (1 - e^-0.25) rows.
+    // 250 look-ups are of 10 rows, 250 of 1000: 10 + 990 (1 - e^-0.25) distinct rows.
     let distinct = number(&report["tables"][0]["distinct_rows"]);
     assert!((215.0..245.0).contains(&distinct), "{distinct}");
     assert_eq!(number(&report["tables"][1]["distinct_rows"]), 5.0);
@@ -298,7 +298,7 @@ fn machines_are_read_from_files() {
     });
     assert_eq!((times[0].0.as_str(), times[1].0.as_str()), ("slow", "h200"));
     assert!(times[0].1 > 3.0 * times[1].1, "{times:?}");
-    // The job names one too, which an argument goes before.
+    // The job may name a machine, too; the argument has precedence.
     let of_job = format!("device.machine={slow:?}");
     let named = |args: &[&str]| {
         let report = plan_json(DLRM, &[&["--ranks", "8", "--memory", "2TiB"], args].concat());
@@ -318,7 +318,7 @@ fn machines_are_read_from_files() {
 }
 
 #[test]
-fn a_law_has_the_exponent_of_the_data_that_will_be_made_or_of_the_argument() {
+fn a_law_has_the_exponent_of_the_data_to_generate_or_of_the_argument() {
     let alpha = |args: &[&str]| {
         let report =
             plan_json(DLRM, &[&["--ranks", "8", "--machine", "h200", "--batch", "700"], args].concat());
@@ -331,7 +331,7 @@ fn a_law_has_the_exponent_of_the_data_that_will_be_made_or_of_the_argument() {
 }
 
 #[test]
-fn what_cannot_be_planned_is_told() {
+fn refused_plans_are_explained() {
     plan(DLRM, &["--ranks", "8", "--nodes", "3"])
         .with(USAGE)
         .says(&["3 nodes cannot have equal parts of 8 ranks"]);
@@ -343,9 +343,9 @@ fn what_cannot_be_planned_is_told() {
     plan(&job, &[&shape[..], &["--sample", "9"]].concat()).with(USAGE).says(&["--sample needs a dataset"]);
     plan(&job, &["--fixed-batch"]).with(USAGE);
     plan(&job, &["--ranks", "0"]).with(USAGE).says(&["expected a whole number from 1 to 4096"]);
-    // A conflict between the job and its columns points at the job.
+    // An error in the job's tables names the column.
     let conflict = ["--set", "data.shape=dlrm", "--set", "table=[{ columns = [\"C99\"] }]"];
     plan(&job, &conflict).with(USAGE).says(&["the column C99 does not exist"]);
-    // `check` goes by the shape, too.
+    // `check` takes the columns from the shape, too.
     run(["check", DLRM]).with(SUCCESS).stdout_says("its columns were taken from data.shape");
 }

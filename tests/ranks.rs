@@ -1,11 +1,11 @@
-//! The command over several ranks: what it says of them, that runs repeat, and that it refuses what cannot be.
+//! Training on several ranks: runs repeat with the same bits, and traffic is counted and agrees with the plan.
 
 use serde_json::Value;
 use support::{Place, SUCCESS, USAGE, generate, job, run, summary, train, weights};
 
 mod support;
 
-/// Tables of all sizes, bags of one id and of several, more look-ups of some rows than of others.
+/// Tables of all sizes, bags with one id and with several, and rows with different frequencies.
 const SHAPE: &str = "\
 name = \"mixed\"
 dense = 4
@@ -20,7 +20,7 @@ fn number(value: &Value, path: &str) -> f64 {
 }
 
 #[test]
-fn a_run_over_ranks_repeats_and_says_what_was_sent() {
+fn a_run_on_several_ranks_repeats_and_reports_its_traffic() {
     let place = Place::new();
     generate(&place, SHAPE, SAMPLES, 2000);
     let job = job(&place);
@@ -44,7 +44,7 @@ fn a_run_over_ranks_repeats_and_says_what_was_sent() {
             (&first["device"]["ranks"], &first["device"]["nodes"]),
             (&Value::from(4), &Value::from(2))
         );
-        assert!((number(&first, "/eval/auc") - auc).abs() < 1e-4, "{name}: {first:#}, and alone {auc}");
+        assert!((number(&first, "/eval/auc") - auc).abs() < 1e-4, "{name}: {first:#}, but {auc} on one rank");
         assert!(number(&first, "/exchange/reduced_bytes/between_nodes") > 0.0);
         let again = format!("{name}-again");
         trained(&again, &[&sets[..], &["device.threads=3"]].concat());
@@ -52,9 +52,9 @@ fn a_run_over_ranks_repeats_and_says_what_was_sent() {
     }
 }
 
-/// What the planner predicts is what a run counts, to a tenth.
+/// The planner's prediction is within 10% of a run's counters.
 #[test]
-fn predicted_traffic_is_what_is_sent() {
+fn predicted_traffic_agrees_with_counted_traffic() {
     let place = Place::new();
     generate(&place, SHAPE, SAMPLES, 0);
     let job = job(&place);

@@ -1,4 +1,5 @@
-//! Progress, log and summary report one rate: samples over seconds of training, without evaluations, across resumes.
+//! Progress, log and summary report the same rate: samples per second of training, without evaluations, also after
+//! resuming.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -19,7 +20,8 @@ fn train(place: &Place, job: &str, epochs: &str, stop_at: Option<usize>) -> (Str
     let began = Instant::now();
     let mut running = Running::start(&mut command);
     let stderr = running.0.stderr.take().expect("stderr is a pipe");
-    let told = std::thread::spawn(move || std::io::read_to_string(stderr).expect("the command writes UTF-8"));
+    let progress =
+        std::thread::spawn(move || std::io::read_to_string(stderr).expect("the command writes UTF-8"));
     if let Some(lines) = stop_at {
         let metrics = place.path("run").join("metrics.jsonl");
         let logged = || std::fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= lines);
@@ -28,9 +30,9 @@ fn train(place: &Place, job: &str, epochs: &str, stop_at: Option<usize>) -> (Str
     }
     let expected = if stop_at.is_some() { RESUMABLE } else { SUCCESS };
     let code = running.end();
-    let (told, seconds) = (told.join().expect("stderr is read"), began.elapsed().as_secs_f64());
-    assert_eq!(code, expected, "{told}");
-    (told, seconds)
+    let (progress, seconds) = (progress.join().expect("stderr is read"), began.elapsed().as_secs_f64());
+    assert_eq!(code, expected, "{progress}");
+    (progress, seconds)
 }
 
 fn lines(place: &Place, kind: &str) -> Vec<Value> {
@@ -43,25 +45,20 @@ fn number(line: &Value, key: &str) -> f64 {
     line[key].as_f64().unwrap_or_else(|| panic!("`{key}` is a number of {line}"))
 }
 
-/// Each progress line of `told` has the rate that follows from the log; returns how many there are.
+/// Checks that each progress line has the rate that follows from the log; returns the number of lines.
 #[track_caller]
-fn check_progress(told: &str, log: &[Value]) -> usize {
+fn check_progress(progress: &str, log: &[Value]) -> usize {
     // training 640/9000 samples  12345 samples/s  step 5  loss 0.6931  ETA 1 s
-    let reports = told.lines().filter(|line| line.starts_with("training ") && line.contains("  step "));
+    let reports = progress.lines().filter(|line| line.starts_with("training ") && line.contains("  step "));
     let mut count = 0;
     for report in reports {
         let word = |before: &str| {
-            let behind = report.split_once(before).unwrap_or_else(|| panic!("no `{before}` in {report}")).1;
-            behind
-                .split_whitespace()
-                .next()
-                .expect("a word follows")
-                .parse::<f64>()
-                .expect("a number follows")
+            let rest = report.split_once(before).unwrap_or_else(|| panic!("no `{before}` in {report}")).1;
+            rest.split_whitespace().next().expect("a word follows").parse::<f64>().expect("a number follows")
         };
         let line = log.iter().find(|line| number(line, "step") == word("  step ")).expect("it is logged");
         let rate = number(line, "samples") / number(line, "seconds");
-        assert!((word(" samples  ") - rate).abs() <= 0.5 + rate * 1e-9, "{report}, and {rate} in the log");
+        assert!((word(" samples  ") - rate).abs() <= 0.5 + rate * 1e-9, "{report}, but {rate} in the log");
         count += 1;
     }
     count
@@ -73,10 +70,10 @@ fn progress_log_and_summary_report_one_rate() {
     generate(&place, SHAPE, 3000, 60_000);
     let job = job(&place);
 
-    let (told, wall_seconds) = train(&place, &job, "1000", Some(12));
+    let (progress, wall_seconds) = train(&place, &job, "1000", Some(12));
     let log = lines(&place, "train");
-    assert!(check_progress(&told, &log) >= 5, "{told}");
-    // Intervals add up to the whole.
+    assert!(check_progress(&progress, &log) >= 5, "{progress}");
+    // The intervals between log lines add up to all training time.
     let (mut samples, mut seconds) = (0.0, 0.0);
     for line in &log {
         seconds += (number(line, "samples") - samples) / number(line, "samples_per_second");
@@ -86,11 +83,11 @@ fn progress_log_and_summary_report_one_rate() {
     let eval_seconds: f64 = lines(&place, "eval").iter().map(|line| number(line, "seconds")).sum();
     assert!(eval_seconds > 0.0 && seconds + eval_seconds < wall_seconds, "{seconds} + {eval_seconds} s");
 
-    // A resume goes on with samples and seconds.
+    // A resumed training continues to count samples and seconds.
     let steps = log.len() * 5;
-    let (told, _) = train(&place, &job, &(steps / 24 + 4).to_string(), None);
+    let (progress, _) = train(&place, &job, &(steps / 24 + 4).to_string(), None);
     let log = lines(&place, "train");
-    assert!(check_progress(&told, &log) >= 5, "{told}");
+    assert!(check_progress(&progress, &log) >= 5, "{progress}");
     let seconds: Vec<_> = log.iter().map(|line| number(line, "seconds")).collect();
     assert!(seconds.is_sorted(), "{seconds:?}");
     let train = &summary(&place, "run")["train"];

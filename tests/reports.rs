@@ -1,7 +1,6 @@
-//! What commands print for people is what they print as JSON and leave in files; and metrics are what anybody computes
-//! from the predictions.
+//! The text that commands print agrees with their JSON and their files, and metrics agree with the predictions.
 
-#![allow(clippy::unwrap_used, reason = "what prepares a test may end it")]
+#![allow(clippy::unwrap_used, reason = "a failed preparation may end the test")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +21,7 @@ fn number(value: &Value, path: &str) -> f64 {
 
 #[track_caller]
 fn whole(value: &Value, path: &str) -> u64 {
-    value.pointer(path).and_then(Value::as_u64).unwrap_or_else(|| panic!("no whole {path} in {value:#}"))
+    value.pointer(path).and_then(Value::as_u64).unwrap_or_else(|| panic!("no integer {path} in {value:#}"))
 }
 
 #[track_caller]
@@ -35,7 +34,7 @@ fn list<'a>(value: &'a Value, path: &str) -> &'a [Value] {
     value.pointer(path).and_then(Value::as_array).unwrap_or_else(|| panic!("no list {path} in {value:#}"))
 }
 
-/// The table of an evaluation, from its JSON.
+/// Returns the text of an evaluation, from its JSON.
 fn metrics_text(metrics: &Value) -> String {
     let number = |key: &str| number(metrics, key);
     format!(
@@ -51,7 +50,7 @@ fn metrics_text(metrics: &Value) -> String {
     )
 }
 
-/// A run over some ranks, with checkpoints every 8 of its 24 steps, and what the training printed.
+/// Trains a run with checkpoints every 8 of its 24 steps; returns its place and stdout.
 fn trained(sets: &[&str]) -> (Place, String) {
     let place = Place::new();
     generate(&place, SHAPE, 3000, 700);
@@ -89,18 +88,18 @@ fn a_training_prints_its_summary() {
             place.word("run")
         );
         assert_eq!(printed, expected);
-        // An evaluation of its model says the same.
+        // `eval` prints the same metrics.
         let run_dir = place.word("run");
         assert_eq!(run(["eval", "--run", &run_dir]).with(SUCCESS).stdout, metrics_text(&summary["eval"]));
         let on_train = run(["eval", "--run", &run_dir, "--part", "train", "--json"]).with(SUCCESS).json();
-        // What the best model reaches is known of the evaluation part alone.
+        // The achievable AUC is only known for the evaluation part.
         assert_eq!((whole(&on_train, "/samples"), on_train.get("auc_achievable")), (3000, None));
     }
 }
 
-/// Everything but the AUC, which `predict.rs` compares.
+/// Compares all metrics but the AUC, which `predict.rs` compares.
 #[test]
-fn metrics_are_what_follows_from_the_predictions() {
+fn metrics_agree_with_the_predictions() {
     let place = Place::new();
     let rows = criteo_rows(2100, 3);
     let log = place.file("log.tsv", rows[..1500].join("\n") + "\n");
@@ -110,9 +109,9 @@ fn metrics_are_what_follows_from_the_predictions() {
     train(&place, &job(&place), "run", &["eval.batch_size=256"]).with(SUCCESS);
     let (run_dir, out) = (place.word("run"), place.word("predictions.csv"));
     let predict = |args: &[&str]| run([&["predict", "--run", &run_dir, "--out", &out], args].concat());
-    let told = predict(&[&eval, "--json"]).with(SUCCESS).json();
+    let report = predict(&[&eval, "--json"]).with(SUCCESS).json();
     let printed = predict(&[&eval]).with(SUCCESS).stdout;
-    let unknown = told["unknown"].as_object().unwrap().values();
+    let unknown = report["unknown"].as_object().unwrap().values();
     let sum = |key: &str| unknown.clone().map(|column| column[key].as_u64().unwrap()).sum::<u64>();
     assert!(sum("lookups") > 0);
     assert_eq!(
@@ -125,8 +124,8 @@ fn metrics_are_what_follows_from_the_predictions() {
             sum("lookups")
         )
     );
-    let (seconds, rate) = (number(&told, "/seconds"), number(&told, "/rows_per_second"));
-    assert!((seconds * rate - 600.0).abs() < 1e-9 && words(&told, "/out") == out, "{told}");
+    let (seconds, rate) = (number(&report, "/seconds"), number(&report, "/rows_per_second"));
+    assert!((seconds * rate - 600.0).abs() < 1e-9 && words(&report, "/out") == out, "{report}");
 
     let text = fs::read_to_string(&out).unwrap();
     let predictions =
@@ -156,7 +155,7 @@ fn metrics_are_what_follows_from_the_predictions() {
     }
 }
 
-/// The tensors of a model in a folder as floats, by their names.
+/// Returns the tensors of a model's folder as floats, by name.
 fn tensors(model: &Path) -> BTreeMap<String, Vec<f32>> {
     let bytes = fs::read(model.join("model.safetensors")).unwrap();
     let floats =
@@ -179,7 +178,7 @@ fn checkpoints_are_compared_number_by_number() {
     let exports = [place.word("export-8"), place.word("export-16")];
     let differences = run(["ckpt", "diff", &exports[0], &exports[1], "--json"]).with(FAILED).json();
     assert_eq!(differences["steps"], serde_json::json!([8, 16]));
-    // By the name that is shown: rows, those that differ, and the largest distance.
+    // By printed name: rows, rows that differ, and the largest difference.
     let mut expected = BTreeMap::<&str, (u64, u64, f64)>::new();
     for (name, ours) in &before {
         let (shown, dim) =
@@ -203,7 +202,7 @@ fn checkpoints_are_compared_number_by_number() {
     }
     let ended = run(["ckpt", "diff", &exports[0], &exports[1]]).with(FAILED);
     assert_eq!((ended.stdout, ended.stderr.as_str()), (text, "error: the checkpoints differ\n"));
-    // With the state of optimizers, which grew in every row that changed.
+    // Checkpoints also have optimizer state, which grew in every row that changed.
     let with_state = run(["ckpt", "diff", &step(8), &step(16), "--json"]).with(FAILED).json();
     for (with, without) in list(&with_state, "/tensors").iter().zip(list(&differences, "/tensors")) {
         assert_eq!((&with["name"], &with["rows"]), (&without["name"], &without["rows"]));
@@ -215,7 +214,7 @@ fn checkpoints_are_compared_number_by_number() {
 }
 
 #[test]
-fn checkpoints_are_told_of_as_they_lie_on_disk() {
+fn checkpoints_are_described_as_on_disk() {
     let (place, _) = trained(&["device.ranks=2", "seed=5"]);
     let run_dir = place.word("run");
     let step = |step: u32| place.path(&format!("run/checkpoints/step-{step}"));
@@ -239,13 +238,13 @@ fn checkpoints_are_told_of_as_they_lie_on_disk() {
             assert_eq!(file.metadata().unwrap().len(), whole(shard, "/bytes"));
         }
         assert_eq!((whole(&json, "/bytes"), shards.len()), (of_shards, 2));
-        // 23 batches of 128, and one of 56.
+        // 23 batches of 128 samples, and one of 56.
         let samples = if at == 8 { 8 * 128 } else { 3000 };
         assert_eq!((whole(train, "/step"), whole(train, "/samples")), (at.into(), samples));
-        // All 113 rows are looked up in any 8 steps; only an addition says so.
+        // All 113 rows are looked up within 8 steps; only an incremental checkpoint has their number.
         let rows_added = if at == 8 { 0 } else { 113 };
         assert_eq!(whole(&json, "/rows_added"), rows_added);
-        let addition = format!("  incremental, based on step 8: {rows_added} rows updated since\n");
+        let incremental = format!("  incremental, based on step 8: {rows_added} rows updated since\n");
         let position = &train["position"];
         let mut expected = format!(
             "{}: {:.3} GB, saved by Rankine {}\n  step {at}, {samples} samples; continues in epoch {} at sample {}; \
@@ -257,7 +256,7 @@ fn checkpoints_are_told_of_as_they_lie_on_disk() {
             whole(position, "/epoch"),
             whole(position, "/sample"),
             number(train, "/loss"),
-            if at == 8 { "" } else { &addition }
+            if at == 8 { "" } else { &incremental }
         );
         for (table, rows) in [40, 30, 20, 12, 8, 3].iter().enumerate() {
             expected +=
@@ -269,7 +268,7 @@ fn checkpoints_are_told_of_as_they_lie_on_disk() {
         }
         assert_eq!(text, expected);
     }
-    // Every file is read; those of an addition's base, too.
+    // `verify` reads every file, also those of the base of an incremental checkpoint.
     let pieces =
         |at| list(&inspect(&step(at)).0, "/shards").iter().map(|one| whole(one, "/pieces")).sum::<u64>();
     let line = |at: u32, with_base: bool| {
@@ -285,7 +284,7 @@ fn checkpoints_are_told_of_as_they_lie_on_disk() {
     let (files, all) = bytes(model.as_ref());
     assert_eq!(verified, format!("{model}: {files} files and {all} bytes are intact\n"));
 
-    // The whole checkpoint that others would have saved.
+    // Resharding writes the full checkpoint that another number of ranks would have saved.
     let out = place.word("resharded");
     let printed = run(["ckpt", "reshard", &run_dir, "--ranks", "3", "--out", &out]).with(SUCCESS).stdout;
     let resharded = place.path("resharded/checkpoints/step-24");
@@ -301,7 +300,7 @@ fn checkpoints_are_told_of_as_they_lie_on_disk() {
 }
 
 #[test]
-fn a_check_tells_the_size_of_a_model() {
+fn a_check_prints_the_size_of_a_model() {
     let place = Place::new();
     let data = generate(&place, SHAPE, 500, 0);
     let job = job(&place);
@@ -317,7 +316,7 @@ fn a_check_tells_the_size_of_a_model() {
     ])
     .with(SUCCESS)
     .stdout;
-    // The bottom MLP has 4 inputs; the top one's are 8192 units, and products of 21 pairs.
+    // The bottom MLP has 4 inputs; the top MLP has 8192 units and the dot products of 21 pairs.
     let dense = (4 * 8192 + 8192) + ((8192 + 21) * 16 + 16) + (16 + 1);
     let gib = (113 * 8192 * 4 * 3) as f64 / f64::from(1 << 30);
     let expected = format!(
@@ -330,7 +329,7 @@ fn a_check_tells_the_size_of_a_model() {
     assert!(text.starts_with(&expected), "{text}");
 }
 
-/// Bytes as people read them.
+/// Formats bytes with a binary unit.
 fn bytes(count: u64) -> String {
     scaled(count as f64, 1024.0, &[" B", " KiB", " MiB", " GiB", " TiB"])
 }
@@ -339,8 +338,8 @@ fn many(count: f64) -> String {
     scaled(count, 1000.0, &["", " k", " M", " G"])
 }
 
-/// A number in the unit of which there are less than `base`, with a decimal where it has less than three digits and is
-/// no whole number anyway.
+/// Formats a number in the first unit in which it is below `base`, with one decimal if it has fewer than three digits
+/// and a unit.
 fn scaled(mut value: f64, base: f64, units: &[&str]) -> String {
     let mut unit = 0;
     while value.round() >= base {
@@ -362,7 +361,7 @@ fn placed(table: &Value) -> String {
 const DCNV2: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/mlperf-dlrm-dcnv2.toml");
 const H200: [&str; 2] = ["--machine", "h200"];
 
-/// The text of a plan, and its JSON.
+/// Returns the text of a plan, and its JSON.
 fn plan(args: &[&str]) -> (String, Value) {
     let plan =
         |more: &[&str]| -> Ended { run([&["plan", DCNV2], &H200[..], args, more].concat()).with(SUCCESS) };
@@ -370,7 +369,7 @@ fn plan(args: &[&str]) -> (String, Value) {
 }
 
 #[test]
-fn a_plan_is_told_in_full() {
+fn a_plan_is_printed_in_full() {
     let (text, json) = plan(&["--ranks", "16", "--nodes", "2"]);
     let mut expected =
         "job          mlperf-dlrm-dcnv2, batches of 65536\nmachine      h200, 16 ranks on 2 nodes\n\
@@ -460,7 +459,7 @@ fn a_plan_is_told_in_full() {
 }
 
 #[test]
-fn a_sweep_and_an_explanation_are_told_in_full() {
+fn a_sweep_and_an_explanation_are_printed_in_full() {
     let sweep = ["--ranks", "8", "--sweep-nodes", "1,2,4", "--memory", "20GiB"];
     let (text, json) = plan(&sweep);
     let mut expected = "job          mlperf-dlrm-dcnv2, same batch size per rank\n\

@@ -1,4 +1,5 @@
-//! Training goes on as if it had never stopped: after kills, signals and failures, on the same ranks to the bit.
+//! A resumed training continues as if it had never stopped, after kills, signals and failures; on the same ranks with
+//! the same bits.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -13,8 +14,8 @@ use support::{
 
 mod support;
 
-/// What all runs of a test have in common: two epochs with a last batch that is short, reports and evaluations that do
-/// not fall on checkpoints alone, and tables whose rows are not all in every batch.
+/// Options of all runs: two epochs with a short last batch, reports and evaluations also between checkpoints, and
+/// tables with rows that some batches do not look up.
 const COMMON: [&str; 7] = [
     "train.epochs=2",
     "train.batch_size=70",
@@ -33,7 +34,7 @@ struct Runs {
 }
 
 impl Runs {
-    /// A dataset, and a run that nothing interrupts, in the folder `whole`.
+    /// Generates a dataset, and trains the uninterrupted run `whole` on it.
     fn new(sets: &[&str]) -> Self {
         let place = Place::new();
         generate(&place, SHAPE, SAMPLES, 500);
@@ -56,7 +57,7 @@ impl Runs {
         Ended::of(self.command(name, more))
     }
 
-    /// A run that dies at an operation of its checkpoints' files; whether it did.
+    /// Trains a run that is killed at the given file operation of its checkpoints; returns whether it got that far.
     fn killed(&self, name: &str, operation: u64, more: &[&str]) -> bool {
         let mut command = self.command(name, more);
         command.env("RANKINE_TEST_FAULT", format!("{operation}:kill"));
@@ -65,23 +66,23 @@ impl Runs {
         output.status.code().is_none()
     }
 
-    /// Goes on with a run to its end, which is that of the run that nothing interrupted.
+    /// Resumes a run to its end, and checks that the result equals that of the uninterrupted run.
     #[track_caller]
-    fn comes_to_the_same(&self, name: &str) {
+    fn resumes_to_the_same_end(&self, name: &str) {
         self.train(name, &["--resume"]).with(SUCCESS);
-        assert!(weights(&self.place, name) == weights(&self.place, "whole"), "{name} came to another model");
+        assert!(weights(&self.place, name) == weights(&self.place, "whole"), "{name} has another model");
         assert_eq!(self.log(name), self.log("whole"), "{name} has another log");
-        let told = |name: &str| {
+        let results = |name: &str| {
             let summary = summary(&self.place, name);
             let eval = &summary["eval"];
             let [steps, samples, loss, stopped] =
                 ["steps", "samples", "loss", "stopped"].map(|key| summary["train"][key].clone());
             [steps, samples, loss, stopped, eval["auc"].clone(), eval["log_loss"].clone()]
         };
-        assert_eq!(told(name), told("whole"));
+        assert_eq!(results(name), results("whole"));
     }
 
-    /// The lines of a run's log, but for how long things took.
+    /// Returns the lines of a run's log, without times.
     fn log(&self, name: &str) -> Vec<Value> {
         let mut lines = json_lines(&self.place.path(name).join("metrics.jsonl"));
         for line in &mut lines {
@@ -92,7 +93,7 @@ impl Runs {
         lines
     }
 
-    /// The steps of a run's checkpoints.
+    /// Returns the steps of a run's checkpoints.
     fn steps(&self, name: &str) -> Vec<u64> {
         let entries = fs::read_dir(self.place.path(name).join("checkpoints")).expect("it has checkpoints");
         let names = entries.map(|entry| entry.expect("the folder can be read").file_name());
@@ -103,17 +104,17 @@ impl Runs {
     }
 }
 
-/// Whether the long versions of tests are wanted.
+/// Returns whether to run the long versions of tests.
 fn long() -> bool {
     std::env::var_os("RANKINE_TEST_LONG").is_some()
 }
 
 #[test]
-fn a_killed_run_goes_on_to_the_same_end() {
+fn a_killed_run_resumes_to_the_same_end() {
     for sets in [&[][..], &["checkpoint.incremental=true", "checkpoint.full_every=3"][..]] {
         let runs = Runs::new(sets);
         assert_eq!(runs.steps("whole"), [25, 50, 75]);
-        // An uninterrupted run has some 65 operations; all of them in the long version.
+        // An uninterrupted run has about 65 operations; the long version kills at each.
         let every = if long() { 1 } else { 17 };
         let mut operation = 1;
         loop {
@@ -121,9 +122,9 @@ fn a_killed_run_goes_on_to_the_same_end() {
             if !runs.killed(&name, operation, &[]) {
                 break;
             }
-            // Killed again on the way, it goes on all the same.
+            // It is killed again while it resumes.
             runs.killed(&name, 5, &["--resume"]);
-            runs.comes_to_the_same(&name);
+            runs.resumes_to_the_same_end(&name);
             operation += every;
         }
         assert!(operation > 60, "{operation} operations");
@@ -131,7 +132,7 @@ fn a_killed_run_goes_on_to_the_same_end() {
 }
 
 #[test]
-fn a_signal_leaves_a_run_that_goes_on() {
+fn a_run_that_a_signal_stopped_can_be_resumed() {
     let runs = Runs::new(&[]);
     let end = |name: &str, signal: &str, times: usize| {
         let mut command =
@@ -139,7 +140,7 @@ fn a_signal_leaves_a_run_that_goes_on() {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the command starts");
         let metrics = runs.place.path(name).join("metrics.jsonl");
         let began = Instant::now();
-        // Once steps are reported it listens.
+        // When steps are reported, signal handlers are installed.
         while fs::metadata(&metrics).map_or(true, |metrics| metrics.len() == 0) {
             assert!(began.elapsed() < Duration::from_secs(60), "no step was reported");
             thread::sleep(Duration::from_millis(5));
@@ -149,49 +150,49 @@ fn a_signal_leaves_a_run_that_goes_on() {
             assert!(sent.is_ok_and(|sent| sent.success()));
         }
         let code = child.wait().expect("it ends").code();
-        let mut told = String::new();
-        std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut told).unwrap();
-        (code, told)
+        let mut stderr = String::new();
+        std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut stderr).unwrap();
+        (code, stderr)
     };
     for (signal, name) in [("-TERM", "SIGTERM"), ("-USR1", "SIGUSR1"), ("-INT", "SIGINT")] {
-        let (code, told) = end(name, signal, 1);
-        assert_eq!(code, Some(RESUMABLE), "{told}");
+        let (code, stderr) = end(name, signal, 1);
+        assert_eq!(code, Some(RESUMABLE), "{stderr}");
         assert!(
-            told.contains(&format!("stopped by {name} after step ")) && told.contains("--resume"),
-            "{told}"
+            stderr.contains(&format!("stopped by {name} after step ")) && stderr.contains("--resume"),
+            "{stderr}"
         );
         let steps = runs.steps(name);
         assert_eq!(steps.len(), 1, "{steps:?}");
-        assert!(told.contains(&format!("after step {};", steps[0])), "{told}: {steps:?}");
-        // Where it has gone beyond the end of the others, it stops there at once.
+        assert!(stderr.contains(&format!("after step {};", steps[0])), "{stderr}: {steps:?}");
+        // A run that is already past the last step of `whole` cannot be compared with it.
         if steps[0] < 86 {
-            runs.comes_to_the_same(name);
+            runs.resumes_to_the_same_end(name);
         }
     }
 }
 
 #[test]
-fn resuming_where_there_is_nothing_to_do() {
+fn resuming_a_finished_or_an_empty_run() {
     let runs = Runs::new(&[]);
-    // Of a finished run nothing is done, and what it came to is told.
+    // Resuming a finished run changes nothing and prints its summary.
     let before = tree(&runs.place.path("whole"));
-    let told = runs.train("whole", &["--resume"]).with(SUCCESS).stdout;
-    assert!(told.contains("trained             6002 samples"), "{told}");
+    let stdout = runs.train("whole", &["--resume"]).with(SUCCESS).stdout;
+    assert!(stdout.contains("trained             6002 samples"), "{stdout}");
     assert!(tree(&runs.place.path("whole")) == before, "a finished run was changed");
-    // Where there is nothing, it begins; without --resume a folder that is in use is left alone.
+    // Without a checkpoint, training starts; without --resume, a folder in use is refused.
     runs.train("fresh", &["--resume"]).with(SUCCESS);
     assert!(weights(&runs.place, "fresh") == weights(&runs.place, "whole"));
     runs.train("fresh", &[]).with(USAGE).says(&["is not empty", "--resume"]);
     run(["train", &runs.job, "--resume"]).with(USAGE).says(&["--run-dir"]);
-    // What is no run's folder is none to go on in.
+    // A folder of something else is refused.
     fs::create_dir(runs.place.path("other")).unwrap();
     runs.place.file("other/notes.txt", "keep");
     runs.train("other", &["--resume"]).with(USAGE).says(&["is not a run folder"]);
 }
 
-/// Where the memory has no room for a copy of the state, training waits until each checkpoint is written.
+/// Without memory for a copy of the state, training waits until each checkpoint is written.
 #[test]
-fn checkpoints_without_a_copy_hold_the_same() {
+fn checkpoints_without_a_copy_in_memory_are_the_same() {
     for sets in [&[][..], &["checkpoint.incremental=true", "device.ranks=2", "embedding.placement=row-wise"]]
     {
         let runs = Runs::new(sets);
@@ -199,23 +200,22 @@ fn checkpoints_without_a_copy_hold_the_same() {
         let mut command = rankine();
         command.args(["train", &runs.job, "--run-dir", &runs.place.word("run")]);
         command.args(sets.flat_map(|set| ["--set", set])).env("RANKINE_TEST_COPY_BYTES", "0");
-        let told = Ended::of(command).with(SUCCESS);
-        told.says(&[
+        Ended::of(command).with(SUCCESS).says(&[
             "step 25: no memory for a copy",
             "step 50: no memory for a copy",
             "step 50: checkpoint saved",
         ]);
         assert_eq!(runs.steps("run"), [25, 50]);
         run(["ckpt", "verify", &runs.place.word("run")]).with(SUCCESS);
-        runs.comes_to_the_same("run");
+        runs.resumes_to_the_same_end("run");
     }
 }
 
 #[test]
-fn damaged_checkpoints_are_passed_over() {
+fn damaged_checkpoints_are_set_aside() {
     let runs = Runs::new(&[]);
     let damage = |name: &str, steps: &[u64]| {
-        assert!(runs.killed(name, 55, &[]), "it was to be killed while it saves the last one");
+        assert!(runs.killed(name, 55, &[]), "it was not killed while it saved the last checkpoint");
         for step in steps {
             let path = runs.place.path(&format!("{name}/checkpoints/step-{step}/shard-00000.safetensors"));
             let mut bytes = fs::read(&path).unwrap();
@@ -227,20 +227,20 @@ fn damaged_checkpoints_are_passed_over() {
     damage("one", &[50]);
     let run_dir = runs.place.word("one");
     run(["ckpt", "verify", &run_dir]).with(BAD_DATA).says(&["step-50", "checksum of the piece"]);
-    let told = runs.command("one", &["--resume", "--set", "train.max_steps=26"]).output().unwrap();
-    let told = String::from_utf8(told.stderr).unwrap();
-    assert!(told.contains("step-50 is unusable and was set aside"), "{told}");
+    let output = runs.command("one", &["--resume", "--set", "train.max_steps=26"]).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("step-50 is unusable and was set aside"), "{stderr}");
     assert!(runs.place.path("one/checkpoints/step-50.damaged").is_dir());
     fs::remove_file(runs.place.path("one/summary.json")).unwrap();
-    runs.comes_to_the_same("one");
-    // Where none is good, it does not begin anew.
+    runs.resumes_to_the_same_end("one");
+    // If no checkpoint is usable, training does not start from scratch.
     damage("all", &[25, 50]);
     runs.train("all", &["--resume"]).with(BAD_DATA).says(&["no checkpoint in", "--restart"]);
     assert_eq!(runs.steps("all"), [25, 50]);
 }
 
 #[test]
-fn what_may_not_change_is_named() {
+fn changes_that_prevent_resuming_are_named() {
     let runs = Runs::new(&[]);
     assert!(runs.killed("run", 60, &[]));
     let refused = |sets: &[&str], words: &[&str]| {
@@ -257,7 +257,7 @@ fn what_may_not_change_is_named() {
     run(["generate", "--shape", &shape, "--samples", "3001", "--seed", "5", "--out", &other]).with(SUCCESS);
     let data = format!("data.dir={other:?}");
     refused(&[&data], &["the training part has different samples", "Undo this change"]);
-    // What may change does, and the way to the end is the same as long as nothing is learnt otherwise.
+    // Options that do not affect training may change, and the result stays the same.
     runs.train("run", &["--resume", "--set", "train.log_every_steps=5", "--set", "device.threads=1"])
         .with(SUCCESS);
     assert!(weights(&runs.place, "run") == weights(&runs.place, "whole"));
@@ -273,20 +273,20 @@ fn a_checkpoint_that_cannot_be_saved_is_an_error() {
         command.env("RANKINE_TEST_FAULT", fault);
         Ended::of(command)
     };
-    // The third checkpoint meets a full disk: training ends, and goes on once there is room.
+    // The disk is full at the third checkpoint: training ends, and can be resumed once there is space.
     with_fault("stop", "56:enospc", &[]).with(FAILED).says(&["No space left on device", "step-75.partial"]);
     assert_eq!(runs.steps("stop"), [25, 50]);
     run(["ckpt", "verify", &runs.place.word("stop")]).with(SUCCESS);
-    runs.comes_to_the_same("stop");
-    let told = with_fault("on", "40:eio", &["--set", "checkpoint.on_failure=continue"]).with(SUCCESS);
-    told.says(&["step 50: checkpoint not saved", "Input/output error", "training continues"]);
+    runs.resumes_to_the_same_end("stop");
+    let ended = with_fault("on", "40:eio", &["--set", "checkpoint.on_failure=continue"]).with(SUCCESS);
+    ended.says(&["step 50: checkpoint not saved", "Input/output error", "training continues"]);
     assert_eq!(runs.steps("on"), [25, 75]);
     assert!(weights(&runs.place, "on") == weights(&runs.place, "whole"));
     with_fault("wrong", "eio", &[]).with(USAGE).says(&["'eio' is not a fault"]);
 }
 
-/// What was saved on four ranks goes on on any others, CPU ranks all of them: the same tables, and a training that
-/// comes to what one rank comes to.
+/// A checkpoint of four CPU ranks can be resumed on any number of CPU ranks: the tables are the same, and training has
+/// the same result as on one rank.
 #[test]
 fn ranks_and_placements_may_change() {
     const SHAPE: &str = "name = \"mixed\"\ndense = 4\nrows = [3, 40, 500, 3000]\nhotness = [1, 1, 3, 2]\n";
@@ -326,16 +326,16 @@ fn ranks_and_placements_may_change() {
                 fs::copy(&path, to).unwrap();
             }
         };
-        // Nothing more to learn: what was loaded is saved as the model.
+        // Without a further step, the loaded weights are saved as the model.
         copy(&format!("{name}-still"));
         trained(&format!("{name}-still"), &[sets, &["train.max_steps=40"]].concat(), &["--resume"]);
         assert!(weights(&place, &format!("{name}-still")) == from, "{name} ranks have other tables");
         copy(name);
         trained(name, &[sets, &["train.max_steps=60"]].concat(), &["--resume"]);
-        // Sums over samples are taken in another order.
+        // Sums over samples are computed in another order.
         assert!((auc(name) - auc("one-rank")).abs() < 1e-4, "{name}: {} and {}", auc(name), auc("one-rank"));
     }
-    // Saved anew by other ranks it is still the same, state included.
+    // Resharding changes neither weights nor optimizer state.
     let (one, two) = (place.word("one/checkpoints/step-60"), place.word("again"));
     run(["ckpt", "reshard", &one, "--ranks", "3", "--out", &two]).with(SUCCESS).stdout_says("in 3 shards");
     run(["ckpt", "verify", &two]).with(SUCCESS);
@@ -345,21 +345,21 @@ fn ranks_and_placements_may_change() {
 }
 
 #[test]
-fn checkpoints_are_told_of_and_exported() {
+fn checkpoints_are_inspected_and_exported() {
     let runs = Runs::new(&["checkpoint.incremental=true"]);
     let whole = runs.place.word("whole");
-    let told = run(["ckpt", "inspect", &whole]).with(SUCCESS).stdout;
+    let text = run(["ckpt", "inspect", &whole]).with(SUCCESS).stdout;
     for words in [
         "step 75, 5241 samples; continues in epoch 1 at sample 2240",
         "incremental, based on step 25",
         "embedding.C1: 40 rows of 4 fp32, optimizer adagrad with sum",
         "shard-00000.safetensors",
     ] {
-        assert!(told.contains(words), "{words}: {told}");
+        assert!(text.contains(words), "{words}: {text}");
     }
     let json = run(["ckpt", "inspect", &whole, "--json"]).with(SUCCESS).json();
     assert_eq!(json["manifest"]["train"]["position"], serde_json::json!({ "epoch": 1, "sample": 2240 }));
-    // The model of the last step of a run is what the run saves, which scores and predicts as such.
+    // The export of a run's last checkpoint equals the model that the run saves.
     runs.train("short", &["--set", "train.max_steps=75"]).with(SUCCESS);
     let out = runs.place.word("exported/model");
     fs::create_dir(runs.place.path("exported")).unwrap();
@@ -367,11 +367,11 @@ fn checkpoints_are_told_of_and_exported() {
     assert!(weights(&runs.place, "exported") == weights(&runs.place, "short"), "another model was exported");
     let expected = tree(&runs.place.path("short/model"));
     assert!(tree(&runs.place.path("exported/model")) == expected, "another model was exported");
-    // What is no checkpoint is named as such.
+    // Another folder is named as such.
     run(["ckpt", "inspect", &runs.place.word("data")]).with(USAGE).says(&["no checkpoint at"]);
 }
 
-/// A real disk that is full, where one can be mounted here.
+/// A disk that is really full, if one can be mounted here.
 #[test]
 fn a_full_disk_loses_nothing() {
     let runs = Runs::new(&[]);
@@ -388,12 +388,12 @@ fn a_full_disk_loses_nothing() {
         let steps = runs.steps(run_dir);
         assert!(!steps.is_empty() && steps.len() < 40, "{steps:?}");
         run(["ckpt", "verify", &runs.place.word(run_dir)]).with(SUCCESS);
-        // With room again it goes on from the last one that was told to be there.
-        fs::create_dir(runs.place.path("roomy")).unwrap();
+        // With more space, training resumes from the last checkpoint.
+        fs::create_dir(runs.place.path("copy")).unwrap();
         let mut copy = Command::new("cp");
-        copy.args(["-r", &runs.place.word("disk/run/.")]).arg(runs.place.path("roomy"));
+        copy.args(["-r", &runs.place.word("disk/run/.")]).arg(runs.place.path("copy"));
         assert!(copy.status().is_ok_and(|copied| copied.success()));
-        runs.comes_to_the_same("roomy");
+        runs.resumes_to_the_same_end("copy");
     });
     let unmounted = Command::new("umount").arg(&disk).status();
     assert!(unmounted.is_ok_and(|unmounted| unmounted.success()), "the test's own file system stays mounted");
@@ -402,7 +402,7 @@ fn a_full_disk_loses_nothing() {
     }
 }
 
-/// The script of `docs/reference/checkpoint-format.md` reads what training has saved.
+/// The script of `docs/reference/checkpoint-format.md` reads checkpoints of a training.
 #[test]
 fn the_documented_script_reads_checkpoints() {
     if !support::python::has_numpy() {
@@ -420,7 +420,7 @@ fn the_documented_script_reads_checkpoints() {
         python.args(["-c", call, &checkpoint, name]).arg(&out).current_dir(runs.place.path(""));
         let output = python.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        // In f32 there, and in bf16 in the model: the upper halves.
+        // The script returns f32; the model has bf16, the upper halves.
         let read: Vec<u8> =
             fs::read(out).unwrap().chunks_exact(4).flat_map(|word| [word[2], word[3]]).collect();
         assert!(

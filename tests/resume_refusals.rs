@@ -1,5 +1,5 @@
-//! What `--resume` refuses, and that it changes nothing then: checkpoints that cannot be read or are damaged, finished
-//! runs of other jobs, other data.
+//! Cases that `--resume` refuses, without changing anything: unreadable or damaged checkpoints, finished runs of other
+//! jobs, and other data.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -26,7 +26,7 @@ const COMMON: [&str; 7] = [
     "checkpoint.every_steps=25",
     "device.threads=2",
 ];
-/// Steps of two epochs.
+/// The steps of two epochs.
 const STEPS: u64 = 86;
 
 /// A dataset, a finished run `whole`, and a run `interrupted` that has checkpoints of steps 25 and 50 and a log up to
@@ -61,14 +61,14 @@ impl Runs {
         Ended::of(self.command(name, more))
     }
 
-    /// The same, with all that it has to say.
-    fn train_aloud(&self, name: &str, more: &[&str]) -> Ended {
+    /// Does the same with all log messages.
+    fn train_verbosely(&self, name: &str, more: &[&str]) -> Ended {
         let mut command = self.command(name, more);
         command.env("RANKINE_LOG", "info");
         Ended::of(command)
     }
 
-    /// A copy of a run under another name, in place of what has that name.
+    /// Copies a run to another name, and replaces what has that name.
     fn copy(&self, from: &str, to: &str) {
         let (from, to) = (self.place.path(from), self.place.path(to));
         if to.exists() {
@@ -78,7 +78,7 @@ impl Runs {
         assert!(copied.is_ok_and(|copied| copied.success()));
     }
 
-    /// The command is refused with these words, and nothing in the run's folder changes.
+    /// Checks that training is refused with these words, and that nothing in the run folder changes.
     #[track_caller]
     fn refuses(&self, name: &str, more: &[&str], code: i32, words: &[&str]) {
         let before = listing(&self.place.path(name));
@@ -93,14 +93,14 @@ impl Runs {
     }
 }
 
-/// Every name below a folder with its bytes; of links, where they lead.
+/// Returns every name below a folder with its bytes, or with its target if it is a link.
 fn listing(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let (mut found, mut folders) = (BTreeMap::new(), vec![dir.to_owned()]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("the folder can be read") {
             let path = entry.expect("the folder can be read").path();
             let name = support::word(&path);
-            let kind = fs::symlink_metadata(&path).expect("the file is there").file_type();
+            let kind = fs::symlink_metadata(&path).expect("the file exists").file_type();
             let bytes = if kind.is_symlink() {
                 fs::read_link(&path).expect("the link can be read").into_os_string().into_encoded_bytes()
             } else if kind.is_dir() {
@@ -135,7 +135,7 @@ fn flip_a_bit(path: &Path) {
     fs::write(path, bytes).expect("the files of a test can be changed");
 }
 
-/// Puts a link that leads nowhere, to itself, or a folder, in the place of a file; or nothing.
+/// Replaces a file or folder with nothing, a folder, a dangling link, a link to itself, or a FIFO.
 fn spoil(path: &Path, with: &str) {
     if path.is_dir() {
         fs::remove_dir_all(path).expect("the files of a test can be changed")
@@ -165,20 +165,20 @@ fn an_unreadable_checkpoint_ends_the_command_and_changes_nothing() {
                 runs.copy("interrupted", "run");
                 let path = runs.place.path("run/checkpoints/step-50").join(file);
                 spoil(&path, with);
-                // A folder without a manifest has no other cause than a missing file.
+                // Without its manifest, a folder is not a checkpoint.
                 let missing = file == "manifest.json" && ["nothing", "a dangling link"].contains(&with);
                 let code = if missing { USAGE } else { FAILED };
                 let named = if missing { "step-50".to_owned() } else { support::word(&path) };
                 runs.refuses("run", &["--resume"], code, &[&named, "Nothing was changed", "--restart"]);
             }
         }
-        // As the message says: without that folder the one before is taken.
+        // The way out of the message works: without that folder, training resumes from the checkpoint before.
         fs::rename(runs.place.path("run/checkpoints/step-50"), runs.place.path("moved")).unwrap();
         runs.train("run", &["--resume"]).with(SUCCESS);
         assert!(weights(&runs.place, "run") == weights(&runs.place, "whole"));
         fs::remove_dir_all(runs.place.path("moved")).unwrap();
     }
-    // A folder of checkpoints that leads nowhere is not one without checkpoints.
+    // A link `checkpoints` that cannot be followed does not count as an empty folder.
     for with in ["a dangling link", "a loop"] {
         runs.copy("interrupted", "run");
         spoil(&runs.place.path("run/checkpoints"), with);
@@ -186,8 +186,8 @@ fn an_unreadable_checkpoint_ends_the_command_and_changes_nothing() {
     }
 }
 
-/// Any operation of opening checkpoints fails, as on a network file system that is away for a moment: the next try goes
-/// on as if nothing had been.
+/// Any operation of opening checkpoints may fail, as on a network file system that is unavailable for a moment: the
+/// next attempt resumes.
 #[test]
 fn a_failing_disk_ends_the_command_and_changes_nothing() {
     let runs = Runs::new();
@@ -204,7 +204,7 @@ fn a_failing_disk_ends_the_command_and_changes_nothing() {
     assert!(weights(&runs.place, "run") == weights(&runs.place, "whole"));
 }
 
-/// As another user, whom the file system refuses the file.
+/// Runs the command as another user, who lacks permission to read a file.
 #[test]
 fn a_checkpoint_without_permission_ends_the_command() {
     const NOBODY: u32 = 65534;
@@ -216,7 +216,7 @@ fn a_checkpoint_without_permission_ends_the_command() {
     if !owned.is_ok_and(|owned| owned.status.success()) || command.output().is_err() {
         return support::skipped("this user cannot run commands as another user");
     }
-    // That run is finished; the same again with a file that its owner may not read.
+    // That command finished the run. Now one of its files is unreadable.
     fs::remove_file(runs.place.path("interrupted/summary.json")).unwrap();
     let shard = runs.place.path("interrupted/checkpoints/step-75/shard-00000.safetensors");
     for _ in 0..times(1) {
@@ -240,7 +240,7 @@ fn a_checkpoint_of_a_newer_version_ends_the_command() {
         let words =
             ["format 2", "manifest.json", "the version of Rankine that wrote it", "Nothing was changed"];
         runs.refuses("run", &["--resume"], USAGE, &words);
-        // Content that is whole, and that this version does not know.
+        // Content that is not damaged, but that this version does not know.
         fs::write(&manifest, &text).unwrap();
         reseal(&manifest, |content| content.replacen('{', "{\n    \"signature\": 1,", 1));
         runs.refuses("run", &["--resume"], USAGE, &["its checksum holds", "Nothing was changed"]);
@@ -250,7 +250,7 @@ fn a_checkpoint_of_a_newer_version_ends_the_command() {
 }
 
 #[test]
-fn without_a_usable_checkpoint_only_restart_begins_anew() {
+fn without_a_usable_checkpoint_only_restart_starts_from_scratch() {
     let runs = Runs::new();
     for _ in 0..times(1) {
         runs.copy("interrupted", "run");
@@ -260,7 +260,7 @@ fn without_a_usable_checkpoint_only_restart_begins_anew() {
         let words =
             ["no checkpoint in", "step-50", "step-25", "nothing was changed", "--restart", "--run-dir"];
         runs.refuses("run", &["--resume"], BAD_DATA, &words);
-        // Checkpoints that were set aside, by a version that did so, are checkpoints.
+        // Checkpoints that an earlier version set aside still count.
         for step in [25, 50] {
             let path = runs.place.path(&format!("run/checkpoints/step-{step}"));
             fs::rename(&path, path.with_extension("damaged")).unwrap();
@@ -269,14 +269,14 @@ fn without_a_usable_checkpoint_only_restart_begins_anew() {
         let before = listing(&runs.place.path("run"));
         runs.train("run", &["--restart"]).with(SUCCESS);
         assert!(weights(&runs.place, "run") == weights(&runs.place, "whole"));
-        // All that was there is there still.
+        // All earlier files are kept.
         let kept = runs.place.path("run/before-restart");
         let now = listing(&kept);
         for (name, bytes) in before {
             let name = name.replacen("/run/", "/run/before-restart/", 1);
-            assert!(now.get(&name) == Some(&bytes), "{name} is not what it was");
+            assert!(now.get(&name) == Some(&bytes), "{name} has changed");
         }
-        // Starting over again keeps that, too; and what it kept is a run that can be resumed.
+        // Another restart keeps them, too, and each kept run can be resumed.
         runs.train("run", &["--restart", "--set", "train.max_steps=30"]).with(SUCCESS);
         assert!(listing(&kept) == now);
         assert!(weights(&runs.place, "run/before-restart-2") == weights(&runs.place, "whole"));
@@ -288,9 +288,9 @@ fn without_a_usable_checkpoint_only_restart_begins_anew() {
     run(["train", &runs.job, "--restart"]).with(USAGE).says(&["--run-dir"]);
 }
 
-/// Where checkpoints are kept on another file system, behind a link, they stay there, and so do new ones.
+/// If `checkpoints` is a link to another file system, old and new checkpoints stay there.
 #[test]
-fn starting_over_leaves_a_linked_folder_of_checkpoints_where_it_is() {
+fn a_restart_does_not_move_a_linked_folder_of_checkpoints() {
     let runs = Runs::new();
     runs.copy("interrupted", "run");
     fs::rename(runs.place.path("run/checkpoints"), runs.place.path("scratch")).unwrap();
@@ -302,12 +302,12 @@ fn starting_over_leaves_a_linked_folder_of_checkpoints_where_it_is() {
     assert!(runs.place.path("run/checkpoints").is_symlink());
 }
 
-/// A run that was killed before its first checkpoint begins again, says so, and keeps the log of what it did.
+/// A run that was killed before its first checkpoint starts from scratch with a message, and keeps its log.
 #[test]
-fn a_run_without_checkpoints_begins_again_and_keeps_its_log() {
+fn a_run_without_checkpoints_starts_from_scratch_and_keeps_its_log() {
     let runs = Runs::new();
     runs.copy("interrupted", "run");
-    // As it is killed while it writes its first one.
+    // The state after a kill while the first checkpoint is written.
     let checkpoints = runs.place.path("run/checkpoints");
     fs::remove_dir_all(checkpoints.join("step-50")).unwrap();
     fs::rename(checkpoints.join("step-25"), checkpoints.join("step-25.partial")).unwrap();
@@ -319,16 +319,15 @@ fn a_run_without_checkpoints_begins_again_and_keeps_its_log() {
         "starting at step 0",
         "before-restart",
     ];
-    runs.train_aloud("run", &["--resume"]).with(SUCCESS).says(&words);
+    runs.train_verbosely("run", &["--resume"]).with(SUCCESS).says(&words);
     assert!(fs::read(runs.place.path("run/before-restart/metrics.jsonl")).unwrap() == log);
     assert!(!runs.place.path("run/before-restart/checkpoints/step-25.partial").exists());
     assert_eq!(runs.steps_logged("run"), runs.steps_logged("whole"));
 }
 
-/// A torn line in the middle of the log, as a full disk or a failure of power leaves it, takes none of the later lines
-/// along.
+/// A torn line in the middle of the log, as a full disk or a power failure leaves it, does not cost any later line.
 #[test]
-fn the_log_is_never_cut_below_the_step_that_training_resumes_from() {
+fn the_log_keeps_all_lines_up_to_the_step_that_training_resumes_from() {
     let runs = Runs::new();
     for (number, torn) in ["{\"kind\":\"tra\n", "\0\0\0\0\n", "no line\n"].into_iter().enumerate() {
         runs.copy("interrupted", "run");
@@ -355,15 +354,20 @@ fn leftovers_of_dead_processes_are_removed_or_reported() {
         fs::create_dir(&partial).unwrap();
         fs::write(partial.join("shard-00000.safetensors"), vec![0; 123_456]).unwrap();
         flip_a_bit(&runs.place.path("run/checkpoints/step-50/shard-00000.safetensors"));
-        let told = runs.train_aloud("run", &["--resume"]).with(SUCCESS);
-        told.says(&["removed", "step-60.partial (123.5 kB)", "step-50.damaged (", "is a damaged checkpoint"]);
+        let ended = runs.train_verbosely("run", &["--resume"]).with(SUCCESS);
+        ended.says(&[
+            "removed",
+            "step-60.partial (123.5 kB)",
+            "step-50.damaged (",
+            "is a damaged checkpoint",
+        ]);
         assert!(!partial.exists());
         assert!(runs.place.path("run/checkpoints/step-50.damaged").is_dir());
         assert!(weights(&runs.place, "run") == weights(&runs.place, "whole"));
     }
 }
 
-/// A finished run gives its summary only to the job that it was trained for.
+/// Resuming a finished run prints its summary only if the job is the one that it was trained with.
 #[test]
 fn a_finished_run_is_compared_with_the_job() {
     let runs = Runs::new();
@@ -393,7 +397,7 @@ fn a_finished_run_is_compared_with_the_job() {
         let words = ["is finished, and it trained another job", words, "--restart", "--run-dir"];
         runs.refuses("whole", &["--resume", "--set", set], USAGE, &words);
     }
-    // What changes neither the model nor what it scores may differ, and the data may lie elsewhere.
+    // Options that change neither the model nor its metrics may differ, and the dataset may have moved.
     fs::rename(runs.place.path("data"), runs.place.path("moved")).unwrap();
     let moved = data("moved");
     for set in [
@@ -406,12 +410,12 @@ fn a_finished_run_is_compared_with_the_job() {
     ] {
         let before = listing(&runs.place.path("whole"));
         let sets = ["--set", &moved, "--set", set];
-        let told = runs.train("whole", &[&sets[..], &["--resume"]].concat()).with(SUCCESS);
-        told.stdout_says("trained             6002 samples");
+        let ended = runs.train("whole", &[&sets[..], &["--resume"]].concat()).with(SUCCESS);
+        ended.stdout_says("trained             6002 samples");
         assert!(listing(&runs.place.path("whole")) == before, "{set}");
     }
     fs::rename(runs.place.path("moved"), runs.place.path("data")).unwrap();
-    // Another evaluation part alone: what the run came to was measured on the old one.
+    // Another evaluation part is refused, too: the run's metrics are those of the old one.
     let index = |name: &str| runs.place.path(name).join("dataset.json");
     let eval_of = |samples: &str| {
         let (out, args) =
@@ -425,8 +429,8 @@ fn a_finished_run_is_compared_with_the_job() {
     runs.refuses("whole", &["--resume", "--set", &data("eval")], USAGE, &words);
 }
 
-/// More epochs or steps than a run was trained for continue it from its last checkpoint, to the bit as if it had been
-/// asked for them at once; what it came to before is kept.
+/// With more epochs or steps, a finished run continues from its last checkpoint, with the same bits as if the job had
+/// asked for them from the start. The earlier result is kept.
 #[test]
 fn more_epochs_or_steps_continue_a_finished_run() {
     let runs = Runs::new();
@@ -437,14 +441,13 @@ fn more_epochs_or_steps_continue_a_finished_run() {
     {
         for _ in 0..times(1) {
             runs.copy(from, "run");
-            let told = runs.train("run", &["--resume", "--set", set]).with(SUCCESS);
-            told.says(&[
+            runs.train("run", &["--resume", "--set", set]).with(SUCCESS).says(&[
                 &format!("the run ended after step {steps}, and the job asks for more"),
                 "finished-step-",
             ]);
             assert!(
                 weights(&runs.place, "run") == weights(&runs.place, expected),
-                "{from} came to another model"
+                "{from} has another model"
             );
             assert_eq!(runs.steps_logged("run"), runs.steps_logged(expected));
             let kept = format!("run/finished-step-{steps}");
@@ -454,7 +457,7 @@ fn more_epochs_or_steps_continue_a_finished_run() {
             assert!(support::summary(&runs.place, "run")["train"]["steps"] != before["train"]["steps"]);
         }
     }
-    // What may change while a run goes on may change here, too, and what may not is refused.
+    // The same options may change as when resuming an unfinished run.
     let more = ["--resume", "--set", "train.epochs=3", "--set"];
     let with = |set: &'static str| [&more[..], &[set]].concat();
     runs.refuses("whole", &with("seed=3"), USAGE, &["seed is 3 but was 1"]);
@@ -499,7 +502,7 @@ fn a_missing_or_damaged_model_is_trained_again_from_the_last_checkpoint() {
             );
         }
     }
-    // A model that cannot be read, or not by this version, may be whole.
+    // A model that cannot be read, or only by another version, may be undamaged.
     runs.copy("whole", "run");
     spoil(&model("model.safetensors"), "a folder");
     runs.refuses("run", &["--resume"], FAILED, &["cannot read", "model.safetensors"]);
@@ -509,9 +512,9 @@ fn a_missing_or_damaged_model_is_trained_again_from_the_last_checkpoint() {
     runs.refuses("run", &["--resume"], USAGE, &["model.json cannot be read", "of format 9"]);
 }
 
-/// A run of a version that did not record what it trained.
+/// A run of a version that did not record its job and data.
 #[test]
-fn a_finished_run_that_nobody_can_compare_is_refused() {
+fn a_finished_run_that_cannot_be_compared_is_refused() {
     let runs = Runs::new();
     let trained = runs.place.path("whole/trained.json");
     let text = fs::read(&trained).unwrap();

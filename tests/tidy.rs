@@ -1,4 +1,4 @@
-//! Holds the style of everything that is kept in the repository, where neither rustfmt nor clippy does.
+//! Checks the style of the repository, as far as rustfmt and clippy do not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,10 +8,10 @@ use support::{files_below, root, word};
 
 mod support;
 
-/// The folders whose files are held to the rules; `target`, data and runs lie beside them.
+/// The folders to check. Others, such as `target`, data and runs, are not part of the repository.
 const FOLDERS: [&str; 9] =
     ["reader", "embedding", "engine", "cuda", "tests", "fuzz/src", "fuzz/targets", "configs", "docs"];
-/// Files of the root itself.
+/// The files to check in the root.
 const FILES: [&str; 8] = [
     "Cargo.toml",
     "README.md",
@@ -24,9 +24,9 @@ const FILES: [&str; 8] = [
 ];
 const TEXT_EXTENSIONS: [&str; 6] = ["rs", "toml", "md", "cu", "cuh", "json"];
 const LINE_CHARS_MAX: usize = 120;
-/// Beyond this a file has more than one idea. Tests may go on: they are read one by one.
+/// A longer file has more than one idea. Test files may be longer, since tests are read one by one.
 const RUST_LINES_MAX: usize = 700;
-/// Marks of unfinished work; `concat` keeps this file from naming them.
+/// Marks of unfinished work. `concat!` keeps them out of the text of this file.
 const WORDS: [&str; 6] = [
     concat!("to", "do!("),
     concat!("db", "g!("),
@@ -35,7 +35,7 @@ const WORDS: [&str; 6] = [
     concat!("XX", "X"),
     concat!("TO", "DO"),
 ];
-/// Phrases that read like a dialect of our own; CONTRIBUTING.md says how to write instead. `..` stands for a few words.
+/// Phrases that are not plain English; CONTRIBUTING.md has alternatives. `..` stands for one or two words.
 const PHRASES: [&str; 13] = [
     "is told",
     "are told",
@@ -51,19 +51,19 @@ const PHRASES: [&str; 13] = [
     "of such",
     "what .. is for",
 ];
-/// How often they may occur: where they are the plain way to say it.
+/// The maximum number of occurrences: some of them are idiomatic.
 const PHRASES_MAX: usize = 700;
-/// Beginnings of paths that exist on one developer's machine.
+/// Prefixes of paths that exist on one developer's machine only.
 const MACHINE_PATHS: [&str; 3] = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
-/// What there is to say against a file, a line of text each.
+/// Returns the violations of the rules in a file, one line of text each.
 fn violations(name: &str, text: &str) -> Vec<String> {
     let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
     let rust = extension == "rs";
     let mut found = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let mut complain = |what: &str| found.push(format!("{name}:{number}: {what}"));
-        // A table's row and an address cannot be broken.
+        // Rows of tables and links cannot be broken into lines.
         let unbreakable = extension == "md" && (line.starts_with('|') || line.contains("://"));
         if ["rs", "toml", "md"].contains(&extension) && !unbreakable && line.chars().count() > LINE_CHARS_MAX
         {
@@ -73,7 +73,7 @@ fn violations(name: &str, text: &str) -> Vec<String> {
             complain("a tab");
         }
         if line.ends_with(char::is_whitespace) {
-            complain("white space at the end");
+            complain("trailing white space");
         }
         for word in WORDS.into_iter().filter(|word| contains_word(line, word)) {
             complain(&format!("unfinished: {word}"));
@@ -87,7 +87,7 @@ fn violations(name: &str, text: &str) -> Vec<String> {
         complain("does not end with exactly one line feed");
     }
     if rust && !text.starts_with("//! ") {
-        complain("does not begin with a //! that says what it is for");
+        complain("does not start with a //! comment about its purpose");
     }
     let tests = name.starts_with("tests/") || name.contains("/tests/") || name.ends_with("/tests.rs");
     if rust && !tests && text.lines().count() > RUST_LINES_MAX {
@@ -95,12 +95,14 @@ fn violations(name: &str, text: &str) -> Vec<String> {
     }
     if rust {
         let unproven = unproven_unsafe(text);
-        found.extend(unproven.map(|line| format!("{name}:{line}: unsafe without a // SAFETY: before it")));
+        found.extend(
+            unproven.map(|line| format!("{name}:{line}: unsafe without a preceding // SAFETY: comment")),
+        );
     }
     found
 }
 
-/// How often the phrase occurs in the line, as whole words.
+/// Returns how often the phrase occurs in the line, as whole words.
 fn occurrences(line: &str, phrase: &str) -> usize {
     match phrase.split_once("..") {
         None => line.match_indices(phrase).filter(|(at, _)| contains_word(&line[*at..], phrase)).count(),
@@ -114,7 +116,7 @@ fn occurrences(line: &str, phrase: &str) -> usize {
     }
 }
 
-/// Whether a line has a word that is not part of a longer one.
+/// Returns whether a line contains the word, not as a part of a longer one.
 fn contains_word(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let part = |char: Option<char>| char.is_some_and(|char| char.is_alphanumeric() || char == '_');
@@ -123,7 +125,7 @@ fn contains_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// The numbers of the lines that open an unsafe block or implementation whose statement has no proof above it.
+/// Returns the numbers of lines that open an unsafe block or implementation without a proof above their statement.
 fn unproven_unsafe(text: &str) -> impl Iterator<Item = usize> {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let opens = |line: &str| {
@@ -132,7 +134,7 @@ fn unproven_unsafe(text: &str) -> impl Iterator<Item = usize> {
     };
     let proven = |at: usize| {
         let above = lines[..at].iter().rev();
-        // Up to the end of the statement before: attributes and the statement's own first lines may lie between.
+        // Up to the end of the previous statement: attributes and the statement's own first lines may be in between.
         let mut statement = above.take_while(|line| {
             let comment_or_attribute = line.starts_with("//") || line.starts_with("#[");
             comment_or_attribute || !(line.is_empty() || line.ends_with([';', '{', '}']))
@@ -144,7 +146,7 @@ fn unproven_unsafe(text: &str) -> impl Iterator<Item = usize> {
     unproven.into_iter()
 }
 
-/// Rust files below a `src` that no file declares as a module, given the names and texts of all.
+/// Returns the Rust files below a `src` that no file declares as a module, given the names and texts of all files.
 fn undeclared(files: &BTreeMap<String, String>) -> Vec<&str> {
     let declares = |parent: &str, module: &str| {
         let declaration = format!("mod {module};");
@@ -158,7 +160,7 @@ fn undeclared(files: &BTreeMap<String, String>) -> Vec<&str> {
             return false;
         }
         let module = name.strip_suffix("/mod.rs").or(name.strip_suffix(".rs")).unwrap_or(name);
-        let (folder, module) = module.rsplit_once('/').expect("it lies below src");
+        let (folder, module) = module.rsplit_once('/').expect("it is below src");
         let parents = [
             format!("{folder}/mod.rs"),
             format!("{folder}.rs"),
@@ -170,37 +172,37 @@ fn undeclared(files: &BTreeMap<String, String>) -> Vec<&str> {
     undeclared.map(String::as_str).collect()
 }
 
-/// Names, relative to the root, and texts of all files that are held to the rules.
-fn house() -> BTreeMap<String, String> {
+/// Returns the names, relative to the root, and the texts of all files to check.
+fn checked_files() -> BTreeMap<String, String> {
     let below = FOLDERS.iter().flat_map(|folder| files_below(&root().join(folder)));
     let own = FILES.iter().map(|name| root().join(name));
     let is_text =
         |path: &Path| path.extension().is_some_and(|own| TEXT_EXTENSIONS.iter().any(|text| own == *text));
     let read =
         |path: &Path| fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let name = |path: &Path| word(path.strip_prefix(root()).expect("it lies below the root"));
+    let name = |path: &Path| word(path.strip_prefix(root()).expect("it is below the root"));
     below.chain(own).filter(|path| is_text(path)).map(|path| (name(&path), read(&path))).collect()
 }
 
-/// `doctor` and training find the same GPU libraries, since one function searches for them. The bindings' own search
-/// takes other names in another order; `Device::count` alone makes sure that it finds the same driver.
+/// `doctor` and training find the same GPU libraries, because one function searches for them. The search of the
+/// bindings tries other names in another order; only `Device::count` makes sure that it finds the same driver.
 #[test]
 fn gpu_libraries_are_searched_for_in_one_place() {
     const SEARCHES: [&str; 3] = ["libloading::Library::new(", "is_culib_present(", "culib("];
-    const PLACES: [&str; 2] = ["cuda/src/probe/library.rs", "cuda/src/device.rs"];
+    const FILES: [&str; 2] = ["cuda/src/probe/library.rs", "cuda/src/device.rs"];
     for folder in ["cuda/src", "embedding/src", "engine/src"] {
         for path in files_below(&root().join(folder)) {
-            let name = word(path.strip_prefix(root()).expect("it lies below the root"));
+            let name = word(path.strip_prefix(root()).expect("it is below the root"));
             let text = fs::read_to_string(&path).unwrap_or_default();
             let search = SEARCHES.iter().find(|search| text.contains(**search));
-            assert!(search.is_none() || PLACES.contains(&name.as_str()), "{name} searches with {search:?}");
+            assert!(search.is_none() || FILES.contains(&name.as_str()), "{name} searches with {search:?}");
         }
     }
 }
 
 #[test]
 fn every_file_is_tidy() {
-    let files = house();
+    let files = checked_files();
     for folder in FOLDERS {
         assert!(files.keys().any(|name| name.starts_with(folder)), "no file was found in {folder}");
     }
@@ -211,7 +213,7 @@ fn every_file_is_tidy() {
 #[test]
 fn texts_are_in_plain_english() {
     let mut found = Vec::new();
-    for (name, text) in house().iter().filter(|(name, _)| *name != "tests/tidy.rs") {
+    for (name, text) in checked_files().iter().filter(|(name, _)| *name != "tests/tidy.rs") {
         for (number, line) in (1..).zip(text.lines()) {
             let line = line.to_lowercase();
             for phrase in PHRASES {
@@ -226,11 +228,11 @@ fn texts_are_in_plain_english() {
 
 #[test]
 fn every_source_file_is_part_of_a_crate() {
-    let files = house();
+    let files = checked_files();
     assert_eq!(undeclared(&files), [] as [&str; 0]);
 }
 
-/// A bug that `.ci/planted` plants.
+/// An entry of `tests/planted`: a bug that `.ci/planted` plants.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PlantedBug {
@@ -247,9 +249,9 @@ struct PlantedBugs {
     bug: Vec<PlantedBug>,
 }
 
-/// Names of the functions and modules of all source files: what the filters of `cargo test` match parts of.
+/// Returns the names of all functions and modules in source files. Filters of `cargo test` match parts of them.
 fn names_in_sources() -> Vec<String> {
-    let files = house().into_iter().filter(|(name, _)| name.ends_with(".rs"));
+    let files = checked_files().into_iter().filter(|(name, _)| name.ends_with(".rs"));
     let named = |line: &str, keyword: &str| {
         let (_, rest) = line.split_once(keyword)?;
         Some(rest.split(|char: char| !(char.is_alphanumeric() || char == '_')).next()?.to_owned())
@@ -261,7 +263,7 @@ fn names_in_sources() -> Vec<String> {
     names.collect()
 }
 
-/// The filters among the arguments of `cargo test`: those that are neither options nor values of options.
+/// Returns the filters among the arguments of `cargo test`, without options and their values.
 fn test_filters(arguments: &str) -> Vec<&str> {
     let mut filters = Vec::new();
     let mut words = arguments.split_whitespace();
@@ -275,8 +277,8 @@ fn test_filters(arguments: &str) -> Vec<&str> {
     filters
 }
 
-/// Every bug of `tests/planted` can still be planted after the code around it has changed, and the tests that are to
-/// catch it still exist.
+/// Every bug of `tests/planted` can still be planted: its text occurs exactly once in its file, and the tests that must
+/// catch it exist.
 #[test]
 fn planted_bugs_fit_the_sources() {
     let mut names = BTreeSet::new();
@@ -316,8 +318,8 @@ fn planted_bugs_fit_the_sources() {
     assert!(wrong.is_empty(), "{} planted bugs do not fit:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Cargo gives a crate all features that anything in a build asks for. What a dependency of tests alone asked of
-/// serde_json would give tests JSON in another order than users get.
+/// Cargo enables all features of a crate that any dependency in a build requests. If only a dependency of tests
+/// requested `preserve_order` of serde_json, tests would see JSON in another order than users.
 #[test]
 fn json_has_the_same_order_in_tests_and_releases() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("it is readable");
@@ -333,7 +335,7 @@ fn json_has_the_same_order_in_tests_and_releases() {
 }
 
 #[test]
-fn each_rule_finds_what_it_is_for() {
+fn each_rule_finds_its_violations() {
     let complaints = |name: &str, text: &str| violations(name, text).len();
     let rust = |text: &str| complaints("engine/src/a.rs", &format!("//! A file.\n{text}"));
     assert_eq!(rust("fn f() {}\n"), 0);

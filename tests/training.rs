@@ -1,6 +1,6 @@
-//! What a training announces, logs and saves, in numbers that follow from its job and are worked out by hand.
+//! The numbers that a training reports, logs and saves, compared with numbers computed by hand from its job.
 
-#![allow(clippy::unwrap_used, reason = "what prepares a test may end it")]
+#![allow(clippy::unwrap_used, reason = "a failed preparation may end the test")]
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,45 +21,45 @@ use support::{Place, SHAPE, SUCCESS, generate, json_lines, run, skipped, weights
 
 mod support;
 
-/// Eleven batches an epoch, the last one of a single sample.
+/// Eleven batches per epoch; the last one has a single sample.
 const SAMPLES: u64 = 1001;
 const BATCH: u64 = 100;
-const STEPS_AN_EPOCH: u64 = 11;
+const STEPS_PER_EPOCH: u64 = 11;
 const EVAL_SAMPLES: u64 = 400;
 
-/// A dataset, and a job that learns from it in the order of its samples.
+/// A dataset, and a job that trains on it in file order.
 struct Runs {
     place: Place,
     job: String,
 }
 
-/// What an observer saw.
+/// The events that an observer received.
 #[derive(Debug, Default)]
-struct Seen {
+struct Events {
     announced: Vec<u64>,
     steps: Vec<Progress>,
     reports: Vec<Progress>,
     evaluations: Vec<(u64, f64)>,
-    /// With their bytes, and the time when each was there.
+    /// The step, bytes and time of each checkpoint.
     checkpoints: Vec<(u64, u64, Instant)>,
 }
 
-/// Sees what happens, and does something at each event.
-struct Watcher<F>(Seen, F);
+/// Records events, and calls a function for each.
+struct Recorder<F>(Events, F);
 
-impl<F: FnMut(&Event<'_>) + Send> Observer for Watcher<F> {
+impl<F: FnMut(&Event<'_>) + Send> Observer for Recorder<F> {
     fn observe(&mut self, event: Event<'_>) {
         self.1(&event);
-        let Self(seen, _) = self;
+        let Self(events, _) = self;
         match event {
-            Event::Started { samples, .. } => seen.announced.push(samples),
-            Event::Step(progress) => seen.steps.push(progress),
-            Event::Report(progress, _) => seen.reports.push(progress),
+            Event::Started { samples, .. } => events.announced.push(samples),
+            Event::Step(progress) => events.steps.push(progress),
+            Event::Report(progress, _) => events.reports.push(progress),
             Event::Evaluated { step, heads } => {
                 let auc = EvalMetrics::from(heads).first.unwrap().auc.unwrap();
-                seen.evaluations.push((step, auc));
+                events.evaluations.push((step, auc));
             }
-            Event::Checkpointed { step, bytes, .. } => seen.checkpoints.push((step, bytes, Instant::now())),
+            Event::Checkpointed { step, bytes, .. } => events.checkpoints.push((step, bytes, Instant::now())),
             _ => {}
         }
     }
@@ -97,34 +97,34 @@ eval.batch_size = 100
         self.place.path(name)
     }
 
-    /// Trains into a folder of that name, with options beside that.
+    /// Trains into the folder `name`, with more options.
     fn try_train(
         &self,
         name: &str,
         sets: &[&str],
         options: TrainOptions<'_>,
         act: impl FnMut(&Event<'_>) + Send,
-    ) -> (Seen, Result<Summary, TrainError>) {
-        let (path, mut watcher) = (self.path(name), Watcher(Seen::default(), act));
+    ) -> (Events, Result<Summary, TrainError>) {
+        let (path, mut recorder) = (self.path(name), Recorder(Events::default(), act));
         let options = TrainOptions { run_dir: Some(&path), ..options };
-        let trained = train(&self.job(sets), options, &mut watcher);
-        (watcher.0, trained.map(|(summary, _)| summary))
+        let trained = train(&self.job(sets), options, &mut recorder);
+        (recorder.0, trained.map(|(summary, _)| summary))
     }
 
     #[track_caller]
-    fn train(&self, name: &str, sets: &[&str]) -> (Seen, Summary) {
+    fn train(&self, name: &str, sets: &[&str]) -> (Events, Summary) {
         let (seen, summary) = self.try_train(name, sets, TrainOptions::default(), |_| ());
         (seen, summary.unwrap())
     }
 
     #[track_caller]
-    fn resume(&self, name: &str, sets: &[&str]) -> (Seen, Summary) {
+    fn resume(&self, name: &str, sets: &[&str]) -> (Events, Summary) {
         let options = TrainOptions { start: Start::Resume, ..TrainOptions::default() };
         let (seen, summary) = self.try_train(name, sets, options, |_| ());
         (seen, summary.unwrap())
     }
 
-    /// The checkpoints of a run, the first one first, each with the step of the one that it is an addition to.
+    /// Returns the steps of a run's checkpoints in order, each with the step of its base if it is incremental.
     fn checkpoints(&self, name: &str) -> Vec<(u64, Option<u64>)> {
         let files: Arc<dyn Files> = Arc::new(Disk);
         let found = list(&*files, &RunDir::checkpoints_path(&self.path(name))).unwrap();
@@ -157,12 +157,13 @@ fn samples_steps_and_epochs_are_counted() {
         let (seen, summary) = runs.train(&name, &sets.iter().map(|set| &**set).collect::<Vec<_>>());
         assert_eq!(seen.announced, [samples], "{name}");
         assert_eq!((summary.train.steps, summary.train.samples), (steps, samples), "{name}");
-        // Where both come to the same end, it is that of the epochs only once another batch was asked for.
+        // If both limits are reached at the same step, `max_steps` is the reason: the end of the epochs is only noticed
+        // when another batch is requested.
         let expected =
             if most.is_some_and(|most| most <= steps) { Stopped::MaxSteps } else { Stopped::Epochs };
         assert_eq!(summary.train.stopped, expected, "{name}");
         let expected = (0..steps).map(|before| {
-            let (epoch, batch) = (before / STEPS_AN_EPOCH, before % STEPS_AN_EPOCH);
+            let (epoch, batch) = (before / STEPS_PER_EPOCH, before % STEPS_PER_EPOCH);
             (before + 1, epoch, epoch * SAMPLES + SAMPLES.min((batch + 1) * BATCH))
         });
         let found = seen.steps.iter().map(|progress| (progress.step, progress.epoch, progress.samples));
@@ -185,7 +186,7 @@ fn the_last_step_is_evaluated_once() {
     }
 }
 
-/// Both learning rates are those of the job times the schedule's factor at each step.
+/// Both learning rates are the job's, times the schedule's factor, at each step.
 #[test]
 fn rates_follow_the_schedule() {
     let runs = Runs::new();
@@ -206,18 +207,21 @@ fn rates_follow_the_schedule() {
     assert_eq!((seen.steps.len(), log.len(), factors.len()), (16, 16, 16));
     for ((progress, line), factor) in seen.steps.iter().zip(log).zip(factors) {
         let found = [progress.dense_learning_rate, progress.sparse_learning_rate];
-        // The power may be a unit in the last place off, and so may each product.
+        // The power may be off by one unit in the last place, and so may each product.
         for (found, rate) in found.into_iter().zip([0.5, 0.25]) {
-            assert!((found - rate * factor).abs() <= 4.0 * f64::EPSILON * rate, "{progress:?}, and {factor}");
+            assert!(
+                (found - rate * factor).abs() <= 4.0 * f64::EPSILON * rate,
+                "{progress:?}, factor {factor}"
+            );
         }
         assert_eq!(line["dense_learning_rate"], found[0]);
         assert_eq!(line["sparse_learning_rate"], found[1]);
     }
 }
 
-/// What is logged is what is learnt by: at a factor of 0 nothing changes any more, and at any other something does.
+/// Training uses the logged factor: with a factor of 0 no weight changes, with any other some do.
 #[test]
-fn the_schedule_is_the_one_of_each_step() {
+fn updates_use_the_schedule() {
     let runs = Runs::new();
     let after = |steps: u64| {
         let (name, most) = (format!("after-{steps}"), format!("train.max_steps={steps}"));
@@ -228,24 +232,25 @@ fn the_schedule_is_the_one_of_each_step() {
     assert!(two != three && three == four);
 }
 
-/// A report's loss is the mean over the samples since the last one, a resume between them or not: the last batch of an
-/// epoch, of one sample, counts as one. An untrained model's is what its evaluation on the same samples says.
+/// A report's loss is the mean over the samples since the last report, also if training was resumed in between: the
+/// last batch of an epoch, with one sample, has the weight of one sample. The loss of an untrained model equals that of
+/// its evaluation on the same samples.
 #[test]
 fn losses_are_means_over_samples() {
     let runs = Runs::new();
     let (single, _) = runs.train("single", &["train.epochs=2", "train.log_every_steps=1"]);
     let losses: Vec<_> = single.reports.iter().map(|report| report.loss).collect();
-    let size = |step: usize| if (step as u64).is_multiple_of(STEPS_AN_EPOCH) { 1.0 } else { BATCH as f64 };
-    // Of the steps from one to another.
+    let size = |step: usize| if (step as u64).is_multiple_of(STEPS_PER_EPOCH) { 1.0 } else { BATCH as f64 };
+    // The mean over a range of steps.
     let mean = |first: usize, last: usize| {
         let (sum, samples) = (first..=last).fold((0.0, 0.0), |(sum, samples), step| {
             (sum + losses[step - 1] * size(step), samples + size(step))
         });
         sum / samples
     };
-    // Each of 4 products and sums, and the quotient, is rounded once, on either side.
+    // On both sides, each of 4 products and sums, and the quotient, is rounded once.
     let is = |found: f64, expected: f64| (found - expected).abs() <= 20.0 * f64::EPSILON * expected;
-    let check = |seen: &Seen, reports: &[usize], summary: &Summary| {
+    let check = |seen: &Events, reports: &[usize], summary: &Summary| {
         assert_eq!(seen.reports.iter().map(|report| report.step as usize).collect::<Vec<_>>(), reports);
         for report in &seen.reports {
             let step = report.step as usize;
@@ -255,26 +260,26 @@ fn losses_are_means_over_samples() {
     };
     let (seen, summary) = runs.train("fours", &["train.epochs=2"]);
     check(&seen, &[4, 8, 12, 16, 20], &summary);
-    // Saved in the middle of what a report is of: at step 6 for that of step 8.
+    // A checkpoint between two reports: at step 6, before the report of step 8.
     let sets = ["train.epochs=2", "checkpoint.every_steps=6"];
     runs.train("resumed", &[&sets[..], &["train.max_steps=7"]].concat());
     let (seen, summary) = runs.resume("resumed", &sets);
     assert_eq!(seen.steps[0].step, 7);
     check(&seen, &[8, 12, 16, 20], &summary);
 
-    // Rates so small that no weight changes.
+    // Learning rates that are too small to change any weight.
     let still = ["optimizer.dense.learning_rate=1e-30", "optimizer.sparse.learning_rate=1e-30"];
     let (seen, _) = runs.train("still", &[&still[..], &["train.log_every_steps=11"]].concat());
     let (run_dir, data) = (runs.place.word("still"), runs.place.word("data"));
     let judged =
         run(["eval", "--run", &run_dir, "--data", &data, "--part", "train", "--json"]).with(SUCCESS).json();
     let (found, expected) = (seen.reports[0].loss, judged["log_loss"].as_f64().unwrap());
-    // Products of single precision over at most 25 terms, in an order that follows from the batch: logits of about 1
-    // are off by 25 * 2^-24, and a loss by no more than its logit.
+    // Sums of at most 25 products in single precision, whose order depends on the batch: logits of about 1 are off by
+    // 25 * 2^-24, and a loss by no more than its logit.
     assert!((found - expected).abs() < 25.0 * 2f64.powi(-24), "{found} and {expected}");
 }
 
-/// The target is reached where the AUC is the target, and not below it.
+/// Training ends when the AUC equals the target, and not below it.
 #[test]
 fn training_ends_at_its_target() {
     let runs = Runs::new();
@@ -286,7 +291,7 @@ fn training_ends_at_its_target() {
         "checkpoint.every_steps=20",
     ];
     let (seen, _) = runs.train("all", &common);
-    // The second evaluation that is better than chance and all before it: targets are above 0.5.
+    // The second evaluation that is better than all before it and than 0.5, since targets must be above 0.5.
     let is_best = |at: &usize| seen.evaluations[..*at].iter().all(|(_, auc)| *auc < seen.evaluations[*at].1);
     let mut best = (0..seen.evaluations.len()).filter(is_best).filter(|at| seen.evaluations[*at].1 > 0.5);
     let at = best.nth(1).unwrap();
@@ -296,7 +301,7 @@ fn training_ends_at_its_target() {
     let (seen, summary) = runs.train("exact", &sets);
     assert_eq!((summary.train.stopped, summary.train.steps), (Stopped::TargetAuc, step));
     assert_eq!(seen.evaluations.last(), Some(&(step, auc)));
-    // Nothing is left to do, whether the run is finished or was killed right before it was.
+    // Nothing is left to do, whether the run is finished or was killed right before its end.
     let (seen, again) = runs.resume("exact", &sets);
     assert!(seen.announced.is_empty() && again == summary);
     std::fs::remove_file(RunDir::summary_path(&runs.path("exact"))).unwrap();
@@ -309,7 +314,7 @@ fn training_ends_at_its_target() {
     assert!(seen.steps.len() as u64 > step);
 }
 
-/// Between two checkpoints there are as many minutes as the job says.
+/// Checkpoints are taken at the interval that the job sets in minutes.
 #[test]
 fn checkpoints_are_taken_by_the_clock() {
     const PERIOD: Duration = Duration::from_millis(300);
@@ -319,7 +324,7 @@ fn checkpoints_are_taken_by_the_clock() {
     let sets = ["train.epochs=1000000", "checkpoint.every_minutes=0.005"];
     let (seen, ended) = runs.try_train("run", &sets, options, |event| {
         taken += usize::from(matches!(event, Event::Checkpointed { .. }));
-        // An hour in place of a minute would take 18 s.
+        // If the interval were in hours, it would be 18 s.
         if taken == 2 || began.elapsed() > 30 * PERIOD {
             stop.ask();
         }
@@ -332,7 +337,7 @@ fn checkpoints_are_taken_by_the_clock() {
 }
 
 #[test]
-fn some_checkpoints_are_whole_and_the_last_ones_stay() {
+fn some_checkpoints_are_full_and_the_last_ones_are_kept() {
     let runs = Runs::new();
     let every = ["train.epochs=2", "train.max_steps=18", "checkpoint.every_steps=2"];
     let saved = |name: &str, sets: &[&str]| {
@@ -343,23 +348,23 @@ fn some_checkpoints_are_whole_and_the_last_ones_stay() {
     };
     let (all, incremental) = ("checkpoint.keep=100", "checkpoint.incremental=true");
     let thirds = saved("thirds", &[all, incremental, "checkpoint.full_every=3"]);
-    let groups = |whole: u64| [(whole, None), (whole + 2, Some(whole)), (whole + 4, Some(whole))];
+    let groups = |full: u64| [(full, None), (full + 2, Some(full)), (full + 4, Some(full))];
     assert_eq!(thirds, [2, 8, 14].map(groups).concat());
-    let whole = [2, 4, 6, 8, 10, 12, 14, 16, 18].map(|step| (step, None));
-    assert_eq!(saved("each", &[all, incremental, "checkpoint.full_every=1"]), whole);
-    assert_eq!(saved("plain", &[all, "checkpoint.full_every=3"]), whole);
+    let full = [2, 4, 6, 8, 10, 12, 14, 16, 18].map(|step| (step, None));
+    assert_eq!(saved("each", &[all, incremental, "checkpoint.full_every=1"]), full);
+    assert_eq!(saved("plain", &[all, "checkpoint.full_every=3"]), full);
     assert_eq!(saved("two", &["checkpoint.keep=2"]), [(16, None), (18, None)]);
     assert_eq!(saved("one", &["checkpoint.keep=1"]), [(18, None)]);
-    // What the last one is an addition to stays beside it.
+    // The base of the last one is kept, too.
     let kept = saved("added", &["checkpoint.keep=1", incremental, "checkpoint.full_every=4"]);
     assert_eq!(kept, [(18, None)]);
     let kept = saved("base", &["checkpoint.keep=1", incremental, "checkpoint.full_every=5"]);
     assert_eq!(kept, [(12, None), (18, Some(12))]);
-    // Whoever goes on does not know which rows were updated before.
+    // A resumed training does not know which rows were updated before, so its first checkpoint is full.
     let sets = [&every[..], &[all, incremental, "checkpoint.full_every=3", "train.max_steps=22"]].concat();
     runs.resume("thirds", &sets);
     assert_eq!(runs.checkpoints("thirds")[9..], [(20, None), (22, Some(20))]);
-    // What an earlier process saved is known, too: step 2 stays for step 6.
+    // Checkpoints of an earlier process count, too: step 2 is kept as the base of step 6.
     let sets = ["checkpoint.every_steps=2", incremental, "checkpoint.keep=2"];
     runs.train("earlier", &[&sets[..], &["train.max_steps=6"]].concat());
     assert_eq!(runs.checkpoints("earlier"), [(2, None), (4, Some(2)), (6, Some(2))]);
@@ -367,10 +372,10 @@ fn some_checkpoints_are_whole_and_the_last_ones_stay() {
     assert_eq!(runs.checkpoints("earlier"), [(2, None), (6, Some(2)), (8, None)]);
 }
 
-/// An addition holds all rows that were updated since the whole one, those of the additions between them too. Few steps
-/// leave most rows of a large table alone.
+/// An incremental checkpoint holds all rows that were updated since its base, including those of incremental
+/// checkpoints in between. A few steps do not update most rows of a large table.
 #[test]
-fn additions_hold_the_rows_of_those_before_them() {
+fn incremental_checkpoints_hold_all_rows_since_their_base() {
     let runs = Runs::of("name = \"large\"\ndense = 4\nrows = [3000, 40]\n");
     runs.train("whole", &["train.max_steps=9"]);
     let sets = ["checkpoint.every_steps=2", "checkpoint.incremental=true"];
@@ -381,7 +386,7 @@ fn additions_hold_the_rows_of_those_before_them() {
     assert!(weights(&runs.place, "parts") == weights(&runs.place, "whole"));
 }
 
-/// A training that is asked to stop saves what was not saved, and says where it goes on.
+/// A training that is asked to stop saves a checkpoint if the last step has none, and reports the step.
 #[test]
 fn a_stop_leaves_one_checkpoint_of_its_step() {
     let runs = Runs::new();
@@ -407,7 +412,7 @@ fn a_stop_leaves_one_checkpoint_of_its_step() {
         let saved = open_checkpoint(&saved).unwrap().manifest().train.clone();
         let (seen, summary) = runs.resume(&name, &sets);
         assert_eq!(seen.steps[0].step, 6);
-        // Times go on from those of the checkpoint.
+        // Times continue from those of the checkpoint.
         let waited = summary.train.reader_wait_share * summary.train.seconds;
         assert!(0.0 < saved.waited_seconds && saved.waited_seconds < waited, "{saved:?}, then {waited} s");
         assert!(saved.waited_seconds < saved.seconds && saved.seconds < summary.train.seconds, "{saved:?}");
@@ -415,11 +420,11 @@ fn a_stop_leaves_one_checkpoint_of_its_step() {
     }
 }
 
-/// A disk on which it takes long until a checkpoint has its name.
+/// A disk on which renaming takes long.
 #[derive(Debug)]
-struct Slow(Duration);
+struct SlowDisk(Duration);
 
-impl Files for Slow {
+impl Files for SlowDisk {
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         Disk.create_dir(path)
     }
@@ -454,9 +459,9 @@ impl Files for Slow {
     }
 }
 
-/// The watch hears that a slow checkpoint is being written, and what training waits for it counts as training.
+/// The watchdog does not take a slow checkpoint for a hang, and waiting for it counts as training time.
 #[test]
-fn waiting_for_a_checkpoint_is_no_standstill_and_takes_time() {
+fn waiting_for_a_checkpoint_is_not_a_hang_and_counts_as_training() {
     const RENAME: Duration = Duration::from_secs(2);
     let patience = Patience {
         silence: Duration::from_secs(60),
@@ -470,10 +475,10 @@ fn waiting_for_a_checkpoint_is_no_standstill_and_takes_time() {
         move |failure: &Failure, _: &Activity| *said.lock().unwrap() = Some(failure.words.clone())
     };
     let processes = ProcessGroup::watched_alone(patience, end).unwrap();
-    let files: Arc<dyn Files> = Arc::new(Slow(RENAME));
+    let files: Arc<dyn Files> = Arc::new(SlowDisk(RENAME));
     let options =
         TrainOptions { processes: Some(&processes), files: Some(&files), ..TrainOptions::default() };
-    // The second one waits for the first.
+    // The second checkpoint waits for the first one.
     let sets = ["train.max_steps=2", "checkpoint.every_steps=1"];
     let (seen, summary) = runs.try_train("run", &sets, options, |_| ());
     let train = summary.unwrap().train;
@@ -484,7 +489,7 @@ fn waiting_for_a_checkpoint_is_no_standstill_and_takes_time() {
 }
 
 #[test]
-fn the_summary_says_what_was_trained() {
+fn the_summary_describes_the_training() {
     let runs = Runs::new();
     let sets = ["device.threads=3", "seed=5", "train.epochs=2", "train.max_steps=12", "reader.mode=pread"];
     let (_, summary) = runs.train("run", &sets);
@@ -497,18 +502,18 @@ fn the_summary_says_what_was_trained() {
     assert_eq!((&*device.kind, device.precision, device.threads), ("cpu", None, 3));
     assert_eq!((device.ranks, device.nodes, exchange), (1, 1, None));
     assert_eq!((train.skipped_steps, train.non_finite_steps, train.ids_out_of_range.len()), (None, 0, 0));
-    // Each is two or three rounded operations away from the other.
+    // The two sides differ by two or three rounded operations.
     let is = |found: f64, expected: f64| (found - expected).abs() <= 4.0 * f64::EPSILON * expected;
     assert!(train.seconds > 0.0 && is(train.ms_per_iteration, train.seconds * 1e3 / 12.0), "{train:?}");
     assert!(is(train.samples_per_second, 1101.0 / train.seconds), "{train:?}");
-    // Computing takes longer than a hundredth of waiting for the reader.
+    // Computing takes more than a hundredth of the time.
     assert!(train.reader_wait_share > 0.0 && train.reader_wait_share < 0.99, "{train:?}");
     let eval = eval.unwrap();
     assert_eq!(eval.metrics.first.unwrap().samples, EVAL_SAMPLES);
     assert!(eval.seconds > 0.0 && eval.auc_achievable.is_some());
 }
 
-/// Sums over ranks are as many bytes in each iteration, before a resume and behind it.
+/// All-reduces send the same number of bytes in each step, before and after resuming.
 #[test]
 fn exchanged_bytes_are_those_of_an_iteration() {
     let runs = Runs::new();
@@ -526,9 +531,9 @@ fn exchanged_bytes_are_those_of_an_iteration() {
     }
 }
 
-/// What the watch over a training says of an evaluation that hangs, where it begins and in the middle.
+/// The watchdog reports an evaluation that hangs, at its start or in the middle.
 #[test]
-fn an_evaluation_that_hangs_is_called_one() {
+fn an_evaluation_that_hangs_is_reported_as_such() {
     let patience = Patience {
         silence: Duration::from_secs(60),
         standstill: Duration::from_millis(800),
@@ -549,7 +554,7 @@ fn an_evaluation_that_hangs_is_called_one() {
         let options = TrainOptions { processes: Some(&processes), ..TrainOptions::default() };
         let mut has_leases = true;
         let (_, trained) = runs.try_train(&format!("begins-{begins}"), &[], options, |event| match event {
-            Event::Step(Progress { step: STEPS_AN_EPOCH, .. }) if begins => {
+            Event::Step(Progress { step: STEPS_PER_EPOCH, .. }) if begins => {
                 *stalled.lock().unwrap() = Stalled::new(&eval);
                 has_leases = stalled.lock().unwrap().is_some();
             }

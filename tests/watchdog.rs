@@ -1,4 +1,4 @@
-//! A training that does not move ends, and says what it waited for.
+//! A training without progress ends, and reports what it was waiting for.
 
 use std::process::{Command, Stdio};
 use std::thread;
@@ -11,7 +11,7 @@ mod support;
 
 const BATCH: usize = 128;
 
-/// Raw records of [`SHAPE`].
+/// Returns raw records of [`SHAPE`].
 fn records(count: usize, seed: u64) -> Vec<u8> {
     let mut next = numbers(seed);
     let mut bytes = Vec::new();
@@ -25,7 +25,7 @@ fn records(count: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// A job that learns from two files, in order; returns its path and that of the second file.
+/// Writes a job that trains on two files, in order; returns its path and that of the second file.
 fn two_files(place: &Place) -> (String, String) {
     let (first, second) =
         (place.file("a.bin", records(6 * BATCH, 1)), place.file("b.bin", records(6 * BATCH, 2)));
@@ -54,7 +54,7 @@ fn grow_old() {
     thread::sleep(Duration::from_millis(3500));
 }
 
-/// The command that resumes a run.
+/// Returns the command that resumes a run.
 fn resumed(place: &Place, job: &str, run: &str, sets: &[&str]) -> Command {
     let mut training = rankine();
     training.args(["train", job, "--quiet", "--resume", "--run-dir", &place.word(run)]);
@@ -63,7 +63,7 @@ fn resumed(place: &Place, job: &str, run: &str, sets: &[&str]) -> Command {
 }
 
 #[test]
-fn a_reader_that_hangs_is_named() {
+fn a_stalled_read_is_reported() {
     let place = Place::new();
     let (job, second) = two_files(&place);
     train(&place, &job, "moves", &["guard.step_timeout_s=5"]).with(SUCCESS);
@@ -103,10 +103,10 @@ fn a_step_gets_a_new_period_after_a_suspension() {
         let mut training =
             resumed(&place, &job, &run, &["guard.step_timeout_s=4", "guard.barrier_timeout_s=1"]);
         let mut running = Running::start(training.stdout(Stdio::null()));
-        // The result of the first three steps is moved when training goes on. A second later it waits for the second
+        // When training resumes, it moves the result of the first three steps. A second later it waits for the second
         // file.
-        let kept = place.path(&run).join("finished-step-3");
-        wait_until("training goes on", || kept.exists());
+        let moved = place.path(&run).join("finished-step-3");
+        wait_until("training resumes", || moved.exists());
         thread::sleep(Duration::from_secs(1));
         running.signal(libc::SIGSTOP);
         thread::sleep(Duration::from_secs(5));
@@ -118,7 +118,7 @@ fn a_step_gets_a_new_period_after_a_suspension() {
 }
 
 #[test]
-fn periods_must_follow_from_one_another() {
+fn timeouts_must_be_consistent() {
     let place = Place::new();
     support::generate(&place, SHAPE, 1000, 0);
     let job = support::job(&place);
