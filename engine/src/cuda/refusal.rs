@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use rankine_cuda::kernels::{Dot, Element, Head, RANKS_MAX};
 
-use super::network::{Fp8Layers, Places};
+use super::network::{Fp8Layers, VectorLayout};
 use crate::job::{Conflict, Exchange, Job, Optimizer, Placement, Precision};
 use crate::model::{Interaction, Layer, ModelSpec};
 
@@ -104,7 +104,7 @@ fn pooled_beyond(job: &Job, spec: &ModelSpec) -> Vec<(String, String)> {
 
 /// Whether cross layers and hidden layers can be in fp8; otherwise returns their widths, in words.
 fn layers_for_fp8(spec: &ModelSpec) -> Result<(), String> {
-    let layers = Fp8Layers::new(spec, &Places::new(spec));
+    let layers = Fp8Layers::new(spec, &VectorLayout::new(spec));
     if layers.fit() {
         return Ok(());
     }
@@ -124,7 +124,7 @@ fn layers_for_fp8(spec: &ModelSpec) -> Result<(), String> {
 
 fn fits(precision: Precision, spec: &ModelSpec) -> bool {
     fn of<T: Element>(spec: &ModelSpec) -> bool {
-        let (count, dim, stride) = Places::new(spec).dot(spec);
+        let (count, dim, stride) = VectorLayout::new(spec).dot(spec);
         // Within these limits no size overflows.
         count <= 512 && dim <= 1 << 16 && Dot::<T>::fits(count as u32, dim as u32, stride as u32)
     }

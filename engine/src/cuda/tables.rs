@@ -7,7 +7,7 @@ use rankine_cuda::{Device, Lane, Pointer};
 use rankine_embedding::cuda::{DeviceRows, Feature, Hotness, Ids, Layout, LocalTables, NodeTables, Result};
 use rankine_reader::schema;
 
-use super::network::Places;
+use super::network::VectorLayout;
 use super::rank::{RankShape, SLOTS};
 use super::together::RankLinks;
 use crate::model::{FeatureSpec, ModelSpec, TrainingRules};
@@ -40,14 +40,14 @@ impl Tables {
         (device, links): (&Arc<Device>, Option<&RankLinks>),
         lane: &Lane,
         (spec, rules): (&ModelSpec, &TrainingRules),
-        (places, seed): (&Places, u64),
+        (vector_layout, seed): (&VectorLayout, u64),
         RankShape { samples, hotness, plan, tracks_updates, .. }: RankShape<'_>,
     ) -> Result<Self> {
         let columns: Vec<_> = hotness.iter().copied().map(of_column).collect();
-        let features = table_features(spec, places);
+        let features = table_features(spec, vector_layout);
         let (all, optimizers): (Vec<_>, Vec<_>) = rules.all_tables(spec).into_iter().unzip();
         let (ranks, nodes) = links.map_or((1, 1), |links| (links.cluster.ranks(), links.cluster.nodes()));
-        let layout = Layout::new(ranks, samples, places.stride, &all, &columns, &features)?;
+        let layout = Layout::new(ranks, samples, vector_layout.stride, &all, &columns, &features)?;
         let mut layout = layout.with_optimizers(&optimizers).with_nodes(nodes)?;
         if let (Some(plan), Some(_)) = (plan, links) {
             layout = layout.with_plan(plan)?;
@@ -236,7 +236,7 @@ impl Tables {
 
 /// Returns the features that look up a model's tables: for each column its vectors, then for each column its
 /// first-order terms, if the model has any.
-fn table_features(spec: &ModelSpec, places: &Places) -> Vec<Feature> {
+fn table_features(spec: &ModelSpec, vector_layout: &VectorLayout) -> Vec<Feature> {
     let columns = || spec.features.iter().enumerate();
     let vector = |((column, feature), &place): ((usize, &FeatureSpec), _)| {
         let &FeatureSpec { table, pooling, .. } = feature;
@@ -248,8 +248,8 @@ fn table_features(spec: &ModelSpec, places: &Places) -> Vec<Feature> {
         place,
         pooling: feature.pooling,
     };
-    let vectors = columns().zip(&places.features).map(vector);
-    vectors.chain(columns().zip(&places.wide).map(terms)).collect()
+    let vectors = columns().zip(&vector_layout.features).map(vector);
+    vectors.chain(columns().zip(&vector_layout.wide).map(terms)).collect()
 }
 
 fn of_column(hotness: schema::Hotness) -> Hotness {

@@ -97,7 +97,7 @@ impl RankGroup {
     /// Enqueues all-reducing the weights of a batch's samples, for each head.
     ///
     /// # Safety
-    /// Both addresses must have one weight per head; all ranks must enqueue their calls in the same order, and this
+    /// ActivationMatrices addresses must have one weight per head; all ranks must enqueue their calls in the same order, and this
     /// value must live until the lane has done it; see [`Lane::launch`].
     pub(super) unsafe fn add_weights(
         &self,

@@ -16,7 +16,7 @@ use super::evaluation::{CudaEvaluation, EvaluationResult, EvaluationSizes, Score
 use super::feed::FedPart;
 use super::input::{Input, InputLayout, InputSlot};
 use super::iteration::{Iteration, Lanes, Phase};
-use super::network::{Forward, Network, Places, Products};
+use super::network::{Forward, Network, Products, VectorLayout};
 use super::rank::{Rank, RankShape, SLOTS};
 use super::tables::{RoutedBatch, Tables};
 use super::together::{RankGroup, RankLinks};
@@ -107,13 +107,24 @@ impl<T: Element> Trainer<T> {
     ) -> Result<Self> {
         let RankShape { samples, score_samples, .. } = shape;
         let main = Lane::of_high_priority(device)?;
-        let places = Places::new(spec);
+        let vector_layout = VectorLayout::new(spec);
         let links = cluster.map(|cluster| RankLinks::join(&cluster)).transpose()?;
-        let tables =
-            Tables::initialized::<T>((device, links.as_ref()), &main, (spec, rules), (&places, seed), shape)?;
+        let tables = Tables::initialized::<T>(
+            (device, links.as_ref()),
+            &main,
+            (spec, rules),
+            (&vector_layout, seed),
+            shape,
+        )?;
         let (compute, parameters) = (products.compute, initial_parameters(spec, seed));
-        let network =
-            Network::new((device, links.as_ref()), products, (spec, rules), &places, samples, &parameters)?;
+        let network = Network::new(
+            (device, links.as_ref()),
+            products,
+            (spec, rules),
+            &vector_layout,
+            samples,
+            &parameters,
+        )?;
         let group = links.map(|links| RankGroup::new(links, spec.heads.len())).transpose()?;
         let layout = InputLayout::new(spec, tables.layout());
         let mut inputs = Vec::new();

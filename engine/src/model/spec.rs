@@ -34,8 +34,9 @@ pub struct ModelSpec {
     pub features: Vec<FeatureSpec>,
 }
 
-/// The stage between embeddings and top MLP. The *vectors* of a sample are the bottom MLP's output (or the dense
-/// columns, if there is no bottom MLP) and the pooled embedding of each feature.
+/// The stage between embeddings and top MLP. If a sample has dense columns, its first *vector* is the bottom MLP's
+/// output, or the dense columns themselves without a bottom MLP. The other vectors are the pooled embeddings of its
+/// features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Interaction {

@@ -7,59 +7,61 @@ use rankine_cuda::kernels::{CROSS_LAYERS, CrossFirst, CrossGradient, Element};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
-use super::shared::{Activations, Both, Parts, Shared, dense, first_rows};
+use super::shared::{ActivationMatrices, Activations, PartialSums, Shared, dense, first_rows};
 use crate::model::Layer;
 
 /// A model's cross layers.
 #[derive(Debug)]
 pub(super) struct CrossNetwork<T> {
-    /// x0, which are the vectors.
-    first: Both<T>,
+    /// The input x0: the vectors.
+    first: ActivationMatrices<T>,
     layers: Vec<CrossLayer<T>>,
-    /// Where no product gives the gradients by the last layer's result: of those by its bias.
-    begin: Option<Parts>,
+    /// Partial sums of the last layer's bias gradients, if no product computes the gradients with respect to its
+    /// result.
+    bias_sums: Option<PartialSums>,
 }
 
-/// A cross layer, and what it keeps for the way back.
+/// A cross layer, and the activations that it keeps for the backward pass.
 #[derive(Debug)]
 struct CrossLayer<T> {
     input: Matrix<T>,
-    /// Of low rank: V, and `V x`.
+    /// With low rank: V, and `V x`.
     low_rank: Option<(Layer, Activations<T>)>,
     /// W or U.
     layer: Layer,
     /// `W x` or `U V x`.
     product: Buffer<T>,
     output: Buffer<T>,
-    /// By the output, and by the product. All layers' are kept until those by x0 and by weights are computed.
+    /// With respect to the output and the product. Those of all layers are kept until the gradients with respect to x0
+    /// and the weights are computed.
     gradients: Buffer<T>,
     product_gradients: Buffer<T>,
 }
 
-/// The products of a pass forward over some samples, of each layer in their order.
+/// The products of a forward pass over some samples, for each layer in order.
 #[derive(Debug)]
 pub(super) struct Forward(Vec<Vec<Product>>);
 
-/// The products of a pass back over a batch, of each layer in their order.
+/// The products of a backward pass over a batch, for each layer in order.
 #[derive(Debug)]
 pub(super) struct Backward(Vec<LayerBackward>);
 
-/// Those of a layer: the gradients by its weights, and in the order in which they follow each other those by `V x` and
-/// by its input.
+/// The products of a layer: its weight gradients, and in the order in which they depend on each other the gradients
+/// with respect to `V x` and to its input.
 #[derive(Debug)]
 struct LayerBackward {
-    by_weights: Vec<Product>,
-    by_input: Vec<Product>,
+    d_weights: Vec<Product>,
+    d_input: Vec<Product>,
 }
 
 impl<T: Element> CrossNetwork<T> {
-    /// Layers over some vectors; `begun` where a product gives the gradients by the last one's result, and does what
-    /// [`CrossNetwork::entrance`] says.
+    /// Creates layers over some vectors. `fused` is whether a product with the epilogue
+    /// [`CrossNetwork::input_epilogue`] computes the gradients with respect to the last layer's result.
     pub(super) fn new(
         device: &Arc<Device>,
         layers: &[Vec<Layer>],
-        first: Both<T>,
-        begun: bool,
+        first: ActivationMatrices<T>,
+        fused: bool,
     ) -> Result<Self> {
         let Matrix { rows: samples, columns, .. } = first.values;
         let buffer = || Buffer::filled(device, samples * columns, 0);
@@ -79,7 +81,7 @@ impl<T: Element> CrossNetwork<T> {
         Ok(Self {
             first,
             layers: layers.iter().map(make).collect::<Result<_>>()?,
-            begin: (!begun).then(|| Parts::new(device, pieces, columns)).transpose()?,
+            bias_sums: (!fused).then(|| PartialSums::new(device, pieces, columns)).transpose()?,
         })
     }
 
@@ -87,10 +89,10 @@ impl<T: Element> CrossNetwork<T> {
         dense(buffer.pointer(), self.first.values.rows, self.first.values.columns)
     }
 
-    /// The last layer's result.
-    pub(super) fn output(&self) -> Both<T> {
+    /// Returns the last layer's result.
+    pub(super) fn output(&self) -> ActivationMatrices<T> {
         let last = self.layers.last().expect("a cross network has a layer");
-        Both { values: self.matrix(&last.output), gradients: self.matrix(&last.gradients) }
+        ActivationMatrices { values: self.matrix(&last.output), gradients: self.matrix(&last.gradients) }
     }
 
     pub(super) fn plan_forward(&self, shared: &Shared<T>, samples: usize) -> Result<Forward> {
@@ -110,7 +112,7 @@ impl<T: Element> CrossNetwork<T> {
             match &cross.low_rank {
                 None => Ok(vec![product(&cross.layer, cross.input, out, epilogue)?]),
                 Some((v, low)) => {
-                    let low = low.both().values;
+                    let low = low.matrices().values;
                     let products = [
                         product(v, cross.input, low, Epilogue::None)?,
                         product(&cross.layer, low, out, epilogue)?,
@@ -122,13 +124,13 @@ impl<T: Element> CrossNetwork<T> {
         Ok(Forward(self.layers.iter().map(products).collect::<Result<_>>()?))
     }
 
-    /// What the product does that gives the gradients by the last layer's result.
-    pub(super) fn entrance(&self, shared: &Shared<T>) -> Epilogue<T> {
+    /// Returns the epilogue of the product that computes the gradients with respect to the last layer's result.
+    pub(super) fn input_epilogue(&self, shared: &Shared<T>) -> Epilogue<T> {
         self.layers.last().map_or(Epilogue::None, |last| self.gradient(shared, last, None))
     }
 
-    /// What the product does that gives the gradients by a layer's result, together with what comes past the layer
-    /// behind it.
+    /// Returns the epilogue of the product that computes the gradients with respect to a layer's result, including
+    /// those that bypass the layer after it.
     fn gradient(&self, shared: &Shared<T>, layer: &CrossLayer<T>, added: Option<Matrix<T>>) -> Epilogue<T> {
         Epilogue::CrossGradient {
             added,
@@ -139,13 +141,13 @@ impl<T: Element> CrossNetwork<T> {
     }
 
     pub(super) fn plan_backward(&self, shared: &Shared<T>) -> Result<Backward> {
-        let Shared { blas, beside, compute, dense: parameters, .. } = shared;
-        let by_weights = |layer: &Layer, dy: Matrix<T>, x: Matrix<T>| {
+        let Shared { blas, weights_blas, compute, dense: parameters, .. } = shared;
+        let d_weights = |layer: &Layer, dy: Matrix<T>, x: Matrix<T>| {
             let gradients = parameters.gradients.pointer().element(layer.offset);
             let gradients = dense(gradients, layer.outputs, layer.inputs);
-            Product::of_transposed(beside, *compute, dy, x, gradients, Epilogue::None)
+            Product::of_transposed(weights_blas, *compute, dy, x, gradients, Epilogue::None)
         };
-        let by_input = |layer: &Layer, dy: Matrix<T>, dx: Matrix<T>, epilogue| {
+        let d_input = |layer: &Layer, dy: Matrix<T>, dx: Matrix<T>, epilogue| {
             let weights = dense(parameters.weights().element(layer.offset), layer.outputs, layer.inputs);
             Product::straight(blas, *compute, dy, weights, dx, epilogue)
         };
@@ -164,19 +166,19 @@ impl<T: Element> CrossNetwork<T> {
             before = Some(cross);
             plan.push(match low_rank {
                 None => LayerBackward {
-                    by_weights: vec![by_weights(layer, dy, *input)?],
-                    by_input: vec![by_input(layer, dy, dx, epilogue)?],
+                    d_weights: vec![d_weights(layer, dy, *input)?],
+                    d_input: vec![d_input(layer, dy, dx, epilogue)?],
                 },
                 Some((v, low)) => {
-                    let low = low.both();
+                    let low = low.matrices();
                     LayerBackward {
-                        by_weights: vec![
-                            by_weights(layer, dy, low.values)?,
-                            by_weights(v, low.gradients, *input)?,
+                        d_weights: vec![
+                            d_weights(layer, dy, low.values)?,
+                            d_weights(v, low.gradients, *input)?,
                         ],
-                        by_input: vec![
-                            by_input(layer, dy, low.gradients, Epilogue::None)?,
-                            by_input(v, low.gradients, dx, epilogue)?,
+                        d_input: vec![
+                            d_input(layer, dy, low.gradients, Epilogue::None)?,
+                            d_input(v, low.gradients, dx, epilogue)?,
                         ],
                     }
                 }
@@ -185,67 +187,68 @@ impl<T: Element> CrossNetwork<T> {
         Ok(Backward(plan))
     }
 
-    /// Enqueues the pass from the vectors to the last layer's result.
+    /// Enqueues the forward pass from the vectors to the last layer's result.
     ///
     /// # Safety
-    /// The plan must be of this, and of as many samples as lie ready; see [`Lane::launch`].
+    /// The plan must be of this network, and for as many samples as there are; see [`Lane::launch`].
     pub(super) unsafe fn forward(&self, lane: &Lane, shared: &Shared<T>, plan: &Forward) -> Result<()> {
         // SAFETY: the matrices are this value's, or those that it was made for; the caller vouches for the order.
         unsafe { plan.0.iter().flatten().try_for_each(|product| product.enqueue(&shared.blas, lane)) }?;
         Ok(())
     }
 
-    /// Enqueues the pass from the gradients by the last result to those by the vectors.
+    /// Enqueues the backward pass from the gradients with respect to the last result to those with respect to the
+    /// vectors.
     ///
     /// # Safety
     /// As for [`CrossNetwork::forward`].
     pub(super) unsafe fn backward(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
         // SAFETY: as for `forward`.
         unsafe {
-            if let Some(parts) = &self.begin {
-                self.begin(lane, shared, parts)?;
+            if let Some(parts) = &self.bias_sums {
+                self.start_backward(lane, shared, parts)?;
             }
-            for product in plan.0.iter().rev().flat_map(|layer| &layer.by_input) {
+            for product in plan.0.iter().rev().flat_map(|layer| &layer.d_input) {
                 product.enqueue_product(&shared.blas, lane)?;
             }
             for (number, layers) in self.layers.chunks(CROSS_LAYERS).enumerate() {
-                let first = self.by_first(shared, layers, number == 0);
+                let first = self.first_gradients(shared, layers, number == 0);
                 lane.launch(&first, first.grid())?;
             }
         }
         Ok(())
     }
 
-    /// Enqueues the gradients by all weights.
+    /// Enqueues all weight gradients.
     ///
     /// # Safety
-    /// [`CrossNetwork::backward`] must come before; nobody else may use the second workspace meanwhile. See
+    /// [`CrossNetwork::backward`] must come before; nothing else may use the second workspace meanwhile. See
     /// [`Lane::launch`].
     pub(super) unsafe fn weights(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
-        let mut products = plan.0.iter().rev().flat_map(|layer| &layer.by_weights);
+        let mut products = plan.0.iter().rev().flat_map(|layer| &layer.d_weights);
         // SAFETY: as for `forward`.
-        unsafe { products.try_for_each(|product| product.enqueue(&shared.beside, lane)) }?;
+        unsafe { products.try_for_each(|product| product.enqueue(&shared.weights_blas, lane)) }?;
         Ok(())
     }
 
-    /// Enqueues the gradients by all biases, as far as the product that begins the way back does not have them.
+    /// Enqueues all bias gradients, except those that the first product of the backward pass computes.
     ///
     /// # Safety
     /// [`CrossNetwork::backward`] must come before; see [`Lane::launch`].
     pub(super) unsafe fn sums(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
         // SAFETY: as for `forward`; a bias has as many gradients as its layer has outputs.
         unsafe {
-            if let (Some(parts), Some(last)) = (&self.begin, self.layers.last()) {
+            if let (Some(parts), Some(last)) = (&self.bias_sums, self.layers.last()) {
                 parts.add_up(lane, shared.dense.gradients.pointer().element(last.layer.bias().start))?;
             }
-            let mut products = plan.0.iter().flat_map(|layer| &layer.by_input);
+            let mut products = plan.0.iter().flat_map(|layer| &layer.d_input);
             products.try_for_each(|product| product.enqueue_sums(lane))?;
         }
         Ok(())
     }
 
-    /// Enqueues the last layer's gradients by its product, from those by its result.
-    unsafe fn begin(&self, lane: &Lane, shared: &Shared<T>, parts: &Parts) -> Result<()> {
+    /// Enqueues the gradients with respect to the last layer's product, from those with respect to its result.
+    unsafe fn start_backward(&self, lane: &Lane, shared: &Shared<T>, parts: &PartialSums) -> Result<()> {
         let Some(last) = self.layers.last() else { return Ok(()) };
         let gradient = CrossGradient {
             first: self.first.values.pointer,
@@ -263,8 +266,9 @@ impl<T: Element> CrossNetwork<T> {
         Ok(())
     }
 
-    /// What some layers add to the gradients by the vectors; `through` where they are the first ones.
-    fn by_first(&self, shared: &Shared<T>, layers: &[CrossLayer<T>], through: bool) -> CrossFirst<T> {
+    /// Returns the kernel that adds the shares of some layers to the gradients with respect to the vectors; `through`
+    /// if they are the first layers.
+    fn first_gradients(&self, shared: &Shared<T>, layers: &[CrossLayer<T>], through: bool) -> CrossFirst<T> {
         let Matrix { pointer, columns, stride, .. } = self.first.gradients;
         let mut first = CrossFirst {
             products: [Pointer::NULL; CROSS_LAYERS],
@@ -279,10 +283,10 @@ impl<T: Element> CrossNetwork<T> {
             through: u32::from(through),
             reserved: 0,
         };
-        for (place, layer) in layers.iter().enumerate() {
-            first.products[place] = layer.product.pointer();
-            first.gradients[place] = layer.gradients.pointer();
-            first.biases[place] = shared.dense.parameters.pointer().element(layer.layer.bias().start);
+        for (number, layer) in layers.iter().enumerate() {
+            first.products[number] = layer.product.pointer();
+            first.gradients[number] = layer.gradients.pointer();
+            first.biases[number] = shared.dense.parameters.pointer().element(layer.layer.bias().start);
         }
         first
     }

@@ -1,7 +1,7 @@
-//! The dense parameters, their gradients and their optimizer's state, as [`Layers`] lays them out.
+//! The dense parameters, their gradients and their optimizer's state, in the layout of [`Layers`].
 //!
-//! Over ranks each has all parameters. They learn alike everywhere, or each rank has the state of its slices, updates
-//! these, and hands them to the others: either way with the same bits.
+//! With several ranks, each has all parameters. Either all ranks update all of them, or each rank keeps the optimizer
+//! state of its slices, updates these, and sends them to the others; both give the same bits.
 
 use std::iter;
 use std::ops::{Deref, Range};
@@ -24,22 +24,22 @@ pub(super) struct Dense<T> {
     pub(super) parameters: Parameters,
     pub(super) gradients: Gradients,
     pub(super) squares: Squares,
-    /// The parameters in the elements of activations, where those are not the parameters' own.
+    /// The parameters in the element type of activations, if that differs from their own.
     copies: Option<Buffer<T>>,
-    /// The parameters that are updated here.
+    /// The parameters that this rank updates.
     own: Vec<Range<usize>>,
-    /// The first numbers of all of these, then the second ones, as far as the rule keeps any.
+    /// The first state values of all of these, then the second ones, as far as the rule keeps any.
     state: Buffer<f32>,
     rule: Rule,
-    /// The same, as it begins.
-    kept: UpdateRule,
+    /// The same rule, from which initial state follows.
+    update_rule: UpdateRule,
 }
 
 /// The parameters' memory.
 #[derive(Debug)]
 pub(super) enum Parameters {
-    Own(Buffer<f32>),
-    /// Others write their slices there.
+    Local(Buffer<f32>),
+    /// Other ranks write their slices to it.
     Sharded(Shared<f32>),
 }
 
@@ -48,15 +48,15 @@ impl Deref for Parameters {
 
     fn deref(&self) -> &Buffer<f32> {
         match self {
-            Self::Own(buffer) => buffer,
+            Self::Local(buffer) => buffer,
             Self::Sharded(shared) => shared,
         }
     }
 }
 
 impl<T: Element> Dense<T> {
-    /// Parameters of the model, and the state that learning starts with; so many numbers are added up with the
-    /// gradients. With other ranks this is a collective call.
+    /// Creates the parameters of the model and the optimizer's initial state; `numbers` numbers are all-reduced with
+    /// the gradients. With several ranks this is a collective call.
     pub(super) fn new(
         device: &Arc<Device>,
         (links, numbers, sharded): (Option<&RankLinks>, usize, bool),
@@ -65,27 +65,27 @@ impl<T: Element> Dense<T> {
         optimizer: &Optimizer,
     ) -> Result<Self> {
         let _parameters = device.purpose("dense parameters");
-        let filled = layers.fill_up(parameters);
+        let padded = layers.pad(parameters);
         let copies = (T::KIND != ElementKind::F32)
-            .then(|| filled.iter().map(|&value| T::of(value)).collect::<Vec<_>>());
+            .then(|| padded.iter().map(|&value| T::of(value)).collect::<Vec<_>>());
         let gradients = Gradients::new(device, links, layers.parts(), numbers, sharded)?;
         let peers = links.map(|links| links.cluster.peers());
         let sharded = peers.zip(gradients.sums().filter(|sums| sums.are_sharded()));
         let own: Vec<_> = match sharded {
             Some((peers, sums)) => sums.parts().map(|part| part.slice_of(peers.rank())).collect(),
-            None => iter::once(0..filled.len()).collect(),
+            None => iter::once(0..padded.len()).collect(),
         };
-        let learns: Vec<_> = own.iter().cloned().flat_map(|range| filled[range].to_vec()).collect();
-        let mut state = vec![0.0; optimizer.rule.state_elements(learns.len())];
-        optimizer.rule.initialize(&learns, &mut state);
+        let updated: Vec<_> = own.iter().cloned().flat_map(|range| padded[range].to_vec()).collect();
+        let mut state = vec![0.0; optimizer.rule.state_elements(updated.len())];
+        optimizer.rule.initialize(&updated, &mut state);
         let parameters = match sharded {
-            None => Parameters::Own(Buffer::of(device, &filled)?),
+            None => Parameters::Local(Buffer::of(device, &padded)?),
             Some((peers, _)) => {
-                // As many as there are gradients.
+                // The same length as the gradients.
                 let shared = peers.share(gradients.len(), 0)?;
-                let mut with_zeros = filled;
-                with_zeros.resize(gradients.len(), 0.0);
-                shared.write(&Lane::new(device)?, &with_zeros)?;
+                let mut extended = padded;
+                extended.resize(gradients.len(), 0.0);
+                shared.write(&Lane::new(device)?, &extended)?;
                 Parameters::Sharded(shared)
             }
         };
@@ -97,32 +97,32 @@ impl<T: Element> Dense<T> {
             own,
             state: Buffer::of(device, &state)?,
             rule: optimizer.into(),
-            kept: optimizer.rule,
+            update_rule: optimizer.rule,
             layers,
         })
     }
 
-    /// Whether each rank has the state of its slices alone.
+    /// Whether each rank keeps only the state of its slices.
     pub(super) fn is_sharded(&self) -> bool {
         matches!(self.parameters, Parameters::Sharded(_))
     }
 
-    /// The model's parameters that are updated here, with what is kept of them, once the lane has done all that was
-    /// enqueued on it: all as one, or those of each slice.
+    /// Returns the model's parameters that this rank updates, with their optimizer state, after the lane has finished
+    /// all work enqueued before: all as one part, or one part per slice.
     pub(super) fn read(&self, lane: &Lane) -> Result<Vec<DenseState>> {
         let (parameters, state) = (self.parameters.read(lane)?, self.state.read(lane)?);
-        // Counted from 1; what fills them up has number 0.
-        let numbers = self.layers.fill_up(&(1..=self.layers.parameters()).collect::<Vec<_>>());
-        let learns: usize = self.own.iter().map(Range::len).sum();
+        // Counted from 1; padding has number 0.
+        let numbers = self.layers.pad(&(1..=self.layers.parameters()).collect::<Vec<_>>());
+        let updated: usize = self.own.iter().map(Range::len).sum();
         let (mut held, mut before) = (Vec::new(), 0);
         for range in &self.own {
-            let ours: Vec<_> = range.clone().filter(|&place| numbers[place] > 0).collect();
+            let real: Vec<_> = range.clone().filter(|&index| numbers[index] > 0).collect();
             let begin = before;
             before += range.len();
-            let Some(&first) = ours.first() else { continue };
+            let Some(&first) = real.first() else { continue };
             let of =
-                |numbers: &[f32], begin: usize| ours.iter().map(|place| numbers[place - begin]).collect();
-            let kinds = state.chunks_exact(learns);
+                |numbers: &[f32], begin: usize| real.iter().map(|index| numbers[index - begin]).collect();
+            let kinds = state.chunks_exact(updated);
             held.push(DenseState {
                 first: numbers[first] - 1,
                 parameters: of(&parameters, 0),
@@ -132,40 +132,40 @@ impl<T: Element> Dense<T> {
         Ok(held)
     }
 
-    /// Sets the model's parameters, and of each kind of state one number a parameter. What fills them up is as it
-    /// begins. Of the state this takes what is updated here.
+    /// Sets the model's parameters, and one number per parameter for each kind of state. Padding gets its initial
+    /// state. Of the state only the part that this rank updates is stored.
     pub(super) fn write(&self, lane: &Lane, parameters: &[f32], kinds: &[Vec<f32>]) -> Result<()> {
         let layers = &self.layers;
-        let (filled, ours) = (layers.fill_up(parameters), layers.fill_up(&vec![1.0; parameters.len()]));
-        let mut state = vec![0.0; self.kept.state_elements(filled.len())];
-        self.kept.initialize(&filled, &mut state);
-        for (own, kind) in state.chunks_exact_mut(filled.len()).zip(kinds) {
-            for ((own, value), &ours) in own.iter_mut().zip(layers.fill_up(kind)).zip(&ours) {
-                *own = if ours == 0.0 { *own } else { value };
+        let (padded, real) = (layers.pad(parameters), layers.pad(&vec![1.0; parameters.len()]));
+        let mut state = vec![0.0; self.update_rule.state_elements(padded.len())];
+        self.update_rule.initialize(&padded, &mut state);
+        for (own, kind) in state.chunks_exact_mut(padded.len()).zip(kinds) {
+            for ((own, value), &real) in own.iter_mut().zip(layers.pad(kind)).zip(&real) {
+                *own = if real == 0.0 { *own } else { value };
             }
         }
-        let learnt = state.chunks_exact(filled.len());
-        let learnt =
-            learnt.flat_map(|kind| self.own.iter().flat_map(move |range| kind[range.clone()].to_vec()));
-        self.state.write(lane, &learnt.collect::<Vec<_>>())?;
+        let updated = state.chunks_exact(padded.len());
+        let updated =
+            updated.flat_map(|kind| self.own.iter().flat_map(move |range| kind[range.clone()].to_vec()));
+        self.state.write(lane, &updated.collect::<Vec<_>>())?;
         if let Some(copies) = &self.copies {
-            copies.write(lane, &filled.iter().map(|&value| T::of(value)).collect::<Vec<_>>())?;
+            copies.write(lane, &padded.iter().map(|&value| T::of(value)).collect::<Vec<_>>())?;
         }
-        let mut with_zeros = filled;
-        with_zeros.resize(self.parameters.len(), 0.0);
-        self.parameters.write(lane, &with_zeros)?;
+        let mut extended = padded;
+        extended.resize(self.parameters.len(), 0.0);
+        self.parameters.write(lane, &extended)?;
         Ok(())
     }
 
-    /// The parameters in the elements of activations.
+    /// Returns the parameters in the element type of activations.
     pub(super) fn weights(&self) -> Pointer<T> {
         self.copies.as_ref().map_or(self.parameters.pointer().cast(), Buffer::pointer)
     }
 
-    /// Enqueues the update of the parameters, as the guard allows it.
+    /// Enqueues the update of the parameters, if the guard allows it.
     ///
     /// # Safety
-    /// The guard must have its verdict, which is the same at all ranks; see [`Lane::launch`].
+    /// The guard must have its verdict, which is the same on all ranks; see [`Lane::launch`].
     pub(super) unsafe fn update(
         &self,
         lane: &Lane,
@@ -173,16 +173,16 @@ impl<T: Element> Dense<T> {
         guard: Pointer<Guard>,
         blocks: (u32, u32),
     ) -> Result<()> {
-        let learns: usize = self.own.iter().map(Range::len).sum();
+        let updated: usize = self.own.iter().map(Range::len).sum();
         let copies = self.copies.as_ref().map_or(Pointer::NULL, Buffer::pointer);
         let sharded = match &self.parameters {
-            Parameters::Own(_) => None,
+            Parameters::Local(_) => None,
             Parameters::Sharded(parameters) => self.gradients.sums().map(|sums| (sums, parameters)),
         };
         let mut before = 0;
         for range in self.own.iter().filter(|range| !range.is_empty()) {
-            let kept = |number: usize| match self.state.len() > number * learns {
-                true => self.state.pointer().element(number * learns + before),
+            let kept = |number: usize| match self.state.len() > number * updated {
+                true => self.state.pointer().element(number * updated + before),
                 false => Pointer::NULL,
             };
             let update = DenseUpdate {
@@ -205,8 +205,8 @@ impl<T: Element> Dense<T> {
         }
         let Some((sums, parameters)) = sharded else { return Ok(()) };
         for part in sums.parts() {
-            // SAFETY: the gradients' sums were scattered; all ranks have come to a verdict, so none reads parameters of
-            // this step any more.
+            // SAFETY: the gradients' sums were scattered. All ranks have reached the verdict, so none reads this
+            // step's parameters any more.
             unsafe { part.spread_of(lane, parameters) }?;
         }
         if let Some(copies) = &self.copies {
@@ -225,7 +225,7 @@ impl<T: Element> Dense<T> {
         Ok(())
     }
 
-    /// Tells whether a rank waited in vain for another, as far as is known now.
+    /// Returns an error if a rank has timed out waiting for another, as far as known now.
     pub(super) fn check_now(&self) -> Result<()> {
         self.gradients.check_now()?;
         self.squares.check_now()

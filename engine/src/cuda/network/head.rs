@@ -1,4 +1,4 @@
-//! The last layer with what goes past it to the logits, and the loss.
+//! The last layer, the terms added to its logits, and the loss.
 
 use std::sync::Arc;
 
@@ -9,43 +9,43 @@ use rankine_embedding::cuda::Result;
 use super::super::input::Input;
 use super::super::together::GradientSums;
 use super::layers::Layers;
-use super::places::Places;
-use super::shared::{Both, Parts, Shared};
+use super::places::VectorLayout;
+use super::shared::{ActivationMatrices, PartialSums, Shared};
 use crate::model::ModelSpec;
 
 /// A model's heads.
 #[derive(Debug)]
 pub(super) struct Head<T> {
-    /// Of the last layer.
-    input: Both<T>,
-    /// Whether there is a ReLU before it.
+    /// The input of the last layer.
+    input: ActivationMatrices<T>,
+    /// Whether a ReLU precedes it.
     relu: bool,
-    /// Where first-order terms of features lie, in the vectors' rows.
-    wide: Both<T>,
+    /// The first-order terms of features, in the vectors' rows.
+    wide: ActivationMatrices<T>,
     wide_features: usize,
     dense_columns: usize,
-    /// What each head's loss is multiplied by.
+    /// The factor of each head's loss.
     weights: Buffer<f64>,
     pub(super) logits: Buffer<f32>,
     /// `[piece][head]`
     losses: Buffer<f64>,
-    /// Of the gradients by its parameters: those of the last layer and of the dense columns' first-order terms.
-    parts: Parts,
+    /// Partial sums of its parameters' gradients: those of the last layer and of the dense columns' first-order terms.
+    parts: PartialSums,
 }
 
 impl<T: Element> Head<T> {
     pub(super) fn new(
         device: &Arc<Device>,
         spec: &ModelSpec,
-        (places, layers): (&Places, &Layers),
-        (input, relu): (Both<T>, bool),
-        vectors: Both<T>,
+        (vector_layout, layers): (&VectorLayout, &Layers),
+        (input, relu): (ActivationMatrices<T>, bool),
+        vectors: ActivationMatrices<T>,
     ) -> Result<Self> {
         let (samples, heads) = (vectors.values.rows, spec.heads.len());
         let weights: Vec<_> = spec.heads.iter().map(|head| head.weight).collect();
         let pieces = kernels::Head::<T>::pieces(samples as u32) as usize;
         let mut wide = vectors;
-        if let Some(&first) = places.wide.first() {
+        if let Some(&first) = vector_layout.wide.first() {
             for matrix in [&mut wide.values, &mut wide.gradients] {
                 matrix.pointer = matrix.pointer.element(first);
             }
@@ -55,12 +55,12 @@ impl<T: Element> Head<T> {
             input,
             relu,
             wide,
-            wide_features: places.wide.len(),
+            wide_features: vector_layout.wide.len(),
             dense_columns: layers.linear.map_or(0, |layer| layer.inputs),
             weights: Buffer::of(device, &weights)?,
             logits: Buffer::filled(device, samples * heads, 0xff)?,
             losses: Buffer::filled(device, pieces * heads, 0xff)?,
-            parts: Parts::new(device, pieces as u32, end - layers.head.offset)?,
+            parts: PartialSums::new(device, pieces as u32, end - layers.head.offset)?,
         })
     }
 
@@ -68,8 +68,9 @@ impl<T: Element> Head<T> {
         self.weights.len()
     }
 
-    /// Enqueues the last layer: to logits, where `back` is false, or to losses and the gradients by its input and by
-    /// what goes past it. `terms` are what the interaction adds to logits, and the gradients by it.
+    /// Enqueues the last layer: to logits if `back` is false; otherwise to losses and the gradients with respect to
+    /// its input and to the added terms. `terms` are what the interaction adds to logits, and `term_gradients` the
+    /// gradients with respect to them.
     ///
     /// # Safety
     /// The input must have as many samples; see [`Lane::launch`].
@@ -81,7 +82,7 @@ impl<T: Element> Head<T> {
         [terms, term_gradients]: [Pointer<f32>; 2],
         back: bool,
     ) -> Result<()> {
-        let Both { values, gradients } = self.input;
+        let ActivationMatrices { values, gradients } = self.input;
         let head = kernels::Head {
             input: values.pointer,
             weights: shared.dense.parameters.pointer().element(shared.dense.layers.head.offset),
@@ -105,7 +106,7 @@ impl<T: Element> Head<T> {
             stride: values.stride as u32,
             dense_columns: self.dense_columns as u32,
             wide_features: self.wide_features as u32,
-            wide_step: Places::terms(self.heads()) as u32,
+            wide_step: VectorLayout::terms(self.heads()) as u32,
             wide_stride: self.wide.values.stride as u32,
             relu: u32::from(self.relu),
             reserved: 0,
@@ -115,21 +116,21 @@ impl<T: Element> Head<T> {
         Ok(())
     }
 
-    /// Enqueues adding up the gradients by the head's parameters.
+    /// Enqueues summing the gradients of the head's parameters.
     ///
     /// # Safety
     /// [`Head::enqueue`] must come before; see [`Lane::launch`].
     pub(super) unsafe fn sums(&self, lane: &Lane, shared: &Shared<T>) -> Result<()> {
-        // The head's parameters lie one behind the other, at the end of all.
+        // The head's parameters are stored one after another, at the end of all.
         let sums = shared.dense.gradients.pointer().element(shared.dense.layers.head.offset);
         // SAFETY: there are as many gradients as parameters; the caller vouches for the order.
         unsafe { self.parts.add_up(lane, sums) }
     }
 
-    /// Enqueues putting together what this rank has come to, which is added up with the gradients.
+    /// Enqueues collecting this rank's losses and findings, which are all-reduced with the gradients.
     ///
     /// # Safety
-    /// [`Head::enqueue`] and all that looks at gradients must come before; see [`Lane::launch`].
+    /// [`Head::enqueue`] and all kernels that check gradients must come before; see [`Lane::launch`].
     pub(super) unsafe fn tally(
         &self,
         lane: &Lane,
@@ -145,17 +146,17 @@ impl<T: Element> Head<T> {
             rank: rank as u32,
             reserved: 0,
         };
-        // SAFETY: there are as many losses as pieces of a batch and heads, and as many numbers as these want; the
+        // SAFETY: there are as many losses as pieces of a batch and heads, and as many numbers as the tally needs; the
         // caller vouches for the order.
         unsafe { lane.launch(&tally, (1, 1)) }?;
         Ok(())
     }
 
-    /// Enqueues the verdict on a step; what it came to goes to its place among `outcomes`.
+    /// Enqueues the verdict on a step; the outcome is written to the step's position in `outcomes`.
     ///
     /// # Safety
-    /// [`Head::enqueue`] and the sums of the gradients' squares must come before, and over ranks their sum; `outcomes`
-    /// must have the step's place.
+    /// [`Head::enqueue`] and the sums of the gradients' squares must come before, with several ranks their all-reduce,
+    /// too; `outcomes` must have the step's position.
     pub(super) unsafe fn verdict(
         &self,
         lane: &Lane,

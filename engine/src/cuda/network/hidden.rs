@@ -1,13 +1,13 @@
-//! The hidden layers of the top MLP: in the elements of activations, or in fp8.
+//! The hidden layers of the top MLP: in the element type of activations, or in fp8.
 
 use rankine_cuda::Lane;
 use rankine_cuda::kernels::Element;
 use rankine_embedding::cuda::Result;
 
 use super::fp8::{self, Fp8Mlp};
-use super::interaction::Entrance;
+use super::interaction::InputEpilogue;
 use super::mlp::{self, Mlp};
-use super::shared::{Both, Shared};
+use super::shared::{ActivationMatrices, Shared};
 
 /// Hidden layers.
 #[derive(Debug)]
@@ -16,14 +16,14 @@ pub(super) enum Hidden<T> {
     Fp8(Box<Fp8Mlp>),
 }
 
-/// What a pass forward over some samples has to do.
+/// The plan of a forward pass over some samples.
 #[derive(Debug)]
 pub(super) enum Forward {
     Elements(mlp::Forward),
     Fp8(fp8::Forward),
 }
 
-/// What a pass back over a batch has to do.
+/// The plan of a backward pass over a batch.
 #[derive(Debug)]
 pub(super) enum Backward {
     Elements(mlp::Backward),
@@ -31,15 +31,15 @@ pub(super) enum Backward {
 }
 
 impl<T: Element> Hidden<T> {
-    /// The last layer's output; none without layers.
-    pub(super) fn output(&self) -> Option<Both<T>> {
+    /// Returns the last layer's output; `None` without layers.
+    pub(super) fn output(&self) -> Option<ActivationMatrices<T>> {
         match self {
             Self::Elements(mlp) => mlp.output(),
             Self::Fp8(mlp) => Some(mlp.output().cast()),
         }
     }
 
-    /// `learns` says whether a way back follows.
+    /// `learns` is whether a backward pass follows.
     pub(super) fn plan_forward(&self, shared: &Shared<T>, samples: usize, learns: bool) -> Result<Forward> {
         Ok(match self {
             Self::Elements(mlp) => Forward::Elements(mlp.plan_forward(shared, samples)?),
@@ -47,38 +47,42 @@ impl<T: Element> Hidden<T> {
         })
     }
 
-    /// `entrance` is what the product does that gives the gradients by the first layer's input.
-    pub(super) fn plan_backward(&self, shared: &Shared<T>, entrance: Entrance<T>) -> Result<Backward> {
-        Ok(match (self, entrance) {
-            (Self::Elements(mlp), Entrance::Elements(entrance)) => {
-                Backward::Elements(mlp.plan_backward(shared, &shared.beside, entrance)?)
+    /// `input_epilogue` is that of the product that computes the gradients with respect to the first layer's input.
+    pub(super) fn plan_backward(
+        &self,
+        shared: &Shared<T>,
+        input_epilogue: InputEpilogue<T>,
+    ) -> Result<Backward> {
+        Ok(match (self, input_epilogue) {
+            (Self::Elements(mlp), InputEpilogue::Elements(input_epilogue)) => {
+                Backward::Elements(mlp.plan_backward(shared, &shared.weights_blas, input_epilogue)?)
             }
-            (Self::Fp8(mlp), Entrance::Elements(_)) => Backward::Fp8(mlp.plan_backward(shared, None)?),
-            (Self::Fp8(mlp), Entrance::Fp8(entrance)) => {
-                Backward::Fp8(mlp.plan_backward(shared, Some(entrance))?)
+            (Self::Fp8(mlp), InputEpilogue::Elements(_)) => Backward::Fp8(mlp.plan_backward(shared, None)?),
+            (Self::Fp8(mlp), InputEpilogue::Fp8(outputs)) => {
+                Backward::Fp8(mlp.plan_backward(shared, Some(outputs))?)
             }
-            (Self::Elements(_), Entrance::Fp8(_)) => {
-                unreachable!("behind an interaction in fp8 hidden layers are, too")
+            (Self::Elements(_), InputEpilogue::Fp8(_)) => {
+                unreachable!("after an interaction in fp8, hidden layers are in fp8, too")
             }
         })
     }
 
-    /// Enqueues the pass from input to output.
+    /// Enqueues the forward pass from input to output.
     ///
     /// # Safety
-    /// The plan must be of this and of as many samples as lie ready; see [`Lane::launch`].
+    /// The plan must be of these layers and for as many samples as there are; see [`Lane::launch`].
     pub(super) unsafe fn forward(&self, lane: &Lane, shared: &Shared<T>, plan: &Forward) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe {
             match (self, plan) {
                 (Self::Elements(mlp), Forward::Elements(plan)) => mlp.forward(lane, shared, plan),
                 (Self::Fp8(mlp), Forward::Fp8(plan)) => mlp.forward(lane, shared, plan),
-                _ => unreachable!("the plan is of these layers"),
+                _ => unreachable!("the plan is for these layers"),
             }
         }
     }
 
-    /// Enqueues the pass from the gradients by the output to those by all inputs.
+    /// Enqueues the backward pass from the gradients with respect to the output to those with respect to all inputs.
     ///
     /// # Safety
     /// As for [`Hidden::forward`].
@@ -88,27 +92,30 @@ impl<T: Element> Hidden<T> {
             match (self, plan) {
                 (Self::Elements(mlp), Backward::Elements(plan)) => mlp.backward(lane, shared, plan),
                 (Self::Fp8(mlp), Backward::Fp8(plan)) => mlp.backward(lane, shared, plan),
-                _ => unreachable!("the plan is of these layers"),
+                _ => unreachable!("the plan is for these layers"),
             }
         }
     }
 
-    /// Enqueues the gradients by weights.
+    /// Enqueues the weight gradients.
     ///
     /// # Safety
-    /// [`Hidden::backward`] must come before; nobody else may use the second workspace meanwhile. See [`Lane::launch`].
+    /// [`Hidden::backward`] must come before; nothing else may use the second workspace meanwhile. See
+    /// [`Lane::launch`].
     pub(super) unsafe fn weights(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe {
             match (self, plan) {
-                (Self::Elements(mlp), Backward::Elements(plan)) => mlp.weights(lane, &shared.beside, plan),
+                (Self::Elements(mlp), Backward::Elements(plan)) => {
+                    mlp.weights(lane, &shared.weights_blas, plan)
+                }
                 (Self::Fp8(mlp), Backward::Fp8(plan)) => mlp.weights(lane, shared, plan),
-                _ => unreachable!("the plan is of these layers"),
+                _ => unreachable!("the plan is for these layers"),
             }
         }
     }
 
-    /// Enqueues the gradients by biases.
+    /// Enqueues the bias gradients.
     ///
     /// # Safety
     /// [`Hidden::backward`] must come before; see [`Lane::launch`].
@@ -118,7 +125,7 @@ impl<T: Element> Hidden<T> {
             match (self, plan) {
                 (Self::Elements(mlp), Backward::Elements(plan)) => mlp.sums(lane, shared, plan),
                 (Self::Fp8(mlp), Backward::Fp8(plan)) => mlp.sums(lane, shared, plan),
-                _ => unreachable!("the plan is of these layers"),
+                _ => unreachable!("the plan is for these layers"),
             }
         }
     }

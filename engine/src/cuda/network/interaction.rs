@@ -1,4 +1,4 @@
-//! What becomes of a sample's vectors between embeddings and top MLP.
+//! The interaction of a sample's vectors, between embeddings and top MLP.
 
 use std::sync::Arc;
 
@@ -8,21 +8,21 @@ use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
 use super::cross::{self, CrossNetwork};
-use super::fp8::{self, Fp8Cross, Making, Room};
+use super::fp8::{self, Fp8Buffers, Fp8Builder, Fp8Cross};
 use super::layers::Layers;
-use super::places::Places;
-use super::shared::{Activations, Both, Shared};
+use super::places::VectorLayout;
+use super::shared::{ActivationMatrices, Activations, Shared};
 use crate::model::{self, ModelSpec};
 
 /// A model's interaction.
 #[derive(Debug)]
 pub(super) struct Interaction<T> {
-    vectors: Both<T>,
+    vectors: ActivationMatrices<T>,
     /// Vectors of a sample.
     count: usize,
-    /// Elements of the first vector where the dense columns have one, else 0.
+    /// Elements of the first vector if it comes from the dense columns, else 0.
     first: usize,
-    /// Whether there is a ReLU before the first vector.
+    /// Whether a ReLU precedes the first vector.
     relu: bool,
     kind: Kind<T>,
 }
@@ -32,35 +32,35 @@ enum Kind<T> {
     Dot(Activations<T>),
     Cross(CrossNetwork<T>),
     Fp8Cross(Fp8Cross),
-    /// The terms, and the gradients by them.
+    /// The terms, and the gradients with respect to them.
     Machine([Buffer<f32>; 2]),
     Concat,
 }
 
-/// What the top MLP sees.
+/// The input of the top MLP.
 #[derive(Debug, Clone)]
-pub(super) enum Seen<T> {
-    Elements(Both<T>),
-    Fp8(Arc<Room>),
+pub(super) enum TopInput<T> {
+    Elements(ActivationMatrices<T>),
+    Fp8(Arc<Fp8Buffers>),
 }
 
-/// What the product does that gives the gradients by what the top MLP sees.
+/// The epilogue of the product that computes the gradients with respect to the top MLP's input.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Entrance<T> {
+pub(super) enum InputEpilogue<T> {
     Elements(Epilogue<T>),
-    Fp8(fp8::Entrance),
+    Fp8(fp8::CrossGradientOutputs),
 }
 
-/// What a pass forward over some samples has to do.
+/// The plan of a forward pass over some samples.
 #[derive(Debug)]
 pub(super) enum Forward {
     Cross(cross::Forward),
     Fp8Cross(fp8::CrossForward),
-    /// All else, over so many samples.
+    /// All other kinds, over this number of samples.
     Kernels(usize),
 }
 
-/// What a pass back over a batch has to do.
+/// The plan of a backward pass over a batch.
 #[derive(Debug)]
 pub(super) enum Backward {
     Cross(cross::Backward),
@@ -69,25 +69,25 @@ pub(super) enum Backward {
 }
 
 impl<T: Element> Interaction<T> {
-    /// `fp8` where cross layers are to be in fp8, as those behind them.
+    /// `fp8` if cross layers are to be in fp8, as the layers after them.
     pub(super) fn new(
         device: &Arc<Device>,
         spec: &ModelSpec,
-        (places, layers): (&Places, &Layers),
-        vectors: Both<T>,
-        fp8: Option<&mut Making>,
+        (vector_layout, layers): (&VectorLayout, &Layers),
+        vectors: ActivationMatrices<T>,
+        fp8: Option<&mut Fp8Builder>,
     ) -> Result<Self> {
         let samples = vectors.values.rows;
         let kind = match spec.interaction {
             model::Interaction::Dot => {
-                Kind::Dot(Activations::new(device, samples, places.products(spec).len)?)
+                Kind::Dot(Activations::new(device, samples, vector_layout.products(spec).len)?)
             }
             model::Interaction::Cross { .. } => match fp8 {
                 Some(fp8) => Kind::Fp8Cross(Fp8Cross::new(fp8, &layers.cross, vectors.cast())?),
-                // The top MLP's products, if there are any, begin its way back.
+                // The backward pass of the network starts with a product of the top MLP, if that has hidden layers.
                 None => {
-                    let begun = !layers.hidden.is_empty();
-                    Kind::Cross(CrossNetwork::new(device, &layers.cross, vectors, begun)?)
+                    let fused = !layers.hidden.is_empty();
+                    Kind::Cross(CrossNetwork::new(device, &layers.cross, vectors, fused)?)
                 }
             },
             model::Interaction::FactorizationMachine => {
@@ -97,20 +97,21 @@ impl<T: Element> Interaction<T> {
             model::Interaction::Concat => Kind::Concat,
         };
         let relu = !layers.bottom.is_empty();
-        Ok(Self { vectors, count: spec.vectors(), first: places.first, relu, kind })
+        Ok(Self { vectors, count: spec.vectors(), first: vector_layout.first, relu, kind })
     }
 
-    /// What the top MLP sees.
-    pub(super) fn output(&self) -> Seen<T> {
+    /// Returns the input of the top MLP.
+    pub(super) fn output(&self) -> TopInput<T> {
         match &self.kind {
-            Kind::Dot(products) => Seen::Elements(products.both()),
-            Kind::Cross(network) => Seen::Elements(network.output()),
-            Kind::Fp8Cross(network) => Seen::Fp8(network.output()),
-            Kind::Machine(_) | Kind::Concat => Seen::Elements(self.vectors),
+            Kind::Dot(products) => TopInput::Elements(products.matrices()),
+            Kind::Cross(network) => TopInput::Elements(network.output()),
+            Kind::Fp8Cross(network) => TopInput::Fp8(network.output()),
+            Kind::Machine(_) | Kind::Concat => TopInput::Elements(self.vectors),
         }
     }
 
-    /// What goes past the top MLP to every head's logit, one number a sample, and the gradients by it.
+    /// Returns the terms that bypass the top MLP, which are added to every head's logit, one number per sample, and
+    /// the gradients with respect to them.
     pub(super) fn terms(&self) -> [Pointer<f32>; 2] {
         match &self.kind {
             Kind::Machine(terms) => terms.each_ref().map(Buffer::pointer),
@@ -118,12 +119,12 @@ impl<T: Element> Interaction<T> {
         }
     }
 
-    /// Whether the way back takes the first vector's gradients through its ReLU.
+    /// Whether the backward pass of the interaction includes the ReLU of the first vector.
     pub(super) fn through_relu(&self) -> bool {
         matches!(self.kind, Kind::Dot(_) | Kind::Machine(_))
     }
 
-    /// `learns` says whether a way back follows.
+    /// `learns` is whether a backward pass follows.
     pub(super) fn plan_forward(&self, shared: &Shared<T>, samples: usize, learns: bool) -> Result<Forward> {
         Ok(match &self.kind {
             Kind::Cross(network) => Forward::Cross(network.plan_forward(shared, samples)?),
@@ -140,26 +141,26 @@ impl<T: Element> Interaction<T> {
         })
     }
 
-    /// What the product does that gives the gradients by what the top MLP sees.
-    pub(super) fn entrance(&self, shared: &Shared<T>) -> Entrance<T> {
+    /// Returns the epilogue of the product that computes the gradients with respect to the top MLP's input.
+    pub(super) fn input_epilogue(&self, shared: &Shared<T>) -> InputEpilogue<T> {
         match &self.kind {
-            Kind::Cross(network) => Entrance::Elements(network.entrance(shared)),
-            Kind::Fp8Cross(network) => Entrance::Fp8(network.entrance(shared)),
-            Kind::Dot(_) | Kind::Machine(_) | Kind::Concat => Entrance::Elements(Epilogue::None),
+            Kind::Cross(network) => InputEpilogue::Elements(network.input_epilogue(shared)),
+            Kind::Fp8Cross(network) => InputEpilogue::Fp8(network.gradient_outputs(shared)),
+            Kind::Dot(_) | Kind::Machine(_) | Kind::Concat => InputEpilogue::Elements(Epilogue::None),
         }
     }
 
-    /// Enqueues the pass from the vectors to what the top MLP sees, and to the terms.
+    /// Enqueues the forward pass from the vectors to the top MLP's input, and to the terms.
     ///
     /// # Safety
-    /// The plan must be of this and of as many samples as lie ready; see [`Lane::launch`].
+    /// The plan must be of this interaction and for as many samples as there are; see [`Lane::launch`].
     pub(super) unsafe fn forward(&self, lane: &Lane, shared: &Shared<T>, plan: &Forward) -> Result<()> {
-        // SAFETY: the buffers are this value's, or those that it was made for, with room for a batch; the caller
-        // vouches for the order.
+        // SAFETY: the buffers are this value's, or those that it was made for, and hold a batch; the caller vouches
+        // for the order.
         unsafe {
             match (&self.kind, plan) {
                 (Kind::Dot(products), &Forward::Kernels(samples)) => {
-                    let dot = self.dot(shared, samples, products.both().values);
+                    let dot = self.dot(shared, samples, products.matrices().values);
                     let dot = Dot { gradients: Pointer::NULL, ..dot };
                     dot.enqueue_forward(lane)?;
                 }
@@ -170,13 +171,14 @@ impl<T: Element> Interaction<T> {
                     lane.launch(&MachineForward(machine), shared.blocks())?;
                 }
                 (Kind::Concat, Forward::Kernels(_)) => {}
-                _ => unreachable!("the plan is of this interaction"),
+                _ => unreachable!("the plan is for this interaction"),
             }
         }
         Ok(())
     }
 
-    /// Enqueues the pass from the gradients by what the top MLP saw, and by the terms, to those by the vectors.
+    /// Enqueues the backward pass from the gradients with respect to the top MLP's input and the terms to those with
+    /// respect to the vectors.
     ///
     /// # Safety
     /// As for [`Interaction::forward`].
@@ -185,7 +187,7 @@ impl<T: Element> Interaction<T> {
         unsafe {
             match (&self.kind, plan) {
                 (Kind::Dot(products), Backward::Kernels) => {
-                    let dot = self.dot(shared, shared.samples, products.both().gradients);
+                    let dot = self.dot(shared, shared.samples, products.matrices().gradients);
                     dot.enqueue_backward(lane)?;
                 }
                 (Kind::Cross(network), Backward::Cross(plan)) => network.backward(lane, shared, plan)?,
@@ -197,16 +199,16 @@ impl<T: Element> Interaction<T> {
                     lane.launch(&MachineBackward(machine), shared.blocks())?;
                 }
                 (Kind::Concat, Backward::Kernels) => lane.launch(&self.finite(shared), shared.blocks())?,
-                _ => unreachable!("the plan is of this interaction"),
+                _ => unreachable!("the plan is for this interaction"),
             }
         }
         Ok(())
     }
 
-    /// Enqueues the gradients by weights.
+    /// Enqueues the weight gradients.
     ///
     /// # Safety
-    /// [`Interaction::backward`] must come before; nobody else may use the second workspace meanwhile. See
+    /// [`Interaction::backward`] must come before; nothing else may use the second workspace meanwhile. See
     /// [`Lane::launch`].
     pub(super) unsafe fn weights(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
         // SAFETY: the caller vouches for it.
@@ -219,7 +221,7 @@ impl<T: Element> Interaction<T> {
         }
     }
 
-    /// Enqueues the gradients by biases.
+    /// Enqueues the bias gradients.
     ///
     /// # Safety
     /// [`Interaction::backward`] must come before; see [`Lane::launch`].
@@ -235,7 +237,7 @@ impl<T: Element> Interaction<T> {
     }
 
     fn dot(&self, shared: &Shared<T>, samples: usize, products: Matrix<T>) -> Dot<T> {
-        let Both { values, gradients } = self.vectors;
+        let ActivationMatrices { values, gradients } = self.vectors;
         Dot {
             vectors: values.pointer,
             products: products.pointer,
@@ -253,7 +255,7 @@ impl<T: Element> Interaction<T> {
     }
 
     fn machine(&self, shared: &Shared<T>, samples: usize, terms: &Buffer<f32>) -> Machine<T> {
-        let Both { values, gradients } = self.vectors;
+        let ActivationMatrices { values, gradients } = self.vectors;
         Machine {
             vectors: values.pointer,
             gradients: gradients.pointer,
@@ -268,7 +270,7 @@ impl<T: Element> Interaction<T> {
         }
     }
 
-    /// Where products write the gradients by the vectors, nothing has looked at them yet.
+    /// Checks gradients with respect to the vectors that products write, which no kernel has checked yet.
     fn finite(&self, shared: &Shared<T>) -> Finite<T> {
         let gradients = self.vectors.gradients;
         Finite {

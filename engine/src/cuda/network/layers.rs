@@ -1,113 +1,123 @@
-//! Dense parameters as they lie on a GPU: the rows and columns of every matrix filled up with zeros, as their inputs
-//! and outputs are.
+//! Dense parameters in their layout on a GPU: the rows and columns of every matrix are padded with zeros, as its
+//! inputs and outputs are.
 //!
-//! Zeros stay zeros: what a filled-up column is multiplied with is 0, and so is its gradient.
+//! Zeros stay zeros: a padded column is multiplied by 0, and so its gradient is 0.
 
-use super::places::{Filled, Places};
+use super::places::{PaddedRow, VectorLayout};
 use crate::model::{Interaction, Layer, MlpSpec, ModelSpec};
 
 /// Layers with their sizes on the GPU, in the order of their parameters.
 #[derive(Debug, Clone)]
 pub(in crate::cuda) struct Layers {
     pub(super) bottom: Vec<Layer>,
-    /// Those of each cross layer: W, or V and U.
+    /// The layers of each cross layer: W, or V and U.
     pub(super) cross: Vec<Vec<Layer>>,
-    /// The hidden ones of the top MLP.
+    /// The hidden layers of the top MLP.
     pub(super) hidden: Vec<Layer>,
-    /// The top MLP's last one, an output a head, which are not filled up.
+    /// The last layer of the top MLP, with one output per head, which are not padded.
     pub(super) head: Layer,
-    /// The first-order terms of the dense columns, behind the head; neither inputs nor outputs are filled up.
+    /// The first-order terms of the dense columns, after the head; neither inputs nor outputs are padded.
     pub(super) linear: Option<Layer>,
     pairs: Vec<Pair>,
-    /// Elements of all parameters.
+    /// The number of all elements.
     len: usize,
 }
 
-/// A layer of the model and how it lies on the GPU.
+/// A layer of the model and its layout on the GPU.
 #[derive(Debug, Clone)]
 struct Pair {
-    ours: Layer,
-    theirs: Layer,
-    inputs: Filled,
-    outputs: Filled,
+    model: Layer,
+    padded_layer: Layer,
+    inputs: PaddedRow,
+    outputs: PaddedRow,
 }
 
 impl Layers {
-    pub(in crate::cuda) fn new(spec: &ModelSpec, places: &Places) -> Self {
+    pub(in crate::cuda) fn new(spec: &ModelSpec, vector_layout: &VectorLayout) -> Self {
         let layout = spec.dense_layout();
         let (mut pairs, mut len) = (Vec::new(), 0);
-        let mut layer = |ours: &Layer, inputs: &Filled, outputs: Filled| {
-            let theirs = Layer { inputs: inputs.len, outputs: outputs.len, offset: len, ..*ours };
-            len = theirs.end();
-            pairs.push(Pair { ours: *ours, theirs, inputs: inputs.clone(), outputs });
-            theirs
+        let mut layer = |model: &Layer, inputs: &PaddedRow, outputs: PaddedRow| {
+            let padded_layer = Layer { inputs: inputs.len, outputs: outputs.len, offset: len, ..*model };
+            len = padded_layer.end();
+            pairs.push(Pair { model: *model, padded_layer, inputs: inputs.clone(), outputs });
+            padded_layer
         };
-        let mut mlp = |mlp: &MlpSpec, mut inputs: Filled, last: &dyn Fn(usize) -> Filled| -> Vec<Layer> {
-            let count = mlp.layers.len();
-            let numbered = mlp.layers.iter().enumerate();
-            let layers = numbered.map(|(number, ours)| {
-                let outputs = if number + 1 == count { last(ours.outputs) } else { Filled::of(ours.outputs) };
-                let layer = layer(ours, &inputs, outputs.clone());
-                inputs = outputs;
-                layer
-            });
-            layers.collect()
-        };
-        // The bottom MLP's output is the first of the vectors, with as many zeros behind it.
-        let first = |outputs| Filled::new([(outputs, places.first)]);
-        let bottom = mlp(&layout.bottom, Filled::of(spec.dense_columns), &first);
-        let vectors = |_| places.vectors.clone();
-        let cross = layout.cross.iter().map(|cross| mlp(cross, places.vectors.clone(), &vectors)).collect();
+        let mut mlp =
+            |mlp: &MlpSpec, mut inputs: PaddedRow, last: &dyn Fn(usize) -> PaddedRow| -> Vec<Layer> {
+                let count = mlp.layers.len();
+                let numbered = mlp.layers.iter().enumerate();
+                let layers = numbered.map(|(number, model)| {
+                    let outputs =
+                        if number + 1 == count { last(model.outputs) } else { PaddedRow::of(model.outputs) };
+                    let layer = layer(model, &inputs, outputs.clone());
+                    inputs = outputs;
+                    layer
+                });
+                layers.collect()
+            };
+        // The bottom MLP's output is the first of the vectors, with the same padding.
+        let first = |outputs| PaddedRow::new([(outputs, vector_layout.first)]);
+        let bottom = mlp(&layout.bottom, PaddedRow::of(spec.dense_columns), &first);
+        let vectors = |_| vector_layout.vectors.clone();
+        let cross =
+            layout.cross.iter().map(|cross| mlp(cross, vector_layout.vectors.clone(), &vectors)).collect();
         let top_inputs = match spec.interaction {
-            Interaction::Dot => places.products(spec),
+            Interaction::Dot => vector_layout.products(spec),
             Interaction::Cross { .. } | Interaction::FactorizationMachine | Interaction::Concat => {
-                places.vectors.clone()
+                vector_layout.vectors.clone()
             }
         };
-        let mut hidden = mlp(&layout.top, top_inputs, &Filled::exact);
+        let mut hidden = mlp(&layout.top, top_inputs, &PaddedRow::exact);
         let head = hidden.pop().expect("the top MLP has a layer");
-        let linear = mlp(&layout.linear, Filled::exact(spec.dense_columns), &Filled::exact).pop();
+        let linear = mlp(&layout.linear, PaddedRow::exact(spec.dense_columns), &PaddedRow::exact).pop();
         Self { bottom, cross, hidden, head, linear, pairs, len }
     }
 
-    /// Where the parameters of the bottom MLP, of the interaction and of the top MLP end. The first two are multiples
-    /// of eight.
+    /// Returns where the parameters of the bottom MLP, of the interaction and of the top MLP end. The first two are
+    /// multiples of eight.
     pub(super) fn parts(&self) -> [usize; 3] {
         let bottom = self.bottom.last().map_or(0, |layer| layer.end());
         [bottom, self.cross.iter().flatten().last().map_or(bottom, |layer| layer.end()), self.len]
     }
 
-    /// The model's parameters, or whatever there is of each, as they lie on the GPU: in the same order, and what is of
-    /// none between them.
-    pub(super) fn fill_up<V: Copy + Default>(&self, parameters: &[V]) -> Vec<V> {
-        let mut filled = vec![V::default(); self.len];
-        for Pair { ours, theirs, inputs, outputs } in &self.pairs {
-            let rows = parameters[ours.weight()].chunks_exact(ours.inputs);
-            for (row, place) in rows.zip(outputs.places()) {
-                inputs.put(row, &mut filled[theirs.offset + place * theirs.inputs..][..theirs.inputs]);
+    /// Returns the model's parameters, or one value of another kind for each, in the layout of the GPU: in the same
+    /// order, with default values as padding.
+    pub(super) fn pad<V: Copy + Default>(&self, parameters: &[V]) -> Vec<V> {
+        let mut padded = vec![V::default(); self.len];
+        for Pair { model, padded_layer, inputs, outputs } in &self.pairs {
+            let rows = parameters[model.weight()].chunks_exact(model.inputs);
+            for (row, position) in rows.zip(outputs.positions()) {
+                inputs.put(
+                    row,
+                    &mut padded[padded_layer.offset + position * padded_layer.inputs..]
+                        [..padded_layer.inputs],
+                );
             }
-            if ours.bias {
-                outputs.put(&parameters[ours.bias()], &mut filled[theirs.bias()]);
+            if model.bias {
+                outputs.put(&parameters[model.bias()], &mut padded[padded_layer.bias()]);
             }
         }
-        filled
+        padded
     }
 
-    /// How many parameters the model has.
+    /// Returns the number of the model's parameters.
     pub(super) fn parameters(&self) -> usize {
-        self.pairs.last().map_or(0, |pair| pair.ours.end())
+        self.pairs.last().map_or(0, |pair| pair.model.end())
     }
 
-    /// The model's parameters, from those of the GPU.
-    pub(in crate::cuda) fn cut_out(&self, filled: &[f32]) -> Vec<f32> {
+    /// Returns the model's parameters, given those of the GPU.
+    pub(in crate::cuda) fn unpad(&self, padded: &[f32]) -> Vec<f32> {
         let mut parameters = vec![0.0; self.parameters()];
-        for Pair { ours, theirs, inputs, outputs } in &self.pairs {
-            let rows = parameters[ours.weight()].chunks_exact_mut(ours.inputs);
-            for (row, place) in rows.zip(outputs.places()) {
-                inputs.take(&filled[theirs.offset + place * theirs.inputs..][..theirs.inputs], row);
+        for Pair { model, padded_layer, inputs, outputs } in &self.pairs {
+            let rows = parameters[model.weight()].chunks_exact_mut(model.inputs);
+            for (row, position) in rows.zip(outputs.positions()) {
+                inputs.take(
+                    &padded[padded_layer.offset + position * padded_layer.inputs..][..padded_layer.inputs],
+                    row,
+                );
             }
-            if ours.bias {
-                outputs.take(&filled[theirs.bias()], &mut parameters[ours.bias()]);
+            if model.bias {
+                outputs.take(&padded[padded_layer.bias()], &mut parameters[model.bias()]);
             }
         }
         parameters
@@ -152,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_come_back_as_they_went() {
+    fn padding_parameters_can_be_undone() {
         for interaction in [
             Interaction::Dot,
             Interaction::Cross { layers: 2, rank: None },
@@ -161,12 +171,12 @@ mod tests {
             Interaction::Concat,
         ] {
             let spec = spec(interaction);
-            let layers = Layers::new(&spec, &Places::new(&spec));
+            let layers = Layers::new(&spec, &VectorLayout::new(&spec));
             let parameters: Vec<_> = (1..=spec.dense_parameters()).map(|number| number as f32).collect();
-            let filled = layers.fill_up(&parameters);
-            assert_eq!(layers.cut_out(&filled), parameters);
-            assert!(filled.iter().filter(|&&number| number > 0.0).is_sorted(), "they lie in another order");
-            let kept: f64 = filled.iter().map(|&value| f64::from(value)).sum();
+            let padded = layers.pad(&parameters);
+            assert_eq!(layers.unpad(&padded), parameters);
+            assert!(padded.iter().filter(|&&number| number > 0.0).is_sorted(), "the order differs");
+            let kept: f64 = padded.iter().map(|&value| f64::from(value)).sum();
             assert_eq!(kept, parameters.iter().map(|&value| f64::from(value)).sum::<f64>());
             for layer in layers.bottom.iter().chain(layers.cross.iter().flatten()).chain(&layers.hidden) {
                 let sizes = [layer.offset, layer.inputs, layer.outputs];
@@ -174,7 +184,7 @@ mod tests {
             }
             let [bottom, interaction, len] = layers.parts();
             assert!(bottom.is_multiple_of(MULTIPLE) && interaction.is_multiple_of(MULTIPLE), "{layers:?}");
-            assert_eq!((interaction, len), (layers.hidden[0].offset, filled.len()));
+            assert_eq!((interaction, len), (layers.hidden[0].offset, padded.len()));
             let linear = layers.linear.expect("there are dense columns");
             assert_eq!((layers.head.inputs, layers.head.outputs), (24, 3));
             assert_eq!((linear.inputs, linear.outputs, linear.offset), (13, 3, layers.head.end()));
@@ -182,13 +192,13 @@ mod tests {
     }
 
     #[test]
-    fn vectors_have_places_of_their_own() {
+    fn vectors_do_not_overlap() {
         let spec = spec(Interaction::Concat);
-        let places = Places::new(&spec);
-        // 9, 5 and 12 elements, filled up; then two features with terms of three heads.
-        assert_eq!((places.first, &places.features[..]), (16, &[16, 24][..]));
-        assert_eq!((&places.wide[..], places.stride), (&[40, 44][..], 48));
-        assert_eq!(places.vectors.places().filter(|place| place % 8 == 0).count(), 5);
-        assert_eq!(Places::new(&ModelSpec { dense_columns: 0, bottom_mlp: vec![], ..spec }).first, 0);
+        let vector_layout = VectorLayout::new(&spec);
+        // 9, 5 and 12 elements, padded; then two features with terms of three heads.
+        assert_eq!((vector_layout.first, &vector_layout.features[..]), (16, &[16, 24][..]));
+        assert_eq!((&vector_layout.wide[..], vector_layout.stride), (&[40, 44][..], 48));
+        assert_eq!(vector_layout.vectors.positions().filter(|position| position % 8 == 0).count(), 5);
+        assert_eq!(VectorLayout::new(&ModelSpec { dense_columns: 0, bottom_mlp: vec![], ..spec }).first, 0);
     }
 }

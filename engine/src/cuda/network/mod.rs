@@ -1,8 +1,8 @@
-//! A model's parts on a GPU, and the work of a pass forward and of a pass back.
+//! A model's parts on a GPU, and the work of a forward and a backward pass.
 //!
-//! The matrix of vectors is where the parts meet: the bottom MLP and the look-ups write it, the interaction reads it,
-//! and so do the heads, as far as first-order terms lie there; [`places`] says where. Each part plans its products once
-//! and enqueues them, with the kernels around them, as often as a graph is captured.
+//! The matrix of vectors connects the parts: the bottom MLP and the look-ups write it, the interaction reads it, and
+//! the heads read its first-order terms; [`places`] describes its layout. Each part plans its products once and
+//! enqueues them, with the kernels around them, whenever a graph is captured.
 
 mod cross;
 mod dense;
@@ -29,25 +29,25 @@ use super::tables::{RoutedBatch, Tables};
 use super::together::RankLinks;
 use crate::model::{Layer, ModelSpec, TrainingRules};
 use dense::Dense;
-use fp8::{Fp8Mlp, Making};
+use fp8::{Fp8Builder, Fp8Mlp};
 use head::Head;
 use hidden::Hidden;
-use interaction::{Interaction, Seen};
+use interaction::{Interaction, TopInput};
 use layers::Layers;
 use mlp::Mlp;
-pub(super) use places::Places;
-use shared::{Activations, Both, Shared};
+pub(super) use places::VectorLayout;
+use shared::{ActivationMatrices, Activations, Shared};
 
-/// What the loss is multiplied by at first, where it is scaled, and the steps after which that is doubled unless one
-/// was left out: those of PyTorch's `GradScaler`.
+/// The first loss scale, for precisions that scale the loss, and the number of steps without a skipped one after which
+/// it is doubled: those of PyTorch's `GradScaler`.
 const FIRST_SCALE: f32 = 65536.0;
 const SCALE_INTERVAL: u32 = 2000;
 
-/// How products are computed, and what becomes of the gradients.
+/// How products are computed, and how gradients are applied.
 #[derive(Debug, Clone)]
 pub(super) struct Products {
     pub(super) compute: Compute,
-    /// Whether those of hidden layers and of cross layers are in fp8, behind elements of bf16.
+    /// Whether hidden layers and cross layers multiply in fp8, while other elements are bf16.
     pub(super) fp8: bool,
     pub(super) algorithms: Algorithms,
     /// Whether each rank updates a part of the parameters for all.
@@ -60,20 +60,20 @@ pub(super) struct Network<T> {
     shared: Shared<T>,
     dense_columns: usize,
     rank: usize,
-    /// The longest norm of all dense gradients.
+    /// The largest norm of all dense gradients.
     norm_max: Option<f32>,
-    /// The dense columns as the bottom MLP reads them, or as the first of the vectors where there is none.
-    dense_input: Both<T>,
-    /// `[sample]` rows as [`Places`] says.
+    /// The dense columns as the bottom MLP reads them, or as the first of the vectors without a bottom MLP.
+    dense_input: ActivationMatrices<T>,
+    /// `[sample]`, with rows laid out as [`VectorLayout`] describes.
     vectors: Activations<T>,
     bottom: Mlp<T>,
     interaction: Interaction<T>,
     hidden: Hidden<T>,
     head: Head<T>,
-    _room: Option<Activations<T>>,
+    _input_buffers: Option<Activations<T>>,
 }
 
-/// The products of a pass forward over some samples.
+/// The products of a forward pass over some samples.
 #[derive(Debug)]
 pub(super) struct Forward {
     samples: usize,
@@ -82,7 +82,7 @@ pub(super) struct Forward {
     hidden: hidden::Forward,
 }
 
-/// The products of a pass back over a batch.
+/// The products of a backward pass over a batch.
 #[derive(Debug)]
 pub(super) struct Backward {
     bottom: mlp::Backward,
@@ -90,8 +90,8 @@ pub(super) struct Backward {
     hidden: hidden::Backward,
 }
 
-/// The layers that are in fp8 where products are, with their sizes on the GPU: cross layers, and the hidden ones of the
-/// top MLP.
+/// The layers that are in fp8 if the job asks for fp8, with their sizes on the GPU: cross layers, and the hidden
+/// layers of the top MLP.
 #[derive(Debug)]
 pub(super) struct Fp8Layers {
     pub(super) cross: Vec<Layer>,
@@ -99,104 +99,104 @@ pub(super) struct Fp8Layers {
 }
 
 impl Fp8Layers {
-    pub(super) fn new(spec: &ModelSpec, places: &Places) -> Self {
-        let Layers { cross, hidden, .. } = Layers::new(spec, places);
-        // Cross layers are in fp8 where those behind them are.
+    pub(super) fn new(spec: &ModelSpec, vector_layout: &VectorLayout) -> Self {
+        let Layers { cross, hidden, .. } = Layers::new(spec, vector_layout);
+        // Cross layers are in fp8 only if the layers after them are.
         let cross = if hidden.is_empty() { Vec::new() } else { cross };
         Self { cross: cross.into_iter().flatten().collect(), hidden }
     }
 
-    /// Whether their sizes allow it.
+    /// Whether their sizes allow fp8.
     pub(super) fn fit(&self) -> bool {
         fp8::takes(&self.cross) && fp8::takes(&self.hidden)
     }
 }
 
 impl Forward {
-    /// Samples that it goes over.
+    /// Returns the number of its samples.
     pub(super) fn samples(&self) -> usize {
         self.samples
     }
 }
 
 impl<T: Element> Network<T> {
-    /// Whether gradients can be beyond the elements' range though nothing is wrong: then the loss is scaled, so that
-    /// they are not too small either, and steps where they are too large are left out.
+    /// Whether correct gradients can exceed the range of the element type. Then the loss is scaled, so that gradients
+    /// do not become too small either, and steps with gradients beyond the range are skipped.
     const SCALED: bool = matches!(T::KIND, ElementKind::F16);
 
-    /// A network for so many samples. With other ranks this is a collective call.
+    /// Creates a network for `samples` samples. With several ranks this is a collective call.
     pub(super) fn new(
         (device, links): (&Arc<Device>, Option<&RankLinks>),
         Products { compute, fp8, algorithms, shard_dense_update }: Products,
         (spec, rules): (&ModelSpec, &TrainingRules),
-        places: &Places,
+        vector_layout: &VectorLayout,
         samples: usize,
         parameters: &[f32],
     ) -> Result<Self> {
         let _activations = device.purpose("activations");
-        let layers = Layers::new(spec, places);
+        let layers = Layers::new(spec, vector_layout);
         let ranks = links.map_or(1, |links| links.cluster.ranks());
-        let (told, tensors_max) = (Tally::numbers(spec.heads.len()), fp8::tensors_max(&layers));
-        let numbers = told + if fp8 { ranks * tensors_max } else { 0 };
-        let together = (links, numbers, shard_dense_update);
-        let dense = Dense::new(device, together, layers, parameters, &rules.dense)?;
+        let (tally_numbers, tensors_max) = (Tally::numbers(spec.heads.len()), fp8::tensors_max(&layers));
+        let numbers = tally_numbers + if fp8 { ranks * tensors_max } else { 0 };
+        let reduction = (links, numbers, shard_dense_update);
+        let dense = Dense::new(device, reduction, layers, parameters, &rules.dense)?;
         let layers = &dense.layers;
-        let vectors = Activations::new(device, samples, places.stride)?;
-        let rows = vectors.both();
-        let seen = rows.first_columns(places.vectors.len);
-        let mut making = (fp8 && !layers.hidden.is_empty())
-            .then(|| Making::new(device, layers.fill_up(parameters), dense.parameters.pointer(), ranks));
-        let interaction = Interaction::new(device, spec, (places, layers), seen, making.as_mut())?;
-        let first = rows.first_columns(places.first);
-        let (room, dense_input) = match layers.bottom.first() {
+        let vectors = Activations::new(device, samples, vector_layout.stride)?;
+        let rows = vectors.matrices();
+        let inputs = rows.first_columns(vector_layout.vectors.len);
+        let mut builder = (fp8 && !layers.hidden.is_empty())
+            .then(|| Fp8Builder::new(device, layers.pad(parameters), dense.parameters.pointer(), ranks));
+        let interaction = Interaction::new(device, spec, (vector_layout, layers), inputs, builder.as_mut())?;
+        let first = rows.first_columns(vector_layout.first);
+        let (input_buffers, dense_input) = match layers.bottom.first() {
             Some(layer) => {
-                let room = Activations::new(device, samples, layer.inputs)?;
-                let input = room.both();
-                (Some(room), input)
+                let buffers = Activations::new(device, samples, layer.inputs)?;
+                let input = buffers.matrices();
+                (Some(buffers), input)
             }
             None => (None, first),
         };
         let bottom = (dense_input.values, None);
         let bottom = Mlp::new(device, &layers.bottom, bottom, Some(first), interaction.through_relu())?;
         let top = interaction.output();
-        let hidden = match (&mut making, top.clone()) {
-            (Some(making), top) => {
+        let hidden = match (&mut builder, top.clone()) {
+            (Some(builder), top) => {
                 let input = match top {
-                    Seen::Elements(top) => fp8::Input::Elements(top.cast()),
-                    Seen::Fp8(room) => fp8::Input::Fp8(room),
+                    TopInput::Elements(top) => fp8::Input::Elements(top.cast()),
+                    TopInput::Fp8(buffers) => fp8::Input::Fp8(buffers),
                 };
-                Hidden::Fp8(Fp8Mlp::new(making, &layers.hidden, input, samples)?.into())
+                Hidden::Fp8(Fp8Mlp::new(builder, &layers.hidden, input, samples)?.into())
             }
-            (None, Seen::Elements(Both { values, gradients })) => {
+            (None, TopInput::Elements(ActivationMatrices { values, gradients })) => {
                 let input = (values, Some(gradients));
                 Hidden::Elements(Mlp::new(device, &layers.hidden, input, None, true)?)
             }
-            (None, Seen::Fp8(_)) => {
-                unreachable!("interactions in fp8 are made with what layers in fp8 share")
+            (None, TopInput::Fp8(_)) => {
+                unreachable!("an interaction in fp8 implies hidden layers in fp8")
             }
         };
         let head_input = match (hidden.output(), top) {
             (Some(output), _) => (output, true),
-            (None, Seen::Elements(top)) => (top, false),
-            (None, Seen::Fp8(_)) => unreachable!("interactions are in fp8 before hidden layers alone"),
+            (None, TopInput::Elements(top)) => (top, false),
+            (None, TopInput::Fp8(_)) => unreachable!("an interaction in fp8 implies hidden layers"),
         };
-        let head = Head::new(device, spec, (places, layers), head_input, rows)?;
+        let head = Head::new(device, spec, (vector_layout, layers), head_input, rows)?;
         let of_ranks = links.zip(dense.gradients.sums()).map(|(links, sums)| Fp8OfRanks {
-            largest: sums.numbers().pointer().element(told),
+            largest: sums.numbers().pointer().element(tally_numbers),
             rank: links.cluster.rank() as u32,
             ranks: ranks as u32,
         });
-        let fp8 = making.map(|making| making.finish(of_ranks, tensors_max)).transpose()?;
+        let fp8 = builder.map(|builder| builder.finish(of_ranks, tensors_max)).transpose()?;
         if let Some(fp8) = &fp8 {
             let lane = Lane::new(device)?;
-            // SAFETY: the parameters are there, and the lane is waited for.
+            // SAFETY: the parameters are complete, and the lane is waited for.
             unsafe { fp8.quantize_weights(&lane) }?;
             lane.synchronize()?;
         }
         let shared = Shared {
             device: Arc::clone(device),
             blas: Blas::new(device, algorithms.clone())?,
-            beside: Blas::new(device, algorithms)?,
+            weights_blas: Blas::new(device, algorithms)?,
             compute,
             samples,
             dense,
@@ -214,55 +214,55 @@ impl<T: Element> Network<T> {
             interaction,
             hidden,
             head,
-            _room: room,
+            _input_buffers: input_buffers,
         })
     }
 
-    /// The algorithms that products take.
+    /// Returns the algorithms that products use.
     pub(super) fn tuning(&self) -> Tuning {
         let mut tuning = self.shared.blas.tuning();
-        tuning.algorithms.extend(self.shared.beside.tuning().algorithms);
+        tuning.algorithms.extend(self.shared.weights_blas.tuning().algorithms);
         tuning
     }
 
-    /// The dense parameters as they lie here, filled up, once the lane has done all that was enqueued on it.
+    /// Returns the dense parameters with their padding, after the lane has finished all work enqueued before.
     pub(super) fn all_parameters(&self, lane: &Lane) -> Result<Vec<f32>> {
         Ok(self.shared.dense.parameters.read(lane)?)
     }
 
-    /// The dense parameters of the model, once the lane has done all that was enqueued on it.
+    /// Returns the dense parameters of the model, after the lane has finished all work enqueued before.
     pub(super) fn parameters(&self, lane: &Lane) -> Result<Vec<f32>> {
-        Ok(self.shared.dense.layers.cut_out(&self.shared.dense.parameters.read(lane)?))
+        Ok(self.shared.dense.layers.unpad(&self.shared.dense.parameters.read(lane)?))
     }
 
-    /// The logits of the first samples of the last pass forward.
+    /// Returns the logits of the first samples of the last forward pass.
     pub(super) fn logits(&self, lane: &Lane, samples: usize) -> Result<Vec<f32>> {
         let heads = self.head.logits.len() / self.shared.samples;
         Ok(self.head.logits.read_part(lane, 0, samples * heads)?)
     }
 
-    /// Where the logits of the last pass forward lie: `[sample][head]`.
+    /// Returns the address of the logits of the last forward pass: `[sample][head]`.
     pub(super) fn logits_pointer(&self) -> Pointer<f32> {
         self.head.logits.pointer()
     }
 
-    /// The guard as training starts with it.
+    /// Returns the guard as it is at the start of training.
     fn guard() -> Guard {
         Guard::new(if Self::SCALED { FIRST_SCALE } else { 1.0 })
     }
 
-    /// Steps that were left out since their gradients were beyond the elements' range, where they can be, once the lane
-    /// has done all that was enqueued on it.
+    /// Returns the number of steps skipped because their gradients exceeded the range of the element type, after the
+    /// lane has finished all work enqueued before; `None` if the precision cannot exceed it.
     pub(super) fn skipped_steps(&self, lane: &Lane) -> Result<Option<u64>> {
         Ok(if Self::SCALED { Some(self.shared.guard.read(lane)?[0].skipped) } else { None })
     }
 
-    /// Lets nothing be updated until it is allowed again, with the guard as training starts with it.
+    /// Blocks or allows all updates, and resets the guard to its state at the start of training.
     pub(super) fn hold(&self, lane: &Lane, hold: bool) -> Result<()> {
         Ok(self.shared.guard.write(lane, &[Guard { held: u32::from(hold), ..Self::guard() }])?)
     }
 
-    /// Forgets all dense gradients, and what was found to be wrong with them.
+    /// Clears all dense gradients, and the findings on them.
     pub(super) fn forget_gradients(&self, lane: &Lane) -> Result<()> {
         let gradients = &self.shared.dense.gradients;
         gradients.write(lane, &vec![0.0; gradients.len()])?;
@@ -274,7 +274,7 @@ impl<T: Element> Network<T> {
         self.shared.fp8.is_some()
     }
 
-    /// The products of a pass forward over so many samples; `learns` says whether a way back follows.
+    /// Plans the products of a forward pass over `samples` samples; `learns` is whether a backward pass follows.
     pub(super) fn plan_forward(&self, samples: usize, learns: bool) -> Result<Forward> {
         let shared = &self.shared;
         Ok(Forward {
@@ -285,20 +285,20 @@ impl<T: Element> Network<T> {
         })
     }
 
-    /// The products of a pass back over a batch.
+    /// Plans the products of a backward pass over a batch.
     pub(super) fn plan_backward(&self) -> Result<Backward> {
         let shared = &self.shared;
         Ok(Backward {
             bottom: self.bottom.plan_backward(shared, &shared.blas, Epilogue::None)?,
             interaction: self.interaction.plan_backward(shared)?,
-            hidden: self.hidden.plan_backward(shared, self.interaction.entrance(shared))?,
+            hidden: self.hidden.plan_backward(shared, self.interaction.input_epilogue(shared))?,
         })
     }
 
     /// Enqueues the bottom MLP, from a batch's dense columns to the first of the vectors.
     ///
     /// # Safety
-    /// The input must have as many samples as the plan says; see [`Lane::launch`].
+    /// The input must have as many samples as the plan; see [`Lane::launch`].
     pub(super) unsafe fn bottom_forward(&self, lane: &Lane, input: Input, plan: &Forward) -> Result<()> {
         if self.dense_columns == 0 {
             return Ok(());
@@ -312,8 +312,8 @@ impl<T: Element> Network<T> {
             filled: output.columns as u32,
             stride: output.stride as u32,
         };
-        // SAFETY: all addresses but the input's are of this value's buffers, which have room for a batch; the caller
-        // vouches for the input.
+        // SAFETY: all addresses but the input's are of this value's buffers, which hold a batch; the caller vouches
+        // for the input.
         unsafe {
             lane.launch(&convert, self.shared.blocks())?;
             self.bottom.forward(lane, &self.shared, &plan.bottom)
@@ -332,10 +332,10 @@ impl<T: Element> Network<T> {
         samples: usize,
     ) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { tables.look_up(lane, batch, samples, self.vectors.both().values.pointer) }
+        unsafe { tables.look_up(lane, batch, samples, self.vectors.matrices().values.pointer) }
     }
 
-    /// Enqueues the interaction of the vectors, once all are there.
+    /// Enqueues the interaction of the vectors, after all of them are written.
     ///
     /// # Safety
     /// As for [`Network::bottom_forward`].
@@ -353,7 +353,8 @@ impl<T: Element> Network<T> {
         unsafe { self.hidden.forward(lane, &self.shared, &plan.hidden) }
     }
 
-    /// Enqueues the last layer: to logits, where `back` is false, or to losses and the gradients by its input.
+    /// Enqueues the last layer: to logits if `back` is false, otherwise to losses and the gradients with respect to
+    /// its input.
     ///
     /// # Safety
     /// As for [`Network::bottom_forward`]; the other parts must come before.
@@ -363,7 +364,7 @@ impl<T: Element> Network<T> {
         unsafe { self.head.enqueue(lane, &self.shared, (input, samples), terms, back) }
     }
 
-    /// Enqueues the way back through the top MLP's hidden layers, after [`Network::head`].
+    /// Enqueues the backward pass of the top MLP's hidden layers, after [`Network::head`].
     ///
     /// # Safety
     /// As for [`Network::head`].
@@ -372,7 +373,7 @@ impl<T: Element> Network<T> {
         unsafe { self.hidden.backward(lane, &self.shared, &plan.hidden) }
     }
 
-    /// Enqueues the way back to the gradients by the vectors.
+    /// Enqueues the backward pass of the interaction, to the gradients with respect to the vectors.
     ///
     /// # Safety
     /// As for [`Network::head`].
@@ -381,7 +382,7 @@ impl<T: Element> Network<T> {
         unsafe { self.interaction.backward(lane, &self.shared, &plan.interaction) }
     }
 
-    /// Enqueues the way back through the bottom MLP.
+    /// Enqueues the backward pass of the bottom MLP.
     ///
     /// # Safety
     /// As for [`Network::head`].
@@ -390,8 +391,8 @@ impl<T: Element> Network<T> {
         unsafe { self.bottom.backward(lane, &self.shared, &plan.bottom) }
     }
 
-    /// Enqueues the gradients by the weights of the top MLP's hidden layers, after [`Network::hidden_backward`]. They
-    /// and those of the interaction may be computed beside all else, one after the other.
+    /// Enqueues the weight gradients of the top MLP's hidden layers, after [`Network::hidden_backward`]. They and
+    /// those of the interaction may be computed in parallel with all other work, one after the other.
     ///
     /// # Safety
     /// As for [`Network::head`].
@@ -400,7 +401,7 @@ impl<T: Element> Network<T> {
         unsafe { self.hidden.weights(lane, &self.shared, &plan.hidden) }
     }
 
-    /// Enqueues the gradients by the interaction's weights, after [`Network::interact_backward`].
+    /// Enqueues the interaction's weight gradients, after [`Network::interact_backward`].
     ///
     /// # Safety
     /// As for [`Network::head`].
@@ -409,7 +410,7 @@ impl<T: Element> Network<T> {
         unsafe { self.interaction.weights(lane, &self.shared, &plan.interaction) }
     }
 
-    /// Enqueues the gradients by the weights of the bottom MLP, after [`Network::bottom_backward`] and on its lane.
+    /// Enqueues the bottom MLP's weight gradients, after [`Network::bottom_backward`] and on its lane.
     ///
     /// # Safety
     /// As for [`Network::head`].
@@ -418,8 +419,8 @@ impl<T: Element> Network<T> {
         unsafe { self.bottom.weights(lane, &self.shared.blas, &plan.bottom) }
     }
 
-    /// Enqueues the gradients by the biases of the top MLP and by the heads' parameters, after [`Network::head`] and
-    /// [`Network::hidden_backward`].
+    /// Enqueues the bias gradients of the top MLP and the gradients of the heads' parameters, after [`Network::head`]
+    /// and [`Network::hidden_backward`].
     ///
     /// # Safety
     /// As for [`Network::head`].
@@ -431,7 +432,7 @@ impl<T: Element> Network<T> {
         }
     }
 
-    /// Enqueues the gradients by the interaction's biases, after [`Network::interact_backward`].
+    /// Enqueues the interaction's bias gradients, after [`Network::interact_backward`].
     ///
     /// # Safety
     /// As for [`Network::head`].
@@ -440,7 +441,7 @@ impl<T: Element> Network<T> {
         unsafe { self.interaction.sums(lane, &self.shared, &plan.interaction) }
     }
 
-    /// Enqueues the gradients by the bottom MLP's biases, after [`Network::bottom_backward`].
+    /// Enqueues the bottom MLP's bias gradients, after [`Network::bottom_backward`].
     ///
     /// # Safety
     /// As for [`Network::head`].
@@ -449,8 +450,8 @@ impl<T: Element> Network<T> {
         unsafe { self.bottom.sums(lane, &self.shared, &plan.bottom) }
     }
 
-    /// Enqueues adding up the top MLP's gradients over all ranks, after [`Network::hidden_backward`]; nothing where
-    /// there is one rank. All ranks must add up the parts in the same order, on one lane each.
+    /// Enqueues the all-reduce of the top MLP's gradients, after [`Network::hidden_backward`]; nothing with one rank.
+    /// All ranks must all-reduce the parts in the same order, on one lane each.
     ///
     /// # Safety
     /// As for [`Network::head`].
@@ -462,7 +463,7 @@ impl<T: Element> Network<T> {
         Ok(())
     }
 
-    /// The same of the interaction's gradients, after [`Network::interact_backward`].
+    /// The same for the interaction's gradients, after [`Network::interact_backward`].
     ///
     /// # Safety
     /// As for [`Network::head`].
@@ -476,8 +477,8 @@ impl<T: Element> Network<T> {
         Ok(())
     }
 
-    /// The same of the bottom MLP's gradients, after [`Network::bottom_backward`], and with them of what each rank has
-    /// come to.
+    /// The same for the bottom MLP's gradients, after [`Network::bottom_backward`], together with each rank's losses
+    /// and findings.
     ///
     /// # Safety
     /// As for [`Network::head`].
@@ -493,16 +494,17 @@ impl<T: Element> Network<T> {
         Ok(())
     }
 
-    /// Tells whether a rank waited in vain for another as gradients were added up, as far as is known now.
+    /// Returns an error if a rank has timed out waiting for another in an all-reduce of gradients, as far as known
+    /// now.
     pub(super) fn check_now(&self) -> Result<()> {
         self.shared.dense.check_now()
     }
 
-    /// Enqueues the verdict on a step, once all gradients are there and added up: whether it is written. What it came
-    /// to goes to its place among `outcomes`.
+    /// Enqueues the verdict on a step, after all gradients are complete and all-reduced: whether the step is applied.
+    /// The outcome is written to the step's position in `outcomes`.
     ///
     /// # Safety
-    /// As for [`Network::head`]; `outcomes` must have the step's place.
+    /// As for [`Network::head`]; `outcomes` must have the step's position.
     pub(super) unsafe fn verdict(&self, lane: &Lane, input: Input, outcomes: Pointer<Outcome>) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
         unsafe {
@@ -527,14 +529,13 @@ impl<T: Element> Network<T> {
         }
     }
 
-    /// Enqueues sending the gradients of rows to their owners, after [`Network::interact_backward`]; the batch must be
-    /// routed.
+    /// Enqueues sending row gradients to their owners, after [`Network::interact_backward`]; the batch must be routed.
     ///
     /// # Safety
     /// As for [`Network::head`].
     pub(super) unsafe fn reduce(&self, lane: &Lane, tables: &Tables, batch: RoutedBatch) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { tables.reduce(lane, batch, self.vectors.both().gradients.pointer) }
+        unsafe { tables.reduce(lane, batch, self.vectors.matrices().gradients.pointer) }
     }
 
     /// Enqueues the update of the tables, after [`Network::verdict`] and [`Network::reduce`].
@@ -547,7 +548,7 @@ impl<T: Element> Network<T> {
         tables: &Tables,
         (batch, input): (RoutedBatch, Input),
     ) -> Result<()> {
-        let (gradients, guard) = (self.vectors.both().gradients.pointer, self.shared.guard.pointer());
+        let (gradients, guard) = (self.vectors.matrices().gradients.pointer, self.shared.guard.pointer());
         // SAFETY: as for `bottom_forward`.
         unsafe {
             let verdict = (guard.table_scale(), guard.stop());

@@ -1,4 +1,4 @@
-//! What the parts of a network share: the GPU, the dense parameters, the guard, and room for activations and sums.
+//! What the parts of a network share: the GPU, the dense parameters, the guard, and buffers for activations and sums.
 
 use std::sync::Arc;
 
@@ -10,54 +10,54 @@ use rankine_embedding::cuda::Result;
 use super::dense::Dense;
 use super::fp8::Fp8;
 
-/// Blocks a multiprocessor, for kernels that loop.
+/// Blocks per multiprocessor, for kernels that loop.
 const BLOCKS_EACH: u32 = 8;
 
-/// What the parts of a network work with.
+/// The resources that the parts of a network share.
 #[derive(Debug)]
 pub(super) struct Shared<T> {
     pub(super) device: Arc<Device>,
     pub(super) blas: Blas,
-    /// Of the gradients by weights, which may be computed beside all other products.
-    pub(super) beside: Blas,
+    /// For weight gradients, which may be computed in parallel with all other products.
+    pub(super) weights_blas: Blas,
     pub(super) compute: Compute,
     /// Samples of a batch.
     pub(super) samples: usize,
     pub(super) dense: Dense<T>,
     pub(super) guard: Buffer<Guard>,
-    /// What parts in fp8 share, where there are any.
+    /// The shared resources of parts in fp8, if there are any.
     pub(super) fp8: Option<Fp8>,
 }
 
 impl<T: Element> Shared<T> {
-    /// Blocks of kernels that loop.
+    /// Returns the grid of kernels that loop.
     pub(super) fn blocks(&self) -> (u32, u32) {
         (BLOCKS_EACH * self.device.multiprocessors(), 1)
     }
 
-    /// What parts in fp8 share.
+    /// Returns the shared resources of parts in fp8.
     ///
     /// # Panics
-    /// Where there are none.
+    /// If there are no such parts.
     pub(super) fn fp8(&self) -> &Fp8 {
-        self.fp8.as_ref().expect("parts in fp8 were made with what they share")
+        self.fp8.as_ref().expect("parts in fp8 are created together with their shared resources")
     }
 
-    /// The samples of a batch, as kernels count them.
+    /// Returns the samples of a batch, in the type that kernels use.
     pub(super) fn samples_count(&self) -> u32 {
         self.samples as u32
     }
 }
 
-/// Room for sums over the samples in parts, `[piece][columns]`, which are added up apart from what makes them.
+/// Partial sums over the samples, `[piece][columns]`, which a separate kernel adds up.
 #[derive(Debug)]
-pub(super) struct Parts {
+pub(super) struct PartialSums {
     parts: Buffer<f32>,
     pieces: u32,
     columns: u32,
 }
 
-impl Parts {
+impl PartialSums {
     pub(super) fn new(device: &Arc<Device>, pieces: u32, columns: usize) -> Result<Self> {
         let parts = Buffer::filled(device, pieces as usize * columns, 0xff)?;
         Ok(Self { parts, pieces, columns: columns as u32 })
@@ -70,7 +70,7 @@ impl Parts {
     /// Enqueues adding them up.
     ///
     /// # Safety
-    /// They must be there, and `sums` must have a place for each column; see [`Lane::launch`].
+    /// They must be computed, and `sums` must have one element per column; see [`Lane::launch`].
     pub(super) unsafe fn add_up(&self, lane: &Lane, sums: Pointer<f32>) -> Result<()> {
         let total = Total { parts: self.pointer(), sums, pieces: self.pieces, columns: self.columns };
         // SAFETY: the parts are this value's; the caller vouches for the rest.
@@ -79,27 +79,27 @@ impl Parts {
     }
 }
 
-/// A matrix of activations, a row a sample, and the gradients by them.
+/// A matrix of activations, one row per sample, and the gradients with respect to them.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Both<T> {
+pub(super) struct ActivationMatrices<T> {
     pub(super) values: Matrix<T>,
     pub(super) gradients: Matrix<T>,
 }
 
-impl<T: Copy> Both<T> {
-    /// The same matrices, of other elements of the same size.
-    pub(super) fn cast<U>(self) -> Both<U> {
-        Both { values: self.values.cast(), gradients: self.gradients.cast() }
+impl<T: Copy> ActivationMatrices<T> {
+    /// Returns the same matrices, with another element type of the same size.
+    pub(super) fn cast<U>(self) -> ActivationMatrices<U> {
+        ActivationMatrices { values: self.values.cast(), gradients: self.gradients.cast() }
     }
 
-    /// Of the first columns alone.
+    /// Returns only the first columns.
     pub(super) fn first_columns(self, columns: usize) -> Self {
         let first = |matrix: Matrix<T>| Matrix { columns, ..matrix };
         Self { values: first(self.values), gradients: first(self.gradients) }
     }
 }
 
-/// Room for activations and the gradients by them.
+/// Buffers for activations and the gradients with respect to them.
 #[derive(Debug)]
 pub(super) struct Activations<T> {
     values: Buffer<T>,
@@ -109,24 +109,24 @@ pub(super) struct Activations<T> {
 }
 
 impl<T: Element> Activations<T> {
-    /// Of 0.
+    /// Allocates zeros.
     pub(super) fn new(device: &Arc<Device>, samples: usize, columns: usize) -> Result<Self> {
         let buffer = || Buffer::filled(device, samples * columns, 0);
         Ok(Self { values: buffer()?, gradients: buffer()?, samples, columns })
     }
 
-    pub(super) fn both(&self) -> Both<T> {
+    pub(super) fn matrices(&self) -> ActivationMatrices<T> {
         let matrix = |buffer: &Buffer<T>| dense(buffer.pointer(), self.samples, self.columns);
-        Both { values: matrix(&self.values), gradients: matrix(&self.gradients) }
+        ActivationMatrices { values: matrix(&self.values), gradients: matrix(&self.gradients) }
     }
 }
 
-/// A matrix whose rows lie one behind the other.
+/// Returns a matrix whose rows are stored without gaps.
 pub(super) fn dense<T>(pointer: Pointer<T>, rows: usize, columns: usize) -> Matrix<T> {
     Matrix { pointer, rows, columns, stride: columns }
 }
 
-/// The first rows of a matrix: of a pass over fewer samples than there is room for.
+/// Returns the first rows of a matrix, for a pass over fewer samples than its buffer holds.
 pub(super) fn first_rows<T>(matrix: Matrix<T>, rows: usize) -> Matrix<T> {
     Matrix { rows, ..matrix }
 }

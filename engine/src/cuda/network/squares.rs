@@ -1,7 +1,7 @@
-//! The squares of the dense gradients, from which their norm follows, and whether all are finite numbers.
+//! The squares of the dense gradients, which give their norm and show whether all are finite.
 //!
-//! They are summed by the slices of the ranks, each in so many parts, in a fixed order: so the norm has the same bits
-//! whether each rank sums all of them or its own, which are then handed around.
+//! They are summed per slice of a rank, each in a fixed number of parts and in a fixed order: so the norm has the same
+//! bits whether each rank sums all of them, or only its own and then exchanges them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,25 +11,25 @@ use rankine_embedding::cuda::Result;
 
 use super::super::together::Gradients;
 
-/// Parts that all squares are summed in, about: the same on any GPU.
+/// The approximate number of parts in which all squares are summed: the same on any GPU.
 const PARTS: u32 = 1024;
 
 /// Sums of squares.
 #[derive(Debug)]
 pub(super) struct Squares {
     ranges: Buffer<[u32; 2]>,
-    /// Parts of each range.
+    /// SquareSums per range.
     each: u32,
-    /// The ranges that are summed here.
+    /// The ranges that this rank sums.
     own: Range<u32>,
-    parts: Parts,
+    parts: SquareSums,
 }
 
 #[derive(Debug)]
-enum Parts {
-    Own(Buffer<f64>),
-    /// Of each rank, added up: the others have zeros in their places.
-    OfRanks(Box<AllReduce>),
+enum SquareSums {
+    Local(Buffer<f64>),
+    /// Those of all ranks, all-reduced: each rank has zeros for the parts of the others.
+    AllReduced(Box<AllReduce>),
 }
 
 impl Squares {
@@ -41,7 +41,7 @@ impl Squares {
                 ranges: Buffer::of(device, &[range(0..gradients.len())])?,
                 each: PARTS,
                 own: 0..1,
-                parts: Parts::Own(Buffer::filled(device, PARTS as usize, 0xff)?),
+                parts: SquareSums::Local(Buffer::filled(device, PARTS as usize, 0xff)?),
             });
         };
         let (rank, ranks) = (peers.rank() as u32, peers.ranks());
@@ -53,25 +53,26 @@ impl Squares {
         let (own, parts) = match sums.are_sharded() {
             true => {
                 let parts = AllReduce::new(peers, 0, count)?;
-                (rank * of_rank..(rank + 1) * of_rank, Parts::OfRanks(parts.into()))
+                (rank * of_rank..(rank + 1) * of_rank, SquareSums::AllReduced(parts.into()))
             }
-            false => (0..ranges.len() as u32, Parts::Own(Buffer::filled(device, count, 0xff)?)),
+            false => (0..ranges.len() as u32, SquareSums::Local(Buffer::filled(device, count, 0xff)?)),
         };
         Ok(Self { ranges: Buffer::of(device, &ranges)?, each, own, parts })
     }
 
-    /// The sums of all parts.
+    /// Returns the sums of all parts.
     pub(super) fn parts(&self) -> &Buffer<f64> {
         match &self.parts {
-            Parts::Own(parts) => parts,
-            Parts::OfRanks(sum) => sum.numbers(),
+            SquareSums::Local(parts) => parts,
+            SquareSums::AllReduced(sum) => sum.numbers(),
         }
     }
 
     /// Enqueues summing the squares.
     ///
     /// # Safety
-    /// The gradients must be those that this was made for, added up; see [`Lane::launch`] and [`AllReduce::enqueue`].
+    /// The gradients must be those that this was made for, all-reduced; see [`Lane::launch`] and
+    /// [`AllReduce::enqueue`].
     pub(super) unsafe fn enqueue(&self, lane: &Lane, gradients: Pointer<f32>) -> Result<()> {
         let squares = kernels::Squares {
             gradients,
@@ -83,18 +84,18 @@ impl Squares {
         // SAFETY: there are as many parts as blocks; the caller vouches for the order.
         unsafe {
             lane.launch(&squares, (self.each, self.ranges.len() as u32))?;
-            if let Parts::OfRanks(sum) = &self.parts {
+            if let SquareSums::AllReduced(sum) = &self.parts {
                 sum.enqueue(lane)?;
             }
         }
         Ok(())
     }
 
-    /// Tells whether a rank waited in vain for another, as far as is known now.
+    /// Returns an error if a rank has timed out waiting for another, as far as known now.
     pub(super) fn check_now(&self) -> Result<()> {
         match &self.parts {
-            Parts::Own(_) => Ok(()),
-            Parts::OfRanks(sum) => Ok(sum.check_now()?),
+            SquareSums::Local(_) => Ok(()),
+            SquareSums::AllReduced(sum) => Ok(sum.check_now()?),
         }
     }
 }

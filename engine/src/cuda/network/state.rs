@@ -1,4 +1,4 @@
-//! What a network has learnt beside its tables, taken out and put back: by which training goes on to the bit.
+//! The state of a network besides its tables, saved and restored, so that training resumes with the same bits.
 
 use rankine_cuda::Lane;
 use rankine_cuda::kernels::{Element, Fp8Scaling, Guard};
@@ -8,18 +8,18 @@ use super::Network;
 use crate::checkpoint::{DenseState, DeviceState, Fp8State, LossScale};
 
 impl<T: Element> Network<T> {
-    /// Whether each rank keeps the optimizer's state of some dense parameters alone.
+    /// Whether each rank keeps only the optimizer state of some dense parameters.
     pub(in crate::cuda) fn is_sharded(&self) -> bool {
         self.shared.dense.is_sharded()
     }
 
-    /// The dense parameters whose optimizer's state is here, with that, once the lane has done all that was enqueued on
-    /// it.
+    /// Returns the dense parameters whose optimizer state this rank keeps, with that state, after the lane has
+    /// finished all work enqueued before.
     pub(in crate::cuda) fn dense_state(&self, lane: &Lane) -> Result<Vec<DenseState>> {
         self.shared.dense.read(lane)
     }
 
-    /// What is kept beside parameters, once the lane has done all that was enqueued on it.
+    /// Returns the state besides parameters, after the lane has finished all work enqueued before.
     pub(in crate::cuda) fn device_state(&self, lane: &Lane) -> Result<DeviceState> {
         let guard = self.shared.guard.read(lane)?[0];
         let Guard { loss_scale: scale, steady, skipped, .. } = guard;
@@ -30,8 +30,8 @@ impl<T: Element> Network<T> {
         })
     }
 
-    /// Goes on with dense parameters and their state, and with what was kept beside them, as far as this precision
-    /// keeps it and it is there.
+    /// Restores dense parameters with their optimizer state, and the other state, as far as this precision uses it and
+    /// the checkpoint has it.
     pub(in crate::cuda) fn restore(
         &self,
         lane: &Lane,
@@ -52,7 +52,7 @@ impl<T: Element> Network<T> {
         if scalings.len() == fp8.scalings().len() {
             fp8.scalings().write(lane, &scalings)?;
         }
-        // SAFETY: the parameters are there, and the lane is waited for.
+        // SAFETY: the parameters are complete, and the lane is waited for.
         unsafe { fp8.quantize_weights(lane) }?;
         Ok(lane.synchronize()?)
     }
@@ -62,7 +62,7 @@ fn fp8_state(&Fp8Scaling { scale, largest, steps, history, .. }: &Fp8Scaling) ->
     Fp8State { scale, largest: f32::from_bits(largest), steps, history }
 }
 
-/// Scales are powers of two, so that their inverses are exact.
+/// Scales are powers of two, so their inverses are exact.
 fn scaling(&Fp8State { scale, largest, steps, history }: &Fp8State) -> Fp8Scaling {
     Fp8Scaling { inverse: 1.0 / scale, scale, largest: largest.to_bits(), steps, history }
 }

@@ -1,7 +1,7 @@
-//! Cross layers in fp8: what goes from layer to layer, x0 among it, is there in fp8 alone.
+//! Cross layers in fp8: all activations passed between layers, including x0, are stored only in fp8.
 //!
-//! By count of bytes cross layers take as long as memory does, forward and back, and not as their products: five bytes
-//! an element of each layer where bf16 takes eight.
+//! Forward and backward, cross layers are bound by memory, not by their products: they move five bytes per element and
+//! layer, where bf16 moves eight.
 
 use std::sync::Arc;
 
@@ -11,103 +11,103 @@ use rankine_cuda::kernels::{CROSS_LAYERS, Element, Fp8CrossFirst, Fp8Quantize};
 use rankine_cuda::{Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
-use super::super::shared::{Both, Shared, dense, first_rows};
-use super::{ACTIVATIONS_AT_FIRST, GRADIENTS_AT_FIRST, Making, Room, Straight};
+use super::super::shared::{ActivationMatrices, Shared, dense, first_rows};
+use super::{ACTIVATIONS_AT_FIRST, Fp8Buffers, Fp8Builder, Fp8RowBuffer, GRADIENTS_AT_FIRST};
 use crate::model::Layer;
 
-/// A model's cross layers, of which there is at least one.
+/// A model's cross layers, at least one.
 #[derive(Debug)]
 pub(in crate::cuda::network) struct Fp8Cross {
     /// The vectors.
-    vectors: Both<bf16>,
-    /// x0, which they are in fp8.
-    first: Arc<Room>,
+    vectors: ActivationMatrices<bf16>,
+    /// x0: the vectors in fp8.
+    first: Arc<Fp8Buffers>,
     layers: Vec<CrossLayer>,
 }
 
-/// A cross layer, and what it keeps for the way back.
+/// A cross layer, and the activations that it keeps for the backward pass.
 #[derive(Debug)]
 struct CrossLayer {
-    input: Arc<Room>,
+    input: Arc<Fp8Buffers>,
     low_rank: Option<LowRank>,
     /// W or U.
     layer: Layer,
-    weights: Room,
+    weights: Fp8Buffers,
     /// `W x` or `U V x`.
-    product: Straight,
-    output: Arc<Room>,
-    /// By the output, and by the product.
-    gradients: Straight,
-    product_gradients: Room,
+    product: Fp8RowBuffer,
+    output: Arc<Fp8Buffers>,
+    /// With respect to the output and the product.
+    gradients: Fp8RowBuffer,
+    product_gradients: Fp8Buffers,
 }
 
-/// V, and `V x` with the gradients by it.
+/// V, and `V x` with the gradients with respect to it.
 #[derive(Debug)]
 struct LowRank {
     layer: Layer,
-    weights: Room,
-    values: Room,
-    gradients: Room,
+    weights: Fp8Buffers,
+    values: Fp8Buffers,
+    gradients: Fp8Buffers,
 }
 
-/// Where the product that gives the gradients by the last layer's result writes them, those by its product, and the
-/// sums of those.
+/// The outputs of the product that computes the gradients with respect to a layer's result: these gradients, those
+/// with respect to the layer's product, and the sums of those.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::cuda::network) struct Entrance {
+pub(in crate::cuda::network) struct CrossGradientOutputs {
     pub(super) first: Fp8Matrix,
     pub(super) gradients: Fp8Matrix,
     pub(super) product: Fp8Tensor,
     pub(super) sums: Pointer<f32>,
 }
 
-/// What a pass forward over some samples has to do.
+/// The plan of a forward pass over some samples.
 #[derive(Debug)]
 pub(in crate::cuda::network) struct Forward(Fp8Quantize, Vec<Product>);
 
-/// What a pass back over a batch has to do: of each layer in their order the gradients by its weights, and those by
-/// `V x` and by its input.
+/// The plan of a backward pass over a batch: for each layer in order the weight gradients, and the gradients with
+/// respect to `V x` and to its input.
 #[derive(Debug)]
 pub(in crate::cuda::network) struct Backward {
     layers: Vec<[Vec<Product>; 2]>,
-    by_first: Vec<Fp8CrossFirst>,
+    first_gradients: Vec<Fp8CrossFirst>,
 }
 
 impl Fp8Cross {
-    /// Layers over some vectors, each W, or V and U.
+    /// Creates layers over some vectors, each W, or V and U.
     pub(in crate::cuda::network) fn new(
-        making: &mut Making,
+        builder: &mut Fp8Builder,
         layers: &[Vec<Layer>],
-        vectors: Both<bf16>,
+        vectors: ActivationMatrices<bf16>,
     ) -> Result<Self> {
         let (samples, columns) = (vectors.values.rows, vectors.values.columns);
-        let first = Arc::new(making.activations(samples, columns)?);
+        let first = Arc::new(builder.activations(samples, columns)?);
         let mut input = Arc::clone(&first);
         let mut make = |layers: &Vec<Layer>| -> Result<_> {
             let (low_rank, layer) = match layers.as_slice() {
                 &[v, u] => {
                     let low = LowRank {
                         layer: v,
-                        weights: making.weights(&v)?,
-                        values: making.activations(samples, v.outputs)?,
-                        gradients: making.gradients(samples, v.outputs)?,
+                        weights: builder.weights(&v)?,
+                        values: builder.activations(samples, v.outputs)?,
+                        gradients: builder.gradients(samples, v.outputs)?,
                     };
                     (Some(low), u)
                 }
                 layers => (None, layers[0]),
             };
-            let straight = |making: &mut Making, expected| {
-                let scaling = making.scaling(expected);
-                Straight::new(&making.device, samples, columns, scaling)
+            let straight = |builder: &mut Fp8Builder, expected| {
+                let scaling = builder.scaling(expected);
+                Fp8RowBuffer::new(&builder.device, samples, columns, scaling)
             };
             let made = CrossLayer {
                 input: Arc::clone(&input),
                 low_rank,
                 layer,
-                weights: making.weights(&layer)?,
-                product: straight(making, ACTIVATIONS_AT_FIRST)?,
-                output: Arc::new(making.activations(samples, columns)?),
-                gradients: straight(making, GRADIENTS_AT_FIRST / samples as f32)?,
-                product_gradients: making.gradients(samples, columns)?,
+                weights: builder.weights(&layer)?,
+                product: straight(builder, ACTIVATIONS_AT_FIRST)?,
+                output: Arc::new(builder.activations(samples, columns)?),
+                gradients: straight(builder, GRADIENTS_AT_FIRST / samples as f32)?,
+                product_gradients: builder.gradients(samples, columns)?,
             };
             input = Arc::clone(&made.output);
             Ok(made)
@@ -115,12 +115,12 @@ impl Fp8Cross {
         Ok(Self { vectors, layers: layers.iter().map(&mut make).collect::<Result<_>>()?, first })
     }
 
-    /// The last layer's result.
-    pub(in crate::cuda::network) fn output(&self) -> Arc<Room> {
+    /// Returns the last layer's result.
+    pub(in crate::cuda::network) fn output(&self) -> Arc<Fp8Buffers> {
         Arc::clone(self.layers.last().map_or(&self.first, |last| &last.output))
     }
 
-    /// `learns` says whether a way back follows.
+    /// `learns` is whether a backward pass follows.
     pub(in crate::cuda::network) fn plan_forward<T: Element>(
         &self,
         shared: &Shared<T>,
@@ -152,15 +152,18 @@ impl Fp8Cross {
         Ok(Forward(quantize, products))
     }
 
-    /// What the product does that gives the gradients by the last layer's result.
-    pub(in crate::cuda::network) fn entrance<T: Element>(&self, shared: &Shared<T>) -> Entrance {
+    /// Returns the outputs of the product that computes the gradients with respect to the last layer's result.
+    pub(in crate::cuda::network) fn gradient_outputs<T: Element>(
+        &self,
+        shared: &Shared<T>,
+    ) -> CrossGradientOutputs {
         self.gradient(shared, self.layers.last().expect("there is a layer"))
     }
 
-    /// Where the gradients by a layer's result go, and what follows from them.
-    fn gradient<T: Element>(&self, shared: &Shared<T>, layer: &CrossLayer) -> Entrance {
+    /// Returns the outputs of the product that computes the gradients with respect to a layer's result.
+    fn gradient<T: Element>(&self, shared: &Shared<T>, layer: &CrossLayer) -> CrossGradientOutputs {
         let (fp8, samples) = (shared.fp8(), shared.samples);
-        Entrance {
+        CrossGradientOutputs {
             first: self.first.tensor(fp8, samples).straight(),
             gradients: layer.gradients.matrix(fp8, samples),
             product: layer.product_gradients.tensor(fp8, samples),
@@ -170,9 +173,14 @@ impl Fp8Cross {
 
     pub(in crate::cuda::network) fn plan_backward<T: Element>(&self, shared: &Shared<T>) -> Result<Backward> {
         let (blas, fp8, samples) = (&shared.blas, shared.fp8(), shared.samples);
-        let by_weights = |layer: &Layer, dy: Fp8Tensor, x: Fp8Tensor| {
+        let d_weights = |layer: &Layer, dy: Fp8Tensor, x: Fp8Tensor| {
             let gradients = shared.dense.gradients.pointer().element(layer.offset);
-            Product::fp8_by_weights(&shared.beside, dy, x, dense(gradients, layer.outputs, layer.inputs))
+            Product::fp8_by_weights(
+                &shared.weights_blas,
+                dy,
+                x,
+                dense(gradients, layer.outputs, layer.inputs),
+            )
         };
         let mut before: Option<&CrossLayer> = None;
         let mut layers = Vec::new();
@@ -183,14 +191,14 @@ impl Fp8Cross {
             let mut inputs = Vec::new();
             let (factor, of_input) = match &cross.low_rank {
                 None => {
-                    weights.push(by_weights(&cross.layer, dy, x)?);
+                    weights.push(d_weights(&cross.layer, dy, x)?);
                     (dy, &cross.weights)
                 }
                 Some(low) => {
                     let (values, gradients) =
                         (low.values.tensor(fp8, samples), low.gradients.tensor(fp8, samples));
-                    weights.push(by_weights(&cross.layer, dy, values)?);
-                    weights.push(by_weights(&low.layer, gradients, x)?);
+                    weights.push(d_weights(&cross.layer, dy, values)?);
+                    weights.push(d_weights(&low.layer, gradients, x)?);
                     let u = cross.weights.weights(fp8).across();
                     inputs.push(Product::fp8_plain(blas, dy.straight(), u, gradients, true)?);
                     (gradients, &low.weights)
@@ -213,13 +221,16 @@ impl Fp8Cross {
             layers.push([weights, inputs]);
         }
         let others = self.layers.chunks(CROSS_LAYERS).skip(1);
-        Ok(Backward { layers, by_first: others.map(|layers| self.by_first(shared, layers)).collect() })
+        Ok(Backward {
+            layers,
+            first_gradients: others.map(|layers| self.first_gradients(shared, layers)).collect(),
+        })
     }
 
-    /// Enqueues the pass from the vectors to the last layer's result.
+    /// Enqueues the forward pass from the vectors to the last layer's result.
     ///
     /// # Safety
-    /// The plan must be of this, and of as many samples as lie ready; see [`Lane::launch`].
+    /// The plan must be of these layers, and for as many samples as there are; see [`Lane::launch`].
     pub(in crate::cuda::network) unsafe fn forward<T: Element>(
         &self,
         lane: &Lane,
@@ -234,7 +245,8 @@ impl Fp8Cross {
         Ok(())
     }
 
-    /// Enqueues the pass from the gradients by the last product to those by the vectors.
+    /// Enqueues the backward pass from the gradients with respect to the last product to those with respect to the
+    /// vectors.
     ///
     /// # Safety
     /// As for [`Fp8Cross::forward`].
@@ -246,18 +258,18 @@ impl Fp8Cross {
     ) -> Result<()> {
         // SAFETY: as for `forward`.
         unsafe {
-            for product in plan.layers.iter().rev().flat_map(|[_, by_input]| by_input) {
+            for product in plan.layers.iter().rev().flat_map(|[_, d_input]| d_input) {
                 product.enqueue_product(&shared.blas, lane)?;
             }
-            plan.by_first.iter().try_for_each(|first| lane.launch(first, first.grid()))?;
+            plan.first_gradients.iter().try_for_each(|first| lane.launch(first, first.grid()))?;
         }
         Ok(())
     }
 
-    /// Enqueues the gradients by all weights.
+    /// Enqueues all weight gradients.
     ///
     /// # Safety
-    /// [`Fp8Cross::backward`] must come before; nobody else may use the second workspace meanwhile. See
+    /// [`Fp8Cross::backward`] must come before; nothing else may use the second workspace meanwhile. See
     /// [`Lane::launch`].
     pub(in crate::cuda::network) unsafe fn weights<T: Element>(
         &self,
@@ -265,25 +277,26 @@ impl Fp8Cross {
         shared: &Shared<T>,
         plan: &Backward,
     ) -> Result<()> {
-        let mut products = plan.layers.iter().rev().flat_map(|[by_weights, _]| by_weights);
+        let mut products = plan.layers.iter().rev().flat_map(|[d_weights, _]| d_weights);
         // SAFETY: as for `forward`.
-        unsafe { products.try_for_each(|product| product.enqueue(&shared.beside, lane)) }?;
+        unsafe { products.try_for_each(|product| product.enqueue(&shared.weights_blas, lane)) }?;
         Ok(())
     }
 
-    /// Enqueues the gradients by all biases but the last layer's, which the product has that begins the way back.
+    /// Enqueues all bias gradients except the last layer's, which the first product of the backward pass computes.
     ///
     /// # Safety
     /// [`Fp8Cross::backward`] must come before; see [`Lane::launch`].
     pub(in crate::cuda::network) unsafe fn sums(&self, lane: &Lane, plan: &Backward) -> Result<()> {
-        let mut products = plan.layers.iter().flat_map(|[_, by_input]| by_input);
+        let mut products = plan.layers.iter().flat_map(|[_, d_input]| d_input);
         // SAFETY: as for `forward`; a bias has as many gradients as its layer has outputs.
         unsafe { products.try_for_each(|product| product.enqueue_sums(lane)) }?;
         Ok(())
     }
 
-    /// What layers add to the gradients by the vectors that are beyond those which the last product takes.
-    fn by_first<T: Element>(&self, shared: &Shared<T>, layers: &[CrossLayer]) -> Fp8CrossFirst {
+    /// Returns the kernel that adds to the gradients with respect to the vectors the shares of layers that exceed
+    /// those which the last product handles.
+    fn first_gradients<T: Element>(&self, shared: &Shared<T>, layers: &[CrossLayer]) -> Fp8CrossFirst {
         let gradients = self.vectors.gradients;
         let mut first = Fp8CrossFirst {
             products: [Pointer::NULL; CROSS_LAYERS],
@@ -300,20 +313,20 @@ impl Fp8Cross {
             through: 0,
             reserved: 0,
         };
-        for (place, layer) in layers.iter().enumerate() {
+        for (number, layer) in layers.iter().enumerate() {
             let kept = layer.kept(shared);
-            first.products[place] = kept.product.numbers.pointer;
-            first.gradients[place] = kept.gradients.numbers.pointer;
-            first.products_scalings[place] = kept.product.scaling;
-            first.gradients_scalings[place] = kept.gradients.scaling;
-            first.biases[place] = kept.bias;
+            first.products[number] = kept.product.numbers.pointer;
+            first.gradients[number] = kept.gradients.numbers.pointer;
+            first.products_scalings[number] = kept.product.scaling;
+            first.gradients_scalings[number] = kept.gradients.scaling;
+            first.biases[number] = kept.bias;
         }
         first
     }
 }
 
 impl CrossLayer {
-    /// What the gradients by x0 follow from.
+    /// Returns what the gradients with respect to x0 follow from.
     fn kept<T: Element>(&self, shared: &Shared<T>) -> Fp8CrossKept {
         Fp8CrossKept {
             product: self.product.matrix(shared.fp8(), shared.samples),
@@ -323,8 +336,8 @@ impl CrossLayer {
     }
 }
 
-impl Entrance {
-    /// The product that gives the gradients, with what is added to it.
+impl CrossGradientOutputs {
+    /// Plans the product that computes the gradients, with the matrix to be added.
     pub(super) fn product<T: Element>(
         self,
         shared: &Shared<T>,

@@ -1,4 +1,4 @@
-//! Fully connected layers in fp8, forward and back.
+//! Fully connected layers in fp8, forward and backward.
 
 use std::sync::Arc;
 
@@ -8,98 +8,101 @@ use rankine_cuda::kernels::{Columns, Element, Fp8Quantize};
 use rankine_cuda::{Buffer, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
-use super::super::shared::{Activations, Both, Parts, Shared, dense, first_rows};
-use super::{Entrance, Fp8, Making, Room};
+use super::super::shared::{ActivationMatrices, Activations, PartialSums, Shared, dense, first_rows};
+use super::{CrossGradientOutputs, Fp8, Fp8Buffers, Fp8Builder};
 use crate::model::Layer;
 
-/// Fully connected layers in fp8 with a ReLU behind each.
+/// Fully connected layers in fp8 with a ReLU after each.
 #[derive(Debug)]
 pub(in crate::cuda::network) struct Fp8Mlp {
-    layers: Vec<Place>,
-    /// Where the first layer's input is rounded from, and the gradients by it go; none where both are in fp8.
-    input: Option<Both<bf16>>,
+    layers: Vec<LayerTensors>,
+    /// The source of the first layer's input in bf16, and the buffer of the gradients with respect to it; `None` if
+    /// matrices are in fp8.
+    input: Option<ActivationMatrices<bf16>>,
     output: Activations<bf16>,
-    /// Of the gradients by the last layer's bias.
-    parts: Parts,
+    /// Partial sums of the last layer's bias gradients.
+    parts: PartialSums,
 }
 
-/// Where the input of layers in fp8 comes from.
+/// The input of layers in fp8.
 #[derive(Debug)]
 pub(in crate::cuda::network) enum Input {
-    /// From elsewhere, in bf16, where the gradients by it go.
-    Elements(Both<bf16>),
+    /// From other parts in bf16, which also receive the gradients with respect to it.
+    Elements(ActivationMatrices<bf16>),
     /// From layers in fp8.
-    Fp8(Arc<Room>),
+    Fp8(Arc<Fp8Buffers>),
 }
 
 /// A layer's tensors.
 #[derive(Debug)]
-struct Place {
+struct LayerTensors {
     layer: Layer,
-    input: Arc<Room>,
-    weights: Room,
-    /// By its output.
-    gradients: Room,
-    /// Which inputs are above 0, where the layer before has told.
+    input: Arc<Fp8Buffers>,
+    weights: Fp8Buffers,
+    /// With respect to its output.
+    gradients: Fp8Buffers,
+    /// Which inputs are above 0, if the layer before has recorded it.
     bits: Buffer<u32>,
 }
 
-/// What a pass forward over some samples has to do.
+/// The plan of a forward pass over some samples.
 #[derive(Debug)]
 pub(in crate::cuda::network) struct Forward(Option<Fp8Quantize>, Vec<Product>);
 
-/// What a pass back over a batch has to do: the gradients by each layer's weights and by its input.
+/// The plan of a backward pass over a batch: each layer's weight gradients, and the gradients with respect to its
+/// input.
 #[derive(Debug)]
 pub(in crate::cuda::network) struct Backward(Fp8Quantize, Vec<(Product, Product)>);
 
 impl Fp8Mlp {
-    /// One layer or more, for so many samples.
+    /// Creates layers, at least one, for `samples` samples.
     pub(in crate::cuda::network) fn new(
-        making: &mut Making,
+        builder: &mut Fp8Builder,
         layers: &[Layer],
         input: Input,
         samples: usize,
     ) -> Result<Self> {
         let outputs = layers[layers.len() - 1].outputs;
         let (elements, mut given) = match input {
-            Input::Elements(both) => (Some(both), None),
-            Input::Fp8(room) => (None, Some(room)),
+            Input::Elements(matrices) => (Some(matrices), None),
+            Input::Fp8(buffers) => (None, Some(buffers)),
         };
-        let mut places = Vec::new();
+        let mut made = Vec::new();
         for &layer in layers {
             let input = match given.take() {
-                Some(room) => room,
-                None => Arc::new(making.activations(samples, layer.inputs)?),
+                Some(buffers) => buffers,
+                None => Arc::new(builder.activations(samples, layer.inputs)?),
             };
-            places.push(Place {
+            made.push(LayerTensors {
                 layer,
                 input,
-                weights: making.weights(&layer)?,
-                gradients: making.gradients(samples, layer.outputs)?,
-                bits: Buffer::filled(&making.device, Fp8Outputs::words(samples, layer.inputs), 0)?,
+                weights: builder.weights(&layer)?,
+                gradients: builder.gradients(samples, layer.outputs)?,
+                bits: Buffer::filled(&builder.device, Fp8Outputs::words(samples, layer.inputs), 0)?,
             });
         }
         Ok(Self {
             input: elements,
-            output: Activations::new(&making.device, samples, outputs)?,
-            parts: Parts::new(&making.device, Columns::<bf16>::pieces(samples as u32), outputs)?,
-            layers: places,
+            output: Activations::new(&builder.device, samples, outputs)?,
+            parts: PartialSums::new(&builder.device, Columns::<bf16>::pieces(samples as u32), outputs)?,
+            layers: made,
         })
     }
 
-    /// The last layer's output.
-    pub(in crate::cuda::network) fn output(&self) -> Both<bf16> {
-        self.output.both()
+    /// Returns the last layer's output.
+    pub(in crate::cuda::network) fn output(&self) -> ActivationMatrices<bf16> {
+        self.output.matrices()
     }
 
-    /// A layer's input, its weights and the gradients by its output.
+    /// Returns a layer's input, its weights and the gradients with respect to its output.
     fn tensors(&self, fp8: &Fp8, number: usize, samples: usize) -> [Fp8Tensor; 3] {
-        let place = &self.layers[number];
-        let [input, gradients] = [&place.input, &place.gradients].map(|room| room.tensor(fp8, samples));
-        [input, place.weights.weights(fp8), gradients]
+        let tensors = &self.layers[number];
+        let [input, gradients] =
+            [&tensors.input, &tensors.gradients].map(|buffers| buffers.tensor(fp8, samples));
+        [input, tensors.weights.weights(fp8), gradients]
     }
 
-    /// `learns` says whether a way back follows.
+    /// `learns` is whether a backward pass follows.
     pub(in crate::cuda::network) fn plan_forward<T: Element>(
         &self,
         shared: &Shared<T>,
@@ -107,9 +110,9 @@ impl Fp8Mlp {
         learns: bool,
     ) -> Result<Forward> {
         let (blas, fp8) = (&shared.blas, shared.fp8());
-        let product = |(number, place): (usize, &Place)| {
+        let product = |(number, tensors): (usize, &LayerTensors)| {
             let [x, weights, _] = self.tensors(fp8, number, samples);
-            let bias = shared.dense.parameters.pointer().element(place.layer.bias().start);
+            let bias = shared.dense.parameters.pointer().element(tensors.layer.bias().start);
             match self.layers.get(number + 1) {
                 Some(next) => {
                     let [outputs, ..] = self.tensors(fp8, number + 1, samples);
@@ -130,46 +133,50 @@ impl Fp8Mlp {
         Ok(Forward(quantize, products))
     }
 
-    /// `entrance` is where the gradients by the first layer's input go where that is in fp8.
+    /// `gradient_outputs` has the outputs of the gradients with respect to the first layer's input if that is in fp8.
     pub(in crate::cuda::network) fn plan_backward<T: Element>(
         &self,
         shared: &Shared<T>,
-        entrance: Option<Entrance>,
+        gradient_outputs: Option<CrossGradientOutputs>,
     ) -> Result<Backward> {
         let (blas, samples, sums) = (&shared.blas, shared.samples, shared.dense.gradients.pointer());
         let fp8 = shared.fp8();
-        let by_input = |number: usize, place: &Place, dy: Fp8Tensor, weights: Fp8Tensor| -> Result<_> {
-            let factors = (dy.straight(), weights.across());
-            match (number.checked_sub(1), self.input, entrance) {
-                // The gradients by the input are those by the output of the layer before, and by its bias.
-                (Some(before), ..) => {
-                    let [.., out] = self.tensors(fp8, before, samples);
-                    let bias = sums.element(self.layers[before].layer.bias().start);
-                    Ok(Product::fp8_relu_gradient(blas, dy, weights, place.bits.pointer(), out, bias)?)
+        let d_input =
+            |number: usize, tensors: &LayerTensors, dy: Fp8Tensor, weights: Fp8Tensor| -> Result<_> {
+                let factors = (dy.straight(), weights.across());
+                match (number.checked_sub(1), self.input, gradient_outputs) {
+                    // The gradients with respect to the input are those with respect to the output of the layer before,
+                    // and give its bias gradients.
+                    (Some(before), ..) => {
+                        let [.., out] = self.tensors(fp8, before, samples);
+                        let bias = sums.element(self.layers[before].layer.bias().start);
+                        Ok(Product::fp8_relu_gradient(blas, dy, weights, tensors.bits.pointer(), out, bias)?)
+                    }
+                    (None, Some(input), _) => {
+                        Ok(Product::fp8_to_bf16(blas, factors.0, factors.1, None, input.gradients)?)
+                    }
+                    (None, None, Some(gradient_outputs)) => gradient_outputs.product(shared, factors, None),
+                    (None, None, None) => {
+                        unreachable!("an input in fp8 comes with the outputs of its gradients")
+                    }
                 }
-                (None, Some(input), _) => {
-                    Ok(Product::fp8_to_bf16(blas, factors.0, factors.1, None, input.gradients)?)
-                }
-                (None, None, Some(entrance)) => entrance.product(shared, factors, None),
-                (None, None, None) => unreachable!("layers in fp8 give their results with an entrance"),
-            }
-        };
-        let products = |(number, place): (usize, &Place)| -> Result<_> {
+            };
+        let products = |(number, tensors): (usize, &LayerTensors)| -> Result<_> {
             let [x, weights, dy] = self.tensors(fp8, number, samples);
-            let Layer { inputs, outputs, offset, .. } = place.layer;
+            let Layer { inputs, outputs, offset, .. } = tensors.layer;
             let gradients = dense(sums.element(offset), outputs, inputs);
-            let by_weights = Product::fp8_by_weights(&shared.beside, dy, x, gradients)?;
-            Ok((by_weights, by_input(number, place, dy, weights)?))
+            let d_weights = Product::fp8_by_weights(&shared.weights_blas, dy, x, gradients)?;
+            Ok((d_weights, d_input(number, tensors, dy, weights)?))
         };
         let products = self.layers.iter().enumerate().map(products).collect::<Result<_>>()?;
         let last = &self.layers[self.layers.len() - 1];
         Ok(Backward(last.gradients.quantize(fp8, self.output().gradients, true), products))
     }
 
-    /// Enqueues the pass from input to output.
+    /// Enqueues the forward pass from input to output.
     ///
     /// # Safety
-    /// The plan must be of this and of as many samples as lie ready; see [`Lane::launch`].
+    /// The plan must be of these layers and for as many samples as there are; see [`Lane::launch`].
     pub(in crate::cuda::network) unsafe fn forward<T: Element>(
         &self,
         lane: &Lane,
@@ -184,7 +191,8 @@ impl Fp8Mlp {
         Ok(())
     }
 
-    /// Enqueues the pass from the gradients by the output, which have come through its ReLU, to those by all inputs.
+    /// Enqueues the backward pass from the gradients with respect to the output, which have already passed its ReLU
+    /// backward, to those with respect to all inputs.
     ///
     /// # Safety
     /// As for [`Fp8Mlp::forward`].
@@ -197,17 +205,18 @@ impl Fp8Mlp {
         // SAFETY: as for `forward`.
         unsafe {
             lane.launch(quantize, quantize.grid())?;
-            for (_, by_input) in products.iter().rev() {
-                by_input.enqueue_product(&shared.blas, lane)?;
+            for (_, d_input) in products.iter().rev() {
+                d_input.enqueue_product(&shared.blas, lane)?;
             }
         }
         Ok(())
     }
 
-    /// Enqueues the gradients by weights.
+    /// Enqueues the weight gradients.
     ///
     /// # Safety
-    /// [`Fp8Mlp::backward`] must come before; nobody else may use the second workspace meanwhile. See [`Lane::launch`].
+    /// [`Fp8Mlp::backward`] must come before; nothing else may use the second workspace meanwhile. See
+    /// [`Lane::launch`].
     pub(in crate::cuda::network) unsafe fn weights<T: Element>(
         &self,
         lane: &Lane,
@@ -216,12 +225,12 @@ impl Fp8Mlp {
     ) -> Result<()> {
         // SAFETY: as for `forward`.
         unsafe {
-            products.iter().rev().try_for_each(|(by_weights, _)| by_weights.enqueue(&shared.beside, lane))
+            products.iter().rev().try_for_each(|(d_weights, _)| d_weights.enqueue(&shared.weights_blas, lane))
         }?;
         Ok(())
     }
 
-    /// Enqueues the gradients by biases.
+    /// Enqueues the bias gradients.
     ///
     /// # Safety
     /// [`Fp8Mlp::backward`] must come before; see [`Lane::launch`].
@@ -247,7 +256,7 @@ impl Fp8Mlp {
         unsafe {
             lane.launch(&columns, columns.grid())?;
             self.parts.add_up(lane, shared.dense.gradients.pointer().element(layer.bias().start))?;
-            products.iter().try_for_each(|(_, by_input)| by_input.enqueue_sums(lane))?;
+            products.iter().try_for_each(|(_, d_input)| d_input.enqueue_sums(lane))?;
         }
         Ok(())
     }

@@ -1,9 +1,9 @@
-//! What of a network is in fp8: the hidden layers of the top MLP, and cross layers before it.
+//! The parts of a network in fp8: the hidden layers of the top MLP, and cross layers before it.
 //!
-//! Activations and gradients between such layers are in fp8 alone, each both row by row and turned where gradients by
-//! weights read them: products write them so. What comes in from elsewhere is rounded first, and what goes out is bf16.
-//! Weights are rounded once a step, when they have learned. Every tensor has a scale of its own, which follows from its
-//! largest magnitudes in the last steps; all scalings lie one behind the other.
+//! Activations and gradients between such layers are stored only in fp8, each row by row and also transposed for the
+//! weight gradients: products write both. Inputs from other parts are rounded first, and outputs to other parts are
+//! bf16. Weights are rounded once per step, after their update. Every tensor has its own scale, which follows from its
+//! largest magnitudes in the last steps; all scalings are stored in one array.
 
 mod cross;
 mod mlp;
@@ -22,38 +22,39 @@ use rankine_embedding::cuda::Result;
 use super::layers::Layers;
 use super::shared::dense;
 use crate::model::Layer;
-pub(super) use cross::{Backward as CrossBackward, Entrance, Forward as CrossForward, Fp8Cross};
+pub(super) use cross::{Backward as CrossBackward, CrossGradientOutputs, Forward as CrossForward, Fp8Cross};
 pub(super) use mlp::{Backward, Forward, Fp8Mlp, Input};
 
-/// What is expected before the first step. Of activations nothing is known: their scale is 1. Gradients by a mean over
-/// a batch are of the order of a sample's share of it; theirs is 16 times the batch, or somewhat less.
+/// Expected magnitudes before the first step. Nothing is known about activations: their scale is 1. Gradients of a
+/// mean over a batch are of the order of one sample's share of it; their scale is 16 times the batch size, or somewhat
+/// less.
 const ACTIVATIONS_AT_FIRST: f32 = 224.0;
 const GRADIENTS_AT_FIRST: f32 = 14.0;
 
-/// Whether layers can be in fp8, by their sizes.
+/// Whether layers can be in fp8, given their sizes.
 pub(super) fn takes(layers: &[Layer]) -> bool {
     let mut sizes = layers.iter().flat_map(|layer| [layer.inputs, layer.outputs]);
     sizes.all(|size| size.is_multiple_of(FP8_MULTIPLE))
 }
 
-/// Tensors of a network that is in fp8, at most: of each layer its input, its weights, and the gradients by either
-/// side.
+/// Returns the most tensors of a network in fp8: for each layer its input, its weights, and the gradients with respect
+/// to its input and output.
 pub(super) fn tensors_max(layers: &Layers) -> usize {
     4 * (layers.hidden.len() + layers.cross.iter().map(Vec::len).sum::<usize>() + 1)
 }
 
-/// The scalings of all tensors, and where weights are rounded from.
+/// The scalings of all tensors, and the sources of the rounded weights.
 #[derive(Debug)]
 pub(super) struct Fp8 {
     scalings: Buffer<Fp8Scaling>,
-    /// Where the ranks agree on the largest magnitudes, if there are several.
+    /// The buffers in which several ranks agree on the largest magnitudes.
     of_ranks: Option<Fp8OfRanks>,
     weights: Buffer<Fp8Weights>,
     weights_grid: (u32, u32),
 }
 
 impl Fp8 {
-    /// How each tensor's values become numbers of fp8.
+    /// Returns how each tensor's values are converted to fp8.
     pub(in crate::cuda) fn scalings(&self) -> &Buffer<Fp8Scaling> {
         &self.scalings
     }
@@ -62,21 +63,22 @@ impl Fp8 {
         self.scalings.pointer().element(number)
     }
 
-    /// Enqueues handing the largest magnitudes of a step to the sum over the ranks, where there are several.
+    /// Enqueues adding the largest magnitudes of a step to the all-reduce; nothing with one rank.
     ///
     /// # Safety
-    /// All of the step's tensors must be there; see [`Lane::launch`].
+    /// All of the step's tensors must be complete; see [`Lane::launch`].
     pub(super) unsafe fn tell(&self, lane: &Lane, guard: Pointer<Guard>) -> Result<()> {
         if let Some(of_ranks) = self.of_ranks {
             let (scalings, count) = (self.scalings.pointer(), self.scalings.len());
             let tell = Fp8Tell::over_ranks(scalings, count, guard, of_ranks);
-            // SAFETY: there are as many numbers as tensors of all ranks, see `Making::finish`.
+            // SAFETY: there are as many numbers as tensors of all ranks, see `Fp8Builder::finish`.
             unsafe { lane.launch(&tell, (1, 1)) }?;
         }
         Ok(())
     }
 
-    /// Enqueues telling the guard of values that are not finite, before a step's verdict; over ranks, behind their sum.
+    /// Enqueues reporting non-finite values to the guard, before a step's verdict; with several ranks, after their
+    /// all-reduce.
     ///
     /// # Safety
     /// As for [`Fp8::tell`].
@@ -91,7 +93,8 @@ impl Fp8 {
         Ok(())
     }
 
-    /// Enqueues what follows the update of the parameters: the scales for the next step, and the weights by them.
+    /// Enqueues what follows the update of the parameters: computing the scales for the next step, and rounding the
+    /// weights.
     ///
     /// # Safety
     /// The guard must have its verdict; see [`Lane::launch`].
@@ -104,23 +107,23 @@ impl Fp8 {
         }
     }
 
-    /// Enqueues making fp8 of the weights, as which products read them.
+    /// Enqueues rounding the weights to fp8, in the layouts that products read.
     ///
     /// # Safety
     /// See [`Lane::launch`].
     pub(super) unsafe fn quantize_weights(&self, lane: &Lane) -> Result<()> {
         let weights = Fp8QuantizeWeights { layers: self.weights.pointer() };
-        // SAFETY: the layers' addresses are of the parameters that this was made for and of rooms that live as long.
+        // SAFETY: the layers' addresses are of the parameters that this was made for and of buffers that live as long.
         unsafe { lane.launch(&weights, self.weights_grid) }?;
         Ok(())
     }
 }
 
-/// What of a network is in fp8, while it is put together.
+/// Collects the tensors in fp8 while a network is created.
 #[derive(Debug)]
-pub(super) struct Making {
+pub(super) struct Fp8Builder {
     device: Arc<Device>,
-    /// Parameters of all layers, on the host and where they lie.
+    /// Parameters of all layers, on the host and on the GPU.
     parameters: Vec<f32>,
     parameters_at: Pointer<f32>,
     ranks: usize,
@@ -129,7 +132,7 @@ pub(super) struct Making {
     weights: Vec<(Fp8Weights, usize)>,
 }
 
-impl Making {
+impl Fp8Builder {
     pub(super) fn new(
         device: &Arc<Device>,
         parameters: Vec<f32>,
@@ -146,40 +149,40 @@ impl Making {
         }
     }
 
-    /// The number of a scaling for values whose magnitudes are expected up to this one.
+    /// Returns the number of a new scaling for values with magnitudes up to `expected`.
     fn scaling(&mut self, expected: f32) -> usize {
         self.scalings.push(Fp8Scaling::expecting(expected));
         self.scalings.len() - 1
     }
 
-    fn activations(&mut self, samples: usize, columns: usize) -> Result<Room> {
+    fn activations(&mut self, samples: usize, columns: usize) -> Result<Fp8Buffers> {
         let scaling = self.scaling(ACTIVATIONS_AT_FIRST);
-        Room::new(&self.device, samples, columns, scaling)
+        Fp8Buffers::new(&self.device, samples, columns, scaling)
     }
 
-    fn gradients(&mut self, samples: usize, columns: usize) -> Result<Room> {
+    fn gradients(&mut self, samples: usize, columns: usize) -> Result<Fp8Buffers> {
         let scaling = self.scaling(GRADIENTS_AT_FIRST / (samples * self.ranks) as f32);
-        Room::new(&self.device, samples, columns, scaling)
+        Fp8Buffers::new(&self.device, samples, columns, scaling)
     }
 
-    fn weights(&mut self, layer: &Layer) -> Result<Room> {
+    fn weights(&mut self, layer: &Layer) -> Result<Fp8Buffers> {
         let weights = &self.parameters[layer.offset..][..layer.inputs * layer.outputs];
         let largest = weights.iter().fold(0.0, |largest: f32, weight| largest.max(weight.abs()));
         let scaling = self.scaling(if largest > 0.0 { largest } else { 1.0 });
-        let room = Room::new(&self.device, layer.outputs, layer.inputs, scaling)?;
+        let buffers = Fp8Buffers::new(&self.device, layer.outputs, layer.inputs, scaling)?;
         let weights = Fp8Weights {
             values: self.parameters_at.element(layer.offset),
-            rows: room.rows.pointer(),
-            turned: room.turned.pointer(),
+            rows: buffers.rows.pointer(),
+            turned: buffers.turned.pointer(),
             scaling: Pointer::NULL,
             outputs: layer.outputs as u32,
             inputs: layer.inputs as u32,
         };
         self.weights.push((weights, scaling));
-        Ok(room)
+        Ok(buffers)
     }
 
-    /// What all of it shares; over ranks there is room for the numbers of so many tensors.
+    /// Returns the shared resources; with several ranks the all-reduce must have numbers for `tensors_max` tensors.
     pub(super) fn finish(self, of_ranks: Option<Fp8OfRanks>, tensors_max: usize) -> Result<Fp8> {
         assert!(self.scalings.len() <= tensors_max, "{} tensors of {tensors_max}", self.scalings.len());
         let scalings = Buffer::of(&self.device, &self.scalings)?;
@@ -195,9 +198,9 @@ impl Making {
     }
 }
 
-/// Room for a tensor, row by row and turned.
+/// Buffers of a tensor, row by row and transposed.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct Fp8Buffers {
     rows: Buffer<E4m3>,
     turned: Buffer<E4m3>,
     columns: usize,
@@ -206,8 +209,8 @@ pub(super) struct Room {
     scaling: usize,
 }
 
-impl Room {
-    /// Of 0.
+impl Fp8Buffers {
+    /// Allocates zeros.
     fn new(device: &Arc<Device>, rows: usize, columns: usize, scaling: usize) -> Result<Self> {
         let turned_stride = rows.next_multiple_of(FP8_MULTIPLE);
         Ok(Self {
@@ -219,7 +222,7 @@ impl Room {
         })
     }
 
-    /// The first rows.
+    /// Returns the first rows.
     fn tensor(&self, fp8: &Fp8, rows: usize) -> Fp8Tensor {
         Fp8Tensor {
             rows: dense(self.rows.pointer(), rows, self.columns),
@@ -228,12 +231,12 @@ impl Room {
         }
     }
 
-    /// All rows of weights.
+    /// Returns all rows, for weights.
     fn weights(&self, fp8: &Fp8) -> Fp8Tensor {
         self.tensor(fp8, self.rows.len() / self.columns)
     }
 
-    /// Makes fp8 of a matrix as large.
+    /// Returns the kernel that rounds a matrix of the same size to fp8.
     fn quantize(&self, fp8: &Fp8, from: Matrix<bf16>, learns: bool) -> Fp8Quantize {
         Fp8Quantize {
             values: from.pointer,
@@ -250,22 +253,22 @@ impl Room {
     }
 }
 
-/// Room for what is never turned.
+/// The buffer of a tensor that is never read transposed.
 #[derive(Debug)]
-struct Straight {
+struct Fp8RowBuffer {
     numbers: Buffer<E4m3>,
     columns: usize,
     /// The number of its scaling.
     scaling: usize,
 }
 
-impl Straight {
-    /// Of 0.
+impl Fp8RowBuffer {
+    /// Allocates zeros.
     fn new(device: &Arc<Device>, rows: usize, columns: usize, scaling: usize) -> Result<Self> {
         Ok(Self { numbers: Buffer::filled(device, rows * columns, 0)?, columns, scaling })
     }
 
-    /// The first rows.
+    /// Returns the first rows.
     fn matrix(&self, fp8: &Fp8, rows: usize) -> Fp8Matrix {
         let numbers = dense(self.numbers.pointer(), rows, self.columns);
         Fp8Matrix { numbers, scaling: fp8.scaling(self.scaling) }
