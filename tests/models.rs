@@ -1,5 +1,4 @@
-//! Everything that a job can say of a model and of how it learns: each kind, rule and schedule trains, and does what
-//! the job says.
+//! Everything that a job can set about a model and how it learns: each kind, rule and schedule trains as the job says.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,11 +10,11 @@ use support::{
 
 mod support;
 
-/// So many samples teach a small model what decides the label.
+/// The number of samples from which a small model learns the label.
 const SAMPLES: u64 = 30_000;
 const EVAL_SAMPLES: u64 = 5000;
 
-/// The sizes of each kind for [`SHAPE`].
+/// The sizes of each kind, for [`SHAPE`].
 const KINDS: [(&str, &str); 4] = [
     ("dlrm", "bottom_mlp = [16, 4]"),
     ("dcnv2", "bottom_mlp = [16, 4], cross_layers = 2, cross_rank = 8"),
@@ -28,7 +27,7 @@ fn model(kind: &str, sizes: &str) -> String {
     format!("model={{ kind = '{kind}', embedding_dim = 4, top_mlp = [16]{comma}{sizes} }}")
 }
 
-/// The model has closed most of the distance between guessing and the best that there can be.
+/// The model has closed most of the distance between guessing and the best possible AUC.
 #[track_caller]
 fn assert_learnt(summary: &Value, what: &str) {
     let number = |key: &str| summary["eval"][key].as_f64().expect("it is a number");
@@ -51,7 +50,7 @@ fn shape_of(place: &Place, run_dir: &str, name: &str) -> Option<Value> {
 }
 
 #[test]
-fn every_kind_of_model_learns_and_is_judged_again_as_it_was() {
+fn every_kind_of_model_learns_and_a_second_evaluation_is_the_same() {
     let place = Place::new();
     let data = generate(&place, SHAPE, SAMPLES, EVAL_SAMPLES);
     let job = job(&place);
@@ -68,10 +67,10 @@ fn every_kind_of_model_learns_and_is_judged_again_as_it_was() {
         train(&place, &job, &one, &[&set, "device.threads=1"]).with(SUCCESS);
         assert!(
             weights(&place, &one) == weights(&place, kind),
-            "{kind}: 2 threads train another model than 1"
+            "{kind}: 2 threads train a different model than 1"
         );
     }
-    // What is different about each.
+    // The tensors that distinguish the kinds.
     assert_eq!(shape_of(&place, "dlrm", "top.0.weight"), Some([16, 4 + 7 * 6 / 2].into()));
     assert_eq!(shape_of(&place, "dcnv2", "cross.1.v.weight"), Some([8, 28].into()));
     assert_eq!(shape_of(&place, "dcnv2", "top.0.weight"), Some([16, 28].into()));
@@ -84,7 +83,7 @@ fn every_kind_of_model_learns_and_is_judged_again_as_it_was() {
     assert_eq!(shape_of(&place, "dlrm", "linear.weight"), None);
 }
 
-/// Rates with which each rule learns what there is.
+/// Rates with which each rule learns.
 const RULES: [(&str, &str, &str); 6] = [
     ("sgd", "learning_rate = 0.3", "learning_rate = 10.0"),
     (
@@ -121,7 +120,7 @@ fn every_rule_learns_in_mlps_and_tables() {
     }
 }
 
-/// The parameters of a run by the names of their tensors, row by row.
+/// The parameters of a run by tensor name, row by row.
 fn parameters(place: &Place, run_dir: &str) -> BTreeMap<String, Vec<Vec<f64>>> {
     let bytes = weights(place, run_dir);
     let (length, rest) = bytes.split_first_chunk().expect("there is a header");
@@ -142,11 +141,11 @@ fn parameters(place: &Place, run_dir: &str) -> BTreeMap<String, Vec<Vec<f64>>> {
     tensors.map(read).collect()
 }
 
-/// What a rule subtracts in the first step from a weight with a gradient; the third number is the mean of the squared
+/// What a rule subtracts in the first step from a weight, given the weight, its gradient, and the mean of the squared
 /// gradients of its row.
 type FirstStep = fn(f64, f64, f64) -> f64;
 
-/// Settings of rules with what they make of the first step, by the formulas of the job reference.
+/// Settings of rules with their first step, according to the formulas of the job reference.
 const FIRST_STEPS: [(&str, FirstStep); 9] = [
     ("kind = 'sgd', learning_rate = 0.5", |_, g, _| 0.5 * g),
     ("kind = 'sgd', learning_rate = 0.5, weight_decay = 0.25", |w, g, _| 0.5 * (g + 0.25 * w)),
@@ -160,11 +159,11 @@ const FIRST_STEPS: [(&str, FirstStep); 9] = [
         "kind = 'rowwise-adagrad', learning_rate = 0.5, initial_accumulator = 0.25, epsilon = 0.5",
         |_, g, mean_square| 0.5 * g / ((0.25 + mean_square).sqrt() + 0.5),
     ),
-    // The corrected means of one gradient are itself and its square.
+    // The bias-corrected means of one gradient are the gradient and its square.
     ("kind = 'adam', learning_rate = 0.5, beta1 = 0.5, beta2 = 0.75, epsilon = 0.5", |_, g, _| {
         0.5 * g / (g.abs() + 0.5)
     }),
-    // z = -w + g - |g| w / 0.5, that is as if the weight had come from no gradient.
+    // z = -w + g - |g| w / 0.5, as if the weight had not come from a gradient.
     ("kind = 'ftrl', learning_rate = 0.5, beta = 1.0, l1 = 0.001, l2 = 0.25", |w, g, _| {
         let z = -w / 0.5 + g - g.abs() / 0.5 * w;
         let shrunk = z.signum() * (z.abs() - 0.001).max(0.0);
@@ -173,7 +172,7 @@ const FIRST_STEPS: [(&str, FirstStep); 9] = [
 ];
 
 /// One step of every rule from the same weights on the same samples: the gradient is what plain descent at a rate of
-/// 2^20 subtracts, and every setting does with it what its formula says.
+/// 2^20 subtracts, and every setting must apply its formula to it.
 #[test]
 fn every_setting_of_a_rule_acts_on_the_first_step() {
     const RATE: f64 = (1 << 20) as f64;
@@ -217,7 +216,7 @@ fn every_setting_of_a_rule_acts_on_the_first_step() {
                  subtracted: &dyn Fn(&str) -> FirstStep| {
         for (name, found) in found {
             for (row, (found, (weights, gradient))) in found.iter().zip(gradients(name)).enumerate() {
-                // No id names the row, or the embedding has no part in any loss.
+                // No id names the row, or the embedding does not contribute to any loss.
                 if is_sparse(name) && gradient.iter().all(|gradient| *gradient == 0.0) {
                     continue;
                 }
@@ -248,7 +247,7 @@ fn every_setting_of_a_rule_acts_on_the_first_step() {
         }
     }
 
-    // A norm that is shorter than the dense gradients' shortens those alone, a longer one none.
+    // A norm limit below the dense gradients' norm scales only those down; a higher one changes nothing.
     let clip = format!("optimizer.dense_clip_norm={:?}", norm / 4.0);
     let found = trained(&sgd(0.5), &sgd(0.5), &[&clip]);
     check(&found, &clip, &|name| if is_sparse(name) { plain } else { |_, g, _| 0.5 * g / 4.0 });
@@ -259,7 +258,7 @@ fn every_setting_of_a_rule_acts_on_the_first_step() {
     let warmup = "optimizer.schedule={ kind = 'step', factor = 0.5, milestones = [9], warmup_steps = 4 }";
     check(&trained(&sgd(0.5), &sgd(0.5), &[warmup]), warmup, &|_| |_, g, _| 0.125 * g);
 
-    // Tables of their own: one by another rule, one at another rate.
+    // Separate tables: one with another rule, one with another rate.
     let tables = "table=[{ columns = ['C1'], optimizer = { kind = 'momentum', learning_rate = 0.25 } }, \
                   { columns = ['C3'], learning_rate_factor = 0.125 }]";
     check(&trained(&sgd(0.5), &sgd(0.5), &[tables]), tables, &|name| match name {
@@ -270,17 +269,17 @@ fn every_setting_of_a_rule_acts_on_the_first_step() {
 }
 
 #[test]
-fn the_wide_part_has_a_rule_of_its_own() {
+fn the_wide_part_has_its_own_rule() {
     let place = Place::new();
     generate(&place, SHAPE, SAMPLES, EVAL_SAMPLES);
     let job = job(&place);
     let set = model("wide-deep", "");
-    // A penalty that nothing outweighs leaves all its weights at 0.
+    // A penalty that nothing outweighs keeps all its weights at 0.
     let wide = |l1: &str| format!("optimizer.wide={{ kind = 'ftrl', learning_rate = 0.1, l1 = {l1} }}");
     train(&place, &job, "off", &[&set, &wide("1e30")]).with(SUCCESS);
     train(&place, &job, "on", &[&set, &wide("0")]).with(SUCCESS);
     let zeros = |run_dir: &str| {
-        // The tables of first-order terms are the last tensors: a number for each of 113 rows.
+        // The tables of first-order terms are the last tensors: one number for each of 113 rows.
         let bytes = weights(&place, run_dir);
         let last = &bytes[bytes.len() - 4 * 113..];
         last.chunks_exact(4).filter(|number| *number == [0; 4] || *number == (-0.0f32).to_le_bytes()).count()
@@ -295,7 +294,7 @@ fn schedules_are_followed_step_by_step() {
     let place = Place::new();
     generate(&place, SHAPE, 5000, 0);
     let job = job(&place);
-    // The dense rate is 0.03; by hand at steps 10, 20, 30.
+    // The dense rate is 0.03; computed by hand at steps 10, 20, 30.
     let cases = [
         ("kind = 'step', factor = 0.1, every_steps = 10", [1.0, 0.1, 0.01]),
         ("kind = 'step', factor = 0.5, milestones = [19, 29], warmup_steps = 20", [0.5, 0.5, 0.25]),
@@ -309,8 +308,8 @@ fn schedules_are_followed_step_by_step() {
         let run_dir = format!("run-{number}");
         let set = format!("optimizer.schedule={{ {settings} }}");
         train(&place, &job, &run_dir, &[&set, "train.max_steps=30"]).with(SUCCESS);
-        let told = json_lines(&place.path(&run_dir).join("metrics.jsonl"));
-        let rates: Vec<_> = told.iter().map(|line| line["dense_learning_rate"].as_f64().unwrap()).collect();
+        let lines = json_lines(&place.path(&run_dir).join("metrics.jsonl"));
+        let rates: Vec<_> = lines.iter().map(|line| line["dense_learning_rate"].as_f64().unwrap()).collect();
         assert_eq!(rates.len(), 3);
         for (rate, factor) in rates.iter().zip(factors) {
             assert!((rate - 0.03 * factor).abs() < 1e-12, "{settings}: {rates:?}");
@@ -335,10 +334,10 @@ fn columns_share_a_table() {
     assert_eq!(shape_of(&place, "shared", "embedding.C1+C2"), Some([40, 4].into()));
     assert_eq!(shape_of(&place, "shared", "embedding.pair"), Some([20, 4].into()));
     assert_eq!(shape_of(&place, "shared", "embedding.C2"), None);
-    let told = run(["check", &job, "--set", sets[0]]).with(SUCCESS).stdout;
-    assert!(told.contains(": 4 tables with 71 rows"), "{told}");
+    let printed = run(["check", &job, "--set", sets[0]]).with(SUCCESS).stdout;
+    assert!(printed.contains(": 4 tables with 71 rows"), "{printed}");
 
-    // A dim and a rule of a table's own, where the kind admits them.
+    // A table's own vector length and rule, if the kind allows them.
     let set = model("dcnv2", "bottom_mlp = [4], cross_layers = 1");
     let table = "table=[{ columns = ['C1'], dim = 6, optimizer = { kind = 'adam', learning_rate = 0.01 } }]";
     train(&place, &job, "dims", &[&set, table]).with(SUCCESS);
@@ -358,7 +357,7 @@ fn columns_share_a_table() {
     assert!(!place.path("refused").exists());
 }
 
-/// Raw records of two labels: the first follows from `C1`, the second from `C2`.
+/// Raw records with two labels: the first follows from `C1`, the second from `C2`.
 fn records(count: usize, seed: u64) -> Vec<u8> {
     let mut next = numbers(seed);
     let mut bytes = Vec::new();
@@ -374,7 +373,7 @@ fn records(count: usize, seed: u64) -> Vec<u8> {
 }
 
 #[test]
-fn labels_are_learnt_together_and_judged_apart() {
+fn labels_are_learnt_together_and_evaluated_separately() {
     let place = Place::new();
     let shape = place.file("shape.toml", "name = \"pair\"\ndense = 1\nrows = [40, 30]\n");
     let (train_file, eval_file) =
@@ -393,11 +392,11 @@ train = {{ batch_size = 128 }}
     train(&place, &job, "both", &[]).with(SUCCESS);
     let eval = summary(&place, "both")["eval"].clone();
     let auc = |label: &str| eval["heads"][label]["auc"].as_f64().unwrap();
-    // A tenth of the labels is turned around: 0.9 is the best that there can be, about.
+    // A tenth of the labels is flipped, so about 0.9 is the best possible AUC.
     assert!(auc("label1") > 0.85 && auc("label2") > 0.85, "{eval:#}");
     assert_eq!(eval["auc"], eval["heads"]["label1"]["auc"]);
 
-    // The records have a job of their own to begin with.
+    // `init` writes a job for the records.
     let begun = place.word("begun.toml");
     let args = ["init", "--raw", &train_file, "--eval", &eval_file, "--shape", &shape, "--labels", "2"];
     run([&args[..], &["--out", &begun]].concat()).with(SUCCESS);
@@ -405,7 +404,7 @@ train = {{ batch_size = 128 }}
     assert_eq!(summary(&place, "begun")["name"], "train");
     assert!(summary(&place, "begun")["eval"]["heads"]["label2"]["auc"].as_f64().unwrap() > 0.8);
 
-    // A probability a head, and of the same records the same, in whatever form they come.
+    // One probability per head, and the same ones for the same records in any form.
     let data = place.word("data");
     let args =
         ["convert", "hugectr-raw", &train_file, "--eval", &eval_file, "--shape", &shape, "--labels", "2"];
@@ -417,9 +416,12 @@ train = {{ batch_size = 128 }}
     };
     let predicted = predict("raw.csv", &[&eval_file]);
     assert!(predicted.starts_with("row,label1,label2\n1,0."), "{}", &predicted[..60]);
-    assert!(predicted == predict("data.csv", &["--data", &data]), "records are scored unlike their dataset");
+    assert!(
+        predicted == predict("data.csv", &["--data", &data]),
+        "records and their dataset have different scores"
+    );
 
-    // The heads that are named are learnt, in their order and by their weight.
+    // Only the named heads are learnt, in their order and with their weights.
     let heads = "head=[{ label = 'label2' }, { label = 'label1', weight = 1e-6 }]";
     train(&place, &job, "named", &[heads]).with(SUCCESS);
     let eval = summary(&place, "named")["eval"].clone();
@@ -462,7 +464,7 @@ fn init_writes_a_job_that_trains() {
 }
 
 #[test]
-fn a_model_keeps_what_it_is() {
+fn a_model_keeps_its_settings() {
     let place = Place::new();
     generate(&place, SHAPE, 2000, 0);
     let job = job(&place);

@@ -1,5 +1,5 @@
-//! Trainings of several processes, the command itself, against those of one; and what becomes of a process when another
-//! one is lost. Processes share GPUs where there are too few.
+//! Trainings by several processes, started as commands, against those by one process; and the fate of a process when
+//! another one is lost. Processes share GPUs if there are too few.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ mod support;
 
 type Outcome = Result<(), Failed>;
 
-/// A test by its name.
+/// A test with its name.
 type Body = (&'static str, fn() -> Outcome);
 
-/// Between nodes NCCL carries, which wants a GPU for each rank of a process: beside each of these how many that takes.
+/// Between nodes NCCL transfers data, which needs one GPU per rank: each entry ends with the number of GPUs needed.
 const OF_NODES: [(Body, usize); 4] = [
     (("processes_on_two_nodes_train_as_threads_do", || train_as_threads((2, 1), &["device.nodes=2"])), 2),
     (("two_processes_on_each_node_train_as_threads_do", || train_as_threads((4, 1), &["device.nodes=2"])), 4),
@@ -33,7 +33,10 @@ const BODIES: [Body; 9] = [
     }),
     ("processes_of_two_ranks_train_as_threads_do", || train_as_threads((2, 2), &[])),
     ("processes_train_on_raw_records_as_threads_do", train_on_raw_records_as_threads),
-    ("processes_that_are_killed_go_on_to_the_bit", processes_that_are_killed_go_on_to_the_bit),
+    (
+        "processes_that_are_killed_resume_with_the_same_bits",
+        processes_that_are_killed_resume_with_the_same_bits,
+    ),
     ("strangers_at_the_port_disturb_no_training", strangers_at_the_port_disturb_no_training),
     ("processes_refuse_to_resume_with_the_same_words", processes_refuse_to_resume_with_the_same_words),
     ("a_process_that_is_killed_ends_the_others", a_process_that_is_killed_ends_the_others),
@@ -44,12 +47,12 @@ fn main() -> ExitCode {
     let gpus = support::gpus();
     let of_one = BODIES.into_iter().map(|body| (body, 1));
     let trials = of_one.chain(OF_NODES).map(|((name, body), wanted)| {
-        let missing = (gpus < wanted).then(|| format!("{gpus} GPUs were found, and {wanted} are needed"));
+        let missing = (gpus < wanted).then(|| format!("{gpus} GPUs were found, but {wanted} are needed"));
         support::trial(name, missing.as_deref(), body)
     });
     let trials: Vec<_> = trials.collect();
     let mut arguments = Arguments::from_args();
-    // Ranks that wait for each other hold the GPU.
+    // Ranks that wait for each other occupy the GPU.
     arguments.test_threads = Some(1);
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -85,18 +88,18 @@ every_steps = 10
 kind = "cuda"
 "#;
 
-/// How soon a job must have ended everywhere.
+/// The longest time until a job must have ended everywhere.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A job in a folder of its own, which is removed with it.
-struct Place(tempfile::TempDir);
+/// A temporary folder with a job.
+struct JobFolder(tempfile::TempDir);
 
-impl Place {
+impl JobFolder {
     fn new() -> Result<Self, Failed> {
-        let place = Self(tempfile::tempdir()?);
-        let dir = place.0.path().to_str().ok_or("temporary folders have plain names")?;
-        fs::write(place.path("job.toml"), JOB.replace("DIR", dir))?;
-        Ok(place)
+        let folder = Self(tempfile::tempdir()?);
+        let dir = folder.0.path().to_str().ok_or("temporary folders have plain names")?;
+        fs::write(folder.path("job.toml"), JOB.replace("DIR", dir))?;
+        Ok(folder)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -109,18 +112,18 @@ impl Place {
         command.arg("train").arg(self.path("job.toml")).arg("--run-dir").arg(self.path(run));
         command.args(sets.iter().flat_map(|set| ["--set", set]));
         command.envs([("RANKINE_TEST_LOOPBACK", "1"), ("CUDA_DEVICE_MAX_CONNECTIONS", "32")]);
-        // What NCCL says goes to the output of the command.
+        // NCCL's log is written to the command's output.
         command.env_remove("NCCL_DEBUG");
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
-    /// So many processes of it, in the order of ranks.
+    /// Starts `count` processes, in the order of ranks.
     fn processes(&self, run: &str, count: usize, sets: &[&str]) -> Result<Vec<Child>, Failed> {
         self.processes_as(run, count, sets, |_, _| {})
     }
 
-    /// The same, each with what is done to its command before it starts.
+    /// The same, after `change` has modified each command.
     fn processes_as(
         &self,
         run: &str,
@@ -131,7 +134,7 @@ impl Place {
         self.processes_at(free_port()?, run, count, sets, prepare)
     }
 
-    /// The same, at a port of this host.
+    /// The same, with a port of this host for the rendezvous.
     fn processes_at(
         &self,
         port: u16,
@@ -167,7 +170,7 @@ fn succeeded(child: Child) -> Result<String, Failed> {
     Ok(String::from_utf8(stdout)?)
 }
 
-/// The weights, and the metrics of the evaluations, which have no times in them.
+/// The weights, and the metrics of the evaluations without their durations.
 fn outcome(run: &Path) -> Result<(Vec<u8>, Vec<String>), Failed> {
     let metrics = fs::read_to_string(run.join("metrics.jsonl"))?;
     let without_time = |line: &str| {
@@ -183,36 +186,39 @@ fn outcome(run: &Path) -> Result<(Vec<u8>, Vec<String>), Failed> {
     ))
 }
 
-/// One training by threads, and one by so many processes with some ranks each.
+/// One training by threads, and one by several processes with some ranks each.
 fn train_as_threads(processes: (usize, usize), sets: &[&str]) -> Outcome {
-    the_same_as_threads(&Place::new()?, processes, sets)
+    the_same_as_threads(&JobFolder::new()?, processes, sets)
 }
 
-fn the_same_as_threads(place: &Place, (processes, each): (usize, usize), sets: &[&str]) -> Outcome {
+fn the_same_as_threads(folder: &JobFolder, (processes, each): (usize, usize), sets: &[&str]) -> Outcome {
     let ranks = format!("device.ranks={}", processes * each);
     let sets = [&[ranks.as_str()], sets].concat();
-    succeeded(place.train("threads", &sets).spawn()?)?;
-    let processes = place.processes("processes", processes, &sets)?;
-    let told: Vec<_> = processes.into_iter().map(succeeded).collect::<Result<_, _>>()?;
-    if !told[0].contains("trained             20000 samples") || told[1..].iter().any(|one| !one.is_empty()) {
-        return Err(format!("the processes say {told:?}").into());
+    succeeded(folder.train("threads", &sets).spawn()?)?;
+    let processes = folder.processes("processes", processes, &sets)?;
+    let outputs: Vec<_> = processes.into_iter().map(succeeded).collect::<Result<_, _>>()?;
+    if !outputs[0].contains("trained             20000 samples")
+        || outputs[1..].iter().any(|one| !one.is_empty())
+    {
+        return Err(format!("the processes print {outputs:?}").into());
     }
-    let (threads, processes) = (outcome(&place.path("threads"))?, outcome(&place.path("processes"))?);
+    let (threads, processes) = (outcome(&folder.path("threads"))?, outcome(&folder.path("processes"))?);
     if threads.1 != processes.1 {
-        return Err(format!("{:#?} in place of {:#?}", processes.1, threads.1).into());
+        return Err(format!("{:#?} instead of {:#?}", processes.1, threads.1).into());
     }
     if threads.0 == processes.0 { Ok(()) } else { Err("other weights".into()) }
 }
 
-/// Two processes, each a node with some GPUs, between which NCCL has the network alone: as between machines.
+/// Two processes, each a node with some GPUs, between which NCCL uses only the network, as between machines.
 fn nodes_train_as_one_gpu(each: usize) -> Outcome {
     const STEPS: usize = 200;
-    let place = Place::new()?;
-    // Where gradients are close to 0, nothing may hang on their last bits: so what Adagrad takes roots of is not small.
+    let folder = JobFolder::new()?;
+    // If gradients are close to 0, nothing may depend on their last bits: so Adagrad's initial accumulator is not
+    // small.
     let steady = ["dense", "sparse"].map(|of| format!("optimizer.{of}.initial_accumulator=0.1"));
     let sets =
         ["device.precision=fp32", "train.epochs=10", "train.log_every_steps=1", &steady[0], &steady[1]];
-    succeeded(place.train("alone", &sets).spawn()?)?;
+    succeeded(folder.train("single", &sets).spawn()?)?;
     let ranks = format!("device.ranks={}", 2 * each);
     let sets = [&sets[..], &[&ranks, "device.nodes=2"]].concat();
     let seen = std::env::var("CUDA_VISIBLE_DEVICES");
@@ -222,45 +228,46 @@ fn nodes_train_as_one_gpu(each: usize) -> Outcome {
     };
     let apart = |node: usize, command: &mut Command| {
         command.envs([("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1")]);
-        // Each has other GPUs, or the same in another order, so that no two ranks that NCCL connects are on one.
+        // Each process has other GPUs, or the same in another order, so that no two ranks that NCCL connects share
+        // one.
         let mut own = seen.clone();
         let first = node * (own.len() / 2);
         own.rotate_left(first);
         command.env("CUDA_VISIBLE_DEVICES", own.join(","));
     };
     for run in ["nodes", "again"] {
-        for child in place.processes_as(run, 2, &sets, apart)? {
+        for child in folder.processes_as(run, 2, &sets, apart)? {
             succeeded(child)?;
         }
     }
-    if outcome(&place.path("nodes"))? != outcome(&place.path("again"))? {
+    if outcome(&folder.path("nodes"))? != outcome(&folder.path("again"))? {
         return Err("two trainings differ".into());
     }
-    let (alone, nodes) = (losses(&place.path("alone")), losses(&place.path("nodes")));
-    if (alone.len(), nodes.len()) != (STEPS, STEPS) {
-        return Err(format!("{} and {} losses, and not {STEPS}", alone.len(), nodes.len()).into());
+    let (single, nodes) = (losses(&folder.path("single")), losses(&folder.path("nodes")));
+    if (single.len(), nodes.len()) != (STEPS, STEPS) {
+        return Err(format!("{} and {} losses, not {STEPS}", single.len(), nodes.len()).into());
     }
-    let apart = |(_, (alone, nodes)): &(usize, (&f64, &f64))| (*nodes - *alone).abs() > 1e-4 * *alone;
-    match alone.iter().zip(&nodes).enumerate().find(apart) {
+    let apart = |(_, (single, nodes)): &(usize, (&f64, &f64))| (*nodes - *single).abs() > 1e-4 * *single;
+    match single.iter().zip(&nodes).enumerate().find(apart) {
         None => Ok(()),
-        Some((step, (alone, nodes))) => {
-            Err(format!("the loss of step {}: {nodes}, and {alone} on one GPU", step + 1).into())
+        Some((step, (single, nodes))) => {
+            Err(format!("the loss of step {}: {nodes}, but {single} on one GPU", step + 1).into())
         }
     }
 }
 
-/// The losses that a run has told.
+/// The losses that a run has recorded.
 fn losses(run: &Path) -> Vec<f64> {
     let lines = support::json_lines(&run.join("metrics.jsonl"));
     lines.iter().filter(|line| line["kind"] == "train").filter_map(|line| line["loss"].as_f64()).collect()
 }
 
-/// Of which each process unpacks all, and takes its own.
+/// Every process unpacks all records and uses its share.
 fn train_on_raw_records_as_threads() -> Outcome {
     const COLUMNS: usize = 26;
-    let place = Place::new()?;
+    let folder = JobFolder::new()?;
     let mut next = support::numbers(7);
-    // A label, 13 numbers and an id of each table, as the benchmark's files have them.
+    // A label, 13 numbers and an id of each table, as in the benchmark's files.
     let mut record = || {
         let label = (next() % 2) as u32;
         let numbers = std::array::from_fn::<_, 13, _>(|_| (next() % 100) as u32);
@@ -269,7 +276,7 @@ fn train_on_raw_records_as_threads() -> Outcome {
         words.flat_map(u32::to_le_bytes).collect::<Vec<_>>()
     };
     let mut write = |name: &str, count: usize| {
-        let path = place.path(name);
+        let path = folder.path(name);
         fs::write(&path, (0..count).flat_map(|_| record()).collect::<Vec<_>>())?;
         Ok::<_, Failed>(path)
     };
@@ -277,28 +284,28 @@ fn train_on_raw_records_as_threads() -> Outcome {
     let raw = format!(
         "[data.raw]\nshape = \"dlrm\"\nrows_cap = 10000\ndense = \"int\"\ntrain = [{train:?}]\neval = [{eval:?}]\n"
     );
-    let job = fs::read_to_string(place.path("job.toml"))?;
+    let job = fs::read_to_string(folder.path("job.toml"))?;
     let (before, rest) = job.split_once("[data]").ok_or("the job has data")?;
-    let (_, behind) = rest.split_once("[model]").ok_or("the job has a model")?;
-    fs::write(place.path("job.toml"), format!("{before}{raw}[model]{behind}"))?;
-    the_same_as_threads(&place, (2, 1), &[])
+    let (_, after) = rest.split_once("[model]").ok_or("the job has a model")?;
+    fs::write(folder.path("job.toml"), format!("{before}{raw}[model]{after}"))?;
+    the_same_as_threads(&folder, (2, 1), &[])
 }
 
-/// Either of two processes dies while it saves a checkpoint; both go on from the one before.
-fn processes_that_are_killed_go_on_to_the_bit() -> Outcome {
-    let place = Place::new()?;
+/// One of two processes dies while it saves a checkpoint; both resume from the checkpoint before.
+fn processes_that_are_killed_resume_with_the_same_bits() -> Outcome {
+    let folder = JobFolder::new()?;
     for update in ["replicated", "sharded"] {
         let whole = format!("whole-{update}");
         let update = format!("device.dense_update={update}");
         let sets = ["device.ranks=2", "checkpoint.every_steps=6", "checkpoint.incremental=true", &update];
-        let done = place.processes(&whole, 2, &sets)?;
+        let done = folder.processes(&whole, 2, &sets)?;
         done.into_iter().try_for_each(|child| succeeded(child).map(drop))?;
-        let expected = outcome(&place.path(&whole))?;
-        // The first writes more: files beside the shards, the manifest, and names.
+        let expected = outcome(&folder.path(&whole))?;
+        // The first process writes more: files besides the shards, the manifest, and names.
         for (dies, operation) in [(0, 37), (1, 10)] {
             let run = format!("{whole}-killed-{dies}");
             let fault = format!("{operation}:kill");
-            let killed = place.processes_as(&run, 2, &sets, |rank, command| {
+            let killed = folder.processes_as(&run, 2, &sets, |rank, command| {
                 if rank == dies {
                     command.env("RANKINE_TEST_FAULT", &fault);
                 }
@@ -310,35 +317,35 @@ fn processes_that_are_killed_go_on_to_the_bit() -> Outcome {
                     return Err(format!("{run}: {status}: {}", String::from_utf8_lossy(&stderr)).into());
                 }
             }
-            let saved = fs::read_dir(place.path(&run).join("checkpoints"))?.count();
+            let saved = fs::read_dir(folder.path(&run).join("checkpoints"))?.count();
             let resume = |_, command: &mut Command| {
                 command.arg("--resume");
             };
-            let told = place.processes_as(&run, 2, &sets, resume)?;
-            told.into_iter().try_for_each(|child| succeeded(child).map(drop))?;
-            eprintln!("{run}: {saved} checkpoints, complete or not, were there");
-            if outcome(&place.path(&run))? != expected {
-                return Err(format!("{run} came to another end").into());
+            let resumed = folder.processes_as(&run, 2, &sets, resume)?;
+            resumed.into_iter().try_for_each(|child| succeeded(child).map(drop))?;
+            eprintln!("{run}: it found {saved} checkpoints, complete or not");
+            if outcome(&folder.path(&run))? != expected {
+                return Err(format!("{run} has another result").into());
             }
         }
     }
     Ok(())
 }
 
-/// Garbage, floods, slow writers and false ranks from before the second process starts until the training is over; a
-/// real process with another secret is refused meanwhile.
+/// Garbage, floods, slow writers and false ranks, from before the second process starts until the training is over;
+/// meanwhile a real process with another secret is refused.
 fn strangers_at_the_port_disturb_no_training() -> Outcome {
     const SECRET: &str = "tests share this secret: 6c1f09";
-    let place = Place::new()?;
+    let folder = JobFolder::new()?;
     let sets = ["device.ranks=2", "train.epochs=10"];
-    let quiet = place.processes("quiet", 2, &sets)?;
+    let quiet = folder.processes("quiet", 2, &sets)?;
     quiet.into_iter().try_for_each(|child| succeeded(child).map(drop))?;
-    let expected = outcome(&place.path("quiet"))?;
+    let expected = outcome(&folder.path("quiet"))?;
     let rounds = if std::env::var_os("RANKINE_TEST_LONG").is_some() { 50 } else { 1 };
     for round in 0..rounds {
         let (run, port) = (format!("disturbed-{round}"), free_port()?);
         let strangers = std::cell::OnceCell::new();
-        let disturbed = place.processes_at(port, &run, 2, &sets, |rank, command| {
+        let disturbed = folder.processes_at(port, &run, 2, &sets, |rank, command| {
             command.env("RANKINE_SECRET", SECRET);
             if rank == 1 {
                 strangers.get_or_init(|| strangers::Strangers::at(port, 2));
@@ -359,21 +366,22 @@ fn strangers_at_the_port_disturb_no_training() -> Outcome {
         if connected < 100 {
             return Err("strangers did not reach the port".into());
         }
-        if outcome(&place.path(&run))? != expected {
-            return Err(format!("{run} came to another end").into());
+        if outcome(&folder.path(&run))? != expected {
+            return Err(format!("{run} has another result").into());
         }
-        fs::remove_dir_all(place.path(&run))?;
+        fs::remove_dir_all(folder.path(&run))?;
     }
     Ok(())
 }
 
-/// What the first process finds wrong with a run's checkpoints ends all processes, with the same words and exit code.
+/// An error that the first process finds in a run's checkpoints ends all processes, with the same message and exit
+/// code.
 fn processes_refuse_to_resume_with_the_same_words() -> Outcome {
-    let place = Place::new()?;
+    let folder = JobFolder::new()?;
     let sets = ["device.ranks=2", "checkpoint.every_steps=6", "train.max_steps=12"];
-    let done = place.processes("run", 2, &sets)?;
+    let done = folder.processes("run", 2, &sets)?;
     done.into_iter().try_for_each(|child| succeeded(child).map(drop))?;
-    let run = place.path("run");
+    let run = folder.path("run");
     fs::remove_file(run.join("summary.json"))?;
     fs::remove_dir_all(run.join("model"))?;
     let shard = |step: u64| run.join(format!("checkpoints/step-{step}/shard-00001.safetensors"));
@@ -382,11 +390,11 @@ fn processes_refuse_to_resume_with_the_same_words() -> Outcome {
         let resume = |_, command: &mut Command| {
             command.arg("--resume");
         };
-        for (rank, child) in place.processes_as("run", 2, &sets, resume)?.into_iter().enumerate() {
+        for (rank, child) in folder.processes_as("run", 2, &sets, resume)?.into_iter().enumerate() {
             let Output { status, stderr, .. } = child.wait_with_output()?;
             let stderr = String::from_utf8_lossy(&stderr);
             if status.code() != Some(code) || !stderr.contains(words) {
-                return Err(format!("rank {rank}: {status}, and not {code} and `{words}`: {stderr}").into());
+                return Err(format!("rank {rank}: {status} instead of {code} and `{words}`: {stderr}").into());
             }
         }
         if support::tree(&run) != before {
@@ -407,8 +415,8 @@ fn processes_refuse_to_resume_with_the_same_words() -> Outcome {
     let restart = |_, command: &mut Command| {
         command.arg("--restart");
     };
-    let told = place.processes_as("run", 2, &sets, restart)?;
-    told.into_iter().try_for_each(|child| succeeded(child).map(drop))
+    let resumed = folder.processes_as("run", 2, &sets, restart)?;
+    resumed.into_iter().try_for_each(|child| succeeded(child).map(drop))
 }
 
 fn a_process_that_is_killed_ends_the_others() -> Outcome {
@@ -433,14 +441,15 @@ fn check(took: Duration, stderr: &str, expected: &[&str]) -> Outcome {
     }
 }
 
-/// Sends a signal to the second of two processes that train. How long the first one lives on, and what it says.
+/// Sends a signal to the second of two training processes. Returns how long the first one then lived, and its
+/// messages.
 fn one_is_sent(signal: &str) -> Result<(Duration, String), Failed> {
-    let place = Place::new()?;
+    let folder = JobFolder::new()?;
     let sets = ["device.ranks=2", "train.epochs=100000", "eval.every_steps=100000000"];
-    let mut children = place.processes("run", 2, &sets)?.into_iter();
+    let mut children = folder.processes("run", 2, &sets)?.into_iter();
     let (Some(first), Some(mut second)) = (children.next(), children.next()) else { unreachable!() };
     let begun = Instant::now();
-    let metrics = place.path("run/metrics.jsonl");
+    let metrics = folder.path("run/metrics.jsonl");
     while !fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= 4) {
         if begun.elapsed() > 2 * SOON {
             second.kill()?;
@@ -448,13 +457,13 @@ fn one_is_sent(signal: &str) -> Result<(Duration, String), Failed> {
         }
         thread::sleep(Duration::from_millis(20));
     }
-    // The first hears now and then what the second does.
+    // The first process checks the second one periodically.
     thread::sleep(Duration::from_millis(500));
     let begun = Instant::now();
     Command::new("kill").args([&format!("-{signal}"), &second.id().to_string()]).status()?;
     let Output { status, stderr, .. } = first.wait_with_output()?;
     let took = begun.elapsed();
-    // A process that is stopped goes, too.
+    // A process that is stopped is killed, too.
     second.kill()?;
     second.wait()?;
     let stderr = String::from_utf8_lossy(&stderr).into_owned();

@@ -1,4 +1,4 @@
-//! Metrics computed on the GPU are those of the host: the AUC to the bit, with weights and without.
+//! Metrics computed on the GPU are those of the host: the AUC has the same bits, with and without weights.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ pub(crate) const BODIES: &[Body] = &[
     }),
 ];
 
-/// Sample weights to judge with.
+/// Sample weights of an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AucWeights {
     /// The dataset has none.
@@ -62,11 +62,11 @@ fn metrics_are_the_hosts(bench: &Bench, words: &mut Words) -> Outcome {
     let [none, ones, counts, usual, all] =
         [AucWeights::None, AucWeights::Ones, AucWeights::Counts, AucWeights::Usual, AucWeights::All];
     let kind = words.one_of(&[none, none, ones, counts, usual, all]);
-    // Many ties, few, and scores that lie close together.
+    // Many ties, few, and scores that are close to each other.
     let (steps, scale) = words.one_of(&[(3, 1.0), (50, 0.1), (1 << 24, 1e-40), (1 << 24, 20.0)]);
     let missing = words.one_of(&[0, 4]);
     let on_gpu = CudaEvaluation::new(&bench.device, &heads, batch_size * batches, kind != AucWeights::None)?;
-    // What an earlier evaluation left does not matter.
+    // An earlier evaluation leaves no trace.
     for _ in 0..2 {
         let mut on_cpu = Evaluation::new(&heads);
         on_gpu.begin(&bench.lane)?;
@@ -103,8 +103,8 @@ fn metrics_are_the_hosts(bench: &Bench, words: &mut Words) -> Outcome {
             bench.lane.synchronize()?;
             on_cpu.add(&Samples { len, labels, weights, ..Samples::default() }, &logits);
         }
-        let judgement = on_gpu.finish(&bench.lane)?;
-        for (found, expected) in judgement.heads.iter().zip(on_cpu.metrics()) {
+        let result = on_gpu.finish(&bench.lane)?;
+        for (found, expected) in result.heads.iter().zip(on_cpu.metrics()) {
             let (Some(found), Some(expected)) = (found.metrics, expected.metrics) else {
                 if found.metrics == expected.metrics {
                     continue;
@@ -112,10 +112,10 @@ fn metrics_are_the_hosts(bench: &Bench, words: &mut Words) -> Outcome {
                 return Err(format!("{:?} and {:?}", found.metrics, expected.metrics).into());
             };
             if (found.samples, found.auc) != (expected.samples, expected.auc) {
-                return Err(format!("{found:?}, and {expected:?} is expected, weights {kind:?}").into());
+                return Err(format!("{found:?} instead of {expected:?}, weights {kind:?}").into());
             }
-            // Ratios of sums in another order. Where one weight is much of the sum of all, the rate may be so near to 1
-            // that its entropy has few digits.
+            // Ratios of sums in another order. If one weight dominates the sum, the rate may be so close to 1 that its
+            // entropy has few digits.
             let entropies = match kind {
                 AucWeights::All => (0.0, 0.0),
                 _ => (found.normalized_entropy.unwrap_or(0.0), expected.normalized_entropy.unwrap_or(0.0)),
@@ -131,14 +131,14 @@ fn metrics_are_the_hosts(bench: &Bench, words: &mut Words) -> Outcome {
                 close("metric", number, found, expected, rounding * expected.abs())?;
             }
         }
-        if judgement.nan_logits != 0 || judgement.heads.len() != heads.len() {
-            return Err(format!("{judgement:?}").into());
+        if result.nan_logits != 0 || result.heads.len() != heads.len() {
+            return Err(format!("{result:?}").into());
         }
     }
-    a_logit_that_is_no_number_is_told(bench)
+    nan_logits_are_counted(bench)
 }
 
-fn a_logit_that_is_no_number_is_told(bench: &Bench) -> Outcome {
+fn nan_logits_are_counted(bench: &Bench) -> Outcome {
     let logits = bench.buffer(&[0.0, f32::NAN, 1.0])?;
     let ones = bench.buffer(&[1.0; 3])?;
     let samples = Buffer::of(&bench.device, &[3])?;
@@ -185,9 +185,9 @@ fn an_unusable_weight_leaves_no_auc(bench: &Bench, _: &mut Words) -> Outcome {
 }
 
 fn the_auc_of_89_million_scores_takes_no_50_ms(bench: &Bench, words: &mut Words, weighted: bool) -> Outcome {
-    /// Of the benchmark's evaluation part.
+    /// The size of the benchmark's evaluation part.
     const SAMPLES: usize = 89_137_319;
-    /// Different scores: a few of them are tied.
+    /// Distinct scores; some of them are tied.
     const SCORES: usize = 1 << 22;
     let mut state = words.below(u64::MAX) | 1;
     let mut next = || {
@@ -201,7 +201,7 @@ fn the_auc_of_89_million_scores_takes_no_50_ms(bench: &Bench, words: &mut Words,
     let mut counts = vec![[0u64; 2]; SCORES];
     for _ in 0..SAMPLES {
         let word = next();
-        // Two uniform numbers' mean, as far as scores are concerned: most lie in the middle.
+        // For scores, the mean of two uniform numbers: most are in the middle.
         let score = ((word & (SCORES as u64 - 1)) + (word >> 24 & (SCORES as u64 - 1))) as usize / 2;
         let label = usize::from((word >> 48) as usize % SCORES < 16384 + score / 128);
         let weight = if weighted { (word >> 22 & 3) + (word >> 46 & 3) } else { 1 };
@@ -237,9 +237,9 @@ fn the_auc_of_89_million_scores_takes_no_50_ms(bench: &Bench, words: &mut Words,
         unsafe { evaluation.add(&bench.lane, scored) }?;
         bench.lane.synchronize()?;
         let added = began.elapsed();
-        let judgement = evaluation.finish(&bench.lane)?;
+        let result = evaluation.finish(&bench.lane)?;
         times.push([began.elapsed() - added, added]);
-        let found = judgement.heads[0].metrics.and_then(|metrics| metrics.auc);
+        let found = result.heads[0].metrics.and_then(|metrics| metrics.auc);
         if found != Some(expected) {
             return Err(format!("the AUC is {found:?}, not {expected}").into());
         }

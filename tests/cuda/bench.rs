@@ -1,4 +1,4 @@
-//! What a benchmark of training tells of a GPU.
+//! The report of a training benchmark on a GPU.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use rankine::training::{TrainBenchOptions, bench_train};
 use super::{Bench, Body, Outcome, Words};
 
 pub(crate) const BODIES: &[Body] =
-    &[("a_benchmark_tells_where_the_time_goes", 1, a_benchmark_tells_where_the_time_goes)];
+    &[("a_benchmark_reports_where_time_is_spent", 1, a_benchmark_reports_where_time_is_spent)];
 
 const JOB: &str = r#"
 name = "small"
@@ -40,12 +40,12 @@ kind = "cuda"
 precision = "bf16"
 "#;
 
-fn a_benchmark_tells_where_the_time_goes(_: &Bench, _: &mut Words) -> Outcome {
-    let place = tempfile::tempdir()?;
-    let path = place.path().join("job.toml");
-    fs::write(&path, JOB.replace("DIR", &place.path().display().to_string()))?;
+fn a_benchmark_reports_where_time_is_spent(_: &Bench, _: &mut Words) -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("job.toml");
+    fs::write(&path, JOB.replace("DIR", &folder.path().display().to_string()))?;
     let job = JobFile::read(&path, &["seed=1"])?.job()?;
-    let trace = place.path().join("trace.json");
+    let trace = folder.path().join("trace.json");
     let options = TrainBenchOptions {
         warm_up: 20,
         steps: 200,
@@ -53,33 +53,33 @@ fn a_benchmark_tells_where_the_time_goes(_: &Bench, _: &mut Words) -> Outcome {
         ..TrainBenchOptions::default()
     };
     let bench = match bench_train(&job, &options, &ProcessGroup::alone(), &mut ()) {
-        // CUPTI is the toolkit's, and training needs no toolkit.
+        // CUPTI belongs to the toolkit, which training does not need.
         Err(error) if error.to_string().contains("(libcupti.so.13)") => {
             bench_train(&job, &TrainBenchOptions { trace: None, ..options }, &ProcessGroup::alone(), &mut ())?
         }
         outcome => outcome?,
     };
     let complain = |what: String| Err(format!("{what}: {bench:?}").into());
-    let Some(on_device) = bench.on_device else { return complain("the GPU's clock told nothing".into()) };
-    // Over 200 steps the two clocks agree on how long a step takes.
+    let Some(on_device) = bench.on_device else { return complain("there are no times of the GPU".into()) };
+    // Over 200 steps the two clocks agree on the time per step.
     let (host, device) = (bench.seconds * 1e3 / 200.0, on_device.ms_per_iteration);
     if !(device > 0.0 && device < 2.0 * host) {
-        return complain(format!("{device} ms on the GPU, and {host} ms here"));
+        return complain(format!("{device} ms on the GPU, but {host} ms on the host"));
     }
     match (bench.loss_at_begin, bench.loss_at_end) {
         (Some(begin), Some(end)) if end < begin => {}
         _ => return complain("the loss does not fall".into()),
     }
-    let Some(memory) = &bench.memory else { return complain("no memory is told".into()) };
-    // The tables' weights, and what sgd keeps of them: nothing.
+    let Some(memory) = &bench.memory else { return complain("no memory is reported".into()) };
+    // The tables' weights only: SGD keeps no state.
     let tables = memory.parts.iter().find(|part| part.purpose == "tables").map_or(0, |part| part.bytes);
     if tables < 4 * bench.embedding_parameters || tables > 5 * bench.embedding_parameters {
         return complain(format!("{tables} bytes of tables"));
     }
     let names: Vec<_> = bench.phases.iter().map(|phase| phase.name).collect();
-    for name in ["bottom MLP", "look-ups", "interaction", "top MLP back", "route", "update of tables"] {
+    for name in ["bottom MLP", "look-ups", "interaction", "top MLP backward", "route", "update of tables"] {
         if !names.contains(&name) {
-            return complain(format!("no phase is called {name}"));
+            return complain(format!("there is no phase {name}"));
         }
     }
     if bench.phases.iter().any(|phase| !(phase.ms > 0.0 && phase.roofline_share > 0.0)) {

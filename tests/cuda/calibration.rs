@@ -1,4 +1,4 @@
-//! What GPUs are measured to do.
+//! Measurements of GPUs.
 
 use rankine::calibration::{Gpus, machine_of};
 use rankine::job::Precision;
@@ -12,12 +12,13 @@ pub(crate) const BODIES: &[Body] = &[
     ("ranks_measure_what_they_send", 1, ranks_measure_what_they_send),
 ];
 
-/// Rates are those of a GPU that kernels are compiled for, and times are short: what is measured is what is meant.
+/// Rates must be possible for a supported GPU, and times must be short: then the measurements measure what they
+/// should.
 fn check(figures: &Figures) -> Outcome {
     let Figures { copy_bytes_per_s, gather_bytes_per_s, product_flops_per_s, kernel_s, .. } = *figures;
     let within = |what: &str, value: f64, from: f64, to: f64| match value >= from && value <= to {
         true => Ok(()),
-        false => Err(format!("{what} is {value:e}, and not from {from:e} to {to:e}")),
+        false => Err(format!("{what} is {value:e}, not between {from:e} and {to:e}")),
     };
     within("a copy", copy_bytes_per_s, 2e11, 2e13)?;
     within("a gather", gather_bytes_per_s, 1e11, 2e13)?;
@@ -26,8 +27,8 @@ fn check(figures: &Figures) -> Outcome {
     within("an upload", figures.upload_bytes_per_s, 1e9, 1e12)?;
     within("an upload to all", figures.upload_all_bytes_per_s, 1e8, 1e12)?;
     if let Some(Links { one_bytes_per_s, all_bytes_per_s, barrier_s, sums }) = &figures.links {
-        within("what one sends", *one_bytes_per_s, 1e9, 1e13)?;
-        within("what all send", *all_bytes_per_s, 1e9, 1e13)?;
+        within("the rate of one sender", *one_bytes_per_s, 1e9, 1e13)?;
+        within("the rate of all senders", *all_bytes_per_s, 1e9, 1e13)?;
         within("a barrier", *barrier_s, 5e-7, 1e-2)?;
         if !sums.is_sorted_by_key(|sum| sum.bytes) {
             return Err(format!("sums are not in order: {sums:?}").into());
@@ -53,7 +54,7 @@ fn ranks_measure_what_they_send(_: &Bench, _: &mut Words) -> Outcome {
     if figures.links.is_none() {
         return Err("two ranks have links".into());
     }
-    // Without measuring, what is known stands in.
+    // Without measuring, known figures are used.
     let known = machine_of(&devices, 2, Precision::Fp32, false)?;
     let total = devices[0].budget()?.total_bytes;
     if (known.memory_bytes, known.vector_element_bytes) != (total, 4) {

@@ -7,14 +7,14 @@ use rankine_cuda::{Buffer, Pointer};
 use super::{Bench, Body, CASES, F32_ROUNDING, Outcome, Words, close, rounding};
 
 pub(crate) const BODIES: &[Body] = &[
-    ("dense_columns_are_filled_up", CASES, dense_columns_are_filled_up),
+    ("dense_columns_are_padded", CASES, dense_columns_are_padded),
     ("dots_and_their_gradients_are_the_sums_in_f32", CASES, dots_are_the_sums::<f32>),
     ("dots_and_their_gradients_are_the_sums_in_bf16", CASES, dots_are_the_sums::<bf16>),
     ("dots_and_their_gradients_are_the_sums_in_f16", CASES, dots_are_the_sums::<f16>),
     ("columns_are_summed", CASES, columns_are_summed),
 ];
 
-fn dense_columns_are_filled_up(bench: &Bench, words: &mut Words) -> Outcome {
+fn dense_columns_are_padded(bench: &Bench, words: &mut Words) -> Outcome {
     let (samples, columns) = (1 + words.below(999) as usize, 1 + words.below(20) as usize);
     let filled = columns.next_multiple_of(8);
     let stride = filled + words.one_of(&[0, 24]);
@@ -46,7 +46,7 @@ fn dense_columns_are_filled_up(bench: &Bench, words: &mut Words) -> Outcome {
 
 fn dots_are_the_sums<T: Element>(bench: &Bench, words: &mut Words) -> Outcome {
     let (count, dim) = (2 + words.below(60) as usize, words.one_of(&[16, 48, 128]));
-    // Few vectors of more samples than there are warps.
+    // With few vectors, more samples than warps.
     let samples = 1 + words.below(if count < 12 { 20_000 } else { 70 }) as usize;
     let passed = words.one_of(&[0, dim]);
     let relu = passed > 0 && words.below(2) == 0;
@@ -54,8 +54,8 @@ fn dots_are_the_sums<T: Element>(bench: &Bench, words: &mut Words) -> Outcome {
     let stride = (passed + pairs).next_multiple_of(8);
     let vectors_stride = count * dim + words.one_of(&[0, 8]);
     let vectors = words.numbers::<T>(samples * vectors_stride);
-    let by_products = words.numbers::<T>(samples * stride);
-    let [vectors_at, back_at] = [bench.buffer(&vectors)?, bench.buffer(&by_products)?];
+    let product_gradients = words.numbers::<T>(samples * stride);
+    let [vectors_at, back_at] = [bench.buffer(&vectors)?, bench.buffer(&product_gradients)?];
     let (products, gradients) = (bench.poison::<T>(samples * stride)?, bench.poison::<T>(vectors.len())?);
     let guard = Buffer::of(&bench.device, &[Guard::new(1.0)])?;
     let dot = Dot {
@@ -89,18 +89,18 @@ fn dots_are_the_sums<T: Element>(bench: &Bench, words: &mut Words) -> Outcome {
         let mut back = vec![0.0; count * dim];
         for d in 0..passed {
             expected[d] = at(0, d);
-            back[d] = value(&by_products, sample * stride + d);
+            back[d] = value(&product_gradients, sample * stride + d);
         }
-        let mut place = passed;
+        let mut pair = passed;
         for high in 0..count {
             for low in 0..high {
-                let gradient = value(&by_products, sample * stride + place);
-                expected[place] = (0..dim).map(|d| at(high, d) * at(low, d)).sum();
+                let gradient = value(&product_gradients, sample * stride + pair);
+                expected[pair] = (0..dim).map(|d| at(high, d) * at(low, d)).sum();
                 for d in 0..dim {
                     back[high * dim + d] += gradient * at(low, d);
                     back[low * dim + d] += gradient * at(high, d);
                 }
-                place += 1;
+                pair += 1;
             }
         }
         for (d, gradient) in back[..passed].iter_mut().enumerate() {
@@ -155,9 +155,7 @@ fn columns_are_summed(bench: &Bench, words: &mut Words) -> Outcome {
             let kept = !through_relu || outputs[sample * columns + column].to_f32() > 0.0;
             let gradient = if kept { gradients[sample * stride + column] } else { bf16::ZERO };
             if masked[sample * stride + column] != gradient {
-                return Err(
-                    format!("column {column} of sample {sample} is not taken through the ReLU").into()
-                );
+                return Err(format!("column {column} of sample {sample} did not pass the ReLU").into());
             }
             expected += gradient.to_f64();
             size += gradient.to_f64().abs();

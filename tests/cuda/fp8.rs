@@ -1,4 +1,4 @@
-//! Products in fp8, what they read, and the scales of tensors.
+//! Products in fp8, their inputs, and the scales of tensors.
 
 use half::bf16;
 use rankine_cuda::blas::{Algorithms, Blas, Fp8Outputs, Fp8Tensor, Matrix, Product};
@@ -24,14 +24,14 @@ pub(crate) const BODIES: &[Body] = &[
 /// Half the distance from 1 to the next number, and from 0.
 const FP8_ROUNDING: f64 = 1.0 / 16.0;
 const FP8_LEAST: f64 = 1.0 / 1024.0;
-/// The least normal number. The tensor cores give smaller numbers its exponent, and zero too.
+/// The least normal number. The tensor cores treat smaller numbers, including zero, as having its exponent.
 const LEAST_NORMAL: f64 = 1.0 / 64.0;
 /// The tensor cores add 32 products to a sum at a time. They align all 33 terms to the largest exponent among them and
 /// truncate each below the 13th bit after the point. A product's exponent is the sum of its factors' exponents.
 const CUT_OFF: f64 = 1.0 / 8192.0;
 const AT_ONCE: usize = 32;
 
-/// A tensor on both sides.
+/// A tensor on the GPU and on the CPU.
 pub(crate) struct Tensor {
     rows: usize,
     columns: usize,
@@ -42,7 +42,7 @@ pub(crate) struct Tensor {
     pub(crate) buffers: (Buffer<E4m3>, Buffer<E4m3>, Buffer<Fp8Scaling>),
 }
 
-/// How the rows of both copies lie.
+/// The layout of both copies' rows.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Order {
     Samples,
@@ -50,7 +50,7 @@ pub(crate) enum Order {
 }
 
 impl Tensor {
-    /// Of random numbers.
+    /// Random numbers.
     pub(crate) fn random(
         bench: &Bench,
         words: &mut Words,
@@ -58,7 +58,7 @@ impl Tensor {
         order: Order,
     ) -> Result<Self, libtest_mimic::Failed> {
         let scaling = Fp8Scaling::expecting(words.one_of(&[0.003, 1.0, 70.0]));
-        // Some are 0, some below the normal numbers.
+        // Some are 0, some are below the normal numbers.
         let sizes = [0.0, 0.01, 1.0, 40.0, 40.0, 448.0];
         let pattern: Vec<_> = (0..4099).map(|_| E4m3::of(words.number() * words.one_of(&sizes))).collect();
         let begin = words.below(4099) as usize;
@@ -87,7 +87,7 @@ impl Tensor {
         })
     }
 
-    /// One that is to be written: samples, with a scale for values of the size.
+    /// A tensor to be written: samples, with a scale for values of this size.
     pub(crate) fn poison(
         bench: &Bench,
         (rows, columns): (usize, usize),
@@ -113,7 +113,7 @@ impl Tensor {
         &self.values[row * self.columns..][..self.columns]
     }
 
-    /// What was written, where both copies say the same: numbers, and their scaling.
+    /// Returns the numbers that were written, if both copies agree, and their scaling.
     pub(crate) fn written(&self, bench: &Bench) -> Result<(Vec<E4m3>, Fp8Scaling), libtest_mimic::Failed> {
         let Self { rows, columns, .. } = *self;
         let along = rows.next_multiple_of(FP8_MULTIPLE);
@@ -136,18 +136,18 @@ pub(crate) fn dense<T>(pointer: Pointer<T>, rows: usize, columns: usize) -> Matr
     Matrix { pointer, rows, columns, stride: columns }
 }
 
-/// A sum of products, as it is and as tensor cores may have it.
+/// A sum of products, and its tolerance on tensor cores.
 #[derive(Clone, Copy)]
 pub(crate) struct Sum {
     pub(crate) value: f64,
     /// The sum of the magnitudes.
     pub(crate) size: f64,
-    /// How far tensor cores may be off.
+    /// The largest error of tensor cores.
     pub(crate) off: f64,
 }
 
-/// The sum of products, and how far off tensor cores may be, which add 32 at a time in any order: no sum on the way
-/// holds other products than some that follow each other. Sums of parts are added up in f32.
+/// Computes the sum of products, and the largest error of tensor cores, which add 32 at a time in any order: every
+/// partial sum consists of consecutive products. Sums of parts are added up in f32.
 ///
 /// `least_normal` has the least normal number of each factor's tensor.
 pub(crate) fn product(x: &[f64], y: impl Iterator<Item = f64>, least_normal: [f64; 2]) -> Sum {
@@ -163,7 +163,7 @@ pub(crate) fn product(x: &[f64], y: impl Iterator<Item = f64>, least_normal: [f6
         value += above + below;
     }
     let size = magnitude(&products);
-    // Sums that are off themselves may begin with another power of two: hence twice.
+    // Partial sums with errors may start with another power of two: hence twice.
     let parts = products.chunks(AT_ONCE).zip(aligned.chunks(AT_ONCE)).map(|(part, aligned)| {
         let largest = aligned.iter().fold(most - least, |largest, &magnitude| largest.max(magnitude));
         let bit = 2.0 * CUT_OFF * largest;
@@ -173,10 +173,10 @@ pub(crate) fn product(x: &[f64], y: impl Iterator<Item = f64>, least_normal: [f6
     Sum { value, size, off }
 }
 
-/// Checks a number of fp8 against a value known so well.
+/// Checks a number of fp8 against a value known within a tolerance.
 pub(crate) fn close_in_fp8(
     what: &str,
-    place: usize,
+    index: usize,
     found: E4m3,
     scaling: Fp8Scaling,
     (expected, within): (f64, f64),
@@ -184,7 +184,7 @@ pub(crate) fn close_in_fp8(
     let (scale, found) = (f64::from(scaling.scale), f64::from(found.value()));
     let (scaled, within) = ((expected * scale).clamp(-448.0, 448.0), within * scale);
     let tolerance = within + (FP8_ROUNDING * (scaled.abs() + within)).max(FP8_LEAST);
-    close(what, place, found, scaled, tolerance)
+    close(what, index, found, scaled, tolerance)
 }
 
 fn activations_become_fp8(bench: &Bench, words: &mut Words) -> Outcome {
@@ -244,8 +244,8 @@ fn weights_become_fp8(bench: &Bench, words: &mut Words) -> Outcome {
         });
         tensors.push((values, out, at));
     }
-    let told = bench.buffer(&layers)?;
-    let kernel = Fp8QuantizeWeights { layers: told.pointer() };
+    let layers_at = bench.buffer(&layers)?;
+    let kernel = Fp8QuantizeWeights { layers: layers_at.pointer() };
     // SAFETY: the buffers have these lengths, and live until the lane has been waited for by reading.
     unsafe { bench.lane.launch(&kernel, Fp8QuantizeWeights::grid(&layers)) }?;
     for (values, out, _at) in &tensors {
@@ -291,10 +291,11 @@ fn fp8_layers_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
     // SAFETY: all buffers live until the lane has been waited for by reading.
     unsafe { layer.enqueue(&blas, &bench.lane) }?;
     let (found, scaling) = out.written(bench)?;
-    // Rows behind the last one are taken for samples of zeros.
+    // Rows after the last one count as samples of zeros.
     let scale = f64::from(scaling.scale);
-    let behind = if m.is_multiple_of(160) { 0.0 } else { bias.iter().fold(0.0, |most: f32, &b| most.max(b)) };
-    let (mut largest, mut within) = (f64::from(behind) * scale, 0.0f64);
+    let padding =
+        if m.is_multiple_of(160) { 0.0 } else { bias.iter().fold(0.0, |most: f32, &b| most.max(b)) };
+    let (mut largest, mut within) = (f64::from(padding) * scale, 0.0f64);
     for (i, &found) in found.iter().enumerate() {
         let sum = product(x.row(i / n), weights.row(i % n).iter().copied(), [x.least, weights.least]);
         let bias = f64::from(bias[i % n]);
@@ -315,7 +316,7 @@ fn fp8_gradients_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
     let m = 1 + words.below(500) as usize;
     let mut size = || 16 * (1 + words.below(30)) as usize;
     let (before, n, k) = (size(), size(), size());
-    // A layer with outputs of either kind, some of them too small for fp8.
+    // A layer with both kinds of outputs, some of them too small for fp8.
     let x = Tensor::random(bench, words, (m, before), Order::Samples)?;
     let weights = Tensor::random(bench, words, (n, before), Order::Weights)?;
     let typical = product(x.row(0), weights.row(0).iter().copied(), [x.least, weights.least]).size.max(1e-3)
@@ -356,7 +357,7 @@ fn fp8_gradients_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
         let (row, column) = (i / n, i % n);
         if outputs[i].value() == 0.0 {
             if found.value() != 0.0 {
-                return Err(format!("row {row}, column {column}: {found:?} behind a ReLU of 0").into());
+                return Err(format!("row {row}, column {column}: {found:?} after a ReLU of 0").into());
             }
             continue;
         }
@@ -415,18 +416,18 @@ fn fp8_products_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
         let column = (0..n).map(|row| weights.row(row)[i % k]);
         let Sum { value, off, .. } = product(dy.row(i / k), column, [dy.least, weights.least]);
         let tolerance = off + BF16_ROUNDING * (value.abs() + off);
-        close("gradient by inputs", i, f64::from(found.value()), value, tolerance)?;
+        close("input gradient", i, f64::from(found.value()), value, tolerance)?;
     }
     for (i, found) in by_weights.read(&bench.lane)?.into_iter().enumerate() {
         let of_dy: Vec<_> = (0..m).map(|row| dy.row(row)[i / k]).collect();
         let Sum { value, off, .. } =
             product(&of_dy, (0..m).map(|row| x.row(row)[i % k]), [dy.least, x.least]);
-        close("gradient by weights", i, f64::from(found), value, off)?;
+        close("weight gradient", i, f64::from(found), value, off)?;
     }
     Ok(())
 }
 
-/// Of a size at which many blocks have several tiles each.
+/// At a size at which many blocks have several tiles each.
 fn large_products_repeat_to_the_bit(bench: &Bench, words: &mut Words) -> Outcome {
     if !bench.device.multiplies_fp8() {
         return Ok(());
@@ -484,20 +485,20 @@ fn scales_follow_the_steps(bench: &Bench, words: &mut Words) -> Outcome {
             tensor.largest = (words.number().abs() * size).to_bits();
         }
         if wrong {
-            let place = words.below(count as u64) as usize;
-            expected[place].largest = words.one_of(&[f32::INFINITY, f32::NAN]).to_bits();
+            let tensor = words.below(count as u64) as usize;
+            expected[tensor].largest = words.one_of(&[f32::INFINITY, f32::NAN]).to_bits();
         }
         tensors.write(&bench.lane, &expected)?;
         // SAFETY: the buffers have these lengths.
         unsafe {
             bench.lane.launch(&check, (1, 1))?;
             let found = guard.read(&bench.lane)?[0];
-            // As the verdict has it.
+            // The verdict does the same.
             guard.write(&bench.lane, &[Guard { stop: found.found, ..found }])?;
             bench.lane.launch(&rescale, (1, 1))?;
         }
         if (guard.read(&bench.lane)?[0].stop != 0) != wrong {
-            return Err(format!("step {step}: wrong is {wrong}, and the guard says otherwise").into());
+            return Err(format!("step {step}: wrong is {wrong}, but the guard disagrees").into());
         }
         guard.write(&bench.lane, &[Guard::new(1.0)])?;
         for (tensor, seen) in expected.iter_mut().zip(&mut of_tensor) {
@@ -516,7 +517,7 @@ fn scales_follow_the_steps(bench: &Bench, words: &mut Words) -> Outcome {
             tensor.largest = 0;
         }
         for (number, (found, expected)) in tensors.read(&bench.lane)?.iter().zip(&expected).enumerate() {
-            // Between two powers of two both are right.
+            // Between two powers of two, both are correct.
             let same = Fp8Scaling { scale: found.scale, inverse: found.inverse, ..*expected } == *found;
             let scaled = found.history.iter().copied().fold(0.0, f32::max) * found.scale;
             let fits = found.scale == expected.scale || (112.0..=224.0).contains(&scaled);
@@ -545,22 +546,23 @@ fn ranks_agree_on_the_largest_magnitudes(bench: &Bench, words: &mut Words) -> Ou
         let tensor = |largest: &f32| Fp8Scaling { largest: largest.to_bits(), ..Fp8Scaling::expecting(1.0) };
         Buffer::of(&bench.device, &largest.iter().map(tensor).collect::<Vec<_>>())
     };
-    let numbers = |told: &Buffer<f64>, rank: usize| {
+    let numbers = |numbers_at: &Buffer<f64>, rank: usize| {
         let (rank, ranks) = (rank as u32, ranks as u32);
-        Fp8OfRanks { largest: told.pointer(), rank, ranks }
+        Fp8OfRanks { largest: numbers_at.pointer(), rank, ranks }
     };
-    // What the sum over the ranks does.
+    // The all-reduce over the ranks.
     let mut sums = vec![0.0_f64; ranks * count];
     for (rank, largest) in of_ranks.iter().enumerate() {
-        let (tensors, told) = (tensors(largest)?, Buffer::of(&bench.device, &vec![7.0_f64; ranks * count])?);
-        let tell = Fp8Tell::over_ranks(tensors.pointer(), count, guard.pointer(), numbers(&told, rank));
+        let (tensors, numbers_at) =
+            (tensors(largest)?, Buffer::of(&bench.device, &vec![7.0_f64; ranks * count])?);
+        let tell = Fp8Tell::over_ranks(tensors.pointer(), count, guard.pointer(), numbers(&numbers_at, rank));
         // SAFETY: the buffers have these lengths.
         unsafe { bench.lane.launch(&tell, (1, 1)) }?;
-        sums.iter_mut().zip(told.read(&bench.lane)?).for_each(|(sum, told)| *sum += told);
+        sums.iter_mut().zip(numbers_at.read(&bench.lane)?).for_each(|(sum, number)| *sum += number);
     }
     let rank = words.below(ranks as u64) as usize;
-    let (tensors, told) = (tensors(&of_ranks[rank])?, Buffer::of(&bench.device, &sums)?);
-    let check = Fp8Check::over_ranks(tensors.pointer(), count, guard.pointer(), numbers(&told, rank));
+    let (tensors, numbers_at) = (tensors(&of_ranks[rank])?, Buffer::of(&bench.device, &sums)?);
+    let check = Fp8Check::over_ranks(tensors.pointer(), count, guard.pointer(), numbers(&numbers_at, rank));
     // SAFETY: as above.
     unsafe { bench.lane.launch(&check, (1, 1)) }?;
     for (tensor, found) in tensors.read(&bench.lane)?.iter().enumerate() {
@@ -572,7 +574,7 @@ fn ranks_agree_on_the_largest_magnitudes(bench: &Bench, words: &mut Words) -> Ou
     }
     let stopped = guard.read(&bench.lane)?[0].found != 0;
     if stopped != wrong.is_some() {
-        return Err(format!("with {wrong:?} among them the guard says {stopped}").into());
+        return Err(format!("with {wrong:?} among them, the guard's decision is {stopped}").into());
     }
     Ok(())
 }

@@ -12,13 +12,13 @@ pub(crate) const BODIES: &[Body] = &[
     ("fp8_plain_products_are_the_sums", 2 * CASES, plain_products_are_the_sums),
     ("fp8_cross_layers_are_the_formula", 4 * CASES, layers_are_the_formula),
     ("fp8_cross_gradients_are_the_formula", 4 * CASES, gradients_are_the_formula),
-    ("fp8_gradients_by_x0_are_those_of_all_layers", CASES, gradients_by_x0_are_those_of_all_layers),
-    ("fp8_products_give_all_gradients_by_x0", 4 * CASES, products_give_all_gradients_by_x0),
+    ("fp8_x0_gradients_are_those_of_all_layers", CASES, x0_gradients_are_those_of_all_layers),
+    ("fp8_products_give_all_x0_gradients", 4 * CASES, products_give_all_x0_gradients),
     ("large_fp8_cross_layers_repeat_to_the_bit", 1, large_layers_repeat_to_the_bit),
 ];
 
-/// Checks numbers of fp8 against values known so well, and what their scaling was told. Rows behind the last one are
-/// samples of zeros, whose values are 0.
+/// Checks numbers of fp8 against values known within a tolerance, and the largest magnitude recorded in their scaling.
+/// Rows after the last one are samples of zeros, whose values are 0.
 struct Checked {
     scaling: Fp8Scaling,
     largest: f64,
@@ -30,17 +30,17 @@ impl Checked {
         Self { scaling, largest: 0.0, within: 0.0 }
     }
 
-    fn number(&mut self, what: &str, place: usize, found: E4m3, value: f64, tolerance: f64) -> Outcome {
+    fn number(&mut self, what: &str, index: usize, found: E4m3, value: f64, tolerance: f64) -> Outcome {
         let scale = f64::from(self.scaling.scale);
         self.largest = self.largest.max(value.abs() * scale);
         self.within = self.within.max(tolerance * scale);
-        close_in_fp8(what, place, found, self.scaling, (value, tolerance))
+        close_in_fp8(what, index, found, self.scaling, (value, tolerance))
     }
 
     fn largest(&self, what: &str) -> Outcome {
-        let told = f64::from(f32::from_bits(self.scaling.largest));
-        // It is of values in f32.
-        close(what, 0, told, self.largest, self.within + self.largest * F32_ROUNDING)
+        let recorded = f64::from(f32::from_bits(self.scaling.largest));
+        // It is taken from values in f32.
+        close(what, 0, recorded, self.largest, self.within + self.largest * F32_ROUNDING)
     }
 }
 
@@ -51,7 +51,7 @@ fn sizes(words: &mut Words) -> [usize; 3] {
     [1 + words.below(500) as usize, n, k]
 }
 
-/// What sums of a product come to.
+/// Returns the typical size of a product's sums.
 fn typical(x: &Tensor, weights: &Tensor, depth: usize) -> f64 {
     product(x.row(0), weights.row(0).iter().copied(), [x.least, weights.least]).size.max(1e-3)
         / (depth as f64).sqrt()
@@ -78,7 +78,7 @@ fn plain_products_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
         checked.number("product", i, found, value, off + size * F32_ROUNDING)?;
     }
     checked.largest("the largest product")?;
-    // Without a way back only the rows are written.
+    // Without a backward pass only the rows are written.
     let other = Tensor::poison(bench, (m, n), 1.0)?;
     let plain = Product::fp8_plain(&blas, of_x, of_weights, other.on_gpu(), false)?;
     // SAFETY: as above.
@@ -86,7 +86,7 @@ fn plain_products_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
     let turned = other.buffers.1.read(&bench.lane)?;
     if turned.iter().any(|&number| number != E4m3(0xff)) || other.buffers.2.read(&bench.lane)?[0].largest != 0
     {
-        return Err("the turned matrix or the scaling was written without a way back".into());
+        return Err("the turned matrix or the scaling was written without a backward pass".into());
     }
     Ok(())
 }
@@ -123,7 +123,7 @@ fn layers_are_the_formula(bench: &Bench, words: &mut Words) -> Outcome {
         let written =
             of_u.iter().chain(&out.buffers.1.read(&bench.lane)?).any(|&number| number != E4m3(0xff));
         if written || out.buffers.2.read(&bench.lane)?[0].largest != 0 {
-            return Err("what a way back reads was written without one".into());
+            return Err("data for a backward pass was written without one".into());
         }
         (out.buffers.0.read(&bench.lane)?, out.buffers.2.read(&bench.lane)?[0])
     };
@@ -185,31 +185,31 @@ fn gradients_are_the_formula(bench: &Bench, words: &mut Words) -> Outcome {
             product(dy.row(i / n), turned[i % n].iter().copied(), [dy.least, weights.least]);
         let more = if added { more.values[i] } else { 0.0 };
         let off = off + 3.0 * (size + more.abs()) * F32_ROUNDING;
-        of_result.number("gradient by the result", i, of_out[i], value + more, off)?;
+        of_result.number("result gradient", i, of_out[i], value + more, off)?;
         let (x0, g) = (first.values[i], value + more);
         let tolerance = x0.abs() * (off + 2.0 * g.abs() * F32_ROUNDING);
-        of_product.number("gradient by the product", i, found, x0 * g, tolerance)?;
+        of_product.number("product gradient", i, found, x0 * g, tolerance)?;
         let (sum, within) = &mut of_columns[i % n];
         (*sum, *within) = (*sum + x0 * g, *within + tolerance + (x0 * g).abs() * m as f64 * F32_ROUNDING);
     }
-    of_result.largest("the largest gradient by the result")?;
-    of_product.largest("the largest gradient by the product")?;
+    of_result.largest("the largest result gradient")?;
+    of_product.largest("the largest product gradient")?;
     for (column, &(sum, within)) in of_columns.iter().enumerate() {
         close("sum of", column, f64::from(sums[column]), sum, within)?;
     }
     Ok(())
 }
 
-fn gradients_by_x0_are_those_of_all_layers(bench: &Bench, words: &mut Words) -> Outcome {
+fn x0_gradients_are_those_of_all_layers(bench: &Bench, words: &mut Words) -> Outcome {
     let (samples, columns) = (1 + words.below(600) as usize, 16 * (1 + words.below(30) as usize));
     let stride = columns + words.one_of(&[0, 8]);
     let layers = 1 + words.below(CROSS_LAYERS as u64) as usize;
     let mut before = words.numbers::<bf16>(samples * stride);
-    // A gradient that is no number must be told.
+    // A gradient that is not finite must be reported.
     let wrong = words.below(2) == 0;
     if wrong {
-        let place = words.below(samples as u64) as usize * stride + words.below(columns as u64) as usize;
-        before[place] = words.one_of(&[bf16::INFINITY, bf16::NAN]);
+        let index = words.below(samples as u64) as usize * stride + words.below(columns as u64) as usize;
+        before[index] = words.one_of(&[bf16::INFINITY, bf16::NAN]);
     }
     let through = words.below(2) == 0;
     let (by_x0, guard) = (bench.buffer(&before)?, Buffer::of(&bench.device, &[Guard::new(1.0)])?);
@@ -243,14 +243,14 @@ fn gradients_by_x0_are_those_of_all_layers(bench: &Bench, words: &mut Words) -> 
     unsafe { bench.lane.launch(&first, first.grid()) }?;
     let (by_x0, guard) = (by_x0.read(&bench.lane)?, guard.read(&bench.lane)?[0]);
     if (guard.found != 0) != wrong {
-        return Err(format!("the guard has {}, and something was wrong: {wrong}", guard.found).into());
+        return Err(format!("the guard has {}, expected a finding: {wrong}", guard.found).into());
     }
-    for place in 0..samples * columns {
-        let (sample, column) = (place / columns, place % columns);
+    for index in 0..samples * columns {
+        let (sample, column) = (index / columns, index % columns);
         let mut expected = f64::from(before[sample * stride + column].value());
         let mut size = expected.abs();
         for (number, (u, g, b, _)) in tensors.iter().enumerate() {
-            let (u, g, b) = (u.values[place], g.values[place], f64::from(b[column]));
+            let (u, g, b) = (u.values[index], g.values[index], f64::from(b[column]));
             let once = if through && number == 0 { g } else { 0.0 };
             expected += (u + b) * g + once;
             size += (u.abs() + b.abs()) * g.abs() + once.abs();
@@ -259,13 +259,13 @@ fn gradients_by_x0_are_those_of_all_layers(bench: &Bench, words: &mut Words) -> 
             let found = f64::from(by_x0[sample * stride + column].value());
             let tolerance = 4.0 * (layers + 1) as f64 * size * F32_ROUNDING;
             let tolerance = tolerance + BF16_ROUNDING * (expected.abs() + tolerance);
-            close("gradient by x0", place, found, expected, tolerance)?;
+            close("x0 gradient", index, found, expected, tolerance)?;
         }
     }
     Ok(())
 }
 
-fn products_give_all_gradients_by_x0(bench: &Bench, words: &mut Words) -> Outcome {
+fn products_give_all_x0_gradients(bench: &Bench, words: &mut Words) -> Outcome {
     if !bench.device.multiplies_fp8() {
         return Ok(());
     }
@@ -286,11 +286,11 @@ fn products_give_all_gradients_by_x0(bench: &Bench, words: &mut Words) -> Outcom
         });
         tensors.push((u, g, b, at));
     }
-    // A gradient that is no number must be told.
+    // A gradient that is not finite must be reported.
     let wrong = (words.below(2) == 0).then(|| words.below((m * n) as u64) as usize);
-    if let (Some(place), Some((_, g, ..))) = (wrong, tensors.last()) {
+    if let (Some(index), Some((_, g, ..))) = (wrong, tensors.last()) {
         let mut numbers = g.buffers.0.read(&bench.lane)?;
-        numbers[place] = E4m3::NAN;
+        numbers[index] = E4m3::NAN;
         g.buffers.0.write(&bench.lane, &numbers)?;
     }
     let stride = n + words.one_of(&[0, 8]);
@@ -303,15 +303,15 @@ fn products_give_all_gradients_by_x0(bench: &Bench, words: &mut Words) -> Outcom
     unsafe { product_of_all.enqueue(&blas, &bench.lane) }?;
     let (by_x0, guard) = (by_x0.read(&bench.lane)?, guard.read(&bench.lane)?[0]);
     if (guard.found != 0) != wrong.is_some() {
-        return Err(format!("the guard has {}, and what was wrong is {wrong:?}", guard.found).into());
+        return Err(format!("the guard has {}, expected the finding {wrong:?}", guard.found).into());
     }
     let turned: Vec<Vec<f64>> =
         (0..n).map(|column| (0..k).map(|row| weights.row(row)[column]).collect()).collect();
-    for (place, found) in by_x0.iter().enumerate() {
-        let (row, column) = (place / stride, place % stride);
+    for (index, found) in by_x0.iter().enumerate() {
+        let (row, column) = (index / stride, index % stride);
         if column >= n {
-            if found.to_bits() != before[place].to_bits() {
-                return Err(format!("row {row}: what lies behind the gradients was written").into());
+            if found.to_bits() != before[index].to_bits() {
+                return Err(format!("row {row}: memory after the gradients was written").into());
             }
             continue;
         }
@@ -330,12 +330,12 @@ fn products_give_all_gradients_by_x0(bench: &Bench, words: &mut Words) -> Outcom
         }
         let tolerance = off + 4.0 * (tensors.len() + 1) as f64 * size * F32_ROUNDING;
         let tolerance = tolerance + BF16_ROUNDING * (expected.abs() + tolerance);
-        close("gradient by x0", i, f64::from(found.value()), expected, tolerance)?;
+        close("x0 gradient", i, f64::from(found.value()), expected, tolerance)?;
     }
     Ok(())
 }
 
-/// Of a size at which many blocks have several tiles each.
+/// At a size at which many blocks have several tiles each.
 fn large_layers_repeat_to_the_bit(bench: &Bench, words: &mut Words) -> Outcome {
     if !bench.device.multiplies_fp8() {
         return Ok(());

@@ -1,5 +1,4 @@
-//! Steps whose loss or gradients are no finite numbers: left out on all ranks, told as the CPU tells them, and nothing
-//! else is changed by them.
+//! Steps whose loss or gradients are not finite are skipped on all ranks, reported as on the CPU, and change nothing.
 
 use libtest_mimic::Failed;
 use rankine::cuda::CudaModel;
@@ -13,22 +12,22 @@ use super::training::{Training, factor, weights};
 use super::{Bench, Body, Outcome, Words, close};
 
 pub(crate) const BODIES: &[Body] = &[
-    ("wrong_steps_are_left_out_as_on_the_cpu", 3, |bench, words| {
+    ("wrong_steps_are_skipped_as_on_the_cpu", 3, |bench, words| {
         let interaction = any_interaction(words);
         let training = with_wrong_batches(words, interaction);
         let mut model = training.on_gpu(bench, Precision::Fp32)?;
-        are_left_out_as_on_the_cpu(&training, &mut model, 1)
+        are_skipped_as_on_the_cpu(&training, &mut model, 1)
     }),
-    ("ranks_leave_out_wrong_steps_as_the_cpu_does", 3, |_, words| {
+    ("ranks_skip_wrong_steps_as_the_cpu_does", 3, |_, words| {
         let interaction = any_interaction(words);
         let training = with_wrong_batches(words, interaction);
         let devices = some_devices(words)?;
         let plan = random_plan(words, &training, devices.len(), &Placement::ALL)?;
         let mut model = training.over_ranks(&devices, Precision::Fp32, Some(&plan))?;
-        are_left_out_as_on_the_cpu(&training, &mut model, devices.len())?;
+        are_skipped_as_on_the_cpu(&training, &mut model, devices.len())?;
         match model.diverged_ranks()? {
             diverged if diverged.is_empty() => Ok(()),
-            diverged => Err(format!("ranks {diverged:?} have other replicas than the first one").into()),
+            diverged => Err(format!("ranks {diverged:?} have replicas that differ from rank 0's").into()),
         }
     }),
     ("wrong_steps_change_no_bit_in_any_precision", 1, |bench, words| {
@@ -51,10 +50,10 @@ pub(crate) const BODIES: &[Body] = &[
         }
         Ok(())
     }),
-    ("gradients_that_are_too_large_are_told_as_such", 1, too_large_gradients_are_told),
+    ("gradients_that_are_too_large_are_reported_as_such", 1, too_large_gradients_are_reported),
 ];
 
-/// The steps whose batch has a weight that is no number.
+/// The steps whose batch has a NaN weight.
 const WRONG: [usize; 4] = [2, 3, 7, 13];
 
 fn any_interaction(words: &mut Words) -> Interaction {
@@ -66,18 +65,18 @@ fn with_wrong_batches(words: &mut Words, interaction: Interaction) -> Training {
     for step in WRONG {
         let batch = &mut training.batches[step];
         batch.weights.resize(batch.len, 1.0);
-        let place = words.below(batch.len as u64) as usize;
-        batch.weights[place] = f32::NAN;
-        batch.labels.iter_mut().for_each(|labels| labels[place] = 1.0);
+        let sample = words.below(batch.len as u64) as usize;
+        batch.weights[sample] = f32::NAN;
+        batch.labels.iter_mut().for_each(|labels| labels[sample] = 1.0);
     }
     training
 }
 
-fn are_left_out_as_on_the_cpu(training: &Training, model: &mut CudaModel, ranks: usize) -> Outcome {
+fn are_skipped_as_on_the_cpu(training: &Training, model: &mut CudaModel, ranks: usize) -> Outcome {
     let (on_cpu, expected) = training.outcomes_on_cpu();
     let found = training.outcomes_on_gpu(model)?;
     if found.len() != expected.len() {
-        return Err(format!("{} outcomes of {} steps", found.len(), expected.len()).into());
+        return Err(format!("{} outcomes for {} steps", found.len(), expected.len()).into());
     }
     for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
         match (found.non_finite(), expected.non_finite()) {
@@ -85,19 +84,19 @@ fn are_left_out_as_on_the_cpu(training: &Training, model: &mut CudaModel, ranks:
             (Some(of_gpu), Some(of_cpu)) => {
                 let same = (of_gpu.loss, of_gpu.dense_gradients, of_gpu.vector_gradients)
                     == (of_cpu.loss, of_cpu.dense_gradients, of_cpu.vector_gradients);
-                // Its loss is wrong on the sample's rank; gradients may be everywhere: all divide by the same sum.
+                // The loss is wrong on the sample's rank; gradients may be wrong on all, which divide by the same sum.
                 let batch = &training.batches[step];
-                let place =
+                let sample =
                     batch.weights.iter().position(|weight| weight.is_nan()).ok_or("no batch is wrong")?;
                 let all = Topology::new(ranks, 1)?;
-                let on_it = (0..ranks).find(|rank| all.share(batch.len, *rank).contains(&place));
-                let on = on_it.map(FoundOn::Rank) == Some(of_gpu.found_on)
+                let sample_rank = (0..ranks).find(|rank| all.share(batch.len, *rank).contains(&sample));
+                let rank_is_right = sample_rank.map(FoundOn::Rank) == Some(of_gpu.found_on)
                     || matches!(of_gpu.found_on, FoundOn::Several(several) if several <= ranks);
-                if !same || !on || !WRONG.contains(&step) {
-                    return Err(format!("step {step}: {of_gpu:?}, and the CPU finds {of_cpu:?}").into());
+                if !same || !rank_is_right || !WRONG.contains(&step) {
+                    return Err(format!("step {step}: {of_gpu:?}, but the CPU finds {of_cpu:?}").into());
                 }
             }
-            other => return Err(format!("step {step} is told as {other:?}").into()),
+            other => return Err(format!("step {step} has outcomes {other:?}").into()),
         }
     }
     let weights_on_cpu = weights(&on_cpu)?;
@@ -107,8 +106,8 @@ fn are_left_out_as_on_the_cpu(training: &Training, model: &mut CudaModel, ranks:
     Ok(())
 }
 
-/// A training step by step, whose weights stay in each wrong step; and one whose steps are under way at once, which
-/// comes to the same.
+/// Trains step by step, and checks that weights do not change in a wrong step; then with several steps in flight,
+/// which must give the same result.
 fn change_no_bit(training: &Training, model: impl Fn() -> Result<CudaModel, Failed>) -> Outcome {
     let mut one_by_one = model()?;
     let (mut losses, mut before) = (Vec::new(), weights(&one_by_one)?);
@@ -116,12 +115,12 @@ fn change_no_bit(training: &Training, model: impl Fn() -> Result<CudaModel, Fail
         one_by_one.train_step(batch, factor(step))?;
         let mut outcome = None;
         one_by_one.take_outcomes(true, |taken| outcome = Some(taken))?;
-        let outcome = outcome.ok_or("a step came to nothing")?;
+        let outcome = outcome.ok_or("a step has no outcome")?;
         let after = weights(&one_by_one)?;
         let is_wrong = matches!(outcome.skipped, Some(SkipReason::NonFinite(_)));
         if is_wrong != WRONG.contains(&step) || outcome.skipped.is_some() != (after == before) {
             let changed = after != before;
-            return Err(format!("step {step} came to {outcome:?}; weights changed: {changed}").into());
+            return Err(format!("step {step} has outcome {outcome:?}; weights changed: {changed}").into());
         }
         losses.push(outcome.loss.to_bits());
         before = after;
@@ -130,13 +129,13 @@ fn change_no_bit(training: &Training, model: impl Fn() -> Result<CudaModel, Fail
     let outcomes = training.outcomes_on_gpu(&mut at_once)?;
     let same = outcomes.iter().map(|outcome| outcome.loss.to_bits()).eq(losses);
     if !same || weights(&at_once)? != before {
-        return Err(format!("steps that are under way at once come to something else: {outcomes:?}").into());
+        return Err(format!("several steps in flight have other outcomes: {outcomes:?}").into());
     }
     Ok(())
 }
 
-/// A loss that is finite, with gradients that are not: in fp16 the loss's scale is to blame until it is 1.
-fn too_large_gradients_are_told(bench: &Bench, words: &mut Words) -> Outcome {
+/// A finite loss with gradients that are not finite: in fp16 they are attributed to the loss scale until it is 1.
+fn too_large_gradients_are_reported(bench: &Bench, words: &mut Words) -> Outcome {
     let mut training = Training::random(words, Interaction::Dot, 20);
     training.spec.heads.iter_mut().for_each(|head| head.weight = 1e60);
     training.rules = TrainingRules::sgd(&training.spec, 1e-3);
@@ -146,7 +145,7 @@ fn too_large_gradients_are_told(bench: &Bench, words: &mut Words) -> Outcome {
         found.is_some_and(|found| !found.loss && found.vector_gradients) && outcome.loss.is_finite()
     };
     if !on_cpu.iter().all(non_finite) {
-        return Err(format!("the CPU tells {on_cpu:?}").into());
+        return Err(format!("the CPU reports {on_cpu:?}").into());
     }
     for (precision, by_scale) in [(Precision::Fp32, 0), (Precision::Bf16, 0), (Precision::Fp16, 16)] {
         let mut model = training.on_gpu(bench, precision)?;

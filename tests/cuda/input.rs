@@ -1,4 +1,4 @@
-//! Batches that the GPU unpacks, against those that the processor does.
+//! Batches unpacked by the GPU, against those unpacked by the CPU.
 
 use std::sync::Arc;
 
@@ -27,25 +27,25 @@ pub(crate) const BODIES: &[Body] = &[
     ("batches_are_unpacked_as_on_the_cpu", 12, batches_are_unpacked_as_on_the_cpu),
     ("batches_are_staged_as_they_are", 4, batches_are_staged_as_they_are),
     ("training_is_the_same_however_it_is_fed", 4, training_is_the_same_however_it_is_fed),
-    ("what_the_schema_does_not_admit_is_named", 4, what_the_schema_does_not_admit_is_named),
+    ("values_that_the_schema_does_not_admit_are_named", 4, values_that_the_schema_does_not_admit_are_named),
 ];
 
 /// A part of a dataset in a temporary folder.
 pub(crate) struct Dataset {
     _home: tempfile::TempDir,
     pub(crate) part: DatasetPart,
-    /// Of each categorical column: bits that its ids differ in, at most.
+    /// For each categorical column, the most bits in which its ids differ.
     bits: Vec<u64>,
 }
 
 impl Dataset {
-    /// Labels with gaps, weights or none, dense columns of either type, and ids of all widths, of which blocks of a
-    /// column may take fewer than others.
+    /// Labels with gaps, weights or none, dense columns of either type, and ids of all widths; blocks of a column may
+    /// use fewer bits than others.
     fn random(words: &mut Words) -> Result<Self, Failed> {
         Self::with_rows(words, 58)
     }
 
-    /// Tables have fewer than 2 to the power of `row_bits` rows.
+    /// Tables have fewer than 2^`row_bits` rows.
     fn with_rows(words: &mut Words, row_bits: u64) -> Result<Self, Failed> {
         let labels = 1 + words.below(3);
         let column = |number: u64, words: &mut Words| {
@@ -133,7 +133,7 @@ fn samples_of(schema: &Schema, len: usize, words: &mut Words) -> Samples {
     if schema.weight.is_some() {
         samples.weights.extend((0..len).map(|_| words.number() + 1.0));
     }
-    // What either type holds.
+    // Values that both types represent exactly.
     samples.dense.extend((0..len * schema.dense.len()).map(|_| words.below(2001) as f32 - 1000.0));
     for (column, bags) in schema.categorical.iter().zip(&mut samples.categorical) {
         let range = 1 << words.below(u64::from(column.rows.ilog2()) + 1);
@@ -151,7 +151,7 @@ fn samples_of(schema: &Schema, len: usize, words: &mut Words) -> Samples {
     samples
 }
 
-/// A slot for batches of a schema, of a model whose heads are all labels, the last one first.
+/// A slot for batches of a schema, for a model whose heads are all labels, the last one first.
 struct Slot {
     slot: InputSlot,
     lane: Lane,
@@ -182,7 +182,7 @@ impl Slot {
             schema::Hotness::Fixed(ids) => Hotness::Fixed(ids as usize),
             schema::Hotness::Ragged { max } => Hotness::Ragged { max: max as usize },
         });
-        let tables = [TableSpec { name: "none looks it up".into(), rows: 1, dim: 4, dtype: Dtype::Fp32 }];
+        let tables = [TableSpec { name: "unused".into(), rows: 1, dim: 4, dtype: Dtype::Fp32 }];
         let layout = Layout::new(1, batch_size, 4, &tables, &columns.collect::<Vec<_>>(), &[])?;
         let layout = InputLayout::new(&spec, &layout);
         let slot = InputSlot::new(&bench.device, layout)?;
@@ -196,12 +196,12 @@ impl Slot {
         if expected.weights.is_empty() {
             expected.weights = vec![1.0; expected.len];
         }
-        // As there is room for.
+        // The slot's maximum.
         for bags in &mut expected.categorical {
             bags.ids.iter_mut().for_each(|id| *id = (*id).min(u64::from(u32::MAX)));
         }
         let same = found == expected;
-        if same { Ok(()) } else { Err(format!("{what}: {found:?} in place of {expected:?}").into()) }
+        if same { Ok(()) } else { Err(format!("{what}: {found:?} instead of {expected:?}").into()) }
     }
 }
 
@@ -232,7 +232,7 @@ fn batches_are_unpacked_as_on_the_cpu(bench: &Bench, words: &mut Words) -> Outco
     for batch in BatchStream::open(dataset.part.clone(), &options)? {
         let (batch, fed) = (batch?, feed.next().ok_or("the feed ends too early")??);
         if (fed.start(), fed.len()) != (batch.start, batch.samples.len) {
-            return Err(format!("{:?} begins a batch, and not {:?}", fed.start(), batch.start).into());
+            return Err(format!("a batch starts at {:?}, not at {:?}", fed.start(), batch.start).into());
         }
         let faults = slot.faults.device_pointer()?;
         slot.slot.unpack(
@@ -243,7 +243,7 @@ fn batches_are_unpacked_as_on_the_cpu(bench: &Bench, words: &mut Words) -> Outco
         )?;
         let what = format!("{options:?} at {:?} of columns of {:?} bits", batch.start, dataset.bits);
         slot.check(&what, &batch.samples)?;
-        // Some are let go of late, and not in their order.
+        // Some are released late, and not in their order.
         if stays {
             kept.push(fed);
             if kept.len() == 3 {
@@ -255,7 +255,7 @@ fn batches_are_unpacked_as_on_the_cpu(bench: &Bench, words: &mut Words) -> Outco
     if slot.faults.elements() != [0, 0] {
         return Err("faults were found".into());
     }
-    if feed.next().is_some() { Err("the feed goes on".into()) } else { Ok(()) }
+    if feed.next().is_some() { Err("the feed continues".into()) } else { Ok(()) }
 }
 
 fn batches_are_staged_as_they_are(bench: &Bench, words: &mut Words) -> Outcome {
@@ -276,7 +276,7 @@ fn training_is_the_same_however_it_is_fed(bench: &Bench, words: &mut Words) -> O
     is_the_same_however_it_is_fed(std::slice::from_ref(&bench.device), words)
 }
 
-/// Losses, weights and the metrics behind them, to the bit.
+/// The bits of losses, weights and the metrics after them.
 pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut Words) -> Outcome {
     let mut dataset = Dataset::with_rows(words, 14)?;
     while dataset.part.schema.categorical.is_empty() || dataset.part.schema.dense.is_empty() {
@@ -324,11 +324,11 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
     }
     let outcome = |model: &mut CudaModel| -> Result<_, Failed> {
         let mut losses = Vec::new();
-        // Bits, because a loss may be NaN where a training diverges.
+        // Bits, because a loss may be NaN if a training diverges.
         model.take_outcomes(true, |outcome| losses.push(outcome.loss.to_bits()))?;
         Ok((losses, super::training::weights(model)?))
     };
-    // Where ranks share a GPU, memory is best locked and unlocked while none of them waits for another.
+    // If ranks share a GPU, memory should be locked and unlocked while none of them waits for another.
     let one = outcome(&mut unpacked)?;
     let mut feed = Feed::open(devices, part.clone(), &options, false)?;
     for batch in feed.by_ref() {
@@ -342,8 +342,8 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
     }
     let (samples, batch_size) = (part.samples as usize, fed.score_size());
     let mut on_host = Evaluation::new(&spec.heads);
-    let judged = EvaluationShape { samples, batch_size, weighted: part.schema.weight.is_some() };
-    unpacked.begin_evaluation(judged)?;
+    let shape = EvaluationShape { samples, batch_size, weighted: part.schema.weight.is_some() };
+    unpacked.begin_evaluation(shape)?;
     for batch in BatchStream::open(part.clone(), &one_epoch)? {
         let samples = &batch?.samples;
         unpacked.evaluate(samples)?;
@@ -354,25 +354,25 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
     let expected = unpacked.finish_evaluation()?;
     let kept = Feed::open(devices, part.clone(), &one_epoch, true)?.collect::<Result<Vec<_>, _>>()?;
     for _ in 0..2 {
-        fed.begin_evaluation(judged)?;
+        fed.begin_evaluation(shape)?;
         kept.iter().try_for_each(|batch| fed.evaluate_fed(batch))?;
         let found = fed.finish_evaluation()?;
         if found != expected {
-            return Err(format!("{found:?} in place of {expected:?}").into());
+            return Err(format!("{found:?} instead of {expected:?}").into());
         }
     }
     let aucs = |heads: &[HeadMetrics]| heads[0].metrics.map(|metrics| (metrics.auc, metrics.samples));
     let (found, expected) = (aucs(&expected.heads), aucs(&on_host.metrics()));
-    if found == expected { Ok(()) } else { Err(format!("{found:?} in place of {expected:?}").into()) }
+    if found == expected { Ok(()) } else { Err(format!("{found:?} instead of {expected:?}").into()) }
 }
 
-fn what_the_schema_does_not_admit_is_named(bench: &Bench, words: &mut Words) -> Outcome {
+fn values_that_the_schema_does_not_admit_are_named(bench: &Bench, words: &mut Words) -> Outcome {
     let mut dataset = Dataset::random(words)?;
     while dataset.part.schema.categorical.is_empty() {
         dataset = Dataset::random(words)?;
     }
     let options = StreamOptions { start: Position::default(), ..options(words, &dataset.part) };
-    // The blocks stay what they are; the schema that they are read by has one row fewer than the largest id needs.
+    // The blocks stay unchanged; the schema with which they are read has one row fewer than the largest id needs.
     let mut largest = None;
     for batch in BatchStream::open(dataset.part.clone(), &options)? {
         let batch = batch?;
@@ -397,5 +397,5 @@ fn what_the_schema_does_not_admit_is_named(bench: &Bench, words: &mut Words) -> 
         let (named, file) = (error.contains(&expected), error.contains("00000.blocks"));
         return if named && file { Ok(()) } else { Err(error.into()) };
     }
-    Err(format!("no fault was found, with an id of {largest}").into())
+    Err(format!("no fault was found, although an id is {largest}").into())
 }

@@ -1,8 +1,8 @@
-//! The GPU against the CPU: kernels and products within what rounding explains, whole trainings, and the same bits each
+//! Tests of the GPU against the CPU: kernels and products within rounding, whole trainings, and the same bits each
 //! time.
 //!
-//! Inputs are new in each run; a failure tells the seed, and `RANKINE_TEST_SEED` repeats it. `RANKINE_TEST_CASES` is
-//! how many random cases a test runs at most: tools that look at each access to memory take their time.
+//! Inputs are new in each run; a failure prints the seed, and `RANKINE_TEST_SEED` repeats it. `RANKINE_TEST_CASES`
+//! limits the random cases per test, for slow tools that check every memory access.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ mod resume;
 mod training;
 
 type Outcome = Result<(), Failed>;
-/// A test: its name, on how many random cases it runs, and what it does with one.
+/// A test: its name, its number of random cases, and a function that runs one.
 type Body = (&'static str, u64, fn(&Bench, &mut Words) -> Outcome);
 
 /// Half the distance from 1 to the next number.
@@ -87,7 +87,7 @@ fn main() -> ExitCode {
         trial.with_ignored_flag(gpus < wanted)
     });
     let mut arguments = Arguments::from_args();
-    // A library that is closed waits for the whole GPU, which no capture on another thread survives.
+    // Closing a library waits for the whole GPU, which breaks a capture on another thread.
     arguments.test_threads = Some(1);
     libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }
@@ -109,7 +109,7 @@ impl Words {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// From -1 to 1.
+    /// A number from -1 to 1.
     fn number(&mut self) -> f32 {
         (self.below(1 << 24) as f32) / (1 << 23) as f32 - 1.0
     }
@@ -135,17 +135,17 @@ impl Bench {
         Ok(Buffer::of(&self.device, elements)?)
     }
 
-    /// What no test may find: a number that is none.
+    /// A buffer of NaN, which no test may find in a result.
     fn poison<T: Element>(&self, count: usize) -> Result<Buffer<T>, Failed> {
         Ok(Buffer::filled(&self.device, count, 0xff)?)
     }
 }
 
-fn close(what: &str, place: usize, found: f64, expected: f64, tolerance: f64) -> Outcome {
+fn close(what: &str, index: usize, found: f64, expected: f64, tolerance: f64) -> Outcome {
     if (found - expected).abs() <= tolerance {
         return Ok(());
     }
-    Err(format!("{what} {place}: {found}, and {expected} is expected, within {tolerance:e}").into())
+    Err(format!("{what} {index}: {found} instead of {expected}, tolerance {tolerance:e}").into())
 }
 
 fn rounding<T: Element>() -> f64 {

@@ -24,14 +24,14 @@ pub(crate) const BODIES: &[Body] = &[
     ("machines_are_sums_of_products_in_f32", CASES, machines_are_sums_of_products::<f32>),
     ("machines_are_sums_of_products_in_bf16", CASES, machines_are_sums_of_products::<bf16>),
     ("machines_are_sums_of_products_in_f16", CASES, machines_are_sums_of_products::<f16>),
-    ("a_verdict_says_how_gradients_are_scaled", CASES, a_verdict_says_how_gradients_are_scaled),
-    ("what_is_no_finite_number_stops_the_step", CASES, what_is_no_finite_number_stops_the_step),
+    ("a_verdict_sets_the_scale_of_gradients", CASES, a_verdict_sets_the_scale_of_gradients),
+    ("non_finite_values_stop_the_step", CASES, non_finite_values_stop_the_step),
     ("scales_follow_the_steps", 1, scales_follow_the_steps),
 ];
 
-/// What a test looks at in a matrix, in f64.
-fn at<T: Element>(elements: &[T], place: usize) -> f64 {
-    f64::from(elements[place].value())
+/// Returns an element of a matrix in f64.
+fn at<T: Element>(elements: &[T], index: usize) -> f64 {
+    f64::from(elements[index].value())
 }
 
 fn heads_are_the_formula(bench: &Bench, words: &mut Words) -> Outcome {
@@ -65,11 +65,11 @@ fn heads_are_the_formula(bench: &Bench, words: &mut Words) -> Outcome {
     let head_weights_at = Buffer::of(&bench.device, &head_weights)?;
     let guard = Buffer::of(&bench.device, &[Guard::new(scale)])?;
     let pieces = Head::<f32>::pieces(samples as u32);
-    let [logits, gradients, by_wide, by_terms, parts, sums] =
+    let [logits, gradients, d_wide, d_terms, parts, sums] =
         [samples * heads, input.len(), wide.len(), samples, pieces as usize * parameters, parameters]
             .map(|count| bench.poison::<f32>(count));
-    let (logits, gradients, by_wide) = (logits?, gradients?, by_wide?);
-    let (by_terms, parts, sums) = (by_terms?, parts?, sums?);
+    let (logits, gradients, d_wide) = (logits?, gradients?, d_wide?);
+    let (d_terms, parts, sums) = (d_terms?, parts?, sums?);
     let losses = Buffer::<f64>::filled(&bench.device, pieces as usize * heads, 0xff)?;
     let head = Head {
         input: input_at.pointer(),
@@ -81,9 +81,9 @@ fn heads_are_the_formula(bench: &Bench, words: &mut Words) -> Outcome {
         guard: guard.pointer(),
         dense: dense_at.pointer(),
         wide: wide_at.pointer(),
-        wide_gradients: by_wide.pointer(),
+        wide_gradients: d_wide.pointer(),
         terms: if terms.is_empty() { Pointer::NULL } else { terms_at.pointer() },
-        term_gradients: by_terms.pointer(),
+        term_gradients: d_terms.pointer(),
         logits: logits.pointer(),
         gradients: gradients.pointer(),
         parts: parts.pointer(),
@@ -107,18 +107,18 @@ fn heads_are_the_formula(bench: &Bench, words: &mut Words) -> Outcome {
     }
     let (logits, gradients, sums) =
         (logits.read(&bench.lane)?, gradients.read(&bench.lane)?, sums.read(&bench.lane)?);
-    let (by_wide, by_terms) = (by_wide.read(&bench.lane)?, by_terms.read(&bench.lane)?);
+    let (d_wide, d_terms) = (d_wide.read(&bench.lane)?, d_terms.read(&bench.lane)?);
     let losses = losses.read(&bench.lane)?;
     // Products of a logit, each at most 1, and sums below their number.
     let terms_count = (width + columns + features + 2) as f64;
     let tolerance = terms_count * terms_count * F32_ROUNDING;
-    let (mut by_weights, mut sizes) = (vec![0.0; parameters], vec![0.0; parameters]);
+    let (mut d_weights, mut sizes) = (vec![0.0; parameters], vec![0.0; parameters]);
     let mut by_logits = vec![0.0; heads * samples];
     for head in 0..heads {
         let mut loss = 0.0;
         let row = head * width;
         let (bias, linear) = (heads * width + head, heads * (width + 1) + head * columns);
-        // The derivative of a gradient by its logit is at most a quarter of this.
+        // The derivative of a logit's gradient is at most a quarter of this.
         let most = f64::from(scale) * head_weights[head] * 2.0 / totals[head].max(1e-9);
         for sample in 0..samples {
             let mut logit = at(&weights, bias);
@@ -138,25 +138,25 @@ fn heads_are_the_formula(bench: &Bench, words: &mut Words) -> Outcome {
                 gradient *= f64::from(scale);
             }
             by_logits[head * samples + sample] = gradient;
-            let x = |place: usize| match place {
-                _ if place < width => (row + place, at(&input, sample * stride + place)),
-                _ if place == width => (bias, 1.0),
-                _ => (linear + place - width - 1, at(&dense, sample * columns + place - width - 1)),
+            let x = |index: usize| match index {
+                _ if index < width => (row + index, at(&input, sample * stride + index)),
+                _ if index == width => (bias, 1.0),
+                _ => (linear + index - width - 1, at(&dense, sample * columns + index - width - 1)),
             };
-            for (place, x) in (0..=width + columns).map(x) {
-                by_weights[place] += gradient * x;
-                sizes[place] += (gradient * x).abs() * samples as f64 * F32_ROUNDING + most * tolerance;
+            for (index, x) in (0..=width + columns).map(x) {
+                d_weights[index] += gradient * x;
+                sizes[index] += (gradient * x).abs() * samples as f64 * F32_ROUNDING + most * tolerance;
             }
             for i in 0..features {
-                let found = at(&by_wide, sample * wide_stride + i * step + head);
+                let found = at(&d_wide, sample * wide_stride + i * step + head);
                 close("gradient of a term", i, found, gradient, most * tolerance)?;
             }
         }
         let found = losses.iter().skip(head).step_by(heads).sum::<f64>();
         close("loss", head, found, loss, samples as f64 * 2.0 * tolerance)?;
     }
-    for (place, &sum) in sums.iter().enumerate() {
-        close("sum", place, f64::from(sum), by_weights[place], sizes[place])?;
+    for (index, &sum) in sums.iter().enumerate() {
+        close("sum", index, f64::from(sum), d_weights[index], sizes[index])?;
     }
     for sample in 0..samples {
         let of_head = |head: usize| by_logits[head * samples + sample];
@@ -164,7 +164,7 @@ fn heads_are_the_formula(bench: &Bench, words: &mut Words) -> Outcome {
         let tolerance = f64::from(scale) * most * (tolerance + heads as f64 * F32_ROUNDING);
         if !terms.is_empty() {
             let expected = (0..heads).map(of_head).sum();
-            close("gradient of a sample's term", sample, at(&by_terms, sample), expected, tolerance)?;
+            close("gradient of a sample's term", sample, at(&d_terms, sample), expected, tolerance)?;
         }
         for column in 0..width {
             let kept = !relu || at(&input, sample * stride + column) > 0.0;
@@ -174,10 +174,10 @@ fn heads_are_the_formula(bench: &Bench, words: &mut Words) -> Outcome {
             let found = at(&gradients, sample * stride + column);
             close("gradient", sample * width + column, found, expected, tolerance)?;
         }
-        for place in 0..features * step {
-            if place % step >= heads && at(&by_wide, sample * wide_stride + place) != 0.0 {
+        for index in 0..features * step {
+            if index % step >= heads && at(&d_wide, sample * wide_stride + index) != 0.0 {
                 return Err(
-                    format!("the zero {place} behind the terms of sample {sample} has a gradient").into()
+                    format!("the zero {index} after the terms of sample {sample} has a gradient").into()
                 );
             }
         }
@@ -194,8 +194,8 @@ fn cross_layers_are_the_formula<T: Element>(bench: &Bench, words: &mut Words) ->
     let bias = words.numbers::<f32>(columns);
     let added = words.below(2) == 0;
     let (x0_at, x_at, u_at) = (bench.buffer(&x0)?, bench.buffer(&x)?, bench.buffer(&u)?);
-    let (by_result, more_at, bias_at) = (bench.buffer(&g)?, bench.buffer(&more)?, bench.buffer(&bias)?);
-    let [output, by_u] = [bench.poison::<T>(samples * columns)?, bench.poison::<T>(samples * columns)?];
+    let (d_result, more_at, bias_at) = (bench.buffer(&g)?, bench.buffer(&more)?, bench.buffer(&bias)?);
+    let [output, d_u] = [bench.poison::<T>(samples * columns)?, bench.poison::<T>(samples * columns)?];
     let pieces = CrossGradient::<T>::pieces(samples as u32);
     let (parts, sums) = (bench.poison::<f32>(pieces as usize * columns)?, bench.poison::<f32>(columns)?);
     let cross = Cross {
@@ -212,8 +212,8 @@ fn cross_layers_are_the_formula<T: Element>(bench: &Bench, words: &mut Words) ->
     let back = CrossGradient {
         first: cross.first,
         added: if added { more_at.pointer() } else { Pointer::NULL },
-        gradients: by_result.pointer(),
-        product_gradients: by_u.pointer(),
+        gradients: d_result.pointer(),
+        product_gradients: d_u.pointer(),
         parts: parts.pointer(),
         samples: cross.samples,
         columns: cross.columns,
@@ -227,25 +227,25 @@ fn cross_layers_are_the_formula<T: Element>(bench: &Bench, words: &mut Words) ->
         bench.lane.launch(&back, back.grid())?;
         bench.lane.launch(&total, total.grid())?;
     }
-    let (output, by_result, by_u) =
-        (output.read(&bench.lane)?, by_result.read(&bench.lane)?, by_u.read(&bench.lane)?);
+    let (output, d_result, d_u) =
+        (output.read(&bench.lane)?, d_result.read(&bench.lane)?, d_u.read(&bench.lane)?);
     let sums = sums.read(&bench.lane)?;
     // Values up to four, a few operations each.
     let tolerance = 16.0 * F32_ROUNDING + 4.0 * rounding::<T>();
     for column in 0..columns {
-        let (b, mut by_bias) = (f64::from(bias[column]), 0.0);
+        let (b, mut d_bias) = (f64::from(bias[column]), 0.0);
         for sample in 0..samples {
-            let (place, first) = (sample * columns + column, sample * stride + column);
-            let (x0, u) = (at(&x0, first), at(&u, place));
+            let (index, first) = (sample * columns + column, sample * stride + column);
+            let (x0, u) = (at(&x0, first), at(&u, index));
             let expected = x0 * (u + b) + at(&x, sample * input_stride + column);
-            close("result", place, at(&output, place), expected, tolerance)?;
-            let g = at(&g, place) + if added { at(&more, place) } else { 0.0 };
-            close("gradient by the result", place, at(&by_result, place), g, tolerance)?;
-            close("gradient by the product", place, at(&by_u, place), x0 * g, tolerance)?;
-            by_bias += x0 * g;
+            close("result", index, at(&output, index), expected, tolerance)?;
+            let g = at(&g, index) + if added { at(&more, index) } else { 0.0 };
+            close("result gradient", index, at(&d_result, index), g, tolerance)?;
+            close("product gradient", index, at(&d_u, index), x0 * g, tolerance)?;
+            d_bias += x0 * g;
         }
         let tolerance = 2.0 * (samples * samples) as f64 * F32_ROUNDING;
-        close("gradient by the bias", column, f64::from(sums[column]), by_bias, tolerance)?;
+        close("bias gradient", column, f64::from(sums[column]), d_bias, tolerance)?;
     }
     Ok(())
 }
@@ -261,19 +261,19 @@ fn gradients_by_x0_are_those_of_all_layers<T: Element>(bench: &Bench, words: &mu
         gradients.push(words.numbers::<T>(samples * columns));
         biases.push(words.numbers::<f32>(columns));
     }
-    // A gradient that is no number must be told.
+    // A gradient that is not finite must be reported.
     let wrong = words.below(2) == 0;
     if wrong {
-        let place = words.below((samples * columns) as u64) as usize;
-        gradients[layers - 1][place] = T::of(f32::INFINITY);
+        let index = words.below((samples * columns) as u64) as usize;
+        gradients[layers - 1][index] = T::of(f32::INFINITY);
     }
     let through = words.below(2) == 0;
-    let (by_x0, guard) = (bench.buffer(&before)?, Buffer::of(&bench.device, &[Guard::new(1.0)])?);
+    let (d_x0, guard) = (bench.buffer(&before)?, Buffer::of(&bench.device, &[Guard::new(1.0)])?);
     let mut first = CrossFirst {
         products: [Pointer::NULL; CROSS_LAYERS],
         gradients: [Pointer::NULL; CROSS_LAYERS],
         biases: [Pointer::NULL; CROSS_LAYERS],
-        first_gradients: by_x0.pointer(),
+        first_gradients: d_x0.pointer(),
         guard: guard.pointer(),
         layers: layers as u32,
         samples: samples as u32,
@@ -293,22 +293,22 @@ fn gradients_by_x0_are_those_of_all_layers<T: Element>(bench: &Bench, words: &mu
     }
     // SAFETY: the buffers have these lengths.
     unsafe { bench.lane.launch(&first, first.grid()) }?;
-    let (by_x0, guard) = (by_x0.read(&bench.lane)?, guard.read(&bench.lane)?[0]);
+    let (d_x0, guard) = (d_x0.read(&bench.lane)?, guard.read(&bench.lane)?[0]);
     if (guard.found != 0) != wrong {
-        return Err(format!("the guard has {}, and something was wrong: {wrong}", guard.found).into());
+        return Err(format!("the guard has {}, expected a finding: {wrong}", guard.found).into());
     }
     // Values up to four of each layer, a few operations each.
     let tolerance = (layers + 1) as f64 * (16.0 * F32_ROUNDING + 4.0 * rounding::<T>());
-    for place in 0..samples * columns {
-        let (sample, column) = (place / columns, place % columns);
+    for index in 0..samples * columns {
+        let (sample, column) = (index / columns, index % columns);
         let mut expected = at(&before, sample * stride + column);
-        expected += if through { at(&gradients[0], place) } else { 0.0 };
+        expected += if through { at(&gradients[0], index) } else { 0.0 };
         for ((u, g), b) in products.iter().zip(&gradients).zip(&biases) {
-            expected += (at(u, place) + f64::from(b[column])) * at(g, place);
+            expected += (at(u, index) + f64::from(b[column])) * at(g, index);
         }
         if expected.is_finite() {
-            let found = at(&by_x0, sample * stride + column);
-            close("gradient by x0", place, found, expected, tolerance)?;
+            let found = at(&d_x0, sample * stride + column);
+            close("x0 gradient", index, found, expected, tolerance)?;
         }
     }
     Ok(())
@@ -320,9 +320,9 @@ fn machines_are_sums_of_products<T: Element>(bench: &Bench, words: &mut Words) -
     let stride = count * dim + words.one_of(&[0, 16]);
     let relu = words.below(2) == 0;
     let (vectors, before) = (words.numbers::<T>(samples * stride), words.numbers::<T>(samples * stride));
-    let by_terms = words.numbers::<f32>(samples);
+    let d_terms = words.numbers::<f32>(samples);
     let (vectors_at, gradients) = (bench.buffer(&vectors)?, bench.buffer(&before)?);
-    let (terms, by_terms_at) = (bench.poison::<f32>(samples)?, bench.buffer(&by_terms)?);
+    let (terms, by_terms_at) = (bench.poison::<f32>(samples)?, bench.buffer(&d_terms)?);
     let guard = Buffer::of(&bench.device, &[Guard::new(1.0)])?;
     let machine = Machine {
         vectors: vectors_at.pointer(),
@@ -350,18 +350,17 @@ fn machines_are_sums_of_products<T: Element>(bench: &Bench, words: &mut Words) -
             let sum: f64 = (0..count).map(|vector| value(vector, d)).sum();
             for vector in 0..count {
                 term += value(vector, d) * (sum - value(vector, d)) / 2.0;
-                let place = sample * stride + vector * dim + d;
-                let mut expected =
-                    at(&before, place) + f64::from(by_terms[sample]) * (sum - value(vector, d));
+                let index = sample * stride + vector * dim + d;
+                let mut expected = at(&before, index) + f64::from(d_terms[sample]) * (sum - value(vector, d));
                 if vector == 0 && relu && value(vector, d) <= 0.0 {
                     expected = 0.0;
                 }
                 let tolerance = (count * count + 4) as f64 * 2.0 * F32_ROUNDING;
                 let tolerance = tolerance + rounding::<T>() * (expected.abs() + tolerance);
-                close("gradient", place, at(&gradients, place), expected, tolerance)?;
+                close("gradient", index, at(&gradients, index), expected, tolerance)?;
             }
         }
-        // As many products, none above the vectors' number.
+        // As many products, none above the number of vectors.
         let tolerance = (dim * count) as f64 * (dim * count * count) as f64 * F32_ROUNDING;
         close("term", sample, f64::from(terms[sample]), term, tolerance)?;
     }
@@ -371,8 +370,8 @@ fn machines_are_sums_of_products<T: Element>(bench: &Bench, words: &mut Words) -
     Ok(())
 }
 
-/// What the verdict on a step is.
-fn judged(
+/// The inputs and results of a verdict on a step.
+fn verdict_of(
     bench: &Bench,
     (losses, totals, weights): (&[f64], &[f64], &[f64]),
     gradients: &[f32],
@@ -419,12 +418,12 @@ fn judged(
     }
     let outcomes = outcomes.read(&bench.lane)?;
     if (outcomes[0], outcomes[2]) != (others, others) {
-        return Err("an outcome went to another step's place".into());
+        return Err("an outcome was written to another step's position".into());
     }
     Ok((guard.read(&bench.lane)?[0], outcomes[1]))
 }
 
-fn a_verdict_says_how_gradients_are_scaled(bench: &Bench, words: &mut Words) -> Outcome {
+fn a_verdict_sets_the_scale_of_gradients(bench: &Bench, words: &mut Words) -> Outcome {
     let (heads, pieces) = (1 + words.below(4) as usize, 1 + words.below(900) as usize);
     let mut numbers =
         |count: usize| -> Vec<f64> { (0..count).map(|_| f64::from(words.number()) + 1.0).collect() };
@@ -439,7 +438,7 @@ fn a_verdict_says_how_gradients_are_scaled(bench: &Bench, words: &mut Words) -> 
         expected += if totals[head] == 0.0 { 0.0 } else { weights[head] * sum / totals[head] };
     }
     let guard = Guard::new(loss_scale);
-    let (found, outcome) = judged(bench, (&losses, &totals, &weights), &gradients, (guard, norm_max, 0))?;
+    let (found, outcome) = verdict_of(bench, (&losses, &totals, &weights), &gradients, (guard, norm_max, 0))?;
     close("loss", 0, outcome.loss, expected, expected * (heads * pieces) as f64 * f64::EPSILON)?;
     let norm = gradients.iter().map(|&gradient| f64::from(gradient).powi(2)).sum::<f64>().sqrt();
     let clip = f64::from(norm_max) / (norm / f64::from(loss_scale) + 1e-6);
@@ -451,47 +450,47 @@ fn a_verdict_says_how_gradients_are_scaled(bench: &Bench, words: &mut Words) -> 
     Ok(())
 }
 
-fn what_is_no_finite_number_stops_the_step(bench: &Bench, words: &mut Words) -> Outcome {
+fn non_finite_values_stop_the_step(bench: &Bench, words: &mut Words) -> Outcome {
     let count = 1 + words.below(50_000) as usize;
     let mut gradients = words.numbers::<f32>(count);
     let wrong = words.one_of(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY]);
     let guard = Guard::new(1.0);
-    let judged = |losses: &[f64], gradients: &[f32], guard, interval| {
-        judged(bench, (losses, &[1.0], &[1.0]), gradients, (guard, f32::INFINITY, interval))
+    let verdict_of = |losses: &[f64], gradients: &[f32], guard, interval| {
+        verdict_of(bench, (losses, &[1.0], &[1.0]), gradients, (guard, f32::INFINITY, interval))
     };
-    let (found, outcome) = judged(&[f64::from(wrong)], &gradients, guard, 0)?;
+    let (found, outcome) = verdict_of(&[f64::from(wrong)], &gradients, guard, 0)?;
     let expected = StepOutcome { loss: outcome.loss, loss_marks: 1.0, wrong: 2, ..StepOutcome::default() };
     if found.stop != 2 || outcome.loss.is_finite() || outcome != expected && !outcome.loss.is_nan() {
         return Err(format!("a loss of {wrong} leaves {found:?} and {outcome:?}").into());
     }
-    // The next one is judged by itself.
-    let (again, later) = judged(&[1.0], &gradients, found, 0)?;
+    // The next step is independent of it.
+    let (again, later) = verdict_of(&[1.0], &gradients, found, 0)?;
     if again.stop != 0 || later != (StepOutcome { loss: 1.0, ..StepOutcome::default() }) {
         return Err(format!("a step after a loss of {wrong} leaves {again:?} and {later:?}").into());
     }
-    // What kernels have found, and whether nothing is to be written at all.
-    let told = Guard { found: StepOutcome::VECTORS, ..guard };
-    let (found, outcome) = judged(&[1.0], &gradients, told, 0)?;
+    // Findings of kernels, and whether updates are blocked altogether.
+    let finding = Guard { found: StepOutcome::VECTORS, ..guard };
+    let (found, outcome) = verdict_of(&[1.0], &gradients, finding, 0)?;
     if (found.stop, found.found, outcome.wrong, outcome.vector_marks) != (1, 0, 1, 1.0) {
-        return Err(format!("wrong gradients by vectors leave {found:?} and {outcome:?}").into());
+        return Err(format!("wrong vector gradients leave {found:?} and {outcome:?}").into());
     }
-    let (found, outcome) = judged(&[1.0], &gradients, Guard { held: 1, ..guard }, 0)?;
+    let (found, outcome) = verdict_of(&[1.0], &gradients, Guard { held: 1, ..guard }, 0)?;
     if found.stop == 0 || outcome.wrong != 0 {
         return Err(format!("a guard that is held leaves {found:?} and {outcome:?}").into());
     }
-    let place = words.below(count as u64) as usize;
-    // Its square is more than f32 holds.
+    let index = words.below(count as u64) as usize;
+    // Its square exceeds the range of f32.
     for wrong in [wrong, 3e19] {
-        gradients[place] = wrong;
+        gradients[index] = wrong;
         for (interval, by_scale) in [(0, 0), (5, 1)] {
             let guard = Guard::new(if interval == 0 { 1.0 } else { 2.0 });
-            let (found, outcome) = judged(&[1.0], &gradients, guard, interval)?;
+            let (found, outcome) = verdict_of(&[1.0], &gradients, guard, interval)?;
             if (found.stop, outcome.wrong, outcome.by_scale, outcome.loss) != (4, 4, by_scale, 1.0) {
                 return Err(format!("a gradient of {wrong} leaves {found:?}, and {outcome:?}").into());
             }
         }
     }
-    // The same in a matrix, but for what lies behind its columns.
+    // The same in a matrix; values after its columns do not matter.
     let (samples, columns) = (1 + words.below(300) as usize, 4 * (1 + words.below(60)) as usize);
     let mut values = words.numbers::<bf16>(samples * (columns + 8));
     let (sample, column) = (words.below(samples as u64) as usize, words.below(columns as u64 + 8) as usize);
@@ -517,15 +516,15 @@ fn what_is_no_finite_number_stops_the_step(bench: &Bench, words: &mut Words) -> 
 fn scales_follow_the_steps(bench: &Bench, _: &mut Words) -> Outcome {
     let mut guard = Guard::new(4.0);
     let mut step = |losses: &[f64], found| {
-        let told = (Guard { found, ..guard }, f32::INFINITY, 3);
-        let (after, outcome) = judged(bench, (losses, &[1.0], &[1.0]), &[0.5], told)?;
+        let state = (Guard { found, ..guard }, f32::INFINITY, 3);
+        let (after, outcome) = verdict_of(bench, (losses, &[1.0], &[1.0]), &[0.5], state)?;
         if after.table_scale != 1.0 / guard.loss_scale {
             return Err("gradients have another scale than the loss had".into());
         }
         guard = after;
         Ok::<_, libtest_mimic::Failed>((after, outcome))
     };
-    // Whether a step's gradients are wrong, and what the scale is behind it, down to 1.
+    // Whether a step's gradients are wrong, and the scale after it, down to 1.
     let steps = [(0, 4.0), (0, 4.0), (0, 8.0), (0, 8.0), (1, 4.0), (0, 4.0), (0, 4.0), (0, 8.0)];
     let mut skipped = 0;
     for (number, (wrong, scale)) in steps.into_iter().chain([(1, 4.0), (1, 2.0), (1, 1.0)]).enumerate() {
@@ -535,10 +534,10 @@ fn scales_follow_the_steps(bench: &Bench, _: &mut Words) -> Outcome {
             return Err(format!("step {number} leaves {found:?} and {outcome:?}").into());
         }
         if (found.loss_scale, found.skipped) != (scale, skipped) {
-            return Err(format!("step {number} leaves {found:?}, and a scale of {scale} is expected").into());
+            return Err(format!("step {number} leaves {found:?}, expected a scale of {scale}").into());
         }
     }
-    // Neither a scale of 1 is to blame, nor is any scale for a loss that is no number.
+    // A scale of 1 is never the reason, and no scale is for a NaN loss.
     for (loss, found) in [(1.0, 1), (f64::NAN, 0), (f64::NAN, 1)] {
         let (found, outcome) = step(&[loss], found)?;
         if (outcome.by_scale, found.loss_scale, found.skipped) != (0, 1.0, skipped) || found.stop == 0 {

@@ -1,6 +1,6 @@
-//! Trainings over the GPUs of two nodes, which some of this machine's simulate, against one GPU alone: NCCL between
-//! nodes wants a GPU a rank. Where ranks of a node share one, now and then one's kernels keep another's from running
-//! for as long as they wait for it.
+//! Trainings over the GPUs of two nodes, simulated by GPUs of this machine, against a single GPU. NCCL between nodes
+//! needs one GPU per rank: if ranks of a node share a GPU, one's kernels sometimes keep another's from running for as
+//! long as they wait for it.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use rankine_embedding::{
     EmbeddingPlan, Exchange, FrequentRows, Optimizer, RoundCapacity, TablePlan, TableSpec, Topology,
 };
 
-use super::ranks::{is_as_one, judges_as_the_cpu_does, of_all_ranks, update_slices_as_all};
+use super::ranks::{evaluates_as_the_cpu_does, is_as_one, of_all_ranks, update_slices_as_all};
 use super::training::{Training, stays_near};
 use super::{Bench, Body, Outcome, Words, close};
 
-/// Each with the GPUs that it takes.
+/// Each with the number of GPUs that it needs.
 pub(crate) const BODIES: &[(Body, usize)] = &[
     (
         ("two_nodes_of_one_train_with_dot_products_as_one", 1, |bench, words| {
@@ -31,7 +31,7 @@ pub(crate) const BODIES: &[(Body, usize)] = &[
         2,
     ),
     (("two_nodes_of_one_update_slices_as_all", 1, |_, words| update_slices(words, 1)), 2),
-    (("two_nodes_of_one_judge_as_the_cpu_does", 1, |_, words| judge(words, 1)), 2),
+    (("two_nodes_of_one_evaluate_as_the_cpu_does", 1, |_, words| evaluate(words, 1)), 2),
     (
         ("two_nodes_of_two_train_with_dot_products_as_one", 1, |bench, words| {
             train_as_one(bench, words, 2, Interaction::Dot)
@@ -40,23 +40,23 @@ pub(crate) const BODIES: &[(Body, usize)] = &[
     ),
     (("two_nodes_of_two_train_with_bf16_as_one", 1, |bench, words| learn_as_one(bench, words, 2)), 4),
     (("two_nodes_of_two_update_slices_as_all", 2, |_, words| update_slices(words, 2)), 4),
-    (("two_nodes_of_two_judge_as_the_cpu_does", 1, |_, words| judge(words, 2)), 4),
+    (("two_nodes_of_two_evaluate_as_the_cpu_does", 1, |_, words| evaluate(words, 2)), 4),
 ];
 
 const NODES: usize = 2;
 
-fn devices(places: usize) -> Result<Vec<Arc<Device>>, Failed> {
-    Ok((0..NODES * places).map(Device::open).collect::<Result<_, _>>()?)
+fn devices(ranks_per_node: usize) -> Result<Vec<Arc<Device>>, Failed> {
+    Ok((0..NODES * ranks_per_node).map(Device::open).collect::<Result<_, _>>()?)
 }
 
-/// A plan whose messages have room for so many rows of a table at first.
+/// A plan whose messages initially have room for `vectors` rows of a table.
 fn plan(
     words: &mut Words,
     training: &Training,
-    places: usize,
+    ranks_per_node: usize,
     vectors: &[usize],
 ) -> Result<EmbeddingPlan, Failed> {
-    let ranks = NODES * places;
+    let ranks = NODES * ranks_per_node;
     let all: Vec<_> = (0..ranks).collect();
     let of_table = |(table, _): (TableSpec, Optimizer)| {
         let plan = match words.below(6) {
@@ -76,24 +76,29 @@ fn plan(
     Ok(EmbeddingPlan { topology: Topology::new(ranks, NODES)?, tables })
 }
 
-fn train_as_one(bench: &Bench, words: &mut Words, places: usize, interaction: Interaction) -> Outcome {
-    // Batches need several sizes of messages, or one.
+fn train_as_one(
+    bench: &Bench,
+    words: &mut Words,
+    ranks_per_node: usize,
+    interaction: Interaction,
+) -> Outcome {
+    // Batches need several size classes of messages, or one.
     for vectors in [&[1, 2, 5][..], &[1 << 14]] {
         stays_near(words, |words| {
             let training = Training::over_empty_shares(words, interaction);
-            let plan = plan(words, &training, places, vectors)?;
-            is_as_one(bench, &training, &devices(places)?, Some(&plan))
+            let plan = plan(words, &training, ranks_per_node, vectors)?;
+            is_as_one(bench, &training, &devices(ranks_per_node)?, Some(&plan))
         })
         .map_err(|failed| format!("{vectors:?}: {}", failed.message().unwrap_or_default()))?;
     }
     Ok(())
 }
 
-fn learn_as_one(bench: &Bench, words: &mut Words, places: usize) -> Outcome {
+fn learn_as_one(bench: &Bench, words: &mut Words, ranks_per_node: usize) -> Outcome {
     let training = Training::random(words, Interaction::Dot, 200);
     let expected = training.losses_on_gpu(&mut training.on_gpu(bench, Precision::Bf16)?)?;
-    let plan = plan(words, &training, places, &[2, 1 << 14])?;
-    let devices = devices(places)?;
+    let plan = plan(words, &training, ranks_per_node, &[2, 1 << 14])?;
+    let devices = devices(ranks_per_node)?;
     let found = of_all_ranks(&training, &devices, Precision::Bf16, Some(&plan))?;
     let mean = |losses: &[f64]| losses[150..].iter().sum::<f64>() / 50.0;
     let (of_nodes, of_one) = (mean(&found.losses), mean(&expected));
@@ -102,13 +107,15 @@ fn learn_as_one(bench: &Bench, words: &mut Words, places: usize) -> Outcome {
     if same { Ok(()) } else { Err("two trainings differ".into()) }
 }
 
-fn update_slices(words: &mut Words, places: usize) -> Outcome {
-    let planned = |words: &mut Words, training: &Training| plan(words, training, places, &[2, 1 << 14]);
-    update_slices_as_all(words, &devices(places)?, &planned)
+fn update_slices(words: &mut Words, ranks_per_node: usize) -> Outcome {
+    let planned =
+        |words: &mut Words, training: &Training| plan(words, training, ranks_per_node, &[2, 1 << 14]);
+    update_slices_as_all(words, &devices(ranks_per_node)?, &planned)
 }
 
-fn judge(words: &mut Words, places: usize) -> Outcome {
+fn evaluate(words: &mut Words, ranks_per_node: usize) -> Outcome {
     let seeds = std::cell::RefCell::new(Words { seed: words.below(u64::MAX), next: 0 });
-    let planned = |training: &Training| plan(&mut seeds.borrow_mut(), training, places, &[2, 1 << 14]);
-    judges_as_the_cpu_does(words, &devices(places)?, Some(&planned))
+    let planned =
+        |training: &Training| plan(&mut seeds.borrow_mut(), training, ranks_per_node, &[2, 1 << 14]);
+    evaluates_as_the_cpu_does(words, &devices(ranks_per_node)?, Some(&planned))
 }

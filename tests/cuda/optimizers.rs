@@ -1,4 +1,4 @@
-//! The update of the dense parameters, by every rule, bit by bit as the CPU's.
+//! The update of the dense parameters, with every rule: the same bits as on the CPU.
 
 use half::bf16;
 use rankine_cuda::kernels::{DenseUpdate, Element, Rate};
@@ -26,7 +26,7 @@ const RULES: [UpdateRule; 9] = [
 ];
 const STEPS: u64 = 20;
 
-/// Parameters of one rule, on the GPU and on the CPU.
+/// Parameters with one rule, on the GPU and on the CPU.
 struct Learner {
     optimizer: Optimizer,
     parameters: Vec<f32>,
@@ -84,7 +84,7 @@ fn parameters_learn_as_on_the_cpu<T: Element>(bench: &Bench, words: &mut Words) 
         let stop = bench.buffer(&[0u32])?;
         for number in 1..=STEPS {
             let mut gradients: Vec<f32> = words.numbers(count);
-            // No gradient, and one that vanishes when it is squared.
+            // Zero gradients, and gradients whose square vanishes.
             gradients[0] = words.one_of(&[0.0, -0.0, 1e-30]);
             let (scale, scaled) = (0.3f32, words.below(2) == 0);
             let update = learner.optimizer.at(Step { number, rate_factor: 0.75 });
@@ -105,8 +105,8 @@ fn parameters_learn_as_on_the_cpu<T: Element>(bench: &Bench, words: &mut Words) 
             }
             update.apply(&mut learner.parameters, &mut learner.state, &gradients);
             let expected = learner.parameters.iter().chain(&learner.state).map(|value| value.to_bits());
-            if let Some(place) = learner.read(bench)?.into_iter().zip(expected).position(|(a, b)| a != b) {
-                return Err(format!("{rule:?}, step {number}: element {place} of {count} is another").into());
+            if let Some(index) = learner.read(bench)?.into_iter().zip(expected).position(|(a, b)| a != b) {
+                return Err(format!("{rule:?}, step {number}: element {index} of {count} differs").into());
             }
         }
         for (copy, &parameter) in copies.read(&bench.lane)?.into_iter().zip(&learner.parameters) {
@@ -135,7 +135,7 @@ fn a_stopped_update_writes_nothing(bench: &Bench, words: &mut Words) -> Outcome 
         unsafe { bench.lane.launch(&update, (3, 1)) }?;
         let copies = copies.read(&bench.lane)?;
         if learner.read(bench)? != before || copies.iter().any(|copy| copy.to_bits() != 0xffff) {
-            return Err(format!("{rule:?}: something is another").into());
+            return Err(format!("{rule:?}: a value differs").into());
         }
     }
     Ok(())

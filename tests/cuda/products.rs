@@ -1,4 +1,4 @@
-//! Products of matrices.
+//! Matrix products.
 
 use half::bf16;
 use libtest_mimic::Failed;
@@ -31,7 +31,7 @@ fn products_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
     products_in::<bf16>(bench, words, Compute::Bf16, 0.0)
 }
 
-/// `rounding` is that of the factors.
+/// `rounding` is the rounding of the factors.
 fn products_in<T: Element>(bench: &Bench, words: &mut Words, compute: Compute, factors: f64) -> Outcome {
     let blas = Blas::new(&bench.device, Algorithms::Known)?;
     let mut size = || 8 * (1 + words.below(40)) as usize;
@@ -132,12 +132,12 @@ fn relu_gradients_in<T: Element>(bench: &Bench, words: &mut Words, compute: Comp
         close("sum of", column, f64::from(sums[column]), sum, size * m as f64 * F32_ROUNDING + F32_ROUNDING)?;
     }
     if out.iter().enumerate().any(|(i, element)| i % stride >= n && !element.value().is_nan()) {
-        return Err("something was written beside the product".into());
+        return Err("something was written outside of the product".into());
     }
     Ok(())
 }
 
-/// Of a size at which many blocks have several tiles each.
+/// At a size at which many blocks have several tiles each.
 fn large_products_repeat_to_the_bit(bench: &Bench, words: &mut Words) -> Outcome {
     let blas = Blas::new(&bench.device, Algorithms::Known)?;
     let (m, n, k) = (24_000 + words.below(1000) as usize, 1024, 520);
@@ -158,8 +158,8 @@ fn large_products_repeat_to_the_bit(bench: &Bench, words: &mut Words) -> Outcome
     for _ in 0..3 {
         let (out, sums) = (bench.poison::<bf16>(m * n)?, bench.poison::<f32>(n)?);
         let epilogue = Epilogue::ReluGradient { outputs: matrix(&outputs), sums: sums.pointer() };
-        let place = Matrix { pointer: out.pointer(), rows: m, columns: n, stride: n };
-        let product = Product::straight(&blas, Compute::Bf16, matrix(&x), matrix(&y), place, epilogue)?;
+        let output = Matrix { pointer: out.pointer(), rows: m, columns: n, stride: n };
+        let product = Product::straight(&blas, Compute::Bf16, matrix(&x), matrix(&y), output, epilogue)?;
         // SAFETY: all buffers live until the lane has been waited for by reading.
         unsafe { product.enqueue(&blas, &bench.lane) }?;
         let bits: Vec<_> = out.read(&bench.lane)?.iter().map(|element| element.to_bits()).collect();
@@ -181,14 +181,14 @@ fn cross_layers_are_made_on_the_way(bench: &Bench, words: &mut Words) -> Outcome
     cross_layers_in::<bf16>(bench, words, Compute::Bf16, sizes)
 }
 
-/// Samples, columns and depth: multiples of nothing that kernels work in, but of the eight that rows begin at.
+/// Samples, columns and depth: not multiples of any tile size, but of the eight elements to which rows are aligned.
 fn small_sizes(words: &mut Words) -> [usize; 3] {
     let m = 1 + words.below(900) as usize;
     let mut size = || 8 * (1 + words.below(60)) as usize;
     [m, size(), size()]
 }
 
-/// Of a size at which all blocks have several tiles each, whose products take less time than their elements.
+/// At a size at which all blocks have several tiles each, whose products take less time than their elements.
 fn large_cross_layers_of_little_depth(bench: &Bench, words: &mut Words) -> Outcome {
     let sizes = [12_000 + words.below(1000) as usize, 776, 8 * (1 + words.below(8)) as usize];
     cross_layers_in::<bf16>(bench, words, Compute::Bf16, sizes)?;
@@ -206,7 +206,7 @@ fn cross_layers_in<T: Element>(
     let stride = n + 8;
     let (x, y) = (words.numbers::<T>(m * k), words.numbers::<T>(n * k));
     let first = words.numbers::<T>(m * stride);
-    // That of the first layer is x0 itself.
+    // The input of the first layer is x0 itself.
     let input_stride = if words.below(3) == 0 { stride } else { n };
     let input = if input_stride == stride { first.clone() } else { words.numbers::<T>(m * n) };
     let bias = words.numbers::<f32>(n);
@@ -294,17 +294,17 @@ fn cross_gradients_in<T: Element>(
         let terms = (0..k).map(|j| f64::from(x[row * k + j].value()) * f64::from(y[j * n + column].value()));
         let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
         let more = if added { f64::from(more[i].value()) } else { 0.0 };
-        // The sum may be rounded before something is added.
+        // The sum may be rounded before another term is added.
         let tolerance = (size + 1.0) * k as f64 * F32_ROUNDING + F32_ROUNDING;
         let tolerance = tolerance + 2.0 * rounding::<T>() * (sum.abs() + more.abs() + tolerance);
         let g = f64::from(out[i].value());
-        close("gradient by the result", i, g, sum + more, tolerance)?;
+        close("result gradient", i, g, sum + more, tolerance)?;
         // With the gradients as they were rounded.
         let expected = f64::from(first[row * stride + column].value()) * g;
         let (found, tolerance) = (f64::from(product[i].value()), expected.abs() * rounding::<T>());
-        close("gradient by the product", i, found, expected, tolerance + F32_ROUNDING)?;
+        close("product gradient", i, found, expected, tolerance + F32_ROUNDING)?;
         let (sum, size) = &mut column_sums[column];
-        // Of those that are summed before they are rounded, too.
+        // Including those that are summed before they are rounded.
         (*sum, *size) = (*sum + found, *size + found.abs() * (m as f64 * F32_ROUNDING + rounding::<T>()));
     }
     for (column, &(sum, tolerance)) in column_sums.iter().enumerate() {
@@ -321,8 +321,8 @@ fn timed_algorithms_can_be_recorded(bench: &Bench, words: &mut Words) -> Outcome
         let out = bench.poison::<bf16>(m * n)?;
         let matrix = |pointer, rows, columns| Matrix { pointer, rows, columns, stride: columns };
         let (x, y) = (matrix(numbers.pointer(), m, k), matrix(numbers.pointer().element(m * k), n, k));
-        let place = matrix(out.pointer(), m, n);
-        let product = Product::by_transposed(&blas, Compute::Bf16, x, y, place, Epilogue::None)?;
+        let output = matrix(out.pointer(), m, n);
+        let product = Product::by_transposed(&blas, Compute::Bf16, x, y, output, Epilogue::None)?;
         // SAFETY: all buffers live until the lane has been waited for by reading.
         unsafe { product.enqueue(&blas, &bench.lane) }?;
         let bits: Vec<_> = out.read(&bench.lane)?.iter().map(|element| element.to_bits()).collect();
@@ -330,15 +330,15 @@ fn timed_algorithms_can_be_recorded(bench: &Bench, words: &mut Words) -> Outcome
     };
     let (timed, record) = bits(Algorithms::Timed)?;
     if record.algorithms.len() != 1 {
-        return Err(format!("of one product there are {} in the record", record.algorithms.len()).into());
+        return Err(format!("the record has {} algorithms for one product", record.algorithms.len()).into());
     }
     if bits(Algorithms::Recorded(record.clone()))? != (timed, record.clone()) {
-        return Err("with the record the product is another one".into());
+        return Err("with the record the product differs".into());
     }
     let elsewhere = Tuning { gpu: "another GPU".into(), ..record.clone() };
     let refused = |tuning, words: &str| match bits(Algorithms::Recorded(tuning)) {
         Err(failed) if failed.message().is_some_and(|message| message.contains(words)) => Ok(()),
-        other => Err(format!("a record with {words} is not refused as it should be: {other:?}")),
+        other => Err(format!("a record with {words} should be refused, but: {other:?}")),
     };
     refused(elsewhere, "another GPU")?;
     let mut unknown = record;

@@ -1,4 +1,4 @@
-//! Trainings over several ranks, against one GPU alone. Where there are fewer GPUs than ranks they share them.
+//! Trainings over several ranks, against a single GPU. If there are fewer GPUs than ranks, the ranks share them.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use rankine_reader::Samples;
 
 use super::auc::AucWeights;
 use super::input::is_the_same_however_it_is_fed;
-use super::training::{Nearness, Run, Training, overlaps_change_no_bit, stays_near, weights};
+use super::training::{Comparison, Run, Training, overlaps_change_no_bit, stays_near, weights};
 use super::{Bench, Body, Outcome, Words, close};
 
 pub(crate) const BODIES: &[Body] = &[
@@ -37,9 +37,9 @@ pub(crate) const BODIES: &[Body] = &[
         true => learns_as_one(bench, words, Precision::Fp8),
         false => Ok(()),
     }),
-    (LEAVE_OUT, 1, leave_out_the_same_steps),
+    (SKIP_SAME, 1, skip_the_same_steps),
     ("ranks_that_share_a_gpu_load_kernels_before_they_wait", 1, load_kernels_before_they_wait),
-    ("ranks_judge_as_the_cpu_does", 2, judge_as_the_cpu_does),
+    ("ranks_evaluate_as_the_cpu_does", 2, evaluate_as_the_cpu_does),
     ("ranks_train_the_same_however_they_are_fed", 3, train_the_same_however_they_are_fed),
     ("ranks_update_slices_as_all", 3, |_, words| {
         let devices = some_devices(words)?;
@@ -53,21 +53,21 @@ pub(crate) const BODIES: &[Body] = &[
     }),
 ];
 
-const LEAVE_OUT: &str = "ranks_leave_out_the_same_steps";
+const SKIP_SAME: &str = "ranks_skip_the_same_steps";
 
-/// A GPU a rank, each opened for itself.
+/// One GPU per rank, each opened separately.
 fn devices(ranks: usize) -> Result<Vec<Arc<Device>>, Failed> {
     let count = Device::count()?;
     Ok((0..ranks).map(|rank| Device::open(rank % count)).collect::<Result<_, _>>()?)
 }
 
-/// Some ranks: as many as there are GPUs, or up to four that share them.
+/// Some ranks: one per GPU, or up to four that share one.
 pub(super) fn some_devices(words: &mut Words) -> Result<Vec<Arc<Device>>, Failed> {
     let most = Device::count()?.clamp(4, 8) as u64;
     devices(2 + words.below(most - 1) as usize)
 }
 
-/// Each table placed in one of some ways.
+/// Places each table in one of the given ways.
 pub(super) fn random_plan(
     words: &mut Words,
     training: &Training,
@@ -116,7 +116,7 @@ fn run(
     let found = Run::of(training, &mut model)?;
     let diverged = model.diverged_ranks()?;
     if !diverged.is_empty() {
-        return Err(format!("ranks {diverged:?} have other replicas than the first one").into());
+        return Err(format!("ranks {diverged:?} have replicas that differ from rank 0's").into());
     }
     Ok(found)
 }
@@ -136,16 +136,16 @@ fn trains_as_one(bench: &Bench, words: &mut Words, interaction: Interaction) -> 
     Placement::ALL.into_iter().try_for_each(|placement| as_one(words, Some(&[placement])))
 }
 
-/// Trains over ranks, with tables placed by a plan, twice, and compares it with what one GPU comes to.
+/// Trains over ranks, with tables placed by a plan, twice, and compares the result with one GPU's.
 ///
 /// # Errors
-/// Where it is not the same each time, and on each rank.
+/// If the result differs between the two trainings, or between ranks.
 pub(super) fn is_as_one(
     bench: &Bench,
     training: &Training,
     devices: &[Arc<Device>],
     plan: Option<&EmbeddingPlan>,
-) -> Result<Nearness, Failed> {
+) -> Result<Comparison, Failed> {
     let found = of_all_ranks(training, devices, Precision::Fp32, plan)?;
     if of_all_ranks(training, devices, Precision::Fp32, plan)? != found {
         return Err(format!("two trainings over {} ranks differ", devices.len()).into());
@@ -169,9 +169,9 @@ fn learns_as_one(bench: &Bench, words: &mut Words, precision: Precision) -> Outc
     if same { Ok(()) } else { Err(format!("two trainings over {} ranks differ", devices.len()).into()) }
 }
 
-fn leave_out_the_same_steps(_: &Bench, words: &mut Words) -> Outcome {
+fn skip_the_same_steps(_: &Bench, words: &mut Words) -> Outcome {
     let mut training = Training::random(words, Interaction::Dot, 1);
-    // Gradients of a loss of this size are within the range, times the scale at first they are not.
+    // Gradients of a loss of this size are within the range; times the first loss scale they are not.
     training.spec.heads.iter_mut().for_each(|head| head.weight = 2e5);
     training.rules = TrainingRules::sgd(&training.spec, 1e-8);
     let mut model = training.over_ranks(&some_devices(words)?, Precision::Fp16, None)?;
@@ -179,28 +179,27 @@ fn leave_out_the_same_steps(_: &Bench, words: &mut Words) -> Outcome {
     let mut skipped = vec![0];
     for step in 0..24 {
         if !training.losses_on_gpu(&mut model)?[0].is_finite() {
-            return Err("a loss within the range is not told".into());
+            return Err("a loss within the range is not reported".into());
         }
         let (now, after) = (model.skipped_steps()?.unwrap_or(0), weights(&model)?);
         if (now > skipped[step]) != (after == before) || !model.diverged_ranks()?.is_empty() {
-            return Err(format!("steps left out: {skipped:?}, then {now}").into());
+            return Err(format!("skipped steps: {skipped:?}, then {now}").into());
         }
         skipped.push(now);
         before = after;
     }
     if skipped[1] != 1 || skipped[24] == 24 {
-        return Err(format!("steps left out: {skipped:?}").into());
+        return Err(format!("skipped steps: {skipped:?}").into());
     }
     Ok(())
 }
 
-/// A process loads each of cuBLASLt's kernels once, and where ranks share a GPU, a load that comes while one of them
-/// waits for another one ends in a deadlock. So each seed has a process of its own: the first two have kernels for
-/// scoring that training does not use.
+/// A process loads each of cuBLASLt's kernels once. If ranks share a GPU, a load while one rank waits for another is a
+/// deadlock. So each seed has its own process: the first two need scoring kernels that training does not use.
 fn load_kernels_before_they_wait(_: &Bench, words: &mut Words) -> Outcome {
     for seed in [7, 1_795_387_533_554_188_415, words.below(u64::MAX)] {
         let mut test = Command::new(std::env::current_exe()?);
-        test.args(["--exact", LEAVE_OUT]).env("RANKINE_TEST_SEED", seed.to_string());
+        test.args(["--exact", SKIP_SAME]).env("RANKINE_TEST_SEED", seed.to_string());
         let ended = test.output()?;
         let text = String::from_utf8_lossy(&ended.stdout);
         if !ended.status.success() || !text.contains("1 passed") {
@@ -210,15 +209,15 @@ fn load_kernels_before_they_wait(_: &Bench, words: &mut Words) -> Outcome {
     Ok(())
 }
 
-fn judge_as_the_cpu_does(_: &Bench, words: &mut Words) -> Outcome {
+fn evaluate_as_the_cpu_does(_: &Bench, words: &mut Words) -> Outcome {
     let devices = some_devices(words)?;
-    judges_as_the_cpu_does(words, &devices, None)
+    evaluates_as_the_cpu_does(words, &devices, None)
 }
 
-/// Where a training's rows are to lie.
+/// The placement of a training's rows.
 pub(super) type PlanOf<'a> = &'a dyn Fn(&Training) -> Result<EmbeddingPlan, Failed>;
 
-pub(super) fn judges_as_the_cpu_does(
+pub(super) fn evaluates_as_the_cpu_does(
     words: &mut Words,
     devices: &[Arc<Device>],
     plan: Option<PlanOf<'_>>,
@@ -231,19 +230,19 @@ pub(super) fn judges_as_the_cpu_does(
         for batch in &mut training.batches {
             batch.weights = weights.of(words, batch.len);
         }
-        judges_these_as_the_cpu_does(&training, &mut model)
+        evaluates_these_as_the_cpu_does(&training, &mut model)
             .map_err(|failed| format!("weights {weights:?}: {}", failed.message().unwrap_or_default()))?;
     }
     Ok(())
 }
 
-fn judges_these_as_the_cpu_does(training: &Training, model: &mut CudaModel) -> Outcome {
+fn evaluates_these_as_the_cpu_does(training: &Training, model: &mut CudaModel) -> Outcome {
     let size = model.score_size();
     let batches: Vec<Samples> = (training.batches.iter())
         .flat_map(|batch| (0..batch.len).step_by(size).map(|at| batch.slice(at..batch.len.min(at + size))))
         .collect();
     let samples: usize = batches.iter().map(|batch| batch.len).sum();
-    // Batches are of several lengths here: as if each were a whole one.
+    // Batches have several lengths here, as if each were a whole one.
     let room = batches.len() * size;
     for _ in 0..2 {
         let mut on_host = Evaluation::new(&training.spec.heads);
@@ -263,7 +262,7 @@ fn judges_these_as_the_cpu_does(training: &Training, model: &mut CudaModel) -> O
         };
         let (found, expected) = (aucs(&found), aucs(&on_host.metrics()));
         if found != expected {
-            return Err(format!("{found:?} in place of {expected:?} of {samples} samples").into());
+            return Err(format!("{found:?} instead of {expected:?} for {samples} samples").into());
         }
     }
     Ok(())
@@ -274,10 +273,10 @@ fn train_the_same_however_they_are_fed(_: &Bench, words: &mut Words) -> Outcome 
     is_the_same_however_it_is_fed(&devices, words)
 }
 
-/// What places the tables of a training at random.
+/// A random placement of a training's tables.
 pub(super) type RandomPlanOf<'a> = &'a dyn Fn(&mut Words, &Training) -> Result<EmbeddingPlan, Failed>;
 
-/// A share of the dense parameters updated by each rank, and all by all, come to the same bits.
+/// Whether each rank updates a share of the dense parameters, or all ranks update all: the bits are the same.
 pub(super) fn update_slices_as_all(
     words: &mut Words,
     devices: &[Arc<Device>],

@@ -1,4 +1,5 @@
-//! Trainings on GPUs that are stopped and go on: to the bit on the same ranks, with the same tables on any others.
+//! Trainings on GPUs that are interrupted and resumed: with the same bits on the same ranks, with the same tables on
+//! any others.
 
 use std::fs;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ pub(crate) const BODIES: &[Body] = &[
     }),
 ];
 
-/// Over nodes that are GPUs of this machine, each with the GPUs that it takes.
+/// Over nodes simulated by GPUs of this machine, each with the number of GPUs that it needs.
 pub(crate) const BODIES_OF_NODES: &[(Body, usize)] = &[
     (("two_nodes_of_one_go_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(2, 2)), 2),
     (
@@ -67,15 +68,15 @@ kind = "cuda"
 const SHAPE: &str = "name = \"mixed\"\ndense = 4\nrows = [3, 40, 500, 3000]\nhotness = [1, 1, 3, 2]\n";
 
 /// A folder with a job.
-fn place() -> Result<TempDir, Failed> {
-    let place = tempfile::tempdir()?;
-    let dir = place.path().display().to_string();
-    fs::write(place.path().join("job.toml"), JOB.replace("DIR", &dir))?;
-    fs::write(place.path().join("shape.toml"), SHAPE)?;
-    Ok(place)
+fn folder() -> Result<TempDir, Failed> {
+    let folder = tempfile::tempdir()?;
+    let dir = folder.path().display().to_string();
+    fs::write(folder.path().join("job.toml"), JOB.replace("DIR", &dir))?;
+    fs::write(folder.path().join("shape.toml"), SHAPE)?;
+    Ok(folder)
 }
 
-/// Asks a training to stop once so many steps are begun.
+/// Asks a training to stop after this number of steps.
 struct StopAt(u64, Stop);
 
 impl Observer for StopAt {
@@ -88,10 +89,10 @@ impl Observer for StopAt {
     }
 }
 
-/// Trains on, up to the end, or to a step where it is asked to stop.
-fn run(place: &TempDir, name: &str, sets: &[&str], stop_at: u64) -> Outcome {
-    let job = JobFile::read(&place.path().join("job.toml"), sets)?.job()?;
-    let (stop, run) = (Stop::default(), place.path().join(name));
+/// Trains to the end, or to the step at which it is asked to stop.
+fn run(folder: &TempDir, name: &str, sets: &[&str], stop_at: u64) -> Outcome {
+    let job = JobFile::read(&folder.path().join("job.toml"), sets)?.job()?;
+    let (stop, run) = (Stop::default(), folder.path().join(name));
     let options = TrainOptions {
         run_dir: Some(&run),
         start: Start::Resume,
@@ -105,13 +106,13 @@ fn run(place: &TempDir, name: &str, sets: &[&str], stop_at: u64) -> Outcome {
     }
 }
 
-fn model(place: &TempDir, name: &str) -> Result<Vec<u8>, Failed> {
-    Ok(fs::read(place.path().join(name).join("model/model.safetensors"))?)
+fn model(folder: &TempDir, name: &str) -> Result<Vec<u8>, Failed> {
+    Ok(fs::read(folder.path().join(name).join("model/model.safetensors"))?)
 }
 
-/// The lines of a log but for how long things took.
-fn log(place: &TempDir, name: &str) -> Result<Vec<serde_json::Value>, Failed> {
-    let text = fs::read_to_string(place.path().join(name).join("metrics.jsonl"))?;
+/// The lines of a log without durations.
+fn log(folder: &TempDir, name: &str) -> Result<Vec<serde_json::Value>, Failed> {
+    let text = fs::read_to_string(folder.path().join(name).join("metrics.jsonl"))?;
     let lines = text.lines().map(|line| {
         let mut line: serde_json::Value = serde_json::from_str(line)?;
         if let Some(line) = line.as_object_mut() {
@@ -123,11 +124,11 @@ fn log(place: &TempDir, name: &str) -> Result<Vec<serde_json::Value>, Failed> {
     lines.collect()
 }
 
-/// Whether there are GPUs for so many ranks, or ranks may share them.
+/// Whether there are GPUs for `ranks` ranks, or ranks may share them.
 fn have_gpus(ranks: usize) -> Result<bool, Failed> {
     let have = ranks <= Device::count()? || std::env::var_os("RANKINE_TEST_LOOPBACK").is_some();
     if !have {
-        eprintln!("skipped: {ranks} ranks want as many GPUs, or RANKINE_TEST_LOOPBACK");
+        eprintln!("skipped: {ranks} ranks need as many GPUs, or RANKINE_TEST_LOOPBACK");
     }
     Ok(have)
 }
@@ -152,51 +153,52 @@ fn goes_on_to_the_bit(ranks: usize, nodes: usize) -> Outcome {
             continue;
         }
         let sets = [sets, &[&*over[0], &*over[1]]].concat();
-        let place = place()?;
-        run(&place, "whole", &sets, 0)?;
-        // After a whole checkpoint, after additions, and before the first one.
+        let folder = folder()?;
+        run(&folder, "whole", &sets, 0)?;
+        // After a full checkpoint, after incremental ones, and before the first one.
         for stop_at in [17, 33, 4] {
             let name = format!("stopped-{stop_at}");
-            run(&place, &name, &sets, stop_at)?;
-            run(&place, &name, &sets, stop_at + 9)?;
-            run(&place, &name, &sets, 0)?;
-            if model(&place, &name)? != model(&place, "whole")? {
-                return Err(format!("{sets:?}: stopped at {stop_at}, it came to another model").into());
+            run(&folder, &name, &sets, stop_at)?;
+            run(&folder, &name, &sets, stop_at + 9)?;
+            run(&folder, &name, &sets, 0)?;
+            if model(&folder, &name)? != model(&folder, "whole")? {
+                return Err(format!("{sets:?}: stopped at {stop_at}, the model differs").into());
             }
-            if log(&place, &name)? != log(&place, "whole")? {
-                return Err(format!("{sets:?}: stopped at {stop_at}, it has another log").into());
+            if log(&folder, &name)? != log(&folder, "whole")? {
+                return Err(format!("{sets:?}: stopped at {stop_at}, the log differs").into());
             }
         }
     }
     Ok(())
 }
 
-/// Whether each rank keeps the state of all dense parameters or of its share, changes nothing, not even on the way.
+/// Whether each rank keeps the state of all dense parameters or only of its share changes nothing, even if it changes
+/// on resuming.
 fn the_dense_update_may_change() -> Outcome {
     if !have_gpus(3)? {
         return Ok(());
     }
-    let place = place()?;
+    let folder = folder()?;
     let sets = |update| ["device.ranks=3", "device.precision=bf16", update];
     let [all, shares] = ["replicated", "sharded"].map(|update| format!("device.dense_update={update}"));
-    run(&place, "whole", &sets(&all), 0)?;
+    run(&folder, "whole", &sets(&all), 0)?;
     for (name, updates) in [("first", [&shares, &all, &shares]), ("second", [&all, &shares, &all])] {
         for (update, stop_at) in updates.into_iter().zip([17, 38, 0]) {
-            run(&place, name, &sets(update), stop_at)?;
+            run(&folder, name, &sets(update), stop_at)?;
         }
-        // Parameters with their state, as they are at the end.
-        let ends = ["whole", name].map(|name| end(&place, name));
+        // The parameters and their state at the end.
+        let ends = ["whole", name].map(|name| end(&folder, name));
         let [whole, end] = ends.map(|end| end.and_then(|end| Ok(end.dense()?)));
-        if whole? != end? || model(&place, name)? != model(&place, "whole")? {
-            return Err(format!("{name}: it came to another model").into());
+        if whole? != end? || model(&folder, name)? != model(&folder, "whole")? {
+            return Err(format!("{name}: the model differs").into());
         }
     }
     Ok(())
 }
 
 /// The last checkpoint of a run.
-fn end(place: &TempDir, name: &str) -> Result<Checkpoint, Failed> {
-    let (files, dir) = (Arc::new(Disk) as Arc<dyn Files>, place.path().join(name).join("checkpoints"));
+fn end(folder: &TempDir, name: &str) -> Result<Checkpoint, Failed> {
+    let (files, dir) = (Arc::new(Disk) as Arc<dyn Files>, folder.path().join(name).join("checkpoints"));
     let (found, skipped) = checkpoint::latest(&files, &dir)?;
     match found {
         Some(found) if skipped.is_empty() => Ok(found),
@@ -205,24 +207,24 @@ fn end(place: &TempDir, name: &str) -> Result<Checkpoint, Failed> {
 }
 
 /// The loss of the last report.
-fn loss(place: &TempDir, name: &str) -> Result<f64, Failed> {
-    let last = log(place, name)?.iter().rev().find_map(|line| line["loss"].as_f64());
+fn loss(folder: &TempDir, name: &str) -> Result<f64, Failed> {
+    let last = log(folder, name)?.iter().rev().find_map(|line| line["loss"].as_f64());
     Ok(last.ok_or("no loss was reported")?)
 }
 
-/// What some GPUs saved is the same model on one, on the CPU's ranks, and on others of GPUs, whatever the placement;
-/// and training goes on from there.
+/// A checkpoint of some GPUs is the same model on one GPU, on the CPU's ranks, and on other numbers of GPUs, with any
+/// placement; and training resumes from it.
 fn is_for_any_ranks(from: &[&str]) -> Outcome {
-    let place = place()?;
+    let folder = folder()?;
     let saves = ["checkpoint.incremental=false", "embedding.dtype=bf16", "device.precision=fp32"];
     let (still, on) = ("train.max_steps=30", "train.max_steps=60");
     let several = have_gpus(4)?;
     if !several && from.iter().any(|set| set.starts_with("device.ranks") && !set.ends_with('2')) {
         return Ok(());
     }
-    run(&place, "from", &[&saves[..], from, &[still]].concat(), 0)?;
-    run(&place, "whole", &[&saves[..], from, &[on]].concat(), 0)?;
-    let expected = loss(&place, "whole")?;
+    run(&folder, "from", &[&saves[..], from, &[still]].concat(), 0)?;
+    run(&folder, "whole", &[&saves[..], from, &[on]].concat(), 0)?;
+    let expected = loss(&folder, "whole")?;
     for (name, sets) in [
         ("cpu", &["device.kind=cpu", "device.ranks=4", "embedding.placement=hybrid"][..]),
         ("one-of-cpu", &["device.kind=cpu"]),
@@ -233,10 +235,10 @@ fn is_for_any_ranks(from: &[&str]) -> Outcome {
         if !several && ["columns", "hybrid"].contains(&name) {
             continue;
         }
-        let going_on = format!("{name}-on");
-        for name in [name, &going_on] {
-            // Nothing but the checkpoint is there.
-            let (old, new) = (place.path().join("from"), place.path().join(name));
+        let resumed = format!("{name}-on");
+        for name in [name, &resumed] {
+            // Only the checkpoint is copied.
+            let (old, new) = (folder.path().join("from"), folder.path().join(name));
             fs::create_dir_all(new.join("checkpoints/step-30"))?;
             for entry in fs::read_dir(old.join("checkpoints/step-30"))? {
                 let entry = entry?;
@@ -244,13 +246,13 @@ fn is_for_any_ranks(from: &[&str]) -> Outcome {
             }
             fs::copy(old.join("job.toml"), new.join("job.toml"))?;
         }
-        run(&place, name, &[&saves[..], sets, &[still]].concat(), 0)?;
-        if model(&place, name)? != model(&place, "from")? {
-            return Err(format!("{from:?}: {name} has another model").into());
+        run(&folder, name, &[&saves[..], sets, &[still]].concat(), 0)?;
+        if model(&folder, name)? != model(&folder, "from")? {
+            return Err(format!("{from:?}: the model of {name} differs").into());
         }
-        run(&place, &going_on, &[&saves[..], sets, &[on]].concat(), 0)?;
-        // Sums are rounded otherwise, and rows at random.
-        close("the loss after another 30 steps of", 0, loss(&place, &going_on)?, expected, 0.01 * expected)
+        run(&folder, &resumed, &[&saves[..], sets, &[on]].concat(), 0)?;
+        // Sums are rounded differently, and rows at random.
+        close("the loss after another 30 steps of", 0, loss(&folder, &resumed)?, expected, 0.01 * expected)
             .map_err(|failed| format!("{from:?}, {name}: {}", failed.message().unwrap_or_default()))?;
     }
     Ok(())

@@ -44,8 +44,8 @@ pub(crate) const BODIES: &[Body] = &[
     }),
 ];
 
-/// Rules of the dense parameters, with rates that suit them. Where gradients are close to 0, nothing may hang on their
-/// last bits: so what roots are added to is not small.
+/// Rules of the dense parameters, with suitable rates. If gradients are close to 0, nothing may depend on their last
+/// bits: so the constants added to roots are not small.
 const DENSE_RULES: [(UpdateRule, f64); 6] = [
     (UpdateRule::Sgd, 0.2),
     (UpdateRule::Momentum { momentum: 0.9, nesterov: false }, 0.02),
@@ -121,7 +121,7 @@ impl Training {
             tables,
         };
         let mut rules = TrainingRules::sgd(&spec, 0.1);
-        // The products of all pairs of vectors go straight into the logits: what rounding does grows fast there.
+        // The products of all pairs of vectors are added directly to the logits, where rounding errors grow fast.
         let share = if interaction == Interaction::FactorizationMachine { 0.2 } else { 1.0 };
         let mut rule = |of: &[(UpdateRule, f64)]| {
             let (rule, learning_rate) = words.one_of(of);
@@ -175,18 +175,18 @@ impl Training {
         Self { spec, rules, batch_size, seed: words.below(u64::MAX), hotness: hotness.into(), batches }
     }
 
-    /// The same with all tables in fp32. Rows in 16 bits are rounded at random: there a last bit in a sum decides about
-    /// a whole step of them, and losses part by more than what sums in another order explain.
+    /// The same with all tables in fp32. Rows in 16 bits are rounded at random: the last bit of a sum then decides
+    /// about a whole rounding step, and losses differ by more than sums in another order explain.
     pub(super) fn with_exact_rows(mut self) -> Self {
         self.spec.tables.iter_mut().for_each(|table| table.dtype = Dtype::Fp32);
         self
     }
 
-    /// 200 steps of such a training, in some of which not every rank has a sample.
+    /// A training of 200 steps, in some of which not every rank has a sample.
     pub(super) fn over_empty_shares(words: &mut Words, interaction: Interaction) -> Self {
         let mut training = Self::random(words, interaction, 200).with_exact_rows();
-        for (place, len) in [(20, 1), (21, 2), (22, 3)] {
-            let batch = &mut training.batches[place];
+        for (step, len) in [(20, 1), (21, 2), (22, 3)] {
+            let batch = &mut training.batches[step];
             *batch = batch.slice(0..len.min(batch.len));
         }
         training
@@ -262,7 +262,7 @@ fn of_sample(bags: &Bags, sample: usize) -> &[u64] {
     &bags.ids[bags.offsets[sample] as usize..bags.offsets[sample + 1] as usize]
 }
 
-/// A schedule's.
+/// The factor of a schedule.
 pub(super) fn factor(step: usize) -> f64 {
     1.0 / (1.0 + step as f64 / 300.0)
 }
@@ -276,7 +276,7 @@ pub(crate) fn weights(model: &impl Weights) -> Result<Vec<f32>, Failed> {
     Ok(weights)
 }
 
-/// What a training has come to.
+/// The result of a training.
 #[derive(PartialEq)]
 pub(super) struct Run {
     pub(super) losses: Vec<f64>,
@@ -284,26 +284,26 @@ pub(super) struct Run {
     pub(super) logits: Vec<f32>,
 }
 
-/// Where two trainings part, in words, by more than sums in another order explain; or that they stay near each other.
-pub(super) type Nearness = Result<(), String>;
+/// How two trainings differ by more than sums in another order explain, or `Ok` if they do not.
+pub(super) type Comparison = Result<(), String>;
 
 impl Run {
-    /// Trains a model, and has it score the first batch.
+    /// Trains a model, and scores the first batch with it.
     pub(super) fn of(training: &Training, model: &mut CudaModel) -> Result<Self, Failed> {
         let (losses, mut logits) = (training.losses_on_gpu(model)?, Vec::new());
         model.logits(&training.batches[0], &mut logits)?;
         Ok(Self { losses, weights: weights(model)?, logits })
     }
 
-    /// How near it has come to what another one in fp32 came to.
+    /// Compares the result with that of another training in fp32.
     ///
     /// # Errors
-    /// Where they are of different models.
-    pub(super) fn nearness(&self, expected: &Self) -> Result<Nearness, Failed> {
+    /// If the models are different.
+    pub(super) fn nearness(&self, expected: &Self) -> Result<Comparison, Failed> {
         let sizes = |run: &Self| (run.losses.len(), run.weights.len(), run.logits.len());
         if sizes(self) != sizes(expected) {
             let (found, expected) = (sizes(self), sizes(expected));
-            return Err(format!("{found:?} losses, weights and logits in place of {expected:?}").into());
+            return Err(format!("{found:?} losses, weights and logits instead of {expected:?}").into());
         }
         let numbers = |of: &[f32]| of.iter().map(|&number| f64::from(number)).collect::<Vec<_>>();
         let near = |what: &str, found: &[f64], expected: &[f64], tolerance: &dyn Fn(f64) -> f64| {
@@ -318,14 +318,14 @@ impl Run {
     }
 }
 
-/// Compares trainings that only the order of sums keeps apart, and others where they part: at most two.
+/// Compares trainings that differ only in the order of sums, and if one of them diverges, others: at most two may.
 ///
-/// A unit whose input is 0 but for rounding falls to either side of its ReLU, which decides about a step of its
-/// weights, and with them other units fall: of 200 random trainings on the CPU, over ranks and alone, 195 stay within
-/// 3e-7 of each other for all 200 steps, and the others come to part by 2e-5 to 6e-4. What is wrong parts them all.
+/// A unit whose input is 0 up to rounding falls on either side of its ReLU, which changes a step of its weights, and
+/// then other units follow. Of 200 random trainings on the CPU, on several ranks and on one, 195 stay within 3e-7 of
+/// each other for all 200 steps, and the others end 2e-5 to 6e-4 apart. A defect makes all of them diverge.
 pub(super) fn stays_near(
     words: &mut Words,
-    mut compare: impl FnMut(&mut Words) -> Result<Nearness, Failed>,
+    mut compare: impl FnMut(&mut Words) -> Result<Comparison, Failed>,
 ) -> Outcome {
     let mut parted = Vec::new();
     for _ in 0..3 {
@@ -334,7 +334,7 @@ pub(super) fn stays_near(
             Err(words) => parted.push(words),
         }
     }
-    Err(format!("three trainings part: {}", parted.join("; ")).into())
+    Err(format!("three trainings diverge: {}", parted.join("; ")).into())
 }
 
 fn trains_as_on_the_cpu(bench: &Bench, words: &mut Words, interaction: Interaction) -> Outcome {
@@ -345,7 +345,7 @@ fn trains_as_on_the_cpu(bench: &Bench, words: &mut Words, interaction: Interacti
             let run = || Run::of(&training, &mut training.on_gpu(bench, precision)?);
             let found = run()?;
             if run()? != found {
-                return Err(format!("two trainings in {} are not the same", precision.name()).into());
+                return Err(format!("two trainings in {} differ", precision.name()).into());
             }
             if precision == Precision::Fp32 {
                 let ((mut model, losses), mut logits) = (training.on_cpu(), Vec::new());
@@ -365,7 +365,7 @@ fn learns_as_the_cpu_does(bench: &Bench, words: &mut Words, precision: Precision
     close("the mean of the last 50 losses", 0, mean(&losses), mean(&expected), 0.01 * mean(&expected))
 }
 
-/// And does the same again, whether it is evaluated meanwhile or not.
+/// Training again gives the same bits, with or without evaluations in between.
 fn fp8_learns_as_the_cpu_does(bench: &Bench, words: &mut Words) -> Outcome {
     if !bench.device.multiplies_fp8() {
         return Ok(());
@@ -400,14 +400,14 @@ fn fp8_learns_as_the_cpu_does(bench: &Bench, words: &mut Words) -> Outcome {
     }
     again.take_outcomes(true, |outcome| losses_again.push(outcome.loss))?;
     if losses_again != losses || weights(&again)? != weights(&model)? {
-        return Err("two trainings in fp8 are not the same".into());
+        return Err("two trainings in fp8 differ".into());
     }
     Ok(())
 }
 
 fn steps_beyond_the_range_of_f16_are_left_out(bench: &Bench, words: &mut Words) -> Outcome {
     let mut training = Training::random(words, Interaction::Dot, 1);
-    // Gradients of a loss of this size are within the range, times the scale at first they are not.
+    // Gradients of a loss of this size are within the range; times the first loss scale they are not.
     training.spec.heads.iter_mut().for_each(|head| head.weight = 2e5);
     training.rules = TrainingRules::sgd(&training.spec, 1e-8);
     let mut model = training.on_gpu(bench, Precision::Fp16)?;
@@ -415,16 +415,16 @@ fn steps_beyond_the_range_of_f16_are_left_out(bench: &Bench, words: &mut Words) 
     let mut skipped = Vec::new();
     for _ in 0..24 {
         if !training.losses_on_gpu(&mut model)?[0].is_finite() {
-            return Err("a loss within the range is not told".into());
+            return Err("a loss within the range is not reported".into());
         }
         skipped.push(model.skipped_steps()?.unwrap_or(0));
         let changed = weights(&model)? != before;
         if changed != (skipped.len() as u64 > skipped[skipped.len() - 1]) {
-            return Err(format!("steps left out: {skipped:?}; weights changed: {changed}").into());
+            return Err(format!("skipped steps: {skipped:?}; weights changed: {changed}").into());
         }
     }
     if skipped[0] != 1 || skipped[23] == 24 {
-        return Err(format!("steps left out: {skipped:?}").into());
+        return Err(format!("skipped steps: {skipped:?}").into());
     }
     Ok(())
 }
@@ -439,11 +439,11 @@ pub(super) fn overlaps_change_no_bit(devices: &[Arc<Device>], training: &Trainin
     let expected = run(Overlaps::ALL)?;
     for overlap in Overlap::ALL {
         if run(Overlaps::without(&[overlap]))? != expected {
-            return Err(format!("without {} a training comes to something else", overlap.name()).into());
+            return Err(format!("without {} the result of training differs", overlap.name()).into());
         }
     }
     if run(Overlaps::without(&Overlap::ALL))? != expected {
-        return Err("without any overlap a training comes to something else".into());
+        return Err("without any overlap the result of training differs".into());
     }
     Ok(())
 }

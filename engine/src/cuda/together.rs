@@ -97,7 +97,7 @@ impl RankGroup {
     /// Enqueues all-reducing the weights of a batch's samples, for each head.
     ///
     /// # Safety
-    /// ActivationMatrices addresses must have one weight per head; all ranks must enqueue their calls in the same order, and this
+    /// Both addresses must have one weight per head; all ranks must enqueue their calls in the same order, and this
     /// value must live until the lane has done it; see [`Lane::launch`].
     pub(super) unsafe fn add_weights(
         &self,
@@ -121,7 +121,7 @@ impl RankGroup {
     }
 
     /// Waits until a moment has passed that follows collective work, or until `check` reports that a rank timed out.
-    /// Then the GPU stops waiting for other ranks, so that this rank's work comes to an end.
+    /// Then the GPU stops waiting for other ranks, and no later work needs to be waited for.
     pub(super) fn wait_for(&self, moment: &Moment, check: impl Fn() -> Result<()>) -> Result<()> {
         let (begun, rails) = (Instant::now(), self.links.rails());
         let giving_up = self.cluster().peers().giving_up();
@@ -227,7 +227,7 @@ impl Gradients {
         sharded: bool,
     ) -> Result<Self> {
         let Some(links) = links else { return Ok(Self::Local(Buffer::filled(device, len, 0)?)) };
-        // GradientSums read vectors of four elements.
+        // Sums read vectors of four elements.
         let (cluster, rail) = (&links.cluster, links.rails.as_ref().map(|rails| &rails.sums));
         let values = Arc::new(cluster.peers().share(len.next_multiple_of(4), 0)?);
         let sum = |part, numbers| match sharded {

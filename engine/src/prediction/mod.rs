@@ -86,7 +86,7 @@ pub enum PredictError {
     /// A category has no row of its own, and such rows are not to be scored.
     #[error(
         "row {row} has a category in column {column} that the model has no row for: it was rare in training or absent \
-         from it. --unknown oov scores such rows with the row that these categories share, --unknown skip skips them"
+         from it. --unknown oov scores such rows with the row that these categories share, --unknown skip omits them"
     )]
     Unknown {
         /// The number of the row, the first being 1.
@@ -95,7 +95,7 @@ pub enum PredictError {
         column: String,
     },
     /// A row cannot be read, and bad rows are not to be skipped.
-    #[error("{0}\nno predictions were written; --on-bad skip skips, counts and names such rows")]
+    #[error("{0}\nno predictions were written; --on-bad skip omits such rows, counts and names them")]
     BadRow(String),
     /// A prediction is NaN.
     #[error("the prediction of row {row} is not a number: numbers of the row are too large for the model")]

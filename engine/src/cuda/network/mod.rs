@@ -487,7 +487,10 @@ impl<T: Element> Network<T> {
             // SAFETY: as for `bottom_forward`.
             unsafe {
                 self.head.tally(lane, &self.shared, (sums.numbers().pointer(), self.rank))?;
-                self.shared.fp8.iter().try_for_each(|fp8| fp8.tell(lane, self.shared.guard.pointer()))?;
+                self.shared
+                    .fp8
+                    .iter()
+                    .try_for_each(|fp8| fp8.add_largest(lane, self.shared.guard.pointer()))?;
                 sums.enqueue_bottom(lane)?;
             }
         }

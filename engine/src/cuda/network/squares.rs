@@ -18,7 +18,7 @@ const PARTS: u32 = 1024;
 #[derive(Debug)]
 pub(super) struct Squares {
     ranges: Buffer<[u32; 2]>,
-    /// SquareSums per range.
+    /// Parts per range.
     each: u32,
     /// The ranges that this rank sums.
     own: Range<u32>,

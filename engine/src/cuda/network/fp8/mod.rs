@@ -67,7 +67,7 @@ impl Fp8 {
     ///
     /// # Safety
     /// All of the step's tensors must be complete; see [`Lane::launch`].
-    pub(super) unsafe fn tell(&self, lane: &Lane, guard: Pointer<Guard>) -> Result<()> {
+    pub(super) unsafe fn add_largest(&self, lane: &Lane, guard: Pointer<Guard>) -> Result<()> {
         if let Some(of_ranks) = self.of_ranks {
             let (scalings, count) = (self.scalings.pointer(), self.scalings.len());
             let tell = Fp8Tell::over_ranks(scalings, count, guard, of_ranks);
@@ -81,7 +81,7 @@ impl Fp8 {
     /// all-reduce.
     ///
     /// # Safety
-    /// As for [`Fp8::tell`].
+    /// As for [`Fp8::add_largest`].
     pub(super) unsafe fn check(&self, lane: &Lane, guard: Pointer<Guard>) -> Result<()> {
         let (scalings, count) = (self.scalings.pointer(), self.scalings.len());
         let check = match self.of_ranks {
