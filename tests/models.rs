@@ -353,7 +353,7 @@ fn columns_share_a_table() {
         &["cannot share a table: they have 40 and 20 rows", "--set"],
     );
     refused("table=[{ columns = ['c1'] }]", &["the column c1 does not exist: did you mean C1?"]);
-    refused("table=[{ columns = ['C1'], dim = 8 }]", &["8 is not model.embedding_dim, 4: dlrm multiplies"]);
+    refused("table=[{ columns = ['C1'], dim = 8 }]", &["8 is not model.embedding_dim (4): dlrm multiplies"]);
     assert!(!place.path("refused").exists());
 }
 
