@@ -101,6 +101,9 @@ fn remedy(why: &CheckpointError) -> &'static str {
     match why {
         CheckpointError::Version { .. } => "Resume with the version of Rankine that wrote it.",
         CheckpointError::Missing(_) => "Put the missing files back and resume again.",
+        CheckpointError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            "Put the missing files back and resume again."
+        }
         _ => "Make the file readable and resume again.",
     }
 }

@@ -474,6 +474,7 @@ fn an_error_of_reading_is_not_damage() {
                         "{what}"
                     );
                     assert!(what.contains("--restart") && what.contains("Nothing was changed"), "{what}");
+                    assert_eq!(what.contains("Put the missing files back"), code == 2, "{what}");
                 }
                 _ => panic!("{what}"),
             }
