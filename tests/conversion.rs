@@ -1,4 +1,4 @@
-//! From raw rows to a dataset: bad rows and what becomes of them, and that nothing but the rows decides the result.
+//! Conversion of raw rows to a dataset: handling of bad rows, and results that depend only on the rows.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use support::{
 
 mod support;
 
-/// Converts logs to the folder `out` of the place.
+/// Converts logs to the folder `out` in `place`.
 fn convert(place: &Place, out: &str, args: &[&str]) -> Ended {
     let out = place.word(out);
     run([&["convert", "criteo-tsv", "--out", &out], args].concat())
@@ -22,7 +22,7 @@ fn text(rows: &[String]) -> String {
     rows.join("\n") + "\n"
 }
 
-/// 300 rows, and those of them that are bad: number, text, column, and words of the reason.
+/// 300 rows and the bad ones among them: number, text, column, and words of the reason.
 struct Spoilt {
     rows: Vec<String>,
     bad: Vec<(usize, String, Option<&'static str>, &'static str)>,
@@ -37,10 +37,10 @@ impl Spoilt {
             fields.join("\t")
         };
         let bad = vec![
-            (17, with(17, 0, "2"), Some("label"), "'2' is no label"),
-            (120, with(120, 3, "1.5"), Some("I3"), "'1.5' is no number"),
+            (17, with(17, 0, "2"), Some("label"), "'2' is not a label"),
+            (120, with(120, 3, "1.5"), Some("I3"), "'1.5' is not a 64-bit integer"),
             (121, "0\tshort".into(), None, "2 fields instead of 40"),
-            (300, with(300, 39, "not hex"), Some("C26"), "'not hex' is no category"),
+            (300, with(300, 39, "not hex"), Some("C26"), "'not hex' is not a category"),
         ];
         for (number, text, ..) in &bad {
             rows[number - 1] = text.clone();
@@ -50,16 +50,16 @@ impl Spoilt {
 }
 
 #[test]
-fn bad_rows_are_refused_skipped_or_kept_aside() {
+fn bad_rows_are_refused_skipped_or_quarantined() {
     let place = Place::new();
     let Spoilt { rows, bad } = Spoilt::new();
     let log = place.file("log.tsv", text(&rows));
 
-    // `fail` is the default, and names the first.
+    // `fail` is the default and names the first.
     for args in [&[&*log][..], &[&log, "--on-bad", "fail", "--bad-limit", "100%"]] {
         convert(&place, "failed", args)
             .with(BAD_DATA)
-            .says(&["log.tsv line 17, column label: '2' is no label", "--on-bad skip or quarantine"]);
+            .says(&["log.tsv line 17, column label: '2' is not a label", "--on-bad skip or quarantine"]);
     }
     assert!(!place.path("failed").exists() && !place.path("failed.partial").exists());
 
@@ -85,7 +85,7 @@ fn bad_rows_are_refused_skipped_or_kept_aside() {
         assert_eq!(report["bad_by_reason"], expected);
         run(["inspect", &place.word(out), "--verify"]).with(SUCCESS);
     }
-    // What is left is as if the bad rows had never been there.
+    // The rest is as if the bad rows had never existed.
     let good: Vec<_> =
         rows.iter().filter(|row| bad.iter().all(|(_, text, ..)| text != *row)).cloned().collect();
     let clean = place.file("clean.tsv", text(&good));
@@ -93,12 +93,12 @@ fn bad_rows_are_refused_skipped_or_kept_aside() {
     let (kept, clean) = (tree(&place.path("kept")), tree(&place.path("clean")));
     assert!(!clean.contains_key("bad-rows.jsonl") && !clean.contains_key("quarantine.tsv"));
     let same: Vec<_> = clean.iter().filter(|(name, bytes)| kept.get(*name) == Some(bytes)).collect();
-    // All but the two files that name the source and count its rows.
+    // All except the two files that name the source and count its rows.
     assert_eq!(same.len(), clean.len() - 2, "{same:?}");
 }
 
 #[test]
-fn the_limit_of_bad_rows_is_a_number_or_a_share() {
+fn the_limit_of_bad_rows_is_a_number_or_a_percentage() {
     let place = Place::new();
     let log = place.file("log.tsv", text(&Spoilt::new().rows));
     // 4 of 300 are bad: 1.333%.
@@ -115,7 +115,7 @@ fn the_limit_of_bad_rows_is_a_number_or_a_share() {
         if code == BAD_DATA {
             ended.says(&[
                 "4 of 300 rows",
-                "are bad, and the limit is",
+                "are bad, but the limit is",
                 limit,
                 "line 121: ",
                 "raise --bad-limit",
@@ -124,15 +124,15 @@ fn the_limit_of_bad_rows_is_a_number_or_a_share() {
     }
     // The default is 1%.
     convert(&place, "default", &[&log, "--on-bad", "skip"]).with(BAD_DATA).says(&["the limit is 1%"]);
-    convert(&place, "no-limit", &[&log, "--bad-limit", "many"]).with(USAGE).says(&["'many' is no limit"]);
-    // Where nothing but bad rows is left, the data are wrong, not the limit.
+    convert(&place, "no-limit", &[&log, "--bad-limit", "many"]).with(USAGE).says(&["'many' is not a limit"]);
+    // If all rows are bad, the error is about the data, not the limit.
     let nothing = place.file("nothing.tsv", "a\nb\n");
     let args = [&*nothing, "--on-bad", "skip", "--bad-limit", "100%"];
-    convert(&place, "nothing", &args).with(BAD_DATA).says(&["of 2 rows 2 are bad"]);
+    convert(&place, "nothing", &args).with(BAD_DATA).says(&["of 2 rows, 2 are bad"]);
 }
 
 #[test]
-fn neither_threads_nor_memory_nor_compression_change_a_byte() {
+fn threads_memory_and_compression_do_not_change_a_byte() {
     let place = Place::new();
     // Several chunks of text.
     let rows = text(&criteo_rows(20_000, 2));
@@ -161,7 +161,7 @@ fn neither_threads_nor_memory_nor_compression_change_a_byte() {
 }
 
 #[test]
-fn other_logs_may_evaluate() {
+fn other_logs_may_be_used_for_evaluation() {
     let place = Place::new();
     let (rows, eval_rows) = (criteo_rows(500, 3), criteo_rows(77, 4));
     let (log, eval) = (place.file("log.tsv", text(&rows)), place.file("eval.tsv", text(&eval_rows)));
@@ -171,7 +171,7 @@ fn other_logs_may_evaluate() {
     assert_eq!((&report["rows"]["train"], &report["rows"]["eval"]), (&500.into(), &77.into()));
     assert_eq!(report["files"], serde_json::json!([log]));
     assert_eq!(report["eval"], serde_json::json!([eval]));
-    // They teach nothing: not one category, nor a mean.
+    // Nothing is learnt from them: no category and no mean.
     let (alone, both) = (tree(&place.path("alone")), tree(&place.path("both")));
     for (name, bytes) in
         alone.iter().filter(|(name, _)| *name != "dataset.json" && *name != "conversion.json")
@@ -179,17 +179,17 @@ fn other_logs_may_evaluate() {
         assert!(both[name] == *bytes, "{name} differs");
     }
     assert!(both.contains_key("eval/00000.blocks") && !alone.contains_key("eval/00000.blocks"));
-    // As the guide writes it; another split has no place beside files that evaluate.
+    // As in the guide; another split is not allowed with separate evaluation files.
     convert(&place, "none", &["--split", "none", &log, "--eval", &eval]).with(SUCCESS);
     assert!(tree(&place.path("none")) == both);
     convert(&place, "torn", &[&log, "--split", "last:0.1", "--eval", &eval])
         .with(USAGE)
-        .says(&["--split last:0.1 cuts it from the others", "with --eval use --split none"]);
-    convert(&place, "both", &[&log]).with(USAGE).says(&["both is there already"]);
+        .says(&["--split last:0.1 takes it from the other files", "with --eval use --split none"]);
+    convert(&place, "both", &[&log]).with(USAGE).says(&["both already exists"]);
 }
 
 #[test]
-fn a_model_judges_only_what_its_ids_mean() {
+fn a_model_only_evaluates_data_with_its_meaning_of_ids() {
     let place = Place::new();
     let rows = criteo_rows(2000, 5);
     let log = place.file("log.tsv", text(&rows));
@@ -201,7 +201,7 @@ fn a_model_judges_only_what_its_ids_mean() {
     assert!(fs::exists(format!("{run_dir}/model/vocabulary/C1.tsv")).unwrap());
     assert_eq!(eval("data").with(SUCCESS).json()["samples"], 400);
 
-    // One category has another name: the tables have the same sizes, and their rows mean something else.
+    // One category has another name: the tables have the same sizes, but their rows mean something else.
     let renamed: Vec<_> = rows.iter().map(|row| row.replace("00000003", "deadbeef")).collect();
     let renamed = place.file("renamed.tsv", text(&renamed));
     convert(&place, "renamed", &[&renamed, "--split", "last:0.2"]).with(SUCCESS);
@@ -222,7 +222,7 @@ fn a_model_judges_only_what_its_ids_mean() {
     }
 }
 
-/// The file of this name in the guide's worked example.
+/// Returns the file of this name in the guide's worked example.
 fn of_the_guide(info: &str) -> &'static str {
     let guide = include_str!("../docs/guide/converting.md");
     let begin = guide.find(&format!("\n```{info}\n")).expect("the guide has it") + info.len() + 5;
@@ -243,7 +243,7 @@ fn the_worked_example_of_the_guide_converts() {
     let inspected = run(["inspect", &out, "--verify"]).with(SUCCESS);
     assert!(inspected.stdout.contains("label rate 0.6667 (1 missing)"), "{}", inspected.stdout);
 
-    // A slip in the schema file is shown with its place, and a column that is not there.
+    // A typo in the schema file is shown with its position, and so is a missing column.
     let slip = of_the_guide("toml").replace("column = \"film\"", "column = \"flim\"");
     let schema = place.file("slip.toml", slip);
     run(["convert", "csv", &ratings, "--schema", &schema, "--out", &place.word("slip")]).with(USAGE).says(&[
@@ -258,7 +258,7 @@ fn the_worked_example_of_the_guide_converts() {
 }
 
 #[test]
-fn bad_rows_of_csv_are_kept_whatever_lines_they_take() {
+fn bad_rows_of_csv_that_span_lines_are_quarantined() {
     let place = Place::new();
     let schema = place.file("s.toml", "label = { column = \"l\" }\n[[categorical]]\ncolumn = \"c\"\n");
     let mut rows: Vec<String> = (0..200).map(|row| format!("{},\"a\n{}\"", row % 2, row % 7)).collect();
@@ -268,7 +268,7 @@ fn bad_rows_of_csv_are_kept_whatever_lines_they_take() {
     let args = ["convert", "csv", &log, "--schema", &schema, "--out"];
     run(args.iter().copied().chain([&*place.word("failed")]))
         .with(BAD_DATA)
-        .says(&["log.csv line 102, column l: '2' is no label: 0 or 1"]);
+        .says(&["log.csv line 102, column l: '2' is not a label: it must be 0 or 1"]);
     let out = place.word("out");
     run(args.iter().copied().chain([&*out, "--on-bad", "quarantine", "--split", "last:0.1"])).with(SUCCESS);
     let kept = fs::read_to_string(place.path("out/quarantine.csv")).unwrap();
@@ -280,7 +280,7 @@ fn bad_rows_of_csv_are_kept_whatever_lines_they_take() {
     run(["inspect", &out, "--verify"]).with(SUCCESS);
 }
 
-/// A small gzip file that holds a line of 600 MB is one bad row, and takes memory for some chunks of it.
+/// A small gzip file with a line of 600 MB has one bad row and takes memory for a few chunks of it.
 #[test]
 fn an_endless_line_takes_little_memory() {
     let place = Place::new();
@@ -292,7 +292,7 @@ fn an_endless_line_takes_little_memory() {
     gzip.write_all(b"\n1,b\n").unwrap();
     let log = place.file("bomb.csv.gz", gzip.finish().unwrap());
     let program = rankine().get_program().to_owned();
-    // Address space is what a shell can limit; one arena, since malloc reserves 64 MiB of it for each.
+    // A shell can only limit address space; one arena, since malloc reserves 64 MiB of it for each.
     let ended = Command::new("sh")
         .env("MALLOC_ARENA_MAX", "1")
         .args(["-c", "ulimit -v 450000 && exec \"$0\" \"$@\""])
@@ -309,7 +309,7 @@ fn an_endless_line_takes_little_memory() {
     );
 }
 
-/// Runs a command that must end by itself soon.
+/// Runs a command that must end soon.
 #[track_caller]
 fn soon(args: &[&str]) -> Ended {
     let mut command = Command::new("timeout");
@@ -320,7 +320,7 @@ fn soon(args: &[&str]) -> Ended {
 }
 
 #[test]
-fn pipes_and_devices_are_refused_wherever_a_file_is_read() {
+fn pipes_and_devices_are_refused_for_all_files() {
     let place = Place::new();
     let (pipe, out) = (place.word("pipe"), place.word("out"));
     rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
@@ -348,7 +348,7 @@ fn pipes_and_devices_are_refused_wherever_a_file_is_read() {
 }
 
 #[test]
-fn a_file_where_a_folder_is_expected_is_called_a_file() {
+fn a_file_instead_of_a_folder_is_reported_as_a_file() {
     let place = Place::new();
     let data = support::generate(&place, SHAPE, 400, 100);
     let job = job(&place);
@@ -371,7 +371,7 @@ fn a_file_where_a_folder_is_expected_is_called_a_file() {
             ("the output is", &["generate", "--shape", &shape, "--samples", "1", "--out", path]),
             ("the output is", &["convert", "csv", &csv, "--schema", &schema, "--out", path]),
         ] {
-            let words = format!("{file} is a file, and {what} a folder");
+            let words = format!("{file} is a file, but {what} a folder");
             run(args).with(USAGE).says(&[&words]);
         }
         for args in [
@@ -388,10 +388,10 @@ fn a_file_where_a_folder_is_expected_is_called_a_file() {
 }
 
 #[test]
-fn tables_that_memory_cannot_count_are_refused() {
+fn tables_too_large_to_count_in_memory_are_refused() {
     let place = Place::new();
     let log = place.file("log.tsv", text(&criteo_rows(5, 1)));
-    // On a machine that has the memory, what a process may take of it is limited.
+    // In case the machine has enough memory, the process's memory is limited.
     let ended = Command::new("sh")
         .args(["-c", "ulimit -v 4000000 && exec \"$0\" \"$@\""])
         .arg(rankine().get_program())
@@ -401,21 +401,24 @@ fn tables_that_memory_cannot_count_are_refused() {
         .unwrap();
     let stderr = String::from_utf8(ended.stderr).unwrap();
     // 26 tables of 2^32 rows of 8 bytes.
-    assert!(stderr.contains("832 GiB for these tables") && stderr.contains("fewer rows"), "{stderr}");
+    assert!(
+        stderr.contains("832 GiB for these tables") && stderr.contains("reduce the tables' rows"),
+        "{stderr}"
+    );
     assert_eq!(ended.status.code(), Some(USAGE));
     assert!(!place.path("out").exists() && !place.path("out.partial").exists());
 }
 
 #[test]
-fn ten_bad_rows_are_logged_and_the_file_names_all() {
+fn ten_bad_rows_are_logged_and_the_file_names_all_bad_rows() {
     let place = Place::new();
     let mut rows = criteo_rows(100, 6);
     rows[20..35].fill("?".into());
     let log = place.file("log.tsv", text(&rows));
     let ended = convert(&place, "out", &[&log, "--on-bad", "skip", "--bad-limit", "15"]).with(SUCCESS);
-    assert_eq!(ended.stderr.matches("bad row left out: ").count(), 10, "{}", ended.stderr);
+    assert_eq!(ended.stderr.matches("bad row skipped: ").count(), 10, "{}", ended.stderr);
     assert!(ended.stderr.contains("line 30: ") && !ended.stderr.contains("line 31: "), "{}", ended.stderr);
-    assert_eq!(ended.stderr.matches("bad-rows.jsonl names all").count(), 1);
+    assert_eq!(ended.stderr.matches("see bad-rows.jsonl").count(), 1);
     let named = json_lines(&place.path("out/bad-rows.jsonl"));
     let lines: Vec<_> = named.iter().filter_map(|row| row["line"].as_u64()).collect();
     assert_eq!(lines, (21..36).collect::<Vec<_>>());
@@ -484,23 +487,23 @@ fn each_argument_takes_effect_and_has_its_documented_default() {
         &inspected,
         &serde_json::json!({ "samples": 300, "eval_samples": 20, "alpha": 0.5, "seed": 9, "rows_cap": 11 }),
     );
-    // Five rows of a table are named, or all where there are fewer.
+    // Five rows of a table are listed, or all if there are fewer.
     let named = |table: usize| inspected["tables"][table]["most_frequent"].as_array().map(Vec::len);
     assert_eq!((named(0), named(5)), (Some(5), Some(3)));
     let rows: Vec<_> = (0..6).filter_map(|table| inspected["tables"][table]["rows"].as_u64()).collect();
     assert_eq!(rows, [11, 11, 11, 11, 8, 3]);
 }
 
-/// Every number of an inspection, against the rows by hand.
+/// Checks every number of an inspection against counts by hand.
 #[test]
-fn an_inspection_counts_what_the_rows_have() {
+fn an_inspection_counts_the_rows() {
     let place = Place::new();
     let schema = "[[label]]\ncolumn = \"a\"\n[[label]]\ncolumn = \"b\"\nmissing = \"mask\"\n\
         [[categorical]]\ncolumn = \"c\"\nvocabulary = { kind = \"exact\", min_count = 2 }\n\
         [[categorical]]\ncolumn = \"d\"\nseparator = \"|\"\nvocabulary = { kind = \"identity\", rows = 250 }\n";
     let schema = place.file("s.toml", schema);
-    // Of four training rows: labels a 3 of 4, b 1 of 3 that are there; c: x twice, the empty category, and y once each;
-    // d: 9 five times, 8 twice, 7 once.
+    // Four training rows: label a has 3 of 4, b 1 of 3 present; c: x twice, the empty category and y once each; d: 9
+    // five times, 8 twice, 7 once.
     let train = place.file("train.csv", "a,b,c,d\n1,1,x,9|9|9\n1,,x,\n0,0,y,9|8|7\n1,0,,9|8\n");
     let eval = place.file("eval.csv", "a,b,c,d\n0,,z,9\n");
     let data = place.word("data");
@@ -536,14 +539,14 @@ fn an_inspection_counts_what_the_rows_have() {
         "lookups": 4, "distinct_rows": 2, "hotness_mean": 1.0, "top_1_percent_share": 0.5,
         "most_frequent": [row(0, Some("\\*"), 2, 4.0), row(1, Some("x"), 2, 4.0)],
     });
-    // The most frequent hundredth of 250 rows are three rows.
+    // The most frequent hundredth of 250 rows is three rows.
     let d = serde_json::json!({
         "name": "d", "rows": 250, "hotness": { "ragged": { "max": 3 } }, "vocabulary": { "kind": "identity" },
         "lookups": 8, "distinct_rows": 3, "hotness_mean": 2.0, "top_1_percent_share": 1.0,
         "most_frequent": [row(9, None, 5, 8.0), row(8, None, 2, 8.0), row(7, None, 1, 8.0)],
     });
     assert_eq!(inspected["tables"], serde_json::json!([c, d]));
-    let told = run(["inspect", &data]).with(SUCCESS).stdout;
+    let reported = run(["inspect", &data]).with(SUCCESS).stdout;
     for words in [
         "converted from csv, split none: 5 rows read, 5 kept, 0 bad\n",
         "  train  4 samples, label rate 0.7500, 0.3333 (1 missing), ",
@@ -552,6 +555,6 @@ fn an_inspection_counts_what_the_rows_have() {
         "\\* 50.0%, x 50.0%\n",
         "     2.00    100.0%  9 62.5%, 8 25.0%, 7 12.5%\n",
     ] {
-        assert!(told.contains(words), "`{words}` is not in:\n{told}");
+        assert!(reported.contains(words), "`{words}` is not in:\n{reported}");
     }
 }

@@ -1,7 +1,7 @@
-//! The command in hostile surroundings: without stderr, on a full disk, under terminals that vanish, stopped, and asked
-//! to end. No training is lost, and nothing is left that looks complete and is not.
+//! The command in hostile surroundings: without stderr, on a full disk, with terminals that vanish, suspended, and
+//! asked to end. No training is lost, and nothing incomplete looks complete.
 //!
-//! With `RANKINE_TEST_LONG` set, whatever depends on the moment is repeated 50 times.
+//! With `RANKINE_TEST_LONG` set, tests that depend on timing are repeated 50 times.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +14,7 @@ use support::{Place, RESUMABLE, SHAPE, SUCCESS, generate, job, rankine, run, tim
 
 mod support;
 
-/// A place with a dataset and a job.
+/// A folder with a dataset and a job.
 struct Runs {
     place: Place,
     job: String,
@@ -28,12 +28,12 @@ impl Runs {
         Self { place, job }
     }
 
-    /// A training that finishes, with a line for each step.
+    /// Returns a training that finishes, with a log line per step.
     fn short(&self, name: &str) -> Command {
         self.train(name, &["train.epochs=4", "train.log_every_steps=1", "eval.every_steps=20"])
     }
 
-    /// A training that goes on until it is stopped.
+    /// Returns a training that continues until it is stopped.
     fn endless(&self, name: &str) -> Command {
         self.train(name, &["train.epochs=1000000", "train.log_every_steps=20"])
     }
@@ -45,14 +45,14 @@ impl Runs {
         command
     }
 
-    /// Waits until a run has logged this many bytes.
+    /// Waits until a run has logged more than this many bytes.
     #[track_caller]
     fn wait_for_log(&self, name: &str, bytes: u64) {
         let metrics = self.place.path(name).join("metrics.jsonl");
         wait_until("steps are logged", || fs::metadata(&metrics).is_ok_and(|metrics| metrics.len() > bytes));
     }
 
-    /// A run that was stopped has saved a good checkpoint.
+    /// Checks that a stopped run has saved a good checkpoint.
     #[track_caller]
     fn was_saved(&self, name: &str) {
         run(["ckpt", "verify", &self.place.word(name)]).with(SUCCESS);
@@ -60,7 +60,7 @@ impl Runs {
 }
 
 #[test]
-fn streams_that_take_nothing_do_not_change_a_training() {
+fn unwritable_streams_do_not_change_a_training() {
     let runs = Runs::new();
     let ended = runs.short("whole").output().unwrap();
     assert_eq!(ended.status.code(), Some(SUCCESS), "{ended:?}");
@@ -87,7 +87,7 @@ fn streams_that_take_nothing_do_not_change_a_training() {
         check("both-full", &|training| {
             training.stdout(full()).stderr(full());
         });
-        // The end that could read is closed at once.
+        // The reading end is closed at once.
         let gone = || std::io::pipe().expect("there are descriptors to spare").1;
         check("stdout-gone", &|training| {
             training.stdout(gone());
@@ -99,7 +99,7 @@ fn streams_that_take_nothing_do_not_change_a_training() {
 }
 
 #[test]
-fn lost_results_are_named_with_the_place_where_they_are() {
+fn lost_output_names_the_file_with_the_results() {
     let runs = Runs::new();
     let mut training = runs.short("run");
     training.stdout(File::options().write(true).open("/dev/full").unwrap());
@@ -111,9 +111,9 @@ fn lost_results_are_named_with_the_place_where_they_are() {
     assert!(stderr.contains(&format!("its results are in {}", summary.display())), "{stderr}");
 }
 
-/// `train 2>&1 | head -1`, and then a signal.
+/// `train 2>&1 | head -1`, followed by a signal.
 #[test]
-fn a_reader_that_leaves_after_a_line_does_not_end_a_training() {
+fn a_reader_that_exits_after_a_line_does_not_end_a_training() {
     let runs = Runs::new();
     for repeat in 0..times(2) {
         for (signal, exit) in [(None, SUCCESS), (Some(libc::SIGTERM), RESUMABLE)] {
@@ -138,9 +138,9 @@ fn a_reader_that_leaves_after_a_line_does_not_end_a_training() {
     }
 }
 
-/// `train 2>&1 | less` where nobody turns the page: the pipe is full, and stays so.
+/// `train 2>&1 | less` without paging: the pipe is full and stays full.
 #[test]
-fn a_reader_that_stops_reading_does_not_hold_a_training_up() {
+fn a_reader_that_stops_reading_does_not_block_a_training() {
     let runs = Runs::new();
     for repeat in 0..times(1) {
         let name = format!("run-{repeat}");
@@ -165,8 +165,8 @@ fn ctrl_c_on_a_training_piped_to_tee_saves_a_checkpoint() {
         let name = format!("run-{repeat}");
         let (code, log) = (runs.place.path(&format!("{name}.code")), runs.place.word(&format!("{name}.log")));
         let training = runs.endless(&name);
-        // Whoever waits lives on: else nobody would learn the exit code, and the end of the terminal's first process
-        // would send SIGHUP to all.
+        // The waiting process must survive: otherwise nothing would learn the exit code, and the end of the
+        // terminal's first process would send SIGHUP to all.
         let script = r#"
             code=$1; log=$2; shift 2
             trap : INT
@@ -206,7 +206,7 @@ fn a_terminal_shows_a_bar_and_ctrl_c_saves_a_checkpoint() {
 
 /// Ctrl-S stops the terminal's output.
 #[test]
-fn a_stopped_terminal_does_not_hold_a_training_up() {
+fn a_stopped_terminal_does_not_block_a_training() {
     let runs = Runs::new();
     for repeat in 0..times(1) {
         let name = format!("run-{repeat}");
@@ -257,12 +257,12 @@ fn sighup_saves_a_checkpoint_unless_it_was_ignored_at_the_start() {
         training.stderr(Stdio::piped());
         let mut running = Running::start(&mut training);
         let stderr = running.0.stderr.take().unwrap();
-        let told = thread::spawn(move || std::io::read_to_string(stderr).unwrap());
+        let reported = thread::spawn(move || std::io::read_to_string(stderr).unwrap());
         runs.wait_for_log(&name, 0);
         running.signal(libc::SIGHUP);
         assert_eq!(running.end(), RESUMABLE);
-        let told = told.join().unwrap();
-        assert!(told.contains("stopped by SIGHUP after step "), "{told}");
+        let reported = reported.join().unwrap();
+        assert!(reported.contains("stopped by SIGHUP after step "), "{reported}");
         runs.was_saved(&name);
 
         let name = format!("nohup-{repeat}");
@@ -279,9 +279,9 @@ fn sighup_saves_a_checkpoint_unless_it_was_ignored_at_the_start() {
     }
 }
 
-/// SIGSTOP, Ctrl-Z or `scontrol suspend`, for longer than a step may take.
+/// SIGSTOP, Ctrl-Z or `scontrol suspend`, for longer than the time limit of a step.
 #[test]
-fn a_training_that_was_stopped_for_longer_than_a_step_may_take_goes_on() {
+fn a_training_suspended_for_longer_than_the_step_limit_continues() {
     let runs = Runs::new();
     for repeat in 0..times(3) {
         let name = format!("run-{repeat}");
@@ -301,33 +301,33 @@ fn a_training_that_was_stopped_for_longer_than_a_step_may_take_goes_on() {
     }
 }
 
-/// Work on a dataset that goes on until it is stopped, or for minutes.
+/// Work on a dataset that continues for minutes or until it is stopped.
 fn endless_work(place: &Place, name: &str, out: &str) -> Command {
     let mut command = rankine();
     let shape = place.file("shape.toml", SHAPE);
     let criteo = place.word("criteo.tsv.gz");
     match name {
         "generate" => command.args(["generate", "--shape", &shape, "--samples", "1000000000000"]),
-        // Counts go to disk all the time.
+        // Counts are written to disk all the time.
         "convert-spills" => command.args(["convert", "criteo-tsv", &criteo, "--memory", "64KiB"]),
         // Rows are counted first.
         "convert-counts" => command.args(["convert", "criteo-tsv", &criteo, "--split", "last:0.1"]),
         "convert-writes" => command.args(["convert", "criteo-tsv", &criteo, "--vocabulary", "hash:1000"]),
         "convert-raw" => {
             let raw = place.path("zeros.bin");
-            // A record of this shape has 11 numbers of four bytes. The file takes no room on the disk.
+            // A record of this shape has 11 numbers of four bytes. The file takes no disk space.
             File::create(&raw)
                 .and_then(|file| file.set_len(44 << 30))
                 .expect("the file system has sparse files");
             command.args(["convert", "hugectr-raw", &place.word("zeros.bin"), "--shape", &shape])
         }
-        other => panic!("there is no {other}"),
+        other => panic!("unknown work: {other}"),
     };
     command.args(["--out", &place.word(out)]).stdout(Stdio::null());
     command
 }
 
-/// Gigabytes of Criteo's rows that take little room: members of gzip, all alike.
+/// Writes gigabytes of Criteo's rows that take little disk space: identical gzip members.
 fn write_criteo(place: &Place) {
     let rows = support::criteo_rows(200, 3).join("\n") + "\n";
     let mut member = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -336,7 +336,7 @@ fn write_criteo(place: &Place) {
     place.file("criteo.tsv.gz", member.repeat(1000));
 }
 
-/// A command that was asked to end does so within a second; the rest is for a busy machine.
+/// A stopped command ends within a second; the rest is for a busy machine.
 const SOON: Duration = Duration::from_millis(2500);
 
 #[test]
@@ -351,24 +351,24 @@ fn stopped_work_on_data_ends_soon_and_leaves_nothing() {
                 command.stderr(Stdio::piped());
                 let mut running = Running::start(&mut command);
                 let partial = place.path(&format!("{out}.partial"));
-                wait_until("work begins", || partial.exists());
+                wait_until("work starts", || partial.exists());
                 thread::sleep(Duration::from_millis(40 * (repeat as u64 % 10)));
                 let asked = Instant::now();
                 running.signal(signal);
                 let code = running.end();
                 assert!(asked.elapsed() < SOON, "{out}: {:?}", asked.elapsed());
-                let told = std::io::read_to_string(running.0.stderr.take().unwrap()).unwrap();
-                assert_eq!(code, 128 + signal, "{out}: {told}");
-                assert!(told.contains("error: stopped by SIG"), "{out}: {told}");
+                let reported = std::io::read_to_string(running.0.stderr.take().unwrap()).unwrap();
+                assert_eq!(code, 128 + signal, "{out}: {reported}");
+                assert!(reported.contains("error: stopped by SIG"), "{out}: {reported}");
                 assert!(!place.path(&out).exists(), "{out} looks complete");
-                // On a machine too busy to stop in time the process was ended, and said so.
-                assert!(told.contains("while waiting for a file") || !partial.exists(), "{out}: {told}");
+                // On a machine too busy to stop in time, the process was ended and reported that.
+                assert!(reported.contains("while waiting for a file") || !partial.exists(), "{out}: {reported}");
             }
         }
     }
 }
 
-/// A file server that does not answer: opening the log waits, and cannot be interrupted by a flag.
+/// A file server that does not answer: opening the log blocks, and a flag cannot interrupt it.
 #[test]
 fn work_that_waits_for_a_file_ends_soon_too() {
     let place = Place::new();
@@ -392,7 +392,7 @@ fn work_that_waits_for_a_file_ends_soon_too() {
 }
 
 #[test]
-fn a_training_that_is_stopped_while_it_generates_its_data_can_be_started_again() {
+fn a_training_stopped_while_generating_its_data_can_be_restarted() {
     let place = Place::new();
     let shape = place.file("shape.toml", SHAPE);
     let text = format!(
@@ -413,14 +413,14 @@ train.batch_size = 128
             let mut command = rankine();
             command.args(["train", &job, "--run-dir", &place.word("run")]).stderr(Stdio::piped());
             let mut running = Running::start(&mut command);
-            wait_until("generating begins", || place.path("data.partial").exists());
+            wait_until("generation starts", || place.path("data.partial").exists());
             let asked = Instant::now();
             running.signal(signal);
             let code = running.end();
             assert!(asked.elapsed() < SOON, "{:?}", asked.elapsed());
-            let told = std::io::read_to_string(running.0.stderr.take().unwrap()).unwrap();
-            assert_eq!(code, RESUMABLE, "{told}");
-            assert!(!place.path("data").exists() && !place.path("run").exists(), "{told}");
+            let reported = std::io::read_to_string(running.0.stderr.take().unwrap()).unwrap();
+            assert_eq!(code, RESUMABLE, "{reported}");
+            assert!(!place.path("data").exists() && !place.path("run").exists(), "{reported}");
         }
     }
     let few = ["data.generate.samples=1000"];

@@ -1,5 +1,5 @@
-//! Ids that are no rows of their tables: errors, the row of all that is out of vocabulary, or left out of their bags;
-//! counted in any case, in training, evaluation and prediction.
+//! Ids out of range: they are errors, become the out-of-vocabulary row, or are removed from their bags, and are
+//! always counted, in training, evaluation and prediction.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ const DENSE: usize = 4;
 const ROWS: [u64; 6] = [40, 30, 20, 12, 8, 3];
 const BATCH: usize = 128;
 
-/// A sample, whose ids may be anything.
+/// A sample whose ids may be anything.
 #[derive(Clone)]
 struct Record {
     label: u32,
@@ -23,7 +23,7 @@ struct Record {
     ids: [u32; ROWS.len()],
 }
 
-/// Records of which some have ids of C2 and C6 that are no rows.
+/// Returns records, some of which have ids of C2 and C6 that are out of range.
 fn records(count: usize, seed: u64) -> Vec<Record> {
     let mut next = numbers(seed);
     let record = |number: usize| {
@@ -40,7 +40,7 @@ fn records(count: usize, seed: u64) -> Vec<Record> {
     (0..count).map(record).collect()
 }
 
-/// How many ids of a column are no rows.
+/// Counts the ids of a column that are out of range.
 fn wild(records: &[Record], column: usize) -> u64 {
     records.iter().filter(|record| u64::from(record.ids[column]) >= ROWS[column]).count() as u64
 }
@@ -55,7 +55,7 @@ fn raw(records: &[Record]) -> Vec<u8> {
     bytes
 }
 
-/// The same as CSV, in which ids that are no rows are missing.
+/// Returns the same as CSV, without the ids that are out of range.
 fn csv(records: &[Record]) -> String {
     let mut text = String::from("label,I1,I2,I3,I4,C1,C2,C3,C4,C5,C6\n");
     for Record { label, dense, ids } in records {
@@ -68,7 +68,7 @@ fn csv(records: &[Record]) -> String {
     text
 }
 
-/// The schema of those files: row numbers, of which a sample may have none.
+/// Returns the schema of those files: row numbers, of which a sample may have none.
 fn csv_schema() -> String {
     let mut text = String::from("[label]\ncolumn = \"label\"\n");
     for column in 1..=DENSE {
@@ -83,7 +83,7 @@ fn csv_schema() -> String {
     text
 }
 
-/// A job on some data, in the order of its samples.
+/// Returns a job on some data, in the order of its samples.
 fn job(place: &Place, name: &str, data: &str, more: &str) -> String {
     let text = format!(
         "\
@@ -98,7 +98,7 @@ train = {{ batch_size = {BATCH}, log_every_steps = 2, shuffle = false }}
     place.file(name, text)
 }
 
-/// A job on the raw files `NAME.bin` and `NAME-eval.bin`.
+/// Returns a job on the raw files `NAME.bin` and `NAME-eval.bin`.
 fn raw_job(place: &Place, name: &str, more: &str) -> String {
     let (shape, train) = (place.file("shape.toml", SHAPE), place.word(&format!("{name}.bin")));
     let eval = place.word(&format!("{name}-eval.bin"));
@@ -130,16 +130,16 @@ impl Files {
         Self { place, train, eval }
     }
 
-    /// Counts by column, as logs have them.
+    /// Returns counts by column in the form of the logs.
     fn counts(records: &[Record]) -> serde_json::Value {
         json!({ "C2": wild(records, 1), "C6": wild(records, 5) })
     }
 
-    /// What a run's log, summary and evaluation have counted.
+    /// Checks the counts in a run's log, summary and evaluation.
     fn assert_counted(&self, run: &str) {
-        let told = summary(&self.place, run);
-        assert_eq!(told["train"]["ids_out_of_range"], Self::counts(&self.train));
-        assert_eq!(told["eval"]["ids_out_of_range"], Self::counts(&self.eval));
+        let reported = summary(&self.place, run);
+        assert_eq!(reported["train"]["ids_out_of_range"], Self::counts(&self.train));
+        assert_eq!(reported["eval"]["ids_out_of_range"], Self::counts(&self.eval));
         let lines = json_lines(&self.place.path(run).join("metrics.jsonl"));
         for line in lines {
             let expected = match line["kind"].as_str() {
@@ -161,7 +161,7 @@ impl Files {
 }
 
 #[test]
-fn without_a_policy_they_are_errors_that_name_it() {
+fn without_a_policy_ids_out_of_range_are_errors_that_name_it() {
     let files = Files::new();
     let place = &files.place;
     let plain = raw_job(place, "wild", "");
@@ -170,14 +170,14 @@ fn without_a_policy_they_are_errors_that_name_it() {
         "is not below the table's 3 rows",
         "guard.ids_out_of_range",
     ]);
-    // Records of row numbers have no row for what is out of vocabulary, unless one is named.
+    // Columns of row numbers have no out-of-vocabulary row unless one is named.
     let words = ["guard.ids_out_of_range", "column C1 has no vocabulary", "oov_row", "\"skip\""];
     train(place, &plain, "oov", &["guard.ids_out_of_range=oov"]).with(USAGE).says(&words);
     run(["check", &plain, "--set", "guard.ids_out_of_range=oov"]).with(USAGE).says(&words);
     let beyond =
         raw_job(place, "wild", "[[table]]\ncolumns = [\"C6\"]\noov_row = 3\nids_out_of_range = \"oov\"\n");
     train(place, &beyond, "beyond", &[]).with(USAGE).says(&["oov_row = 3", "row 3 is not below the 3 rows"]);
-    // What is said of one table holds for that alone.
+    // A policy of one table applies only to that table.
     let one = raw_job(place, "wild", "[[table]]\ncolumns = [\"C6\"]\nids_out_of_range = \"skip\"\n");
     train(place, &one, "one", &[]).with(BAD_DATA).says(&["record 31 (byte 1320), column C2"]);
     train(place, &plain, "typo", &["guard.ids_out_of_range=zero"])
@@ -186,7 +186,7 @@ fn without_a_policy_they_are_errors_that_name_it() {
 }
 
 #[test]
-fn what_stands_for_another_row_trains_as_that_row_does() {
+fn ids_replaced_by_a_row_train_like_that_row() {
     let files = Files::new();
     let place = &files.place;
     let replaced = |records: &[Record]| {
@@ -202,11 +202,11 @@ fn what_stands_for_another_row_trains_as_that_row_does() {
     };
     place.file("tame.bin", replaced(&files.train));
     place.file("tame-eval.bin", replaced(&files.eval));
-    // A policy for one table, and that of the job for another.
+    // A policy for one table, and the job's policy for another.
     let wild = raw_job(place, "wild", REPLACED);
     let sets = ["guard.ids_out_of_range=fail", "table.0.ids_out_of_range=oov"];
     let tame = raw_job(place, "tame", "");
-    // What is sent how must not follow from the samples.
+    // The exchange must not depend on the samples.
     let placed = ["embedding.placement=row-wise", "embedding.exchange=rows"];
     for ranks in ["device.ranks=1", "device.ranks=2"] {
         let (found, expected) = (format!("wild-{}", &ranks[13..]), format!("tame-{}", &ranks[13..]));
@@ -218,7 +218,7 @@ fn what_stands_for_another_row_trains_as_that_row_does() {
         files.assert_counted(&found);
         assert!(summary(place, &expected)["train"].get("ids_out_of_range").is_none());
     }
-    // The run's own policy holds for what it judges and predicts.
+    // The run's own policy applies to its evaluation and prediction.
     let judged = files.eval("wild-1");
     assert_eq!(judged["auc"], files.eval("tame-1")["auc"]);
     assert_eq!(judged["ids_out_of_range"], Files::counts(&files.eval));
@@ -232,7 +232,7 @@ fn what_stands_for_another_row_trains_as_that_row_does() {
 }
 
 #[test]
-fn what_is_left_out_leaves_its_bag_empty() {
+fn removed_ids_may_leave_their_bag_empty() {
     let files = Files::new();
     let place = &files.place;
     let (all, schema) = (place.file("train.csv", csv(&files.train)), place.file("schema.toml", csv_schema()));
@@ -245,17 +245,17 @@ fn what_is_left_out_leaves_its_bag_empty() {
         let found = format!("skips-{name}");
         let words = ["column C6: ", "they are skipped"];
         train(place, &wild, &found, &[shuffle]).with(SUCCESS).says(&words);
-        let told = summary(place, &found);
-        assert_eq!(told["train"]["ids_out_of_range"], Files::counts(&files.train));
-        assert_eq!(told["eval"]["ids_out_of_range"], Files::counts(&files.eval));
+        let reported = summary(place, &found);
+        assert_eq!(reported["train"]["ids_out_of_range"], Files::counts(&files.train));
+        assert_eq!(reported["eval"]["ids_out_of_range"], Files::counts(&files.eval));
     }
-    // As samples that have no such id in the first place.
+    // Like samples without such ids.
     train(place, &empty, "empty", &[]).with(SUCCESS);
     assert!(weights(place, "skips-file") == weights(place, "empty"));
     assert_eq!(summary(place, "skips-file")["eval"]["auc"], summary(place, "empty")["eval"]["auc"]);
     files.assert_counted("skips-file");
 
-    // Counts go on where a training does.
+    // Counts continue when a training resumes.
     let saves = ["checkpoint.every_steps=4", "train.max_steps=6"];
     train(place, &wild, "resumed", &saves).with(SUCCESS);
     fs::remove_file(place.path("resumed").join("summary.json")).expect("the run had come to its end");

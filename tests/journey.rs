@@ -434,7 +434,7 @@ fn a_truncated_file_is_reported_with_file_and_offset() {
         let whole = fs::read(&path).unwrap();
         fs::write(&path, &whole[..offset as usize + 100]).unwrap();
         let place = format!("{} at byte {} is damaged: it has", word(&path), offset + 100);
-        command(&damaged).with(BAD_DATA).says(&[&place, "was it copied to the end?"]);
+        command(&damaged).with(BAD_DATA).says(&[&place, "was it copied completely?"]);
         let _ = fs::remove_dir_all(damaged.place.path("run"));
         damaged.verify().with(BAD_DATA).says(&[&place]);
         fs::write(&path, &whole).unwrap();

@@ -452,7 +452,7 @@ fn init_writes_a_job_that_trains() {
     let before = fs::read(&out).unwrap();
     run(["init", "--data", &data, "--out", &out])
         .with(USAGE)
-        .says(&["is there already, and is not overwritten"]);
+        .says(&["already exists and is not overwritten"]);
     assert_eq!(fs::read(&out).unwrap(), before);
     let refused =
         run(["init", "--data", &data, "--model", "dlmr", "--out", &place.word("x.toml")]).with(USAGE);

@@ -1,8 +1,8 @@
-//! Rankine on real ratings: a table of its own making, multi-hot, from CSV to the AUC that its job promises.
+//! Rankine on real ratings: a multi-hot table built by the test, from CSV to the AUC that its job promises.
 //!
-//! The ratings are not part of the repository. `RANKINE_TEST_DATA` names the folder where they lie, in
-//! `movielens-100k/`: `u.data`, `u.user`, `u.item` and `u.genre` as GroupLens publishes them (Harper and Konstan, "The
-//! MovieLens Datasets", 2015).
+//! The ratings are not part of the repository. `RANKINE_TEST_DATA` names the folder that contains `movielens-100k/`
+//! with `u.data`, `u.user`, `u.item` and `u.genre` as published by GroupLens (Harper and Konstan, "The MovieLens
+//! Datasets", 2015).
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -15,9 +15,9 @@ use support::{Place, SUCCESS, data_folder, missing, root, run, summary, told, tr
 
 mod support;
 
-/// The mean over the seeds must not be below this.
+/// The minimum of the mean over the seeds.
 const AUC_MIN: f64 = 0.773;
-/// Each seeds the split and the training.
+/// Seeds of the split and the training.
 const SEEDS: [u64; 3] = [1, 2, 3];
 
 fn main() -> ExitCode {
@@ -64,10 +64,10 @@ fn movielens_reaches_its_auc(folder: &Path, device: &[&str]) -> Result<(), Faile
     Ok(())
 }
 
-/// One table of ratings with what is known of user, film and time.
+/// Joins the ratings with the attributes of user, film and time into one table.
 fn joined(folder: &Path) -> Result<String, Failed> {
     let read = |name: &str| -> Result<String, Failed> {
-        // Titles are Latin-1; no other byte above 127 is there, and titles are not used.
+        // Titles are Latin-1 and not used; no other field has a byte above 127.
         Ok(String::from_utf8_lossy(&fs::read(folder.join(name))?).into_owned())
     };
     let (ratings, users, films, genres) =

@@ -208,7 +208,7 @@ fn two_commands_with_one_output_neither_mix_nor_delete_bytes() {
             assert!(winners == 1 || name == "predict" && winners == 2, "{name}: {both:?}");
             for loser in both.iter().filter(|ended| ended.code != SUCCESS) {
                 assert_eq!(loser.code, USAGE, "{name}: {loser:?}");
-                let why = ["another process is writing", "is there already"];
+                let why = ["another process is writing", "already exists"];
                 assert!(why.iter().any(|why| loser.stderr.contains(why)), "{name}: {loser:?}");
             }
             assert!(
@@ -266,7 +266,9 @@ fn a_folder_that_only_looks_like_a_leftover_is_kept() {
     let convert = &fixture.commands()["convert"];
     fs::create_dir(fixture.out("out.partial")).unwrap();
     fs::write(fixture.out("out.partial/precious"), "kept").unwrap();
-    Ended::of(command(convert, &fixture.out("out"), None)).with(USAGE).says(&["out.partial", "in the way"]);
+    Ended::of(command(convert, &fixture.out("out"), None))
+        .with(USAGE)
+        .says(&["out.partial", "already exists"]);
     assert_eq!(fs::read(fixture.out("out.partial/precious")).unwrap(), b"kept");
     fixture.files(&["out.partial"]);
 }

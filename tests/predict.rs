@@ -1,4 +1,4 @@
-//! Predictions from outside: a dataset's and its raw rows' are the same to the last bit, and the ones that are judged.
+//! Predictions on the command line: a dataset and its raw rows give the same bits, and these are the evaluated ones.
 
 use std::cmp::Ordering;
 use std::fs;
@@ -15,12 +15,12 @@ use support::{
 
 mod support;
 
-/// Rows of training, and of evaluation behind them: several batches of [`BATCH`], the last one a partial one.
+/// Training rows, and the evaluation rows after them: several batches of [`BATCH`], the last one partial.
 const TRAIN: usize = 3000;
 const EVAL: usize = 1300;
 const BATCH: &str = "eval.batch_size=512";
 
-/// A model of converted rows.
+/// A model trained on converted rows.
 struct Trained {
     place: Place,
     rows: Vec<String>,
@@ -51,7 +51,7 @@ impl Trained {
         fs::read_to_string(self.place.path(out)).expect("there are predictions")
     }
 
-    /// The predictions by the rows' numbers.
+    /// Returns the predictions by row number.
     fn predictions(&self, out: &str) -> Vec<(u64, f64)> {
         let text = self.text(out);
         let mut lines = text.lines();
@@ -69,28 +69,34 @@ impl Trained {
 }
 
 #[test]
-fn a_dataset_and_its_raw_rows_are_scored_alike_and_as_they_are_judged() {
-    // Rare categories, hashed ones and half precision: all that may tell the ways apart.
+fn a_dataset_and_its_raw_rows_are_scored_alike_and_as_evaluated() {
+    // Rare categories, hashed ones and half precision: everything that could cause a difference.
     let trained = Trained::new(&["--min-count", "3", "--column", "C2=hash:50"]);
-    let told = trained.predict("data.csv", &["--data", &trained.data]).with(SUCCESS).json();
-    assert_eq!((&told["read"], &told["predicted"], &told["bad"]), (&EVAL.into(), &EVAL.into(), &0.into()));
-    assert!(told["unknown"]["C1"]["lookups"].as_u64().unwrap() > 0, "{told:#}");
-    assert!(
-        told["unknown"]["C1"].get("distinct_values").is_none(),
-        "a dataset has one row for all: {told:#}"
+    let reported = trained.predict("data.csv", &["--data", &trained.data]).with(SUCCESS).json();
+    assert_eq!(
+        (&reported["read"], &reported["predicted"], &reported["bad"]),
+        (&EVAL.into(), &EVAL.into(), &0.into())
     );
-    assert!(told["unknown"].get("C2").is_none(), "a hash knows all categories");
+    assert!(reported["unknown"]["C1"]["lookups"].as_u64().unwrap() > 0, "{reported:#}");
+    assert!(
+        reported["unknown"]["C1"].get("distinct_values").is_none(),
+        "a dataset has one row for all: {reported:#}"
+    );
+    assert!(reported["unknown"].get("C2").is_none(), "a hash knows all categories");
     let eval = trained.place.word("eval.tsv");
     let raw = trained.predict("raw.csv", &[&eval]).with(SUCCESS);
     assert!(raw.stderr.contains(" rows/s") && raw.stderr.contains("column C1: "), "{}", raw.stderr);
     let raw = raw.json();
-    assert!(trained.text("data.csv") == trained.text("raw.csv"), "the dataset is scored unlike its raw rows");
-    assert_eq!(raw["predicted"], told["predicted"]);
+    assert!(
+        trained.text("data.csv") == trained.text("raw.csv"),
+        "the dataset is scored differently from its raw rows"
+    );
+    assert_eq!(raw["predicted"], reported["predicted"]);
     for (column, of) in raw["unknown"].as_object().unwrap() {
-        assert_eq!(of["lookups"], told["unknown"][column]["lookups"], "{column}");
+        assert_eq!(of["lookups"], reported["unknown"][column]["lookups"], "{column}");
     }
 
-    // Without labels, in two files and gzipped, the rows are the same.
+    // Without labels, in two files, and compressed with gzip, the rows are the same.
     let unlabelled: Vec<_> =
         trained.rows[TRAIN..].iter().map(|row| row.split_once('\t').unwrap().1.to_owned()).collect();
     let (first, second) =
@@ -98,7 +104,7 @@ fn a_dataset_and_its_raw_rows_are_scored_alike_and_as_they_are_judged() {
     trained.predict("two.csv", &[&first, &second]).with(SUCCESS);
     assert!(trained.text("two.csv") == trained.text("raw.csv"), "labels change the predictions");
 
-    // The AUC of what was written is the one that `eval` tells.
+    // The AUC of the written predictions is the one that `eval` reports.
     let predictions = trained.predictions("raw.csv");
     assert!(predictions.iter().map(|(row, _)| *row).eq(1..=EVAL as u64));
     let labels: Vec<bool> = trained.rows[TRAIN..].iter().map(|row| row.starts_with('1')).collect();
@@ -110,8 +116,8 @@ fn a_dataset_and_its_raw_rows_are_scored_alike_and_as_they_are_judged() {
     assert_eq!(trained.predictions("train.csv").len(), TRAIN);
 }
 
-/// The share of pairs of both labels that are in order, ties counting half, pair by pair. A pair counts as the product
-/// of its weights.
+/// Returns the share of pairs of both labels that are ordered correctly, ties counting half, pair by pair. A pair
+/// counts as the product of its weights.
 fn auc(predictions: &[(u64, f64)], labels: &[bool], weights: &[f64]) -> f64 {
     let of = |label: bool| {
         let scored = predictions.iter().zip(labels).zip(weights);
@@ -144,7 +150,7 @@ fn csv_of_several_labels_is_scored_as_its_dataset_is() {
     let (schema, data) = (place.file("schema.toml", CSV_SCHEMA), place.word("data"));
     let args = ["convert", "csv", &log, "--schema", &schema, "--eval", &eval, "--out", &data];
     run([&args[..], &["--dense-dtype", "f16"]].concat()).with(SUCCESS);
-    // Columns of one vocabulary share a table, and no others do.
+    // Columns that share a vocabulary share a table; other columns do not.
     let table = |columns: &str| format!("table=[{{ columns = [{columns}] }}]");
     let job = job(&place);
     train(&place, &job, "run", &[BATCH, &table("'film', 'last'")]).with(SUCCESS);
@@ -160,13 +166,13 @@ fn csv_of_several_labels_is_scored_as_its_dataset_is() {
     let expected = predict("data.csv", &["--data", &data]);
     assert!(expected.starts_with("row,rating,bought\n1,0."), "{}", &expected[..60]);
     assert_eq!(expected.lines().count(), 1 + EVAL);
-    assert!(predict("raw.csv", &[&eval]) == expected, "raw rows are scored unlike their dataset");
-    // Each head's column has its predictions: they give the AUC and the log loss that training found.
+    assert!(predict("raw.csv", &[&eval]) == expected, "raw rows are scored differently from their dataset");
+    // The predictions in each head's column give the AUC and the log loss that training found.
     for (head, name) in ["rating", "bought"].into_iter().enumerate() {
         let (mut predictions, mut labels, mut weights) = (Vec::new(), Vec::new(), Vec::new());
         for (row, line) in rows[TRAIN..].iter().zip(expected.lines().skip(1)) {
             let (fields, predicted): (Vec<_>, Vec<_>) = (row.split(',').collect(), line.split(',').collect());
-            // A missing rating is masked, and one of at least 4 is a 1.
+            // A missing rating is masked; a rating of at least 4 is a 1.
             let Ok(value) = fields[head].parse::<u64>() else { continue };
             predictions.push((0, predicted[1 + head].parse::<f64>().unwrap()));
             labels.push(value >= [4, 1][head]);
@@ -178,13 +184,13 @@ fn csv_of_several_labels_is_scored_as_its_dataset_is() {
             });
         let log_loss = losses.sum::<f64>() / weights.iter().sum::<f64>();
         let judged = &summary(&place, "run")["eval"]["heads"][name];
-        // Sums of 1300 numbers of double precision, in other orders.
+        // Sums of 1300 numbers in double precision, in different orders.
         let is =
             |key: &str, found: f64| (judged[key].as_f64().unwrap() - found).abs() <= 1300.0 * f64::EPSILON;
         assert!(is("auc", auc(&predictions, &labels, &weights)), "{name}: {judged:#}");
-        assert!(is("log_loss", log_loss), "{name}: {log_loss}, and {judged:#}");
+        assert!(is("log_loss", log_loss), "{name}: {log_loss}, but {judged:#}");
     }
-    // New rows have neither labels nor weights, and their columns may stand in another order.
+    // New rows have neither labels nor weights, and their columns may be in another order.
     let new = rows[TRAIN..].iter().map(|row| {
         let fields: Vec<_> = row.split(',').collect();
         format!("{},{},{},{}\n", fields[6], fields[5], fields[4], fields[3])
@@ -197,8 +203,8 @@ fn csv_of_several_labels_is_scored_as_its_dataset_is() {
     ended.says(&["lacking.csv", "\"last\""]);
 }
 
-/// Rows with a label, a weight, a number and a film. People like a film the more often the greater its number is; rows
-/// that weigh nothing say the contrary.
+/// Returns rows with a label, a weight, a number and a film. The greater a film's number, the more often people like
+/// it; rows with weight 0 show the contrary.
 fn weighted_rows(count: usize, seed: u64) -> Vec<(bool, f64, String)> {
     let mut next = numbers(seed);
     let row = |_| {
@@ -210,7 +216,7 @@ fn weighted_rows(count: usize, seed: u64) -> Vec<(bool, f64, String)> {
 }
 
 #[test]
-fn training_aims_at_the_weighted_auc_and_eval_prints_it() {
+fn training_optimizes_the_weighted_auc_and_eval_prints_it() {
     const SCHEMA: &str = "\
 label = { column = 'liked' }
 weight = { column = 'weight' }
@@ -236,9 +242,9 @@ categorical = [{ column = 'film', vocabulary = { kind = 'exact' } }]
     let log = json_lines(&place.path("run/metrics.jsonl"));
     let last = log.iter().rfind(|line| line["kind"] == "eval").expect("there was an evaluation");
     assert_eq!((&last["auc"], &summary["eval"]["auc"]), (&judged["auc"], &judged["auc"]));
-    let told = run(["eval", "--run", &run_dir]).with(SUCCESS).stdout;
+    let reported = run(["eval", "--run", &run_dir]).with(SUCCESS).stdout;
     let judged = judged["auc"].as_f64().unwrap();
-    assert!(told.contains(&format!("AUC                 {judged:.5}")), "{told}");
+    assert!(reported.contains(&format!("AUC                 {judged:.5}")), "{reported}");
 
     let out = place.word("out.csv");
     run(["predict", "--run", &run_dir, "--data", &data, "--out", &out]).with(SUCCESS);
@@ -252,12 +258,12 @@ categorical = [{ column = 'film', vocabulary = { kind = 'exact' } }]
     let (labels, weights): (Vec<_>, Vec<_>) =
         rows[TRAIN..].iter().map(|(liked, weight, _)| (*liked, *weight)).unzip();
     let expected = auc(&predictions, &labels, &weights);
-    assert!((judged - expected).abs() <= 1e-12, "{judged}, and the predictions give {expected}");
+    assert!((judged - expected).abs() <= 1e-12, "{judged}, but the predictions give {expected}");
     assert!(auc(&predictions, &labels, &[1.0; EVAL]) < 0.6, "weights do not matter");
 }
 
 #[test]
-fn bad_rows_end_a_prediction_or_leave_their_number_free() {
+fn bad_rows_end_a_prediction_or_are_skipped_with_their_number() {
     let trained = Trained::new(&[]);
     let mut rows = trained.rows[TRAIN..].to_vec();
     trained.predict("good.csv", &[&trained.raw("good.tsv", &rows)]).with(SUCCESS);
@@ -269,9 +275,9 @@ fn bad_rows_end_a_prediction_or_leave_their_number_free() {
     assert!(!trained.place.path("bad.csv").exists() && !trained.place.path("bad.csv.partial").exists());
 
     let ended = trained.predict("bad.csv", &[&bad, "--on-bad", "skip"]).with(SUCCESS);
-    let told = ended.json();
+    let reported = ended.json();
     assert_eq!(
-        (&told["read"], &told["predicted"], &told["bad"]),
+        (&reported["read"], &reported["predicted"], &reported["bad"]),
         (&EVAL.into(), &(EVAL - 2).into(), &2.into())
     );
     ended.says(&["bad.tsv line 10: 2 fields", "bad.tsv line 601, column I1"]);
@@ -280,7 +286,7 @@ fn bad_rows_end_a_prediction_or_leave_their_number_free() {
     assert_eq!(left.iter().map(|(row, _)| *row).collect::<Vec<_>>(), expected);
     for (row, probability) in left {
         let before = good[row as usize - 1].1;
-        // Another place in a batch may round a product in another order.
+        // Another position in a batch may round a product in another order.
         assert!((probability - before).abs() < 1e-5, "row {row}: {probability}, not {before}");
     }
 }
@@ -295,12 +301,12 @@ fn many_bad_rows_are_counted_and_ten_of_them_named() {
         trained.predict("out.csv", &[&trained.raw("bad.tsv", &rows), "--on-bad", "skip"]).with(SUCCESS);
     let named: Vec<_> = ended.stderr.lines().filter(|line| line.contains("skipped: ")).collect();
     assert!(named.len() == 10 && named[9].contains("bad.tsv line 901: 2 fields"), "{named:#?}");
-    let told = ended.json();
-    assert_eq!((&told["bad"], &told["predicted"]), (&12.into(), &(EVAL - 12).into()));
+    let reported = ended.json();
+    assert_eq!((&reported["bad"], &reported["predicted"]), (&12.into(), &(EVAL - 12).into()));
 }
 
 #[test]
-fn unknown_categories_are_scored_refused_or_left_out() {
+fn unknown_categories_are_scored_refused_or_skipped() {
     let trained = Trained::new(&["--min-count", "1"]);
     let mut rows = trained.rows[..3].to_vec();
     let with = |row: &str, field: usize, value: &str| {
@@ -311,17 +317,17 @@ fn unknown_categories_are_scored_refused_or_left_out() {
     rows.insert(1, with(&rows[0], 16, "ffffffff"));
     rows.push(with(&rows[0], 16, "fffffffe"));
     let log = trained.raw("new.tsv", &rows);
-    let counts = |told: &serde_json::Value| {
-        ["read", "predicted", "unknown_skipped"].map(|key| told[key].as_u64().unwrap())
+    let counts = |reported: &serde_json::Value| {
+        ["read", "predicted", "unknown_skipped"].map(|key| reported[key].as_u64().unwrap())
     };
-    let told = trained.predict("oov.csv", &[&log]).with(SUCCESS).json();
+    let reported = trained.predict("oov.csv", &[&log]).with(SUCCESS).json();
     let two = serde_json::json!({ "distinct_values": 2, "lookups": 2 });
-    assert_eq!((counts(&told), &told["unknown"]["C3"]), ([5, 5, 0], &two));
+    assert_eq!((counts(&reported), &reported["unknown"]["C3"]), ([5, 5, 0], &two));
     let all = trained.predictions("oov.csv");
     assert_eq!(all[1].1, all[4].1, "all unknown categories are one");
     assert_ne!(all[0].1, all[1].1);
-    let told = trained.predict("skip.csv", &[&log, "--unknown", "skip"]).with(SUCCESS).json();
-    assert_eq!((counts(&told), &told["unknown"]["C3"]), ([5, 3, 2], &two));
+    let reported = trained.predict("skip.csv", &[&log, "--unknown", "skip"]).with(SUCCESS).json();
+    assert_eq!((counts(&reported), &reported["unknown"]["C3"]), ([5, 3, 2], &two));
     let left: Vec<_> = trained.predictions("skip.csv").iter().map(|(row, _)| *row).collect();
     assert_eq!(left, [1, 3, 4]);
     let words = ["row 2 has a category in column C3", "--unknown oov", "--unknown skip"];
@@ -351,7 +357,7 @@ fn unknown_categories_are_counted_as_distinct_values_and_as_lookups() {
     assert_eq!(json["unknown"]["C1"], serde_json::json!({ "distinct_values": 2, "lookups": 4 }), "{json:#}");
     assert_eq!(json["unknown"]["C2"], serde_json::json!({ "distinct_values": 0, "lookups": 0 }), "{json:#}");
 
-    // A conversion counts them in both parts, under the same names.
+    // A conversion counts them in both parts, with the same names.
     let (train, eval) = (trained.raw("train.tsv", &[row("a"), row("a"), row("b"), row("c")]), log);
     let out = trained.place.word("converted");
     let ended = run(["convert", "criteo-tsv", &train, "--eval", &eval, "--min-count", "2", "--out", &out]);
@@ -365,7 +371,7 @@ fn unknown_categories_are_counted_as_distinct_values_and_as_lookups() {
     assert!(ended.stdout.ends_with(words), "{}", ended.stdout);
 }
 
-/// Every look-up counts, also several in one bag; and the first row that has one is named, whatever its column.
+/// Every look-up counts, also several in one bag; the first row with an unknown category is named, in any column.
 #[test]
 fn unknown_categories_of_a_bag_are_counted_one_by_one() {
     const SCHEMA: &str = "\
@@ -388,29 +394,29 @@ categorical = [
         let out = place.word("out.csv");
         run([&["predict", "--run", &run_dir, "--out", &out, "--json"], args].concat())
     };
-    let told = predict(&[&new]).with(SUCCESS).json();
+    let reported = predict(&[&new]).with(SUCCESS).json();
     let expected = serde_json::json!({
         "shop": { "distinct_values": 1, "lookups": 1 },
         "tags": { "distinct_values": 2, "lookups": 5 },
     });
-    assert_eq!(told["unknown"], expected);
-    let told = predict(&["--data", &data]).with(SUCCESS).json();
+    assert_eq!(reported["unknown"], expected);
+    let reported = predict(&["--data", &data]).with(SUCCESS).json();
     assert_eq!(
-        (&told["unknown"]["shop"]["lookups"], &told["unknown"]["tags"]["lookups"]),
+        (&reported["unknown"]["shop"]["lookups"], &reported["unknown"]["tags"]["lookups"]),
         (&1.into(), &5.into())
     );
-    let told = predict(&[&new, "--unknown", "skip"]).with(SUCCESS).json();
+    let reported = predict(&[&new, "--unknown", "skip"]).with(SUCCESS).json();
     assert_eq!(
-        (&told["read"], &told["predicted"], &told["unknown_skipped"]),
+        (&reported["read"], &reported["predicted"], &reported["unknown_skipped"]),
         (&4.into(), &1.into(), &3.into())
     );
     let words = ["row 2 has a category in column tags"];
     predict(&[&new, "--unknown", "fail"]).with(BAD_DATA).says(&words);
 }
 
-/// Weights that are no numbers, sealed as if they had been saved so: nothing is published, and nothing judged.
+/// Weights that are NaN, sealed as if they had been saved so: nothing is published or evaluated.
 #[test]
-fn predictions_that_are_no_numbers_are_refused() {
+fn predictions_that_are_not_numbers_are_refused() {
     let trained = Trained::new(&[]);
     let path = trained.place.path("run/model/model.safetensors");
     let mut weights = fs::read(&path).unwrap();
@@ -434,20 +440,20 @@ fn predictions_that_are_no_numbers_are_refused() {
 }
 
 #[test]
-fn rows_of_which_none_is_good_are_refused() {
+fn files_without_a_good_row_are_refused() {
     let trained = Trained::new(&[]);
     let bad = trained.raw("bad.tsv", &["no".to_owned(), "row".to_owned(), "at all".to_owned()]);
     let empty = trained.place.file("empty.tsv", "");
     let skip = ["--on-bad", "skip", "--bad-limit", "100%"];
-    let words = ["no row is good: all 3 rows read are bad", "bad.tsv line 1: 1 fields", "Criteo's TSV"];
+    let words = ["all 3 rows read are bad", "bad.tsv line 1: 1 fields", "Criteo's TSV"];
     trained.predict("none.csv", &[&[bad.as_str()], &skip[..]].concat()).with(BAD_DATA).says(&words);
     let ended = trained.predict("none.csv", &[&[empty.as_str()], &skip[..]].concat()).with(BAD_DATA);
     ended.says(&["the files have no rows"]);
-    assert!(!trained.place.path("none.csv").exists(), "predictions of no row were published");
+    assert!(!trained.place.path("none.csv").exists(), "predictions without rows were published");
 }
 
 #[test]
-fn too_many_bad_rows_end_a_prediction_as_they_end_a_conversion() {
+fn too_many_bad_rows_end_a_prediction_like_a_conversion() {
     let trained = Trained::new(&[]);
     let mut rows = trained.rows[..200].to_vec();
     for row in [3, 50, 120] {
@@ -456,28 +462,28 @@ fn too_many_bad_rows_end_a_prediction_as_they_end_a_conversion() {
     let bad = trained.raw("bad.tsv", &rows);
     let skip = |limit: &[&str]| trained.predict("out.csv", &[&[&bad, "--on-bad", "skip"], limit].concat());
     let share =
-        ["3 of 200 rows read in all are bad, and the limit is 1%", "bad.tsv line 4", "raise --bad-limit"];
+        ["3 of 200 rows read in all are bad, but the limit is 1%", "bad.tsv line 4", "raise --bad-limit"];
     skip(&[]).with(BAD_DATA).says(&share);
     skip(&["--bad-limit", "2"])
         .with(BAD_DATA)
-        .says(&["3 of 200 rows read so far are bad, and the limit is 2"]);
+        .says(&["3 of 200 rows read so far are bad, but the limit is 2"]);
     assert!(!trained.place.path("out.csv").exists(), "refused predictions were published");
-    // The same words for a conversion of the same rows.
+    // The same message for a conversion of the same rows.
     let out = trained.place.word("converted");
     let convert = ["convert", "criteo-tsv", &bad, "--out", &out, "--on-bad", "skip"];
     run(convert).with(BAD_DATA).says(&share);
-    let words = ["3 of 200 rows read so far are bad, and the limit is 2"];
+    let words = ["3 of 200 rows read so far are bad, but the limit is 2"];
     run([&convert[..], &["--bad-limit", "2"]].concat()).with(BAD_DATA).says(&words);
     for limit in ["3", "1.5%"] {
-        let told = skip(&["--bad-limit", limit]).with(SUCCESS).json();
-        assert_eq!((&told["predicted"], &told["bad"]), (&197.into(), &3.into()));
+        let reported = skip(&["--bad-limit", limit]).with(SUCCESS).json();
+        assert_eq!((&reported["predicted"], &reported["bad"]), (&197.into(), &3.into()));
     }
     let ended = skip(&["--bad-limit", "many"]).with(USAGE);
-    ended.says(&["'many' is no limit"]);
+    ended.says(&["'many' is not a limit"]);
 }
 
 #[test]
-fn what_cannot_be_scored_is_explained() {
+fn impossible_predictions_are_explained() {
     let trained = Trained::new(&[]);
     let log = trained.raw("good.tsv", &trained.rows[..5]);
     trained.predict("out.csv", &[]).with(USAGE).says(&["--data"]);
@@ -488,7 +494,7 @@ fn what_cannot_be_scored_is_explained() {
         .with(support::FAILED)
         .says(&["cannot write", "no/such/out.csv"]);
 
-    // A form of rows that is not the columns', sealed as if it were.
+    // A row format that does not match the columns, sealed as if it did.
     let path = trained.place.path("run/model/model.json");
     let whole = fs::read(&path).unwrap();
     let envelope: serde_json::Value = serde_json::from_slice(&whole).unwrap();
@@ -501,7 +507,7 @@ fn what_cannot_be_scored_is_explained() {
     trained.predict("out.csv", &[&record]).with(USAGE).says(&["do not have the columns of the schema"]);
     fs::write(&path, whole).unwrap();
 
-    // A vocabulary that is not the training's.
+    // A vocabulary that is not that of the training.
     let path = trained.place.path("run/model/vocabulary/C5.tsv");
     let mut text = fs::read(&path).unwrap();
     text.truncate(text.len() - 1);
@@ -516,7 +522,7 @@ fn what_cannot_be_scored_is_explained() {
     let (run_dir, out) = (place.word("run"), place.word("out.csv"));
     let ended = run(["predict", "--run", &run_dir, "--out", &out, &log]).with(USAGE);
     ended.says(&["was trained on generated data", "--data"]);
-    let told = run(["predict", "--run", &run_dir, "--out", &out, "--data", &data]).with(SUCCESS).stdout;
-    assert!(told.contains("rows predicted   300\n"), "{told}");
+    let reported = run(["predict", "--run", &run_dir, "--out", &out, "--data", &data]).with(SUCCESS).stdout;
+    assert!(reported.contains("rows predicted   300\n"), "{reported}");
     assert_eq!(fs::read_to_string(&out).unwrap().lines().count(), 301);
 }

@@ -1,4 +1,4 @@
-//! HugeCTR's raw files: trained on as they are, converted, and what is said of those that are not what was meant.
+//! HugeCTR's raw files: direct training, conversion, and errors about unsuitable files.
 
 use std::fs;
 
@@ -12,18 +12,18 @@ mod support;
 /// Dense columns and rows of [`SHAPE`].
 const DENSE: usize = 4;
 const ROWS: [u64; 6] = [40, 30, 20, 12, 8, 3];
-/// A label, the dense values, an id a table.
+/// A label, the dense values and one id per table.
 const FIELDS: usize = 1 + DENSE + ROWS.len();
 const RECORD_BYTES: usize = 4 * FIELDS;
 
-/// Records of [`SHAPE`]: labels that follow from the first table's row, dense floats or integers, ids.
+/// Returns records of [`SHAPE`]: labels that follow from the first table's row, dense floats or integers, ids.
 fn records(count: usize, seed: u64, int: bool) -> Vec<u8> {
     let mut next = numbers(seed);
     let mut bytes = Vec::new();
     for _ in 0..count {
         let ids = ROWS.map(|rows| (next() % rows) as u32);
         let label = u32::from(ids[0] < 15 || next().is_multiple_of(10));
-        // Both forms of a label mean the same.
+        // Both encodings of a label mean the same.
         bytes.extend(if next().is_multiple_of(2) { label } else { (label as f32).to_bits() }.to_le_bytes());
         for _ in 0..DENSE {
             let value = next() % 64;
@@ -35,7 +35,7 @@ fn records(count: usize, seed: u64, int: bool) -> Vec<u8> {
     bytes
 }
 
-/// A job on the raw files `train.bin` and `eval.bin` of the place.
+/// Returns a job on the raw files `train.bin` and `eval.bin` in `place`.
 fn raw_job(place: &Place, dense: &str) -> String {
     let shape = place.file("shape.toml", SHAPE);
     let text = format!(
@@ -54,7 +54,7 @@ train = {{ batch_size = 128, log_every_steps = 10 }}
 }
 
 #[test]
-fn a_model_is_trained_and_judged_on_raw_files() {
+fn a_model_is_trained_and_evaluated_on_raw_files() {
     let place = Place::new();
     let job = raw_job(&place, "float");
     run(["check", &job]).with(SUCCESS).stdout_says("2 raw files with records of 44 bytes: not found");
@@ -63,20 +63,23 @@ fn a_model_is_trained_and_judged_on_raw_files() {
     let eval_file = place.file("eval.bin", records(700, 2, false));
     run(["check", &job]).with(SUCCESS).stdout_says("2 raw files with records of 44 bytes\n");
     train(&place, &job, "run", &[]).with(SUCCESS);
-    let told = summary(&place, "run");
-    assert_eq!((&told["data"]["train_samples"], &told["data"]["eval_samples"]), (&5000.into(), &700.into()));
-    assert_eq!(told["data"]["raw"], serde_json::json!([place.word("train.bin"), eval_file]));
-    assert!(told["data"].get("dir").is_none());
-    let auc = told["eval"]["auc"].as_f64().unwrap();
+    let reported = summary(&place, "run");
+    assert_eq!(
+        (&reported["data"]["train_samples"], &reported["data"]["eval_samples"]),
+        (&5000.into(), &700.into())
+    );
+    assert_eq!(reported["data"]["raw"], serde_json::json!([place.word("train.bin"), eval_file]));
+    assert!(reported["data"].get("dir").is_none());
+    let auc = reported["eval"]["auc"].as_f64().unwrap();
     assert!(auc > 0.7, "the first table's row tells the label: {auc}");
 
-    // The same judgement again, by the run's own files and by ones that are named.
+    // The same evaluation again, with the run's own files and with files that are named.
     let eval = |args: &[&str]| run([&["eval", "--run", &place.word("run"), "--json"], args].concat());
     for args in [&[][..], &["--raw", &eval_file]] {
-        assert_eq!(eval(args).with(SUCCESS).json()["auc"], told["eval"]["auc"], "{args:?}");
+        assert_eq!(eval(args).with(SUCCESS).json()["auc"], reported["eval"]["auc"], "{args:?}");
     }
     assert_eq!(eval(&["--part", "train"]).with(SUCCESS).json()["samples"], 5000);
-    // A folder of the same columns, whose dense values mean something else.
+    // A dataset folder with the same columns, whose dense values mean something else.
     support::generate(&place, SHAPE, 100, 50);
     eval(&["--data", &place.word("data")])
         .with(USAGE)
@@ -95,7 +98,7 @@ fn a_model_is_trained_and_judged_on_raw_files() {
     );
     run(["inspect", &eval_file, &eval_file]).with(USAGE).says(&["need --shape"]);
 
-    // The order of files is that of their records, whatever the threads.
+    // The order of files is that of their records, for any number of threads.
     let bytes = records(5000, 1, false);
     let halves = bytes.split_at(2500 * RECORD_BYTES);
     let (first, second) = (place.file("first.bin", halves.0), place.file("second.bin", halves.1));
@@ -110,7 +113,7 @@ fn a_model_is_trained_and_judged_on_raw_files() {
 }
 
 #[test]
-fn records_that_are_none_are_named() {
+fn invalid_records_are_named() {
     let place = Place::new();
     let job = raw_job(&place, "float");
     let good = records(300, 3, false);
@@ -126,7 +129,7 @@ fn records_that_are_none_are_named() {
             "record 118 (byte 5148), column C6: id 3 is not below the table's 3 rows",
         ),
         (spoilt(0, 0, 2), "record 1 (byte 0), column label: the label 0x00000002 is neither 0 nor 1"),
-        (spoilt(299, 2, f32::NAN.to_bits()), "record 300 (byte 13156), column I2: NaN is no finite number"),
+        (spoilt(299, 2, f32::NAN.to_bits()), "record 300 (byte 13156), column I2: NaN is not finite"),
         (records(300, 3, true), "column I1: 8e-44 is a subnormal number; as the integer 57 it would be read"),
     ];
     for (bytes, words) in cases {
@@ -134,22 +137,22 @@ fn records_that_are_none_are_named() {
         train(&place, &job, "run", &[]).with(BAD_DATA).says(&["train.bin", words, "shape small"]);
         fs::remove_dir_all(place.path("run")).unwrap();
     }
-    // Of the same files read in another way.
+    // The same files read in another format.
     place.file("train.bin", &good);
     train(&place, &job, "global", &["data.raw.ids=global-offset"])
         .with(BAD_DATA)
         .says(&["column C2: id ", "is not within 40 to 69, the table's rows"]);
     train(&place, &job, "dlrm", &["data.raw.shape=dlrm"])
         .with(BAD_DATA)
-        .says(&["train.bin", "13200 bytes are no multiple of the 160 bytes of a record"]);
+        .says(&["train.bin", "13200 bytes are not a multiple of the 160 bytes of a record"]);
     train(&place, &job, "both", &["data.dir=data"]).with(USAGE).says(&["data.dir and data.raw are both set"]);
     assert!(
         !place.path("dlrm").exists() && !place.path("both").exists(),
-        "nothing is begun that cannot be read"
+        "no run starts with data that cannot be read"
     );
 }
 
-/// Converts raw files of [`SHAPE`] to the folder `out` of the place.
+/// Converts raw files of [`SHAPE`] to the folder `out` in `place`.
 fn convert(place: &Place, out: &str, args: &[&str]) -> Ended {
     let (out, shape) = (place.word(out), place.file("shape.toml", SHAPE));
     run([&["convert", "hugectr-raw", "--shape", &shape, "--out", &out], args].concat())
@@ -160,7 +163,7 @@ fn converted_and_raw_files_train_the_same_model() {
     for dense in ["float", "int"] {
         let place = Place::new();
         let job = raw_job(&place, dense);
-        // More than one block, and a few numbers that have two forms.
+        // More than one block, and some numbers with two encodings.
         let mut train_records = records(70_000, 4, dense == "int");
         train_records[4..8]
             .copy_from_slice(&if dense == "int" { -7i32 as u32 } else { 0x8000_0000 }.to_le_bytes());
@@ -179,13 +182,13 @@ fn converted_and_raw_files_train_the_same_model() {
             .with(SUCCESS)
             .stdout_says("converted from hugectr-raw");
 
-        // With shuffling: blocks of the two are of the same records.
+        // With shuffling: the blocks of both have the same records.
         train(&place, &job, "raw", &[]).with(SUCCESS);
         train(&place, &support::job(&place), "converted", &[]).with(SUCCESS);
         assert!(weights(&place, "raw") == weights(&place, "converted"), "{dense}");
         let auc = |run: &str| summary(&place, run)["eval"]["auc"].as_f64().unwrap();
         assert!(auc("raw") > 0.7 && auc("raw") == auc("converted"));
-        // And each judges what the other was trained on.
+        // Each model evaluates the data that the other one was trained on.
         let eval = |args: &[&str]| {
             run([&["eval", "--json", "--run"], args].concat()).with(SUCCESS).json()["auc"].clone()
         };
@@ -202,7 +205,7 @@ fn converted_and_raw_files_train_the_same_model() {
 }
 
 #[test]
-fn bad_records_are_refused_left_out_or_kept_aside() {
+fn bad_records_are_refused_skipped_or_quarantined() {
     let place = Place::new();
     let mut bytes = records(1000, 6, false);
     let mut bad = Vec::new();
@@ -236,11 +239,10 @@ fn bad_records_are_refused_left_out_or_kept_aside() {
     let torn = place.file("torn.bin", &bytes[..bytes.len() - 3]);
     convert(&place, "torn", &[&torn, "--on-bad", "skip"])
         .with(BAD_DATA)
-        .says(&["43997 bytes are no multiple of the 44"]);
+        .says(&["43997 bytes are not a multiple of the 44"]);
 }
 
-/// Raw files have no checksums of their own: a run that is resumed or finished recognizes their contents all the
-/// same.
+/// Raw files have no checksums, but a run that is resumed or finished still recognizes their contents.
 #[test]
 fn raw_files_with_other_contents_are_refused() {
     let place = Place::new();
@@ -263,12 +265,12 @@ fn raw_files_with_other_contents_are_refused() {
     for _ in 0..times {
         for name in ["run", "whole"] {
             let before = tree(&place.path(name));
-            // Of the first record, of one in the middle and of the last: a bit of a dense value.
+            // A bit of a dense value in the first record, in one in the middle, and in the last.
             for record in [0, 1700, 2999] {
                 let mut other = bytes.clone();
                 other[record * RECORD_BYTES + 4] ^= 1;
                 place.file("train.bin", &other);
-                // With the time that the old one had, too.
+                // Also with the modification time of the old file.
                 let modified = fs::metadata(&job).unwrap().modified().unwrap();
                 fs::File::options()
                     .write(true)
@@ -282,14 +284,14 @@ fn raw_files_with_other_contents_are_refused() {
             assert!(tree(&place.path(name)) == before, "{name} was changed");
             place.file("train.bin", &bytes);
         }
-        // What a finished run came to was measured on the evaluation part.
+        // The results of a finished run were measured on the evaluation part.
         let mut other = eval_bytes.clone();
         other[4] ^= 1;
         place.file("eval.bin", &other);
         resume("whole", &[]).with(USAGE).says(&["eval.bin differs from the file that was read"]);
         place.file("eval.bin", &eval_bytes);
     }
-    // The same contents, written again, and elsewhere.
+    // The same contents, written again and elsewhere.
     let copy = place.file("copy.bin", &bytes);
     resume("whole", &[&format!("data.raw.train=[{copy:?}]")]).with(SUCCESS);
     resume("run", &[]).with(SUCCESS);

@@ -1,6 +1,6 @@
-//! Rankine on real clicks: a job that ships with it reaches the AUC that it promises.
+//! Rankine on real clicks: a job in the repository reaches the AUC that it promises.
 //!
-//! The log is not part of the repository. `RANKINE_TEST_DATA` names the folder where it lies, in
+//! The log is not part of the repository. `RANKINE_TEST_DATA` names the folder that contains
 //! `criteo-kaggle-first15k/train.tsv`: the first 15,000 rows of Criteo's Kaggle set.
 
 use std::path::Path;
@@ -11,12 +11,11 @@ use support::{Place, SUCCESS, data_folder, missing, root, run, summary, told, tr
 
 mod support;
 
-/// The mean over the seeds must not be below this; it is 0.744 when this is written.
+/// The minimum of the mean over the seeds; it is 0.744 at the time of writing.
 const AUC_MIN: f64 = 0.722;
 const SEEDS: [u64; 3] = [1, 2, 3];
 const CPU: &str = "device.kind=\"cpu\"";
-/// The other kinds of model, as changes of the job: chosen on the training rows alone, by holding out the last fifth of
-/// those.
+/// The other kinds of model as changes of the job, chosen only on the training rows by holding out their last fifth.
 const OTHER_KINDS: [(&str, &[&str]); 3] = [
     (
         "dcnv2",
@@ -27,7 +26,7 @@ const OTHER_KINDS: [(&str, &[&str]); 3] = [
     ),
     (
         "deepfm",
-        // The factorization machine overfits rare categories: short embeddings, and decay.
+        // The factorization machine overfits rare categories: short embeddings and weight decay help.
         &[
             "model={ kind = 'deepfm', embedding_dim = 4, bottom_mlp = [64, 4], top_mlp = [128, 64] }",
             "optimizer.dense.learning_rate=0.05",
@@ -36,20 +35,20 @@ const OTHER_KINDS: [(&str, &[&str]); 3] = [
     ),
     ("wide-deep", &["model={ kind = 'wide-deep', embedding_dim = 16, top_mlp = [128, 64] }"]),
 ];
-/// A kind of model may be this much worse than dlrm.
+/// How much worse than dlrm a kind of model may be.
 const KINDS_APART_MAX: f64 = 0.01;
-/// Ways to spread a model over ranks.
+/// Placements of a model on ranks.
 const PLACEMENTS: [&[&str]; 3] = [
     &["embedding.placement=\"auto\""],
     &["embedding.placement=\"hybrid\"", "embedding.exchange=\"rows\"", "device.dense_update=\"sharded\""],
     &["embedding.placement=\"row-wise\"", "embedding.exchange=\"pooled\""],
 ];
-/// On ranks the AUC may differ by this much from what one rank reaches with the same seed.
+/// How much the AUC on several ranks may differ from that of one rank with the same seed.
 const RANKS_APART_MAX: f64 = 1e-4;
-/// On a GPU with f32 throughout it may by this much: sums are taken in another order, and what that changes grows with
-/// the steps. It is 2e-4 at most when this is written, and the means over the seeds differ by 1e-5.
+/// How much the AUC may differ on a GPU with f32 throughout: sums are taken in another order, and the difference
+/// grows with the steps. It is at most 2e-4 at the time of writing, and the means over the seeds differ by 1e-5.
 const GPU_APART_MAX: f64 = 1e-3;
-/// And the mean over the seeds where activations are bf16.
+/// How much the mean over the seeds may differ if activations are bf16.
 const BF16_APART_MAX: f64 = 3e-3;
 
 fn main() -> ExitCode {
@@ -81,13 +80,13 @@ fn criteo_15k_reaches_its_auc(log: &Path) -> Result<(), Failed> {
             aucs[0]
         ));
         if (on_ranks - aucs[0]).abs() > RANKS_APART_MAX {
-            return Err(format!("4 ranks reach {on_ranks:.6}, and one reaches {:.6}", aucs[0]).into());
+            return Err(format!("4 ranks reach {on_ranks:.6}, but one reaches {:.6}", aucs[0]).into());
         }
     }
     for (kind, sets) in OTHER_KINDS {
         let mean = mean(&self::aucs(&place, &data, kind, &[&[CPU], sets].concat()));
         if mean < dlrm - KINDS_APART_MAX {
-            return Err(format!("{kind} has a mean AUC of {mean:.5}, and dlrm one of {dlrm:.5}").into());
+            return Err(format!("{kind} has a mean AUC of {mean:.5}, but dlrm has {dlrm:.5}").into());
         }
     }
     Ok(())
@@ -105,18 +104,18 @@ fn criteo_15k_on_a_gpu_as_on_the_cpu(log: &Path) -> Result<(), Failed> {
         let f32 = on(&["device.kind=\"cuda\"", "device.precision=\"fp32\""]);
         let apart = cpu.iter().zip(f32).map(|(cpu, gpu)| (cpu - gpu).abs()).fold(0.0, f64::max);
         if apart > GPU_APART_MAX {
-            return Err(format!("{kind}: {f32:?} on the GPU in fp32, and {cpu:?} on the CPU").into());
+            return Err(format!("{kind}: {f32:?} on the GPU in fp32, but {cpu:?} on the CPU").into());
         }
         let bf16 = on(&["device.kind=\"cuda\"", "device.precision=\"bf16\""]);
         let apart = mean(&bf16) - mean(&cpu);
         if apart.abs() > BF16_APART_MAX {
-            return Err(format!("{kind}: the mean in bf16 is {apart:+.5} from the CPU's").into());
+            return Err(format!("{kind}: the mean in bf16 differs by {apart:+.5} from the CPU's").into());
         }
     }
     Ok(())
 }
 
-/// The rows as a dataset of the place; its folder.
+/// Converts the rows to a dataset in `place`; returns its folder.
 fn convert(place: &Place, log: &Path) -> Result<String, Failed> {
     let data = place.word("data");
     let args =
@@ -128,7 +127,7 @@ fn convert(place: &Place, log: &Path) -> Result<String, Failed> {
     Ok(data)
 }
 
-/// The AUC of `configs/criteo-15k.toml`, with changes, for each of the seeds.
+/// Returns the AUC of `configs/criteo-15k.toml`, with changes, for each of the seeds.
 fn aucs(place: &Place, data: &str, kind: &str, sets: &[&str]) -> [f64; SEEDS.len()] {
     let aucs = SEEDS.map(|seed| auc(place, data, &format!("{kind}-{seed}"), seed, sets));
     let mean = mean(&aucs);

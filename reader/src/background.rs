@@ -1,4 +1,4 @@
-//! A thread that works ahead of whoever takes what it makes.
+//! A thread that produces items ahead of their consumer.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -8,53 +8,54 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 
 use crate::error::{Error, Result};
 
-/// What a thread makes, in order, and what it leaves behind when it ends. Dropped, it tells the thread to stop and
-/// waits until it has.
+/// A thread that produces items in order and returns a result when it ends. Dropping this stops the thread and waits
+/// for it to end.
 pub(crate) struct Background<T, L> {
     /// `None` once stopped. The thread notices by itself when it sends the next item.
     items: Option<Receiver<T>>,
-    /// Dropped to wake the thread where it waits for something else.
+    /// Dropped to wake the thread when it waits for something else.
     stop: Option<Sender<Infallible>>,
     thread: Option<JoinHandle<L>>,
     left: Option<L>,
 }
 
-/// How a thread learns that nobody takes its items any more: the channel in it is then disconnected.
-pub(crate) struct Stop(pub(crate) Receiver<Infallible>);
+/// Tells the thread that nobody takes its items any more: the channel is then disconnected.
+pub(crate) struct StopSignal(pub(crate) Receiver<Infallible>);
 
-impl Stop {
-    /// Whether nobody takes items any more.
+impl StopSignal {
+    /// Returns whether nobody takes items any more.
     pub(crate) fn is_asked(&self) -> bool {
         matches!(self.0.try_recv(), Err(TryRecvError::Disconnected))
     }
 }
 
 impl<T: Send + 'static, L: Send + 'static> Background<T, L> {
-    /// Starts a thread that sends items, of which `capacity` may wait.
+    /// Starts a thread that sends items; up to `capacity` of them wait to be taken.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the system refuses a thread.
+    /// [`Error::Invalid`] if the system cannot start a thread.
     pub(crate) fn spawn(
         name: &str,
         capacity: usize,
-        work: impl FnOnce(&Sender<T>, &Stop) -> L + Send + 'static,
+        work: impl FnOnce(&Sender<T>, &StopSignal) -> L + Send + 'static,
     ) -> Result<Self> {
         let (out, items) = bounded(capacity);
         let (stop, stopped) = bounded(0);
-        let thread = std::thread::Builder::new().name(name.into()).spawn(move || work(&out, &Stop(stopped)));
+        let thread =
+            std::thread::Builder::new().name(name.into()).spawn(move || work(&out, &StopSignal(stopped)));
         let thread = thread.map_err(|error| Error::invalid(format!("cannot start a thread: {error}")))?;
         Ok(Self { items: Some(items), stop: Some(stop), thread: Some(thread), left: None })
     }
 }
 
 impl<T, L> Background<T, L> {
-    /// Stops the thread and takes what it leaves behind.
+    /// Stops the thread and returns its result.
     pub(crate) fn close(mut self) -> L {
         self.stop();
-        self.left.take().expect("the thread has ended and left something")
+        self.left.take().expect("the thread has ended with a result")
     }
 
-    /// Ends the thread. A panic there goes on here, lest a broken stream pass for a short one.
+    /// Ends the thread. A panic of the thread continues here, so that a broken stream does not pass for a short one.
     fn stop(&mut self) {
         (self.stop, self.items) = (None, None);
         match self.thread.take().map(JoinHandle::join) {
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endless_thread_stops_where_it_sends_and_where_it_waits() {
+    fn an_endless_thread_stops_while_sending_and_while_waiting() {
         let mut sending =
             Background::spawn("endless", 2, |out, _| (0..).take_while(|i| out.send(*i).is_ok()).count());
         let sending = sending.as_mut().unwrap();
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_no_end() {
+    fn a_panic_is_propagated() {
         let panicking = Background::<u8, ()>::spawn("panicking", 1, |_, _| panic!("on purpose")).unwrap();
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| panicking.count()));
         assert!(outcome.is_err());

@@ -1,4 +1,4 @@
-//! How fast data comes here: from the device, through each rung, checked, and in batches, unpacked and not.
+//! Measures reading rates: of the device, through each rung, with checks, and in batches, unpacked and packed.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -14,9 +14,9 @@ use crate::io::{IoMode, IoOptions, ReadRequest, Reads, Rung, SlabRing};
 use crate::part::Part;
 use crate::stream::{BatchStream, BlockStream, Order, PackedStream, Plan, Position, StreamOptions};
 
-/// Requests by which the device is measured: large enough to be cheap, small enough to keep a deep queue in step.
+/// Size of the requests that measure the device: large enough to be cheap, small enough to keep a deep queue busy.
 const DEVICE_READ_BYTES: u32 = 1 << 20;
-/// The depths at which the device is measured; its best counts.
+/// The queue depths at which the device is measured; the best one counts.
 const DEVICE_DEPTHS: [u32; 5] = [4, 8, 16, 32, 64];
 
 /// The order in which samples are batched for GPUs.
@@ -25,13 +25,13 @@ const SHUFFLED: Order = Order::Shuffled { seed: 0, window_blocks: 16 };
 /// What to measure.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadBenchOptions {
-    /// Which part is read.
+    /// The part to read.
     pub part: Part,
     /// Reads in flight.
     pub depth: u32,
-    /// Blocks are read from the part's beginning until they have this many bytes.
+    /// Blocks are read from the start of the part until they have this many bytes.
     pub bytes_max: u64,
-    /// Every measurement is made so many times, at least once, all of them in turn; the median counts.
+    /// Number of measurements of each kind, at least one, taken in turn; the median counts.
     pub passes: u32,
 }
 
@@ -41,29 +41,29 @@ impl Default for ReadBenchOptions {
     }
 }
 
-/// What was measured.
+/// The measured rates.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReadBench {
     /// The part that was read.
     pub part: Part,
-    /// Reads in flight, but for the device's own rate.
+    /// Reads in flight, except for the device's own rate.
     pub depth: u32,
     /// The mean length of a block, in bytes.
     pub block_bytes: f64,
-    /// What the device gives to reads that nothing is done with.
+    /// The device's rate for reads whose data is not used.
     pub device: DeviceRate,
-    /// One entry a rung, best first.
+    /// One entry per rung, best first.
     pub rungs: Vec<RungBench>,
 }
 
 /// The rate of the device itself.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct DeviceRate {
-    /// The rung that it was measured with: the best that works here.
+    /// The rung used: the best one that works on this machine.
     pub rung: Rung,
     /// The depth at which it was fastest.
     pub depth: u32,
-    /// Bytes a read.
+    /// Bytes per read.
     pub read_bytes: u32,
     /// The rate.
     pub rate: Rate,
@@ -74,28 +74,28 @@ pub struct DeviceRate {
 pub struct RungBench {
     /// The rung.
     pub rung: Rung,
-    /// Its rates, or what refused it.
+    /// Its rates, or why it was refused.
     pub outcome: Result<RungRates, String>,
 }
 
-/// How fast a rung brings blocks, by what is done with them.
+/// The rates at which a rung delivers blocks, by what is done with them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RungRates {
-    /// Read, and nothing else.
+    /// Only reading.
     pub packed: Rate,
-    /// That rate over the device's: the median of the quotients pass by pass, since disks that others share change
-    /// their speed from one minute to the next.
+    /// That rate divided by the device's: the median of the quotients of each pass, since shared disks change their
+    /// speed from one minute to the next.
     pub share_of_device: f64,
-    /// Read and checked, on one thread.
+    /// Reading and checking on one thread.
     pub verified: Rate,
-    /// Read, checked and unpacked into batches, on one thread.
+    /// Reading, checking and unpacking into batches on one thread.
     pub decoded: Rate,
-    /// Read, checked and shuffled within windows of 16 blocks, in batches that GPUs unpack: on as many threads as feed
-    /// these.
+    /// Reading, checking and shuffling within windows of 16 blocks into batches that GPUs unpack, with the number of
+    /// threads used for GPUs.
     pub packed_batches: Rate,
 }
 
-/// An amount and the time that it took.
+/// An amount and the time it took.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Rate {
     /// Bytes read.
@@ -104,17 +104,17 @@ pub struct Rate {
     pub samples: u64,
     /// Seconds from opening the files to the last byte, the median of all passes.
     pub seconds: f64,
-    /// 10^9 bytes a second.
+    /// 10^9 bytes per second.
     pub gb_per_s: f64,
-    /// Samples a second.
+    /// Samples per second.
     pub samples_per_s: f64,
 }
 
-/// Measures how fast a dataset is read. The page cache is asked to drop the files before each measurement, so that the
-/// rungs which go through it are measured at the disk.
+/// Measures how fast a dataset is read. Before each measurement the kernel is asked to drop the files from the page
+/// cache, so that rungs which use it are measured at the disk.
 ///
 /// # Errors
-/// Where the dataset cannot be read; a rung that is refused is no error but an outcome.
+/// If the dataset cannot be read. A refused rung is not an error but a result.
 pub fn bench_read(dir: &Path, options: &ReadBenchOptions) -> Result<ReadBench> {
     if options.passes == 0 {
         return Err(Error::invalid("a measurement needs at least one pass"));
@@ -161,7 +161,7 @@ pub fn bench_read(dir: &Path, options: &ReadBenchOptions) -> Result<ReadBench> {
     })
 }
 
-/// The first blocks of a part: as many as have `bytes_max` bytes, and one at least.
+/// Shortens a part to its first blocks, up to `bytes_max` bytes but at least one block.
 fn prefix(mut part: DatasetPart, bytes_max: u64) -> DatasetPart {
     let mut bytes = 0;
     let whole = part.blocks.iter().take_while(|block| {
@@ -179,23 +179,23 @@ struct Bench {
     bytes: u64,
 }
 
-/// The device, read in large pieces of which nothing is made.
+/// The device, read in large pieces whose data is not used.
 struct Device {
     rung: Rung,
     depth: u32,
     ring: Option<SlabRing>,
 }
 
-/// A rung that works here. Every pass reads into the same ring, as the streams of a run do: locking and first touching
-/// its pages is no part of the rate.
+/// A rung that works on this machine. Every pass reads into the same ring, as the streams of a run do: locking its
+/// pages and touching them first is not part of the rate.
 struct Subject {
     io: IoOptions,
     ring: Option<SlabRing>,
-    /// By stage.
+    /// Seconds by stage.
     seconds: [Vec<f64>; 4],
 }
 
-/// What is done with the blocks that a rung brings.
+/// What is done with the blocks that a rung delivers.
 #[derive(Debug, Clone, Copy)]
 enum Stage {
     Packed,
@@ -208,10 +208,10 @@ impl Stage {
     const ALL: [Self; 4] = [Self::Packed, Self::Verified, Self::Decoded, Self::PackedBatches];
 }
 
-const RING_IS_BACK: &str = "the ring came back from the pass before";
+const RING_IS_BACK: &str = "the previous pass returned the ring";
 
 impl Bench {
-    /// The seconds that a run takes, from cold files.
+    /// Returns the seconds that `run` takes with files that are not cached.
     fn timed(&self, run: impl FnOnce() -> Result<()>) -> Result<f64> {
         drop_cache(&self.part.files)?;
         let start = Instant::now();
@@ -219,7 +219,7 @@ impl Bench {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    /// The device at the depth at which it is fastest.
+    /// Returns the device at its fastest depth.
     fn fastest_device(&self) -> Result<Device> {
         let mut best: Option<(f64, Device)> = None;
         for depth in DEVICE_DEPTHS {
@@ -307,20 +307,20 @@ impl Bench {
     }
 }
 
-/// The middle one of some values, the mean of the middle two of an even number.
+/// Returns the median; for an even number of values, the mean of the middle two.
 fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0
 }
 
-/// The bytes of a part's blocks, in reads of the size by which the device is measured.
+/// Returns the bytes of a part's blocks as reads of the size used to measure the device.
 fn pieces(part: &DatasetPart) -> Vec<ReadRequest> {
     let mut pieces: Vec<ReadRequest> = Vec::new();
     for block in &part.blocks {
         let (mut offset, end) = (block.offset, block.offset + u64::from(block.bytes));
         while offset < end {
-            // Blocks follow each other without gaps: what is left of a read is filled from the next.
+            // Blocks are stored without gaps, so a read is filled from the next block.
             let open = pieces.last_mut().filter(|last| {
                 last.file == block.file
                     && last.offset + u64::from(last.bytes) == offset
@@ -338,12 +338,12 @@ fn pieces(part: &DatasetPart) -> Vec<ReadRequest> {
     pieces
 }
 
-/// Asks the kernel to drop what it has of the files in memory.
+/// Asks the kernel to drop the files from the page cache.
 fn drop_cache(files: &[PathBuf]) -> Result<()> {
     for path in files {
         let file = File::open(path).context("open", path)?;
-        // SAFETY: the descriptor is open, and the call touches no memory of this process. It is advice: what it
-        // returns changes nothing.
+        // SAFETY: the descriptor is open, and the call touches no memory of this process. It is advice, so its result
+        // is ignored.
         unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     }
     Ok(())
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rung_is_measured_or_says_why_not() {
+    fn every_rung_is_measured_or_reports_why_not() {
         let dataset = testing::dataset(1000, 64);
         let options = ReadBenchOptions { bytes_max: 20_000, ..ReadBenchOptions::default() };
         let bench = bench_read(&dataset.dir(), &options).unwrap();
@@ -384,12 +384,12 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_amounts_by_the_second() {
+    fn rates_are_amounts_per_second() {
         let dataset = testing::dataset(1000, 64);
         let part = Dataset::open(&dataset.dir()).unwrap().part(Part::Train).unwrap();
         let block_bytes = u64::from(part.blocks[0].bytes);
         assert!(part.blocks.iter().all(|block| u64::from(block.bytes) == block_bytes));
-        // Blocks that fit whole, and one at least.
+        // Whole blocks that fit, and at least one.
         for (bytes_max, blocks) in [(3 * block_bytes - 1, 2), (3 * block_bytes, 3), (0, 1), (u64::MAX, 16)] {
             let prefix = prefix(part.clone(), bytes_max);
             assert_eq!((prefix.blocks.len(), prefix.samples), (blocks, 1000.min(64 * blocks as u64)));
@@ -409,7 +409,7 @@ mod tests {
         };
         let expected = RungRates {
             packed: rate(4.0),
-            // The middle one of 2/4, 2/2 and 2/8.
+            // The median of 2/4, 2/2 and 2/8.
             share_of_device: 0.5,
             verified: rate(5.0),
             decoded: rate(16.0),

@@ -1,20 +1,20 @@
-//! Integers packed to the bits they need: value `i` of a stream occupies bits `i * bits..(i + 1) * bits`, counted from
-//! the least significant bit of the first byte.
+//! Integers packed to the bits that they need: value `i` of a stream occupies bits `i * bits..(i + 1) * bits`,
+//! counted from the least significant bit of the first byte.
 
-/// Bytes behind a stream that [`unpack`] may touch (and ignore): it loads eight bytes at a time.
+/// Bytes after a stream that [`unpack`] may load (and ignore): it loads eight bytes at a time.
 pub(crate) const GUARD_BYTES: usize = 16;
 
-/// The bits that `value` needs; 0 needs none.
+/// Returns the number of bits that `value` needs; 0 needs none.
 pub(crate) fn width(value: u64) -> u32 {
     u64::BITS - value.leading_zeros()
 }
 
-/// Bytes that `count` values of `bits` bits take.
+/// Returns the bytes that `count` values of `bits` bits take.
 pub(crate) fn packed_bytes(count: usize, bits: u32) -> usize {
     (count as u64 * u64::from(bits)).div_ceil(8) as usize
 }
 
-/// Appends values, each below `2^bits` after `base` is subtracted.
+/// Appends values to `out`. Each value minus `base` must be below `2^bits`.
 pub(crate) fn pack(values: impl Iterator<Item = u64>, base: u64, bits: u32, out: &mut Vec<u8>) {
     if bits == 0 {
         return;
@@ -35,10 +35,10 @@ pub(crate) fn pack(values: impl Iterator<Item = u64>, base: u64, bits: u32, out:
     out.extend_from_slice(&(pending as u64).to_le_bytes()[..rest]);
 }
 
-/// Hands `count` values to `take`, with `base` added (wrapping: a damaged base cannot panic).
+/// Passes `count` values to `take`, each with `base` added (wrapping: a damaged base cannot panic).
 ///
 /// # Panics
-/// Where `packed` is shorter than the values plus [`GUARD_BYTES`]; callers check this once a stream.
+/// If `packed` is shorter than the values plus [`GUARD_BYTES`]; callers check this once per stream.
 pub(crate) fn unpack(packed: &[u8], count: usize, base: u64, bits: u32, mut take: impl FnMut(u64)) {
     assert!(bits <= 64 && packed.len() >= packed_bytes(count, bits) + GUARD_BYTES);
     let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
@@ -48,7 +48,7 @@ pub(crate) fn unpack(packed: &[u8], count: usize, base: u64, bits: u32, mut take
     };
     match bits {
         0 => (0..count).for_each(|_| take(base)),
-        // A value and the up to seven bits before it lie within one load.
+        // A value and the up to seven bits before it fit into one load.
         1..=57 => {
             let mut bit = 0;
             for _ in 0..count {
@@ -75,7 +75,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_packed_comes_back(
+        fn unpack_restores_packed_values(
             bits in 0..=64u32,
             base in 0..1u64 << 40,
             raw in prop::collection::vec(any::<u64>(), 0..200),

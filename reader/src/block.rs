@@ -1,6 +1,6 @@
-//! A block: some thousand samples, column by column, each column packed, with one checksum over all.
+//! A block: some thousand samples stored column by column, each column packed, with one checksum over everything.
 //!
-//! `docs/reference/dataset-format.md` gives the layout byte by byte; the constants here are its source.
+//! `docs/reference/dataset-format.md` specifies the layout byte by byte; the constants here are its source.
 
 use std::borrow::Cow;
 
@@ -18,30 +18,31 @@ use crate::schema::{Categorical, DenseDtype, Schema};
 pub const MAGIC: [u8; 8] = *b"RKNBLOCK";
 /// The version of the block layout.
 pub const VERSION: u16 = 2;
-/// Blocks start at multiples of this in their file and fill it up, so that direct reads fit any disk.
+/// Blocks start at multiples of this in their file and are padded to a multiple of it, so that direct reads work on
+/// any disk.
 pub const BLOCK_ALIGN: usize = 4096;
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 64;
-/// Bytes of one stream's descriptor.
+/// Bytes of one stream descriptor.
 pub const DESCRIPTOR_BYTES: usize = 32;
 /// Streams start at multiples of this in their block.
 pub const STREAM_ALIGN: usize = 16;
-/// A ragged column has the offset of its bag for every so many samples, so that a reader can start in the middle.
+/// A ragged column stores the offset of every `START_EVERY`th bag, so that a reader can start in the middle.
 pub const START_EVERY: usize = 256;
-/// Values of a block that take no bits, at most, since all of their stream are the same: twice what the largest block
-/// has by [`Schema::default_block_samples`], unless 256 samples of it have more. All others take a bit or more, so that
-/// a block's length bounds what it unpacks to.
+/// Maximum number of values in a block that take no bits because all values of their stream are equal: twice what the
+/// largest block of [`Schema::default_block_samples`] has, unless 256 samples of it have more. All other values take
+/// at least one bit, so a block's length bounds its unpacked size.
 pub const FREE_VALUES_MAX: u64 = 1 << 25;
-/// What stands for a missing label; a block that has none packs its labels to one bit.
+/// Encodes a missing label; a block without missing labels packs its labels to one bit.
 const MISSING_LABEL: u64 = 2;
-/// Where the checksummed bytes begin: all behind magic and checksum.
+/// Offset of the first checksummed byte: everything after magic and checksum.
 const CHECKSUMMED_FROM: usize = 16;
 
 /// How the values of a stream are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum StreamKind {
-    /// Unsigned integers less a base, packed to `bits` bits.
+    /// Unsigned integers minus a base, packed to `bits` bits.
     Packed = 0,
     /// IEEE half precision.
     F16 = 1,
@@ -49,7 +50,7 @@ pub enum StreamKind {
     F32 = 2,
 }
 
-/// Where a stream lies in its block and how to read it.
+/// The position of a stream in its block, and its encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream {
     /// Added to every packed value.
@@ -58,30 +59,30 @@ pub struct Stream {
     pub offset: u32,
     /// Values.
     pub count: u32,
-    /// Bits a value.
+    /// Bits per value.
     pub bits: u8,
-    /// How values are stored.
+    /// The encoding of the values.
     pub kind: StreamKind,
 }
 
-/// Which block this is.
+/// Identifies a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockId {
-    /// Of which dataset: see [`crate::dataset::Manifest::tag`].
+    /// The dataset: see [`crate::dataset::Manifest::tag`].
     pub dataset: u64,
-    /// Of which part.
+    /// The part.
     pub part: Part,
     /// The block's number in its part.
     pub index: u64,
 }
 
-/// Packs samples into a block, its length a multiple of [`BLOCK_ALIGN`].
+/// Packs samples into a block whose length is a multiple of [`BLOCK_ALIGN`].
 ///
 /// # Errors
-/// A description of the limit, where the samples do not fit one: 2^32 bytes, or [`FREE_VALUES_MAX`].
+/// A description of the limit that the samples exceed: 2^32 bytes, or [`FREE_VALUES_MAX`].
 ///
 /// # Panics
-/// Where the samples are not of this schema: an id out of its table, a bag of a size that its column does not admit.
+/// If the samples do not match the schema: an id outside its table, a bag size that its column does not admit.
 /// Converters and generators check outside data before they call this.
 pub fn encode(schema: &Schema, id: BlockId, samples: &Samples) -> Result<Vec<u8>, String> {
     let stream_count = streams_of(schema);
@@ -93,7 +94,7 @@ pub fn encode(schema: &Schema, id: BlockId, samples: &Samples) -> Result<Vec<u8>
             if label.is_nan() {
                 return MISSING_LABEL;
             }
-            assert!(label == 0.0 || label == 1.0, "a label is 0 or 1 or missing, not {label}");
+            assert!(label == 0.0 || label == 1.0, "a label must be 0, 1 or missing, not {label}");
             label as u64
         });
         streams.push(put_packed(values, 1, &mut out));
@@ -112,7 +113,7 @@ pub fn encode(schema: &Schema, id: BlockId, samples: &Samples) -> Result<Vec<u8>
     assert_eq!(streams.len(), stream_count);
     if let Some(free) = too_many_free_values(&streams) {
         return Err(format!(
-            "a block of {} samples has {free} values in columns of a single one, over the limit of {FREE_VALUES_MAX}",
+            "a block of {} samples has {free} values in constant columns, over the limit of {FREE_VALUES_MAX}",
             samples.len
         ));
     }
@@ -140,18 +141,20 @@ pub fn encode(schema: &Schema, id: BlockId, samples: &Samples) -> Result<Vec<u8>
     Ok(out)
 }
 
-/// The number of streams in a block of this schema: one a label, weight and dense column, three a categorical column.
+/// Returns the number of streams in a block of this schema: one per label, weight and dense column, three per
+/// categorical column.
 fn streams_of(schema: &Schema) -> usize {
     schema.labels.len() + schema.weight.iter().len() + schema.dense.len() + 3 * schema.categorical.len()
 }
 
-/// How many values take no bits, where those are too many.
+/// Returns the number of values that take no bits if it exceeds the limit.
 fn too_many_free_values(streams: &[Stream]) -> Option<u64> {
     let free = streams.iter().filter(|stream| stream.bits == 0).map(|stream| u64::from(stream.count)).sum();
     (free > FREE_VALUES_MAX).then_some(free)
 }
 
-/// A categorical column is three streams: bag sizes, the offset of every 256th bag (only where sizes differ), ids.
+/// Appends the three streams of a categorical column: bag sizes, the offset of every 256th bag (only if sizes
+/// differ), ids.
 fn put_bags(column: &Categorical, bags: &Bags, out: &mut Vec<u8>, streams: &mut Vec<Stream>) {
     let counts = || bags.offsets.windows(2).map(|pair| u64::from(pair[1] - pair[0]));
     for count in counts() {
@@ -172,7 +175,7 @@ fn put_packed(values: impl Iterator<Item = u64> + Clone, bits_min: u32, out: &mu
     for value in values.clone() {
         (low, high, count) = (low.min(value), high.max(value), count + 1);
     }
-    // Labels keep at least one bit and base 0, so that the block's length bounds its samples.
+    // Labels keep at least one bit and base 0, so that the block's length bounds its number of samples.
     let base = if count == 0 || bits_min > 0 { 0 } else { low };
     let bits = bits::width(high - base.min(high)).max(bits_min);
     let offset = start_stream(out);
@@ -199,18 +202,18 @@ fn put_floats(values: impl Iterator<Item = f32>, dtype: DenseDtype, out: &mut Ve
 
 fn start_stream(out: &mut Vec<u8>) -> u32 {
     out.resize(out.len().next_multiple_of(STREAM_ALIGN), 0);
-    // A block past 2^32 bytes is refused as a whole once its length is known.
+    // A block longer than 2^32 bytes is refused as a whole once its length is known.
     out.len() as u32
 }
 
-/// A block whose checksum and layout have been checked: every stream lies within it.
+/// A block whose checksum and layout were checked: every stream is within its bytes.
 #[derive(Debug)]
 pub struct Block<'a> {
     bytes: &'a [u8],
     layout: Cow<'a, BlockLayout>,
 }
 
-/// What a block's header and descriptors say, apart from its bytes: for whoever owns these and keeps both together.
+/// The contents of a block's header and descriptors without its bytes, for an owner that stores both together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockLayout {
     id: BlockId,
@@ -219,12 +222,13 @@ pub struct BlockLayout {
 }
 
 impl BlockLayout {
-    /// Which block it is.
+    /// Returns the block's identity.
     pub fn id(&self) -> BlockId {
         self.id
     }
 
-    /// The block again, without another check: `bytes` are those that this is the layout of, or decoding may panic.
+    /// Restores the block without checking it again. `bytes` must be those that this layout was parsed from;
+    /// otherwise decoding may panic.
     pub(crate) fn with_bytes<'a>(&'a self, bytes: &'a [u8]) -> Block<'a> {
         Block { bytes, layout: Cow::Borrowed(self) }
     }
@@ -238,19 +242,19 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// The checksum that a block's header states, for the index; `None` where there is no header.
+/// Returns the checksum stated in a block's header, for the index, or `None` without a header.
 pub fn stated_checksum(bytes: &[u8]) -> Option<u64> {
     (bytes.len() >= HEADER_BYTES).then(|| u64_at(bytes, 8))
 }
 
 impl<'a> Block<'a> {
-    /// Checks a block's bytes, arbitrary ones included.
+    /// Parses a block and checks its bytes, which may be arbitrary.
     ///
     /// # Errors
-    /// What is wrong with them: too short, not a block, a wrong checksum, a stream out of bounds.
+    /// A description of what is wrong: too short, not a block, a wrong checksum, a stream out of bounds.
     pub fn parse(bytes: &'a [u8], schema: &Schema) -> Result<Self, String> {
         if bytes.len() < HEADER_BYTES {
-            return Err(format!("a block has {HEADER_BYTES} bytes of header, here are {}", bytes.len()));
+            return Err(format!("a block header has {HEADER_BYTES} bytes, here are {}", bytes.len()));
         }
         if bytes[0..8] != MAGIC {
             return Err("no block starts here: its first bytes are not RKNBLOCK".into());
@@ -265,21 +269,24 @@ impl<'a> Block<'a> {
         let (stated, actual) = (u64_at(bytes, 8), xxh3_64(&bytes[CHECKSUMMED_FROM..]));
         if stated != actual {
             return Err(format!(
-                "its checksum is {actual:016x} and should be {stated:016x}; the disk or a copy changed it: \
+                "its checksum is {actual:016x} but should be {stated:016x}; the disk or a copy changed it: \
                  restore the file or make the dataset again"
             ));
         }
         let version = u16::from_le_bytes([bytes[44], bytes[45]]);
         if version != VERSION {
-            return Err(format!("the block has layout version {version}, this program reads {VERSION}"));
+            return Err(format!("the block has layout version {version}, but this program reads {VERSION}"));
         }
         let part =
-            Part::from_code(bytes[46]).ok_or_else(|| format!("no part has the number {}", bytes[46]))?;
+            Part::from_code(bytes[46]).ok_or_else(|| format!("there is no part number {}", bytes[46]))?;
         let id = BlockId { dataset: u64_at(bytes, 16), part, index: u64_at(bytes, 24) };
         let samples = u32_at(bytes, 32) as usize;
         let stream_count = u32_at(bytes, 40) as usize;
         if stream_count != streams_of(schema) {
-            return Err(format!("the block has {stream_count} streams, the schema {}", streams_of(schema)));
+            return Err(format!(
+                "the block has {stream_count} streams, but the schema has {}",
+                streams_of(schema)
+            ));
         }
         if bytes.len() < HEADER_BYTES + stream_count * DESCRIPTOR_BYTES + bits::GUARD_BYTES {
             return Err("the block ends within its stream descriptors".into());
@@ -292,10 +299,11 @@ impl<'a> Block<'a> {
         Ok(block)
     }
 
-    /// Every column must have a value a sample; bag sizes that differ are summed when they are decoded.
+    /// Checks that every column has one value per sample. Bag sizes that differ are summed when they are decoded.
     ///
-    /// A label takes a bit or two, so the block's length bounds its samples, and all other values but those of streams
-    /// without bits, of which there may be [`FREE_VALUES_MAX`]: no count can ask for memory out of proportion.
+    /// A label takes one or two bits, so the block's length bounds its number of samples, and all other values except
+    /// those of streams without bits, which [`FREE_VALUES_MAX`] limits: no count can cause a disproportionate
+    /// allocation.
     fn check_counts(&self, schema: &Schema) -> Result<(), String> {
         if let Some(free) = too_many_free_values(&self.layout.streams) {
             return Err(format!(
@@ -314,24 +322,26 @@ impl<'a> Block<'a> {
         for (number, (stream, kind)) in flat.iter().zip(kinds).enumerate() {
             if stream.count as usize != self.layout.samples || stream.kind != kind {
                 return Err(format!(
-                    "stream {number} has {} values of kind {:?}, the schema wants {} of kind {kind:?}",
+                    "stream {number} has {} values of kind {:?}, but the schema requires {} of kind {kind:?}",
                     stream.count, stream.kind, self.layout.samples
                 ));
             }
             if kind == StreamKind::Packed && !matches!((stream.bits, stream.base), (1 | 2, 0)) {
-                return Err(format!("stream {number} is a label and not one or two bits a sample"));
+                return Err(format!(
+                    "stream {number} is a label but does not have one or two bits per sample"
+                ));
             }
         }
         for (column, streams) in schema.categorical.iter().zip(bags.chunks_exact(3)) {
             let packed = streams.iter().all(|stream| stream.kind == StreamKind::Packed);
             if !packed || streams[0].count as usize != self.layout.samples {
-                return Err(format!("column {} does not have a bag a sample", column.name));
+                return Err(format!("column {} does not have one bag per sample", column.name));
             }
             let [sizes, starts, ids] = [0, 1, 2].map(|number| &streams[number]);
             let starts_expected = if sizes.bits == 0 { 0 } else { self.layout.samples.div_ceil(START_EVERY) };
             if starts.count as usize != starts_expected {
                 return Err(format!(
-                    "column {} has {} starts and should have {starts_expected}",
+                    "column {} has {} starts but should have {starts_expected}",
                     column.name, starts.count
                 ));
             }
@@ -342,13 +352,13 @@ impl<'a> Block<'a> {
                     column.name, ids.count
                 ));
             }
-            // Sizes of no bits are known here; others are as they are unpacked.
+            // Sizes that take no bits are checked here, other sizes when they are unpacked.
             let varied = sizes.bits > 0;
             let admitted = if varied { column.hotness.varies() } else { column.hotness.admits(sizes.base) };
             if samples > 0 && !admitted {
                 let size = if varied { "several sizes".into() } else { format!("{} ids", sizes.base) };
                 return Err(format!(
-                    "column {} has bags of {size}, but the schema wants {}",
+                    "column {} has bags of {size}, but the schema requires {}",
                     column.name, column.hotness
                 ));
             }
@@ -362,43 +372,44 @@ impl<'a> Block<'a> {
         Ok(())
     }
 
-    /// Which block this is.
+    /// Returns the block's identity.
     pub fn id(&self) -> BlockId {
         self.layout.id
     }
 
-    /// What its header and descriptors say.
+    /// Returns the contents of its header and descriptors.
     pub(crate) fn into_layout(self) -> BlockLayout {
         self.layout.into_owned()
     }
 
-    /// The number of samples.
+    /// Returns the number of samples.
     pub fn samples(&self) -> usize {
         self.layout.samples
     }
 
-    /// The streams, in the schema's order: labels, weight, dense columns, then sizes, starts and ids of each
+    /// Returns the streams in the schema's order: labels, weight, dense columns, then sizes, starts and ids of each
     /// categorical column.
     pub fn streams(&self) -> &[Stream] {
         &self.layout.streams
     }
 
-    /// Appends all samples.
+    /// Appends all samples to `out`.
     ///
     /// # Errors
-    /// What is wrong: an id that is not below its table's rows, a bag of a size that its column does not admit, bag
-    /// sizes that do not sum to the number of ids. `out` then holds parts of samples and must be cleared.
+    /// A description of what is wrong: an id outside its table, a bag size that its column does not admit, bag sizes
+    /// that do not sum to the number of ids. `out` then holds incomplete samples and must be cleared.
     pub fn decode_into(&self, schema: &Schema, out: &mut Samples) -> Result<(), String> {
         self.decode_under(&IdRules::default(), schema, out)
     }
 
-    /// The same, but ids out of range of columns that have a rule for them come as they are: see [`IdRules::apply`].
+    /// Like [`Block::decode_into`], but keeps ids that are out of range in columns with a rule for them: see
+    /// [`IdRules::apply`].
     ///
     /// # Errors
     /// As [`Block::decode_into`].
     pub fn decode_under(&self, ids: &IdRules, schema: &Schema, out: &mut Samples) -> Result<(), String> {
         let mut streams = self.layout.streams.iter();
-        let mut next = || streams.next().expect("as many streams as the schema has, checked at parse");
+        let mut next = || streams.next().expect("the number of streams was checked at parse");
         for labels in &mut out.labels {
             let mut highest = 0;
             self.unpack(next(), |code| {
@@ -463,12 +474,12 @@ impl<'a> Block<'a> {
             bags.offsets.push(end as u32);
         });
         if let Some(size) = refused {
-            return Err(format!("a bag has {size} ids, but the schema wants {}", column.hotness));
+            return Err(format!("a bag has {size} ids, but the schema requires {}", column.hotness));
         }
         if end != before as u64 + u64::from(ids.count) || end > u64::from(u32::MAX) {
             return Err(format!("bag sizes do not sum to the {} ids that the block holds", ids.count));
         }
-        // Not needed here, but decoders that begin in the middle rely on them.
+        // Not needed here, but decoders that start in the middle rely on them.
         let mut offsets = bags.offsets[first..].iter().step_by(START_EVERY);
         let mut starts_right = true;
         self.unpack(starts, |start| {
@@ -476,7 +487,7 @@ impl<'a> Block<'a> {
             starts_right &= offset == Some(start);
         });
         if !starts_right {
-            return Err("its starts are not the sums of its bag sizes".into());
+            return Err("its starts are not the running sums of its bag sizes".into());
         }
         let mut highest = 0;
         bags.ids.reserve(ids.count as usize);
@@ -511,7 +522,7 @@ fn parse_stream(bytes: &[u8], number: usize, stream_count: usize) -> Result<Stre
         (0, bits) => (StreamKind::Packed, bits <= 64),
         (1, bits) => (StreamKind::F16, bits == 16),
         (2, bits) => (StreamKind::F32, bits == 32),
-        (kind, _) => return Err(format!("stream {number} is of the unknown kind {kind}")),
+        (kind, _) => return Err(format!("stream {number} has the unknown kind {kind}")),
     };
     let stream = Stream {
         base: u64_at(descriptor, 0),

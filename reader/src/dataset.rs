@@ -1,5 +1,5 @@
-//! A dataset on disk: a folder whose `dataset.json` is written last and vouches for every other byte; or raw files of
-//! other makers, read as they are.
+//! A dataset on disk: either a folder whose `dataset.json` is written last and holds checksums of all other files, or
+//! raw files of other programs, read as they are.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,40 +22,40 @@ use crate::statistics::{self, TableStatistics};
 /// The file that makes a folder a dataset.
 pub const MANIFEST_NAME: &str = "dataset.json";
 const KIND: &str = "rankine dataset";
-/// The version of the dataset as a whole.
+/// The format version of the whole dataset.
 pub const FORMAT: u32 = 2;
 /// The index of a part's blocks, in the part's folder.
 pub const INDEX_NAME: &str = "index.bin";
-/// Bytes of one entry of an index.
+/// Bytes of one index entry.
 const INDEX_ENTRY_BYTES: usize = 16;
 
-/// What `dataset.json` says.
+/// The contents of `dataset.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// The columns.
     pub schema: Schema,
-    /// Samples of every block but a part's last.
+    /// Samples of every block except a part's last.
     pub block_samples: u32,
-    /// The parts that are there; one without samples is absent.
+    /// The parts of the dataset; a part without samples is absent.
     pub parts: BTreeMap<Part, PartManifest>,
-    /// Files beside the parts: statistics and vocabularies.
+    /// Files outside the parts: statistics and vocabularies.
     pub files: Vec<FileManifest>,
-    /// Where the samples come from.
+    /// The source of the samples.
     pub origin: Origin,
 }
 
-/// What the manifest says of a part.
+/// The manifest's entry for a part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartManifest {
     /// Samples in all blocks.
     pub samples: u64,
-    /// Samples whose label is 1, one number a label column.
+    /// Samples whose label is 1, one number per label column.
     pub positives: Vec<u64>,
-    /// Samples whose label is missing, one number a label column.
+    /// Samples whose label is missing, one number per label column.
     pub missing: Vec<u64>,
-    /// The files of blocks, in order.
+    /// The files of blocks, in the order of their samples.
     pub blocks: Vec<BlocksFile>,
     /// The checksum of the index.
     pub index_xxh3: Checksum,
@@ -65,7 +65,7 @@ pub struct PartManifest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BlocksFile {
-    /// The name in the part's folder.
+    /// The name within the part's folder.
     pub name: String,
     /// Its length.
     pub bytes: u64,
@@ -86,13 +86,13 @@ pub struct FileManifest {
 }
 
 impl Manifest {
-    /// A number that every block of the dataset carries, so that a block of another schema is not taken for one of
-    /// this one: the checksum of the schema as JSON.
+    /// Returns a number that every block of the dataset carries, so that a block with another schema is rejected: the
+    /// checksum of the schema as JSON.
     pub fn tag(schema: &Schema) -> u64 {
         xxh3_64(&serde_json::to_vec(schema).expect("a schema is plain data"))
     }
 
-    /// For generated data: the AUC of the teacher that made the labels, on the evaluation part.
+    /// Returns the AUC, on the evaluation part, of the teacher that made the labels, for generated data.
     pub fn auc_achievable(&self) -> Option<f64> {
         match &self.origin {
             Origin::Generated(generation) => generation.auc_achievable,
@@ -100,7 +100,7 @@ impl Manifest {
         }
     }
 
-    /// The text of `dataset.json`.
+    /// Returns the text of `dataset.json`.
     pub(crate) fn to_json(&self) -> String {
         sealed::to_json(KIND, FORMAT, self)
     }
@@ -115,19 +115,19 @@ impl Manifest {
         if let Some(name) =
             blocks.chain(manifest.files.iter().map(|file| &file.name)).find(|name| !is_below(name))
         {
-            return Err(format!("its file {name:?} is not below the dataset's folder"));
+            return Err(format!("its file {name:?} is not inside the dataset's folder"));
         }
         Ok(manifest)
     }
 }
 
-/// Whether a name stays below the folder that it is joined to.
+/// Returns whether a name stays inside the folder that it is joined to.
 fn is_below(name: &str) -> bool {
     let mut components = Path::new(name).components();
     !name.is_empty() && components.all(|component| matches!(component, std::path::Component::Normal(_)))
 }
 
-/// A dataset that is there and whole, as far as its manifest, or the length of its raw files, tells.
+/// A dataset that exists and is complete as far as its manifest, or the length of its raw files, shows.
 #[derive(Debug, Clone)]
 pub struct Dataset {
     dir: PathBuf,
@@ -141,7 +141,7 @@ enum Source {
     Raw(Box<RawDataset>),
 }
 
-/// Raw files as a dataset.
+/// Raw files used as a dataset.
 #[derive(Debug, Clone)]
 struct RawDataset {
     decoder: std::sync::Arc<RecordDecoder>,
@@ -150,63 +150,63 @@ struct RawDataset {
     parts: BTreeMap<Part, Vec<RawFile>>,
 }
 
-/// A raw file that was seen to hold so many records.
+/// A raw file with its number of records.
 #[derive(Debug, Clone)]
 struct RawFile {
     path: PathBuf,
     records: u64,
 }
 
-/// Where a block lies.
+/// The position of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockLocation {
     /// The number of the file in [`DatasetPart::files`].
     pub file: u32,
-    /// Where it begins in the file.
+    /// The byte offset at which the block starts.
     pub offset: u64,
     /// Its length.
     pub bytes: u32,
-    /// Its samples.
+    /// Its number of samples.
     pub samples: u32,
-    /// The checksum that its header must state; raw records have none, and here is 0.
+    /// The checksum that its header must state; 0 for raw records, which have none.
     pub checksum: u64,
 }
 
-/// How the samples of a block are stored.
+/// The storage format of the samples of a block.
 #[derive(Debug, Clone)]
 pub enum BlockCoding {
-    /// As Rankine packs them.
+    /// Packed by Rankine.
     Packed {
-        /// What block headers must state: see [`Manifest::tag`].
+        /// The tag that block headers must state: see [`Manifest::tag`].
         tag: u64,
     },
-    /// As raw records.
+    /// Raw records.
     Records(std::sync::Arc<RecordDecoder>),
 }
 
-/// A part of a dataset: where its blocks lie, checked against the files on disk.
+/// A part of a dataset: the positions of its blocks, checked against the files on disk.
 #[derive(Debug, Clone)]
 pub struct DatasetPart {
-    /// Which part.
+    /// The name of the part.
     pub part: Part,
     /// The files of blocks.
     pub files: Vec<PathBuf>,
-    /// All blocks, in the order of their samples.
+    /// All blocks in sample order.
     pub blocks: Vec<BlockLocation>,
     /// Samples in all blocks.
     pub samples: u64,
-    /// Samples of every block but the last of the part, or of each raw file, which may have fewer.
+    /// Samples of every block except the last of the part, or the last of each raw file, which may have fewer.
     pub block_samples: u32,
     /// The columns.
     pub schema: std::sync::Arc<Schema>,
-    /// How blocks are stored.
+    /// The storage format of the blocks.
     pub coding: BlockCoding,
-    /// What becomes of ids that are no rows of their tables.
+    /// The treatment of ids that are out of range.
     pub ids: std::sync::Arc<IdRules>,
 }
 
 impl Dataset {
-    /// Whether a folder holds a complete dataset (its manifest is written last).
+    /// Returns whether a folder holds a complete dataset (its manifest is written last).
     pub fn exists(dir: &Path) -> bool {
         dir.join(MANIFEST_NAME).is_file()
     }
@@ -214,7 +214,7 @@ impl Dataset {
     /// Opens a dataset: reads and checks its manifest.
     ///
     /// # Errors
-    /// [`Error::Io`] where the folder has no readable manifest, [`Error::Damaged`] where it is not what was written.
+    /// [`Error::Io`] if the manifest cannot be read, [`Error::Damaged`] if it is not what was written.
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join(MANIFEST_NAME);
         if !path.exists() {
@@ -222,9 +222,9 @@ impl Dataset {
             let why = if dir.with_added_extension("partial").exists() {
                 "a conversion to it has not finished, or was interrupted: run it again"
             } else if dir.exists() {
-                "the folder is there, but has no dataset.json: is it the folder that convert or generate wrote?"
+                "the folder exists but has no dataset.json: is it the folder that convert or generate wrote?"
             } else {
-                "there is no such folder: make it with `rankine convert` or `rankine generate`"
+                "the folder does not exist: make it with `rankine convert` or `rankine generate`"
             };
             return Err(Error::invalid(format!("no dataset at {}: {why}", dir.display())));
         }
@@ -233,12 +233,12 @@ impl Dataset {
         Ok(Self { dir: dir.to_owned(), source: Source::Folder(Box::new(manifest)), ids: Default::default() })
     }
 
-    /// Takes raw files for a dataset: looks at their lengths alone. Each record is checked when it is read, and one
-    /// that cannot be a sample is an error then.
+    /// Opens raw files as a dataset. Only their lengths are checked here. Each record is checked when it is read, and
+    /// an invalid one is an error then.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the format has no fixed record or a part's files hold none; [`Error::BadRows`] where a
-    /// file's length does not suit the format; [`Error::Io`] where a file is not there.
+    /// [`Error::Invalid`] if the format has no fixed record or a part's files hold no records; [`Error::BadRows`] if
+    /// a file's length does not match the format; [`Error::Io`] if a file does not exist.
     pub fn raw(format: &RawFormat, train: &[PathBuf], eval: &[PathBuf]) -> Result<Self> {
         let decoder = RecordDecoder::new(format)?;
         let schema = format.schema(DenseDtype::F32);
@@ -257,7 +257,7 @@ impl Dataset {
                 parts.insert(part, files);
             } else if let Some(first) = files.first() {
                 let path = first.path.display();
-                return Err(Error::BadRows(format!("no record is in the {part} part: {path} is empty")));
+                return Err(Error::BadRows(format!("the {part} part has no records: {path} is empty")));
             }
         }
         let block_samples = format.block_samples()?;
@@ -267,7 +267,7 @@ impl Dataset {
         Ok(Self { dir, source: Source::Raw(Box::new(raw)), ids: Default::default() })
     }
 
-    /// The same, with rules for ids that are no rows of their tables; without, all of them are errors.
+    /// Sets rules for ids that are out of range. Without rules, every such id is an error.
     ///
     /// # Errors
     /// As [`IdRules::new`].
@@ -276,17 +276,17 @@ impl Dataset {
         Ok(Self { ids, ..self })
     }
 
-    /// What becomes of ids that are no rows of their tables.
+    /// Returns the rules for ids that are out of range.
     pub fn ids(&self) -> &IdRules {
         &self.ids
     }
 
-    /// The dataset's folder; of raw files, that of the first.
+    /// Returns the dataset's folder; for raw files, the folder of the first.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// What its manifest says; raw files have none.
+    /// Returns the manifest; raw files have none.
     pub fn manifest(&self) -> Option<&Manifest> {
         match &self.source {
             Source::Folder(manifest) => Some(manifest),
@@ -294,12 +294,12 @@ impl Dataset {
         }
     }
 
-    /// The files beside the parts that its manifest lists; none where it is read from raw files.
+    /// Returns the files outside the parts that the manifest lists; none for raw files.
     pub fn files(&self) -> &[FileManifest] {
         self.manifest().map_or(&[], |manifest| &manifest.files)
     }
 
-    /// How raw rows of its columns are read; `None` where they were generated.
+    /// Returns the format of the raw rows that the columns come from; `None` if the data was generated.
     pub fn row_format(&self) -> Option<RowFormat> {
         match &self.source {
             Source::Folder(manifest) => match &manifest.origin {
@@ -310,12 +310,12 @@ impl Dataset {
         }
     }
 
-    /// See [`Manifest::auc_achievable`].
+    /// Returns [`Manifest::auc_achievable`].
     pub fn auc_achievable(&self) -> Option<f64> {
         self.manifest().and_then(Manifest::auc_achievable)
     }
 
-    /// The columns.
+    /// Returns the columns.
     pub fn schema(&self) -> &Schema {
         match &self.source {
             Source::Folder(manifest) => &manifest.schema,
@@ -323,7 +323,7 @@ impl Dataset {
         }
     }
 
-    /// The parts that are there.
+    /// Returns the parts of the dataset.
     pub fn parts(&self) -> Vec<Part> {
         match &self.source {
             Source::Folder(manifest) => manifest.parts.keys().copied().collect(),
@@ -331,7 +331,7 @@ impl Dataset {
         }
     }
 
-    /// Samples of a part; 0 where the part is absent.
+    /// Returns the number of samples of a part; 0 if the part is absent.
     pub fn samples(&self, part: Part) -> u64 {
         match &self.source {
             Source::Folder(manifest) => manifest.parts.get(&part).map_or(0, |part| part.samples),
@@ -339,12 +339,12 @@ impl Dataset {
         }
     }
 
-    /// Where a part's blocks lie; of a dataset's folder, reads its index, and checks that its files are there in full
-    /// length.
+    /// Returns the positions of a part's blocks. For a dataset's folder, this reads the index and checks that the
+    /// part's files exist with full length.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the dataset has no such part; [`Error::Damaged`] where a file is missing, cut short or
-    /// does not add up.
+    /// [`Error::Invalid`] if the dataset has no such part; [`Error::Damaged`] if a file is missing or truncated, or
+    /// sizes do not add up.
     pub fn part(&self, part: Part) -> Result<DatasetPart> {
         let found = match &self.source {
             Source::Folder(manifest) => {
@@ -382,7 +382,7 @@ impl Dataset {
                 return Err(Error::damaged(
                     &path,
                     bytes.min(file.bytes),
-                    format!("it has {bytes} bytes and should have {}: was it copied to the end?", file.bytes),
+                    format!("it has {bytes} bytes but should have {}: was it copied completely?", file.bytes),
                 ));
             }
             let mut offset = 0;
@@ -391,7 +391,7 @@ impl Dataset {
                 let checksum = u64::from_le_bytes(entry[8..16].try_into().expect("eight bytes"));
                 if bytes == 0 || !(bytes as usize).is_multiple_of(BLOCK_ALIGN) {
                     return Err(damaged(format!(
-                        "it gives block {} {bytes} bytes, and blocks have a multiple of {BLOCK_ALIGN}",
+                        "it lists block {} with {bytes} bytes, but block sizes are multiples of {BLOCK_ALIGN}",
                         blocks.len()
                     )));
                 }
@@ -408,7 +408,7 @@ impl Dataset {
         let expected_blocks = manifest.samples.div_ceil(u64::from(block_samples));
         if entries.len() > 0 || blocks.len() as u64 != expected_blocks {
             return Err(damaged(format!(
-                "it lists {} blocks, and {} samples make {expected_blocks}",
+                "it lists {} blocks, but {} samples make {expected_blocks}",
                 blocks.len() + entries.len(),
                 manifest.samples
             )));
@@ -425,31 +425,31 @@ impl Dataset {
         })
     }
 
-    /// The frequency statistics of the training part, one entry a categorical column.
+    /// Returns the look-up statistics of the training part, one entry per categorical column.
     ///
     /// # Errors
-    /// [`Error::Damaged`] where the file is not what was written.
+    /// [`Error::Damaged`] if the file is not what was written.
     pub fn statistics(&self) -> Result<Vec<TableStatistics>> {
         let path = self.dir.join(statistics::FILE_NAME);
         let bytes = self.checked_file(statistics::FILE_NAME)?;
         let tables = statistics::from_bytes(&bytes).map_err(|what| Error::damaged(&path, None, what))?;
         if tables.len() != self.schema().categorical.len() {
-            return Err(Error::damaged(&path, None, "it does not have a table a categorical column"));
+            return Err(Error::damaged(&path, None, "it does not have one table per categorical column"));
         }
         for (column, table) in self.schema().categorical.iter().zip(&tables) {
             if let Some((row, _)) = table.head.iter().find(|&&(row, _)| row >= column.rows) {
                 let what =
-                    format!("it counts row {row} of column {}, which has {}", column.name, column.rows);
+                    format!("it counts row {row} of column {}, which has {} rows", column.name, column.rows);
                 return Err(Error::damaged(&path, None, what));
             }
         }
         Ok(tables)
     }
 
-    /// Reads a file that the manifest lists, and checks it.
+    /// Reads a file that the manifest lists, and checks its checksum.
     ///
     /// # Errors
-    /// [`Error::Damaged`] where it is not listed, or not what was written.
+    /// [`Error::Damaged`] if it is not listed, or not what was written.
     pub fn checked_file(&self, name: &str) -> Result<Vec<u8>> {
         let path = self.dir.join(name);
         let Some(listed) = self.files().iter().find(|file| file.name == name) else {
@@ -468,7 +468,7 @@ impl Dataset {
 }
 
 impl RawDataset {
-    /// Where the blocks of a part lie: each file's records, cut every [`RawDataset::block_samples`] of them.
+    /// Returns the blocks of a part: each file's records, divided into blocks of [`RawDataset::block_samples`].
     fn part(&self, part: Part, files: &[RawFile]) -> Result<DatasetPart> {
         let record_bytes = self.decoder.record_bytes() as u64;
         let mut blocks = Vec::new();
@@ -499,33 +499,36 @@ impl RawDataset {
 }
 
 impl DatasetPart {
-    /// Checks that a packed block is the one that should be there.
+    /// Checks that a packed block is the one expected at this position.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of what is wrong.
     pub fn check_block(&self, index: u64, block: &crate::block::Block<'_>) -> Result<(), String> {
         let BlockCoding::Packed { tag } = self.coding else {
-            return Err("the part has raw records, and no packed blocks".into());
+            return Err("the part has raw records, not packed blocks".into());
         };
         let id = block.id();
         let expected = crate::block::BlockId { dataset: tag, part: self.part, index };
         if id != expected {
-            return Err(format!("it is block {} of the {} part of another place", id.index, id.part));
+            return Err(format!(
+                "it is block {} of the {} part, from another position or dataset",
+                id.index, id.part
+            ));
         }
         let samples = self.samples_of(index);
         if block.samples() as u64 != samples {
-            return Err(format!("it has {} samples and should have {samples}", block.samples()));
+            return Err(format!("it has {} samples but should have {samples}", block.samples()));
         }
         Ok(())
     }
 
-    /// The samples of a block.
+    /// Returns the number of samples of a block.
     pub fn samples_of(&self, block: u64) -> u64 {
         self.blocks.get(block as usize).map_or(0, |block| u64::from(block.samples))
     }
 }
 
-/// An entry of the index.
+/// Returns an entry of the index.
 pub(crate) fn index_entry(bytes: u32, checksum: u64) -> [u8; INDEX_ENTRY_BYTES] {
     let mut entry = [0; INDEX_ENTRY_BYTES];
     entry[0..4].copy_from_slice(&bytes.to_le_bytes());

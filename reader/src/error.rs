@@ -1,40 +1,40 @@
-//! What can go wrong with outside bytes, said so that a person can act on it.
+//! Errors about outside bytes, worded so that a person can act on them.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::stop::{Stop, StopCause};
 
-/// An error of the reader: names the file, the place in it, the likely cause and the way out.
+/// An error of the reader. It names the file, the position in it, the likely cause and the way out.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused or failed an operation on a file.
     #[error("cannot {doing} {}: {source}", path.display())]
     Io {
-        /// What was being done, as a verb: "open", "write".
+        /// The operation that failed, as a verb: "open", "write".
         doing: &'static str,
         /// The file or folder concerned.
         path: PathBuf,
-        /// The operating system's own words.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A file of a dataset is not what was written: truncated, flipped or mixed up.
+    /// A file of a dataset is not as it was written: truncated, changed or swapped.
     #[error("{}{} is damaged: {what}", path.display(), at(.offset))]
     Damaged {
         /// The damaged file.
         path: PathBuf,
-        /// The byte offset of the damaged piece, where one can be named.
+        /// The byte offset of the damage, if known.
         offset: Option<u64>,
         /// What was expected and what was found.
         what: String,
     },
-    /// Rows of a source that is converted are not what its format says, and were not to be left out, or are too many.
+    /// Rows of a converted source do not have its format, and bad rows are an error or there are too many of them.
     #[error("{0}")]
     BadRows(String),
-    /// Somebody asked the work to stop: see [`crate::Stop`]. What it had written is removed.
-    #[error("stopped by {0}: nothing was kept of what was written")]
+    /// A stop was requested: see [`crate::Stop`]. Everything written so far is removed.
+    #[error("stopped by {0}: everything written so far was removed")]
     Stopped(StopCause),
-    /// The caller asked for something that cannot be: a bad option, a mismatch, an existing folder.
+    /// The request is invalid: a bad option, a mismatch, an existing folder.
     #[error("{0}")]
     Invalid(String),
 }
@@ -47,26 +47,28 @@ fn at(offset: &Option<u64>) -> String {
 }
 
 impl Error {
-    /// A damaged file, with the byte offset of the damage.
+    /// Returns an error about a damaged file, with the byte offset of the damage.
     pub fn damaged(path: &Path, offset: impl Into<Option<u64>>, what: impl Into<String>) -> Self {
         Self::Damaged { path: path.to_owned(), offset: offset.into(), what: what.into() }
     }
 
-    /// A request that cannot be met.
+    /// Returns an error about an invalid request.
     pub fn invalid(what: impl Into<String>) -> Self {
         Self::Invalid(what.into())
     }
 }
 
 impl Stop {
+    /// Checks for a stop request.
+    ///
     /// # Errors
-    /// [`Error::Stopped`] once somebody has asked.
+    /// [`Error::Stopped`] once a stop was requested.
     pub fn check(&self) -> Result<()> {
         self.asked().map_or(Ok(()), |cause| Err(Error::Stopped(cause)))
     }
 }
 
-/// Adds to an `io::Error` what was being done, and to which file.
+/// Adds the operation and the file to an `io::Error`.
 pub(crate) trait IoContext<T> {
     /// `doing` is a verb that reads well after "cannot".
     fn context(self, doing: &'static str, path: &Path) -> Result<T>;

@@ -1,7 +1,7 @@
-//! Any bytes as one line of text without tabs, and back: how vocabularies and messages show categories.
+//! Arbitrary bytes as one line of text without tabs, and back: how vocabularies and messages show categories.
 
-/// Appends bytes as text: a backslash, tab and line ends as `\\`, `\t`, `\n`, `\r`; other control characters, and bytes
-/// that are not UTF-8, as `\xNN`.
+/// Appends bytes as text. A backslash, a tab and line ends become `\\`, `\t`, `\n`, `\r`; other control characters,
+/// and bytes that are not UTF-8, become `\xNN`.
 pub(crate) fn escape(bytes: &[u8], out: &mut String) {
     fn hex(bytes: &[u8], out: &mut String) {
         for &byte in bytes {
@@ -29,7 +29,7 @@ pub(crate) fn escape(bytes: &[u8], out: &mut String) {
 /// Appends the bytes that an escaped text stands for.
 ///
 /// # Errors
-/// What is wrong with it: an escape that [`escape`] does not write.
+/// A description of the first escape that [`escape`] does not write.
 pub(crate) fn unescape(text: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
     let digit = |byte: Option<&u8>| byte.and_then(|&byte| char::from(byte).to_digit(16));
     let mut rest = text;
@@ -54,7 +54,7 @@ pub(crate) fn unescape(text: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
     Ok(())
 }
 
-/// The beginning of `bytes` in quotes, for a message.
+/// Returns the start of `bytes` in quotes, for a message.
 pub(crate) fn excerpt(bytes: &[u8]) -> String {
     const BYTES_MAX: usize = 40;
     let mut out = String::from("'");
@@ -73,7 +73,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_come_back_from_one_line(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+        fn any_bytes_are_restored_from_one_line(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             let mut text = String::new();
             escape(&bytes, &mut text);
             prop_assert!(!text.contains(['\t', '\n', '\r', '\0']) && !text.starts_with("\\*"));

@@ -1,29 +1,30 @@
-//! The line of a text that a message is about, with carets under the words that are wrong.
+//! The line of a text that a message is about, with carets under the wrong words.
 
 use std::ops::Range;
 
 use unicode_width::UnicodeWidthStr;
 
-/// A line of a text, made fit for a terminal.
+/// A line of a text, made safe to print in a terminal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Excerpt {
-    /// The number of the line; the first is 1.
+    /// The number of the line, counted from 1.
     pub line: usize,
-    /// Where the words begin in the line, in characters; the first is 1.
+    /// Where the words start in the line, in characters counted from 1.
     pub column: usize,
     text: String,
     /// White space as wide as the text before the carets.
     indent: String,
-    /// Columns of a terminal.
+    /// The number of carets, in terminal columns.
     carets: usize,
 }
 
-/// What is shown of a line, before and after the beginning of the words.
+/// How many bytes of a line are shown before and after the start of the words.
 const BYTES_BEFORE: usize = 120;
 const BYTES_AFTER: usize = 240;
 
 impl Excerpt {
-    /// The line of `text` in which `words`, a range of bytes, begin. A range outside the text is cut to it.
+    /// Returns the line of `text` in which `words`, a range of bytes, starts. A range beyond the text is clamped to
+    /// it.
     pub fn of(text: &str, words: Range<usize>) -> Self {
         let start = floor_char_boundary(text, words.start);
         let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
@@ -43,12 +44,12 @@ impl Excerpt {
         }
     }
 
-    /// The line and the carets below it, with the line's number in the margin.
+    /// Returns the line with carets below it and the line number in the margin.
     pub fn numbered(&self) -> String {
         self.with_margin(&self.line.to_string())
     }
 
-    /// The line and the carets below it, with `margin` before the line.
+    /// Returns the line with carets below it and `margin` before the line.
     pub fn with_margin(&self, margin: &str) -> String {
         let Self { text, indent, carets, .. } = self;
         let (width, carets) = (margin.len(), "^".repeat(*carets));
@@ -56,12 +57,12 @@ impl Excerpt {
     }
 }
 
-/// White space that takes as many columns of a terminal as `text` does. Tabs stay, whose width depends on the column.
+/// Returns white space as wide in a terminal as `text`. Tabs are kept because their width depends on the column.
 fn blank(text: &str) -> String {
     text.split('\t').map(|piece| " ".repeat(piece.width())).collect::<Vec<_>>().join("\t")
 }
 
-/// A file may come from anywhere, and its control characters must not reach the terminal.
+/// Replaces control characters: a file may come from anywhere, and these must not reach the terminal.
 fn printable(line: &str) -> String {
     line.chars().map(|c| if c.is_control() && c != '\t' { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
@@ -81,7 +82,7 @@ mod tests {
     #[test]
     fn carets_stand_under_the_words_in_columns_of_a_terminal() {
         assert_eq!(shown("a = 1\nbc = 2\r\nd = 3", 6..8), "  |\n2 | bc = 2\n  | ^^");
-        // A character of Chinese takes two columns, an accent that follows its letter none.
+        // A Chinese character takes two columns, a combining accent none.
         let text = "\"名前\" = e\u{301}x";
         let at = text.find('x').unwrap();
         assert_eq!(shown(text, at..at + 1), format!("  |\n1 | {text}\n  | {}^", " ".repeat(10)));

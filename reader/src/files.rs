@@ -1,4 +1,4 @@
-//! Files that the user names and that are small: read whole, with a limit, and never from a pipe or a device.
+//! Small files named by the user: read whole, up to a limit, and never from a pipe or a device.
 
 use std::fs::{self, File, Metadata};
 use std::io::Read;
@@ -7,22 +7,22 @@ use std::path::Path;
 use crate::error::{Error, IoContext, Result};
 
 /// The longest text file that is read whole: job files, schema files, shapes. A schema of 10,000 columns fits. The
-/// parser of TOML may need 1300 times as much memory.
+/// TOML parser may need 1300 times as much memory.
 pub const TEXT_BYTES_MAX: u64 = 1 << 20;
 
-/// Reads a small text file, such as a job, schema or shape file. Pipes, devices and endless files are refused: a pipe
-/// may wait for a writer for ever, and a device may never end.
+/// Reads a small text file, such as a job, schema or shape file. Pipes and devices are refused: a pipe may wait for a
+/// writer forever, and a device may be endless.
 ///
 /// # Errors
-/// [`Error::Io`] where the file cannot be opened or read; [`Error::Invalid`] for what is no regular file, is longer
-/// than [`TEXT_BYTES_MAX`] bytes, or is not UTF-8.
+/// [`Error::Io`] if the file cannot be opened or read; [`Error::Invalid`] if it is not a regular file, is longer than
+/// [`TEXT_BYTES_MAX`] bytes, or is not UTF-8.
 pub fn read_text(path: &Path) -> Result<String> {
-    // Before it is opened: opening a pipe waits for a writer.
+    // Checked before opening because opening a pipe waits for a writer.
     check_regular(path, &fs::metadata(path).context("open", path)?)?;
     let file = File::open(path).context("open", path)?;
     check_regular(path, &file.metadata().context("open", path)?)?;
     let mut bytes = Vec::new();
-    // The length that the system states may be wrong: files below /proc state 0.
+    // The length reported by the system may be wrong: files below /proc report 0.
     file.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes).context("read", path)?;
     if bytes.len() as u64 > TEXT_BYTES_MAX {
         return Err(Error::invalid(format!(
@@ -40,7 +40,7 @@ pub fn read_text(path: &Path) -> Result<String> {
 /// Checks that a path leads to a regular file.
 ///
 /// # Errors
-/// [`Error::Invalid`] that says what it is instead.
+/// [`Error::Invalid`], which names what it is instead.
 pub fn check_regular(path: &Path, metadata: &Metadata) -> Result<()> {
     if metadata.is_file() {
         return Ok(());
@@ -49,7 +49,7 @@ pub fn check_regular(path: &Path, metadata: &Metadata) -> Result<()> {
     Err(Error::invalid(format!("{} is {what}, not a regular file: name a file instead", path.display())))
 }
 
-/// What a path leads to, with its article: "a folder", "a pipe".
+/// Returns what a path leads to, with an article: "a folder", "a pipe".
 pub(crate) fn kind_of(metadata: &Metadata) -> &'static str {
     use std::os::unix::fs::FileTypeExt;
     let kind = metadata.file_type();
@@ -66,23 +66,23 @@ pub(crate) fn kind_of(metadata: &Metadata) -> &'static str {
     }
 }
 
-/// What keeps a path from leading to a folder: itself or the nearest path above it that exists, where that is not a
-/// folder, and what it is, with its article: "a file".
+/// Returns the path that keeps `path` from being a folder: `path` itself or its nearest ancestor that exists, if that
+/// is not a folder, and what it is, with an article: "a file".
 pub fn not_a_folder(path: &Path) -> Option<(&Path, &'static str)> {
-    // `file/below` cannot be looked at, and `file` can.
+    // `file/below` has no metadata, but `file` has.
     let (found, metadata) = path.ancestors().find_map(|path| Some((path, fs::metadata(path).ok()?)))?;
     (!metadata.is_dir()).then(|| (found, kind_of(&metadata)))
 }
 
-/// Checks that a path, where there is something, leads to a folder. `what` names what the folder holds, with its
-/// article: "a dataset".
+/// Checks that a path leads to a folder or to nothing. `what` names what the folder holds, with an article: "a
+/// dataset".
 ///
 /// # Errors
-/// [`Error::Invalid`] where it leads to a file, or through one.
+/// [`Error::Invalid`] if it leads to a file, or through one.
 pub fn check_folder(path: &Path, what: &str) -> Result<()> {
     match not_a_folder(path) {
         Some((found, kind)) => {
-            Err(Error::invalid(format!("{} is {kind}, and {what} is a folder", found.display())))
+            Err(Error::invalid(format!("{} is {kind}, but {what} is a folder", found.display())))
         }
         None => Ok(()),
     }
@@ -127,13 +127,13 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_the_place_of_a_folder_is_called_a_file() {
+    fn a_file_instead_of_a_folder_is_called_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
         for path in [&file, &file.join("below"), &file.join("far/below")] {
             let refusal = check_folder(path, "a dataset").unwrap_err().to_string();
-            assert_eq!(refusal, format!("{} is a file, and a dataset is a folder", file.display()));
+            assert_eq!(refusal, format!("{} is a file, but a dataset is a folder", file.display()));
         }
         check_folder(dir.path(), "a dataset").unwrap();
         check_folder(&dir.path().join("absent/below"), "a dataset").unwrap();

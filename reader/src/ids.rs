@@ -1,49 +1,49 @@
-//! Ids that are no rows of their column's table: what becomes of them.
+//! Rules for ids that are out of range, that is, not less than the rows of their column's table.
 //!
-//! Without a rule such an id is an error where its block is unpacked. With one, ids stay as they are until a batch is
-//! complete, and the rule is applied to the batch: so each batch knows how many there were, whatever was read ahead,
-//! and a shuffled sample is counted where it is learnt from.
+//! Without a rule such an id is an error when its block is unpacked. With a rule, ids stay unchanged until a batch is
+//! complete, and the rule is applied to the batch. Each batch therefore knows how many there were, regardless of what
+//! was read ahead, and a shuffled sample is counted in the batch that trains on it.
 
 use crate::error::{Error, Result};
 use crate::samples::{Bags, Samples};
 use crate::schema::{Hotness, Schema};
 
-/// What becomes of an id that is no row of its table.
+/// What happens to an id that is out of range.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OutOfRange {
-    /// It is an error, which names it and its place.
+    /// It is an error, which names the id and its position.
     #[default]
     Fail,
-    /// It stands for this row.
+    /// It is replaced by this row.
     Row(u64),
-    /// It leaves its bag, which may be empty then.
+    /// It is removed from its bag, which may become empty.
     Leave,
 }
 
 /// A rule for each categorical column of a schema.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IdRules {
-    /// Each column's rows, and its rule. None where all fail.
+    /// Each column's rows and rule. Empty if all ids out of range are errors.
     columns: Vec<(u64, OutOfRange)>,
 }
 
 impl IdRules {
-    /// Rules for the categorical columns of a schema, in their order.
+    /// Creates rules for the categorical columns of a schema, in their order.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where there are not as many rules, or one names a row that is none.
+    /// [`Error::Invalid`] if the number of rules differs, or a rule names a row outside its table.
     pub fn new(schema: &Schema, rules: &[OutOfRange]) -> Result<Self> {
         let columns = &schema.categorical;
         if rules.len() != columns.len() {
             let (rules, columns) = (rules.len(), columns.len());
-            return Err(Error::invalid(format!("{rules} rules for ids, and {columns} categorical columns")));
+            return Err(Error::invalid(format!("{rules} rules for ids, but {columns} categorical columns")));
         }
         for (column, rule) in columns.iter().zip(rules) {
             if let OutOfRange::Row(row) = rule
                 && *row >= column.rows
             {
                 return Err(Error::invalid(format!(
-                    "ids out of range of column {} are to stand for row {row}, which is not below its table's {} rows",
+                    "ids out of range of column {} cannot become row {row}: its table has {} rows",
                     column.name, column.rows
                 )));
             }
@@ -54,17 +54,17 @@ impl IdRules {
         Ok(Self { columns: columns.iter().map(|column| column.rows).zip(rules.iter().copied()).collect() })
     }
 
-    /// Whether all ids out of range are errors.
+    /// Returns whether all ids out of range are errors.
     pub fn all_fail(&self) -> bool {
         self.columns.is_empty()
     }
 
-    /// What becomes of ids of a column.
+    /// Returns the rule of a column.
     pub fn of(&self, column: usize) -> OutOfRange {
         self.columns.get(column).map_or(OutOfRange::Fail, |(_, rule)| *rule)
     }
 
-    /// How many ids bags of a column may hold once its rule was applied.
+    /// Returns the number of ids that bags of a column may hold after its rule was applied.
     pub fn hotness(&self, column: usize, stored: Hotness) -> Hotness {
         match (self.of(column), stored) {
             (OutOfRange::Leave, Hotness::Fixed(max)) => Hotness::Ragged { max },
@@ -72,8 +72,8 @@ impl IdRules {
         }
     }
 
-    /// Applies the rules to samples that were unpacked under them. Returns how many ids were out of range, one number a
-    /// categorical column; none where all fail.
+    /// Applies the rules to samples that were unpacked with them. Returns the number of ids that were out of range,
+    /// one per categorical column; empty if all such ids are errors.
     pub fn apply(&self, samples: &mut Samples) -> Vec<u64> {
         let columns = self.columns.iter().zip(&mut samples.categorical);
         let counts = columns.map(|(&(rows, rule), bags)| {
@@ -82,7 +82,7 @@ impl IdRules {
                 OutOfRange::Row(row) if count > 0 => {
                     bags.ids.iter_mut().filter(|id| **id >= rows).for_each(|id| *id = row);
                 }
-                OutOfRange::Leave if count > 0 => leave(bags, rows),
+                OutOfRange::Leave if count > 0 => remove_out_of_range(bags, rows),
                 OutOfRange::Fail | OutOfRange::Row(_) | OutOfRange::Leave => {}
             }
             count
@@ -91,18 +91,18 @@ impl IdRules {
     }
 }
 
-/// Takes all ids that are not below `rows` out of their bags.
-fn leave(bags: &mut Bags, rows: u64) {
-    let (mut kept, mut begin) = (0, 0);
+/// Removes all ids not less than `rows` from their bags.
+fn remove_out_of_range(bags: &mut Bags, rows: u64) {
+    let (mut kept, mut start) = (0, 0);
     for end in &mut bags.offsets[1..] {
-        for at in begin..*end as usize {
+        for at in start..*end as usize {
             let id = bags.ids[at];
             if id < rows {
                 bags.ids[kept] = id;
                 kept += 1;
             }
         }
-        begin = *end as usize;
+        start = *end as usize;
         *end = kept as u32;
     }
     bags.ids.truncate(kept);
@@ -118,7 +118,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rules_do_to_ids_what_they_say(
+        fn rules_replace_or_remove_ids(
             (schema, mut samples) in testing::any_samples(300),
             choices in prop::collection::vec(0..3usize, 20),
             wild in prop::collection::vec(
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_for_the_columns_that_there_are() {
+    fn rules_that_do_not_match_the_schema_are_refused() {
         let column = Categorical {
             name: "C1".into(),
             rows: 7,
@@ -186,9 +186,9 @@ mod tests {
             categorical: vec![column],
         };
         let refused = |rules: &[OutOfRange]| IdRules::new(&schema, rules).unwrap_err().to_string();
-        assert!(refused(&[]).contains("0 rules for ids, and 1 categorical"));
-        assert!(refused(&[OutOfRange::Leave; 2]).contains("2 rules for ids, and 1 categorical"));
-        assert!(refused(&[OutOfRange::Row(7)]).contains("which is not below its table's"));
+        assert!(refused(&[]).contains("0 rules for ids, but 1 categorical"));
+        assert!(refused(&[OutOfRange::Leave; 2]).contains("2 rules for ids, but 1 categorical"));
+        assert!(refused(&[OutOfRange::Row(7)]).contains("cannot become row 7: its table has 7 rows"));
         assert!(IdRules::new(&schema, &[OutOfRange::Fail]).unwrap().all_fail());
     }
 }

@@ -1,4 +1,4 @@
-//! Categories as keys of hash maps: those of up to 15 bytes, which is nearly all of them, need no allocation.
+//! Categories as keys of hash maps. Keys of up to 15 bytes, which nearly all categories have, need no allocation.
 
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
@@ -10,8 +10,8 @@ pub(crate) type ShortMap = HashMap<ShortKey, u64, BuildHasherDefault<KeyHasher>>
 /// A map from keys of any length.
 pub(crate) type LongMap = HashMap<Box<[u8]>, u64, BuildHasherDefault<KeyHasher>>;
 
-/// Up to 15 bytes and their number, big-endian: the order of keys is the order of their bytes. Two words rather than
-/// one `u128`, whose alignment would make an entry of a map 32 bytes instead of 24.
+/// Up to 15 bytes and their length, big-endian, so that keys sort like their bytes. Two words instead of one `u128`,
+/// whose alignment would make a map entry 32 bytes instead of 24.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ShortKey {
     head: u64,
@@ -22,13 +22,13 @@ pub(crate) struct ShortKey {
 impl ShortKey {
     /// The longest short key.
     pub(crate) const BYTES_MAX: usize = 15;
-    /// The key of no bytes.
+    /// The key of the empty string.
     pub(crate) const EMPTY: Self = Self { head: 0, tail: 0 };
-    /// A key that no bytes make.
+    /// A key that no bytes have.
     pub(crate) const NONE: Self = Self { head: 0, tail: 0xff };
 
-    /// The key, where it is short. Loads overlap rather than copy byte by byte, which took as long as all else that is
-    /// done to a field.
+    /// Returns the key, or `None` if `bytes` is too long. Overlapping loads replace a copy byte by byte, which took
+    /// as long as all other work on a field.
     #[inline]
     pub(crate) fn new(bytes: &[u8]) -> Option<Self> {
         fn eight(bytes: &[u8; 8]) -> u64 {
@@ -42,9 +42,9 @@ impl ShortKey {
             if len > Self::BYTES_MAX {
                 return None;
             }
-            // The last eight bytes end with those behind the head; what is before them is shifted out.
-            let behind = if len == 8 { 0 } else { eight(last) << (8 * (16 - len)) };
-            return Some(Self { head: eight(first), tail: behind | len as u64 });
+            // The last eight bytes end with those after the head; the bytes before those are shifted out.
+            let after = if len == 8 { 0 } else { eight(last) << (8 * (16 - len)) };
+            return Some(Self { head: eight(first), tail: after | len as u64 });
         }
         let head = match (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
             (Some(first), Some(last)) => four(first) << 32 | four(last) << (8 * (8 - len)),
@@ -55,30 +55,30 @@ impl ShortKey {
         Some(Self { head, tail: len as u64 })
     }
 
-    /// The key of exactly eight bytes.
+    /// Returns the key of exactly eight bytes.
     #[inline]
     pub(crate) fn of_eight(bytes: [u8; 8]) -> Self {
         Self { head: u64::from_be_bytes(bytes), tail: 8 }
     }
 
-    /// The bytes, zeros up to 15, and the length as the sixteenth.
+    /// Returns the bytes, padded with zeros to 15, and the length as the sixteenth.
     pub(crate) fn to_padded(self) -> [u8; 16] {
         (u128::from(self.head) << 64 | u128::from(self.tail)).to_be_bytes()
     }
 
-    /// What [`ShortKey::to_padded`] gave.
+    /// Restores a key from the result of [`ShortKey::to_padded`].
     pub(crate) fn from_padded(padded: [u8; 16]) -> Self {
         let both = u128::from_be_bytes(padded);
         Self { head: (both >> 64) as u64, tail: both as u64 }
     }
 
-    /// Hands the bytes to `take`.
+    /// Calls `take` with the bytes.
     pub(crate) fn with_bytes<R>(self, take: impl FnOnce(&[u8]) -> R) -> R {
         let padded = self.to_padded();
         take(&padded[..usize::from(padded[Self::BYTES_MAX]).min(Self::BYTES_MAX)])
     }
 
-    /// A well-mixed hash: the two halves of a 128-bit product.
+    /// Returns a well-mixed hash: the XOR of the two halves of a 128-bit product.
     #[inline]
     pub(crate) fn mixed(self) -> u64 {
         const HEAD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -95,7 +95,7 @@ impl Hash for ShortKey {
     }
 }
 
-/// Takes a short key's own hash as it is, and hashes other bytes with xxh3.
+/// A hasher that uses a short key's precomputed hash unchanged and hashes other bytes with xxh3.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct KeyHasher(u64);
 

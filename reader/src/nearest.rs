@@ -1,15 +1,16 @@
-//! "Did you mean": the known word nearest to one that is not known.
+//! "Did you mean": the known word nearest to an unknown one.
 
-/// The candidate nearest to `word`, unless none is near: a third of the letters may be wrong, and one of a short word.
+/// Returns the candidate nearest to `word`, or `None` if more than a third of the letters (at least one) would be
+/// wrong.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // A longer word than any key is no slip, and its distances would take quadratic time.
+    // A word longer than any key is not a typo, and its distances would take quadratic time.
     const CHARS_MAX: usize = 64;
     let chars = word.chars().take(CHARS_MAX + 1).count();
     if chars > CHARS_MAX {
         return None;
     }
     let (word, limit) = (word.to_ascii_lowercase(), (chars / 3).max(1));
-    // Letters to insert, remove, replace or swap with their neighbour.
+    // The distance counts letters to insert, remove, replace or swap with their neighbour.
     candidates
         .into_iter()
         .map(|candidate| (strsim::osa_distance(&word, &candidate.to_ascii_lowercase()), candidate))
@@ -23,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_are_recognized_and_other_words_are_not() {
+    fn typos_are_recognized_and_other_words_are_not() {
         let keys = ["batch_size", "epochs", "max_steps", "log_every_steps"];
         let cases = [
             ("bach_size", Some("batch_size")),
@@ -31,7 +32,7 @@ mod tests {
             ("Epochs", Some("epochs")),
             ("epcohs", Some("epochs")),
             ("max_step", Some("max_steps")),
-            // Three letters of ten may be wrong, and four may not.
+            // Three letters of ten may be wrong, four may not.
             ("bxxxh_size", Some("batch_size")),
             ("bxxxx_size", None),
             ("momentum", None),
@@ -41,7 +42,7 @@ mod tests {
             assert_eq!(nearest(word, keys), expected, "{word}");
         }
         assert_eq!(nearest("sdg", ["sgd", "adagrad"]), Some("sgd"));
-        // Of two that are near, the nearer.
+        // Of several near candidates, the nearest.
         assert_eq!(nearest("batch_siz", ["batch_sizes", "batch_size", "batch_sizing"]), Some("batch_size"));
         assert_eq!(nearest(&"x".repeat(100_000), keys), None);
     }

@@ -1,5 +1,4 @@
-//! Work spread over threads whose results come back in order: what makes every output independent of the number of
-//! threads.
+//! Parallel work whose results arrive in order, which makes every output independent of the number of threads.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -11,18 +10,18 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use crate::error::Result;
 use crate::stop::Stop;
 
-/// Items in flight a thread: one at work, one waiting, and one done that waits for an earlier one.
+/// Items in flight per thread: one being processed, one waiting, and one finished that waits for an earlier one.
 pub(crate) const IN_FLIGHT_PER_THREAD: usize = 3;
-/// How often it is looked whether somebody asked to stop, while no result comes.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How often a stop request is checked for while no result arrives.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Calls `work` on each item of `source`, on `threads` threads, and `sink` on each result, on this thread, in the order
-/// of the source. A bounded number of items is in flight, so memory is bounded whatever the source. Once asked to stop,
-/// it returns as soon as the items that threads work on are done.
+/// Calls `work` on each item of `source`, on `threads` threads, and `sink` on each result, on this thread, in the
+/// order of the source. The number of items in flight is bounded, and so is memory. After a stop request it returns
+/// as soon as the items that threads are processing are done.
 ///
 /// # Errors
-/// The first error of `source`, `work` or `sink` in the order of the source; nothing behind it reaches the sink.
-/// [`crate::Error::Stopped`].
+/// The first error of `source`, `work` or `sink` in the order of the source; no later item reaches the sink.
+/// [`crate::Error::Stopped`] after a stop request.
 pub(crate) fn ordered_map<T: Send, U: Send>(
     threads: NonZeroUsize,
     stop: &Stop,
@@ -33,8 +32,8 @@ pub(crate) fn ordered_map<T: Send, U: Send>(
     let in_flight = threads.get() * IN_FLIGHT_PER_THREAD;
     let (item_out, item_in) = bounded::<(u64, Result<T>)>(in_flight);
     let (result_out, result_in) = bounded::<(u64, Result<U>)>(in_flight);
-    // A permit is taken for each item that is read and given back when its result has reached the sink: a slow item
-    // cannot let the results behind it pile up.
+    // Each item that is read takes a permit, which is returned when its result has reached the sink: behind a slow
+    // item, finished results cannot pile up.
     let (permit_out, permit_in) = bounded::<()>(in_flight);
     let stopped = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -76,17 +75,17 @@ pub(crate) fn ordered_map<T: Send, U: Send>(
         };
         let outcome = consume();
         stopped.store(true, Ordering::Relaxed);
-        // Dropping both ends wakes the threads that wait to send.
+        // Dropping both ends wakes threads that wait to send.
         drop((permit_in, result_in));
         outcome
     })
 }
 
-/// The next result; `None` where none comes any more.
+/// Returns the next result, or `None` after the last.
 fn receive<T>(results: &Receiver<T>, stop: &Stop) -> Result<Option<T>> {
     loop {
         stop.check()?;
-        match results.recv_timeout(LOOK_EVERY) {
+        match results.recv_timeout(STOP_CHECK_INTERVAL) {
             Ok(result) => return Ok(Some(result)),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Ok(None),
@@ -100,7 +99,7 @@ mod tests {
     use crate::error::Error;
 
     #[test]
-    fn results_come_in_order_whatever_the_threads() {
+    fn results_arrive_in_order_with_any_number_of_threads() {
         for threads in [1, 2, 7] {
             let mut seen = Vec::new();
             let work = |item: u64| {
@@ -141,9 +140,9 @@ mod tests {
         assert_eq!(outcome.unwrap_err().to_string(), "full");
     }
 
-    /// What waits for a slow item is bounded, and so is memory.
+    /// The number of results that wait for a slow item is bounded, and so is memory.
     #[test]
-    fn three_items_a_thread_are_in_flight() {
+    fn three_items_per_thread_are_in_flight() {
         let read = std::sync::atomic::AtomicUsize::new(0);
         let source = (0..1000_u64).inspect(|_| {
             read.fetch_add(1, Ordering::SeqCst);
@@ -163,15 +162,15 @@ mod tests {
             Ok(())
         })
         .unwrap();
-        // And one that waits to be sent.
+        // Plus one that waits to be sent.
         assert!((1..=2 * 3 + 1).contains(&read_before_first), "{read_before_first}");
         assert_eq!(read.into_inner(), 1000);
     }
 
     #[test]
-    fn it_stops_when_asked_also_where_nothing_comes() {
+    fn it_stops_when_asked_while_no_result_arrives() {
         let (stop, threads) = (Stop::default(), NonZeroUsize::new(2).unwrap());
-        // The third item takes its time.
+        // The third item is slow.
         let third = std::iter::once_with(|| {
             std::thread::sleep(Duration::from_millis(200));
             2

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum Part {
-    /// What the model learns from.
+    /// The part that the model learns from.
     Train = 0,
-    /// What it is judged by.
+    /// The part that the model is evaluated on.
     Eval = 1,
 }
 
@@ -17,12 +17,12 @@ impl Part {
     /// All parts.
     pub const ALL: [Self; 2] = [Self::Train, Self::Eval];
 
-    /// The part with this number in block headers.
+    /// Returns the part with this number in block headers.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|&part| part as u8 == code)
     }
 
-    /// The name of the part's folder.
+    /// Returns the name of the part's folder.
     pub fn name(self) -> &'static str {
         match self {
             Self::Train => "train",

@@ -1,9 +1,9 @@
-//! Numbers that look random and are a function of their seed alone: SplitMix64, with unbiased bounded draws.
+//! Pseudo-random numbers that depend only on their seed: SplitMix64 with unbiased bounded draws.
 //!
-//! Owned rather than borrowed from a crate, since a shuffle must be the same under every version of every dependency:
-//! a run that resumes after an upgrade continues with the samples that it would have seen.
+//! Implemented here instead of in a dependency because a shuffle must be the same under every version of every
+//! dependency: a run that resumes after an upgrade continues with the samples that it would have seen.
 
-/// A generator of 64 bits of state.
+/// A generator with 64 bits of state.
 #[derive(Debug, Clone)]
 pub(crate) struct Rng {
     state: u64,
@@ -21,13 +21,13 @@ fn mix(mut z: u64) -> u64 {
 
 #[allow(dead_code, reason = "the stream uses half of it, the generator all")]
 impl Rng {
-    /// A generator whose numbers follow from `seed`.
+    /// Returns a generator seeded with `seed`.
     pub(crate) fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// A generator for a thing that several numbers name, such as (seed, epoch, window). Other numbers, another order
-    /// or another count of them give an unrelated generator.
+    /// Returns a generator seeded with several numbers, such as (seed, epoch, window). Other numbers, another order
+    /// or another count give an unrelated generator.
     pub(crate) fn from_parts(parts: &[u64]) -> Self {
         let start = mix(parts.len() as u64 ^ STEP);
         Self {
@@ -35,21 +35,22 @@ impl Rng {
         }
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub(crate) fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(STEP);
         mix(self.state)
     }
 
-    /// A number below `n`, each as likely as any other (Lemire 2019).
+    /// Returns a uniformly distributed number below `n` (Lemire 2019).
     ///
     /// # Panics
-    /// Where `n` is 0.
+    /// If `n` is 0.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         assert!(n > 0, "no number is below 0");
         let mut product = u128::from(self.next_u64()) * u128::from(n);
         if (product as u64) < n {
-            // The low halves below 2^64 mod n belong to an incomplete round: numbers drawn from it would come oftener.
+            // The low halves below 2^64 mod n belong to an incomplete round: numbers drawn from it would be too
+            // frequent.
             let incomplete = n.wrapping_neg() % n;
             while (product as u64) < incomplete {
                 product = u128::from(self.next_u64()) * u128::from(n);
@@ -58,12 +59,12 @@ impl Rng {
         (product >> 64) as u64
     }
 
-    /// A number in `[0, 1)`, a multiple of 2^-53.
+    /// Returns a uniformly distributed number in `[0, 1)`, a multiple of 2^-53.
     pub(crate) fn unit_f64(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// Puts the items into random order (Fisher and Yates), each order as likely as any other.
+    /// Shuffles the items (Fisher and Yates), each order equally likely.
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last as u64 + 1) as usize);
@@ -77,15 +78,15 @@ mod tests {
 
     #[test]
     fn it_is_splitmix64() {
-        // The first outputs for seed 1234567, as the reference implementation prints them.
+        // The first outputs for seed 1234567, as printed by the reference implementation.
         let mut rng = Rng::new(1_234_567);
         let first = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
         assert_eq!(first, [(); 3].map(|()| rng.next_u64()));
     }
 
-    /// As another implementation computes them: a shuffle or a dataset of a seed stays what it was.
+    /// Expected values come from another implementation: the shuffle or dataset of a seed must never change.
     #[test]
-    fn draws_are_those_of_their_parts_and_of_lemires_method() {
+    fn draws_match_another_implementation() {
         let first = |parts: &[u64]| Rng::from_parts(parts).next_u64();
         assert_eq!(
             [first(&[]), first(&[0]), first(&[1, 2]), first(&[2, 1])],
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_told_apart() {
+    fn different_parts_give_different_generators() {
         let firsts =
             [&[][..], &[0], &[0, 0], &[0, 1], &[1, 0], &[1]].map(|parts| Rng::from_parts(parts).next_u64());
         for (i, a) in firsts.iter().enumerate() {
@@ -127,7 +128,7 @@ mod tests {
         let mut rng = Rng::new(5);
         let mut counts = [0u32; 6];
         (0..60_000).for_each(|_| counts[rng.below(6) as usize] += 1);
-        // Each count is binomial with deviation 91: six deviations.
+        // Each count is binomial with standard deviation 91; the bound is six of these.
         assert!(counts.iter().all(|&count| count.abs_diff(10_000) < 550), "{counts:?}");
         let mean = (0..60_000).map(|_| rng.unit_f64()).sum::<f64>() / 60_000.0;
         assert!((mean - 0.5).abs() < 0.01, "{mean}");
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn every_order_of_three_comes_up_as_often() {
+    fn all_orders_of_three_are_equally_likely() {
         let mut rng = Rng::new(9);
         let mut counts = std::collections::BTreeMap::new();
         for _ in 0..60_000 {

@@ -1,21 +1,21 @@
-//! Samples unpacked in memory, column by column: what a converter hands in and what training takes out.
+//! Samples unpacked in memory, column by column: the input of converters and the output to training.
 
 use crate::schema::Schema;
 
-/// A run of samples, unpacked.
+/// A run of unpacked samples.
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
     /// The number of samples.
     pub len: usize,
     /// `[label][sample]`, label-major: 0, 1, or NaN where the label is missing.
     pub labels: Vec<Vec<f32>>,
-    /// One weight a sample; empty where the schema has no weight column.
+    /// One weight per sample; empty if the schema has no weight column.
     pub weights: Vec<f32>,
     /// `[sample, dense column]`, row-major.
     pub dense: Vec<f32>,
     /// The number of dense columns.
     pub dense_columns: usize,
-    /// One entry a categorical column.
+    /// One entry per categorical column.
     pub categorical: Vec<Bags>,
 }
 
@@ -34,7 +34,7 @@ impl PartialEq for Samples {
     }
 }
 
-/// What one label of some samples is, counted.
+/// Counts of the values of one label column.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct LabelCounts {
     /// Samples whose label is 1.
@@ -58,7 +58,7 @@ impl LabelCounts {
 /// The bags of one categorical column: sample `i` has the ids `ids[offsets[i]..offsets[i + 1]]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bags {
-    /// One entry a sample and one more; the first is 0.
+    /// One entry per sample plus one; the first is 0.
     pub offsets: Vec<u32>,
     /// Row numbers in the column's table.
     pub ids: Vec<u64>,
@@ -71,7 +71,7 @@ impl Default for Bags {
 }
 
 impl Bags {
-    /// The ids of one sample.
+    /// Returns the ids of one sample.
     pub fn bag(&self, sample: usize) -> &[u64] {
         &self.ids[self.offsets[sample] as usize..self.offsets[sample + 1] as usize]
     }
@@ -79,7 +79,7 @@ impl Bags {
     /// Appends a sample's bag.
     ///
     /// # Panics
-    /// Where a run of samples would hold 2^32 ids of one column; blocks and batches are bounded far below that.
+    /// If a run of samples would hold 2^32 ids of one column; blocks and batches are limited far below that.
     pub fn push(&mut self, ids: impl IntoIterator<Item = u64>) {
         self.ids.extend(ids);
         self.offsets.push(u32::try_from(self.ids.len()).expect("fewer than 2^32 ids in one run of samples"));
@@ -93,7 +93,7 @@ impl Bags {
         self.offsets.extend(first + 1..=last);
     }
 
-    /// Forgets the bags and keeps the memory.
+    /// Removes the bags and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.offsets.truncate(1);
         self.ids.clear();
@@ -109,7 +109,7 @@ impl Bags {
 }
 
 impl Samples {
-    /// No samples yet, with the columns of a schema.
+    /// Returns an empty run with the columns of a schema.
     pub fn new(schema: &Schema) -> Self {
         Self {
             len: 0,
@@ -121,7 +121,7 @@ impl Samples {
         }
     }
 
-    /// A copy of a range of the samples.
+    /// Copies a range of the samples.
     pub fn slice(&self, range: std::ops::Range<usize>) -> Self {
         let mut slice = Self {
             len: 0,
@@ -135,7 +135,7 @@ impl Samples {
         slice
     }
 
-    /// Forgets the samples and keeps the memory.
+    /// Removes the samples and keeps the memory.
     pub fn clear(&mut self) {
         self.len = 0;
         self.labels.iter_mut().for_each(Vec::clear);
@@ -144,7 +144,7 @@ impl Samples {
         self.categorical.iter_mut().for_each(Bags::clear);
     }
 
-    /// Appends a range of another run that has the same columns.
+    /// Appends a range of another run with the same columns.
     pub fn append(&mut self, other: &Self, range: std::ops::Range<usize>) {
         self.len += range.len();
         for (mine, theirs) in self.labels.iter_mut().zip(&other.labels) {

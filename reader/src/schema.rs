@@ -1,4 +1,4 @@
-//! What the columns of a dataset are: labels, weight, dense features and categorical features.
+//! The columns of a dataset: labels, weight, dense features and categorical features.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,22 +7,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// The most ids of a bag: what bounds the memory that few bytes can ask for.
+/// The maximum number of ids per bag, which bounds the memory that a few bytes can request.
 pub const HOTNESS_MAX: u32 = 1 << 16;
 
 /// The columns of a dataset, in the order in which blocks store them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Schema {
-    /// What is to be predicted, one entry a label head.
+    /// The labels to predict, one entry per label head.
     pub labels: Vec<Label>,
-    /// The name of the column of sample weights, where there is one; without it every sample weighs 1.
+    /// The name of the column of sample weights, if any; without it every sample has weight 1.
     pub weight: Option<String>,
     /// Numeric features.
     pub dense: Vec<Dense>,
     /// How numeric features are stored.
     pub dense_dtype: DenseDtype,
-    /// Categorical features: a bag of ids a sample each.
+    /// Categorical features: each sample has a bag of ids.
     pub categorical: Vec<Categorical>,
 }
 
@@ -45,14 +45,14 @@ pub enum DenseDtype {
 }
 
 impl DenseDtype {
-    /// What is read back of values that were stored.
+    /// Rounds values to what is read back after storing them.
     pub(crate) fn round(self, values: &mut [f32]) {
         if self == Self::F16 {
             values.iter_mut().for_each(|value| *value = half::f16::from_f32(*value).to_f32());
         }
     }
 
-    /// Bytes that one value takes.
+    /// Returns the bytes per value.
     pub fn bytes(self) -> usize {
         match self {
             Self::F16 => 2,
@@ -60,7 +60,7 @@ impl DenseDtype {
         }
     }
 
-    /// The largest finite value.
+    /// Returns the largest finite value.
     pub fn largest(self) -> f32 {
         match self {
             Self::F16 => half::f16::MAX.to_f32(),
@@ -78,17 +78,17 @@ impl fmt::Display for DenseDtype {
     }
 }
 
-/// A numeric feature and what was done to the raw number before it was stored.
+/// A numeric feature and the transformation that is applied to the raw number before it is stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dense {
     /// The column's name.
     pub name: String,
-    /// From the raw number to the stored one; scoring applies the same.
+    /// The transformation from the raw number to the stored one; prediction applies it too.
     pub transform: DenseTransform,
 }
 
-/// `stored = (f(raw) - mean) / deviation`, or `missing` where the raw value is absent.
+/// `stored = (f(raw) - mean) / deviation`, or `missing` if the raw value is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DenseTransform {
@@ -108,7 +108,7 @@ pub enum DenseFunction {
     None,
     /// `f(x) = sign(x) ln(1 + |x|)`
     SignedLog1p,
-    /// `f(x) = ln(max(x, 0) + 1)`, MLPerf's.
+    /// `f(x) = ln(max(x, 0) + 1)`, as in MLPerf.
     MlperfLog,
 }
 
@@ -124,19 +124,19 @@ impl DenseFunction {
 }
 
 impl DenseTransform {
-    /// A function without standardization.
+    /// Returns a transformation without standardization.
     pub fn plain(function: DenseFunction) -> Self {
         Self { function, mean: 0.0, deviation: 1.0 }
     }
 
-    /// The stored value of a raw one. A missing value becomes 0: the mean where the column is standardized, and
-    /// f(0) where it is not.
+    /// Transforms a raw value to the stored one. A missing value becomes 0: the mean if the column is standardized,
+    /// otherwise f(0).
     pub fn apply(&self, raw: Option<f64>) -> f32 {
         raw.map_or(0.0, |x| ((self.function.apply(x) - self.mean) / self.deviation) as f32)
     }
 }
 
-/// The formula: `(log1p(x) - 1.5) / 2`, `mlperf-log(x)`, `x`.
+/// Formats the formula: `(log1p(x) - 1.5) / 2`, `mlperf-log(x)`, `x`.
 impl fmt::Display for DenseTransform {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { function, mean, deviation } = *self;
@@ -159,35 +159,35 @@ impl fmt::Display for DenseTransform {
 pub struct Categorical {
     /// The column's name.
     pub name: String,
-    /// Rows of the table: every stored id is below it.
+    /// Rows of the table: every stored id is less than this.
     pub rows: u64,
-    /// How many ids a bag holds.
+    /// The number of ids per bag.
     pub hotness: Hotness,
     /// How the rows of a bag become one vector.
     pub pooling: Pooling,
-    /// How raw categories became ids.
+    /// The mapping from raw categories to ids.
     pub vocabulary: VocabularyKind,
-    /// The earlier categorical column whose vocabulary, and so whose kind and rows, this column uses too: an id means
-    /// the same category in both. That column shares with none.
+    /// The earlier categorical column whose vocabulary, and therefore kind and rows, this column shares: an id means
+    /// the same category in both. The other column must have its own vocabulary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shares: Option<String>,
 }
 
-/// How many ids a sample's bag holds.
+/// The number of ids in a sample's bag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hotness {
     /// The same number in every sample; 1 is called one-hot.
     Fixed(u32),
-    /// Any number up to this one, none included.
+    /// Any number from 0 to this one.
     Ragged {
-        /// The most ids that a bag may hold.
+        /// The maximum number of ids per bag.
         max: u32,
     },
 }
 
 impl Hotness {
-    /// The most ids that a bag may hold.
+    /// Returns the maximum number of ids per bag.
     pub fn max(self) -> u32 {
         match self {
             Self::Fixed(count) => count,
@@ -195,12 +195,12 @@ impl Hotness {
         }
     }
 
-    /// Whether bags may be of several sizes.
+    /// Returns whether bags may differ in size.
     pub fn varies(self) -> bool {
         matches!(self, Self::Ragged { .. })
     }
 
-    /// Whether a bag may hold `count` ids.
+    /// Returns whether a bag may hold `count` ids.
     pub fn admits(self, count: u64) -> bool {
         match self {
             Self::Fixed(fixed) => count == u64::from(fixed),
@@ -218,7 +218,7 @@ impl fmt::Display for Hotness {
     }
 }
 
-/// How the rows of a bag become one vector. An empty bag becomes zeros either way.
+/// How the rows of a bag become one vector. An empty bag becomes zeros in both cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pooling {
@@ -232,10 +232,10 @@ pub enum Pooling {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum VocabularyKind {
-    /// A list of the categories seen `min_count` times or more in training, in `vocabulary/COLUMN.tsv`; row 0 stands
-    /// for every other one.
+    /// A list of the categories that occur `min_count` times or more in training, in `vocabulary/COLUMN.tsv`; row 0
+    /// stands for all others.
     Exact {
-        /// How often a category must occur to get a row of its own.
+        /// The number of occurrences from which a category has its own row.
         min_count: u64,
     },
     /// A hash of the category, modulo the table's rows.
@@ -254,17 +254,17 @@ impl fmt::Display for VocabularyKind {
     }
 }
 
-/// Whether a name can name a file, as those of columns must.
+/// Returns whether a name is a valid file name, as column names must be.
 pub(crate) fn is_column_name(name: &str) -> bool {
     !(name.is_empty() || name.starts_with('.') || name.contains(['/', '\\', '\0', '\n', '\t']))
 }
 
 impl Schema {
-    /// Checks what the types cannot say.
+    /// Checks what the types cannot express.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a table without rows, a deviation of 0, a name used twice, a column that shares
-    /// a vocabulary which is not there, or no label at all.
+    /// [`Error::Invalid`] for a table without rows, a deviation of 0, a duplicate name, a column that shares a
+    /// vocabulary which does not exist, or a schema without labels.
     pub fn validate(&self) -> Result<()> {
         if self.labels.is_empty() {
             return Err(Error::invalid("the schema has no label column"));
@@ -277,7 +277,8 @@ impl Schema {
         for name in names {
             if !is_column_name(name) {
                 return Err(Error::invalid(format!(
-                    "column name {name:?} cannot name a file: no slash, tab or line break, and no dot in front"
+                    "column name {name:?} is not a valid file name: it must not contain a slash, tab \
+                     or line break, or start with a dot"
                 )));
             }
         }
@@ -293,7 +294,7 @@ impl Schema {
             }
             if column.hotness.max() > HOTNESS_MAX {
                 return Err(Error::invalid(format!(
-                    "column {} has bags of {} ids, and may have {HOTNESS_MAX}",
+                    "column {} has bags of {} ids; the limit is {HOTNESS_MAX}",
                     column.name,
                     column.hotness.max()
                 )));
@@ -311,18 +312,19 @@ impl Schema {
         Ok(())
     }
 
-    /// The number of the categorical column whose vocabulary column `number` uses: its own, unless it shares one.
+    /// Returns the number of the categorical column that owns the vocabulary of column `number`: itself unless it
+    /// shares one.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where it shares with a column that is not there, comes later, has other rows or another kind,
-    /// or shares itself.
+    /// [`Error::Invalid`] if it shares with a column that does not exist, comes later, has other rows or another
+    /// kind, or shares one itself.
     pub fn vocabulary_owner(&self, number: usize) -> Result<usize> {
         self.owner_among(number, |name| {
             self.categorical[..number].iter().position(|other| other.name == name)
         })
     }
 
-    /// The same, where `number_of` knows the number of a categorical column by its name.
+    /// The same with `number_of`, which returns the number of a categorical column by its name.
     fn owner_among(&self, number: usize, number_of: impl Fn(&str) -> Option<usize>) -> Result<usize> {
         let column = &self.categorical[number];
         let Some(with) = &column.shares else { return Ok(number) };
@@ -330,10 +332,10 @@ impl Schema {
         let refuse = |why: &str| {
             Error::invalid(format!("column {} cannot share the vocabulary of {with}: {why}", column.name))
         };
-        let owner = owner.ok_or_else(|| refuse("there is no categorical column of that name before it"))?;
+        let owner = owner.ok_or_else(|| refuse("no earlier categorical column has that name"))?;
         let other = &self.categorical[owner];
         if other.shares.is_some() {
-            return Err(refuse("that column shares another one's"));
+            return Err(refuse("that column itself shares another vocabulary"));
         }
         if (other.rows, other.vocabulary) != (column.rows, column.vocabulary) {
             return Err(refuse("its rows or kind differ"));
@@ -341,7 +343,7 @@ impl Schema {
         Ok(owner)
     }
 
-    /// The names of all columns, in storage order.
+    /// Returns the names of all columns in storage order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let labels = self.labels.iter().map(|column| column.name.as_str());
         let weight = self.weight.iter().map(String::as_str);
@@ -350,8 +352,8 @@ impl Schema {
         labels.chain(weight).chain(dense).chain(categorical)
     }
 
-    /// Samples a block holds by default: the largest power of two whose block is estimated at 2 MiB or less, since
-    /// reads of 0.5 to 2 MiB keep a disk busy without holding much memory.
+    /// Returns the default number of samples per block: the largest power of two whose block is estimated at 2 MiB or
+    /// less, since reads of 0.5 to 2 MiB keep a disk busy without using much memory.
     pub fn default_block_samples(&self) -> u32 {
         const TARGET_BITS: u64 = 2 * 8 * 1024 * 1024;
         let categorical: u64 = self
@@ -404,7 +406,8 @@ mod tests {
         }
     }
 
-    /// A label, a weight, a dense column, and two categorical ones of which the second shares with the first.
+    /// A label, a weight, a dense column, and two categorical ones, the second of which shares the first one's
+    /// vocabulary.
     fn schema() -> Schema {
         let transform = DenseTransform { function: DenseFunction::None, mean: 2.0, deviation: 4.0 };
         Schema {
@@ -417,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_types_cannot_say_is_checked() {
+    fn schemas_that_types_cannot_rule_out_are_refused() {
         schema().validate().unwrap();
         type Change = fn(&mut Schema);
         let cases: [(Change, &str); 19] = [
@@ -425,27 +428,27 @@ mod tests {
             (|schema| schema.labels[0].name = "last".into(), "two columns named 'last'"),
             (|schema| schema.weight = Some("age".into()), "two columns named 'age'"),
             (|schema| schema.dense[0].name = "film".into(), "two columns named 'film'"),
-            (|schema| schema.dense[0].name = String::new(), "cannot name a file"),
-            (|schema| schema.dense[0].name = ".age".into(), "cannot name a file"),
-            (|schema| schema.dense[0].name = "a/ge".into(), "cannot name a file"),
-            (|schema| schema.dense[0].name = "a\nge".into(), "cannot name a file"),
+            (|schema| schema.dense[0].name = String::new(), "is not a valid file name"),
+            (|schema| schema.dense[0].name = ".age".into(), "is not a valid file name"),
+            (|schema| schema.dense[0].name = "a/ge".into(), "is not a valid file name"),
+            (|schema| schema.dense[0].name = "a\nge".into(), "is not a valid file name"),
             (|schema| schema.categorical[1].rows = 9, "its rows or kind differ"),
             (|schema| schema.categorical[1].vocabulary = VocabularyKind::Identity, "its rows or kind differ"),
             (
                 |schema| schema.categorical[1].shares = Some("films".into()),
-                "no categorical column of that name",
+                "no earlier categorical column has that name",
             ),
             (
                 |schema| schema.categorical[1].shares = Some("last".into()),
-                "no categorical column of that name",
+                "no earlier categorical column has that name",
             ),
-            (|schema| schema.categorical.swap(0, 1), "no categorical column of that name"),
+            (|schema| schema.categorical.swap(0, 1), "no earlier categorical column has that name"),
             (
                 |schema| {
                     let shares = Some("last".into());
                     schema.categorical.push(Categorical { shares, ..column("third") });
                 },
-                "that column shares another one's",
+                "that column itself shares another vocabulary",
             ),
             (
                 |schema| {
@@ -455,7 +458,7 @@ mod tests {
                 "a table without rows",
             ),
             (|schema| schema.categorical[0].hotness = Hotness::Fixed(0), "a fixed hotness of 0"),
-            (|schema| schema.categorical[0].hotness = Hotness::Ragged { max: 65_537 }, "may have 65536"),
+            (|schema| schema.categorical[0].hotness = Hotness::Ragged { max: 65_537 }, "the limit is 65536"),
             (|schema| schema.dense[0].transform.deviation = 0.0, "cannot be standardized"),
             (|schema| schema.dense[0].transform.mean = f64::INFINITY, "cannot be standardized"),
         ];
@@ -463,7 +466,7 @@ mod tests {
             let mut changed = schema();
             change(&mut changed);
             let error = changed.validate().unwrap_err().to_string();
-            assert!(error.contains(what), "{error} does not say: {what}");
+            assert!(error.contains(what), "{error} does not contain: {what}");
         }
         let mut most = schema();
         most.categorical[0].hotness = Hotness::Ragged { max: 65_536 };
@@ -508,7 +511,7 @@ mod tests {
 
     /// 2 MiB are 2^24 bits.
     #[test]
-    fn default_blocks_have_a_power_of_two_of_samples_in_2_mib() {
+    fn default_blocks_hold_a_power_of_two_of_samples_in_2_mib() {
         let samples = |labels: usize, weight: bool, dense: usize, dtype, (rows, max): (u64, u32)| {
             let schema = Schema {
                 labels: vec![Label { name: "label".into() }; labels],
@@ -519,7 +522,7 @@ mod tests {
             };
             schema.default_block_samples()
         };
-        // 1 + 4 x 16 + 3 x 21 = 128 bits: 2^17 samples, of which 65536 are taken.
+        // 1 + 4 x 16 + 3 x 21 = 128 bits: 2^17 samples, limited to 65536.
         assert_eq!(samples(1, false, 4, DenseDtype::F16, (1 << 20, 3)), 65_536);
         // 2 + 32 + 14 x 32 + 2 x 15 = 512 bits, and one bit more.
         assert_eq!(samples(2, true, 14, DenseDtype::F32, ((1 << 15) - 1, 2)), 32_768);

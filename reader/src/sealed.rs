@@ -1,4 +1,4 @@
-//! JSON that carries a checksum of itself, for the manifests that vouch for all other files.
+//! JSON that contains its own checksum, for the manifests that hold the checksums of all other files.
 //!
 //! `{"kind": ..., "format": ..., "xxh3": ..., "content": {...}}`, the checksum over the exact bytes of `content`.
 
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// An xxh3 checksum of 64 bits, 16 small hexadecimal digits in JSON.
+/// A 64-bit xxh3 checksum, 16 lowercase hexadecimal digits in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Checksum(pub u64);
 
 impl Checksum {
-    /// The checksum of some bytes.
+    /// Returns the checksum of some bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(xxh3_64(bytes))
     }
@@ -24,7 +24,7 @@ impl TryFrom<String> for Checksum {
 
     fn try_from(text: String) -> Result<Self, String> {
         let sum = u64::from_str_radix(&text, 16).map(Self).ok();
-        // Digits in capitals would be a flipped bit that goes unnoticed.
+        // Accepting capital digits would let a flipped bit go unnoticed.
         sum.filter(|sum| sum.to_string() == text)
             .ok_or_else(|| format!("'{text}' is not a checksum of 16 hexadecimal digits"))
     }
@@ -51,7 +51,7 @@ struct Envelope<'a> {
     content: Box<RawValue>,
 }
 
-/// The text of a sealed file: `kind` says what it is, `format` in which version.
+/// Returns the text of a sealed file; `kind` names its type, `format` its version.
 pub fn to_json(kind: &str, format: u32, content: &impl Serialize) -> String {
     let content = serde_json::to_string_pretty(content).expect("manifests are plain data");
     let envelope = Envelope {
@@ -63,41 +63,41 @@ pub fn to_json(kind: &str, format: u32, content: &impl Serialize) -> String {
     serde_json::to_string_pretty(&envelope).expect("an envelope is plain data") + "\n"
 }
 
-/// Why a sealed file cannot be taken for what it should be.
+/// Why a sealed file was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SealedError {
-    /// Its bytes are not those that were written: they are no sealed file, or fail their checksum.
+    /// Its bytes are not those that were written: it is not a sealed file, or its checksum does not match.
     #[error("{0}")]
     Damaged(String),
     /// It is a sealed file of another kind.
-    #[error("it is a {found} and should be a {expected}")]
+    #[error("it is a {found} but should be a {expected}")]
     Kind {
-        /// What it says it is.
+        /// The kind that it states.
         found: String,
-        /// What it should be.
+        /// The expected kind.
         expected: String,
     },
-    /// Another version of Rankine wrote it, in a format that this one does not read. Its bytes may be whole.
+    /// Another version of Rankine wrote it, in a format that this one does not read. Its bytes may be intact.
     #[error(
-        "it is a {kind} of format {found}, and this Rankine reads format {expected}: use the Rankine that wrote it"
+        "it is a {kind} of format {found}, but this Rankine reads format {expected}: use the Rankine that wrote it"
     )]
     Format {
-        /// What it is.
+        /// Its kind.
         kind: String,
-        /// The format that it says it has.
+        /// The format that it states.
         found: u32,
-        /// The format that is read.
+        /// The format that this version reads.
         expected: u32,
     },
-    /// Its checksum holds, and still its content is not that of this format: another version of Rankine wrote it.
+    /// Its checksum matches, but its content is not of this format: another version of Rankine wrote it.
     #[error(
-        "its checksum holds, but this Rankine does not read its content ({0}): use the Rankine that wrote it"
+        "its checksum matches, but this Rankine does not read its content ({0}): use the Rankine that wrote it"
     )]
     Content(String),
 }
 
 impl SealedError {
-    /// Whether the bytes are not those that were written. Otherwise another version of Rankine may read them.
+    /// Returns whether the bytes are not those that were written. If false, another version of Rankine may read them.
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged(_) | Self::Kind { .. })
     }
@@ -114,7 +114,7 @@ impl From<SealedError> for String {
 /// # Errors
 /// See [`SealedError`].
 pub fn from_json<T: DeserializeOwned>(kind: &str, format: u32, text: &[u8]) -> Result<T, SealedError> {
-    /// What all formats have in common, however they may differ otherwise.
+    /// The fields that all formats have in common.
     #[derive(Deserialize)]
     struct Head {
         kind: String,
@@ -131,7 +131,7 @@ pub fn from_json<T: DeserializeOwned>(kind: &str, format: u32, text: &[u8]) -> R
     let envelope: Envelope<'_> = serde_json::from_slice(text).map_err(damaged)?;
     let actual = Checksum::of(envelope.content.get().as_bytes());
     if actual != envelope.xxh3 {
-        let what = format!("its checksum is {actual} and should be {}", envelope.xxh3);
+        let what = format!("its checksum is {actual} but should be {}", envelope.xxh3);
         return Err(SealedError::Damaged(what));
     }
     serde_json::from_str(envelope.content.get()).map_err(|error| SealedError::Content(error.to_string()))
@@ -150,7 +150,7 @@ mod tests {
         for bit in 0..text.len() * 8 {
             let mut bytes = text.clone().into_bytes();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            // The line break at the end is the one byte that says nothing.
+            // The line feed at the end is the only byte without meaning.
             if bit / 8 < text.len() - 1 {
                 let read = from_json::<BTreeMap<String, u64>>("test", 3, &bytes);
                 assert!(read.is_err(), "{}", String::from_utf8_lossy(&bytes));
@@ -164,7 +164,7 @@ mod tests {
         let text = to_json("test", 3, &1u64);
         let error = from_json::<u64>("test", 4, text.as_bytes()).unwrap_err();
         assert_eq!(error, SealedError::Format { kind: "test".into(), found: 3, expected: 4 });
-        // A newer format may have fields of its own beside the content.
+        // A newer format may have other fields besides the content.
         let newer = text.replacen("\"kind\"", "\"signed\": true, \"kind\"", 1);
         assert_eq!(from_json::<u64>("test", 4, newer.as_bytes()), Err(error));
         let error = from_json::<String>("test", 3, text.as_bytes()).unwrap_err();

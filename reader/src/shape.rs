@@ -1,4 +1,4 @@
-//! The shape of synthetic data: how many dense features, which tables, how many ids a bag.
+//! The shape of synthetic data: dense features, tables and bag sizes.
 
 use std::path::Path;
 
@@ -11,29 +11,29 @@ use crate::schema::{
     Schema, VocabularyKind,
 };
 
-/// A shape, as its TOML file says it, or a manifest: one that is read has been checked.
+/// A shape as in its TOML file or in a manifest. Deserializing one checks it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Unchecked")]
+#[serde(try_from = "UncheckedShape")]
 pub struct Shape {
-    /// What it is called.
+    /// The shape's name.
     pub name: String,
     /// The number of dense features, `I1`, `I2`, ...
     pub dense: usize,
     /// Rows of each table; the columns are `C1`, `C2`, ...
     pub rows: Vec<u64>,
-    /// Ids a bag of each column; 1 everywhere where it is left out.
+    /// Ids per bag of each column; empty means 1 in every column.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hotness: Vec<u32>,
-    /// Whether bags hold any number of ids from none up to the hotness, rather than just that many.
+    /// Whether bags hold between 0 and `hotness` ids instead of exactly `hotness`.
     pub ragged: bool,
     /// How bags become vectors.
     pub pooling: Pooling,
 }
 
-/// The same as it is written.
+/// The serialized form of a [`Shape`].
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Unchecked {
+struct UncheckedShape {
     name: String,
     dense: usize,
     rows: Vec<u64>,
@@ -45,11 +45,11 @@ struct Unchecked {
     pooling: Pooling,
 }
 
-impl TryFrom<Unchecked> for Shape {
+impl TryFrom<UncheckedShape> for Shape {
     type Error = String;
 
     fn try_from(
-        Unchecked { name, dense, rows, hotness, ragged, pooling }: Unchecked,
+        UncheckedShape { name, dense, rows, hotness, ragged, pooling }: UncheckedShape,
     ) -> Result<Self, String> {
         let shape = Self { name, dense, rows, hotness, ragged, pooling };
         shape.validate().map(|()| shape)
@@ -60,17 +60,17 @@ fn default_pooling() -> Pooling {
     Pooling::Sum
 }
 
-/// The shapes that Rankine knows by name.
+/// The built-in shapes.
 const BUILT_IN: [(&str, &str); 2] = [
     ("dlrm", include_str!("../shapes/dlrm.toml")),
     ("dlrm-dcnv2", include_str!("../shapes/dlrm-dcnv2.toml")),
 ];
 
 impl Shape {
-    /// A built-in shape by its name, or the one in a file.
+    /// Loads a built-in shape by its name, or the one in a file.
     ///
     /// # Errors
-    /// As [`read_text`]; [`Error::Invalid`] where it is no shape.
+    /// As [`read_text`]; [`Error::Invalid`] if it is not a shape.
     pub fn load(name_or_path: &str) -> Result<Self> {
         if let Some((_, text)) = BUILT_IN.iter().find(|(name, _)| *name == name_or_path) {
             return Self::from_toml(text).map_err(Error::Invalid);
@@ -79,22 +79,22 @@ impl Shape {
         if !path.exists() {
             let known = BUILT_IN.map(|(name, _)| name).join(", ");
             return Err(Error::invalid(format!(
-                "'{name_or_path}' is neither a file nor a shape known by name ({known})"
+                "'{name_or_path}' is neither a file nor a built-in shape ({known})"
             )));
         }
         let text = read_text(path)?;
         Self::from_toml(&text)
-            .map_err(|what| Error::invalid(format!("{} is no shape: {what}", path.display())))
+            .map_err(|what| Error::invalid(format!("{} is not a shape file: {what}", path.display())))
     }
 
-    /// The shapes that Rankine knows by name.
+    /// Returns the built-in shapes.
     pub fn built_in() -> impl Iterator<Item = Self> {
         BUILT_IN
             .iter()
             .map(|(name, text)| Self::from_toml(text).unwrap_or_else(|what| panic!("{name}: {what}")))
     }
 
-    /// A shape from the text of its file.
+    /// Parses the text of a shape file.
     fn from_toml(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| error.to_string())
     }
@@ -107,10 +107,10 @@ impl Shape {
             return Err("it has neither tables nor dense features".into());
         }
         if self.dense > MAX_DENSE {
-            return Err(format!("it has {} dense features, and may have {MAX_DENSE}", self.dense));
+            return Err(format!("it has {} dense features; the limit is {MAX_DENSE}", self.dense));
         }
         if let Some(rows) = self.rows.iter().find(|&&rows| rows == 0 || rows > MAX_ROWS) {
-            return Err(format!("a table has {rows} rows, and must have 1 to {MAX_ROWS}"));
+            return Err(format!("a table has {rows} rows; it must have 1 to {MAX_ROWS}"));
         }
         if let Some(hotness) = self.hotness.iter().find(|&&hotness| hotness == 0 || hotness > HOTNESS_MAX) {
             return Err(format!("a hotness of {hotness} is not within 1 to {HOTNESS_MAX}"));
@@ -118,17 +118,17 @@ impl Shape {
         Ok(())
     }
 
-    /// The ids a bag of a column holds, at most.
+    /// Returns the maximum number of ids per bag of a column.
     pub fn hotness_of(&self, column: usize) -> u32 {
         self.hotness.get(column).copied().unwrap_or(1)
     }
 
-    /// Ids of a sample, of all columns together, where bags have fixed sizes.
+    /// Returns the ids per sample over all columns, if bags have fixed sizes.
     pub fn ids(&self) -> u64 {
         (0..self.rows.len()).map(|column| u64::from(self.hotness_of(column))).sum()
     }
 
-    /// The columns of a dataset of this shape, no table over `rows_cap` rows.
+    /// Returns the schema of this shape, with tables of at most `rows_cap` rows.
     pub fn schema(&self, rows_cap: Option<u64>) -> Schema {
         let transform = DenseTransform::plain(DenseFunction::MlperfLog);
         let categorical = |(column, &rows): (usize, &u64)| {
@@ -152,9 +152,9 @@ impl Shape {
     }
 }
 
-/// Frequencies are counted with eight bytes a row, so this bounds memory to 32 GiB a table.
+/// Counting frequencies takes eight bytes per row, so this bounds memory to 32 GiB per table.
 const MAX_ROWS: u64 = 1 << 32;
-/// Each has a name, and so takes memory that no other line of the file answers for.
+/// Each dense column has a name, and so takes memory although no line of the file describes it.
 const MAX_DENSE: usize = 1 << 16;
 
 #[cfg(test)]
@@ -210,6 +210,6 @@ mod tests {
         }
         let many = r#"{"name": "x", "dense": 18446744073709551615, "rows": [18446744073709551615]}"#;
         let error = serde_json::from_str::<Shape>(many).unwrap_err().to_string();
-        assert!(error.contains("dense features, and may have 65536"), "{error}");
+        assert!(error.contains("dense features; the limit is 65536"), "{error}");
     }
 }

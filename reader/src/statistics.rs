@@ -1,6 +1,6 @@
-//! How often each row of each table is looked up in the training part: what placement is planned from.
+//! How often each row of each table is looked up in the training part: the input to planning.
 //!
-//! Bounded whatever the table: the most frequent rows one by one, the rest as a histogram.
+//! The size is bounded for any table: the most frequent rows are listed one by one, the rest is a histogram.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,9 +10,9 @@ use crate::error::{Error, Result};
 use crate::samples::Bags;
 use crate::schema::Schema;
 
-/// At most so many rows of a table are listed one by one.
+/// Maximum number of rows of a table that are listed one by one.
 pub const HEAD_ROWS_MAX: usize = 1 << 20;
-/// Rows behind the head are counted by the bit length of their count.
+/// Number of buckets: rows after the head are grouped by the bit length of their count.
 pub const TAIL_BUCKETS: usize = 64;
 
 /// The file that holds the statistics of all columns, in the schema's order.
@@ -23,30 +23,30 @@ const VERSION: u64 = 1;
 /// The frequency statistics of one table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableStatistics {
-    /// Bags, that is samples.
+    /// Number of bags, which is the number of samples.
     pub bags: u64,
     /// Ids in all bags.
     pub lookups: u64,
     /// Rows looked up at least once.
     pub distinct_rows: u64,
-    /// `(row, count)`, most frequent first, equal counts by row.
+    /// `(row, count)`, most frequent first, equal counts in row order.
     pub head: Vec<(u64, u64)>,
-    /// The rows behind the head: bucket `b` has those whose count `c` satisfies `2^b <= c < 2^(b + 1)`.
+    /// The rows after the head: bucket `b` has those whose count `c` satisfies `2^b <= c < 2^(b + 1)`.
     pub tail: [TailBucket; TAIL_BUCKETS],
 }
 
-/// Rows of about the same frequency.
+/// Rows of similar frequency.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TailBucket {
-    /// How many rows.
+    /// Number of rows.
     pub rows: u64,
-    /// How often they are looked up together.
+    /// Total number of look-ups of these rows.
     pub lookups: u64,
 }
 
 impl TableStatistics {
-    /// The rows of head and tail, and their look-ups: what [`TableStatistics::distinct_rows`] and
-    /// [`TableStatistics::lookups`] say. `None` where they are beyond any count.
+    /// Returns the sums over head and tail of rows and look-ups, which must equal [`TableStatistics::distinct_rows`]
+    /// and [`TableStatistics::lookups`], or `None` if they overflow.
     fn sums(&self) -> Option<(u64, u64)> {
         let head = self.head.iter().map(|&(_, count)| (1, count));
         let tail = self.tail.iter().map(|bucket| (bucket.rows, bucket.lookups));
@@ -56,8 +56,8 @@ impl TableStatistics {
         head.chain(tail).try_fold((0, 0), add)
     }
 
-    /// The share of all look-ups that go to the most frequent `rows` rows, in `0..=1`. Exact within the head; behind
-    /// it the rows of a bucket count as equally frequent.
+    /// Returns the share of all look-ups that the most frequent `rows` rows have, in `0..=1`. Exact within the head;
+    /// after it the rows of a bucket count as equally frequent.
     pub fn coverage(&self, rows: u64) -> f64 {
         let in_head: u64 =
             self.head.iter().take(usize::try_from(rows).unwrap_or(usize::MAX)).map(|row| row.1).sum();
@@ -72,20 +72,20 @@ impl TableStatistics {
     }
 }
 
-/// Counts look-ups of every row of a table, from any number of threads: sums do not depend on their order. Takes
-/// eight bytes a row.
+/// Counts look-ups of every row of a table from any number of threads; the sums do not depend on the order. Takes
+/// eight bytes per row.
 #[derive(Debug)]
 pub(crate) struct TableCounter {
     bags: AtomicU64,
     counts: Vec<AtomicU64>,
-    /// Whether counts are there from the start, and only bags are to be counted.
+    /// Whether the counts are given from the start, so that only bags are counted.
     known: bool,
 }
 
-/// A counter for each categorical column of a schema.
+/// Returns a counter for each categorical column of a schema.
 ///
 /// # Errors
-/// [`Error::Invalid`] where this machine does not have the memory for them.
+/// [`Error::Invalid`] if this machine does not have enough memory for them.
 pub(crate) fn counters(schema: &Schema) -> Result<Vec<TableCounter>> {
     let rows = schema.categorical.iter().map(|column| u128::from(column.rows));
     let bytes = rows.sum::<u128>() * size_of::<AtomicU64>() as u128;
@@ -93,8 +93,8 @@ pub(crate) fn counters(schema: &Schema) -> Result<Vec<TableCounter>> {
     let memory = system.totalram as u128 * u128::from(system.mem_unit);
     let refuse = || {
         Error::invalid(format!(
-            "counting how often each row of the tables is looked up takes 8 bytes a row, {} GiB for these tables, and \
-             this machine has {} GiB of memory: give the tables fewer rows",
+            "counting how often each row of the tables is looked up takes 8 bytes per row, {} GiB for these tables, \
+             but this machine has {} GiB of memory: reduce the tables' rows",
             bytes.div_ceil(1 << 30),
             memory >> 30
         ))
@@ -106,14 +106,14 @@ pub(crate) fn counters(schema: &Schema) -> Result<Vec<TableCounter>> {
 }
 
 impl TableCounter {
-    /// `None` where the system does not give the memory.
+    /// Returns `None` if the memory cannot be allocated.
     fn new(rows: u64) -> Option<Self> {
-        // A zeroed allocation is made of untouched pages: rows that never occur cost no memory.
+        // A zeroed allocation consists of untouched pages: rows that never occur cost no memory.
         let counts = bytemuck::allocation::try_zeroed_vec(usize::try_from(rows).ok()?).ok()?;
         Some(Self { bags: AtomicU64::new(0), counts, known: false })
     }
 
-    /// A counter of look-ups that were counted before, row by row: whoever learnt a vocabulary has done so.
+    /// Returns a counter with look-ups that were counted before, row by row, when the vocabulary was learnt.
     pub(crate) fn known(counts: &[u64]) -> Self {
         let counts = counts.iter().map(|&count| AtomicU64::new(count)).collect();
         Self { bags: AtomicU64::new(0), counts, known: true }
@@ -138,7 +138,7 @@ impl TableCounter {
             bucket.rows += 1;
             bucket.lookups += count;
         };
-        // The least frequent row of the head stands on top; among equals the highest row gives way.
+        // The top of the heap is the least frequent row of the head; among equals the highest row is replaced.
         let mut head = BinaryHeap::with_capacity(self.counts.len().min(HEAD_ROWS_MAX) + 1);
         for (row, count) in self.counts.iter().enumerate() {
             let count = count.load(Ordering::Relaxed);
@@ -160,7 +160,7 @@ impl TableCounter {
     }
 }
 
-/// Writes the statistics of all tables as `docs/reference/dataset-format.md` says.
+/// Serializes the statistics of all tables as specified in `docs/reference/dataset-format.md`.
 pub(crate) fn to_bytes(tables: &[TableStatistics]) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     let mut put = |value: u64| out.extend_from_slice(&value.to_le_bytes());
@@ -183,17 +183,17 @@ pub(crate) fn to_bytes(tables: &[TableStatistics]) -> Vec<u8> {
     out
 }
 
-/// Reads what [`to_bytes`] wrote.
+/// Parses the result of [`to_bytes`].
 pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Vec<TableStatistics>, String> {
-    let mut rest = bytes.strip_prefix(&MAGIC).ok_or("it does not begin with RKNSTATS")?;
+    let mut rest = bytes.strip_prefix(&MAGIC).ok_or("it does not start with RKNSTATS")?;
     let mut take = || {
-        let (first, behind) = rest.split_first_chunk::<8>().ok_or("it ends too early")?;
-        rest = behind;
+        let (first, after) = rest.split_first_chunk::<8>().ok_or("it ends too early")?;
+        rest = after;
         Ok::<u64, String>(u64::from_le_bytes(*first))
     };
     let version = take()?;
     if version != VERSION {
-        return Err(format!("it has version {version}, this program reads {VERSION}"));
+        return Err(format!("it has version {version}, but this program reads {VERSION}"));
     }
     let table_count = take()?;
     let mut tables = Vec::new();
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_are_known_are_not_counted_again() {
+    fn known_counts_are_not_counted_again() {
         let counter = TableCounter::known(&[5, 0, 7, 5]);
         let mut bags = Bags::default();
         bags.push([0, 2]);
@@ -274,7 +274,7 @@ mod tests {
         counter.add(&bags);
         let statistics = counter.statistics();
         assert_eq!((statistics.bags, statistics.lookups, statistics.distinct_rows), (4, 17, 3));
-        assert_eq!(statistics.head, [(2, 7), (0, 5), (3, 5)], "equal counts by row");
+        assert_eq!(statistics.head, [(2, 7), (0, 5), (3, 5)], "equal counts in row order");
     }
 
     #[test]
@@ -287,18 +287,18 @@ mod tests {
         };
         assert_eq!(with(8, 1), Ok(()));
         for version in [0, 2] {
-            assert_eq!(with(8, version), Err(format!("it has version {version}, this program reads 1")));
+            assert_eq!(with(8, version), Err(format!("it has version {version}, but this program reads 1")));
         }
-        // Behind magic, version and number of tables: bags, look-ups, distinct rows, rows of the head.
+        // After magic, version and number of tables: bags, look-ups, distinct rows, rows of the head.
         assert_eq!(
             with(48, (1 << 20) + 1),
             Err("a head of 1048577 rows is over the limit of 1048576".into())
         );
         assert_eq!(with(48, 1 << 20), Err("it ends too early".into()));
-        assert_eq!(from_bytes(&bytes[1..]), Err("it does not begin with RKNSTATS".into()));
+        assert_eq!(from_bytes(&bytes[1..]), Err("it does not start with RKNSTATS".into()));
     }
 
-    /// Sums of what a file says would otherwise be taken later, where nobody looks whether they overflow.
+    /// Otherwise the sums would be computed later, without overflow checks.
     #[test]
     fn counts_that_do_not_add_up_are_refused() {
         let counter = TableCounter::new(10).unwrap();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_the_head_is_a_histogram() {
+    fn rows_after_the_head_are_a_histogram() {
         let rows = HEAD_ROWS_MAX as u64 + 6;
         let counter = TableCounter::new(rows).unwrap();
         let mut bags = Bags::default();
@@ -333,7 +333,7 @@ mod tests {
         let statistics = counter.statistics();
         assert_eq!(statistics.head.len(), HEAD_ROWS_MAX);
         assert_eq!(statistics.head[0], (10, 3));
-        // 4 rows of the ten that occur once found a place in the head.
+        // 4 of the ten rows that occur once fit into the head.
         assert_eq!(statistics.head.last(), Some(&(3, 1)));
         assert_eq!(statistics.tail[0], TailBucket { rows: 6, lookups: 6 });
         assert_eq!(statistics.coverage(rows), 1.0);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_that_memory_cannot_count_are_refused() {
+    fn tables_too_large_to_count_in_memory_are_refused() {
         let column = |rows| Categorical {
             name: "C1".into(),
             rows,
@@ -367,16 +367,16 @@ mod tests {
         };
         let made = counters(&schema).unwrap();
         assert_eq!(made.iter().map(|counter| counter.counts.len()).collect::<Vec<_>>(), [10, 3]);
-        // Each has its memory, since no page of it is touched; all together have not.
+        // One alone can be allocated, since none of its pages is touched; all together cannot.
         let system = rustix::system::sysinfo();
         let half = system.totalram as u64 * u64::from(system.mem_unit) / 16;
         schema.categorical = vec![column(half); 3];
-        assert!(counters(&schema).is_err_and(|error| error.to_string().contains("fewer rows")));
-        // 2^50 rows of 8 bytes are 2^23 GiB, which no machine has; 2^64 bytes have no length.
+        assert!(counters(&schema).is_err_and(|error| error.to_string().contains("reduce the tables' rows")));
+        // 2^50 rows of 8 bytes are 2^23 GiB, which no machine has; 2^64 bytes cannot be expressed as a length.
         for (rows, gib) in [(1_u64 << 50, "8388608 GiB"), (u64::MAX, "137438953472 GiB")] {
             schema.categorical = vec![column(rows)];
             let refusal = counters(&schema).unwrap_err().to_string();
-            assert!(refusal.contains(gib) && refusal.contains("fewer rows"), "{refusal}");
+            assert!(refusal.contains(gib) && refusal.contains("reduce the tables' rows"), "{refusal}");
             assert!(TableCounter::new(rows).is_none());
         }
     }

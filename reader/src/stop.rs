@@ -1,15 +1,15 @@
-//! Asking long work to stop.
+//! Requests to stop long work.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Asks long work to stop: a conversion or a generation soon gives [`crate::Error::Stopped`], and a training ends after
-/// the current step. Clones ask the same work.
+/// A request to stop long work: a conversion or generation soon returns [`crate::Error::Stopped`], and a training
+/// ends after the current step. Clones share the request.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<AtomicUsize>);
 
-/// Who asked.
+/// The origin of a stop request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopCause {
     /// The program that runs the work.
@@ -18,28 +18,28 @@ pub enum StopCause {
     Signal(usize),
 }
 
-/// What says that the program asks: no signal has this number.
+/// The stored value of [`StopCause::Program`]: no signal has this number.
 const PROGRAM: usize = usize::MAX;
 
 impl Stop {
-    /// Asks.
+    /// Requests a stop.
     pub fn ask(&self) {
         self.0.store(PROGRAM, Ordering::SeqCst);
     }
 
-    /// Where a signal handler leaves the signal's number; 0 until then.
+    /// Returns the variable in which a signal handler stores the signal's number; 0 until then.
     pub fn signal(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.0)
     }
 
-    /// Who asked, if anybody has.
+    /// Returns who requested a stop, or `None` if nobody has.
     pub fn asked(&self) -> Option<StopCause> {
         StopCause::of_number(self.0.load(Ordering::SeqCst) as u64)
     }
 }
 
 impl StopCause {
-    /// What [`StopCause::of_number`] reads; 0 for none.
+    /// Returns the number that [`StopCause::of_number`] reads; 0 stands for `None`.
     pub fn to_number(cause: Option<Self>) -> u64 {
         match cause {
             None => 0,
@@ -48,7 +48,7 @@ impl StopCause {
         }
     }
 
-    /// Who asked, by a signal's number.
+    /// Returns the cause with this number: that of a signal, or one from [`StopCause::to_number`].
     pub fn of_number(number: u64) -> Option<Self> {
         match number as usize {
             0 => None,
@@ -77,11 +77,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_asked_is_named() {
+    fn the_cause_of_a_stop_is_named() {
         let stop = Stop::default();
         assert!(stop.asked().is_none() && stop.check().is_ok());
         stop.signal().store(15, Ordering::SeqCst);
-        assert_eq!(stop.clone().asked(), Some(StopCause::Signal(15)), "clones ask the same work");
+        assert_eq!(stop.clone().asked(), Some(StopCause::Signal(15)), "clones share the request");
         assert!(matches!(stop.check(), Err(crate::Error::Stopped(StopCause::Signal(15)))));
         stop.ask();
         assert_eq!(stop.asked(), Some(StopCause::Program));

@@ -1,4 +1,4 @@
-//! What is in raw files: they have no statistics beside them, so every record is read.
+//! Counts over raw files, which have no statistics: every record is read.
 
 use crate::dataset::Dataset;
 use crate::error::Result;
@@ -7,22 +7,22 @@ use crate::samples::{LabelCounts, Samples};
 use crate::statistics::{self, TableCounter, TableStatistics};
 use crate::stream::{BatchStream, StreamOptions};
 
-/// What every record of a part was read for.
+/// Counts over every record of a part.
 #[derive(Debug, Clone)]
 pub struct Survey {
     /// Records.
     pub samples: u64,
-    /// Records whose label is 1, one number a label column.
+    /// Records whose label is 1, one number per label column.
     pub positives: Vec<u64>,
-    /// How often each row of each table is looked up, one entry a categorical column. Takes eight bytes a row while it
-    /// is counted.
+    /// How often each row of each table is looked up, one entry per categorical column. Counting takes eight bytes
+    /// per row.
     pub tables: Vec<TableStatistics>,
 }
 
-/// Reads every record of a part.
+/// Reads every record of a part and counts labels and look-ups.
 ///
 /// # Errors
-/// [`crate::Error::BadRows`] for the first record that is none; otherwise as [`BatchStream`].
+/// [`crate::Error::BadRows`] for the first invalid record; otherwise as [`BatchStream`].
 pub fn survey(dataset: &Dataset, part: Part) -> Result<Survey> {
     let schema = dataset.schema();
     let counters = statistics::counters(schema)?;

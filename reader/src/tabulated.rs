@@ -1,7 +1,7 @@
-//! Functions with their values at small integers at hand.
+//! Functions with a table of their values at small integers.
 
-/// A function with its values at small integers at hand: most numbers of click logs are such, and a logarithm takes as
-/// long as reading a whole field.
+/// A function with a table of its values at small integers. Most numbers in click logs are small integers, and a
+/// logarithm takes as long as reading a whole field.
 #[derive(Debug, Clone)]
 pub(crate) struct Tabulated<T> {
     at_integers: Vec<T>,
@@ -14,7 +14,7 @@ impl<T: Copy> Tabulated<T> {
         Self { at_integers: (0..Self::SIZE).map(|x| function(f64::from(x))).collect() }
     }
 
-    /// The value at `x`; `function` is the one that was given to [`Tabulated::new`].
+    /// Returns the value at `x`; `function` must be the one passed to [`Tabulated::new`].
     #[inline]
     pub(crate) fn get(&self, x: f64, function: impl Fn(f64) -> T) -> T {
         let integer = x as i32;

@@ -1,4 +1,4 @@
-//! What several test modules draw from.
+//! Helpers shared by several test modules.
 
 use std::path::Path;
 
@@ -16,8 +16,8 @@ mod skipped;
 
 pub(crate) use skipped::skipped;
 
-/// The rungs that work in a folder. Reports the others as skipped; only io_uring may be refused, and where the kernel
-/// offers it, only direct reading, which not every file system offers.
+/// Returns the rungs that work in a folder and reports the others as skipped. Only io_uring may be refused or, if the
+/// kernel offers it, direct reading, which not every file system supports.
 #[track_caller]
 pub(crate) fn working_rungs(dir: &Path) -> Vec<Rung> {
     let offered = io_uring::IoUring::new(8).is_ok();
@@ -37,7 +37,7 @@ pub(crate) fn working_rungs(dir: &Path) -> Vec<Rung> {
     working
 }
 
-/// Any schema of up to two labels, three dense and three categorical columns.
+/// Generates schemas of up to two labels, three dense and three categorical columns.
 pub(crate) fn any_schema() -> impl Strategy<Value = Schema> {
     let column = (1..1u64 << 40, 0..4u32, any::<bool>(), any::<bool>());
     let columns = prop::collection::vec(column, 0..4);
@@ -68,7 +68,8 @@ pub(crate) fn any_schema() -> impl Strategy<Value = Schema> {
     )
 }
 
-/// Up to `most` samples of any schema; dense values are small integers, which every storage type holds exactly.
+/// Generates up to `most` samples of any schema; dense values are small integers, which every storage type holds
+/// exactly.
 pub(crate) fn any_samples(most: usize) -> impl Strategy<Value = (Schema, Samples)> {
     (any_schema(), 1..=most, any::<u64>()).prop_map(|(schema, len, seed)| {
         let samples = samples_of(&schema, len, seed);
@@ -76,7 +77,7 @@ pub(crate) fn any_samples(most: usize) -> impl Strategy<Value = (Schema, Samples
     })
 }
 
-/// `len` samples of a schema, drawn from a seed.
+/// Generates `len` samples of a schema from a seed.
 pub(crate) fn samples_of(schema: &Schema, len: usize, seed: u64) -> Samples {
     let mut state = seed;
     let mut next = move || {
@@ -86,7 +87,7 @@ pub(crate) fn samples_of(schema: &Schema, len: usize, seed: u64) -> Samples {
     let mut samples = Samples::new(schema);
     samples.len = len;
     for labels in &mut samples.labels {
-        // Some label columns of some samples have gaps.
+        // Some label columns have missing labels in some samples.
         let gaps = next() % 2 == 0;
         labels.extend((0..len).map(|_| match next() % 8 {
             0 if gaps => f32::NAN,
@@ -109,7 +110,7 @@ pub(crate) fn samples_of(schema: &Schema, len: usize, seed: u64) -> Samples {
     samples
 }
 
-/// Every file below a folder, by its relative path.
+/// Returns every file below a folder by its relative path.
 pub(crate) fn tree_bytes(dir: &Path) -> std::collections::BTreeMap<std::path::PathBuf, Vec<u8>> {
     let mut files = std::collections::BTreeMap::new();
     let mut folders = vec![dir.to_owned()];
@@ -126,7 +127,7 @@ pub(crate) fn tree_bytes(dir: &Path) -> std::collections::BTreeMap<std::path::Pa
     files
 }
 
-/// A dataset in a temporary folder, and what was written into its training part.
+/// A dataset in a temporary folder, and the samples of its training part.
 pub(crate) struct TestDataset {
     home: tempfile::TempDir,
     pub(crate) schema: Schema,
@@ -139,8 +140,8 @@ impl TestDataset {
     }
 }
 
-/// A dataset of two labels, weights, dense and all kinds of categorical columns. The first dense column is the sample's
-/// number. The evaluation part is a tenth of the training part.
+/// Writes a dataset with two labels, weights, dense columns and all kinds of categorical columns. The first dense
+/// column is the sample's number. The evaluation part is a tenth of the training part.
 pub(crate) fn dataset(samples: usize, block_samples: u32) -> TestDataset {
     let column = |name: &str, rows, hotness| Categorical {
         name: name.into(),
@@ -177,7 +178,7 @@ pub(crate) fn dataset(samples: usize, block_samples: u32) -> TestDataset {
     TestDataset { home, schema, samples: train }
 }
 
-/// Where a dataset might come from.
+/// Returns a sample origin.
 pub(crate) fn origin() -> crate::origin::Origin {
     use crate::generate::{GenerateSpec, Generation, Shape};
     let shape = Shape::load("dlrm").unwrap();

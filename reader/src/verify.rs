@@ -1,4 +1,4 @@
-//! Is a dataset what was written? Every byte of it is read and checked, and every sample decoded.
+//! Verification of a dataset: every byte is read and checked, and every sample is decoded.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -16,26 +16,25 @@ use crate::statistics;
 use crate::stop::Stop;
 use crate::stream::{BlockStream, bytes_before, check_block, decode_records};
 
-/// Damages that are described; further ones are counted.
+/// Maximum number of damages that are described; further ones are counted.
 pub const DAMAGES_MAX: usize = 20;
-/// Reads of a part that the disk may fail until the rest of the part is left alone: a dying disk takes seconds for
-/// each.
+/// Failed reads after which the rest of a part is skipped: a dying disk takes seconds for each.
 const FAILED_READS_MAX: usize = 20;
 
-/// What became of a check.
+/// The result of a verification.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct VerifyReport {
-    /// What was read of the parts that are there.
+    /// What was read of each part.
     pub parts: Vec<PartReport>,
-    /// Files beside the parts that were read.
+    /// Number of files read outside the parts.
     pub files: usize,
-    /// The first [`DAMAGES_MAX`] damages, part by part in the order of blocks.
+    /// The first [`DAMAGES_MAX`] damages, by part and block.
     pub damages: Vec<Damage>,
-    /// Damages beyond those.
+    /// Number of further damages.
     pub damages_more: u64,
 }
 
-/// What was read of a part, the damaged blocks included.
+/// What was read of a part, including damaged blocks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PartReport {
     /// Which part.
@@ -51,11 +50,11 @@ pub struct PartReport {
 /// Something that is not as it was written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Damage {
-    /// The file, where one can be named.
+    /// The file, if known.
     pub path: Option<PathBuf>,
-    /// Where in the file, in bytes, where that can be said.
+    /// The byte offset in the file, if known.
     pub offset: Option<u64>,
-    /// What is wrong, in full: it names file and place itself.
+    /// What is wrong; this text names file and offset itself.
     pub what: String,
 }
 
@@ -71,12 +70,12 @@ impl From<&Error> for Damage {
 }
 
 impl VerifyReport {
-    /// Whether nothing is damaged.
+    /// Returns whether nothing is damaged.
     pub fn is_whole(&self) -> bool {
         self.damages.is_empty()
     }
 
-    /// All damages, those that are only counted included.
+    /// Returns the number of all damages, including those that are only counted.
     fn damages_found(&self) -> u64 {
         self.damages.len() as u64 + self.damages_more
     }
@@ -90,11 +89,12 @@ impl VerifyReport {
     }
 }
 
-/// Reads and checks everything: the index of each part, each block (its checksum, the index's word for it, every id and
-/// bag), the sums of labels in the manifest, and the files beside the parts. `threads` threads check while one reads.
+/// Reads and checks everything: the index of each part, each block (its checksum, its entry in the index, every id
+/// and bag), the sums of labels in the manifest, and the files outside the parts. `threads` threads check while one
+/// reads.
 ///
 /// # Errors
-/// [`Error::Invalid`] where checking cannot start. Damages are no errors but what the report is for.
+/// [`Error::Invalid`] if checking cannot start. Damages are not errors; the report lists them.
 pub fn verify(dataset: &Dataset, threads: NonZeroUsize) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
     for file in dataset.files() {
@@ -128,9 +128,9 @@ pub fn verify(dataset: &Dataset, threads: NonZeroUsize) -> Result<VerifyReport> 
             && (&positives, &missing) != (&listed.positives, &listed.missing)
         {
             let what = format!(
-                "it says that the {} part has {:?} positive and {:?} missing labels, and there are {positives:?} and \
+                "it lists {:?} positive and {:?} missing labels in the {} part, but the blocks have {positives:?} and \
                  {missing:?}",
-                part.part, listed.positives, listed.missing
+                listed.positives, listed.missing, part.part
             );
             report.add(&Error::damaged(&dataset.dir().join(MANIFEST_NAME), None, what));
         }
@@ -138,14 +138,14 @@ pub fn verify(dataset: &Dataset, threads: NonZeroUsize) -> Result<VerifyReport> 
     Ok(report)
 }
 
-/// What is known of one block.
-struct Checked {
+/// The result of checking one block.
+struct CheckedBlock {
     index: usize,
-    /// One entry a label column.
+    /// One entry per label column.
     labels: Result<Vec<LabelCounts>>,
 }
 
-/// Checks the blocks of a part; returns what its labels are, one entry a label column.
+/// Checks the blocks of a part; returns the counts of its labels, one entry per label column.
 fn verify_part(
     part: &Arc<DatasetPart>,
     threads: NonZeroUsize,
@@ -165,7 +165,7 @@ fn verify_part(
         let source = (first..).zip(&mut reads).map(Ok);
         let work = |(index, slab): (usize, Result<Slab>)| {
             let labels = slab.and_then(|slab| verify_block(part, index, &slab, &spare));
-            Ok(Checked { index, labels })
+            Ok(CheckedBlock { index, labels })
         };
         ordered_map(threads, &Stop::default(), source, work, |checked| {
             next = checked.index + 1;
@@ -180,7 +180,7 @@ fn verify_part(
             }
             Ok(())
         })?;
-        // A reader ends with the first read that fails: the next one goes on behind it.
+        // A reader ends at the first failed read: the next reader continues after it.
         failed_reads += 1;
         ring = reads.close();
     }
@@ -202,7 +202,7 @@ fn verify_block(
 ) -> Result<Vec<LabelCounts>> {
     let location = part.blocks[index];
     let path: &Path = &part.files[location.file as usize];
-    // Nothing is broken where a thread has panicked with the lock held: these are buffers to reuse.
+    // A thread that panicked with the lock held leaves nothing broken: these are buffers to reuse.
     let lock = || spare.lock().unwrap_or_else(PoisonError::into_inner);
     let used = lock().pop();
     let mut samples = used.unwrap_or_else(|| Samples::new(&part.schema));
@@ -266,15 +266,15 @@ mod tests {
         }
         fs::write(path, &bytes).unwrap();
         let report = check(&dataset.dir());
-        let places: Vec<_> =
+        let positions: Vec<_> =
             report.damages.iter().map(|damage| (damage.path.as_deref(), damage.offset)).collect();
         assert_eq!(
-            places,
+            positions,
             [2, 9].map(|block: usize| (Some(path.as_path()), Some(train.blocks[block].offset)))
         );
         assert_eq!((report.parts[0].blocks, report.parts[0].samples), (16, 1000 - 2 * 64));
 
-        // Every block: so many are described, and the rest counted.
+        // Every block is damaged: the first are described, the rest are counted.
         for block in &train.blocks {
             bytes[block.offset as usize] ^= 1;
         }
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_and_counts_that_are_not_those_of_the_samples_are_damage() {
+    fn sums_and_counts_that_do_not_match_the_samples_are_damage() {
         let dataset = testing::dataset(1000, 64);
         let good = Dataset::open(&dataset.dir()).unwrap().manifest().unwrap().clone();
         let manifest_path = dataset.dir().join(MANIFEST_NAME);
@@ -331,13 +331,13 @@ mod tests {
                 missing.parts.get_mut(&part).unwrap().missing[label] += 1;
                 for changed in [changed, missing] {
                     let [damage] = &damages(&changed)[..] else { panic!("one damage") };
-                    let says = format!("it says that the {part} part has");
+                    let says = format!("missing labels in the {part} part, but the blocks have");
                     assert!(damage.what.contains(&says), "{}", damage.what);
                     assert_eq!(damage.path.as_deref(), Some(manifest_path.as_path()));
                 }
             }
         }
-        // Statistics of another schema, whose own checksum holds.
+        // Statistics of another schema with a valid checksum.
         let path = dataset.dir().join(statistics::FILE_NAME);
         let mut tables = Dataset::open(&dataset.dir()).unwrap().statistics().unwrap();
         tables.pop();
@@ -346,13 +346,13 @@ mod tests {
         let mut changed = good;
         (changed.files[0].bytes, changed.files[0].xxh3) = (bytes.len() as u64, Checksum::of(&bytes));
         let [damage] = &damages(&changed)[..] else { panic!("one damage") };
-        assert!(damage.what.contains("a table a categorical column"), "{}", damage.what);
+        assert!(damage.what.contains("one table per categorical column"), "{}", damage.what);
     }
 
-    /// A disk that fails every read: each is named, until there have been too many of them.
+    /// A disk that fails every read: each failure is named, until there have been too many.
     #[test]
-    fn a_part_is_left_alone_after_too_many_failed_reads() {
-        // 50 blocks of training, and five of evaluation.
+    fn the_rest_of_a_part_is_skipped_after_too_many_failed_reads() {
+        // 50 training blocks and five evaluation blocks.
         let dataset = testing::dataset(1000, 20);
         let report = std::thread::scope(|scope| {
             let failing = scope.spawn(|| {

@@ -1,4 +1,5 @@
-//! Which row of its table a raw category has: learnt by conversion, kept beside the dataset, used again for scoring.
+//! The mapping from raw categories to rows of a table: learnt by conversion, stored with the dataset, used again for
+//! prediction.
 
 use std::cmp::Reverse;
 
@@ -9,31 +10,31 @@ use crate::key::{LongMap, ShortKey, ShortMap};
 
 /// The row of every category that an exact vocabulary does not list.
 pub const OUT_OF_VOCABULARY: u64 = 0;
-/// What stands for [`OUT_OF_VOCABULARY`] in a vocabulary's file. No category is written like this.
+/// Represents [`OUT_OF_VOCABULARY`] in a vocabulary file. No escaped category looks like this.
 const OUT_OF_VOCABULARY_TEXT: &[u8] = b"\\*";
-/// Pieces in which a vocabulary's text is handed out.
+/// The size of the pieces in which a vocabulary's text is written.
 const PIECE_BYTES: usize = 1 << 16;
 
 /// The folder of a dataset that holds its vocabularies.
 pub const FOLDER: &str = "vocabulary";
 
-/// The path of a column's vocabulary below the dataset's folder, with forward slashes.
+/// Returns the path of a column's vocabulary below the dataset's folder, with forward slashes.
 pub fn file_name(column: &str) -> String {
     format!("{FOLDER}/{column}.tsv")
 }
 
-/// The row of a category in a hashed table: `xxh3_64(category) % rows`, with the seed 0.
+/// Returns the row of a category in a hashed table: `xxh3_64(category) % rows`, with seed 0.
 ///
 /// # Panics
-/// Where `rows` is 0.
+/// If `rows` is 0.
 pub fn hash_row(category: &[u8], rows: u64) -> u64 {
     xxh3_64(category) % rows
 }
 
-/// The categories of one column that have rows of their own: 1, 2, ... by falling count, equal counts by their bytes.
+/// The categories of one column that have their own rows: 1, 2, ... by decreasing count, equal counts by their bytes.
 /// Row 0 stands for all others.
 ///
-/// Takes 40 to 70 bytes a category of up to 15 bytes.
+/// Takes 40 to 70 bytes per category of up to 15 bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Vocabulary {
     short: ShortMap,
@@ -43,10 +44,10 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// The vocabulary of distinct categories and their counts in training; those below `min_count` have no row.
+    /// Builds the vocabulary of distinct categories and their counts in training; those below `min_count` get no row.
     ///
     /// # Panics
-    /// Where a category occurs twice.
+    /// If a category occurs twice.
     pub fn from_counts<K: AsRef<[u8]>>(counts: impl IntoIterator<Item = (K, u64)>, min_count: u64) -> Self {
         let (mut short, mut long, mut rest) = (Vec::new(), Vec::new(), 0);
         for (category, count) in counts {
@@ -63,7 +64,7 @@ impl Vocabulary {
         Self::from_kept(short, long, rest)
     }
 
-    /// The vocabulary of exactly these categories; `rest` look-ups of training went to others.
+    /// Builds the vocabulary of exactly these categories; `rest` look-ups of training were of others.
     pub(crate) fn from_kept(
         mut short: Vec<(ShortKey, u64)>,
         mut long: Vec<(Box<[u8]>, u64)>,
@@ -95,7 +96,7 @@ impl Vocabulary {
         vocabulary
     }
 
-    /// Gives the next row to a category; whether it had none yet.
+    /// Gives a category the next row; returns false if it already had one.
     fn append_short(&mut self, key: ShortKey, count: u64) -> bool {
         let fresh = self.short.insert(key, self.rows()).is_none();
         self.counts.push(count);
@@ -108,12 +109,12 @@ impl Vocabulary {
         fresh
     }
 
-    /// Rows of the table, that of all other categories included.
+    /// Returns the rows of the table, including that of all other categories.
     pub fn rows(&self) -> u64 {
         self.counts.len() as u64
     }
 
-    /// The row of a category, where it has one of its own; [`OUT_OF_VOCABULARY`] stands for it where not.
+    /// Returns the row of a category, or `None` if it has no row of its own and [`OUT_OF_VOCABULARY`] stands for it.
     pub fn row(&self, category: &[u8]) -> Option<u64> {
         match ShortKey::new(category) {
             Some(key) => self.short.get(&key).copied(),
@@ -121,18 +122,18 @@ impl Vocabulary {
         }
     }
 
-    /// The row of a short category, [`OUT_OF_VOCABULARY`] where it has none.
+    /// Returns the row of a short category, or [`OUT_OF_VOCABULARY`].
     #[inline]
     pub(crate) fn row_of_short(&self, key: &ShortKey) -> u64 {
         self.short.get(key).copied().unwrap_or(OUT_OF_VOCABULARY)
     }
 
-    /// How often each row was looked up in training.
+    /// Returns how often each row was looked up in training.
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }
 
-    /// Writes the text of the vocabulary in pieces, a line a row in the rows' order: category, tab, count. The first
+    /// Writes the text of the vocabulary in pieces, one line per row in row order: category, tab, count. The first
     /// line, of category `\*`, stands for all others. Categories are escaped: `\\`, `\t`, `\n`, `\r`, and `\xNN` for
     /// control characters and bytes that are not UTF-8.
     ///
@@ -166,10 +167,10 @@ impl Vocabulary {
         put(text.as_bytes())
     }
 
-    /// Reads what [`Vocabulary::to_tsv`] wrote; any bytes are safe.
+    /// Parses the output of [`Vocabulary::to_tsv`]; `text` may be arbitrary bytes.
     ///
     /// # Errors
-    /// What is wrong and in which line.
+    /// A description of what is wrong, with the line.
     pub fn from_tsv(text: &[u8]) -> Result<Self, String> {
         let mut vocabulary =
             Self { short: ShortMap::default(), long: LongMap::default(), counts: Vec::new() };
@@ -180,10 +181,12 @@ impl Vocabulary {
             let tab = memchr::memrchr(b'\t', line).ok_or_else(|| refuse("no tab before the count"))?;
             let (key, count) = (&line[..tab], &line[tab + 1..]);
             let count = std::str::from_utf8(count).ok().and_then(|count| count.parse().ok());
-            let count = count.ok_or_else(|| refuse("no count behind the tab"))?;
+            let count = count.ok_or_else(|| refuse("no count after the tab"))?;
             if number == 0 {
                 if key != OUT_OF_VOCABULARY_TEXT {
-                    return Err(refuse("the first row is \\*, which stands for all categories not listed"));
+                    return Err(refuse(
+                        "the first row must be \\*, which stands for all categories not listed",
+                    ));
                 }
                 vocabulary.counts.push(count);
                 continue;
@@ -219,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_go_by_count_then_bytes() {
+    fn rows_are_sorted_by_count_then_bytes() {
         let long = "a-category-of-more-than-15-bytes";
         let counts = [("b", 3), ("", 7), ("rare", 1), ("a", 3), (long, 3), ("\t\\", 2)];
         let vocabulary = Vocabulary::from_counts(counts, 2);
@@ -234,7 +237,7 @@ mod tests {
         assert_eq!(String::from_utf8(text_of(&vocabulary)).unwrap(), text);
     }
 
-    /// More text than is handed out at a time.
+    /// More text than is written at a time.
     #[test]
     fn a_long_vocabulary_is_written_piece_by_piece() {
         let category = |n: u64| format!("{n:05}{}", "y".repeat(n as usize % 20));
@@ -251,7 +254,7 @@ mod tests {
         let lines = (0..9000).map(|n| format!("{}\t{}\n", category(n), 20_000 - n));
         let expected = std::iter::once("\\*\t0\n".to_owned()).chain(lines).collect::<String>();
         assert!(pieces.concat() == expected.into_bytes());
-        // An error ends it.
+        // An error ends the writing.
         assert_eq!(vocabulary.to_tsv(|_| Err("full")), Err("full"));
     }
 
@@ -263,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_vocabulary_is_refused_with_its_line() {
+    fn invalid_vocabularies_are_refused_with_the_line() {
         for (text, what) in [
             ("", "does not end"),
             ("a\t1\n", "line 1: the first row"),
@@ -279,7 +282,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_vocabulary_comes_back(
+        fn parsing_restores_any_vocabulary(
             counts in prop::collection::btree_map(prop::collection::vec(any::<u8>(), 0..24), 0..5u64, 0..40),
         ) {
             let vocabulary = Vocabulary::from_counts(counts, 1);

@@ -1,4 +1,4 @@
-//! Writing a dataset: blocks as they come, everything else at the end, and nothing that looks complete before it is.
+//! Writing a dataset: blocks first, everything else at the end, and a manifest only when all is complete.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,21 +19,21 @@ use crate::schema::Schema;
 use crate::sealed::Checksum;
 use crate::statistics::{self, TableCounter};
 
-/// A file of blocks is closed, and the next begun, once it has this length.
+/// After reaching this length, a file of blocks is closed and the next one is started.
 const FILE_BYTES: u64 = 1 << 30;
 
-/// Writes a whole file, durably, and returns what a manifest says of it. `name` is the path below `dir`, with forward
-/// slashes; its folder must be there.
+/// Writes a whole file durably and returns its manifest entry. `name` is the path below `dir`, with forward slashes;
+/// its folder must exist.
 ///
 /// # Errors
-/// [`Error::Io`], also where the file is there already.
+/// [`Error::Io`], also if the file already exists.
 pub fn write_file(dir: &Path, name: &str, bytes: &[u8]) -> Result<FileManifest> {
     let mut file = CheckedFile::create(dir, name)?;
     file.write(bytes)?;
     file.finish()
 }
 
-/// A file that is written once, from front to back, and checksummed meanwhile.
+/// A file that is written once, from start to end, with a running checksum.
 pub struct CheckedFile {
     path: PathBuf,
     name: String,
@@ -52,10 +52,10 @@ impl std::fmt::Debug for CheckedFile {
 }
 
 impl CheckedFile {
-    /// `name` is the path below `dir`, with forward slashes; its folder must be there.
+    /// Creates the file. `name` is the path below `dir`, with forward slashes; its folder must exist.
     ///
     /// # Errors
-    /// [`Error::Io`], also where the file is there already.
+    /// [`Error::Io`], also if the file already exists.
     pub fn create(dir: &Path, name: &str) -> Result<Self> {
         let path = dir.join(name);
         let file = File::create_new(&path).context("create", &path)?;
@@ -73,10 +73,10 @@ impl CheckedFile {
         self.out.write_all(bytes).context("write", &self.path)
     }
 
-    /// Makes the file durable.
+    /// Flushes the file to disk and returns its manifest entry.
     ///
     /// # Errors
-    /// [`Error::Io`], also for what the disk had refused of earlier writes.
+    /// [`Error::Io`], also for errors of earlier writes that the disk reports late.
     pub fn finish(self) -> Result<FileManifest> {
         let file = self.out.into_inner().map_err(std::io::IntoInnerError::into_error);
         file.and_then(|file| file.sync_all()).context("write", &self.path)?;
@@ -84,7 +84,7 @@ impl CheckedFile {
     }
 }
 
-/// Packs samples into blocks and counts what is in them; shared by all threads that do so.
+/// Packs samples into blocks and counts their contents; shared by all threads that do so.
 #[derive(Debug)]
 pub struct BlockEncoder {
     schema: Schema,
@@ -104,7 +104,7 @@ pub struct EncodedBlock {
 }
 
 impl BlockEncoder {
-    /// Samples of every block but a part's last.
+    /// Returns the samples of every block except a part's last.
     pub fn block_samples(&self) -> u32 {
         self.block_samples
     }
@@ -112,7 +112,7 @@ impl BlockEncoder {
     /// Packs one block and counts the training part's look-ups.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where a block would be over 2^32 bytes.
+    /// [`Error::Invalid`] if a block would be larger than 2^32 bytes.
     pub fn encode(&self, part: Part, index: u64, samples: &Samples) -> Result<EncodedBlock> {
         if part == Part::Train {
             for (counter, bags) in self.counters.iter().zip(&samples.categorical) {
@@ -151,10 +151,10 @@ struct PartWriter {
 }
 
 impl<'a> DatasetWriter<'a> {
-    /// A writer of blocks of `block_samples` samples; [`Schema::default_block_samples`] is a good number.
+    /// Creates a writer of blocks of `block_samples` samples; [`Schema::default_block_samples`] is a good default.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the schema is not valid, or its tables have more rows than memory can count.
+    /// [`Error::Invalid`] if the schema is not valid, or its tables have too many rows to count in memory.
     pub fn new(dir: &'a PartialDir, schema: Schema, block_samples: u32) -> Result<Self> {
         schema.validate()?;
         if block_samples == 0 {
@@ -175,30 +175,30 @@ impl<'a> DatasetWriter<'a> {
         })
     }
 
-    /// The same with shorter files of blocks.
+    /// Sets a smaller maximum size for the files of blocks.
     #[cfg(test)]
     fn with_file_bytes(self, file_bytes: u64) -> Self {
         Self { file_bytes, ..self }
     }
 
-    /// Takes the look-ups of a categorical column's rows in the training part as they are known already, rather than
-    /// counting them. To be called before [`DatasetWriter::encoder`].
-    pub(crate) fn know_counts(&mut self, column: usize, counts: &[u64]) {
-        let encoder = Arc::get_mut(&mut self.encoder).expect("nobody has the encoder yet");
+    /// Sets the known look-ups of a categorical column's rows in the training part instead of counting them. Must be
+    /// called before [`DatasetWriter::encoder`].
+    pub(crate) fn set_known_counts(&mut self, column: usize, counts: &[u64]) {
+        let encoder = Arc::get_mut(&mut self.encoder).expect("the encoder is not shared yet");
         encoder.counters[column] = TableCounter::known(counts);
     }
 
-    /// What packs blocks, on any thread.
+    /// Returns the encoder, which packs blocks on any thread.
     pub fn encoder(&self) -> Arc<BlockEncoder> {
         Arc::clone(&self.encoder)
     }
 
-    /// Lists a file that was written into the folder.
+    /// Adds a file that was written into the folder to the manifest.
     pub(crate) fn add_file(&mut self, file: FileManifest) {
         self.files.push(file);
     }
 
-    /// Appends samples to a part, and writes the blocks that they fill.
+    /// Appends samples to a part and writes the blocks that they fill.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -217,13 +217,13 @@ impl<'a> DatasetWriter<'a> {
         Ok(())
     }
 
-    /// Appends a block that was packed by [`DatasetWriter::encoder`]; blocks come in order.
+    /// Appends a block that was packed by [`DatasetWriter::encoder`]; blocks must be appended in order.
     ///
     /// # Errors
     /// [`Error::Io`].
     ///
     /// # Panics
-    /// Where a block is out of order, or does not follow a full one.
+    /// If a block is out of order or does not follow a full one.
     pub fn push_block(&mut self, block: &EncodedBlock) -> Result<()> {
         let block_samples = u64::from(self.encoder.block_samples);
         let writer = self.part(block.part)?;
@@ -231,7 +231,7 @@ impl<'a> DatasetWriter<'a> {
         assert_eq!(
             writer.manifest.samples,
             block.index * block_samples,
-            "only a part's last block is not full"
+            "only a part's last block may be partial"
         );
         writer.write(block)
     }
@@ -274,11 +274,11 @@ impl<'a> DatasetWriter<'a> {
         }
     }
 
-    /// Writes what is left: last blocks, indexes, statistics, and last of all the manifest. All files are synced then;
+    /// Writes the rest: last blocks, indexes, statistics, and finally the manifest. All files are then synced;
     /// [`PartialDir::publish`] syncs the folders.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Invalid`] where there is no sample at all.
+    /// [`Error::Io`]; [`Error::Invalid`] if there are no samples.
     pub fn finish(mut self, origin: Origin) -> Result<Manifest> {
         for part in Part::ALL {
             if self.parts.get(&part).is_some_and(|writer| writer.pending.len > 0) {
@@ -353,7 +353,7 @@ mod tests {
     use crate::stream::{BatchStream, StreamOptions};
     use crate::testing;
 
-    /// How often each row of a column occurs, counted one by one: most frequent first, equal counts by row.
+    /// Counts how often each row of a column occurs, one by one: most frequent first, equal counts in row order.
     fn counts(samples: &Samples, column: usize) -> Vec<(u64, u64)> {
         let mut counts = BTreeMap::<u64, u64>::new();
         samples.categorical[column].ids.iter().for_each(|&id| *counts.entry(id).or_default() += 1);
@@ -363,10 +363,10 @@ mod tests {
     }
 
     #[test]
-    fn a_part_goes_on_in_further_files_and_is_counted_as_a_whole() {
+    fn a_part_continues_in_further_files_and_is_counted_as_a_whole() {
         let dataset = testing::dataset(1000, 64);
         let (schema, train) = (&dataset.schema, &dataset.samples);
-        // The last block has a single sample.
+        // The last block has one sample.
         let eval = testing::samples_of(schema, 257, 2);
         let block_bytes = Dataset::open(&dataset.dir()).unwrap().part(Part::Train).unwrap().blocks[0].bytes;
         let home = tempfile::tempdir().unwrap();
@@ -374,9 +374,9 @@ mod tests {
         let (manifest, calls) = observe(|| {
             let dir = PartialDir::create(&target).unwrap();
             let writer = DatasetWriter::new(&dir, schema.clone(), 64).unwrap();
-            // A file is full with two blocks.
+            // A file is full after two blocks.
             let mut writer = writer.with_file_bytes(2 * u64::from(block_bytes));
-            // Of both parts in turn, neither in whole blocks.
+            // Both parts in turn, neither in whole blocks.
             for (from, to) in [(0, 100), (100, 101), (101, 1000)] {
                 writer.push(Part::Train, &train.slice(from..to)).unwrap();
                 writer.push(Part::Eval, &eval.slice(from * 257 / 1000..to * 257 / 1000)).unwrap();
@@ -416,7 +416,7 @@ mod tests {
             }
             assert_eq!(read, *samples);
         }
-        // Placement is planned from what is learnt from: the evaluation part is not counted.
+        // Plans depend on the training part only: the evaluation part is not counted.
         for (column, table) in opened.statistics().unwrap().iter().enumerate() {
             assert_eq!((table.bags, table.lookups), (1000, train.categorical[column].ids.len() as u64));
             assert_eq!(table.head, counts(train, column));
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_refused() {
+    fn invalid_writes_are_refused() {
         let dataset = testing::dataset(10, 4);
         let home = tempfile::tempdir().unwrap();
         let dir = PartialDir::create(&home.path().join("data")).unwrap();

@@ -1,8 +1,8 @@
-//! `docs/reference/dataset-format.md` against the crate: a decoder written from the document alone, which takes its
-//! offsets from the document's tables and shares nothing with the crate but xxh3, reads what the crate writes; and the
-//! worked example is byte for byte what the crate writes.
+//! Checks `docs/reference/dataset-format.md` against the crate: a decoder written only from the document takes its
+//! offsets from the document's tables, shares nothing with the crate except xxh3, and reads what the crate writes.
+//! The worked example must match the crate's output byte for byte.
 
-// Clippy takes only what stands in a `#[test]` for a test, and not its helpers.
+// Clippy only treats the body of a `#[test]` as a test, and not its helpers.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -30,16 +30,16 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const DOCUMENT: &str = include_str!("../../docs/reference/dataset-format.md");
 
-// What the document says.
+// Facts from the document.
 
-/// The cells of all rows of tables with so many columns.
+/// Returns the cells of all rows of tables with `columns` columns.
 fn table_rows(columns: usize) -> impl Iterator<Item = Vec<&'static str>> {
     let rows = DOCUMENT.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix('|'));
     rows.map(|row| row.split('|').map(|cell| cell.trim().trim_matches('`')).collect::<Vec<_>>())
         .filter(move |cells| cells.len() == columns)
 }
 
-/// Where each field lies in its record.
+/// The position of each field in its record.
 struct Fields(BTreeMap<(Record, &'static str), Range<usize>>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,7 +53,7 @@ enum Record {
 use Record::{Descriptor, Header, IndexEntry, Statistics, Table};
 
 impl Fields {
-    /// Those of the document's tables, each checked to have no gap and to be as long as the document says.
+    /// Reads the document's tables and checks that each has no gap and the length that the document states.
     fn of_document() -> Self {
         let constants = constants();
         let mut records = [
@@ -113,14 +113,14 @@ fn constants() -> BTreeMap<&'static str, usize> {
     table_rows(3).filter(is_name).map(|cells| (cells[0], cells[1].parse().unwrap())).collect()
 }
 
-/// The text of the fenced block with this info string.
+/// Returns the text of the fenced block with this info string.
 fn fenced(info: &str) -> &'static str {
-    let begin = DOCUMENT.find(&format!("\n```{info}\n")).unwrap() + info.len() + 5;
-    let text = &DOCUMENT[begin..];
+    let start = DOCUMENT.find(&format!("\n```{info}\n")).unwrap() + info.len() + 5;
+    let text = &DOCUMENT[start..];
     &text[..text.find("\n```").unwrap()]
 }
 
-/// Reads a dump of lines `offset | bytes | meaning`, bytes that are not listed being 0, and compares it.
+/// Parses a dump of lines `offset | bytes | meaning`, in which bytes not listed are 0, and compares it.
 fn assert_dump(info: &str, actual: &[u8]) -> Vec<u8> {
     let mut listed = vec![0; actual.len()];
     let (mut right, mut end) = (String::new(), 0);
@@ -223,7 +223,7 @@ impl<'a> BlockView<'a> {
                 let (exponent, fraction) = (bits >> 10 & 31, (bits & 1023) as f32);
                 let magnitude = match exponent {
                     0 => fraction * 2f32.powi(-24),
-                    31 => panic!("the tests use finite numbers"),
+                    31 => panic!("the tests only use finite numbers"),
                     _ => (1024.0 + fraction) * 2f32.powi(exponent as i32 - 25),
                 };
                 if bits >> 15 == 1 { -magnitude } else { magnitude }
@@ -233,7 +233,7 @@ impl<'a> BlockView<'a> {
         }
     }
 
-    /// One sample, found without those before it but for the sizes since the last start.
+    /// Returns one sample without decoding earlier ones, except for the sizes since the last start.
     fn sample(&self, schema: &Value, i: u64) -> Sample {
         let mut streams = self.streams.iter();
         let mut next = || streams.next().unwrap();
@@ -288,7 +288,7 @@ impl<'a> BlockView<'a> {
 
 type RawObject = BTreeMap<String, Box<RawValue>>;
 
-/// The content of `dataset.json`, and the tag.
+/// Returns the content of `dataset.json`, and the tag.
 fn read_manifest(text: &str) -> (Value, u64) {
     let envelope: RawObject = serde_json::from_str(text).unwrap();
     assert_eq!(envelope.keys().collect::<Vec<_>>(), ["content", "format", "kind", "xxh3"]);
@@ -296,10 +296,10 @@ fn read_manifest(text: &str) -> (Value, u64) {
     assert_eq!(envelope["format"].get(), constants()["FORMAT"].to_string());
     let content = envelope["content"].get();
     assert_eq!(envelope["xxh3"].get(), format!("\"{:016x}\"", xxh3_64(content.as_bytes())));
-    // The way of those whose JSON library has no raw values.
-    let begin = text.find("\"content\": ").unwrap() + "\"content\": ".len();
+    // The method for JSON libraries without raw values.
+    let start = text.find("\"content\": ").unwrap() + "\"content\": ".len();
     let last_but_one = text[..text.rfind('}').unwrap()].rfind('}').unwrap();
-    assert_eq!(&text[begin..=last_but_one], content);
+    assert_eq!(&text[start..=last_but_one], content);
     let raw: RawObject = serde_json::from_str(content).unwrap();
     let compact = without_white_space(raw["schema"].get());
     (serde_json::from_str(content).unwrap(), xxh3_64(compact.as_bytes()))
@@ -320,7 +320,7 @@ fn checksum(value: &Value) -> u64 {
     u64::from_str_radix(value.as_str().unwrap(), 16).unwrap()
 }
 
-/// Every sample of a part, and its number of blocks.
+/// Returns every sample of a part, and its number of blocks.
 fn read_part(dir: &Path, content: &Value, tag: u64, part: &str, fields: &Fields) -> (Vec<Sample>, u64) {
     let manifest = &content["parts"][part];
     let index = fs::read(dir.join(part).join("index.bin")).unwrap();
@@ -336,8 +336,8 @@ fn read_part(dir: &Path, content: &Value, tag: u64, part: &str, fields: &Fields)
         for _ in 0..file["blocks"].as_u64().unwrap() {
             let entry = entries.next().unwrap();
             assert!(is_zero(fields.bytes(entry, IndexEntry, "entry_reserved")));
-            let (bytes, behind) = rest.split_at(fields.get(entry, IndexEntry, "bytes") as usize);
-            rest = behind;
+            let (bytes, after) = rest.split_at(fields.get(entry, IndexEntry, "bytes") as usize);
+            rest = after;
             let block = BlockView::new(bytes, &content["schema"], fields);
             let stated = ["block_checksum", "dataset", "index", "part"];
             let listed = [fields.get(entry, IndexEntry, "checksum"), tag, number, u64::from(part == "eval")];
@@ -358,7 +358,7 @@ fn read_part(dir: &Path, content: &Value, tag: u64, part: &str, fields: &Fields)
     (samples, number)
 }
 
-/// Counts the training part anew and compares `statistics.bin`; no table has rows behind its head here.
+/// Counts the training part again and compares `statistics.bin`; no table has rows after its head here.
 fn check_statistics(dir: &Path, content: &Value, train: &[Sample], fields: &Fields) {
     let bytes = fs::read(dir.join("statistics.bin")).unwrap();
     let files = content["files"].as_array().unwrap();
@@ -378,19 +378,19 @@ fn check_statistics(dir: &Path, content: &Value, train: &[Sample], fields: &Fiel
         }
         let mut head: Vec<(u64, u64)> = counts.into_iter().collect();
         head.sort_by_key(|&(row, count)| (std::cmp::Reverse(count), row));
-        let (table, behind) = rest.split_at(32);
+        let (table, after) = rest.split_at(32);
         let names = ["bags", "lookups", "distinct_rows", "head_rows"];
         let (rows, lookups) = (head.len() as u64, head.iter().map(|row| row.1).sum());
         assert_eq!(
             names.map(|name| fields.get(table, Table, name)),
             [train.len() as u64, lookups, rows, rows]
         );
-        let (pairs, behind) = behind.split_at(16 * head.len());
+        let (pairs, after) = after.split_at(16 * head.len());
         let pair = |pair: &[u8]| (little_endian(&pair[..8]), little_endian(&pair[8..]));
         assert!(pairs.chunks(16).map(pair).eq(head));
-        let (tail, behind) = behind.split_at(16 * constants()["TAIL_BUCKETS"]);
+        let (tail, after) = after.split_at(16 * constants()["TAIL_BUCKETS"]);
         assert!(is_zero(tail));
-        rest = behind;
+        rest = after;
     }
     assert!(rest.is_empty());
 }
@@ -411,7 +411,7 @@ fn samples_of(samples: &Samples) -> Vec<Sample> {
     (0..samples.len).map(one).collect()
 }
 
-/// The crate's own reading of a part.
+/// Reads a part with the crate.
 fn crate_samples(dataset: &Dataset, part: Part) -> Samples {
     let part = dataset.part(part).unwrap();
     let mut samples = Samples::new(&part.schema);
@@ -425,7 +425,8 @@ fn crate_samples(dataset: &Dataset, part: Part) -> Samples {
     samples
 }
 
-/// Reads a dataset as the document says and as the crate does. Returns the blocks of the training part.
+/// Reads a dataset both as the document describes and with the crate. Returns the number of blocks in the training
+/// part.
 fn check(dir: &Path) -> u64 {
     let fields = Fields::of_document();
     let (content, tag) = read_manifest(&fs::read_to_string(dir.join("dataset.json")).unwrap());
@@ -440,7 +441,7 @@ fn check(dir: &Path) -> u64 {
         }
         let (samples, blocks) = read_part(dir, &content, tag, name, &fields);
         // assert_eq would print thousands of samples.
-        assert!(samples == samples_of(&crate_samples(&dataset, part)), "{part} reads differently");
+        assert!(samples == samples_of(&crate_samples(&dataset, part)), "{part} is read differently");
         if part == Part::Train {
             train_blocks = blocks;
             check_statistics(dir, &content, &samples, &fields);
@@ -450,7 +451,7 @@ fn check(dir: &Path) -> u64 {
 }
 
 #[test]
-fn the_constants_of_the_document_are_those_of_the_code() {
+fn the_constants_of_the_document_match_the_code() {
     let expected = [
         ("FORMAT", dataset::FORMAT as usize),
         ("VERSION", block::VERSION.into()),
@@ -473,7 +474,7 @@ fn the_constants_of_the_document_are_those_of_the_code() {
 fn the_document_suffices_to_read_generated_datasets() {
     let temp = tempfile::tempdir().unwrap();
     for ragged in [false, true] {
-        // Large bags make small blocks: of 512 samples, with two starts a ragged column.
+        // Large bags give small blocks: 512 samples each, with two starts per ragged column.
         let shape = Shape {
             name: "tiny".into(),
             dense: 2,
@@ -583,7 +584,7 @@ fn write(dir: &Path, schema: &Schema, block_samples: u32, train: &Samples) {
 }
 
 #[test]
-fn the_worked_example_is_what_is_written() {
+fn the_worked_example_matches_the_output() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("data");
     let (schema, samples) = (example_schema(), example_samples());

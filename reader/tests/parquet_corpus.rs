@@ -1,7 +1,7 @@
-//! Parquet that is not what it should be: an error or a result, no panic, and memory in proportion; as
-//! `tests/corpus.rs` has it for all other readers.
+//! Malformed Parquet gives an error or a result, never a panic, with proportionate memory; `tests/corpus.rs` does the
+//! same for all other readers.
 
-#![allow(clippy::unwrap_used, reason = "what prepares a test may end it")]
+#![allow(clippy::unwrap_used, reason = "the setup of a test may panic")]
 
 use std::fs::File;
 use std::num::NonZeroUsize;
@@ -62,8 +62,8 @@ fn write(path: &Path, compression: Compression) {
 #[test]
 fn parquet_files() {
     let _alone = alone();
-    let place = tempfile::tempdir().unwrap();
-    let (path, out) = (place.path().join("rows.parquet"), place.path().join("out"));
+    let temp = tempfile::tempdir().unwrap();
+    let (path, out) = (temp.path().join("rows.parquet"), temp.path().join("out"));
     let schema = SchemaFile::parse("schema.toml", SCHEMA).unwrap();
     for compression in [Compression::UNCOMPRESSED, Compression::SNAPPY, Compression::ZSTD(Default::default())]
     {

@@ -1,4 +1,4 @@
-//! Blocks that come back as they were, and bytes that are no blocks.
+//! Round trips of blocks, and bytes that are not blocks.
 
 use super::*;
 use crate::schema::{Hotness, Label, Pooling, VocabularyKind};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 const ID: BlockId = BlockId { dataset: 7, part: Part::Eval, index: 3 };
 
-/// Descriptor `number` with other bytes at `at`, and the checksum made right again.
+/// Returns the block with other bytes at `at` of descriptor `number` and a valid checksum.
 fn with_descriptor(bytes: &[u8], number: usize, at: usize, to: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     bytes[HEADER_BYTES + number * DESCRIPTOR_BYTES + at..][..to.len()].copy_from_slice(to);
@@ -34,9 +34,9 @@ fn one_column(rows: u64, hotness: Hotness) -> Schema {
     }
 }
 
-/// Millions of equal ids take no bytes, and once were taken for a damaged count.
+/// Millions of equal ids take no bytes, and were once mistaken for a damaged count.
 #[test]
-fn large_bags_of_one_row_come_back() {
+fn large_bags_of_one_row_are_restored() {
     let schema = one_column(1, Hotness::Fixed(64));
     let samples = testing::samples_of(&schema, 40_000, 1);
     let bytes = encode(&schema, ID, &samples).unwrap();
@@ -46,9 +46,9 @@ fn large_bags_of_one_row_come_back() {
     assert!(back == samples);
 }
 
-/// Values of no bits take no bytes: without a limit few bytes would ask for any memory.
+/// Values that take no bits need no bytes: without a limit, a few bytes could request any amount of memory.
 #[test]
-fn values_of_no_bits_are_limited() {
+fn values_that_take_no_bits_are_limited() {
     let schema = one_column(1, Hotness::Fixed(64));
     let bytes = encode(&schema, ID, &testing::samples_of(&schema, 100, 1)).unwrap();
     let hostile = with_descriptor(&bytes, 3, 12, &u32::MAX.to_le_bytes());
@@ -61,16 +61,16 @@ fn values_of_no_bits_are_limited() {
 }
 
 #[test]
-fn what_the_format_does_not_admit_is_refused() {
+fn streams_that_violate_the_format_are_refused() {
     let schema = one_column(50, Hotness::Ragged { max: 4 });
     let samples = testing::samples_of(&schema, 600, 1);
     let bytes = encode(&schema, ID, &samples).unwrap();
     let offset = |by: u32| (Block::parse(&bytes, &schema).unwrap().streams()[3].offset + by).to_le_bytes();
     for (number, at, to, what) in [
-        (0, 16, &[3][..], "not one or two bits"),
-        (0, 16, &[0], "not one or two bits"),
-        (0, 0, &[1], "not one or two bits"),
-        (2, 12, &[2], "2 starts and should have 3"),
+        (0, 16, &[3][..], "does not have one or two bits"),
+        (0, 16, &[0], "does not have one or two bits"),
+        (0, 0, &[1], "does not have one or two bits"),
+        (2, 12, &[2], "2 starts but should have 3"),
         (3, 12, &2401u16.to_le_bytes(), "more than the schema admits"),
         (3, 8, &offset(4), "does not fit"),
         (3, 8, &[0; 4], "does not fit"),
@@ -78,7 +78,7 @@ fn what_the_format_does_not_admit_is_refused() {
         let refusal = Block::parse(&with_descriptor(&bytes, number, at, to), &schema).unwrap_err();
         assert!(refusal.contains(what), "{refusal}");
     }
-    // Two bits a label where one was packed: some pair is 11.
+    // Two bits per label where one was packed: some pair is 11.
     let block = with_descriptor(&bytes, 0, 16, &[2]);
     let block = Block::parse(&block, &schema).unwrap();
     let refusal = block.decode_into(&schema, &mut Samples::new(&schema)).unwrap_err();
@@ -90,7 +90,7 @@ fn what_the_format_does_not_admit_is_refused() {
 }
 
 #[test]
-fn a_header_and_ids_that_are_not_of_the_schema_are_refused() {
+fn a_header_and_ids_of_another_schema_are_refused() {
     let schema = one_column(50, Hotness::Ragged { max: 4 });
     let mut samples = testing::samples_of(&schema, 600, 1);
     samples.categorical[0].ids[7] = 49;
@@ -103,14 +103,14 @@ fn a_header_and_ids_that_are_not_of_the_schema_are_refused() {
         Block::parse(&bytes, &schema).map(|_| ()).unwrap_err()
     };
     for version in [1u16, 3] {
-        let expected = format!("the block has layout version {version}, this program reads 2");
+        let expected = format!("the block has layout version {version}, but this program reads 2");
         assert_eq!(with(44, &version.to_le_bytes()), expected);
     }
-    assert_eq!(with(46, &[2]), "no part has the number 2");
-    assert_eq!(with(40, &[5]), "the block has 5 streams, the schema 4");
+    assert_eq!(with(46, &[2]), "there is no part number 2");
+    assert_eq!(with(40, &[5]), "the block has 5 streams, but the schema has 4");
     assert!(with(36, &0u32.to_le_bytes()).contains("states a length of 0 bytes"));
     assert!(with(0, b"X").contains("no block starts here"));
-    // Among the descriptors, and so near the end that eight bytes cannot be loaded at once.
+    // Among the descriptors, so near the end that eight bytes cannot be loaded at once.
     let ids = Block::parse(&bytes, &schema).unwrap().streams()[3];
     let packed = bits::packed_bytes(ids.count as usize, u32::from(ids.bits));
     let last = (bytes.len() - packed) / STREAM_ALIGN * STREAM_ALIGN;
@@ -118,12 +118,12 @@ fn a_header_and_ids_that_are_not_of_the_schema_are_refused() {
         let refused = with(HEADER_BYTES + 3 * DESCRIPTOR_BYTES + 8, &(offset as u32).to_le_bytes());
         assert!(refused.contains("does not fit the block"), "{refused}");
     }
-    // A table of one row less.
+    // A schema whose table has one row less.
     let smaller = one_column(49, Hotness::Ragged { max: 4 });
     let block = Block::parse(&bytes, &smaller).unwrap();
     let refused = block.decode_into(&smaller, &mut Samples::new(&smaller)).unwrap_err();
     assert_eq!(refused, "column C1: id 49 is not below the table's 49 rows");
-    // The checksum is looked at before anything that it covers.
+    // The checksum is checked before anything that it covers.
     let mut flipped = bytes.clone();
     flipped[44] ^= 1;
     assert!(Block::parse(&flipped, &schema).unwrap_err().contains("its checksum is"));
@@ -131,7 +131,7 @@ fn a_header_and_ids_that_are_not_of_the_schema_are_refused() {
 
 proptest! {
     #[test]
-    fn a_block_gives_back_its_samples((schema, samples) in testing::any_samples(600)) {
+    fn decoding_restores_the_encoded_samples((schema, samples) in testing::any_samples(600)) {
         let bytes = encode(&schema, ID, &samples).unwrap();
         prop_assert_eq!(bytes.len() % BLOCK_ALIGN, 0);
         let block = Block::parse(&bytes, &schema).unwrap();
@@ -171,7 +171,7 @@ proptest! {
         prop_assert!(Block::parse(&bytes, &schema).is_err());
     }
 
-    /// Bytes that carry a right checksum and are wrong anywhere else must not panic either.
+    /// Bytes with a valid checksum that are wrong anywhere else must not panic either.
     #[test]
     fn arbitrary_bytes_do_not_panic(
         (schema, samples) in testing::any_samples(50),

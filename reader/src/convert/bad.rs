@@ -1,4 +1,4 @@
-//! Rows that cannot be read: each is named, counted, and kept or refused as was asked.
+//! Rows that cannot be read: each is named, counted, and kept or refused as requested.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,15 +9,15 @@ use crate::convert::source::RowSource;
 use crate::error::{Error, Result};
 use crate::write::CheckedFile;
 
-/// Names every bad row, one JSON object a line.
+/// The file that names every bad row, one JSON object per line.
 pub const BAD_ROWS_NAME: &str = "bad-rows.jsonl";
 
-/// So many bad rows are logged as they come; the file names all.
+/// Number of bad rows that are logged; the file names all.
 const LOGGED_MAX: u64 = 10;
-/// So many are named by the error that there are too many.
+/// Number of bad rows that are named in the error about too many.
 const NAMED_MAX: usize = 5;
 
-/// Counts bad rows against a limit, and keeps the names of the first few for the error that there are too many.
+/// Counts bad rows against a limit, and keeps the names of the first few for the error about too many.
 #[derive(Debug)]
 pub struct BadTally {
     limit: BadLimit,
@@ -27,17 +27,17 @@ pub struct BadTally {
 }
 
 impl BadTally {
-    /// Nothing counted yet.
+    /// Creates a tally with all counts 0.
     pub fn new(limit: BadLimit) -> Self {
         Self { limit, rows: 0, bad: 0, first: Vec::new() }
     }
 
-    /// Counts rows that were read, bad ones included.
+    /// Counts rows that were read, including bad ones.
     pub fn add_rows(&mut self, rows: u64) {
         self.rows += rows;
     }
 
-    /// Counts a bad row. `name` is called only where its name is kept.
+    /// Counts a bad row. `name` is called only if its name is kept.
     pub fn add_bad(&mut self, name: impl FnOnce() -> String) {
         self.bad += 1;
         if self.first.len() < NAMED_MAX {
@@ -45,11 +45,11 @@ impl BadTally {
         }
     }
 
-    /// Checks an absolute limit while rows are still read; a share is judged when all rows are known. `expects` says in
-    /// words what the files should be.
+    /// Checks an absolute limit while rows are still being read; a percentage is checked when all rows are known.
+    /// `expects` describes what the files should be.
     ///
     /// # Errors
-    /// [`Error::BadRows`] where too many rows are bad.
+    /// [`Error::BadRows`] if too many rows are bad.
     pub fn check_so_far(&self, expects: &str) -> Result<()> {
         match self.limit {
             BadLimit::Rows(_) => self.check("so far", expects),
@@ -57,18 +57,18 @@ impl BadTally {
         }
     }
 
-    /// Checks the limit once all rows are read.
+    /// Checks the limit after all rows were read.
     ///
     /// # Errors
-    /// [`Error::BadRows`] where too many rows are bad.
+    /// [`Error::BadRows`] if too many rows are bad.
     pub fn check_in_all(&self, expects: &str) -> Result<()> {
         self.check("in all", expects)
     }
 
-    /// Checks, once all rows are read, that one of them is good.
+    /// Checks, after all rows were read, that at least one is good.
     ///
     /// # Errors
-    /// [`Error::BadRows`] where none is.
+    /// [`Error::BadRows`] if none is.
     pub fn check_any_is_good(&self, expects: &str) -> Result<()> {
         if self.bad < self.rows {
             return Ok(());
@@ -79,7 +79,7 @@ impl BadTally {
             ));
         }
         Err(Error::BadRows(format!(
-            "no row is good: all {} rows read are bad:\n  {}\nCheck that these are the files you mean and that they \
+            "all {} rows read are bad:\n  {}\nCheck that these are the files you mean and that they \
              are {expects}",
             self.rows,
             self.first_names()
@@ -91,8 +91,8 @@ impl BadTally {
             return Ok(());
         }
         Err(Error::BadRows(format!(
-            "{} of {} rows read {when} are bad, and the limit is {}:\n  {}\nCheck that these are the files you mean \
-             and that they are {expects}; if such rows are to be left out, raise --bad-limit",
+            "{} of {} rows read {when} are bad, but the limit is {}:\n  {}\nCheck that these are the files you mean \
+             and that they are {expects}; to skip such rows, raise --bad-limit",
             self.bad,
             self.rows,
             self.limit,
@@ -109,16 +109,16 @@ impl BadTally {
     }
 }
 
-/// Takes the bad rows of all chunks, in order.
+/// Handles the bad rows of all chunks, in order.
 pub(crate) struct BadRows<'a, S> {
     source: &'a S,
     on_bad: OnBad,
     tally: BadTally,
-    /// Where to name and keep them; `None` where rows are only looked at.
+    /// The folder for their names and lines; `None` in passes that only read.
     dir: Option<&'a Path>,
     names: Option<CheckedFile>,
     quarantine: Option<CheckedFile>,
-    /// Whether the last row of the chunk before is bad and goes on in this one.
+    /// Whether the last row of the previous chunk is bad and continues in this one.
     open_row: bool,
     copied: Vec<u8>,
     by_reason: BTreeMap<BadReason, u64>,
@@ -139,10 +139,10 @@ impl<'a, S: RowSource> BadRows<'a, S> {
         }
     }
 
-    /// Counts a chunk's rows and takes the bad ones.
+    /// Counts a chunk's rows and handles the bad ones.
     ///
     /// # Errors
-    /// [`Error::BadRows`] for the first bad row where none is admitted, and once there are more than an absolute limit;
+    /// [`Error::BadRows`] for the first bad row if none is allowed, and once there are more than an absolute limit;
     /// [`Error::Io`].
     pub(crate) fn take(&mut self, chunk: &S::Chunk, bad: &[BadRow]) -> Result<()> {
         self.tally.add_rows(self.source.span(chunk).rows);
@@ -166,16 +166,16 @@ impl<'a, S: RowSource> BadRows<'a, S> {
         let name = self.source.name(chunk, row);
         if self.on_bad == OnBad::Fail {
             return Err(Error::BadRows(format!(
-                "{name}. Correct the row, or let --on-bad skip or quarantine leave it out"
+                "{name}. Correct the row, or skip it with --on-bad skip or quarantine"
             )));
         }
         if let Some(dir) = self.dir {
             let bad = self.tally.bad;
             if bad <= LOGGED_MAX {
-                tracing::warn!(bad_rows = bad, "bad row left out: {name}");
+                tracing::warn!(bad_rows = bad, "bad row skipped: {name}");
             }
             if bad == LOGGED_MAX {
-                tracing::warn!("further bad rows are not logged; {BAD_ROWS_NAME} names all");
+                tracing::warn!("further bad rows are not logged; see {BAD_ROWS_NAME}");
             }
             opened(&mut self.names, dir, BAD_ROWS_NAME)?.write(&name.to_json())?;
             if self.on_bad == OnBad::Quarantine {
@@ -187,10 +187,10 @@ impl<'a, S: RowSource> BadRows<'a, S> {
         Ok(())
     }
 
-    /// To be called when all rows were taken.
+    /// Must be called after all rows were handled.
     ///
     /// # Errors
-    /// [`Error::BadRows`] where too many rows are bad.
+    /// [`Error::BadRows`] if too many rows are bad.
     pub(crate) fn finish(mut self) -> Result<BTreeMap<BadReason, u64>> {
         self.tally.check_in_all(&self.source.expects())?;
         for file in [self.names.take(), self.quarantine.take()].into_iter().flatten() {
@@ -200,7 +200,7 @@ impl<'a, S: RowSource> BadRows<'a, S> {
     }
 }
 
-/// A file that is made when there is something to write to it.
+/// Returns a file that is created when something is first written to it.
 fn opened<'f>(file: &'f mut Option<CheckedFile>, dir: &Path, name: &str) -> Result<&'f mut CheckedFile> {
     Ok(match file {
         Some(file) => file,

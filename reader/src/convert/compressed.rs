@@ -1,5 +1,4 @@
-//! Compressed sources: gzip and Zstandard, read from front to back as one text, whatever the number of members or
-//! frames.
+//! Compressed sources: gzip and Zstandard, read from start to end as one text with any number of members or frames.
 
 use std::error::Error as _;
 use std::fmt;
@@ -11,10 +10,10 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 /// Compressed bytes read at a time.
 const BUFFER_BYTES: usize = 1 << 18;
-/// A Zstandard frame may ask for a window of this size at most: that of `zstd --long`, and more than that of any level.
+/// Maximum window size of a Zstandard frame: that of `zstd --long`, and more than that of any level.
 const WINDOW_BYTES_MAX: u64 = 128 << 20;
 
-/// How a file is compressed.
+/// The compression of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Compression {
     Gzip,
@@ -22,26 +21,26 @@ pub(crate) enum Compression {
 }
 
 impl Compression {
-    /// Bytes at the beginning of a file that identify its compression format.
+    /// Bytes at the start of a file that identify its compression format.
     pub(crate) const MAGIC_BYTES: usize = 4;
 
-    /// How the file with these first bytes is compressed; `None` where it is not.
+    /// Returns the compression of the file with these first bytes; `None` if it is not compressed.
     pub(crate) fn of(first: &[u8]) -> Option<Self> {
         match first {
             [0x1f, 0x8b, ..] => Some(Self::Gzip),
-            // A frame, or one that decoders skip, with which parallel compressors begin.
+            // A frame, or a skippable frame, which parallel compressors write first.
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Self::Zstd),
             _ => None,
         }
     }
 
-    /// The text of a compressed file. Reading fails with [`ErrorKind::InvalidData`] or [`ErrorKind::UnexpectedEof`]
-    /// where the bytes are not what a compressor wrote, and with the file's own errors.
+    /// Returns the text of a compressed file. Reading fails with [`ErrorKind::InvalidData`] or
+    /// [`ErrorKind::UnexpectedEof`] if the bytes are not what a compressor wrote, and with the file's own errors.
     pub(crate) fn text(self, file: impl Read + Send + 'static) -> Box<dyn Read + Send> {
         let file = BufReader::with_capacity(BUFFER_BYTES, file);
         match self {
-            Self::Gzip => Box::new(Members(Some(GzDecoder::new(file)))),
-            Self::Zstd => Box::new(Frames::new(file)),
+            Self::Gzip => Box::new(GzipMembers(Some(GzDecoder::new(file)))),
+            Self::Zstd => Box::new(ZstdFrames::new(file)),
         }
     }
 }
@@ -55,17 +54,17 @@ impl fmt::Display for Compression {
     }
 }
 
-/// The text of gzip members, one after the other, as `cat a.gz b.gz` gives. Zeros after the last one are padding.
-struct Members<R>(Option<GzDecoder<R>>);
+/// The text of consecutive gzip members, as written by `cat a.gz b.gz`. Zeros after the last one are padding.
+struct GzipMembers<R>(Option<GzDecoder<R>>);
 
-impl<R: BufRead> Read for Members<R> {
+impl<R: BufRead> Read for GzipMembers<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while let Some(member) = &mut self.0 {
             let bytes = member.read(buffer)?;
             if bytes > 0 || buffer.is_empty() {
                 return Ok(bytes);
             }
-            // Before the member goes: an error here must not look like the end of the text.
+            // Before the member is dropped: an error here must not look like the end of the text.
             let last = is_padding(member.get_mut())?;
             let rest = self.0.take().map(GzDecoder::into_inner);
             self.0 = rest.filter(|_| !last).map(GzDecoder::new);
@@ -74,10 +73,10 @@ impl<R: BufRead> Read for Members<R> {
     }
 }
 
-/// Whether there is nothing but zeros before the end of a file. They are consumed.
+/// Consumes zeros; returns whether there were only zeros before the end of the file.
 ///
 /// # Errors
-/// Those of the file; [`ErrorKind::InvalidData`] where something else follows zeros.
+/// Those of the file; [`ErrorKind::InvalidData`] if other bytes follow zeros.
 fn is_padding(rest: &mut impl BufRead) -> io::Result<bool> {
     let mut zeros = false;
     loop {
@@ -96,7 +95,7 @@ fn is_padding(rest: &mut impl BufRead) -> io::Result<bool> {
     }
 }
 
-/// What is in the buffer, filled again if it is empty; nothing at the end of the file.
+/// Returns the buffer, filled again if it is empty; an empty slice at the end of the file.
 fn buffered(file: &mut impl BufRead) -> io::Result<&[u8]> {
     while let Err(error) = file.fill_buf() {
         if error.kind() != ErrorKind::Interrupted {
@@ -110,26 +109,26 @@ fn invalid(what: impl Into<String>) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what.into())
 }
 
-/// The text of Zstandard frames, one after the other.
-struct Frames<R> {
+/// The text of consecutive Zstandard frames.
+struct ZstdFrames<R> {
     file: R,
     decoder: FrameDecoder,
     /// Whether `decoder` is within a frame.
     open: bool,
 }
 
-impl<R: BufRead> Frames<R> {
+impl<R: BufRead> ZstdFrames<R> {
     fn new(file: R) -> Self {
         Self { file, decoder: FrameDecoder::new(), open: false }
     }
 
-    /// Goes on to the next frame; whether there is one.
+    /// Advances to the next frame; returns whether there is one.
     fn next(&mut self) -> io::Result<bool> {
         loop {
             if buffered(&mut self.file)?.is_empty() {
                 return Ok(false);
             }
-            // One for each frame: a decoder that is used again takes memory for the whole window that a frame states.
+            // One per frame: a reused decoder allocates memory for the whole window that a frame states.
             self.decoder = FrameDecoder::new();
             self.decoder.set_max_window_size(WINDOW_BYTES_MAX);
             match self.decoder.init(&mut self.file) {
@@ -146,7 +145,7 @@ impl<R: BufRead> Frames<R> {
                         return Err(ErrorKind::UnexpectedEof.into());
                     }
                 }
-                Err(error) => return Err(said(error)),
+                Err(error) => return Err(decode_error(error)),
             }
         }
     }
@@ -155,14 +154,14 @@ impl<R: BufRead> Frames<R> {
     fn close(&mut self) -> io::Result<()> {
         let (stated, found) = (self.decoder.get_checksum_from_data(), self.decoder.get_calculated_checksum());
         if stated.is_some() && stated != found {
-            return Err(invalid("a frame's checksum is not that of its text"));
+            return Err(invalid("a frame's checksum does not match its text"));
         }
         self.open = false;
         Ok(())
     }
 }
 
-impl<R: BufRead> Read for Frames<R> {
+impl<R: BufRead> Read for ZstdFrames<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if buffer.is_empty() {
             return Ok(0);
@@ -170,7 +169,7 @@ impl<R: BufRead> Read for Frames<R> {
         while self.open || self.next()? {
             while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
                 let one = BlockDecodingStrategy::UptoBlocks(1);
-                self.decoder.decode_blocks(&mut self.file, one).map_err(said)?;
+                self.decoder.decode_blocks(&mut self.file, one).map_err(decode_error)?;
             }
             let bytes = self.decoder.read(buffer)?;
             if bytes > 0 {
@@ -182,12 +181,12 @@ impl<R: BufRead> Read for Frames<R> {
     }
 }
 
-/// What is wrong with a frame; or, where the file could not be read, the system's error.
-fn said(error: FrameDecoderError) -> io::Error {
+/// Describes what is wrong with a frame; if the file could not be read, returns the system's error.
+fn decode_error(error: FrameDecoderError) -> io::Error {
     match &error {
         FrameDecoderError::WindowSizeTooBig { requested, max } => {
             let (requested, max) = (requested >> 20, max >> 20);
-            return invalid(format!("a frame needs a window of {requested} MiB, and may have {max} MiB"));
+            return invalid(format!("a frame needs a window of {requested} MiB; the limit is {max} MiB"));
         }
         FrameDecoderError::DictNotProvided { .. } => return invalid("a frame needs a dictionary"),
         _ => {}
@@ -230,7 +229,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_first_bytes_tell_the_compression() {
+    fn the_first_bytes_identify_the_compression() {
         assert_eq!(Compression::of(&gzip(b"")), Some(Compression::Gzip));
         assert_eq!(Compression::of(&ZSTD), Some(Compression::Zstd));
         assert_eq!(Compression::of(b"\x5f\x2a\x4d\x18"), Some(Compression::Zstd));
@@ -240,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_gzip_may_be_followed_by_zeros_and_nothing_else() {
+    fn gzip_members_may_only_be_followed_by_zeros() {
         let long = b"0123456789".repeat(1 << 16);
         let two = [gzip(b"one\n"), gzip(&long)].concat();
         let text = [&b"one\n"[..], &long].concat();
@@ -256,14 +255,14 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_zstd_follow_each_other() {
+    fn consecutive_zstd_frames_are_read() {
         assert_eq!(text_of(ZSTD.to_vec()).unwrap(), b"one\ntwo\n");
-        // A frame to skip of five bytes, in front and between.
+        // A skippable frame of five bytes, first and between.
         let skipped = b"\x50\x2a\x4d\x18\x05\0\0\0skip!";
         let both = [&skipped[..], &ZSTD, &skipped[..], &ZSTD].concat();
         assert_eq!(text_of(both).unwrap(), b"one\ntwo\none\ntwo\n");
         assert_eq!(text_of(skipped.to_vec()).unwrap(), b"");
-        // Of several blocks, with matches that reach far back.
+        // Several blocks, with matches that reach far back.
         let mut state = 1_u64;
         let long: Vec<u8> = (0..600_000)
             .map(|_| {
@@ -285,21 +284,21 @@ mod tests {
         let mut flipped = ZSTD;
         flipped[ZSTD.len() - 1] ^= 1;
         let error = text_of(flipped.to_vec()).unwrap_err();
-        assert_eq!(error.to_string(), "a frame's checksum is not that of its text");
+        assert_eq!(error.to_string(), "a frame's checksum does not match its text");
         let short = text_of(b"\x50\x2a\x4d\x18\x06\0\0\0skip!".to_vec()).unwrap_err();
         assert_eq!(short.kind(), ErrorKind::UnexpectedEof);
         // Windows of 2^28 and 2^27 bytes; nothing follows.
         let window = |exponent: u8| text_of(vec![0x28, 0xb5, 0x2f, 0xfd, 0, (exponent - 10) << 3]);
         let large = window(28).unwrap_err().to_string();
-        assert_eq!(large, "a frame needs a window of 256 MiB, and may have 128 MiB");
+        assert_eq!(large, "a frame needs a window of 256 MiB; the limit is 128 MiB");
         assert_eq!(window(27).unwrap_err().kind(), ErrorKind::UnexpectedEof);
-        let behind = text_of([&ZSTD[..], b"text"].concat()).unwrap_err();
-        assert_eq!(behind.kind(), ErrorKind::InvalidData);
+        let trailing = text_of([&ZSTD[..], b"text"].concat()).unwrap_err();
+        assert_eq!(trailing.kind(), ErrorKind::InvalidData);
     }
 
-    /// A disk's error is not damage of the file.
+    /// A disk error is not damage of the file.
     #[test]
-    fn the_file_s_own_errors_come_through() {
+    fn the_files_own_errors_are_returned() {
         struct Broken(io::Cursor<Vec<u8>>);
         impl Read for Broken {
             fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -315,7 +314,7 @@ mod tests {
             let mut text = Compression::of(bytes).unwrap().text(file);
             let error = text.read_to_end(&mut Vec::new()).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error:?}");
-            assert!(text.read(&mut [0; 8]).is_err(), "it does not look like an end afterwards");
+            assert!(text.read(&mut [0; 8]).is_err(), "a later read does not look like the end");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! How often each category occurs, within a budget of memory: hash maps that many threads add to, and that go to disk
-//! as sorted runs where they outgrow the budget.
+//! Counts categories within a memory budget: hash maps that many threads add to, which are written to disk as sorted
+//! runs when they exceed the budget.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,14 +12,14 @@ use crate::key::{LongMap, ShortKey, ShortMap};
 use crate::stop::Stop;
 use crate::vocabulary::Vocabulary;
 
-/// Each column's counts are spread over so many maps, by hash: threads seldom meet in one, and a map that grows needs
-/// little memory at once.
+/// Number of hash maps per column, selected by hash: threads seldom meet in one, and a growing map needs little
+/// memory at once.
 const SHARDS: usize = 16;
-/// Bytes that a run of long keys is thought to take for each, beyond its own: map entry and allocation.
+/// Assumed bytes of memory per long key in addition to its own bytes: map entry and allocation.
 const LONG_ENTRY_BYTES: usize = 48;
 
-/// Counts the categories of some columns, from any number of threads: sums do not depend on their order, nor on when
-/// they went to disk.
+/// Counts the categories of some columns from any number of threads. The sums do not depend on the order, nor on when
+/// counts are written to disk.
 #[derive(Debug)]
 pub(crate) struct CategoryCounter {
     columns: Vec<Vec<Mutex<Shard>>>,
@@ -27,7 +27,7 @@ pub(crate) struct CategoryCounter {
     bytes: AtomicUsize,
     budget_bytes: usize,
     spill: SpillFile,
-    /// Held while maps go to disk, so that two threads do not both do it for the same excess.
+    /// Held while maps are written to disk, so that two threads do not both do it for the same excess.
     spilling: Mutex<()>,
     turn: AtomicUsize,
     stop: Stop,
@@ -47,17 +47,17 @@ impl Shard {
     }
 }
 
-/// Memory that one thread needs to add its keys, kept between chunks.
+/// Memory that one thread needs to add its keys, reused between chunks.
 #[derive(Debug)]
 pub(crate) struct Buckets {
-    /// Keys met lately, each where its hash says, with how often: most keys of click logs come again soon, and adding
-    /// up here takes a fraction of what a map takes.
+    /// Recent keys, each at the slot given by its hash, with their counts: most keys of click logs soon recur, and
+    /// adding here takes a fraction of the time of a map.
     recent: Vec<(ShortKey, u64)>,
     short: [Vec<(ShortKey, u64)>; SHARDS],
     long: [Vec<Box<[u8]>>; SHARDS],
 }
 
-/// Keys met lately that are kept: their memory is a small part of a core's own cache.
+/// Number of recent keys: their memory is a small part of a core's own cache.
 const RECENT_KEYS: usize = 2048;
 
 impl Default for Buckets {
@@ -70,14 +70,14 @@ impl Default for Buckets {
     }
 }
 
-/// A panic in another thread ends the conversion anyway; counts are sound at every point where it could happen.
+/// A panic in another thread ends the conversion anyway; counts are valid at every point where it could happen.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl CategoryCounter {
-    /// Counters of `columns` columns that together take `budget_bytes`, and the growth of one chunk a thread. Beyond
-    /// that they go to a file in `dir`, which is gone once the counter is.
+    /// Creates counters of `columns` columns that together take `budget_bytes` plus the growth of one chunk per
+    /// thread. Larger counts are written to a file in `dir`, which is removed with the counter.
     pub(crate) fn new(columns: usize, budget_bytes: usize, dir: &Path, stop: &Stop) -> Result<Self> {
         let shards = || (0..SHARDS).map(|_| Mutex::default()).collect();
         Ok(Self {
@@ -91,9 +91,9 @@ impl CategoryCounter {
         })
     }
 
-    /// Counts a chunk's keys, each list of them for the column of this number.
+    /// Counts a chunk's keys; each list has the number of its column.
     pub(crate) fn add(&self, keys: &[(usize, &RawKeys)], buckets: &mut Buckets) -> Result<()> {
-        // Threads begin with different columns.
+        // Threads start with different columns.
         let turn = self.turn.fetch_add(5, Ordering::Relaxed);
         for number in 0..keys.len() {
             let (column, keys) = keys[(turn + number) % keys.len()];
@@ -142,12 +142,12 @@ impl CategoryCounter {
                 }
             }
         }
-        // Under the shard's lock, so that a spill takes off what was added; maps only grow here.
+        // Done under the shard's lock, so that a spill subtracts what was added; maps only grow here.
         self.bytes.fetch_add(shard.bytes() - before, Ordering::Relaxed);
     }
 
-    /// Sends every map to disk. The others go on counting meanwhile: each map is locked for the time that its own part
-    /// takes.
+    /// Writes every map to disk. Other threads continue to count meanwhile: each map is locked only while it is
+    /// written.
     fn spill_all(&self) -> Result<()> {
         for shard in self.columns.iter().flatten() {
             self.stop.check()?;
@@ -165,7 +165,7 @@ impl CategoryCounter {
         Ok(())
     }
 
-    /// The vocabulary of a column; its counts are gone afterwards.
+    /// Returns the vocabulary of a column and discards its counts.
     pub(crate) fn vocabulary(&self, column: usize, min_count: u64) -> Result<Vocabulary> {
         let (mut short, mut long, mut rest) = (Vec::new(), Vec::new(), 0);
         for shard in &self.columns[column] {
@@ -185,7 +185,7 @@ impl CategoryCounter {
 impl Buckets {
     /// Sorts a column's keys by shard.
     fn fill(&mut self, keys: &RawKeys) {
-        // Bits that neither choose a map's bucket (the lowest) nor tell its entries apart (the highest seven).
+        // Bits that neither choose a map's bucket (the lowest) nor distinguish its entries (the highest seven).
         const SHARD_SHIFT: u32 = 48;
         self.short.iter_mut().for_each(Vec::clear);
         self.long.iter_mut().for_each(Vec::clear);
@@ -202,7 +202,7 @@ impl Buckets {
             (*recent, *count) = (key, 1);
         }
         for (recent, count) in &mut self.recent {
-            // It stands for long keys too, which follow.
+            // This key also marks long keys, which follow.
             if *recent != ShortKey::NONE {
                 self.short[shard(*recent)].push((*recent, *count));
                 *recent = ShortKey::NONE;
@@ -233,7 +233,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn counts_are_right_whatever_goes_to_disk(
+        fn counts_are_right_however_much_is_written_to_disk(
             chunks in prop::collection::vec(
                 prop::collection::vec(prop::collection::vec(prop::sample::select(&b"ab\0"[..]), 0..20), 0..40), 1..8),
             budget_bytes in prop::sample::select(&[0, 20_000, 1 << 30][..]),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_go_to_disk_beyond_the_budget_and_not_before() {
+    fn counts_are_written_to_disk_only_beyond_the_budget() {
         let keys: Vec<_> =
             (0..2000).map(|n: u32| format!("{n}{}", "x".repeat(n as usize % 30)).into_bytes()).collect();
         let long_bytes = keys.iter().filter(|key| key.len() > ShortKey::BYTES_MAX).count() * LONG_ENTRY_BYTES;
@@ -278,7 +278,7 @@ mod tests {
         };
         let (held, on_disk) = added(usize::MAX);
         assert_eq!(on_disk, 0);
-        // An entry of a map takes its key and its count at least.
+        // A map entry takes at least its key and its count.
         assert!(held >= long_bytes + keys.len() * size_of::<(ShortKey, u64)>(), "{held}");
         assert_eq!(added(held), (held, 0));
         let (held, on_disk) = added(held - 1);

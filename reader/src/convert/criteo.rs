@@ -1,4 +1,4 @@
-//! Criteo's TSV: a line becomes a row of a label, numbers and categories, or the reason why it is none.
+//! Criteo's TSV: parses a line into a label, numbers and categories, or returns why it is bad.
 
 use crate::convert::fault::{BadReason, Fault};
 use crate::convert::number;
@@ -9,19 +9,19 @@ use crate::escape::excerpt;
 use crate::key::ShortKey;
 use crate::schema::{Hotness, Schema, VocabularyKind};
 
-/// The longest category of hexadecimal digits.
+/// The maximum length of a category in hexadecimal digits.
 const HEX_DIGITS_MAX: usize = 16;
 
-/// What the categories of a column may look like.
+/// The admitted categories of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CategoryRule {
-    /// Nothing, or up to 16 hexadecimal digits.
+    /// Empty, or up to 16 hexadecimal digits.
     Hex,
     /// Decimal digits of a number below `rows`.
     Row { rows: u64 },
 }
 
-/// Reads lines of a schema's columns: label, numbers, categories, with tabs between them.
+/// A parser of lines with a schema's columns: label, numbers and categories, separated by tabs.
 #[derive(Debug, Clone)]
 pub(crate) struct CriteoParser {
     /// The names of label, numbers and categories.
@@ -29,21 +29,21 @@ pub(crate) struct CriteoParser {
     dense_columns: usize,
     rules: Vec<CategoryRule>,
     line_bytes_max: usize,
-    /// Whether lines have a label; without it they begin with the numbers.
+    /// Whether lines have a label; otherwise they start with the numbers.
     labelled: bool,
 }
 
 impl CriteoParser {
-    /// A parser of rows whose columns are a schema's: its one label (unless lines are not `labelled`), its dense
+    /// Creates a parser of rows with a schema's columns: its one label (unless lines are not `labelled`), its dense
     /// columns, its categorical columns.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the schema has more labels, weights, or bags of other than one category.
+    /// [`Error::Invalid`] if the schema has more labels, weights, or bags of other than one category.
     pub(crate) fn new(schema: &Schema, labelled: bool, line_bytes_max: usize) -> Result<Self> {
         let one_hot = schema.categorical.iter().all(|column| column.hotness == Hotness::Fixed(1));
         if schema.labels.len() != 1 || schema.weight.is_some() || !one_hot {
             return Err(Error::invalid(
-                "Criteo's rows have one label, no weight and one category a column; this schema differs",
+                "Criteo's rows have one label, no weight and one category per column; this schema differs",
             ));
         }
         let rules = schema.categorical.iter().map(|column| match column.vocabulary {
@@ -59,20 +59,20 @@ impl CriteoParser {
         })
     }
 
-    /// Whether a line, the first of a file, has one field fewer than rows with a label have.
+    /// Returns whether the first line of a file has one field fewer than rows with a label have.
     pub(crate) fn lacks_label(schema: &Schema, line: &[u8]) -> bool {
         fields(line).count() + 1 == schema.names().count()
     }
 
-    /// The number of the first field behind the label.
+    /// Returns the number of the first field after the label.
     fn first_dense(&self) -> usize {
         usize::from(self.labelled)
     }
 
-    /// Appends a row of the usual form, in one pass over its bytes. `None`, with parts of a row appended, for all
-    /// else; then [`CriteoParser::push_any`] decides.
+    /// Appends a row of the usual form in one pass over its bytes. Returns `None`, with parts of a row appended, for
+    /// all other rows; [`CriteoParser::push_general`] then decides.
     #[inline]
-    fn push_usual(&self, line: &[u8], rows: &mut RawRows) -> Option<()> {
+    fn push_fast(&self, line: &[u8], rows: &mut RawRows) -> Option<()> {
         let labels = rows.labels.first_mut()?;
         let mut rest = match (self.labelled, line) {
             (true, [digit @ (b'0' | b'1'), b'\t', rest @ ..]) => {
@@ -86,26 +86,26 @@ impl CriteoParser {
             }
         };
         for values in &mut rows.dense {
-            let (value, behind) = split_usual_number(rest)?;
+            let (value, after) = split_usual_number(rest)?;
             values.push(value);
-            rest = behind;
+            rest = after;
         }
         let (last, columns) = rows.categories.split_last_mut()?;
         let (last_rule, rules) = self.rules.split_last()?;
         for (column, rule) in columns.iter_mut().zip(rules) {
-            if let (RawValues::Keys(keys), Some((&[first @ .., b'\t'], behind))) =
+            if let (RawValues::Keys(keys), Some((&[first @ .., b'\t'], after))) =
                 (&mut column.values, rest.split_first_chunk::<9>())
                 && is_hex(first)
             {
                 keys.short.push(ShortKey::of_eight(first));
-                rest = behind;
-            } else if let (RawValues::Keys(keys), [b'\t', behind @ ..]) = (&mut column.values, rest) {
+                rest = after;
+            } else if let (RawValues::Keys(keys), [b'\t', after @ ..]) = (&mut column.values, rest) {
                 keys.short.push(ShortKey::EMPTY);
-                rest = behind;
+                rest = after;
             } else {
-                let (category, behind) = split_field(rest)?;
+                let (category, after) = split_field(rest)?;
                 push_category(*rule, category, column)?;
-                rest = behind;
+                rest = after;
             }
         }
         if memchr::memchr(b'\t', rest).is_some() {
@@ -116,9 +116,9 @@ impl CriteoParser {
         Some(())
     }
 
-    /// Appends any row: what a row is, is defined here.
+    /// Appends any row; this defines what a valid row is.
     #[cold]
-    fn push_any(&self, line: &[u8], rows: &mut RawRows) -> Result<(), Fault> {
+    fn push_general(&self, line: &[u8], rows: &mut RawRows) -> Result<(), Fault> {
         let fault = |reason, field| Err(Fault { reason, field });
         if line.len() > self.line_bytes_max {
             return fault(BadReason::LineTooLong, None);
@@ -161,11 +161,11 @@ impl LineParser for CriteoParser {
     #[inline]
     fn push(&self, line: &[u8], rows: &mut RawRows) -> Result<(), Fault> {
         let before = rows.len();
-        if line.len() <= self.line_bytes_max && self.push_usual(line, rows).is_some() {
+        if line.len() <= self.line_bytes_max && self.push_fast(line, rows).is_some() {
             return Ok(());
         }
         rows.truncate(before);
-        self.push_any(line, rows)
+        self.push_general(line, rows)
     }
 
     fn name(&self, field: u32) -> &str {
@@ -180,24 +180,24 @@ impl LineParser for CriteoParser {
         };
         match fault.reason {
             BadReason::LineTooLong => {
-                format!("the line is longer than {} bytes, and begins with {shown}", self.line_bytes_max)
+                format!("the line is longer than {} bytes; it starts with {shown}", self.line_bytes_max)
             }
             BadReason::FieldCount => format!(
-                "{} fields instead of {} ({}{} numbers and {} categories, with tabs between them) in {shown}",
+                "{} fields instead of {} ({}{} numbers and {} categories, separated by tabs) in {shown}",
                 fields(line).count(),
                 self.names.len(),
                 if self.labelled { "a label, " } else { "" },
                 self.dense_columns,
                 self.rules.len()
             ),
-            BadReason::Label => format!("{shown} is no label: 0 or 1"),
-            BadReason::Number => format!("{shown} is no number: nothing, or an integer of 64 bits"),
+            BadReason::Label => format!("{shown} is not a label: it must be 0 or 1"),
+            BadReason::Number => format!("{shown} is not a 64-bit integer (may be empty)"),
             BadReason::Category => {
-                format!("{shown} is no category: nothing, or up to {HEX_DIGITS_MAX} hexadecimal digits")
+                format!("{shown} is not a category: up to {HEX_DIGITS_MAX} hexadecimal digits (may be empty)")
             }
             BadReason::RowNumber => match field.and_then(column) {
-                Some(CategoryRule::Row { rows }) => format!("{shown} is no row number below {rows}"),
-                _ => format!("{shown} is no row number"),
+                Some(CategoryRule::Row { rows }) => format!("{shown} is not a row number below {rows}"),
+                _ => format!("{shown} is not a row number"),
             },
             BadReason::Quote | BadReason::Weight | BadReason::Bag => {
                 unreachable!("Criteo's rows have no quotes, weights or bags")
@@ -210,13 +210,13 @@ fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|&byte| byte == b'\t')
 }
 
-/// The field before the first tab, and what is behind the tab.
+/// Returns the field before the first tab and the bytes after the tab.
 fn split_field(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let tab = line.iter().position(|&byte| byte == b'\t')?;
     Some((&line[..tab], &line[tab + 1..]))
 }
 
-/// A number of up to 18 digits, which cannot overflow, and what is behind the tab that ends it.
+/// Parses a number of up to 18 digits, which cannot overflow; returns it with the bytes after its tab.
 #[inline]
 fn split_usual_number(line: &[u8]) -> Option<(f64, &[u8])> {
     const DIGITS_MAX: usize = 18;
@@ -226,7 +226,7 @@ fn split_usual_number(line: &[u8]) -> Option<(f64, &[u8])> {
     for (count, &byte) in digits.iter().enumerate().take(DIGITS_MAX + 1) {
         let digit = byte.wrapping_sub(b'0');
         if digit < 10 {
-            // The last round is lost on a number that is too long, and may wrap.
+            // The last round is only wasted on a number that is too long, and may wrap.
             value = i64::wrapping_add(i64::wrapping_mul(value, 10), i64::from(digit));
         } else if byte == b'\t' && (count > 0 || !negative) {
             let value = if negative { -value } else { value };
@@ -238,7 +238,7 @@ fn split_usual_number(line: &[u8]) -> Option<(f64, &[u8])> {
     None
 }
 
-/// Nothing, which is NaN, or an integer: `-` where it is negative, and digits.
+/// Parses an empty field, which is NaN, or an integer: an optional `-` and digits.
 fn parse_number(field: &[u8]) -> Option<f64> {
     match field {
         [] => Some(f64::NAN),
@@ -247,7 +247,7 @@ fn parse_number(field: &[u8]) -> Option<f64> {
     }
 }
 
-/// Appends a category that follows its column's rule.
+/// Appends a category if it follows its column's rule.
 fn push_category(rule: CategoryRule, category: &[u8], column: &mut RawCategories) -> Option<()> {
     match (rule, &mut column.values) {
         (CategoryRule::Hex, RawValues::Keys(keys)) => {
@@ -258,13 +258,13 @@ fn push_category(rule: CategoryRule, category: &[u8], column: &mut RawCategories
             ids.push(number::parse_row(category, rows)?);
             Some(())
         }
-        // The rows were made for another parser.
+        // The rows were created for another parser.
         _ => None,
     }
 }
 
-/// Whether eight bytes are hexadecimal digits, all at once: the top bit of each byte of a sum tells whether that byte
-/// reached a bound; below 128 no sum carries into the next byte.
+/// Returns whether eight bytes are hexadecimal digits, checking all at once: the top bit of each byte of a sum shows
+/// whether that byte reached a bound; below 128 no sum carries into the next byte.
 #[inline]
 fn is_hex(bytes: [u8; 8]) -> bool {
     const fn each(byte: u8) -> u64 {
@@ -295,7 +295,7 @@ mod tests {
         parser.push(GOOD_LINE.as_bytes(), &mut rows).unwrap();
         let good = format!("{rows:?}");
         let fault = parser.push(line, &mut rows).err()?;
-        assert_eq!(format!("{rows:?}"), good, "nothing of a bad row may stay");
+        assert_eq!(format!("{rows:?}"), good, "nothing of a bad row may remain");
         Some((fault.reason, fault.field, parser.describe(fault, line)))
     }
 
@@ -323,12 +323,12 @@ mod tests {
                 (found, expected) => panic!("{value:?} in {field}: {found:?}, not {expected:?}"),
             }
         };
-        check(0, "2", Some((BadReason::Label, "'2' is no label")));
+        check(0, "2", Some((BadReason::Label, "'2' is not a label")));
         check(0, "", Some((BadReason::Label, "''")));
-        check(1, "1.5", Some((BadReason::Number, "'1.5' is no number")));
+        check(1, "1.5", Some((BadReason::Number, "'1.5' is not a 64-bit integer")));
         check(1, "-", Some((BadReason::Number, "'-'")));
         check(1, "+1", Some((BadReason::Number, "'+1'")));
-        check(1, "9223372036854775808", Some((BadReason::Number, "64 bits")));
+        check(1, "9223372036854775808", Some((BadReason::Number, "64-bit integer")));
         check(1, "-9223372036854775808", None);
         check(1, "9223372036854775807", None);
         check(13, "", None);
@@ -338,7 +338,7 @@ mod tests {
         check(14, "68fd1e6g", Some((BadReason::Category, "'68fd1e6g'")));
         check(38, " 8fd1e64", Some((BadReason::Category, "' 8fd1e64'")));
         check(39, "0", None);
-        check(39, "64", Some((BadReason::RowNumber, "'64' is no row number below 64")));
+        check(39, "64", Some((BadReason::RowNumber, "'64' is not a row number below 64")));
         check(39, "", Some((BadReason::RowNumber, "''")));
         check(39, "+1", Some((BadReason::RowNumber, "'+1'")));
         check(39, "99999999999999999999999", Some((BadReason::RowNumber, "below 64")));
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_hexadecimal_digits_are_told_from_all_else() {
+    fn eight_hexadecimal_digits_are_recognized() {
         for at in 0..8 {
             for byte in 0..=255 {
                 let mut bytes = *b"09afAF5c";
@@ -376,9 +376,9 @@ mod tests {
     }
 
     proptest! {
-        /// The quick way reads exactly what the plain way reads.
+        /// The fast parser reads exactly what the general parser reads.
         #[test]
-        fn both_ways_agree(
+        fn both_parsers_agree(
             changes in prop::collection::vec((0..40usize, any_field()), 0..4),
             cut in prop::option::of(any::<prop::sample::Index>()),
         ) {
@@ -391,9 +391,9 @@ mod tests {
             }
             let parser = CriteoParser::new(&schema(), true, LINE_BYTES_MAX).unwrap();
             let (mut quick, mut plain) = (RawRows::new(&schema()), RawRows::new(&schema()));
-            let verdicts = (parser.push(line.as_bytes(), &mut quick), parser.push_any(line.as_bytes(), &mut plain));
+            let verdicts = (parser.push(line.as_bytes(), &mut quick), parser.push_general(line.as_bytes(), &mut plain));
             prop_assert_eq!(verdicts.0, verdicts.1);
-            if parser.push_usual(line.as_bytes(), &mut RawRows::new(&schema())).is_some() {
+            if parser.push_fast(line.as_bytes(), &mut RawRows::new(&schema())).is_some() {
                 prop_assert!(verdicts.1.is_ok());
             }
             prop_assert_eq!(format!("{quick:?}"), format!("{plain:?}"));

@@ -1,4 +1,4 @@
-//! CSV: lines of named columns, which a schema's columns take by their names. Fields may be quoted (RFC 4180).
+//! CSV: lines of named columns. A schema's columns are found by name. Fields may be quoted (RFC 4180).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,21 +17,21 @@ use crate::nearest;
 use crate::origin::{ColumnSources, CsvFormat, LabelRule};
 use crate::schema::{Hotness, Schema, VocabularyKind};
 
-/// A name that a message lists, of many, and a field that it counts.
+/// Number of column names and fields that a message lists.
 const NAMES_SHOWN: usize = 30;
 
-/// Reads the lines of one file.
+/// A parser for the lines of one file.
 #[derive(Debug)]
 struct CsvParser {
     /// All columns of the file.
     names: Vec<String>,
     fields: FieldRules,
     line_bytes_max: usize,
-    /// What is done with each field; one may be used more than once.
+    /// The targets of each field; a field may be used more than once.
     targets: Vec<Vec<Target>>,
-    /// Labels that the file lacks, by their number.
+    /// The numbers of the labels that the file lacks.
     labels_absent: Vec<usize>,
-    /// Whether the schema has a weight and the file has not.
+    /// Whether the schema has a weight but the file does not.
     weight_absent: bool,
 }
 
@@ -44,7 +44,7 @@ enum Target {
     Rows { number: usize, rows: u64, separator: Option<Finder<'static>> },
 }
 
-/// How fields are told.
+/// How a line is divided into fields.
 #[derive(Debug, Clone, Copy)]
 struct FieldRules {
     delimiter: u8,
@@ -57,14 +57,14 @@ struct FieldRules {
 pub(crate) struct MissingColumn {
     /// Its name.
     pub(crate) column: String,
-    /// The file, what it has instead, and what might be meant.
+    /// The file, its existing columns, and a suggestion.
     pub(crate) why: String,
 }
 
-/// Files of CSV. `refuse` turns what a file lacks into an error.
+/// Opens files of CSV. `refuse` turns a missing column into an error.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::Invalid`] for a format that cannot be, a file without a header, or what `refuse` says.
+/// [`Error::Io`]; [`Error::Invalid`] for an impossible format or a file without a header; the errors of `refuse`.
 pub(crate) fn csv_source(
     format: &CsvFormat,
     target: NamedTarget<'_>,
@@ -106,7 +106,7 @@ pub(crate) fn csv_source(
     })
 }
 
-/// A format may come from a file that anyone wrote.
+/// Checks a format, which may come from an untrusted file.
 fn check(format: &CsvFormat, schema: &Schema) -> Result<()> {
     let categorical = &format.sources.categorical;
     let one_or_ragged =
@@ -120,15 +120,15 @@ fn check(format: &CsvFormat, schema: &Schema) -> Result<()> {
         };
     let delimiter = format.delimiter;
     if !delimiter.is_ascii() || matches!(delimiter, '"' | '\n' | '\r') {
-        return Err(Error::invalid(format!("{delimiter:?} cannot stand between fields of CSV")));
+        return Err(Error::invalid(format!("{delimiter:?} cannot separate fields of CSV")));
     }
     if !format.sources.fits(schema) || !categorical.iter().zip(&schema.categorical).all(one_or_ragged) {
-        return Err(Error::invalid("the CSV's form does not give the columns of the schema"));
+        return Err(Error::invalid("the CSV format does not match the columns of the schema"));
     }
     Ok(())
 }
 
-/// The names of a file's columns.
+/// Returns the names of a file's columns.
 fn column_names(
     format: &CsvFormat,
     file: &Source,
@@ -147,7 +147,8 @@ fn column_names(
         })?;
         let Some(names) = fields.all(&header) else {
             return Err(Error::invalid(format!(
-                "the first line of {}, which names its columns, has a quote that is not closed, or text behind one",
+                "the first line of {}, which names its columns, has a quote that is not closed, or text \
+                 after a closing quote",
                 file.path.display()
             )));
         };
@@ -167,8 +168,8 @@ fn column_names(
     Ok(columns.clone())
 }
 
-/// Whether the first line of a file, which should name its columns, may be a row of data: numbers seldom name columns,
-/// and a header has one of the columns that it is read for.
+/// Returns whether the first line of a file, which should name its columns, may be a data row. Numbers are rarely
+/// column names, and a header has at least one of the needed columns.
 fn looks_like_a_row(names: &[String], sources: &ColumnSources) -> bool {
     names.iter().any(|name| number::parse(name.as_bytes()).is_some())
         || !sources.columns().any(|column| names.iter().any(|name| name == column))
@@ -176,7 +177,8 @@ fn looks_like_a_row(names: &[String], sources: &ColumnSources) -> bool {
 
 impl CsvParser {
     /// # Errors
-    /// The first column that is needed and that the file lacks, or has twice; the file's name is to stand before it.
+    /// Fails with the first needed column that the file lacks or has twice; the message is appended to the file's
+    /// name.
     fn new(
         format: &CsvFormat,
         named: NamedTarget<'_>,
@@ -186,13 +188,13 @@ impl CsvParser {
     ) -> std::result::Result<Self, MissingColumn> {
         let NamedTarget { schema, needed, .. } = named;
         let find = |column: &String| -> std::result::Result<Option<usize>, MissingColumn> {
-            let mut places = (0..names.len()).filter(|&field| names[field] == *column);
-            let place = places.next();
-            if let (Some(_), Some(second)) = (place, places.next()) {
+            let mut matches = (0..names.len()).filter(|&field| names[field] == *column);
+            let first = matches.next();
+            if let (Some(_), Some(second)) = (first, matches.next()) {
                 let why = format!(" has two columns named {column:?}; the second is field {}", second + 1);
                 return Err(MissingColumn { column: column.clone(), why });
             }
-            Ok(place)
+            Ok(first)
         };
         let lacks = |column: &String| {
             let meant = nearest(column, names.iter().map(String::as_str));
@@ -209,7 +211,7 @@ impl CsvParser {
         let feature = |column: &String| find(column)?.ok_or_else(|| lacks(column));
         let target = |column: &String| match find(column)? {
             None if needed == Needed::All => Err(lacks(column)),
-            place => Ok(place),
+            field => Ok(field),
         };
 
         let mut targets: Vec<Vec<Target>> = names.iter().map(|_| Vec::new()).collect();
@@ -248,7 +250,7 @@ impl CsvParser {
         Ok(Self { names, fields, line_bytes_max, targets, labels_absent, weight_absent })
     }
 
-    /// Appends a row, or parts of it up to the first fault.
+    /// Appends a row, or the part before its first fault.
     #[inline]
     fn push_fields<F: AsRef<[u8]>>(
         &self,
@@ -303,7 +305,7 @@ impl CsvParser {
             Target::Keys { number, separator } => {
                 let column = &mut rows.categories[*number];
                 let RawValues::Keys(keys) = &mut column.values else {
-                    unreachable!("rows are made for the schema of the parser")
+                    unreachable!("rows are created for the schema of the parser")
                 };
                 match separator {
                     None => keys.push(field),
@@ -319,7 +321,7 @@ impl CsvParser {
             Target::Rows { number, rows: below, separator } => {
                 let column = &mut rows.categories[*number];
                 let RawValues::Rows(ids) = &mut column.values else {
-                    unreachable!("rows are made for the schema of the parser")
+                    unreachable!("rows are created for the schema of the parser")
                 };
                 let mut push = |category: &[u8]| {
                     ids.push(number::parse_row(category, *below).ok_or(BadReason::RowNumber)?);
@@ -337,7 +339,7 @@ impl CsvParser {
         Ok(())
     }
 
-    /// Hands out the categories of a field.
+    /// Calls `take` with each category of a field.
     fn each_category(
         &self,
         field: &[u8],
@@ -398,21 +400,21 @@ impl LineParser for CsvParser {
         };
         match fault.reason {
             BadReason::LineTooLong => {
-                format!("the row is longer than {} bytes, and begins with {shown}", self.line_bytes_max)
+                format!("the row is longer than {} bytes; it starts with {shown}", self.line_bytes_max)
             }
             BadReason::FieldCount => {
                 let (have, want) = (fields.len(), self.names.len());
                 format!("{have} fields instead of {want} in {shown}")
             }
-            BadReason::Quote => format!("a quote is not closed, or text follows where it is, in {shown}"),
+            BadReason::Quote => format!("a quote is not closed, or text follows a closing quote, in {shown}"),
             BadReason::Label => {
                 let rule = targets().find_map(|target| match target {
                     Target::Label { rule, .. } => Some(rule),
                     _ => None,
                 });
-                format!("{shown} is no label: {}", rule.map_or("0 or 1", LabelRule::admits))
+                format!("{shown} is not a label: it must be {}", rule.map_or("0 or 1", LabelRule::admits))
             }
-            BadReason::Weight => format!("{shown} is no weight: a number of 0 or more"),
+            BadReason::Weight => format!("{shown} is not a weight: it must be a number of 0 or more"),
             BadReason::Number => {
                 let least = targets().filter_map(|target| match target {
                     Target::Dense { largest, .. } => Some(*largest),
@@ -420,10 +422,10 @@ impl LineParser for CsvParser {
                 });
                 match least.fold(f64::MAX, f64::min) {
                     largest if largest < f64::from(f32::MAX) => format!(
-                        "{shown} is no number that f16 holds: nothing, or one within {largest} of 0; \
-                         --dense-dtype f32 or a transform takes larger ones"
+                        "{shown} is not a number that f16 can store: it must be empty or within {largest} of 0; \
+                         --dense-dtype f32 or a transform allows larger ones"
                     ),
-                    _ => format!("{shown} is no number: nothing, or one within 3.4e38 of 0"),
+                    _ => format!("{shown} is not a number: it must be empty or within 3.4e38 of 0"),
                 }
             }
             BadReason::RowNumber => {
@@ -431,29 +433,29 @@ impl LineParser for CsvParser {
                     Target::Rows { rows, .. } => Some(*rows),
                     _ => None,
                 });
-                format!("{shown} is no row number below {}", rows.min().unwrap_or_default())
+                format!("{shown} is not a row number below {}", rows.min().unwrap_or_default())
             }
             BadReason::Bag => format!("more than {BAG_MAX} categories in {shown}"),
-            BadReason::Category => format!("{shown} is no category"),
+            BadReason::Category => format!("{shown} is not a category"),
         }
     }
 }
 
 impl FieldRules {
-    /// Whether a line is cut at every delimiter, and nothing is taken off its fields.
+    /// Returns whether a line is split at every delimiter without trimming its fields.
     fn is_plain(self, line: &[u8]) -> bool {
         !(self.trim || self.quote && memchr::memchr(b'"', line).is_some())
     }
 
-    /// All fields of a line; `None` where a quoted one is not closed, or goes on behind its quote.
+    /// Returns all fields of a line; `None` if a quoted one is not closed or has text after its closing quote.
     fn all(self, line: &[u8]) -> Option<Vec<Cow<'_, [u8]>>> {
         Fields::new(line, self).collect()
     }
 }
 
-/// The fields of any line. `None` is one that is not closed, or goes on behind its quote; nothing follows it.
+/// The fields of any line. `None` is a field that is not closed or has text after its closing quote; it is the last.
 struct Fields<'l> {
-    /// What is left; `None` behind the last field.
+    /// The rest of the line; `None` after the last field.
     rest: Option<&'l [u8]>,
     rules: FieldRules,
 }
@@ -471,27 +473,27 @@ impl<'l> Iterator for Fields<'l> {
         let rest = self.rest.take()?;
         let FieldRules { delimiter, quote, trim } = self.rules;
         let blank = |byte: u8| (byte == b' ' || byte == b'\t') && byte != delimiter;
-        let begin = match trim {
+        let start = match trim {
             true => rest.iter().position(|&byte| !blank(byte)).unwrap_or(rest.len()),
             false => 0,
         };
-        if quote && rest.get(begin) == Some(&b'"') {
-            let Some(closing) = closing_quote(rest, begin + 1) else { return Some(None) };
-            let behind = &rest[closing + 1..];
+        if quote && rest.get(start) == Some(&b'"') {
+            let Some(closing) = closing_quote(rest, start + 1) else { return Some(None) };
+            let after = &rest[closing + 1..];
             let blanks = match trim {
-                true => behind.iter().position(|&byte| !blank(byte)).unwrap_or(behind.len()),
+                true => after.iter().position(|&byte| !blank(byte)).unwrap_or(after.len()),
                 false => 0,
             };
-            match behind.get(blanks) {
+            match after.get(blanks) {
                 None => {}
-                Some(&byte) if byte == delimiter => self.rest = Some(&behind[blanks + 1..]),
+                Some(&byte) if byte == delimiter => self.rest = Some(&after[blanks + 1..]),
                 Some(_) => return Some(None),
             }
-            return Some(Some(without_doubled_quotes(&rest[begin + 1..closing])));
+            return Some(Some(without_doubled_quotes(&rest[start + 1..closing])));
         }
         let end = memchr::memchr(delimiter, rest);
         self.rest = end.map(|end| &rest[end + 1..]);
-        let mut field = &rest[begin.min(end.unwrap_or(rest.len()))..end.unwrap_or(rest.len())];
+        let mut field = &rest[start.min(end.unwrap_or(rest.len()))..end.unwrap_or(rest.len())];
         while let ([kept @ .., last], true) = (field, trim) {
             if !blank(*last) {
                 break;
@@ -510,22 +512,22 @@ fn without_doubled_quotes(text: &[u8]) -> Cow<'_, [u8]> {
     let mut rest = text;
     while let Some(at) = memchr::memchr(b'"', rest) {
         out.extend_from_slice(&rest[..=at]);
-        // The second of the pair.
+        // The second quote of the pair.
         rest = rest.get(at + 2..).unwrap_or_default();
     }
     out.extend_from_slice(rest);
     Cow::Owned(out)
 }
 
-/// The fields of a line that is cut at every delimiter. Delimiters are found eight bytes at a time: most fields of
+/// The fields of a line that is split at every delimiter. Delimiters are found eight bytes at a time: most fields of
 /// click logs are that short.
 struct Plain<'l> {
     line: &'l [u8],
-    /// Where the next field begins; past the end behind the last one.
-    begin: usize,
-    /// The word that is being looked at begins here.
+    /// The start of the next field; past the end of the line after the last field.
+    start: usize,
+    /// The start of the current word.
     word_at: usize,
-    /// The top bit of each of its bytes that is a delimiter and was not met yet.
+    /// The top bit of each byte of the word that is a delimiter and was not returned yet.
     found: u64,
     pattern: u64,
 }
@@ -535,26 +537,26 @@ const LOW_BITS: u64 = u64::from_ne_bytes([0x7f; 8]);
 impl<'l> Plain<'l> {
     fn new(line: &'l [u8], delimiter: u8) -> Self {
         let pattern = u64::from_ne_bytes([delimiter; 8]);
-        let mut plain = Self { line, begin: 0, word_at: 0, found: 0, pattern };
+        let mut plain = Self { line, start: 0, word_at: 0, found: 0, pattern };
         plain.look();
         plain
     }
 
-    /// Looks at the word at `word_at`.
+    /// Loads the word at `word_at` and finds its delimiters.
     #[inline]
     fn look(&mut self) {
         let rest = self.line.get(self.word_at..).unwrap_or_default();
         let word = match rest.first_chunk::<8>() {
             Some(word) => u64::from_le_bytes(*word),
             None => {
-                // What stands in for the bytes behind the line is no delimiter.
+                // The bytes that pad the line's end are not delimiters.
                 let mut word = (!self.pattern).to_le_bytes();
                 word[..rest.len()].copy_from_slice(rest);
                 u64::from_le_bytes(word)
             }
         };
-        // A byte of `differs` is 0 where there is a delimiter; adding 127 to its low bits carries into its top bit for
-        // any other, and never beyond.
+        // A byte of `differs` is 0 at a delimiter. Adding 127 to its low bits carries into its top bit for any other
+        // value, and never beyond.
         let differs = word ^ self.pattern;
         self.found = !(((differs & LOW_BITS) + LOW_BITS) | differs | LOW_BITS);
     }
@@ -568,16 +570,16 @@ impl<'l> Iterator for Plain<'l> {
         while self.found == 0 {
             self.word_at += 8;
             if self.word_at >= self.line.len() {
-                let last = self.line.get(self.begin..);
-                self.begin = self.line.len() + 1;
+                let last = self.line.get(self.start..);
+                self.start = self.line.len() + 1;
                 return last;
             }
             self.look();
         }
         let end = self.word_at + (self.found.trailing_zeros() / 8) as usize;
         self.found &= self.found - 1;
-        let field = &self.line[self.begin..end];
-        self.begin = end + 1;
+        let field = &self.line[self.start..end];
+        self.start = end + 1;
         Some(field)
     }
 }
@@ -589,7 +591,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn plain_fields_are_what_is_between_delimiters(
+        fn plain_fields_are_the_text_between_delimiters(
             line in prop::collection::vec(prop::sample::select(&b",,ab\x2b\x2d\xac\xff\0"[..]), 0..60),
             delimiter in prop::sample::select(&b",\0a"[..]),
         ) {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 
-use super::testing::{Place, SMALL, samples_of};
+use super::testing::{SMALL, TestFolder, samples_of};
 use super::*;
 use crate::dataset::Dataset;
 use crate::part::Part;
@@ -70,7 +70,7 @@ fn f32_options(files: Vec<PathBuf>, out: PathBuf) -> ConvertOptions {
     ConvertOptions { dense_dtype: DenseDtype::F32, ..ConvertOptions::new(files, out) }
 }
 
-/// A row in the plain: what a file says in whatever order, quoted or not.
+/// A row in simple form, independent of order and quoting in the file.
 #[derive(Debug, Clone)]
 struct Row {
     rating: String,
@@ -111,7 +111,7 @@ fn quoted(field: &str) -> String {
     }
 }
 
-/// The rows as a file with its columns in one of two orders.
+/// Returns the rows as a file with its columns in one of two orders.
 fn csv(rows: &[Row], other_order: bool, line_end: &str) -> String {
     let mut text = String::new();
     let header = match other_order {
@@ -143,15 +143,15 @@ fn gzip(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn samples_are_what_the_rows_say() {
-    let place = Place::new();
+fn samples_match_the_rows() {
+    let temp = TestFolder::new();
     let all = rows(500, 1);
     let files = vec![
-        place.file("a.csv", csv(&all[..200], false, "\n")),
-        place.file("b.csv.gz", gzip(&format!("\u{feff}{}", csv(&all[200..], true, "\r\n")))),
+        temp.file("a.csv", csv(&all[..200], false, "\n")),
+        temp.file("b.csv.gz", gzip(&format!("\u{feff}{}", csv(&all[200..], true, "\r\n")))),
     ];
     let options =
-        ConvertOptions { split: Split::Last { share: 0.2 }, ..f32_options(files, place.path("out")) };
+        ConvertOptions { split: Split::Last { share: 0.2 }, ..f32_options(files, temp.path("out")) };
     let report = convert_text(&options, SCHEMA).unwrap();
     assert_eq!(report.conversion.rows, RowCounts { read: 500, kept: 500, bad: 0, train: 400, eval: 100 });
 
@@ -208,18 +208,18 @@ fn samples_are_what_the_rows_say() {
 }
 
 #[test]
-fn the_same_bytes_whatever_threads_and_memory() {
-    let place = Place::new();
+fn output_does_not_depend_on_threads_or_memory() {
+    let temp = TestFolder::new();
     let mut text = csv(&rows(900, 2), false, "\n");
     text += "5,buy,1,1,\"never closed,,,3\n4,view,nan,1,Heat,,,3\n";
-    let file = place.file("a.csv", text);
+    let file = temp.file("a.csv", text);
     let converted = |out: &str, threads: usize, memory: u64| {
         let options = ConvertOptions {
             on_bad: OnBad::Quarantine,
             split: Split::Random { share: 0.3, seed: 5 },
             threads: NonZeroUsize::new(threads).unwrap(),
             memory,
-            ..f32_options(vec![file.clone()], place.path(out))
+            ..f32_options(vec![file.clone()], temp.path(out))
         };
         convert_text(&options, SCHEMA).unwrap();
         tree_bytes(&options.out)
@@ -232,7 +232,7 @@ fn the_same_bytes_whatever_threads_and_memory() {
 
 #[test]
 fn bad_rows_are_named_with_their_line_and_reason() {
-    let place = Place::new();
+    let temp = TestFolder::new();
     let good = "4,buy,1,2.5,Heat,Ran|Heat,a::b,3";
     let with = |field: usize, value: &str| {
         let mut fields: Vec<_> = good.split(',').collect();
@@ -241,30 +241,30 @@ fn bad_rows_are_named_with_their_line_and_reason() {
     };
     let many = vec!["x"; BAG_MAX as usize + 1].join("|");
     let bad = [
-        (BadReason::Label, with(0, "good"), Some("rating"), "'good' is no label: a number"),
-        (BadReason::Label, with(0, ""), Some("rating"), "'' is no label"),
-        (BadReason::Weight, with(2, "-1"), Some("w"), "'-1' is no weight"),
-        (BadReason::Weight, with(2, ""), Some("w"), "'' is no weight"),
+        (BadReason::Label, with(0, "good"), Some("rating"), "'good' is not a label: it must be a number"),
+        (BadReason::Label, with(0, ""), Some("rating"), "'' is not a label"),
+        (BadReason::Weight, with(2, "-1"), Some("w"), "'-1' is not a weight"),
+        (BadReason::Weight, with(2, ""), Some("w"), "'' is not a weight"),
         (BadReason::Number, with(3, "1,2"), None, "9 fields instead of 8"),
-        (BadReason::Number, with(3, "cheap"), Some("price"), "'cheap' is no number: nothing, or one"),
+        (BadReason::Number, with(3, "cheap"), Some("price"), "'cheap' is not a number: it must be empty or"),
         (BadReason::Number, with(3, "1e300"), Some("price"), "within 3.4e38"),
-        (BadReason::RowNumber, with(7, "24"), Some("hour"), "'24' is no row number below 24"),
-        (BadReason::RowNumber, with(7, ""), Some("hour"), "'' is no row number"),
+        (BadReason::RowNumber, with(7, "24"), Some("hour"), "'24' is not a row number below 24"),
+        (BadReason::RowNumber, with(7, ""), Some("hour"), "'' is not a row number"),
         (BadReason::FieldCount, "4,buy".into(), None, "2 fields instead of 8"),
         (BadReason::Quote, with(4, "\"Heat\" 2"), None, "a quote is not closed, or text follows"),
         (BadReason::Bag, with(5, &many), Some("seen"), "more than 65536 categories"),
         (BadReason::LineTooLong, with(4, &"x".repeat(2 << 20)), None, "longer than 1048576 bytes"),
-        // Last, since it would end at the next quote.
+        // Last, because it would end at the next quote.
         (BadReason::Quote, with(4, "\"Heat"), None, "a quote is not closed"),
     ];
-    // A good row of two lines before each, so that lines and rows differ.
+    // A good row of two lines before each bad one, so that lines and rows differ.
     let two_lines = with(4, "\"He\nat\"");
     let mut text = String::from("rating,action,w,price,film,seen,genres,hour\n");
     bad.iter().for_each(|(_, row, ..)| text += &format!("{two_lines}\n{row}\n"));
     let options = ConvertOptions {
         on_bad: OnBad::Quarantine,
         bad_limit: BadLimit::Rows(100),
-        ..f32_options(vec![place.file("a.csv", &text)], place.path("out"))
+        ..f32_options(vec![temp.file("a.csv", &text)], temp.path("out"))
     };
     let schema = SchemaFile::parse("s.toml", SCHEMA).unwrap();
     let report = convert_csv(&options, &schema, 1, &no_progress).unwrap();
@@ -284,12 +284,14 @@ fn bad_rows_are_named_with_their_line_and_reason() {
     assert!(fs::read_to_string(options.out.join("quarantine.csv")).unwrap() == kept);
     assert_eq!(report.bad_by_reason[&BadReason::Number], 2);
 
-    // What half precision cannot hold is bad where the column is not transformed.
+    // A number that half precision cannot store is bad if the column is not transformed.
     let schema = "label = { column = \"l\" }\ndense = [{ column = \"x\" }]";
-    let options =
-        ConvertOptions::new(vec![place.file("f.csv", "l,x\n0,65504\n1,65505\n")], place.path("half"));
+    let options = ConvertOptions::new(vec![temp.file("f.csv", "l,x\n0,65504\n1,65505\n")], temp.path("half"));
     let refusal = convert_text(&options, schema).unwrap_err().to_string();
-    assert!(refusal.contains("f.csv line 3, column x: '65505' is no number that f16 holds"), "{refusal}");
+    assert!(
+        refusal.contains("f.csv line 3, column x: '65505' is not a number that f16 can store"),
+        "{refusal}"
+    );
     let standardized = schema.replace("\"x\"", "\"x\", transform = \"standardize\"");
     convert_text(&options, &standardized).unwrap();
     assert_eq!(samples_of(&options.out, Part::Train).dense, [-1.0, 1.0]);
@@ -297,11 +299,11 @@ fn bad_rows_are_named_with_their_line_and_reason() {
 
 #[test]
 fn files_need_their_columns() {
-    let place = Place::new();
+    let temp = TestFolder::new();
     let refusal = |name: &str, text: &str, schema: &str| {
-        let options = f32_options(vec![place.file(name, text)], place.path("out"));
+        let options = f32_options(vec![temp.file(name, text)], temp.path("out"));
         let refusal = convert_text(&options, schema).unwrap_err().to_string();
-        assert!(!place.path("out").exists() && !place.path("out.partial").exists());
+        assert!(!temp.path("out").exists() && !temp.path("out.partial").exists());
         refusal
     };
     let schema = "[label]\ncolumn = \"click\"\n[[categorical]]\ncolumn = \"site\"";
@@ -311,14 +313,14 @@ fn files_need_their_columns() {
     let twice = refusal("b.csv", "click,site,x,site\n1,a,b,c\n", schema);
     assert!(twice.contains("has two columns named \"site\"; the second is field 4"), "{twice}");
     assert!(refusal("empty.csv", "", schema).contains("empty.csv is empty"));
-    assert!(refusal("header.csv", "click,site\n", schema).contains("no row is left"));
+    assert!(refusal("header.csv", "click,site\n", schema).contains("no rows are left"));
     let long = format!("click,site,{}\n1,a,b\n", "x".repeat(SMALL.line_bytes_max));
     assert!(refusal("long.csv", &long, schema).contains("the first line of"));
     assert!(refusal("quote.csv", "click,\"site\n1,a\n", schema).contains("a quote that is not closed"));
     let no_header = format!("{schema}\n[format]\nheader = false\ncolumns = [\"click\", \"page\"]");
     assert!(refusal("c.csv", "1,a\n", &no_header).contains("s.toml:4:10"));
 
-    // A first line that may be a row suggests that there is no header; one that names columns does not.
+    // The hint about a missing header is only given if the first line may be a row.
     let hint = "If the file has no header and its first line is a row, write header = false";
     for text in ["1,a\n0,b\n", "click,7\n", "yes,a\n"] {
         let lacks = refusal("bare.csv", text, schema);
@@ -331,12 +333,12 @@ fn files_need_their_columns() {
 }
 
 #[test]
-fn forms_are_read_as_the_schema_file_says() {
-    let place = Place::new();
+fn formats_are_read_as_the_schema_file_describes() {
+    let temp = TestFolder::new();
     let columns = "[label]\ncolumn = \"l\"\n[[categorical]]\ncolumn = \"c\"\n\
         vocabulary = { kind = \"hash\", rows = 50 }\n";
     let ids = |name: &str, text: &str, format: &str| {
-        let options = f32_options(vec![place.file(name, text)], place.path(&format!("{name}.out")));
+        let options = f32_options(vec![temp.file(name, text)], temp.path(&format!("{name}.out")));
         convert_text(&options, &format!("{columns}[format]\n{format}")).unwrap();
         samples_of(&options.out, Part::Train).categorical[0].ids.clone()
     };
@@ -360,9 +362,9 @@ fn forms_are_read_as_the_schema_file_says() {
 
 #[test]
 fn rows_are_predicted_without_labels() {
-    let place = Place::new();
+    let temp = TestFolder::new();
     let all = rows(300, 3);
-    let options = f32_options(vec![place.file("a.csv", csv(&all, false, "\n"))], place.path("out"));
+    let options = f32_options(vec![temp.file("a.csv", csv(&all, false, "\n"))], temp.path("out"));
     convert_text(&options, SCHEMA).unwrap();
     let dataset = Dataset::open(&options.out).unwrap();
     let Origin::Converted(conversion) = &dataset.manifest().unwrap().origin else {
@@ -370,7 +372,7 @@ fn rows_are_predicted_without_labels() {
     };
     let encoder = Encoder::open(&dataset).unwrap();
     let read = |name: &str, text: &str| -> Result<(Samples, Vec<u64>, Vec<String>)> {
-        let files = [place.file(name, text)];
+        let files = [temp.file(name, text)];
         let mut read = (Samples::new(dataset.schema()), Vec::new());
         let take = |chunk: RawChunk<'_>| {
             read.0.append(&chunk.samples, 0..chunk.samples.len);
@@ -391,16 +393,19 @@ fn rows_are_predicted_without_labels() {
     let (same, _, bad) = read("again.csv", &csv(&all, true, "\n")).unwrap();
     assert!(bad.is_empty() && same == train);
 
-    // Neither labels nor weights, a category that was never seen, a bag larger than any before, and a bad row.
+    // Neither labels nor weights, an unknown category, a bag larger than any in training, and a bad row.
     let text = "film,seen,genres,hour,price\nHeat,Ran,,3,1\nSolaris,a|b|c|Ran|Ran|Ran,,3,\nHeat,,,99,1\nHeat,,,4,1\n";
     let (samples, unknown, bad) = read("unlabelled.csv", text).unwrap();
     assert_eq!(samples.len, 3);
     assert!(samples.labels.iter().flatten().all(|label| label.is_nan()));
     assert_eq!((samples.weights, unknown), (vec![1.0; 3], vec![1, 3, 0, 0]));
     assert_eq!(samples.categorical[1].bag(1).len(), 6);
-    let name = place.path("unlabelled.csv");
-    assert_eq!(bad, [format!("2: {} line 4, column hour: '99' is no row number below 24", name.display())]);
-    // An empty label is no fault here, and a wrong one is.
+    let name = temp.path("unlabelled.csv");
+    assert_eq!(
+        bad,
+        [format!("2: {} line 4, column hour: '99' is not a row number below 24", name.display())]
+    );
+    // An empty label is not a fault here, but a wrong one is.
     let text = "rating,film,seen,genres,hour,price\n,Heat,,,3,1\nbad,Heat,,,3,1\n";
     let (samples, _, bad) = read("partly.csv", text).unwrap();
     assert_eq!((samples.len, bad.len()), (1, 1));
@@ -409,34 +414,42 @@ fn rows_are_predicted_without_labels() {
 }
 
 #[test]
-fn mistakes_in_a_schema_file_are_shown_at_their_place() {
+fn mistakes_in_a_schema_file_are_shown_with_their_position() {
     let label = "[label]\ncolumn = \"l\"\n";
     let dense = |transform: &str| format!("{label}[[dense]]\ncolumn = \"x\"\ntransform = {transform}");
     let categorical = |rest: &str| format!("{label}[[categorical]]\ncolumn = \"c\"\n{rest}");
-    for (text, place, what) in [
-        ("", "1:1", "there is no label"),
+    for (text, position, what) in [
+        ("", "1:1", "the schema has no label"),
         ("[label]\ncolumn = 3", "2:10", "expected a string"),
         ("[label]\ncolum = \"l\"", "2:1", "did you mean `column`?"),
         ("[labels]\n", "1:2", "did you mean `label`?"),
         ("[label", "1:7", ""),
-        ("[label]\ncolumn = \"l\"\nat_least = 1\nequals = 2", "4:10", "contradict each other"),
-        ("[label]\ncolumn = \"l\"\nequals = []", "3:10", "equals is a number, or the text"),
-        ("[label]\ncolumn = \"l\"\nequals = \"\"", "3:10", "equals is a number, or the text"),
-        ("[label]\ncolumn = \"l\"\nequals = nan", "3:10", "equals is a number, or the text"),
+        ("[label]\ncolumn = \"l\"\nat_least = 1\nequals = 2", "4:10", "exclude each other"),
+        ("[label]\ncolumn = \"l\"\nequals = []", "3:10", "equals must be a number or the text"),
+        ("[label]\ncolumn = \"l\"\nequals = \"\"", "3:10", "equals must be a number or the text"),
+        ("[label]\ncolumn = \"l\"\nequals = nan", "3:10", "equals must be a number or the text"),
         ("[label]\ncolumn = \"l\"\nat_least = inf", "2:10", "at_least must be a finite number"),
         ("[label]\ncolumn = \"l\"\nmissing = \"maks\"", "3:11", "did you mean `mask`?"),
-        ("[label]\ncolumn = \"l\"\n[weight]\ncolumn = \"l\"", "4:10", "there is a column \"l\" already"),
-        ("[label]\ncolumn = \"a/b\"", "2:10", "cannot name a file"),
-        (&dense("\"log\""), "5:13", "\"log\" is no transform"),
+        ("[label]\ncolumn = \"l\"\n[weight]\ncolumn = \"l\"", "4:10", "the name \"l\" is already used"),
+        ("[label]\ncolumn = \"a/b\"", "2:10", "is not a valid file name"),
+        (&dense("\"log\""), "5:13", "\"log\" is not a transform"),
         (&dense("\"standardise\""), "5:13", "did you mean \"standardize\"?"),
         (&dense("[\"standardize\", \"log1p\"]"), "5:29", "write it before standardize"),
         (&dense("[\"log1p\", \"mlperf-log\"]"), "5:23", "keep one of them"),
-        (&dense("[\"none\", \"standardize\"]"), "5:14", "none stands alone"),
+        (&dense("[\"none\", \"standardize\"]"), "5:14", "none excludes other transforms"),
         (&dense("[\"standardize\", \"standardize\"]"), "5:29", "twice"),
-        (&categorical("separator = \"\""), "5:13", "nothing cannot separate"),
+        (&categorical("separator = \"\""), "5:13", "separator must not be empty"),
         (&categorical("pooling = \"max\""), "5:11", "unknown variant `max`"),
-        (&categorical("vocabulary = { kind = \"exact\", rows = 3 }"), "5:39", "has no rows, but min_count"),
-        (&categorical("vocabulary = { kind = \"exact\", min_count = 0 }"), "5:44", "1 keeps every one seen"),
+        (
+            &categorical("vocabulary = { kind = \"exact\", rows = 3 }"),
+            "5:39",
+            "does not take rows, but min_count",
+        ),
+        (
+            &categorical("vocabulary = { kind = \"exact\", min_count = 0 }"),
+            "5:44",
+            "use 1 to keep every category",
+        ),
         (&categorical("vocabulary = { kind = \"hash\" }"), "5:14", "needs rows"),
         (&categorical("vocabulary = { kind = \"hash\", rows = 0 }"), "5:38", "a number from 1 to"),
         (
@@ -451,7 +464,7 @@ fn mistakes_in_a_schema_file_are_shown_at_their_place() {
                  [[categorical]]\ncolumn = \"e\"\nvocabulary = { kind = \"shared\", with = \"d\" }",
             ),
             "10:40",
-            "that column shares the vocabulary of \"c\" itself",
+            "that column itself shares the vocabulary of \"c\"",
         ),
         (&format!("{label}[format]\ndelimiter = \"\\n\""), "4:13", "one ASCII character"),
         (&format!("{label}[format]\ndelimiter = '\"'"), "4:13", "one ASCII character"),
@@ -459,15 +472,15 @@ fn mistakes_in_a_schema_file_are_shown_at_their_place() {
         (
             &categorical("vocabulary = { kind = \"shared\", with = \"c\" }"),
             "5:40",
-            "no categorical column before",
+            "no earlier categorical column",
         ),
         (&format!("{label}[format]\ndelimiter = \"ab\""), "4:13", "one ASCII character"),
         (&format!("{label}[format]\nheader = false"), "3:1", "columns = [\"...\""),
         (&format!("{label}[format]\ncolumns = [\"a\"]"), "4:11", "add header = false"),
-        (&format!("{label}[format]\nheader = false\ncolumns = [\"a\", \"a\"]"), "5:11", "named twice"),
+        (&format!("{label}[format]\nheader = false\ncolumns = [\"a\", \"a\"]"), "5:11", "listed twice"),
     ] {
         let refusal = SchemaFile::parse("s.toml", text).unwrap_err().to_string();
-        assert!(refusal.starts_with(&format!("s.toml:{place}: ")), "{text}\n{refusal}");
+        assert!(refusal.starts_with(&format!("s.toml:{position}: ")), "{text}\n{refusal}");
         assert!(refusal.contains(what), "{text}\n{refusal}");
     }
 }
@@ -490,7 +503,7 @@ fn a_schema_file_becomes_a_plan() {
     assert_eq!((format.delimiter, format.quote, format.trim, &format.columns), (',', true, false, &None));
     assert_eq!(format.sources.labels[0].rule, LabelRule::EqualsNumber(2.0));
     assert_eq!(format.sources.labels[1].rule, LabelRule::Binary);
-    // It comes back from a manifest as it was.
+    // A plan is restored from a manifest.
     let json = serde_json::to_string(&plan.format).unwrap();
     assert_eq!(serde_json::from_str::<RowFormat>(&json).unwrap(), plan.format);
 }
@@ -498,13 +511,13 @@ fn a_schema_file_becomes_a_plan() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Any fields come back as they were written, quoted where they must be and where not.
+    /// Any fields are restored, quoted where necessary and elsewhere.
     #[test]
-    fn fields_come_back(
+    fn fields_are_restored(
         rows in prop::collection::vec((any::<bool>(), "[a-c ,\"\n\r;]{0,12}", any::<bool>()), 1..40),
         delimiter in prop::sample::select(&[',', ';', '\t'][..]),
     ) {
-        let place = Place::new();
+        let temp = TestFolder::new();
         let mut text = format!("c{delimiter}l\n");
         for (label, field, quote) in &rows {
             let needed = field.contains([delimiter, '"', '\n', '\r']);
@@ -519,7 +532,7 @@ proptest! {
              vocabulary = {{ kind = \"hash\", rows = 1000000 }}\n[format]\ndelimiter = {:?}",
             delimiter.to_string()
         );
-        let options = f32_options(vec![place.file("a.csv", &text)], place.path("out"));
+        let options = f32_options(vec![temp.file("a.csv", &text)], temp.path("out"));
         convert_text(&options, &schema).unwrap();
         let samples = samples_of(&options.out, Part::Train);
         let ids: Vec<_> = rows.iter().map(|(_, field, _)| hash_row(field.as_bytes(), 1_000_000)).collect();
@@ -542,13 +555,13 @@ proptest! {
         ),
         trim in any::<bool>(),
     ) {
-        let place = Place::new();
+        let temp = TestFolder::new();
         let text = [&b"rating,action,w,price,film,seen,genres,hour\n"[..], &pieces.concat()].concat();
         let options = ConvertOptions {
             on_bad: OnBad::Quarantine,
             bad_limit: "100%".parse().unwrap(),
             threads: NonZeroUsize::new(2).unwrap(),
-            ..f32_options(vec![place.file("a.csv", text)], place.path("out"))
+            ..f32_options(vec![temp.file("a.csv", text)], temp.path("out"))
         };
         match convert_text(&options, &format!("format = {{ trim = {trim} }}\n{SCHEMA}")) {
             Ok(report) => {

@@ -1,4 +1,4 @@
-//! From raw rows to samples: the same code for conversion and for prediction.
+//! Turns raw rows into samples with the same code for conversion and prediction.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::schema::{DenseDtype, DenseTransform, Schema, VocabularyKind};
 use crate::tabulated::Tabulated;
 use crate::vocabulary::{self, Vocabulary, hash_row};
 
-/// Turns raw rows into samples of a schema: transforms numbers, looks up categories.
+/// Turns raw rows into samples of a schema: transforms numbers and looks up categories.
 #[derive(Debug)]
 pub struct Encoder {
     dense_dtype: DenseDtype,
@@ -26,8 +26,8 @@ struct DenseColumn {
 }
 
 impl DenseColumn {
-    /// The stored value of a number, kept within what the storage type holds: a standardized one can be beyond that
-    /// only if it lies tens of thousands of deviations off.
+    /// Returns the stored value of a number, clamped to the range of the storage type: a standardized number can only
+    /// exceed it if it is tens of thousands of deviations from the mean.
     fn stored(&self, raw: f64, largest: f32) -> f32 {
         self.transform.apply(Some(raw)).clamp(-largest, largest)
     }
@@ -36,7 +36,7 @@ impl DenseColumn {
 #[derive(Debug)]
 enum CategoryColumn {
     Exact(Vocabulary),
-    /// Exact, by the vocabulary of an earlier column.
+    /// Exact, using the vocabulary of an earlier column.
     Shared(usize),
     Hash {
         rows: u64,
@@ -45,11 +45,11 @@ enum CategoryColumn {
 }
 
 impl Encoder {
-    /// An encoder for a schema, with a vocabulary for each of its exact columns that shares none, and `None` for the
-    /// others.
+    /// Creates an encoder for a schema from a vocabulary for each exact column that does not share one, and `None`
+    /// for all other columns.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where a vocabulary is missing or is not of its column's size.
+    /// [`Error::Invalid`] if a vocabulary is missing or does not have the rows of its column.
     pub fn new(schema: &Schema, vocabularies: Vec<Option<Vocabulary>>) -> Result<Self> {
         if vocabularies.len() != schema.categorical.len() {
             return Err(Error::invalid(format!(
@@ -69,7 +69,7 @@ impl Encoder {
                 (VocabularyKind::Hash, None) => Ok(CategoryColumn::Hash { rows: column.rows }),
                 (VocabularyKind::Identity, None) => Ok(CategoryColumn::Identity),
                 (_, vocabulary) => Err(Error::invalid(format!(
-                    "column {} has {} rows ({}), which its vocabulary of {} rows does not fit",
+                    "column {} has {} rows ({}), but its vocabulary has {} rows",
                     column.name,
                     column.rows,
                     column.vocabulary,
@@ -90,19 +90,19 @@ impl Encoder {
         })
     }
 
-    /// The encoder that made a dataset, its vocabularies read from the dataset's folder.
+    /// Opens the encoder of a dataset, with the vocabularies in the dataset's folder.
     ///
     /// # Errors
-    /// [`Error::Damaged`] or [`Error::Io`] for a vocabulary's file; otherwise as [`Encoder::new`].
+    /// [`Error::Damaged`] or [`Error::Io`] for a vocabulary file; otherwise as [`Encoder::new`].
     pub fn open(dataset: &Dataset) -> Result<Self> {
         Self::with_files(dataset.schema(), dataset.dir(), |name| dataset.checked_file(name))
     }
 
-    /// The encoder of a schema whose vocabularies lie below `dir`: a dataset's, or a model's that was trained on it.
-    /// `read` gives the bytes of a file by its path below `dir`, with forward slashes, and has checked them.
+    /// Creates the encoder of a schema from the vocabularies of a dataset, or of a model trained on it. `read`
+    /// returns the checked bytes of a file by its path below the folder, with forward slashes.
     ///
     /// # Errors
-    /// What `read` fails with; [`Error::Damaged`] for what is no vocabulary; otherwise as [`Encoder::new`].
+    /// The errors of `read`; [`Error::Damaged`] for an invalid vocabulary; otherwise as [`Encoder::new`].
     pub fn with_files(
         schema: &Schema,
         dir: &Path,
@@ -119,20 +119,20 @@ impl Encoder {
         Self::new(schema, vocabularies.collect::<Result<_>>()?)
     }
 
-    /// The vocabulary of a categorical column, counted from 0: its own or a shared one, where it has one.
+    /// Returns the vocabulary, owned or shared, of a categorical column counted from 0, or `None` if it has none.
     pub fn vocabulary(&self, column: usize) -> Option<&Vocabulary> {
         match self.categories.get(column)? {
             CategoryColumn::Exact(vocabulary) => Some(vocabulary),
             CategoryColumn::Shared(owner) => match &self.categories[*owner] {
                 CategoryColumn::Exact(vocabulary) => Some(vocabulary),
-                _ => unreachable!("an owner shares no vocabulary, which `Encoder::new` has checked"),
+                _ => unreachable!("an owner does not share a vocabulary, as `Encoder::new` has checked"),
             },
             CategoryColumn::Hash { .. } | CategoryColumn::Identity => None,
         }
     }
 
-    /// Counts the categories of raw rows that vocabularies do not list. `samples` are those that
-    /// [`Encoder::encode`] made of these very rows, and no others.
+    /// Counts the categories of raw rows that the vocabularies do not list. `samples` must be exactly what
+    /// [`Encoder::encode`] returned for these rows.
     pub(crate) fn count_unknown(&self, rows: &RawRows, samples: &Samples, counter: &UnknownCounter) {
         let columns = rows.categories.iter().zip(&samples.categorical).enumerate();
         for (number, (raw, bags)) in columns {
@@ -142,12 +142,12 @@ impl Encoder {
         }
     }
 
-    /// Appends the samples of raw rows, which were made for the same schema.
+    /// Appends the samples of raw rows, which must have the same schema.
     pub fn encode(&self, rows: &RawRows, out: &mut Samples) {
         if rows.is_empty() {
             return;
         }
-        // Column by column: a small vocabulary then stays in the cache while it is used.
+        // Column by column, so that a small vocabulary stays in the cache while it is used.
         let first = out.len;
         out.len += rows.len();
         for (labels, raw) in out.labels.iter_mut().zip(&rows.labels) {
@@ -197,7 +197,7 @@ fn put_long(keys: &RawKeys, ids: &mut [u64], row: impl Fn(&[u8]) -> u64) {
     }
 }
 
-/// Makes bags of the ids behind the first `before`.
+/// Appends bags of the ids after the first `before`.
 fn close_bags(raw: &RawBags, rows: usize, bags: &mut Bags, before: usize) {
     let first = before as u32;
     match raw {

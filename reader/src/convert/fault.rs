@@ -1,8 +1,8 @@
-//! What is wrong with a row that cannot be read, and where it stands.
+//! Faults of rows that cannot be read, and their positions.
 
 use serde::{Deserialize, Serialize};
 
-/// Why a row is none.
+/// Why a row is bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BadReason {
@@ -10,9 +10,9 @@ pub enum BadReason {
     LineTooLong,
     /// It has more or fewer fields than there are columns.
     FieldCount,
-    /// A quoted field does not end with its quote, or never.
+    /// A quoted field is not closed, or text follows its closing quote.
     Quote,
-    /// The label is not what its rule admits.
+    /// The label is not admitted by its rule.
     Label,
     /// The weight is negative, not finite or not a number.
     Weight,
@@ -26,29 +26,29 @@ pub enum BadReason {
     Bag,
 }
 
-/// Why a row is none, and where in it.
+/// Why a row is bad, and where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fault {
     /// What is wrong.
     pub(crate) reason: BadReason,
-    /// The number of the raw column that is to blame, where it is one.
+    /// The number of the raw column with the fault, if it is in one column.
     pub(crate) field: Option<u32>,
 }
 
-/// A bad row of a chunk. Small: a chunk of nothing but line feeds has as many as bytes.
+/// A bad row of a chunk. Kept small: a chunk of only line feeds has one per byte.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BadRow {
-    /// Rows before it in its chunk.
+    /// Number of earlier rows in its chunk.
     pub(crate) row: u32,
-    /// Lines before it in its chunk: more than rows where fields hold line ends.
+    /// Number of earlier lines in its chunk: more than rows if fields contain line ends.
     pub(crate) line: u32,
-    /// Where it lies in the chunk's bytes.
+    /// Its position in the chunk's bytes.
     pub(crate) start: u32,
     pub(crate) end: u32,
     pub(crate) fault: Fault,
 }
 
-/// A bad row in words.
+/// A description of a bad row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadName {
     /// The file, as it was named.
@@ -57,7 +57,7 @@ pub struct BadName {
     pub unit: &'static str,
     /// The line or row of the file, from 1.
     pub number: u64,
-    /// The column, where one is to blame.
+    /// The column with the fault, if it is in one column.
     pub column: Option<String>,
     /// What is wrong.
     pub why: String,
@@ -74,7 +74,7 @@ impl std::fmt::Display for BadName {
 }
 
 impl BadName {
-    /// A line of [`crate::convert::BAD_ROWS_NAME`].
+    /// Returns a line of [`crate::convert::BAD_ROWS_NAME`].
     pub(crate) fn to_json(&self) -> Vec<u8> {
         struct Line<'a>(&'a BadName);
         impl Serialize for Line<'_> {

@@ -1,4 +1,4 @@
-//! Raw records as a source of rows: see [`crate::raw`] for what they are.
+//! Raw records as a source of rows: see [`crate::raw`] for their format.
 
 use std::fs::File;
 use std::io::Read;
@@ -18,16 +18,16 @@ use crate::origin::RowFormat;
 use crate::raw::{RawFormat, RecordDecoder, RecordFault, RecordFaultKind};
 use crate::schema::DenseDtype;
 
-/// Records are read in pieces of about so many bytes.
+/// Approximate size of the pieces in which records are read.
 const CHUNK_BYTES: usize = 2 << 20;
 
-/// Converts HugeCTR's and MLPerf's raw files to a dataset, whose blocks have the samples that those of a
-/// [`crate::Dataset::raw`] of the same file have. What is interrupted or fails leaves no dataset behind.
+/// Converts HugeCTR's and MLPerf's raw files to a dataset whose blocks have the same samples as those of a
+/// [`crate::Dataset::raw`] of the same file. If it fails or is interrupted, no dataset remains.
 ///
 /// # Errors
-/// [`Error::Invalid`] for options that contradict each other, a format without fixed records, and a folder that is
-/// there already; [`Error::BadRows`] for a file whose length does not suit the format, and for bad records as with
-/// lines; [`Error::Io`].
+/// [`Error::Invalid`] for options that contradict each other, a format without fixed records, or a folder that
+/// already exists; [`Error::BadRows`] for a file whose length does not match the format, and for bad records as for
+/// bad lines; [`Error::Io`].
 pub fn convert_hugectr_raw(
     options: &ConvertOptions,
     format: &RawFormat,
@@ -49,9 +49,9 @@ pub fn convert_hugectr_raw(
 pub(crate) struct RecordSource {
     files: Vec<Source>,
     decoder: RecordDecoder,
-    /// What a dense value may be at most, either way, so that it can be stored.
+    /// The maximum magnitude of a dense value that can be stored.
     largest: f64,
-    /// What becomes of ids that are no rows of their tables.
+    /// The rules for ids that are out of range.
     ids: IdRules,
 }
 
@@ -61,17 +61,16 @@ pub(crate) struct RecordChunk {
     /// The number of its file.
     file: usize,
     bytes: Vec<u8>,
-    /// Records before it in its file.
+    /// Number of earlier records in its file.
     first_record: u64,
-    /// Records before it in all files.
+    /// Number of earlier records in all files.
     first_row: u64,
     bytes_done: u64,
 }
 
 impl RecordSource {
     /// # Errors
-    /// [`Error::Invalid`] where the format has no fixed record, [`Error::BadRows`] where a file's length does not suit
-    /// it.
+    /// [`Error::Invalid`] if the format has no fixed record, [`Error::BadRows`] if a file's length does not match it.
     pub(crate) fn new(format: &RawFormat, dense_dtype: DenseDtype, files: Vec<Source>) -> Result<Self> {
         let decoder = RecordDecoder::new(format)?;
         for file in &files {
@@ -83,8 +82,8 @@ impl RecordSource {
         Ok(Self { files, decoder, largest, ids: IdRules::default() })
     }
 
-    /// The same, where records with ids that there is a rule for are good.
-    pub(crate) fn under(self, ids: IdRules) -> Self {
+    /// Sets rules for ids: a record whose ids are out of range is good if there is a rule for them.
+    pub(crate) fn with_id_rules(self, ids: IdRules) -> Self {
         Self { ids, ..self }
     }
 
@@ -105,7 +104,7 @@ impl RecordSource {
         for (number, column) in rows.categories.iter_mut().enumerate() {
             match &mut column.values {
                 RawValues::Rows(ids) => ids.extend(self.decoder.bag(record, number)),
-                RawValues::Keys(_) => unreachable!("the schema of raw files has identity columns alone"),
+                RawValues::Keys(_) => unreachable!("the schema of raw files has only identity columns"),
             }
         }
         rows.end_rows(1);
@@ -200,7 +199,7 @@ impl From<RecordFaultKind> for BadReason {
     }
 }
 
-/// All chunks of some files, in order.
+/// All chunks of several files, in order.
 struct RecordChunks<'a> {
     source: &'a RecordSource,
     file: usize,
@@ -256,7 +255,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::convert::testing::{Place, samples_of};
+    use crate::convert::testing::{TestFolder, samples_of};
     use crate::convert::{BAD_ROWS_NAME, OnBad, RowCounts, Split};
     use crate::generate::Shape;
     use crate::part::Part;
@@ -264,11 +263,11 @@ mod tests {
     /// Files of several chunks: records are numbered within their file, and drawn by their number in all files.
     #[test]
     fn records_are_numbered_across_chunks_and_files() {
-        let place = Place::new();
+        let temp = TestFolder::new();
         let text = "name = \"numbered\"\ndense = 1\nrows = [400000, 3]\n";
-        let shape = Shape::load(place.file("shape.toml", text).to_str().unwrap()).unwrap();
+        let shape = Shape::load(temp.file("shape.toml", text).to_str().unwrap()).unwrap();
         let format = RawFormat::new(shape);
-        // A label, a number, two ids.
+        // A label, a number and two ids.
         let record_bytes = 16;
         let (first, all) = (300_000_u32, 350_000_u32);
         let is_bad = |row: u32| row % 50_021 == 50_020;
@@ -283,15 +282,12 @@ mod tests {
             split: Split::Last { share: 0.5 },
             on_bad: OnBad::Quarantine,
             dense_dtype: DenseDtype::F32,
-            ..ConvertOptions::new(
-                vec![place.file("a.bin", front), place.file("b.bin", back)],
-                place.path("out"),
-            )
+            ..ConvertOptions::new(vec![temp.file("a.bin", front), temp.file("b.bin", back)], temp.path("out"))
         };
-        let told = std::sync::Mutex::new((0, 0));
-        let progress = |_: &'static str, done: u64, total: u64| *told.lock().unwrap() = (done, total);
+        let reported = std::sync::Mutex::new((0, 0));
+        let progress = |_: &'static str, done: u64, total: u64| *reported.lock().unwrap() = (done, total);
         let report = convert_hugectr_raw(&options, &format, &progress).unwrap();
-        assert_eq!(*told.lock().unwrap(), (bytes.len() as u64, bytes.len() as u64));
+        assert_eq!(*reported.lock().unwrap(), (bytes.len() as u64, bytes.len() as u64));
         let bad: Vec<_> = (0..all).filter(|&row| is_bad(row)).collect();
         let (half, count) = (all / 2, bad.len() as u64);
         for (part, rows) in [(Part::Train, 0..half), (Part::Eval, half..all)] {
@@ -301,8 +297,8 @@ mod tests {
             assert!(rows.iter().map(|&row| row as f32).eq(samples.dense.iter().copied()));
             assert!(rows.iter().map(|&row| (row % 2) as f32).eq(samples.labels[0].iter().copied()));
         }
-        let RowCounts { read, bad: told, .. } = report.conversion.rows;
-        assert_eq!((read, told), (u64::from(all), count));
+        let RowCounts { read, bad: reported, .. } = report.conversion.rows;
+        assert_eq!((read, reported), (u64::from(all), count));
         let named = fs::read_to_string(options.out.join(BAD_ROWS_NAME)).unwrap();
         assert_eq!(named.lines().count(), bad.len());
         for (line, &row) in named.lines().zip(&bad) {
@@ -316,10 +312,10 @@ mod tests {
     }
 
     #[test]
-    fn numbers_must_fit_what_stores_them() {
-        let place = Place::new();
+    fn numbers_must_fit_their_storage_type() {
+        let temp = TestFolder::new();
         let shape =
-            Shape::load(place.file("s.toml", "name = \"x\"\ndense = 1\nrows = [2]\n").to_str().unwrap());
+            Shape::load(temp.file("s.toml", "name = \"x\"\ndense = 1\nrows = [2]\n").to_str().unwrap());
         let format = RawFormat::new(shape.unwrap());
         for (name, number, dense_dtype, fits) in [
             ("largest", 65504.0_f32, DenseDtype::F16, true),
@@ -329,7 +325,7 @@ mod tests {
             let bytes: Vec<u8> = [1, number.to_bits(), 0].into_iter().flat_map(u32::to_le_bytes).collect();
             let options = ConvertOptions {
                 dense_dtype,
-                ..ConvertOptions::new(vec![place.file(name, bytes)], place.path(&format!("{name}.out")))
+                ..ConvertOptions::new(vec![temp.file(name, bytes)], temp.path(&format!("{name}.out")))
             };
             let outcome = convert_hugectr_raw(&options, &format, &|_: &'static str, _: u64, _: u64| ());
             match fits {

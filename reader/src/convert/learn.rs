@@ -1,4 +1,4 @@
-//! The pass that learns from the training part: which categories get rows, and how numbers are standardized.
+//! The learning pass over the training part: which categories get rows, and how numbers are standardized.
 
 use std::path::Path;
 
@@ -14,8 +14,8 @@ use crate::ordered::ordered_map;
 use crate::schema::{DenseFunction, VocabularyKind};
 use crate::tabulated::Tabulated;
 
-/// Reads all sources, if there is anything to learn. Bad rows are judged here already, so that a conversion that cannot
-/// succeed ends early.
+/// Reads all sources if there is anything to learn. Bad rows are already checked here, so that a conversion that
+/// cannot succeed ends early.
 pub(crate) fn learn<S: RowSource>(pass: &Pass<'_, S>, plan: &Plan, dir: &Path) -> Result<Learnt> {
     let draft = &plan.draft;
     let mut learnt = Learnt {
@@ -28,10 +28,10 @@ pub(crate) fn learn<S: RowSource>(pass: &Pass<'_, S>, plan: &Plan, dir: &Path) -
         return Ok(learnt);
     }
     let options = pass.options;
-    let counted = Counted::new(plan)?;
+    let counted = CountedColumns::new(plan)?;
     let budget_bytes = usize::try_from(options.memory).unwrap_or(usize::MAX);
     let counter = CategoryCounter::new(counted.vocabularies.len(), budget_bytes, dir, &options.stop)?;
-    // One table for each function, since all columns are read from side by side.
+    // One table per function, since all columns are read in parallel.
     let functions: Vec<_> = draft.dense.iter().map(|column| column.transform.function).collect();
     let table = |function: DenseFunction| (function, Tabulated::new(|x| function.apply(x)));
     let tables = [DenseFunction::None, DenseFunction::SignedLog1p, DenseFunction::MlperfLog]
@@ -56,24 +56,30 @@ pub(crate) fn learn<S: RowSource>(pass: &Pass<'_, S>, plan: &Plan, dir: &Path) -
             });
             Ok((moments.collect(), largest_bags(rows)))
         })?;
-        Ok(Looked { chunk, bad, moments, largest_bags })
+        Ok(LearntChunk { chunk, bad, moments, largest_bags })
     };
 
     let mut rows = 0;
     let mut bad_rows = pass.bad_rows(None);
-    ordered_map(options.threads, &options.stop, pass.source.chunks(), work, |looked: Looked<S::Chunk>| {
-        let span = pass.source.span(&looked.chunk);
-        rows += span.rows;
-        bad_rows.take(&looked.chunk, &looked.bad)?;
-        learnt.moments.iter_mut().zip(&looked.moments).for_each(|(sum, own)| sum.merge(own));
-        learnt
-            .largest_bags
-            .iter_mut()
-            .zip(&looked.largest_bags)
-            .for_each(|(max, own)| *max = (*max).max(*own));
-        pass.advance("learning", span);
-        Ok(())
-    })?;
+    ordered_map(
+        options.threads,
+        &options.stop,
+        pass.source.chunks(),
+        work,
+        |looked: LearntChunk<S::Chunk>| {
+            let span = pass.source.span(&looked.chunk);
+            rows += span.rows;
+            bad_rows.take(&looked.chunk, &looked.bad)?;
+            learnt.moments.iter_mut().zip(&looked.moments).for_each(|(sum, own)| sum.merge(own));
+            learnt
+                .largest_bags
+                .iter_mut()
+                .zip(&looked.largest_bags)
+                .for_each(|(max, own)| *max = (*max).max(*own));
+            pass.advance("learning", span);
+            Ok(())
+        },
+    )?;
     bad_rows.finish()?;
     learnt.rows = Some(rows);
 
@@ -89,22 +95,22 @@ pub(crate) fn learn<S: RowSource>(pass: &Pass<'_, S>, plan: &Plan, dir: &Path) -
     Ok(learnt)
 }
 
-/// Which columns are counted, and together with which.
-struct Counted {
-    /// For each vocabulary, the column that owns it, and how often a category must occur.
+/// Which columns are counted, and which are counted together.
+struct CountedColumns {
+    /// For each vocabulary, its owner column and minimum count.
     vocabularies: Vec<(usize, u64)>,
     /// Every exact column, with the number of its vocabulary.
     columns: Vec<(usize, usize)>,
 }
 
-impl Counted {
+impl CountedColumns {
     fn new(plan: &Plan) -> Result<Self> {
         let mut counted = Self { vocabularies: Vec::new(), columns: Vec::new() };
         for (number, column) in plan.draft.categorical.iter().enumerate() {
             let VocabularyKind::Exact { min_count } = column.vocabulary else { continue };
             let owner = plan.draft.vocabulary_owner(number)?;
             let known = counted.vocabularies.iter().position(|&(column, _)| column == owner);
-            // An owner comes before all that share with it.
+            // An owner comes before all columns that share with it.
             let vocabulary = known.unwrap_or(counted.vocabularies.len());
             if known.is_none() {
                 counted.vocabularies.push((owner, min_count));
@@ -114,7 +120,7 @@ impl Counted {
         Ok(counted)
     }
 
-    /// The keys of every exact column, with the number of its vocabulary.
+    /// Returns the keys of every exact column with the number of its vocabulary.
     fn keys_of<'a>(&self, rows: &'a RawRows) -> Vec<(usize, &'a RawKeys)> {
         let keys = |&(column, vocabulary): &(usize, usize)| match &rows.categories[column].values {
             RawValues::Keys(keys) => Some((vocabulary, keys)),
@@ -124,15 +130,15 @@ impl Counted {
     }
 }
 
-/// What a chunk taught.
-struct Looked<C> {
+/// What was learnt from a chunk.
+struct LearntChunk<C> {
     chunk: C,
     bad: Vec<BadRow>,
     moments: Vec<Moments>,
     largest_bags: Vec<u32>,
 }
 
-/// Of all rows, the evaluation part included: no bag of the dataset may be larger.
+/// Returns the largest bags of all rows, including the evaluation part: no bag of the dataset may be larger.
 fn largest_bags(rows: &PartRows) -> Vec<u32> {
     let columns = rows.train.categories.iter().zip(&rows.eval.categories);
     columns.map(|(train, eval)| train.largest_bag().max(eval.largest_bag())).collect()

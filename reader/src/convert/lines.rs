@@ -1,4 +1,4 @@
-//! Sources of lines, read front to back in chunks that end where lines end, plain or compressed.
+//! Sources of lines, plain or compressed, read from start to end in chunks that end at line ends.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek};
@@ -10,12 +10,12 @@ use crate::convert::compressed::Compression;
 use crate::convert::pass::Pool;
 use crate::error::{Error, IoContext, Result};
 
-/// What bounds memory, however long the lines.
+/// Limits that bound memory regardless of the length of lines.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Bytes of a chunk, more than `line_bytes_max`.
+    /// Bytes per chunk, more than `line_bytes_max`.
     pub(crate) chunk_bytes: usize,
-    /// A longer line is a bad row.
+    /// Maximum length of a line; a longer one is a bad row.
     pub(crate) line_bytes_max: usize,
 }
 
@@ -31,20 +31,20 @@ pub(crate) struct Source {
     pub(crate) path: PathBuf,
     /// Its length on disk.
     pub(crate) bytes: u64,
-    /// Whether its rows are the evaluation part whatever the split.
+    /// Whether its rows are the evaluation part regardless of the split.
     pub(crate) eval: bool,
 }
 
 impl Source {
     /// # Errors
-    /// [`Error::Io`] where the file cannot be opened, [`Error::Invalid`] where it cannot be read twice.
+    /// [`Error::Io`] if the file cannot be opened, [`Error::Invalid`] if it cannot be read twice.
     pub(crate) fn new(path: &Path, eval: bool) -> Result<Self> {
-        // Looked at before it is opened: opening a pipe waits for a writer.
+        // Checked before opening because opening a pipe waits for a writer.
         let metadata = fs::metadata(path).context("open", path)?;
         if !metadata.is_file() {
             return Err(Error::invalid(format!(
-                "{} is not a regular file: conversion reads its sources more than once, so a folder, pipe or device \
-                 will not do",
+                "{} is not a regular file: conversion reads its sources more than once and cannot use a folder, pipe \
+                 or device",
                 path.display()
             )));
         }
@@ -52,10 +52,10 @@ impl Source {
         Ok(Self { path: path.to_owned(), bytes: metadata.len(), eval })
     }
 
-    /// The first row of the source, without its line end; `None` where the source is empty.
+    /// Returns the first row of the source without its line end; `None` if the source is empty.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Invalid`] where it is longer than rows may be.
+    /// [`Error::Io`]; [`Error::Invalid`] if it is longer than allowed.
     pub(crate) fn first_row(&self, rules: LineRules, limits: Limits) -> Result<Option<Vec<u8>>> {
         let rules = LineRules { header: false, ..rules };
         let Some(chunk) = Chunks::new(std::slice::from_ref(self), rules, limits).next().transpose()? else {
@@ -64,7 +64,7 @@ impl Source {
         let Some(line) = chunk.rows(&limits).next() else { return Ok(None) };
         if line.end - line.start > limits.line_bytes_max {
             return Err(Error::invalid(format!(
-                "the first line of {} is longer than {} bytes: is it a file of rows, and not of something else?",
+                "the first line of {} is longer than {} bytes: is it really a file of rows?",
                 self.path.display(),
                 limits.line_bytes_max
             )));
@@ -88,7 +88,7 @@ impl Source {
     }
 }
 
-/// A file that tells how much of it was read.
+/// A file that counts the bytes read from it.
 struct Metered {
     file: File,
     taken: Arc<AtomicU64>,
@@ -108,7 +108,7 @@ struct Input {
 }
 
 impl Input {
-    /// Fills a buffer from `from` on, as far as there is something; returns where what it holds ends.
+    /// Fills a buffer starting at `from` until it is full or the input ends; returns the end of the filled bytes.
     fn fill(&mut self, path: &Path, bytes: &mut [u8], from: usize) -> Result<usize> {
         let mut end = from;
         let outcome = loop {
@@ -127,7 +127,8 @@ impl Input {
         match (self.compression, source.kind()) {
             (Some(compression), UnexpectedEof | InvalidInput | InvalidData) => {
                 let what = format!(
-                    "its {compression} stream breaks off ({source}): fetch the file or compress its text again"
+                    "its {compression} stream is truncated or corrupt ({source}): download the file or \
+                     compress its text again"
                 );
                 Err(Error::damaged(path, None, what))
             }
@@ -136,32 +137,33 @@ impl Input {
     }
 }
 
-/// What a row of text is.
+/// What counts as a row of text.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LineRules {
-    /// Whether a row may go over several lines, within quotes, and how these are told.
+    /// If a row may span several lines within quotes, how quotes are recognized.
     pub(crate) quoting: Option<Quoting>,
     /// Whether the first row of each source names its columns.
     pub(crate) header: bool,
-    /// Whether a source may begin with UTF-8's byte order mark.
+    /// Whether a source may start with UTF-8's byte order mark.
     pub(crate) byte_order_mark: bool,
 }
 
-/// How quotes that hold line ends are told: they stand at the front of a field.
+/// How quotes that may contain line ends are recognized: at the start of a field.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Quoting {
-    /// What stands before every field but a row's first.
+    /// The delimiter before every field except a row's first.
     pub(crate) delimiter: u8,
-    /// Whether white space may stand before the quote.
+    /// Whether white space may precede the quote.
     pub(crate) trim: bool,
 }
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 impl Quoting {
-    /// Bytes of the row at the front of `bytes`, its line end included; `None` where it does not end within them. A row
-    /// whose quote is not closed within `bytes_max` bytes ends with its first line: one lost quote does not swallow the
-    /// rest of a file, nor memory. More bytes never change an answer but `None`, once there are `bytes_max` of them.
+    /// Returns the bytes of the row at the front of `bytes`, including its line end; `None` if it does not end within
+    /// them. A row whose quote is not closed within `bytes_max` bytes ends with its first line, so that one missing
+    /// quote cannot swallow the rest of a file or all memory. Once there are `bytes_max` bytes, more bytes never
+    /// change an answer other than `None`.
     fn row_bytes(self, bytes: &[u8], bytes_max: usize, whole: bool) -> Option<usize> {
         let line = memchr::memchr(b'\n', bytes).map(|at| at + 1);
         let first = &bytes[..line.unwrap_or(bytes.len())];
@@ -184,11 +186,11 @@ impl Quoting {
                 None => break,
             }
         }
-        // Undecided: the first line alone, once it is known that nothing closes the quote.
+        // Undecided: only the first line, once it is known that the quote is not closed.
         if whole || bytes.len() >= bytes_max { line } else { None }
     }
 
-    /// Whether a quote behind `before`, which begins with a row, is the first of a field.
+    /// Returns whether a quote after `before`, which starts with a row, opens a field.
     pub(crate) fn opens(self, before: &[u8]) -> bool {
         let before = if self.trim { trim_end(before, self.delimiter) } else { before };
         before.last().is_none_or(|&byte| byte == self.delimiter)
@@ -201,7 +203,8 @@ fn trim_end(bytes: &[u8], delimiter: u8) -> &[u8] {
     &bytes[..kept]
 }
 
-/// Where the quote is that ends a quoted field, whose text begins at `from`: the first that is not doubled.
+/// Returns the position of the quote that closes a quoted field whose text starts at `from`: the first one not
+/// doubled.
 pub(crate) fn closing_quote(bytes: &[u8], mut from: usize) -> Option<usize> {
     loop {
         let at = from + memchr::memchr(b'"', bytes.get(from..)?)?;
@@ -213,30 +216,30 @@ pub(crate) fn closing_quote(bytes: &[u8], mut from: usize) -> Option<usize> {
 }
 
 /// Some rows of one source. A line too long for a chunk comes in pieces: it counts as a row of the chunk in which it
-/// begins.
+/// starts.
 #[derive(Debug)]
 pub(crate) struct Chunk {
     /// The number of its source.
     pub(crate) source: usize,
     pub(crate) bytes: Recycled,
-    /// Bytes at the front that belong to no row that begins here: the rest of an earlier chunk's line, or a header.
+    /// Bytes at the front that belong to no row that starts here: the rest of an earlier chunk's line, or a header.
     pub(crate) skipped_bytes: usize,
-    /// How its rows are told: by their lines, where there is no quote.
+    /// How its rows are separated: at line ends if `None`.
     quoting: Option<Quoting>,
-    /// Whether the last line goes on in the next chunk.
-    pub(crate) goes_on: bool,
-    /// The number in its source, from 1, of the first line of the first row that begins here.
+    /// Whether the last line continues in the next chunk.
+    pub(crate) continues: bool,
+    /// The number in its source, from 1, of the first line of the first row that starts here.
     pub(crate) first_line: u64,
     /// The number among all rows, from 0, of that row.
     pub(crate) first_row: u64,
-    /// Rows that begin here.
+    /// Rows that start here.
     pub(crate) rows: u64,
-    /// Bytes of all sources that had been read from disk when this chunk was whole.
+    /// Bytes of all sources that had been read from disk when this chunk was complete.
     pub(crate) bytes_done: u64,
 }
 
-/// A buffer that goes back to where it came from: memory that is fresh from the system for each chunk costs more time
-/// than finding the lines in it.
+/// A buffer that is returned to its pool: memory fresh from the system for each chunk costs more time than finding
+/// the lines in it.
 #[derive(Debug)]
 pub(crate) struct Recycled {
     bytes: Vec<u8>,
@@ -257,10 +260,10 @@ impl std::ops::Deref for Recycled {
     }
 }
 
-/// A row's place in its chunk.
+/// The position of a row in its chunk.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Line {
-    /// Its bytes, without the line's end (LF or CRLF).
+    /// Its bytes without the line end (LF or CRLF).
     pub(crate) start: usize,
     pub(crate) end: usize,
     /// Lines of the chunk before it.
@@ -268,7 +271,7 @@ pub(crate) struct Line {
 }
 
 impl Chunk {
-    /// The rows that begin here.
+    /// Returns the rows that start here.
     pub(crate) fn rows(&self, limits: &Limits) -> impl Iterator<Item = Line> {
         let mut at = self.skipped_bytes;
         let mut lines_before = 0;
@@ -299,8 +302,8 @@ fn count_lines(bytes: &[u8]) -> usize {
     memchr::memchr_iter(b'\n', bytes).count() + usize::from(unfinished)
 }
 
-/// How many bytes of a full buffer make whole rows, the last byte never among them, so that the end of a source always
-/// sees its last line whole. Nothing where no row ends.
+/// Returns how many bytes of a full buffer make complete rows; the last byte is never among them, so that the last
+/// line of a source is always seen completely. Returns `None` if no row ends.
 fn whole_rows(quoting: Option<Quoting>, bytes: &[u8], line_bytes_max: usize) -> Option<usize> {
     let last = bytes.len().checked_sub(1)?;
     let Some(quoting) = quoting else {
@@ -326,16 +329,16 @@ fn count_rows(quoting: Option<Quoting>, bytes: &[u8], line_bytes_max: usize) -> 
     rows
 }
 
-/// All chunks of some sources, in order.
+/// All chunks of several sources, in order.
 pub(crate) struct Chunks<'a> {
     sources: &'a [Source],
     rules: LineRules,
     limits: Limits,
     source: usize,
     input: Option<Input>,
-    /// What was read behind the last chunk's end.
+    /// Bytes that were read after the last chunk's end.
     carry: Vec<u8>,
-    /// Whether that belongs to a line whose first piece was handed out.
+    /// Whether they belong to a line whose first piece was returned.
     within_line: bool,
     next_line: u64,
     next_row: u64,
@@ -361,7 +364,7 @@ impl<'a> Chunks<'a> {
         }
     }
 
-    /// The next chunk; `None` behind the last source.
+    /// Returns the next chunk; `None` after the last source.
     fn read(&mut self) -> Result<Option<Chunk>> {
         while let Some(source) = self.sources.get(self.source) {
             let at_front = self.input.is_none();
@@ -403,7 +406,7 @@ impl<'a> Chunks<'a> {
             let kept = skipped_bytes + without_empty_last_line(&bytes[skipped_bytes..]).len();
             bytes.truncate(kept);
         } else {
-            // Where no row ends, what is skipped is handed out alone, or the line in pieces.
+            // If no row ends, return only the skipped bytes, or the line in pieces.
             let whole = whole_rows(quoting, &bytes[skipped_bytes..], line_bytes_max);
             let no_row = if skipped_bytes > 0 { skipped_bytes } else { bytes.len() };
             let cut = whole.map_or(no_row, |whole| skipped_bytes + whole);
@@ -417,7 +420,7 @@ impl<'a> Chunks<'a> {
             source: self.source,
             skipped_bytes,
             quoting,
-            goes_on: self.within_line,
+            continues: self.within_line,
             first_line: self.next_line,
             first_row: self.next_row,
             rows,
@@ -433,7 +436,7 @@ impl<'a> Chunks<'a> {
         chunk
     }
 
-    /// Bytes at the front of a source that are no row: a byte order mark and a header.
+    /// Returns the bytes at the front of a source that are not rows: a byte order mark and a header.
     fn front_bytes(&mut self, bytes: &[u8]) -> usize {
         let mark = match self.rules.byte_order_mark && bytes.starts_with(BYTE_ORDER_MARK) {
             true => BYTE_ORDER_MARK.len(),
@@ -454,7 +457,7 @@ impl<'a> Chunks<'a> {
     }
 }
 
-/// An empty line at the very end is no row.
+/// An empty line at the very end is not a row.
 fn without_empty_last_line(lines: &[u8]) -> &[u8] {
     let rest = lines.strip_suffix(b"\n").unwrap_or(lines);
     let rest = rest.strip_suffix(b"\r").unwrap_or(rest);
@@ -477,7 +480,7 @@ mod tests {
 
     const PIECES: &[&[u8]] = &[b"a", b",", b"\"", b"\n", b"\n", b" ", b"\r\n", b",\"", b"\",", b"\"\n"];
 
-    /// Every row: its source, the number of its first line, its number among all, and its text, cut to
+    /// Every row: its source, the number of its first line, its number among all, and its text, truncated to
     /// `line_bytes_max`.
     type Row = (usize, u64, u64, Vec<u8>);
 
@@ -487,7 +490,7 @@ mod tests {
         for (number, text) in files.iter().enumerate() {
             let path = dir.path().join(number.to_string());
             if gzip {
-                // Two members, as `cat a.gz b.gz` gives.
+                // Two members, as written by `cat a.gz b.gz`.
                 let mut out = File::create(&path).unwrap();
                 for piece in [&text[..text.len() / 2], &text[text.len() / 2..]] {
                     let mut member = flate2::write::GzEncoder::new(&mut out, flate2::Compression::fast());
@@ -517,7 +520,7 @@ mod tests {
         rows
     }
 
-    /// The same from the whole text at once, byte by byte.
+    /// Computes the same from the whole text at once, byte by byte.
     fn expected(files: &[Vec<u8>], rules: LineRules, limits: Limits) -> Vec<Row> {
         let mut rows = Vec::new();
         for (source, text) in files.iter().enumerate() {
@@ -545,7 +548,7 @@ mod tests {
         rows
     }
 
-    /// Where a row ends that begins with `text`, by the letter of the rules.
+    /// Returns the end of the row that starts with `text`, following the rules literally.
     fn quoted_row_end(text: &[u8], quoting: Quoting, limits: Limits) -> Option<usize> {
         let (mut quoted, mut field) = (false, 0);
         let mut at = 0;
@@ -581,7 +584,7 @@ mod tests {
         }
 
         #[test]
-        fn quoted_rows_may_go_over_lines(
+        fn quoted_rows_may_span_lines(
             files in prop::collection::vec(
                 prop::collection::vec(
                     prop::sample::select(PIECES),
@@ -602,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_gzip_file_is_called_damaged() {
+    fn a_broken_gzip_file_is_reported_as_damaged() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("day.gz");
         let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -612,11 +615,11 @@ mod tests {
         let sources = [Source::new(&path, false).unwrap()];
         let outcome: Result<Vec<_>> =
             Chunks::new(&sources, LineRules::default(), Limits::default()).collect();
-        assert!(outcome.unwrap_err().to_string().contains("gzip stream breaks off"));
+        assert!(outcome.unwrap_err().to_string().contains("gzip stream is truncated or corrupt"));
     }
 
     #[test]
-    fn a_folder_is_no_source() {
+    fn a_folder_is_not_a_source() {
         let dir = tempfile::tempdir().unwrap();
         assert!(Source::new(dir.path(), false).unwrap_err().to_string().contains("regular file"));
     }

@@ -1,11 +1,12 @@
-//! From raw rows to a dataset, in bounded memory, with the same bytes whatever the threads.
+//! Conversion of raw rows to a dataset, in bounded memory, with output that does not depend on the number of threads.
 //!
-//! A conversion reads its sources up to three times: to count rows (only where the last share of them evaluates), to
-//! learn vocabularies and means from the training part, and to write. What it is to make is a `plan`; forms of raw rows
-//! implement `source::RowSource`, text by way of `text`, `lines` (cutting chunks) and `compressed`, with `criteo` and
-//! `csv` reading the rows of a file, `hugectr` raw records, `parquet` typed columns. They fill `rows`, from which all
-//! else goes on alike: `learn` (counting within a budget in `count` and `spill`), `encode`, `write`. `predict` reads
-//! further rows for a model with the same code. `docs/guide/converting.md` is the guide for users.
+//! A conversion reads its sources up to three times: to count rows (only if the last share of them is for
+//! evaluation), to learn vocabularies and means from the training part, and to write. A `plan` describes the output.
+//! Formats of raw rows implement `source::RowSource`. Text formats use `text`, `lines` (dividing into chunks) and
+//! `compressed`, with `criteo` and `csv` parsing the rows of a file; `hugectr` reads raw records and `parquet` typed
+//! columns. All of them fill `rows`, after which the code is shared: `learn` (counting within a memory budget in
+//! `count` and `spill`), `encode`, `write`. `predict` reads further rows for a model with the same code.
+//! `docs/guide/converting.md` is the guide for users.
 
 mod bad;
 mod compressed;
@@ -83,21 +84,21 @@ use pass::Pass;
 use plan::Plan;
 use source::RowSource;
 use text::{LineParser, TextSource};
-use write::Written;
+use write::WriteResult;
 
-/// Numbers of a Criteo row.
+/// Dense columns of a Criteo row.
 pub const DENSE_COLUMNS: usize = 13;
-/// Categories of a Criteo row.
+/// Categorical columns of a Criteo row.
 pub const CATEGORICAL_COLUMNS: usize = 26;
-/// A longer line is a bad row.
+/// Maximum length of a line; a longer one is a bad row.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
-/// A row with more categories in one column is bad.
+/// Maximum number of categories of one column in a row; a row with more is bad.
 pub const BAG_MAX: u32 = HOTNESS_MAX;
 
-/// Hears how far a conversion is; called from one thread at a time, a few times a second or more.
+/// Receives the progress of a conversion; called from one thread at a time, a few times per second or more.
 pub trait Progress: Sync {
-    /// `bytes_done` of the `bytes_total` that the sources have on disk went through the pass of this name: "counting
-    /// rows", "learning" or "writing"; "reading" for prediction. Each pass begins anew.
+    /// `bytes_done` of the sources' `bytes_total` on disk have been processed by the pass with this name: "counting
+    /// rows", "learning" or "writing"; "reading" for prediction. Each pass starts at 0.
     fn advance(&self, pass: &'static str, bytes_done: u64, bytes_total: u64);
 }
 
@@ -107,11 +108,11 @@ impl<F: Fn(&'static str, u64, u64) + Sync> Progress for F {
     }
 }
 
-/// Converts Criteo's TSV to a dataset. What is interrupted or fails leaves no dataset behind.
+/// Converts Criteo's TSV to a dataset. If it fails or is interrupted, no dataset remains.
 ///
 /// # Errors
-/// [`Error::Invalid`] for options that contradict each other or leave nothing to train on, and a folder that is there
-/// already; [`Error::BadRows`] for a bad row where none is admitted, too many of them, and nothing else;
+/// [`Error::Invalid`] for options that contradict each other or leave no rows for training, and if the folder already
+/// exists; [`Error::BadRows`] for a bad row that is not allowed, too many bad rows, or no good rows;
 /// [`Error::Damaged`] for a broken compressed file; [`Error::Io`]; [`Error::Stopped`].
 pub fn convert_criteo(
     options: &ConvertOptions,
@@ -134,11 +135,11 @@ fn convert_criteo_within(
     convert(options, &plan, &source, progress)
 }
 
-/// Converts CSV to a dataset, by what a schema file says of its columns; exact columns that do not say how often a
-/// category must occur take `min_count`. What is interrupted or fails leaves no dataset behind.
+/// Converts CSV to a dataset as described by a schema file; exact columns without a minimum count use `min_count`. If
+/// it fails or is interrupted, no dataset remains.
 ///
 /// # Errors
-/// As [`convert_criteo`]; [`Error::Invalid`] also for a file that lacks a column.
+/// As [`convert_criteo`]; also [`Error::Invalid`] if a file lacks a column.
 pub fn convert_csv(
     options: &ConvertOptions,
     schema: &SchemaFile,
@@ -166,11 +167,11 @@ fn convert_csv_within(
     convert(options, &plan, &source, progress)
 }
 
-/// Converts Parquet to a dataset, by what a schema file says of its columns, as [`convert_csv`] does with CSV.
+/// Converts Parquet to a dataset as described by a schema file, like [`convert_csv`].
 ///
 /// # Errors
-/// As [`convert_csv`]; [`Error::Damaged`] for a file that is no Parquet; [`Error::Invalid`] where this build reads
-/// none.
+/// As [`convert_csv`]; [`Error::Damaged`] for a file that is not Parquet; [`Error::Invalid`] if this build cannot
+/// read Parquet.
 pub fn convert_parquet(
     options: &ConvertOptions,
     schema: &SchemaFile,
@@ -200,15 +201,15 @@ pub fn convert_parquet(
     }
 }
 
-/// What is said where Parquet is to be read and cannot.
+/// Returns the error for reading Parquet with a build that cannot.
 #[cfg(not(feature = "parquet"))]
 fn no_parquet() -> Error {
     Error::invalid(
-        "this build of Rankine reads no Parquet: build it with `cargo build --release --features parquet`",
+        "this build of Rankine cannot read Parquet: build it with `cargo build --release --features parquet`",
     )
 }
 
-/// Criteo's files; `labelled` says of each whether its lines have a label.
+/// Returns Criteo's files as a source; `labelled` states for each file whether its lines have a label.
 fn criteo_source(
     schema: &Schema,
     files: Vec<Source>,
@@ -229,7 +230,7 @@ fn criteo_source(
 }
 
 impl ConvertOptions {
-    /// All files, those of the training part first.
+    /// Returns all files, those of the training part first.
     fn sources(&self) -> Result<Vec<Source>> {
         let train = self.files.iter().map(|path| Source::new(path, false));
         let eval = self.eval.iter().map(|path| Source::new(path, true));
@@ -237,7 +238,7 @@ impl ConvertOptions {
     }
 }
 
-/// Carries a plan out.
+/// Executes a plan.
 fn convert<S: RowSource>(
     options: &ConvertOptions,
     plan: &Plan,
@@ -256,12 +257,12 @@ fn convert<S: RowSource>(
     write_vocabularies(&dir, &schema, &encoder, &mut writer, &options.stop)?;
     let written = write::write(&pass, &encoder, &schema, dir.path(), &mut writer)?;
     if learnt.rows.is_some_and(|rows| rows != written.rows.read) {
-        return Err(Error::invalid("the sources changed while they were converted: convert them again"));
+        return Err(Error::invalid("the sources changed during the conversion: run it again"));
     }
     if written.rows.train == 0 {
         let RowCounts { read, bad, eval, .. } = written.rows;
         let what = format!(
-            "no row is left to train on: of {read} rows {bad} are bad and {eval} evaluate (--split {})",
+            "no rows are left for training: of {read} rows, {bad} are bad and {eval} are for evaluation (--split {})",
             options.split
         );
         return Err(if bad == read { Error::BadRows(what) } else { Error::Invalid(what) });
@@ -293,9 +294,9 @@ fn write_vocabularies(
                 file.write(piece)
             })?;
             writer.add_file(file.finish()?);
-            // The counts of a vocabulary that others share are of all of them.
+            // The counts of a shared vocabulary cover all columns that share it.
             if !shared {
-                writer.know_counts(number, vocabulary.counts());
+                writer.set_known_counts(number, vocabulary.counts());
             }
         }
     }
@@ -307,7 +308,7 @@ fn report_of(
     plan: &Plan,
     schema: &Schema,
     encoder: &Encoder,
-    written: &Written,
+    written: &WriteResult,
 ) -> ConversionReport {
     let names =
         |paths: &[PathBuf]| paths.iter().map(|path| path.to_string_lossy().into_owned()).collect::<Vec<_>>();

@@ -1,8 +1,8 @@
-//! Means and deviations that do not depend on the number of threads: one sum a chunk, merged in the chunks' order.
+//! Means and deviations that do not depend on the number of threads: one sum per chunk, merged in chunk order.
 
 use crate::schema::{DenseFunction, DenseTransform};
 
-/// Number, mean and squared deviations of some values.
+/// Count, mean and squared deviations of some values.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Moments {
     pub(crate) count: u64,
@@ -12,7 +12,8 @@ pub(crate) struct Moments {
 }
 
 impl Moments {
-    /// Of the values of one chunk. Sums are taken about the first value: equal values give squares of exactly 0.
+    /// Returns the moments of one chunk's values. Sums are taken about the first value, so equal values give squares
+    /// of exactly 0.
     pub(crate) fn of(mut values: impl Iterator<Item = f64>) -> Self {
         let Some(origin) = values.next() else { return Self::default() };
         let (mut count, mut sum, mut sum_squares) = (1, 0.0, 0.0);
@@ -26,7 +27,7 @@ impl Moments {
         Self { count, mean: origin + sum / count as f64, squares }
     }
 
-    /// Adds the values that come behind these (Chan, Golub and LeVeque, 1979).
+    /// Adds the moments of the values that follow these (Chan, Golub and LeVeque, 1979).
     pub(crate) fn merge(&mut self, other: &Self) {
         if self.count == 0 || other.count == 0 {
             if self.count == 0 {
@@ -41,7 +42,7 @@ impl Moments {
         self.squares += other.squares + delta * delta * (mine * theirs / (mine + theirs));
     }
 
-    /// What standardizes these values: mean 0, and deviation 1 unless all are equal.
+    /// Returns the transformation that standardizes these values: mean 0, and deviation 1 unless all are equal.
     pub(crate) fn transform(&self, function: DenseFunction) -> DenseTransform {
         let deviation = (self.squares / self.count.max(1) as f64).sqrt();
         let deviation = if deviation > 0.0 { deviation } else { 1.0 };
@@ -78,7 +79,7 @@ mod tests {
             let n = values.len() as f64;
             let mean = values.iter().sum::<f64>() / n;
             let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-            // A few hundred roundings of numbers up to the offset's size.
+            // A few hundred rounding errors of numbers up to the offset's size.
             let tolerance = 1e-13 * (1.0 + offset);
             prop_assert!((merged.mean - mean).abs() < tolerance);
             prop_assert!((merged.squares - squares).abs() < tolerance * 100.0 * n + squares * 1e-12);

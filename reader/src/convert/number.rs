@@ -1,6 +1,7 @@
-//! Numbers as they stand in text.
+//! Parsing numbers in text.
 
-/// A decimal number, with a point and an exponent where it likes: finite, and within what single precision holds.
+/// Parses a decimal number with optional point and exponent; it must be finite and within the range of single
+/// precision.
 #[inline]
 pub(crate) fn parse(text: &[u8]) -> Option<f64> {
     match integer(text) {
@@ -9,7 +10,7 @@ pub(crate) fn parse(text: &[u8]) -> Option<f64> {
     }
 }
 
-/// An integer of up to 15 digits, which is exact.
+/// Parses an integer of up to 15 digits, which is exact.
 #[inline]
 fn integer(text: &[u8]) -> Option<f64> {
     const DIGITS_MAX: usize = 15;
@@ -33,11 +34,11 @@ fn integer(text: &[u8]) -> Option<f64> {
 
 fn float(text: &[u8]) -> Option<f64> {
     let value: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
-    // Words such as `inf` and `nan` parse too; neither is within the bounds.
+    // Words such as `inf` and `nan` parse as well; neither is within the bounds.
     (value.abs() <= f64::from(f32::MAX)).then_some(value)
 }
 
-/// A number below `rows` in decimal digits.
+/// Parses a number below `rows` in decimal digits.
 #[inline]
 pub(crate) fn parse_row(text: &[u8], rows: u64) -> Option<u64> {
     let mut value = 0_u64;
@@ -57,7 +58,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_a_number() {
+    fn numbers_are_recognized() {
         for (text, expected) in [
             ("0", Some(0.0)),
             ("-17", Some(-17.0)),
@@ -88,7 +89,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_ways_agree(value in any::<i64>()) {
+        fn both_parsers_agree(value in any::<i64>()) {
             let text = (value >> (value & 63)).to_string();
             prop_assert_eq!(parse(text.as_bytes()), float(text.as_bytes()));
         }

@@ -1,4 +1,4 @@
-//! What a conversion is asked for, as types that read themselves from the command line's words.
+//! Options of a conversion, with parsers for their command-line spelling.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -15,37 +15,38 @@ use crate::schema::{
 };
 use crate::stop::Stop;
 
-/// Hashed and identity tables have at most so many rows: statistics keep eight bytes a row while converting.
+/// Maximum number of rows of hashed and identity tables: counting takes eight bytes per row during conversion.
 pub const TABLE_ROWS_MAX: u64 = 1 << 32;
 
-/// What to convert, and how.
+/// The sources and options of a conversion.
 #[derive(Debug, Clone)]
 pub struct ConvertOptions {
-    /// The sources, in the order in which their rows count; plain, gzip or zstd, which is seen from their first bytes.
+    /// The sources, in the order in which their rows count: plain, gzip or zstd, which is detected from their first
+    /// bytes.
     pub files: Vec<PathBuf>,
-    /// The dataset's folder, which must not be there yet, or be empty.
+    /// The dataset's folder, which must not exist or be empty.
     pub out: PathBuf,
-    /// Which rows of `files` judge the model instead of teaching it.
+    /// Which rows of `files` are for evaluation instead of training.
     pub split: Split,
     /// Sources whose rows are the evaluation part; then `split` must be [`Split::None`].
     pub eval: Vec<PathBuf>,
-    /// What becomes of rows that cannot be read.
+    /// What happens to rows that cannot be read.
     pub on_bad: OnBad,
-    /// How many of them are too many.
+    /// The number of bad rows that is allowed.
     pub bad_limit: BadLimit,
     /// Threads that parse; the result does not depend on their number.
     pub threads: NonZeroUsize,
     /// How numbers are stored.
     pub dense_dtype: DenseDtype,
-    /// Bytes that the counts of categories may take while vocabularies are learnt; beyond it they go to disk for a
-    /// while. The result does not depend on it.
+    /// Memory budget in bytes for counting categories while vocabularies are learnt; larger counts are temporarily
+    /// written to disk. The result does not depend on it.
     pub memory: u64,
     /// Ends the conversion with [`Error::Stopped`].
     pub stop: Stop,
 }
 
 impl ConvertOptions {
-    /// The default of everything but sources and folder.
+    /// Returns the defaults for everything except sources and folder.
     pub fn new(files: Vec<PathBuf>, out: PathBuf) -> Self {
         Self {
             files,
@@ -61,20 +62,20 @@ impl ConvertOptions {
         }
     }
 
-    /// The same with so many bytes for the counts of categories.
+    /// Sets the memory budget for counting categories.
     #[must_use]
     pub fn with_memory(self, memory: u64) -> Self {
         Self { memory, ..self }
     }
 
-    /// Checks what the types cannot say.
+    /// Checks what the types cannot express.
     pub(crate) fn validate(&self) -> Result<()> {
         if self.files.is_empty() {
-            return Err(Error::invalid("no source: name at least one file to convert"));
+            return Err(Error::invalid("no source: give at least one file to convert"));
         }
         if !self.eval.is_empty() && self.split != Split::None {
             return Err(Error::invalid(format!(
-                "--eval gives the evaluation part files of its own, and --split {} cuts it from the others: \
+                "--eval names files for the evaluation part, but --split {} takes it from the other files: \
                  choose one, and with --eval use --split none",
                 self.split
             )));
@@ -83,14 +84,14 @@ impl ConvertOptions {
     }
 }
 
-/// What is done to the columns of Criteo's rows.
+/// Options for the columns of Criteo's rows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CriteoColumns {
-    /// How often a category must occur in the training part to get a row of its own in an exact vocabulary.
+    /// The number of occurrences in the training part from which a category has its own row in an exact vocabulary.
     pub min_count: u64,
-    /// What is done to numbers.
+    /// The transformation of numbers.
     pub dense: DenseMode,
-    /// How categories become rows, in columns that `columns` does not name.
+    /// The vocabulary of columns that `columns` does not name.
     pub vocabulary: VocabularyChoice,
     /// Columns that differ from `vocabulary`.
     pub columns: Vec<ColumnVocabulary>,
@@ -103,7 +104,7 @@ impl Default for CriteoColumns {
 }
 
 impl CriteoColumns {
-    /// Checks what the types cannot say.
+    /// Checks what the types cannot express.
     pub(crate) fn validate(&self) -> Result<()> {
         if self.min_count == 0 {
             return Err(no_min_count());
@@ -111,7 +112,7 @@ impl CriteoColumns {
         for (number, column) in self.columns.iter().enumerate() {
             if self.columns[..number].iter().any(|other| other.column == column.column) {
                 return Err(Error::invalid(format!(
-                    "--column names {} twice",
+                    "--column is given twice for {}",
                     categorical_name(column.column)
                 )));
             }
@@ -119,13 +120,13 @@ impl CriteoColumns {
         Ok(())
     }
 
-    /// How categories of a column, counted from 0, become rows.
+    /// Returns the vocabulary of a column, counted from 0.
     fn vocabulary_of(&self, column: usize) -> VocabularyChoice {
         let own = self.columns.iter().find(|own| own.column == column);
         own.map_or(self.vocabulary, |own| own.vocabulary)
     }
 
-    /// What a conversion makes of Criteo's rows.
+    /// Returns the plan for converting Criteo's rows.
     pub(crate) fn plan(&self, dense_dtype: DenseDtype) -> Plan {
         let (function, standardized) = match self.dense {
             DenseMode::Log => (DenseFunction::SignedLog1p, true),
@@ -161,32 +162,33 @@ impl CriteoColumns {
     }
 }
 
-/// The name of a categorical column, counted from 0.
+/// Returns the name of a categorical column, counted from 0.
 fn categorical_name(column: usize) -> String {
     format!("C{}", column + 1)
 }
 
 pub(crate) fn no_min_count() -> Error {
     Error::invalid(
-        "--min-count 0 would give rows to categories that never occur: 1 keeps every category seen",
+        "--min-count 0 would give rows to categories that never occur: use 1 to keep every category",
     )
 }
 
-/// How rows become a training and an evaluation part.
+/// The split of rows into a training and an evaluation part.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Split {
-    /// All rows train.
+    /// All rows are for training.
     None,
-    /// The last share of all rows, bad ones counted, evaluates: `round(share * rows)` rows.
+    /// The last share of all rows, including bad ones, is for evaluation: `round(share * rows)` rows.
     Last {
         /// Above 0 and below 1.
         share: f64,
     },
-    /// Each row evaluates with this probability, by a hash of the seed and the row's number: the same rows every time.
+    /// Each row is for evaluation with this probability, by a hash of the seed and the row's number: always the same
+    /// rows.
     Random {
         /// Above 0 and below 1.
         share: f64,
-        /// Another seed chooses other rows.
+        /// The seed that determines the rows.
         seed: u64,
     },
 }
@@ -197,24 +199,24 @@ impl FromStr for Split {
     fn from_str(text: &str) -> Result<Self> {
         let refuse = |why: &str| {
             Error::invalid(format!(
-                "'{text}' is no split ({why}): write last:0.2 (the last fifth of the rows evaluates), \
-                 random:0.1:SEED (a tenth of them, drawn by a seed) or none"
+                "'{text}' is not a split ({why}): write last:0.2 (the last fifth of the rows is for evaluation), \
+                 random:0.1:SEED (a random tenth of the rows) or none"
             ))
         };
         let share = |text: &str| match text.parse() {
             Ok(share) if share > 0.0 && share < 1.0 => Ok(share),
             Ok(_) => Err(refuse("the share must be above 0 and below 1")),
-            Err(_) => Err(refuse("the share is no number")),
+            Err(_) => Err(refuse("the share is not a number")),
         };
         match text.split(':').collect::<Vec<_>>()[..] {
             ["none"] => Ok(Self::None),
             ["last", part] => Ok(Self::Last { share: share(part)? }),
             ["random", part, seed] => {
-                let seed = seed.parse().map_err(|_| refuse("the seed is no whole number"))?;
+                let seed = seed.parse().map_err(|_| refuse("the seed is not a whole number"))?;
                 Ok(Self::Random { share: share(part)?, seed })
             }
             ["random", _] => Err(refuse("it lacks a seed")),
-            _ => Err(refuse("it is neither of the three")),
+            _ => Err(refuse("it is none of the three")),
         }
     }
 }
@@ -229,14 +231,14 @@ impl fmt::Display for Split {
     }
 }
 
-/// What becomes of a row that cannot be read.
+/// What happens to a row that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnBad {
     /// The first one ends the conversion.
     Fail,
-    /// It is left out, counted, and named in `bad-rows.jsonl`.
+    /// It is skipped, counted, and named in `bad-rows.jsonl`.
     Skip,
-    /// As with [`OnBad::Skip`], and the line itself goes to `quarantine.tsv`.
+    /// Like [`OnBad::Skip`], and the line is also written to `quarantine.tsv`.
     Quarantine,
 }
 
@@ -249,31 +251,31 @@ impl FromStr for OnBad {
             "skip" => Ok(Self::Skip),
             "quarantine" => Ok(Self::Quarantine),
             _ => Err(Error::invalid(format!(
-                "'{text}' is nothing to do with a bad row: fail (stop at the first), skip (leave it out and name it in \
-                 bad-rows.jsonl) or quarantine (as skip, and keep the line in quarantine.tsv)"
+                "'{text}' is not an action for bad rows: choose fail (stop at the first), skip (skip it and name it in \
+                 bad-rows.jsonl) or quarantine (like skip, and also write the line to quarantine.tsv)"
             ))),
         }
     }
 }
 
-/// How many bad rows are too many.
+/// The number of bad rows that is allowed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum BadLimit {
-    /// More than this many.
+    /// At most this many.
     Rows(u64),
-    /// More than so many in a hundred, in `0..=100`.
+    /// At most this percentage of all rows, in `0..=100`.
     Percent(f64),
 }
 
 impl Default for BadLimit {
-    /// One row in a hundred.
+    /// Returns one percent.
     fn default() -> Self {
         Self::Percent(1.0)
     }
 }
 
 impl BadLimit {
-    /// Whether `bad` of `rows` rows are too many.
+    /// Returns whether `bad` of `rows` rows are too many.
     pub(crate) fn exceeded(self, bad: u64, rows: u64) -> bool {
         match self {
             Self::Rows(limit) => bad > limit,
@@ -295,7 +297,8 @@ impl FromStr for BadLimit {
         };
         limit.ok_or_else(|| {
             Error::invalid(format!(
-                "'{text}' is no limit: write a number of rows (1000; 0 admits none) or a share of them (1%, up to 100%)"
+                "'{text}' is not a limit: write a number of rows (1000; 0 allows none) \
+                 or a percentage of them (1%, up to 100%)"
             ))
         })
     }
@@ -310,12 +313,13 @@ impl fmt::Display for BadLimit {
     }
 }
 
-/// What is done to the numbers of dense columns.
+/// The transformation of dense columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DenseMode {
-    /// `sign(x) ln(1 + |x|)`, then standardized by the training part; a missing number becomes the mean.
+    /// `sign(x) ln(1 + |x|)`, then standardized with the moments of the training part; a missing number becomes the
+    /// mean.
     Log,
-    /// `ln(max(x, 0) + 1)` as MLPerf has it; a missing number becomes 0.
+    /// `ln(max(x, 0) + 1)` as in MLPerf; a missing number becomes 0.
     Mlperf,
 }
 
@@ -327,7 +331,7 @@ impl FromStr for DenseMode {
             "log" => Ok(Self::Log),
             "mlperf" => Ok(Self::Mlperf),
             _ => Err(Error::invalid(format!(
-                "'{text}' is no treatment of numbers: log (signed logarithm, standardized by the training part) or \
+                "'{text}' is not a transformation: choose log (signed logarithm, then standardized) or \
                  mlperf (ln(max(x, 0) + 1))"
             ))),
         }
@@ -350,22 +354,24 @@ impl FromStr for DenseDtype {
         match text {
             "f16" => Ok(Self::F16),
             "f32" => Ok(Self::F32),
-            _ => Err(Error::invalid(format!("'{text}' is no storage type of numbers: f16 or f32"))),
+            _ => {
+                Err(Error::invalid(format!("'{text}' is not a storage type for numbers: choose f16 or f32")))
+            }
         }
     }
 }
 
-/// How the categories of a column become rows of its table.
+/// How a column maps categories to rows of its table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VocabularyChoice {
     /// A list learnt from the training part.
     Exact,
-    /// By [`crate::vocabulary::hash_row`].
+    /// [`crate::vocabulary::hash_row`].
     Hash {
         /// Rows of the table.
         rows: u64,
     },
-    /// The category is the row's number, in decimal digits.
+    /// The category is the row number in decimal digits.
     Identity {
         /// Rows of the table.
         rows: u64,
@@ -378,30 +384,30 @@ impl FromStr for VocabularyChoice {
     fn from_str(text: &str) -> Result<Self> {
         let refuse = |why: String| {
             Error::invalid(format!(
-                "'{text}' is no vocabulary ({why}): write exact (learnt from the training part), hash:ROWS, or \
-                 identity:ROWS (categories are row numbers already)"
+                "'{text}' is not a vocabulary ({why}): write exact (learnt from the training part), hash:ROWS, or \
+                 identity:ROWS (categories are already row numbers)"
             ))
         };
         let rows = |text: &str| match text.parse() {
             Ok(rows) if (1..=TABLE_ROWS_MAX).contains(&rows) => Ok(rows),
-            _ => Err(refuse(format!("ROWS is a number from 1 to {TABLE_ROWS_MAX}"))),
+            _ => Err(refuse(format!("ROWS must be a number from 1 to {TABLE_ROWS_MAX}"))),
         };
         match text.split_once(':') {
             None if text == "exact" => Ok(Self::Exact),
             Some(("hash", count)) => Ok(Self::Hash { rows: rows(count)? }),
             Some(("identity", count)) => Ok(Self::Identity { rows: rows(count)? }),
             None if text == "hash" || text == "identity" => Err(refuse("it lacks the table's rows".into())),
-            _ => Err(refuse("it is neither of the three".into())),
+            _ => Err(refuse("it is none of the three".into())),
         }
     }
 }
 
-/// A column that has a vocabulary of its own kind: `C3=hash:100000`.
+/// A column with a different kind of vocabulary: `C3=hash:100000`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ColumnVocabulary {
     /// The column, counted from 0: `C1` is 0.
     pub column: usize,
-    /// How its categories become rows.
+    /// Its vocabulary.
     pub vocabulary: VocabularyChoice,
 }
 
@@ -410,7 +416,7 @@ impl FromStr for ColumnVocabulary {
 
     fn from_str(text: &str) -> Result<Self> {
         let refuse = |why: &str| {
-            Error::invalid(format!("'{text}' does not describe a column ({why}): write C3=hash:100000"))
+            Error::invalid(format!("'{text}' is not a column option ({why}): write C3=hash:100000"))
         };
         let (name, vocabulary) = text.split_once('=').ok_or_else(|| refuse("it has no ="))?;
         let column = (0..CATEGORICAL_COLUMNS)
@@ -425,7 +431,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_become_options() {
+    fn options_are_parsed() {
         assert_eq!("last:0.2".parse::<Split>().unwrap(), Split::Last { share: 0.2 });
         assert_eq!("random:0.1:7".parse::<Split>().unwrap(), Split::Random { share: 0.1, seed: 7 });
         assert_eq!("random:0.1:7".parse::<Split>().unwrap().to_string(), "random:0.1:7");
@@ -447,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_bad_rows_as_the_limit_are_admitted() {
+    fn bad_rows_up_to_the_limit_are_allowed() {
         for (limit, bad, rows, exceeded) in [
             ("0", 0, 10, false),
             ("0", 1, 1000, true),
@@ -468,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_teach() {
+    fn errors_show_the_way_out() {
         fn refusal<T: FromStr<Err = Error> + fmt::Debug>(text: &str) -> String {
             text.parse::<T>().unwrap_err().to_string()
         }
@@ -476,7 +482,7 @@ mod tests {
         assert!(refusal::<Split>("last:nan").contains("above 0 and below 1"));
         assert!(refusal::<Split>("last:0").contains("above 0 and below 1"));
         assert!(refusal::<Split>("random:0:1").contains("above 0 and below 1"));
-        assert!(refusal::<Split>("random:0.5:-1").contains("the seed is no whole number"));
+        assert!(refusal::<Split>("random:0.5:-1").contains("the seed is not a whole number"));
         assert!(refusal::<Split>("random:0.5").contains("lacks a seed"));
         assert!(refusal::<Split>("first:0.5").contains("random:0.1:SEED"));
         assert!(refusal::<BadLimit>("101%").contains("up to 100%"));
@@ -484,7 +490,7 @@ mod tests {
         assert!(refusal::<OnBad>("ignore").contains("quarantine"));
         assert!(refusal::<VocabularyChoice>("hash").contains("lacks the table's rows"));
         for none in ["hash:0", "identity:0", "hash:4294967297", "identity:4294967297", "hash:-1", "hash:"] {
-            assert!(refusal::<VocabularyChoice>(none).contains("ROWS is a number from 1 to 4294967296"));
+            assert!(refusal::<VocabularyChoice>(none).contains("ROWS must be a number from 1 to 4294967296"));
         }
         assert!(refusal::<ColumnVocabulary>("C27=exact").contains("C1 to C26"));
         assert!(refusal::<ColumnVocabulary>("C2").contains("no ="));

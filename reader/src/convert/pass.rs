@@ -1,4 +1,4 @@
-//! What every pass over the sources does: chunks, rows, and which part a row belongs to.
+//! The common part of all passes over the sources: chunks, rows, and the part that each row belongs to.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ use crate::convert::source::{PartRows, RowSource, Span};
 use crate::error::Result;
 use crate::schema::Schema;
 
-/// What the passes over the sources share.
+/// State shared by the passes over the sources.
 pub(crate) struct Pass<'a, S> {
     pub(crate) options: &'a ConvertOptions,
     pub(crate) source: &'a S,
@@ -19,12 +19,12 @@ pub(crate) struct Pass<'a, S> {
     pub(crate) draft: &'a Schema,
     assignment: Assignment,
     progress: &'a dyn Progress,
-    /// Memory for rows, handed from chunk to chunk.
+    /// Memory for rows, reused from chunk to chunk.
     rows: Pool<PartRows>,
 }
 
 impl<'a, S: RowSource> Pass<'a, S> {
-    /// Reads all sources once to count their rows, where the split depends on that.
+    /// Reads all sources once to count their rows if the split depends on that.
     pub(crate) fn new(
         options: &'a ConvertOptions,
         source: &'a S,
@@ -46,14 +46,14 @@ impl<'a, S: RowSource> Pass<'a, S> {
                 Assignment::Last { first_eval_row: rows - (rows as f64 * share).round() as u64 }
             }
             Split::Random { share, seed } => {
-                // The share of all hashes, which the conversion to an integer rounds down.
+                // The share of all hashes, rounded down by the conversion to an integer.
                 Assignment::Random { below: (share * 2.0_f64.powi(64)) as u64, seed }
             }
         };
         Ok(pass)
     }
 
-    /// Takes the bad rows of this pass.
+    /// Creates the handler of this pass's bad rows.
     pub(crate) fn bad_rows(&self, dir: Option<&'a std::path::Path>) -> BadRows<'a, S> {
         BadRows::new(self.source, (self.options.on_bad, self.options.bad_limit), dir)
     }
@@ -63,7 +63,7 @@ impl<'a, S: RowSource> Pass<'a, S> {
         self.progress.advance(pass, span.bytes_done.min(total), total);
     }
 
-    /// Reads a chunk, hands the good rows to `take`, and returns the bad ones.
+    /// Reads a chunk, passes the good rows to `take`, and returns the bad ones.
     pub(crate) fn read<R>(
         &self,
         chunk: &S::Chunk,
@@ -80,7 +80,7 @@ impl<'a, S: RowSource> Pass<'a, S> {
     }
 }
 
-/// Things that are costly to make anew for each chunk.
+/// Objects that are expensive to create for each chunk.
 #[derive(Debug)]
 pub(crate) struct Pool<T>(Mutex<Vec<T>>);
 

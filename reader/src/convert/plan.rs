@@ -1,5 +1,5 @@
-//! What a conversion is to make: the columns as far as they are known before any row is read, and how they become a
-//! schema once the training part has taught the rest.
+//! The plan of a conversion: the columns as far as they are known before any row is read, and how they become a
+//! schema once the training part has been read.
 
 use crate::convert::BAG_MAX;
 use crate::convert::moments::Moments;
@@ -9,37 +9,37 @@ use crate::origin::RowFormat;
 use crate::schema::{Hotness, Schema, VocabularyKind};
 use crate::vocabulary::Vocabulary;
 
-/// What a conversion is to make.
+/// The plan of a conversion.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Plan {
-    /// The columns. Exact tables have no rows yet, ragged bags hold up to [`BAG_MAX`], nothing is standardized.
+    /// The columns. Exact tables have no rows yet, ragged bags hold up to [`BAG_MAX`], and nothing is standardized.
     pub(crate) draft: Schema,
-    /// For each dense column, whether it is to be standardized behind its function.
+    /// For each dense column, whether it is standardized after its function is applied.
     pub(crate) standardized: Vec<bool>,
-    /// How rows are read.
+    /// The format of the rows.
     pub(crate) format: RowFormat,
 }
 
-/// What the rows taught.
+/// What was learnt from the rows.
 #[derive(Debug, Default)]
 pub(crate) struct Learnt {
-    /// One entry a categorical column; `None` where it has no exact vocabulary of its own.
+    /// One entry per categorical column; `None` if it does not own an exact vocabulary.
     pub(crate) vocabularies: Vec<Option<Vocabulary>>,
-    /// One entry a dense column, of its function's values in the training part.
+    /// One entry per dense column: moments of its function's values in the training part.
     pub(crate) moments: Vec<Moments>,
-    /// One entry a categorical column: the most categories of any row.
+    /// One entry per categorical column: the maximum number of categories in any row.
     pub(crate) largest_bags: Vec<u32>,
-    /// Rows of all sources, where they had to be read.
+    /// Rows of all sources, if they had to be read.
     pub(crate) rows: Option<u64>,
 }
 
 impl Plan {
-    /// What files of named columns are read for.
+    /// Returns the columns to read from files of named columns.
     pub(crate) fn target(&self) -> NamedTarget<'_> {
         NamedTarget { schema: &self.draft, standardized: &self.standardized, needed: Needed::All }
     }
 
-    /// Whether rows must be read before the schema is known.
+    /// Returns whether rows must be read before the schema is known.
     pub(crate) fn must_learn(&self) -> bool {
         let categorical = self.draft.categorical.iter().any(|column| {
             matches!(column.vocabulary, VocabularyKind::Exact { .. })
@@ -48,10 +48,10 @@ impl Plan {
         categorical || self.standardized.contains(&true)
     }
 
-    /// The schema of the dataset.
+    /// Returns the schema of the dataset.
     ///
     /// # Errors
-    /// Where a column shares a vocabulary that is not there.
+    /// If a column shares a vocabulary that does not exist.
     pub(crate) fn schema(&self, learnt: &Learnt) -> Result<Schema> {
         let mut schema = self.draft.clone();
         for (number, column) in schema.dense.iter_mut().enumerate() {

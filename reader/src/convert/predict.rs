@@ -1,4 +1,4 @@
-//! Raw rows for a model: read in order, in bounded memory, with the schema, vocabularies and form of rows that the
+//! Raw rows for a model: read in order, in bounded memory, with the schema, vocabularies and row format that the
 //! model was trained with. Rows need no labels.
 
 use std::num::NonZeroUsize;
@@ -24,47 +24,48 @@ use crate::samples::Samples;
 use crate::schema::{Dense, DenseTransform, Schema};
 use crate::stop::Stop;
 
-/// Some rows of a file, as a model takes them.
+/// Some rows of a file, as input of a model.
 pub struct RawChunk<'a> {
-    /// The number among all rows, from 0, of the first one here.
+    /// The number among all rows, from 0, of the first row of the chunk.
     pub first_row: u64,
-    /// Rows read, bad ones included: a few thousand.
+    /// Rows read, including bad ones: a few thousand.
     pub rows: u64,
-    /// The good rows, in order. A missing label is NaN; all are where the file has no column of that label. Weights are
-    /// 1 where it has no weights.
+    /// The good rows, in order. A missing label is NaN; all are NaN if the file has no column for the label. Weights
+    /// are 1 if the file has none.
     pub samples: Samples,
-    /// Bad rows.
+    /// Number of bad rows.
     pub bad_rows: u64,
-    /// They, in order: the number in this chunk, from 0, and what is wrong, put in words as they are asked for.
+    /// The bad rows, in order: the number in this chunk, from 0, and a description, which is formatted when
+    /// requested.
     pub bad: Box<dyn Iterator<Item = (u64, BadName)> + 'a>,
-    /// What the files should be, in words, for [`crate::convert::BadTally`].
+    /// A description of what the files should be, for [`crate::convert::BadTally`].
     pub expects: &'a str,
 }
 
-/// Reads raw rows as those of a dataset, or of a model's training, were read.
+/// Reads raw rows in the same way as those of a dataset, or of a model's training data, were read.
 #[derive(Debug, Clone, Copy)]
 pub struct RawReader<'a> {
-    /// The form of the rows.
+    /// The format of the rows.
     pub format: &'a RowFormat,
     /// The columns of the dataset or model.
     pub schema: &'a Schema,
-    /// Has its vocabularies.
+    /// Provides the vocabularies.
     pub encoder: &'a Encoder,
-    /// Ids of records that are no rows of their tables come as none where there is a rule for them: see
-    /// [`IdRules::apply`]. In other forms a row with such an id is bad.
+    /// Rules for ids of records that are out of range; ids with a rule are returned unchanged: see
+    /// [`IdRules::apply`]. In other formats a row with such an id is bad.
     pub ids: &'a IdRules,
-    /// How many threads parse.
+    /// Number of parsing threads.
     pub threads: NonZeroUsize,
 }
 
 impl RawReader<'_> {
-    /// Reads the rows of `files`. `take` gets all of them in the order of the files, on this thread, whatever the
-    /// number of threads that parse. Label columns may be absent from a file, and labels from a row. Returns the
-    /// unknown categories of the good rows, one entry a categorical column.
+    /// Reads the rows of `files`. `take` is called with all of them in the order of the files, on this thread, for
+    /// any number of parsing threads. Label columns may be absent from a file, and labels from a row. Returns the
+    /// unknown categories of the good rows, one entry per categorical column.
     ///
     /// # Errors
-    /// The first error of `take`; [`crate::Error::Invalid`] for a file that lacks a column;
-    /// [`crate::Error::Damaged`] for a broken compressed file; [`crate::Error::Io`].
+    /// The first error of `take`; [`crate::Error::Invalid`] for a file that lacks a column; [`crate::Error::Damaged`]
+    /// for a broken compressed file; [`crate::Error::Io`].
     pub fn read(
         &self,
         files: &[PathBuf],
@@ -72,28 +73,28 @@ impl RawReader<'_> {
         take: impl FnMut(RawChunk<'_>) -> Result<()>,
     ) -> Result<Vec<UnknownCategories>> {
         let unknown = UnknownCounter::new(self.schema.categorical.len());
-        let read = ReadInOrder { reader: self, unknown: &unknown, progress, take };
+        let read = OrderedRead { reader: self, unknown: &unknown, progress, take };
         with_source(files, self.format, self.schema, (Needed::Features, Limits::default(), self.ids), read)?;
         Ok(unknown.counts())
     }
 }
 
-/// What is done with raw rows, whatever their form.
-pub(crate) trait WithSource {
-    /// Does it.
-    fn with<S: RowSource>(self, source: &S) -> Result<()>;
+/// Work on raw rows of any format.
+pub(crate) trait SourceTask {
+    /// Performs the work.
+    fn run<S: RowSource>(self, source: &S) -> Result<()>;
 }
 
 /// Opens files of raw rows for samples of a schema.
 ///
 /// # Errors
-/// Those of `with`; [`Error::Io`]; [`Error::Invalid`] where the files do not have what is `needed`.
+/// Those of `task`; [`Error::Io`]; [`Error::Invalid`] if the files lack columns that are `needed`.
 pub(crate) fn with_source(
     files: &[PathBuf],
     format: &RowFormat,
     schema: &Schema,
     (needed, limits, ids): (Needed, Limits, &IdRules),
-    with: impl WithSource,
+    task: impl SourceTask,
 ) -> Result<()> {
     let files = files.iter().map(|path| Source::new(path, true)).collect::<Result<Vec<_>>>()?;
     let standardized = |dense: &Dense| dense.transform != DenseTransform::plain(dense.transform.function);
@@ -109,43 +110,43 @@ pub(crate) fn with_source(
                 Ok(!first.is_some_and(|line| CriteoParser::lacks_label(schema, &line)))
             };
             let source = criteo_source(schema, files, limits, labelled)?;
-            with.with(&source)
+            task.run(&source)
         }
         RowFormat::Csv(csv) => {
             let refuse = |missing: MissingColumn| Error::Invalid(missing.why);
             let source = csv_source(csv, target, files, limits, refuse)?;
-            with.with(&source)
+            task.run(&source)
         }
         RowFormat::HugectrRaw(raw) => {
-            // Before there are columns: their number comes from outside.
+            // Checked before columns are created, because their number comes from outside.
             raw.record_bytes()?;
             if raw.schema(schema.dense_dtype) != *schema {
-                return Err(Error::invalid("records of this form do not have the columns of the schema"));
+                return Err(Error::invalid("records of this format do not have the columns of the schema"));
             }
-            let source = RecordSource::new(raw, schema.dense_dtype, files)?.under(ids.clone());
-            with.with(&source)
+            let source = RecordSource::new(raw, schema.dense_dtype, files)?.with_id_rules(ids.clone());
+            task.run(&source)
         }
         #[cfg(feature = "parquet")]
         RowFormat::Parquet(sources) => {
             let refuse = |_: &str, why| Error::Invalid(why);
             let source = parquet::parquet_source(sources, target, files, refuse)?;
-            with.with(&source)
+            task.run(&source)
         }
         #[cfg(not(feature = "parquet"))]
         RowFormat::Parquet(_) => Err(crate::convert::no_parquet()),
     }
 }
 
-/// Reads rows in their order, on some threads.
-struct ReadInOrder<'a, T> {
+/// Reads rows in order on several threads.
+struct OrderedRead<'a, T> {
     reader: &'a RawReader<'a>,
     unknown: &'a UnknownCounter,
     progress: &'a dyn Progress,
     take: T,
 }
 
-impl<T: FnMut(RawChunk<'_>) -> Result<()>> WithSource for ReadInOrder<'_, T> {
-    fn with<S: RowSource>(self, source: &S) -> Result<()> {
+impl<T: FnMut(RawChunk<'_>) -> Result<()>> SourceTask for OrderedRead<'_, T> {
+    fn run<S: RowSource>(self, source: &S) -> Result<()> {
         let Self { reader: &RawReader { schema, encoder, threads, .. }, unknown, progress, mut take } = self;
         let spare = Pool::default();
         let work = |chunk: S::Chunk| {
@@ -155,7 +156,7 @@ impl<T: FnMut(RawChunk<'_>) -> Result<()>> WithSource for ReadInOrder<'_, T> {
             let mut samples = Samples::new(schema);
             encoder.encode(&rows.eval, &mut samples);
             encoder.count_unknown(&rows.eval, &samples, unknown);
-            // As the model has seen them, from a dataset.
+            // Rounded as in a dataset, which is what the model was trained on.
             schema.dense_dtype.round(&mut samples.dense);
             spare.put(rows);
             Ok((chunk, samples, bad))

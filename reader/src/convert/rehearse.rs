@@ -1,10 +1,10 @@
-//! Raw rows read on one thread, in chunks as short as one likes: what fuzz targets are given, since what happens at the
-//! ends of chunks takes a file of megabytes otherwise.
+//! Reads raw rows on one thread in chunks of any length: for fuzz targets, since otherwise only files of megabytes
+//! would cross chunk boundaries.
 
 use std::path::{Path, PathBuf};
 
 use crate::convert::lines::Limits;
-use crate::convert::predict::{WithSource, with_source};
+use crate::convert::predict::{SourceTask, with_source};
 use crate::convert::selection::Selection;
 use crate::convert::source::{Needed, PartRows, RowSource};
 use crate::error::Result;
@@ -12,16 +12,16 @@ use crate::ids::IdRules;
 use crate::origin::RowFormat;
 use crate::schema::Schema;
 
-/// Reads the raw rows of a file twice, as conversion does and as prediction does, and copies and names all bad ones.
-/// Returns how many rows are good.
+/// Reads the raw rows of a file twice, as in conversion and as in prediction, and copies and names all bad ones.
+/// Returns the number of good rows.
 ///
 /// # Errors
 /// As [`super::RawReader::read`].
 ///
 /// # Panics
-/// Where `chunk_bytes`, the length of a chunk, is below 2.
+/// If `chunk_bytes`, the length of a chunk, is less than 2.
 pub fn rehearse(file: &Path, format: &RowFormat, schema: &Schema, chunk_bytes: usize) -> Result<usize> {
-    assert!(chunk_bytes > 1, "a chunk is longer than a line, and a line than nothing");
+    assert!(chunk_bytes > 1, "a chunk must be longer than a line, and a line must not be empty");
     let limits = Limits { chunk_bytes, line_bytes_max: chunk_bytes / 2 };
     let (files, mut good) = ([PathBuf::from(file)], 0);
     for needed in [Needed::All, Needed::Features] {
@@ -30,32 +30,32 @@ pub fn rehearse(file: &Path, format: &RowFormat, schema: &Schema, chunk_bytes: u
             format,
             schema,
             (needed, limits, &IdRules::default()),
-            ReadHere { schema, good: &mut good },
+            SingleThreadedRead { schema, good: &mut good },
         )?;
     }
     Ok(good)
 }
 
 /// Reads rows on this thread.
-struct ReadHere<'a> {
+struct SingleThreadedRead<'a> {
     schema: &'a Schema,
     good: &'a mut usize,
 }
 
-impl WithSource for ReadHere<'_> {
-    fn with<S: RowSource>(self, source: &S) -> Result<()> {
+impl SourceTask for SingleThreadedRead<'_> {
+    fn run<S: RowSource>(self, source: &S) -> Result<()> {
         let (mut rows, mut copies) = (PartRows::new(self.schema), Vec::new());
-        let mut goes_on = false;
+        let mut continues = false;
         for chunk in source.chunks() {
             let chunk = chunk?;
             rows.clear();
             copies.clear();
             let bad = source.read(&chunk, Selection::EVAL, &mut rows)?;
-            if goes_on {
-                goes_on = source.copy_rest(&chunk, &mut copies);
+            if continues {
+                continues = source.copy_rest(&chunk, &mut copies);
             }
             for row in &bad {
-                goes_on = source.copy(&chunk, row, &mut copies);
+                continues = source.copy(&chunk, row, &mut copies);
                 assert!(!source.name(&chunk, row).to_string().is_empty(), "a bad row has a name");
             }
             let span = source.span(&chunk);

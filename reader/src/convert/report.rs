@@ -1,4 +1,4 @@
-//! What a conversion did, for people and programs: `conversion.json`.
+//! The report of a conversion, for people and programs: `conversion.json`.
 
 use std::collections::BTreeMap;
 
@@ -12,57 +12,57 @@ use crate::schema::VocabularyKind;
 /// The file that holds a conversion's report.
 pub const REPORT_NAME: &str = "conversion.json";
 
-/// What a conversion did.
+/// The report of a conversion.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ConversionReport {
-    /// What is also in the dataset's manifest.
+    /// The part that is also in the dataset's manifest.
     #[serde(flatten)]
     pub conversion: Conversion,
-    /// How many rows are bad for each reason; reasons that did not occur are absent.
+    /// The number of bad rows for each reason; reasons that did not occur are absent.
     pub bad_by_reason: BTreeMap<BadReason, u64>,
-    /// Categorical columns by name, in their order.
+    /// Categorical columns by name, in schema order.
     #[serde(serialize_with = "as_map")]
     pub columns: Vec<(String, CategoricalReport)>,
-    /// Dense columns by name, in their order.
+    /// Dense columns by name, in schema order.
     #[serde(serialize_with = "as_map")]
     pub dense: Vec<(String, DenseReport)>,
 }
 
-/// A map keeps the columns' order, which one sorted by name (C1, C10, C11, ...) would not.
+/// Serializes a map in the columns' order; a map sorted by name would give C1, C10, C11, ...
 fn as_map<V: Serialize, S: Serializer>(columns: &[(String, V)], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(columns.iter().map(|(name, report)| (name, report)))
 }
 
-/// What became of a categorical column.
+/// The report of a categorical column.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CategoricalReport {
     /// How categories became rows.
     pub vocabulary: VocabularyKind,
     /// Rows of the table.
     pub rows: u64,
-    /// For exact columns.
+    /// For exact columns only.
     #[serde(flatten)]
     pub exact: Option<ExactReport>,
 }
 
-/// What became of a column that has an exact vocabulary.
+/// The report of a column with an exact vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ExactReport {
-    /// Categories that have rows of their own.
+    /// Number of categories with their own rows.
     pub kept_categories: u64,
-    /// Categories of training rows that have none: they were too rare.
+    /// Categories of training rows that have no row because they are too rare.
     pub unknown_train: UnknownCategories,
-    /// Categories of evaluation rows that have none.
+    /// Categories of evaluation rows that have no row.
     pub unknown_eval: UnknownCategories,
 }
 
-/// What became of a dense column.
+/// The report of a dense column.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct DenseReport {
-    /// Subtracted from the logarithm.
+    /// Subtracted from the transformed number.
     pub mean: f64,
-    /// Divides what is left.
+    /// Divides the difference.
     pub deviation: f64,
-    /// Training rows without a number here.
+    /// Training rows in which the number is missing.
     pub missing: u64,
 }

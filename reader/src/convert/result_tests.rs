@@ -1,5 +1,5 @@
-//! What comes out of a conversion, value by value: which rows evaluate, how numbers are standardized, how large bags
-//! and blocks are, what each pass reads. Expectations are computed here, from the rows alone.
+//! The results of a conversion value by value: which rows are for evaluation, how numbers are standardized, the sizes
+//! of bags and blocks, and what each pass reads. Expected values are computed here, only from the rows.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use std::sync::Mutex;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::testing::{Place, SMALL, samples_of};
+use super::testing::{SMALL, TestFolder, samples_of};
 use super::*;
 use crate::dataset::Dataset;
 use crate::part::Part;
@@ -18,7 +18,7 @@ use crate::samples::Samples;
 use crate::schema::{DenseDtype, Hotness};
 use crate::vocabulary::hash_row;
 
-/// The row's own number as its category, which tells where it went.
+/// Each row has its own number as category, which shows where it went.
 const NUMBERED: &str = "label = { column = \"l\" }\n[[categorical]]\ncolumn = \"row\"\n\
     vocabulary = { kind = \"identity\", rows = 5000 }\n";
 
@@ -32,7 +32,7 @@ fn f32_options(files: Vec<PathBuf>, out: PathBuf) -> ConvertOptions {
     ConvertOptions { dense_dtype: DenseDtype::F32, ..ConvertOptions::new(files, out) }
 }
 
-/// The numbers of the rows of a part, in their order.
+/// Returns the numbers of the rows of a part, in order.
 fn rows_of(out: &Path, part: Part) -> Vec<u64> {
     samples_of(out, part).categorical[0].ids.clone()
 }
@@ -41,7 +41,7 @@ fn is_bad(row: u64) -> bool {
     row % 97 == 3
 }
 
-/// Rows of [`NUMBERED`] from `from` to `to`; the labels of some are bad.
+/// Returns rows of [`NUMBERED`] from `from` to `to`; the labels of some are bad.
 fn numbered(from: u64, to: u64) -> String {
     let rows = (from..to).map(|row| format!("{},{row}\n", if is_bad(row) { 7 } else { row % 2 }));
     format!("l,row\n{}", rows.collect::<String>())
@@ -49,19 +49,19 @@ fn numbered(from: u64, to: u64) -> String {
 
 #[test]
 fn a_random_split_is_drawn_by_its_seed_from_the_rows_numbers_in_all_files() {
-    let place = Place::new();
-    // Chunks have a few hundred rows, and the second file goes on counting.
-    let files = vec![place.file("a", numbered(0, 2300)), place.file("b", numbered(2300, 3000))];
+    let temp = TestFolder::new();
+    // Chunks have a few hundred rows, and numbering continues in the second file.
+    let files = vec![temp.file("a", numbered(0, 2300)), temp.file("b", numbered(2300, 3000))];
     for (number, (share, seed)) in [(0.3, 1), (0.3, 2), (0.75, u64::MAX)].into_iter().enumerate() {
         let options = ConvertOptions {
             split: Split::Random { share, seed },
             on_bad: OnBad::Skip,
             bad_limit: BadLimit::Rows(100),
             threads: NonZeroUsize::new(3).unwrap(),
-            ..f32_options(files.clone(), place.path(&number.to_string()))
+            ..f32_options(files.clone(), temp.path(&number.to_string()))
         };
         let report = convert_small(&options, NUMBERED).unwrap();
-        // As `docs/guide/converting.md` has it.
+        // As specified in `docs/guide/converting.md`.
         let evaluates = |row: u64| {
             (xxh3_64_with_seed(&row.to_le_bytes(), seed) as f64) < share * 18_446_744_073_709_551_616.0
         };
@@ -78,14 +78,14 @@ fn a_random_split_is_drawn_by_its_seed_from_the_rows_numbers_in_all_files() {
 
 #[test]
 fn a_last_split_takes_the_last_rows_of_all_files_bad_ones_counted() {
-    let place = Place::new();
-    let files = vec![place.file("a", numbered(0, 900)), place.file("b", numbered(900, 1005))];
+    let temp = TestFolder::new();
+    let files = vec![temp.file("a", numbered(0, 900)), temp.file("b", numbered(900, 1005))];
     for (share, eval_rows) in [(0.1, 101), (0.2, 201), (0.0004, 0), (0.0006, 1)] {
         let options = ConvertOptions {
             split: Split::Last { share },
             on_bad: OnBad::Skip,
             bad_limit: BadLimit::Rows(100),
-            ..f32_options(files.clone(), place.path(&share.to_string()))
+            ..f32_options(files.clone(), temp.path(&share.to_string()))
         };
         convert_small(&options, NUMBERED).unwrap();
         let good = |rows: std::ops::Range<u64>| rows.filter(|&row| !is_bad(row)).collect::<Vec<_>>();
@@ -95,28 +95,28 @@ fn a_last_split_takes_the_last_rows_of_all_files_bad_ones_counted() {
 }
 
 #[test]
-fn bags_are_admitted_up_to_the_largest_of_either_part() {
-    let place = Place::new();
+fn bags_are_admitted_up_to_the_largest_of_both_parts() {
+    let temp = TestFolder::new();
     let schema = "label = { column = \"l\" }\n[[categorical]]\ncolumn = \"x\"\nseparator = \"|\"\n\
         vocabulary = { kind = \"hash\", rows = 9 }\n[[categorical]]\ncolumn = \"y\"\nseparator = \"|\"\n\
         vocabulary = { kind = \"identity\", rows = 9 }\n";
     let file = |name: &str, rows: usize, largest: (usize, usize)| {
         let bag = |size: usize| vec!["7"; size].join("|");
-        // The largest bags lie in a chunk of their own, neither the first nor the last.
+        // The largest bags are in a separate chunk, neither the first nor the last.
         let size = |row: usize, largest: usize| if row == rows / 2 { largest } else { largest.min(1) };
         let rows = (0..rows)
             .map(|row| format!("{},{},{}\n", row % 2, bag(size(row, largest.0)), bag(size(row, largest.1))));
-        place.file(name, format!("l,x,y\n{}", rows.collect::<String>()))
+        temp.file(name, format!("l,x,y\n{}", rows.collect::<String>()))
     };
     for (name, train, eval, expected) in [
         ("eval-larger", (5, 4), (7, 2), [7, 4]),
         ("train-larger", (5, 4), (3, 1), [5, 4]),
-        // A bag that may hold nothing at all is no column.
+        // A column whose bags are all empty is not possible.
         ("empty", (0, 3), (0, 0), [1, 3]),
     ] {
         let options = ConvertOptions {
             eval: vec![file("eval", 2000, eval)],
-            ..f32_options(vec![file("train", 3000, train)], place.path(name))
+            ..f32_options(vec![file("train", 3000, train)], temp.path(name))
         };
         convert_small(&options, schema).unwrap();
         let dataset = Dataset::open(&options.out).unwrap();
@@ -135,7 +135,7 @@ const NUMBERS: &str = "label = { column = \"l\" }\n[[categorical]]\ncolumn = \"l
     [[dense]]\ncolumn = \"a\"\nname = \"e\"\ntransform = \"mlperf-log\"\n\
     [[dense]]\ncolumn = \"b\"\nname = \"f\"\n";
 
-/// Numbers of all kinds: negative, fractional, missing, and integers on both sides of those that are tabulated.
+/// Returns numbers of all kinds: negative, fractional, missing, and integers inside and outside the tabulated range.
 fn numbers(count: usize) -> Vec<[Option<f64>; 2]> {
     let number = |n: usize| match n % 7 {
         0 => None,
@@ -154,7 +154,7 @@ fn numbers_csv(rows: &[[Option<f64>; 2]]) -> String {
     format!("l,a,b\n{}", rows.collect::<String>())
 }
 
-/// The functions of [`NUMBERS`]: which of the two numbers, what is applied to it, and whether that is standardized.
+/// The functions of [`NUMBERS`]: the number's column, the function, and whether the result is standardized.
 type Function = (usize, fn(f64) -> f64, bool);
 const FUNCTIONS: [Function; 6] = [
     (0, |x| x.signum() * (1.0 + x.abs()).ln(), true),
@@ -167,14 +167,14 @@ const FUNCTIONS: [Function; 6] = [
 
 #[test]
 fn each_column_has_its_own_function_and_the_moments_of_the_training_part() {
-    let place = Place::new();
+    let temp = TestFolder::new();
     let (train, mut eval) = (numbers(1500), numbers(300));
-    // What evaluates teaches nothing.
+    // Evaluation rows do not influence the moments.
     eval.iter_mut().flatten().for_each(|number| *number = number.map(|number| number * 3.0 - 20_000.0));
     let options = ConvertOptions {
-        eval: vec![place.file("eval", numbers_csv(&eval))],
+        eval: vec![temp.file("eval", numbers_csv(&eval))],
         threads: NonZeroUsize::new(3).unwrap(),
-        ..f32_options(vec![place.file("train", numbers_csv(&train))], place.path("out"))
+        ..f32_options(vec![temp.file("train", numbers_csv(&train))], temp.path("out"))
     };
     let report = convert_small(&options, NUMBERS).unwrap();
     let [train_samples, eval_samples] = [Part::Train, Part::Eval].map(|part| samples_of(&options.out, part));
@@ -188,10 +188,13 @@ fn each_column_has_its_own_function_and_the_moments_of_the_training_part() {
         } else {
             (0.0, 1.0)
         };
-        let told = &report.dense[column].1;
+        let reported = &report.dense[column].1;
         // Sums of 1500 numbers up to 2^15 in double precision: 1500 * 2^15 * 2^-53 is below 1e-8.
-        assert!((told.mean - mean).abs() < 1e-8 && (told.deviation - deviation).abs() < 1e-8, "{told:?}");
-        assert_eq!(told.missing, (train.len() - present.len()) as u64);
+        assert!(
+            (reported.mean - mean).abs() < 1e-8 && (reported.deviation - deviation).abs() < 1e-8,
+            "{reported:?}"
+        );
+        assert_eq!(reported.missing, (train.len() - present.len()) as u64);
         for (rows, samples) in [(&train, &train_samples), (&eval, &eval_samples)] {
             for (row, numbers) in rows.iter().enumerate() {
                 let stored = f64::from(samples.dense[row * FUNCTIONS.len() + column]);
@@ -204,7 +207,7 @@ fn each_column_has_its_own_function_and_the_moments_of_the_training_part() {
     }
 }
 
-/// Reads raw rows of a file as those of a dataset.
+/// Reads raw rows of a file in the same way as those of a dataset.
 fn read_again(data: &Path, file: PathBuf) -> Result<(Samples, Vec<String>)> {
     let dataset = Dataset::open(data).unwrap();
     let encoder = Encoder::open(&dataset).unwrap();
@@ -226,30 +229,30 @@ fn read_again(data: &Path, file: PathBuf) -> Result<(Samples, Vec<String>)> {
 
 #[test]
 fn half_precision_bounds_what_is_stored_and_predicted_rows_are_rounded_to_it() {
-    let place = Place::new();
+    let temp = TestFolder::new();
     let schema = "label = { column = \"l\" }\ndense = [{ column = \"x\", transform = \"standardize\" }]";
-    // Mean 1/2 and deviation 1/2: 2x - 1 is stored.
-    let (train, eval) = (place.file("train", "l,x\n0,0\n1,1\n"), "l,x\n0,1e9\n1,-1e9\n1,0.3\n0,32752.5\n");
+    // Mean 1/2 and deviation 1/2: the stored value is 2x - 1.
+    let (train, eval) = (temp.file("train", "l,x\n0,0\n1,1\n"), "l,x\n0,1e9\n1,-1e9\n1,0.3\n0,32752.5\n");
     let options = ConvertOptions {
-        eval: vec![place.file("eval", eval)],
-        ..ConvertOptions::new(vec![train], place.path("out"))
+        eval: vec![temp.file("eval", eval)],
+        ..ConvertOptions::new(vec![train], temp.path("out"))
     };
     convert_small(&options, schema).unwrap();
     let stored = samples_of(&options.out, Part::Eval);
     let third = half::f16::from_f32(-0.4).to_f32();
     assert_eq!(stored.dense, [65504.0, -65504.0, third, 65504.0]);
-    let (again, bad) = read_again(&options.out, place.path("eval")).unwrap();
+    let (again, bad) = read_again(&options.out, temp.path("eval")).unwrap();
     assert!(bad.is_empty() && again == stored, "{:?}", again.dense);
 }
 
 #[test]
-fn blocks_are_full_but_for_the_last_and_keep_the_rows_order() {
-    let place = Place::new();
+fn blocks_are_full_except_the_last_and_keep_the_row_order() {
+    let temp = TestFolder::new();
     let schema = format!(
         "{NUMBERED}[[categorical]]\ncolumn = \"bag\"\nseparator = \"|\"\n\
          vocabulary = {{ kind = \"hash\", rows = 9 }}\n"
     );
-    // One bag of as many categories as there may be: blocks have the fewest samples.
+    // One bag with the maximum number of categories: blocks then have the fewest samples.
     let row = |row: u64| {
         let bag = if row == 1700 { vec!["x"; BAG_MAX as usize].join("|") } else { "a|b".to_owned() };
         format!("{},{row},{bag}\n", row % 2)
@@ -258,7 +261,7 @@ fn blocks_are_full_but_for_the_last_and_keep_the_rows_order() {
     let options = ConvertOptions {
         split: Split::Random { share: 0.4, seed: 9 },
         threads: NonZeroUsize::new(5).unwrap(),
-        ..f32_options(vec![place.file("rows", text)], place.path("out"))
+        ..f32_options(vec![temp.file("rows", text)], temp.path("out"))
     };
     convert_csv(&options, &SchemaFile::parse("s.toml", &schema).unwrap(), 1, &no_progress).unwrap();
     let dataset = Dataset::open(&options.out).unwrap();
@@ -278,8 +281,8 @@ fn blocks_are_full_but_for_the_last_and_keep_the_rows_order() {
 }
 
 #[test]
-fn a_row_may_be_as_long_as_the_limit_and_no_longer() {
-    let place = Place::new();
+fn a_row_may_be_as_long_as_the_limit() {
+    let temp = TestFolder::new();
     let schema = "label = { column = \"l\" }\n[[categorical]]\ncolumn = \"c\"";
     for (more, bad) in [(0, 0), (1, 1)] {
         let long = format!("1,{}", "x".repeat(SMALL.line_bytes_max - 2 + more));
@@ -287,8 +290,8 @@ fn a_row_may_be_as_long_as_the_limit_and_no_longer() {
             on_bad: OnBad::Skip,
             bad_limit: BadLimit::Rows(1),
             ..f32_options(
-                vec![place.file("c.csv", format!("l,c\n0,a\n{long}\n"))],
-                place.path(&bad.to_string()),
+                vec![temp.file("c.csv", format!("l,c\n0,a\n{long}\n"))],
+                temp.path(&bad.to_string()),
             )
         };
         let report = convert_small(&options, schema).unwrap();
@@ -296,73 +299,73 @@ fn a_row_may_be_as_long_as_the_limit_and_no_longer() {
     }
 }
 
-/// The passes of a conversion, each with the bytes that it said were done and were there to do.
+/// Returns the passes of a conversion, each with the bytes reported as done and in total.
 fn passes(
     options: &ConvertOptions,
     schema: &str,
 ) -> (Result<ConversionReport>, Vec<(&'static str, u64, u64)>) {
-    let told = Mutex::new(Vec::<(&'static str, u64, u64)>::new());
+    let reported = Mutex::new(Vec::<(&'static str, u64, u64)>::new());
     let progress = |pass: &'static str, done: u64, total: u64| {
-        let mut told = told.lock().unwrap();
-        match told.last_mut() {
+        let mut reported = reported.lock().unwrap();
+        match reported.last_mut() {
             Some(last) if last.0 == pass => {
                 assert!(last.1 <= done && last.2 == total, "{pass}: {last:?}, then {done} of {total}");
                 last.1 = done;
             }
-            _ => told.push((pass, done, total)),
+            _ => reported.push((pass, done, total)),
         }
     };
     let schema = SchemaFile::parse("s.toml", schema).unwrap();
     let outcome = convert_csv_within(options, &schema, 1, SMALL, &progress);
-    (outcome, told.into_inner().unwrap())
+    (outcome, reported.into_inner().unwrap())
 }
 
 #[test]
 fn each_pass_reads_all_bytes_and_bad_rows_end_the_first_that_sees_them() {
-    let place = Place::new();
+    let temp = TestFolder::new();
     let schema = "label = { column = \"l\" }\n[[categorical]]\ncolumn = \"row\"\n";
     let text = numbered(0, 3000);
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     gzip.write_all(text.as_bytes()).unwrap();
-    let files = vec![place.file("plain", &text), place.file("compressed", gzip.finish().unwrap())];
+    let files = vec![temp.file("plain", &text), temp.file("compressed", gzip.finish().unwrap())];
     let bytes: u64 = files.iter().map(|file| fs::metadata(file).unwrap().len()).sum();
     let options = ConvertOptions {
         split: Split::Last { share: 0.5 },
         on_bad: OnBad::Skip,
         bad_limit: BadLimit::Rows(62),
-        ..f32_options(files, place.path("out"))
+        ..f32_options(files, temp.path("out"))
     };
-    let (outcome, told) = passes(&options, schema);
+    let (outcome, reported) = passes(&options, schema);
     assert_eq!(outcome.unwrap().conversion.rows.bad, 62);
-    assert_eq!(told, ["counting rows", "learning", "writing"].map(|pass| (pass, bytes, bytes)));
+    assert_eq!(reported, ["counting rows", "learning", "writing"].map(|pass| (pass, bytes, bytes)));
 
     let fails = |on_bad, bad_limit| {
         let options = ConvertOptions { on_bad, bad_limit, split: Split::None, ..options.clone() };
-        let options = ConvertOptions { out: place.path("fails"), ..options };
-        let (outcome, told) = passes(&options, schema);
+        let options = ConvertOptions { out: temp.path("fails"), ..options };
+        let (outcome, reported) = passes(&options, schema);
         let error = outcome.unwrap_err();
         assert!(matches!(error, Error::BadRows(_)), "{error:?}");
-        assert!(told.iter().all(|pass| pass.0 == "learning"), "{told:?}");
-        (error.to_string(), told.first().map_or(0, |pass| pass.1))
+        assert!(reported.iter().all(|pass| pass.0 == "learning"), "{reported:?}");
+        (error.to_string(), reported.first().map_or(0, |pass| pass.1))
     };
     // A number ends the pass as soon as it is exceeded, a share when all rows are known.
     let (error, done) = fails(OnBad::Skip, BadLimit::Rows(3));
-    assert!(error.contains("rows read so far are bad, and the limit is 3") && done < bytes / 2, "{error}");
+    assert!(error.contains("rows read so far are bad, but the limit is 3") && done < bytes / 2, "{error}");
     let (error, done) = fails(OnBad::Skip, BadLimit::Percent(1.0));
-    assert!(error.starts_with("62 of 6000 rows read in all are bad, and the limit is 1%"), "{error}");
+    assert!(error.starts_with("62 of 6000 rows read in all are bad, but the limit is 1%"), "{error}");
     assert_eq!(done, bytes);
     let (error, done) = fails(OnBad::Fail, BadLimit::Percent(100.0));
-    assert!(error.contains("plain line 5, column l: '7' is no label") && done < bytes / 2, "{error}");
+    assert!(error.contains("plain line 5, column l: '7' is not a label") && done < bytes / 2, "{error}");
 }
 
 #[test]
 fn sources_that_change_between_passes_are_refused() {
-    let place = Place::new();
+    let temp = TestFolder::new();
     let schema =
         SchemaFile::parse("s.toml", "label = { column = \"l\" }\n[[categorical]]\ncolumn = \"row\"\n");
     for end in [95, 80] {
-        let file = place.file("rows", numbered(10, 90));
-        let options = f32_options(vec![file.clone()], place.path("out"));
+        let file = temp.file("rows", numbered(10, 90));
+        let options = f32_options(vec![file.clone()], temp.path("out"));
         let progress = |pass: &'static str, done: u64, total: u64| {
             // The last chunk was read: the next pass opens the file again.
             if pass == "learning" && done == total {
@@ -371,14 +374,14 @@ fn sources_that_change_between_passes_are_refused() {
         };
         let outcome = convert_csv_within(&options, schema.as_ref().unwrap(), 1, SMALL, &progress);
         let error = outcome.unwrap_err().to_string();
-        assert!(error.contains("the sources changed while they were converted"), "{end}: {error}");
+        assert!(error.contains("the sources changed during the conversion"), "{end}: {error}");
         assert!(!options.out.exists());
     }
 }
 
 #[test]
 fn labels_follow_their_rules() {
-    let place = Place::new();
+    let temp = TestFolder::new();
     for (name, rule, fields, labels) in [
         ("binary", "", "0 1 1.0 0e3 -0", &[0.0, 1.0, 1.0, 0.0, 0.0][..]),
         ("at-least", "at_least = 2.5", "2.5 2.49 3 -9 1e9", &[1.0, 0.0, 1.0, 0.0, 1.0]),
@@ -388,7 +391,7 @@ fn labels_follow_their_rules() {
     ] {
         let text =
             format!("l,x\n{}", fields.split(' ').map(|field| format!("{field},1\n")).collect::<String>());
-        let options = f32_options(vec![place.file(name, text)], place.path(&format!("{name}.out")));
+        let options = f32_options(vec![temp.file(name, text)], temp.path(&format!("{name}.out")));
         convert_small(&options, &format!("dense = [{{ column = \"x\" }}]\n[label]\ncolumn = \"l\"\n{rule}"))
             .unwrap();
         assert_eq!(samples_of(&options.out, Part::Train).labels[0], labels, "{name}");
@@ -396,15 +399,15 @@ fn labels_follow_their_rules() {
 }
 
 #[test]
-fn fields_become_bags_of_what_stands_between_separators() {
-    let place = Place::new();
+fn fields_become_bags_of_the_text_between_separators() {
+    let temp = TestFolder::new();
     let bags = |name: &str, format: &str, field: &str| {
         let schema = format!(
             "{format}label = {{ column = \"l\" }}\n[[categorical]]\ncolumn = \"c\"\nseparator = \"||\"\n\
              vocabulary = {{ kind = \"hash\", rows = 100000 }}\n"
         );
-        let file = place.file(name, format!("l,c\n1,{field}\n"));
-        let options = f32_options(vec![file], place.path(&format!("{name}.out")));
+        let file = temp.file(name, format!("l,c\n1,{field}\n"));
+        let options = f32_options(vec![file], temp.path(&format!("{name}.out")));
         convert_small(&options, &schema).unwrap();
         samples_of(&options.out, Part::Train).categorical[0].bag(0).to_vec()
     };
@@ -420,7 +423,7 @@ fn fields_become_bags_of_what_stands_between_separators() {
 
 #[test]
 fn unknown_categories_are_counted_by_column_part_and_look_up() {
-    let place = Place::new();
+    let temp = TestFolder::new();
     let schema = "label = { column = \"l\" }\n[[categorical]]\ncolumn = \"film\"\n\
         vocabulary = { kind = \"exact\", min_count = 3 }\n[[categorical]]\ncolumn = \"seen\"\nseparator = \"|\"\n\
         vocabulary = { kind = \"shared\", with = \"film\" }\n[[categorical]]\ncolumn = \"other\"\n\
@@ -429,8 +432,8 @@ fn unknown_categories_are_counted_by_column_part_and_look_up() {
     let train = "l,film,seen,other\n1,Heat,Ran|Ran|Heat,x\n0,Heat,Big|Big,x\n";
     let eval = "l,film,seen,other\n1,Ran,Ran|Solaris|Ran|Heat,x\n0,Heat,,y\n";
     let options = ConvertOptions {
-        eval: vec![place.file("eval", eval)],
-        ..f32_options(vec![place.file("train", train)], place.path("out"))
+        eval: vec![temp.file("eval", eval)],
+        ..f32_options(vec![temp.file("train", train)], temp.path("out"))
     };
     let report = convert_small(&options, schema).unwrap();
     let unknown = |distinct: u64, lookups: u64| UnknownCategories {
@@ -449,10 +452,10 @@ fn unknown_categories_are_counted_by_column_part_and_look_up() {
     }
 }
 
-/// Statistics of exact columns come from their vocabularies, others are counted: both are those of the samples.
+/// Statistics of exact columns come from their vocabularies, others are counted: both must match the samples.
 #[test]
 fn statistics_are_those_of_the_training_samples() {
-    let place = Place::new();
+    let temp = TestFolder::new();
     let schema = "label = { column = \"l\" }\n\
         [[categorical]]\ncolumn = \"a\"\nvocabulary = { kind = \"exact\", min_count = 3 }\n\
         [[categorical]]\ncolumn = \"b\"\nseparator = \"|\"\nvocabulary = { kind = \"shared\", with = \"a\" }\n\
@@ -463,7 +466,7 @@ fn statistics_are_those_of_the_training_samples() {
     let text = format!("l,a,b\n{}", (0..900).map(row).collect::<String>());
     let options = ConvertOptions {
         split: Split::Random { share: 0.25, seed: 4 },
-        ..f32_options(vec![place.file("rows", text)], place.path("out"))
+        ..f32_options(vec![temp.file("rows", text)], temp.path("out"))
     };
     convert_small(&options, schema).unwrap();
     let train = samples_of(&options.out, Part::Train);
@@ -481,29 +484,29 @@ fn statistics_are_those_of_the_training_samples() {
 
 #[test]
 fn files_without_a_header_are_predicted_with_their_labels_and_without() {
-    let place = Place::new();
+    let temp = TestFolder::new();
     let schema = "label = { column = \"l\" }\nweight = { column = \"w\" }\ndense = [{ column = \"x\" }]\n\
         [[categorical]]\ncolumn = \"c\"\n[format]\nheader = false\ncolumns = [\"c\", \"l\", \"unused\", \"w\", \"x\"]";
     let options =
-        f32_options(vec![place.file("train", "a,1,u,2,3\nb,0,u,4,5\na,1,u,0,6\n")], place.path("out"));
+        f32_options(vec![temp.file("train", "a,1,u,2,3\nb,0,u,4,5\na,1,u,0,6\n")], temp.path("out"));
     convert_small(&options, schema).unwrap();
     let stored = samples_of(&options.out, Part::Train);
     assert_eq!((&stored.weights[..], &stored.dense[..]), (&[2.0, 4.0, 0.0][..], &[3.0, 5.0, 6.0][..]));
-    let (again, bad) = read_again(&options.out, place.path("train")).unwrap();
+    let (again, bad) = read_again(&options.out, temp.path("train")).unwrap();
     assert!(bad.is_empty() && again == stored);
     // Neither label nor weight: the other three columns keep their order.
-    let (bare, bad) = read_again(&options.out, place.file("bare", "a,u,3\nb,u,5\na,u,6\n")).unwrap();
+    let (bare, bad) = read_again(&options.out, temp.file("bare", "a,u,3\nb,u,5\na,u,6\n")).unwrap();
     assert!(bad.is_empty() && bare.labels[0].iter().all(|label| label.is_nan()), "{bad:?}");
     assert_eq!(bare.weights, [1.0; 3]);
     assert_eq!((bare.dense, bare.categorical), (stored.dense, stored.categorical));
     // One of both is missing: the rows are not of any known form.
-    let (none, bad) = read_again(&options.out, place.file("some", "a,u,2,3\n")).unwrap();
+    let (none, bad) = read_again(&options.out, temp.file("some", "a,u,2,3\n")).unwrap();
     assert_eq!((none.len, bad.len()), (0, 1));
     assert!(bad[0].contains("4 fields instead of 5"), "{bad:?}");
 }
 
 #[test]
-fn what_is_not_asked_for_is_as_documented() {
+fn defaults_are_as_documented() {
     let options = ConvertOptions::new(Vec::new(), "out".into());
     assert_eq!((options.split, options.on_bad), (Split::None, OnBad::Fail));
     assert_eq!((options.bad_limit, options.dense_dtype), (BadLimit::Percent(1.0), DenseDtype::F16));

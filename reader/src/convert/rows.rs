@@ -1,62 +1,62 @@
-//! Rows as they were read, column by column, from whatever format: what learning counts and what the encoder takes.
+//! Rows in columnar form, whatever their source format: counted while learning and then encoded.
 
 use crate::key::ShortKey;
 use crate::schema::{Hotness, Schema, VocabularyKind};
 
-/// Rows as they were read. Readers of text append row by row, readers of columns column by column; either way every
+/// Rows as they were read. Text parsers append row by row, column readers column by column; in both cases every
 /// column must have its values of a row before `end_rows` counts it.
 #[derive(Debug, Clone, Default)]
 pub struct RawRows {
     len: usize,
     /// `[label][row]`: 0, 1, or NaN where the label is missing.
     pub(crate) labels: Vec<Vec<f32>>,
-    /// Finite and not negative; empty where the schema has no weight.
+    /// Finite and not negative; empty if the schema has no weight.
     pub(crate) weights: Vec<f32>,
-    /// `[dense column][row]`: finite, or NaN where the number is missing.
+    /// `[dense column][row]`: finite, or NaN if the number is missing.
     pub(crate) dense: Vec<Vec<f64>>,
-    /// One entry a categorical column.
+    /// One entry per categorical column.
     pub(crate) categories: Vec<RawCategories>,
 }
 
 /// The categories of one column.
 #[derive(Debug, Clone)]
 pub(crate) struct RawCategories {
-    /// Those of all rows, one behind the other.
+    /// Those of all rows, concatenated.
     pub(crate) values: RawValues,
-    /// How many of them belong to a row.
+    /// How many of them belong to each row.
     pub(crate) bags: RawBags,
 }
 
-/// How a column's categories belong to rows.
+/// The number of categories in each row of a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RawBags {
-    /// So many each.
+    /// The same number in every row.
     Fixed(u32),
     /// For each row, the number of categories up to its end.
     Ends(Vec<u32>),
 }
 
-/// Categories, as their column looks them up.
+/// Categories in the form in which their column looks them up.
 #[derive(Debug, Clone)]
 pub(crate) enum RawValues {
     /// By their bytes.
     Keys(RawKeys),
-    /// They are row numbers already, each below its table's rows.
+    /// Row numbers, each below its table's rows.
     Rows(Vec<u64>),
 }
 
 /// Categories that are looked up by their bytes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RawKeys {
-    /// One a category; [`ShortKey::NONE`] where it is among the long ones.
+    /// One per category; [`ShortKey::NONE`] for long keys.
     pub(crate) short: Vec<ShortKey>,
-    /// Number and end in `long_bytes` of categories that are no short keys.
+    /// For each category that is not a short key, its number and its end in `long_bytes`.
     long: Vec<(u32, u32)>,
     long_bytes: Vec<u8>,
 }
 
 impl RawRows {
-    /// No rows yet, of a schema's columns.
+    /// Returns an empty set of rows with a schema's columns.
     pub fn new(schema: &Schema) -> Self {
         let column = |column: &crate::schema::Categorical| RawCategories {
             values: match column.vocabulary {
@@ -77,17 +77,17 @@ impl RawRows {
         }
     }
 
-    /// The number of rows.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is no row.
+    /// Returns whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Forgets the rows and keeps the memory.
+    /// Removes the rows and keeps the memory.
     pub fn clear(&mut self) {
         self.truncate(0);
     }
@@ -102,7 +102,7 @@ impl RawRows {
         debug_assert!(self.categories.iter().all(|column| column.values.len() == column.end_of(self.len)));
     }
 
-    /// Forgets what was appended behind the first `rows` rows, parts of a row included.
+    /// Removes what was appended after the first `rows` rows, including parts of a row.
     pub(crate) fn truncate(&mut self, rows: usize) {
         self.len = rows;
         self.labels.iter_mut().for_each(|labels| labels.truncate(rows));
@@ -119,7 +119,7 @@ impl RawRows {
 }
 
 impl RawCategories {
-    /// Where the categories of the first `rows` rows end.
+    /// Returns the end of the categories of the first `rows` rows.
     fn end_of(&self, rows: usize) -> usize {
         match &self.bags {
             RawBags::Fixed(count) => rows * *count as usize,
@@ -127,7 +127,7 @@ impl RawCategories {
         }
     }
 
-    /// Ends a row's bag at the categories appended so far; nothing to do where all rows have as many.
+    /// Ends a row's bag after the categories appended so far; does nothing if all rows have the same number.
     #[inline]
     pub(crate) fn end_bag(&mut self) {
         if let RawBags::Ends(ends) = &mut self.bags {
@@ -135,7 +135,7 @@ impl RawCategories {
         }
     }
 
-    /// The most categories of a row.
+    /// Returns the maximum number of categories in a row.
     pub(crate) fn largest_bag(&self) -> u32 {
         match &self.bags {
             RawBags::Fixed(count) => *count,
@@ -176,7 +176,7 @@ impl RawKeys {
         self.short.push(key);
     }
 
-    /// Categories that are no short keys, with their numbers among all.
+    /// Returns the categories that are not short keys, with their numbers among all.
     pub(crate) fn long(&self) -> impl Iterator<Item = (usize, &[u8])> {
         let starts = std::iter::once(0).chain(self.long.iter().map(|&(_, end)| end));
         let bytes = |(&(number, end), start): (&(u32, u32), u32)| {
@@ -198,7 +198,7 @@ mod tests {
     use crate::convert::testing;
 
     #[test]
-    fn what_is_behind_a_row_is_forgotten_in_every_column() {
+    fn truncation_removes_later_values_from_every_column() {
         let mut schema = testing::schema();
         schema.dense.truncate(1);
         schema.categorical.truncate(2);
@@ -231,7 +231,7 @@ mod tests {
         );
         let RawValues::Keys(keys) = &rows.categories[0].values else { panic!("keys") };
         assert_eq!(keys.long().collect::<Vec<_>>(), [(1, &long[..]), (2, &long[..])]);
-        // A row that breaks off.
+        // An incomplete row.
         rows.labels[0].push(0.0);
         rows.truncate(1);
         assert_eq!(format!("{rows:?}"), one);

@@ -1,5 +1,4 @@
-//! The schema file: which raw columns become which columns of a dataset, and how. Every mistake is named with its
-//! place.
+//! The schema file: which raw columns become which columns of a dataset, and how. Every error names its position.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -23,25 +22,25 @@ use crate::schema::{
     VocabularyKind,
 };
 
-/// A schema file, read and checked.
+/// A schema file, parsed and checked.
 #[derive(Debug, Clone)]
 pub struct SchemaFile {
     text: Text,
     csv: Option<Spanned<CsvEntry>>,
     sources: ColumnSources,
     draft: Schema,
-    /// The names of its columns.
+    /// The names of the dataset's columns.
     names: HashSet<String>,
-    /// The numbers of its categorical columns.
+    /// The numbers of its categorical columns by name.
     numbers: HashMap<String, usize>,
     standardized: Vec<bool>,
-    /// The exact columns that do not say how often a category must occur, in order.
+    /// The exact columns without a minimum count, in order.
     min_count_open: Vec<usize>,
-    /// Where raw columns are named.
+    /// The spans in which raw columns are named.
     columns: Vec<Spanned<String>>,
 }
 
-/// The file's text, for messages that show a place in it.
+/// The file's text, for messages that show a position in it.
 #[derive(Debug, Clone)]
 struct Text {
     name: String,
@@ -112,7 +111,7 @@ struct CategoricalEntry {
     pooling: Option<Pooling>,
 }
 
-/// All kinds' keys at once: so each wrong one is named with its place.
+/// The keys of all kinds, so that a key of another kind is reported with its position.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct VocabularyEntry {
@@ -122,7 +121,7 @@ struct VocabularyEntry {
     with: Option<Spanned<String>>,
 }
 
-/// One thing, or a list of them.
+/// One value or a list of values.
 #[derive(Debug)]
 struct OneOrMany<T>(Vec<T>);
 
@@ -133,7 +132,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
             type Value = OneOrMany<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("one, or a list of them")
+                f.write_str("one table, or a list of tables")
             }
 
             fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> std::result::Result<Self::Value, A::Error> {
@@ -156,7 +155,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
     }
 }
 
-/// A word, or a list of them, each with its place.
+/// A word or a list of words, each with its span.
 #[derive(Debug)]
 enum Words {
     One(String),
@@ -170,7 +169,7 @@ impl<'de> Deserialize<'de> for Words {
             type Value = Words;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a word in quotes, or a list of them")
+                f.write_str("a string, or a list of strings")
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> std::result::Result<Self::Value, E> {
@@ -186,7 +185,7 @@ impl<'de> Deserialize<'de> for Words {
 }
 
 impl Text {
-    /// What is wrong, the place, and the line with carets below it.
+    /// Returns an error with the position, the message, and the line with carets below it.
     fn problem(&self, span: Range<usize>, message: impl fmt::Display) -> Error {
         let excerpt = Excerpt::of(&self.text, span);
         Error::Invalid(format!(
@@ -200,19 +199,19 @@ impl Text {
 }
 
 impl SchemaFile {
-    /// Reads a schema file.
+    /// Loads a schema file.
     ///
     /// # Errors
-    /// As [`read_text`]; [`Error::Invalid`] for the first mistake in it, with its place.
+    /// As [`read_text`]; [`Error::Invalid`] for the first mistake, with its position.
     pub fn load(path: &Path) -> Result<Self> {
         let text = read_text(path)?;
         Self::parse(&path.to_string_lossy(), &text)
     }
 
-    /// Reads the text of a schema file that is called `name` in messages.
+    /// Parses the text of a schema file that is called `name` in messages.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for the first mistake in it, with its place.
+    /// [`Error::Invalid`] for the first mistake, with its position.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
         let text = Text { name: name.to_owned(), text: text.to_owned() };
         let file: File = toml::from_str(&text.text).map_err(|error| {
@@ -240,7 +239,7 @@ impl SchemaFile {
         }
         let labels = file.label.map(|labels| labels.0).unwrap_or_default();
         if labels.is_empty() {
-            let message = "there is no label: add [label] with column = \"...\"";
+            let message = "the schema has no label: add [label] with column = \"...\"";
             return Err(made.text.problem(0..0, message));
         }
         labels.into_iter().try_for_each(|entry| made.add_label(entry))?;
@@ -253,26 +252,26 @@ impl SchemaFile {
         Ok(made)
     }
 
-    /// Remembers where a raw column is named.
+    /// Records where a raw column is named.
     fn column(&mut self, column: Spanned<String>) -> String {
         let name = column.get_ref().clone();
         self.columns.push(column);
         name
     }
 
-    /// The name of a dataset's column, which must be free.
+    /// Returns the name of a dataset's column, which must be unused.
     fn name(&mut self, own: Option<String>, column: &Spanned<String>) -> Result<String> {
         let name = own.unwrap_or_else(|| column.get_ref().clone());
         if !self.names.insert(name.clone()) {
             let message = format!(
-                "there is a column {name:?} already: give one of them another name, such as name = \"{name}_2\""
+                "the name {name:?} is already used: give one of the columns another name, such as name = \"{name}_2\""
             );
             return Err(self.text.problem(column.span(), message));
         }
         if !crate::schema::is_column_name(&name) {
             let message = format!(
-                "{name:?} cannot name a file, as a dataset's columns must: no slash, tab or line break, and no dot in \
-                 front; give another with name = \"...\""
+                "{name:?} is not a valid file name, as column names must be: no slash, tab or line break, and no dot \
+                 at the start; choose another with name = \"...\""
             );
             return Err(self.text.problem(column.span(), message));
         }
@@ -288,7 +287,7 @@ impl SchemaFile {
             if text.len() != 1 || text == "\n" || text == "\r" || quoted || !text.is_ascii() {
                 return problem(
                     delimiter.span(),
-                    "a delimiter is one ASCII character, neither a line's end nor a quote: \",\" or \"\\t\", for \
+                    "a delimiter must be one ASCII character, not a line end or a quote: \",\" or \"\\t\", for \
                      example",
                 );
             }
@@ -296,16 +295,16 @@ impl SchemaFile {
         match (entry.header, &entry.columns) {
             (None | Some(true), Some(columns)) => problem(
                 columns.span(),
-                "columns names the columns of files without a header: add header = false, or remove it",
+                "columns is for files without a header: add header = false, or remove it",
             ),
             (Some(false), None) => problem(
                 csv.span(),
-                "without a header columns are named here: columns = [\"...\", \"...\"], all of a file's, in order",
+                "files without a header need columns = [\"...\", \"...\"], which names all columns in order",
             ),
             (Some(false), Some(columns)) => {
                 let mut seen = HashSet::new();
                 match columns.get_ref().iter().find(|&name| !seen.insert(name)) {
-                    Some(name) => Err(self.text.problem(columns.span(), format!("{name:?} is named twice"))),
+                    Some(name) => Err(self.text.problem(columns.span(), format!("{name:?} is listed twice"))),
                     None => Ok(()),
                 }
             }
@@ -316,7 +315,7 @@ impl SchemaFile {
     fn add_label(&mut self, entry: LabelEntry) -> Result<()> {
         let rule = match (entry.at_least, &entry.equals) {
             (Some(_), Some(equals)) => {
-                let message = "at_least and equals contradict each other: keep one";
+                let message = "at_least and equals exclude each other: keep one";
                 return Err(self.text.problem(equals.span(), message));
             }
             (None, None) => LabelRule::Binary,
@@ -329,7 +328,7 @@ impl SchemaFile {
                 toml::Value::Integer(number) => LabelRule::EqualsNumber(*number as f64),
                 toml::Value::Float(number) if number.is_finite() => LabelRule::EqualsNumber(*number),
                 _ => {
-                    let message = "equals is a number, or the text of the field: \"buy\", for example";
+                    let message = "equals must be a number or the text of the field: \"buy\", for example";
                     return Err(self.text.problem(equals.span(), message));
                 }
             },
@@ -356,7 +355,7 @@ impl SchemaFile {
                 "none" => DenseFunction::None,
                 "log1p" => DenseFunction::SignedLog1p,
                 "mlperf-log" => DenseFunction::MlperfLog,
-                "standardize" if standardize => return problem("standardize stands here twice".into()),
+                "standardize" if standardize => return problem("standardize is listed twice".into()),
                 "standardize" => {
                     standardize = true;
                     continue;
@@ -365,16 +364,18 @@ impl SchemaFile {
             };
             if standardize {
                 return problem(format!(
-                    "{word} behind standardize would take logarithms of numbers around 0: write it before standardize"
+                    "{word} after standardize would take logarithms of numbers around 0: write it before standardize"
                 ));
             }
             if function.is_some() {
-                return problem(format!("{word} comes behind another function: keep one of them"));
+                return problem(format!("{word} follows another function: keep one of them"));
             }
             function = Some(own);
         }
         if let (Some(DenseFunction::None), true) = (function, steps.len() > 1) {
-            return Err(self.text.problem(steps[0].span(), "none stands alone: remove it, or the other"));
+            return Err(self
+                .text
+                .problem(steps[0].span(), "none excludes other transforms: remove it, or the other one"));
         }
         let name = self.name(entry.name, &entry.column)?;
         let transform = DenseTransform::plain(function.unwrap_or(DenseFunction::None));
@@ -396,7 +397,7 @@ impl SchemaFile {
             }
         };
         if let Some(separator) = entry.separator.as_ref().filter(|separator| separator.get_ref().is_empty()) {
-            let message = "nothing cannot separate categories: write a character, or leave separator out";
+            let message = "separator must not be empty: write a character, or remove separator";
             return Err(self.text.problem(separator.span(), message));
         }
         let separator = entry.separator.map(Spanned::into_inner);
@@ -417,7 +418,7 @@ impl SchemaFile {
         Ok(())
     }
 
-    /// Rows (0 where they are learnt), kind, and the column that it is shared with.
+    /// Returns rows (0 if they are learnt), kind, and the column whose vocabulary is shared.
     fn vocabulary(
         &mut self,
         spanned: &Spanned<VocabularyEntry>,
@@ -438,7 +439,8 @@ impl SchemaFile {
         };
         for (key, span) in given {
             if let Some(span) = span.filter(|_| key != own) {
-                let message = format!("a vocabulary of kind {:?} has no {key}, but {own}", kind.get_ref());
+                let message =
+                    format!("a vocabulary of kind {:?} does not take {key}, but {own}", kind.get_ref());
                 return Err(self.text.problem(span, message));
             }
         }
@@ -447,9 +449,9 @@ impl SchemaFile {
             self.text.problem(spanned.span(), message)
         };
         if own == "rows" {
-            let rows = rows.as_ref().ok_or_else(|| lacks("the rows of its table"))?;
+            let rows = rows.as_ref().ok_or_else(|| lacks("the number of rows of its table"))?;
             if !(1..=TABLE_ROWS_MAX).contains(rows.get_ref()) {
-                let message = format!("rows is a number from 1 to {TABLE_ROWS_MAX}");
+                let message = format!("rows must be a number from 1 to {TABLE_ROWS_MAX}");
                 return Err(self.text.problem(rows.span(), message));
             }
             let hash = kind.get_ref() == "hash";
@@ -464,7 +466,7 @@ impl SchemaFile {
                 let meant = nearest(with.get_ref(), names);
                 let meant = meant.map_or_else(String::new, |name| format!("; did you mean {name:?}?"));
                 let message = format!(
-                    "no categorical column before this one is called {:?}: a vocabulary is shared with an earlier \
+                    "no earlier categorical column is named {:?}: a vocabulary can only be shared with an earlier \
                      column{meant}",
                     with.get_ref()
                 );
@@ -472,7 +474,7 @@ impl SchemaFile {
             };
             if let Some(owner) = &other.shares {
                 let message =
-                    format!("that column shares the vocabulary of {owner:?} itself: write that name");
+                    format!("that column itself shares the vocabulary of {owner:?}: write that name");
                 return Err(self.text.problem(with.span(), message));
             }
             return Ok((other.rows, other.vocabulary, Some(other.name.clone())));
@@ -483,13 +485,13 @@ impl SchemaFile {
         };
         if *min_count.get_ref() == 0 {
             let message =
-                "min_count 0 would give rows to categories that never occur: 1 keeps every one seen";
+                "min_count 0 would give rows to categories that never occur: use 1 to keep every category";
             return Err(self.text.problem(min_count.span(), message));
         }
         Ok((0, VocabularyKind::Exact { min_count: *min_count.get_ref() }, None))
     }
 
-    /// The conversion of CSV. Exact columns that do not say how often a category must occur take `min_count`.
+    /// Returns the plan for CSV. Exact columns without a minimum count use `min_count`.
     pub(crate) fn csv_plan(&self, min_count: u64, dense_dtype: DenseDtype) -> Plan {
         let csv = self.csv.as_ref().map(|csv| csv.get_ref().clone()).unwrap_or_default();
         let delimiter = csv.delimiter.and_then(|text| text.get_ref().chars().next());
@@ -503,17 +505,17 @@ impl SchemaFile {
         Plan { draft: self.draft(min_count, dense_dtype), standardized: self.standardized.clone(), format }
     }
 
-    /// The raw columns of the categorical columns.
+    /// Returns the raw columns of the categorical columns.
     #[cfg(feature = "parquet")]
     pub(crate) fn categories(&self) -> impl Iterator<Item = &str> {
         self.sources.categorical.iter().map(|source| source.column.as_str())
     }
 
-    /// The conversion of Parquet, as [`SchemaFile::csv_plan`]. `lists` says of each categorical column whether it is
-    /// one.
+    /// Returns the plan for Parquet, like [`SchemaFile::csv_plan`]. `lists` states for each categorical column
+    /// whether it is a list.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the file describes CSV.
+    /// [`Error::Invalid`] if the file describes CSV.
     #[cfg(feature = "parquet")]
     pub(crate) fn parquet_plan(
         &self,
@@ -524,7 +526,7 @@ impl SchemaFile {
         if let Some(csv) = &self.csv {
             return Err(self
                 .text
-                .problem(csv.span(), "[format] describes CSV, and Parquet describes itself: remove it"));
+                .problem(csv.span(), "[format] is for CSV; Parquet files describe themselves: remove it"));
         }
         let mut draft = self.draft(min_count, dense_dtype);
         for (column, _) in draft.categorical.iter_mut().zip(lists).filter(|(_, list)| **list) {
@@ -534,7 +536,7 @@ impl SchemaFile {
         Ok(Plan { draft, standardized: self.standardized.clone(), format })
     }
 
-    /// The columns as they are known before any row is read.
+    /// Returns the columns as they are known before any row is read.
     fn draft(&self, min_count: u64, dense_dtype: DenseDtype) -> Schema {
         let mut draft = Schema { dense_dtype, ..self.draft.clone() };
         for number in 0..draft.categorical.len() {
@@ -547,7 +549,7 @@ impl SchemaFile {
         draft
     }
 
-    /// What is wrong with a raw column, shown where the file names it.
+    /// Returns an error about a raw column that shows where the file names it.
     pub(crate) fn column_problem(&self, column: &str, message: impl fmt::Display) -> Error {
         let named = self.columns.iter().find(|named| named.get_ref() == column);
         self.text.problem(named.map_or(0..0, Spanned::span), message)
@@ -560,10 +562,10 @@ const VOCABULARIES: [&str; 4] = ["exact", "hash", "identity", "shared"];
 fn unknown_word(what: &str, word: &str, known: &[&str]) -> String {
     let meant = nearest(word, known.iter().copied());
     let meant = meant.map_or_else(String::new, |word| format!("did you mean {word:?}? "));
-    format!("{word:?} is no {what}: {meant}there are {}", known.join(", "))
+    format!("{word:?} is not a {what}: {meant}choose one of {}", known.join(", "))
 }
 
-/// The parser's message of an unknown key lists the known ones; the nearest is named before them.
+/// Adds the nearest known key to the parser's message about an unknown key, which lists the known ones.
 fn with_nearest_key(message: &str) -> String {
     let mut words = message.split('`').skip(1).step_by(2);
     let meant = match (message.starts_with("unknown "), words.next()) {

@@ -1,10 +1,10 @@
-//! Which part a row belongs to.
+//! The part that a row belongs to.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::part::Part;
 
-/// Which part the rows of a chunk belong to.
+/// The parts that the rows of a chunk belong to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Selection {
     pub(crate) assignment: Assignment,
@@ -12,17 +12,17 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// All rows are for evaluation.
+    /// Whether all rows are for evaluation.
     pub(crate) const EVAL: Self = Self { assignment: Assignment::Eval, first_row: 0 };
 
-    /// The part of a row, by its number in the chunk.
+    /// Returns the part of a row by its number in the chunk.
     #[inline]
     pub(crate) fn part(self, row: u64) -> Part {
         self.assignment.part(self.first_row + row)
     }
 }
 
-/// Which part a row belongs to, by its number among all rows.
+/// The part that a row belongs to, by its number among all rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Assignment {
     Train,

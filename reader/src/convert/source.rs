@@ -1,5 +1,5 @@
-//! What a conversion, or a prediction, needs of a form of raw rows: to read them from front to back, in chunks that
-//! threads can work on apart from each other, and to name those that are none.
+//! What a conversion or prediction requires of a format of raw rows: reading them from start to end, in chunks that
+//! threads can process independently, and naming bad rows.
 
 use crate::convert::fault::{BadName, BadRow};
 use crate::convert::rows::RawRows;
@@ -11,13 +11,13 @@ use crate::schema::{DenseDtype, DenseFunction, Schema};
 /// Which columns a file may lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needed {
-    /// None: rows are to be learnt from.
+    /// None: the rows are for training or evaluation.
     All,
-    /// Labels and weight; labels that are there may be empty.
+    /// Labels and weight; labels that exist may be empty.
     Features,
 }
 
-/// What files of named columns are read for.
+/// The columns to read from files of named columns.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NamedTarget<'a> {
     /// The columns.
@@ -28,16 +28,16 @@ pub(crate) struct NamedTarget<'a> {
 }
 
 impl NamedTarget<'_> {
-    /// What a raw number of a dense column may be at most, either way.
+    /// Returns the maximum magnitude of a raw number of a dense column.
     pub(crate) fn largest_number(&self, column: usize) -> f64 {
-        // What is standardized need not fit its storage before it is.
+        // A number that is standardized need not fit its storage type before that.
         let dtype = if self.standardized[column] { DenseDtype::F32 } else { self.schema.dense_dtype };
         largest_number(self.schema.dense[column].transform.function, dtype)
     }
 }
 
-/// What a raw number of a column that is stored as `dtype` may be at most, either way: one that is not transformed must
-/// fit as it is, and squares of all others must be finite.
+/// Returns the maximum magnitude of a raw number of a column that is stored as `dtype`: a number that is not
+/// transformed must fit unchanged, and squares of all others must be finite.
 pub(crate) fn largest_number(function: DenseFunction, dtype: DenseDtype) -> f64 {
     match function {
         DenseFunction::None => f64::from(dtype.largest()),
@@ -45,57 +45,56 @@ pub(crate) fn largest_number(function: DenseFunction, dtype: DenseDtype) -> f64 
     }
 }
 
-/// Raw rows of some form, in some files.
+/// Raw rows of one format, in several files.
 pub(crate) trait RowSource: Sync {
-    /// Some rows of one file, a few megabytes of them at most.
+    /// Some rows of one file, at most a few megabytes.
     type Chunk: Send;
-    /// What numbers the rows of a file in messages.
+    /// The unit that numbers a file's rows in messages.
     const UNIT: &'static str;
 
-    /// All chunks, in the files' order. They do not depend on anything but the files' contents.
+    /// Returns all chunks in the files' order. They depend only on the files' contents.
     fn chunks(&self) -> impl Iterator<Item = Result<Self::Chunk>> + Send;
 
-    /// Where a chunk lies among all rows.
+    /// Returns the position of a chunk among all rows.
     fn span(&self, chunk: &Self::Chunk) -> Span;
 
-    /// Reads the rows of a chunk, each to the part that `selection` gives it by its number in the chunk, from 0.
-    /// Returns the bad ones, in order; nothing of them is in `rows`.
+    /// Reads the rows of a chunk, each into the part that `selection` assigns to its number in the chunk, from 0.
+    /// Returns the bad ones in order; nothing of them remains in `rows`.
     ///
     /// # Errors
-    /// Where the chunk as a whole cannot be read.
+    /// If the chunk as a whole cannot be read.
     fn read(&self, chunk: &Self::Chunk, selection: Selection, rows: &mut PartRows) -> Result<Vec<BadRow>>;
 
-    /// Names a bad row of a chunk.
+    /// Returns the name of a bad row of a chunk.
     fn name(&self, chunk: &Self::Chunk, bad: &BadRow) -> BadName;
 
-    /// Appends a bad row, as it stands in its file, to what is kept of bad rows. Returns whether it goes on in the next
-    /// chunk.
+    /// Appends a bad row, unchanged, to the quarantined rows. Returns whether it continues in the next chunk.
     fn copy(&self, chunk: &Self::Chunk, bad: &BadRow, out: &mut Vec<u8>) -> bool;
 
-    /// Appends the piece of a chunk that belongs to the last row of the chunk before. Returns whether that row goes on
-    /// still.
+    /// Appends the piece of a chunk that belongs to the last row of the previous chunk. Returns whether that row
+    /// still continues.
     fn copy_rest(&self, chunk: &Self::Chunk, out: &mut Vec<u8>) -> bool;
 
-    /// The file that holds every bad row, byte for byte.
+    /// Returns the name of the file that holds every bad row, byte for byte.
     fn quarantine_name(&self) -> &'static str;
 
-    /// What the files should be, for the message that too many rows are not it.
+    /// Returns what the files should be, for the message about too many bad rows.
     fn expects(&self) -> String;
 
-    /// Bytes of all files on disk.
+    /// Returns the bytes of all files on disk.
     fn bytes(&self) -> u64;
 }
 
-/// Where a chunk lies among all rows.
+/// The position of a chunk among all rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Span {
-    /// The number among all rows, from 0, of the first that begins here.
+    /// The number among all rows, from 0, of the first row that starts in the chunk.
     pub(crate) first_row: u64,
-    /// Rows that begin here.
+    /// Rows that start in the chunk.
     pub(crate) rows: u64,
-    /// Whether the file's rows are the evaluation part whatever the split.
+    /// Whether the file's rows are the evaluation part regardless of the split.
     pub(crate) eval: bool,
-    /// Bytes of all files that had been read from disk when this chunk was whole.
+    /// Bytes of all files that had been read from disk when this chunk was complete.
     pub(crate) bytes_done: u64,
 }
 
@@ -116,7 +115,7 @@ impl PartRows {
         self.eval.clear();
     }
 
-    /// The rows of a part.
+    /// Returns the rows of a part.
     #[inline]
     pub(crate) fn of(&mut self, part: Part) -> &mut RawRows {
         match part {

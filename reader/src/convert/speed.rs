@@ -1,4 +1,4 @@
-//! How fast conversion is, on a log as large as asked for. Not part of a usual test run:
+//! Measures the speed of conversion on a log of any size. Not part of a normal test run:
 //!
 //! `RANKINE_SPEED_MB=500 cargo test --release -p rankine-reader speed -- --ignored --nocapture`
 
@@ -10,16 +10,16 @@ use std::time::Instant;
 
 use super::{ConvertOptions, CriteoColumns, Progress, SchemaFile, convert_criteo, convert_csv};
 
-/// Distinct categories of each column, about those of Criteo's log.
+/// Distinct categories of each column, similar to Criteo's log.
 const CATEGORIES: [u64; 26] = [
     1460, 583, 10_131_227, 2_202_608, 305, 24, 12517, 633, 3, 93145, 5683, 8_351_593, 3194, 27, 14992,
     5_461_306, 10, 5652, 2173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
 ];
 
-/// Seconds of processor time that this process has taken: wall time says little on a machine with other work.
+/// Returns the seconds of processor time used by this process: wall time means little on a machine with other work.
 fn processor_seconds() -> f64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: `getrusage` fills the struct that it is given, and the zeroed one is valid in case it does not.
+    // SAFETY: `getrusage` fills the struct that it is given, and the zeroed one is valid if it does not.
     let usage = unsafe {
         libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
         usage.assume_init()
@@ -28,7 +28,8 @@ fn processor_seconds() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-/// Lines whose categories follow a power law of exponent 1.1, as hexadecimal digits, until the file has `bytes`.
+/// Writes lines whose categories follow a power law of exponent 1.1, as hexadecimal digits, until the file has
+/// `bytes`.
 fn write_log(path: &Path, bytes: u64) -> u64 {
     let mut state = 1u64;
     let mut next = move || {
@@ -66,7 +67,7 @@ fn write_log(path: &Path, bytes: u64) -> u64 {
     written
 }
 
-/// The same columns, with the same treatment, as a schema file.
+/// Returns a schema file for the same columns with the same transformations.
 fn schema_file() -> String {
     let names: Vec<String> = std::iter::once("label".to_owned())
         .chain((1..=13).map(|column| format!("I{column}")))
@@ -85,7 +86,7 @@ fn schema_file() -> String {
 }
 
 #[test]
-#[ignore = "takes a while and half a gigabyte of disk"]
+#[ignore = "takes minutes and half a gigabyte of disk"]
 fn speed_of_conversion() {
     let megabytes = std::env::var("RANKINE_SPEED_MB").map_or(100, |text| text.parse().unwrap());
     let dir = tempfile::tempdir().unwrap();
@@ -124,7 +125,7 @@ fn speed_of_conversion() {
         let (seconds, processor) = (start.elapsed().as_secs_f64(), processor_seconds() - processor_start);
         let megabytes = bytes as f64 / 1e6;
         println!(
-            "{form}, {threads} threads, {} MiB for counts, {} rows: {:.0} MB/s, {:.0} MB a processor second; \
+            "{form}, {threads} threads, {} MiB for counts, {} rows: {:.0} MB/s, {:.0} MB per processor second; \
              passes end at processor seconds {:.2?} of {processor:.2}",
             memory >> 20,
             report.conversion.rows.read,

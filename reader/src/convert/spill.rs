@@ -1,4 +1,4 @@
-//! Counts on disk for a while: sorted runs in one temporary file, merged when all is counted.
+//! Counts stored temporarily on disk: sorted runs in one temporary file, merged after counting.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,12 +15,12 @@ use crate::stop::Stop;
 
 /// Bytes written at a time.
 const WRITE_BYTES: usize = 1 << 20;
-/// Bytes read at a time from each of the runs that are merged.
+/// Bytes read at a time from each of the merged runs.
 const READ_BYTES: usize = 1 << 16;
-/// Keys that are merged before it is looked again whether somebody asked to stop.
+/// Keys that are merged between two checks for a stop request.
 const KEYS_BETWEEN_LOOKS: usize = 1 << 14;
 
-/// One file for all runs of a counting pass, however many: it takes one descriptor. Removed when dropped.
+/// One file for all runs of a counting pass, so that it takes one descriptor. Removed when dropped.
 #[derive(Debug)]
 pub(crate) struct SpillFile {
     path: PathBuf,
@@ -28,7 +28,7 @@ pub(crate) struct SpillFile {
     end: AtomicU64,
 }
 
-/// Sorted keys with their counts, somewhere in a [`SpillFile`].
+/// Sorted keys with their counts, at a position of a [`SpillFile`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Run {
     offset: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Run {
 /// A key that can be written to a run.
 pub(crate) trait SpillKey: Ord + Sized {
     fn write(&self, out: &mut Vec<u8>);
-    /// The key at the front of `bytes`, and what is behind it; `None` where `bytes` ends within the key.
+    /// Returns the key at the front of `bytes` and the bytes after it; `None` if `bytes` ends within the key.
     fn read(bytes: &[u8]) -> Option<(Self, &[u8])>;
 }
 
@@ -79,8 +79,8 @@ impl SpillFile {
     pub(crate) fn write_run<K: SpillKey>(&self, mut counts: Vec<(K, u64)>) -> Result<Run> {
         counts.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         let mut bytes = Vec::new();
-        // The run's length is needed before its first byte is written: its place in the file is taken at once, so that
-        // it is in one piece whoever else writes.
+        // The run's length is needed before its first byte is written: its range of the file is reserved at once, so
+        // that it is contiguous even if other threads write.
         let mut total = 0;
         for (key, _) in &counts {
             bytes.clear();
@@ -106,12 +106,12 @@ impl SpillFile {
 
 impl Drop for SpillFile {
     fn drop(&mut self) {
-        // What stays is in a partial folder, which goes as a whole or is emptied by the next run.
+        // A remaining file is in a partial folder, which is removed as a whole or cleared by the next run.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Reads a run from front to back.
+/// Reads a run from start to end.
 struct RunReader<'a> {
     spill: &'a SpillFile,
     left: Run,
@@ -145,8 +145,8 @@ impl RunReader<'_> {
     }
 }
 
-/// Hands every key of some runs and of a map to `take`, with the sum of its counts; in order where there are runs, in
-/// any order where there are none.
+/// Passes every key of some runs and of a map to `take`, with the sum of its counts: in order if there are runs,
+/// otherwise in any order.
 pub(crate) fn merge_runs<K: SpillKey, S>(
     spill: &SpillFile,
     runs: &[Run],
@@ -163,7 +163,7 @@ pub(crate) fn merge_runs<K: SpillKey, S>(
     let mut rest = rest.into_iter();
     let reader = |&left| RunReader { spill, left, buffer: Vec::new(), at: 0 };
     let mut readers: Vec<_> = runs.iter().map(reader).collect();
-    // The map is the source behind the last run.
+    // The map is the source after the last run.
     let mut next_of = |source: usize| match readers.get_mut(source) {
         Some(reader) => reader.next::<K>(),
         None => Ok(rest.next()),
@@ -207,13 +207,13 @@ mod tests {
     use crate::error::Error;
     use crate::key::LongMap;
 
-    /// Runs longer than what is written, and read, at a time.
+    /// Runs longer than the write and read buffers.
     #[test]
     fn long_runs_merge_to_the_sums_in_order() {
         const KEYS: u64 = 60_000;
         let dir = tempfile::tempdir().unwrap();
         let spill = SpillFile::create(dir.path()).unwrap();
-        // Keys of many lengths, so that entries lie across the ends of buffers.
+        // Keys of many lengths, so that entries cross the ends of buffers.
         let key =
             |n: u64| -> Box<[u8]> { format!("{n:07}{}", "x".repeat(n as usize % 41)).into_bytes().into() };
         let every = |step: u64| {

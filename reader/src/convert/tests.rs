@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 
-use super::testing::{GOOD_LINE, Place, SMALL, samples_of, with_field};
+use super::testing::{GOOD_LINE, SMALL, TestFolder, samples_of, with_field};
 use super::*;
 use crate::dataset::Dataset;
 use crate::part::Part;
 use crate::samples::Samples;
 use crate::testing::{skipped, tree_bytes as tree};
 
-/// Lines of power-law categories, with missing values.
+/// Returns lines of power-law categories with missing values.
 fn good_lines(count: usize, seed: u64) -> Vec<String> {
     let mut state = seed;
     let mut next = move || {
@@ -59,18 +59,18 @@ fn with_min_count(min_count: u64) -> CriteoColumns {
 }
 
 #[test]
-fn the_same_bytes_whatever_threads_memory_and_compression() {
-    let place = Place::new();
+fn output_does_not_depend_on_threads_memory_or_compression() {
+    let temp = TestFolder::new();
     let mut lines = good_lines(1200, 1);
     for at in [3, 500, 501, 1100] {
         lines[at] = with_field(&lines[at], at % 40, "?");
     }
     lines[700] = "x".repeat(9000);
     let (first, second) = (text(&lines[..800]), text(&lines[800..]).replace('\n', "\r\n"));
-    let (first_path, second_path) = (place.path("a"), place.path("b"));
+    let (first_path, second_path) = (temp.path("a"), temp.path("b"));
     let write_plain = || {
-        place.file("a", &first);
-        place.file("b", &second);
+        temp.file("a", &first);
+        temp.file("b", &second);
     };
     let convert_to = |out: &str, threads: usize, memory: u64| {
         let options = ConvertOptions {
@@ -78,7 +78,7 @@ fn the_same_bytes_whatever_threads_memory_and_compression() {
             on_bad: OnBad::Quarantine,
             threads: NonZeroUsize::new(threads).unwrap(),
             memory,
-            ..ConvertOptions::new(vec![first_path.clone(), second_path.clone()], place.path(out))
+            ..ConvertOptions::new(vec![first_path.clone(), second_path.clone()], temp.path(out))
         };
         convert_with(&options, &with_min_count(2)).unwrap();
         tree(&options.out)
@@ -107,7 +107,7 @@ fn the_same_bytes_whatever_threads_memory_and_compression() {
         fs::write(path, bytes).unwrap();
     }
     assert!(convert_to("gzip", 2, 1 << 30) == expected, "gzip differs");
-    // Padded with zeros, as tapes and some tools leave it; and the other compression.
+    // Padded with zeros, as by tapes and some tools; and the other compression.
     let padded = [fs::read(&first_path).unwrap(), vec![0; 1000]].concat();
     fs::write(&first_path, padded).unwrap();
     assert!(convert_to("padded", 2, 1 << 30) == expected, "padded gzip differs");
@@ -121,19 +121,19 @@ fn the_same_bytes_whatever_threads_memory_and_compression() {
 }
 
 #[test]
-fn samples_are_what_the_lines_say() {
-    let place = Place::new();
+fn samples_match_the_lines() {
+    let temp = TestFolder::new();
     let lines = good_lines(300, 2);
     let options = ConvertOptions {
         split: Split::Last { share: 0.25 },
         dense_dtype: crate::schema::DenseDtype::F32,
-        ..ConvertOptions::new(vec![place.file("log", text(&lines))], place.path("out"))
+        ..ConvertOptions::new(vec![temp.file("log", text(&lines))], temp.path("out"))
     };
     let columns = CriteoColumns { columns: vec!["C2=hash:100".parse().unwrap()], ..with_min_count(3) };
     let report = convert_with(&options, &columns).unwrap();
     assert_eq!(report.conversion.rows, RowCounts { read: 300, kept: 300, bad: 0, train: 225, eval: 75 });
 
-    // Everything again, the plain way, from the training lines alone.
+    // Computed again from the training lines in the simplest way.
     let fields: Vec<Vec<&str>> = lines.iter().map(|line| line.split('\t').collect()).collect();
     let (train, eval) = (samples_of(&options.out, Part::Train), samples_of(&options.out, Part::Eval));
     let label = |row: usize| if row < 225 { train.labels[0][row] } else { eval.labels[0][row - 225] };
@@ -185,11 +185,11 @@ fn samples_are_what_the_lines_say() {
         assert_eq!(report.columns[column].1.exact, exact);
     }
 
-    // Prediction reads the same rows to the same samples, with labels or without them.
+    // Prediction reads the same samples from the same rows, with and without labels.
     let dataset = Dataset::open(&options.out).unwrap();
     let encoder = Encoder::open(&dataset).unwrap();
     let unlabelled: Vec<String> = lines[225..].iter().map(|line| line[2..].to_owned()).collect();
-    let files = [place.file("rest", text(&lines[225..])), place.file("unlabelled", text(&unlabelled))];
+    let files = [temp.file("rest", text(&lines[225..])), temp.file("unlabelled", text(&unlabelled))];
     let mut read = Samples::new(dataset.schema());
     let reader = RawReader {
         format: &RowFormat::CriteoTsv,
@@ -209,7 +209,7 @@ fn samples_are_what_the_lines_say() {
     expected.labels[0][75..].fill(f32::NAN);
     assert!(read == expected);
     for (column, (_, of)) in report.columns.iter().enumerate() {
-        // The same rows twice: as many distinct values, and twice as many look-ups.
+        // The same rows twice: the same number of distinct values, and twice the number of look-ups.
         let (once, twice) = (of.exact.map(|exact| exact.unknown_eval).unwrap_or_default(), unknown[column]);
         assert_eq!(twice.lookups, 2 * once.lookups);
         assert_eq!(twice.distinct_values, Some(once.distinct_values.unwrap_or(0)));
@@ -217,14 +217,14 @@ fn samples_are_what_the_lines_say() {
 }
 
 #[test]
-fn vocabularies_are_learnt_from_the_training_part_alone() {
-    let place = Place::new();
+fn vocabularies_are_learnt_only_from_the_training_part() {
+    let temp = TestFolder::new();
     let train =
         [with_field(GOOD_LINE, 14, "aa"), with_field(GOOD_LINE, 14, ""), with_field(GOOD_LINE, 14, "")];
     let eval = [with_field(GOOD_LINE, 14, "bb"), with_field(GOOD_LINE, 14, "")];
     let base = ConvertOptions {
-        eval: vec![place.file("eval", text(&eval))],
-        ..ConvertOptions::new(vec![place.file("train", text(&train))], place.path("out"))
+        eval: vec![temp.file("eval", text(&eval))],
+        ..ConvertOptions::new(vec![temp.file("train", text(&train))], temp.path("out"))
     };
     let report = convert(&base).unwrap();
     assert_eq!((report.conversion.rows.train, report.conversion.rows.eval), (3, 2));
@@ -233,7 +233,7 @@ fn vocabularies_are_learnt_from_the_training_part_alone() {
     assert_eq!(samples_of(&base.out, Part::Eval).categorical[0].ids, [0, 1]);
     assert_eq!(report.columns[0].1.exact.unwrap().unknown_eval.lookups, 1);
 
-    let frequent = ConvertOptions { out: place.path("frequent"), ..base.clone() };
+    let frequent = ConvertOptions { out: temp.path("frequent"), ..base.clone() };
     convert_with(&frequent, &with_min_count(2)).unwrap();
     let vocabulary = fs::read_to_string(frequent.out.join("vocabulary/C1.tsv")).unwrap();
     assert_eq!(vocabulary, "\\*\t1\n\t2\n");
@@ -253,14 +253,14 @@ fn vocabularies_are_learnt_from_the_training_part_alone() {
 
 #[test]
 fn hashed_and_identity_tables_with_mlperfs_numbers_need_one_pass() {
-    let place = Place::new();
+    let temp = TestFolder::new();
     let mut line = GOOD_LINE.to_owned();
     for field in 14..40 {
         line = with_field(&line, field, "17");
     }
     line = with_field(&with_field(&line, 1, "-3"), 2, "1000");
     let passes = std::sync::Mutex::new(Vec::new());
-    let options = ConvertOptions { ..ConvertOptions::new(vec![place.file("log", &line)], place.path("out")) };
+    let options = ConvertOptions { ..ConvertOptions::new(vec![temp.file("log", &line)], temp.path("out")) };
     let progress = |pass, done, total| {
         assert!(done <= total);
         passes.lock().unwrap().push(pass);
@@ -281,20 +281,20 @@ fn hashed_and_identity_tables_with_mlperfs_numbers_need_one_pass() {
     assert_eq!(samples.dense[0], 0.0);
     assert!((samples.dense[1] - 1001.0f32.ln()).abs() < 0.01);
     assert_eq!(samples.dense[11], 0.0);
-    let small = ConvertOptions { out: place.path("small"), ..options.clone() };
+    let small = ConvertOptions { out: temp.path("small"), ..options.clone() };
     let columns = CriteoColumns { vocabulary: "identity:17".parse().unwrap(), ..columns };
     let refusal = convert_with(&small, &columns).unwrap_err().to_string();
-    assert!(refusal.contains("line 1, column C1: '17' is no row number below 17"), "{refusal}");
+    assert!(refusal.contains("line 1, column C1: '17' is not a row number below 17"), "{refusal}");
 }
 
 #[test]
 fn bad_rows_are_named_in_order_and_kept() {
-    let place = Place::new();
+    let temp = TestFolder::new();
     let bad = [
-        (2, with_field(GOOD_LINE, 0, "2"), Some("label"), "'2' is no label"),
+        (2, with_field(GOOD_LINE, 0, "2"), Some("label"), "'2' is not a label"),
         (4, "\tshort".to_owned(), None, "2 fields instead of 40"),
-        (5, with_field(GOOD_LINE, 3, "1.5"), Some("I3"), "'1.5' is no number"),
-        (6, with_field(GOOD_LINE, 20, "not\u{7}hex"), Some("C7"), "'not\\x07hex' is no category"),
+        (5, with_field(GOOD_LINE, 3, "1.5"), Some("I3"), "'1.5' is not a 64-bit integer"),
+        (6, with_field(GOOD_LINE, 20, "not\u{7}hex"), Some("C7"), "'not\\x07hex' is not a category"),
         (7, String::new(), None, "1 fields"),
         (8, "y".repeat(5000), None, "longer than 2000 bytes"),
     ];
@@ -303,7 +303,7 @@ fn bad_rows_are_named_in_order_and_kept() {
     let base = ConvertOptions {
         on_bad: OnBad::Quarantine,
         bad_limit: BadLimit::Rows(6),
-        ..ConvertOptions::new(vec![place.file("log", lines.join("\n"))], place.path("out"))
+        ..ConvertOptions::new(vec![temp.file("log", lines.join("\n"))], temp.path("out"))
     };
     let report = convert(&base).unwrap();
     assert_eq!(report.conversion.rows, RowCounts { read: 9, kept: 3, bad: 6, train: 3, eval: 0 });
@@ -321,30 +321,30 @@ fn bad_rows_are_named_in_order_and_kept() {
     assert_eq!(fs::read_to_string(base.out.join("quarantine.tsv")).unwrap(), kept);
 
     let refuse = |on_bad, bad_limit| {
-        let options = ConvertOptions { on_bad, bad_limit, out: place.path("refused"), ..base.clone() };
+        let options = ConvertOptions { on_bad, bad_limit, out: temp.path("refused"), ..base.clone() };
         let refusal = convert(&options).unwrap_err().to_string();
-        assert!(!options.out.exists() && !place.path("refused.partial").exists());
+        assert!(!options.out.exists() && !temp.path("refused.partial").exists());
         refusal
     };
     let refusal = refuse(OnBad::Fail, BadLimit::default());
-    assert!(refusal.contains("log line 2, column label: '2' is no label"), "{refusal}");
+    assert!(refusal.contains("log line 2, column label: '2' is not a label"), "{refusal}");
     let refusal = refuse(OnBad::Skip, BadLimit::default());
-    assert!(refusal.contains("6 of 9 rows read in all are bad, and the limit is 1%"), "{refusal}");
+    assert!(refusal.contains("6 of 9 rows read in all are bad, but the limit is 1%"), "{refusal}");
     assert!(refusal.contains("line 4: 2 fields") && refusal.contains("and 1 more"), "{refusal}");
-    assert!(refuse(OnBad::Skip, BadLimit::Rows(0)).contains("and the limit is 0"));
-    let skipped = ConvertOptions { on_bad: OnBad::Skip, out: place.path("skipped"), ..base.clone() };
+    assert!(refuse(OnBad::Skip, BadLimit::Rows(0)).contains("but the limit is 0"));
+    let skipped = ConvertOptions { on_bad: OnBad::Skip, out: temp.path("skipped"), ..base.clone() };
     convert(&skipped).unwrap();
     assert!(skipped.out.join(BAD_ROWS_NAME).exists() && !skipped.out.join("quarantine.tsv").exists());
 }
 
 #[test]
-fn splits_have_the_sizes_asked_for() {
-    let place = Place::new();
-    let log = place.file("log", text(&good_lines(1001, 3)));
+fn splits_have_the_requested_sizes() {
+    let temp = TestFolder::new();
+    let log = temp.file("log", text(&good_lines(1001, 3)));
     let parts = |split: &str, out: &str| {
         let options = ConvertOptions {
             split: split.parse().unwrap(),
-            ..ConvertOptions::new(vec![log.clone()], place.path(out))
+            ..ConvertOptions::new(vec![log.clone()], temp.path(out))
         };
         convert(&options).unwrap().conversion.rows
     };
@@ -352,57 +352,55 @@ fn splits_have_the_sizes_asked_for() {
     assert_eq!((last.train, last.eval), (901, 100));
     let (one, other) = (parts("random:0.2:1", "one"), parts("random:0.2:2", "other"));
     assert!((150..250).contains(&one.eval) && one.train + one.eval == 1001);
-    assert_ne!(tree(&place.path("one")), tree(&place.path("other")));
+    assert_ne!(tree(&temp.path("one")), tree(&temp.path("other")));
     assert_eq!(other.kept, 1001);
     assert_eq!(parts("none", "none").train, 1001);
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_leaves_nothing() {
-    let place = Place::new();
-    let log = place.file("log", text(&good_lines(3, 4)));
-    let base = ConvertOptions::new(vec![log.clone()], place.path("out"));
+fn invalid_conversions_are_refused_and_leave_nothing() {
+    let temp = TestFolder::new();
+    let log = temp.file("log", text(&good_lines(3, 4)));
+    let base = ConvertOptions::new(vec![log.clone()], temp.path("out"));
     let refusal = |options: &ConvertOptions| {
         let refusal = convert(options).unwrap_err().to_string();
-        assert!(!place.path("out").exists() && !place.path("out.partial").exists());
+        assert!(!temp.path("out").exists() && !temp.path("out.partial").exists());
         refusal
     };
     let both = ConvertOptions { eval: vec![log.clone()], split: Split::Last { share: 0.5 }, ..base.clone() };
     assert!(refusal(&both).contains("--split none"));
     let twice = vec!["C1=exact".parse().unwrap(), "C1=hash:3".parse().unwrap()];
     for (columns, what) in [
-        (CriteoColumns { columns: twice, ..CriteoColumns::default() }, "C1 twice"),
+        (CriteoColumns { columns: twice, ..CriteoColumns::default() }, "twice for C1"),
         (with_min_count(0), "--min-count 0"),
     ] {
         assert!(convert_with(&base, &columns).unwrap_err().to_string().contains(what));
-        assert!(!place.path("out").exists() && !place.path("out.partial").exists());
+        assert!(!temp.path("out").exists() && !temp.path("out.partial").exists());
     }
     assert!(refusal(&ConvertOptions { files: vec![], ..base.clone() }).contains("at least one file"));
+    assert!(refusal(&ConvertOptions { files: vec![temp.path("absent")], ..base.clone() }).contains("absent"));
     assert!(
-        refusal(&ConvertOptions { files: vec![place.path("absent")], ..base.clone() }).contains("absent")
-    );
-    assert!(
-        refusal(&ConvertOptions { files: vec![place.file("empty", "")], ..base.clone() })
-            .contains("no row is left")
+        refusal(&ConvertOptions { files: vec![temp.file("empty", "")], ..base.clone() })
+            .contains("no rows are left")
     );
     assert!(
         refusal(&ConvertOptions { split: Split::Last { share: 0.99 }, ..base.clone() })
             .contains("3 evaluate")
     );
-    // A gzip file that breaks off after many good chunks.
+    // A gzip file that is truncated after many good chunks.
     let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     out.write_all(text(&good_lines(500, 5)).as_bytes()).unwrap();
     let bytes = out.finish().unwrap();
-    let broken = place.file("broken", &bytes[..bytes.len() - 100]);
+    let broken = temp.file("broken", &bytes[..bytes.len() - 100]);
     assert!(refusal(&ConvertOptions { files: vec![broken], ..base.clone() }).contains("gzip stream"));
 
     convert(&base).unwrap();
     let before = tree(&base.out);
-    assert!(convert(&base).unwrap_err().to_string().contains("there already"));
+    assert!(convert(&base).unwrap_err().to_string().contains("already exists"));
     assert_eq!(tree(&base.out), before);
 }
 
-/// Where real data lies: see `RANKINE_TEST_DATA`.
+/// Returns the path of real data: see `RANKINE_TEST_DATA`.
 fn real_log() -> Option<PathBuf> {
     let folder = std::env::var_os("RANKINE_TEST_DATA").map(PathBuf::from);
     let folder = folder.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data"));
@@ -417,11 +415,11 @@ fn real_log() -> Option<PathBuf> {
 #[test]
 fn a_real_log_converts_without_a_bad_row() {
     let Some(log) = real_log() else { return };
-    let place = Place::new();
+    let temp = TestFolder::new();
     let lines = fs::read(&log).unwrap().iter().filter(|&&byte| byte == b'\n').count() as u64;
     let options = ConvertOptions {
         split: Split::Last { share: 0.2 },
-        ..ConvertOptions::new(vec![log], place.path("out"))
+        ..ConvertOptions::new(vec![log], temp.path("out"))
     };
     let report = convert_criteo(&options, &with_min_count(2), &|_: &'static str, _: u64, _: u64| ()).unwrap();
     let rows = report.conversion.rows;
@@ -431,7 +429,7 @@ fn a_real_log_converts_without_a_bad_row() {
     let statistics = Dataset::open(&options.out).unwrap().statistics().unwrap();
     for ((_, column), table) in report.columns.iter().zip(&statistics) {
         assert_eq!(table.lookups, rows.train);
-        // Rows go by frequency, but for row 0: the most frequent category is the first of the others.
+        // Rows are sorted by frequency except row 0: the most frequent category comes first after it.
         let most = table.head.iter().find(|row| row.0 != 0).unwrap();
         assert!(column.rows <= 2 || table.head.iter().all(|row| row.0 == 0 || row.1 <= most.1));
         assert_eq!(most.0, 1);
@@ -455,12 +453,12 @@ proptest! {
             0..30,
         ),
     ) {
-        let place = Place::new();
+        let temp = TestFolder::new();
         let options = ConvertOptions {
             on_bad: OnBad::Quarantine,
             bad_limit: "100%".parse().unwrap(),
             threads: NonZeroUsize::new(2).unwrap(),
-            ..ConvertOptions::new(vec![place.file("log", pieces.concat())], place.path("out"))
+            ..ConvertOptions::new(vec![temp.file("log", pieces.concat())], temp.path("out"))
         };
         if let Ok(report) = convert(&options) {
             prop_assert!(report.conversion.rows.train > 0);
@@ -473,12 +471,12 @@ proptest! {
 
 #[test]
 fn a_conversion_stops_in_each_pass_and_leaves_nothing() {
-    let place = Place::new();
-    let source = place.file("a", text(&good_lines(1200, 1)));
+    let temp = TestFolder::new();
+    let source = temp.file("a", text(&good_lines(1200, 1)));
     for pass in ["counting rows", "learning", "writing"] {
         let options = ConvertOptions {
             split: Split::Last { share: 0.2 },
-            ..ConvertOptions::new(vec![source.clone()], place.path("out"))
+            ..ConvertOptions::new(vec![source.clone()], temp.path("out"))
         };
         let stop = options.stop.clone();
         let ask = |at: &'static str, _: u64, _: u64| {

@@ -1,4 +1,4 @@
-//! Rows of text: files of lines, and what reads the lines of each.
+//! Rows of text: files of lines and their parsers.
 
 use std::sync::Arc;
 
@@ -9,18 +9,18 @@ use crate::convert::selection::Selection;
 use crate::convert::source::{PartRows, RowSource, Span};
 use crate::error::Result;
 
-/// Reads the rows of one file.
+/// A parser for the rows of one file.
 pub(crate) trait LineParser: std::fmt::Debug + Send + Sync {
-    /// Appends the row that a line (without its end) holds; nothing where it holds none.
+    /// Parses a line (without its end) and appends its row; appends nothing if the line is bad.
     ///
     /// # Errors
-    /// The first fault of the line; its length and the number of its fields come first, then its fields in their order.
+    /// The first fault of the line: first its length and the number of its fields, then its fields in order.
     fn push(&self, line: &[u8], rows: &mut RawRows) -> Result<(), Fault>;
 
-    /// The name of a field, counted from 0.
+    /// Returns the name of a field, counted from 0.
     fn name(&self, field: u32) -> &str;
 
-    /// What is wrong with a line, in words.
+    /// Describes what is wrong with a line.
     fn describe(&self, fault: Fault, line: &[u8]) -> String;
 }
 
@@ -28,13 +28,13 @@ pub(crate) trait LineParser: std::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct TextSource {
     pub(crate) files: Vec<Source>,
-    /// One for each file.
+    /// One per file.
     pub(crate) parsers: Vec<Arc<dyn LineParser>>,
     pub(crate) rules: LineRules,
     pub(crate) limits: Limits,
-    /// What the files should be, in words.
+    /// A description of what the files should be.
     pub(crate) expects: String,
-    /// The file that keeps bad rows.
+    /// The file for quarantined rows.
     pub(crate) quarantine_name: &'static str,
 }
 
@@ -76,25 +76,25 @@ impl RowSource for TextSource {
     }
 
     fn copy(&self, chunk: &Chunk, bad: &BadRow, out: &mut Vec<u8>) -> bool {
-        let behind = &chunk.bytes[bad.end as usize..];
-        let goes_on = chunk.goes_on && !behind.contains(&b'\n');
+        let after = &chunk.bytes[bad.end as usize..];
+        let continues = chunk.continues && !after.contains(&b'\n');
         out.extend_from_slice(&chunk.bytes[bad.start as usize..bad.end as usize]);
-        out.extend(behind.first().filter(|&&byte| byte == b'\r'));
-        if !goes_on {
+        out.extend(after.first().filter(|&&byte| byte == b'\r'));
+        if !continues {
             out.push(b'\n');
         }
-        goes_on
+        continues
     }
 
     fn copy_rest(&self, chunk: &Chunk, out: &mut Vec<u8>) -> bool {
         let rest = &chunk.bytes[..chunk.skipped_bytes];
         out.extend_from_slice(rest);
         let ended = rest.ends_with(b"\n");
-        let goes_on = !ended && chunk.goes_on && chunk.rows == 0;
-        if !ended && !goes_on {
+        let continues = !ended && chunk.continues && chunk.rows == 0;
+        if !ended && !continues {
             out.push(b'\n');
         }
-        goes_on
+        continues
     }
 
     fn quarantine_name(&self) -> &'static str {

@@ -1,5 +1,5 @@
-//! Unknown categories: those that a column's vocabulary does not list. They are counted as look-ups and as distinct
-//! values, in bounded memory.
+//! Counts unknown categories, that is, those not listed in a column's vocabulary, as look-ups and as distinct values,
+//! in bounded memory.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -14,26 +14,26 @@ use crate::convert::rows::RawKeys;
 use crate::key::{KeyHasher, ShortKey};
 use crate::vocabulary::OUT_OF_VOCABULARY;
 
-/// Distinct values of a column are counted exactly up to this many, which take about 2 MiB; beyond it the count is a
-/// lower bound.
+/// Number of distinct values of a column that are counted exactly, in about 2 MiB; beyond it the count is a lower
+/// bound.
 pub const DISTINCT_VALUES_MAX: usize = 100_000;
 
-/// How many categories of a column its vocabulary does not list.
+/// Counts of the categories that a column's vocabulary does not list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct UnknownCategories {
-    /// Distinct categories; `None` where only row numbers are at hand, as in a converted dataset, which has one row for
-    /// all unknown categories.
+    /// Number of distinct categories; `None` if only row numbers are known, as in a converted dataset, which has one
+    /// row for all unknown categories.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distinct_values: Option<u64>,
-    /// Whether `distinct_values` is a lower bound: more than [`DISTINCT_VALUES_MAX`] were met.
+    /// Whether `distinct_values` is a lower bound: more than [`DISTINCT_VALUES_MAX`] were found.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub distinct_values_are_more: bool,
-    /// How often an unknown category was looked up.
+    /// Number of look-ups of unknown categories.
     pub lookups: u64,
 }
 
 impl UnknownCategories {
-    /// The sum over columns: a value that two columns have counts twice.
+    /// Returns the sum over columns: a value in two columns counts twice.
     pub fn total<'a>(columns: impl IntoIterator<Item = &'a Self>) -> Self {
         let zero = Self { distinct_values: Some(0), ..Self::default() };
         columns.into_iter().fold(zero, |sum, column| Self {
@@ -55,7 +55,7 @@ impl fmt::Display for UnknownCategories {
     }
 }
 
-/// Counts the unknown categories of some columns, from any number of threads. The result does not depend on their
+/// Counts the unknown categories of some columns from any number of threads. The result does not depend on their
 /// order.
 #[derive(Debug)]
 pub(crate) struct UnknownCounter {
@@ -65,9 +65,9 @@ pub(crate) struct UnknownCounter {
 #[derive(Debug, Default)]
 struct Column {
     lookups: AtomicU64,
-    /// Whether there was a value more than `values` holds.
+    /// Whether there was a value that `values` does not hold.
     is_exceeded: AtomicBool,
-    /// Hashes of 64 bits: among [`DISTINCT_VALUES_MAX`] values two have the same one with a probability of 3e-10.
+    /// Hashes of 64 bits: the probability that two of [`DISTINCT_VALUES_MAX`] values share a hash is 3e-10.
     values: Mutex<HashSet<u64, BuildHasherDefault<KeyHasher>>>,
 }
 
@@ -76,7 +76,7 @@ impl UnknownCounter {
         Self { columns: (0..columns).map(|_| Column::default()).collect() }
     }
 
-    /// Counts the categories of a column that were looked up as `ids`, one a key.
+    /// Counts the categories of a column that were looked up as `ids`, one per key.
     pub(crate) fn add(&self, column: usize, keys: &RawKeys, ids: &[u64]) {
         let column = &self.columns[column];
         let lookups = ids.iter().filter(|&&id| id == OUT_OF_VOCABULARY).count();
@@ -91,7 +91,7 @@ impl UnknownCounter {
         hashes.extend(long.map(|(_, key)| xxh3_64(key)));
         hashes.sort_unstable();
         hashes.dedup();
-        // A panic elsewhere ends the work; the set is sound at every point where that can happen.
+        // A panic elsewhere ends the work; the set is valid at every point where that can happen.
         let mut values = column.values.lock().unwrap_or_else(PoisonError::into_inner);
         for hash in hashes {
             if values.len() == DISTINCT_VALUES_MAX && !values.contains(&hash) {
@@ -102,7 +102,7 @@ impl UnknownCounter {
         }
     }
 
-    /// What was counted of each column.
+    /// Returns the counts of each column.
     pub(crate) fn counts(&self) -> Vec<UnknownCategories> {
         let count = |column: &Column| UnknownCategories {
             distinct_values: Some(column.values.lock().unwrap_or_else(PoisonError::into_inner).len() as u64),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn distinct_values_and_lookups_are_counted_apart() {
+    fn distinct_values_and_lookups_are_counted_separately() {
         let counter = UnknownCounter::new(2);
         let long = "a category of more than fifteen bytes";
         let chunk = keys(["a", "b", long, "a", "known", long].map(str::to_owned));
@@ -149,7 +149,7 @@ mod tests {
         add(0..DISTINCT_VALUES_MAX);
         assert!(!counter.counts()[0].distinct_values_are_more, "the bound itself is exact");
         add(0..10);
-        assert!(!counter.counts()[0].distinct_values_are_more, "values that were met before are not new");
+        assert!(!counter.counts()[0].distinct_values_are_more, "values that were found before are not new");
         add(DISTINCT_VALUES_MAX..DISTINCT_VALUES_MAX + 1);
         let count = counter.counts()[0];
         assert_eq!(count.lookups, DISTINCT_VALUES_MAX as u64 + 11);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_total_has_no_distinct_values_where_a_column_has_none() {
+    fn a_total_has_no_distinct_values_if_a_column_has_none() {
         let of =
             |distinct_values, lookups| UnknownCategories { distinct_values, lookups, ..Default::default() };
         assert_eq!(UnknownCategories::total(&[of(Some(2), 5), of(Some(3), 3)]), of(Some(5), 8));

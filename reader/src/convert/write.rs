@@ -1,4 +1,4 @@
-//! The pass that writes: rows become samples, samples become blocks, each on threads of their own and in order.
+//! The writing pass: rows become samples and samples become blocks, each in order and on separate threads.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -20,23 +20,23 @@ use crate::samples::Samples;
 use crate::schema::Schema;
 use crate::write::DatasetWriter;
 
-/// Packing a block takes about a fifth of the time that parsing and encoding its rows takes.
+/// Packing a block takes about a fifth of the time of parsing and encoding its rows.
 const PARSERS_PER_PACKER: usize = 4;
 
-/// What was written.
+/// The result of the writing pass.
 #[derive(Debug, Default)]
-pub(crate) struct Written {
+pub(crate) struct WriteResult {
     pub(crate) rows: RowCounts,
     pub(crate) bad_by_reason: BTreeMap<BadReason, u64>,
-    /// Training rows without a number, by dense column.
+    /// Training rows in which the number is missing, per dense column.
     pub(crate) missing_train: Vec<u64>,
-    /// Unknown categories of the training and of the evaluation part, by categorical column.
+    /// Unknown categories of the training and the evaluation part, per categorical column.
     pub(crate) unknown_train: Vec<UnknownCategories>,
     pub(crate) unknown_eval: Vec<UnknownCategories>,
 }
 
-/// A chunk as samples.
-struct Encoded<C> {
+/// The samples of a chunk.
+struct EncodedChunk<C> {
     chunk: C,
     bad: Vec<BadRow>,
     train: Samples,
@@ -44,8 +44,8 @@ struct Encoded<C> {
     missing_train: Vec<u64>,
 }
 
-/// A block's samples on their way to be packed.
-struct Filled {
+/// A block's samples, ready to be packed.
+struct FilledBlock {
     part: Part,
     index: u64,
     samples: Samples,
@@ -58,7 +58,7 @@ pub(crate) fn write<S: RowSource>(
     schema: &Schema,
     dir: &Path,
     writer: &mut DatasetWriter<'_>,
-) -> Result<Written> {
+) -> Result<WriteResult> {
     let packer = writer.encoder();
     let pack_threads = NonZeroUsize::new(pass.options.threads.get().div_ceil(PARSERS_PER_PACKER));
     let pack_threads = pack_threads.unwrap_or(NonZeroUsize::MIN);
@@ -68,11 +68,11 @@ pub(crate) fn write<S: RowSource>(
         let block_samples = packer.block_samples() as usize;
         let spare = &spare;
         let encoding = scope.spawn(move || {
-            let blocks = Blocks::new(schema, block_samples, filled_out, spare);
+            let blocks = BlockFiller::new(schema, block_samples, filled_out, spare);
             encode_chunks(pass, encoder, schema, dir, blocks)
         });
         let blocks = filled_in.into_iter().map(Ok);
-        let pack = |filled: Filled| {
+        let pack = |filled: FilledBlock| {
             let block = packer.encode(filled.part, filled.index, &filled.samples);
             spare.put(filled.samples);
             block
@@ -80,7 +80,7 @@ pub(crate) fn write<S: RowSource>(
         let packed =
             ordered_map(pack_threads, &pass.options.stop, blocks, pack, |block| writer.push_block(&block));
         let encoded = encoding.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        // Where packing failed, encoding failed after it, for want of a taker.
+        // If packing failed, encoding failed after it because its output is closed.
         packed.and(encoded)
     })
 }
@@ -90,8 +90,8 @@ fn encode_chunks<S: RowSource>(
     encoder: &Encoder,
     schema: &Schema,
     dir: &Path,
-    mut blocks: Blocks<'_>,
-) -> Result<Written> {
+    mut blocks: BlockFiller<'_>,
+) -> Result<WriteResult> {
     let spare = Pool::default();
     let [unknown_train, unknown_eval] = [(); 2].map(|()| UnknownCounter::new(schema.categorical.len()));
     let encode = |rows: &RawRows, unknown: &UnknownCounter| {
@@ -107,17 +107,17 @@ fn encode_chunks<S: RowSource>(
             let (train, eval) = (encode(&rows.train, &unknown_train), encode(&rows.eval, &unknown_eval));
             Ok((train, eval, missing_train))
         })?;
-        Ok(Encoded { chunk, bad, train, eval, missing_train })
+        Ok(EncodedChunk { chunk, bad, train, eval, missing_train })
     };
 
-    let mut written = Written { missing_train: vec![0; schema.dense.len()], ..Written::default() };
+    let mut written = WriteResult { missing_train: vec![0; schema.dense.len()], ..WriteResult::default() };
     let mut bad_rows = pass.bad_rows(Some(dir));
     ordered_map(
         pass.options.threads,
         &pass.options.stop,
         pass.source.chunks(),
         work,
-        |encoded: Encoded<S::Chunk>| {
+        |encoded: EncodedChunk<S::Chunk>| {
             let span @ Span { rows, .. } = pass.source.span(&encoded.chunk);
             bad_rows.take(&encoded.chunk, &encoded.bad)?;
             written.rows.read += rows;
@@ -139,7 +139,7 @@ fn encode_chunks<S: RowSource>(
     Ok(written)
 }
 
-/// No samples, in memory that was used before where there is some.
+/// Returns an empty run of samples, in reused memory if available.
 fn empty(spare: &Pool<Samples>, schema: &Schema) -> Samples {
     let mut samples = spare.take().unwrap_or_else(|| Samples::new(schema));
     samples.clear();
@@ -150,17 +150,22 @@ fn add(sums: &mut [u64], counts: &[u64]) {
     sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
 }
 
-/// Cuts the samples of each part into blocks and hands them on.
-struct Blocks<'a> {
+/// Divides the samples of each part into blocks and sends them.
+struct BlockFiller<'a> {
     schema: &'a Schema,
     block_samples: usize,
-    out: Sender<Filled>,
+    out: Sender<FilledBlock>,
     parts: [(Part, u64, Samples); 2],
     spare: &'a Pool<Samples>,
 }
 
-impl<'a> Blocks<'a> {
-    fn new(schema: &'a Schema, block_samples: usize, out: Sender<Filled>, spare: &'a Pool<Samples>) -> Self {
+impl<'a> BlockFiller<'a> {
+    fn new(
+        schema: &'a Schema,
+        block_samples: usize,
+        out: Sender<FilledBlock>,
+        spare: &'a Pool<Samples>,
+    ) -> Self {
         let parts = Part::ALL.map(|part| (part, 0, Samples::new(schema)));
         Self { schema, block_samples, out, parts, spare }
     }
@@ -182,12 +187,12 @@ impl<'a> Blocks<'a> {
     fn send(&mut self, part: Part) -> Result<()> {
         let (_, next, pending) = &mut self.parts[part as usize];
         let samples = std::mem::replace(pending, empty(self.spare, self.schema));
-        let filled = Filled { part, index: *next, samples };
+        let filled = FilledBlock { part, index: *next, samples };
         *next += 1;
-        self.out.send(filled).map_err(|_| Error::invalid("blocks are no longer written"))
+        self.out.send(filled).map_err(|_| Error::invalid("the writer of blocks was dropped"))
     }
 
-    /// Hands on the last blocks, which need not be full.
+    /// Sends the last blocks, which may be partial.
     fn finish(mut self) -> Result<()> {
         for part in Part::ALL {
             if self.parts[part as usize].2.len > 0 {

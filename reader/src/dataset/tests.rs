@@ -1,4 +1,4 @@
-//! Datasets whose manifest, index or files are not what was written, each with seals that hold.
+//! Datasets whose manifest, index or files are not what was written, each with valid checksums.
 
 use std::fs::OpenOptions;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::block::{self, Block, BlockId};
 use crate::testing::{self, TestDataset};
 
-/// 1000 samples in 16 blocks, and 100 in two of the evaluation part.
+/// 1000 samples in 16 blocks for training, and 100 in two blocks for evaluation.
 fn dataset() -> TestDataset {
     testing::dataset(1000, 64)
 }
@@ -20,7 +20,7 @@ impl TestDataset {
         fs::write(self.dir().join(MANIFEST_NAME), manifest.to_json()).unwrap();
     }
 
-    /// Writes another index for training, with a checksum that holds; what opening the part says then.
+    /// Writes a changed index for training with a valid checksum, and returns the error of opening the part.
     fn with_index(&self, change: impl FnOnce(&mut Vec<u8>)) -> String {
         let path = self.dir().join("train").join(INDEX_NAME);
         let (whole, manifest) = (fs::read(&path).unwrap(), self.manifest());
@@ -35,7 +35,7 @@ impl TestDataset {
         error
     }
 
-    /// What opening the training part says.
+    /// Returns the error of opening the training part.
     fn refusal(&self) -> String {
         Dataset::open(&self.dir()).unwrap().part(Part::Train).unwrap_err().to_string()
     }
@@ -50,17 +50,20 @@ fn names_stay_below_the_folder() {
 }
 
 #[test]
-fn a_manifest_that_cannot_be_is_refused_though_its_seal_holds() {
+fn an_invalid_manifest_is_refused_despite_a_valid_checksum() {
     let dataset = dataset();
     let good = dataset.manifest();
     type Change = fn(&mut Manifest);
     let changes: [(Change, &str); 4] = [
         (|manifest| manifest.schema.labels.clear(), "no label column"),
         (|manifest| manifest.block_samples = 0, "its blocks have no samples"),
-        (|manifest| manifest.files[0].name = "../statistics.bin".into(), "is not below the dataset's folder"),
+        (
+            |manifest| manifest.files[0].name = "../statistics.bin".into(),
+            "is not inside the dataset's folder",
+        ),
         (
             |manifest| manifest.parts.get_mut(&Part::Eval).unwrap().blocks[0].name = "/dev/null".into(),
-            "\"/dev/null\" is not below",
+            "\"/dev/null\" is not inside",
         ),
     ];
     for (change, what) in changes {
@@ -76,12 +79,12 @@ fn a_manifest_that_cannot_be_is_refused_though_its_seal_holds() {
 }
 
 #[test]
-fn what_is_no_dataset_is_told_apart() {
+fn folders_without_a_dataset_are_distinguished() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("data");
     let error = || Dataset::open(&dir).unwrap_err().to_string();
     assert!(!Dataset::exists(&dir));
-    assert!(error().contains("there is no such folder"), "{}", error());
+    assert!(error().contains("the folder does not exist"), "{}", error());
     fs::create_dir(&dir).unwrap();
     assert!(error().contains("has no dataset.json"), "{}", error());
     fs::create_dir(home.path().join("data.partial")).unwrap();
@@ -89,7 +92,7 @@ fn what_is_no_dataset_is_told_apart() {
 }
 
 #[test]
-fn a_dataset_tells_what_its_manifest_says() {
+fn a_dataset_returns_what_its_manifest_holds() {
     let dataset = dataset();
     let mut manifest = dataset.manifest();
     let Origin::Generated(generation) = &mut manifest.origin else { panic!("{:?}", manifest.origin) };
@@ -104,7 +107,7 @@ fn a_dataset_tells_what_its_manifest_says() {
     assert_eq!(opened.files().iter().map(|file| file.name.as_str()).collect::<Vec<_>>(), ["statistics.bin"]);
     assert_eq!((opened.dir(), opened.schema()), (dataset.dir().as_path(), &dataset.schema));
     assert_eq!([0, 1, 2, 255].map(Part::from_code), [Some(Part::Train), Some(Part::Eval), None, None]);
-    // The tag is of the schema: one name more or less, and blocks are of another dataset.
+    // The tag depends on the schema: after renaming a column, blocks belong to another dataset.
     let mut other = dataset.schema.clone();
     assert_eq!(Manifest::tag(&other), Manifest::tag(&dataset.schema));
     other.dense[0].name.push('x');
@@ -117,7 +120,7 @@ fn a_dataset_tells_what_its_manifest_says() {
 }
 
 #[test]
-fn raw_files_are_the_parts_that_they_are_named_for() {
+fn raw_files_become_the_parts_they_are_passed_for() {
     let home = tempfile::tempdir().unwrap();
     let format = RawFormat::new(crate::generate::Shape::load("dlrm").unwrap());
     let file = |name: &str, records: usize| {
@@ -151,7 +154,7 @@ fn files_of_blocks_have_the_length_that_was_written() {
         let error = Dataset::open(&dataset.dir()).unwrap().part(Part::Train).unwrap_err();
         assert!(matches!(error, Error::Damaged { offset, .. } if offset == Some(at)), "{error:?}");
         let error = error.to_string();
-        assert!(error.contains(&format!("it has {other} bytes and should have {bytes}")), "{error}");
+        assert!(error.contains(&format!("it has {other} bytes but should have {bytes}")), "{error}");
     }
 }
 
@@ -161,7 +164,7 @@ fn an_index_that_does_not_add_up_is_refused() {
     let path = dataset.dir().join("train").join(INDEX_NAME);
     let whole = fs::read(&path).unwrap();
     assert_eq!(whole.len(), 16 * 16);
-    // A byte of a checksum, which nothing else looks at.
+    // A byte of a checksum, which no other check covers.
     let mut flipped = whole.clone();
     flipped[15 * 16 + 9] ^= 1;
     fs::write(&path, flipped).unwrap();
@@ -171,9 +174,9 @@ fn an_index_that_does_not_add_up_is_refused() {
     let bytes = u32::from_le_bytes(whole[..4].try_into().unwrap());
     let put = |index: &mut Vec<u8>, bytes: u32| index[..4].copy_from_slice(&bytes.to_le_bytes());
     let refused = dataset.with_index(|index| put(index, 0));
-    assert!(refused.contains("it gives block 0 0 bytes"), "{refused}");
+    assert!(refused.contains("it lists block 0 with 0 bytes"), "{refused}");
     let refused = dataset.with_index(|index| put(index, bytes - 1));
-    assert!(refused.contains("blocks have a multiple of 4096"), "{refused}");
+    assert!(refused.contains("block sizes are multiples of 4096"), "{refused}");
     let refused = dataset.with_index(|index| put(index, bytes + 4096));
     assert!(refused.contains("do not sum to the file's length"), "{refused}");
     let refused = dataset.with_index(|index| index.truncate(15 * 16));
@@ -181,16 +184,16 @@ fn an_index_that_does_not_add_up_is_refused() {
     let refused = dataset.with_index(|index| index.truncate(15 * 16 + 1));
     assert!(refused.contains("its checksum"), "{refused}");
     let refused = dataset.with_index(|index| index.extend_from_within(..16));
-    assert!(refused.contains("it lists 17 blocks, and 1000 samples make 16"), "{refused}");
-    // As many blocks as it says, and samples for one block less.
+    assert!(refused.contains("it lists 17 blocks, but 1000 samples make 16"), "{refused}");
+    // The number of blocks that the manifest states, but samples for one block less.
     let mut manifest = dataset.manifest();
     manifest.parts.get_mut(&Part::Train).unwrap().samples = 960;
     dataset.seal(&manifest);
-    assert!(dataset.refusal().contains("it lists 16 blocks, and 960 samples make 15"));
+    assert!(dataset.refusal().contains("it lists 16 blocks, but 960 samples make 15"));
 }
 
 #[test]
-fn statistics_are_of_the_tables_that_there_are() {
+fn statistics_of_other_tables_are_refused() {
     let dataset = dataset();
     let tables = Dataset::open(&dataset.dir()).unwrap().statistics().unwrap();
     let refused = |tables: &[TableStatistics]| {
@@ -203,7 +206,7 @@ fn statistics_are_of_the_tables_that_there_are() {
     };
     for count in [2, 4] {
         let other: Vec<_> = tables.iter().cycle().take(count).cloned().collect();
-        assert!(refused(&other).unwrap_err().contains("does not have a table a categorical column"));
+        assert!(refused(&other).unwrap_err().contains("does not have one table per categorical column"));
     }
     let mut other = tables.clone();
     other[1].head[0].0 = 1000;
@@ -213,7 +216,7 @@ fn statistics_are_of_the_tables_that_there_are() {
 }
 
 #[test]
-fn a_file_beside_the_parts_is_checked_byte_by_byte() {
+fn a_file_outside_the_parts_is_checked_byte_by_byte() {
     let dataset = dataset();
     let path = dataset.dir().join("statistics.bin");
     let whole = fs::read(&path).unwrap();
@@ -230,7 +233,7 @@ fn a_file_beside_the_parts_is_checked_byte_by_byte() {
 }
 
 #[test]
-fn a_block_of_another_place_is_not_taken() {
+fn a_block_from_another_position_is_refused() {
     let dataset = dataset();
     let part = Dataset::open(&dataset.dir()).unwrap().part(Part::Train).unwrap();
     let BlockCoding::Packed { tag } = part.coding else { panic!("{:?}", part.coding) };
@@ -245,10 +248,10 @@ fn a_block_of_another_place_is_not_taken() {
         BlockId { part: Part::Eval, ..right },
         BlockId { index: 2, ..right },
     ] {
-        assert!(check(wrong, 64).unwrap_err().contains("of another place"), "{wrong:?}");
+        assert!(check(wrong, 64).unwrap_err().contains("from another position"), "{wrong:?}");
     }
     for samples in [63, 65] {
-        let what = format!("it has {samples} samples and should have 64");
+        let what = format!("it has {samples} samples but should have 64");
         assert_eq!(check(right, samples), Err(what));
     }
 }

@@ -1,8 +1,9 @@
-//! Synthetic datasets of any size: ids by a power law, labels by a teacher whose achievable AUC is known.
+//! Synthetic datasets of any size: ids follow a power law, and labels come from a teacher, whose AUC is known.
 //!
-//! Every sample is a function of the seed, its part and its number, and every block is made by one thread from its
-//! samples: the same bytes for any number of threads, and memory for a few blocks (and the frequency counters, eight
-//! bytes a row). Functions of libm come from the crate of that name, so that all machines make the same bytes.
+//! Every sample depends only on the seed, its part and its number, and every block is made by one thread from its
+//! samples. Any number of threads therefore gives the same bytes, with memory for a few blocks (and the frequency
+//! counters, eight bytes per row). Functions of libm come from the crate of that name, so that all machines give the
+//! same bytes.
 
 mod power_law;
 mod teacher;
@@ -30,14 +31,14 @@ pub use crate::shape::Shape;
 pub use power_law::PowerLaw;
 use teacher::{SQRT_3, Teacher};
 
-/// Samples that are made before it is looked again whether somebody asked to stop.
+/// Samples between two checks for a stop request.
 const SAMPLES_BETWEEN_LOOKS: u64 = 1 << 10;
 
-/// Generates a dataset into a folder that must not be there yet. `progress` is called with the samples done so far.
+/// Generates a dataset into a folder that must not exist yet. `progress` is called with the samples done so far.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a spec that cannot be, or a folder that is there already; [`Error::Io`]; [`Error::Stopped`]
-/// once `stop` is asked, and then nothing is left of the folder.
+/// [`Error::Invalid`] for an impossible spec, or a folder that already exists; [`Error::Io`]; [`Error::Stopped`]
+/// after a stop request, in which case nothing of the folder remains.
 pub fn generate(
     spec: &GenerateSpec,
     dir: &Path,
@@ -52,7 +53,7 @@ pub fn generate(
         return Err(Error::invalid(format!("alpha {} is not within 0 to 10", spec.alpha)));
     }
     if spec.rows_cap == Some(0) {
-        return Err(Error::invalid("a cap of 0 rows leaves no table"));
+        return Err(Error::invalid("tables cannot be capped at 0 rows"));
     }
     let partial = PartialDir::create(dir)?;
     let schema = spec.shape.schema(spec.rows_cap);
@@ -87,7 +88,7 @@ pub fn generate(
     Ok(manifest)
 }
 
-/// Makes samples one by one.
+/// Generates samples one by one.
 struct Generator {
     seed: u64,
     schema: Schema,
@@ -121,7 +122,7 @@ impl Generator {
         }
     }
 
-    /// The samples of a range of a part; `judge` gets the teacher's logit and the label of each.
+    /// Generates a range of a part's samples; `judge` is called with the teacher's logit and the label of each.
     fn samples(
         &self,
         part: Part,
@@ -159,24 +160,25 @@ impl Generator {
 }
 
 impl LogCount {
-    /// The stored value, rounded to the half precision in which it is stored: the teacher sees what the model will.
+    /// Returns the stored value, rounded to half precision as it is stored: the teacher uses the values that the
+    /// model will.
     fn draw(&self, rng: &mut Rng) -> f32 {
-        // A sum of four uniform numbers is near enough to normal, and the same on every machine.
+        // A sum of four uniform numbers is close enough to normal, and the same on every machine.
         let normal = ((0..4).map(|_| rng.unit_f64()).sum::<f64>() - 2.0) * SQRT_3;
         let count = libm::floor(libm::exp(self.mean + self.deviation * normal));
         f16::from_f64(DenseFunction::MlperfLog.apply(count)).to_f32()
     }
 }
 
-/// Positive and negative labels by the teacher's logit, in bins so fine that ties within one matter to the sixth digit
-/// of the AUC at most: bounded memory for any number of samples.
+/// A histogram of positive and negative labels by the teacher's logit. Bins are so fine that ties within one change
+/// at most the sixth digit of the AUC: bounded memory for any number of samples.
 struct ScoreHistogram {
     bins: Vec<[AtomicU64; 2]>,
 }
 
 impl ScoreHistogram {
     const BINS: usize = 1 << 20;
-    /// Logits beyond this distance from 0 share the outermost bins.
+    /// Logits with a greater magnitude share the outermost bins.
     const RANGE: f64 = 32.0;
 
     fn new() -> Self {
@@ -194,7 +196,7 @@ impl ScoreHistogram {
         for [negative, positive] in &self.bins {
             let (n, p) =
                 (u128::from(negative.load(Ordering::Relaxed)), u128::from(positive.load(Ordering::Relaxed)));
-            // Twice the pairs in right order; a tie counts half.
+            // Twice the correctly ordered pairs; a tie counts half.
             ordered += p * (2 * negatives + n);
             negatives += n;
             positives += p;

@@ -1,11 +1,12 @@
-//! Ids by a power law: few categories make up most look-ups, as in every click log.
+//! Ids that follow a power law: a few categories have most look-ups, as in all click logs.
 
-/// Draws rows with `p(k) ~ k^-alpha` over the ranks k = 1 to `rows`, by inverting the continuous distribution on
-/// `[1, rows + 1)` and rounding down. Ranks are scattered over the table by a fixed permutation.
+/// Draws rows with `p(k) ~ k^-alpha` over the frequency ranks k = 1 to `rows`, by inverting the continuous
+/// distribution on `[1, rows + 1)` and rounding down. A fixed permutation scatters the frequency ranks over the
+/// table.
 #[derive(Debug, Clone)]
 pub struct PowerLaw {
     rows: u64,
-    /// `(rows + 1)^(1 - alpha) - 1`, or `ln(rows + 1)` where alpha is 1.
+    /// `(rows + 1)^(1 - alpha) - 1`, or `ln(rows + 1)` if alpha is 1.
     span: f64,
     exponent: Exponent,
     multiplier: u64,
@@ -15,14 +16,14 @@ pub struct PowerLaw {
 enum Exponent {
     /// alpha is 1: the inverse is `exp(u span)`.
     Exponential,
-    /// `1 / (1 - alpha)` is an integer, -10 for the benchmark's 1.1: a few multiplications do.
+    /// `1 / (1 - alpha)` is an integer, -10 for the benchmark's 1.1: a few multiplications suffice.
     Integer(i32),
     Real(f64),
 }
 
 impl PowerLaw {
-    /// A law for a table of `rows` rows, at least one. alpha must be 0 or more; 0 makes every row as likely as any
-    /// other.
+    /// Creates the law for a table of `rows` rows, at least one. alpha must be 0 or more; 0 makes all rows equally
+    /// likely.
     pub fn new(rows: u64, alpha: f64) -> Self {
         let end = rows as f64 + 1.0;
         let (span, exponent) = if (alpha - 1.0).abs() < 1e-9 {
@@ -37,7 +38,7 @@ impl PowerLaw {
         Self { rows, span, exponent, multiplier: scattering_multiplier(rows) }
     }
 
-    /// The frequency rank, from 0, for a `u` uniform in `[0, 1)`.
+    /// Returns the frequency rank, from 0, for a `u` uniform in `[0, 1)`.
     pub fn rank(&self, u: f64) -> u64 {
         let x = match self.exponent {
             Exponent::Exponential => libm::exp(u * self.span),
@@ -47,7 +48,7 @@ impl PowerLaw {
         ((x as u64).max(1) - 1).min(self.rows - 1)
     }
 
-    /// The share of ids whose frequency rank is below this one, in `0..=1`.
+    /// Returns the share of ids with a frequency rank below this one, in `0..=1`.
     pub fn share_below(&self, rank: u64) -> f64 {
         if rank >= self.rows {
             return 1.0;
@@ -60,14 +61,14 @@ impl PowerLaw {
         }
     }
 
-    /// Where the category of a rank lies in the table: `rank * multiplier mod rows`, a permutation since the two have
-    /// no common divisor.
+    /// Returns the row of a frequency rank in the table: `rank * multiplier mod rows`, a permutation because the two
+    /// are coprime.
     pub fn row(&self, rank: u64) -> u64 {
         (u128::from(rank) * u128::from(self.multiplier) % u128::from(self.rows)) as u64
     }
 }
 
-/// Repeated squaring, so that every machine computes the same bits.
+/// Computes a power by repeated squaring, so that every machine computes the same bits.
 fn integer_power(x: f64, power: i32) -> f64 {
     let (mut result, mut square, mut left) = (1.0, x, power.unsigned_abs());
     while left > 0 {
@@ -80,8 +81,8 @@ fn integer_power(x: f64, power: i32) -> f64 {
     if power < 0 { 1.0 / result } else { result }
 }
 
-/// The first number from `rows` / golden ratio on that has no common divisor with `rows`: neighbouring ranks fall far
-/// from each other.
+/// Returns the first number from `rows` / golden ratio up that is coprime to `rows`: neighbouring frequency ranks are
+/// placed far apart.
 fn scattering_multiplier(rows: u64) -> u64 {
     let divisor = |mut a: u64, mut b: u64| {
         while b > 0 {
@@ -90,7 +91,7 @@ fn scattering_multiplier(rows: u64) -> u64 {
         a
     };
     let start = ((rows as f64 * 0.618_033_988_749_894_9) as u64).max(1);
-    (start..).find(|&candidate| divisor(candidate, rows) == 1).expect("the next prime is such a number")
+    (start..).find(|&candidate| divisor(candidate, rows) == 1).expect("the next prime is coprime")
 }
 
 #[cfg(test)]
@@ -116,7 +117,7 @@ mod tests {
             let mut rng = Rng::new(7);
             let mut counts = vec![0u32; rows as usize];
             (0..draws).for_each(|_| counts[law.rank(rng.unit_f64()) as usize] += 1);
-            // The probability of a rank is the integral of x^-alpha over [k, k + 1).
+            // The probability of a frequency rank is the integral of x^-alpha over [k, k + 1).
             let integral =
                 |x: f64| if alpha == 1.0 { x.ln() } else { (x.powf(1.0 - alpha) - 1.0) / (1.0 - alpha) };
             for (rank, &count) in counts.iter().enumerate() {
@@ -135,9 +136,10 @@ mod tests {
         }
     }
 
-    /// The reference workload: tables capped at 5,000,000 rows, a batch of 65536, 12.7% of its look-ups distinct.
+    /// The reference workload: tables capped at 5,000,000 rows and a batch of 65536, in which 12.7% of the look-ups
+    /// are distinct.
     #[test]
-    fn the_benchmarks_share_of_distinct_rows_comes_out() {
+    fn the_benchmarks_share_of_distinct_rows_is_reproduced() {
         let (mut distinct, mut lookups) = (0, 0);
         for (table, rows) in crate::generate::Shape::load("dlrm").unwrap().rows.into_iter().enumerate() {
             let law = PowerLaw::new(rows.min(5_000_000), 1.1);

@@ -1,26 +1,26 @@
-//! The planted teacher: a model of known weights that decides the labels, so that the best achievable AUC is known.
+//! The teacher: a model with known weights that determines the labels, so that the best achievable AUC is known.
 //!
-//! Its logit is a bias, a linear term a dense feature, an effect a category, and a product of the effects of a few
-//! pairs of columns, which only a model with interactions can learn. Rare categories have weak effects: what no model
-//! could learn from a finite sample should not count either.
+//! Its logit is a bias, a linear term per dense feature, an effect per category, and a product of the effects of a
+//! few pairs of columns, which only a model with interactions can learn. Rare categories have weak effects, because
+//! no model could learn them from a finite sample.
 
 use crate::rng::Rng;
 use crate::samples::Samples;
 
-/// The standard deviation that all dense terms have together, all category effects, and all interactions.
+/// The standard deviation of all dense terms together, of all category effects, and of all interactions.
 const DENSE_DEVIATION: f64 = 0.7;
 const CATEGORY_DEVIATION: f64 = 1.4;
 const INTERACTION_DEVIATION: f64 = 0.4;
-/// Pairs of columns that interact, at most.
+/// Maximum number of interacting pairs of columns.
 const PAIRS: usize = 4;
 /// About a quarter of the labels are 1, as in Criteo's logs.
 const BIAS: f64 = -1.7;
-/// The frequency rank from which on effects fade.
+/// The frequency rank at which effects start to fade.
 const FADING_RANK: f64 = 16.0;
 /// Uniform numbers between plus and minus this have deviation 1.
 pub(super) const SQRT_3: f64 = 1.732_050_807_568_877_2;
 
-/// The weights of a teacher: a function of the seed alone.
+/// The weights of a teacher, which depend only on the seed.
 #[derive(Debug)]
 pub(super) struct Teacher {
     seed: u64,
@@ -37,7 +37,7 @@ struct DenseTerm {
 }
 
 impl Teacher {
-    /// `dense` gives mean and deviation of each stored dense feature.
+    /// Creates a teacher. `dense` has mean and deviation of each stored dense feature.
     pub(super) fn new(seed: u64, dense: &[(f64, f64)], columns: usize) -> Self {
         let mut rng = Rng::from_parts(&[seed, 0x7eac_0001]);
         let dense_scale = DENSE_DEVIATION / (dense.len().max(1) as f64).sqrt();
@@ -58,7 +58,7 @@ impl Teacher {
         }
     }
 
-    /// The logit of the last sample in `samples`; `ranks` are the frequency ranks of its ids, column by column.
+    /// Returns the logit of the last sample in `samples`; `ranks` has the frequency ranks of its ids by column.
     pub(super) fn logit(&self, samples: &Samples, ranks: &[Vec<u64>]) -> f64 {
         let dense = &samples.dense[(samples.len - 1) * samples.dense_columns..];
         let terms =
@@ -72,8 +72,8 @@ impl Teacher {
         BIAS + terms.sum::<f64>() + self.category_scale * effects + self.pair_scale * products
     }
 
-    /// The effect of a bag: the sum of its categories' effects, each of deviation 1 for the most frequent ones, over
-    /// the square root of their number.
+    /// Returns the effect of a bag: the sum of its categories' effects, which have deviation 1 for the most frequent
+    /// ones, divided by the square root of their number.
     fn effect(&self, kind: u64, column: usize, ranks: &[u64]) -> f64 {
         let one = |&rank: &u64| {
             let mut rng = Rng::from_parts(&[self.seed, 0x7eac_0002, kind, column as u64, rank]);
@@ -83,7 +83,7 @@ impl Teacher {
     }
 }
 
-/// Uniform with mean 0 and deviation 1.
+/// Returns a uniform number with mean 0 and deviation 1.
 fn symmetric(rng: &mut Rng) -> f64 {
     (2.0 * rng.unit_f64() - 1.0) * SQRT_3
 }

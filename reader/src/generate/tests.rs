@@ -1,4 +1,4 @@
-//! What is generated: its bytes, its distributions and the AUC that it claims.
+//! Generated data: its bytes, its distributions and the AUC that it states.
 
 use std::collections::BTreeSet;
 
@@ -35,13 +35,13 @@ fn a_full_sized_sample_takes_at_most_76_bytes() {
     let shape = Shape::load("dlrm").unwrap();
     let schema = shape.schema(None);
     let spec = GenerateSpec { rows_cap: None, ..small(shape, u64::from(schema.default_block_samples())) };
-    // The counters of 188 million rows would take 1.5 GB: write the blocks alone.
+    // The counters of 188 million rows would take 1.5 GB, so only the blocks are written.
     let generator = Generator::new(&spec, schema.clone(), &Stop::default());
     let samples = generator.samples(Part::Train, 0..spec.samples, |_, _| ()).unwrap();
     let id = crate::block::BlockId { dataset: 0, part: Part::Train, index: 0 };
     let bytes = crate::block::encode(&schema, id, &samples).unwrap().len();
     let per_sample = bytes as f64 / spec.samples as f64;
-    assert!(per_sample <= 76.0, "{per_sample} bytes a sample");
+    assert!(per_sample <= 76.0, "{per_sample} bytes per sample");
     let document = include_str!("../../../docs/reference/dataset-format.md");
     assert!(
         document.contains(&format!("takes {bytes} bytes:\n{per_sample:.2} bytes per sample")),
@@ -75,7 +75,7 @@ fn labels_follow_the_teacher() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_leaves_nothing() {
+fn invalid_specs_are_refused_and_leave_nothing() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("data");
     let good = small(Shape::load("dlrm").unwrap(), 100);
@@ -91,7 +91,7 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
     generate(&good, &dir, NonZeroUsize::MIN, &Stop::default(), |_| ()).unwrap();
     let again = generate(&good, &dir, NonZeroUsize::MIN, &Stop::default(), |_| ()).unwrap_err().to_string();
-    assert!(again.contains("is there already"), "{again}");
+    assert!(again.contains("already exists"), "{again}");
 }
 
 #[test]
@@ -105,8 +105,8 @@ fn a_generation_that_is_stopped_leaves_nothing() {
     assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
 }
 
-/// What another implementation makes of the same seed: a dataset that a spec names is the same on every machine and
-/// under every version.
+/// Expected values come from another implementation: a dataset named by a spec is the same on every machine and in
+/// every version.
 #[test]
 fn the_samples_of_a_seed_never_change() {
     type Expected<'a> = (Part, u64, [f32; 2], [&'a [u64]; 4], f64, f32);
@@ -123,7 +123,7 @@ fn the_samples_of_a_seed_never_change() {
         let generator = Generator::new(&spec, spec.shape.schema(None), &Stop::default());
         for &(part, number, dense, ids, logit, label) in expected {
             let mut judged = Vec::new();
-            // Not the first of its run: where a run begins changes nothing.
+            // Not the first of its run: the start of a run changes nothing.
             let from = number.saturating_sub(1);
             let range = from..number + 1;
             let samples = generator.samples(part, range, |logit, label| judged.push((logit, label))).unwrap();
@@ -133,7 +133,7 @@ fn the_samples_of_a_seed_never_change() {
                 assert_eq!(bags.bag(last), ids, "{part} {number}");
             }
             assert_eq!(samples.labels[0][last], label, "{part} {number}");
-            // A sum of seven terms of size 3 at most, each of a few roundings: 100 times 2^-53 times 20.
+            // A sum of seven terms of size 3 at most, each with a few roundings: 100 times 2^-53 times 20.
             let (judged, is_positive) = judged[last];
             assert!((judged - logit).abs() < 1e-12, "{part} {number}: {judged} for {logit}");
             assert_eq!(is_positive, label == 1.0);
@@ -201,12 +201,12 @@ fn the_samples_of_a_seed_never_change() {
 }
 
 #[test]
-fn no_sample_comes_twice_in_either_part() {
+fn no_sample_is_repeated_in_either_part() {
     let temp = tempfile::tempdir().unwrap();
     let mut seen = BTreeSet::new();
     for seed in [3, 4] {
         let dir = temp.path().join(seed.to_string());
-        // Two blocks and one.
+        // Two blocks and one block.
         let spec = GenerateSpec { seed, ..small(Shape::load("dlrm").unwrap(), 40_000) };
         generate(&spec, &dir, NonZeroUsize::MIN, &Stop::default(), |_| ()).unwrap();
         let dataset = Dataset::open(&dir).unwrap();
@@ -231,7 +231,7 @@ fn no_sample_comes_twice_in_either_part() {
 }
 
 #[test]
-fn the_achievable_auc_is_that_of_the_teacher_on_the_evaluation_part() {
+fn the_achievable_auc_is_the_teachers_on_the_evaluation_part() {
     let temp = tempfile::tempdir().unwrap();
     let spec = small(Shape::load("dlrm").unwrap(), 8000);
     let manifest =
@@ -240,7 +240,7 @@ fn the_achievable_auc_is_that_of_the_teacher_on_the_evaluation_part() {
     let (mut positives, mut negatives) = (Vec::new(), Vec::new());
     let judge = |logit, label| if label { positives.push(logit) } else { negatives.push(logit) };
     generator.samples(Part::Eval, 0..2000, judge).unwrap();
-    // Every pair, counted one by one. Logits of one bin, which is 2^-14 wide, count as ties.
+    // Counts every pair. Logits in one bin, which is 2^-14 wide, count as ties.
     let (mut ordered, mut near) = (0, 0);
     for positive in &positives {
         ordered += negatives.iter().filter(|negative| positive > negative).count();

@@ -1,56 +1,56 @@
-//! The seam between what is read (the plan, retries, order) and how: one small trait, which each rung implements and
-//! tests wrap to inject faults.
+//! The boundary between what is read (the plan, retries, order) and how: one small trait, implemented by each rung
+//! and wrapped by tests to inject faults.
 
 use std::io;
 
 /// A read to start.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReadOp {
-    /// The slab's index: names the read when it completes, so a slab has one read in flight at most.
+    /// The slab's index. It identifies the read when it completes, so a slab has at most one read in flight.
     pub(super) slab: u32,
     /// The file's number.
     pub(super) file: u32,
-    /// Where to begin in the file.
+    /// The byte offset in the file.
     pub(super) offset: u64,
-    /// Where the bytes go, within the slab.
+    /// The destination of the bytes, within the slab.
     pub(super) into: *mut u8,
-    /// How many are wanted.
+    /// The number of bytes to read.
     pub(super) bytes: u32,
 }
 
-/// The end of a read.
+/// The completion of a read.
 #[derive(Debug)]
 pub(super) struct Completion {
-    /// The slab that was read into.
+    /// The index of the slab that was read into.
     pub(super) slab: u32,
-    /// Bytes that came, fewer than wanted perhaps, 0 at the end of the file; or what the kernel said.
+    /// The number of bytes read, possibly fewer than requested, 0 at the end of the file; or the kernel's error.
     pub(super) result: io::Result<u32>,
 }
 
-/// A way of reading.
+/// A method of reading.
 pub(super) trait Backend: Send {
-    /// Offsets must be multiples of this: a read that came short is resumed at one.
+    /// Returns the alignment of offsets: a short read is resumed at a multiple of this.
     fn granularity(&self) -> u32;
 
-    /// Starts a read. Up to as many reads may be in flight as the backend was made for.
+    /// Starts a read. The maximum number of reads in flight is fixed when the backend is created.
     ///
     /// # Errors
-    /// Where the file cannot be opened; nothing is in flight then.
+    /// If the file cannot be opened; no read is then in flight.
     ///
     /// # Safety
-    /// `op.into` must be valid for writes of `op.bytes` bytes, and nobody else may touch these, until [`Backend::wait`]
-    /// has returned the read's completion. That holds even where the backend is dropped before: a kernel that was asked
-    /// to write does so.
+    /// `op.into` must be valid for writes of `op.bytes` bytes, and nothing else may access these bytes, until
+    /// [`Backend::wait`] has returned the read's completion. That holds even if the backend is dropped earlier: the
+    /// kernel still performs a write that was submitted.
     unsafe fn start(&mut self, op: &ReadOp) -> io::Result<()>;
 
-    /// Waits until a read completes. Only called while reads are in flight.
+    /// Waits until a read completes. Must only be called while reads are in flight.
     ///
     /// # Errors
-    /// Where completions can no longer be had. The reads in flight must then be taken to be in flight for ever.
+    /// If completions can no longer be received. Reads in flight must then be assumed to stay in flight forever.
     fn wait(&mut self) -> io::Result<Completion>;
 }
 
-/// Says what an errno of a trial read means, and what to do about it.
+/// Describes the errno of a trial read and what to do about it.
 pub(super) fn explain(error: &io::Error) -> String {
     let hint = match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE) => ": too many open files, raise RLIMIT_NOFILE (ulimit -n)",

@@ -1,8 +1,8 @@
 //! Reading a planned sequence of byte ranges, in order, into a bounded ring of buffers.
 //!
-//! [`Reads`] is the way in: it takes files, requests and a [`SlabRing`], and yields a filled [`Slab`] a request. How
-//! the bytes come is a ladder of [`Rung`]s, io_uring with direct I/O at its top, and a trial read at open decides which
-//! one is used. Nothing here knows what a block is: see [`crate::stream`].
+//! [`Reads`] is the entry point: it takes files, requests and a [`SlabRing`], and yields one filled [`Slab`] per
+//! request. The methods of reading form a ladder of [`Rung`]s with io_uring and direct I/O at the top; a trial read
+//! at open selects one. Nothing here knows what a block is: see [`crate::stream`].
 
 mod backend;
 mod ladder;

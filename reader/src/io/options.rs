@@ -1,4 +1,4 @@
-//! What a caller can choose about reading.
+//! Options for reading.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// A way of reading, best first.
+/// A method of reading, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rung {
-    /// io_uring past the page cache (`O_DIRECT`): the disk writes into the slabs.
+    /// io_uring bypassing the page cache (`O_DIRECT`): the disk writes into the slabs.
     UringDirect,
     /// io_uring through the page cache.
     UringBuffered,
     /// Threads that call `pread`, through the page cache.
     Pread,
-    /// Threads that copy from memory maps. A disk error under a map is a signal that ends the process, where every
-    /// other rung reports it: hence the last resort.
+    /// Threads that copy from memory maps. The last resort: a disk error under a map is a signal that ends the
+    /// process, while all other rungs report it.
     Mmap,
 }
 
@@ -26,7 +26,7 @@ impl Rung {
     /// All rungs, best first.
     pub const ALL: [Self; 4] = [Self::UringDirect, Self::UringBuffered, Self::Pread, Self::Mmap];
 
-    /// The rung's name, as job files and commands spell it.
+    /// Returns the rung's name, as spelled in job files and commands.
     pub fn name(self) -> &'static str {
         match self {
             Self::UringDirect => "uring-direct",
@@ -43,11 +43,11 @@ impl fmt::Display for Rung {
     }
 }
 
-/// Which rung to read with.
+/// The rung to read with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IoMode {
-    /// The best that works here; of files in memory (tmpfs), several threads that copy.
+    /// The best rung that works; for files in memory (tmpfs), several threads that copy.
     #[default]
     Auto,
     /// [`Rung::UringDirect`] or an error.
@@ -64,7 +64,7 @@ impl IoMode {
     /// All modes.
     pub const ALL: [Self; 5] = [Self::Auto, Self::UringDirect, Self::UringBuffered, Self::Pread, Self::Mmap];
 
-    /// The one rung that this mode insists on; `None` for the best that works.
+    /// Returns the rung that this mode requires; `None` for the best that works.
     pub fn rung(self) -> Option<Rung> {
         match self {
             Self::Auto => None,
@@ -75,7 +75,7 @@ impl IoMode {
         }
     }
 
-    /// The mode's name, as job files and commands spell it.
+    /// Returns the mode's name, as spelled in job files and commands.
     pub fn name(self) -> &'static str {
         self.rung().map_or("auto", Rung::name)
     }
@@ -104,22 +104,22 @@ impl FromStr for IoMode {
     fn from_str(text: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| {
             Error::invalid(format!(
-                "'{text}' is no way of reading: it is one of auto, uring-direct, uring-buffered, pread, mmap"
+                "'{text}' is not a read mode: choose auto, uring-direct, uring-buffered, pread or mmap"
             ))
         })
     }
 }
 
-/// The most reads in flight at once.
+/// The maximum number of reads in flight.
 pub const DEPTH_MAX: u32 = 128;
 
-/// How to read.
+/// Options for reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct IoOptions {
     /// The rung.
     pub mode: IoMode,
-    /// Reads in flight, 1 to [`DEPTH_MAX`]. A block is one read, of 1 to 2 MiB as a rule, so few keep a disk busy.
+    /// Reads in flight, 1 to [`DEPTH_MAX`]. A block is one read, usually of 1 to 2 MiB, so few keep a disk busy.
     pub depth: u32,
 }
 
@@ -133,7 +133,7 @@ impl IoOptions {
     pub(crate) fn validate(&self) -> Result<()> {
         if self.depth == 0 || self.depth > DEPTH_MAX {
             return Err(Error::invalid(format!(
-                "a depth of {} reads in flight cannot be: it is 1 to {DEPTH_MAX}",
+                "a depth of {} reads in flight is not possible: it must be 1 to {DEPTH_MAX}",
                 self.depth
             )));
         }

@@ -1,4 +1,4 @@
-//! Reading with threads that block: the rungs without io_uring.
+//! Reading with blocking threads: the rungs without io_uring.
 
 use std::fs::File;
 use std::io;
@@ -12,18 +12,18 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use super::backend::{Backend, Completion, ReadOp};
 use super::window::FileWindow;
 
-/// The most threads: a disk that a deeper queue would still speed up is one for io_uring.
+/// The maximum number of threads: a disk that benefits from a deeper queue should be read with io_uring.
 const THREADS_MAX: u32 = 16;
 
 /// A file that can be read at any offset by any thread.
 pub(super) trait ReadAt: Send + Sync + Sized + 'static {
-    /// Opens it.
+    /// Opens the file.
     fn open(path: &Path) -> io::Result<Self>;
 
     /// Reads up to `bytes` bytes; 0 at the end of the file.
     ///
     /// # Safety
-    /// `into` must be valid for writes of `bytes` bytes, and nobody else may touch these.
+    /// `into` must be valid for writes of `bytes` bytes, and nothing else may access these bytes.
     unsafe fn read_at(&self, offset: u64, into: *mut u8, bytes: u32) -> io::Result<u32>;
 }
 
@@ -34,17 +34,17 @@ impl ReadAt for File {
 
     unsafe fn read_at(&self, offset: u64, into: *mut u8, bytes: u32) -> io::Result<u32> {
         let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
-        // SAFETY: the caller vouches for the buffer; the descriptor is open as long as `self`.
+        // SAFETY: the caller guarantees the buffer; the descriptor is open as long as `self`.
         let read = unsafe { libc::pread(self.as_raw_fd(), into.cast(), bytes as usize, offset) };
-        // At most `bytes`, so it fits; -1 alone is negative.
+        // At most `bytes`, so it fits; only -1 is negative.
         u32::try_from(read).map_err(|_| io::Error::last_os_error())
     }
 }
 
-/// Threads that read, each one thing at a time.
+/// Threads that each perform one read at a time.
 pub(super) struct PoolBackend<F: ReadAt> {
     files: FileWindow<Arc<F>>,
-    /// The slot of the file that each slab's read uses, by slab.
+    /// The slot of the file that each slab's read uses, indexed by slab.
     slots: Vec<u32>,
     jobs: Option<Sender<Job<F>>>,
     done: Receiver<Completion>,
@@ -56,13 +56,14 @@ struct Job<F> {
     op: ReadOp,
 }
 
-// SAFETY: `op.into` is the only thing in a job that is not `Send` by itself. Whoever starts a read vouches that nobody
-// else touches the bytes behind it until the completion is returned, on whatever thread they are written.
+// SAFETY: `op.into` is the only part of a job that is not `Send` by itself. The caller that starts a read guarantees
+// that nothing else accesses the bytes behind it until the completion is returned, on whatever thread they are
+// written.
 unsafe impl<F: ReadAt> Send for Job<F> {}
 
 impl<F: ReadAt> PoolBackend<F> {
     pub(super) fn new(paths: Arc<[PathBuf]>, slabs: u32, depth: u32) -> io::Result<Self> {
-        // As many as there are slabs bounds what is in flight, so no send ever waits.
+        // A capacity of one per slab bounds what is in flight, so sending never blocks.
         let (jobs, job_in) = bounded::<Job<F>>(slabs as usize);
         let (done_out, done) = bounded(slabs as usize);
         let thread = |number| {
@@ -70,7 +71,7 @@ impl<F: ReadAt> PoolBackend<F> {
             std::thread::Builder::new().name(format!("rankine-read-{number}")).spawn(move || {
                 for Job { file, op } in job_in {
                     // SAFETY: `Backend::start` requires of its caller what `read_at` requires, until the completion
-                    // has been returned, and that has not even been sent.
+                    // has been returned, and it has not even been sent yet.
                     let result = unsafe { file.read_at(op.offset, op.into, op.bytes) };
                     if done_out.send(Completion { slab: op.slab, result }).is_err() {
                         break;
@@ -95,14 +96,14 @@ impl<F: ReadAt> Backend for PoolBackend<F> {
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok());
         if !sent {
             self.files.release(slot);
-            return Err(io::Error::other("no reading thread is alive"));
+            return Err(io::Error::other("no reader thread is running"));
         }
         self.slots[op.slab as usize] = slot;
         Ok(())
     }
 
     fn wait(&mut self) -> io::Result<Completion> {
-        let completion = self.done.recv().map_err(|_| io::Error::other("no reading thread is alive"))?;
+        let completion = self.done.recv().map_err(|_| io::Error::other("no reader thread is running"))?;
         self.files.release(self.slots[completion.slab as usize]);
         Ok(completion)
     }
@@ -112,7 +113,7 @@ impl<F: ReadAt> Drop for PoolBackend<F> {
     fn drop(&mut self) {
         self.jobs = None;
         for thread in self.threads.drain(..) {
-            // A thread that panicked has said so on its own.
+            // A panicking thread has already printed its message.
             let _ = thread.join();
         }
     }

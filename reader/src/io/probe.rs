@@ -1,4 +1,4 @@
-//! Which rungs work in a folder: for whoever wonders why reading is slow here.
+//! Tests which rungs work in a folder, to diagnose slow reading.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -13,13 +13,13 @@ use super::request::ReadRequest;
 use super::slab::SlabRing;
 use crate::publish::unique_suffix;
 
-/// Bytes of the file that is tried: several reads' worth.
+/// Size of the trial file: several reads.
 const PROBE_BYTES: usize = 256 * 1024;
 const READ_BYTES: usize = 64 * 1024;
 const DEPTH: u32 = 2;
 
-/// Tries every rung on a small file that it makes in `dir` and removes again, and says what refused those that do not
-/// work. Where not even the file can be made, that is every rung's reason.
+/// Tries every rung on a small temporary file in `dir` and returns why those that do not work were refused. If the
+/// file cannot be created, that is the reason for every rung.
 pub fn probe(dir: &Path) -> Vec<(Rung, Result<(), String>)> {
     let file = TemporaryFile::create(dir);
     let outcome = |rung| match &file {
@@ -44,7 +44,7 @@ fn try_rung(rung: Rung, file: &TemporaryFile) -> Result<(), String> {
     for slab in reads {
         let slab = slab.map_err(|error| error.to_string())?;
         if expected.next() != Some(slab.bytes()) {
-            return Err("it reads other bytes than were written".into());
+            return Err("it reads different bytes than were written".into());
         }
     }
     Ok(())
@@ -60,14 +60,15 @@ impl TemporaryFile {
         Self::create_at(dir.join(format!(".rankine-probe-{}", unique_suffix())))
     }
 
-    /// The folder may be anybody's: what was put there under the file's name is neither written nor followed.
+    /// The folder may be writable by others: an existing file or link with the file's name is neither written nor
+    /// followed.
     fn create_at(path: PathBuf) -> Result<Self, String> {
         let bytes: Vec<u8> = (0..PROBE_BYTES).map(|at| (at ^ (at >> 8)) as u8).collect();
         let mut options = OpenOptions::new();
         let file = options.write(true).create_new(true).custom_flags(libc::O_NOFOLLOW).open(&path);
         let failed = |error| format!("cannot write {}: {error}", path.display());
         let mut file = file.map_err(failed)?;
-        // From here on the file is removed, whatever happens.
+        // From here on the file is removed in any case.
         let made = Self { path: path.clone(), bytes };
         file.write_all(&made.bytes).and_then(|()| File::sync_all(&file)).map_err(failed)?;
         Ok(made)
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_under_the_name_of_the_probe_is_neither_written_nor_followed() {
+    fn an_existing_file_with_the_probes_name_is_neither_written_nor_followed() {
         let dir = tempfile::tempdir().unwrap();
         let (probe, precious) = (dir.path().join("probe"), dir.path().join("precious"));
         fs::write(&precious, "kept").unwrap();
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_not_there_is_every_rungs_reason() {
+    fn a_missing_folder_is_every_rungs_reason() {
         let dir = tempfile::tempdir().unwrap();
         let probed = probe(&dir.path().join("missing"));
         assert!(probed.iter().all(|(_, outcome)| outcome.as_ref().unwrap_err().contains("missing")));

@@ -1,4 +1,5 @@
-//! The reader: a plan of requests in, filled slabs out in the plan's order, whatever order the disk answers in.
+//! The reader: takes a plan of requests and yields filled slabs in the plan's order, in whatever order the disk
+//! answers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,19 +14,19 @@ use super::ladder;
 use super::options::{IoOptions, Rung};
 use super::request::{ReadRequest, SLAB_ALIGN};
 use super::slab::{Slab, SlabRing, VacantSlab};
-use crate::background::{Background, Stop};
+use crate::background::{Background, StopSignal};
 use crate::error::{Error, Result};
 
-/// How often in a row the kernel may put a read off (`EINTR`, `EAGAIN`) until that is an error.
+/// How often in a row the kernel may postpone a read (`EINTR`, `EAGAIN`) before that is an error.
 const RETRIES_MAX: u32 = 20;
-/// The wait before an `EAGAIN` is tried again doubles up to this: 20 retries take a second in all.
+/// The wait before an `EAGAIN` is retried doubles up to this: 20 retries take a second in total.
 const RETRY_WAIT_MAX: Duration = Duration::from_millis(64);
 
-/// A running reader: an iterator over filled slabs, in the order of the requests.
+/// A running reader: an iterator over filled slabs in the order of the requests.
 ///
-/// A thread of its own keeps up to [`IoOptions::depth`] reads in flight, as long as there are free slabs. A consumer
-/// that keeps every slab and asks for another waits for ever, so a ring has more slabs than its consumer ever holds.
-/// After an error the iterator ends. Dropped, the reader starts no more reads and waits for those in flight.
+/// A separate thread keeps up to [`IoOptions::depth`] reads in flight while there are free slabs. A consumer that
+/// keeps every slab and asks for another waits forever, so a ring must have more slabs than its consumer ever holds.
+/// After an error the iterator ends. Dropping the reader starts no more reads and waits for those in flight.
 #[derive(Debug)]
 pub struct Reads {
     rung: Rung,
@@ -33,11 +34,11 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// Starts to read.
+    /// Starts reading.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the rung that the options insist on is refused, or they are out of bounds;
-    /// [`Error::Io`] where the first file does not open. Later errors come through the iterator, in their place.
+    /// [`Error::Invalid`] if the rung that the options require is refused, or the options are out of range;
+    /// [`Error::Io`] if the first file cannot be opened. Later errors are items of the iterator, in their position.
     pub fn open(
         files: impl Into<Arc<[PathBuf]>>,
         requests: impl Iterator<Item = ReadRequest> + Send + 'static,
@@ -50,7 +51,7 @@ impl Reads {
         Self::start(files, requests, ring, options.depth, chosen.rung, chosen.backend)
     }
 
-    /// Starts to read with a backend that works.
+    /// Starts reading with a working backend.
     pub(super) fn start(
         files: Arc<[PathBuf]>,
         requests: impl Iterator<Item = ReadRequest> + Send + 'static,
@@ -62,7 +63,7 @@ impl Reads {
         let slab_bytes = ring.slab_bytes();
         let active = (0..ring.slabs()).map(|_| None).collect();
         let flight = Flight { files, slab_bytes, backend, active, in_flight: 0 };
-        // Room for every slab and an error: the thread never waits where it hands them out.
+        // Capacity for every slab and an error, so that the thread never blocks on sending.
         let capacity = ring.slabs() as usize + 1;
         let slabs = Background::spawn("rankine-io", capacity, move |out, stop| {
             drive(flight, requests, &ring, depth as usize, out, stop);
@@ -71,12 +72,12 @@ impl Reads {
         Ok(Self { rung, slabs })
     }
 
-    /// The rung that is used.
+    /// Returns the rung in use.
     pub fn rung(&self) -> Rung {
         self.rung
     }
 
-    /// Stops reading and gives the ring back, for the next reader. Slabs still held come back to it when they are
+    /// Stops reading and returns the ring, for the next reader. Slabs that are still held return to it when they are
     /// dropped.
     pub fn close(self) -> SlabRing {
         self.slabs.close()
@@ -91,20 +92,21 @@ impl Iterator for Reads {
     }
 }
 
-/// The reader's thread: starts reads while there are slabs, and hands out what has come, in order.
+/// The reader's thread: starts reads while there are free slabs, and sends completed ones in order.
 fn drive(
     mut flight: Flight,
     mut requests: impl Iterator<Item = ReadRequest>,
     ring: &SlabRing,
     depth: usize,
     out: &Sender<Result<Slab>>,
-    stop: &Stop,
+    stop: &StopSignal,
 ) {
     let mut done: BTreeMap<u64, Result<Slab>> = BTreeMap::new();
     let (mut next_in, mut next_out) = (0, 0);
     let mut planned = true;
     loop {
-        // First of all: the wait for a slab below ends only when the consumer has got what it can let go of.
+        // Done first: the wait for a slab below ends only when the consumer has received the slabs that it can
+        // release.
         while let Some(result) = done.remove(&next_out) {
             next_out += 1;
             let last = result.is_err();
@@ -115,7 +117,7 @@ fn drive(
         while planned && flight.in_flight < depth {
             let slab = match ring.try_take() {
                 Some(slab) => slab,
-                // Completions are waited for first: they alone let the consumer go on, and so free slabs.
+                // Wait for completions first: only they let the consumer continue and release slabs.
                 None if flight.in_flight > 0 => break,
                 None => match ring.take(&stop.0) {
                     Some(slab) => slab,
@@ -126,7 +128,7 @@ fn drive(
                 planned = false;
                 break;
             };
-            if let Err(error) = flight.begin(request, next_in, slab) {
+            if let Err(error) = flight.start(request, next_in, slab) {
                 done.insert(next_in, Err(error));
                 planned = false;
             }
@@ -140,7 +142,7 @@ fn drive(
         }
         match flight.wait() {
             Ok(Some((number, result))) => {
-                // What is in flight already may hold an error that comes first.
+                // A read in flight may hold an error that comes first.
                 planned &= result.is_ok();
                 done.insert(number, result);
             }
@@ -153,10 +155,10 @@ fn drive(
     }
 }
 
-/// The reads in flight, and the permits for the slabs that they write to.
+/// The reads in flight and the permits for the slabs that they write to.
 ///
-/// This is where buffers are kept from being freed or reused under the kernel's hands: a permit is in `active` from
-/// before its read is started until its completion was returned, and `Drop` waits for all of them.
+/// This keeps buffers from being freed or reused while the kernel writes to them: a permit is in `active` from before
+/// its read is started until its completion was returned, and `Drop` waits for all of them.
 struct Flight {
     files: Arc<[PathBuf]>,
     slab_bytes: usize,
@@ -170,24 +172,24 @@ struct Active {
     slab: VacantSlab,
     request: ReadRequest,
     number: u64,
-    /// Bytes that have come and will not be asked for again.
+    /// Bytes that were read and need not be read again.
     done: u32,
-    /// How often the rest was put off in a row.
+    /// How often in a row the rest was postponed.
     retries: u32,
 }
 
 impl Flight {
-    fn begin(&mut self, request: ReadRequest, number: u64, slab: VacantSlab) -> Result<()> {
+    fn start(&mut self, request: ReadRequest, number: u64, slab: VacantSlab) -> Result<()> {
         let aligned = request.offset.is_multiple_of(SLAB_ALIGN as u64);
-        // A slab holds whole pages, so what fits it fits it padded.
+        // A slab holds whole pages, so a request that fits it also fits when padded.
         let fits = request.bytes > 0
             && request.bytes as usize <= self.slab_bytes
             && (request.offset.checked_add(u64::from(request.padded_bytes())))
                 .is_some_and(|end| i64::try_from(end).is_ok());
         if !aligned || !fits || request.file as usize >= self.files.len() {
             return Err(Error::invalid(format!(
-                "cannot read {request:?}: there are {} files, and reads begin at multiples of {SLAB_ALIGN} bytes and \
-                 fit a slab of {}",
+                "cannot read {request:?}: there are {} files, and reads must start at multiples of {SLAB_ALIGN} bytes \
+                 and fit a slab of {}",
                 self.files.len(),
                 self.slab_bytes
             )));
@@ -195,7 +197,7 @@ impl Flight {
         self.submit(Active { slab, request, number, done: 0, retries: 0 })
     }
 
-    /// Asks for what is missing.
+    /// Submits the missing part of a read.
     fn submit(&mut self, active: Active) -> Result<()> {
         let (index, request, done) = (active.slab.index(), active.request, active.done);
         assert!(done < request.bytes && self.active[index as usize].is_none());
@@ -203,21 +205,21 @@ impl Flight {
             slab: index,
             file: request.file,
             offset: request.offset + u64::from(done),
-            // SAFETY: done < bytes <= slab_bytes, checked in `begin`, so the address lies within the slab.
+            // SAFETY: done < bytes <= slab_bytes, checked in `start`, so the address is within the slab.
             into: unsafe { active.slab.address().add(done as usize) },
             bytes: request.padded_bytes() - done,
         };
         self.active[index as usize] = Some(active);
-        // SAFETY: the bytes lie within one slab, whose length is a multiple of SLAB_ALIGN. Its only permit is in
-        // `active`, whence it is taken only when the completion has been returned (`wait`) or never (`Drop`). The
-        // permit keeps the memory alive.
+        // SAFETY: the bytes are within one slab, whose length is a multiple of SLAB_ALIGN. Its only permit is in
+        // `active`, which it leaves only when the completion has been returned (`wait`) or never (`Drop`). The permit
+        // keeps the memory alive.
         match unsafe { self.backend.start(&op) } {
             Ok(()) => {
                 self.in_flight += 1;
                 Ok(())
             }
             Err(source) => {
-                // Nothing is in flight for it, so the permit may go.
+                // Nothing is in flight for it, so the permit may be dropped.
                 self.active[index as usize] = None;
                 let path = self.files[request.file as usize].clone();
                 Err(Error::Io { doing: "open", path, source })
@@ -225,10 +227,10 @@ impl Flight {
         }
     }
 
-    /// Waits for a completion. `None` where it was not the read's last: the rest has been asked for.
+    /// Waits for a completion. Returns `None` if it was not the read's last: the rest has been submitted.
     ///
     /// # Errors
-    /// Where completions can no longer be had.
+    /// If completions can no longer be received.
     fn wait(&mut self) -> Result<Option<(u64, Result<Slab>)>> {
         let completion = match self.backend.wait() {
             Ok(completion) => completion,
@@ -251,7 +253,7 @@ impl Flight {
             Ok(Progress::Resumed) => None,
             Err(Failure::AtOffset(offset, error)) => {
                 let path = self.files[file as usize].clone();
-                // The kernel's error does not know where it was.
+                // The kernel's error does not contain the position.
                 let source = io::Error::new(error.kind(), format!("at byte {offset}: {error}"));
                 Some((number, Err(Error::Io { doing: "read", path, source })))
             }
@@ -259,19 +261,19 @@ impl Flight {
         })
     }
 
-    /// Takes in bytes that have come.
+    /// Accounts for bytes that were read.
     fn advance(&mut self, mut active: Active, bytes: u32) -> Result<Progress, Failure> {
         let request = active.request;
         let (before, came) = (active.done, active.done.saturating_add(bytes).min(request.bytes));
         if came == request.bytes {
             return Ok(Progress::Whole(active.slab.filled(request, active.number)));
         }
-        // Direct reads resume at a whole page, so a piece of one is read again.
+        // Direct reads resume at a page boundary, so part of a page is read again.
         active.done = came - came % self.backend.granularity();
         if active.done == before {
             let end = request.offset + u64::from(came);
             let what = format!(
-                "the file ends there, and {} bytes were to come: was it cut short?",
+                "the file ends there, but {} more bytes are expected: was it truncated?",
                 request.bytes - came
             );
             return Err(Failure::Other(Error::damaged(&self.files[request.file as usize], end, what)));
@@ -280,7 +282,7 @@ impl Flight {
         self.submit(active).map(|()| Progress::Resumed).map_err(Failure::Other)
     }
 
-    /// Asks again for what the kernel put off.
+    /// Submits again what the kernel postponed.
     fn retry(&mut self, mut active: Active, error: io::Error) -> Result<Progress, Failure> {
         let wait = match error.kind() {
             io::ErrorKind::Interrupted => Duration::ZERO,
@@ -309,8 +311,8 @@ enum Failure {
 }
 
 impl Drop for Flight {
-    /// Waits for every read in flight. They are not cancelled: a read that a disk has begun cannot be, and one of a few
-    /// MiB ends soon.
+    /// Waits for every read in flight. They are not cancelled: a read that a disk has started cannot be, and one of a
+    /// few MiB ends soon.
     fn drop(&mut self) {
         while self.in_flight > 0 {
             match self.backend.wait() {
@@ -319,8 +321,8 @@ impl Drop for Flight {
                     self.in_flight -= 1;
                 }
                 Err(error) => {
-                    // The kernel may write to these slabs at any time from now on, so their permits, and with them the
-                    // memory, are never given back.
+                    // The kernel may write to these slabs at any later time, so their permits, and therefore the
+                    // memory, are never released.
                     tracing::error!(%error, reads = self.in_flight, "reads in flight are lost, their buffers leak");
                     self.active.drain(..).for_each(std::mem::forget);
                     return;

@@ -1,22 +1,22 @@
-//! What is asked of a reader.
+//! Read requests.
 
-/// Slabs start at multiples of this, and so must what is read into them: `O_DIRECT` wants it on any disk of today.
+/// Alignment of slabs and of reads into them, which `O_DIRECT` requires on current disks.
 pub const SLAB_ALIGN: usize = 4096;
 
 /// A range of bytes to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// The number of the file among those that the reader was given.
+    /// The index of the file in the reader's list.
     pub file: u32,
-    /// Where it begins, a multiple of [`SLAB_ALIGN`].
+    /// The byte offset, a multiple of [`SLAB_ALIGN`].
     pub offset: u64,
-    /// Its length, at most a slab's. Where it is no multiple of [`SLAB_ALIGN`], whole pages are asked for: what lies
-    /// behind the range is read, where there is anything, and is no part of the slab.
+    /// The length, at most that of a slab. If it is not a multiple of [`SLAB_ALIGN`], whole pages are requested:
+    /// bytes after the range are read if they exist, but are not part of the slab.
     pub bytes: u32,
 }
 
 impl ReadRequest {
-    /// Bytes that are asked for: direct I/O knows whole pages only.
+    /// Returns the number of bytes to request: direct I/O only reads whole pages.
     pub(super) fn padded_bytes(&self) -> u32 {
         self.bytes.next_multiple_of(SLAB_ALIGN as u32)
     }

@@ -1,7 +1,7 @@
-//! Slabs: a bounded ring of buffers, each a permit that comes back when it is dropped.
+//! Slabs: a bounded ring of buffers, each of which is a permit that is returned when it is dropped.
 //!
-//! A reader can only start a read once it has a slab, and a slab is free again only when whoever consumes it lets go of
-//! it. Back-pressure is thereby a property of ownership: there is no call to forget.
+//! A reader can only start a read once it has a slab, and a slab becomes free only when its consumer drops it.
+//! Back-pressure is thus a property of ownership: there is no call to forget.
 
 use std::fmt;
 use std::ops::Deref;
@@ -14,23 +14,23 @@ use memmap2::MmapMut;
 use super::request::{ReadRequest, SLAB_ALIGN};
 use crate::error::{Error, Result};
 
-/// How long a reader waits for a free slab until it says so.
+/// How long a reader waits for a free slab before it logs a message.
 const STARVED_AFTER: Duration = Duration::from_secs(10);
 
-/// Memory that slabs are cut from, such as pages locked for a GPU.
+/// Memory that is divided into slabs, such as page-locked memory for a GPU.
 ///
 /// # Safety
-/// From construction until drop, [`SlabMemory::as_ptr`] returns the same pointer and [`SlabMemory::bytes`] the same
-/// number; that many initialized bytes behind the pointer are valid for reads and writes from any thread, by the CPU
-/// and by the kernel; and nobody else reads or writes them.
+/// From construction until drop, [`SlabMemory::as_ptr`] always returns the same pointer and [`SlabMemory::bytes`] the
+/// same number; that many initialized bytes after the pointer are valid for reads and writes from any thread, by the
+/// CPU and by the kernel; and nothing else reads or writes them.
 pub unsafe trait SlabMemory: Send + Sync + 'static {
-    /// The first byte, aligned to [`SLAB_ALIGN`].
+    /// Returns the first byte, aligned to [`SLAB_ALIGN`].
     fn as_ptr(&self) -> *mut u8;
-    /// The number of bytes.
+    /// Returns the number of bytes.
     fn bytes(&self) -> usize;
 }
 
-/// Zeroed pages of the process's own.
+/// Zeroed anonymous pages of this process.
 #[derive(Debug)]
 pub struct AlignedMemory {
     pages: MmapMut,
@@ -40,17 +40,18 @@ impl AlignedMemory {
     /// Maps `bytes` bytes.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the system has not that much memory.
+    /// [`Error::Invalid`] if the system does not have that much memory.
     pub fn new(bytes: usize) -> Result<Self> {
-        let pages = MmapMut::map_anon(bytes)
-            .map_err(|error| Error::invalid(format!("cannot get {bytes} bytes for read buffers: {error}")))?;
+        let pages = MmapMut::map_anon(bytes).map_err(|error| {
+            Error::invalid(format!("cannot allocate {bytes} bytes for read buffers: {error}"))
+        })?;
         Ok(Self { pages })
     }
 }
 
 // SAFETY: the map is private to `pages`, lives as long and starts at a page, whose size is a multiple of 4096.
-// Anonymous pages are zero, so initialized. `MmapMut::as_ptr` hands out the pointer of the map itself, not one derived
-// from a reference, and no reference to the pages is ever made through `pages`.
+// Anonymous pages are zero and therefore initialized. `MmapMut::as_ptr` returns the pointer of the map itself, not
+// one derived from a reference, and no reference to the pages is ever created through `pages`.
 unsafe impl SlabMemory for AlignedMemory {
     fn as_ptr(&self) -> *mut u8 {
         self.pages.as_ptr().cast_mut()
@@ -68,23 +69,23 @@ struct Shared {
     given_back: Sender<u32>,
 }
 
-/// A fixed number of slabs of equal size, cut from one piece of memory. A reader owns it while it reads, and
-/// [`super::Reads::close`] gives it back.
+/// A fixed number of slabs of equal size, divided from one allocation. A reader owns it while it reads, and
+/// [`super::Reads::close`] returns it.
 pub struct SlabRing {
     shared: Arc<Shared>,
     free: Receiver<u32>,
 }
 
 impl SlabRing {
-    /// Cuts `memory` into as many slabs of `slab_bytes` as it holds.
+    /// Divides `memory` into as many slabs of `slab_bytes` as fit.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where `slab_bytes` is not a multiple of [`SLAB_ALIGN`], the memory is not aligned to it, or
+    /// [`Error::Invalid`] if `slab_bytes` is not a multiple of [`SLAB_ALIGN`], or the memory is not aligned to it or
     /// does not hold one slab.
     pub fn new(memory: impl SlabMemory, slab_bytes: usize) -> Result<Self> {
         if slab_bytes == 0 || !slab_bytes.is_multiple_of(SLAB_ALIGN) || u32::try_from(slab_bytes).is_err() {
             return Err(Error::invalid(format!(
-                "a slab of {slab_bytes} bytes cannot be: it is a multiple of {SLAB_ALIGN} below 2^32"
+                "a slab cannot have {slab_bytes} bytes: it must be a multiple of {SLAB_ALIGN} below 2^32"
             )));
         }
         if !memory.as_ptr().addr().is_multiple_of(SLAB_ALIGN) {
@@ -105,58 +106,60 @@ impl SlabRing {
         Ok(Self { shared: Arc::new(shared), free })
     }
 
-    /// `slabs` slabs of `slab_bytes` in memory of the process's own.
+    /// Allocates `slabs` slabs of `slab_bytes`.
     ///
     /// # Errors
     /// See [`SlabRing::new`] and [`AlignedMemory::new`].
     pub fn allocate(slabs: usize, slab_bytes: usize) -> Result<Self> {
         let bytes = slabs.checked_mul(slab_bytes).filter(|&bytes| bytes > 0);
         let bytes = bytes.ok_or_else(|| {
-            Error::invalid(format!("{slabs} slabs of {slab_bytes} bytes are no memory that could be had"))
+            Error::invalid(format!(
+                "{slabs} slabs of {slab_bytes} bytes are empty or exceed the address space"
+            ))
         })?;
         Self::new(AlignedMemory::new(bytes)?, slab_bytes)
     }
 
-    /// The number of slabs.
+    /// Returns the number of slabs.
     pub fn slabs(&self) -> u32 {
         self.shared.slabs
     }
 
-    /// Bytes that each holds.
+    /// Returns the bytes per slab.
     pub fn slab_bytes(&self) -> usize {
         self.shared.slab_bytes
     }
 
-    /// The address of each slab, by index: for what must register them, with the kernel or a GPU.
+    /// Returns the address of each slab by index, for registering them with the kernel or a GPU.
     pub fn addresses(&self) -> impl Iterator<Item = *mut u8> + '_ {
         (0..self.shared.slabs).map(|index| self.shared.address(index))
     }
 
-    /// What keeps the memory from being freed.
+    /// Returns a handle that keeps the memory from being freed.
     pub(super) fn keep_alive(&self) -> KeepAlive {
         KeepAlive { _shared: Arc::clone(&self.shared) }
     }
 
-    /// A free slab, where there is one.
+    /// Returns a free slab if there is one.
     pub(super) fn try_take(&self) -> Option<VacantSlab> {
         let index = self.free.try_recv().ok()?;
         Some(VacantSlab { shared: Arc::clone(&self.shared), index })
     }
 
-    /// A free slab, as soon as there is one; `None` once `stop` is disconnected.
+    /// Waits for a free slab; returns `None` once `stop` is disconnected.
     pub(super) fn take(&self, stop: &Receiver<std::convert::Infallible>) -> Option<VacantSlab> {
         let mut warned = false;
         loop {
             crossbeam_channel::select! {
                 recv(self.free) -> index => {
-                    let index = index.expect("the ring holds a sender itself");
+                    let index = index.expect("the ring itself holds a sender");
                     return Some(VacantSlab { shared: Arc::clone(&self.shared), index });
                 }
                 recv(stop) -> _ => return None,
                 default(STARVED_AFTER) => {
                     if !warned {
-                        // Expected while the consumer pauses (an evaluation, a checkpoint); a clue where it hangs.
-                        tracing::debug!(slabs = self.shared.slabs, "reading waits: the consumer holds every slab");
+                        // Expected while the consumer pauses (an evaluation, a checkpoint); a clue if it hangs.
+                        tracing::debug!(slabs = self.shared.slabs, "reader waits: the consumer holds every slab");
                         warned = true;
                     }
                 }
@@ -177,17 +180,17 @@ impl fmt::Debug for SlabRing {
 
 impl Shared {
     fn address(&self, index: u32) -> *mut u8 {
-        // SAFETY: index < slabs, and slabs * slab_bytes lie within the memory.
+        // SAFETY: index < slabs, and slabs * slab_bytes are within the memory.
         unsafe { self.memory.as_ptr().add(index as usize * self.slab_bytes) }
     }
 }
 
-/// Keeps the memory of a ring alive.
+/// A handle that keeps the memory of a ring alive.
 pub(super) struct KeepAlive {
     _shared: Arc<Shared>,
 }
 
-/// The permit to write into a slab. It belongs to whoever reads; dropped, the slab is free again.
+/// The permit to write into a slab, owned by the reader. Dropping it frees the slab.
 pub(super) struct VacantSlab {
     shared: Arc<Shared>,
     index: u32,
@@ -198,12 +201,12 @@ impl VacantSlab {
         self.index
     }
 
-    /// The first of the slab's bytes. They may be written until the permit is dropped or filled.
+    /// Returns the first of the slab's bytes. They may be written until the permit is dropped or filled.
     pub(super) fn address(&self) -> *mut u8 {
         self.shared.address(self.index)
     }
 
-    /// Turns the permit to write into one to read, once all writes of the request are done.
+    /// Turns the permit to write into one to read, after all writes of the request have completed.
     pub(super) fn filled(self, request: ReadRequest, number: u64) -> Slab {
         assert!(request.bytes as usize <= self.shared.slab_bytes, "a request fits its slab");
         Slab { vacant: self, request, number }
@@ -212,12 +215,12 @@ impl VacantSlab {
 
 impl Drop for VacantSlab {
     fn drop(&mut self) {
-        // The channel has room for every slab, so only a ring that is gone can refuse, and then nobody misses it.
+        // The channel has capacity for every slab, so sending fails only if the ring is gone, which is fine.
         let _ = self.shared.given_back.try_send(self.index);
     }
 }
 
-/// A slab filled with the bytes of a request. Dropping it gives the buffer back to the reader.
+/// A slab filled with the bytes of a request. Dropping it returns the buffer to the reader.
 pub struct Slab {
     vacant: VacantSlab,
     request: ReadRequest,
@@ -225,26 +228,26 @@ pub struct Slab {
 }
 
 impl Slab {
-    /// The request that it answers.
+    /// Returns the request that it answers.
     pub fn request(&self) -> ReadRequest {
         self.request
     }
 
-    /// The request's number in the plan, from 0.
+    /// Returns the request's number in the plan, from 0.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Which slab of the ring it is.
+    /// Returns the slab's index in the ring.
     pub fn index(&self) -> u32 {
         self.vacant.index
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the slab's bytes are valid and initialized for as long as `shared` lives (`SlabMemory`), which this
-        // slab keeps alive. Only the holder of a slab's one permit writes to it, and `filled` has consumed that:
-        // nobody writes until this slab is dropped, which the borrow rules out.
+        // slab keeps alive. Only the holder of a slab's one permit writes to it, and `filled` has consumed the
+        // permit: nothing writes until this slab is dropped, which the borrow rules out.
         unsafe { std::slice::from_raw_parts(self.vacant.address(), self.request.bytes as usize) }
     }
 }
@@ -274,7 +277,7 @@ mod tests {
     const REQUEST: ReadRequest = ReadRequest { file: 0, offset: 0, bytes: 4096 };
 
     #[test]
-    fn a_ring_has_so_many_slabs_and_no_more() {
+    fn a_ring_has_a_fixed_number_of_slabs() {
         let ring = SlabRing::allocate(3, 8192).unwrap();
         assert_eq!((ring.slabs(), ring.slab_bytes()), (3, 8192));
         let slabs: Vec<_> =
@@ -295,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_cannot_be_are_refused() {
+    fn invalid_sizes_are_refused() {
         for (slabs, bytes) in [(0, 4096), (1, 0), (1, 4095), (1, 512), (usize::MAX, 4096)] {
             assert!(SlabRing::allocate(slabs, bytes).is_err(), "{slabs} x {bytes}");
         }

@@ -1,4 +1,4 @@
-//! The reader over a disk that misbehaves on request, and every rung over real files.
+//! The reader over a disk that fails on request, and every rung over real files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,33 +16,33 @@ use crate::publish::tests::seccomp::{Refused, refuse_in_this_thread};
 use crate::rng::Rng;
 use crate::testing::{skipped, working_rungs};
 
-/// What the disk does to a read.
+/// The disk's response to a read.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
     None,
     Errno(i32),
     Short(u32),
-    /// The backend itself breaks: no more completions.
+    /// The backend itself fails: no more completions.
     Lost,
 }
 
-/// What to do about a read, the how-many-th of its place.
+/// Chooses the response to a read, given how often this position was read before.
 type FaultPlan = dyn FnMut(&ReadOp, u32) -> Fault + Send;
 
-/// A disk whose byte at any place is known, that answers in any order and fails on request.
+/// A disk with known bytes at every position that answers in any order and fails on request.
 struct FakeDisk {
     rng: Rng,
     granularity: u32,
     pending: Vec<ReadOp>,
-    /// How often each (file, offset) was asked for, and what to do about it.
+    /// How often each (file, offset) was read, and how to respond.
     asked: BTreeMap<(u32, u64), u32>,
     fault: Box<FaultPlan>,
     depth: u32,
     in_flight: Arc<AtomicUsize>,
 }
 
-// SAFETY: only the pointers of pending reads are not `Send` by themselves, and whoever started these reads vouches for
-// the bytes behind them wherever they are written.
+// SAFETY: only the pointers of pending reads are not `Send` by themselves, and the caller that started these reads
+// guarantees the bytes behind them on any thread.
 unsafe impl Send for FakeDisk {}
 
 fn byte_at(file: u32, offset: u64) -> u8 {
@@ -56,9 +56,9 @@ impl Backend for FakeDisk {
 
     unsafe fn start(&mut self, op: &ReadOp) -> io::Result<()> {
         assert!(op.offset.is_multiple_of(u64::from(self.granularity)));
-        assert!(self.pending.iter().all(|pending| pending.slab != op.slab), "one read a slab");
+        assert!(self.pending.iter().all(|pending| pending.slab != op.slab), "one read per slab");
         self.pending.push(*op);
-        assert!(self.pending.len() <= self.depth as usize, "more reads in flight than asked for");
+        assert!(self.pending.len() <= self.depth as usize, "more reads in flight than requested");
         self.in_flight.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
@@ -80,7 +80,7 @@ impl Backend for FakeDisk {
             }
         };
         for at in 0..bytes {
-            // SAFETY: `start`'s caller vouches for `op.bytes` bytes until this read's completion is returned.
+            // SAFETY: `start`'s caller guarantees `op.bytes` bytes until this read's completion is returned.
             unsafe { op.into.add(at as usize).write(byte_at(op.file, op.offset + u64::from(at))) };
         }
         self.in_flight.fetch_sub(1, Ordering::SeqCst);
@@ -99,7 +99,7 @@ fn plan(reads: u64) -> impl Iterator<Item = ReadRequest> + Send + 'static {
     })
 }
 
-struct Started {
+struct FakeReads {
     reads: Reads,
     in_flight: Arc<AtomicUsize>,
 }
@@ -110,7 +110,7 @@ fn start(
     depth: u32,
     granularity: u32,
     fault: impl FnMut(&ReadOp, u32) -> Fault + Send + 'static,
-) -> Started {
+) -> FakeReads {
     let in_flight = Arc::new(AtomicUsize::new(0));
     let disk = FakeDisk {
         rng: Rng::new(reads),
@@ -124,10 +124,10 @@ fn start(
     let files: Arc<[PathBuf]> = (0..FILES).map(|file| PathBuf::from(format!("file{file}"))).collect();
     let ring = SlabRing::allocate(slabs, READ as usize).unwrap();
     let reads = Reads::start(files, plan(reads), ring, depth, Rung::Pread, Box::new(disk)).unwrap();
-    Started { reads, in_flight }
+    FakeReads { reads, in_flight }
 }
 
-/// Takes everything and checks bytes and order; returns how many slabs came, and the error that ended them.
+/// Takes all items and checks bytes and order; returns the number of slabs, and the error that ended them.
 fn check(reads: &mut Reads) -> (u64, Option<Error>) {
     let mut count = 0;
     for (number, (slab, request)) in reads.by_ref().zip(plan(u64::MAX / READ as u64 / 2)).enumerate() {
@@ -150,7 +150,7 @@ fn check(reads: &mut Reads) -> (u64, Option<Error>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn what_can_be_put_right_is_put_right(
+    fn recoverable_faults_are_recovered(
         seed in any::<u64>(),
         reads in 0..60u64,
         slabs in 1..9usize,
@@ -159,7 +159,7 @@ proptest! {
     ) {
         let granularity = if direct { 4096 } else { 1 };
         let mut started = start(reads, slabs, depth, granularity, move |op, asked| {
-            // A read is put off ten times at most, however the draws fall: 20 in a row would be an error.
+            // A read is postponed at most ten times for any random draw: 20 in a row would be an error.
             let mut rng = Rng::from_parts(&[seed, op.offset, u64::from(asked)]);
             match rng.below(6) {
                 0 if asked < 10 => Fault::Errno(libc::EINTR),
@@ -176,7 +176,7 @@ proptest! {
 }
 
 #[test]
-fn a_disk_error_comes_in_its_place_and_says_where() {
+fn a_disk_error_is_reported_in_order_with_its_position() {
     for errno in [libc::EIO, libc::ENXIO, libc::EBADF] {
         let at = 7 * 2 * u64::from(READ);
         let fault = move |op: &ReadOp, _| if op.offset == at { Fault::Errno(errno) } else { Fault::None };
@@ -186,13 +186,13 @@ fn a_disk_error_comes_in_its_place_and_says_where() {
         assert_eq!(count, 7, "everything before it arrives");
         assert!(error.contains("file1") && error.contains(&format!("at byte {at}")), "{error}");
         assert!(error.contains(&io::Error::from_raw_os_error(errno).to_string()), "{error}");
-        assert_eq!(started.in_flight.load(Ordering::SeqCst), 0, "the reads behind it were waited for");
+        assert_eq!(started.in_flight.load(Ordering::SeqCst), 0, "later reads were waited for");
     }
 }
 
 #[test]
 fn the_end_of_a_file_is_damage() {
-    // The file ends in the middle of a page: a direct read comes short there twice.
+    // The file ends in the middle of a page, so a direct read is short there twice.
     let end = 4 * 2 * u64::from(READ) + 5000;
     for granularity in [1, 4096] {
         let fault = move |op: &ReadOp, _| {
@@ -214,9 +214,9 @@ fn the_end_of_a_file_is_damage() {
     }
 }
 
-/// Twenty times in a row, which takes a second where it is waited for; after a piece has come, they count anew.
+/// Twenty times in a row, which takes a second with the waits; after a successful piece the count restarts.
 #[test]
-fn a_read_may_be_put_off_so_often_and_no_oftener() {
+fn a_read_may_be_postponed_a_limited_number_of_times() {
     for (times, errors) in [(20, false), (21, true)] {
         let mut started =
             start(
@@ -237,9 +237,9 @@ fn a_read_may_be_put_off_so_often_and_no_oftener() {
     }
 }
 
-/// A rung whose trial read fails is not taken: another one is, or it is an error that says why.
+/// A rung whose trial read fails is not used: another one is, or the error explains why.
 #[test]
-fn a_rung_is_taken_once_its_trial_read_works() {
+fn a_rung_is_used_if_its_trial_read_works() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     fs::write(&path, [7; 8192]).unwrap();
@@ -267,7 +267,7 @@ fn a_rung_is_taken_once_its_trial_read_works() {
 }
 
 #[test]
-fn a_read_that_is_put_off_for_ever_is_an_error() {
+fn a_read_that_is_postponed_forever_is_an_error() {
     let mut started = start(3, 2, 2, 1, |_, _| Fault::Errno(libc::EINTR));
     let (count, error) = check(&mut started.reads);
     assert_eq!(count, 0);
@@ -296,13 +296,13 @@ fn a_reader_that_waits_for_slabs_stops_at_once() {
     let mut started = start(1000, 2, 2, 1, |_, _| Fault::None);
     let held: Vec<_> = started.reads.by_ref().take(2).map(|slab| slab.unwrap()).collect();
     let ring = started.reads.close();
-    assert!(ring.try_take().is_none(), "both are held still");
+    assert!(ring.try_take().is_none(), "both are still held");
     drop(held);
     assert!(ring.try_take().is_some());
 }
 
 #[test]
-fn buffers_of_reads_that_are_lost_are_never_used_again() {
+fn buffers_of_lost_reads_are_never_reused() {
     let started = start(10, 4, 4, 1, |_, asked| if asked > 0 { Fault::Lost } else { Fault::None });
     let mut reads = started.reads;
     let error = reads.find_map(Result::err).unwrap();
@@ -314,7 +314,7 @@ fn buffers_of_reads_that_are_lost_are_never_used_again() {
 }
 
 #[test]
-fn requests_that_cannot_be_are_errors() {
+fn invalid_requests_are_errors() {
     let good = ReadRequest { file: 0, offset: 0, bytes: 4096 };
     for bad in [
         ReadRequest { bytes: 16384, ..good },
@@ -322,7 +322,7 @@ fn requests_that_cannot_be_are_errors() {
         ReadRequest { bytes: 8193, ..good },
         ReadRequest { offset: 512, ..good },
         ReadRequest { offset: u64::MAX - 4095, ..good },
-        // The kernel counts bytes with a sign.
+        // The kernel's byte counts are signed.
         ReadRequest { offset: (1 << 63) - 4096, ..good },
         ReadRequest { file: 1, ..good },
     ] {
@@ -350,7 +350,7 @@ fn every_rung_reads_the_same_from_more_files_than_may_be_open() {
     for rung in working_rungs(dir.path()) {
         let ring = SlabRing::allocate(20, 8192).unwrap();
         let count = files.len() as u64;
-        // Every file several times, neighbours far apart.
+        // Every file several times, with neighbouring requests far apart.
         let requests = (0..3 * count).map(move |number| ReadRequest {
             file: (number * 7 % count) as u32,
             offset: 4096 * (number % 2),
@@ -371,7 +371,7 @@ fn every_rung_reads_the_same_from_more_files_than_may_be_open() {
 }
 
 #[test]
-fn every_rung_names_the_end_of_a_file_cut_short() {
+fn every_rung_reports_the_end_of_a_truncated_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     for length in [0, 1, 4096, 10000, 16384] {
@@ -393,7 +393,7 @@ fn every_rung_names_the_end_of_a_file_cut_short() {
     }
 }
 
-/// Files of other makers end anywhere.
+/// Files of other programs may end anywhere.
 #[test]
 fn every_rung_reads_ranges_that_end_within_a_page() {
     let dir = tempfile::tempdir().unwrap();
@@ -415,7 +415,7 @@ fn every_rung_reads_ranges_that_end_within_a_page() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_named() {
+fn a_missing_file_is_named() {
     let missing = PathBuf::from("/nowhere/at/all");
     for mode in IoMode::ALL {
         let ring = SlabRing::allocate(1, 4096).unwrap();
@@ -426,7 +426,7 @@ fn a_file_that_is_not_there_is_named() {
 }
 
 #[test]
-fn depths_out_of_bounds_are_refused() {
+fn depths_out_of_range_are_refused() {
     for depth in [0, DEPTH_MAX + 1] {
         let ring = SlabRing::allocate(1, 4096).unwrap();
         let options = IoOptions { depth, ..IoOptions::default() };
@@ -436,9 +436,9 @@ fn depths_out_of_bounds_are_refused() {
 }
 
 #[test]
-fn what_lies_in_memory_is_copied_by_several_threads() {
+fn files_in_memory_are_copied_by_several_threads() {
     let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
-        return skipped("nothing can be written to /dev/shm");
+        return skipped("/dev/shm is not writable");
     };
     let path = dir.path().join("file");
     fs::write(&path, [7; 5 * SLAB_ALIGN]).unwrap();

@@ -1,4 +1,4 @@
-//! Reading with io_uring: the kernel keeps the queue, and one thread keeps a disk busy.
+//! Reading with io_uring: the kernel maintains the queue, and one thread keeps a disk busy.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,35 +15,35 @@ use super::request::SLAB_ALIGN;
 use super::slab::{KeepAlive, SlabRing};
 use super::window::FileWindow;
 
-/// How often in a row the kernel may refuse to take requests for now, and how long to wait each time.
+/// How often in a row the kernel may temporarily reject requests, and the wait after each rejection.
 const BUSY_RETRIES_MAX: u32 = 500;
 const BUSY_WAIT: Duration = Duration::from_millis(2);
 
-/// What of io_uring is used.
+/// The io_uring features to use.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UringSetup {
-    /// Past the page cache.
+    /// Bypass the page cache.
     pub(super) direct: bool,
-    /// Slabs are registered: the kernel looks up and pins their pages once, not at every read. Pinned pages count
+    /// Register slabs: the kernel looks up and pins their pages once instead of at every read. Pinned pages count
     /// against RLIMIT_MEMLOCK.
     pub(super) fixed_buffers: bool,
 }
 
-/// A ring of the kernel's, its registered files, and its registered buffers.
+/// A kernel ring with its registered files and buffers.
 pub(super) struct UringBackend {
-    // The fields are dropped in this order: the kernel's ring lets go of files and buffers before they are.
+    // The fields are dropped in this order: the kernel's ring releases files and buffers before they are dropped.
     ring: IoUring,
     files: FileWindow<File>,
     setup: UringSetup,
-    /// Files are named by their slots in the ring's table, which spares the kernel looking up a descriptor.
+    /// Files are named by their slots in the ring's table, which saves the kernel a descriptor look-up.
     fixed_files: bool,
-    /// The slot of the file that each slab's read uses, by slab.
+    /// The slot of the file that each slab's read uses, indexed by slab.
     slots: Vec<u32>,
     _memory: KeepAlive,
 }
 
 impl UringBackend {
-    /// Sets up a ring for `depth` reads in flight. Where the kernel registers no files, they are named by descriptor.
+    /// Sets up a ring for `depth` reads in flight. If the kernel cannot register files, they are named by descriptor.
     pub(super) fn new(
         paths: Arc<[PathBuf]>,
         slabs: &SlabRing,
@@ -72,10 +72,10 @@ impl UringBackend {
     }
 }
 
-/// Says what an errno of setting up io_uring means.
+/// Describes the errno of setting up io_uring.
 fn explain_setup(error: &io::Error) -> String {
     let hint = match error.raw_os_error() {
-        Some(libc::ENOSYS) => ": this kernel or sandbox has none",
+        Some(libc::ENOSYS) => ": this kernel or sandbox does not support it",
         Some(libc::EPERM) => ": refused by seccomp, or by the sysctl kernel.io_uring_disabled",
         Some(libc::ENOMEM) => ": not enough locked memory, raise RLIMIT_MEMLOCK (ulimit -l)",
         Some(libc::EMFILE | libc::ENFILE) => ": too many open files, raise RLIMIT_NOFILE (ulimit -n)",
@@ -94,12 +94,12 @@ impl Backend for UringBackend {
         let acquired = self.files.acquire(op.file, |path| Self::open(path, self.setup.direct))?;
         let fd = self.files.get(acquired.slot).as_raw_fd();
         if acquired.fresh && self.fixed_files {
-            // No read in flight names the slot, so the file that had it may go. Where the table cannot be changed,
-            // descriptors do as well.
+            // No read in flight uses the slot, so its previous file may be closed. If the table cannot be changed,
+            // descriptors work as well.
             self.fixed_files = self.ring.submitter().register_files_update(acquired.slot, &[fd]).is_ok();
         }
         let (into, bytes, offset) = (op.into, op.bytes, op.offset);
-        // A slab's index is its index among the registered buffers. The kernel takes at most 2^14 of those.
+        // A slab's index is its index among the registered buffers. The kernel accepts at most 2^14 of those.
         let buffer = op.slab as u16;
         let entry = match (self.setup.fixed_buffers, self.fixed_files) {
             (true, true) => opcode::ReadFixed::new(types::Fixed(acquired.slot), into, bytes, buffer)
@@ -114,11 +114,11 @@ impl Backend for UringBackend {
             (false, false) => opcode::Read::new(types::Fd(fd), into, bytes).offset(offset).build(),
         };
         let entry = entry.user_data(u64::from(op.slab));
-        // SAFETY: the caller keeps the bytes valid and untouched until the completion is returned. The file stays open
-        // in its slot until then, too: it is acquired.
+        // SAFETY: the caller keeps the bytes valid and untouched until the completion is returned. The file also
+        // stays open in its slot until then: it is acquired.
         if unsafe { self.ring.submission().push(&entry) }.is_err() {
             self.files.release(acquired.slot);
-            return Err(io::Error::other("more reads in flight than the queue was made for"));
+            return Err(io::Error::other("more reads in flight than the queue has entries"));
         }
         self.slots[op.slab as usize] = acquired.slot;
         Ok(())
@@ -127,7 +127,7 @@ impl Backend for UringBackend {
     fn wait(&mut self) -> io::Result<Completion> {
         let mut busy = 0;
         loop {
-            // What is queued is submitted first, lest the disk idle while its completions are worked on.
+            // Submit queued requests first, so that the disk is not idle while its completions are processed.
             let completed = !self.ring.completion().is_empty();
             if !completed || !self.ring.submission().is_empty() {
                 match self.ring.submit_and_wait(usize::from(!completed)) {
@@ -163,7 +163,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         for direct in [false, true] {
             let opened = match UringBackend::open(file.path(), direct) {
-                // Some file systems have no direct reads.
+                // Some file systems do not support direct reads.
                 Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => continue,
                 opened => opened.unwrap(),
             };

@@ -1,4 +1,4 @@
-//! Open files, a bounded number at once: a dataset may have thousands, a process may open a thousand.
+//! A bounded number of open files: a dataset may have thousands, but a process may open a thousand.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use super::options::DEPTH_MAX;
 
-/// The most files that a reader has open at once. Two readers, training and evaluation, stay well within the 1024
-/// descriptors that processes get by default.
+/// The maximum number of files that a reader keeps open. Two readers, for training and evaluation, stay well within
+/// the default limit of 1024 descriptors per process.
 pub(super) const OPEN_FILES_MAX: usize = 256;
 
-const _: () = assert!(OPEN_FILES_MAX > DEPTH_MAX as usize, "a slot is idle whatever is in flight");
+const _: () = assert!(OPEN_FILES_MAX > DEPTH_MAX as usize, "a slot is always idle");
 
-/// Files opened as they are needed, the least recently used one closed for the next. `T` is an open file.
+/// Files that are opened when needed; the least recently used one is closed to make room. `T` is an open file.
 #[derive(Debug)]
 pub(super) struct FileWindow<T> {
     paths: Arc<[PathBuf]>,
@@ -26,7 +26,7 @@ pub(super) struct FileWindow<T> {
 struct Slot<T> {
     file: u32,
     open: T,
-    /// Reads in flight. A slot in use is never closed: the kernel may know it by its number alone.
+    /// Reads in flight. A slot in use is never closed: the kernel may know it only by its number.
     in_flight: u32,
     last_use: u64,
 }
@@ -34,9 +34,9 @@ struct Slot<T> {
 /// A file that is ready to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Acquired {
-    /// The slot that it has until [`FileWindow::release`].
+    /// The slot that the file occupies until [`FileWindow::release`].
     pub(super) slot: u32,
-    /// Whether it was opened just now, and so stands in the slot for the first time.
+    /// Whether the file was just opened and is new in the slot.
     pub(super) fresh: bool,
 }
 
@@ -46,12 +46,12 @@ impl<T> FileWindow<T> {
         Self { paths, slots: Vec::new(), slot_of, uses: 0 }
     }
 
-    /// The most slots that there will be.
+    /// Returns the maximum number of slots.
     pub(super) fn capacity(&self) -> usize {
         self.paths.len().min(OPEN_FILES_MAX)
     }
 
-    /// Opens a file, unless it is open, and keeps it so until released.
+    /// Opens a file if it is not open, and keeps it open until released.
     pub(super) fn acquire(
         &mut self,
         file: u32,
@@ -80,7 +80,7 @@ impl<T> FileWindow<T> {
         Ok(Acquired { slot, fresh: true })
     }
 
-    /// The file in a slot.
+    /// Returns the file in a slot.
     pub(super) fn get(&self, slot: u32) -> &T {
         &self.slots[slot as usize].open
     }
@@ -109,7 +109,7 @@ mod tests {
         for round in 0..3 {
             for file in 0..1000 {
                 let acquired = window.acquire(file, open).unwrap();
-                assert!(acquired.fresh, "round {round}: the window is smaller than the round");
+                assert!(acquired.fresh, "round {round}: the window holds fewer files than one round uses");
                 assert_eq!(window.get(acquired.slot), Path::new(&file.to_string()));
                 window.release(acquired.slot);
             }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_use_stays() {
+    fn a_file_in_use_stays_open() {
         let mut window = window(1000);
         let held = window.acquire(7, open).unwrap();
         for file in 100..900 {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_that_was_not_used_for_longest_is_closed() {
+    fn the_least_recently_used_file_is_closed() {
         let mut window = window(1000);
         let mut is_opened = |file: u32| {
             let acquired = window.acquire(file, open).unwrap();
@@ -140,13 +140,13 @@ mod tests {
         };
         let full = OPEN_FILES_MAX as u32;
         assert!((0..full).all(&mut is_opened));
-        assert!(!is_opened(0), "it is open, and used again");
+        assert!(!is_opened(0), "it is open and reused");
         assert!(is_opened(full));
         assert!(!is_opened(0) && !is_opened(2) && is_opened(1));
     }
 
     #[test]
-    fn a_file_that_does_not_open_takes_no_slot() {
+    fn a_file_that_cannot_be_opened_uses_no_slot() {
         let mut window = window(2);
         assert!(window.acquire(0, |_| Err(io::ErrorKind::NotFound.into())).is_err());
         assert!(window.slots.is_empty() && window.slot_of == [None, None]);

@@ -1,4 +1,4 @@
-//! Where the samples of a dataset come from, as its manifest records it.
+//! The source of a dataset's samples, as its manifest records it.
 
 mod row_format;
 
@@ -8,7 +8,7 @@ use crate::shape::Shape;
 
 pub use row_format::{CategorySource, ColumnSources, CsvFormat, LabelRule, LabelSource, RowFormat};
 
-/// Where the samples of a dataset come from.
+/// The source of a dataset's samples.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
@@ -18,23 +18,23 @@ pub enum Origin {
     Converted(Conversion),
 }
 
-/// How a converted dataset came to be.
+/// How a dataset was converted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Conversion {
-    /// How rows of the source are read.
+    /// The format of the source's rows.
     pub format: RowFormat,
     /// The sources, as they were named, in order.
     pub files: Vec<String>,
-    /// The sources of the evaluation part, where it has its own.
+    /// The sources of the evaluation part, if given separately.
     pub eval: Vec<String>,
-    /// How rows became parts, as it was asked for.
+    /// The requested split of rows into parts.
     pub split: String,
-    /// What became of the rows.
+    /// Counts of the source's rows.
     pub rows: RowCounts,
 }
 
-/// What became of the rows of the source.
+/// Counts of the source's rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RowCounts {
@@ -42,7 +42,7 @@ pub struct RowCounts {
     pub read: u64,
     /// Rows in the dataset.
     pub kept: u64,
-    /// Rows that are not.
+    /// Rows that are not in the dataset.
     pub bad: u64,
     /// Rows of the training part.
     pub train: u64,
@@ -56,7 +56,7 @@ pub struct RowCounts {
 pub struct GenerateSpec {
     /// Columns and tables.
     pub shape: Shape,
-    /// No table has more rows than this.
+    /// The maximum number of rows of a table, if limited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rows_cap: Option<u64>,
     /// Samples of the training part.
@@ -65,17 +65,17 @@ pub struct GenerateSpec {
     pub eval_samples: u64,
     /// The exponent of the power law of ids.
     pub alpha: f64,
-    /// Where all random numbers come from.
+    /// The seed of all random numbers.
     pub seed: u64,
 }
 
-/// How a generated dataset came to be.
+/// How a dataset was generated.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Generation {
-    /// What was asked for.
+    /// The request.
     pub spec: GenerateSpec,
-    /// The AUC of the teacher's own logits on the evaluation part: no model can be expected to do better. Absent where
-    /// that part lacks one of the labels.
+    /// The AUC of the teacher's own logits on the evaluation part, which no model can be expected to exceed. Absent
+    /// if that part lacks positive or negative labels.
     pub auc_achievable: Option<f64>,
 }

@@ -1,5 +1,5 @@
-//! How raw rows of a dataset are read: kept in its manifest, and with every model trained on it, so that both can read
-//! further rows of the same form.
+//! The format of a dataset's raw rows: stored in its manifest and with every model trained on it, so that both can
+//! read further rows of the same format.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,43 +7,43 @@ use crate::error::Result;
 use crate::raw::RawFormat;
 use crate::schema::Schema;
 
-/// The form of raw rows.
+/// The format of raw rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum RowFormat {
     /// Criteo's tab-separated lines: a label, 13 integers, 26 hexadecimal categories.
     CriteoTsv,
-    /// Lines of named columns with a delimiter between them.
+    /// Lines of named columns separated by a delimiter.
     Csv(CsvFormat),
-    /// HugeCTR's and MLPerf's records of fixed length.
+    /// HugeCTR's and MLPerf's fixed-length records.
     HugectrRaw(RawFormat),
     /// Parquet's named columns.
     Parquet(ColumnSources),
 }
 
-/// The form of CSV, and which of its columns the schema's come from.
+/// The format of CSV files, and the columns that the schema's columns come from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CsvFormat {
-    /// Between two fields: one ASCII character, neither a quote nor a line's end.
+    /// The field separator: one ASCII character, neither a quote nor a line end.
     pub delimiter: char,
     /// Whether a field in double quotes may hold delimiters, line ends and doubled quotes (RFC 4180).
     pub quote: bool,
-    /// Whether white space around fields is taken off.
+    /// Whether white space around fields is removed.
     pub trim: bool,
-    /// The names of all columns of a file, where files have no header; without it the first line of each names them.
+    /// The names of all columns, if files have no header; otherwise the first line of each file names them.
     pub columns: Option<Vec<String>>,
-    /// Where the schema's columns come from.
+    /// The source columns of the schema's columns.
     pub sources: ColumnSources,
 }
 
-/// Which named columns of raw rows the schema's columns come from: one entry for each of its columns, in its order.
+/// The raw columns that the schema's columns come from, one entry per column of the schema, in its order.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ColumnSources {
     /// For each label.
     pub labels: Vec<LabelSource>,
-    /// For the weight, where the schema has one.
+    /// For the weight, if the schema has one.
     pub weight: Option<String>,
     /// For each dense column.
     pub dense: Vec<String>,
@@ -51,44 +51,44 @@ pub struct ColumnSources {
     pub categorical: Vec<CategorySource>,
 }
 
-/// Where a label comes from.
+/// The source of a label.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LabelSource {
     /// The raw column.
     pub column: String,
-    /// Which of its values count as 1.
+    /// The values that count as 1.
     pub rule: LabelRule,
-    /// Whether a row without a value has a missing label, rather than being bad.
+    /// Whether a row without a value gets a missing label instead of being bad.
     pub mask_missing: bool,
 }
 
-/// Which raw values of a label count as 1.
+/// The raw values of a label that count as 1.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LabelRule {
-    /// 1 does, 0 does not, and there are no others.
+    /// 1 counts as 1, 0 as 0; other values are errors.
     Binary,
-    /// Numbers from this one on do, other numbers do not.
+    /// Numbers from this one up count as 1, other numbers as 0.
     AtLeast(f64),
-    /// This number does, other numbers do not.
+    /// This number counts as 1, other numbers as 0.
     EqualsNumber(f64),
-    /// This text does, others do not.
+    /// This text counts as 1, other texts as 0.
     EqualsText(String),
 }
 
-/// Where a categorical column comes from.
+/// The source of a categorical column.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CategorySource {
     /// The raw column.
     pub column: String,
-    /// Between the categories of a row; without it a field of text is one category.
+    /// The separator of a row's categories; without one, a text field is one category.
     pub separator: Option<String>,
 }
 
 impl RowFormat {
-    /// Its name in the command.
+    /// Returns its name on the command line.
     pub fn name(&self) -> &'static str {
         match self {
             Self::CriteoTsv => "criteo-tsv",
@@ -98,7 +98,7 @@ impl RowFormat {
         }
     }
 
-    /// Samples of the blocks that are written.
+    /// Returns the samples per block to write.
     pub(crate) fn block_samples(&self, schema: &Schema) -> Result<u32> {
         match self {
             Self::CriteoTsv | Self::Csv(_) | Self::Parquet(_) => Ok(schema.default_block_samples()),
@@ -108,14 +108,14 @@ impl RowFormat {
 }
 
 impl ColumnSources {
-    /// All raw columns that are asked for; one may come several times.
+    /// Returns all raw columns needed; a column may be repeated.
     pub(crate) fn columns(&self) -> impl Iterator<Item = &str> {
         let labels = self.labels.iter().map(|label| &label.column);
         let categorical = self.categorical.iter().map(|source| &source.column);
         labels.chain(&self.weight).chain(&self.dense).chain(categorical).map(String::as_str)
     }
 
-    /// Whether there is an entry for each of a schema's columns.
+    /// Returns whether there is an entry for each of a schema's columns.
     pub(crate) fn fits(&self, schema: &Schema) -> bool {
         let Self { labels, weight, dense, categorical } = self;
         let sizes = [labels.len(), weight.iter().len(), dense.len(), categorical.len()];
@@ -126,7 +126,7 @@ impl ColumnSources {
 }
 
 impl LabelRule {
-    /// The label of a number, 0 or 1; `None` where it is none.
+    /// Returns the label of a number, 0 or 1, or `None` if the rule does not admit it.
     pub(crate) fn of_number(&self, number: f64) -> Option<f32> {
         let label = |positive| Some(f32::from(u8::from(positive)));
         match self {
@@ -137,7 +137,7 @@ impl LabelRule {
         }
     }
 
-    /// What it admits, in words.
+    /// Returns a description of the values that it admits.
     pub(crate) fn admits(&self) -> &'static str {
         match self {
             Self::Binary => "0 or 1",

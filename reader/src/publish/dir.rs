@@ -1,4 +1,4 @@
-//! Folders that appear whole or not at all.
+//! Folders that appear complete or not at all.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -11,12 +11,12 @@ use super::sync_dir;
 use crate::error::{Error, IoContext, Result};
 use crate::files::check_folder;
 
-/// The ending of a folder in the making.
+/// The suffix of an unfinished folder.
 const PARTIAL: &str = "partial";
-/// An empty file in a folder in the making: without it the folder is somebody else's, whatever its name.
+/// An empty file that marks an unfinished folder. A folder without it belongs to somebody else, whatever its name.
 const MARKER_NAME: &str = ".rankine-partial";
 
-/// A folder that this process alone may publish; nothing is written yet.
+/// A folder that only this process may publish; nothing is written yet.
 #[derive(Debug)]
 pub struct ReservedDir {
     path: PathBuf,
@@ -25,15 +25,14 @@ pub struct ReservedDir {
 }
 
 impl ReservedDir {
-    /// Locks `target`, follows it where it is a symbolic link, and makes the folders that it lies in.
+    /// Locks `target` after following symbolic links, and creates its parent folders.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where it is a file, or another process is writing it, or it cannot be published;
-    /// [`Error::Io`].
+    /// [`Error::Invalid`] if it is a file, another process is writing it, or it cannot be published; [`Error::Io`].
     pub fn new(target: &Path) -> Result<Self> {
         if target.extension().is_some_and(|extension| extension == PARTIAL) {
             return Err(Error::invalid(format!(
-                "{}: names that end with .{PARTIAL} are kept for unfinished folders, choose another name",
+                "{}: names that end with .{PARTIAL} are reserved for unfinished folders: choose another name",
                 target.display()
             )));
         }
@@ -41,7 +40,7 @@ impl ReservedDir {
         create_folders(parent(target))?;
         let target = resolve(target)?;
         let path = target.with_added_extension(PARTIAL);
-        // A folder is published by a rename, which does not lead from one file system to another.
+        // A folder is published by a rename, which does not work across file systems.
         let devices =
             [fs::metadata(&target), fs::metadata(parent(&target))].map(|metadata| metadata.map(|m| m.dev()));
         if let [Ok(own), Ok(folder)] = devices
@@ -56,8 +55,8 @@ impl ReservedDir {
         Ok(Self { path, target, _lock: lock })
     }
 
-    /// Removes what a process that ended left of the folder, and reports it. To be called where the folder is known to
-    /// be of Rankine.
+    /// Removes what an ended process left of the folder, and logs it. Must only be called if the folder is known to
+    /// have been written by Rankine.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -71,16 +70,16 @@ impl ReservedDir {
         Ok(())
     }
 
-    /// Makes the folder to write to, in place of what a process that ended left there.
+    /// Creates the folder to write to, after removing what an ended process left there.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the target is not empty; [`Error::Io`].
+    /// [`Error::Invalid`] if the target is not empty; [`Error::Io`].
     pub fn begin(self) -> Result<PartialDir> {
         self.refuse_taken()?;
         if fs::symlink_metadata(&self.path).is_ok() {
             if !is_leftover(&self.path)? {
                 return Err(Error::invalid(format!(
-                    "{} is in the way: {} is written under that name until it is complete. Move or remove it, or \
+                    "{} already exists, but {} is written under that name until it is complete. Move or remove it, or \
                      choose another folder",
                     self.path.display(),
                     self.target.display()
@@ -105,14 +104,14 @@ impl ReservedDir {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "{} is there already and is not empty: remove it, or choose another folder",
+            "{} already exists and is not empty: remove it, or choose another folder",
             self.target.display()
         )))
     }
 }
 
-/// A folder in the making: `DIR.partial` until [`PartialDir::publish`] renames it to `DIR`. Dropped before, it is
-/// removed. The lock on `DIR` is held until all is done.
+/// An unfinished folder: `DIR.partial` until [`PartialDir::publish`] renames it to `DIR`. Dropping it without
+/// publishing removes it. The lock on `DIR` is held until the end.
 #[derive(Debug)]
 pub struct PartialDir {
     reserved: ReservedDir,
@@ -120,24 +119,24 @@ pub struct PartialDir {
 }
 
 impl PartialDir {
-    /// Reserves `target` and begins to write it.
+    /// Reserves `target` and starts writing it.
     ///
     /// # Errors
-    /// Those of [`ReservedDir::new`] and [`ReservedDir::begin`].
+    /// As [`ReservedDir::new`] and [`ReservedDir::begin`].
     pub fn create(target: &Path) -> Result<Self> {
         ReservedDir::new(target)?.begin()
     }
 
-    /// The folder to write to.
+    /// Returns the folder to write to.
     pub fn path(&self) -> &Path {
         &self.reserved.path
     }
 
-    /// Gives the folder its final name, durably. The files in it must have been synced; folders are synced here.
+    /// Gives the folder its final name, durably. The files in it must already be synced; this syncs the folders.
     ///
     /// # Errors
-    /// [`Error::Io`]. Where the folder is complete and only its name is refused, it stays under the name that it has,
-    /// and the error says so.
+    /// [`Error::Io`]. If the folder is complete and only the rename fails, it keeps its current name, and the error
+    /// says so.
     pub fn publish(mut self) -> Result<()> {
         let ReservedDir { path, target, .. } = &self.reserved;
         let marker = path.join(MARKER_NAME);
@@ -159,7 +158,7 @@ impl PartialDir {
 
 impl Drop for PartialDir {
     fn drop(&mut self) {
-        // The lock is released after this: fields are dropped last.
+        // The lock is released after this because fields are dropped last.
         if !self.published
             && let Err(error) = fs::remove_dir_all(self.path())
         {
@@ -168,14 +167,15 @@ impl Drop for PartialDir {
     }
 }
 
-/// Whether a folder was begun here and not finished: it has the marker, or its maker did not get as far as that.
+/// Returns whether a folder is an unfinished one: it has the marker, or is empty because its process ended before
+/// that.
 fn is_leftover(path: &Path) -> Result<bool> {
     let is_dir = fs::symlink_metadata(path).context("open", path)?.is_dir();
     Ok(is_dir
         && (path.join(MARKER_NAME).exists() || fs::read_dir(path).context("read", path)?.next().is_none()))
 }
 
-/// Makes a folder and those that it lies in, durably, as far as they are missing.
+/// Creates a folder and its missing parents, durably.
 ///
 /// # Errors
 /// [`Error::Io`].
@@ -185,7 +185,7 @@ pub fn create_folders(path: &Path) -> Result<()> {
     }
     create_folders(parent(path))?;
     match fs::create_dir(path) {
-        // Another process made it.
+        // Another process created it.
         Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         made => made.context("create", path).and_then(|()| sync_dir(parent(path))),
     }
@@ -202,7 +202,7 @@ fn sync_tree(dir: &Path) -> Result<()> {
     sync_dir(dir)
 }
 
-/// Bytes of all files below a path, as far as they can be counted.
+/// Returns the bytes of all files below a path that can be read.
 fn bytes_below(path: &Path) -> u64 {
     let Ok(metadata) = fs::symlink_metadata(path) else { return 0 };
     if !metadata.is_dir() {

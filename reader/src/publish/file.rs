@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all; pipes and devices, which are written as they are.
+//! Files that appear complete or not at all, and pipes and devices, which are written directly.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, Permissions};
@@ -13,23 +13,24 @@ use super::path::{is_unique_suffix, parent, resolve, unique_suffix};
 use super::sync_dir;
 use crate::error::{Error, IoContext, Result};
 
-/// How long [`replace_file`] waits for other processes that write the same file, which is a matter of milliseconds.
+/// How long [`replace_file`] waits for other processes that write the same file, which normally takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PERMISSION_BITS: u32 = 0o777;
 
-/// Writes a file in place of the one that is there, durably: readers find the old file or the new one, whole. Waits for
-/// other processes that do the same; the last one wins.
+/// Replaces a file durably: readers find either the old or the new file, complete. Waits for other processes that
+/// replace the same file; the last one wins.
 ///
-/// Symbolic links are followed, and pipes and devices are written as they are.
+/// Symbolic links are followed. Pipes and devices are written directly.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::Invalid`] where `path` is a folder, or where another process does not finish writing it.
+/// [`Error::Io`]; [`Error::Invalid`] if `path` is a folder, or another process does not finish writing it.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     PartialFile::begin(path, false, |target| Lock::beside_within(target, PATIENCE).map(Some))?
         .publish_all(bytes)
 }
 
-/// The same for a file in a folder that `lock` is a lock of, by [`Lock::within`]: the file needs no lock of its own.
+/// Like [`replace_file`], for a file in a folder that `lock` locks by [`Lock::within`]: the file needs no lock
+/// itself.
 ///
 /// # Errors
 /// As [`replace_file`].
@@ -37,18 +38,18 @@ pub fn replace_file_under(_lock: &Lock, path: &Path, bytes: &[u8]) -> Result<()>
     PartialFile::begin(path, false, |_| Ok(None))?.publish_all(bytes)
 }
 
-/// A file in the making: `.NAME.PID-N.partial` beside its target until [`PartialFile::publish`] renames it. Dropped
-/// before, it is removed. The lock on the target is held until all is done.
+/// An unfinished file: `.NAME.PID-N.partial` next to its target until [`PartialFile::publish`] renames it. Dropping
+/// it without publishing removes it. The lock on the target is held until the end.
 ///
-/// What is written to a pipe or a device goes there at once, and cannot be taken back.
+/// Data written to a pipe or a device goes there at once and cannot be undone.
 #[derive(Debug)]
 pub struct PartialFile {
-    /// Where it is published.
+    /// The final path.
     target: PathBuf,
-    /// Where it is meanwhile; of pipes and devices `None`.
+    /// The temporary file; `None` for pipes and devices.
     temporary: Option<Temporary>,
     out: BufWriter<File>,
-    /// Whether the target must not be there.
+    /// Whether the target must not exist.
     is_new: bool,
     _lock: Option<Lock>,
 }
@@ -71,18 +72,18 @@ impl Drop for Temporary {
 }
 
 impl PartialFile {
-    /// Begins a file that replaces the one that is there, with its permissions. Symbolic links are followed.
+    /// Starts a file that replaces an existing one and keeps its permissions. Symbolic links are followed.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where another process is writing it, or where it is a folder; [`Error::Io`].
+    /// [`Error::Invalid`] if another process is writing it, or it is a folder; [`Error::Io`].
     pub fn create(path: &Path) -> Result<Self> {
         Self::begin(path, false, |target| Lock::beside(target).map(Some))
     }
 
-    /// Begins a file that must not be there yet, now and when it is published.
+    /// Starts a file that must not exist, neither now nor when it is published.
     ///
     /// # Errors
-    /// As [`PartialFile::create`], and [`Error::Invalid`] where it is there.
+    /// As [`PartialFile::create`], and [`Error::Invalid`] if it exists.
     pub fn create_new(path: &Path) -> Result<Self> {
         Self::begin(path, true, |target| Lock::beside(target).map(Some))
     }
@@ -116,7 +117,7 @@ impl PartialFile {
         }
         let file = options.open(&temporary).context("create", &temporary)?;
         let temporary = Temporary { path: temporary, renamed: false };
-        // The umask may have taken some away.
+        // The umask may have removed some permissions.
         permissions
             .map_or(Ok(()), |own| file.set_permissions(own))
             .context("set the permissions of", &target)?;
@@ -129,10 +130,10 @@ impl PartialFile {
         self.publish()
     }
 
-    /// Gives the file its name, once it is on disk.
+    /// Syncs the file and gives it its name.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Invalid`] where it must not be there and has been made meanwhile.
+    /// [`Error::Io`]; [`Error::Invalid`] if it must not exist but was created meanwhile.
     pub fn publish(mut self) -> Result<()> {
         self.out.flush().context("write", &self.target)?;
         let Some(temporary) = &mut self.temporary else { return Ok(()) };
@@ -159,15 +160,15 @@ impl Write for PartialFile {
 
 /// What a path leads to.
 enum Destination {
-    /// A regular file, or nothing yet: its path without symbolic links.
+    /// A regular file, or nothing yet: the path without symbolic links.
     File(PathBuf),
-    /// A pipe or a device, open.
+    /// An open pipe or device.
     Stream(File),
 }
 
 fn destination(path: &Path) -> Result<Destination> {
     let resolved = resolve(path)?;
-    // Such as /dev/stdout: the file behind it is open already, and may be one that others append to as well.
+    // Such as /dev/stdout: the file behind it is already open, and others may append to it as well.
     if resolved.starts_with("/proc") {
         let file = match standard_stream(&resolved) {
             Some(file) => file,
@@ -190,7 +191,7 @@ fn destination(path: &Path) -> Result<Destination> {
     Err(Error::invalid(format!("cannot write {}: it is {what}", path.display())))
 }
 
-/// This process's own stdout or stderr, where that is what a path of /proc leads to.
+/// Returns this process's own stdout or stderr if a path of /proc leads to it.
 fn standard_stream(path: &Path) -> Option<io::Result<File>> {
     let own = Path::new("/proc/self").canonicalize().ok()?;
     let name = path.strip_prefix(own.join("fd")).ok()?;
@@ -202,7 +203,8 @@ fn standard_stream(path: &Path) -> Option<io::Result<File>> {
     Some(stream.map(File::from))
 }
 
-/// The file that is replaced, if there is one. One that is write-protected is not: a rename would not ask.
+/// Returns the file to replace, if any. A write-protected file is an error, because a rename would ignore the
+/// protection.
 fn old_file(target: &Path) -> Result<Option<Metadata>> {
     match File::options().append(true).open(target) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -210,12 +212,12 @@ fn old_file(target: &Path) -> Result<Option<Metadata>> {
     }
 }
 
-/// Renames a file, unless there is one of the new name.
+/// Renames a file unless the new name exists.
 fn rename_to_new(from: &Path, to: &Path) -> Result<()> {
     match fs::hard_link(from, to) {
         Ok(()) => fs::remove_file(from).context("remove", from),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(exists(to)),
-        // The file system has no links. Other processes of Rankine are kept out by the lock.
+        // The file system has no hard links. The lock keeps out other processes of Rankine.
         Err(_) if fs::symlink_metadata(to).is_ok() => Err(exists(to)),
         Err(_) => fs::rename(from, to).context("write", to),
     }
@@ -223,7 +225,7 @@ fn rename_to_new(from: &Path, to: &Path) -> Result<()> {
 
 fn exists(target: &Path) -> Error {
     Error::invalid(format!(
-        "{} is there already, and is not overwritten: choose another name, or remove it",
+        "{} already exists and is not overwritten: choose another name, or remove it",
         target.display()
     ))
 }
@@ -235,7 +237,7 @@ fn temporary_path(target: &Path) -> PathBuf {
     parent(target).join(name)
 }
 
-/// Removes what processes that ended left of a file. Nobody else writes it: this process has the lock.
+/// Removes what ended processes left of a file. No other process writes it, since this one holds the lock.
 fn remove_leftovers(target: &Path) {
     let name = target.file_name().unwrap_or_default().as_encoded_bytes();
     let is_leftover = |entry: &[u8]| {

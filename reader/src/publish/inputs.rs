@@ -1,4 +1,4 @@
-//! Outputs that are inputs, too.
+//! Outputs that are also inputs.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::path::parent;
 use crate::error::{Error, Result};
 
-/// Refuses an output, a file or a folder, that is one of the inputs, lies within an input folder, or contains an input.
+/// Refuses an output file or folder that is one of the inputs, is inside an input folder, or contains an input.
 ///
 /// # Errors
 /// [`Error::Invalid`], which names both.
@@ -15,14 +15,14 @@ pub fn refuse_inputs<P: AsRef<Path>>(output: &Path, inputs: impl IntoIterator<It
     let out = absolute(output);
     let partial = out.with_added_extension("partial");
     let metadata = fs::metadata(output).ok();
-    // Whatever is written to a terminal or to /dev/null, it can be read from, too.
+    // A terminal or /dev/null can be both written and read.
     if metadata.as_ref().is_some_and(|metadata| metadata.file_type().is_char_device()) {
         return Ok(());
     }
     let id = metadata.map(|metadata| (metadata.dev(), metadata.ino()));
     for input in inputs {
         let input = input.as_ref();
-        // Reading what is not there fails, with a better message.
+        // Reading a missing file fails later with a better message.
         let Ok(metadata) = fs::metadata(input) else { continue };
         let path = absolute(input);
         let is_folder = metadata.is_dir();
@@ -30,15 +30,11 @@ pub fn refuse_inputs<P: AsRef<Path>>(output: &Path, inputs: impl IntoIterator<It
         let refusal = if path == out || same_file {
             "is read as an input: writing it would destroy the input".to_owned()
         } else if is_folder && out.starts_with(&path) {
-            format!("lies within {}, which is read as an input", input.display())
+            format!("is inside {}, which is read as an input", input.display())
         } else if path.starts_with(&out) {
             format!("contains {}, which is read as an input", input.display())
         } else if path.starts_with(&partial) {
-            format!(
-                "would be written by way of {}, and {} is read from there",
-                partial.display(),
-                input.display()
-            )
+            format!("would be written through {}, from which {} is read", partial.display(), input.display())
         } else {
             continue;
         };
@@ -50,12 +46,12 @@ pub fn refuse_inputs<P: AsRef<Path>>(output: &Path, inputs: impl IntoIterator<It
     Ok(())
 }
 
-/// A path without symbolic links as far as it is there.
+/// Returns a path without symbolic links, as far as it exists.
 fn absolute(path: &Path) -> PathBuf {
     if let Ok(path) = path.canonicalize() {
         return path;
     }
-    // A link that leads nowhere yet leads to where the output will be.
+    // A link to nothing leads to where the output will be.
     if let Ok(link) = fs::read_link(path) {
         let target = parent(path).join(link);
         if target != path {

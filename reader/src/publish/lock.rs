@@ -1,14 +1,15 @@
-//! An exclusive lock on an output, for one process at a time, on file systems with and without flock(2).
+//! An exclusive lock on an output for one process at a time, on file systems with and without flock(2).
 //!
-//! The lock is a file that exists while the lock is held and says who holds it. It appears with its whole content, by
-//! link(2), so exactly one of several processes makes it. The holder also has an exclusive flock on it where the file
-//! system has them, as proof of life: a lock file without flock was left by a process that ended. Elsewhere host, PID
-//! and start time tell. A lock whose holder cannot be judged, since it ran on another machine, is never taken over.
+//! The lock is a file that exists while the lock is held and names its holder. It is created with its complete
+//! content by link(2), so exactly one of several processes creates it. If the file system supports it, the holder
+//! also has an exclusive flock on the file as proof of life: a lock file without flock was left by a process that
+//! ended. Otherwise, host, PID and start time decide. A lock whose holder cannot be judged, because it ran on another
+//! machine, is never taken over.
 //!
-//! A dead holder's file is never removed to make room, since somebody else could have replaced it meanwhile. The
-//! process that takes over makes the next free one of `LOCK.1`, `LOCK.2` and so on, checks that all files before it
-//! are still those of the dead, and renames its file to `LOCK`. Whoever makes such a file after that rename finds a
-//! live holder in `LOCK` when it checks, and retreats.
+//! A dead holder's file is never removed to make room, since another process could have replaced it meanwhile. The
+//! process that takes over creates the next free one of `LOCK.1`, `LOCK.2` and so on, checks that all earlier files
+//! are still those of dead holders, and renames its file to `LOCK`. A process that creates such a file after that
+//! rename finds a live holder in `LOCK` when it checks, and retreats.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
@@ -22,15 +23,15 @@ use super::owner::{Life, Owner};
 use super::path::{parent, unique_suffix};
 use crate::error::{Error, IoContext, Result};
 
-/// Takeovers that were cut short, one after the other; each leaves a file.
+/// Maximum number of consecutive takeovers that were interrupted; each leaves a file.
 const GENERATIONS_MAX: usize = 64;
-/// How often an attempt is repeated because lock files changed while it looked at them.
+/// How often an attempt is repeated because lock files changed meanwhile.
 const ATTEMPTS_MAX: usize = 1000;
-/// How long a lock file may be empty, on file systems without hard links, before its maker counts as dead.
+/// How long a lock file may be empty, on file systems without hard links, before its creator counts as dead.
 const EMPTY_MAX: Duration = Duration::from_secs(1);
-/// Between two attempts.
+/// The wait between two attempts.
 const PAUSE: Duration = Duration::from_millis(2);
-/// A claim without a record was left by a process that ended between two system calls, once it is this old.
+/// A claim older than this without a record was left by a process that ended between two system calls.
 const CLAIM_AGE_MAX: Duration = Duration::from_secs(3600);
 const RECORD_BYTES_MAX: u64 = 4096;
 
@@ -42,15 +43,16 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Locks an output: `.NAME.lock` beside it. `target` must be free of symbolic links (see [`super::path::resolve`]).
+    /// Locks an output: `.NAME.lock` next to it. `target` must be free of symbolic links (see
+    /// [`super::path::resolve`]).
     ///
     /// # Errors
-    /// [`Error::Invalid`] where another process holds the lock, or may hold it; [`Error::Io`].
+    /// [`Error::Invalid`] if another process holds the lock, or may hold it; [`Error::Io`].
     pub(super) fn beside(target: &Path) -> Result<Self> {
         Self::acquire(&path_beside(target), target)
     }
 
-    /// The same, but waits for a live holder to release the lock.
+    /// Like [`Lock::beside`], but waits for a live holder to release the lock.
     pub(super) fn beside_within(target: &Path, patience: Duration) -> Result<Self> {
         let path = path_beside(target);
         let began = Instant::now();
@@ -65,15 +67,15 @@ impl Lock {
         }
     }
 
-    /// Locks a folder in which a process works for a long time: `.lock` within it.
+    /// Locks a folder in which a process works for a long time: `.lock` inside it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where another process holds the lock, or may hold it; [`Error::Io`].
+    /// [`Error::Invalid`] if another process holds the lock, or may hold it; [`Error::Io`].
     pub fn within(folder: &Path) -> Result<Self> {
         Self::acquire(&folder.join(".lock"), folder)
     }
 
-    /// Whether a name within a folder is one of the files by which [`Lock::within`] locks it.
+    /// Returns whether a file name in a folder is one of those that [`Lock::within`] uses.
     pub fn is_lock_name(name: &std::ffi::OsStr) -> bool {
         name == ".lock" || name.as_encoded_bytes().starts_with(b".lock.")
     }
@@ -88,7 +90,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // The flock goes with the file, which is closed after this: nobody sees the file without a live holder.
+        // The flock is released when the file is closed after this: no process sees the file without a live holder.
         if is_at(&self.file, &self.path)
             && let Err(error) = fs::remove_file(&self.path)
         {
@@ -104,13 +106,13 @@ fn path_beside(target: &Path) -> PathBuf {
     parent(target).join(name)
 }
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 enum Attempt {
     Held(Lock),
     Refused(Holder),
 }
 
-/// Who holds a lock, as far as is known.
+/// The holder of a lock, as far as known.
 struct Holder {
     owner: Option<Owner>,
     life: Life,
@@ -122,12 +124,12 @@ impl Holder {
         let name = self.owner.as_ref().map_or_else(|| "an unknown process".into(), Owner::name);
         Error::invalid(match self.life {
             Life::Unknown => format!(
-                "{target} is locked by {name}, and it cannot be told from here whether that process still runs: the \
-                 file system has no locks that would tell. Wait for its end or choose another output. If it has \
+                "{target} is locked by {name}. This process cannot check whether that process still runs, and the file \
+                 system has no locks that would show it. Wait for it to end or choose another output. If it has \
                  ended, remove the lock: rm '{lock}'"
             ),
             Life::Alive | Life::Dead => format!(
-                "another process is writing {target} now ({name}): wait for its end, or choose another output"
+                "another process is writing {target} now ({name}): wait for it to end, or choose another output"
             ),
         })
     }
@@ -138,46 +140,46 @@ fn attempt(path: &Path) -> io::Result<Attempt> {
     let began = Instant::now();
     for _ in 0..ATTEMPTS_MAX {
         match claim.take(path, began.elapsed() > EMPTY_MAX)? {
-            Taken::Held(file) => {
+            ClaimOutcome::Held(file) => {
                 let lock = Lock { path: path.to_owned(), file };
                 claim.remove_dead_claims(path);
                 return Ok(Attempt::Held(lock));
             }
-            Taken::Refused(holder) => return Ok(Attempt::Refused(holder)),
-            Taken::Changed => thread::sleep(PAUSE),
+            ClaimOutcome::Refused(holder) => return Ok(Attempt::Refused(holder)),
+            ClaimOutcome::Changed => thread::sleep(PAUSE),
         }
     }
     Err(io::Error::new(ErrorKind::TimedOut, format!("{} keeps changing", path.display())))
 }
 
-/// This process's record in a file under a name of its own, with a flock where there are any. It becomes the lock file
-/// by getting that name, too.
+/// This process's record in a file with a unique name, with a flock if supported. It becomes the lock file by getting
+/// that name as well.
 struct Claim {
     path: PathBuf,
     file: File,
     owner: Owner,
 }
 
-enum Taken {
+enum ClaimOutcome {
     Held(File),
     Refused(Holder),
     /// The lock files changed meanwhile: try again.
     Changed,
 }
 
-/// What came of making a lock file.
-enum Placed {
-    /// It was made; the file is the claim's, or a copy of it.
+/// The outcome of creating a lock file.
+enum CreateOutcome {
+    /// It was created; the file is the claim's, or a copy of it.
     Made(File),
-    /// There is one.
+    /// A lock file already exists.
     Exists,
 }
 
-/// A lock file that was found.
-enum Found {
+/// The state of an existing lock file.
+enum LockFile {
     Nothing,
     Held(Holder),
-    /// Its holder has ended. As long as the file is open, no other one gets its inode number.
+    /// Its holder has ended. While the file is open, its inode number is not reused.
     Dead(File),
     /// It has no content yet.
     Empty,
@@ -192,34 +194,40 @@ impl Claim {
                 file => break (path, file?),
             }
         };
-        // From here on the file is removed, whatever happens.
+        // From here on the file is removed in any case.
         let mut claim = Self { path, file, owner: Owner::this_process(true) };
         claim.owner.flock = try_flock(&claim.file)?;
         write_record(&claim.file, &claim.owner)?;
         Ok(claim)
     }
 
-    /// Makes the first free lock file, if all before it are of the dead.
-    fn take(&self, path: &Path, empty_is_old: bool) -> io::Result<Taken> {
+    /// Creates the first free lock file if all earlier ones belong to dead holders.
+    fn take(&self, path: &Path, empty_is_old: bool) -> io::Result<ClaimOutcome> {
         let mut dead: Vec<(PathBuf, File)> = Vec::new();
         for generation in 0..GENERATIONS_MAX {
             let at =
                 if generation == 0 { path.to_owned() } else { with_suffix(path, &generation.to_string()) };
-            if let Placed::Made(file) = self.place(&at)? {
+            if let CreateOutcome::Made(file) = self.create_lock_file(&at)? {
                 return self.settle(path, &at, file, &dead);
             }
             match self.inspect(&at, empty_is_old)? {
-                Found::Nothing | Found::Empty => return Ok(Taken::Changed),
-                Found::Held(holder) => return Ok(Taken::Refused(holder)),
-                Found::Dead(file) => dead.push((at, file)),
+                LockFile::Nothing | LockFile::Empty => return Ok(ClaimOutcome::Changed),
+                LockFile::Held(holder) => return Ok(ClaimOutcome::Refused(holder)),
+                LockFile::Dead(file) => dead.push((at, file)),
             }
         }
         Err(io::Error::other(format!("{} takeovers of {} failed", GENERATIONS_MAX, path.display())))
     }
 
-    /// After making the file `at`: checks that those before it are still those of the dead, and gives it the first
-    /// one's name.
-    fn settle(&self, path: &Path, at: &Path, file: File, dead: &[(PathBuf, File)]) -> io::Result<Taken> {
+    /// After creating the file `at`: checks that the earlier ones still belong to dead holders, and gives it the
+    /// first one's name.
+    fn settle(
+        &self,
+        path: &Path,
+        at: &Path,
+        file: File,
+        dead: &[(PathBuf, File)],
+    ) -> io::Result<ClaimOutcome> {
         let retreat = |at: &Path| {
             if is_at(&file, at) {
                 let _ = fs::remove_file(at);
@@ -227,12 +235,16 @@ impl Claim {
         };
         if !dead.iter().all(|(at, file)| is_at(file, at)) {
             retreat(at);
-            return Ok(Taken::Changed);
+            return Ok(ClaimOutcome::Changed);
         }
         if at != path {
             if let Err(error) = fs::rename(at, path) {
                 retreat(at);
-                return if error.kind() == ErrorKind::NotFound { Ok(Taken::Changed) } else { Err(error) };
+                return if error.kind() == ErrorKind::NotFound {
+                    Ok(ClaimOutcome::Changed)
+                } else {
+                    Err(error)
+                };
             }
             for (at, file) in &dead[1..] {
                 if is_at(file, at) {
@@ -240,30 +252,30 @@ impl Claim {
                 }
             }
         }
-        if is_at(&file, path) { Ok(Taken::Held(file)) } else { Ok(Taken::Changed) }
+        if is_at(&file, path) { Ok(ClaimOutcome::Held(file)) } else { Ok(ClaimOutcome::Changed) }
     }
 
-    /// Makes a lock file, unless there is one.
-    fn place(&self, at: &Path) -> io::Result<Placed> {
+    /// Creates a lock file unless it exists.
+    fn create_lock_file(&self, at: &Path) -> io::Result<CreateOutcome> {
         match fs::hard_link(&self.path, at) {
-            Ok(()) => Ok(Placed::Made(self.file.try_clone()?)),
+            Ok(()) => Ok(CreateOutcome::Made(self.file.try_clone()?)),
             // NFS repeats a request whose answer was lost, and then finds its own link.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 if is_at(&self.file, at) {
-                    Ok(Placed::Made(self.file.try_clone()?))
+                    Ok(CreateOutcome::Made(self.file.try_clone()?))
                 } else {
-                    Ok(Placed::Exists)
+                    Ok(CreateOutcome::Exists)
                 }
             }
-            Err(error) if has_no_links(&error) => self.place_without_links(at),
+            Err(error) if has_no_links(&error) => self.create_without_links(at),
             Err(error) => Err(error),
         }
     }
 
-    /// On file systems without hard links the lock file is empty for a moment.
-    fn place_without_links(&self, at: &Path) -> io::Result<Placed> {
+    /// On file systems without hard links the lock file is briefly empty.
+    fn create_without_links(&self, at: &Path) -> io::Result<CreateOutcome> {
         let file = match File::options().read(true).write(true).create_new(true).open(at) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(Placed::Exists),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(CreateOutcome::Exists),
             file => file?,
         };
         let written =
@@ -272,17 +284,17 @@ impl Claim {
             let _ = fs::remove_file(at);
             return Err(error);
         }
-        Ok(Placed::Made(file))
+        Ok(CreateOutcome::Made(file))
     }
 
-    /// Looks at a lock file of somebody else.
-    fn inspect(&self, at: &Path, empty_is_old: bool) -> io::Result<Found> {
-        // What is no lock file must neither be followed nor block.
+    /// Inspects a lock file of another process.
+    fn inspect(&self, at: &Path, empty_is_old: bool) -> io::Result<LockFile> {
+        // Other kinds of files must neither be followed nor block.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let mut file = match File::options().read(true).custom_flags(flags).open(at) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Nothing),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(LockFile::Nothing),
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                return Ok(Found::Held(Holder { owner: None, life: Life::Unknown }));
+                return Ok(LockFile::Held(Holder { owner: None, life: Life::Unknown }));
             }
             file => file?,
         };
@@ -293,12 +305,13 @@ impl Claim {
         Read::by_ref(&mut file).take(RECORD_BYTES_MAX).read_to_end(&mut text)?;
         let owner: Option<Owner> = serde_json::from_slice(&text).ok();
         if owner.is_none() && !empty_is_old {
-            return Ok(Found::Empty);
+            return Ok(LockFile::Empty);
         }
         let life = owner.as_ref().map_or(Life::Unknown, |owner| owner.life(&self.owner));
         let has_flock = owner.as_ref().is_none_or(|owner| owner.flock);
         let life = if has_flock && self.owner.flock {
-            // Of two that look at the same time neither must take the other one for the holder: hence a shared lock.
+            // A shared lock: when two processes inspect at the same time, neither must take the other one for the
+            // holder.
             match file.try_lock_shared() {
                 Ok(()) if life == Life::Unknown => Life::Dead,
                 Ok(()) => life,
@@ -310,12 +323,12 @@ impl Claim {
             life
         };
         if !is_at(&file, at) {
-            return Ok(Found::Nothing);
+            return Ok(LockFile::Nothing);
         }
-        Ok(if life == Life::Dead { Found::Dead(file) } else { Found::Held(Holder { owner, life }) })
+        Ok(if life == Life::Dead { LockFile::Dead(file) } else { LockFile::Held(Holder { owner, life }) })
     }
 
-    /// Removes what processes left that ended while they tried to get this lock.
+    /// Removes the files of processes that ended while trying to get this lock.
     fn remove_dead_claims(&self, lock: &Path) {
         let mut prefix = lock.file_name().unwrap_or_default().to_owned();
         prefix.push(".");
@@ -331,8 +344,8 @@ impl Claim {
                 made.and_then(|made| SystemTime::now().duration_since(made).ok()) > Some(CLAIM_AGE_MAX)
             };
             let is_dead = match self.inspect(&path, false) {
-                Ok(Found::Dead(_)) => true,
-                Ok(Found::Empty) => is_old(),
+                Ok(LockFile::Dead(_)) => true,
+                Ok(LockFile::Empty) => is_old(),
                 _ => false,
             };
             if is_dead {
@@ -352,11 +365,12 @@ fn write_record(mut file: &File, owner: &Owner) -> io::Result<()> {
     let mut record = serde_json::to_vec(owner).expect("it is plain data");
     record.push(b'\n');
     file.write_all(&record)?;
-    // Where the record alone says who holds the lock, it must survive what the holder survives.
+    // If the holder is identified by the record alone, the record must survive what the holder survives.
     if owner.flock { Ok(()) } else { file.sync_all() }
 }
 
-/// Takes an exclusive flock on a file that nobody else has; `false` where the file system has none.
+/// Takes an exclusive flock on a file that no other process has; returns `false` if the file system does not support
+/// it.
 fn try_flock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
@@ -366,7 +380,8 @@ fn try_flock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Whether flock(2) is not there, as on Lustre without `-o flock`, on NFS without a lock daemon, and under some FUSE.
+/// Returns whether flock(2) is unsupported, as on Lustre without `-o flock`, NFS without a lock daemon, and some
+/// FUSE.
 fn has_no_flock(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::ENOLCK | libc::EOPNOTSUPP))
 }
@@ -378,7 +393,7 @@ fn has_no_links(error: &io::Error) -> bool {
     )
 }
 
-/// Whether a path leads to the file that is open, and not to another one of the same name.
+/// Returns whether a path still leads to the open file, and not to another one with the same name.
 fn is_at(file: &File, path: &Path) -> bool {
     let Ok(open) = file.metadata() else { return false };
     fs::symlink_metadata(path).is_ok_and(|there| (there.dev(), there.ino()) == (open.dev(), open.ino()))

@@ -1,11 +1,12 @@
-//! Outputs that appear whole or not at all, and that one process at a time writes.
+//! Outputs that appear complete or not at all, each written by one process at a time.
 //!
-//! [`PartialDir`] publishes folders (datasets, models), [`PartialFile`] and [`replace_file`] publish files. All hold a
-//! [`Lock`] from before the first byte until after the rename, write beside the target, sync, rename, and sync the
-//! folder. [`refuse_inputs`] keeps a command from overwriting what it reads. Checkpoints have their own code in the
-//! engine, under the lock of the run's folder; what is written into a [`PartialDir`] needs no lock of its own.
+//! [`PartialDir`] publishes folders (datasets, models), [`PartialFile`] and [`replace_file`] publish files. All hold
+//! a [`Lock`] from before the first byte until after the rename, write next to the target, sync, rename, and sync the
+//! folder. [`refuse_inputs`] keeps a command from overwriting its inputs. Checkpoints have separate code in the
+//! engine, under the lock of the run folder; files written into a [`PartialDir`] need no separate lock.
 //!
-//! Names beside a target `X`: `.X.lock` is the lock, `X.partial` a folder and `.X.PID-N.partial` a file in the making.
+//! Names next to a target `X`: `.X.lock` is the lock, `X.partial` an unfinished folder and `.X.PID-N.partial` an
+//! unfinished file.
 
 mod dir;
 mod file;
@@ -27,7 +28,7 @@ pub use inputs::refuse_inputs;
 pub use lock::Lock;
 pub(crate) use path::unique_suffix;
 
-/// Makes the names in a folder durable.
+/// Syncs a folder, which makes the names in it durable.
 ///
 /// # Errors
 /// [`crate::Error::Io`].

@@ -7,25 +7,25 @@ use std::process;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// The initial PID namespace of every Linux kernel (`PROC_PID_INIT_INO`): that of processes outside containers.
+/// The initial PID namespace of every Linux kernel (`PROC_PID_INIT_INO`), which processes outside containers use.
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// What a lock file says about the process that holds the lock.
+/// The contents of a lock file: the process that holds the lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Owner {
     /// Whether the process also holds an exclusive flock(2) on the file, which the kernel releases when it ends.
     pub(super) flock: bool,
     pub(super) host: String,
     pub(super) pid: u32,
-    /// When the process started, in clock ticks since boot: tells it from a later one with the same PID.
+    /// When the process started, in clock ticks since boot; distinguishes it from a later one with the same PID.
     pub(super) start_ticks: u64,
     /// Different after every boot.
     pub(super) boot_id: String,
-    /// `/etc/machine-id`; empty where there is none.
+    /// `/etc/machine-id`; empty if it does not exist.
     pub(super) machine_id: String,
-    /// PIDs mean something within one namespace only.
+    /// The PID namespace: a PID is only valid within one.
     pub(super) pid_namespace: String,
-    /// When the lock was taken, for people.
+    /// When the lock was taken, for messages.
     pub(super) since: String,
 }
 
@@ -34,12 +34,12 @@ pub(super) struct Owner {
 pub(super) enum Life {
     Alive,
     Dead,
-    /// It is on another machine or in another container, as far as can be told.
+    /// It is on another machine or in another container, or may be.
     Unknown,
 }
 
 impl Owner {
-    /// This process.
+    /// Returns the record of this process.
     pub(super) fn this_process(flock: bool) -> Self {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         let pid_namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
@@ -55,7 +55,7 @@ impl Owner {
         }
     }
 
-    /// Whether the process runs, as seen by the process `here`.
+    /// Returns whether the process runs, as seen by the process `here`.
     pub(super) fn life(&self, here: &Self) -> Life {
         if self.boot_id.is_empty() || self.pid_namespace.is_empty() {
             return Life::Unknown;
@@ -68,7 +68,7 @@ impl Owner {
             };
         }
         // Either this machine has been rebooted, or it is another one. Containers are named and copied too freely to
-        // tell: two of them may have the same host name and machine ID, and both run.
+        // distinguish: two of them may have the same host name and machine ID, and both run.
         let same_machine = self.host == here.host
             && self.machine_id == here.machine_id
             && !self.machine_id.is_empty()
@@ -77,13 +77,13 @@ impl Owner {
         if same_machine { Life::Dead } else { Life::Unknown }
     }
 
-    /// The process in words.
+    /// Describes the process.
     pub(super) fn name(&self) -> String {
         format!("process {} on {}, since {}", self.pid, self.host, self.since)
     }
 }
 
-/// Whether the process with this PID and start time runs in this PID namespace.
+/// Returns whether the process with this PID and start time runs in this PID namespace.
 fn process_life(pid: u32, start_ticks: u64) -> Life {
     let Some(signed) = libc::pid_t::try_from(pid).ok().filter(|&pid| pid > 0) else {
         return Life::Unknown;
@@ -96,18 +96,18 @@ fn process_life(pid: u32, start_ticks: u64) -> Life {
     }
     match stat(pid) {
         Some(stat) if stat.ended || stat.start_ticks != start_ticks => Life::Dead,
-        // Where /proc hides the processes of other users there is no start time to compare.
+        // If /proc hides the processes of other users, there is no start time to compare.
         Some(_) | None => Life::Alive,
     }
 }
 
 struct Stat {
     start_ticks: u64,
-    /// It is a zombie: it has ended, and nobody has asked for its exit status.
+    /// It is a zombie: it has ended, but its parent has not collected its exit status.
     ended: bool,
 }
 
-/// What `/proc/PID/stat` says; see proc_pid_stat(5).
+/// Parses `/proc/PID/stat`; see proc_pid_stat(5).
 fn stat(pid: u32) -> Option<Stat> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // Field 2, the name of the program in parentheses, may contain anything; field 3 follows the last parenthesis.
@@ -123,7 +123,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn a_process_is_dead_once_it_has_ended_or_its_pid_is_used_again() {
+    fn a_process_is_dead_once_it_has_ended_or_its_pid_is_reused() {
         let here = Owner::this_process(false);
         assert!(
             here.start_ticks > 0 && !here.boot_id.is_empty() && !here.pid_namespace.is_empty(),
@@ -166,7 +166,7 @@ mod tests {
         ] {
             assert_eq!(elsewhere.life(&here), Life::Unknown, "{elsewhere:?}");
         }
-        // Seen from a container, the machine's own processes are elsewhere, too.
+        // From a container, the machine's other processes are elsewhere as well.
         let contained = Owner { pid_namespace: "pid:[1]".into(), ..here.clone() };
         assert_eq!(rebooted.life(&contained), Life::Unknown);
         let unnamed = Owner { machine_id: String::new(), ..rebooted };

@@ -1,4 +1,4 @@
-//! Where an output goes in the end, and names that nobody else uses.
+//! The final path of an output, and unique names.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -9,20 +9,20 @@ use std::time::SystemTime;
 
 use crate::error::{Error, IoContext, Result};
 
-/// As many symbolic links as Linux follows in one path.
+/// The number of symbolic links that Linux follows in one path.
 const LINKS_MAX: usize = 40;
 
-/// The folder that a path lies in; `.` for a plain name.
+/// Returns the parent folder of a path; `.` for a plain name.
 pub(super) fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."))
 }
 
-/// A path without symbolic links, that of the last component included. Only the last component may be missing.
+/// Returns a path without symbolic links, also in the last component. Only the last component may be missing.
 ///
 /// Links of `/proc`, such as `/proc/self/fd/1`, are not paths: such a path ends with the link itself.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::Invalid`] where links lead in a circle.
+/// [`Error::Io`]; [`Error::Invalid`] if links form a circle.
 pub(super) fn resolve(output: &Path) -> Result<PathBuf> {
     let mut path = output.to_owned();
     for _ in 0..=LINKS_MAX {
@@ -47,8 +47,8 @@ pub(super) fn resolve(output: &Path) -> Result<PathBuf> {
     Err(Error::invalid(format!("{} leads through too many symbolic links", output.display())))
 }
 
-/// Letters that no other process or call gets, for names: the PID, a counter, and the time in nanoseconds for
-/// processes of the same PID on other machines. There is no dot within.
+/// Returns letters that no other process or call gets, for names: the PID, a counter, and the time in nanoseconds to
+/// distinguish processes with the same PID on other machines. They contain no dot.
 pub(crate) fn unique_suffix() -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -56,7 +56,7 @@ pub(crate) fn unique_suffix() -> String {
     format!("{}-{count}-{:08x}", process::id(), time.subsec_nanos())
 }
 
-/// Whether letters are of [`unique_suffix`].
+/// Returns whether letters have the form of [`unique_suffix`].
 pub(super) fn is_unique_suffix(letters: &[u8]) -> bool {
     let mut parts = letters.split(|&letter| letter == b'-');
     let is_number = |part: Option<&[u8]>| {

@@ -1,4 +1,4 @@
-//! Locks that threads fight for, with flock and without; folders and files that are published.
+//! Locks that threads compete for, with and without flock; publishing folders and files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,10 +21,10 @@ use seccomp::{NO_FLOCK, Refused, refuse_in_this_thread};
 
 pub(crate) mod file_calls;
 #[path = "../../../tests/support/seccomp.rs"]
-#[allow(dead_code, reason = "commands are not run here")]
+#[allow(dead_code, reason = "no commands are run here")]
 pub(crate) mod seccomp;
 
-/// How often a race is run.
+/// Returns how often a race is run.
 fn repeats() -> usize {
     if std::env::var_os("RANKINE_TEST_LONG").is_some() { 200 } else { 5 }
 }
@@ -38,7 +38,7 @@ fn names(dir: &Path) -> BTreeSet<String> {
     fs::read_dir(dir).unwrap().map(name).collect()
 }
 
-/// Runs something in a thread in which some system calls fail.
+/// Runs `work` in a thread in which some system calls fail.
 fn refusing<T: Send>(refused: &[Refused], work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -49,7 +49,7 @@ fn refusing<T: Send>(refused: &[Refused], work: impl FnOnce() -> T + Send) -> T 
     })
 }
 
-/// A record of a process that has ended.
+/// Returns the record of a process that has ended.
 fn dead_owner(flock: bool) -> Owner {
     let mut child = Command::new("true").spawn().unwrap();
     let pid = child.id();
@@ -61,7 +61,8 @@ fn plant(path: &Path, owner: &Owner) {
     fs::write(path, serde_json::to_vec(owner).unwrap()).unwrap();
 }
 
-/// Lets threads, each with or without flock, fight for the lock of a folder; they may meet the record of a dead one.
+/// Lets threads, each with or without flock, compete for the lock of a folder, which may have the record of a dead
+/// holder.
 fn fight(with_flock: &[bool], stale: Option<&Owner>) {
     let dir = tempfile::tempdir().unwrap();
     if let Some(owner) = stale {
@@ -79,7 +80,11 @@ fn fight(with_flock: &[bool], stale: Option<&Owner>) {
                 for _ in 0..20 {
                     match Lock::within(dir) {
                         Ok(_lock) => {
-                            assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two hold the lock");
+                            assert_eq!(
+                                holders.fetch_add(1, Ordering::SeqCst),
+                                0,
+                                "two threads hold the lock"
+                            );
                             wins.fetch_add(1, Ordering::SeqCst);
                             thread::yield_now();
                             holders.fetch_sub(1, Ordering::SeqCst);
@@ -105,7 +110,7 @@ fn one_thread_at_a_time_holds_a_lock_with_flock_and_without() {
 }
 
 #[test]
-fn one_thread_alone_takes_over_from_a_dead_process() {
+fn exactly_one_thread_takes_over_from_a_dead_process() {
     for _ in 0..repeats() {
         for owner in [dead_owner(true), dead_owner(false)] {
             for kinds in [[true; 4], [false; 4], [true, false, true, false]] {
@@ -116,7 +121,7 @@ fn one_thread_alone_takes_over_from_a_dead_process() {
 }
 
 #[test]
-fn takeovers_that_were_cut_short_are_taken_over() {
+fn interrupted_takeovers_are_taken_over() {
     let dir = tempfile::tempdir().unwrap();
     for name in [".lock", ".lock.1", ".lock.2", &format!(".lock.{}", unique_suffix())] {
         plant(&dir.path().join(name), &dead_owner(false));
@@ -129,7 +134,7 @@ fn takeovers_that_were_cut_short_are_taken_over() {
 }
 
 #[test]
-fn a_lock_of_another_machine_is_kept_where_there_is_no_flock() {
+fn a_lock_of_another_machine_is_kept_without_flock() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(".lock");
     let elsewhere = |flock| Owner { host: "far".into(), boot_id: "b".into(), pid: 4711, ..dead_owner(flock) };
@@ -144,7 +149,7 @@ fn a_lock_of_another_machine_is_kept_where_there_is_no_flock() {
             }
         }
     }
-    // A process with flock sees that nobody has one on the file, if its holder had one.
+    // A process with flock sees that no process has one on the file, if the holder had one.
     plant(&path, &elsewhere(true));
     drop(Lock::within(dir.path()).unwrap());
     plant(&path, &elsewhere(false));
@@ -152,7 +157,7 @@ fn a_lock_of_another_machine_is_kept_where_there_is_no_flock() {
 }
 
 #[test]
-fn a_holder_is_named_whether_there_is_flock_or_not() {
+fn a_holder_is_named_with_and_without_flock() {
     let dir = tempfile::tempdir().unwrap();
     for holder in [&[][..], &[no_flock(libc::ENOSYS)]] {
         let lock = refusing(holder, || Lock::within(dir.path())).unwrap();
@@ -190,14 +195,14 @@ fn locks_work_without_hard_links() {
 
 #[test]
 fn waiting_for_a_lock_ends() {
-    let place = Place::new();
-    let target = place.home.path().canonicalize().unwrap().join("out");
+    let temp = TestFolder::new();
+    let target = temp.home.path().canonicalize().unwrap().join("out");
     let patience = Duration::from_millis(60);
     let held = Lock::beside(&target).unwrap();
     let began = Instant::now();
     let refused = Lock::beside_within(&target, patience).unwrap_err().to_string();
     assert!(refused.contains("another process is writing"), "{refused}");
-    // A second for a busy machine, where the lock of a small file is waited for ten.
+    // A second on a busy machine; for a small file the lock is waited for ten.
     assert!(
         (patience..Duration::from_secs(1) + patience).contains(&began.elapsed()),
         "{:?}",
@@ -207,7 +212,7 @@ fn waiting_for_a_lock_ends() {
     drop(Lock::beside_within(&target, Duration::ZERO).unwrap());
 }
 
-/// What a process leaves that ends between making a file and writing its record into it.
+/// A process may end between creating a file and writing its record into it.
 #[test]
 fn claims_without_a_record_are_removed_after_an_hour() {
     let dir = tempfile::tempdir().unwrap();
@@ -228,7 +233,7 @@ fn claims_without_a_record_are_removed_after_an_hour() {
 }
 
 #[test]
-fn unique_suffixes_are_known_as_such() {
+fn unique_suffixes_are_recognized() {
     let suffixes = [(); 3].map(|()| unique_suffix());
     let parts = suffixes.each_ref().map(|suffix| suffix.split('-').collect::<Vec<_>>());
     assert!(parts.iter().all(|parts| parts[0] == std::process::id().to_string()));
@@ -241,7 +246,7 @@ fn unique_suffixes_are_known_as_such() {
 }
 
 #[test]
-fn what_is_planted_as_a_lock_is_neither_followed_nor_waited_for() {
+fn foreign_files_named_as_locks_are_neither_followed_nor_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let (lock, precious) = (dir.path().join(".lock"), dir.path().join("precious"));
     fs::write(&precious, "kept").unwrap();
@@ -259,12 +264,12 @@ fn fifo(path: &Path) {
 
 // Folders.
 
-struct Place {
+struct TestFolder {
     home: TempDir,
     target: PathBuf,
 }
 
-impl Place {
+impl TestFolder {
     fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
         let target = home.path().join("out");
@@ -282,13 +287,13 @@ impl Place {
 }
 
 #[test]
-fn of_two_that_publish_one_folder_exactly_one_wins_whatever_the_order() {
+fn when_two_publish_one_folder_exactly_one_wins_in_any_order() {
     for _ in 0..repeats() * 4 {
-        let place = Place::new();
+        let temp = TestFolder::new();
         let start = Barrier::new(2);
         let publish = |letter: &str| {
             start.wait();
-            let dir = PartialDir::create(&place.target)?;
+            let dir = PartialDir::create(&temp.target)?;
             for number in 0..3 {
                 fs::write(dir.path().join(format!("{letter}{number}")), letter).unwrap();
                 thread::yield_now();
@@ -302,125 +307,125 @@ fn of_two_that_publish_one_folder_exactly_one_wins_whatever_the_order() {
         });
         let winners: Vec<_> = outcomes.iter().filter(|(_, outcome)| outcome.is_ok()).collect();
         let [(letter, _)] = winners[..] else { panic!("{outcomes:?}") };
-        assert_eq!(names(&place.target), (0..3).map(|number| format!("{letter}{number}")).collect());
-        place.has(&["out"]);
+        assert_eq!(names(&temp.target), (0..3).map(|number| format!("{letter}{number}")).collect());
+        temp.has(&["out"]);
         let loser = outcomes.iter().find_map(|(_, outcome)| outcome.as_ref().err()).unwrap().to_string();
-        assert!(loser.contains("another process") || loser.contains("is there already"), "{loser}");
+        assert!(loser.contains("another process") || loser.contains("already exists"), "{loser}");
     }
 }
 
 #[test]
 fn a_folder_is_locked_until_it_has_its_name() {
-    let place = Place::new();
-    let dir = PartialDir::create(&place.target).unwrap();
-    // As seen by another process while the folder is being renamed: the lock is neither in it nor released.
-    place.has(&[".out.lock", "out.partial"]);
-    assert!(PartialDir::create(&place.target).is_err());
+    let temp = TestFolder::new();
+    let dir = PartialDir::create(&temp.target).unwrap();
+    // As seen by another process while the folder is being renamed: the lock is not in it and not released.
+    temp.has(&[".out.lock", "out.partial"]);
+    assert!(PartialDir::create(&temp.target).is_err());
     drop(dir);
-    place.has(&[]);
+    temp.has(&[]);
 }
 
 #[test]
 fn a_folder_that_was_filled_meanwhile_is_not_replaced_and_what_was_written_is_kept() {
-    let place = Place::new();
-    let dir = PartialDir::create(&place.target).unwrap();
+    let temp = TestFolder::new();
+    let dir = PartialDir::create(&temp.target).unwrap();
     fs::write(dir.path().join("new"), "new").unwrap();
-    fs::create_dir(&place.target).unwrap();
-    fs::write(place.target.join("old"), "old").unwrap();
+    fs::create_dir(&temp.target).unwrap();
+    fs::write(temp.target.join("old"), "old").unwrap();
     let refused = dir.publish().unwrap_err().to_string();
     assert!(refused.contains("out.partial") && refused.contains("It is complete"), "{refused}");
-    place.has(&["out", "out.partial"]);
-    assert_eq!(names(&place.target), BTreeSet::from(["old".into()]));
-    // It is no leftover: whoever comes next does not remove it.
-    fs::remove_dir_all(&place.target).unwrap();
-    let refused = PartialDir::create(&place.target).unwrap_err().to_string();
-    assert!(refused.contains("in the way"), "{refused}");
-    assert_eq!(names(&place.home.path().join("out.partial")), BTreeSet::from(["new".into()]));
+    temp.has(&["out", "out.partial"]);
+    assert_eq!(names(&temp.target), BTreeSet::from(["old".into()]));
+    // It is not a leftover: the next process does not remove it.
+    fs::remove_dir_all(&temp.target).unwrap();
+    let refused = PartialDir::create(&temp.target).unwrap_err().to_string();
+    assert!(refused.contains("already exists"), "{refused}");
+    assert_eq!(names(&temp.home.path().join("out.partial")), BTreeSet::from(["new".into()]));
 }
 
 #[test]
 fn a_dead_process_leftover_is_removed_and_other_folders_are_not() {
-    let place = Place::new();
-    let dir = PartialDir::create(&place.target).unwrap();
+    let temp = TestFolder::new();
+    let dir = PartialDir::create(&temp.target).unwrap();
     fs::create_dir(dir.path().join("train")).unwrap();
     fs::write(dir.path().join("train/blocks"), [0; 100]).unwrap();
-    // As kill -9 leaves it.
+    // As left by kill -9.
     std::mem::forget(dir);
-    fs::remove_file(place.home.path().join(".out.lock")).unwrap();
-    plant(&place.home.path().join(".out.lock"), &dead_owner(true));
-    let dir = PartialDir::create(&place.target).unwrap();
+    fs::remove_file(temp.home.path().join(".out.lock")).unwrap();
+    plant(&temp.home.path().join(".out.lock"), &dead_owner(true));
+    let dir = PartialDir::create(&temp.target).unwrap();
     assert!(!dir.path().join("train").exists());
     dir.publish().unwrap();
-    place.has(&["out"]);
-    assert_eq!(names(&place.target), BTreeSet::new());
+    temp.has(&["out"]);
+    assert_eq!(names(&temp.target), BTreeSet::new());
 
-    let other = place.home.path().join("data.partial");
+    let other = temp.home.path().join("data.partial");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("precious"), "kept").unwrap();
-    PartialDir::create(&place.home.path().join("data")).unwrap_err();
+    PartialDir::create(&temp.home.path().join("data")).unwrap_err();
     PartialDir::create(&other).unwrap_err();
     assert_eq!(fs::read(other.join("precious")).unwrap(), b"kept");
 }
 
 #[test]
-fn a_folder_is_begun_only_where_it_can_be_published() {
-    let place = Place::new();
+fn a_folder_is_started_only_if_it_can_be_published() {
+    let temp = TestFolder::new();
     let refused = |path: &Path| PartialDir::create(path).unwrap_err().to_string();
-    let partial = place.home.path().join("new.partial");
+    let partial = temp.home.path().join("new.partial");
     assert!(refused(&partial).contains("names that end with .partial"), "{}", refused(&partial));
     assert!(refused(Path::new("/proc")).contains("is a mount point"));
-    fs::create_dir(&place.target).unwrap();
-    fs::write(place.target.join("old"), "old").unwrap();
-    assert!(refused(&place.target).contains("is there already and is not empty"));
-    place.has(&["out"]);
-    // An empty folder is replaced; and one in the making that has no marker yet is a leftover.
-    fs::remove_file(place.target.join("old")).unwrap();
-    fs::create_dir(place.home.path().join("out.partial")).unwrap();
-    PartialDir::create(&place.target).unwrap().publish().unwrap();
-    place.has(&["out"]);
+    fs::create_dir(&temp.target).unwrap();
+    fs::write(temp.target.join("old"), "old").unwrap();
+    assert!(refused(&temp.target).contains("already exists and is not empty"));
+    temp.has(&["out"]);
+    // An empty folder is replaced; an unfinished one without a marker yet is a leftover.
+    fs::remove_file(temp.target.join("old")).unwrap();
+    fs::create_dir(temp.home.path().join("out.partial")).unwrap();
+    PartialDir::create(&temp.target).unwrap().publish().unwrap();
+    temp.has(&["out"]);
 }
 
 #[test]
 fn a_link_to_a_folder_is_followed() {
-    let place = Place::new();
-    let (store, link) = (place.home.path().join("store"), place.home.path().join("link"));
+    let temp = TestFolder::new();
+    let (store, link) = (temp.home.path().join("store"), temp.home.path().join("link"));
     symlink(&store, &link).unwrap();
     let dir = PartialDir::create(&link).unwrap();
-    // Both names are one target.
+    // Both names are the same target.
     assert!(PartialDir::create(&store).is_err());
     dir.publish().unwrap();
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink() && store.is_dir());
-    place.has(&["link", "store"]);
+    temp.has(&["link", "store"]);
 }
 
 #[test]
-fn a_folder_is_on_disk_before_it_gets_its_name_and_so_is_the_name() {
-    let place = Place::new();
+fn a_folder_and_its_name_are_made_durable() {
+    let temp = TestFolder::new();
     let (_, calls) = observe(|| {
-        let dir = PartialDir::create(&place.target).unwrap();
+        let dir = PartialDir::create(&temp.target).unwrap();
         fs::create_dir_all(dir.path().join("part/of/it")).unwrap();
         for name in ["top", "part/of/it/bottom"] {
             crate::write::write_file(dir.path(), name, b"text").unwrap();
         }
         dir.publish().unwrap();
     });
-    assert_durable(&calls, &place.target);
-    assert_eq!(names(&place.target), BTreeSet::from(["part".into(), "top".into()]), "the marker is gone");
+    assert_durable(&calls, &temp.target);
+    assert_eq!(names(&temp.target), BTreeSet::from(["part".into(), "top".into()]), "the marker is gone");
 }
 
 #[test]
-fn the_names_of_folders_that_are_made_on_the_way_are_synced() {
-    let place = Place::new();
-    let home = place.home.path().canonicalize().unwrap();
+fn the_names_of_created_parent_folders_are_synced() {
+    let temp = TestFolder::new();
+    let home = temp.home.path().canonicalize().unwrap();
     let ((), calls) = observe(|| drop(PartialDir::create(&home.join("a/b/out")).unwrap()));
     for (folder, parent) in [("a", home.clone()), ("a/b", home.join("a"))] {
         let made = calls.iter().position(|call| *call == FileCall::Create(home.join(folder)));
-        let behind = &calls[made.unwrap_or_else(|| panic!("{folder} was not made: {calls:#?}"))..];
-        assert!(behind.contains(&FileCall::Sync(parent)), "the name of {folder} was not synced: {calls:#?}");
+        let after = &calls[made.unwrap_or_else(|| panic!("{folder} was not created: {calls:#?}"))..];
+        assert!(after.contains(&FileCall::Sync(parent)), "the name of {folder} was not synced: {calls:#?}");
     }
 }
 
-/// Where no flock tells that a holder has ended, its record does: it must be on disk before it counts.
+/// Without flock, the record shows that a holder has ended: it must be on disk before it counts.
 #[test]
 fn the_record_of_a_lock_without_flock_is_synced_before_it_counts() {
     let links = Refused { call: libc::SYS_linkat, errno: libc::EPERM };
@@ -432,7 +437,7 @@ fn the_record_of_a_lock_without_flock_is_synced_before_it_counts() {
             FileCall::Name { from, to } if *to == path => Some(from.clone()),
             _ => None,
         });
-        // Without links the record is written where it counts at once.
+        // Without links the record is written directly to its final name.
         let record = if refused.len() == 1 { named.unwrap() } else { path.clone() };
         let synced = calls.iter().position(|call| *call == FileCall::Sync(record.clone()));
         let written = calls.iter().rposition(|call| *call == FileCall::Write(record.clone()));
@@ -446,142 +451,142 @@ fn the_record_of_a_lock_without_flock_is_synced_before_it_counts() {
 #[test]
 fn a_folder_whose_sync_fails_is_not_published() {
     let eio = [Refused { call: libc::SYS_fsync, errno: libc::EIO }];
-    let place = Place::new();
-    let dir = PartialDir::create(&place.target).unwrap();
+    let temp = TestFolder::new();
+    let dir = PartialDir::create(&temp.target).unwrap();
     let failed = refusing(&eio, || dir.publish()).unwrap_err().to_string();
     assert!(failed.contains("cannot sync"), "{failed}");
-    place.has(&[]);
-    let failed = refusing(&eio, || replace_file(&place.target, b"text")).unwrap_err().to_string();
+    temp.has(&[]);
+    let failed = refusing(&eio, || replace_file(&temp.target, b"text")).unwrap_err().to_string();
     assert!(failed.contains("cannot sync"), "{failed}");
-    place.has(&[]);
+    temp.has(&[]);
 }
 
 // Files.
 
 #[test]
 fn a_file_is_replaced_whole_and_keeps_its_permissions() {
-    let place = Place::new();
-    replace_file(&place.target, b"one").unwrap();
-    fs::set_permissions(&place.target, fs::Permissions::from_mode(0o4660)).unwrap();
-    let mut file = PartialFile::create(&place.target).unwrap();
+    let temp = TestFolder::new();
+    replace_file(&temp.target, b"one").unwrap();
+    fs::set_permissions(&temp.target, fs::Permissions::from_mode(0o4660)).unwrap();
+    let mut file = PartialFile::create(&temp.target).unwrap();
     file.write_all(b"two").unwrap();
-    assert_eq!(fs::read(&place.target).unwrap(), b"one");
+    assert_eq!(fs::read(&temp.target).unwrap(), b"one");
     file.publish().unwrap();
-    assert_eq!(fs::read(&place.target).unwrap(), b"two");
-    // But for the bit that lets a program run as its owner.
-    assert_eq!(fs::metadata(&place.target).unwrap().permissions().mode() & 0o7777, 0o660);
-    place.has(&["out"]);
+    assert_eq!(fs::read(&temp.target).unwrap(), b"two");
+    // Except the bit that lets a program run as its owner.
+    assert_eq!(fs::metadata(&temp.target).unwrap().permissions().mode() & 0o7777, 0o660);
+    temp.has(&["out"]);
 
-    let refused = PartialFile::create_new(&place.target).unwrap_err().to_string();
-    assert!(refused.contains("is there already"), "{refused}");
-    fs::remove_file(&place.target).unwrap();
-    let file = PartialFile::create_new(&place.target).unwrap();
-    fs::write(&place.target, "somebody else's").unwrap();
+    let refused = PartialFile::create_new(&temp.target).unwrap_err().to_string();
+    assert!(refused.contains("already exists"), "{refused}");
+    fs::remove_file(&temp.target).unwrap();
+    let file = PartialFile::create_new(&temp.target).unwrap();
+    fs::write(&temp.target, "somebody else's").unwrap();
     file.publish().unwrap_err();
-    assert_eq!(fs::read(&place.target).unwrap(), b"somebody else's");
-    place.has(&["out"]);
+    assert_eq!(fs::read(&temp.target).unwrap(), b"somebody else's");
+    temp.has(&["out"]);
 }
 
 #[test]
-fn a_file_is_on_disk_before_it_gets_its_name_and_so_is_the_name() {
+fn a_file_and_its_name_are_made_durable() {
     let links = Refused { call: libc::SYS_linkat, errno: libc::EPERM };
-    // Fewer bytes than a writer keeps back until it is flushed, and more.
+    // Fewer bytes than a writer buffers until it is flushed, and more.
     for bytes in [&[7; 10][..], &[7; 20_000]] {
-        let place = Place::new();
-        let lock = Lock::within(place.home.path()).unwrap();
+        let temp = TestFolder::new();
+        let lock = Lock::within(temp.home.path()).unwrap();
         let finish = |file: Result<PartialFile>| {
             let mut file = file.unwrap();
             file.write_all(bytes).unwrap();
             file.publish().unwrap();
         };
         let ways: [(&str, &(dyn Fn() + Sync)); 5] = [
-            ("new", &|| finish(PartialFile::create_new(&place.target))),
-            ("replaced", &|| finish(PartialFile::create(&place.target))),
-            ("replaced at once", &|| replace_file(&place.target, bytes).unwrap()),
-            ("replaced under a lock", &|| replace_file_under(&lock, &place.target, bytes).unwrap()),
+            ("new", &|| finish(PartialFile::create_new(&temp.target))),
+            ("replaced", &|| finish(PartialFile::create(&temp.target))),
+            ("replaced at once", &|| replace_file(&temp.target, bytes).unwrap()),
+            ("replaced under a lock", &|| replace_file_under(&lock, &temp.target, bytes).unwrap()),
             ("new without links", &|| {
-                fs::remove_file(&place.target).unwrap();
-                refusing(&[links], || finish(PartialFile::create_new(&place.target)));
+                fs::remove_file(&temp.target).unwrap();
+                refusing(&[links], || finish(PartialFile::create_new(&temp.target)));
             }),
         ];
         for (way, write) in ways {
             let ((), calls) = observe(write);
             println!("a file that is {way}, of {} bytes", bytes.len());
-            assert_durable(&calls, &place.target);
-            assert_eq!(fs::read(&place.target).unwrap(), bytes);
+            assert_durable(&calls, &temp.target);
+            assert_eq!(fs::read(&temp.target).unwrap(), bytes);
         }
     }
 }
 
 #[test]
-fn of_two_writers_of_a_file_the_second_is_refused() {
+fn the_second_writer_of_a_file_is_refused() {
     for refused in [&[][..], &[no_flock(libc::EOPNOTSUPP)]] {
         refusing(refused, || {
-            let place = Place::new();
-            let link = place.home.path().join("link");
+            let temp = TestFolder::new();
+            let link = temp.home.path().join("link");
             symlink("out", &link).unwrap();
-            let mut file = PartialFile::create(&place.target).unwrap();
-            for path in [&place.target, &link] {
+            let mut file = PartialFile::create(&temp.target).unwrap();
+            for path in [&temp.target, &link] {
                 let refused = PartialFile::create(path).unwrap_err().to_string();
                 assert!(refused.contains("another process is writing"), "{refused}");
             }
             file.write_all(b"first").unwrap();
             file.publish().unwrap();
-            assert_eq!(fs::read(&place.target).unwrap(), b"first");
+            assert_eq!(fs::read(&temp.target).unwrap(), b"first");
             PartialFile::create(&link).unwrap().publish().unwrap();
             assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-            assert_eq!(fs::read(&place.target).unwrap(), b"");
-            place.has(&["link", "out"]);
+            assert_eq!(fs::read(&temp.target).unwrap(), b"");
+            temp.has(&["link", "out"]);
         });
     }
 }
 
 #[test]
 fn small_files_wait_for_each_other() {
-    let place = Place::new();
+    let temp = TestFolder::new();
     thread::scope(|scope| {
         for letter in [b'a', b'b', b'c', b'd'] {
-            let target = &place.target;
+            let target = &temp.target;
             scope.spawn(move || (0..20).for_each(|_| replace_file(target, &[letter; 9000]).unwrap()));
         }
     });
-    let bytes = fs::read(&place.target).unwrap();
+    let bytes = fs::read(&temp.target).unwrap();
     assert!(bytes.len() == 9000 && bytes.iter().all(|&byte| byte == bytes[0]));
-    place.has(&["out"]);
+    temp.has(&["out"]);
 }
 
 #[test]
 fn leftovers_of_a_file_are_removed_and_those_of_others_are_not() {
-    let place = Place::new();
+    let temp = TestFolder::new();
     let leftover = |name: &str| format!(".{name}.{}.partial", unique_suffix());
     let own = leftover("out");
     let others = [leftover("out.csv"), leftover("other"), ".out.notes.partial".into(), "out.partial".into()];
     for name in others.iter().chain([&own]) {
-        fs::write(place.home.path().join(name), "text").unwrap();
+        fs::write(temp.home.path().join(name), "text").unwrap();
     }
-    replace_file(&place.target, b"text").unwrap();
+    replace_file(&temp.target, b"text").unwrap();
     let mut expected: BTreeSet<_> = others.into();
     expected.insert("out".into());
-    assert_eq!(place.names(), expected);
+    assert_eq!(temp.names(), expected);
 }
 
 #[test]
-fn pipes_and_devices_are_written_and_stay_what_they_are() {
-    let place = Place::new();
-    fifo(&place.target);
+fn pipes_and_devices_are_written_and_not_replaced() {
+    let temp = TestFolder::new();
+    fifo(&temp.target);
     let (send, receive) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut text = String::new();
-            File::open(&place.target).unwrap().read_to_string(&mut text).unwrap();
+            File::open(&temp.target).unwrap().read_to_string(&mut text).unwrap();
             send.send(text).unwrap();
         });
-        let mut file = PartialFile::create(&place.target).unwrap();
+        let mut file = PartialFile::create(&temp.target).unwrap();
         file.write_all(b"through the pipe").unwrap();
         file.publish().unwrap();
     });
     assert_eq!(receive.recv().unwrap(), "through the pipe");
-    place.has(&["out"]);
+    temp.has(&["out"]);
     let mut null = PartialFile::create(Path::new("/dev/null")).unwrap();
     null.write_all(b"nowhere").unwrap();
     null.publish().unwrap();
@@ -589,13 +594,13 @@ fn pipes_and_devices_are_written_and_stay_what_they_are() {
     let mut full = PartialFile::create(Path::new("/dev/full")).unwrap();
     full.write_all(b"nowhere").unwrap();
     full.publish().unwrap_err();
-    assert!(replace_file(place.home.path(), b"").unwrap_err().to_string().ends_with("it is a folder"));
+    assert!(replace_file(temp.home.path(), b"").unwrap_err().to_string().ends_with("it is a folder"));
 }
 
 #[test]
 fn outputs_that_are_inputs_are_refused() {
-    let place = Place::new();
-    let path = |name: &str| place.home.path().join(name);
+    let temp = TestFolder::new();
+    let path = |name: &str| temp.home.path().join(name);
     fs::create_dir_all(path("data/train")).unwrap();
     fs::create_dir_all(path("out.partial")).unwrap();
     fs::write(path("log.tsv"), "").unwrap();
@@ -625,10 +630,10 @@ fn outputs_that_are_inputs_are_refused() {
     refuse_inputs(Path::new("/dev/null"), [Path::new("/dev/null")]).unwrap();
 }
 
-/// Keeps a process from staying behind where a test fails.
-struct Reaped(Child);
+/// Kills and collects a process if a test fails.
+struct KilledOnDrop(Child);
 
-impl Drop for Reaped {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -638,7 +643,7 @@ impl Drop for Reaped {
 #[test]
 fn a_live_process_without_flock_is_not_taken_over() {
     let dir = tempfile::tempdir().unwrap();
-    let mut child = Reaped(Command::new("sleep").arg("100").spawn().unwrap());
+    let mut child = KilledOnDrop(Command::new("sleep").arg("100").spawn().unwrap());
     let pid = child.0.id();
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let start_ticks =

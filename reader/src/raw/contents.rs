@@ -1,7 +1,7 @@
-//! What tells the contents of raw files apart: they have no checksum of their own.
+//! Identifies the contents of raw files, which have no checksum of their own.
 //!
-//! A file is what it was as long as the file system has no other times for it. Where it has, since the file was copied,
-//! touched or written, every byte is read, and the checksum decides.
+//! A file is unchanged as long as the file system reports the same times for it. If the times differ, because the
+//! file was copied, touched or written, every byte is read and the checksum decides.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -19,38 +19,38 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::error::{Error, IoContext, Result};
 use crate::sealed::Checksum;
 
-/// Bytes that one checksum covers. Changing it changes the checksum of every file.
+/// Bytes covered by one checksum. Changing this changes the checksum of every file.
 const CHUNK_BYTES: u64 = 64 << 20;
-/// Bytes of a read.
+/// Bytes per read.
 const READ_BYTES: usize = 1 << 20;
-/// How often progress is reported.
+/// Interval of progress reports.
 const TELL_EVERY: Duration = Duration::from_millis(200);
-/// A file that was written less than this before may be written again without getting another time: clocks of file
-/// systems tick as rarely as every two seconds.
+/// A file written more recently than this may be written again without getting another time: file system clocks may
+/// advance only every two seconds.
 const SETTLED: Duration = Duration::from_secs(3);
 
-/// What tells the contents of a raw file from others.
+/// Identifies the contents of a raw file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawContents {
     /// Its length.
     pub bytes: u64,
-    /// What the file system said of it; absent where it had just been written, so that this proves nothing.
+    /// The stamp from the file system; absent if the file had just been written, because it then proves nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stamp: Option<Stamp>,
-    /// The xxh3 of the xxh3 of each 64 MiB, as little-endian numbers; absent where it was not known yet.
+    /// The xxh3 of the xxh3 of each 64 MiB, as little-endian numbers; absent if it was not known yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub xxh3: Option<Checksum>,
 }
 
-/// What changes when somebody writes to a file, or puts another one in its place.
+/// File attributes that change when a file is written or replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stamp {
     inode: u64,
     /// Nanoseconds since 1970 of the last write.
     modified_ns: i64,
-    /// The same of the last change to the inode, a time that no program can set.
+    /// The same for the last change of the inode, a time that no program can set.
     changed_ns: i64,
 }
 
@@ -64,7 +64,7 @@ impl Stamp {
         }
     }
 
-    /// Whether a write from now on leaves another stamp.
+    /// Returns whether a write from now on results in another stamp.
     fn is_settled(self, now: SystemTime) -> bool {
         let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let settled = i64::try_from(now.saturating_sub(SETTLED).as_nanos()).unwrap_or(i64::MAX);
@@ -73,7 +73,7 @@ impl Stamp {
 }
 
 impl RawContents {
-    /// What the file system says of a file now; no byte of it is read.
+    /// Returns what the file system reports about a file now, without reading it.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -82,14 +82,14 @@ impl RawContents {
     }
 
     fn at(path: &Path, now: SystemTime) -> Result<Self> {
-        // A network file system would answer from its cache. Where this is not supported, times are still compared.
+        // A network file system would answer from its cache. If this is not supported, times are still compared.
         let _ = statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
         let metadata = fs::metadata(path).context("read", path)?;
         let stamp = Some(Stamp::of(&metadata)).filter(|stamp| stamp.is_settled(now));
         Ok(Self { bytes: metadata.len(), stamp, xxh3: None })
     }
 
-    /// Whether two files have the same contents; `None` where that takes a checksum that one of them lacks.
+    /// Returns whether two files have the same contents; `None` if that needs a checksum that one of them lacks.
     pub fn is_same(&self, other: &Self) -> Option<bool> {
         if self.bytes != other.bytes {
             return Some(false);
@@ -101,8 +101,8 @@ impl RawContents {
     }
 }
 
-/// A file that is open, and the checksums of its chunks as they are found.
-struct Opened<'a> {
+/// An open file and the checksums of its chunks that are known so far.
+struct HashedFile<'a> {
     path: &'a Path,
     file: File,
     bytes: u64,
@@ -110,24 +110,25 @@ struct Opened<'a> {
     chunks: Mutex<Vec<u64>>,
 }
 
-/// Reads files with `threads` threads, and returns the contents of each, with checksum and stamp. `progress` gets the
-/// bytes that were read and those to read, now and then; where it returns `false`, reading ends and there is no result.
+/// Reads files with `threads` threads, and returns the contents of each with checksum and stamp. `progress` is called
+/// at intervals with the bytes read and the bytes in total; if it returns `false`, reading stops and there is no
+/// result.
 ///
 /// # Errors
-/// [`Error::Io`] where a file cannot be read; [`Error::Invalid`] where one was written meanwhile.
+/// [`Error::Io`] if a file cannot be read; [`Error::Invalid`] if one was written meanwhile.
 pub fn checksums(
     paths: &[PathBuf],
     threads: usize,
     progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<Option<Vec<RawContents>>> {
-    let files = paths.iter().map(|path| Opened::open(path)).collect::<Result<Vec<_>>>()?;
+    let files = paths.iter().map(|path| HashedFile::open(path)).collect::<Result<Vec<_>>>()?;
     if !read_all(&files, threads, progress)? {
         return Ok(None);
     }
-    files.into_iter().map(Opened::finish).collect::<Result<_>>().map(Some)
+    files.into_iter().map(HashedFile::finish).collect::<Result<_>>().map(Some)
 }
 
-impl<'a> Opened<'a> {
+impl<'a> HashedFile<'a> {
     fn open(path: &'a Path) -> Result<Self> {
         let file = File::open(path).context("open", path)?;
         let metadata = file.metadata().context("read", path)?;
@@ -141,7 +142,7 @@ impl<'a> Opened<'a> {
         let metadata = file.metadata().context("read", path)?;
         if (metadata.len(), Stamp::of(&metadata)) != (bytes, stamp) {
             return Err(Error::invalid(format!(
-                "{} was written while it was read: wait until it is complete, and leave it alone while a training \
+                "{} was written while it was read: wait until it is complete, and do not change it while a training \
                  reads it",
                 path.display()
             )));
@@ -153,7 +154,7 @@ impl<'a> Opened<'a> {
         Ok(RawContents { bytes, stamp: Some(stamp), xxh3: Some(Checksum(hash.digest())) })
     }
 
-    /// The checksum of a chunk.
+    /// Returns the checksum of a chunk.
     fn chunk(&self, number: usize, buffer: &mut [u8], read: &AtomicU64) -> io::Result<u64> {
         let mut at = number as u64 * CHUNK_BYTES;
         let end = self.bytes.min(at + CHUNK_BYTES);
@@ -169,13 +170,13 @@ impl<'a> Opened<'a> {
     }
 }
 
-/// Reads all chunks of all files; `false` if it was stopped before the end.
+/// Reads all chunks of all files; returns `false` if it was stopped before the end.
 fn read_all(
-    files: &[Opened<'_>],
+    files: &[HashedFile<'_>],
     threads: usize,
     progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<bool> {
-    let of_file = |file: &Opened<'_>| 0..file.bytes.div_ceil(CHUNK_BYTES) as usize;
+    let of_file = |file: &HashedFile<'_>| 0..file.bytes.div_ceil(CHUNK_BYTES) as usize;
     let chunks: Vec<_> =
         files.iter().flat_map(|file| of_file(file).map(move |chunk| (file, chunk))).collect();
     let total = files.iter().map(|file| file.bytes).sum();
@@ -228,8 +229,8 @@ mod tests {
 
     #[test]
     fn every_byte_counts() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("records");
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("records");
         let mut bytes: Vec<_> = (0..3 * READ_BYTES + 17).map(|at| (at * at % 251) as u8).collect();
         fs::write(&path, &bytes).unwrap();
         let whole = checksum(&path);
@@ -246,21 +247,21 @@ mod tests {
         assert_eq!(twice.iter().map(|contents| contents.xxh3).collect::<Vec<_>>(), [Some(whole); 2]);
         assert_eq!(checksums(&paths, 3, &mut |_, _| false).unwrap(), None);
         assert_eq!(checksums(&[], 3, &mut |_, _| true).unwrap(), Some(Vec::new()));
-        assert!(checksums(&[place.path().join("none")], 1, &mut |_, _| true).is_err());
+        assert!(checksums(&[temp.path().join("none")], 1, &mut |_, _| true).is_err());
     }
 
     #[test]
     fn the_checksum_is_that_of_each_64_mib() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("records");
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("records");
         let file = File::create(&path).unwrap();
-        // A hole takes no room.
+        // A hole takes no disk space.
         file.set_len((64 << 20) + 3).unwrap();
         file.write_all_at(&[1, 2, 3], 64 << 20).unwrap();
         file.write_all_at(&[4], (64 << 20) - 1).unwrap();
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let mut tell = |read, total| {
-            told.push((read, total));
+            reported.push((read, total));
             true
         };
         let contents = checksums(&[path.clone(), path], 1, &mut tell).unwrap().unwrap();
@@ -271,18 +272,18 @@ mod tests {
         for contents in contents {
             assert_eq!(contents.xxh3, Some(Checksum::of(&chunks)));
             assert_eq!(contents.bytes, (64 << 20) + 3);
-            assert!(contents.stamp.is_some(), "it is what was read, however short ago it was written");
+            assert!(contents.stamp.is_some(), "the file that was read is known even if it was just written");
         }
         let total = 2 * ((64 << 20) + 3);
-        assert!(told.iter().all(|&(read, of)| of == total && read <= total));
-        assert!(told.is_sorted());
+        assert!(reported.iter().all(|&(read, of)| of == total && read <= total));
+        assert!(reported.is_sorted());
     }
 
     #[test]
     fn a_file_that_changes_while_it_is_read_is_an_error() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("records");
-        // As long as before, longer, and with nothing but another time.
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("records");
+        // The same length, a greater length, and only another time.
         let changes: [fn(&File); 3] = [
             |file| file.write_all_at(b"other", 0).unwrap(),
             |file| file.set_len(6).unwrap(),
@@ -290,14 +291,14 @@ mod tests {
         ];
         for change in changes {
             fs::write(&path, "bytes").unwrap();
-            // The clock of a file system ticks every few milliseconds.
+            // File system clocks advance every few milliseconds.
             thread::sleep(Duration::from_millis(20));
-            let opened = Opened::open(&path).unwrap();
+            let opened = HashedFile::open(&path).unwrap();
             change(&File::options().write(true).open(&path).unwrap());
             let error = opened.finish().unwrap_err().to_string();
             assert!(error.contains("was written while it was read"), "{error}");
         }
-        Opened::open(&path).unwrap().finish().unwrap();
+        HashedFile::open(&path).unwrap().finish().unwrap();
     }
 
     #[test]
@@ -309,8 +310,8 @@ mod tests {
             stamp.is_settled(now)
         };
         assert!(is_settled(96, 96));
-        assert!(!is_settled(97, 96) && !is_settled(96, 97), "97 is no more than three seconds ago");
-        // Without stamps, and without checksums, nothing is known.
+        assert!(!is_settled(97, 96) && !is_settled(96, 97), "97 is not more than three seconds ago");
+        // Without stamps and without checksums nothing is known.
         let unknown = RawContents { bytes: 5, stamp: None, xxh3: None };
         assert_eq!(unknown.is_same(&unknown), None);
         for other in [4, 6] {
@@ -329,8 +330,8 @@ mod tests {
 
     #[test]
     fn a_stamp_has_the_inode_and_both_times_to_the_nanosecond() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("records");
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("records");
         let file = File::create(&path).unwrap();
         file.set_modified(SystemTime::UNIX_EPOCH + Duration::new(12, 345_678_901)).unwrap();
         let metadata = file.metadata().unwrap();
@@ -341,8 +342,8 @@ mod tests {
 
     #[test]
     fn a_file_that_was_just_written_has_no_stamp() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("records");
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("records");
         fs::write(&path, [1; 100]).unwrap();
         let now = SystemTime::now();
         assert_eq!(RawContents::at(&path, now).unwrap().stamp, None);
@@ -353,7 +354,7 @@ mod tests {
         let settled = RawContents::at(&path, now + 2 * SETTLED).unwrap();
         assert!(settled.stamp.is_some());
         assert_eq!(settled.is_same(&RawContents::at(&path, now + 3 * SETTLED).unwrap()), Some(true));
-        // Neither a write of as many bytes nor another file with the same times has the same stamp.
+        // Neither a write of the same length nor another file with the same times has the same stamp.
         let times = fs::metadata(&path).unwrap();
         let times = fs::FileTimes::new().set_modified(times.modified().unwrap());
         fs::write(&path, [2; 100]).unwrap();

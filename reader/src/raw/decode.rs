@@ -1,4 +1,4 @@
-//! From records to samples.
+//! Decodes records into samples.
 
 use crate::error::Result;
 use crate::ids::{IdRules, OutOfRange};
@@ -7,36 +7,37 @@ use crate::samples::Samples;
 use crate::schema::{DenseDtype, DenseFunction, DenseTransform};
 use crate::tabulated::Tabulated;
 
-/// Records that are taken apart together: 64 of MLPerf's longest take 57 KiB.
+/// Records that are decoded together: 64 of MLPerf's longest take 57 KiB.
 const TILE_RECORDS: usize = 64;
-/// The bits of a label that is 1: as a float, and as an integer. No bits mean something else in the other.
+/// The bits of a label of 1: as a float, and as an integer. Neither bit pattern means something else in the other
+/// type.
 pub(super) const ONE: [u32; 2] = [1.0f32.to_bits(), 1];
 
-/// Why bytes are no record.
+/// Why bytes are not a valid record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordFault {
     /// What is wrong.
     pub kind: RecordFaultKind,
     /// The number of the column in the schema's order: labels, dense, categorical.
     pub column: usize,
-    /// The bits of the field that is to blame.
+    /// The bits of the invalid field.
     pub bits: u32,
 }
 
-/// What can be wrong with a field.
+/// The possible faults of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordFaultKind {
     /// A label is neither 0 nor 1.
     Label,
-    /// A dense value is not finite, or subnormal, as integers are that are read as floats.
+    /// A dense value is not finite, or is subnormal, as integers are when read as floats.
     Number,
-    /// A dense value is beyond what its column can store.
+    /// A dense value is outside the range that its column can store.
     Large,
-    /// An id is no row of its table.
+    /// An id is not a row of its table.
     Id,
 }
 
-/// A column of ids: where its fields are, and which ids are rows of its table.
+/// A column of ids: the positions of its fields, and the ids that are rows of its table.
 #[derive(Debug, Clone)]
 struct IdColumn {
     fields: std::ops::Range<usize>,
@@ -45,7 +46,7 @@ struct IdColumn {
     rows: u64,
 }
 
-/// Reads records into samples.
+/// Decodes records into samples.
 #[derive(Debug, Clone)]
 pub struct RecordDecoder {
     format: RawFormat,
@@ -60,7 +61,7 @@ pub struct RecordDecoder {
 }
 
 impl RecordDecoder {
-    /// A decoder of records of a format.
+    /// Creates a decoder for records of a format.
     ///
     /// # Errors
     /// See [`RawFormat::record_bytes`].
@@ -93,31 +94,32 @@ impl RecordDecoder {
         })
     }
 
-    /// What the fields are.
+    /// Returns the format.
     pub fn format(&self) -> &RawFormat {
         &self.format
     }
 
-    /// Bytes of a record.
+    /// Returns the bytes per record.
     pub fn record_bytes(&self) -> usize {
         self.record_bytes
     }
 
-    /// The name of a column, counted as in [`RecordFault::column`].
+    /// Returns the name of a column, counted as in [`RecordFault::column`].
     pub fn name(&self, column: usize) -> &str {
         self.names.get(column).map_or("", String::as_str)
     }
 
-    /// Appends all records of `bytes`, whose length is a multiple of [`RecordDecoder::record_bytes`], to samples of the
-    /// format's schema.
+    /// Decodes all records of `bytes`, whose length must be a multiple of [`RecordDecoder::record_bytes`], and
+    /// appends them to samples of the format's schema.
     ///
     /// # Errors
-    /// The first record that is none, and its fault; `out` then holds parts of samples.
+    /// The number of the first invalid record, and its fault; `out` then holds incomplete samples.
     pub fn decode_into(&self, bytes: &[u8], out: &mut Samples) -> Result<(), (usize, RecordFault)> {
         self.decode_under(&IdRules::default(), bytes, out)
     }
 
-    /// The same, but ids out of range of columns that have a rule for them come as no row: see [`IdRules::apply`].
+    /// Like [`RecordDecoder::decode_into`], but ids that are out of range in columns with a rule for them become ids
+    /// beyond the table: see [`IdRules::apply`].
     ///
     /// # Errors
     /// As [`RecordDecoder::decode_into`].
@@ -127,13 +129,13 @@ impl RecordDecoder {
         bytes: &[u8],
         out: &mut Samples,
     ) -> Result<(), (usize, RecordFault)> {
-        // Tile by tile, so that the records stay in the cache while they are taken apart column by column.
+        // Tile by tile, so that the records stay in the cache while they are decoded column by column.
         let tiles = bytes.chunks(self.record_bytes * TILE_RECORDS);
         let whole = tiles.fold(true, |whole, tile| self.decode_tile(ids, tile, out) & whole);
         if whole { Ok(()) } else { Err(self.first_fault(ids, bytes)) }
     }
 
-    /// Appends records, and tells whether all of them are such.
+    /// Appends records; returns whether all of them are valid.
     fn decode_tile(&self, ids: &IdRules, bytes: &[u8], out: &mut Samples) -> bool {
         let records = || bytes.chunks_exact(self.record_bytes);
         let before = out.len;
@@ -152,7 +154,7 @@ impl RecordDecoder {
             for (value, number) in row.iter_mut().zip(self.labels..) {
                 let bits = bits_at(record, number);
                 *value = match self.format.dense {
-                    // The sum is 0 for -0, and else the number: conversion knows one zero.
+                    // The sum is 0 for -0, and otherwise the number: conversion has only one zero.
                     RawDense::Float => f32::from_bits(bits) + 0.0,
                     RawDense::Int => {
                         let integer = f64::from(bits as i32);
@@ -164,7 +166,7 @@ impl RecordDecoder {
         }
         for (number, (column, bags)) in self.columns.iter().zip(&mut out.categorical).enumerate() {
             let first = bags.ids.len();
-            // Below the table's first row the difference wraps, and so is beyond the last.
+            // For ids below the table's first row the difference wraps, and is then beyond the last row.
             let id = |record, field| u64::from(bits_at(record, field)).wrapping_sub(column.first);
             if column.fields.len() == 1 {
                 bags.extend_one_hot(records().map(|record| id(record, column.fields.start)));
@@ -177,7 +179,7 @@ impl RecordDecoder {
         whole
     }
 
-    /// The first record that is none, where one is known to be there.
+    /// Returns the first invalid record of bytes that are known to have one.
     #[cold]
     fn first_fault(&self, ids: &IdRules, bytes: &[u8]) -> (usize, RecordFault) {
         let records = bytes.chunks_exact(self.record_bytes);
@@ -185,7 +187,7 @@ impl RecordDecoder {
         faults
             .flat_map(|(number, fault)| fault.map(|fault| (number, fault)))
             .next()
-            .expect("a record is at fault")
+            .expect("one record is invalid")
     }
 
     /// Checks one record.
@@ -196,7 +198,7 @@ impl RecordDecoder {
         self.check_under(&IdRules::default(), record)
     }
 
-    /// The same, whatever ids are that there is a rule for.
+    /// Like [`RecordDecoder::check`], but accepts any id for which there is a rule.
     ///
     /// # Errors
     /// Its first fault.
@@ -228,7 +230,7 @@ impl RecordDecoder {
         Ok(())
     }
 
-    /// Checks that no dense value of a record is beyond `largest`, either way.
+    /// Checks that no dense value of a record has a magnitude greater than `largest`.
     ///
     /// # Errors
     /// Its first fault.
@@ -240,12 +242,12 @@ impl RecordDecoder {
         })
     }
 
-    /// A label of a record that was checked, 0 or 1.
+    /// Returns a label, 0 or 1, of a record that was checked.
     pub(crate) fn label(&self, record: &[u8], number: usize) -> f32 {
         f32::from(u8::from(bits_at(record, number) != 0))
     }
 
-    /// A dense value of a record as it stands there, before any function.
+    /// Returns a dense value of a record before any function is applied.
     pub(crate) fn number(&self, record: &[u8], number: usize) -> f64 {
         let bits = bits_at(record, self.labels + number);
         match self.format.dense {
@@ -254,13 +256,14 @@ impl RecordDecoder {
         }
     }
 
-    /// The rows of a record that was checked in the table of a categorical column; what is none is beyond them.
+    /// Returns the rows of a checked record in the table of a categorical column; ids out of range are beyond the
+    /// table.
     pub(crate) fn bag(&self, record: &[u8], number: usize) -> impl Iterator<Item = u64> {
         let column = &self.columns[number];
         column.fields.clone().map(|field| u64::from(bits_at(record, field)).wrapping_sub(column.first))
     }
 
-    /// What is wrong with a record, in words that name the likely cause.
+    /// Describes what is wrong with a record, with the likely cause.
     pub fn describe(&self, fault: &RecordFault) -> String {
         let RecordFault { kind, column, bits } = *fault;
         match kind {
@@ -269,14 +272,17 @@ impl RecordDecoder {
             }
             RecordFaultKind::Number => {
                 let value = f32::from_bits(bits);
-                let what = if value.is_finite() { "a subnormal number" } else { "no finite number" };
+                let what = if value.is_finite() { "a subnormal number" } else { "not finite" };
                 format!(
                     "{value:e} is {what}; as the integer {} it would be read with dense = int",
                     bits as i32
                 )
             }
             RecordFaultKind::Large => {
-                format!("{:e} is more than half precision holds: store numbers as f32", f32::from_bits(bits))
+                format!(
+                    "{:e} is outside the range of half precision: store numbers as f32",
+                    f32::from_bits(bits)
+                )
             }
             RecordFaultKind::Id => {
                 let first_id = self.labels + self.dense;
@@ -298,7 +304,7 @@ fn bits_at(record: &[u8], field: usize) -> u32 {
     u32::from_le_bytes(record[at..at + FIELD_BYTES].try_into().expect("four bytes"))
 }
 
-/// Whether a dense float is one that data have: zero, or a normal number.
+/// Returns whether a dense float is plausible: zero or a normal number.
 fn is_usual(value: f32) -> bool {
     value.is_normal() || value == 0.0
 }

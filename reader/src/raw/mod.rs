@@ -1,9 +1,9 @@
-//! Raw files: records of a fixed length, as HugeCTR's raw readers and MLPerf's preprocessing have them.
+//! Raw files: fixed-length records as used by HugeCTR's raw readers and MLPerf's preprocessing.
 //!
 //! A record is a row of little-endian fields of four bytes: labels, dense values, then the ids of every categorical
-//! column, as many as the column's hotness. There is no header, no checksum and no name: what the fields are is the
-//! [`RawFormat`], and whoever reads the file must know it. [`RecordDecoder`] turns records into samples; conversion and
-//! training from raw files use the same one.
+//! column, in the number of the column's hotness. There is no header, checksum or name: the [`RawFormat`] defines the
+//! fields, and the reader of a file must know it. [`RecordDecoder`] decodes records into samples, both for conversion
+//! and for training from raw files.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,28 +22,28 @@ mod tests;
 pub use contents::{RawContents, Stamp, checksums};
 pub use decode::{RecordDecoder, RecordFault, RecordFaultKind};
 
-/// Bytes of a field.
+/// Bytes per field.
 pub const FIELD_BYTES: usize = 4;
-/// The longest record: a bound on memory, more than a thousand times MLPerf's longest.
+/// Maximum length of a record: a bound on memory, more than a thousand times MLPerf's longest.
 pub const RECORD_BYTES_MAX: usize = 1 << 20;
-/// Records that are read at a time have so many bytes at most, unless one alone has more.
+/// Maximum bytes of records that are read at a time, unless a single one has more.
 const BLOCK_BYTES_MAX: usize = 4 << 20;
-/// What the fields of a record are.
+/// The fields of a record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawFormat {
-    /// Dense columns, tables and hotness. Bags are of just that many ids: a ragged shape has no fixed record.
+    /// Dense columns, tables and hotness. Every bag has exactly that many ids: a ragged shape has no fixed record.
     pub shape: Shape,
-    /// Tables with more rows in the shape have this many.
+    /// The maximum number of rows of a table, if the shape's tables are capped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows_cap: Option<u64>,
-    /// Labels of a record, at least one.
+    /// Labels per record, at least one.
     #[serde(default = "one_label")]
     pub labels: u32,
-    /// What dense fields are.
+    /// The type of dense fields.
     #[serde(default)]
     pub dense: RawDense,
-    /// What ids count from.
+    /// The base of ids.
     #[serde(default)]
     pub ids: RawIds,
 }
@@ -52,29 +52,29 @@ fn one_label() -> u32 {
     1
 }
 
-/// What the dense fields of a record are.
+/// The type of a record's dense fields.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RawDense {
-    /// Floats, ready to be learnt from.
+    /// Floats, used unchanged.
     #[default]
     Float,
-    /// Signed integers `x`, to be read as `ln(max(x, 0) + 1)`.
+    /// Signed integers `x`, which are transformed to `ln(max(x, 0) + 1)`.
     Int,
 }
 
-/// What the ids of a record count from.
+/// The base of a record's ids.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RawIds {
-    /// The first row of their table.
+    /// Ids count from the first row of their table.
     #[default]
     PerTable,
-    /// The first row of the first table: all tables' rows are numbered through.
+    /// Ids count from the first row of the first table: the rows of all tables are numbered consecutively.
     GlobalOffset,
 }
 
-/// Gives an enum of names its one spelling, read and written.
+/// Gives each variant of an enum one spelling for parsing and formatting.
 macro_rules! spelling {
     ($name:ident, $what:literal, $($variant:ident = $text:literal),+) => {
         impl fmt::Display for $name {
@@ -96,16 +96,16 @@ macro_rules! spelling {
     };
 }
 
-spelling!(RawDense, "what dense fields can be: float or int", Float = "float", Int = "int");
+spelling!(RawDense, "a type of dense fields: choose float or int", Float = "float", Int = "int");
 spelling!(
     RawIds,
-    "what ids can count from: per-table or global-offset",
+    "a base of ids: choose per-table or global-offset",
     PerTable = "per-table",
     GlobalOffset = "global-offset"
 );
 
 impl RawDense {
-    /// What becomes of the fields.
+    /// Returns the function that is applied to the fields.
     pub(crate) fn function(self) -> DenseFunction {
         match self {
             Self::Float => DenseFunction::None,
@@ -115,12 +115,13 @@ impl RawDense {
 }
 
 impl RawFormat {
-    /// Records of a shape with one label, dense floats and ids that count from the first row of their table.
+    /// Returns the format of a shape with one label, dense floats and ids that count from the first row of their
+    /// table.
     pub fn new(shape: Shape) -> Self {
         Self { shape, rows_cap: None, labels: 1, dense: RawDense::Float, ids: RawIds::PerTable }
     }
 
-    /// The columns: `label` (or `label1`, `label2`, ...), `I1`, `I2`, ..., `C1`, `C2`, ...
+    /// Returns the columns: `label` (or `label1`, `label2`, ...), `I1`, `I2`, ..., `C1`, `C2`, ...
     pub fn schema(&self, dense_dtype: DenseDtype) -> Schema {
         let function = self.dense.function();
         let labels = match self.labels {
@@ -134,19 +135,19 @@ impl RawFormat {
         Schema { labels, dense_dtype, ..schema }
     }
 
-    /// Bytes of a record.
+    /// Returns the bytes per record.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the format has no fixed record, or one longer than [`RECORD_BYTES_MAX`].
+    /// [`Error::Invalid`] if the format has no fixed record, or one longer than [`RECORD_BYTES_MAX`].
     pub fn record_bytes(&self) -> Result<usize> {
         let invalid = |what: String| {
             Err(Error::invalid(format!("raw files cannot have the shape {}: {what}", self.shape.name)))
         };
         if self.shape.ragged {
-            return invalid("its bags are ragged, and records have a fixed length".into());
+            return invalid("its bags are ragged, but records have a fixed length".into());
         }
         if self.labels == 0 {
-            return invalid("records need at least one label".into());
+            return invalid("a record needs at least one label".into());
         }
         let ids = self.shape.ids();
         let bytes = (u64::from(self.labels).saturating_add(self.shape.dense as u64))
@@ -154,13 +155,13 @@ impl RawFormat {
             .saturating_mul(FIELD_BYTES as u64);
         match usize::try_from(bytes) {
             Ok(bytes) if bytes <= RECORD_BYTES_MAX => Ok(bytes),
-            _ => invalid(format!("a record would have {bytes} bytes, over the limit of {RECORD_BYTES_MAX}")),
+            _ => invalid(format!("a record would have {bytes} bytes; the limit is {RECORD_BYTES_MAX}")),
         }
     }
 
-    /// Records that are read, and packed by conversion, together: as many as [`Schema::default_block_samples`] says of
-    /// single precision, unless their bytes are too many. Shuffling goes by such blocks, so that raw and converted
-    /// records of one file come in the same order.
+    /// Returns the number of records that are read, or packed by conversion, together:
+    /// [`Schema::default_block_samples`] for single precision, unless their bytes exceed the limit. Shuffling uses
+    /// these blocks, so that raw and converted records of one file come in the same order.
     ///
     /// # Errors
     /// See [`RawFormat::record_bytes`].
@@ -169,32 +170,32 @@ impl RawFormat {
         Ok(self.schema(DenseDtype::F32).default_block_samples().min(1 << most.ilog2()))
     }
 
-    /// The records that a file of `bytes` bytes holds.
+    /// Returns the number of records in a file of `bytes` bytes.
     ///
     /// # Errors
-    /// What does not add up, and what may be the cause.
+    /// A description of the mismatch and its likely cause.
     pub fn records_of(&self, bytes: u64) -> Result<u64, String> {
         let record = self.record_bytes().map_err(|error| error.to_string())? as u64;
         if bytes.is_multiple_of(record) {
             return Ok(bytes / record);
         }
         let mut what = format!(
-            "{bytes} bytes are no multiple of the {record} bytes of a record ({self}). The file is cut short, or its \
-             records are of another shape"
+            "{bytes} bytes are not a multiple of the {record} bytes of a record ({self}). The file is truncated, or \
+             records have another shape"
         );
         for other in Shape::built_in() {
             let other = Self { shape: other, ..self.clone() };
             if other.shape != self.shape
                 && other.record_bytes().is_ok_and(|record| bytes.is_multiple_of(record as u64))
             {
-                what += &format!(": it would suit records of the shape {} ({other})", other.shape.name);
+                what += &format!(": it matches records of the shape {} ({other})", other.shape.name);
             }
         }
         Err(what)
     }
 }
 
-/// The fields, in words: "1 label, 13 dense, 26 ids, 4 bytes each".
+/// Formats the fields: "1 label, 13 dense, 26 ids, 4 bytes each".
 impl fmt::Display for RawFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ids = self.shape.ids();

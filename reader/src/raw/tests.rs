@@ -1,4 +1,4 @@
-//! Records of any format, read one by one and in streams.
+//! Records of any format, decoded one by one and in streams.
 
 use proptest::prelude::*;
 
@@ -36,7 +36,7 @@ fn any_format() -> impl Strategy<Value = RawFormat> {
     )
 }
 
-/// Samples without missing labels, which records cannot have.
+/// Returns samples without missing labels, which records cannot have.
 fn samples_of(schema: &Schema, len: usize, seed: u64) -> Samples {
     let mut samples = testing::samples_of(schema, len, seed);
     for label in samples.labels.iter_mut().flatten().filter(|label| label.is_nan()) {
@@ -45,7 +45,7 @@ fn samples_of(schema: &Schema, len: usize, seed: u64) -> Samples {
     samples
 }
 
-/// Samples as records, written field by field; integers stand for the dense values of an `Int` format.
+/// Encodes samples as records, field by field; integers replace the dense values of an `Int` format.
 fn records(format: &RawFormat, samples: &Samples) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut put = |bits: u32| bytes.extend(bits.to_le_bytes());
@@ -65,7 +65,7 @@ fn records(format: &RawFormat, samples: &Samples) -> Vec<u8> {
     bytes
 }
 
-/// What [`records`] decode to.
+/// Returns what [`records`] decode to.
 fn decoded(format: &RawFormat, samples: &Samples) -> Samples {
     let mut decoded = samples.clone();
     if format.dense == RawDense::Int {
@@ -78,7 +78,7 @@ fn decoded(format: &RawFormat, samples: &Samples) -> Samples {
 
 proptest! {
     #[test]
-    fn records_come_back(format in any_format(), len in 1..200usize, seed in any::<u64>()) {
+    fn decoding_restores_any_records(format in any_format(), len in 1..200usize, seed in any::<u64>()) {
         let schema = format.schema(DenseDtype::F32);
         let samples = samples_of(&schema, len, seed);
         let bytes = records(&format, &samples);
@@ -91,7 +91,7 @@ proptest! {
         prop_assert!(bytes.chunks(decoder.record_bytes()).all(|record| decoder.check(record).is_ok()));
     }
 
-    /// The quick way over many records and the plain one agree on which record is the first at fault.
+    /// The fast decoder of many records and the check of each record agree on the first invalid one.
     #[test]
     fn arbitrary_bytes_are_records_or_named(
         format in any_format(),
@@ -140,7 +140,7 @@ fn every_fault_is_explained() {
             [0, 7, 0, 0, 0],
             "I1: 1e-44 is a subnormal number; as the integer 7 it would be read with dense = int",
         ),
-        ([0, u32::MAX, 0, 0, 0], "I1: NaN is no finite number; as the integer -1"),
+        ([0, u32::MAX, 0, 0, 0], "I1: NaN is not finite; as the integer -1"),
         ([0, one, 3, 0, 0], "C1: id 3 is not below the table's 3 rows"),
         ([0, one, 0, 4, 5], "C2: id 5 is not below the table's 5 rows"),
         ([0, one, u32::MAX, 0, 0], "C1: id 4294967295 is not below"),
@@ -159,27 +159,27 @@ fn every_fault_is_explained() {
 }
 
 #[test]
-fn lengths_that_do_not_suit_name_what_would() {
+fn errors_about_lengths_name_a_matching_shape() {
     let dlrm = RawFormat::new(Shape::load("dlrm").unwrap());
     let refusal = dlrm.records_of(912 * 7).unwrap_err();
     assert!(
-        refusal.contains("no multiple of the 160 bytes of a record (1 label, 13 dense, 26 ids, 4"),
+        refusal.contains("not a multiple of the 160 bytes of a record (1 label, 13 dense, 26 ids, 4"),
         "{refusal}"
     );
-    assert!(refusal.contains("would suit records of the shape dlrm-dcnv2"), "{refusal}");
+    assert!(refusal.contains("matches records of the shape dlrm-dcnv2"), "{refusal}");
     for bytes in [161, 912 * 7 + 1] {
-        assert!(!dlrm.records_of(bytes).unwrap_err().contains("would suit"));
+        assert!(!dlrm.records_of(bytes).unwrap_err().contains("matches"));
     }
     let ragged = RawFormat::new(Shape { ragged: true, ..Shape::load("dlrm").unwrap() });
     assert!(ragged.record_bytes().unwrap_err().to_string().contains("ragged"));
     let endless = RawFormat { labels: u32::MAX, ..RawFormat::new(Shape::load("dlrm").unwrap()) };
-    assert!(endless.record_bytes().unwrap_err().to_string().contains("over the limit"));
+    assert!(endless.record_bytes().unwrap_err().to_string().contains("the limit is"));
     assert!(RawFormat { labels: 0, ..endless }.record_bytes().is_err());
 }
 
-/// Two files of records, the second of them the shorter, as a dataset's training part.
+/// Writes two files of records, the second one shorter, for the training part of a dataset.
 fn dataset(dir: &std::path::Path) -> (RawFormat, Vec<std::path::PathBuf>, Samples) {
-    // 29 fields, so that few blocks begin with a page.
+    // 29 fields, so that few blocks start at a page boundary.
     let format = RawFormat::new(shape(&[50_000; 13], &[2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1], 14));
     let samples = samples_of(&format.schema(DenseDtype::F32), 50_000, 3);
     let bytes = records(&format, &samples);
@@ -202,7 +202,7 @@ fn read(dataset: &Dataset, rung: Rung, order: Order) -> Result<Samples> {
 }
 
 #[test]
-fn raw_files_stream_as_they_are() {
+fn raw_files_are_streamed_directly() {
     let dir = tempfile::tempdir().unwrap();
     let (format, paths, samples) = dataset(dir.path());
     let opened = Dataset::raw(&format, &paths, &paths[1..]).unwrap();
@@ -224,7 +224,7 @@ fn raw_files_stream_as_they_are() {
         rows.sort_unstable();
         rows
     };
-    assert!(sorted(&shuffled) == sorted(&samples), "every record comes once");
+    assert!(sorted(&shuffled) == sorted(&samples), "every record is delivered once");
     // From the middle of the second file.
     let start = Position { epoch: 0, sample: 45_000 };
     let options = StreamOptions { start, ..StreamOptions::one_epoch(10_000) };
@@ -234,9 +234,9 @@ fn raw_files_stream_as_they_are() {
     assert!(batch.samples == rest);
 }
 
-/// Blocks of long records begin within pages, which reads cannot.
+/// Blocks of long records start within pages, but reads cannot.
 #[test]
-fn blocks_of_long_records_begin_anywhere() {
+fn blocks_of_long_records_start_anywhere() {
     let dir = tempfile::tempdir().unwrap();
     let format = RawFormat::new(shape(&[50_000], &[1100], 0));
     let samples = samples_of(&format.schema(DenseDtype::F32), 1300, 4);
@@ -254,14 +254,14 @@ fn blocks_of_long_records_begin_anywhere() {
 }
 
 #[test]
-fn ids_out_of_range_are_replaced_and_counted_with_the_batch_that_has_them() {
+fn ids_out_of_range_are_replaced_and_counted_per_batch() {
     let dir = tempfile::tempdir().unwrap();
     let format = RawFormat::new(shape(&[50, 7], &[1, 2], 1));
     let mut samples = samples_of(&format.schema(DenseDtype::F32), 1000, 5);
     for (number, value) in samples.dense.iter_mut().enumerate() {
         *value = number as f32;
     }
-    // The ids next to the tables' last rows, in samples that several batches have.
+    // The ids next to the tables' last rows, in samples of several batches.
     let (mut wild, mut expected) = (samples.clone(), samples);
     for sample in [0, 99, 100, 555, 999] {
         wild.categorical[0].ids[sample] = 50;
@@ -319,7 +319,7 @@ fn a_survey_counts_every_record() {
 }
 
 #[test]
-fn values_of_a_record_are_read_as_its_format_says() {
+fn values_of_a_record_are_read_according_to_its_format() {
     let bytes = |fields: &[u32]| fields.iter().flat_map(|bits| bits.to_le_bytes()).collect::<Vec<_>>();
     let format = RawFormat {
         labels: 2,
@@ -342,7 +342,7 @@ fn values_of_a_record_are_read_as_its_format_says() {
     let mut samples = Samples::new(&format.schema(DenseDtype::F32));
     decoder.decode_into(&record, &mut samples).unwrap();
     assert_eq!(samples.dense.iter().map(|value| value.to_bits()).collect::<Vec<_>>(), [minus, 0]);
-    // Rows of the second table are 3 to 6.
+    // The rows of the second table are 3 to 6.
     let fault = decoder.check(&bytes(&[0, 0, 0, 0, 0, 3, 7])).unwrap_err();
     assert_eq!(fault, RecordFault { kind: RecordFaultKind::Id, column: 5, bits: 7 });
 
@@ -356,9 +356,9 @@ fn values_of_a_record_are_read_as_its_format_says() {
 #[test]
 fn records_and_blocks_have_bounded_lengths() {
     let one_bit = |hotness: &[u32]| RawFormat::new(shape(&vec![1; hotness.len()], hotness, 0));
-    // 4 MiB hold 63 records of 65,540 bytes, and blocks have a power of two.
+    // 4 MiB hold 63 records of 65,540 bytes, and blocks hold a power of two.
     assert_eq!(one_bit(&[16_384]).block_samples().unwrap(), 32);
-    // A record as long as may be: 2^18 fields.
+    // A record of the maximum length: 2^18 fields.
     let longest = one_bit(&[65_536, 65_536, 65_536, 65_535]);
     assert_eq!(longest.record_bytes().unwrap(), RECORD_BYTES_MAX);
     assert_eq!(longest.block_samples().unwrap(), 4);
@@ -366,7 +366,7 @@ fn records_and_blocks_have_bounded_lengths() {
 }
 
 #[test]
-fn a_record_that_is_none_is_named_with_its_file() {
+fn an_invalid_record_is_named_with_its_file() {
     let dir = tempfile::tempdir().unwrap();
     let (format, paths, _) = dataset(dir.path());
     let mut bytes = std::fs::read(&paths[1]).unwrap();
@@ -377,23 +377,23 @@ fn a_record_that_is_none_is_named_with_its_file() {
     let error = read(&opened, Rung::Pread, Order::File).unwrap_err();
     assert!(matches!(error, Error::BadRows(_)), "{error:?}");
     let error = error.to_string();
-    let place = format!("b.bin record 9001 (byte {}), column C1: id 50000 is not below", 9_000 * 116);
-    assert!(error.contains(&place) && error.contains("--on-bad skip"), "{error}");
+    let position = format!("b.bin record 9001 (byte {}), column C1: id 50000 is not below", 9_000 * 116);
+    assert!(error.contains(&position) && error.contains("--on-bad skip"), "{error}");
     let report = crate::verify::verify(&opened, std::num::NonZeroUsize::new(2).unwrap()).unwrap();
     assert_eq!(report.damages.len(), 1, "{report:?}");
     assert!(report.damages[0].what.contains("record 9001"));
-    // One in the second block of its file.
+    // An invalid record in the second block of its file.
     let mut first = std::fs::read(&paths[0]).unwrap();
     first[20_000 * 116..][..4].copy_from_slice(&9u32.to_le_bytes());
     assert!(opened.part(Part::Train).unwrap().block_samples < 20_000);
     std::fs::write(&paths[0], &first).unwrap();
     let error = read(&opened, Rung::Pread, Order::File).unwrap_err().to_string();
-    let place = format!("a.bin record 20001 (byte {}), column label: the label 0x00000009", 20_000 * 116);
-    assert!(error.contains(&place), "{error}");
+    let position = format!("a.bin record 20001 (byte {}), column label: the label 0x00000009", 20_000 * 116);
+    assert!(error.contains(&position), "{error}");
 
     std::fs::write(&paths[1], &bytes[..bytes.len() - 1]).unwrap();
     let error = Dataset::raw(&format, &paths, &[]).unwrap_err().to_string();
-    assert!(error.contains("b.bin") && error.contains("no multiple of the 116 bytes"), "{error}");
+    assert!(error.contains("b.bin") && error.contains("not a multiple of the 116 bytes"), "{error}");
     std::fs::write(&paths[1], []).unwrap();
     assert!(Dataset::raw(&format, &[], &paths[1..]).unwrap_err().to_string().contains("is empty"));
     assert!(Dataset::raw(&format, &paths, &[]).unwrap().part(Part::Eval).is_err());

@@ -1,11 +1,11 @@
-//! Batches of unpacked samples, made ahead of whoever takes them.
+//! Batches of unpacked samples, prepared ahead of their consumer.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use crate::background::{Background, Stop};
+use crate::background::{Background, StopSignal};
 use crate::dataset::DatasetPart;
 use crate::error::{Error, Result};
 use crate::io::{Rung, SlabRing};
@@ -13,34 +13,34 @@ use crate::samples::Samples;
 use crate::stream::window::RowWindow;
 use crate::stream::{BlockStream, PackedBlock, Plan, Position, StreamOptions, Window};
 
-/// Some samples that are learnt from together. Dropped, it gives its memory to a batch to come.
+/// The samples of one training step. Dropping it makes its memory available for a later batch.
 #[derive(Debug)]
 pub struct Batch {
-    /// The samples. They may be taken out; the memory is then the taker's.
+    /// The samples. They may be moved out; their memory is then not reused.
     pub samples: Samples,
-    /// Where it begins.
+    /// The position at which the batch starts.
     pub start: Position,
-    /// Where the stream goes on: a stream started there yields what would come next.
+    /// The position after the batch: a stream started there yields the next samples.
     pub end: Position,
-    /// How many ids were no rows of their tables, and were dealt with by the part's rules: one number a categorical
-    /// column, or none where all such ids are errors.
+    /// How many ids were out of range and were handled by the part's rules: one number per categorical column, or
+    /// empty if all such ids are errors.
     pub out_of_range: Vec<u64>,
     recycle: Sender<Samples>,
 }
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        // Where the stream is gone, or has enough to reuse, the memory is freed.
+        // If the stream is gone or has enough memory to reuse, the memory is freed.
         let _ = self.recycle.try_send(std::mem::take(&mut self.samples));
     }
 }
 
-/// An iterator over batches, which a thread of its own makes ahead: it checks and unpacks the blocks that a second one
-/// reads. After an error it ends; dropped, it stops both threads after the block at hand.
+/// An iterator over batches, prepared ahead by a separate thread, which checks and unpacks the blocks that a second
+/// thread reads. After an error it ends. Dropping it stops both threads after the current block.
 ///
-/// Memory: the ring ([`BlockStream::ring_for`]: depth + 4 slabs of the largest block's size), one window unpacked, and
-/// `prefetch + 2` batches besides those that the consumer holds. An unpacked sample takes 4 bytes a label, dense column
-/// and categorical column, and 8 an id.
+/// Memory: the ring ([`BlockStream::ring_for`]: depth + 4 slabs of the largest block's size), one unpacked window,
+/// and `prefetch + 2` batches in addition to those that the consumer holds. An unpacked sample takes 4 bytes per
+/// label, dense column and categorical column, and 8 bytes per id.
 #[derive(Debug)]
 pub struct BatchStream {
     rung: Rung,
@@ -48,18 +48,18 @@ pub struct BatchStream {
 }
 
 impl BatchStream {
-    /// Starts to read and unpack.
+    /// Starts reading and unpacking.
     ///
     /// # Errors
-    /// See [`BlockStream::with_ring`] and [`Plan::new`]; [`Error::Invalid`] for batches of no samples. Later errors
-    /// come through the iterator.
+    /// See [`BlockStream::with_ring`] and [`Plan::new`]; [`Error::Invalid`] for a batch size of 0. Later errors are
+    /// items of the iterator.
     pub fn open(part: impl Into<Arc<DatasetPart>>, options: &StreamOptions) -> Result<Self> {
         let part = part.into();
         let plan = Plan::new(&part, options.order, options.epochs, options.start)?;
         Self::over(BlockStream::open(part, plan, &options.io)?, options)
     }
 
-    /// The same, reading into a ring of the caller's.
+    /// Like [`BatchStream::open`], with a ring of the caller.
     ///
     /// # Errors
     /// See [`BatchStream::open`].
@@ -80,7 +80,7 @@ impl BatchStream {
             ));
         }
         let rung = blocks.rung();
-        // As many as there can be at once, but for those that the consumer hoards.
+        // The maximum number of batches at once, except those that the consumer holds.
         let (recycle, recycled) = bounded(options.prefetch + 2);
         let assembler =
             Assembler { part: Arc::clone(blocks.part()), batch_size: options.batch_size, recycle, recycled };
@@ -90,12 +90,12 @@ impl BatchStream {
         Ok(Self { rung, batches })
     }
 
-    /// The rung that is used.
+    /// Returns the rung in use.
     pub fn rung(&self) -> Rung {
         self.rung
     }
 
-    /// Stops reading and gives the ring back, for the next stream.
+    /// Stops reading and returns the ring, for the next stream.
     pub fn close(self) -> SlabRing {
         self.batches.close()
     }
@@ -109,7 +109,7 @@ impl Iterator for BatchStream {
     }
 }
 
-/// What makes batches of blocks.
+/// Assembles batches from blocks.
 struct Assembler {
     part: Arc<DatasetPart>,
     batch_size: usize,
@@ -117,11 +117,11 @@ struct Assembler {
     recycled: Receiver<Samples>,
 }
 
-/// Nobody takes batches any more.
-struct Stopped;
+/// The consumer was dropped.
+struct ConsumerDropped;
 
 impl Assembler {
-    fn run(self, mut blocks: BlockStream, out: &Sender<Result<Batch>>, stop: &Stop) -> SlabRing {
+    fn run(self, mut blocks: BlockStream, out: &Sender<Result<Batch>>, stop: &StopSignal) -> SlabRing {
         let mut window = RowWindow::new(&self.part.schema);
         let mut unpacked = Samples::new(&self.part.schema);
         let mut batch = self.empty();
@@ -131,19 +131,20 @@ impl Assembler {
             }
             let sent = match block {
                 Ok(block) if self.fits_whole(&block, &batch) => {
-                    // Straight to where it belongs, without a copy in between.
+                    // Directly into the batch, without a copy in between.
                     block
                         .decode_into(&mut batch)
                         .map(|()| self.send_if_full(&block.window, block.window.samples, &mut batch, out))
                 }
                 Ok(block) => {
-                    if block.place == 0 {
+                    if block.window_index == 0 {
                         window.clear();
                     }
                     unpacked.clear();
                     let decoded = block.decode_into(&mut unpacked);
                     let (plan, complete) = (Arc::clone(&block.window), block.completes_window());
-                    // Unpacked, it is a copy: the slab can be read into while the window is cut up.
+                    // The unpacked window is a copy, so the slab can be reused while the window is divided into
+                    // batches.
                     drop(block);
                     decoded.map(|()| {
                         if plan.keeps_rows() {
@@ -154,7 +155,8 @@ impl Assembler {
                         if !complete {
                             return Ok(());
                         }
-                        let order = plan.shuffled_rows().expect("rows that are not kept are shuffled");
+                        let order =
+                            plan.shuffled_rows().expect("rows that do not keep their order are shuffled");
                         let gather =
                             |batch: &mut Samples, rows: Range<usize>| window.gather(&order[rows], batch);
                         self.deliver(&plan, window.len(), &mut batch, out, gather)
@@ -163,9 +165,9 @@ impl Assembler {
                 Err(error) => Err(error),
             };
             let sent = sent.unwrap_or_else(|error| {
-                // Where nobody takes it, nobody misses it.
+                // If the consumer is gone, the error does not matter.
                 let _ = out.send(Err(error));
-                Err(Stopped)
+                Err(ConsumerDropped)
             });
             if sent.is_err() {
                 break;
@@ -174,15 +176,15 @@ impl Assembler {
         blocks.close()
     }
 
-    /// Whether a block is a window of its own whose rows, all of them and as they are, come next in the batch.
+    /// Returns whether a block is a whole window whose rows, complete and in file order, come next in the batch.
     fn fits_whole(&self, block: &PackedBlock, batch: &Samples) -> bool {
         let window = &block.window;
         let straight = window.blocks.len() == 1 && window.keeps_rows() && window.skip == 0;
         straight && batch.len + window.samples as usize <= self.batch_size
     }
 
-    /// Cuts a window of `len` samples into batches: `take` appends a range of them, in the window's order. What is left
-    /// over waits in `batch` for the next window.
+    /// Divides a window of `len` samples into batches; `take` appends a range of them, in the window's order. The
+    /// remainder waits in `batch` for the next window.
     fn deliver(
         &self,
         window: &Window,
@@ -190,7 +192,7 @@ impl Assembler {
         batch: &mut Samples,
         out: &Sender<Result<Batch>>,
         take: impl Fn(&mut Samples, Range<usize>),
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), ConsumerDropped> {
         let mut from = window.skip as usize;
         while from < len {
             let to = len.min(from + self.batch_size - batch.len);
@@ -201,14 +203,14 @@ impl Assembler {
         Ok(())
     }
 
-    /// Hands the batch on where it is full or the epoch ends, `delivered` rows of the window being in batches.
+    /// Sends the batch if it is full or the epoch ends; `delivered` rows of the window are in batches.
     fn send_if_full(
         &self,
         window: &Window,
         delivered: u32,
         batch: &mut Samples,
         out: &Sender<Result<Batch>>,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), ConsumerDropped> {
         let end = Position { epoch: window.epoch, sample: window.first + u64::from(delivered) };
         if batch.len < self.batch_size && end.sample < self.part.samples {
             return Ok(());
@@ -217,10 +219,10 @@ impl Assembler {
         let out_of_range = self.part.ids.apply(&mut samples);
         let start = Position { sample: end.sample - samples.len as u64, ..end };
         let batch = Batch { samples, start, end, out_of_range, recycle: self.recycle.clone() };
-        out.send(Ok(batch)).map_err(|_| Stopped)
+        out.send(Ok(batch)).map_err(|_| ConsumerDropped)
     }
 
-    /// A batch to fill, in used memory where there is some.
+    /// Returns an empty batch, in reused memory if available.
     fn empty(&self) -> Samples {
         let schema = &self.part.schema;
         let fits = |samples: &Samples| {
@@ -228,7 +230,7 @@ impl Assembler {
                 && samples.dense_columns == schema.dense.len()
                 && samples.categorical.len() == schema.categorical.len()
         };
-        // What its taker has put another thing into, or taken columns from, is not used again.
+        // Memory is not reused if the consumer has replaced it or removed columns.
         match self.recycled.try_recv() {
             Ok(mut samples) if fits(&samples) => {
                 samples.clear();

@@ -1,4 +1,4 @@
-//! The blocks of a plan, read and checked, still packed; or raw records, still as their file has them.
+//! The blocks of a plan, read and checked, still packed; or raw records, still as in their file.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,55 +12,55 @@ use crate::raw::{RecordDecoder, RecordFaultKind};
 use crate::samples::Samples;
 use crate::stream::{Plan, Window};
 
-/// Slabs beyond those that are being read into: one that is being unpacked, and some that are ready for it.
+/// Slabs in addition to those being read into: one being unpacked, and some ready for it.
 const SLABS_READY: usize = 4;
 
-/// A block that is the right one and undamaged, as far as its coding can tell: raw records are checked when they are
-/// unpacked. It holds a slab of the ring for as long as it lives.
+/// A block that was checked to be undamaged and the expected one. Raw records are only checked when they are
+/// unpacked. It holds a slab of the ring while it lives.
 #[derive(Debug)]
 pub struct PackedBlock {
     slab: Slab,
-    /// Of a packed block.
+    /// `None` for raw records.
     layout: Option<BlockLayout>,
     part: Arc<DatasetPart>,
     index: u32,
-    /// The window that it belongs to, and with it the order of rows.
+    /// The window that it belongs to, which determines the order of rows.
     pub window: Arc<Window>,
-    /// Its place in [`Window::blocks`].
-    pub place: usize,
+    /// Its index in [`Window::blocks`].
+    pub window_index: usize,
 }
 
 impl PackedBlock {
-    /// The block: its bytes and where its streams lie in them. `None` for raw records.
+    /// Returns the block with the positions of its streams, or `None` for raw records.
     pub fn block(&self) -> Option<Block<'_>> {
         self.layout.as_ref().map(|layout| layout.with_bytes(self.bytes()))
     }
 
-    /// The block's number in its part.
+    /// Returns the block's number in its part.
     pub fn index(&self) -> u64 {
         u64::from(self.index)
     }
 
-    /// The buffer that it lies in.
+    /// Returns the buffer that holds it.
     pub fn slab(&self) -> &Slab {
         &self.slab
     }
 
-    /// The block's own bytes. Reads begin at whole pages, blocks of raw records anywhere.
+    /// Returns the block's own bytes. Reads start at page boundaries, but blocks of raw records anywhere.
     pub fn bytes(&self) -> &[u8] {
         &self.slab[bytes_before(self.location())..]
     }
 
-    /// Whether it is the last block of its window: all rows of it are there then.
+    /// Returns whether it is the last block of its window, so that all rows of the window are available.
     pub fn completes_window(&self) -> bool {
-        self.place + 1 == self.window.blocks.len()
+        self.window_index + 1 == self.window.blocks.len()
     }
 
-    /// Unpacks it, behind what `out` holds. The part's rules for ids are not applied yet.
+    /// Unpacks the block and appends its samples to `out`. The part's rules for ids are not applied yet.
     ///
     /// # Errors
-    /// [`Error::Damaged`] where it is not what the schema admits, [`Error::BadRows`] where a raw record is none; `out`
-    /// then holds parts of samples.
+    /// [`Error::Damaged`] if the schema does not admit its contents, [`Error::BadRows`] if a raw record is invalid;
+    /// `out` then holds incomplete samples.
     pub fn decode_into(&self, out: &mut Samples) -> Result<()> {
         let location = self.location();
         let path = &self.part.files[location.file as usize];
@@ -81,12 +81,12 @@ impl PackedBlock {
     }
 }
 
-/// Bytes of a block's read that lie before the block.
+/// Returns the bytes of a block's read that precede the block.
 pub(crate) fn bytes_before(location: &BlockLocation) -> usize {
     (location.offset % SLAB_ALIGN as u64) as usize
 }
 
-/// Unpacks a block of raw records; a record that is none is named.
+/// Unpacks a block of raw records; the error names the first invalid record.
 pub(crate) fn decode_records(
     (decoder, ids): (&RecordDecoder, &IdRules),
     path: &Path,
@@ -107,27 +107,27 @@ pub(crate) fn decode_records(
             decoder.format().shape.name,
             decoder.format(),
             match fault.kind {
-                RecordFaultKind::Id => ", or say in the job what becomes of such ids: guard.ids_out_of_range",
+                RecordFaultKind::Id => ", or set the job key guard.ids_out_of_range to handle such ids",
                 _ => "",
             }
         ))
     })
 }
 
-/// The blocks of a plan in order, read ahead by [`Reads`] and checked as they are taken: by whichever thread calls
-/// `next`, at the speed of the checksum. After an error it ends.
+/// The blocks of a plan in order, read ahead by [`Reads`] and checked at the speed of the checksum by the thread that
+/// calls `next`. After an error it ends.
 #[derive(Debug)]
 pub struct BlockStream {
     part: Arc<DatasetPart>,
     reads: Reads,
     plan: Plan,
-    /// The window of the next block, and the block's place in it.
+    /// The window of the next block, and the block's index in it.
     next: Option<(Arc<Window>, usize)>,
     failed: bool,
 }
 
 impl BlockStream {
-    /// Starts to read, into a ring of [`BlockStream::ring_for`]'s size.
+    /// Starts reading into a ring of [`BlockStream::ring_for`]'s size.
     ///
     /// # Errors
     /// See [`BlockStream::with_ring`].
@@ -138,19 +138,19 @@ impl BlockStream {
         Self::with_ring(part, plan, io, SlabRing::allocate(slabs, slab_bytes)?)
     }
 
-    /// The slabs, and the bytes of each, that keep the disk busy while blocks are taken one by one. A consumer that
-    /// holds several at once needs as many more.
+    /// Returns the number of slabs, and the bytes of each, that keep the disk busy while blocks are taken one at a
+    /// time. A consumer that holds several at once needs that many more.
     pub fn ring_for(part: &DatasetPart, io: &IoOptions) -> (usize, usize) {
         let largest =
             part.blocks.iter().map(|&block| ReadRequest::from(block).bytes as usize).max().unwrap_or(0);
         (io.depth as usize + SLABS_READY, largest.max(1).next_multiple_of(SLAB_ALIGN))
     }
 
-    /// Starts to read into a ring of the caller's.
+    /// Starts reading into a ring of the caller.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where a block does not fit a slab, or the way of reading is refused; [`Error::Damaged`] where
-    /// the index names a block that cannot be; [`Error::Io`] where the first file does not open.
+    /// [`Error::Invalid`] if a block does not fit a slab, or the options are refused; [`Error::Damaged`] if the index
+    /// lists an impossible block; [`Error::Io`] if the first file cannot be opened.
     pub fn with_ring(
         part: impl Into<Arc<DatasetPart>>,
         plan: Plan,
@@ -165,7 +165,7 @@ impl BlockStream {
                 BlockCoding::Records(_) => true,
             };
             if !whole || location.bytes == 0 {
-                let what = format!("its index gives a block {} bytes", location.bytes);
+                let what = format!("its index lists a block of {} bytes", location.bytes);
                 return Err(Error::damaged(path, location.offset, what));
             }
             if ReadRequest::from(*location).bytes as usize > ring.slab_bytes() {
@@ -185,22 +185,22 @@ impl BlockStream {
         Ok(Self { part, reads, plan, next: None, failed: false })
     }
 
-    /// The rung that is used.
+    /// Returns the rung in use.
     pub fn rung(&self) -> Rung {
         self.reads.rung()
     }
 
-    /// The part that is read.
+    /// Returns the part being read.
     pub fn part(&self) -> &Arc<DatasetPart> {
         &self.part
     }
 
-    /// Stops reading and gives the ring back: see [`Reads::close`].
+    /// Stops reading and returns the ring: see [`Reads::close`].
     pub fn close(self) -> SlabRing {
         self.reads.close()
     }
 
-    /// The next block as it was read; nothing of it is known to be right.
+    /// Returns the next block as it was read, unchecked.
     pub(super) fn next_unchecked(&mut self) -> Option<Result<UncheckedBlock>> {
         if self.failed {
             return None;
@@ -212,30 +212,30 @@ impl BlockStream {
                 return Some(Err(error));
             }
         };
-        let (window, place) = match self.next.take() {
+        let (window, window_index) = match self.next.take() {
             Some(next) => next,
             None => (Arc::new(self.plan.next().expect("a slab answers a block of the plan")), 0),
         };
-        if place + 1 < window.blocks.len() {
-            self.next = Some((Arc::clone(&window), place + 1));
+        if window_index + 1 < window.blocks.len() {
+            self.next = Some((Arc::clone(&window), window_index + 1));
         }
-        Some(Ok(UncheckedBlock { slab, part: Arc::clone(&self.part), window, place }))
+        Some(Ok(UncheckedBlock { slab, part: Arc::clone(&self.part), window, window_index }))
     }
 }
 
-/// A block as it was read.
+/// A block as it was read, unchecked.
 pub(super) struct UncheckedBlock {
     slab: Slab,
     part: Arc<DatasetPart>,
     window: Arc<Window>,
-    place: usize,
+    window_index: usize,
 }
 
 impl UncheckedBlock {
-    /// Checks it, at the speed of the checksum.
+    /// Checks the block at the speed of the checksum.
     pub(super) fn check(self) -> Result<PackedBlock> {
-        let Self { slab, part, window, place } = self;
-        let index = window.blocks[place];
+        let Self { slab, part, window, window_index } = self;
+        let index = window.blocks[window_index];
         let layout = match part.coding {
             BlockCoding::Records(_) => None,
             BlockCoding::Packed { .. } => {
@@ -245,14 +245,14 @@ impl UncheckedBlock {
                 })?)
             }
         };
-        Ok(PackedBlock { slab, layout, part, index, window, place })
+        Ok(PackedBlock { slab, layout, part, index, window, window_index })
     }
 }
 
-/// Checks that `bytes` are the block that the index has there, undamaged.
+/// Checks that `bytes` are the undamaged block that the index lists at this position.
 pub(crate) fn check_block(part: &DatasetPart, index: u64, bytes: &[u8]) -> Result<BlockLayout, String> {
     let block = Block::parse(bytes, &part.schema)?;
-    // The block is whole, but may be a whole block of another time: the index knows which one it listed.
+    // The block is intact, but may be an intact block from another time: the index has the checksum of the right one.
     let listed = part.blocks[index as usize].checksum;
     if block::stated_checksum(bytes) != Some(listed) {
         return Err(format!("it is not the block that the index lists, whose checksum is {listed:016x}"));

@@ -1,4 +1,4 @@
-//! Blocks that several threads check.
+//! Checking blocks with several threads.
 
 use std::num::NonZeroUsize;
 
@@ -10,19 +10,19 @@ use crate::stop::Stop;
 use crate::stream::blocks::UncheckedBlock;
 use crate::stream::{BlockStream, PackedBlock};
 
-/// The blocks of a stream in its order, checked on so many threads ahead of whoever takes them; `ready` of them may
-/// wait for that. The first error is the last item. What it leaves behind is the ring.
+/// Returns the blocks of a stream in order, checked ahead by `threads` threads; up to `ready` of them wait for the
+/// consumer. The first error is the last item. The result of the thread is the ring.
 pub(super) fn checked_blocks(
     mut blocks: BlockStream,
     threads: usize,
     ready: usize,
 ) -> Result<Background<Result<PackedBlock>, SlabRing>> {
-    let threads = NonZeroUsize::new(threads).expect("somebody checks");
+    let threads = NonZeroUsize::new(threads).expect("at least one thread checks");
     Background::spawn("rankine-blocks", ready, move |out, _| {
         let unchecked = std::iter::from_fn(|| blocks.next_unchecked());
         let checked = ordered_map(threads, &Stop::default(), unchecked, UncheckedBlock::check, |block| {
-            // It stops the others; nobody sees it.
-            out.send(Ok(block)).map_err(|_| Error::invalid("nobody takes blocks any more"))
+            // This error stops the other threads; it is never returned.
+            out.send(Ok(block)).map_err(|_| Error::invalid("the consumer of blocks was dropped"))
         });
         if let Err(error) = checked {
             let _ = out.send(Err(error));

@@ -1,12 +1,12 @@
-//! From a part of a dataset to batches of samples: which blocks and rows come when, checked and unpacked.
+//! From a part of a dataset to batches of samples: the order of blocks and rows, checked and unpacked.
 //!
-//! Three layers, each of use by itself. A [`Plan`] is arithmetic: it names the blocks of every window and the order of
-//! their rows, and can begin anywhere. A [`BlockStream`] reads what a plan names and yields checked, packed blocks. A
-//! [`BatchStream`] unpacks them into batches of any size; a [`PackedStream`] cuts the same batches and leaves them
-//! packed, for a GPU that unpacks by itself.
+//! Three layers, each usable on its own. A [`Plan`] is arithmetic: it determines the blocks of every window and the
+//! order of their rows, and can start anywhere. A [`BlockStream`] reads the blocks of a plan and yields them checked
+//! and packed. A [`BatchStream`] unpacks them into batches of any size; a [`PackedStream`] forms the same batches but
+//! leaves them packed, for GPUs that unpack them.
 //!
-//! A *window* is what rows are shuffled within: some blocks that follow each other in the order of reading. In file
-//! order each block is a window and its rows stay as they are.
+//! Rows are shuffled within a *window*: several consecutive blocks in reading order. In file order each block is a
+//! window and its rows keep their order.
 
 mod batches;
 mod blocks;
@@ -25,23 +25,23 @@ pub use packed::{Packed, PackedBatch, PackedStream};
 pub use plan::{Plan, Window};
 pub use rows::BlockRow;
 
-/// The order of samples in an epoch. Either way every sample comes exactly once.
+/// The order of samples in an epoch. In either order every sample comes exactly once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// As they were written.
+    /// The order in which they were written.
     File,
-    /// Shuffled, in an order that follows from seed and epoch alone.
+    /// Shuffled; the order depends only on seed and epoch.
     Shuffled {
-        /// Another seed, another order.
+        /// The seed of the order.
         seed: u64,
-        /// The blocks of an epoch come in random order, and rows are permuted within so many of them that follow each
-        /// other. More mixes better and takes more memory: that many blocks, unpacked.
+        /// The number of blocks per window: blocks come in random order, and rows are permuted within this number of
+        /// consecutive blocks. More mixes better and takes more memory: that many blocks, unpacked.
         window_blocks: u32,
     },
 }
 
 impl Order {
-    /// Blocks of a window.
+    /// Returns the blocks per window.
     pub(crate) fn window_blocks(self) -> usize {
         match self {
             Self::File => 1,
@@ -50,28 +50,28 @@ impl Order {
     }
 }
 
-/// A place in a stream: what comes next there. It says all that is needed to go on, with the stream's order.
+/// A position in a stream: what comes next. With the stream's order it is all that is needed to resume.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
 #[serde(deny_unknown_fields)]
 pub struct Position {
-    /// Whole epochs before this one.
+    /// Number of complete epochs before this position.
     pub epoch: u64,
-    /// Samples of this epoch that have been delivered. All of them: the next epoch comes next.
+    /// Samples of this epoch that have been delivered. If all were, the next epoch comes next.
     pub sample: u64,
 }
 
-/// What to stream, and how.
+/// Options of a stream.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamOptions {
-    /// Samples of every batch but an epoch's last: batches span blocks and windows, but not epochs.
+    /// Samples of every batch except an epoch's last: batches span blocks and windows, but not epochs.
     pub batch_size: usize,
-    /// The stream ends before the epoch of this number; `None` for never.
+    /// The number of the epoch before which the stream ends; `None` for never.
     pub epochs: Option<u64>,
     /// The order of samples.
     pub order: Order,
-    /// Where to begin: what follows is what an uninterrupted stream would have yielded from there on.
+    /// The start: the stream yields what an uninterrupted stream would have yielded from there.
     pub start: Position,
     /// How to read.
     pub io: IoOptions,
@@ -80,7 +80,7 @@ pub struct StreamOptions {
 }
 
 impl StreamOptions {
-    /// One epoch in file order from its beginning: what an evaluation wants.
+    /// Returns options for one epoch in file order from its start, as an evaluation needs.
     pub fn one_epoch(batch_size: usize) -> Self {
         Self {
             batch_size,

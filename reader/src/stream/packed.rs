@@ -1,4 +1,4 @@
-//! Batches whose samples are still packed: named by block and row, for whoever unpacks by itself, as a GPU does.
+//! Batches whose samples are still packed, named by block and row, for consumers that unpack them, such as GPUs.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,99 +12,99 @@ use crate::stream::checked::checked_blocks;
 use crate::stream::rows::{RowsOfWindow, Run};
 use crate::stream::{BlockRow, BlockStream, PackedBlock, Plan, Position, StreamOptions};
 
-/// Some samples that are learnt from together: the very ones, in the very order, of the [`crate::Batch`] that
-/// [`crate::BatchStream`] makes with the same options.
+/// The samples of one training step: the same ones, in the same order, as those of the [`crate::Batch`] that
+/// [`crate::BatchStream`] yields with the same options.
 ///
-/// It is a few runs through the orders of windows; where a sample lies is computed when it is asked for, by whoever
-/// wants to know it of some of the samples.
+/// It is stored as a few runs through the orders of windows; the position of a sample is computed when it is
+/// requested.
 #[derive(Debug, Clone)]
 pub struct PackedBatch {
     runs: Vec<Run>,
     len: usize,
-    /// Where it begins.
+    /// The position at which the batch starts.
     pub start: Position,
-    /// Where the stream goes on.
+    /// The position after the batch.
     pub end: Position,
-    /// Blocks with a number below this are in no batch to come.
+    /// Blocks with a number below this are not part of any later batch.
     pub keep_from: u32,
 }
 
 impl PackedBatch {
-    /// Samples.
+    /// Returns the number of samples.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where each of some of the samples lies, in their order.
+    /// Returns the positions of some of the samples, in their order.
     ///
     /// # Panics
-    /// Where there are not as many samples.
+    /// If the range exceeds the batch.
     pub fn rows(&self, samples: Range<usize>) -> impl Iterator<Item = BlockRow> {
         self.runs_of(samples).flat_map(|run| run.rows())
     }
 
-    /// The numbers of the blocks that some of the samples may lie in, in order; where samples are shuffled these are
-    /// all of their windows.
+    /// Returns the numbers of the blocks that may hold some of the samples, in order; if samples are shuffled, these
+    /// are all blocks of their windows.
     ///
     /// # Panics
-    /// Where there are not as many samples.
+    /// If the range exceeds the batch.
     pub fn blocks(&self, samples: Range<usize>) -> impl Iterator<Item = u32> {
         self.runs_of(samples).flat_map(|run| run.blocks())
     }
 
     fn runs_of(&self, samples: Range<usize>) -> impl Iterator<Item = Run> {
-        assert!(samples.start <= samples.end && samples.end <= self.len, "a batch has its own samples alone");
+        assert!(samples.start <= samples.end && samples.end <= self.len, "the range is within the batch");
         let mut before = 0;
         self.runs.iter().filter_map(move |run| {
-            let (first, behind) = (before, before + run.len());
-            before = behind;
-            let (from, to) = (samples.start.max(first), samples.end.min(behind));
+            let (first, after) = (before, before + run.len());
+            before = after;
+            let (from, to) = (samples.start.max(first), samples.end.min(after));
             (from < to).then(|| run.part(from - first..to - first))
         })
     }
 }
 
-/// What comes next of a [`PackedStream`].
+/// An item of a [`PackedStream`].
 #[derive(Debug)]
 pub enum Packed {
-    /// A block, in the order of their numbers. Batches to come have samples of it.
+    /// A block, in numeric order. Later batches have samples of it.
     Block(PackedBlock),
-    /// A batch, all of whose blocks have come.
+    /// A batch, all of whose blocks have been yielded.
     Batch(PackedBatch),
 }
 
-/// An iterator over blocks and the batches that are cut from them. Threads of its own work ahead: some read blocks and
-/// check them, each in a slab of the ring, of which they take up to [`PackedStream::BLOCKS_AHEAD`] beside those of
-/// [`BlockStream::ring_for`]; one draws the order of windows to come. After an error it ends.
+/// An iterator over blocks and the batches formed from them. Separate threads work ahead: some read blocks and check
+/// them, each in a slab of the ring, of which they hold up to [`PackedStream::BLOCKS_AHEAD`] in addition to those of
+/// [`BlockStream::ring_for`]; one draws the order of later windows. After an error it ends.
 ///
-/// How many blocks lie between a batch's first one and the last one that came before it is bounded: see
+/// The number of blocks between a batch's first one and the last one yielded before it is bounded: see
 /// [`PackedStream::blocks_kept`].
 #[derive(Debug)]
 pub struct PackedStream {
     rung: Rung,
     blocks: Background<Result<PackedBlock>, SlabRing>,
-    /// Of each window, in order.
+    /// One per window, in order.
     windows: Background<RowsOfWindow, ()>,
     part_samples: u64,
     batch_size: usize,
-    /// The batch that is being filled.
+    /// The batch being filled.
     runs: Vec<Run>,
     len: usize,
-    /// Batches that no block needs to come for.
+    /// Complete batches, which wait for no further block.
     ready: VecDeque<PackedBatch>,
 }
 
 impl PackedStream {
-    /// Starts to read into a ring of the caller's; `options.prefetch` has no meaning here.
+    /// Starts reading into a ring of the caller; `options.prefetch` is ignored.
     ///
     /// # Errors
-    /// See [`BlockStream::with_ring`] and [`Plan::new`]; [`Error::Invalid`] for batches of no samples, for raw records,
-    /// which are not packed, and where the part has rules for ids.
+    /// See [`BlockStream::with_ring`] and [`Plan::new`]; [`Error::Invalid`] for a batch size of 0, for raw records,
+    /// which are not packed, and if the part has rules for ids.
     pub fn with_ring(
         part: impl Into<Arc<DatasetPart>>,
         options: &StreamOptions,
@@ -115,7 +115,7 @@ impl PackedStream {
             return Err(Error::invalid("a stream of batches needs a batch size of at least 1"));
         }
         if let BlockCoding::Records(_) = part.coding {
-            return Err(Error::invalid("raw records are not packed: they are read as batches of samples"));
+            return Err(Error::invalid("raw records are not packed: read them as unpacked batches"));
         }
         if !part.ids.all_fail() {
             return Err(Error::invalid("rules for ids are applied to unpacked batches, not to packed ones"));
@@ -146,40 +146,40 @@ impl PackedStream {
         })
     }
 
-    /// Threads that check blocks. A checksum reads what has just come from the disk, into another core's cache: one
-    /// thread does that no faster than four GPUs want it.
+    /// Threads that check blocks. A checksum reads data that has just arrived from the disk into another core's
+    /// cache: one thread is only as fast as four GPUs require.
     const CHECKERS: usize = 3;
-    /// Blocks that are checked and wait for whoever takes them.
+    /// Checked blocks that wait for the consumer.
     const BLOCKS_READY: usize = 4;
-    /// Blocks that are read ahead of whoever takes them, and hold a slab.
+    /// Blocks that are read ahead of the consumer and hold a slab.
     pub const BLOCKS_AHEAD: usize =
         Self::CHECKERS * crate::ordered::IN_FLIGHT_PER_THREAD + Self::BLOCKS_READY;
 
-    /// So many blocks there are at most from the first one of a batch to the last one that comes before the batch; and
-    /// how many a window has.
+    /// Returns the maximum number of blocks from the first one of a batch to the last one yielded before the batch,
+    /// and the number of blocks in a window.
     pub fn blocks_kept(part: &DatasetPart, options: &StreamOptions) -> (usize, usize) {
         let window = options.order.window_blocks().min(part.blocks.len());
-        // A batch can begin in the last row of a window, and end in the first row of one.
+        // A batch can start in the last row of a window and end in the first row of another.
         let batch = options.batch_size.div_ceil(part.block_samples.max(1) as usize);
         ((batch.next_multiple_of(window.max(1)) + 2 * window).min(2 * part.blocks.len()), window)
     }
 
-    /// The rung that is used.
+    /// Returns the rung in use.
     pub fn rung(&self) -> Rung {
         self.rung
     }
 
-    /// Stops reading and gives the ring back: see [`BlockStream::close`].
+    /// Stops reading and returns the ring: see [`BlockStream::close`].
     pub fn close(self) -> SlabRing {
         self.blocks.close()
     }
 
-    /// Cuts a window into batches, all of whose blocks have come.
-    fn cut(&mut self, window: &Arc<RowsOfWindow>) {
+    /// Divides a window into batches; all of its blocks have been yielded.
+    fn divide(&mut self, window: &Arc<RowsOfWindow>) {
         let mut from = window.skip;
         while from < window.samples() {
             let left = (self.batch_size - self.len).min((window.samples() - from) as usize) as u32;
-            self.runs.push(Run { window: Arc::clone(window), places: from..from + left });
+            self.runs.push(Run { window: Arc::clone(window), positions: from..from + left });
             self.len += left as usize;
             from += left;
             let end = Position { epoch: window.epoch, sample: window.first_sample + u64::from(from) };
@@ -193,7 +193,7 @@ impl PackedStream {
     }
 }
 
-/// Windows whose order is known ahead of the one that is cut: 4 bytes a sample each.
+/// Windows whose order is drawn ahead of the one being divided: 4 bytes per sample each.
 const WINDOWS_AHEAD: usize = 1;
 
 impl Iterator for PackedStream {
@@ -208,8 +208,8 @@ impl Iterator for PackedStream {
             Err(error) => return Some(Err(error)),
         };
         if block.completes_window() {
-            let window = self.windows.next().expect("blocks and orders are of one plan");
-            self.cut(&Arc::new(window));
+            let window = self.windows.next().expect("blocks and orders follow the same plan");
+            self.divide(&Arc::new(window));
         }
         Some(Ok(Packed::Block(block)))
     }

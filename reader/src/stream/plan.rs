@@ -1,4 +1,4 @@
-//! Which blocks are read when, and in which order their rows are delivered: arithmetic on seeds and counts, no bytes.
+//! Determines which blocks are read when, and the order of their rows: arithmetic on seeds and counts, without data.
 
 use std::sync::Arc;
 
@@ -7,24 +7,24 @@ use crate::error::{Error, Result};
 use crate::rng::Rng;
 use crate::stream::{Order, Position};
 
-/// What is drawn: the first part of the name of a random generator.
+/// What is drawn: the first number that seeds a random generator.
 const BLOCKS: u64 = 1;
 const ROWS: u64 = 2;
 
-/// An iterator over the windows of a stream, from any position on.
+/// An iterator over the windows of a stream from any position.
 ///
-/// An epoch's permutation is drawn when the epoch begins: 4 bytes a block.
+/// An epoch's permutation is drawn when the epoch starts: 4 bytes per block.
 #[derive(Debug, Clone)]
 pub struct Plan {
     sizes: BlockSizes,
     samples: u64,
     order: Order,
     epochs: Option<u64>,
-    /// Of the window that comes next.
+    /// The epoch of the next window.
     epoch: u64,
-    /// Its number in its epoch.
+    /// The number of the next window in its epoch.
     window: u64,
-    /// The sample of its epoch that it begins with.
+    /// The sample of the epoch at which the next window starts.
     first: u64,
     /// Rows of it that had been delivered before the stream's start.
     skip: u32,
@@ -32,13 +32,13 @@ pub struct Plan {
     permutation: Vec<u32>,
 }
 
-/// How many samples the blocks of a part have.
+/// The number of samples in each block of a part.
 #[derive(Debug, Clone)]
 struct BlockSizes {
     blocks: u32,
-    /// Of all that are not short.
+    /// The samples of all blocks that are not short.
     full: u32,
-    /// The blocks that have fewer, with their samples, in order: a part's last, or that of each of its raw files.
+    /// Blocks with fewer samples, with their number, in order: a part's last, or the last of each raw file.
     short: Arc<[(u32, u32)]>,
 }
 
@@ -49,32 +49,33 @@ impl BlockSizes {
     }
 }
 
-/// Some blocks whose rows are delivered together, in an order of their own.
+/// Consecutive blocks whose rows are delivered together, in one order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
     /// The epoch.
     pub epoch: u64,
     /// The window's number in its epoch.
     pub number: u64,
-    /// The sample of its epoch that the window begins with.
+    /// The sample of its epoch at which the window starts.
     pub first: u64,
-    /// Its samples. Row `i` of the window is row `i - s` of the block whose samples begin at `s` when those of
-    /// [`Window::blocks`] are laid end to end.
+    /// Its number of samples. Row `i` of the window is row `i - s` of the block whose samples start at `s` when the
+    /// blocks of [`Window::blocks`] are concatenated.
     pub samples: u32,
-    /// So many rows, the first in the order of delivery, come before the stream's start: they have been delivered.
+    /// The number of rows, first in the order of delivery, that had been delivered before the stream's start.
     pub skip: u32,
-    /// The numbers of its blocks, in the order of reading.
+    /// The numbers of its blocks in reading order.
     pub blocks: Vec<u32>,
     seed: Option<u64>,
 }
 
 impl Window {
-    /// Whether its rows are delivered as they are.
+    /// Returns whether its rows are delivered in file order.
     pub fn keeps_rows(&self) -> bool {
         self.seed.is_none()
     }
 
-    /// The rows of the window in the order of delivery, skipped ones included; `None` where they stay as they are.
+    /// Returns the rows of the window in the order of delivery, skipped ones included; `None` if they are in file
+    /// order.
     pub fn shuffled_rows(&self) -> Option<Vec<u32>> {
         let mut rng = Rng::from_parts(&[ROWS, self.seed?, self.epoch, self.number]);
         let mut rows: Vec<u32> = (0..self.samples).collect();
@@ -84,10 +85,10 @@ impl Window {
 }
 
 impl Plan {
-    /// A plan for a part.
+    /// Creates the plan of a part.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the start lies behind the epoch's end, or a window has no blocks or 2^32 rows.
+    /// [`Error::Invalid`] if the start is after the epoch's end, or a window would have no blocks or 2^32 rows.
     pub fn new(part: &DatasetPart, order: Order, epochs: Option<u64>, start: Position) -> Result<Self> {
         let blocks = u32::try_from(part.blocks.len())
             .map_err(|_| Error::invalid(format!("the {} part has more than 2^32 blocks", part.part)))?;
@@ -108,7 +109,7 @@ impl Plan {
             let rows = u64::from(window_blocks.min(sizes.blocks)) * u64::from(sizes.full);
             if window_blocks == 0 || u32::try_from(rows).is_err() {
                 return Err(Error::invalid(format!(
-                    "rows cannot be shuffled within {window_blocks} blocks of {} samples: at least one block, fewer \
+                    "cannot shuffle rows within {window_blocks} blocks of {} samples: use at least one block and fewer \
                      than 2^32 rows",
                     sizes.full
                 )));
@@ -126,7 +127,7 @@ impl Plan {
         let mut plan =
             Self { sizes, samples, order, epochs, epoch, window: 0, first: 0, skip: 0, permutation };
         plan.begin_epoch();
-        // Window by window rather than by division: short blocks may be in any of them.
+        // Window by window instead of by division: any window may contain short blocks.
         while plan.first < skipped {
             let samples = u64::from(plan.window_samples());
             if plan.first + samples > skipped {
@@ -154,20 +155,20 @@ impl Plan {
         self.samples == 0 || self.epochs.is_some_and(|epochs| self.epoch >= epochs)
     }
 
-    /// The places, in the epoch's order of blocks, of those of the window that comes next.
-    fn window_places(&self) -> std::ops::Range<u64> {
+    /// Returns the range, in the epoch's order of blocks, of the next window's blocks.
+    fn window_range(&self) -> std::ops::Range<u64> {
         let window_blocks = self.order.window_blocks() as u64;
         let first = self.window * window_blocks;
         first..(first + window_blocks).min(u64::from(self.sizes.blocks))
     }
 
-    fn block_at(&self, place: u64) -> u32 {
-        self.permutation.get(place as usize).map_or(place as u32, |&block| block)
+    fn block_at(&self, index: u64) -> u32 {
+        self.permutation.get(index as usize).map_or(index as u32, |&block| block)
     }
 
     fn window_samples(&self) -> u32 {
-        // Below 2^32: checked for the most that a window can have.
-        self.window_places().map(|place| self.sizes.of(self.block_at(place))).sum()
+        // Below 2^32: checked for the maximum that a window can have.
+        self.window_range().map(|index| self.sizes.of(self.block_at(index))).sum()
     }
 }
 
@@ -184,7 +185,7 @@ impl Iterator for Plan {
             first: self.first,
             samples: self.window_samples(),
             skip: std::mem::take(&mut self.skip),
-            blocks: self.window_places().map(|place| self.block_at(place)).collect(),
+            blocks: self.window_range().map(|index| self.block_at(index)).collect(),
             seed: match self.order {
                 Order::File => None,
                 Order::Shuffled { seed, .. } => Some(seed),
@@ -205,14 +206,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Blocks of one size but for some that are short, and their samples.
+    /// Returns blocks of one size except for some short ones, and their total number of samples.
     fn sizes(blocks: u32, full: u32, short: &[(u32, u32)]) -> (BlockSizes, u64) {
         let sizes = BlockSizes { blocks, full, short: short.into() };
         let samples = (0..blocks).map(|block| u64::from(sizes.of(block))).sum();
         (sizes, samples)
     }
 
-    /// The samples of a plan in the order of delivery, with their epochs.
+    /// Returns the samples of a plan in the order of delivery, with their epochs.
     fn deliver(plan: Plan) -> Vec<(u64, u64)> {
         let sizes = plan.sizes.clone();
         plan.flat_map(|window| {
@@ -237,7 +238,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_sample_comes_once_an_epoch_from_any_start(
+        fn every_sample_is_delivered_once_per_epoch_from_any_start(
             blocks in 1..20u32,
             block_samples in 1..9u32,
             short in prop::collection::btree_map(0..20u32, 1..9u32, 0..4),
@@ -260,14 +261,14 @@ mod tests {
             prop_assert_eq!(whole.len() as u64, 3 * samples);
             let sample = sample.index(samples as usize + 1) as u64;
             let start = Position { epoch, sample };
-            // The first window is the one that the start lies in: no block is read of which nothing is delivered.
+            // The first window contains the start: no block is read of which nothing is delivered.
             prop_assert!(plan(start).next().is_none_or(|window| window.skip < window.samples));
             let rest = deliver(plan(start));
             prop_assert_eq!(&whole[(epoch * samples + sample) as usize..], &rest[..]);
         }
     }
 
-    /// An epoch's windows: their blocks, and their samples in the order of delivery.
+    /// Returns an epoch's windows: their blocks, and their samples in the order of delivery.
     fn windows(seed: u64, epoch: u64) -> Vec<(Vec<u32>, Vec<u64>)> {
         let (sizes, samples) = sizes(5, 4, &[(4, 2)]);
         let order = Order::Shuffled { seed, window_blocks: 2 };
@@ -282,8 +283,8 @@ mod tests {
         plan.map(|window| (window.blocks.clone(), samples_of(&window))).collect()
     }
 
-    /// What another implementation of the documented generators gives: a run that is resumed by a later version goes on
-    /// with the samples that it would have seen.
+    /// Expected values come from another implementation of the documented generators: a run resumed by a later
+    /// version continues with the samples that it would have seen.
     #[test]
     fn the_order_of_a_seed_never_changes() {
         let expected = |windows: [(&[u32], &[u64]); 3]| {
@@ -307,8 +308,8 @@ mod tests {
         );
     }
 
-    /// Of any two of them, both the order of blocks and the order of rows differ: neither hides that the other one does
-    /// not depend on the seed, the epoch or the window.
+    /// Any two differ in both the order of blocks and the order of rows, so that neither hides that the other one
+    /// does not depend on the seed, the epoch or the window.
     #[test]
     fn seeds_epochs_and_windows_each_have_an_order_of_blocks_and_of_rows() {
         let mut orders_of_blocks = std::collections::BTreeSet::new();
@@ -321,16 +322,16 @@ mod tests {
                 Plan::over(sizes, samples, order, Some(epoch + 1), start).unwrap().collect();
             assert_eq!(plan.len(), 8);
             let blocks: Vec<u32> = plan.iter().flat_map(|window| window.blocks.clone()).collect();
-            assert!(orders_of_blocks.insert(blocks), "the blocks of seed {seed}, epoch {epoch} came before");
+            assert!(orders_of_blocks.insert(blocks), "the blocks of seed {seed}, epoch {epoch} are not new");
             for window in plan {
                 let rows = window.shuffled_rows().unwrap();
-                assert!(orders_of_rows.insert(rows), "the rows of {window:?} came before");
+                assert!(orders_of_rows.insert(rows), "the rows of {window:?} are not new");
             }
         }
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_plans_are_refused() {
         let plan = |block_samples, order, sample| {
             let sizes = BlockSizes { blocks: 10, full: block_samples, short: [].into() };
             Plan::over(sizes, 10, order, None, Position { epoch: 0, sample })
@@ -338,7 +339,7 @@ mod tests {
         assert!(plan(1, Order::File, 10).is_ok());
         assert!(plan(1, Order::File, 11).is_err());
         assert!(plan(1, Order::Shuffled { seed: 0, window_blocks: 0 }, 0).is_err());
-        // The most rows that a window can have are 2^32 - 1.
+        // A window has at most 2^32 - 1 rows.
         assert!(plan(1 << 31, Order::Shuffled { seed: 0, window_blocks: 2 }, 0).is_err());
         assert!(plan((1 << 31) - 1, Order::Shuffled { seed: 0, window_blocks: 2 }, 0).is_ok());
         let window_blocks = u32::MAX;

@@ -1,4 +1,4 @@
-//! Where the samples of a window lie, in the order of delivery.
+//! The positions of a window's samples in the order of delivery.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::dataset::DatasetPart;
 use crate::stream::Window;
 
-/// Where a sample lies.
+/// The position of a sample.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockRow {
@@ -16,31 +16,31 @@ pub struct BlockRow {
     pub row: u32,
 }
 
-/// The rows of a window in the order of delivery, and the blocks that they lie in.
+/// The rows of a window in the order of delivery, and the blocks that hold them.
 #[derive(Debug)]
 pub(super) struct RowsOfWindow {
     pub(super) epoch: u64,
-    /// The sample of its epoch that the window begins with.
+    /// The sample of its epoch at which the window starts.
     pub(super) first_sample: u64,
-    /// Rows that had been delivered before the stream began.
+    /// Rows that had been delivered before the stream's start.
     pub(super) skip: u32,
     /// The number of its first block.
     first_block: u32,
-    /// None where rows stay as they are.
+    /// Empty if rows are in file order.
     shuffled: Option<Vec<u32>>,
-    /// Samples of all blocks but those that are short.
+    /// Samples of every block that is not short.
     full: Divisor,
-    /// Where each block's rows begin in the window, and where the last one's end.
-    begins: Vec<u32>,
+    /// The window row at which each block starts, and the end of the last one.
+    starts: Vec<u32>,
 }
 
 impl RowsOfWindow {
-    /// Of a window whose first block has this number. Draws the order of its rows.
+    /// Creates the rows of a window whose first block has this number, and draws their order.
     pub(super) fn new(part: &DatasetPart, window: &Window, first_block: u32) -> Self {
-        let mut begins = vec![0];
+        let mut starts = vec![0];
         for &block in &window.blocks {
-            // Below 2^32 together: see `Window::samples`.
-            begins.push(begins[begins.len() - 1] + part.samples_of(u64::from(block)) as u32);
+            // Below 2^32 in total: see `Window::samples`.
+            starts.push(starts[starts.len() - 1] + part.samples_of(u64::from(block)) as u32);
         }
         Self {
             epoch: window.epoch,
@@ -49,84 +49,84 @@ impl RowsOfWindow {
             first_block,
             shuffled: window.shuffled_rows(),
             full: Divisor::new(part.block_samples),
-            begins,
+            starts,
         }
     }
 
     pub(super) fn samples(&self) -> u32 {
-        self.begins[self.begins.len() - 1]
+        self.starts[self.starts.len() - 1]
     }
 
-    /// The first block that is needed once all rows before this place were delivered.
-    pub(super) fn keep_from(&self, place: u32) -> u32 {
-        let of_window = match place < self.samples() {
+    /// Returns the first block that is still needed after all rows before this position were delivered.
+    pub(super) fn keep_from(&self, index: u32) -> u32 {
+        let of_window = match index < self.samples() {
             true if self.shuffled.is_some() => 0,
-            true => self.of(place).0,
-            false => self.begins.len() as u32 - 1,
+            true => self.of(index).0,
+            false => self.starts.len() as u32 - 1,
         };
         self.first_block.wrapping_add(of_window)
     }
 
-    /// The place of a row's block in the window, and the row there.
+    /// Returns the index of a row's block in the window, and the row in that block.
     fn of(&self, row: u32) -> (u32, u32) {
-        // Short blocks before it only move it to a later one.
-        let mut place = self.full.quotient(row);
-        while row >= self.begins[place as usize + 1] {
-            place += 1;
+        // Short blocks before it can only move it to a later block.
+        let mut index = self.full.quotient(row);
+        while row >= self.starts[index as usize + 1] {
+            index += 1;
         }
-        (place, row - self.begins[place as usize])
+        (index, row - self.starts[index as usize])
     }
 }
 
-/// Rows that follow each other in the order of a window.
+/// Consecutive rows in the order of a window.
 #[derive(Debug, Clone)]
 pub(super) struct Run {
     pub(super) window: Arc<RowsOfWindow>,
-    /// Their places in that order.
-    pub(super) places: Range<u32>,
+    /// Their positions in that order.
+    pub(super) positions: Range<u32>,
 }
 
 impl Run {
     pub(super) fn len(&self) -> usize {
-        self.places.len()
+        self.positions.len()
     }
 
-    /// Some of them.
+    /// Returns a subrange of the rows.
     pub(super) fn part(&self, rows: Range<usize>) -> Self {
-        let places = self.places.start + rows.start as u32..self.places.start + rows.end as u32;
-        Self { window: Arc::clone(&self.window), places }
+        let positions = self.positions.start + rows.start as u32..self.positions.start + rows.end as u32;
+        Self { window: Arc::clone(&self.window), positions }
     }
 
-    /// Where each lies.
+    /// Returns the position of each row.
     pub(super) fn rows(self) -> impl Iterator<Item = BlockRow> {
-        let Self { window, places } = self;
-        places.map(move |place| {
-            let row = window.shuffled.as_ref().map_or(place, |rows| rows[place as usize]);
-            let (place, row) = window.of(row);
-            BlockRow { block: window.first_block.wrapping_add(place), row }
+        let Self { window, positions } = self;
+        positions.map(move |index| {
+            let row = window.shuffled.as_ref().map_or(index, |rows| rows[index as usize]);
+            let (index, row) = window.of(row);
+            BlockRow { block: window.first_block.wrapping_add(index), row }
         })
     }
 
-    /// The blocks that they may lie in.
+    /// Returns the blocks that may hold them.
     pub(super) fn blocks(self) -> impl Iterator<Item = u32> {
-        let Self { window, places } = self;
+        let Self { window, positions } = self;
         let blocks = match window.shuffled {
-            Some(_) => 0..window.begins.len() as u32 - 1,
-            None => window.of(places.start).0..window.of(places.end - 1).0 + 1,
+            Some(_) => 0..window.starts.len() as u32 - 1,
+            None => window.of(positions.start).0..window.of(positions.end - 1).0 + 1,
         };
-        blocks.map(move |place| window.first_block.wrapping_add(place))
+        blocks.map(move |index| window.first_block.wrapping_add(index))
     }
 }
 
-/// A number by which others are divided often: a multiplication takes a fifth of a division's time.
+/// A divisor that is used often: multiplying takes a fifth of the time of dividing.
 #[derive(Debug)]
 struct Divisor(u64);
 
 impl Divisor {
     fn new(divisor: u32) -> Self {
-        assert!(divisor > 0, "nothing is divided by 0");
-        // 2^64 / divisor, rounded up, has the quotients of all numbers of 32 bits in its products' upper halves
-        // (Lemire, Kaser and Kurz 2019); divided by 1 it would not fit.
+        assert!(divisor > 0, "the divisor must not be 0");
+        // The upper half of a 32-bit number's product with 2^64 / divisor, rounded up, is the quotient (Lemire, Kaser
+        // and Kurz 2019). The factor for divisor 1 would not fit.
         Self((u64::MAX / u64::from(divisor)).wrapping_add(1))
     }
 
@@ -145,10 +145,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn quotients_are_those_of_divisions(divisor in 1..=u32::MAX, number in any::<u32>(), near in -2..=2_i64) {
+        fn quotients_equal_those_of_divisions(divisor in 1..=u32::MAX, number in any::<u32>(), near in -2..=2_i64) {
             let by = Divisor::new(divisor);
             prop_assert_eq!(by.quotient(number), number / divisor);
-            // Where quotients change.
+            // The numbers at which quotients change.
             let multiple = i64::from(number / divisor) * i64::from(divisor) + near;
             let multiple = multiple.clamp(0, i64::from(u32::MAX)) as u32;
             prop_assert_eq!(by.quotient(multiple), multiple / divisor);

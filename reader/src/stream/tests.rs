@@ -1,4 +1,4 @@
-//! Streams over real files: every order and batch size, from every kind of start, and over damaged ones.
+//! Streams over real files: every order and batch size, from every kind of start, and over damaged files.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -28,7 +28,7 @@ fn part(dataset: &TestDataset) -> DatasetPart {
     Dataset::open(&dataset.dir()).unwrap().part(Part::Train).unwrap()
 }
 
-/// All samples of a stream, one run an epoch; checks each batch's size and positions.
+/// Returns all samples of a stream, one run per epoch; checks each batch's size and positions.
 fn collect(dataset: &TestDataset, options: &StreamOptions) -> Vec<Samples> {
     let mut epochs = Vec::new();
     let mut at = options.start;
@@ -60,7 +60,7 @@ const ORDERS: [Order; 4] = [
 ];
 
 #[test]
-fn file_order_is_what_was_written() {
+fn file_order_is_the_order_of_writing() {
     let dataset = dataset();
     for batch_size in [1, 7, 64, 100, 1000, 5000] {
         let epochs = collect(&dataset, &options(batch_size, Order::File, Position::default()));
@@ -70,7 +70,7 @@ fn file_order_is_what_was_written() {
 }
 
 #[test]
-fn a_shuffled_epoch_has_every_sample_once_in_its_own_order() {
+fn each_shuffled_epoch_has_every_sample_once_in_a_new_order() {
     let dataset = dataset();
     // The first dense column is the sample's number: see `testing::dataset`.
     let numbers = |samples: &Samples| -> Vec<u32> {
@@ -94,7 +94,7 @@ fn a_shuffled_epoch_has_every_sample_once_in_its_own_order() {
 }
 
 #[test]
-fn a_stream_goes_on_from_anywhere() {
+fn a_stream_resumes_from_anywhere() {
     let dataset = dataset();
     for order in ORDERS {
         let whole = collect(&dataset, &options(100, order, Position::default()));
@@ -111,7 +111,7 @@ fn a_stream_goes_on_from_anywhere() {
                             expected.push(run);
                         }
                     }
-                    assert_eq!(rest, expected, "{order:?} from {epoch}, {sample} by {batch_size}");
+                    assert_eq!(rest, expected, "{order:?} from {epoch}, {sample} in batches of {batch_size}");
                 }
             }
         }
@@ -119,14 +119,14 @@ fn a_stream_goes_on_from_anywhere() {
 }
 
 #[test]
-fn a_start_behind_the_last_epoch_yields_nothing() {
+fn a_start_after_the_last_epoch_yields_nothing() {
     let dataset = dataset();
     for order in ORDERS {
         assert!(collect(&dataset, &options(10, order, Position { epoch: 2, sample: 0 })).is_empty());
         assert!(collect(&dataset, &options(10, order, Position { epoch: 5, sample: 3 })).is_empty());
     }
-    let behind = options(10, Order::File, Position { epoch: 0, sample: 1001 });
-    assert!(BatchStream::open(part(&dataset), &behind).unwrap_err().to_string().contains("1001"));
+    let late = options(10, Order::File, Position { epoch: 0, sample: 1001 });
+    assert!(BatchStream::open(part(&dataset), &late).unwrap_err().to_string().contains("1001"));
 }
 
 #[test]
@@ -139,11 +139,11 @@ fn an_endless_stream_stops_when_it_is_dropped() {
             stream.next().unwrap().unwrap();
         }
         let ring = stream.close();
-        // The same ring serves the next stream.
+        // The next stream uses the same ring.
         let mut stream = BatchStream::with_ring(part(&dataset), &endless, ring).unwrap();
         stream.next().unwrap().unwrap();
         drop(stream);
-        // One that nobody takes from at all.
+        // A stream from which nothing is taken.
         drop(BatchStream::open(part(&dataset), &endless).unwrap());
     }
 }
@@ -177,7 +177,7 @@ fn damage_is_named_and_ends_the_stream() {
         let mut stream =
             BatchStream::open(part.clone(), &options(64, Order::File, Position::default())).unwrap();
         let good = stream.by_ref().take_while(Result::is_ok).count();
-        assert!(stream.next().is_none(), "the error was taken, and the stream is over");
+        assert!(stream.next().is_none(), "the stream ends after the error");
         let mut stream =
             BatchStream::open(part.clone(), &options(64, Order::File, Position::default())).unwrap();
         (good, stream.find_map(Result::err).unwrap().to_string())
@@ -191,7 +191,7 @@ fn damage_is_named_and_ends_the_stream() {
         file.write_all_at(&whole, 0).unwrap();
     }
 
-    // Nothing comes behind an error, whether blocks are unpacked or not.
+    // Nothing follows an error, whether blocks are unpacked or not.
     flip(hit.offset + 100);
     let plan = Plan::new(&part, Order::File, Some(1), Position::default()).unwrap();
     let mut blocks =
@@ -200,22 +200,22 @@ fn damage_is_named_and_ends_the_stream() {
     assert!(blocks.next().is_none());
     file.write_all_at(&whole, 0).unwrap();
 
-    // A whole block in the wrong place.
+    // An intact block in the wrong position.
     let other = part.blocks[6];
     assert_eq!(hit.bytes, other.bytes);
     file.write_all_at(&whole[other.offset as usize..][..other.bytes as usize], hit.offset).unwrap();
     assert!(outcome().1.contains("index lists"));
-    // The index lists it there, but the block itself says that it is another one.
+    // The index lists it there, but the block itself states another position.
     file.write_all_at(&whole, 0).unwrap();
     let mut swapped = part.clone();
     swapped.blocks.swap(5, 6);
     let stream = BatchStream::open(swapped, &options(64, Order::File, Position::default())).unwrap();
     let outcomes: Vec<_> = stream.collect();
     assert_eq!(outcomes.len(), 6);
-    assert!(outcomes[5].as_ref().unwrap_err().to_string().contains("of another place"));
+    assert!(outcomes[5].as_ref().unwrap_err().to_string().contains("from another position"));
     file.write_all_at(&whole, 0).unwrap();
 
-    // Cut short after the part was opened.
+    // Truncated after the part was opened.
     file.set_len(hit.offset + 1000).unwrap();
     let (good, error) = outcome();
     assert_eq!(good, 5);
@@ -225,7 +225,7 @@ fn damage_is_named_and_ends_the_stream() {
 }
 
 #[test]
-fn memory_is_used_again() {
+fn memory_is_reused() {
     let dataset = dataset();
     let mut stream = BatchStream::open(
         part(&dataset),
@@ -237,13 +237,13 @@ fn memory_is_used_again() {
         addresses.insert(stream.next().unwrap().unwrap().samples.dense.as_ptr().addr());
     }
     assert!(addresses.len() < 50, "{} buffers for 300 batches", addresses.len());
-    // Samples that are taken out are the taker's, and what is put in their place, or left of them, is not used.
+    // Samples that are moved out belong to the consumer; replaced or incomplete samples are not reused.
     let mut other = testing::dataset(10, 4).samples;
     other.labels.truncate(1);
     for number in 0..60 {
         let mut batch = stream.next().unwrap().unwrap();
         let rows = batch.start.sample as usize..batch.end.sample as usize;
-        assert_eq!(batch.samples, dataset.samples.slice(rows), "batch {number} after others were put in");
+        assert_eq!(batch.samples, dataset.samples.slice(rows), "batch {number} after replacing others");
         match number % 4 {
             0 => drop(std::mem::take(&mut batch.samples)),
             1 => batch.samples = other.clone(),
@@ -263,11 +263,11 @@ fn packed_blocks_come_with_their_windows() {
         BlockStream::open(Arc::clone(&part), plan.clone(), &options(1, order, Position::default()).io)
             .unwrap();
     for window in plan {
-        for (place, &index) in window.blocks.iter().enumerate() {
+        for (window_index, &index) in window.blocks.iter().enumerate() {
             let block = stream.next().unwrap().unwrap();
-            assert_eq!((block.index(), block.place), (u64::from(index), place));
+            assert_eq!((block.index(), block.window_index), (u64::from(index), window_index));
             assert_eq!(*block.window, window);
-            assert_eq!(block.completes_window(), place + 1 == window.blocks.len());
+            assert_eq!(block.completes_window(), window_index + 1 == window.blocks.len());
             assert_eq!(block.block().unwrap().samples() as u64, part.samples_of(block.index()));
         }
     }
@@ -275,7 +275,8 @@ fn packed_blocks_come_with_their_windows() {
     assert_eq!(stream.close().slabs(), 8);
 }
 
-/// The samples of a packed stream, with where its batches begin and end; blocks are forgotten as it says.
+/// Returns the samples of a packed stream with the start and end of its batches; drops blocks when they are not
+/// needed.
 fn collect_packed(part: &DatasetPart, options: &StreamOptions) -> Vec<(Samples, Position, Position)> {
     let (slabs, bytes) = BlockStream::ring_for(part, &options.io);
     let (kept_max, _) = PackedStream::blocks_kept(part, options);
@@ -292,13 +293,13 @@ fn collect_packed(part: &DatasetPart, options: &StreamOptions) -> Vec<(Samples, 
                 assert!(blocks.len() - kept_from <= kept_max);
                 let mut samples = Samples::new(&part.schema);
                 let rows: Vec<_> = batch.rows(0..batch.len()).collect();
-                // A part of a batch has that part of its rows, and they lie in the blocks that it names.
+                // A range of a batch has that range of its rows, and they are in the blocks that it names.
                 let (third, half) = (rows.len() / 3, rows.len() / 2);
                 assert!(batch.rows(third..half).eq(rows[third..half].iter().copied()));
                 let named: Vec<_> = batch.blocks(third..half).collect();
                 assert!(rows[third..half].iter().all(|row| named.contains(&row.block)));
                 assert!(named.is_sorted() && named.iter().all(|&block| (block as usize) < blocks.len()));
-                // Of the blocks that this batch needs, the one before it named the first: nothing more is kept.
+                // The previous batch named the first block that this batch needs: nothing earlier is kept.
                 let first = batch.blocks(0..batch.len()).min().unwrap() as usize;
                 assert!(batches.is_empty() || kept_from == first, "{kept_from} is kept, {first} is needed");
                 for BlockRow { block, row } in rows {
@@ -314,7 +315,7 @@ fn collect_packed(part: &DatasetPart, options: &StreamOptions) -> Vec<(Samples, 
 }
 
 #[test]
-fn packed_batches_are_those_that_are_unpacked() {
+fn packed_batches_equal_unpacked_batches() {
     let dataset = dataset();
     let part = part(&dataset);
     for order in ORDERS {
@@ -326,7 +327,7 @@ fn packed_batches_are_those_that_are_unpacked() {
                     (std::mem::take(&mut batch.samples), batch.start, batch.end)
                 });
                 let expected: Vec<_> = unpacked.collect();
-                assert_eq!(collect_packed(&part, &options), expected, "{order:?} by {batch_size}");
+                assert_eq!(collect_packed(&part, &options), expected, "{order:?} in batches of {batch_size}");
             }
         }
     }
@@ -340,7 +341,7 @@ fn a_bound_on_the_blocks_kept_covers_a_batch_and_the_windows_at_its_ends() {
         PackedStream::blocks_kept(&part, &options(batch_size, order, Position::default()))
     };
     let shuffled = |window_blocks| Order::Shuffled { seed: 1, window_blocks };
-    // Sixteen blocks of 64 samples: a batch of 100 has rows of two, and begins and ends within one.
+    // Sixteen blocks of 64 samples: a batch of 100 has rows of two, and starts and ends within one.
     assert_eq!(kept(100, Order::File), (2 + 2, 1));
     assert_eq!(kept(64, Order::File), (1 + 2, 1));
     assert_eq!(kept(300, shuffled(3)), (6 + 2 * 3, 3));
@@ -350,13 +351,13 @@ fn a_bound_on_the_blocks_kept_covers_a_batch_and_the_windows_at_its_ends() {
 }
 
 #[test]
-fn streams_that_cannot_be_are_refused() {
+fn invalid_streams_are_refused() {
     let dataset = dataset();
     let part = part(&dataset);
     let good = options(64, Order::File, Position::default());
     let ring = |part: &DatasetPart| {
         let (slabs, bytes) = BlockStream::ring_for(part, &good.io);
-        assert_eq!(slabs, good.io.depth as usize + 4, "the reads in flight, and four that are ready");
+        assert_eq!(slabs, good.io.depth as usize + 4, "the reads in flight and four ready slabs");
         SlabRing::allocate(slabs, bytes).unwrap()
     };
     let unpacked =
@@ -375,7 +376,7 @@ fn streams_that_cannot_be_are_refused() {
     let lenient = Dataset::open(&dataset.dir()).unwrap().with_ids(&rules).unwrap().part(Part::Train).unwrap();
     assert!(packed(&lenient, &good).contains("rules for ids"));
 
-    // An index that was written wrong: its own checksum holds.
+    // An index with wrong contents but a valid checksum.
     let blocks = |part: &DatasetPart, ring| {
         let plan = Plan::new(part, Order::File, Some(1), Position::default()).unwrap();
         BlockStream::with_ring(part.clone(), plan, &good.io, ring).unwrap_err()
@@ -384,21 +385,21 @@ fn streams_that_cannot_be_are_refused() {
         let mut damaged = part.clone();
         damaged.blocks[7].bytes = bytes;
         let error = blocks(&damaged, ring(&part)).to_string();
-        assert!(error.contains(&format!("its index gives a block {bytes} bytes")), "{error}");
+        assert!(error.contains(&format!("its index lists a block of {bytes} bytes")), "{error}");
     }
     let longer = testing::dataset(SAMPLES, 500);
     let error = blocks(&self::part(&longer), SlabRing::allocate(8, 4096).unwrap()).to_string();
     assert!(error.contains("more than a buffer's 4096"), "{error}");
 }
 
-/// Memory of the caller's, as one that a GPU copies from: it tells when it is freed.
-struct CallersMemory {
+/// Memory of the caller, like memory that a GPU copies from; it reports when it is freed.
+struct CallerMemory {
     memory: AlignedMemory,
     freed: Arc<AtomicBool>,
 }
 
-// SAFETY: it is that of the memory in it, which nobody else has.
-unsafe impl SlabMemory for CallersMemory {
+// SAFETY: it delegates to the memory in it, which nothing else accesses.
+unsafe impl SlabMemory for CallerMemory {
     fn as_ptr(&self) -> *mut u8 {
         self.memory.as_ptr()
     }
@@ -408,14 +409,14 @@ unsafe impl SlabMemory for CallersMemory {
     }
 }
 
-impl Drop for CallersMemory {
+impl Drop for CallerMemory {
     fn drop(&mut self) {
         self.freed.store(true, Ordering::Relaxed);
     }
 }
 
 #[test]
-fn the_callers_memory_is_read_into_and_kept_for_its_blocks() {
+fn caller_memory_is_read_into_and_kept_for_its_blocks() {
     let dataset = dataset();
     let part = part(&dataset);
     let options = options(100, Order::File, Position::default());
@@ -423,7 +424,7 @@ fn the_callers_memory_is_read_into_and_kept_for_its_blocks() {
     let freed = Arc::new(AtomicBool::new(false));
     let memory = AlignedMemory::new((slabs + 2) * slab_bytes).unwrap();
     let range = memory.as_ptr().addr()..memory.as_ptr().addr() + memory.bytes();
-    let ring = SlabRing::new(CallersMemory { memory, freed: Arc::clone(&freed) }, slab_bytes).unwrap();
+    let ring = SlabRing::new(CallerMemory { memory, freed: Arc::clone(&freed) }, slab_bytes).unwrap();
     assert_eq!(ring.slabs() as usize, slabs + 2);
     let mut stream = PackedStream::with_ring(part, &options, ring).unwrap();
     let mut blocks = Vec::new();

@@ -1,8 +1,8 @@
-//! A window of unpacked samples, laid out for taking them in any order.
+//! A window of unpacked samples, laid out for access in any order.
 //!
-//! Column by column, a sample of a dlrm dataset lies on more than 50 cache lines, and as many pages: taking samples in
-//! random order then waits for memory at every id. Row by row it lies on five. Ragged columns stay columns: their bags
-//! have no fixed place in a row.
+//! In column layout, a sample of a DLRM dataset occupies more than 50 cache lines on as many pages: taking samples in
+//! random order then waits for memory at every id. In row layout it occupies five. Ragged columns stay columns: their
+//! bags have no fixed position in a row.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::schema::{Hotness, Schema};
 /// Samples that are transposed at a time: their rows stay in the cache.
 const TILE: usize = 256;
 
-/// Some blocks' samples, row by row.
+/// The samples of several blocks, row by row.
 #[derive(Debug)]
 pub(super) struct RowWindow {
     len: usize,
@@ -21,18 +21,18 @@ pub(super) struct RowWindow {
     dense: usize,
     /// `[sample, labels + weight + dense columns]`
     floats: Vec<f32>,
-    /// Of each categorical column: where its ids lie in a row, or `None` for ragged ones.
-    places: Vec<Option<Range<usize>>>,
+    /// For each categorical column, the range of its ids in a row, or `None` for ragged columns.
+    ranges: Vec<Option<Range<usize>>>,
     /// `[sample, ids of all columns of fixed hotness]`
     ids: Vec<u64>,
-    /// The columns of no fixed hotness, in order.
+    /// The ragged columns, in order.
     ragged: Vec<Bags>,
 }
 
 impl RowWindow {
     pub(super) fn new(schema: &Schema) -> Self {
         let mut end = 0;
-        let mut place = |hotness| match hotness {
+        let mut range = |hotness| match hotness {
             Hotness::Fixed(ids) => {
                 let start = end;
                 end += ids as usize;
@@ -40,15 +40,15 @@ impl RowWindow {
             }
             Hotness::Ragged { .. } => None,
         };
-        let places: Vec<_> = schema.categorical.iter().map(|column| place(column.hotness)).collect();
+        let ranges: Vec<_> = schema.categorical.iter().map(|column| range(column.hotness)).collect();
         Self {
             len: 0,
             labels: schema.labels.len(),
             weighted: schema.weight.is_some(),
             dense: schema.dense.len(),
             floats: Vec::new(),
-            ragged: vec![Bags::default(); places.iter().filter(|place| place.is_none()).count()],
-            places,
+            ragged: vec![Bags::default(); ranges.iter().filter(|range| range.is_none()).count()],
+            ranges,
             ids: Vec::new(),
         }
     }
@@ -57,7 +57,7 @@ impl RowWindow {
         self.len
     }
 
-    /// Forgets the samples and keeps the memory.
+    /// Removes the samples and keeps the memory.
     pub(super) fn clear(&mut self) {
         self.len = 0;
         self.floats.clear();
@@ -65,17 +65,17 @@ impl RowWindow {
         self.ragged.iter_mut().for_each(Bags::clear);
     }
 
-    fn floats_a_row(&self) -> usize {
+    fn floats_per_row(&self) -> usize {
         self.labels + usize::from(self.weighted) + self.dense
     }
 
-    fn ids_a_row(&self) -> usize {
-        self.places.iter().flatten().map(|place| place.end).max().unwrap_or(0)
+    fn ids_per_row(&self) -> usize {
+        self.ranges.iter().flatten().map(|range| range.end).max().unwrap_or(0)
     }
 
     /// Appends samples of the window's schema.
     pub(super) fn push(&mut self, samples: &Samples) {
-        let (first, floats, ids) = (self.len, self.floats_a_row(), self.ids_a_row());
+        let (first, floats, ids) = (self.len, self.floats_per_row(), self.ids_per_row());
         self.len += samples.len;
         self.floats.resize(self.len * floats, 0.0);
         self.ids.resize(self.len * ids, 0);
@@ -85,24 +85,24 @@ impl RowWindow {
             if floats > 0 {
                 self.push_floats(samples, tile.clone(), rows.clone());
             }
-            for (place, bags) in self.places.iter().zip(&samples.categorical) {
-                let Some(place) = place else { continue };
-                let hotness = place.len();
+            for (range, bags) in self.ranges.iter().zip(&samples.categorical) {
+                let Some(range) = range else { continue };
+                let hotness = range.len();
                 let from = &bags.ids[tile.start * hotness..tile.end * hotness];
                 let to = self.ids[rows.start * ids..rows.end * ids].chunks_exact_mut(ids);
                 for (row, bag) in to.zip(from.chunks_exact(hotness)) {
-                    row[place.clone()].copy_from_slice(bag);
+                    row[range.clone()].copy_from_slice(bag);
                 }
             }
         }
-        let ragged = self.places.iter().zip(&samples.categorical).filter(|(place, _)| place.is_none());
+        let ragged = self.ranges.iter().zip(&samples.categorical).filter(|(range, _)| range.is_none());
         for (mine, (_, theirs)) in self.ragged.iter_mut().zip(ragged) {
             mine.append(theirs, 0..samples.len);
         }
     }
 
     fn push_floats(&mut self, samples: &Samples, tile: Range<usize>, rows: Range<usize>) {
-        let floats = self.floats_a_row();
+        let floats = self.floats_per_row();
         let (labels, dense_at) = (self.labels, self.labels + usize::from(self.weighted));
         let rows = self.floats[rows.start * floats..rows.end * floats].chunks_exact_mut(floats);
         for (sample, row) in tile.zip(rows) {
@@ -118,7 +118,7 @@ impl RowWindow {
 
     /// Appends chosen samples to a batch of the same schema, in the order given.
     pub(super) fn gather(&self, rows: &[u32], out: &mut Samples) {
-        let (floats, ids) = (self.floats_a_row(), self.ids_a_row());
+        let (floats, ids) = (self.floats_per_row(), self.ids_per_row());
         let float_rows = || rows.iter().map(|&row| &self.floats[row as usize * floats..][..floats]);
         for (label, labels) in out.labels.iter_mut().enumerate() {
             labels.extend(float_rows().map(|row| row[label]));
@@ -130,18 +130,18 @@ impl RowWindow {
             out.dense.extend_from_slice(&row[floats - self.dense..]);
         }
         let mut ragged = self.ragged.iter();
-        for (place, bags) in self.places.iter().zip(&mut out.categorical) {
-            match place {
-                Some(place) => {
-                    let bag = |&row: &u32| &self.ids[row as usize * ids..][place.clone()];
-                    if place.len() == 1 {
+        for (range, bags) in self.ranges.iter().zip(&mut out.categorical) {
+            match range {
+                Some(range) => {
+                    let bag = |&row: &u32| &self.ids[row as usize * ids..][range.clone()];
+                    if range.len() == 1 {
                         bags.extend_one_hot(rows.iter().map(|row| bag(row)[0]));
                     } else {
                         rows.iter().for_each(|row| bags.push(bag(row).iter().copied()));
                     }
                 }
                 None => {
-                    let column = ragged.next().expect("as many as there are places without a range");
+                    let column = ragged.next().expect("one ragged column per column without a range");
                     rows.iter().for_each(|&row| bags.push(column.bag(row as usize).iter().copied()));
                 }
             }
@@ -158,7 +158,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_gathered_is_what_was_pushed(
+        fn gathering_returns_the_pushed_samples(
             (schema, samples) in testing::any_samples(700),
             order in prop::collection::vec(any::<prop::sample::Index>(), 0..50),
         ) {

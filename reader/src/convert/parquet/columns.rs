@@ -1,4 +1,4 @@
-//! The columns of a file: which there are, and whether they are fit for what is made of them.
+//! The columns of a file, and checks that their types fit their targets.
 
 use parquet::basic::{ConvertedType, LogicalType, Type as PhysicalType};
 use parquet::schema::types::{ColumnDescPtr, SchemaDescriptor};
@@ -6,7 +6,7 @@ use parquet::schema::types::{ColumnDescPtr, SchemaDescriptor};
 use crate::convert::lines::Source;
 use crate::nearest;
 
-/// Names that a message lists, of many.
+/// Number of column names that a message lists.
 const NAMES_SHOWN: usize = 30;
 
 /// A column of values.
@@ -17,13 +17,13 @@ pub(super) struct Leaf {
     pub(super) name: String,
     pub(super) list: bool,
     pub(super) unsigned: bool,
-    /// The definition level of a value that is there.
+    /// The definition level of a non-null value.
     pub(super) defined: i16,
 }
 
-/// What a target can be made of.
+/// The kind of values that a target needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum ValueKind {
     Number,
     Text,
     Category,
@@ -36,7 +36,7 @@ pub(super) struct Columns<'a> {
 }
 
 impl Columns<'_> {
-    /// A column by its name: of a value, a list, or by a dotted path within groups.
+    /// Returns a column by its name: of a value, a list, or by a dotted path within groups.
     pub(super) fn leaf(&self, name: &str) -> Option<(usize, ColumnDescPtr)> {
         let leaves = || self.descriptor.columns().iter().cloned().enumerate();
         leaves().find(|(_, leaf)| leaf.path().string() == name).or_else(|| {
@@ -46,44 +46,44 @@ impl Columns<'_> {
         })
     }
 
-    /// The leaf that a target takes; `None` where there is none.
+    /// Returns the leaf for a target; `None` if the file does not have it.
     ///
     /// # Errors
-    /// What makes it unfit.
-    pub(super) fn find(&self, name: &str, wanted: Wanted, bag: bool) -> Result<Option<Leaf>, String> {
+    /// A description of why it does not fit.
+    pub(super) fn find(&self, name: &str, wanted: ValueKind, bag: bool) -> Result<Option<Leaf>, String> {
         let Some((index, leaf)) = self.leaf(name) else { return Ok(None) };
         let (path, list) = (self.source.path.display(), leaf.max_rep_level() > 0);
-        if leaf.max_rep_level() > 1 || (list && wanted != Wanted::Category) {
-            let what = if list && wanted != Wanted::Category {
-                "a list, and one value a row"
+        if leaf.max_rep_level() > 1 || (list && wanted != ValueKind::Category) {
+            let what = if list && wanted != ValueKind::Category {
+                "a list here, but one value per row is needed"
             } else {
-                "a list of lists, and a list"
+                "a list of lists here, but a list is needed"
             };
-            return Err(format!("{path} has {what} is wanted here"));
+            return Err(format!("{path} has {what}"));
         }
         if list && !bag {
-            return Err(format!("{path} has a list here, and the first file has one category a row"));
+            return Err(format!("{path} has a list here, but the first file has one category per row"));
         }
         let kind = leaf.physical_type();
         let decimal = matches!(leaf.logical_type_ref(), Some(LogicalType::Decimal { .. }))
             || leaf.converted_type() == ConvertedType::DECIMAL;
         let fits = !decimal
             && match kind {
-                PhysicalType::INT32 | PhysicalType::INT64 => wanted != Wanted::Text,
+                PhysicalType::INT32 | PhysicalType::INT64 => wanted != ValueKind::Text,
                 PhysicalType::BOOLEAN | PhysicalType::FLOAT | PhysicalType::DOUBLE => {
-                    wanted == Wanted::Number
+                    wanted == ValueKind::Number
                 }
-                PhysicalType::BYTE_ARRAY | PhysicalType::FIXED_LEN_BYTE_ARRAY => wanted != Wanted::Number,
+                PhysicalType::BYTE_ARRAY | PhysicalType::FIXED_LEN_BYTE_ARRAY => wanted != ValueKind::Number,
                 PhysicalType::INT96 => false,
             };
         if !fits {
             let kind = if decimal { "DECIMAL".to_owned() } else { kind.to_string() };
             let wanted = match wanted {
-                Wanted::Number => "numbers (integers, floats or booleans)",
-                Wanted::Text => "text",
-                Wanted::Category => "categories (text or integers)",
+                ValueKind::Number => "numbers (integers, floats or booleans)",
+                ValueKind::Text => "text",
+                ValueKind::Category => "categories (text or integers)",
             };
-            return Err(format!("{path} has {kind} here, and {wanted} are wanted"));
+            return Err(format!("{path} has {kind} here, but the column needs {wanted}"));
         }
         let unsigned = matches!(leaf.logical_type_ref(), Some(LogicalType::Integer(int)) if !int.is_signed)
             || matches!(

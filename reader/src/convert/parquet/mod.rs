@@ -1,7 +1,7 @@
-//! Parquet: named columns of typed values, lists among them, read row group by row group.
+//! Parquet: named columns of typed values, which may be lists, read row group by row group.
 //!
-//! One thread reads and decompresses the pages of all columns side by side, a few thousand rows at a time; the work on
-//! the values is spread over threads as with every other form of rows.
+//! One thread reads and decompresses the pages of all columns in parallel, a few thousand rows at a time; the values
+//! are then processed by several threads, as in all other formats.
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,12 +26,13 @@ mod columns;
 mod tests;
 mod values;
 
-use columns::{Columns, Leaf, Wanted};
+use columns::{Columns, Leaf, ValueKind};
 use values::{Value, Values, read_rows};
 
-/// Rows that are taken apart together.
+/// Rows per chunk.
 const CHUNK_ROWS: usize = 4096;
-/// The categories of a row's column have so many bytes at most, so that those of a chunk stay countable in 32 bits.
+/// Maximum number of bytes of the categories of one column in a row, so that those of a chunk can be counted in 32
+/// bits.
 const CATEGORY_BYTES_MAX: usize = 1 << 16;
 
 /// Files of Parquet.
@@ -40,14 +41,14 @@ pub(crate) struct ParquetSource {
     files: Vec<ParquetFile>,
 }
 
-/// What is read of one file.
+/// What is read from one file.
 #[derive(Debug)]
 struct ParquetFile {
     source: Source,
     rows: u64,
     leaves: Vec<Leaf>,
     actions: Vec<Action>,
-    /// Labels that the file lacks, by their number.
+    /// The numbers of the labels that the file lacks.
     labels_absent: Vec<usize>,
     weight_absent: bool,
 }
@@ -55,7 +56,7 @@ struct ParquetFile {
 /// What is done with the values of a leaf.
 #[derive(Debug)]
 struct Action {
-    /// The number among those that are read.
+    /// Its number among the leaves that are read.
     leaf: usize,
     target: Target,
 }
@@ -72,20 +73,20 @@ enum Target {
 #[derive(Debug)]
 pub(crate) struct ParquetChunk {
     file: usize,
-    /// Rows before it in its file.
+    /// Number of earlier rows in its file.
     file_row: u64,
     first_row: u64,
     rows: usize,
-    /// One entry a leaf.
+    /// One entry per leaf.
     columns: Vec<Values>,
     bytes_done: u64,
 }
 
-/// Files of Parquet for a schema whose columns come from `sources`. `refuse` turns what is wrong with a raw column into
-/// an error.
+/// Opens files of Parquet for a schema whose columns come from `sources`. `refuse` turns a problem with a raw column
+/// into an error.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::Damaged`] for a file whose footer cannot be read; what `refuse` says.
+/// [`Error::Io`]; [`Error::Damaged`] for a file whose footer cannot be read; the errors of `refuse`.
 pub(crate) fn parquet_source(
     sources: &ColumnSources,
     target: NamedTarget<'_>,
@@ -94,7 +95,7 @@ pub(crate) fn parquet_source(
 ) -> Result<ParquetSource> {
     let NamedTarget { schema, needed, .. } = target;
     if !sources.fits(schema) {
-        return Err(Error::invalid("the form of Parquet does not give the columns of the schema"));
+        return Err(Error::invalid("the Parquet format does not match the columns of the schema"));
     }
     let open = |source: Source| {
         let reader = open(&source)?;
@@ -106,12 +107,12 @@ pub(crate) fn parquet_source(
             let Some(leaf) = columns.find(column, wanted, list).map_err(|why| refuse(column, why))? else {
                 return Ok(None);
             };
-            let place =
+            let number =
                 leaves.iter().position(|other: &Leaf| other.index == leaf.index).unwrap_or(leaves.len());
-            if place == leaves.len() {
+            if number == leaves.len() {
                 leaves.push(leaf.clone());
             }
-            Ok(Some((place, leaf)))
+            Ok(Some((number, leaf)))
         };
         let lacks = |column: &str| refuse(column, columns.lacks(column));
         let mut actions = Vec::new();
@@ -119,7 +120,7 @@ pub(crate) fn parquet_source(
         for (number, label) in sources.labels.iter().enumerate() {
             let may_be_missing = label.mask_missing || needed == Needed::Features;
             let text = matches!(label.rule, LabelRule::EqualsText(_));
-            match leaf(&label.column, if text { Wanted::Text } else { Wanted::Number }, false)? {
+            match leaf(&label.column, if text { ValueKind::Text } else { ValueKind::Number }, false)? {
                 Some((leaf, _)) => {
                     let target = Target::Label { number, rule: label.rule.clone(), may_be_missing };
                     actions.push(Action { leaf, target });
@@ -129,7 +130,7 @@ pub(crate) fn parquet_source(
             }
         }
         if let Some(column) = &sources.weight {
-            match leaf(column, Wanted::Number, false)? {
+            match leaf(column, ValueKind::Number, false)? {
                 Some((leaf, _)) => actions.push(Action { leaf, target: Target::Weight }),
                 None if needed == Needed::All => return Err(lacks(column)),
                 None => weight_absent = true,
@@ -137,16 +138,16 @@ pub(crate) fn parquet_source(
         }
         for (number, column) in sources.dense.iter().enumerate() {
             let largest = target.largest_number(number);
-            let (leaf, _) = leaf(column, Wanted::Number, false)?.ok_or_else(|| lacks(column))?;
+            let (leaf, _) = leaf(column, ValueKind::Number, false)?.ok_or_else(|| lacks(column))?;
             actions.push(Action { leaf, target: Target::Dense { number, largest } });
         }
         for (number, from) in sources.categorical.iter().enumerate() {
             let column = &schema.categorical[number];
             let bag = matches!(column.hotness, Hotness::Ragged { .. });
-            let found = leaf(&from.column, Wanted::Category, bag)?;
+            let found = leaf(&from.column, ValueKind::Category, bag)?;
             let (leaf, found) = found.ok_or_else(|| lacks(&from.column))?;
             if found.list && from.separator.is_some() {
-                let why = "the column is a list already: remove its separator".to_owned();
+                let why = "the column is already a list: remove its separator".to_owned();
                 return Err(refuse(&from.column, why));
             }
             let rows = (column.vocabulary == VocabularyKind::Identity).then_some(column.rows);
@@ -158,7 +159,7 @@ pub(crate) fn parquet_source(
     Ok(ParquetSource { files: files.into_iter().map(open).collect::<Result<_>>()? })
 }
 
-/// For each of some raw columns, whether it is a list in a file.
+/// Returns for each of some raw columns whether it is a list in a file.
 ///
 /// # Errors
 /// [`Error::Io`]; [`Error::Damaged`] for a file whose footer cannot be read.
@@ -166,24 +167,24 @@ pub(crate) fn lists<'a>(source: &Source, columns: impl Iterator<Item = &'a str>)
     let reader = open(source)?;
     let descriptor = reader.metadata().file_metadata().schema_descr();
     let found = Columns { descriptor, source };
-    // What else is wrong with a column is said when it is to be read.
+    // Other problems of a column are reported when it is read.
     Ok(columns
         .map(|column| matches!(found.leaf(column), Some((_, leaf)) if leaf.max_rep_level() > 0))
         .collect())
 }
 
-/// Runs the Parquet decoder: what it refuses, or stumbles over, is damage of the file.
+/// Runs the Parquet decoder; its errors and panics are reported as damage of the file.
 fn guarded<T>(source: &Source, work: impl FnOnce() -> Result<T, ParquetError>) -> Result<T> {
     let damaged = |what: String| {
         Error::damaged(
             &source.path,
             None,
-            format!("it is no Parquet that can be read ({what}): write it again"),
+            format!("it is not a readable Parquet file ({what}): write it again"),
         )
     };
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(outcome) => outcome.map_err(|error| damaged(error.to_string())),
-        Err(_) => Err(damaged("the decoder gave up".into())),
+        Err(_) => Err(damaged("the decoder panicked".into())),
     }
 }
 
@@ -294,7 +295,7 @@ fn push_category(
             ids.push(number::parse_row(text, below).ok_or(BadReason::RowNumber)?);
         }
         (RawValues::Keys(keys), _) => keys.push(text),
-        (RawValues::Rows(_), None) => unreachable!("rows are made for the schema of the file's actions"),
+        (RawValues::Rows(_), None) => unreachable!("rows are created for the schema of the file's actions"),
     }
     Ok(())
 }
@@ -348,19 +349,19 @@ impl RowSource for ParquetSource {
                     Target::Label { rule, .. } => Some(rule.admits()),
                     _ => None,
                 });
-                format!("{shown} is no label: {}", rule.unwrap_or("0 or 1"))
+                format!("{shown} is not a label: it must be {}", rule.unwrap_or("0 or 1"))
             }
-            BadReason::Weight => format!("{shown} is no weight: a finite number of 0 or more"),
-            BadReason::Number => format!("{shown} is beyond what the column can store"),
+            BadReason::Weight => format!("{shown} is not a weight: it must be a finite number of 0 or more"),
+            BadReason::Number => format!("{shown} is outside the range that the column can store"),
             BadReason::RowNumber => {
                 let rows = targets().find_map(|target| match target {
                     Target::Category { rows, .. } => *rows,
                     _ => None,
                 });
-                format!("{shown} is no row number below {}", rows.unwrap_or(0))
+                format!("{shown} is not a row number below {}", rows.unwrap_or(0))
             }
             BadReason::Bag => format!("there are more than {BAG_MAX} categories"),
-            _ => format!("the categories have more than {CATEGORY_BYTES_MAX} bytes, and begin with {shown}"),
+            _ => format!("the categories have more than {CATEGORY_BYTES_MAX} bytes; they start with {shown}"),
         };
         BadName {
             file: file.source.path.to_string_lossy().into_owned(),
@@ -371,7 +372,7 @@ impl RowSource for ParquetSource {
         }
     }
 
-    /// A JSON object of the columns that are read: a row of Parquet has no bytes of its own.
+    /// Writes a JSON object of the columns that are read, because a row of Parquet has no bytes of its own.
     fn copy(&self, chunk: &ParquetChunk, bad: &BadRow, out: &mut Vec<u8>) -> bool {
         let file = &self.files[chunk.file];
         let value = |(leaf, values): (&Leaf, &Values)| {
@@ -380,7 +381,7 @@ impl RowSource for ParquetSource {
             (leaf.name.clone(), json)
         };
         let object: serde_json::Map<_, _> = file.leaves.iter().zip(&chunk.columns).map(value).collect();
-        serde_json::to_writer(&mut *out, &object).expect("a vector takes whatever is written");
+        serde_json::to_writer(&mut *out, &object).expect("writing to a vector does not fail");
         out.push(b'\n');
         false
     }
@@ -402,26 +403,26 @@ impl RowSource for ParquetSource {
     }
 }
 
-/// All chunks of some files, in order.
+/// All chunks of several files, in order.
 struct ParquetChunks<'a> {
     source: &'a ParquetSource,
     file: usize,
     open: Option<OpenFile>,
     first_row: u64,
-    /// Bytes of the files before this one.
+    /// Bytes of the earlier files.
     bytes_before: u64,
 }
 
-/// A file that is read.
+/// A file being read.
 struct OpenFile {
     reader: SerializedFileReader<File>,
-    /// The row group that comes next.
+    /// The next row group.
     group: usize,
-    /// One entry a leaf, of the row group before it.
+    /// One entry per leaf, of the current row group.
     columns: Vec<ColumnReader>,
-    /// Rows that the row group has still.
+    /// Rows that remain in the row group.
     rows_left: usize,
-    /// Rows read of the file.
+    /// Rows read from the file.
     rows: u64,
 }
 
@@ -484,7 +485,7 @@ impl OpenFile {
         (self.rows_left, self.columns) = guarded(&file.source, || {
             let group = reader.get_row_group(group)?;
             let rows = usize::try_from(group.metadata().num_rows())
-                .map_err(|_| ParquetError::General("a row group has fewer than no rows".into()))?;
+                .map_err(|_| ParquetError::General("a row group has a negative number of rows".into()))?;
             let columns = file.leaves.iter().map(|leaf| group.get_column_reader(leaf.index));
             Ok((rows, columns.collect::<Result<Vec<_>, _>>()?))
         })?;

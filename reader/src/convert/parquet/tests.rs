@@ -1,4 +1,4 @@
-//! Parquet files of every kind of column, against the same rows as CSV; and those that are not what was meant.
+//! Parquet files with every kind of column, compared with the same rows as CSV; and unsuitable files.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ const SCHEMA: &str = "
     vocabulary = { kind = \"identity\", rows = 4294967296 }
     ";
 
-/// Columns that are lists in Parquet, and text with a separator in CSV.
+/// Columns that are lists in Parquet and text with a separator in CSV.
 const LISTS: [&str; 2] = [
     "
     [[categorical]]
@@ -68,7 +68,7 @@ const LISTS: [&str; 2] = [
     ",
 ];
 
-/// A row, as both files have it.
+/// A row as in both files.
 #[derive(Debug, Clone)]
 struct Row {
     bought: i32,
@@ -163,7 +163,7 @@ fn write(path: &Path, rows: &[Row], group_rows: usize, compression: Compression)
     writer.close().unwrap();
 }
 
-/// The same rows as text; nulls of lists are not there.
+/// Returns the same rows as text; nulls in lists are omitted.
 fn csv(rows: &[Row]) -> String {
     let mut text = "bought,price,mobile,user,film,shop,genres,seen\n".to_owned();
     for row in rows {
@@ -185,7 +185,7 @@ fn csv(rows: &[Row]) -> String {
 }
 
 fn schema(lists: bool) -> SchemaFile {
-    // Identity tables of 2^32 rows are counted in memory: reading the small rows of one shop is enough here.
+    // Identity tables of 2^32 rows are counted in memory: reading the few rows of one shop is enough here.
     let mut text =
         SCHEMA.replace("{ kind = \"identity\", rows = 4294967296 }", "{ kind = \"hash\", rows = 1000 }");
     for list in LISTS {
@@ -202,7 +202,7 @@ fn options(files: &[&Path], out: &Path) -> ConvertOptions {
     }
 }
 
-/// What is standardized need not fit half precision before it is.
+/// A number that is standardized need not fit half precision before that.
 #[test]
 fn large_numbers_are_standardized_before_they_are_stored() {
     let dir = tempfile::tempdir().unwrap();
@@ -239,7 +239,7 @@ fn parquet_and_csv_of_the_same_rows_give_the_same_dataset() {
         Compression::LZ4_RAW,
     ];
     for (number, compression) in compressions.into_iter().enumerate() {
-        // Group bounds fall within chunks and blocks.
+        // Group boundaries fall within chunks and blocks.
         write(&one, &rows[..6_000], 5_000, compression);
         write(&two, &rows[6_000..], 20_000, compression);
         let out = at(&number.to_string());
@@ -273,10 +273,10 @@ fn bad_rows_are_named_and_kept_as_json() {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
     let named = lines("bad-rows.jsonl");
-    let places: Vec<_> = named.iter().map(|bad| (bad["row"].as_u64(), bad["column"].as_str())).collect();
-    assert_eq!(places, [(Some(5_000), Some("price")), (Some(8_001), Some("seen"))]);
+    let named_rows: Vec<_> = named.iter().map(|bad| (bad["row"].as_u64(), bad["column"].as_str())).collect();
+    assert_eq!(named_rows, [(Some(5_000), Some("price")), (Some(8_001), Some("seen"))]);
     assert!(
-        named[1]["why"].as_str().unwrap().contains("'-1', '1000' is no row number below 1000"),
+        named[1]["why"].as_str().unwrap().contains("'-1', '1000' is not a row number below 1000"),
         "{}",
         named[1]
     );
@@ -287,7 +287,7 @@ fn bad_rows_are_named_and_kept_as_json() {
 }
 
 #[test]
-fn columns_that_are_not_what_is_wanted_are_named() {
+fn unsuitable_columns_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rows.parquet");
     write(&path, &rows(10), 10, Compression::SNAPPY);
@@ -304,18 +304,21 @@ fn columns_that_are_not_what_is_wanted_are_named() {
             format!("{label}[[dense]]\ncolumn = \"prise\""),
             "has no column \"prise\" (did you mean \"price\"?); it has \"bought\"",
         ),
-        (format!("{label}[[dense]]\ncolumn = \"user\""), "has BYTE_ARRAY here, and numbers"),
-        (format!("{label}[[dense]]\ncolumn = \"seen\""), "has a list, and one value a row is wanted here"),
+        (format!("{label}[[dense]]\ncolumn = \"user\""), "has BYTE_ARRAY here, but the column needs numbers"),
+        (format!("{label}[[dense]]\ncolumn = \"seen\""), "has a list here, but one value per row is needed"),
         (
             format!("{label}[[categorical]]\ncolumn = \"price\""),
-            "has DOUBLE here, and categories (text or integers)",
+            "has DOUBLE here, but the column needs categories (text or integers)",
         ),
-        ("[label]\ncolumn = \"bought\"\nequals = \"yes\"".into(), "has INT32 here, and text"),
+        (
+            "[label]\ncolumn = \"bought\"\nequals = \"yes\"".into(),
+            "has INT32 here, but the column needs text",
+        ),
         (
             format!("{label}[[categorical]]\ncolumn = \"genres\"\nseparator = \"|\""),
-            "the column is a list already: remove its separator",
+            "the column is already a list: remove its separator",
         ),
-        (format!("{label}[format]\ndelimiter = \";\""), "[format] describes CSV"),
+        (format!("{label}[format]\ndelimiter = \";\""), "[format] is for CSV"),
     ] {
         let error = refusal(&path, &schema);
         assert!(matches!(error, Error::Invalid(_)) && error.to_string().contains(words), "{error}");

@@ -1,4 +1,4 @@
-//! The values of a column, typed as they are stored, and how those of some rows are read.
+//! The typed values of a column as they are stored, and reading those of some rows.
 
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType, FixedLenByteArray};
@@ -6,7 +6,7 @@ use parquet::errors::ParquetError;
 
 use super::columns::Leaf;
 
-/// The values of some rows of a leaf, without nulls.
+/// The non-null values of some rows of a leaf.
 #[derive(Debug)]
 pub(super) struct Values {
     typed: TypedValues,
@@ -56,14 +56,14 @@ impl Values {
         }
     }
 
-    /// The one value of a row of a column that is no list; `None` for null.
+    /// Returns the value of a row of a column that is not a list; `None` for null.
     pub(super) fn one(&self, row: usize) -> Option<Value<'_>> {
         self.of_row(row).next().map(|at| self.get(at))
     }
 }
 
 impl Value<'_> {
-    /// A number; `None` for NaN, which stands for a missing one.
+    /// Returns the number; `None` for NaN, which represents a missing value.
     pub(super) fn number(self) -> Option<f64> {
         match self {
             Self::Bool(value) => Some(f64::from(u8::from(value))),
@@ -85,7 +85,7 @@ impl Value<'_> {
         }
     }
 
-    /// The category's text: bytes as they are, an integer's decimal digits.
+    /// Calls `take` with the category's text: bytes unchanged, or an integer's decimal digits.
     pub(super) fn with_text<R>(self, scratch: &mut Vec<u8>, take: impl FnOnce(&[u8]) -> R) -> R {
         use std::io::Write;
         scratch.clear();
@@ -96,7 +96,7 @@ impl Value<'_> {
             Self::Bool(value) => write!(scratch, "{value}"),
             Self::Float(value) => write!(scratch, "{value}"),
         };
-        written.expect("a vector takes whatever is written");
+        written.expect("writing to a vector does not fail");
         take(scratch)
     }
 }
@@ -134,7 +134,7 @@ fn read_typed<T: DataType>(
         }
         read += records;
     }
-    // A value is there where its level is the highest; all are where there are no levels.
+    // A value exists if its level is the highest one; without levels all values exist.
     let highest = leaf.defined;
     let mut ends = Vec::with_capacity(rows);
     let mut count = 0u32;

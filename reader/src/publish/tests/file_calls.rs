@@ -1,8 +1,7 @@
-//! The system calls by which a thread changes files, in the order in which they are made: what is synced before it gets
-//! its name.
+//! The system calls with which a thread changes files, in order: what is synced before it gets its name.
 //!
-//! A seccomp filter reports each such call to the test, which looks at its arguments and lets it go on: nothing has to
-//! be installed, and the code under test is the code that ships. Linux 5.5 has what this needs.
+//! A seccomp filter reports each such call to the test, which inspects its arguments and lets it continue: nothing
+//! needs to be installed, and the tested code is the code that ships. Needs Linux 5.5.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,28 +17,28 @@ use libc::{c_long, sock_filter, sock_fprog};
 
 use super::seccomp;
 
-/// A call that changes a file or a folder. It is noted before it is made, so it may have failed.
+/// A call that changes a file or a folder. It is recorded before it is made, so it may have failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FileCall {
-    /// A file is opened that may not be there yet, or a folder is made.
+    /// Opens a file that may not exist yet, or creates a folder.
     Create(PathBuf),
-    /// A file's bytes or length change.
+    /// Changes a file's bytes or length.
     Write(PathBuf),
-    /// A file or a folder is synced.
+    /// Syncs a file or a folder.
     Sync(PathBuf),
-    /// A file or folder gets another name, or a second one.
+    /// Gives a file or folder another name, or a second one.
     Name { from: PathBuf, to: PathBuf },
-    /// A name is removed.
+    /// Removes a name.
     Remove(PathBuf),
 }
 
-/// Runs `work` in a thread of its own; returns the calls by which this thread and those that it starts change files.
+/// Runs `work` in a separate thread; returns the calls with which this thread and its children change files.
 pub(crate) fn observe<T: Send>(work: impl FnOnce() -> T + Send) -> (T, Vec<FileCall>) {
     let (send, receive) = mpsc::channel();
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
         let worker = scope.spawn(|| {
-            /// Ends the observation even where `work` panics.
+            /// Ends the observation even if `work` panics.
             struct End<'a>(&'a AtomicBool);
             impl Drop for End<'_> {
                 fn drop(&mut self) {
@@ -51,34 +50,34 @@ pub(crate) fn observe<T: Send>(work: impl FnOnce() -> T + Send) -> (T, Vec<FileC
             work()
         });
         let listener = receive.recv().expect("the thread sends it first");
-        let listener = listener.expect("Linux 5.5 reports file calls, to one listener");
+        let listener = listener.expect("Linux 5.5 reports file calls to one listener");
         let calls = follow(&listener, &ended);
         (worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), calls)
     })
 }
 
-/// Fails unless what `calls` published under the name `target`, a file or a folder, was durable before it got that
-/// name, and unless the name itself was made durable afterwards.
+/// Fails unless everything that `calls` published under the name `target`, a file or a folder, was durable before it
+/// got that name, and the name itself was made durable afterwards.
 #[track_caller]
 pub(crate) fn assert_durable(calls: &[FileCall], target: &Path) {
-    let parent = target.parent().expect("a target lies in a folder");
+    let parent = target.parent().expect("a target has a parent folder");
     let target =
-        parent.canonicalize().expect("the folder is there").join(target.file_name().expect("it has a name"));
-    let parent = target.parent().expect("a target lies in a folder");
+        parent.canonicalize().expect("the folder exists").join(target.file_name().expect("it has a name"));
+    let parent = target.parent().expect("a target has a parent folder");
     let named = calls.iter().rposition(|call| matches!(call, FileCall::Name { to, .. } if *to == target));
     let named = named.unwrap_or_else(|| panic!("nothing was renamed to {}:\n{calls:#?}", target.display()));
     let FileCall::Name { from, .. } = &calls[named] else { unreachable!("it was looked for") };
-    let behind = &calls[named + 1..];
+    let after = &calls[named + 1..];
     assert!(
-        behind.contains(&FileCall::Sync(parent.to_owned())),
+        after.contains(&FileCall::Sync(parent.to_owned())),
         "the name {} was not synced:\n{calls:#?}",
         target.display()
     );
-    let late = behind.iter().find(|call| matches!(call, FileCall::Write(path) if path.starts_with(&target)));
+    let late = after.iter().find(|call| matches!(call, FileCall::Write(path) if path.starts_with(&target)));
     assert_eq!(late, None, "written after it got its name");
     let mut left = vec![target.clone()];
     while let Some(path) = left.pop() {
-        let below = path.strip_prefix(&target).expect("it lies below the target");
+        let below = path.strip_prefix(&target).expect("it is below the target");
         let at = if below == Path::new("") { from.clone() } else { from.join(below) };
         let is_dir = path.is_dir();
         let changes = |call: &FileCall| match call {
@@ -100,8 +99,8 @@ pub(crate) fn assert_durable(calls: &[FileCall], target: &Path) {
     }
 }
 
-/// The calls that are reported. Files are opened far too often to stop at each one: `openat` is reported where it may
-/// make a file.
+/// The calls that are reported. Files are opened far too often to stop at each call: `openat` is reported only if it
+/// may create a file.
 const CALLS: [c_long; 18] = [
     libc::SYS_mkdir,
     libc::SYS_mkdirat,
@@ -123,13 +122,13 @@ const CALLS: [c_long; 18] = [
     libc::SYS_rmdir,
 ];
 
-/// Installs the filter for this thread and what it starts, and returns the descriptor that reports come from.
+/// Installs the filter for this thread and its children, and returns the descriptor that delivers reports.
 fn install() -> io::Result<OwnedFd> {
     let mut filter = seccomp::filter(CALLS.map(|call| (call, libc::SECCOMP_RET_USER_NOTIF)).into_iter());
-    let allow = filter.pop().expect("it ends with what all other calls do");
+    let allow = filter.pop().expect("it ends with the rule for all other calls");
     let instruction = |code: u32, jt: u8, jf: u8, k: u32| sock_filter { code: code as u16, jt, jf, k };
     let jump = |how: u32, k: u32, jf: u8| instruction(libc::BPF_JMP | how | libc::BPF_K, 0, jf, k);
-    // The arguments of a call begin at byte 16 of `struct seccomp_data`.
+    // The arguments of a call start at byte 16 of `struct seccomp_data`.
     filter.extend([
         jump(libc::BPF_JEQ, libc::SYS_openat as u32, 3),
         instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 16 + 2 * 8),
@@ -151,16 +150,16 @@ fn install() -> io::Result<OwnedFd> {
     if listener < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor, and nobody else has it.
+    // SAFETY: the kernel has just created this descriptor, and nothing else uses it.
     Ok(unsafe { OwnedFd::from_raw_fd(listener as i32) })
 }
 
-/// Notes calls, and lets each go on, until the thread has ended.
+/// Records calls and lets each continue until the thread has ended.
 fn follow(listener: &OwnedFd, ended: &AtomicBool) -> Vec<FileCall> {
     let mut calls = Vec::new();
     loop {
         let mut poll = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: the pointer is to one such value.
+        // SAFETY: the pointer is valid for one such value.
         let ready = unsafe { libc::poll(&raw mut poll, 1, 5) };
         if ready <= 0 || poll.revents & libc::POLLIN == 0 {
             if ended.load(Ordering::SeqCst) {
@@ -168,12 +167,12 @@ fn follow(listener: &OwnedFd, ended: &AtomicBool) -> Vec<FileCall> {
             }
             continue;
         }
-        // SAFETY: it is plain data, for which zeros are valid; the kernel wants them.
+        // SAFETY: this is plain data, for which zeros are valid; the kernel requires zeros.
         let mut call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
-        // SAFETY: the pointer is to room for a report.
+        // SAFETY: the pointer is valid for a report.
         let received =
             unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut call) };
-        // A process that was killed meanwhile has taken its call back.
+        // A process that was killed meanwhile has withdrawn its call.
         if received != 0 {
             continue;
         }
@@ -184,12 +183,12 @@ fn follow(listener: &OwnedFd, ended: &AtomicBool) -> Vec<FileCall> {
             error: 0,
             flags: libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
         };
-        // SAFETY: the pointer is to an answer. Where the process was killed meanwhile, nobody waits for it.
+        // SAFETY: the pointer is to an answer. If the process was killed meanwhile, nothing waits for it.
         unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const answer) };
     }
 }
 
-/// What a call does to files; `None` where it is to a pipe or the like.
+/// Returns what a call does to files; `None` if it concerns a pipe or the like.
 fn file_call(thread: u32, data: &libc::seccomp_data) -> Option<FileCall> {
     let args = data.args;
     let open = |descriptor: u64| {
@@ -229,13 +228,13 @@ fn file_call(thread: u32, data: &libc::seccomp_data) -> Option<FileCall> {
     })
 }
 
-/// The text that ends with a zero at an address of a process.
+/// Returns the zero-terminated text at an address of a process.
 fn text_at(thread: u32, address: u64) -> Option<Vec<u8>> {
     const PAGE_BYTES: u64 = 4096;
     let memory = File::open(format!("/proc/{thread}/mem")).ok()?;
     let (mut text, mut at) = (Vec::new(), address);
     loop {
-        // The page behind the text need not be there.
+        // The page after the text may not be mapped.
         let mut piece = vec![0; (PAGE_BYTES - at % PAGE_BYTES) as usize];
         memory.read_exact_at(&mut piece, at).ok()?;
         at += piece.len() as u64;
