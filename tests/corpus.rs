@@ -1,22 +1,22 @@
-//! Bytes from outside that are not what they should be: every reader of them gives an error or a result, never a panic,
-//! and takes memory in proportion to what it reads.
+//! Malformed outside bytes: every reader returns an error or a result, never panics, and takes memory in proportion
+//! to its input.
 //!
-//! Each reader gets a file that is whole, many that were derived from it (cut short, bits flipped, lengths and numbers
-//! replaced by hostile ones, checksums made right again), bytes of no form at all, and the files of `tests/corpus`. The
-//! inputs in `fuzz/corpus` are read as the fuzz targets read them: the seeds, which are whole and are made anew with
-//! `RANKINE_BLESS=1`, and what fuzzing has found.
+//! Each reader gets a valid file, many files derived from it (truncated, with flipped bits, with hostile lengths and
+//! numbers, with corrected checksums), bytes without any format, and the files of `tests/corpus`. The inputs in
+//! `fuzz/corpus` are read by the fuzz targets' readers: the valid seeds, which `RANKINE_BLESS=1` writes again, and
+//! inputs found by fuzzing.
 
-#![allow(clippy::unwrap_used, reason = "what prepares a test may end it")]
+#![allow(clippy::unwrap_used, reason = "the setup of a test may panic")]
 #![allow(
     clippy::duplicate_mod,
-    reason = "the memory that reading takes is counted for fuzz targets and for this test"
+    reason = "the memory for reading is counted for fuzz targets and for this test"
 )]
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fuzz::{CSV_SCHEMAS, lenient, read_checkpoint, read_dataset, said, stream_dataset};
+use fuzz::{CSV_SCHEMAS, error_text, lenient, read_checkpoint, read_dataset, stream_dataset};
 use hostile::{alone, read, read_variants, read_within, variants};
 use rankine::job::Job;
 use rankine::saved::SavedModel;
@@ -39,7 +39,7 @@ mod support;
 /// Reads the corpus of a fuzz target.
 fn replay<R: fuzz::Reader>() {
     let _alone = alone();
-    let reader = R::new(fuzz::Place::new());
+    let reader = R::new(fuzz::TempFolder::new());
     let folder = root().join("fuzz/corpus").join(R::NAME);
     for (name, bytes) in reader.seeds() {
         let path = folder.join(format!("seed-{name}"));
@@ -48,7 +48,7 @@ fn replay<R: fuzz::Reader>() {
             fs::write(&path, bytes).unwrap();
         }
         let kept = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        reader.read(&kept).unwrap_or_else(|error| panic!("{} is not whole: {error}", path.display()));
+        reader.read(&kept).unwrap_or_else(|error| panic!("{} is not valid: {error}", path.display()));
     }
     for path in files_below(&folder) {
         let bytes = fs::read(&path).unwrap();
@@ -94,7 +94,7 @@ replays! {
     corpus_of_vocabulary: Vocabulary,
 }
 
-/// Every place of a JSON value in turn with something else in it.
+/// Returns variants of a JSON value in which each position in turn has another value.
 fn json_variants(whole: &Value) -> Vec<(String, Value)> {
     fn pointers(value: &Value, at: &str, out: &mut Vec<String>) {
         out.push(at.to_owned());
@@ -102,7 +102,7 @@ fn json_variants(whole: &Value) -> Vec<(String, Value)> {
             Value::Object(map) => {
                 map.iter().for_each(|(key, value)| pointers(value, &format!("{at}/{key}"), out))
             }
-            // Lists are of things of one kind: the first two do.
+            // The elements of a list are all of one kind: the first two suffice.
             Value::Array(list) => {
                 (0..)
                     .zip(list)
@@ -112,21 +112,21 @@ fn json_variants(whole: &Value) -> Vec<(String, Value)> {
             _ => {}
         }
     }
-    let mut places = Vec::new();
-    pointers(whole, "", &mut places);
+    let mut positions = Vec::new();
+    pointers(whole, "", &mut positions);
     let mut hostile =
         vec![Value::Null, Value::from(""), Value::from("../x"), Value::from(-1), Value::from(0.5)];
     hostile.extend([0, 1 << 31, u64::from(u32::MAX), 1 << 53, u64::MAX].map(Value::from));
     hostile.extend([Value::Array(Vec::new()), Value::Array(vec![Value::Null; 3])]);
-    let with = |place: &String, value: &Value| {
+    let with = |pointer: &String, value: &Value| {
         let mut json = whole.clone();
-        *json.pointer_mut(place).expect("the place is of this value") = value.clone();
-        (format!("{value} at {place}"), json)
+        *json.pointer_mut(pointer).expect("the pointer is of this value") = value.clone();
+        (format!("{value} at {pointer}"), json)
     };
-    places.iter().flat_map(|place| hostile.iter().map(move |value| with(place, value))).collect()
+    positions.iter().flat_map(|pointer| hostile.iter().map(move |value| with(pointer, value))).collect()
 }
 
-/// The content of a sealed file, and how to seal another.
+/// Returns the content of a sealed file, and a function that seals other content.
 fn unseal(path: &Path) -> (Value, impl Fn(&Value) -> String) {
     let envelope = support::json_file(path);
     let kind = envelope["kind"].as_str().unwrap().to_owned();
@@ -140,7 +140,7 @@ fn checksum(bytes: &[u8]) -> Value {
 
 fn silent(_: &'static str, _: u64, _: u64) {}
 
-/// Converts into the folder `out` of the place, which is gone afterwards.
+/// Converts into the folder `out` in `place`, which is removed afterwards.
 fn converting(
     place: &Place,
     convert: impl Fn(&ConvertOptions) -> Result<(), String>,
@@ -163,7 +163,7 @@ fn csv_rows() -> String {
     text
 }
 
-/// A converted dataset in the folder `data` of the place.
+/// Writes a converted dataset in the folder `data` in `place`.
 fn dataset(place: &Place) -> PathBuf {
     let (file, out) = (place.file("log.tsv", criteo_rows(600, 1).join("\n")), place.path("data"));
     let options = ConvertOptions {
@@ -189,7 +189,7 @@ fn datasets() {
 }
 
 #[test]
-fn manifests_with_right_checksums() {
+fn manifests_with_valid_checksums() {
     let _alone = alone();
     let place = Place::new();
     let dir = dataset(&place);
@@ -202,9 +202,9 @@ fn manifests_with_right_checksums() {
     }
 }
 
-/// Whoever writes a wrong file may well write its checksum.
+/// A wrong file may well have a valid checksum.
 #[test]
-fn files_with_right_checksums() {
+fn files_with_valid_checksums() {
     let _alone = alone();
     let place = Place::new();
     let dir = dataset(&place);
@@ -232,7 +232,7 @@ fn files_with_right_checksums() {
     let blocks = dir.join("train/00000.blocks");
     let block = fs::read(&blocks).unwrap();
     let index_cases = variants(&whole, false).into_iter().map(|(case, index)| (case, index, block.clone()));
-    // The training part is one block: its checksum stands in its header, and in the index.
+    // The training part is one block: its checksum is in its header and in the index.
     let block_cases = variants(&block, false).into_iter().map(|(case, mut block)| {
         let mut index = whole.clone();
         if block.len() >= 64 {
@@ -260,8 +260,9 @@ fn logs() {
     let place = Place::new();
     let columns = CriteoColumns { vocabulary: "hash:50".parse().unwrap(), ..CriteoColumns::default() };
     let columns = CriteoColumns { columns: vec!["C1=exact".parse().unwrap()], ..columns };
-    let criteo =
-        converting(&place, |options| convert_criteo(options, &columns, &silent).map(drop).map_err(said));
+    let criteo = converting(&place, |options| {
+        convert_criteo(options, &columns, &silent).map(drop).map_err(error_text)
+    });
     let text = criteo_rows(300, 2).join("\n");
     place.file("rows", &text);
     read_variants("criteo-tsv", &place.path("rows"), true, &criteo);
@@ -276,7 +277,8 @@ fn logs() {
     read_variants("criteo-tsv, zstd", &place.path("rows"), false, &criteo);
 
     let schema = SchemaFile::parse("schema.toml", CSV_SCHEMAS[0]).unwrap();
-    let csv = converting(&place, |options| convert_csv(options, &schema, 1, &silent).map(drop).map_err(said));
+    let csv =
+        converting(&place, |options| convert_csv(options, &schema, 1, &silent).map(drop).map_err(error_text));
     place.file("rows", csv_rows());
     read_variants("csv", &place.path("rows"), true, csv);
 }
@@ -296,11 +298,12 @@ fn raw_records() {
         bytes.extend(fields.iter().flat_map(|&field| (field as u32).to_le_bytes()));
     }
     place.file("rows", bytes);
-    let convert =
-        converting(&place, |options| convert_hugectr_raw(options, &format, &silent).map(drop).map_err(said));
+    let convert = converting(&place, |options| {
+        convert_hugectr_raw(options, &format, &silent).map(drop).map_err(error_text)
+    });
     read_variants("hugectr-raw", &place.path("rows"), false, convert);
     read_variants("raw files as they are", &place.path("rows"), false, || {
-        stream_dataset(&Dataset::raw(&format, &[place.path("rows")], &[]).map_err(said)?)
+        stream_dataset(&Dataset::raw(&format, &[place.path("rows")], &[]).map_err(error_text)?)
     });
 }
 
@@ -310,17 +313,17 @@ fn shapes_schemas_and_jobs() {
     let place = Place::new();
     let shape = place.file("shape.toml", fs::read(root().join("reader/shapes/dlrm-dcnv2.toml")).unwrap());
     read_variants("a shape", &place.path("shape.toml"), true, || {
-        let format = RawFormat::new(Shape::load(&shape).map_err(said)?);
-        format.block_samples().map(drop).map_err(said)
+        let format = RawFormat::new(Shape::load(&shape).map_err(error_text)?);
+        format.block_samples().map(drop).map_err(error_text)
     });
     place.file("schema.toml", CSV_SCHEMAS[0]);
     let schema = place.path("schema.toml");
-    read_variants("a schema file", &schema, true, || SchemaFile::load(&schema).map(drop).map_err(said));
+    read_variants("a schema file", &schema, true, || SchemaFile::load(&schema).map(drop).map_err(error_text));
     let configs = files_below(&root().join("configs"));
     for path in configs.iter().filter(|path| !support::word(path).ends_with("-schema.toml")) {
         place.file("job.toml", fs::read(path).unwrap());
         let job = place.path("job.toml");
-        read_variants("a job", &job, true, || Job::load(&job, &[] as &[&str]).map(drop).map_err(said));
+        read_variants("a job", &job, true, || Job::load(&job, &[] as &[&str]).map(drop).map_err(error_text));
     }
 }
 
@@ -334,9 +337,9 @@ fn models() {
     train(&job, TrainOptions { run_dir: Some(&run), ..TrainOptions::default() }, &mut ()).unwrap();
     let dir = run.join("model");
     let load = || {
-        let saved = SavedModel::open(&dir).map_err(said)?;
-        saved.encoder(&dir).map_err(said)?;
-        saved.load(&dir).map(drop).map_err(said)
+        let saved = SavedModel::open(&dir).map_err(error_text)?;
+        saved.encoder(&dir).map_err(error_text)?;
+        saved.load(&dir).map(drop).map_err(error_text)
     };
     for file in ["model.json", "model.safetensors", "vocabulary/C1.tsv"] {
         read_variants(file, &dir.join(file), file == "model.json", load);
@@ -346,14 +349,14 @@ fn models() {
     let (content, seal) = unseal(&manifest);
     for (case, content) in json_variants(&content) {
         fs::write(&manifest, seal(&content)).unwrap();
-        read("model.json with a right checksum", &case, weights.len(), load);
+        read("model.json with a valid checksum", &case, weights.len(), load);
     }
     for (case, bytes) in variants(&weights, false) {
         let mut content = content.clone();
         (content["weights"]["bytes"], content["weights"]["xxh3"]) = (bytes.len().into(), checksum(&bytes));
         fs::write(&manifest, seal(&content)).unwrap();
         fs::write(dir.join("model.safetensors"), &bytes).unwrap();
-        read("model.safetensors with a right checksum", &case, bytes.len() + weights.len(), load);
+        read("model.safetensors with a valid checksum", &case, bytes.len() + weights.len(), load);
     }
 }
 
@@ -368,7 +371,7 @@ fn checkpoints() {
     let run = place.path("run");
     train(&job, TrainOptions { run_dir: Some(&run), ..TrainOptions::default() }, &mut ()).unwrap();
     let whole = run.join("checkpoints/step-1");
-    // The second one is an addition to the first.
+    // The second checkpoint is an addition to the first.
     for dir in [&whole, &run.join("checkpoints/step-2")] {
         let load = || read_checkpoint(dir);
         let bytes: usize =
@@ -384,7 +387,7 @@ fn checkpoints() {
         let kept = [&manifest, &index].map(|path| (path, fs::read(path).unwrap()));
         for (case, content) in json_variants(&of_manifest) {
             fs::write(&manifest, seal(&content)).unwrap();
-            read("a checkpoint's manifest with a right checksum", &case, bytes, load);
+            read("a checkpoint's manifest with a valid checksum", &case, bytes, load);
         }
         for (case, content) in json_variants(&of_index) {
             let text = seal_index(&content);
@@ -393,9 +396,9 @@ fn checkpoints() {
             (entry["bytes"], entry["xxh3"]) = (text.len().into(), checksum(text.as_bytes()));
             fs::write(&index, text).unwrap();
             fs::write(&manifest, seal(&of_manifest)).unwrap();
-            read("a shard's index with a right checksum", &case, bytes, load);
+            read("a shard's index with a valid checksum", &case, bytes, load);
         }
-        // An index does not lead out of its checkpoint's folder, whatever it is called itself.
+        // An index does not lead out of its checkpoint's folder, whatever name it states.
         let mut elsewhere = of_index.clone();
         elsewhere["name"] =
             format!("../{}/shard-00000.safetensors", dir.file_name().unwrap().display()).into();
@@ -416,7 +419,7 @@ fn checkpoints() {
     }
 }
 
-/// Long inputs of many small things: beside them, what readers take whatever they read is nothing.
+/// Long inputs of many small values, next to which the readers' fixed memory does not matter.
 #[test]
 fn many_small_things() {
     let _alone = alone();
@@ -430,7 +433,7 @@ fn many_small_things() {
         numbered(1 << 15, |number| format!("[a.b{number}]\n")),
         format!("a = {{{}}}", numbered(1 << 16, |number| format!("b{number}=0,"))),
         format!("a{} = 0", ".b".repeat(1 << 12)),
-        // The most that TOML takes: keys of nothing but dots, as deep as keys may be.
+        // The maximum for TOML: keys of only dots, with the maximum depth of keys.
         format!("a = [{}]", format!("{{{}}},", ".".repeat(70)).repeat(1 << 9)),
         format!("head = [{}]\n{quickstart}", "{label=\"a\"},".repeat(1 << 13)),
         format!("{quickstart}\n{}", "[[head]]\nlabel=\"a\"\n".repeat(1 << 13)),
@@ -448,10 +451,12 @@ fn many_small_things() {
 
 fn read_many<R: fuzz::Reader>(text: &str) {
     let (case, limit) = (format!("many of {:?}", &text[..20]), R::BASE_BYTES + R::FACTOR * text.len());
-    read_within(R::NAME, &case, (limit, text.len()), || R::new(fuzz::Place::new()).read(text.as_bytes()));
+    read_within(R::NAME, &case, (limit, text.len()), || {
+        R::new(fuzz::TempFolder::new()).read(text.as_bytes())
+    });
 }
 
-/// The same in manifests, at places where readers have to look at all of a value before they know what it is.
+/// The same in manifests, at positions where readers must scan a whole value before they know its type.
 #[test]
 fn manifests_of_many_small_things() {
     let _alone = alone();

@@ -362,7 +362,10 @@ fn stopped_work_on_data_ends_soon_and_leaves_nothing() {
                 assert!(reported.contains("error: stopped by SIG"), "{out}: {reported}");
                 assert!(!place.path(&out).exists(), "{out} looks complete");
                 // On a machine too busy to stop in time, the process was ended and reported that.
-                assert!(reported.contains("while waiting for a file") || !partial.exists(), "{out}: {reported}");
+                assert!(
+                    reported.contains("while waiting for a file") || !partial.exists(),
+                    "{out}: {reported}"
+                );
             }
         }
     }

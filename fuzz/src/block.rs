@@ -1,4 +1,4 @@
-//! A block, by one of some schemas; its checksum and its length are right.
+//! A block of one of several schemas, with a valid checksum and length.
 
 use rankine_reader::block::{self, BlockId, HEADER_BYTES};
 use rankine_reader::schema::{
@@ -6,25 +6,25 @@ use rankine_reader::schema::{
 };
 use rankine_reader::{Bags, Part, Samples, Schema};
 
-use super::{Place, Reader};
+use super::{Reader, TempFolder};
 
-/// The first byte chooses the schema; the rest is the block, which is filled up with zeros.
+/// The first byte selects the schema; the rest is the block, padded with zeros.
 #[derive(Debug)]
 pub struct Block {
     schemas: Vec<Schema>,
 }
 
-/// Blocks that the checksum of a schema is not compared with.
+/// The dataset tag of all blocks, which is not compared with a schema here.
 const DATASET: u64 = 7;
 
 impl Reader for Block {
     const NAME: &'static str = "block";
-    // One of ids that are all the same takes no bytes for them.
+    // A column of ids that are all equal takes no bytes for them.
     const BASE_BYTES: usize = 512 << 20;
-    // A bit becomes an id of eight bytes.
+    // One bit unpacks to an id of eight bytes.
     const FACTOR: usize = 128;
 
-    fn new(_: Place) -> Self {
+    fn new(_: TempFolder) -> Self {
         let one = Hotness::Fixed(1);
         let many = Hotness::Ragged { max: 300 };
         Self {
@@ -38,9 +38,9 @@ impl Reader for Block {
     }
 
     fn read(&self, bytes: &[u8]) -> Result<(), String> {
-        let (&first, bytes) = bytes.split_first().ok_or("there is nothing to read")?;
+        let (&first, bytes) = bytes.split_first().ok_or("the input is empty")?;
         let schema = &self.schemas[usize::from(first) % self.schemas.len()];
-        let bytes = right(bytes, DATASET);
+        let bytes = valid_block(bytes, DATASET);
         let block = block::Block::parse(&bytes, schema)?;
         block.decode_into(schema, &mut Samples::new(schema))
     }
@@ -56,8 +56,8 @@ impl Reader for Block {
     }
 }
 
-/// A block with its length, a multiple of 4096, the tag of its dataset and its checksum as they should be.
-pub fn right(bytes: &[u8], dataset: u64) -> Vec<u8> {
+/// Returns a block with valid length (a multiple of 4096), dataset tag and checksum.
+pub fn valid_block(bytes: &[u8], dataset: u64) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     bytes.resize(bytes.len().next_multiple_of(block::BLOCK_ALIGN), 0);
     if bytes.len() >= HEADER_BYTES {
@@ -70,7 +70,7 @@ pub fn right(bytes: &[u8], dataset: u64) -> Vec<u8> {
     bytes
 }
 
-/// A block without the zeros at its end.
+/// Returns a block without the zeros at its end.
 pub fn trimmed(block: &[u8]) -> &[u8] {
     let end = block.iter().rposition(|&byte| byte != 0).map_or(0, |at| at + 1);
     &block[..end]
@@ -101,7 +101,7 @@ fn schema(
     }
 }
 
-/// Some samples of a schema, a missing label and an empty bag among them.
+/// Returns some samples of a schema, including a missing label and an empty bag.
 fn samples(schema: &Schema, count: usize) -> Samples {
     let mut samples = Samples::new(schema);
     for labels in &mut samples.labels {

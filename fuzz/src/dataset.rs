@@ -11,16 +11,16 @@ use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{self as reader, verify};
 use serde_json::Value;
 
-use super::sealed::{Seal, checksum, compact, set, vouch};
-use super::{CSV_SCHEMAS, Place, Reader, block, said, sections};
+use super::sealed::{Seal, checksum, compact, set, set_checksum};
+use super::{CSV_SCHEMAS, Reader, TempFolder, block, error_text, sections};
 
-/// The files of a dataset, the first of them without what seals it. The checksums and lengths in all of them are right.
+/// The files of a dataset, the first of them without its seal. The checksums and lengths in all of them are valid.
 #[derive(Debug)]
 pub struct Dataset {
     dir: PathBuf,
     seal: Seal,
     manifest: Value,
-    _place: Place,
+    _folder: TempFolder,
 }
 
 const MANIFEST: &str = "dataset.json";
@@ -34,17 +34,17 @@ impl Reader for Dataset {
     const BASE_BYTES: usize = super::Block::BASE_BYTES;
     const FACTOR: usize = super::Block::FACTOR;
 
-    fn new(place: Place) -> Self {
-        let dir = small(&place);
+    fn new(folder: TempFolder) -> Self {
+        let dir = small(&folder);
         let (seal, manifest) = Seal::of(&fs::read(dir.join(MANIFEST)).unwrap());
-        Self { dir, seal, manifest, _place: place }
+        Self { dir, seal, manifest, _folder: folder }
     }
 
     fn read(&self, bytes: &[u8]) -> Result<(), String> {
         let [manifest, index, blocks, statistics, vocabulary] = sections::split(bytes);
-        let mut manifest: Value = serde_json::from_slice(manifest).map_err(said)?;
+        let mut manifest: Value = serde_json::from_slice(manifest).map_err(error_text)?;
         let schema = serde_json::from_value(manifest["schema"].clone());
-        let blocks = block::right(blocks, schema.map_or(0, |schema| Manifest::tag(&schema)));
+        let blocks = block::valid_block(blocks, schema.map_or(0, |schema| Manifest::tag(&schema)));
         let mut index = index.to_vec();
         if index.len() >= 16 && !blocks.is_empty() {
             index[..4].copy_from_slice(&(blocks.len() as u32).to_le_bytes());
@@ -55,7 +55,7 @@ impl Reader for Dataset {
         let files =
             [(INDEX, &index[..]), (BLOCKS, &blocks), (STATISTICS, statistics), (VOCABULARY, vocabulary)];
         for (name, bytes) in files {
-            vouch(&mut manifest, "/files", name, bytes);
+            set_checksum(&mut manifest, "/files", name, bytes);
             fs::write(self.dir.join(name), bytes).unwrap();
         }
         fs::write(self.dir.join(MANIFEST), self.seal.seal(&manifest)).unwrap();
@@ -63,11 +63,11 @@ impl Reader for Dataset {
     }
 
     fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
-        let place = Place::new();
-        let dir = small(&place);
+        let folder = TempFolder::new();
+        let dir = small(&folder);
         let file = |name| fs::read(dir.join(name)).unwrap();
         let (blocks, files) = (file(BLOCKS), [INDEX, STATISTICS, VOCABULARY].map(file));
-        // Statistics end in buckets, of which most are empty, but they cannot be left out.
+        // Statistics end with buckets, most of which are empty but cannot be omitted.
         let [index, statistics, vocabulary] = &files;
         let mut manifest = self.manifest.clone();
         set(&mut manifest, "/origin/converted/files", vec!["rows.csv"]);
@@ -76,14 +76,14 @@ impl Reader for Dataset {
     }
 }
 
-/// A dataset of few rows with columns of every kind, made of CSV, in the folder `data` of a place.
-pub fn small(place: &Place) -> PathBuf {
+/// Converts a dataset of few rows with columns of every kind from CSV into the folder `data`.
+pub fn small(folder: &TempFolder) -> PathBuf {
     let mut rows = "label,weight,price,user,tags,row\n".to_owned();
     for row in 0..12 {
         let tags = ["a", "b|c", "", "a|b|c"][row % 4];
         rows += &format!("{},{}.5,{row}.25,user {},{tags},{}\n", row % 2, 1 + row, row % 3, row % 10);
     }
-    let (file, out) = (place.file("rows.csv", rows), place.path("data"));
+    let (file, out) = (folder.file("rows.csv", rows), folder.path("data"));
     let options = ConvertOptions {
         split: "none".parse().unwrap(),
         threads: NonZeroUsize::MIN,
@@ -94,27 +94,29 @@ pub fn small(place: &Place) -> PathBuf {
     out
 }
 
-/// Every sample of a dataset's parts, and what lies beside them.
+/// Reads every sample of a dataset's parts and the files outside the parts.
 pub fn read_dataset(dir: &Path) -> Result<(), String> {
-    let dataset = reader::Dataset::open(dir).map_err(said)?;
+    let dataset = reader::Dataset::open(dir).map_err(error_text)?;
     stream_dataset(&dataset)?;
-    dataset.statistics().map_err(said)?;
+    dataset.statistics().map_err(error_text)?;
     for column in &dataset.schema().categorical {
         let name = reader::vocabulary::file_name(&column.name);
         if dataset.files().iter().any(|file| file.name == name) {
-            reader::Vocabulary::from_tsv(&dataset.checked_file(&name).map_err(said)?)?;
+            reader::Vocabulary::from_tsv(&dataset.checked_file(&name).map_err(error_text)?)?;
         }
     }
-    verify::verify(&dataset, NonZeroUsize::MIN).map(drop).map_err(said)
+    verify::verify(&dataset, NonZeroUsize::MIN).map(drop).map_err(error_text)
 }
 
-/// Every sample of a dataset's parts.
+/// Reads every sample of a dataset's parts.
 pub fn stream_dataset(dataset: &reader::Dataset) -> Result<(), String> {
     for part in dataset.parts() {
         let io = IoOptions { mode: IoMode::Pread, depth: 2 };
         let options = StreamOptions { io, ..StreamOptions::one_epoch(64) };
-        for batch in BatchStream::open(dataset.part(part).map_err(said)?, &options).map_err(said)? {
-            batch.map_err(said)?;
+        for batch in
+            BatchStream::open(dataset.part(part).map_err(error_text)?, &options).map_err(error_text)?
+        {
+            batch.map_err(error_text)?;
         }
     }
     Ok(())

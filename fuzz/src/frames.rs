@@ -1,10 +1,10 @@
-//! What processes hand each other over TCP: the port is open to all.
+//! Messages that processes exchange over TCP; the port is open to everybody.
 
 use rankine::launch::read_stream;
 
-use super::{Place, Reader, TEXT_BASE_BYTES, said};
+use super::{Reader, TEXT_BASE_BYTES, TempFolder, error_text};
 
-/// What comes over a connection, up to its end.
+/// The data of a connection up to its end.
 #[derive(Debug)]
 pub struct Frames;
 
@@ -12,18 +12,18 @@ impl Reader for Frames {
     const NAME: &'static str = "frames";
     const BASE_BYTES: usize = TEXT_BASE_BYTES;
 
-    fn new(_: Place) -> Self {
+    fn new(_: TempFolder) -> Self {
         Self
     }
 
     fn read(&self, bytes: &[u8]) -> Result<(), String> {
-        read_stream(bytes).map(drop).map_err(said)
+        read_stream(bytes).map(drop).map_err(error_text)
     }
 
     fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
         let frame = |kind: u8, bytes: &[u8]| {
             let len = (bytes.len() as u32).to_le_bytes();
-            // Tags are not looked at here: see `read_stream`.
+            // Tags are not checked here: see `read_stream`.
             [&[kind], &1u64.to_le_bytes()[..], &len, bytes, &[0; 32]].concat()
         };
         let hello = |rank: u32, line: u32| {

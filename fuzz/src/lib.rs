@@ -1,13 +1,13 @@
-//! Every reader of outside bytes as something that takes bytes: for the fuzzer, and for the tests of the workspace,
-//! which include this file by its path and read the seeds of `corpus` and all that fuzzing has found.
+//! Every reader of outside bytes, for the fuzzer and for the workspace's tests, which include this file by its path
+//! and read the seeds of `corpus` and everything that fuzzing has found.
 //!
-//! Where checksums would keep a fuzzer at the door, its bytes are what lies behind them: [`sealed`] makes the checksums
-//! right again. What reading may take of memory is in [`memory`].
+//! Where checksums would reject a fuzzer's bytes, its input is the data behind them: [`sealed`] computes valid
+//! checksums. The memory that reading may take is in [`memory`].
 
-#![allow(clippy::unwrap_used, reason = "what prepares a reader may end it")]
-#![allow(unreachable_pub, reason = "in tests it is a module")]
-#![allow(unused_imports, unused_macros, reason = "each who includes this takes what it needs")]
-#![allow(dead_code, reason = "each who includes this takes what it needs")]
+#![allow(clippy::unwrap_used, reason = "the setup of a reader may panic")]
+#![allow(unreachable_pub, reason = "in tests this is a module")]
+#![allow(unused_imports, unused_macros, reason = "each user of this file uses a part of it")]
+#![allow(dead_code, reason = "each user of this file uses a part of it")]
 
 mod block;
 mod checkpoint;
@@ -27,71 +27,71 @@ pub use checkpoint::{Checkpoint, read_checkpoint};
 pub use dataset::{Dataset, read_dataset, stream_dataset};
 pub use frames::Frames;
 pub use model::{Model, read_model};
-pub use place::Place;
+pub use place::TempFolder;
 pub use rows::{CSV_SCHEMAS, Criteo, Csv, Raw, lenient};
 pub use texts::{Job, Machine, Schema, Shape};
 pub use vocabulary::Vocabulary;
 
-/// What reading a text, or a manifest, may take beside a multiple of its length.
+/// Memory for reading a text or a manifest, in addition to a multiple of its length.
 pub const TEXT_BASE_BYTES: usize = 1 << 20;
-/// The multiple: values of two bytes, such as `0,`, become trees and lists with places in the text.
+/// The multiple: values of two bytes, such as `0,`, become trees and lists with spans.
 pub const TEXT_FACTOR: usize = 128;
-/// The multiple in TOML: every dot of a key may begin a table, whose first entry takes a node of 1072 bytes, beside the
-/// tokens and the lists of them, which double as they grow.
+/// The multiple for TOML: every dot of a key may start a table, whose first entry takes a node of 1072 bytes, in
+/// addition to the tokens and the lists of them, which double as they grow.
 pub const TOML_FACTOR: usize = 2048;
 
-/// A reader of outside bytes, with the place where it keeps files.
+/// A reader of outside bytes, with a folder for its files.
 pub trait Reader: Sized {
-    /// Its name: that of the fuzz target, and of the folder of its corpus.
+    /// The name of the fuzz target and of the folder of its corpus.
     const NAME: &'static str;
-    /// Bytes of memory that it may take whatever it reads: chunks, blocks and buffers of a bounded size.
+    /// Bytes of memory that it may take for any input: chunks, blocks and buffers of bounded size.
     const BASE_BYTES: usize = 64 << 20;
-    /// And so many for each byte that it reads.
+    /// Additional bytes of memory for each byte that it reads.
     const FACTOR: usize = 16;
 
-    /// Makes what it needs beside the bytes.
-    fn new(place: Place) -> Self;
+    /// Creates the reader and the other files that it needs.
+    fn new(folder: TempFolder) -> Self;
 
-    /// Reads; any bytes lead to an error or to a result.
+    /// Reads `bytes`; any input must give an error or a result.
     ///
     /// # Errors
-    /// What is wrong with the bytes, in words.
+    /// A description of what is wrong with the bytes.
     fn read(&self, bytes: &[u8]) -> Result<(), String>;
 
-    /// Small inputs that are whole, with their names.
+    /// Returns small valid inputs with their names.
     fn seeds(&self) -> Vec<(&'static str, Vec<u8>)>;
 }
 
-/// Lets a reader read where there is no more memory than it may take.
+/// Runs a reader with no more memory than it may take.
 ///
 /// # Panics
-/// Where an error says nothing.
-pub fn judge<R: Reader>(reader: &R, bytes: &[u8]) {
-    let outcome = memory::within(R::BASE_BYTES + R::FACTOR * bytes.len(), || reader.read(bytes));
+/// If an error message is too short to be useful.
+pub fn read_bounded<R: Reader>(reader: &R, bytes: &[u8]) {
+    let outcome = memory::with_limit(R::BASE_BYTES + R::FACTOR * bytes.len(), || reader.read(bytes));
     if let Err(message) = outcome {
-        assert!(message.len() > 10, "the error says nothing: {message:?}");
+        assert!(message.len() > 10, "the error message is too short: {message:?}");
     }
 }
 
-/// Words of an error.
-pub fn said(error: impl std::fmt::Display) -> String {
+/// Returns the message of an error.
+pub fn error_text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Makes a fuzz target of a reader.
+/// Defines the fuzz target of a reader.
 #[macro_export]
 macro_rules! target {
     ($reader:ident) => {
         #[global_allocator]
-        static ALLOCATOR: $crate::memory::Counting = $crate::memory::Counting;
+        static ALLOCATOR: $crate::memory::CountingAllocator = $crate::memory::CountingAllocator;
 
         thread_local! {
             static READER: $crate::$reader =
-                <$crate::$reader as $crate::Reader>::new($crate::Place::new());
+                <$crate::$reader as $crate::Reader>::new($crate::TempFolder::new());
         }
 
         libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-            READER.with(|reader| $crate::judge(reader, bytes));
+            READER.with(|reader| $crate::read_bounded(reader, bytes));
         });
     };
 }

@@ -1,18 +1,17 @@
-//! What reading takes of memory: counted, and bounded.
+//! Counts and limits the memory that reading takes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The system's allocator, which counts what is allocated and the most that was at once, and has nothing to give beyond
-/// a limit.
-pub struct Counting;
+/// The system's allocator with a count of allocated bytes, their peak, and a limit beyond which allocation fails.
+pub struct CountingAllocator;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-// SAFETY: every call goes to the system's allocator as it came, or gives nothing; only numbers are kept beside it.
-unsafe impl GlobalAlloc for Counting {
+// SAFETY: every call is passed unchanged to the system's allocator, or returns null; only counters are added.
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if !grown(layout.size()) {
             return std::ptr::null_mut();
@@ -25,7 +24,7 @@ unsafe impl GlobalAlloc for Counting {
         if !grown(layout.size()) {
             return std::ptr::null_mut();
         }
-        // SAFETY: as above. Passed on as it is, lest pages that are never touched be written.
+        // SAFETY: as above. `alloc_zeroed` is passed on as such, so that untouched pages are not written.
         unsafe { System.alloc_zeroed(layout) }
     }
 
@@ -36,7 +35,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Counts bytes that are asked for; `false` where they would be too many.
+/// Counts requested bytes; returns `false` if they exceed the limit.
 fn grown(bytes: usize) -> bool {
     let now = NOW.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
     if now > LIMIT.load(Ordering::Relaxed) {
@@ -47,16 +46,16 @@ fn grown(bytes: usize) -> bool {
     true
 }
 
-/// Does some work; returns what came of it, and the most bytes that it had of memory at once.
-pub fn measured<T>(work: impl FnOnce() -> T) -> (T, usize) {
+/// Runs `work`; returns its result and the peak of allocated bytes.
+pub fn with_peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = NOW.load(Ordering::Relaxed);
     MOST.store(before, Ordering::Relaxed);
     let outcome = work();
     (outcome, MOST.load(Ordering::Relaxed).saturating_sub(before))
 }
 
-/// Does some work where there is no more memory than so many bytes: the process ends where it asks for more.
-pub fn within<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+/// Runs `work` with a limit of `bytes` on memory: the process aborts if it requests more.
+pub fn with_limit<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
     LIMIT.store(NOW.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
     let outcome = work();
     LIMIT.store(usize::MAX, Ordering::Relaxed);

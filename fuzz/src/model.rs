@@ -1,4 +1,4 @@
-//! A saved model: its manifest, weights, a vocabulary, and rows that it scores.
+//! A saved model: its manifest, weights, a vocabulary, and rows to predict.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -11,17 +11,17 @@ use rankine_reader::convert::BadLimit;
 use serde_json::Value;
 
 use super::checkpoint::train_small;
-use super::sealed::{Seal, checksum, compact, set, vouch};
-use super::{Place, Reader, said, sections};
+use super::sealed::{Seal, checksum, compact, set, set_checksum};
+use super::{Reader, TempFolder, error_text, sections};
 
-/// The files of a model and a file of rows; the manifest is without what seals it, and its checksums and lengths are
-/// right.
+/// The files of a model and a file of rows; the manifest is the content without the seal, and its checksums and
+/// lengths are valid.
 #[derive(Debug)]
 pub struct Model {
     dir: PathBuf,
     seal: Seal,
     seed: Vec<u8>,
-    place: Place,
+    folder: TempFolder,
 }
 
 const MANIFEST: &str = "model.json";
@@ -32,27 +32,27 @@ const ROWS: &[u8] = b"price,user,tags,row\n3.25,user 1,a|c,9\n,unknown,,0\n";
 impl Reader for Model {
     const NAME: &'static str = "model";
 
-    fn new(place: Place) -> Self {
-        let dir = train_small(&place, &[]).join("model");
+    fn new(folder: TempFolder) -> Self {
+        let dir = train_small(&folder, &[]).join("model");
         let (seal, manifest) = Seal::of(&fs::read(dir.join(MANIFEST)).unwrap());
         let [weights, vocabulary] = [WEIGHTS, VOCABULARY].map(|name| fs::read(dir.join(name)).unwrap());
         let seed = sections::join(&[&compact(&manifest), &weights, &vocabulary, ROWS]);
-        Self { dir, seal, seed, place }
+        Self { dir, seal, seed, folder }
     }
 
     fn read(&self, bytes: &[u8]) -> Result<(), String> {
         let [manifest, weights, vocabulary, rows] = sections::split(bytes);
-        let mut manifest: Value = serde_json::from_slice(manifest).map_err(said)?;
+        let mut manifest: Value = serde_json::from_slice(manifest).map_err(error_text)?;
         set(&mut manifest, "/weights/bytes", weights.len());
         set(&mut manifest, "/weights/xxh3", checksum(weights));
-        vouch(&mut manifest, "/vocabularies", VOCABULARY, vocabulary);
+        set_checksum(&mut manifest, "/vocabularies", VOCABULARY, vocabulary);
         for (name, bytes) in
             [(MANIFEST, self.seal.seal(&manifest).as_bytes()), (WEIGHTS, weights), (VOCABULARY, vocabulary)]
         {
             fs::write(self.dir.join(name), bytes).unwrap();
         }
-        let rows = self.place.file("rows", rows);
-        let out = self.place.path("predictions.csv");
+        let rows = self.folder.file("rows", rows);
+        let out = self.folder.path("predictions.csv");
         let outcome = read_model(&self.dir, &rows, &out);
         let _ = fs::remove_file(out);
         outcome
@@ -63,17 +63,18 @@ impl Reader for Model {
     }
 }
 
-/// Opens and loads a model, and scores rows with it.
+/// Opens and loads a model, and predicts rows with it.
 pub fn read_model(dir: &Path, rows: &Path, out: &Path) -> Result<(), String> {
-    let saved = SavedModel::open(dir).map_err(said)?;
-    let encoder = saved.encoder(dir).map_err(said)?;
-    let model = saved.load(dir).map_err(said)?;
+    let saved = SavedModel::open(dir).map_err(error_text)?;
+    let encoder = saved.encoder(dir).map_err(error_text)?;
+    let model = saved.load(dir).map_err(error_text)?;
     let Some(format) = &saved.format else { return Ok(()) };
     let on_unknown = (OnUnknown::Oov, IdRules::default());
-    let mut predictions = Predictions::create(model, &saved.schema, on_unknown, out).map_err(said)?;
+    let mut predictions = Predictions::create(model, &saved.schema, on_unknown, out).map_err(error_text)?;
     let options =
         RowOptions { batch_size: 16, threads: NonZeroUsize::MIN, bad_limit: Some(BadLimit::Percent(100.0)) };
     let silent = |_: &'static str, _: u64, _: u64| ();
-    predict_rows(&mut predictions, &[rows.to_owned()], format, &encoder, &options, &silent).map_err(said)?;
-    predictions.finish().map(drop).map_err(said)
+    predict_rows(&mut predictions, &[rows.to_owned()], format, &encoder, &options, &silent)
+        .map_err(error_text)?;
+    predictions.finish().map(drop).map_err(error_text)
 }

@@ -1,4 +1,4 @@
-//! Raw rows: Criteo's TSV, CSV, HugeCTR's records. What is converted is a dataset that can be read.
+//! Raw rows: Criteo's TSV, CSV, HugeCTR's records. The converted datasets must be readable.
 
 use std::fs;
 use std::io::Write;
@@ -16,9 +16,9 @@ use rankine_reader::raw::{RawDense, RawFormat, RawIds};
 use rankine_reader::schema::DenseDtype;
 use rankine_reader::{self as reader, Dataset};
 
-use super::{Place, Reader, read_dataset, said, stream_dataset};
+use super::{Reader, TempFolder, error_text, read_dataset, stream_dataset};
 
-/// Options of a conversion that leaves bad rows out.
+/// Options of a conversion that skips bad rows.
 pub fn lenient(file: PathBuf, out: PathBuf) -> ConvertOptions {
     ConvertOptions {
         on_bad: OnBad::Quarantine,
@@ -31,10 +31,10 @@ pub fn lenient(file: PathBuf, out: PathBuf) -> ConvertOptions {
 
 fn silent(_: &'static str, _: u64, _: u64) {}
 
-/// A file of rows and what it is converted to, which is gone afterwards.
+/// A file of rows and its converted dataset, which is removed afterwards.
 #[derive(Debug)]
 struct Conversion {
-    place: Place,
+    folder: TempFolder,
 }
 
 impl Conversion {
@@ -43,22 +43,23 @@ impl Conversion {
         rows: &[u8],
         convert: impl FnOnce(&ConvertOptions) -> rankine_reader::Result<T>,
     ) -> Result<(), String> {
-        let (file, out) = (self.place.file("rows", rows), self.place.path("out"));
-        let outcome = convert(&lenient(file, out.clone())).map_err(said);
+        let (file, out) = (self.folder.file("rows", rows), self.folder.path("out"));
+        let outcome = convert(&lenient(file, out.clone())).map_err(error_text);
         if outcome.is_ok() {
-            read_dataset(&out).unwrap_or_else(|error| panic!("what was converted cannot be read: {error}"));
+            read_dataset(&out)
+                .unwrap_or_else(|error| panic!("the converted dataset cannot be read: {error}"));
         }
         let _ = fs::remove_dir_all(&out);
         outcome.map(drop)
     }
 
-    /// How further rows are read, once these are converted.
-    fn form<T>(
+    /// Returns the row format for reading further rows, after converting these.
+    fn row_format<T>(
         &self,
         rows: &[u8],
         convert: impl FnOnce(&ConvertOptions) -> rankine_reader::Result<T>,
     ) -> (RowFormat, reader::Schema) {
-        let (file, out) = (self.place.file("rows", rows), self.place.path("out"));
+        let (file, out) = (self.folder.file("rows", rows), self.folder.path("out"));
         convert(&lenient(file, out.clone())).map(drop).unwrap_or_else(|error| panic!("{error}"));
         let dataset = Dataset::open(&out).unwrap();
         fs::remove_dir_all(&out).unwrap();
@@ -66,14 +67,15 @@ impl Conversion {
     }
 }
 
-/// What is done with rows of text, by the first byte of an input: converted, or read in chunks as short as it says.
+/// How rows of text are read, selected by the first byte of an input: converted, or read in chunks of the given
+/// length.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+enum ReadMode {
     Convert,
     Rehearse { chunk_bytes: usize },
 }
 
-impl Way {
+impl ReadMode {
     fn of(first: u8) -> Self {
         match first & 7 {
             0 => Self::Convert,
@@ -82,7 +84,7 @@ impl Way {
     }
 }
 
-/// Criteo's TSV. The first byte says what is done with it, and whether it is compressed on its way, in two pieces.
+/// Criteo's TSV. The first byte selects how it is read, and whether it is first compressed in two pieces.
 #[derive(Debug)]
 pub struct Criteo {
     conversion: Conversion,
@@ -107,25 +109,25 @@ impl Criteo {
 impl Reader for Criteo {
     const NAME: &'static str = "criteo";
 
-    fn new(place: Place) -> Self {
+    fn new(folder: TempFolder) -> Self {
         let columns = CriteoColumns { vocabulary: "hash:50".parse().unwrap(), ..CriteoColumns::default() };
         let columns = CriteoColumns { columns: vec!["C1=exact".parse().unwrap()], ..columns };
-        let conversion = Conversion { place };
+        let conversion = Conversion { folder };
         let convert = |options: &ConvertOptions| convert_criteo(options, &columns, &silent);
-        let form = conversion.form(Self::rows().as_bytes(), convert);
+        let form = conversion.row_format(Self::rows().as_bytes(), convert);
         Self { conversion, columns, form }
     }
 
     fn read(&self, bytes: &[u8]) -> Result<(), String> {
-        let (&first, rows) = bytes.split_first().ok_or("there is nothing to read")?;
+        let (&first, rows) = bytes.split_first().ok_or("the input is empty")?;
         let rows = if first & Self::COMPRESSED != 0 { compressed(rows) } else { rows.to_vec() };
-        match Way::of(first) {
-            Way::Convert => {
+        match ReadMode::of(first) {
+            ReadMode::Convert => {
                 self.conversion.convert(&rows, |options| convert_criteo(options, &self.columns, &silent))
             }
-            Way::Rehearse { chunk_bytes } => {
-                let file = self.conversion.place.file("rows", rows);
-                rehearse(&file, &self.form.0, &self.form.1, chunk_bytes).map(drop).map_err(said)
+            ReadMode::Rehearse { chunk_bytes } => {
+                let file = self.conversion.folder.file("rows", rows);
+                rehearse(&file, &self.form.0, &self.form.1, chunk_bytes).map(drop).map_err(error_text)
             }
         }
     }
@@ -143,7 +145,7 @@ impl Reader for Criteo {
     }
 }
 
-/// Two members, as `cat a.gz b.gz` gives.
+/// Two members, as written by `cat a.gz b.gz`.
 fn compressed(rows: &[u8]) -> Vec<u8> {
     let (one, other) = rows.split_at(rows.len() / 2);
     let mut file = Vec::new();
@@ -154,7 +156,7 @@ fn compressed(rows: &[u8]) -> Vec<u8> {
     file
 }
 
-/// Schemas of CSV, the first of which has everything in it.
+/// Schemas of CSV, the first of which uses all features.
 pub const CSV_SCHEMAS: [&str; 3] = [
     "\
 label = { column = \"label\" }
@@ -181,7 +183,7 @@ categorical = [{ column = \"tags\", separator = \", \", vocabulary = { kind = \"
 ",
 ];
 
-/// CSV. The first byte chooses the schema, and what is done.
+/// CSV. The first byte selects the schema and how it is read.
 #[derive(Debug)]
 pub struct Csv {
     conversion: Conversion,
@@ -197,7 +199,7 @@ const CSV_ROWS: [&str; 3] = [
 ];
 
 impl Csv {
-    /// The byte for a schema and a way.
+    /// Returns the byte for a schema and a mode.
     fn first(schema: u8, way: u8) -> u8 {
         b'@' + 8 * schema + way
     }
@@ -206,26 +208,28 @@ impl Csv {
 impl Reader for Csv {
     const NAME: &'static str = "csv";
 
-    fn new(place: Place) -> Self {
-        let conversion = Conversion { place };
+    fn new(folder: TempFolder) -> Self {
+        let conversion = Conversion { folder };
         let schema = |text: &str| SchemaFile::parse("schema.toml", text).unwrap_or_else(|e| panic!("{e}"));
         let schemas: Vec<_> = CSV_SCHEMAS.iter().map(|text| schema(text)).collect();
         let form = |(schema, rows): (&SchemaFile, &str)| {
-            conversion.form(rows.as_bytes(), |options| convert_csv(options, schema, 1, &silent))
+            conversion.row_format(rows.as_bytes(), |options| convert_csv(options, schema, 1, &silent))
         };
         let forms = schemas.iter().zip(CSV_ROWS).map(form).collect();
         Self { conversion, schemas, forms }
     }
 
     fn read(&self, bytes: &[u8]) -> Result<(), String> {
-        let (&first, rows) = bytes.split_first().ok_or("there is nothing to read")?;
+        let (&first, rows) = bytes.split_first().ok_or("the input is empty")?;
         let number = usize::from(first >> 3) % 4 % self.schemas.len();
         let (schema, form) = (&self.schemas[number], &self.forms[number]);
-        match Way::of(first) {
-            Way::Convert => self.conversion.convert(rows, |options| convert_csv(options, schema, 1, &silent)),
-            Way::Rehearse { chunk_bytes } => {
-                let file = self.conversion.place.file("rows", rows);
-                rehearse(&file, &form.0, &form.1, chunk_bytes).map(drop).map_err(said)
+        match ReadMode::of(first) {
+            ReadMode::Convert => {
+                self.conversion.convert(rows, |options| convert_csv(options, schema, 1, &silent))
+            }
+            ReadMode::Rehearse { chunk_bytes } => {
+                let file = self.conversion.folder.file("rows", rows);
+                rehearse(&file, &form.0, &form.1, chunk_bytes).map(drop).map_err(error_text)
             }
         }
     }
@@ -247,8 +251,7 @@ impl Reader for Csv {
     }
 }
 
-/// HugeCTR's raw records. The first byte chooses what the fields are, and whether they are converted, and read as they
-/// are, too.
+/// HugeCTR's raw records. The first byte selects the fields, and whether they are converted and also read directly.
 #[derive(Debug)]
 pub struct Raw {
     conversion: Conversion,
@@ -258,7 +261,7 @@ pub struct Raw {
 impl Reader for Raw {
     const NAME: &'static str = "raw";
 
-    fn new(place: Place) -> Self {
+    fn new(folder: TempFolder) -> Self {
         let dlrm = Shape::load("dlrm").unwrap();
         let shape = Shape { dense: 2, rows: vec![5, 7, 300], hotness: vec![1, 3, 1], ..dlrm.clone() };
         let plain = RawFormat::new(shape.clone());
@@ -269,24 +272,24 @@ impl Reader for Raw {
             ..RawFormat::new(Shape { dense: 1, ..shape })
         };
         let labels = RawFormat::new(Shape { dense: 0, rows: vec![3], hotness: Vec::new(), ..dlrm });
-        Self { conversion: Conversion { place }, formats: vec![plain, numbered, labels] }
+        Self { conversion: Conversion { folder }, formats: vec![plain, numbered, labels] }
     }
 
     fn read(&self, bytes: &[u8]) -> Result<(), String> {
-        let (&first, records) = bytes.split_first().ok_or("there is nothing to read")?;
+        let (&first, records) = bytes.split_first().ok_or("the input is empty")?;
         let format = &self.formats[usize::from(first >> 3) % 4 % self.formats.len()];
-        let file = self.conversion.place.file("rows", records);
-        match Way::of(first) {
-            Way::Convert => {
+        let file = self.conversion.folder.file("rows", records);
+        match ReadMode::of(first) {
+            ReadMode::Convert => {
                 let converted =
                     self.conversion.convert(records, |options| convert_hugectr_raw(options, format, &silent));
-                let read = Dataset::raw(format, &[file], &[]).map_err(said);
+                let read = Dataset::raw(format, &[file], &[]).map_err(error_text);
                 read.and_then(|dataset| stream_dataset(&dataset)).and(converted)
             }
-            Way::Rehearse { chunk_bytes } => {
+            ReadMode::Rehearse { chunk_bytes } => {
                 let form = RowFormat::HugectrRaw(format.clone());
                 let schema = format.schema(DenseDtype::F32);
-                rehearse(&file, &form, &schema, chunk_bytes).map(drop).map_err(said)
+                rehearse(&file, &form, &schema, chunk_bytes).map(drop).map_err(error_text)
             }
         }
     }

@@ -1,9 +1,9 @@
-//! Files that carry a checksum of themselves, or of others: opened, and closed again around other content.
+//! Files with checksums of themselves or of other files: opened, and sealed again with other content.
 
 use rankine_reader::sealed::{Checksum, to_json};
 use serde_json::Value;
 
-/// How the files of a kind are sealed.
+/// The kind and format of sealed files.
 #[derive(Debug, Clone)]
 pub struct Seal {
     kind: String,
@@ -11,7 +11,7 @@ pub struct Seal {
 }
 
 impl Seal {
-    /// That of a file, and its content.
+    /// Returns the seal of a file, and its content.
     pub fn of(file: &[u8]) -> (Self, Value) {
         let mut envelope: Value = serde_json::from_slice(file).expect("the file is sealed");
         let kind = envelope["kind"].as_str().expect("it has a kind").to_owned();
@@ -25,20 +25,20 @@ impl Seal {
     }
 }
 
-/// The checksum of some bytes, as files state it.
+/// Returns the checksum of some bytes as stated in files.
 pub fn checksum(bytes: &[u8]) -> Value {
     Checksum::of(bytes).to_string().into()
 }
 
-/// Sets a value of some content, where it has a place for it.
+/// Sets a value of some content if the pointer exists.
 pub fn set(content: &mut Value, pointer: &str, value: impl Into<Value>) {
-    if let Some(place) = content.pointer_mut(pointer) {
-        *place = value.into();
+    if let Some(folder) = content.pointer_mut(pointer) {
+        *folder = value.into();
     }
 }
 
-/// Has an entry of a list of files state the length and the checksum of these bytes, where the list has it.
-pub fn vouch(content: &mut Value, list: &str, name: &str, bytes: &[u8]) {
+/// Sets the length and the checksum of these bytes in the entry of a list of files, if the entry exists.
+pub fn set_checksum(content: &mut Value, list: &str, name: &str, bytes: &[u8]) {
     let Some(Value::Array(files)) = content.pointer_mut(list) else { return };
     if let Some(file) = files.iter_mut().find(|file| file["name"] == name) {
         set(file, "/bytes", bytes.len());
@@ -46,7 +46,7 @@ pub fn vouch(content: &mut Value, list: &str, name: &str, bytes: &[u8]) {
     }
 }
 
-/// Content as text without what is only for the eye.
+/// Returns content as text without white space.
 pub fn compact(content: &Value) -> Vec<u8> {
     serde_json::to_vec(content).expect("it is plain data")
 }

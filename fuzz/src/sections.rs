@@ -1,8 +1,8 @@
-//! Several files as one input: one behind the other, with a mark between two.
+//! Several files as one input: concatenated, with a separator between two.
 
 const MARK: &[u8] = b"\n%%\n";
 
-/// The files of an input, `COUNT` of them; those that are not there are empty.
+/// Returns the `COUNT` files of an input; missing ones are empty.
 pub fn split<const COUNT: usize>(mut bytes: &[u8]) -> [&[u8]; COUNT] {
     let mut sections: [&[u8]; COUNT] = [&[]; COUNT];
     for (number, section) in sections.iter_mut().enumerate() {
@@ -21,7 +21,7 @@ pub fn split<const COUNT: usize>(mut bytes: &[u8]) -> [&[u8]; COUNT] {
     sections
 }
 
-/// The input that these files are.
+/// Returns the input that consists of these files.
 pub fn join(sections: &[&[u8]]) -> Vec<u8> {
     sections.join(MARK)
 }

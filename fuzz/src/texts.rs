@@ -1,4 +1,4 @@
-//! Texts that people write: schemas of CSV, jobs, shapes, machines.
+//! Texts that people write: schema files of CSV, jobs, shapes, machines.
 
 use rankine::job::{self, Precision};
 use rankine::planning::parse_machine;
@@ -6,11 +6,11 @@ use rankine_reader::convert::SchemaFile;
 use rankine_reader::generate;
 use rankine_reader::raw::RawFormat;
 
-use super::{CSV_SCHEMAS, Place, Reader, TEXT_BASE_BYTES, TOML_FACTOR, said};
+use super::{CSV_SCHEMAS, Reader, TEXT_BASE_BYTES, TOML_FACTOR, TempFolder, error_text};
 
-/// A text in UTF-8, as files must be.
+/// Checks that a text is UTF-8, as files must be.
 fn text(bytes: &[u8]) -> Result<&str, String> {
-    std::str::from_utf8(bytes).map_err(said)
+    std::str::from_utf8(bytes).map_err(error_text)
 }
 
 /// A schema file.
@@ -22,12 +22,12 @@ impl Reader for Schema {
     const BASE_BYTES: usize = TEXT_BASE_BYTES;
     const FACTOR: usize = TOML_FACTOR;
 
-    fn new(_: Place) -> Self {
+    fn new(_: TempFolder) -> Self {
         Self
     }
 
     fn read(&self, bytes: &[u8]) -> Result<(), String> {
-        SchemaFile::parse("schema.toml", text(bytes)?).map(drop).map_err(said)
+        SchemaFile::parse("schema.toml", text(bytes)?).map(drop).map_err(error_text)
     }
 
     fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
@@ -36,7 +36,7 @@ impl Reader for Schema {
     }
 }
 
-/// A job file. Behind a line of `--set` stand values that replace its own, one a line.
+/// A job file. After a line of `--set` come values that replace its own, one per line.
 #[derive(Debug)]
 pub struct Job;
 
@@ -47,7 +47,7 @@ impl Reader for Job {
     const BASE_BYTES: usize = TEXT_BASE_BYTES;
     const FACTOR: usize = TOML_FACTOR;
 
-    fn new(_: Place) -> Self {
+    fn new(_: TempFolder) -> Self {
         Self
     }
 
@@ -55,11 +55,11 @@ impl Reader for Job {
         let text = text(bytes)?;
         let (text, sets) = text.split_once(SETS).unwrap_or((text, ""));
         let sets: Vec<_> = sets.lines().collect();
-        let job = job::Job::from_toml("job.toml", text, &sets).map_err(said)?;
-        // What a run keeps of a job is the job.
+        let job = job::Job::from_toml("job.toml", text, &sets).map_err(error_text)?;
+        // The effective job that a run stores must be the same job.
         let kept = job::Job::from_toml("job.toml", &job.to_toml(), &[] as &[&str]);
-        let kept = kept.unwrap_or_else(|error| panic!("the effective job is none: {error}"));
-        assert_eq!(kept, job, "the effective job is another one");
+        let kept = kept.unwrap_or_else(|error| panic!("the effective job is not a job: {error}"));
+        assert_eq!(kept, job, "the effective job differs");
         Ok(())
     }
 
@@ -75,7 +75,7 @@ impl Reader for Job {
 /// The shape of synthetic data and of raw records.
 #[derive(Debug)]
 pub struct Shape {
-    place: Place,
+    folder: TempFolder,
 }
 
 impl Reader for Shape {
@@ -83,14 +83,15 @@ impl Reader for Shape {
     const BASE_BYTES: usize = TEXT_BASE_BYTES;
     const FACTOR: usize = TOML_FACTOR;
 
-    fn new(place: Place) -> Self {
-        Self { place }
+    fn new(folder: TempFolder) -> Self {
+        Self { folder }
     }
 
     fn read(&self, bytes: &[u8]) -> Result<(), String> {
-        let path = self.place.file("shape.toml", bytes);
-        let shape = generate::Shape::load(path.to_str().ok_or("the path is no text")?).map_err(said)?;
-        RawFormat::new(shape).block_samples().map(drop).map_err(said)
+        let path = self.folder.file("shape.toml", bytes);
+        let shape =
+            generate::Shape::load(path.to_str().ok_or("the path is not UTF-8")?).map_err(error_text)?;
+        RawFormat::new(shape).block_samples().map(drop).map_err(error_text)
     }
 
     fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
@@ -101,7 +102,7 @@ impl Reader for Shape {
     }
 }
 
-/// What a machine does in a second.
+/// A machine's rates.
 #[derive(Debug)]
 pub struct Machine;
 
@@ -110,7 +111,7 @@ impl Reader for Machine {
     const BASE_BYTES: usize = TEXT_BASE_BYTES;
     const FACTOR: usize = TOML_FACTOR;
 
-    fn new(_: Place) -> Self {
+    fn new(_: TempFolder) -> Self {
         Self
     }
 

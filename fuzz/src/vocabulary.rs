@@ -1,8 +1,8 @@
-//! A vocabulary: what it says can be written, and is the same when it is read again.
+//! A vocabulary: if it is valid, it can be written and read again unchanged.
 
 use rankine_reader::vocabulary;
 
-use super::{Place, Reader, TEXT_BASE_BYTES, TEXT_FACTOR};
+use super::{Reader, TEXT_BASE_BYTES, TEXT_FACTOR, TempFolder};
 
 /// The file of a vocabulary.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ impl Reader for Vocabulary {
     const BASE_BYTES: usize = TEXT_BASE_BYTES;
     const FACTOR: usize = TEXT_FACTOR;
 
-    fn new(_: Place) -> Self {
+    fn new(_: TempFolder) -> Self {
         Self
     }
 
@@ -25,7 +25,7 @@ impl Reader for Vocabulary {
             Ok::<_, std::convert::Infallible>(())
         });
         let again = vocabulary::Vocabulary::from_tsv(&text);
-        assert!(again.as_ref() == Ok(&vocabulary), "what was written is not what was read");
+        assert!(again.as_ref() == Ok(&vocabulary), "the vocabulary changed when it was written and read");
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 mod memory;
 
 #[global_allocator]
-static ALLOCATOR: memory::Counting = memory::Counting;
+static ALLOCATOR: memory::CountingAllocator = memory::CountingAllocator;
 
 /// Bytes that a reader may allocate for any input: chunks, blocks and buffers of a bounded size.
 const BASE_BYTES: usize = 64 << 20;
@@ -38,7 +38,7 @@ pub(crate) fn read_within(
     (limit, bytes): (usize, usize),
     work: impl FnOnce() -> Result<(), String>,
 ) {
-    let (outcome, most) = memory::measured(|| catch_unwind(AssertUnwindSafe(work)));
+    let (outcome, most) = memory::with_peak(|| catch_unwind(AssertUnwindSafe(work)));
     match outcome {
         Err(_) => panic!("{reader}, {case}: panic"),
         Ok(Err(message)) => {

@@ -385,7 +385,7 @@ fn invalid_conversions_are_refused_and_leave_nothing() {
     );
     assert!(
         refusal(&ConvertOptions { split: Split::Last { share: 0.99 }, ..base.clone() })
-            .contains("3 evaluate")
+            .contains("3 are for evaluation")
     );
     // A gzip file that is truncated after many good chunks.
     let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
