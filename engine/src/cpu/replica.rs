@@ -206,8 +206,8 @@ fn sum_weight_gradients(parts: &Parts, tiles: &[Tile], sum: Accumulation, gradie
     let of_tiles: Vec<_> = tiles.iter().map(|tile| parts.mlps(tile)).collect();
     for (number, &(mlp, _)) in of_tiles[0].iter().enumerate() {
         for (layer_number, layer) in mlp.spec.layers.iter().enumerate() {
-            let (gradients, behind) = rest.split_at_mut(layer.end() - layer.offset);
-            rest = behind;
+            let (gradients, after) = rest.split_at_mut(layer.end() - layer.offset);
+            rest = after;
             let shares = of_tiles.iter().zip(tiles).map(|(of_tile, tile)| {
                 let (mlp, of_mlp) = of_tile[number];
                 of_mlp.layer(layer_number, mlp, tile.samples.len())
@@ -250,14 +250,14 @@ mod tests {
             // A uniform number within the square root of 6 / n has a variance of 2 / n.
             let bound = (6.0 / f64::from(inputs + outputs)).sqrt() as f32;
             for row in 0..outputs {
-                let (weights, behind) = rest.split_at(inputs as usize);
-                rest = behind;
+                let (weights, after) = rest.split_at(inputs as usize);
+                rest = after;
                 let mut expected = vec![0.0; inputs as usize];
                 UniformField::new(77, (1 << 31) + number).fill_row(row as u64, bound, &mut expected);
                 assert_eq!(weights, expected, "layer {number}, row {row}");
             }
-            let (biases, behind) = rest.split_at(if bias { outputs as usize } else { 0 });
-            rest = behind;
+            let (biases, after) = rest.split_at(if bias { outputs as usize } else { 0 });
+            rest = after;
             assert!(biases.iter().all(|&bias| bias == 0.0), "layer {number}: {biases:?}");
         }
         // The first-order terms of the dense columns.

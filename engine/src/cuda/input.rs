@@ -315,8 +315,8 @@ fn put_bags(bags: &Bags, samples: Range<usize>, ids: &mut [u32], offsets: &mut [
     let narrow = |&id: &u64| u32::try_from(id).unwrap_or(u32::MAX);
     ids.iter_mut().zip(from).for_each(|(to, from)| *to = narrow(from));
     if !offsets.is_empty() {
-        let (own, behind) = offsets.split_at_mut(samples.len());
+        let (own, after) = offsets.split_at_mut(samples.len());
         own.iter_mut().zip(&bags.offsets[samples]).for_each(|(to, from)| *to = from - first);
-        behind.fill(from.len() as u32);
+        after.fill(from.len() as u32);
     }
 }
