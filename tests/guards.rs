@@ -151,13 +151,13 @@ fn many_skipped_steps_are_reported_less_and_less_often() {
     spoil(&mut bytes, 2..=19);
     place.file("train.bin", bytes);
     let sets = ["guard.non_finite=skip", "guard.skipped_in_a_row_max=18"];
-    let told = train(&place, &job, "run", &sets).with(SUCCESS).stderr;
-    let reported = told.lines().filter_map(|line| {
+    let stderr = train(&place, &job, "run", &sets).with(SUCCESS).stderr;
+    let reported = stderr.lines().filter_map(|line| {
         let (_, step) = line.split_once("skipped step ")?;
         step.split_once(": ")?.0.parse::<u64>().ok()
     });
     // Step 17 is the sixteenth.
-    assert_eq!(reported.collect::<Vec<_>>(), [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 17], "{told}");
+    assert_eq!(reported.collect::<Vec<_>>(), [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 17], "{stderr}");
     assert_eq!(summary(&place, "run")["train"]["non_finite_steps"], 18);
 }
 

@@ -81,14 +81,14 @@ fn from_nothing_to_an_evaluated_model() {
 
     let metrics = json_lines(&place.path("run/metrics.jsonl"));
     let of_kind = |kind: &str| metrics.iter().filter(|line| line["kind"] == kind).collect::<Vec<_>>();
-    let (trained, judged) = (of_kind("train"), of_kind("eval"));
-    assert_eq!(trained.len() + judged.len(), metrics.len());
+    let (trained, evaluated) = (of_kind("train"), of_kind("eval"));
+    assert_eq!(trained.len() + evaluated.len(), metrics.len());
     let steps: Vec<_> = trained.iter().map(|line| line["step"].as_u64().unwrap()).collect();
     assert_eq!(steps, (1..=SAMPLES.div_ceil(128) / 10).map(|report| report * 10).collect::<Vec<_>>());
     assert!(trained.iter().all(|line| line["loss"].as_f64().is_some_and(|loss| loss > 0.0)));
-    let steps: Vec<_> = judged.iter().map(|line| line["step"].as_u64().unwrap()).collect();
+    let steps: Vec<_> = evaluated.iter().map(|line| line["step"].as_u64().unwrap()).collect();
     assert_eq!(steps, [500, 1000, SAMPLES.div_ceil(128)]);
-    assert_eq!(judged[2]["auc"], summary["eval"]["auc"]);
+    assert_eq!(evaluated[2]["auc"], summary["eval"]["auc"]);
 
     // The effective job in the run folder repeats the training.
     let effective = place.word("run/job.toml");
@@ -97,7 +97,7 @@ fn from_nothing_to_an_evaluated_model() {
 
     let run_dir = place.word("run");
     let again = run(["eval", "--run", &run_dir, "--data", &data, "--json"]).with(SUCCESS).json();
-    for (key, expected) in judged_by_hand(&place, &run_dir, &data) {
+    for (key, expected) in metrics_by_hand(&place, &run_dir, &data) {
         for (found, what) in [(&again[key], "eval"), (&summary["eval"][key], "train")] {
             let found = found.as_f64().expect("it is a number");
             // Predictions are written with nine digits; sums of 20,000 numbers are exact to far more.
@@ -111,7 +111,7 @@ fn from_nothing_to_an_evaluated_model() {
 }
 
 /// Computes the metrics of the evaluation part from predictions and labels.
-fn judged_by_hand(place: &Place, run_dir: &str, data: &str) -> [(&'static str, f64); 6] {
+fn metrics_by_hand(place: &Place, run_dir: &str, data: &str) -> [(&'static str, f64); 6] {
     let out = place.word("predictions.csv");
     run(["predict", "--run", run_dir, "--data", data, "--out", &out]).with(SUCCESS);
     let text = fs::read_to_string(out).expect("predictions were written");
@@ -217,8 +217,9 @@ fn training_ends_after_its_epochs_steps_or_target() {
 
     let target = trained("target", &["train.epochs=100", "eval.every_steps=20", "eval.target_auc=0.65"]);
     assert_eq!(target["stopped"], "target_auc");
-    let judged: Vec<_> = json_lines(&place.path("target/metrics.jsonl"));
-    let aucs: Vec<_> = judged.iter().filter(|line| line["kind"] == "eval").map(|line| &line["auc"]).collect();
+    let metrics: Vec<_> = json_lines(&place.path("target/metrics.jsonl"));
+    let aucs: Vec<_> =
+        metrics.iter().filter(|line| line["kind"] == "eval").map(|line| &line["auc"]).collect();
     let (last, before) = aucs.split_last().unwrap();
     assert!(last.as_f64().unwrap() >= 0.65, "{aucs:?}");
     assert!(before.iter().all(|auc| auc.as_f64().unwrap() < 0.65), "{aucs:?}");

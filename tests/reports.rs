@@ -139,7 +139,7 @@ fn metrics_agree_with_the_predictions() {
     }
     let rate = positives / 600.0;
     let entropy = -(rate * rate.ln() + (1.0 - rate) * (1.0 - rate).ln());
-    let judged = run(["eval", "--run", &run_dir, "--data", &data, "--json"]).with(SUCCESS).json();
+    let metrics = run(["eval", "--run", &run_dir, "--data", &data, "--json"]).with(SUCCESS).json();
     for (key, expected) in [
         ("/log_loss", losses / 600.0),
         ("/normalized_entropy", losses / 600.0 / entropy),
@@ -147,7 +147,7 @@ fn metrics_agree_with_the_predictions() {
         ("/label_rate", rate),
     ] {
         // Both sum 600 numbers in double precision; logarithms of probabilities above 1e-4 lose four more digits.
-        let found = number(&judged, key);
+        let found = number(&metrics, key);
         assert!(
             (found - expected).abs() <= 1e4 * 600.0 * f64::EPSILON * expected,
             "{key}: {found}, not {expected}"

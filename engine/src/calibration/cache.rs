@@ -35,27 +35,27 @@ impl CachedFigures {
 }
 
 /// Returns the cached figures, if they were measured on these GPUs with this driver and this version of Rankine.
-pub fn recall(gpus: &Gpus) -> Option<Figures> {
-    recall_from(&folder()?, gpus)
+pub fn cached(gpus: &Gpus) -> Option<Figures> {
+    read_from(&folder()?, gpus)
 }
 
-pub(super) fn keep(gpus: &Gpus, figures: &Figures) {
-    let kept = match folder() {
-        Some(folder) => keep_in(&folder, gpus, figures),
+pub(super) fn store(gpus: &Gpus, figures: &Figures) {
+    let stored = match folder() {
+        Some(folder) => write_into(&folder, gpus, figures),
         None => Err(io::Error::other("neither XDG_CACHE_HOME nor HOME is set")),
     };
-    if let Err(error) = kept {
+    if let Err(error) = stored {
         tracing::warn!(%error, "figures of the GPUs cannot be cached and will be measured for each training");
     }
 }
 
-fn recall_from(folder: &Path, gpus: &Gpus) -> Option<Figures> {
+fn read_from(folder: &Path, gpus: &Gpus) -> Option<Figures> {
     let text = fs::read(folder.join(file_name(gpus))).ok()?;
     let kept: CachedFigures = serde_json::from_slice(&text).ok()?;
     (CachedFigures::of(gpus, &kept.figures) == kept).then_some(kept.figures)
 }
 
-fn keep_in(folder: &Path, gpus: &Gpus, figures: &Figures) -> io::Result<()> {
+fn write_into(folder: &Path, gpus: &Gpus, figures: &Figures) -> io::Result<()> {
     create_folders(folder).map_err(io::Error::other)?;
     let text = serde_json::to_string_pretty(&CachedFigures::of(gpus, figures))
         .expect("figures are plain data")
@@ -109,18 +109,18 @@ mod tests {
             links: None,
         };
         let gpus = Gpus { name: "Some GPU/2".into(), count: 2, driver: "580.1".into() };
-        assert_eq!(recall_from(folder.path(), &gpus), None);
-        keep_in(folder.path(), &gpus, &figures).unwrap();
-        assert_eq!(recall_from(folder.path(), &gpus), Some(figures.clone()));
+        assert_eq!(read_from(folder.path(), &gpus), None);
+        write_into(folder.path(), &gpus, &figures).unwrap();
+        assert_eq!(read_from(folder.path(), &gpus), Some(figures.clone()));
         for other in [
             Gpus { count: 4, ..gpus.clone() },
             Gpus { driver: "581.0".into(), ..gpus.clone() },
             Gpus { name: "Some GPU 2".into(), ..gpus.clone() },
         ] {
-            assert_eq!(recall_from(folder.path(), &other), None);
+            assert_eq!(read_from(folder.path(), &other), None);
         }
         // A damaged file counts as missing.
         fs::write(folder.path().join(file_name(&gpus)), "{").unwrap();
-        assert_eq!(recall_from(folder.path(), &gpus), None);
+        assert_eq!(read_from(folder.path(), &gpus), None);
     }
 }

@@ -20,7 +20,7 @@ use serde::Serialize;
 use crate::job::Precision;
 use crate::planning::in_precision;
 
-pub use cache::recall;
+pub use cache::cached;
 
 /// The kind and number of this machine's GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -50,7 +50,7 @@ impl Gpus {
 /// # Errors
 /// If the GPUs cannot be measured.
 fn figures(devices: &[Arc<Device>], gpus: &Gpus) -> rankine_cuda::Result<Option<Figures>> {
-    match recall(gpus) {
+    match cached(gpus) {
         Some(figures) => Ok(Some(figures)),
         None if devices.len() == gpus.count => measure(devices, gpus).map(Some),
         None => Ok(None),
@@ -63,7 +63,7 @@ fn figures(devices: &[Arc<Device>], gpus: &Gpus) -> rankine_cuda::Result<Option<
 /// If the GPUs cannot be measured.
 pub fn measure(devices: &[Arc<Device>], gpus: &Gpus) -> rankine_cuda::Result<Figures> {
     let figures = Figures::measure(devices)?;
-    cache::keep(gpus, &figures);
+    cache::store(gpus, &figures);
     Ok(figures)
 }
 
