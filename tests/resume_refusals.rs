@@ -243,7 +243,7 @@ fn a_checkpoint_of_a_newer_version_ends_the_command() {
         // Content that is not damaged, but that this version does not know.
         fs::write(&manifest, &text).unwrap();
         reseal(&manifest, |content| content.replacen('{', "{\n    \"signature\": 1,", 1));
-        runs.refuses("run", &["--resume"], USAGE, &["its checksum holds", "Nothing was changed"]);
+        runs.refuses("run", &["--resume"], USAGE, &["its checksum matches", "Nothing was changed"]);
         fs::write(&manifest, &text).unwrap();
         runs.train("run", &["--resume"]).with(SUCCESS);
     }
