@@ -338,7 +338,7 @@ fn longest_run(message: &str) -> Option<String> {
     let plain = |word: &&str| word.chars().all(|char| char.is_ascii_lowercase() || "'-".contains(char));
     let runs = message.split([',', ';']).flat_map(|part| {
         let words: Vec<_> = part.split_whitespace().collect();
-        words.split(|word| !plain(&word)).map(|run| run.join(" ")).collect::<Vec<_>>()
+        words.split(|word| !plain(word)).map(|run| run.join(" ")).collect::<Vec<_>>()
     });
     runs.filter(|run| run.split(' ').count() >= 3).max_by_key(String::len)
 }

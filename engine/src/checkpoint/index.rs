@@ -115,7 +115,7 @@ impl PieceOf {
         matches!(self, Self::Rows { rows: SavedRows::Listed { .. }, .. })
     }
 
-    /// The bytes that it must have; `None` if it is not a piece of such a checkpoint.
+    /// The bytes that it must have; `None` if it cannot be a piece of this checkpoint.
     pub(super) fn bytes(&self, manifest: &Manifest) -> Option<u64> {
         match *self {
             Self::Dense { dense_first, dense_count } => {
@@ -160,7 +160,7 @@ fn states_fit(learns: &RuleState, first_column: usize, states: usize) -> bool {
 }
 
 impl ShardIndex {
-    /// Checks that it is the index of such a checkpoint.
+    /// Checks that it can be the index of a shard of this checkpoint.
     pub(super) fn validate(&self, manifest: &Manifest) -> Result<(), String> {
         let mut end = self.header_bytes;
         for (number, piece) in self.pieces.iter().enumerate() {

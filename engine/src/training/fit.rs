@@ -255,7 +255,7 @@ struct Tally {
     waited: Duration,
 }
 
-/// Several processes agree on whether to stop or to save after every so many steps.
+/// Number of steps after which several processes agree again on whether to stop or to save.
 const STEPS_TO_AGREE: u64 = 16;
 
 /// What to do after a step.
