@@ -258,7 +258,7 @@ fn removed_ids_may_leave_their_bag_empty() {
     // Counts continue when a training resumes.
     let saves = ["checkpoint.every_steps=4", "train.max_steps=6"];
     train(place, &wild, "resumed", &saves).with(SUCCESS);
-    fs::remove_file(place.path("resumed").join("summary.json")).expect("the run had come to its end");
+    fs::remove_file(place.path("resumed").join("summary.json")).expect("the run was complete");
     let args = ["train", &wild, "--quiet", "--resume", "--run-dir", &place.word("resumed")];
     let sets = ["--set", "checkpoint.every_steps=4"];
     run(args.into_iter().chain(sets)).with(SUCCESS);

@@ -301,7 +301,7 @@ fn one_alone_that_hangs_says_where() {
             "{told}"
         );
     }
-    // What has come to its end is not missed, and neither is what fails by itself.
+    // A complete process is not missed, and neither is one that fails by itself.
     let group = ProcessGroup::watched_alone(SHORT, |failure, _| panic!("{failure}")).unwrap();
     group.does(Phase::Training, 1);
     assert_eq!(group.fail("the disk is full", false), None);
