@@ -1,50 +1,54 @@
-// Sums over the ranks, in their order, of arrays in their memory; in place, with the same bits at every rank. Ranks only
-// write to each other: that is the faster way over NVLink.
+// All-reduce of f32 arrays over the ranks of a node, in place. Sums are taken in the order of the ranks, so every
+// rank gets the same bits. Ranks only write to each other's memory: over NVLink that is faster than reading.
 //
-// S bytes over N ranks: "by slices" each rank writes every other one its slice, which sums it and writes the sum to all:
-// 2 * S * (N-1)/N bytes out of each GPU and as many in, at 450 GB/s, and 2 waits. "At once" each rank writes all to every
-// other one, and sums for itself: S * (N-1) bytes, and 1 wait, which is what counts where there is little.
+// For S bytes over N ranks there are two ways. "By slices": each rank writes every other rank its slice; the owner of
+// a slice sums it and writes the sum to all. That moves 2 * S * (N-1)/N bytes out of each GPU and as many in, at 450
+// GB/s, with 2 waits. "At once": each rank writes everything to every other rank and sums for itself. That moves S *
+// (N-1) bytes with 1 wait, and the wait dominates for small arrays.
 //
-// Over several nodes it goes by slices in two kernels, between which the ranks with the same place in their nodes sum
-// their slice: "scatter" leaves each rank the node's sum of its slice, and "spread" writes what became of it to all.
-// Numbers are summed by all, and after that those of the first rank count.
+// Over several nodes the sum by slices takes two kernels. "scatter" leaves each rank the node's sum of its slice;
+// then the ranks of a rail all-reduce their slice; then "spread" writes the result to all ranks of the node. The few
+// f64 numbers that are summed along are summed by all ranks; after the exchange between nodes, those of the first
+// rank are used.
 //
-// A block waits for the blocks of its number at the other ranks alone: these handle the same elements. The ranks' grids
-// must have the same number of blocks, few enough for all blocks of all ranks of a GPU to run at the same time.
+// A block waits only for the blocks with the same number at the other ranks, which handle the same elements. The
+// ranks' grids must have the same number of blocks, and few enough that all blocks of all ranks on a GPU are resident
+// at once.
 #include "peers.cuh"
 
 constexpr u32 THREADS = 512;
 
 struct AllReduce {
-    // What is summed, of each rank. At once, only this rank's own is accessed.
+    // The array to sum, per rank. At once, only this rank's own is accessed.
     float4* values[RANKS_MAX];
-    // Of each rank, written by its peers. By slices: [rank][slice]; at once: [call % 2][rank][vector]
+    // Per rank, written by its peers. By slices: [rank][slice]; at once: [call % 2][rank][vector]
     float4* inbox[RANKS_MAX];
-    // [call % 2][rank][number], and behind it where sums over nodes are spread: [call % 2][number]
+    // [call % 2][rank][number], then for sums that are spread over nodes [call % 2][number]
     double* numbers_inbox[RANKS_MAX];
-    // One a block.
+    // One per block.
     Flags* flags[RANKS_MAX];
-    // Of this rank alone: a few more that are summed, at once.
+    // Only of this rank: a few f64 numbers that are summed along, at once.
     double* numbers;
-    // Of this rank alone, one a block: the calls so far.
+    // Only of this rank, one per block: the calls so far.
     u64* calls;
     Wait wait;
     u64 vectors;
-    // Vectors of a rank; the last ranks may have fewer, or none.
+    // Vectors per rank; the last ranks may have fewer or none.
     u64 slice;
     u32 numbers_count;
     u32 reserved;
 };
 static_assert(sizeof(AllReduce) == 328);
 
-// All threads of a block.
+// Must be called by all threads of a block.
 __device__ inline void meet_all(const AllReduce& p, u64 epoch) {
     __syncthreads();
     if (threadIdx.x < p.wait.ranks) meet(p.flags, blockIdx.x, epoch, threadIdx.x, p.wait);
     __syncthreads();
 }
 
-// Those who come round to the same place after two calls have met in the one between.
+// Inboxes alternate between two halves: a rank that reuses a half after two calls has met its peers in the call
+// between.
 __device__ inline u64 inbox_of(const AllReduce& p, u64 call, u32 rank) { return call % 2 * p.wait.ranks + rank; }
 
 __device__ inline void send_numbers(const AllReduce& p, u64 call) {
@@ -67,7 +71,8 @@ __device__ inline void sum_numbers(const AllReduce& p, u64 call) {
     }
 }
 
-// Writes each rank its slice, into its inbox. `MOST` ranks at most: a thread has `8 / MOST` vectors of each in flight.
+// Writes each rank its slice, into that rank's inbox. For up to `MOST` ranks: a thread has `8 / MOST` vectors for
+// each in flight.
 template <u32 MOST>
 __device__ inline void send_slices(const AllReduce& p) {
     constexpr u32 FLIGHT = 8 / MOST;
@@ -98,13 +103,13 @@ __device__ inline void send_slices(const AllReduce& p) {
     }
 }
 
-// Vectors of this rank's slice, from `rank * slice` on.
+// Vectors of this rank's slice, which starts at `rank * slice`.
 __device__ inline u64 own_count(const AllReduce& p) {
     const u64 begin = p.wait.rank * p.slice;
     return begin < p.vectors ? min(p.slice, p.vectors - begin) : 0;
 }
 
-// Sums this rank's slice of all, and tells each sum with its place in the slice.
+// Sums this rank's slice over all ranks, and passes each sum and its index to `tell`.
 template <u32 MOST, class TELL>
 __device__ inline void sum_slice(const AllReduce& p, const TELL& tell) {
     constexpr u32 FLIGHT = 8 / MOST;
@@ -220,7 +225,7 @@ __device__ inline void at_once(const AllReduce& p) {
     if (threadIdx.x == 0) p.calls[blockIdx.x] = call + 1;
 }
 
-// For the most ranks there may be: 2, 4 or 8.
+// One kernel for up to 2, 4 or 8 ranks.
 #define ALL_REDUCE(MOST)                                                                                              \
     extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                          \
         all_reduce_by_slices_##MOST(const __grid_constant__ AllReduce p) {                                            \

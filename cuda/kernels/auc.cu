@@ -1,13 +1,13 @@
-// The exact area under the ROC curve: ranking keys are sorted by score, and the pairs of a positive and a negative are
-// counted in integers. `judge.cu` makes the keys.
+// The exact area under the ROC curve: ranking keys (made by `judge.cu`) are sorted by score, and pairs of a positive
+// and a negative are counted in integers.
 //
-// A key has a score's order in its high word. Without weights its low word is the label, or 2 for a sample that has
-// none and counts for nothing. With weights the low word has the label in its highest bit, and below it the bits of the
-// weight, which is not negative; a sample without a label weighs 0.
+// The high word of a key is the score, mapped so that integer order is score order. Without weights the low word is
+// the label, or 2 for a sample without a label, which is not counted. With weights the low word has the label in its
+// highest bit and the bits of the weight (never negative) below it; a sample without a label has weight 0.
 //
-// Sorting takes four passes over the high word, of counting and of scattering, each of which reads 8 bytes a key twice
-// and writes 8; counting the pairs reads 8 bytes twice: 112 bytes a key in all. With weights there is one more pass,
-// which counts weights by size and reads 8 bytes a key.
+// Sorting takes four passes over the high word. Each pass counts, then scatters: it reads 8 bytes per key twice and
+// writes 8. Counting the pairs reads 8 bytes twice: 112 bytes per key in all. With weights, one more pass counts the
+// weights by exponent and reads 8 bytes per key.
 #include "common.cuh"
 
 constexpr u32 KEYS_TILE = 4096;
@@ -28,7 +28,7 @@ struct KeysCount {
 };
 static_assert(sizeof(KeysCount) == 24);
 
-// Counts the digits of a tile. Grid: one block a tile.
+// Counts the digits of a tile. Grid: one block per tile.
 extern "C" __global__ void __launch_bounds__(KEYS_THREADS) keys_count(const __grid_constant__ KeysCount p) {
     __shared__ u32 digits[DIGITS];
     digits[threadIdx.x] = 0;
@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(KEYS_THREADS) keys_count(const __gr
         const u32 place = begin + round * KEYS_THREADS;
         const u32 digit = place < p.count ? digit_of(p.keys[place], p.pass) : ~0u;
         u32 equals;
-        // Scores lie close together, so lanes with equal digits count together.
+        // Neighbouring scores often share a digit, so lanes with equal digits are counted with one atomic.
         if (first_of_equals(digit, equals) && digit != ~0u) atomicAdd(digits + digit, __popc(equals));
     }
     __syncthreads();
@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(KEYS_THREADS) keys_count(const __gr
 
 struct KeysSum {
     u32* counts;
-    // Of each digit.
+    // One per digit.
     u32* totals;
     u32 tiles;
     u32 reserved;
@@ -57,8 +57,8 @@ static_assert(sizeof(KeysSum) == 24);
 
 constexpr u32 KEYS_SUM_THREADS = 1024;
 
-// Replaces each tile's count of a digit by that of the tiles before, and writes the digit's total. Grid: a block a
-// digit.
+// Replaces each tile's count of a digit by the sum over the tiles before it, and writes the digit's total. Grid: one
+// block per digit.
 extern "C" __global__ void __launch_bounds__(KEYS_SUM_THREADS) keys_sum(const __grid_constant__ KeysSum p) {
     __shared__ u32 warps[KEYS_SUM_THREADS / WARP + 1];
     u32* counts = p.counts + blockIdx.x * p.tiles;
@@ -83,10 +83,10 @@ struct KeysScatter {
 };
 static_assert(sizeof(KeysScatter) == 40);
 
-// Puts a tile's keys in the order of a digit, stably. Grid: one block a tile.
+// Sorts a tile's keys by a digit, stably. Grid: one block per tile.
 extern "C" __global__ void __launch_bounds__(KEYS_THREADS) keys_scatter(const __grid_constant__ KeysScatter p) {
     __shared__ u64 tile[KEYS_TILE];
-    // Where a digit's keys go, less where they lie in the tile.
+    // Where a digit's keys go, minus their position in the tile.
     __shared__ u32 shifts[DIGITS];
     __shared__ u16 ranks[KEYS_WARPS][DIGITS];
     __shared__ u32 warps[KEYS_WARPS + 1];
@@ -95,7 +95,8 @@ extern "C" __global__ void __launch_bounds__(KEYS_THREADS) keys_scatter(const __
     for (u32 other = 0; other < KEYS_WARPS; other++) ranks[other][threadIdx.x] = 0;
     __syncthreads();
 
-    // A warp takes consecutive keys, round by round; a key's rank is that among the warp's keys of its digit.
+    // A warp takes consecutive keys, round by round; a key's rank is its position among the warp's keys with the same
+    // digit.
     const u32 own = warp * (KEYS_TILE / KEYS_WARPS) + lane;
     u64 keys[KEYS_EACH];
     u16 rank[KEYS_EACH];
@@ -144,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(KEYS_THREADS) keys_scatter(const __
     }
 }
 
-// Labels times exponents of weights: the 9 highest bits of a weighted key's low word.
+// Labels times weight exponents: the 9 highest bits of a weighted key's low word.
 constexpr u32 WEIGHT_CLASSES = 512;
 
 struct WeightsCount {
@@ -156,8 +157,7 @@ struct WeightsCount {
 };
 static_assert(sizeof(WeightsCount) == 24);
 
-// Counts the samples of each label and exponent of the weight, leaving out those that weigh nothing. Grid: one block a
-// tile.
+// Counts the samples per label and weight exponent, skipping those with weight 0. Grid: one block per tile.
 extern "C" __global__ void __launch_bounds__(KEYS_THREADS) weights_count(const __grid_constant__ WeightsCount p) {
     __shared__ u32 classes[WEIGHT_CLASSES];
     for (u32 i = threadIdx.x; i < WEIGHT_CLASSES; i += KEYS_THREADS) classes[i] = 0;
@@ -177,13 +177,13 @@ extern "C" __global__ void __launch_bounds__(KEYS_THREADS) weights_count(const _
     }
 }
 
-// Positives and negatives: samples, or their weights as integers, which add up to less than 2^63 for each label.
+// Positives and negatives: numbers of samples, or sums of weights as integers, below 2^63 for each label.
 struct Counts {
     u64 positives;
     u64 negatives;
 };
 
-// What lies before a tile: before its first key, and before the last key at which a new score began.
+// Counts before a tile: before its first key, and before the last key at which a new score started.
 struct Before {
     Counts keys;
     Counts score;
@@ -193,12 +193,12 @@ static_assert(sizeof(Before) == 32);
 struct Ties {
     // Ascending by score.
     const u64* keys;
-    // One a tile.
+    // One per tile.
     Before* tiles;
-    // Twice the pairs in order, as four addends of which the next one counts 2^32 times as much, then all positives and
-    // all negatives. The addends must be 0 at the beginning.
+    // Twice the number of ordered pairs, as four addends where each counts 2^32 times as much as the one before it;
+    // then all positives and all negatives. The addends must be 0 at the start.
     u64* result;
-    // What weights are multiplied by: of negatives, and of positives.
+    // Factors that weights are multiplied by: of negatives and of positives.
     double scales[2];
     u32 count;
     u32 tiles_count;
@@ -223,7 +223,7 @@ __device__ inline u128 shuffled_xor(u128 value, u32 mask) {
     return u128(high) << 64 | __shfl_xor_sync(ALL_LANES, u64(value), mask);
 }
 
-// Counting samples. Counts within a tile fit one word: positives above negatives.
+// Counts samples. Counts within a tile fit one word, positives in the upper half.
 struct OfSamples {
     using InTile = u32;
     using Pairs = u64;
@@ -246,7 +246,7 @@ struct OfSamples {
     }
 };
 
-// Counting weights.
+// Counts weights.
 struct OfWeights {
     using InTile = Counts;
     using Pairs = u128;
@@ -256,7 +256,7 @@ struct OfWeights {
 
     __device__ explicit OfWeights(const Ties& p) : negative(p.scales[0]), positive(p.scales[1]) {}
 
-    // The same operations as on the host: a product that is exact, rounded to the nearest integer, ties to even.
+    // The same operations as on the host: an exact product, rounded to the nearest integer, ties to even.
     __device__ InTile counted(u64 key) const {
         const u32 low = u32(key);
         const double weight = __uint_as_float(low & 0x7fffffffu);
@@ -279,8 +279,8 @@ struct OfWeights {
     }
 };
 
-// Counts with a mark: one more positive. So counts of a place and no place, which is 0, can be told apart. Counts grow
-// from place to place, so the greatest of some places' is the last one's.
+// Counts with a mark (one more positive), which distinguishes the counts of a start from 0, which means "no start".
+// Counts grow along the keys, so the maximum over several starts is the last one.
 __device__ inline Counts marked(Counts counts) { return {counts.positives + 1, counts.negatives}; }
 __device__ inline Counts unmarked(Counts counts) { return {counts.positives - 1, counts.negatives}; }
 __device__ inline u32 marked(u32 packed) { return packed + OfSamples::POSITIVE; }
@@ -288,8 +288,8 @@ __device__ inline u32 unmarked(u32 packed) { return packed - OfSamples::POSITIVE
 __device__ inline bool is_marked(Counts counts) { return counts.positives > 0; }
 __device__ inline bool is_marked(u32 packed) { return packed > 0; }
 
-// Returns the combined values of the threads before, or 0 if there are none; `all` becomes those of all threads.
-// `warps` is shared memory for one value a warp.
+// Returns the combined values of the threads before this one, or 0 for the first; `all` becomes the value over all
+// threads. `warps` is shared memory for one value per warp.
 template <class Value, class Combine>
 __device__ Value exclusive_scan(Value value, Value* warps, Value& all, Combine combine) {
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -304,7 +304,7 @@ __device__ Value exclusive_scan(Value value, Value* warps, Value& all, Combine c
     if (lane == 0) before = {};
     __syncthreads();
     all = {};
-    // Unrolled, it needs more registers, and one block fewer is resident.
+    // Unrolled, it needs more registers, and one block less is resident.
 #pragma unroll 1
     for (u32 other = 0; other < KEYS_WARPS; other++) {
         if (other == warp) before = combine(all, before);
@@ -321,11 +321,11 @@ struct Walk {
 
     Of of;
     u64 keys[KEYS_EACH];
-    // Of the key before them.
+    // Score of the key before them.
     u32 score_before;
     bool first_of_all;
     u32 here;
-    // Counts in the tile before them, and in the tile as a whole.
+    // Counts in the tile before these keys, and in the whole tile.
     InTile before;
     InTile in_tile;
 
@@ -343,8 +343,8 @@ struct Walk {
         before = exclusive_scan(own, warps, in_tile, [](InTile a, InTile b) { return a + b; });
     }
 
-    // Tells, in order, each place at which a new score begins: the counts in the tile before it. Returns those of the
-    // last one, marked, or 0.
+    // Passes each start of a new score, in order, to `tell`: the counts in the tile before it. Returns those of the
+    // last start, marked, or 0.
     template <class Tell>
     __device__ InTile starts(Tell tell) const {
         InTile counts = before, last = {};
@@ -361,7 +361,7 @@ struct Walk {
         return last;
     }
 
-    // The last start in the tile before the thread's keys, marked, or 0. `all` becomes the tile's last one.
+    // The last start in the tile before the thread's keys, marked, or 0. `all` becomes the last one of the tile.
     __device__ InTile start_before(InTile* warps, InTile& all) const {
         return exclusive_scan(starts([](InTile) {}), warps, all, Of::greater);
     }
@@ -378,8 +378,8 @@ __device__ void count_tile(const Ties& p) {
     if (threadIdx.x == 0) p.tiles[blockIdx.x] = {Of::counts(walk.in_tile), start};
 }
 
-// Counts each tile's keys, and those before the last new score in it: marked, or 0 where none begins there. Grid: one
-// block a tile.
+// Counts each tile's keys and those before the last new score in it (marked; 0 if no score starts there). Grid: one
+// block per tile.
 extern "C" __global__ void __launch_bounds__(KEYS_THREADS) ties_count(const __grid_constant__ Ties p) {
     count_tile<OfSamples>(p);
 }
@@ -390,12 +390,13 @@ extern "C" __global__ void __launch_bounds__(KEYS_THREADS) ties_count_weights(co
 
 constexpr u32 TIES_THREADS = 1024;
 
-// Replaces each tile's counts by what lies before it. Grid: one block.
+// Replaces each tile's counts by the counts before it. Grid: one block.
 extern "C" __global__ void __launch_bounds__(TIES_THREADS) ties_before(const __grid_constant__ Ties p) {
     __shared__ Before threads[TIES_THREADS];
     const u32 each = (p.tiles_count + TIES_THREADS - 1) / TIES_THREADS;
     const u32 begin = min(threadIdx.x * each, p.tiles_count), end = min(begin + each, p.tiles_count);
-    // Sums of a thread's tiles; a score's place is relative to the first of them, with a mark of whether there is one.
+    // Sums over a thread's tiles. `score` is relative to the first of them; `any` is whether a score starts in one of
+    // them.
     Counts sum = {0, 0}, score = {0, 0};
     bool any = false;
     for (u32 tile = begin; tile < end; tile++) {
@@ -457,13 +458,13 @@ __device__ void count_pairs(const Ties& p) {
     __syncthreads();
     if (threadIdx.x == 0) {
         for (u32 warp = 1; warp < KEYS_WARPS; warp++) sum += sums[warp];
-        // Integers: any order of the blocks gives the same.
+        // Integer sums: any order of the blocks gives the same bits.
         Of::add_to(p.result, sum);
     }
 }
 
-// Adds up, over the scores, positives of the score times (twice the negatives below it + its own): the trapezoids
-// between the places at which scores begin. Grid: one block a tile.
+// Sums, over the scores, positives of the score times (twice the negatives below it + its own negatives): the
+// trapezoids between the starts of scores. Grid: one block per tile.
 extern "C" __global__ void __launch_bounds__(KEYS_THREADS) ties_pairs(const __grid_constant__ Ties p) {
     count_pairs<OfSamples>(p);
 }

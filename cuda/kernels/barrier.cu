@@ -3,13 +3,13 @@
 
 struct Barrier {
     Flags* flags[RANKS_MAX];
-    // Of this rank alone: the barriers passed.
+    // Only of this rank: the barriers passed so far.
     u64* epoch;
     Wait wait;
 };
 static_assert(sizeof(Barrier) == 104);
 
-// One warp; a lane for each rank.
+// Grid: one warp, one lane per rank.
 extern "C" __global__ void barrier(const __grid_constant__ Barrier p) {
     const u32 peer = threadIdx.x;
     const u64 epoch = *p.epoch + 1;

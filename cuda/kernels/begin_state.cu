@@ -1,19 +1,19 @@
-// The state that a table's rows begin with, behind their weights.
+// Initializes the optimizer state of a table's rows, which is stored behind their weights.
 //
-// Writes 4 bytes a number of state, and reads the weights where they decide.
+// Writes 4 bytes per number of state, and reads the weights if the state depends on them (FTRL).
 #include "dtype.cuh"
 #include "optimizer.cuh"
 
 struct BeginState {
-    // [row][words], the weights in front of the state.
+    // [row][words]: weights, then state.
     float* rows;
     u64 rows_count;
     Rule rule;
-    // Words of a row, those in front of its state, and its elements, filled up.
+    // Words of a row, words before its state, and elements including padding.
     u32 words;
     u32 weights;
     u32 dim;
-    // What the weights are stored as: a `Dtype`.
+    // Type of the weights: a `Dtype`.
     u32 dtype;
 };
 static_assert(sizeof(BeginState) == 64);
@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(256) begin_state(const __grid_const
         const u32 number = u32(i % states);
         float* row = p.rows + i / states * p.words;
         float state = p.rule.initial;
-        // FTRL's z stands for the weight.
+        // FTRL's z is chosen so that it yields the weight.
         if (p.rule.kind == FTRL && number < p.dim) {
             const float4 weights = load_weights(row, number, p.dtype);
             const float weight = (&weights.x)[number % VECTOR];

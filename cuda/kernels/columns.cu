@@ -1,6 +1,6 @@
 // Sums over the samples, column by column: gradients of biases and of the last layer.
 //
-// Sums are taken in pieces of equal length and then over the pieces, both in a fixed order.
+// Pieces of equal length are summed first, then the pieces, both in a fixed order.
 #include "element.cuh"
 
 constexpr u32 PIECE = 256;
@@ -9,7 +9,8 @@ constexpr u32 ROWS = 8;
 struct Columns {
     // [sample][stride]
     void* gradients;
-    // Null, or what the gradients are by: [sample][outputs_stride]. Where it is not above 0, gradients become 0.
+    // Null, or the outputs [sample][outputs_stride] of the ReLU that the gradients go through: where an output is not
+    // above 0, the gradient becomes 0.
     const void* outputs;
     // [piece][columns]
     float* parts;
@@ -71,7 +72,7 @@ struct Total {
 };
 static_assert(sizeof(Total) == 24);
 
-// Pieces that are added up side by side.
+// Pieces that are summed in parallel.
 constexpr u32 TOTAL_ROWS = 32;
 
 // Grid: over 32 columns.

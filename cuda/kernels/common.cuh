@@ -1,7 +1,7 @@
-// What the kernels share: the space of keys, sets of keys as bits, rows as vectors.
+// What the kernels share: the key space, sets of keys as bits, rows as vectors.
 //
-// A key numbers the rows of all tables, owner by owner: key = owner * span + row of the owner. A set of keys is one bit
-// a key. Ordered by key, the members of a set are numbered: that is how rows are de-duplicated without a sort. To find
+// A key numbers the rows of all tables, owner by owner: key = owner * span + row of the owner. A set of keys has one
+// bit per key. Members of a set are numbered in the order of keys: that de-duplicates rows without a sort. To look up
 // a member's number, the set keeps the number of members before each line of 256 keys; the rest is one 32-byte read.
 #pragma once
 
@@ -13,18 +13,18 @@ using u16 = uint16_t;
 using u32 = uint32_t;
 using u64 = uint64_t;
 
-// Ranks that access each other's memory, at most.
+// The most ranks that access each other's memory.
 constexpr u32 RANKS_MAX = 8;
 constexpr u32 WARP = 32;
 constexpr u32 ALL_LANES = 0xffffffffu;
 
 constexpr u32 LINE_WORDS = 8;
 constexpr u32 LINE_KEYS = 32 * LINE_WORDS;
-// The span of an owner is a multiple of a group's keys.
+// The span of an owner is a multiple of this.
 constexpr u32 GROUP_KEYS = 65536;
 
-// A set of keys. `groups` counts the members of each group of keys, `lines` the members before each line; both are
-// written when the set is numbered.
+// A set of keys. `groups` has the number of members of each group of keys, `lines` the number of members before each
+// line; both are written when the set is numbered.
 struct KeySet {
     u32* bits;
     u32* groups;
@@ -32,19 +32,19 @@ struct KeySet {
 };
 static_assert(sizeof(KeySet) == 24);
 
-// Whether a key is a member.
+// Returns whether a key is a member.
 __device__ inline bool contains(const KeySet& set, u32 key) { return __ldg(set.bits + key / 32) >> key % 32 & 1; }
 
-// Adds a key. The outcome is the same in any order.
+// Adds a key. The result does not depend on the order.
 __device__ inline void insert(const KeySet& set, u32 key) { atomicOr(set.bits + key / 32, 1u << (key % 32)); }
 
-// Whether no lane of the warp before this one has the same value. All lanes must call this.
+// Returns whether no earlier lane of the warp has the same value. All lanes must call this.
 __device__ inline bool first_of_equals(u32 value, u32& equals) {
     equals = __match_any_sync(ALL_LANES, value);
     return (equals & ((1u << (threadIdx.x % WARP)) - 1)) == 0;
 }
 
-// The number of a member: of the members with smaller keys.
+// The number of a member: how many members have smaller keys.
 __device__ inline u32 number_of(const KeySet& set, u32 key) {
     const uint4* line = reinterpret_cast<const uint4*>(set.bits) + key / LINE_KEYS * 2;
     const uint4 low = __ldg(line), high = __ldg(line + 1);
@@ -59,8 +59,8 @@ __device__ inline u32 number_of(const KeySet& set, u32 key) {
     return number;
 }
 
-// The sum over the threads of a block that come before, and the sum over all in `total`. `warps` is shared memory for
-// one number a warp and one more.
+// Returns the sum over the threads of a block that come before this one; `total` becomes the sum over all. `warps` is
+// shared memory for one number per warp and one more.
 template <u32 THREADS>
 __device__ inline u32 exclusive_sum(u32 value, u32* warps, u32& total) {
     static_assert(THREADS % WARP == 0 && THREADS / WARP <= WARP);
@@ -91,7 +91,7 @@ __device__ inline u32 exclusive_sum(u32 value, u32* warps, u32& total) {
     return before;
 }
 
-// Rows are handled by a warp each, four elements a lane at a time.
+// Each row is handled by one warp, four elements per lane at a time.
 constexpr u32 VECTOR = 4;
 
 __device__ inline float4 unpacked(uint2 packed) {
@@ -113,38 +113,38 @@ __device__ inline void add(float4& sum, float4 value) {
     sum.w += value.w;
 }
 
-// A column of ids as it is looked up in a shard of a table. Where owners take turns, row `id` belongs to rank `id %
-// ranks` and is its row `base + id / ranks`; else it is the owner's row `base + id`. Of some tables there are rows that
-// every rank has.
+// A column of ids and the shard of a table that it looks up. If owners take turns, row `id` belongs to rank `id %
+// ranks` and is that rank's row `base + id / ranks`; otherwise it is the owner's row `base + id`. Some tables also
+// have rows that every rank stores.
 struct Feature {
-    // Where the shard begins on this GPU, in words of four bytes.
+    // Where the shard starts in this GPU's memory, in words of four bytes.
     u64 words;
-    // Where the column's ids begin.
+    // Where the column's ids start.
     u32 ids;
-    // Where the column's offsets begin, or `FIXED`.
+    // Where the column's offsets start, or `FIXED`.
     u32 offsets;
-    // Ids of a sample: as many, or where there are offsets at most as many.
+    // Ids per sample; with offsets, the most ids per sample.
     u32 hotness;
-    // Whether a bag's vector is the mean of its rows, else their sum.
+    // Whether a bag's vector is the mean of its rows instead of their sum.
     u32 mean;
-    // Where the shard's rows begin, and how many the table has.
+    // First row of the shard, and number of rows of the table.
     u32 base;
     u32 rows;
     // Words from one row to the next.
     u32 row_words;
     // Elements of a row, a multiple of VECTOR.
     u32 dim;
-    // Where the vector begins in a sample's.
+    // Where the vector starts within a sample's vectors.
     u32 place;
     u32 shard;
-    // What the rows are stored as: a `Dtype`.
+    // Type of the rows: a `Dtype`.
     u32 dtype;
-    // Where the slots of its look-ups begin.
+    // Where the slots of its look-ups start.
     u32 slots;
-    // The rank that owns all rows, `TURNS`, or the number behind the last rank where every rank has them.
+    // The rank that owns all rows; `TURNS`; or the number of ranks if every rank stores them.
     u32 owner;
-    // The key of the table's first row in the set of rows that every rank has, or `UNLISTED` where none of the table is
-    // in there.
+    // The key of the table's first row in the set of rows that every rank stores, or `UNLISTED` if the set has no row
+    // of this table.
     u32 frequent;
 };
 static_assert(sizeof(Feature) == 64);
@@ -152,7 +152,7 @@ constexpr u32 TURNS = ~0u;
 constexpr u32 UNLISTED = ~0u;
 constexpr u32 FIXED = ~0u;
 
-// A sample's ids: `size` from `begin` on.
+// A sample's ids: `size` ids from `begin` on.
 struct Bag {
     u32 begin;
     u32 size;
@@ -164,7 +164,7 @@ __device__ inline Bag bag_of(const Feature& feature, const u32* offsets, u32 sam
     return {feature.ids + begin, of_sample[1] - begin};
 }
 
-// What each row of a bag is multiplied by, and so its gradient.
+// Factor of each row of a bag, and of its gradient.
 __device__ inline float bag_scale(const Feature& feature, u32 size) {
     return feature.mean != 0 ? __frcp_rn(float(max(size, 1u))) : 1.0f;
 }

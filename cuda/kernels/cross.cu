@@ -1,10 +1,11 @@
-// The part of a cross layer that is element by element: x' = x0 * (u + b) + x, with u the product before it; and back.
+// The element-wise part of a cross layer: x' = x0 * (u + b) + x, where u is the matrix product; and its backward
+// pass.
 //
-// Forward reads three elements and writes one. Back each layer reads two, or three, and writes one or two; at the end
-// two a layer and one are read and one is written.
+// The forward pass reads three elements and writes one. The backward pass reads two or three per layer and writes one
+// or two; at the end it reads two more per layer and reads and writes one.
 #include "guard.cuh"
 
-// Samples that a block takes, and how many of them at once.
+// Samples per block, and samples that it handles at once.
 constexpr u32 PIECE = 256;
 constexpr u32 ROWS = 8;
 
@@ -57,18 +58,18 @@ extern "C" __global__ void __launch_bounds__(ROWS * WARP) cross_f16(const __grid
     cross<f16>(p);
 }
 
-// The way back of a layer, as far as its product asks for it: g = g + g', with g' what comes past the layer behind it;
-// and x0 * g, by the product.
+// The backward pass of a layer, up to its matrix product: g = g + g', where g' is the gradient that bypasses the
+// following layer; and x0 * g, the gradient with respect to the product.
 struct CrossGradient {
     // [sample][first_stride]
     const void* first;
-    // Null, or [sample][columns]: what is added.
+    // Null, or [sample][columns]: g', which is added.
     const void* added;
-    // [sample][columns]: by the layer's result.
+    // [sample][columns]: with respect to the layer's result.
     void* gradients;
-    // [sample][columns]: by the product, which are those by the bias, too.
+    // [sample][columns]: with respect to the product, and so to the bias as well.
     void* product_gradients;
-    // [piece][columns]: of the gradients by the bias.
+    // [piece][columns]: partial sums of the bias gradients.
     float* parts;
     u32 samples;
     u32 columns;
@@ -77,7 +78,7 @@ struct CrossGradient {
 };
 static_assert(sizeof(CrossGradient) == 56);
 
-// Grid: as forward.
+// Grid: as in the forward pass.
 template <class T>
 __device__ inline void cross_gradient(const CrossGradient& p) {
     __shared__ float4 sums[ROWS][WARP];
@@ -121,31 +122,31 @@ extern "C" __global__ void __launch_bounds__(ROWS * WARP) cross_gradient_f16(con
     cross_gradient<f16>(p);
 }
 
-// Layers whose parts of the gradients by x0 are added up at once.
+// The most layers whose gradients with respect to x0 are added up at once.
 constexpr u32 LAYERS = 4;
 
-// The gradients by x0: those that came through the first layer's product, and of each layer (u + b) * g. Only once all
-// layers' are known, so that a matrix is written once and none is read twice.
+// The gradients with respect to x0: those through the first layer's product, plus (u + b) * g of each layer. Computed
+// once all layers' g are known, so that the matrix is written once and no matrix is read twice.
 struct CrossFirst {
-    // Of each layer, [sample][columns]: u, and the gradients by its result.
+    // Per layer, [sample][columns]: u, and the gradients with respect to its result.
     const void* products[LAYERS];
     const void* gradients[LAYERS];
-    // [columns] each.
+    // [columns] per layer.
     const float* biases[LAYERS];
-    // [sample][first_stride]: what came through the first layer's product, and what it all comes to.
+    // [sample][first_stride]: in: gradients through the first layer's product; out: the total.
     void* first_gradients;
     Guard* guard;
     u32 layers;
     u32 samples;
     u32 columns;
     u32 first_stride;
-    // Whether the first of these layers is the first of all, whose input is x0, too.
+    // Whether the first of these layers is the first of the network, whose input is x0 as well.
     u32 through;
     u32 reserved;
 };
 static_assert(sizeof(CrossFirst) == 136);
 
-// Grid: as forward.
+// Grid: as in the forward pass.
 template <class T, u32 COUNT>
 __device__ inline void cross_first(const CrossFirst& p) {
     const u32 lane = threadIdx.x % WARP, row = threadIdx.x / WARP;

@@ -1,6 +1,6 @@
-// Dense columns as layers and vectors have them: of their element type, with zeros behind each sample's.
+// Converts dense columns to the element type of layers and vectors, padding each sample with zeros.
 //
-// Reads 4 bytes an element.
+// Reads 4 bytes per element.
 #include "element.cuh"
 
 struct DenseInput {
@@ -10,7 +10,7 @@ struct DenseInput {
     void* output;
     u32 samples;
     u32 columns;
-    // Elements of a sample that are written.
+    // Elements written per sample.
     u32 filled;
     u32 stride;
 };

@@ -1,20 +1,20 @@
-// The update of the dense parameters, and their copies in the elements of activations.
+// The update of the dense parameters, and of their copies in the element type of activations.
 //
-// Reads 8 bytes a parameter and 4 for each number of state, writes 4 and 4, and 2 more for a copy in bf16.
+// Reads 8 bytes per parameter and 4 per number of state, writes 4 and 4, and 2 more for a bf16 copy.
 #include "optimizer.cuh"
 
 struct DenseUpdate {
     float* parameters;
     const float* gradients;
-    // Null where the rule keeps none.
+    // Null if the rule has no such state.
     float* first;
     float* second;
-    // Null where none are kept.
+    // Null if there are no copies.
     void* copies;
     const Rate* rate;
-    // What gradients are multiplied by; null for 1.
+    // Factor of the gradients; null for 1.
     const float* scale;
-    // Nothing is written where this is not 0.
+    // If this is not 0, nothing is written.
     const u32* stop;
     Rule rule;
     u32 count;

@@ -1,19 +1,19 @@
-// The dot interaction: of each sample the first vector as it is, then the products of vector 1 with 0, 2 with 0, 2 with
-// 1, 3 with 0, ...; and back.
+// The dot interaction: for each sample, the first vector as it is, then the products of vector 1 with 0, 2 with 0, 2
+// with 1, 3 with 0, ...; and its backward pass.
 //
-// Forward reads every vector once and writes the products; back reads both once and writes the vectors' gradients. In
-// types of 16 bits a warp takes a sample of up to 48 vectors, on the tensor cores: Z Zᵀ forward, (G + Gᵀ) Z back. In
-// f32, and of more vectors, a block takes a sample.
+// The forward pass reads every vector once and writes the products; the backward pass reads both once and writes the
+// vectors' gradients. With 16-bit types and up to 48 vectors, one warp takes a sample, on the tensor cores: Z Zᵀ
+// forward, (G + Gᵀ) Z backward. With f32, or with more vectors, one block takes a sample.
 #include "guard.cuh"
 
 struct Dot {
-    // [sample][vectors_stride], the vectors one behind the other
+    // [sample][vectors_stride], one vector after another
     const void* vectors;
     // [sample][stride]: `passed` elements of the first vector, the products, zeros.
     void* products;
-    // As the vectors; null forward.
+    // As the vectors; null in the forward pass.
     void* gradients;
-    // Is told where a gradient is no finite number.
+    // Records gradients that are not finite.
     Guard* guard;
     u32 samples;
     u32 count;
@@ -21,13 +21,13 @@ struct Dot {
     u32 vectors_stride;
     u32 passed;
     u32 stride;
-    // Whether there is a ReLU before the first vector, which its gradients are taken through.
+    // Whether the first vector is the output of a ReLU, which its gradients then go through.
     u32 relu;
     u32 reserved;
 };
 static_assert(sizeof(Dot) == 64);
 
-// Shared memory is padded by as much a row, so that rows do not begin in the same bank.
+// Rows in shared memory are padded by this much, so that they do not start in the same bank.
 constexpr u32 PAD_F32 = 4;
 constexpr u32 PAD_HALF = 8;
 constexpr u32 DOT_THREADS = 128;
@@ -44,7 +44,7 @@ __device__ inline Pair pair_of(u32 number) {
     return {high, number - high * (high - 1) / 2};
 }
 
-// One block a sample. Shared memory: the vectors.
+// One block per sample. Shared memory: the vectors.
 template <class T>
 __device__ inline void dot_forward_by_blocks(const Dot& p, float4* memory) {
     float* z = reinterpret_cast<float*>(memory);
@@ -75,7 +75,7 @@ __device__ inline void dot_forward_by_blocks(const Dot& p, float4* memory) {
     }
 }
 
-// One block a sample. Shared memory: the vectors, and the products' gradients as a symmetric matrix.
+// One block per sample. Shared memory: the vectors, and the products' gradients as a symmetric matrix.
 template <class T>
 __device__ inline void dot_backward_by_blocks(const Dot& p, float4* memory) {
     float* z = reinterpret_cast<float*>(memory);
@@ -155,8 +155,8 @@ __device__ inline u32 rounded_up(u32 value, u32 multiple) { return (value + mult
 
 __device__ inline u32 shared_address(const void* place) { return u32(__cvta_generic_to_shared(place)); }
 
-// Sixteen rows of sixteen elements, as the left factor of `multiply_add`. Its registers 0 and 2 are the first eight
-// rows as the right factor, read as columns; 1 and 3 are the others.
+// Sixteen rows of sixteen elements, as the left factor of `multiply_add`. Registers 0 and 2 are the first eight rows
+// as the right factor, read as columns; 1 and 3 are the other rows.
 template <class T>
 __device__ inline void load_rows(u32 (&tile)[4], const T* from, u32 row) {
     const u32 lane = threadIdx.x % WARP, place = shared_address(from + lane % EDGE * row + lane / EDGE * PIECE);
@@ -166,8 +166,8 @@ __device__ inline void load_rows(u32 (&tile)[4], const T* from, u32 row) {
                  : "memory");
 }
 
-// The same as the right factor: registers 0 and 1 are the first eight columns, 2 and 3 the others. Each lane says where
-// eight elements of a row are: the first sixteen lanes of the first columns.
+// The same as the right factor: registers 0 and 1 are the first eight columns, 2 and 3 the others. Each lane gives
+// the address of eight elements of a row; the first sixteen lanes do so for the first columns.
 template <class T>
 __device__ inline void load_columns(u32 (&tile)[4], const T* from) {
     const u32 place = shared_address(from);
@@ -177,7 +177,7 @@ __device__ inline void load_columns(u32 (&tile)[4], const T* from) {
                  : "memory");
 }
 
-// A lane's sums are of row `lane / 4`, columns `lane % 4 * 2` and the next, then of the row eight below.
+// A lane's sums belong to row `lane / 4`, columns `lane % 4 * 2` and the next, then to the row eight below.
 __device__ inline void multiply_add(const bf16*, float (&sums)[4], const u32 (&left)[4], u32 right_low,
                                     u32 right_high) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -194,7 +194,7 @@ __device__ inline void multiply_add(const f16*, float (&sums)[4], const u32 (&le
         : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right_low), "r"(right_high));
 }
 
-// A warp's way through a sample's vectors, a piece a lane at a time, without a division at each step.
+// Walks a warp through a sample's vectors, 16 bytes per lane at a time, without a division per step.
 struct Walk {
     u32 vector;
     u32 column;
@@ -212,7 +212,7 @@ struct Walk {
     }
 };
 
-// A sample's vectors into a warp's shared memory. Rows behind the last are left as they are.
+// Loads a sample's vectors into a warp's shared memory. Rows after the last vector stay as they are.
 template <class T>
 __device__ inline void load_vectors(const Dot& p, u32 sample, T* z) {
     const u32 row = p.dim + PAD_HALF, vectors = WARP * PIECE / p.dim, columns = WARP * PIECE % p.dim;
@@ -229,7 +229,7 @@ __device__ inline void vectors_loaded() {
     __syncwarp();
 }
 
-// One warp a sample. Shared memory of a warp: TILES times sixteen vectors, the products.
+// One warp per sample. Shared memory per warp: TILES times sixteen vectors, and the products.
 template <class T, u32 TILES>
 __device__ inline void dot_forward(const Dot& p, float4* memory) {
     constexpr u32 ROWS = TILES * EDGE;
@@ -277,7 +277,7 @@ __device__ inline void dot_forward(const Dot& p, float4* memory) {
     }
 }
 
-// The largest absolute values, or none where one was no number.
+// The largest absolute values; NaN if any was NaN.
 __device__ inline __nv_bfloat162 larger(__nv_bfloat162 most, __nv_bfloat162 values) {
     return __hmax2_nan(most, __habs2(values));
 }
@@ -295,9 +295,9 @@ __device__ inline __nv_bfloat162 pair_of(const bf16*, float2 values) {
 }
 __device__ inline __half2 pair_of(const f16*, float2 values) { return __floats2half2_rn(values.x, values.y); }
 
-// What a block of the way back has in shared memory: of each warp a sample's vectors, in whose place their gradients
-// are made, its products' gradients as they come, and those as a symmetric matrix; behind those of all warps a row of
-// zeros and the places of each product in the matrix. The less it is, the more samples are on their way.
+// Layout of a block's shared memory in the backward pass. Per warp: a sample's vectors, which their gradients
+// overwrite; its products' gradients as loaded; and those as a symmetric matrix. After all warps: a row of zeros, and
+// the position of each product in the matrix. The smaller it is, the more samples are in flight.
 template <u32 TILES>
 struct Back {
     static constexpr u32 ROWS = TILES * EDGE, G_ROW = ROWS + PAD_HALF, WARPS = DOT_THREADS / WARP;
@@ -310,7 +310,7 @@ struct Back {
           zeros(WARPS * warp), places(zeros + row) {}
 };
 
-// One warp a sample.
+// One warp per sample.
 template <class T, u32 TILES>
 __device__ inline void dot_backward(const Dot& p, float4* memory) {
     using Layout = Back<TILES>;
@@ -334,7 +334,7 @@ __device__ inline void dot_backward(const Dot& p, float4* memory) {
     for (u32 i = lane; i < ROWS * G_ROW; i += WARP) g[i] = zero;
     for (u32 i = threadIdx.x; i < row; i += DOT_THREADS) zeros[i] = zero;
     __syncthreads();
-    // What is multiplied with 0 must be a number: behind the last vector there are zeros.
+    // Zero times NaN is NaN, so rows after the last vector must read as zeros.
     const T* from[TILES];
 #pragma unroll
     for (u32 k = 0; k < TILES; k++) {
@@ -408,7 +408,7 @@ __device__ inline void dot_backward(const Dot& p, float4* memory) {
     if (!hold(most)) atomicOr(&p.guard->found, WRONG_VECTORS);
 }
 
-// Vectors of a sample by sixteens: as many tiles.
+// One tile per sixteen vectors of a sample.
 template <class T>
 __device__ inline void dot_forward_of(const Dot& p, float4* memory) {
     if (p.count <= EDGE) {

@@ -1,4 +1,4 @@
-// What tables' weights are stored as, and how they are rounded to it: as `dtype.rs` in `embedding` does.
+// Types that tables' weights are stored in, and rounding to them; the same as `dtype.rs` in `embedding`.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -11,7 +11,7 @@ enum Dtype : u32 { FP32, BF16, FP16 };
 constexpr u32 FP16_MAX = 0x477fe000u, FP16_NORMAL = 0x38800000u, BF16_MAX = 0x7f7f0000u, SIGN = 1u << 31;
 constexpr float FP16_UNIT = 1.0f / (1 << 24);
 
-// Four weights as they lie in memory: f32 as they are, the others two to a word.
+// Four weights as stored: f32 unpacked, the others two per word.
 template <u32 DTYPE>
 struct FourWeights {
     using Type = uint2;
@@ -46,7 +46,7 @@ __device__ inline float4 load_weights(const float* row, u32 column, u32 dtype) {
     return dtype == BF16 ? weights_from<BF16>(stored) : weights_from<FP16>(stored);
 }
 
-// Stores weights that are numbers of the type.
+// Stores weights that the type represents exactly.
 __device__ inline void store_weights(float* row, u32 column, u32 dtype, float4 weights) {
     if (dtype == FP32) {
         __stcs(reinterpret_cast<float4*>(row) + column / VECTOR, weights);
@@ -60,7 +60,7 @@ __device__ inline void store_weights(float* row, u32 column, u32 dtype, float4 w
     __stcs(reinterpret_cast<uint2*>(row) + column / VECTOR, stored);
 }
 
-// The bits of a number of the type: `added` is what is added before those below are dropped.
+// Truncates a value to the type, after `added` is added to its bits.
 __device__ inline float dropped(u32 dtype, float value, u32 added) {
     const u32 bits = __float_as_uint(value), magnitude = bits & ~SIGN;
     const u32 below = dtype == BF16 ? 16 : 13, max = dtype == BF16 ? BF16_MAX : FP16_MAX;
@@ -73,7 +73,7 @@ __device__ inline bool below_normal(u32 dtype, float value) {
     return dtype == FP16 && (__float_as_uint(value) & ~SIGN) < FP16_NORMAL;
 }
 
-// The nearest number of the type, of two the even one.
+// Rounds to the nearest value of the type, ties to even.
 __device__ inline float nearest(u32 dtype, float value) {
     if (dtype == FP32) return value;
     if (below_normal(dtype, value)) return copysignf(rintf(fabsf(value) / FP16_UNIT) * FP16_UNIT, value);
@@ -81,7 +81,7 @@ __device__ inline float nearest(u32 dtype, float value) {
     return dropped(dtype, value, (1u << (below - 1)) - 1 + (__float_as_uint(value) >> below & 1));
 }
 
-// One of the two numbers of the type that the value lies between, by a random word.
+// Stochastic rounding: one of the two neighbours in the type, chosen by a random word.
 __device__ inline float at_random(u32 dtype, float value, u32 word) {
     if (below_normal(dtype, value)) {
         const float units = fabsf(value) / FP16_UNIT, floor = floorf(units);

@@ -43,7 +43,7 @@ __device__ inline void store4(f16* elements, float4 values) {
     *reinterpret_cast<uint2*>(elements) = packed_f16(values);
 }
 
-// The same, of what is not read again before much else.
+// The same for data that will not be read again soon.
 __device__ inline void stream4(float* elements, float4 values) { __stcs(reinterpret_cast<float4*>(elements), values); }
 __device__ inline void stream4(bf16* elements, float4 values) { __stcs(reinterpret_cast<uint2*>(elements), packed(values)); }
 __device__ inline void stream4(f16* elements, float4 values) {
@@ -58,26 +58,26 @@ __device__ inline void store(float* element, float value) { *element = value; }
 __device__ inline void store(bf16* element, float value) { *element = __float2bfloat16_rn(value); }
 __device__ inline void store(f16* element, float value) { *element = __float2half_rn(value); }
 
-// The gradient by a ReLU's input, from that by its output.
+// The gradient with respect to a ReLU's input, from the one with respect to its output.
 __device__ inline float4 where_positive(float4 gradients, float4 outputs) {
     return make_float4(outputs.x > 0 ? gradients.x : 0, outputs.y > 0 ? gradients.y : 0,
                        outputs.z > 0 ? gradients.z : 0, outputs.w > 0 ? gradients.w : 0);
 }
 
-// A learning rate in one step, as rules take it.
+// The learning rate of a step, as the rules take it.
 struct Rate {
-    // Adam's is divided by `1 - beta1^t`.
+    // Divided by `1 - beta1^t` for Adam.
     float rate;
-    // Adam's `sqrt(1 - beta2^t)`; 1 for other rules.
+    // `sqrt(1 - beta2^t)` for Adam; 1 for other rules.
     float root_correction;
 };
 static_assert(sizeof(Rate) == 8);
 
-// The largest magnitude of a gradient by a vector with which a step is written: 2^36, so that neither sums of such, nor
-// squares of those, are infinite. `engine/src/guard.rs` has the same number, and the reason.
+// The largest magnitude of a vector gradient with which a step is applied: 2^36, so that neither sums of these
+// gradients nor sums of their squares overflow. `engine/src/guard.rs` has the same number and the reason.
 constexpr float VECTOR_GRADIENT_MAX = 68719476736.0f;
 
-// Whether elements of a type hold such a gradient: it is a number, it is not too large, and not rounded to infinity.
+// Whether a gradient is not NaN, not too large, and not rounded to infinity in its element type.
 __device__ inline bool holds(const float*, float value) { return fabsf(value) <= VECTOR_GRADIENT_MAX; }
 __device__ inline bool holds(const bf16*, float value) { return fabsf(value) <= VECTOR_GRADIENT_MAX; }
 __device__ inline bool holds(const f16*, float value) { return fabsf(value) <= 65504.0f; }
@@ -88,15 +88,15 @@ __device__ inline bool holds4(const T* element, float4 values) {
            holds(element, values.w);
 }
 
-// What a step is told, beside its batch.
+// What a step needs apart from its batch.
 struct Step {
     // Its number in the training, from 1.
     u64 number;
-    // The batch's. Behind them there is room for others, which count for nothing.
+    // Samples in the batch. Buffers have room for more; the rest is ignored.
     u32 samples;
-    // Where the loss goes.
+    // Index at which the loss is stored.
     u32 loss_place;
-    // Of the dense parameters.
+    // For the dense parameters.
     Rate dense;
 };
 static_assert(sizeof(Step) == 24);

@@ -1,18 +1,19 @@
-// The end of the way back through cross layers in fp8, on Hopper: the gradients by the first layer's input from those by
-// what it is multiplied with, and with them all of those by x0, which that input is:
+// The end of the backward pass through fp8 cross layers, on Hopper. It turns the gradient with respect to the first
+// layer's product into the one with respect to that layer's input, x0, and adds all other gradients with respect to
+// x0:
 //
-//     product + g + sum over the layers of (u + b) * g
+// product + g + sum over the layers of (u + b) * g
 //
-// where g are the gradients by a layer's result, and in the second place those of the first layer. They are in bf16, for
-// the embeddings. Of an element two bytes a layer are read, and two are written: of three layers 1.8 GB for 65536
-// samples of 3456 columns, 431 us at 4,200 GB/s, in which the product's 155 are hidden.
+// where g is the gradient with respect to a layer's result; the second term is the first layer's g. The result is
+// bf16, for the embeddings. Two bytes per element and layer are read and two are written: for three layers 1.8 GB for
+// 65536 samples of 3456 columns, 431 us at 4,200 GB/s, which hides the product's 155 us.
 //
-// Tiles go their way as in `fp8_cross.cu`, in slices of 16 samples, since there are more matrices of them. What is
-// written lies where the first of these were.
+// Tiles are processed as in `fp8_cross.cu`, but in slices of 16 samples, since more matrices are combined. The output
+// overwrites the first of these in shared memory.
 #include "fp8_tiles.cuh"
 #include "guard.cuh"
 
-// Layers, at most.
+// The most layers.
 constexpr u32 LAYERS = 4;
 
 struct Fp8ByFirst {
@@ -20,12 +21,13 @@ struct Fp8ByFirst {
     TensorMap weights;
     // [samples][depth], tiles of 80 samples.
     TensorMap samples;
-    // Of each layer, [samples][columns] in slices of 16 samples by 128 columns: u, and the gradients by its result.
+    // Per layer, [samples][columns] in slices of 16 samples by 128 columns: u, and the gradients with respect to its
+    // result.
     TensorMap products[LAYERS];
     TensorMap gradients[LAYERS];
     // [samples][columns] of bf16, in slices of 16 samples by 64 columns.
     TensorMap output;
-    // One a column each.
+    // One per column, per layer.
     const float* biases[LAYERS];
     const Fp8Scaling* products_scalings[LAYERS];
     const Fp8Scaling* gradients_scalings[LAYERS];
@@ -45,9 +47,9 @@ static_assert(sizeof(Fp8ByFirst) == 1600);
 constexpr u32 THIN = 16;
 constexpr u32 THIN_BYTES = THIN * COLUMNS;
 constexpr u32 SLICES = SAMPLES / THIN;
-// What is written of a slice: two halves of 64 columns.
+// The output of a slice: two halves of 64 columns.
 constexpr u32 OUT_BYTES = 2 * THIN_BYTES;
-// Of each warpgroup: places in all, and barriers for so many.
+// Per warpgroup: bytes of all its buffers, and the most buffers (which have barriers).
 constexpr u32 PLACES_BYTES = 40 << 10;
 constexpr u32 PLACES_MAX = PLACES_BYTES / OUT_BYTES;
 constexpr float BF16_MAX = 3.38953139e38f;
@@ -57,7 +59,7 @@ __device__ inline float2 unpacked_fp8(u32 pair) {
 }
 
 __device__ inline void by_first(const Fp8ByFirst& p) {
-    // A place has u and g of each layer.
+    // A buffer has u and g of each layer.
     const u32 place_bytes = 2 * p.layers * THIN_BYTES, count = PLACES_BYTES / place_bytes;
     extern __shared__ __align__(1024) u8 memory[];
     const Room<PLACES_MAX, PLACES_BYTES / PLACES_MAX> room{shared_address(memory)};
@@ -99,7 +101,8 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
         const u32 consumer = group - 1;
         const Places places = places_of(consumer);
         const float unit = p.weights_scaling->inverse * p.samples_scaling->inverse;
-        // Four pieces: 8 samples of u, the next 8, and the same of g. This lane gives the address of a sample's 16 columns.
+        // Four pieces: u of 8 samples, u of the next 8, and the same for g. This lane gives the address of a sample's
+        // 16 columns.
         const u32 row = lane % 16, matrix = lane / 16 * THIN_BYTES + row * COLUMNS;
         const u32 halves[2] = {matrix + (warp ^ (row & 7)) * 16, matrix + ((warp + 4) ^ (row & 7)) * 16};
         bool wrong = false;
@@ -120,7 +123,7 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
                 wait(places.given + 8 * place, item / count & 1);
 #pragma unroll
                 for (u32 half = 0; half < 2; half++) {
-                    // Of 8 samples and the next 8, both columns of the first of two samples and of the second one.
+                    // For 8 samples and the next 8: both columns of the first of two samples, then of the second.
                     float values[2][4];
 #pragma unroll
                     for (u32 i = 0; i < 2; i++) {
@@ -133,12 +136,12 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
                     for (u32 layer = 0; layer < p.layers; layer++) {
                         u32 pieces[4];
                         load_pieces(pieces, at + 2 * layer * THIN_BYTES + halves[half]);
-                        // Read again for each slice: there are no registers to keep them in.
+                        // Read again for each slice, for lack of registers.
                         float2 bias = make_float2(0, 0);
                         if (columns[half] < p.columns) {
                             bias = *reinterpret_cast<const float2*>(p.biases[layer] + columns[half]);
                         }
-                        // The first layer's result is its input, too, whose gradients are added once more.
+                        // The first layer's result includes its input, so its gradients are added once more.
                         if (layer == 0) bias = make_float2(bias.x + 1, bias.y + 1);
                         const float of_u = p.products_scalings[layer]->inverse;
                         const float of_g = p.gradients_scalings[layer]->inverse;
@@ -164,7 +167,7 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
                         }
                     }
                 }
-                // All have read what lies where results go.
+                // The output overwrites what all threads have read by now.
                 meet(1 + consumer, GROUP_THREADS);
 #pragma unroll
                 for (u32 half = 0; half < 2; half++) {

@@ -1,17 +1,19 @@
-// Cross layers in fp8 on Hopper, by what is done to the elements of their products:
+// fp8 cross layers on Hopper, with the element-wise work done on the products:
 //
-// - Forward: x' = x0 * (u + b) + x, with u the product, which is kept for the way back.
-// - Back: the gradients by a layer's result, g = product + g', where g' is what comes past the layer behind it; and
-//   those by the layer's own product, x0 * g, summed for its bias over pieces of the samples.
+// - Forward: x' = x0 * (u + b) + x, where u is the product, which is kept for the backward pass.
+// - Backward: g = product + g', the gradient with respect to a layer's result, where g' bypasses the following layer;
+//   and x0 * g, the gradient with respect to the layer's own product, also summed over pieces of the samples for its
+//   bias.
 //
-// All matrices are in fp8. Forward two are read, and u and x' are written, the latter both row by row and turned, as the
-// next products read it; back as many. That is five bytes an element, where bf16 takes eight, and still longer than the
-// products: 1.1 GB for 65536 samples of 3456 columns, 270 us at 4,200 GB/s, and 155 us for a depth of 512.
+// All matrices are in fp8. The forward pass reads two and writes u and x', the latter both row by row and transposed,
+// as the next products need it; the backward pass moves as much. That is five bytes per element, where bf16 takes
+// eight, and still takes longer than the products: 1.1 GB for 65536 samples of 3456 columns, 270 us at 4,200 GB/s,
+// and 155 us for a depth of 512.
 //
-// So a tile is worked on slice by slice, 32 samples each. What they are combined with is fetched while others are worked
-// on, into the place in shared memory that the results are then written from. Two warpgroups take tiles in turns. Each
-// has places of its own, and a warp that fetches and writes its slices: elements take longer than products, and so both
-// work on theirs most of the time.
+// So a tile is processed in slices of 32 samples. The inputs of one slice are fetched while others are processed,
+// into the shared-memory buffer from which its results are written later. Two warpgroups take tiles in turn. Each has
+// its own buffers, and a warp that fetches and writes its slices. Element-wise work takes longer than products, so
+// both warpgroups are busy with it most of the time.
 #include "fp8_tiles.cuh"
 
 struct Fp8Cross {
@@ -19,16 +21,16 @@ struct Fp8Cross {
     TensorMap weights;
     // [samples][depth], tiles of 80 samples.
     TensorMap samples;
-    // What elements are combined with, [samples][columns] in slices of 32 samples by 128 columns: forward x0 and x, back
-    // x0 and g'.
+    // Inputs that the products are combined with, [samples][columns] in slices of 32 samples by 128 columns: forward
+    // x0 and x, backward x0 and g'.
     TensorMap inputs[2];
-    // What is written, in slices: forward u and x', back g and the gradients by the product; and the latter turned,
-    // [columns][samples], in tiles of 128 columns by 32 samples.
+    // Outputs, in slices: forward u and x', backward g and the gradients with respect to the product; and the second
+    // output transposed, [columns][samples], in tiles of 128 columns by 32 samples.
     TensorMap outputs[2];
     TensorMap turned;
-    // Back: [tile of samples][columns]
+    // Backward: [tile of samples][columns]
     float* parts;
-    // Forward: one a column.
+    // Forward: one per column.
     const float* bias;
     const Fp8Scaling* weights_scaling;
     const Fp8Scaling* samples_scaling;
@@ -37,9 +39,9 @@ struct Fp8Cross {
     u32 count;
     u32 columns;
     u32 depth;
-    // Whether there is a second input. Forward, without one x is x0; back, nothing is added.
+    // Whether there is a second input. Without one, x is x0 (forward), and nothing is added (backward).
     u32 second;
-    // Forward: whether there is a way back, for which u and turned results are written and scalings are told.
+    // Forward: whether a backward pass follows, which needs u, transposed results and updated scalings.
     u32 learns;
     u32 reserved[11];
 };
@@ -47,16 +49,16 @@ static_assert(sizeof(Fp8Cross) == 1024);
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// A place for a slice: its two inputs, which become its two outputs, and the second one of these turned.
+// The buffer of a slice: its two inputs, which become its two outputs, and the second output transposed.
 constexpr u32 PLACE_BYTES = 3 * SLICE_BYTES;
-// Of each warpgroup.
+// Per warpgroup.
 constexpr u32 PLACES = 3;
 constexpr u32 SLICES = SAMPLES / SLICE;
 
-// What becomes of the sums.
+// What is done with the products.
 enum Then { FORWARD, BACK };
 
-// Of a word of fp8: both columns of the first sample, and of the second one.
+// Unpacks a word of fp8: both columns of the first sample, then of the second.
 __device__ inline void unpacked_fp8(u32 word, float2& first, float2& second) {
     const __half2_raw low = __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t(word), __NV_E4M3);
     const __half2_raw high = __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t(word >> 16), __NV_E4M3);
@@ -100,8 +102,8 @@ __device__ inline void fp8_cross(const Fp8Cross& p) {
         const Pieces own;
         const u32 consumer = group - 1;
         const Places places = room.places(consumer);
-        // Scales are powers of two, and so are all of these: with the sums in the units of both factors, and inputs in
-        // their own, results come in theirs.
+        // Scales are powers of two, and so are all of these factors. Sums are in the product of both factors' units
+        // and inputs in their own; results go into theirs.
         const float unit = p.weights_scaling->inverse * p.samples_scaling->inverse;
         const float scales[2] = {p.outputs_scalings[0]->scale, p.outputs_scalings[1]->scale};
         const float of_sum = unit * scales[0];
@@ -141,7 +143,7 @@ __device__ inline void fp8_cross(const Fp8Cross& p) {
 #pragma unroll
                     for (u32 i = 0; i < 4; i++) {
                         const u32 j = slice * 4 + i;
-                        // Words have both columns of a sample beside each other, sums both samples of a column.
+                        // A word has both columns of a sample next to each other; sums have both samples of a column.
                         float2 first[2], other[2] = {};
                         unpacked_fp8(pieces[0][i], first[0], first[1]);
                         if (second) unpacked_fp8(pieces[1][i], other[0], other[1]);

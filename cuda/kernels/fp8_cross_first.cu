@@ -1,26 +1,26 @@
-// What cross layers in fp8 add to the gradients by x0, as the factor of their products: (u + b) * g of each layer, and
-// of the first one, whose input is x0 too, g. These gradients are in bf16, for the embeddings.
+// The gradients with respect to x0 that fp8 cross layers add because x0 is the factor of their products: (u + b) * g
+// per layer, and g of the first layer, whose input is x0 as well. They are in bf16, for the embeddings.
 //
-// Of an element two bytes a layer are read, and two are read and written.
+// Reads two bytes per element and layer; reads and writes two more per element.
 #include "fp8.cuh"
 #include "guard.cuh"
 
-// Samples that a block takes, and how many of them at once; columns that a lane has.
+// Samples per block, samples handled at once, and columns per lane.
 constexpr u32 PIECE = 128;
 constexpr u32 ROWS = 8;
 constexpr u32 EACH = 8;
-// Layers whose parts are added up at once.
+// The most layers that are added up at once.
 constexpr u32 LAYERS = 4;
 
 struct Fp8CrossFirst {
-    // Of each layer, [sample][columns]: u, and the gradients by its result.
+    // Per layer, [sample][columns]: u, and the gradients with respect to its result.
     const u8* products[LAYERS];
     const u8* gradients[LAYERS];
     const Fp8Scaling* products_scalings[LAYERS];
     const Fp8Scaling* gradients_scalings[LAYERS];
-    // [columns] each.
+    // [columns] per layer.
     const float* biases[LAYERS];
-    // [sample][first_stride]: what came through the first layer's product, and what it all comes to.
+    // [sample][first_stride]: in: gradients through the first layer's product; out: the total.
     bf16* first_gradients;
     Guard* guard;
     u32 layers;
@@ -28,13 +28,13 @@ struct Fp8CrossFirst {
     // A multiple of 16.
     u32 columns;
     u32 first_stride;
-    // Whether the first of these layers is the first of all.
+    // Whether the first of these layers is the first of the network.
     u32 through;
     u32 reserved;
 };
 static_assert(sizeof(Fp8CrossFirst) == 200);
 
-// Eight numbers times a factor.
+// Unpacks eight numbers and multiplies them by a factor.
 __device__ inline void unpacked_fp8(uint2 bytes, float factor, float (&values)[EACH]) {
 #pragma unroll
     for (u32 i = 0; i < EACH / 2; i++) {

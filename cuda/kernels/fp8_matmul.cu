@@ -1,18 +1,17 @@
-// Products of fp8 matrices on Hopper, with what is done to their elements:
+// Products of fp8 matrices on Hopper, with the element-wise work that follows:
 //
-// - Forward: a layer's outputs, taken through the ReLU; which of them are above 0 is kept, one bit each.
-// - Back: the gradients by a ReLU's outputs, taken through that ReLU by its bits, and summed over pieces of the
-//   samples, column by column, for the bias before it.
-// - Plain: results as they are.
+// - Forward: a layer's outputs, through the ReLU; one bit per output records whether it is above 0.
+// - Backward: the gradients with respect to a ReLU's outputs, through that ReLU by its bits, and summed over pieces
+//   of the samples, column by column, for the bias before it.
+// - Plain: the results as they are.
+// - Out: results in bf16, for layers that do not compute in fp8; with a bias they go through a ReLU as well.
 //
-// - Out: results in bf16, for whoever does not multiply in fp8; with a bias they are taken through a ReLU, too.
+// All but the last write results in the layouts that the next products read: row by row, and transposed for weight
+// gradients. They record the largest magnitude in the scaling. An element takes two bytes to write and one to read,
+// where bf16 takes two each.
 //
-// All but the last write their results as the next products read them: row by row, and turned for the gradients by
-// weights. They tell the scaling of the largest. An element takes two bytes to write and one to read, where bf16 takes
-// two each.
-//
-// Weights lie in pairs (`fp8.cuh`), so that a lane has sums of columns that lie beside each other: their bytes are
-// stored as one element of bf16 would be.
+// Weights are stored in pairs (`fp8.cuh`), so that a lane's sums belong to neighbouring columns and two results are
+// stored as one bf16 element would be.
 #include "fp8_tiles.cuh"
 
 struct Fp8Matmul {
@@ -20,16 +19,15 @@ struct Fp8Matmul {
     TensorMap weights;
     // [samples][depth], tiles of 80 samples.
     TensorMap samples;
-    // What is written: [samples][columns] in tiles of 160 samples by 128 columns, and the same turned,
-    // [columns][samples], in tiles of 128 columns by 32 samples. Out: rows alone, of bf16, in tiles of 160 samples by
-    // 64 columns.
+    // Outputs: [samples][columns] in tiles of 160 samples by 128 columns, and transposed, [columns][samples], in
+    // tiles of 128 columns by 32 samples. Out: only rows, in bf16, in tiles of 160 samples by 64 columns.
     TensorMap rows;
     TensorMap turned;
     // [pair of tiles][block of the cluster][word][thread]: the bits of a ReLU, as its product's lanes have them.
     u32* bits;
-    // Back: [tile of samples][columns]
+    // Backward: [tile of samples][columns]
     float* parts;
-    // Forward: one a column. Out: null where there is none.
+    // Forward: one per column. Out: may be null.
     const float* bias;
     const Fp8Scaling* weights_scaling;
     const Fp8Scaling* samples_scaling;
@@ -37,8 +35,7 @@ struct Fp8Matmul {
     u32 count;
     u32 columns;
     u32 depth;
-    // Forward and plain: whether there is a way back, for which turned results and bits are written and the scaling is
-    // told.
+    // Forward and plain: whether a backward pass follows, which needs transposed results, bits and updated scalings.
     u32 learns;
     u32 reserved[16];
 };
@@ -46,22 +43,22 @@ static_assert(sizeof(Fp8Matmul) == 640);
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Each warpgroup has a place for the tile that it writes: rows, and then turned in slices.
+// Each warpgroup has a buffer for the tile that it writes: rows, then the transposed slices.
 constexpr u32 ROWS_BYTES = SAMPLES * COLUMNS;
 constexpr u32 TILE_BYTES = 2 * ROWS_BYTES;
 constexpr u32 TILES_AT = STAGES * STAGE_BYTES;
 constexpr u32 BARRIERS_AT = TILES_AT + 2 * TILE_BYTES;
 constexpr u32 SHARED_BYTES = BARRIERS_AT + 8 * Stages::BARRIERS;
 static_assert(SHARED_BYTES <= 232448);
-// Words of bits that a lane has of a tile: one bit for each of its sums.
+// Words of bits per lane and tile: one bit for each of its sums.
 constexpr u32 WORDS = SAMPLES / WARP;
-// Four sums of a lane, two columns of two samples, are a word of fp8; of these it has so many in each half of a tile.
+// A word of fp8 has four sums of a lane, two columns of two samples; this is the number of words per half of a tile.
 constexpr u32 HALF_WORDS = SAMPLES / 8;
 
-// What becomes of the sums.
+// What is done with the products.
 enum Then { FORWARD, BACK, PLAIN, OUT };
 
-// As `packed_fp8`, of numbers that go through a ReLU; none stays none.
+// As `packed_fp8`, through a ReLU; NaN stays NaN.
 __device__ inline u32 packed_relu(float a, float b, float c, float d) {
     u16 low, high;
     asm("cvt.rn.satfinite.relu.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
@@ -69,7 +66,7 @@ __device__ inline u32 packed_relu(float a, float b, float c, float d) {
     return low | u32(high) << 16;
 }
 
-// Of four numbers that are not below 0, bit 7 of each byte: whether it is above 0.
+// Sets bit 7 of each byte of four non-negative numbers that is above 0.
 __device__ inline u32 above_zero(u32 word) { return (word + 0x7f7f7f7fu) & 0x80808080u; }
 
 template <Then THEN>
@@ -93,7 +90,7 @@ __device__ inline void fp8_matmul(const Fp8Matmul& p) {
         const Pieces own;
         const u32 consumer = group - 1, thread = threadIdx.x % GROUP_THREADS;
         const u32 tile = base + TILES_AT + consumer * TILE_BYTES;
-        // Products come in the units of both factors, results in fp8 go in their own.
+        // Products are in the product of both factors' units; fp8 results go into their own.
         const float unit = THEN == OUT ? 1.0f : p.scaling->scale;
         const float factor = p.weights_scaling->inverse * p.samples_scaling->inverse * unit;
         const bool turns_results = THEN == BACK || (THEN != OUT && p.learns != 0);
@@ -124,7 +121,7 @@ __device__ inline void fp8_matmul(const Fp8Matmul& p) {
             }
             multiply_tile<Fp8Factors>(sums, pairs, stages, ring, consumer, number);
 
-            // The tile before has left its place.
+            // The tile before has left the buffer.
             if (thread == 0) writes_read();
             meet(1 + consumer, GROUP_THREADS);
 #pragma unroll
@@ -153,8 +150,8 @@ __device__ inline void fp8_matmul(const Fp8Matmul& p) {
                             float values[4];
 #pragma unroll
                             for (u32 k = 0; k < 4; k++) {
-                                // Of the first column two samples, then of the second one; bytes have both columns of a
-                                // sample beside each other.
+                                // Two samples of the first column, then of the second; bytes have both columns of a
+                                // sample next to each other.
                                 const u32 byte = k / 2 + k % 2 * 2;
                                 float& of_column = by_column[half][k / 2];
                                 if (THEN == FORWARD) {

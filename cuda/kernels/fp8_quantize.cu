@@ -1,11 +1,11 @@
-// What products in fp8 read and no such product has written: activations and gradients, and weights.
+// Converts to fp8 what fp8 products read but did not write: activations, gradients and weights.
 //
-// Of an element of bf16, two bytes are read and two written; of a weight, four and two.
+// Per bf16 element two bytes are read and two written; per weight four and two.
 #include "fp8.cuh"
 
 constexpr u32 QUANTIZE_THREADS = 256;
 
-// Tells a scaling of the largest magnitude of a block's threads.
+// Records the largest magnitude of a block's threads. All threads of the block must call this.
 __device__ inline void observe_in_block(Fp8Scaling* scaling, float magnitude) {
     __shared__ float magnitudes[QUANTIZE_THREADS / WARP];
 #pragma unroll
@@ -19,10 +19,10 @@ __device__ inline void observe_in_block(Fp8Scaling* scaling, float magnitude) {
     observe(scaling, magnitude);
 }
 
-// Of a tile of activations.
+// Tile of activations.
 constexpr u32 TILE_SAMPLES = 128;
 constexpr u32 TILE_COLUMNS = 128;
-// Columns that a thread has, and threads of a sample.
+// Columns per thread, and threads per sample.
 constexpr u32 EACH = 8;
 constexpr u32 ACROSS = TILE_COLUMNS / EACH;
 
@@ -38,16 +38,16 @@ struct Fp8Quantize {
     // A multiple of 16.
     u32 columns;
     u32 stride;
-    // The samples up to a multiple of 16, or more.
+    // The samples rounded up to a multiple of 16, or more.
     u32 turned_stride;
-    // Whether there is a way back, for which turned copies are written and the scaling is told.
+    // Whether a backward pass follows, which needs transposed copies and updated scalings.
     u32 learns;
     u32 reserved;
 };
 static_assert(sizeof(Fp8Quantize) == 56);
 
-// Grid: x over 128 samples, y over 128 columns. A thread has eight columns of four samples that are one word of a
-// turned row, and the same columns of as many samples once more.
+// Grid: x over 128 samples, y over 128 columns. A thread has eight columns of four samples that make one word of a
+// transposed row, several times over.
 extern "C" __global__ void __launch_bounds__(QUANTIZE_THREADS) fp8_quantize(const __grid_constant__ Fp8Quantize p) {
     constexpr u32 WORDS = TILE_SAMPLES / 4, TIMES = WORDS * ACROSS / QUANTIZE_THREADS;
     __shared__ u32 turned[TILE_COLUMNS][WORDS + 1];
@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(QUANTIZE_THREADS) fp8_quantize(cons
         }
     }
     if (p.learns == 0) return;
-    // Meets the other threads.
+    // Contains a barrier of the block.
     observe_in_block(p.scaling, largest);
     const u32 lane = threadIdx.x % WARP, at = blockIdx.x * TILE_SAMPLES + lane * 4;
     for (u32 row = threadIdx.x / WARP; row < TILE_COLUMNS; row += QUANTIZE_THREADS / WARP) {
@@ -120,7 +120,7 @@ struct Fp8Weights {
 static_assert(sizeof(Fp8Weights) == 40);
 
 struct Fp8QuantizeWeights {
-    // One for each y of the grid.
+    // One per y of the grid.
     const Fp8Weights* layers;
 };
 static_assert(sizeof(Fp8QuantizeWeights) == 8);
@@ -150,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(QUANTIZE_THREADS)
 #pragma unroll
         for (u32 k = 0; k < 4; k++) turned[place + k][row] = u8(bytes >> k * 8);
     }
-    // Meets the other threads.
+    // Contains a barrier of the block.
     observe_in_block(layer.scaling, largest);
     for (u32 row = threadIdx.x / 16; row < TILE; row += QUANTIZE_THREADS / 16) {
         if (input + row >= layer.inputs || output + place >= layer.outputs) continue;

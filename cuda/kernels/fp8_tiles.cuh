@@ -1,5 +1,5 @@
-// What products in fp8 have of their own on the way through tiles (`tiles.cuh`): twice the depth in the same bytes, and
-// results of which a lane has columns that lie beside each other, and which are written turned, too.
+// What fp8 products add to `tiles.cuh`: twice the depth in the same bytes, and results whose lanes hold neighbouring
+// columns and which are also written transposed.
 #pragma once
 
 #include "fp8.cuh"
@@ -7,7 +7,7 @@
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Turned results are written in slices of so many samples.
+// Transposed results are written in slices of this many samples.
 constexpr u32 SLICE = 32;
 constexpr u32 SLICE_BYTES = SLICE * COLUMNS;
 
@@ -21,8 +21,8 @@ struct Fp8Factors {
     }
 };
 
-// Where a warpgroup's thread finds its pieces in a slice of a tile. It gives the address of a sample's 16 columns, or
-// turned of a column's 16 samples.
+// Addresses of a warpgroup thread's pieces in a slice of a tile: a sample's 16 columns, or transposed a column's 16
+// samples.
 struct Pieces {
     u32 lane;
     u32 warp;
@@ -34,18 +34,18 @@ struct Pieces {
         const u32 column = warp * 16 + (lane & 7) * 2 + (lane >> 3 & 1);
         return (half * (COLUMNS / 2) + column) * SLICE + ((lane >> 4) ^ (column >> 2 & 1)) * 16;
     }
-    // The first of the two columns of a tile that the lane has sums of, in either half.
+    // The first of the two columns of a tile whose sums the lane has, in either half.
     __device__ inline u32 column(u32 half) const { return half * (COLUMNS / 2) + warp * 16 + lane / 4 * 2; }
 };
 
-// Of pieces row by row: turned ones.
+// Stores row-wise pieces transposed.
 __device__ inline void store_turned(u32 to, const u32 (&pieces)[4]) {
     const u32 turned[4] = {__byte_perm(pieces[0], pieces[1], 0x6420), __byte_perm(pieces[0], pieces[1], 0x7531),
                            __byte_perm(pieces[2], pieces[3], 0x6420), __byte_perm(pieces[2], pieces[3], 0x7531)};
     store_pieces_straight(to, turned);
 }
 
-// Tells a scaling of the largest magnitude of a warp's lanes.
+// Records the largest magnitude of a warp's lanes.
 __device__ inline void observe_in_warp(Fp8Scaling* scaling, float largest) {
 #pragma unroll
     for (u32 distance = WARP / 2; distance > 0; distance /= 2) {
@@ -54,7 +54,7 @@ __device__ inline void observe_in_warp(Fp8Scaling* scaling, float largest) {
     if (threadIdx.x % WARP == 0) observe(scaling, largest);
 }
 
-// Writes the sums of a lane's columns over a tile's samples, in the units of `factor`.
+// Writes the sums of a lane's columns over a tile's samples, times `factor`.
 __device__ inline void write_sums(float* parts, const float (&by_column)[2][2], u32 column, u32 columns, float factor) {
     const Pieces pieces;
 #pragma unroll

@@ -1,12 +1,12 @@
-// Whether a step may be written: its loss and the dense gradients, summed up; how gradients and loss are scaled; and
-// what the host is told of it.
+// The verdict of a step: whether its loss and dense gradients allow it to be applied, how gradients and loss are
+// scaled, and what is reported to the host.
 //
 // Reads each dense gradient once. All sums are in f64 and in a fixed order.
 #include "guard.cuh"
 
 constexpr u32 GUARD_THREADS = 256;
 
-// The sum over a block's threads, in every thread.
+// Returns the sum over a block's threads, in every thread.
 __device__ inline double sum_of_block(double value) {
     __shared__ double sums[GUARD_THREADS / WARP];
 #pragma unroll
@@ -23,11 +23,11 @@ __device__ inline double sum_of_block(double value) {
 
 struct Squares {
     const float* gradients;
-    // Where each begins and ends; beginnings are multiples of 4.
+    // First element and end of each range; first elements are multiples of 4.
     const uint2* ranges;
     // [range][block along x]
     double* parts;
-    // The ranges that are summed here, from one to the one behind; parts of others are 0.
+    // The ranges to sum: from `first` to before `behind`. Parts of the others become 0.
     u32 first;
     u32 behind;
 };
@@ -61,8 +61,8 @@ struct Tally {
     // [piece][head]: sums of the samples' losses.
     const double* losses;
     const Guard* guard;
-    // One a head: the sum of its losses. Behind them this rank's mark where a gradient by a vector, and where the loss
-    // was found to be wrong.
+    // One per head: the sum of its losses. After them, this rank's marks for a wrong vector gradient and for a wrong
+    // loss.
     double* numbers;
     u32 pieces;
     u32 heads;
@@ -71,11 +71,11 @@ struct Tally {
 };
 static_assert(sizeof(Tally) == 40);
 
-// What a rank adds to a sum over ranks in which it has found something: from the sum follow how many have, and the sum
-// of their numbers, as long as there are fewer than 2^20.
+// What a rank that found something wrong adds to a sum over ranks. The sum yields how many ranks did, and the sum of
+// their numbers, for fewer than 2^20 ranks.
 __device__ inline double mark(u32 rank) { return 1.0 + double(rank) * 1048576.0; }
 
-// What a rank has come to by itself: added up over the ranks, it is what `verdict` reads. One block.
+// A rank's own findings; all-reduced, they are the input of `verdict`. Grid: one block.
 extern "C" __global__ void __launch_bounds__(GUARD_THREADS) tally(const __grid_constant__ Tally p) {
     bool finite = true;
     for (u32 head = 0; head < p.heads; head++) {
@@ -92,49 +92,49 @@ extern "C" __global__ void __launch_bounds__(GUARD_THREADS) tally(const __grid_c
     p.numbers[p.heads + 1] = finite ? 0 : mark(p.rank);
 }
 
-// What a step came to, in the host's memory.
+// The outcome of a step, in host memory.
 struct Outcome {
     double loss;
-    // The sums of the marks of ranks that found something wrong: with gradients by vectors, and with the loss.
+    // The sums of the marks of ranks that found wrong vector gradients and a wrong loss.
     double vector_marks;
     double loss_marks;
-    // WRONG_VECTORS, WRONG_LOSS, WRONG_DENSE; 0 where the step was written.
+    // WRONG_VECTORS, WRONG_LOSS, WRONG_DENSE; 0 if the step was applied.
     u32 wrong;
-    // Whether it was left out for the loss's scale alone.
+    // Whether it was skipped only because of the loss scale.
     u32 by_scale;
 };
 static_assert(sizeof(Outcome) == 32);
 
 struct Verdict {
-    // [piece][head]: sums of the samples' losses; or of `tally`, added up over the ranks.
+    // [piece][head]: sums of the samples' losses; or `tally`'s output, all-reduced.
     const double* losses;
-    // One a head: what its loss is divided by, and multiplied by.
+    // One per head: divisor and factor of its loss.
     const double* totals;
     const double* head_weights;
-    // Of `squares`.
+    // From `squares`.
     const double* parts;
     const Step* step;
-    // Of the steps under way.
+    // One per step in flight.
     Outcome* outcomes;
     Guard* guard;
     u32 pieces;
     u32 heads;
     u32 parts_count;
-    // The longest norm of the dense gradients; infinity where they are not clipped.
+    // The largest norm of the dense gradients; infinity if they are not clipped.
     float norm_max;
-    // Where gradients may be beyond the elements' range though nothing is wrong: the steps after which the loss's scale
-    // is doubled. Else 0.
+    // If gradients may overflow their element type (fp16): the number of steps after which the loss scale is doubled.
+    // Otherwise 0.
     u32 scale_interval;
-    // Whether there are several ranks: then the losses are one piece, and behind them are the marks of what is wrong.
+    // Whether there are several ranks: then the losses are one piece, followed by the marks.
     u32 together;
 };
 static_assert(sizeof(Verdict) == 80);
 
-// The largest sum of squares of the dense gradients, but for the loss's scale: 2^126, so that each can be squared in
+// The largest sum of squares of the dense gradients, without the loss scale: 2^126, so that each can be squared in
 // f32. `engine/src/guard.rs` has the same number.
 constexpr double DENSE_SQUARES_MAX = 8.507059173023462e37;
 
-// One block. What it leaves in the guard holds until the next one.
+// Grid: one block. The guard keeps the verdict until the next one.
 extern "C" __global__ void __launch_bounds__(GUARD_THREADS) verdict(const __grid_constant__ Verdict p) {
     double loss = 0;
     for (u32 head = 0; head < p.heads; head++) {
@@ -163,10 +163,10 @@ extern "C" __global__ void __launch_bounds__(GUARD_THREADS) verdict(const __grid
         if ((guard.found & WRONG_VECTORS) != 0) outcome.vector_marks = mark(0);
         if (!isfinite(loss)) outcome.loss_marks = mark(0);
     }
-    // Of what is no number none of these is true.
+    // NaN makes all of these comparisons false.
     if (!isfinite(loss)) outcome.wrong |= WRONG_LOSS;
     if (!(squares * unscaled * unscaled <= DENSE_SQUARES_MAX)) outcome.wrong |= WRONG_DENSE;
-    // A scale of 1 is no reason for gradients to be too large.
+    // A scale of 1 cannot be the reason for an overflow.
     const bool scaled = p.scale_interval != 0;
     outcome.by_scale = scaled && outcome.wrong != 0 && (outcome.wrong & WRONG_LOSS) == 0 && guard.loss_scale > 1;
     p.outcomes[p.step->loss_place] = outcome;

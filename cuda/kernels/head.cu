@@ -1,38 +1,38 @@
-// The last layer, to one logit a head, with the loss behind it: forward, and back to the gradients of its input. What
-// goes past the layers is added to the logits here: first-order terms, and a term that all heads share.
+// The last layer (one logit per head) and the loss: forward pass, and backward pass to the gradients of its input.
+// Terms that bypass the layers are added to the logits here: first-order terms, and a term that all heads share.
 //
-// Reads the input twice, the second time out of the cache, and writes its gradients once. The weights' gradients are
-// summed piece by piece of the samples; `columns_total` adds them up.
+// Reads the input twice, the second time from the cache, and writes its gradients once. Weight gradients are summed
+// over each piece of the samples; `columns_total` adds up the pieces.
 #include "guard.cuh"
 
 constexpr u32 HEAD_SAMPLES = 64;
 constexpr u32 HEAD_WARPS = 8;
-// Of a multiprocessor: all that there is room for, since a block mostly waits for memory.
+// Per multiprocessor: as many as fit, since a block mostly waits for memory.
 constexpr u32 HEAD_BLOCKS = 8;
 
 struct Head {
     // [sample][stride]
     const void* input;
-    // [head][width], then a bias a head, then [head][dense_columns].
+    // [head][width], then one bias per head, then [head][dense_columns].
     const float* weights;
-    // [head][sample]: 0, 1, or NaN where it is missing.
+    // [head][sample]: 0, 1, or NaN if it is missing.
     const float* labels;
     const float* sample_weights;
-    // One a head.
+    // One per head.
     const double* totals;
     const double* head_weights;
     Guard* guard;
     // [sample][dense_columns]
     const float* dense;
-    // [sample][wide_stride]: of each feature `wide_step` elements, one a head and zeros.
+    // [sample][wide_stride]: `wide_step` elements per feature, one per head, then zeros.
     const void* wide;
     void* wide_gradients;
-    // Null, or one a sample, which is added to the logits of all heads; and the gradients by it.
+    // Null, or one per sample, added to the logits of all heads; and the gradients with respect to it.
     const float* terms;
     float* term_gradients;
     // Null, or [sample][head].
     float* logits;
-    // [sample][stride]; nothing behind the logits is computed where it is null.
+    // [sample][stride]; if null, only the logits are computed.
     void* gradients;
     // [piece][weights]
     float* parts;
@@ -46,19 +46,19 @@ struct Head {
     u32 wide_features;
     u32 wide_step;
     u32 wide_stride;
-    // Whether there is a ReLU before the input, which its gradients are taken through.
+    // Whether the input is the output of a ReLU, which its gradients then go through.
     u32 relu;
     u32 reserved;
 };
 static_assert(sizeof(Head) == 168);
 
-// Grid: one block a piece of the samples. Shared memory: a loss and a gradient a head and sample.
+// Grid: one block per piece of the samples. Shared memory: a loss and a gradient per head and sample.
 template <class T>
 __device__ inline void head(const Head& p) {
     extern __shared__ double memory[];
     double* losses = memory;
     float* gradients = reinterpret_cast<float*>(losses + p.heads * HEAD_SAMPLES);
-    // In the gradients' place.
+    // Uses the memory of the gradients.
     float* logits = gradients;
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const u32 begin = blockIdx.x * HEAD_SAMPLES, count = min(HEAD_SAMPLES, p.samples - begin);
@@ -95,7 +95,7 @@ __device__ inline void head(const Head& p) {
     }
     if (p.gradients == nullptr) return;
     __syncthreads();
-    // A thread each: a warp that took its samples' losses one by one would wait most of the time.
+    // One thread per loss: a warp that computed its samples' losses one by one would mostly wait.
     for (u32 i = threadIdx.x; i < p.heads * HEAD_SAMPLES; i += blockDim.x) {
         const u32 head = i / HEAD_SAMPLES, sample = i % HEAD_SAMPLES;
         if (sample >= count) continue;
@@ -105,7 +105,7 @@ __device__ inline void head(const Head& p) {
         if (!isnan(label) && total != 0) {
             const double weight = p.sample_weights[begin + sample], e = exp(-fabs(z));
             loss = weight * (fmax(z, 0.0) - z * label + log1p(e));
-            // `fmax` takes the number where the other is none.
+            // `fmax` returns the other argument if one is NaN.
             if (isnan(z)) loss = z;
             const double sigmoid = z >= 0 ? 1 / (1 + e) : e / (1 + e);
             gradient = float((sigmoid - label) * (p.head_weights[head] * weight) / total * p.guard->loss_scale);

@@ -1,13 +1,13 @@
-// What Hopper has of its own, by its instructions: barriers in shared memory that count bytes, copies of tiles by the
-// tensor memory accelerator, and products of warpgroups.
+// Hopper's own instructions: barriers in shared memory that count bytes, copies of tiles by the tensor memory
+// accelerator (TMA), and products of warpgroups.
 //
-// Addresses in shared memory are numbers of 32 bits here. Tiles lie as the accelerator puts them with 128-byte
-// swizzling: rows of 128 bytes, in which the 16-byte piece p of row r lies at place p ^ (r % 8).
+// Addresses in shared memory are 32-bit numbers here. Tiles have the TMA's 128-byte swizzling: rows of 128 bytes,
+// with the 16-byte piece p of row r stored at position p ^ (r % 8).
 #pragma once
 
 #include "element.cuh"
 
-// A description of a matrix that the driver makes (`cuTensorMapEncodeTiled`). It must be a kernel's parameter.
+// A matrix descriptor that the driver makes (`cuTensorMapEncodeTiled`). It must be a kernel parameter.
 struct alignas(64) TensorMap {
     u64 words[16];
 };
@@ -16,20 +16,20 @@ struct alignas(64) TensorMap {
 
 __device__ inline u32 shared_address(const void* pointer) { return u32(__cvta_generic_to_shared(pointer)); }
 
-// --- Barriers. A phase ends when all have arrived and all bytes that were announced have come.
+// --- Barriers. A phase ends when all have arrived and all announced bytes have been copied.
 
 __device__ inline void barrier_make(u32 barrier, u32 arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Makes barriers visible to the accelerator and to the other blocks of the cluster.
+// Makes barriers visible to the TMA and to the other blocks of the cluster.
 __device__ inline void barriers_made() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 __device__ inline void arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// At the barrier that lies at the same address in a block of the cluster.
+// Arrives at the barrier with this address in another block of the cluster.
 __device__ inline void arrive_at(u32 barrier, u32 block) {
     asm volatile(
         "{\n.reg .b32 there;\n"
@@ -43,8 +43,9 @@ __device__ inline void arrive_with_bytes(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Waits for the end of the phase of that parity. No scope wider than the block is named, here and for `arrive_at`: only
-// the accelerator and products access what passes between blocks, and a wider one empties the L1 cache each time.
+// Waits for the end of the phase with this parity. No scope wider than the block is named, here and in `arrive_at`:
+// only the TMA and products access the data that these barriers guard, and a wider scope empties the L1 cache each
+// time.
 __device__ inline void wait(u32 barrier, u32 parity) {
     asm volatile(
         "{\n.reg .pred done;\n"
@@ -57,7 +58,7 @@ __device__ inline void wait(u32 barrier, u32 parity) {
         : "memory");
 }
 
-// Waits for other warps of the block: `threads` in all, of those that name the same number, from 1 on.
+// Waits for other warps of the block: `threads` in all that name the same barrier number, which starts at 1.
 __device__ inline void meet(u32 number, u32 threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
@@ -72,7 +73,7 @@ __device__ inline u32 cluster_rank() {
     return rank;
 }
 
-// --- Copies of tiles. What lies outside of the matrix is read as 0 and not written.
+// --- Copies of tiles. Elements outside the matrix are read as 0 and not written.
 
 __device__ inline void prefetch(const TensorMap& map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
@@ -85,7 +86,7 @@ __device__ inline void fetch_tile(u32 to, const TensorMap& from, u32 barrier, u3
         : "memory");
 }
 
-// To the same address in the blocks of the cluster whose bits are set; the barrier is told in each.
+// Copies to the same address in the blocks of the cluster whose bits are set, and counts at the barrier in each.
 __device__ inline void fetch_tile_for(u32 to, const TensorMap& from, u32 barrier, u32 column, u32 row, u16 blocks) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
@@ -101,15 +102,15 @@ __device__ inline void write_tile(const TensorMap& to, u32 from, u32 column, u32
 }
 
 __device__ inline void writes_begun() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until shared memory has been read.
+// Waits until writes have read their shared memory.
 __device__ inline void writes_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-// Until all is written.
+// Waits until writes are complete.
 __device__ inline void writes_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-// What this thread has stored in shared memory can be read by the accelerator, once they have met.
+// Makes this thread's stores to shared memory visible to the TMA, after a barrier of the block.
 __device__ inline void stores_shown() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// --- 8 x 8 pieces of 16-bit elements, four of them. A product's sums have its rows along the lanes; in memory they lie
-// along its columns.
+// --- 8 x 8 pieces of 16-bit elements, four at a time. A product's sums have its rows along the lanes; in memory they
+// run along its columns.
 
 __device__ inline void load_pieces(u32 (&pieces)[4], u32 from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -123,7 +124,7 @@ __device__ inline void store_pieces(u32 to, const u32 (&pieces)[4]) {
                  : "memory");
 }
 
-// Pieces of 8 rows of 16 bytes as the registers have them, four bytes each.
+// Stores pieces of 8 rows of 16 bytes in register order, four bytes per lane.
 __device__ inline void store_pieces_straight(u32 to, const u32 (&pieces)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(pieces[0]),
                  "r"(pieces[1]), "r"(pieces[2]), "r"(pieces[3])
@@ -154,8 +155,8 @@ __device__ inline void give_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-// A factor in shared memory, 64 of the depth a row or, turned, 64 of the left one's rows: `far` is the distance of eight
-// rows in memory.
+// Descriptor of a factor in shared memory: rows of 64 of the depth or, for a transposed left factor, of 64 of its
+// rows. `far` is the distance between groups of eight rows.
 __device__ inline u64 factor(u32 address, u32 far) {
     return u64(1) << 62 | u64(far >> 4) << 32 | u64(1) << 16 | u64((address & 0x3ffff) >> 4);
 }
@@ -167,7 +168,7 @@ __device__ inline void products_done() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
-// The sums of a product of 64 x 160: their names in its instruction, and the registers.
+// The sums of a 64 x 160 product: their names in the instruction, and their registers.
 #define SUMS_NAMES                                                                                                    \
     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "      \
     "%23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, "       \
@@ -185,7 +186,8 @@ __device__ inline void products_done() {
     "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),           \
     "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79])
 
-// sums (64 x 160) = a (64 x 16) b (16 x 160), added to what they were where `add` is not 0; `TURN_A`: a is turned.
+// sums (64 x 160) = a (64 x 16) b (16 x 160), added to the previous sums if `add` is not 0; `TURN_A`: a is
+// transposed.
 template <int TURN_A>
 __device__ inline void multiply(float (&d)[80], u64 a, u64 b, u32 add) {
     asm volatile(
@@ -195,7 +197,7 @@ __device__ inline void multiply(float (&d)[80], u64 a, u64 b, u32 add) {
         : "l"(a), "l"(b), "r"(add), "n"(TURN_A));
 }
 
-// The same of fp8: sums (64 x 160) = a (64 x 32) b (32 x 160), both e4m3 with the depth along their rows.
+// The same in fp8: sums (64 x 160) = a (64 x 32) b (32 x 160), both e4m3 with the depth along their rows.
 __device__ inline void multiply_fp8(float (&d)[80], u64 a, u64 b, u32 add) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %82, 0;\n"

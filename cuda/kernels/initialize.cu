@@ -1,13 +1,13 @@
-// The first weights of an owner's rows: uniform, a function of seed, table, row and column alone, or zeros.
+// The initial weights of an owner's rows: zeros, or uniform numbers that depend only on seed, table, row and column.
 //
-// Writes an element of the tables' type each. The numbers are those of `random.rs`.
+// Writes one element of the table's type per weight. The numbers are those of `random.rs`.
 #include "shard.cuh"
 
 struct Initialize {
     float* rows;
-    // In the order of their bases.
+    // Ordered by base.
     const Shard* shards;
-    // One a shard: 0 for zeros.
+    // One per shard; 0 for zeros.
     const float* bounds;
     u64 seed;
     u32 shards_count;
@@ -20,7 +20,7 @@ __device__ inline float uniform(u32 word, float bound) {
     return __fmul_rn(__fsub_rn(2.0f * unit, 1.0f), bound);
 }
 
-// One warp a row at a time.
+// Grid: any; a warp handles one row at a time.
 extern "C" __global__ void __launch_bounds__(256) initialize(const __grid_constant__ Initialize p) {
     const u32 lane = threadIdx.x % WARP;
     const u32 warps = gridDim.x * blockDim.x / WARP;

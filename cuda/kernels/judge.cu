@@ -1,16 +1,16 @@
-// What an evaluation keeps of a batch that was scored: for each head the samples' ranking keys (`auc.cu` counts with
-// them), and sums. Reads 12 bytes a sample and head and writes 8.
+// What an evaluation keeps of a scored batch: ranking keys per head and sample (sorted and counted by `auc.cu`), and
+// sums. Reads 12 bytes per sample and head and writes 8.
 #include "common.cuh"
 
-// Of the samples that have a head's label.
+// Over the samples that have a label for the head.
 struct Sums {
     double weights;
-    // Each times the sample's weight.
+    // Each multiplied by the sample's weight.
     double losses;
     double predictions;
     double positives;
     u64 samples;
-    // Samples, with a label or not, whose logit is not a number.
+    // Samples, with or without a label, whose logit is NaN.
     u64 not_numbers;
 
     __device__ void add(const Sums& other) {
@@ -27,13 +27,13 @@ static_assert(sizeof(Sums) == 48);
 struct Judge {
     // [sample][head]
     const float* logits;
-    // [head][labels_stride]: 0, 1, or NaN where it is missing.
+    // [head][labels_stride]: 0, 1, or NaN if it is missing.
     const float* labels;
     // [sample]
     const float* weights;
-    // Samples of the batch.
+    // Samples in the batch.
     const u32* samples;
-    // Samples that were judged before.
+    // Samples judged before.
     u64* judged;
     // [head][capacity]
     u64* keys;
@@ -45,20 +45,20 @@ struct Judge {
     u32 heads;
     u32 labels_stride;
     u32 blocks;
-    // Whether keys have the samples' weights.
+    // Whether keys include the samples' weights.
     u32 weighted;
 };
 static_assert(sizeof(Judge) == 88);
 
 constexpr u32 JUDGE_THREADS = 256;
 
-// A weight in 31 bits. -0 is 0, and a negative number becomes NaN, for which there is no AUC.
+// A weight in 31 bits. -0 becomes 0; a negative number becomes NaN, for which AUC is undefined.
 __device__ inline u32 weight_bits(float weight) {
     return weight >= 0 ? __float_as_uint(weight) & 0x7fffffffu : 0x7fc00000u;
 }
 
-// Makes a batch's keys, and sums of parts of it. What is beyond the capacity is left out; `judged` tells of it.
-// Grid: blocks, heads.
+// Writes a batch's keys and partial sums. Keys beyond the capacity are dropped; `judged` counts them, so the host can
+// tell. Grid: blocks, heads.
 extern "C" __global__ void __launch_bounds__(JUDGE_THREADS) judge(const __grid_constant__ Judge p) {
     __shared__ Sums threads[JUDGE_THREADS];
     const u32 head = blockIdx.y, samples = *p.samples;
@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(JUDGE_THREADS) judge(const __grid_c
     if (threadIdx.x == 0) p.parts[head * gridDim.x + blockIdx.x] = threads[0];
 }
 
-// Adds the parts' sums to those of the batches before. Grid: one block of a thread a head.
+// Adds the partial sums to those of earlier batches. Grid: one block, one thread per head.
 extern "C" __global__ void __launch_bounds__(JUDGE_THREADS) judge_total(const __grid_constant__ Judge p) {
     for (u32 head = threadIdx.x; head < p.heads; head += JUDGE_THREADS) {
         Sums sums = p.sums[head];

@@ -1,20 +1,20 @@
-// How rows learn that lie on this GPU: a row by its table's rule, from the sum of its gradients, with the state that
-// lies behind its weights.
+// Updates rows stored on this GPU: a row, by its table's rule, from the sum of its gradients, with the state stored
+// behind its weights.
 #pragma once
 
 #include "shard.cuh"
 #include "team.cuh"
 
-// What learning takes beside sums.
+// What an update needs apart from the sums.
 struct Learning {
     const Shard* shards;
-    // One a table.
+    // One per table.
     const Rate* rates;
-    // Null, or what gradients are multiplied by.
+    // Null, or the factor of the gradients.
     const float* scale;
-    // Nothing is written where this is not 0.
+    // If this is not 0, nothing is written.
     const u32* stop;
-    // What rounding at random follows from, with the step's number.
+    // Stochastic rounding depends on the step's number and the seed.
     const Step* step;
     u64 seed;
     float* storage;
@@ -25,7 +25,7 @@ __device__ inline float* row_at(const Learning& by, const Shard& shard, u32 row)
     return by.storage + shard.words + u64(row - shard.base) * shard.row_words;
 }
 
-// The first `count` of four elements.
+// The first `count` of four elements, then zeros.
 __device__ inline float4 first_of(float4 values, u32 count) {
     return make_float4(count > 0 ? values.x : 0, count > 1 ? values.y : 0, count > 2 ? values.z : 0,
                        count > 3 ? values.w : 0);
@@ -35,13 +35,13 @@ __device__ inline float4 scaled(float4 values, float by) {
     return make_float4(values.x * by, values.y * by, values.z * by, values.w * by);
 }
 
-// The square of a gradient, weight decay included.
+// The square of a gradient, including weight decay.
 __device__ inline float squared(const Rule& rule, float gradient, float weight) {
     const Exact g = decayed(rule, {gradient}, {weight});
     return (g * g).value;
 }
 
-// The sum over a row: sixteen sums, of every sixteenth element each, and then these in order, as on the CPU.
+// The sum over a row: sixteen partial sums over every sixteenth element, then these in order, as on the CPU.
 template <class TEAM>
 __device__ inline float sum_over_row(const TEAM& team, const float4 (&values)[TEAM::VECTORS]) {
     float4 sums = zeros();
@@ -65,14 +65,14 @@ __device__ inline float sum_over_row(const TEAM& team, const float4 (&values)[TE
     return total;
 }
 
-// What row-wise Adagrad takes of a row of which others have further columns: the sum of the squares of all, and how
-// many columns they are; none where the whole row is here.
+// What row-wise Adagrad needs if other ranks have more columns of a row: the sum of the squares over all columns, and
+// the number of columns; 0 if the whole row is here.
 struct WholeRow {
     float squares;
     u32 dim;
 };
 
-// The sum of the squares of a row's gradients, from these.
+// The sum of the squares of a row's gradients.
 template <class TEAM>
 __device__ inline float squares_of_row(const TEAM& team, const Rule& rule, const float4 (&gradients)[TEAM::VECTORS],
                                        const float4 (&weights)[TEAM::VECTORS]) {
@@ -86,8 +86,8 @@ __device__ inline float squares_of_row(const TEAM& team, const Rule& rule, const
     return sum_over_row(team, squares);
 }
 
-// Updates a row from its sum, which lies in shared memory as `sums` says. What holds for f32 alone is left out of other
-// code where that is known.
+// Updates a row from its sum, which is stored in shared memory as `sums` says. `F32` removes the code for other types
+// at compile time.
 template <u32 KIND, bool F32 = false, class TEAM>
 __device__ inline void learn(const Learning& by, const TEAM& team, const Shard& shard, u32 row,
                              const float4 (&sums)[TEAM::VECTORS][TEAM::LANES], WholeRow whole = {}) {
@@ -150,8 +150,8 @@ __device__ inline void learn_by_rule(const Learning& by, const TEAM& team, const
     }
 }
 
-// The same of a lean table: of f32, and learning by gradient descent or by Adagrad, element by element. Other rules and
-// rounding take so many registers that some are kept in memory, even where those rules are no table's.
+// The same for a lean table: f32 weights, with SGD or element-wise Adagrad. Other rules and stochastic rounding need
+// so many registers that some would spill to memory, even if no table uses them.
 template <class TEAM>
 __device__ inline void learn_lean(const Learning& by, const TEAM& team, const Shard& shard, u32 row,
                                   const float4 (&sums)[TEAM::VECTORS][TEAM::LANES]) {
@@ -162,8 +162,8 @@ __device__ inline void learn_lean(const Learning& by, const TEAM& team, const Sh
     }
 }
 
-// The same as `learn_by_rule`, as one function for all its callers: of wide rows it is long, and was compiled for
-// minutes at every one.
+// The same as `learn_by_rule`, but one function for all its callers: for wide rows it is long, and took minutes to
+// compile when inlined.
 template <class TEAM>
 __device__ __noinline__ void learn_apart(const Learning& by, const TEAM& team, const Shard& shard, u32 row,
                                          const float4 (&sums)[TEAM::VECTORS][TEAM::LANES]) {

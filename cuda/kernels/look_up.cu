@@ -1,17 +1,17 @@
-// The vectors of samples, straight out of tables that lie on this GPU: of each bag the sum or the mean of its rows, in
-// their order.
+// Pools bags directly from tables on this GPU: per bag the sum or the mean of its rows, in their order.
 //
-// Reads the weights of every look-up and writes one element of the vectors' type for every bag. Blocks go by
-// feature: at any time the whole GPU reads one table, of whose frequent rows many then lie in the first-level caches,
-// and most others in the second. Of 65536 samples of dlrm (218 thousand distinct rows) that is 554 MB, 131 us at the
-// rate of a copy; 154 measured, and 190 where a warp takes a sample with all its features (H200). Gathered by the
-// interaction instead, vectors need not be written, but it took 165 and 338 us in place of 134 and 256, forward and back.
+// Reads the weights of every look-up and writes one element of the vectors' type per bag and column. Blocks are
+// ordered by feature: at any time the whole GPU reads one table, so that many of its frequent rows are in the L1
+// caches and most others in the L2 cache. For 65536 samples of dlrm (218 thousand distinct rows) that is 554 MB, 131
+// us at the rate of a copy; measured: 154 us, and 190 if a warp takes a sample with all its features (H200). If the
+// interaction gathers the rows itself, vectors need not be written, but that took 165 and 338 us instead of 134 and
+// 256, forward and backward.
 #include "dtype.cuh"
 
 // Rows that a group of lanes has in flight.
 constexpr u32 LOOK_UPS_AT_ONCE = 8;
 
-// A block's work: groups of `lanes` lanes take `each` samples of a feature each, from `first` on.
+// A block's work: each group of `lanes` lanes takes `each` samples of one feature, starting at `first`.
 struct LookUpTask {
     u32 feature;
     u32 first;
@@ -26,7 +26,7 @@ struct LookUp {
     const LookUpTask* tasks;
     const u32* ids;
     const u32* offsets;
-    // How many samples there are; vectors of those behind are zeros.
+    // The number of samples; vectors after them become zeros.
     const u32* samples_count;
     // [sample][stride]
     void* output;
@@ -35,8 +35,8 @@ struct LookUp {
 };
 static_assert(sizeof(LookUp) == 64);
 
-// A group's part of a task: the lane's first column, and the samples from `first` to before `last`, of which those
-// before `there` are there.
+// A group's share of a task: the lane's first column, and the samples from `first` to before `last`, of which those
+// before `there` are in the batch.
 struct Part {
     Feature feature;
     const float* table;
@@ -47,15 +47,15 @@ struct Part {
     u32 there;
 };
 
-// Four weights of the row that an id names.
+// Four weights of the row of an id.
 template <u32 DTYPE>
 __device__ inline typename FourWeights<DTYPE>::Type row4(const LookUp& p, const Part& part, u32 at, u32 column) {
-    // What routes the batch counts ids that are out of range.
+    // Ids out of range are counted when the batch is routed.
     const u32 row = min(__ldg(p.ids + at), part.feature.rows - 1);
     return __ldg(four_weights<DTYPE>(part.table + u64(row) * part.feature.row_words, column));
 }
 
-// One id a sample: the rows are the vectors.
+// One id per sample: the vectors are the rows.
 template <u32 DTYPE, class T>
 __device__ inline void copy_rows(const LookUp& p, const Part& part, T* output) {
     for (u32 column = part.column; column < part.feature.dim; column += part.columns) {
@@ -63,13 +63,14 @@ __device__ inline void copy_rows(const LookUp& p, const Part& part, T* output) {
             typename FourWeights<DTYPE>::Type values[LOOK_UPS_AT_ONCE];
 #pragma unroll
             for (u32 i = 0; i < LOOK_UPS_AT_ONCE; i++) {
-                // Zero bits are zeros of each type.
+                // All-zero bits are zero in each type.
                 values[i] = {};
                 if (sample + i < part.there) values[i] = row4<DTYPE>(p, part, part.feature.ids + sample + i, column);
             }
 #pragma unroll
             for (u32 i = 0; i < LOOK_UPS_AT_ONCE; i++) {
-                // The vectors are read by others next: rows shall stay in the cache before them.
+                // The vectors are read next by other blocks, so they are streamed past the cache, which keeps the
+                // rows.
                 if (sample + i < part.last) {
                     stream4(output + u64(sample + i) * p.stride + column, weights_from<DTYPE>(values[i]));
                 }
@@ -140,8 +141,8 @@ __device__ inline void look_up(const LookUp& p) {
     }
 }
 
-// Of tables of one type, to vectors of one type: as one kernel for all tables, each type would take the registers of the
-// one with most, which made dlrm's look-ups 30% slower.
+// One kernel per type of table and type of vector: in one kernel for all, every type would use the registers of the
+// largest, which made dlrm's look-ups 30% slower.
 #define KERNEL(VECTORS, ROWS, T, DTYPE)                                                                          \
     extern "C" __global__ void __launch_bounds__(256, 4) look_up_##VECTORS##_##ROWS(const __grid_constant__ LookUp p) { \
         look_up<DTYPE, T>(p);                                                                                    \

@@ -1,29 +1,29 @@
-// The second-order term of a factorization machine: the sum of the dot products of all pairs of a sample's vectors; and
-// back, on top of the gradients that the vectors have already.
+// The second-order term of a factorization machine: the sum of the dot products of all pairs of a sample's vectors;
+// and its backward pass, which adds to gradients that the vectors already have.
 //
-// Forward reads the vectors once; back reads them twice, the second time out of the cache, and reads and writes their
-// gradients.
+// The forward pass reads the vectors once; the backward pass reads them twice, the second time from the cache, and
+// reads and writes their gradients.
 #include "guard.cuh"
 
 struct Machine {
-    // [sample][stride], the vectors one behind the other
+    // [sample][stride], one vector after another
     const void* vectors;
     // As the vectors.
     void* gradients;
-    // One a sample: the terms, or back the gradients by them.
+    // One per sample: forward the terms, backward the gradients with respect to them.
     float* terms;
     Guard* guard;
     u32 samples;
     u32 count;
     u32 dim;
     u32 stride;
-    // Whether there is a ReLU before the first vector, which its gradients are taken through.
+    // Whether the first vector is the output of a ReLU, which its gradients then go through.
     u32 relu;
     u32 reserved;
 };
 static_assert(sizeof(Machine) == 56);
 
-// One warp a sample, an element of all vectors a lane.
+// One warp per sample; a lane takes one element of all vectors.
 template <class T>
 __device__ inline void machine_forward(const Machine& p) {
     const u32 warps = gridDim.x * blockDim.x / WARP, lane = threadIdx.x % WARP;
@@ -31,7 +31,7 @@ __device__ inline void machine_forward(const Machine& p) {
         const T* vectors = static_cast<const T*>(p.vectors) + u64(sample) * p.stride;
         float sum = 0;
         for (u32 d = lane; d < p.dim; d += WARP) {
-            // Each vector is multiplied with the sum of those before it: the usual form, half the difference of two
+            // Each vector is multiplied by the sum of those before it. The usual form, half the difference of two
             // sums of squares, subtracts two large numbers.
             float before = 0;
             for (u32 vector = 0; vector < p.count; vector++) {

@@ -1,13 +1,13 @@
-// Keeps book of which rows have been updated, a bit a row: of each row four bytes are read, and a word of the set is
-// read and written where it lies, in the second cache.
+// Records which rows have been updated, one bit per row: four bytes per row are read, and a word of the set is read
+// and written in the L2 cache.
 #include "common.cuh"
 
 struct Mark {
-    // Their numbers.
+    // Row numbers.
     const u32* rows;
-    // How many they are.
+    // How many rows.
     const u32* count;
-    // Nothing is marked where this is not 0.
+    // If this is not 0, nothing is marked.
     const u32* stop;
     u32* bits;
 };

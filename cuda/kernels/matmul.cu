@@ -1,36 +1,38 @@
-// Products of bf16 matrices on Hopper with what is done to their elements, so that no pass over activations is left:
+// Products of bf16 matrices on Hopper with the element-wise work that follows, so that no separate pass over
+// activations is needed:
 //
-// - Gradients by a layer's input, taken through the ReLU that the input came from, and summed over pieces of the
-//   samples, column by column, for the bias before that ReLU.
-// - Cross layers: x' = x0 * (u + b) + x, with u the product, which is kept for the way back.
-// - Gradients by a cross layer's result, of which a part comes past the layer behind it: g = product + g'; and with
-//   them those by the layer's own product, x0 * g, summed for its bias as above.
+// - Gradients with respect to a layer's input, through the ReLU that the input came from, and summed over pieces of
+//   the samples, column by column, for the bias before that ReLU.
+// - Cross layers: x' = x0 * (u + b) + x, where u is the product, which is kept for the backward pass.
+// - Gradients with respect to a cross layer's result, where g' bypasses the following layer: g = product + g'; and
+//   with them x0 * g, the gradients with respect to the layer's own product, summed for its bias as above.
 //
-// They go through their tiles as `tiles.cuh` says. A slice is as wide as a tile: what is fetched of half of a row
-// brings 256 bytes into the L2 cache, and the other half would have left it until its turn came.
+// Tiles are processed as described in `tiles.cuh`. A slice is as wide as a tile: fetching half a row brings 256 bytes
+// into the L2 cache, and the other half would be evicted before its turn.
 #include <type_traits>
 
 #include "tiles.cuh"
 
 struct Matmul {
-    // [depth][columns] for gradients, tiles of 64 of the depth; [columns][depth] for cross layers, tiles of 128
+    // For gradients: [depth][columns], tiles of 64 of the depth; for cross layers: [columns][depth], tiles of 128
     // columns.
     TensorMap weights;
     // [samples][depth], tiles of 80 samples.
     TensorMap samples;
-    // What elements are combined with and what is written, [samples][columns] in boxes of 32 samples by 64 columns.
-    // Through a ReLU its outputs, and the gradients; for cross layers x0 and x, and u and x'; on their way back x0 and
-    // what is added, and the gradients by the result and by the product.
+    // Inputs that the products are combined with, and outputs: [samples][columns] in boxes of 32 samples by 64
+    // columns. ReLU: its outputs, and the gradients. Cross layers: x0 and x, and u and x'. Their backward pass: x0
+    // and g', and the gradients with respect to the result and to the product.
     TensorMap inputs[2];
     TensorMap outputs[2];
     // For gradients: [tile of samples][columns]
     float* parts;
-    // For cross layers: one a column.
+    // For cross layers: one per column.
     const float* bias;
     u32 count;
     u32 columns;
     u32 depth;
-    // Of cross layers: whether there is a second input. Forward, without one x is x0; back, nothing is added.
+    // For cross layers: whether there is a second input. Without one, x is x0 (forward), and nothing is added
+    // (backward).
     u32 second;
     u32 reserved[8];
 };
@@ -38,15 +40,15 @@ static_assert(sizeof(Matmul) == 832);
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// A slice has so many samples, and two boxes, one for each half of a tile's columns: those of one product.
+// Samples of a slice. It has two boxes, one for each half of a tile's columns: the columns of one product.
 constexpr u32 SLICE = 32;
 constexpr u32 BOX_BYTES = SLICE * ROW_BYTES;
 constexpr u32 SLICE_BYTES = 2 * BOX_BYTES;
 constexpr u32 SLICES = SAMPLES / SLICE;
-// Of each warpgroup.
+// Per warpgroup.
 constexpr u32 PLACES_BYTES = 40 << 10;
 
-// What comes behind the products; see `Matmul`.
+// The work after the products; see `Matmul`.
 struct ReluGradient {
     static constexpr bool TURNED = true;
     static constexpr u32 TAKEN = 1;
@@ -60,8 +62,8 @@ struct CrossGradient {
     static constexpr u32 TAKEN = 2;
 };
 
-// Makes what is written of two samples of a column from their sums and what these are combined with, in whose place it
-// comes. `of_column` is the column's bias, or the sum of its gradients.
+// Computes the outputs of two samples of a column from their sums and from the inputs in `first` and `other`, which
+// it overwrites. `of_column` is the column's bias, or the sum of its gradients.
 template <class Then>
 __device__ inline void finish(u32& first, u32& other, float2 sum, float& of_column, bool second) {
     if constexpr (std::is_same_v<Then, CrossLayer>) {
@@ -137,7 +139,7 @@ __device__ inline void matmul(const Matmul& p) {
         u32 number = 0;
         for (u32 pair = pairs.first + consumer * pairs.clusters; pair < pairs.count;
              pair += 2 * pairs.clusters, number++) {
-            // The columns that this lane has sums of, in either half.
+            // The columns whose sums this lane has, in either half.
             const u32 own = pairs.column(pair) + warp * 16 + lane / 4;
             const auto own_column = [&](u32 half, u32 i) { return own + half * (COLUMNS / 2) + i * 8; };
             // The biases of these columns, or the sums of their gradients.
@@ -193,7 +195,7 @@ __device__ inline void matmul(const Matmul& p) {
 
 #else
 
-// Never launched: there are other ways on other GPUs.
+// Never launched: other GPUs take other paths.
 struct ReluGradient {};
 struct CrossLayer {};
 struct CrossGradient {};

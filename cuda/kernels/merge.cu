@@ -1,31 +1,32 @@
-// An owner reads the lists of rows that its peers want of it, and those of rows that every rank has, and finds the
-// union of them.
+// An owner reads which of its rows each peer looks up, and which of the rows that every rank stores, and builds their
+// union.
 //
-// Reads 4 bytes an entry over the link; the rest stays in the cache.
+// Reads 4 bytes per entry over the link; the rest stays in the cache.
 #include "common.cuh"
 
 struct Merge {
-    // Of each rank: the rows that it looks up, and where those of each owner begin.
+    // Per rank: the rows that it looks up, and where each owner's rows start.
     const u32* lists[RANKS_MAX];
     const u32* starts[RANKS_MAX];
-    // [rank][capacity]: the rows, of this owner.
+    // [rank][capacity]: the rows of this owner.
     u32* entries;
-    // Of each list: the first slot of its rows at the rank that it is of, and their number.
+    // Per list: the first slot of its rows at the rank that sent it, and the number of its rows.
     u32* firsts;
     u32* counts;
     KeySet set;
     u32 capacity;
-    // Entries that a rank can have of rows that this owner alone has.
+    // Entries that a rank can have of rows that only this owner stores.
     u32 owned;
     u32 rank;
     u32 ranks;
-    // The key in the set of the first number of what every rank has.
+    // The key, in the set, of the first row that every rank stores.
     u32 of_all;
     u32 reserved;
 };
 static_assert(sizeof(Merge) == 200);
 
-// Where the entries of a list begin: one a rank of this owner's own rows, then one a rank of those that every rank has.
+// Where the entries of a list start: one list per rank of this owner's own rows, then one per rank of the rows that
+// every rank stores.
 __device__ inline u32 entries_of(u32 list, u32 ranks, u32 capacity, u32 owned) {
     return list % ranks * capacity + (list < ranks ? 0 : owned);
 }
@@ -51,8 +52,8 @@ struct Link {
     const u32* entries;
     const u32* counts;
     KeySet set;
-    // [union row][rank]: 1 + the place of the row's entry, where its gradients will lie, or 0 where the rank does not
-    // look it up.
+    // [union row][rank]: 1 + the index of the row's entry, where its gradients will be stored, or 0 if the rank does
+    // not look it up.
     u32* sources;
     u32 capacity;
     u32 owned;
@@ -61,7 +62,7 @@ struct Link {
 };
 static_assert(sizeof(Link) == 64);
 
-// Says of each row of the union where its gradients will lie. Grid: x over entries, y over lists.
+// Records for each row of the union where its gradients will be stored. Grid: x over entries, y over lists.
 extern "C" __global__ void __launch_bounds__(256) merge_link(const __grid_constant__ Link p) {
     const u32 list = blockIdx.y, peer = list % p.ranks, count = p.counts[list];
     const u32 first = entries_of(list, p.ranks, p.capacity, p.owned), base = list < p.ranks ? 0 : p.of_all;

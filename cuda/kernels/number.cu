@@ -1,15 +1,15 @@
-// Numbers the members of a set of keys, and lists them: by owner, and by row within an owner.
+// Numbers the members of a set of keys, and lists them by owner and row.
 //
-// Reads every bit twice and writes 4 bytes a line of 256 keys and 4 a member.
+// Reads every bit twice; writes 4 bytes per line of 256 keys and 4 per member.
 #include "common.cuh"
 
 struct Number {
     KeySet set;
-    // The members: rows of their owners.
+    // The members, as rows of their owners.
     u32* rows;
-    // One an owner and one more: where its members begin.
+    // Where each owner's members start, then the end of the last.
     u32* starts;
-    // `sources_width` zeros are written for each member, unless null.
+    // Unless null: `sources_width` zeros are written here for each member.
     u32* sources;
     u32 owners;
     u32 span;
@@ -18,12 +18,12 @@ struct Number {
 };
 static_assert(sizeof(Number) == 64);
 
-// A thread has two words, four threads a line, a block a group.
+// Two words per thread, four threads per line, one block per group.
 constexpr u32 WORDS = 2;
 constexpr u32 THREADS = GROUP_KEYS / 32 / WORDS;
 static_assert(THREADS == 1024);
 
-// Counts the members of each group. Grid: one block a group of keys.
+// Counts the members of each group. Grid: one block per group of keys.
 extern "C" __global__ void __launch_bounds__(THREADS) number_groups(const __grid_constant__ Number p) {
     __shared__ u32 warps[THREADS / WARP + 1];
     const uint2 words = reinterpret_cast<const uint2*>(p.set.bits)[blockIdx.x * THREADS + threadIdx.x];
@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) number_groups(const __grid
     if (threadIdx.x == 0) p.set.groups[blockIdx.x] = all;
 }
 
-// Grid: one block a group of keys.
+// Grid: one block per group of keys.
 extern "C" __global__ void __launch_bounds__(THREADS) number(const __grid_constant__ Number p) {
     __shared__ u32 warps[THREADS / WARP + 1];
     const u32 group = blockIdx.x, thread = group * THREADS + threadIdx.x;
@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) number(const __grid_consta
 
     const u32 owner = group * GROUP_KEYS / p.span;
     const u32 thread_row = thread * WORDS * 32 - owner * p.span;
-    // A warp lists a word at a time, a lane a bit: where keys lie dense, a thread for each word would write far from
+    // A warp lists one word at a time, one lane per bit: if keys are dense, a thread per word would write far from
     // its neighbours.
     const u32 lane = threadIdx.x % WARP, below = (1u << lane) - 1;
     const u32 warp_row = thread_row - lane * WORDS * 32 + lane;
@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) number(const __grid_consta
         };
         u32 filled = __ballot_sync(ALL_LANES, words != 0);
         if (__popc(filled) > WARP / 4) {
-            // Without a chain from one word to the next, which would be long here.
+            // Independent per word: a chain from one word to the next would be long here.
 #pragma unroll 8
             for (u32 source = 0; source < WARP; source++) list(source);
         } else {

@@ -1,10 +1,11 @@
-// The optimizers' rules, a parameter at a time: what `optimizer.rs` in `embedding` means, rounded as it rounds.
+// The optimizers' update rules, one parameter at a time: the definitions of `optimizer.rs` in `embedding`, with the
+// same rounding.
 #pragma once
 
 #include "element.cuh"
 
-// A number whose operations are IEEE 754's, one by one: a fused multiplication and addition would round otherwise than
-// the CPU does.
+// A number whose operations round one by one as IEEE 754 says: a fused multiply-add would round differently from the
+// CPU.
 struct Exact {
     float value;
 };
@@ -22,18 +23,18 @@ struct Rule {
     float weight_decay;
     // Where Adagrad's accumulators start.
     float initial;
-    // What of the first state stays: the momentum, Adam's beta1.
+    // Decay of the first state: the momentum, or Adam's beta1.
     float keep;
-    // What of the second state stays: Adam's beta2.
+    // Decay of the second state: Adam's beta2.
     float keep_second;
-    // What is added to roots: epsilon, or FTRL's beta.
+    // Added to roots: epsilon, or FTRL's beta.
     float damping;
     float l1;
     float l2;
 };
 static_assert(sizeof(Rule) == 32);
 
-// Numbers of state that a rule keeps for each parameter; row-wise Adagrad keeps one a row instead.
+// Numbers of state per parameter; row-wise Adagrad keeps one per row instead.
 template <u32 KIND>
 constexpr u32 STATES = KIND == ADAM || KIND == FTRL ? 2 : KIND == SGD || KIND == ROWWISE_ADAGRAD ? 0 : 1;
 
@@ -57,7 +58,7 @@ __device__ inline void apply(const Rule& rule, Rate at, float gradient, float& p
     } else if constexpr (KIND == ADAGRAD) {
         const Exact accumulator = Exact{first} + g * g;
         first = accumulator.value;
-        // Where the gradient is 0 the quotient may be 0/0; the parameter must not move then.
+        // With a gradient of 0 the quotient may be 0/0; the parameter must not move then.
         if (g.value != 0) parameter = (weight - rate * g / (root(accumulator) + damping)).value;
     } else if constexpr (KIND == ADAM) {
         const Exact keep_second = {rule.keep_second}, one = {1};
@@ -75,12 +76,12 @@ __device__ inline void apply(const Rule& rule, Rate at, float gradient, float& p
         second = squares.value;
         const Exact pulled = Exact{fabsf(z.value)} - l1, divisor = damping + root(squares) + l2;
         const Exact moved = Exact{-copysignf(pulled.value, z.value)} / divisor;
-        // Where there was no gradient yet, and nothing damps, there is nothing to begin with.
+        // With no gradient so far and no damping, the parameter keeps its initial value.
         if (divisor.value != 0) parameter = pulled.value <= 0 ? 0 : moved.value;
     }
 }
 
-// Updates four parameters that lie side by side.
+// Updates four consecutive parameters.
 template <u32 KIND>
 __device__ inline void apply4(const Rule& rule, Rate at, float4 gradients, float4& parameters, float4& first,
                               float4& second) {

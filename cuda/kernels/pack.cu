@@ -1,14 +1,14 @@
-// Rows at some positions of a table, one behind the other, to page-locked memory of the host: how those that have been
-// updated come to a checkpoint. All words of a row as they lie, weights and state alike.
+// Copies chosen rows of a table, one after another, to page-locked host memory: this is how updated rows get into a
+// checkpoint. Rows are copied with all their words, weights and state.
 //
-// Reads a row and writes it over PCIe, which is what takes time. The host's memory is written in whole lines, from the
-// first to the last: so no memory of the GPU is needed in between, of which tables may leave little.
+// Reads a row and writes it over PCIe, which dominates the time. Host memory is written in whole lines from first to
+// last, so no GPU memory is needed as a buffer; the tables may leave little.
 #include "common.cuh"
 
 struct Pack {
-    // The first row.
+    // The table's first row.
     const float4* rows;
-    // In the host's memory, as `packed` is.
+    // In host memory, as is `packed`.
     const u32* positions;
     // [count][row_vectors]
     float4* packed;
@@ -20,7 +20,7 @@ static_assert(sizeof(Pack) == 32);
 // Grid: any.
 extern "C" __global__ void __launch_bounds__(256) pack(const __grid_constant__ Pack p) {
     const u32 lane = threadIdx.x % WARP, warps = gridDim.x * blockDim.x / WARP;
-    // A warp takes as many rows as it has lanes, one of whose positions each lane has.
+    // A warp takes 32 rows; each lane loads the position of one.
     for (u32 first = (blockIdx.x * blockDim.x + threadIdx.x) / WARP * WARP; first < p.count; first += warps * WARP) {
         const u32 own = first + lane < p.count ? p.positions[first + lane] : 0;
         const u32 vectors = min(WARP, p.count - first) * p.row_vectors;

@@ -1,7 +1,7 @@
-// How ranks that write into each other's memory wait for each other. Epochs only grow, so that nothing is ever reset.
+// How ranks that write into each other's memory wait for each other. Epochs only grow, so nothing is ever reset.
 //
-// A rank that waits looks at its abort word and at a deadline: a peer that is gone stops everybody within that time,
-// and later waits end at once. Its host can have it give up before.
+// A waiting rank checks its abort word and a deadline: if a peer is gone, all ranks stop within the deadline, and
+// later waits return at once. The host can make a rank give up sooner.
 #pragma once
 
 #include "common.cuh"
@@ -9,17 +9,17 @@
 // In each rank's memory, written by its peers.
 struct Flags {
     u64 arrived[RANKS_MAX];
-    // 0, or what went wrong: 1 + the rank that did not arrive, above it 1 + the rank that waited.
+    // 0, or the failure: 1 + the rank that did not arrive in the low word, 1 + the rank that waited in the high word.
     u64 aborted;
     u64 reserved[7];
 };
 static_assert(sizeof(Flags) == 128);
 
-// What waiting needs beside the flags.
+// What waiting needs apart from the flags.
 struct Wait {
-    // Null, or memory of the host: what `aborted` is, once this rank has seen it.
+    // Null, or host memory: receives `aborted` once this rank has seen it.
     u64* told;
-    // Null, or memory of the host: not 0 where nobody shall wait any more.
+    // Null, or host memory: not 0 if nobody shall wait any longer.
     const u64* give_up;
     u64 deadline_ns;
     u32 rank;
@@ -43,18 +43,18 @@ __device__ inline u64 now_ns() {
     return time;
 }
 
-// Looks at a peer's flag between two at the abort word and the time: these would make each look take longer.
+// How often a rank polls a peer's flag between two checks of the abort word and the time, which slow polling down.
 constexpr u32 LOOKS = 64;
-// How long a rank waits before it looks at the host's word, too, each time: that is far away.
+// How long a rank waits before it also polls the host's word, which is slow to reach.
 constexpr u64 HOST_NS = 1000000;
 // In `told`: the rank gave up.
 constexpr u64 GAVE_UP = u64(1) << 63;
 
-// Tells `peer` that this rank has come to an epoch, and waits until `peer` has. There are as many flags a rank as there
-// are sequences of epochs, of which this is number `sequence`; what went wrong is told in the first ones.
+// Announces to `peer` that this rank has reached an epoch, and waits until `peer` has. A rank has one `Flags` per
+// sequence of epochs; this is number `sequence`. Failures are recorded in the first one.
 //
-// The release covers what kernels before this one wrote, and what other threads of the block wrote before a barrier of
-// the block that they and this thread have passed. A fence of its own before it would only be a second one.
+// The release covers writes of earlier kernels, and writes of the block's other threads before a block barrier that
+// they and this thread have passed. A separate fence before it would be redundant.
 __device__ inline void meet(Flags* const (&flags)[RANKS_MAX], u32 sequence, u64 epoch, u32 peer, const Wait& wait) {
     Flags* own = flags[wait.rank];
     store_release(&flags[peer][sequence].arrived[wait.rank], epoch);

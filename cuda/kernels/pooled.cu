@@ -1,29 +1,30 @@
-// Bags that owners pool: each rank's ids to the owners of their rows, and bags' vectors and gradients between them.
+// Bags pooled by the owners of their rows: sends each rank's ids to the owners, and bags' vectors and gradients
+// between ranks.
 //
-// A rank cuts each bag into parts, one an owner of some of its rows, in the order of the bag, and writes these into the
-// owners' memory, feature by feature as columns of ragged bags. So an owner has all ranks' parts as features of its
-// own, which it looks up and updates as tables on one GPU are. The vectors of parts come back and are added up in the
-// order of owners; gradients of bags go to each owner of a part.
+// A rank splits each bag into parts, one per owner of some of its rows, in the order of the bag, and writes these
+// into the owners' memory, feature by feature, as columns of ragged bags. To an owner, the parts of all ranks are
+// features of its own, which it looks up and updates as it does for tables on one GPU. The parts' vectors come back
+// and are added up in the order of owners; the gradient of a bag goes to each owner of a part.
 //
-// Reads an id three times and writes it once; reads and writes an element for each part and each bag.
+// Reads an id three times and writes it once; reads and writes one element per part and per bag.
 #include "dtype.cuh"
 
-// A feature of a rank's batch, of a table or some of its columns whose owners pool.
+// A feature of a rank's batch, for a table (or some of its columns) whose owners pool.
 struct PooledFeature {
-    // Where the column's ids begin, and its offsets or `FIXED`.
+    // Where the column's ids start, and its offsets or `FIXED`.
     u32 ids;
     u32 offsets;
     u32 hotness;
     u32 mean;
-    // Of the table: an id that is not below is taken for the last row.
+    // Rows of the table; an id that is not below is replaced by the last row.
     u32 rows;
     // The rank that owns all rows, or `TURNS`.
     u32 owner;
-    // Elements, a multiple of VECTOR, and where they begin in a sample's vectors and among those of parts.
+    // Elements, a multiple of VECTOR, and where they start in a sample's vectors and in its parts' vectors.
     u32 dim;
     u32 place;
     u32 part_place;
-    // Where its ids begin at an owner, among those of this rank.
+    // Where its ids start at an owner, among those of this rank.
     u32 part_ids;
 };
 static_assert(sizeof(PooledFeature) == 40);
@@ -33,19 +34,19 @@ struct Pooled {
     const u32* ids;
     const u32* offsets;
     const u32* samples_count;
-    // [owner][feature][samples + 1]: where each sample's part begins, behind the beginning of the feature's ids there.
+    // [owner][feature][samples + 1]: where each sample's part starts, relative to the feature's first id there.
     u32* starts;
-    // Of each owner, this rank's: [feature][samples + 1], and ids as numbers of rows there.
+    // Per owner, this rank's: [feature][samples + 1], and ids as row numbers at the owner.
     u32* their_starts[RANKS_MAX];
     u32* their_ids[RANKS_MAX];
     // [owner][sample][width]: vectors of parts.
     const void* parts;
-    // Of each owner, this rank's: from one sample to the next `their_stride` elements.
+    // Per owner, this rank's: `their_stride` elements per sample.
     void* their_gradients[RANKS_MAX];
     // [sample][stride]
     void* vectors;
     const void* gradients;
-    // Counts the ids that are not below their table's rows.
+    // Counts ids that are out of range for their table.
     u32* faults;
     u32 features_count;
     u32 samples;
@@ -58,7 +59,7 @@ static_assert(sizeof(Pooled) == 288);
 
 constexpr u32 POOLED_THREADS = 256;
 
-// The ids of a sample; none where there is no such sample.
+// A sample's ids; none for samples after the end of the batch.
 __device__ inline Bag bag_of(const Pooled& p, const PooledFeature& feature, u32 sample) {
     if (sample >= *p.samples_count) return {0, 0};
     if (feature.offsets == FIXED) return {feature.ids + sample * feature.hotness, feature.hotness};
@@ -78,8 +79,8 @@ __device__ inline u32* starts_of(const Pooled& p, u32 owner, u32 feature) {
     return p.starts + (u64(owner) * p.features_count + feature) * (p.samples + 1);
 }
 
-// Counts each sample's ids of each owner, into the place behind it. Grid: x over samples, a thread each, and y over
-// features.
+// Counts each sample's ids per owner, into the element after the sample's own. Grid: x over samples, one thread each;
+// y over features.
 extern "C" __global__ void __launch_bounds__(POOLED_THREADS) pooled_count(const __grid_constant__ Pooled p) {
     const u32 sample = blockIdx.x * POOLED_THREADS + threadIdx.x;
     if (sample >= p.samples) return;
@@ -101,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(POOLED_THREADS) pooled_count(const 
 
 constexpr u32 SCAN_THREADS = 1024;
 
-// From counts to where parts begin, here and at the owner. Grid: x over features, y over owners.
+// Turns counts into the starts of parts, here and at the owner. Grid: x over features, y over owners.
 extern "C" __global__ void __launch_bounds__(SCAN_THREADS) pooled_scan(const __grid_constant__ Pooled p) {
     __shared__ u32 warps[SCAN_THREADS / WARP + 1];
     u32* own = starts_of(p, blockIdx.y, blockIdx.x);
@@ -118,7 +119,8 @@ extern "C" __global__ void __launch_bounds__(SCAN_THREADS) pooled_scan(const __g
     }
 }
 
-// Writes ids to the owners of their rows, as numbers there. Grid: x over samples, a thread each, and y over features.
+// Writes ids to the owners of their rows, as row numbers there. Grid: x over samples, one thread each; y over
+// features.
 extern "C" __global__ void __launch_bounds__(POOLED_THREADS) pooled_cut(const __grid_constant__ Pooled p) {
     const u32 sample = blockIdx.x * POOLED_THREADS + threadIdx.x;
     if (sample >= p.samples) return;
@@ -140,13 +142,13 @@ extern "C" __global__ void __launch_bounds__(POOLED_THREADS) pooled_cut(const __
     }
 }
 
-// Whether an owner has a part of a sample's bag.
+// Returns whether an owner has a part of a sample's bag.
 __device__ inline bool has_part(const Pooled& p, u32 owner, u32 feature, u32 sample) {
     const u32* starts = starts_of(p, owner, feature) + sample;
     return starts[0] != starts[1];
 }
 
-// A warp takes a bag: x over samples, y over features.
+// One warp per bag: x over samples, y over features.
 template <class T>
 __device__ inline void add_parts(const Pooled& p) {
     const u32 lane = threadIdx.x % WARP, warps = gridDim.x * POOLED_THREADS / WARP;
@@ -169,7 +171,7 @@ __device__ inline void add_parts(const Pooled& p) {
     }
 }
 
-// The same with gradients, which go to each owner of a part.
+// Sends each bag's gradient to every owner of a part, with the same grid.
 template <class T>
 __device__ inline void send_gradients(const Pooled& p) {
     const u32 lane = threadIdx.x % WARP, warps = gridDim.x * POOLED_THREADS / WARP;

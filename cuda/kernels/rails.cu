@@ -1,13 +1,14 @@
-// Rows and gradients on their way between nodes, at the rank of a node that asks for what its node wants of a rail: what
-// the ranks of the node name is sent along the rail once, in lists of one length each; rows that come back go to all
-// ranks of the node that named them; and the sums of their gradients are added up before they go the same way.
+// Rows and gradients on their way between nodes, at the rank of a node that exchanges them for the whole node along
+// its rail. What the ranks of the node look up is sent along the rail once, in lists of equal length; rows that
+// arrive are written to all ranks of the node that look them up; the sums of their gradients are added up before they
+// return the same way.
 //
-// A list for a node is as long as its message: 4 words, of which the first is how many rows are named, the second the
-// most that this rank names at any other node, and the third how many of the first are wanted; and then the rows, by
-// their numbers at their owner. Behind those that are wanted come rows that every rank has, in each list the same: only
-// the sums of their gradients go along the rail, to all nodes.
+// The message to a node has 4 words: how many rows are listed; the most rows that this rank lists for any other node;
+// how many of the listed rows (from the first) are wanted; one unused. Then follow the rows, by their numbers at
+// their owner. After the wanted rows come rows that every rank stores, the same in each list: of those, only gradient
+// sums travel along the rail, to all nodes.
 //
-// Spreading reads a row and writes it once for each rank of the node that named it; adding up reads as many sums and
+// Spreading reads a row and writes it once per rank of the node that looks it up; adding up reads as many sums and
 // writes one.
 #include "shard.cuh"
 
@@ -17,15 +18,15 @@ constexpr u32 RAIL_ROWS = 4;
 constexpr u32 HEADER = 4;
 
 struct RailLists {
-    // The rows that the node names: those of each node, one behind the other, and where they begin; at last those that
-    // every rank has, where there are such.
+    // The rows that the node looks up, node by node, and where each node's rows start; last, the rows that every rank
+    // stores, if any.
     const u32* named;
     const u32* starts;
-    // Of each node: the list that goes there. That of this node is among those that came.
+    // Per node: the list to send there. This node's own is among the received lists.
     u32* lists[RANKS_MAX];
     u32 node;
     u32 nodes;
-    // 1 where there are rows that every rank has, else 0.
+    // 1 if there are rows that every rank stores, else 0.
     u32 of_all;
     u32 reserved;
 };
@@ -51,12 +52,12 @@ extern "C" __global__ void __launch_bounds__(RAIL_THREADS) rail_lists(const __gr
 }
 
 struct RailMark {
-    // [node][HEADER + capacity]: the lists that came, those of other nodes up to `there` rows.
+    // [node][HEADER + capacity]: the received lists; those of other nodes have at most `there` rows.
     const u32* lists;
-    // Of each node: how many of them are there, and how many of these it wants.
+    // Per node: how many rows were received, and how many of them it wants.
     u32* counts;
     u32* wanted;
-    // Memory of the host: 1 + the most rows that any rank of the rail names at another node.
+    // Host memory: 1 + the most rows that any rank of the rail lists for another node.
     u32* most;
     KeySet set;
     u32 stride;
@@ -66,7 +67,7 @@ struct RailMark {
 };
 static_assert(sizeof(RailMark) == 72);
 
-// Marks the rows that came. Grid: x over rows, y over nodes.
+// Marks the received rows. Grid: x over rows, y over nodes.
 extern "C" __global__ void __launch_bounds__(RAIL_THREADS) rail_mark(const __grid_constant__ RailMark p) {
     const u32 node = blockIdx.y;
     const u32* list = p.lists + u64(node) * p.stride;
@@ -89,38 +90,38 @@ struct RailRows {
     // As for `RailLists`.
     const u32* named;
     const u32* starts;
-    // [named row][rank of the node]: 1 + the place of its entry at this owner, or 0.
+    // [named row][rank of the node]: 1 + the index of its entry at this owner, or 0.
     const u32* sources;
-    // Of each rank of the node: the slot there of its first row of this owner. Unless rows are spread, null.
+    // Per rank of the node: the slot of this owner's first row there. Null unless rows are spread.
     const u32* firsts;
     const Shard* shards;
-    // Of each node: rows as they came, or sums as they go.
+    // Per node: the received rows, or the sums to send.
     void* rows[RANKS_MAX];
-    // Of each rank of the node: where rows land.
+    // Per rank of the node: where rows are written.
     void* landings[RANKS_MAX];
-    // [place][width]: what the ranks of the node have summed. Unless these are added up, null.
+    // [entry][width]: the sums of the node's ranks. Null unless these are added up.
     const void* sums;
     u32 shards_count;
     u32 nodes;
-    // Of the node, and this one among them.
+    // Ranks of the node, and this one's number among them.
     u32 ranks;
     u32 rank;
     // Entries that a rank can have.
     u32 capacity;
     // Elements from one row to the next.
     u32 width;
-    // What sums are stored as: a `Dtype`; or bytes of a row's element.
+    // Type of the sums (a `Dtype`), or bytes per element of a row.
     u32 element;
     // As for `RailLists`.
     u32 of_all;
 };
 static_assert(sizeof(RailRows) == 208);
 
-// Rows that a team has at once: lane `i` knows of the one with number `i`.
+// Rows that a team handles at once: lane `i` has the data of row `i`.
 struct OwnRow {
-    // Behind all nodes where every rank has it.
+    // The number of nodes if every rank stores the row.
     u32 node = 0;
-    // Its number among those of its node, and its vectors.
+    // Its number among those of its node, and the dimension of its vector.
     u32 place = 0;
     u32 dim = 0;
 };
@@ -157,7 +158,7 @@ __device__ inline void store_four(void* row, u32 column, u32 bytes, uint4 value)
     }
 }
 
-// Sends rows that came to the ranks of the node. Any grid.
+// Sends received rows to the ranks of the node. Grid: any.
 template <u32 LANES>
 __device__ inline void spread_rows(const RailRows& p) {
     const RailTeam<LANES> team;
@@ -182,7 +183,7 @@ __device__ inline void spread_rows(const RailRows& p) {
                 const u8* from = static_cast<const u8*>(p.rows[nodes[i]]) + places[i] * row_bytes;
                 if (column < dims[i]) values[i] = load_four(from, column, p.element);
             }
-            // Each rank begins with another one.
+            // Each rank starts with a different peer.
             for (u32 step = 1; step <= p.ranks; step++) {
                 const u32 peer = (p.rank + step) % p.ranks;
 #pragma unroll
@@ -198,8 +199,8 @@ __device__ inline void spread_rows(const RailRows& p) {
     }
 }
 
-// Adds up what the ranks of the node have summed, in the order of their places. What every rank has goes to all nodes,
-// behind what these want. Any grid.
+// Adds up the sums of the node's ranks, in the order of ranks. Sums of rows that every rank stores go to all nodes,
+// after the rows that these want. Grid: any.
 template <u32 LANES>
 __device__ inline void gather_sums(const RailRows& p) {
     const RailTeam<LANES> team;
@@ -244,7 +245,7 @@ __device__ inline void gather_sums(const RailRows& p) {
         gather_sums<LANES>(p);                                                                                        \
     }
 
-// By the widest row: of up to 16, up to 64, and more elements.
+// By the widest row: up to 16, up to 64, and more elements.
 KERNELS(4)
 KERNELS(16)
 KERNELS(32)

@@ -1,4 +1,4 @@
-// Random numbers that are a function of their place: those of `random.rs` in `embedding`, Philox4x32-10.
+// Random numbers that depend only on their counter and key: Philox4x32-10, as in `random.rs` in `embedding`.
 #pragma once
 
 #include "common.cuh"

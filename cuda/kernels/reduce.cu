@@ -1,51 +1,51 @@
-// The gradients of a rank's distinct rows, summed over its bags and written into the memory of the rows' owners: of
-// rows that every rank has, into that of all.
+// The gradients of a rank's distinct rows, summed over its bags and written into the memory of the rows' owners; for
+// rows that every rank stores, into the memory of all ranks.
 //
-// Reads an element of every look-up's gradient and writes one of every distinct row: while other rows are read, the
-// link costs little. Of 16384 samples of dlrm in bf16 that is 129 MB: 57 us on one GPU, 74 on each of four, of which 15
-// MB go to others; of dlrm-dcnv2's 3.5 million look-ups there, 115 MB of whose sums go to others, 329 and 502 (H200).
-// Where all ranks began with the first owner's, these were 78 and 583. Sums of f16 travel as f32, since a sum may be
-// beyond f16's range where none of its terms is.
+// Reads one element per look-up's gradient and writes one per distinct row. Writes overlap with reads of other rows,
+// so the link costs little. For 16384 samples of dlrm in bf16 that is 129 MB: 57 us on one GPU, 74 on each of four,
+// where 15 MB go to others; for dlrm-dcnv2's 3.5 million look-ups there, with 115 MB of sums for others, 329 and 502
+// us (H200). When all ranks started with the first owner's rows, these were 78 and 583 us. Sums of f16 travel as f32,
+// since a sum may exceed f16's range although none of its terms does.
 #include "dtype.cuh"
 #include "runs.cuh"
 
 struct Reduce {
-    // Slots, and beside them bags: a feature's number above `sample_bits`, a sample's below. Sorted.
+    // Slots, each with a bag: the feature's number above `sample_bits`, the sample's below. Sorted.
     const uint2* pairs;
-    // How many they are.
+    // How many pairs.
     const u32* count;
     const Feature* features;
-    // Of the bags of ragged columns.
+    // Offsets of ragged columns.
     const u32* offsets;
     // [sample][stride]
     const void* gradients;
     // [block][2][vectors of the widest row]
     float4* parts;
-    // Where the slots of each owner begin.
+    // Where the slots of each owner start.
     const u32* starts;
-    // Of each owner: [rank][capacity][width].
+    // Per owner: [rank][capacity][width].
     void* sums[RANKS_MAX];
     u32 sample_bits;
     u32 stride;
-    // Of the widest row.
+    // Vectors of the widest row.
     u32 vectors;
     // Elements from one sum to the next.
     u32 width;
     u32 capacity;
     u32 rank;
     u32 ranks;
-    // What sums are stored as: a `Dtype`.
+    // Type of the sums: a `Dtype`.
     u32 dtype;
-    // Ranks, and one more where there are rows that every rank has.
+    // The number of ranks, plus one if there are rows that every rank stores.
     u32 owners;
-    // Sums that a rank can have of rows that an owner alone has.
+    // Sums that a rank can have of rows that only one owner stores.
     u32 owned;
 };
 static_assert(sizeof(Reduce) == 160);
 
 __device__ inline bool stopped(const Reduce&) { return false; }
 
-// Pairs are sorted by owner: each rank begins with another one's, or all would write to one owner at a time.
+// Pairs are sorted by owner. Each rank starts with a different owner's, or all would write to one owner at a time.
 __device__ inline u32 turned(const Reduce& p, u32 block, u32 blocks) {
     return u32((block + u64(p.rank + 1) * blocks / p.ranks) % blocks);
 }
@@ -62,7 +62,7 @@ __device__ inline void finish(const Reduce& p, const TEAM& team, Pending of,
     const bool of_all = owner == p.ranks;
     const u64 entry = u64(p.rank) * p.capacity + (of_all ? p.owned : 0) + of.target - p.starts[owner];
     const u32 dim = p.features[of.feature].dim;
-    // Each rank begins with another one.
+    // Each rank starts with a different peer.
     for (u32 turn = 1; turn <= (of_all ? p.ranks : 1); turn++) {
         void* const to = p.sums[of_all ? (p.rank + turn) % p.ranks : owner];
 #pragma unroll
@@ -97,7 +97,7 @@ __device__ inline void finish(const Reduce& p, const TEAM& team, Pending of,
         sum_parts<LANES, VECTORS>(p);                                                                      \
     }
 
-// By the widest row: of 16, 64, 128, 256 and 1024 elements.
+// By the widest row: 16, 64, 128, 256 and 1024 elements.
 KERNELS(4, 1)
 KERNELS(16, 1)
 KERNELS(32, 1)

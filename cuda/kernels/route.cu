@@ -1,15 +1,16 @@
 // The route of a GPU's batch: its look-ups sorted by key, stably, and the distinct keys.
 //
-// Look-ups are numbered by table, feature, sample and place in the bag. Where all rows lie on one GPU, those of a table
-// are a segment of their own, whose rows alone are sorted: in as many passes as they have digits of DIGIT_BITS bits or
-// fewer. Keys of several owners are one segment, ordered by owner; behind all ranks comes an owner that stands for each
-// of them, which has the rows that every rank has. How many look-ups there are is known on the GPU alone: blocks own
-// tiles of the most there may be, and those behind the end return.
+// Look-ups are numbered by table, feature, sample and position in the bag. If all rows are on one GPU, each table's
+// look-ups are a segment, sorted only by row, in as many passes as row numbers have digits of at most DIGIT_BITS
+// bits. Keys of several owners are one segment, ordered by owner; rows that every rank stores are given to an extra
+// owner after the last rank. Only the GPU knows how many look-ups there are: grids cover the maximum, and blocks of
+// tiles after the end return.
 //
-// Each pass reads 8 bytes a look-up (the first one 4, of the ids, which another kernel has read before to count digits)
-// and writes 8; numbering does the same. A tile learns how many pairs of a digit lie in tiles before from what these
-// have told, each as soon as it can ("decoupled look-back", Adinets and Merrill, "Onesweep", 2022): tiles are taken in
-// the order in which blocks begin, so that whoever is waited for is running. Nothing depends on timing but the waiting.
+// Each pass reads 8 bytes per look-up and writes 8; so does numbering. The first pass reads only 4, the ids, which
+// another kernel has read before to count digits. How many pairs of a digit are in earlier tiles, a tile learns from
+// what these publish as soon as they can ("decoupled look-back", Adinets and Merrill, "Onesweep", 2022). Blocks take
+// tiles in the order in which they start, so every tile that is waited for is already running. Timing affects only
+// the waiting, never the result.
 #include "common.cuh"
 
 constexpr u32 DIGIT_BITS = 9;
@@ -17,21 +18,21 @@ constexpr u32 BINS = 1 << DIGIT_BITS;
 constexpr u32 ROUTE_THREADS = 256;
 constexpr u32 ROUTE_WARPS = ROUTE_THREADS / WARP;
 constexpr u32 ROUNDS = 16;
-// Look-ups of a tile.
+// Look-ups per tile.
 constexpr u32 ROUTE_TILE = ROUTE_THREADS * ROUNDS;
 constexpr u32 THREAD_BINS = BINS / ROUTE_THREADS;
-// Tiles that a block counts the digits of.
+// Tiles whose digits one block counts.
 constexpr u32 COUNT_TILES = 2;
-// Passes of a table, at most.
+// The most passes of a table.
 constexpr u32 PASSES_MAX = 4;
 constexpr u32 FEATURES_MAX = 512;
 
-// Look-ups that are sorted by themselves.
+// Look-ups that are sorted together.
 struct Segment {
     // Their features, in the order of segments.
     u32 first;
     u32 features;
-    // No key is below it.
+    // The smallest key.
     u32 base;
     // Their first tile.
     u32 tile;
@@ -45,60 +46,61 @@ struct Route {
     // The numbers of the features, in the order of segments.
     const u32* order;
     const Segment* segments;
-    // Of each tile, its segment.
+    // Segment of each tile.
     const u32* tile_segments;
     const u32* ids;
     const u32* offsets;
     const u32* samples_count;
-    // Where each feature's look-ups begin, in the order of segments, and where the last one's end.
+    // Where each feature's look-ups start, in the order of segments, and where the last one's end.
     u32* begins;
-    // [segment][digit][bin]; zeros at first, like all that follows up to `faults`.
+    // [segment][digit][bin]. Zero at the start, like all that follows up to `faults`.
     u32* histograms;
-    // [pass][tile][bin], and of each tile.
+    // [pass][tile][bin], and one per tile.
     u32* states;
     u32* tile_states;
-    // One a pass and one more: tiles that were taken.
+    // One per pass and one more: tiles taken so far.
     u32* tickets;
-    // Counts the ids that are not below their table's rows.
+    // Counts ids that are out of range for their table.
     u32* faults;
-    // Keys, and beside them bags: a feature's number above `sample_bits`, a sample's below. Passes write to these in
-    // turn, the last one to the first.
+    // Keys, each with a bag: the feature's number above `sample_bits`, the sample's below. Passes write alternately
+    // to the two arrays, the last pass to this one.
     uint2* pairs;
-    // At last slots, and beside them bags.
+    // In the end slots, each with a bag.
     uint2* sorted;
-    // Of each slot: its row at its owner.
+    // Per slot: its row at its owner.
     u32* rows;
-    // Of each slot, unless null: where its bags begin; behind the last one, where they end.
+    // Unless null, per slot: where its bags start; then the end of the last one.
     u32* starts;
-    // Of each owner, unless null: its first slot; behind the last one, how many there are.
+    // Unless null, per owner: its first slot; then the number of slots.
     u32* owner_starts;
-    // Of each look-up, unless null: its slot, where its feature's begin and by its place there, as ids lie in a column.
+    // Unless null, per look-up: its slot, at the feature's first look-up plus the position within the feature, as ids
+    // are stored in a column.
     u32* slots;
-    // Look-ups, and distinct rows.
+    // Number of look-ups, and of distinct rows.
     u32* counts;
     u32 features_count;
     u32 tiles;
     u32 passes;
     u32 pass;
     u32 sample_bits;
-    // Bits of a look-up's place in its feature, which where slots are wanted is sorted in place of its sample.
+    // Bits of a look-up's position in its feature. If slots are needed, the position is sorted instead of the sample.
     u32 place_bits;
-    // Of a node.
+    // Ranks of a node.
     u32 ranks;
-    // Keys of an owner: over nodes, of all ranks of its rail.
+    // Keys per owner; over several nodes, keys of all ranks of its rail.
     u32 span;
-    // Rows that every rank has, of tables of which it has not all, by the features' keys; numbered.
+    // The rows that every rank stores, of tables of which it does not store all, by the features' keys; numbered.
     KeySet frequent;
-    // The number of the first of them among the rows of each rank.
+    // Number of the first of them among the rows of each rank.
     u32 frequent_base;
-    // Ranks, and one more where there are rows that every rank has.
+    // The number of ranks, plus one if there are rows that every rank stores.
     u32 owners;
     u32 nodes;
     u32 reserved;
 };
 static_assert(sizeof(Route) == 232);
 
-// One block: where each feature's look-ups begin.
+// Computes where each feature's look-ups start. Grid: one block.
 extern "C" __global__ void __launch_bounds__(FEATURES_MAX) route_begin(const __grid_constant__ Route p) {
     __shared__ u32 warps[FEATURES_MAX / WARP + 1];
     u32 count = 0;
@@ -117,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(FEATURES_MAX) route_begin(const __g
     if (threadIdx.x > 0) return;
     p.begins[p.features_count] = p.counts[0] = all;
     if (all > 0) return;
-    // There is nothing to number.
+    // Nothing to number.
     p.counts[1] = 0;
     if (p.starts != nullptr) p.starts[0] = 0;
     if (p.owner_starts != nullptr) {
@@ -128,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(FEATURES_MAX) route_begin(const __g
 // The look-ups of a tile: `count` from `first` on.
 struct Tile {
     Segment segment;
-    // Where those of the segment begin.
+    // Where those of the segment start.
     u32 begin;
     u32 first;
     u32 count;
@@ -141,7 +143,8 @@ __device__ inline Tile tile_of(const Route& p, u32 tile) {
     return {segment, begin, first, first < end ? min(ROUTE_TILE, end - first) : 0};
 }
 
-// The last sample whose ids begin at `wanted` or before, of which `sample` is one: it lies the sooner found the nearer.
+// The last sample whose ids start at `wanted` or before; `sample` is such a sample, and the search is faster the
+// nearer it is.
 __device__ __noinline__ u32 sample_of(const u32* offsets, u32 samples, u32 wanted, u32 sample) {
     u32 step = 1, behind = sample + 1;
     while (behind < samples && offsets[behind] <= wanted) {
@@ -161,9 +164,9 @@ __device__ __noinline__ u32 sample_of(const u32* offsets, u32 samples, u32 wante
     return sample;
 }
 
-// What the look-ups of a segment name, asked for in ascending order.
+// The keys and bags of a segment's look-ups; must be asked for in ascending order.
 struct Source {
-    // Of the feature, by its place in the order of segments: where its look-ups begin and end.
+    // The current feature, by its position in the order of segments, and where its look-ups start and end.
     u32 place;
     u32 begin = 0;
     u32 end = 0;
@@ -180,7 +183,7 @@ struct Source {
 
     __device__ explicit Source(const Segment& segment) : place(segment.first - 1) {}
 
-    // The key of a look-up's row; that of the last row where the id is out of range, which is counted.
+    // The key of a look-up's row. An id out of range is counted, and the last row is taken.
     __device__ u32 key(const Route& p, u32 look_up, u32& faults) {
         if (look_up >= end) {
             do {
@@ -211,13 +214,13 @@ struct Source {
         if (p.nodes == 1) {
             return owner == TURNS ? id % p.ranks * p.span + base + id / p.ranks : owner * p.span + base + id;
         }
-        // Ranks are numbered node by node, and keys go by places first.
+        // Ranks are numbered node by node, but keys are ordered by local rank first.
         const u32 span = p.span / p.nodes, ranks = p.ranks * p.nodes, rank = id % ranks;
         if (owner != TURNS) return owner * span + base + id;
         return (rank % p.ranks * p.nodes + rank / p.ranks) * span + base + id / ranks;
     }
 
-    // After `key`.
+    // Call after `key`.
     __device__ u32 bag(const Route& p, u32 look_up) {
         const u32 at = look_up - begin;
         if (p.slots != nullptr) return number << p.place_bits | at;
@@ -230,7 +233,7 @@ struct Source {
     }
 };
 
-// Counts the digits of all passes. Grid: one block a COUNT_TILES tiles.
+// Counts the digits of all passes. Grid: one block per COUNT_TILES tiles.
 extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route_count(const __grid_constant__ Route p) {
     __shared__ u32 histograms[PASSES_MAX][BINS];
     u32 faults = 0;
@@ -262,14 +265,14 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route_count(const __
     if (faults != 0) atomicAdd(p.faults, faults);
 }
 
-// What a tile tells of a number of its own: nothing, itself, or its sum with those of all tiles before.
+// A tile's state: 0 (nothing published yet), its own count, or the sum over it and all tiles before it.
 constexpr u32 OWN = 1u << 30;
 constexpr u32 SUMMED = 2u << 30;
 constexpr u32 NUMBER = OWN - 1;
-// States that are read at once.
+// States read at once.
 constexpr u32 STATES_AT_ONCE = 8;
 
-// The state is all that is told, so that no other access needs to be ordered with it.
+// The state is all that is published, so no other access needs ordering.
 __device__ inline void tell(u32* state, u32 value) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(state), "r"(value) : "memory");
 }
@@ -280,7 +283,7 @@ __device__ inline u32 told(const u32* state) {
     return value;
 }
 
-// The sum of the numbers of the `tiles` tiles before, the first of which has told its sum.
+// The sum over the `tiles` tiles before; the first of them has published its sum.
 __device__ inline u32 sum_before(const u32* state, u32 tiles) {
     u32 sum = 0;
     while (tiles > 0) {
@@ -308,12 +311,12 @@ __device__ inline u32 next_tile(u32* ticket) {
     return tile;
 }
 
-// Puts the pairs of tiles in the order of a digit. Grid: one block a tile.
+// Sorts the pairs of tiles by a digit. Grid: one block per tile.
 extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const __grid_constant__ Route p) {
     __shared__ uint2 staged[ROUTE_TILE];
-    // [warp][digit]: pairs of the warp, then where they go in the tile.
+    // [warp][digit]: number of pairs of the warp, then where they go in the tile.
     __shared__ u16 places[ROUTE_WARPS][BINS];
-    // Where a digit's pairs go, less where they lie in the tile.
+    // Where a digit's pairs go, minus their position in the tile.
     __shared__ u32 targets[BINS];
     __shared__ u32 warps[ROUTE_WARPS + 1];
     const u32 number = next_tile(p.tickets + p.pass);
@@ -351,7 +354,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
     }
     __syncthreads();
 
-    // A pair's rank among those of the warp with its digit, two in a word.
+    // A pair's rank among the warp's pairs with the same digit, two per word.
     u32 ranks[ROUNDS / 2] = {};
 #pragma unroll
     for (u32 round = 0; round < ROUNDS; round++) {
@@ -372,7 +375,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
     }
     __syncthreads();
 
-    // A thread has a bin or two, or none.
+    // A thread has one or two bins, or none.
     const u32 of_thread = bins > ROUTE_THREADS ? THREAD_BINS : 1, first_bin = threadIdx.x * of_thread;
     const u32 own_bins = first_bin < bins ? of_thread : 0, in_segment = number - segment.tile;
     u32* states = p.states + (u64(p.pass) * p.tiles + number) * BINS + first_bin;
@@ -411,7 +414,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
         global += totals[i];
     }
     __syncthreads();
-    // By way of shared memory, so that neighbours write to neighbours.
+    // Staged in shared memory, so that neighbouring threads write neighbouring pairs.
 #pragma unroll
     for (u32 round = 0; round < ROUNDS; round++) {
         if (own + round * WARP >= tile.count) continue;
@@ -425,7 +428,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
     }
 }
 
-// Leaves a look-up's slot at its place, and returns its bag.
+// Stores a look-up's slot at its position, and returns its bag.
 __device__ inline u32 leave_slot(const Route& p, u32 look_up, u32 slot) {
     const u32 number = look_up >> p.place_bits, at = look_up & ((1u << p.place_bits) - 1);
     const Feature& feature = p.features[number];
@@ -441,7 +444,7 @@ __device__ inline u32 leave_slot(const Route& p, u32 look_up, u32 slot) {
     return number << p.sample_bits | sample;
 }
 
-// Numbers the distinct keys, and lists their rows. Grid: one block a tile of all look-ups, whatever their tables.
+// Numbers the distinct keys and lists their rows. Grid: one block per tile of all look-ups, across tables.
 extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route_number(const __grid_constant__ Route p) {
     __shared__ u32 heads_of[ROUTE_WARPS + 1];
     __shared__ u32 before_tile;
@@ -481,7 +484,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route_number(const _
         u32 before = 0;
         if (lane == 0) tell(state, (number == 0 ? SUMMED : OWN) | in_tile);
         for (u32 tiles = number; tiles > 0;) {
-            // A lane a tile, the nearest first; those before the first one tell a sum of nothing.
+            // One lane per tile, the nearest first; lanes before the first tile use a sum of zero.
             const u32 value = lane < tiles ? told(p.tile_states + (tiles - 1 - lane)) : SUMMED;
             if (__any_sync(ALL_LANES, value == 0)) continue;
             const u32 summed = __ballot_sync(ALL_LANES, (value & SUMMED) != 0);
@@ -509,7 +512,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route_number(const _
             p.rows[slot] = key - owner * p.span;
             if (p.starts != nullptr) p.starts[slot] = begin + i;
             if (p.owner_starts != nullptr) {
-                // Owners between that of the row before and this one have no rows.
+                // Owners between the previous row's and this one have no rows.
                 u32 other = begin + i == 0 ? 0 : (from + i)[-1].x / p.span + 1;
                 for (; other <= owner; other++) p.owner_starts[other] = slot;
             }

@@ -1,9 +1,9 @@
-// Rows from their owners to the ranks that look them up, in the type that these compute in. Of the rows that every rank
-// has, each is its own owner.
+// Sends rows from their owners to the ranks that look them up, in the type that these compute in. For rows that every
+// rank stores, each rank is its own owner.
 //
-// Reads a row's weights at the owner and writes an element each over the link. Of 16384 samples of dlrm in bf16 that is
-// 10 MB on each of two GPUs, 33 us, and 15 MB on each of four, 48 us; of dlrm-dcnv2 on each of four 115 MB, 336 us:
-// 343 GB/s each way (H200, 18 links). 16 bytes a lane instead of 8 were no faster.
+// Reads a row's weights at the owner and writes one element per weight over the link. For 16384 samples of dlrm in
+// bf16 that is 10 MB on each of two GPUs, 33 us, and 15 MB on each of four, 48 us; for dlrm-dcnv2 on each of four 115
+// MB, 336 us: 343 GB/s each way (H200, 18 links). 16 bytes per lane instead of 8 were no faster.
 #include "shard.cuh"
 
 constexpr u32 SEND_THREADS = 256;
@@ -16,7 +16,7 @@ struct Send {
     const u32* entries;
     const u32* firsts;
     const u32* counts;
-    // Of each rank: [slot][width].
+    // Per rank: [slot][width].
     void* landings[RANKS_MAX];
     u32 shards_count;
     u32 capacity;
@@ -24,12 +24,12 @@ struct Send {
     u32 ranks;
     // Elements from one slot to the next.
     u32 width;
-    // Entries that a rank can have of rows that this owner alone has.
+    // Entries that a rank can have of rows that only one owner stores.
     u32 owned;
 };
 static_assert(sizeof(Send) == 128);
 
-// Four weights as they lie: f32, or two words of others.
+// Four weights as stored: f32, or two words of the other types.
 __device__ inline float4 load_raw(const float* row, u32 column, u32 dtype) {
     if (dtype == FP32) return __ldcg(reinterpret_cast<const float4*>(row) + column / VECTOR);
     const uint2 stored = __ldcg(reinterpret_cast<const uint2*>(row) + column / VECTOR);
@@ -42,8 +42,8 @@ __device__ inline float4 weights_of_raw(float4 raw, u32 dtype) {
     return dtype == BF16 ? weights_from<BF16>(stored) : weights_from<FP16>(stored);
 }
 
-// Grid: x over entries, y over ranks, and one more where there are rows that every rank has; every owner starts with
-// another rank, and ends with itself: the link is what takes time.
+// Grid: x over entries; y over ranks, plus one if there are rows that every rank stores. Each owner starts with a
+// different rank and ends with itself, because the link is the bottleneck.
 template <class T, u32 LANES>
 __device__ inline void send(const Send& p) {
     const bool own = blockIdx.y == p.ranks;
@@ -98,7 +98,7 @@ __device__ inline void send(const Send& p) {
         send<f16, LANES>(p);                                                                                     \
     }
 
-// By the widest row: of up to 16, up to 64, and more elements.
+// By the widest row: up to 16, up to 64, and more elements.
 KERNELS(4)
 KERNELS(16)
 KERNELS(32)

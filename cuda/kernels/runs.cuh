@@ -1,58 +1,58 @@
-// The sums of the gradients of distinct rows, each over its bags, in their order.
+// Sums the gradients of distinct rows, each over its bags, in their order.
 //
-// A team of lanes, four elements of a row each, takes a run of the sorted pairs, whatever rows they belong to: a row of
-// which there are thousands is as much work as any other. Rows that begin and end within a run are handed over by its
-// team. Of the others the block puts together what its teams have, and a second kernel what blocks have, which goes
-// through `parts`. Which sums these are follows from the pairs alone, so the bits are the same each time.
+// A team of lanes (four elements of a row each) takes a run of the sorted pairs, whatever rows they belong to, so a
+// row with thousands of pairs is as much work as any other. A row that begins and ends within a run is finished by
+// its team. For the others, the block combines the sums of its teams, and a second kernel those of blocks, through
+// `parts`. Which sums these are depends only on the pairs, so the bits are the same each time.
 //
-// What is done with sums is the parameter's: `stopped` says whether nothing is to be done, `target` what a slot is
-// handed over as, `expect` is told as soon as it is known that a row will be, and `finish` takes it with its sum.
-// `turned` says which of so many blocks takes which one's runs.
+// The parameter `P` decides what is done with the sums. `stopped` returns whether to do nothing; `target` converts a
+// slot to what is handed over; `expect` is called as soon as it is known that a row will be finished; `finish` takes
+// the row with its sum. `turned` returns whose runs a block takes.
 #pragma once
 
 #include "element.cuh"
 #include "team.cuh"
 
-// Pairs of a run. With half or twice as many, rows of 128 elements take 7 and 10% longer (H200).
+// Pairs per run. With half or twice as many, rows of 128 elements take 7 and 10% longer (H200).
 constexpr u32 RUN = 64;
 
-// A row whose sum is known: what `target` has for its slot, and a feature that looks it up.
+// A row whose sum is known: what `target` returned for its slot, and a feature that looks it up.
 struct Pending {
     u32 target;
     u32 feature;
 };
 
-// Rows that a block's teams have to hand over, so many each.
+// Rows that a block's teams have to hand over, up to ROWS each.
 template <class TEAM, u32 ROWS>
 struct Outbox {
     float4 sums[TEAM::COUNT][ROWS][TEAM::VECTORS][TEAM::LANES];
     Pending pending[TEAM::COUNT][ROWS];
 };
 
-// A sum for each team.
+// One sum per team.
 template <class TEAM>
 using Sums = float4[TEAM::COUNT][TEAM::VECTORS][TEAM::LANES];
 
-// What blocks have in shared memory that sum runs.
+// Shared memory of blocks that sum runs.
 template <class TEAM>
 struct OfRuns {
     Outbox<TEAM, TEAM::PAIRS> outbox;
-    // Of the row that a run begins inside of, and of the one that it ends inside of.
+    // Sums for the row in which a run begins, and for the row in which it ends.
     Sums<TEAM> begins, ends;
 };
 
-// What blocks have that sum parts.
+// Shared memory of blocks that sum parts.
 template <class TEAM>
 struct OfParts {
     Outbox<TEAM, 1> outbox;
     Sums<TEAM> sums;
-    // Of each team's boundary: whether a row of many parts goes on there.
+    // For each team's boundary: whether a row of many parts continues there.
     u32 many[TEAM::COUNT];
 };
 
 static_assert(sizeof(OfRuns<Team<32, 1>>) == 41472 && sizeof(OfParts<Team<32, 1>>) == 8288);
 
-// Four elements as they lie in memory: bf16 zeros are zero bits.
+// Four elements as stored. All-zero bits of bf16 are zeros.
 template <class T>
 struct FourOf;
 template <>
@@ -63,7 +63,7 @@ template <>
 struct FourOf<bf16> {
     using Type = uint2;
 };
-// f16, which must not be taken for bf16.
+// f16, as a type distinct from bf16's.
 struct FourHalves {
     uint2 bits;
 };
@@ -77,7 +77,7 @@ using Four = typename FourOf<T>::Type;
 __device__ inline float4 unpacked(float4 values) { return values; }
 __device__ inline float4 unpacked(FourHalves values) { return unpacked_f16(values.bits); }
 
-// Loads what this multiprocessor does not need again.
+// Loads data that this multiprocessor does not need again.
 __device__ inline uint2 load_once(const uint2* address) {
     uint2 value;
     asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "l"(address));
@@ -94,7 +94,7 @@ __device__ inline float4 load_once(const float4* address) {
     return value;
 }
 
-// Puts a row where it is handed over from next.
+// Adds a row to those that are handed over next.
 template <class TEAM, u32 ROWS>
 __device__ inline void put(const TEAM& team, Outbox<TEAM, ROWS>& outbox, u32& count, Pending of,
                            const float4 (&sum)[TEAM::VECTORS]) {
@@ -115,7 +115,7 @@ __device__ inline void finish_all(const P& p, const TEAM& team, const Outbox<TEA
     __syncwarp(team.mask);
 }
 
-// The slot of a pair; none has the number that is told where there is no such pair.
+// The slot of a pair; for no pair, a number that no slot has.
 template <class P>
 __device__ inline u32 slot_of(const P& p, u64 pair, u32 count) { return pair < count ? p.pairs[pair].x : ~0u; }
 
@@ -225,12 +225,12 @@ __device__ inline void sum_runs(const P& p) {
     }
     __syncthreads();
 
-    // Of the row that the block begins inside of the first team, and of each row that begins in a run and goes on the
-    // team of that run: the sum over the runs that it goes on in.
+    // The sum over the runs in which a row continues: for the first team, the row that began before the block; for
+    // the team of each run, the row that begins in it and continues.
     const u32 last = length == 0 ? ~0u : slot_of(p, begin + length - 1, count);
     const bool enters = team.number == 0 && before == slot_of(p, begin, count) && begin > 0;
     for (u32 turn = 0; turn < 2; turn++) {
-        // A run inside of one row has no other that begins there.
+        // A run that lies within one row has no other row that begins there.
         const bool own = turn == 0 ? enters : length > 0 && last == after && (last != before || begin == 0);
         if (!own) continue;
         const u32 slot = turn == 0 ? before : last;
@@ -257,13 +257,14 @@ __device__ inline void sum_runs(const P& p) {
     }
 }
 
-// Adds the parts of blocks `first`, `first + step` and so on, as long as they begin inside of the slot's row.
+// Adds the parts of blocks `first`, `first + step` and so on, as long as they begin within the slot's row.
 template <class P, class TEAM>
 __device__ inline void add_parts(const P& p, const TEAM& team, u32 slot, u32 count, u64 first, u32 step,
                                  float4 (&sum)[TEAM::VECTORS]) {
     constexpr u32 AT_ONCE = TEAM::VECTORS == 1 ? 4 : 1, PAIRS = TEAM::COUNT * RUN;
     for (bool goes_on = true; goes_on; first += AT_ONCE * step) {
-        // Parts are read before it is known whether they belong to the row, or one would wait for the other.
+        // Parts are loaded before it is known whether they belong to the row, or the two loads would wait for each
+        // other.
         float4 values[AT_ONCE][TEAM::VECTORS];
         u32 slots[AT_ONCE];
 #pragma unroll
@@ -289,7 +290,7 @@ __device__ inline void add_parts(const P& p, const TEAM& team, u32 slot, u32 cou
     }
 }
 
-// The row that begins in a block and goes on in the next: what the block has of it.
+// The block's share of the row that begins in it and continues in the next.
 template <class P, class TEAM>
 __device__ inline void begin_of(const P& p, const TEAM& team, u64 block, float4 (&sum)[TEAM::VECTORS]) {
 #pragma unroll
@@ -299,9 +300,9 @@ __device__ inline void begin_of(const P& p, const TEAM& team, u64 block, float4 
     }
 }
 
-// The rows that go on from one block to the next. A team looks at a block whether such a row begins there, and adds the
-// parts of a short one, in order. A long one is left to all teams: each adds every so many of the parts, then the first
-// one what the teams have, in order.
+// Rows that continue from one block to the next. A team checks whether such a row begins in its block, and adds the
+// parts of a short one, in order. A long one is shared by all teams: each adds every n-th part, then the first team
+// adds the teams' sums, in order.
 template <u32 LANES, u32 VECTORS, class P>
 __device__ inline void sum_parts(const P& p) {
     using TEAM = Team<LANES, VECTORS>;
@@ -350,6 +351,6 @@ __device__ inline void sum_parts(const P& p) {
     }
 }
 
-// Blocks of a multiprocessor: the more, the more memory is on its way. With three in place of four, rows of 128
-// elements take 10% longer, and with five, which leave too few registers, 50% (H200).
+// Blocks per multiprocessor: more blocks keep more loads in flight. With three instead of four, rows of 128 elements
+// take 10% longer, and with five, which leave too few registers, 50% (H200).
 constexpr u32 blocks_of(u32 vectors) { return vectors == 1 ? 4 : 1; }

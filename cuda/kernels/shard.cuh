@@ -1,43 +1,43 @@
-// What a GPU has of tables.
+// The tables' shards on a GPU.
 #pragma once
 
 #include "dtype.cuh"
 #include "optimizer.cuh"
 
-// Columns of a table whose rows a GPU has, all or some, and how they learn.
+// All or some columns of a table's rows, all or some of which this GPU stores, and how they learn.
 struct Shard {
-    // Where its first row lies, in words.
+    // Where its first row is stored, in words.
     u64 words;
     Rule rule;
-    // The number of its first row among those of all shards, and how many there are.
+    // Number of its first row among those of all shards, and number of its rows.
     u32 base;
     u32 rows;
     // Words from one row to the next.
     u32 row_words;
-    // Elements of a row, without those that fill it up.
+    // Elements of a row, without padding.
     u32 dim;
-    // Where a row's state begins, in words, and where the second of two begins.
+    // Where a row's state starts, in words, and where the second state starts.
     u32 first;
     u32 second;
-    // What the weights are stored as: a `Dtype`.
+    // Type of the weights: a `Dtype`.
     u32 dtype;
-    // Of which table it is, from which column on.
+    // Its table, and its first column there.
     u32 table;
     u32 column;
-    // Which row of the table its first one is, and how many further on the next is; unless they are listed.
+    // Its first row's number in the table, and the distance to the next row; unless the rows are listed.
     u32 row;
     u32 step;
-    // 1 where others have further columns of the rows, and a row's rule takes what follows from all; else 0.
+    // 1 if other ranks have more columns of the rows and the rule depends on all columns; else 0.
     u32 shares_squares;
-    // Null, or of each of its rows: which one of the table it is.
+    // Null, or for each of its rows the number in the table.
     const u32* listed;
 };
 static_assert(sizeof(Shard) == 96);
 
-// Elements of a row, with those that fill it up.
+// Elements of a row, with padding.
 __device__ inline u32 filled_dim(const Shard& shard) { return (shard.dim + VECTOR - 1) / VECTOR * VECTOR; }
 
-// The shard that has a row, of `count` in the order of their bases.
+// The shard that has a row, out of `count` shards ordered by base.
 __device__ inline u32 shard_of(const Shard* shards, u32 count, u32 row) {
     u32 shard = 0, end = count;
     while (end - shard > 1) {
@@ -51,7 +51,7 @@ __device__ inline u32 shard_of(const Shard* shards, u32 count, u32 row) {
     return shard;
 }
 
-// The table's number of a row that has a number among those of all shards.
+// Converts a row's number among all shards to its number in the table.
 __device__ inline u32 row_of_table(const Shard& shard, u32 row) {
     const u32 number = row - shard.base;
     return shard.listed != nullptr ? shard.listed[number] : shard.row + number * shard.step;

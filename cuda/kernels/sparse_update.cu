@@ -1,32 +1,31 @@
-// The update of tables that lie on this GPU: of each distinct row the sum of its gradients over its bags, in their
-// order, and at once the rule, with the state that lies behind the row's weights.
+// Updates tables on this GPU: for each distinct row, sums its gradients over its bags, in their order, and applies
+// the update rule, with the state stored behind the row's weights.
 //
-// Reads an element of every look-up's gradient, and reads and writes every distinct row and its state. Of 65536 samples
-// of dlrm with plain gradient descent that is 640 MB, 155 us at the memory's rate; 207 were measured, 9 of them in the
-// second kernel. Of dlrm-dcnv2's 14.0 million look-ups and Adagrad, element by element, 1.98 ms (H200). Rows are asked
-// for as soon as their first look-up is seen, so that they come from the cache when their sums are known.
+// Reads one element per look-up's gradient; reads and writes every distinct row and its state. For 65536 samples of
+// dlrm with plain SGD that is 640 MB, 155 us at the memory's rate; measured: 207, of which 9 in the second kernel.
+// For dlrm-dcnv2's 14.0 million look-ups with element-wise Adagrad: 1.98 ms (H200). Rows are prefetched as soon as
+// their first look-up is seen, so that they are in the cache when their sums are known.
 #include "learn.cuh"
 #include "runs.cuh"
 
 struct SparseUpdate {
-    // Slots, and beside them bags: a feature's number above `sample_bits`, a sample's below. Sorted.
+    // Slots, each with a bag: the feature's number above `sample_bits`, the sample's below. Sorted.
     const uint2* pairs;
-    // How many they are.
+    // How many pairs.
     const u32* count;
-    // Of each slot: the row of all tables.
+    // Per slot: its row among those of all tables.
     const u32* rows;
     const Feature* features;
-    // Of the bags of ragged columns.
+    // Offsets of ragged columns.
     const u32* offsets;
     // [sample][stride]
     const void* gradients;
-    // [block][2][vectors of the widest row]: of the row that a block begins inside of, and of the one that it ends
-    // inside of.
+    // [block][2][vectors of the widest row]: for the row in which a block begins, and for the row in which it ends.
     float4* parts;
     Learning by;
     u32 sample_bits;
     u32 stride;
-    // Of the widest row.
+    // Vectors of the widest row.
     u32 vectors;
     u32 reserved;
 };
@@ -53,7 +52,7 @@ __device__ inline void finish(const SparseUpdate& p, const TEAM& team, Pending o
     }
 }
 
-// Where all tables are lean.
+// If all tables are lean.
 struct LeanUpdate : SparseUpdate {};
 
 template <class TEAM>
@@ -80,7 +79,7 @@ __device__ inline void finish(const LeanUpdate& p, const TEAM& team, Pending of,
     RUNS(lean_update_bf16, bf16, LeanUpdate, LANES, 1)        \
     RUNS(lean_update_f16, f16, LeanUpdate, LANES, 1)
 
-// By the widest row: of 16, 64, 128, 256 and 1024 elements.
+// By the widest row: 16, 64, 128, 256 and 1024 elements.
 KERNELS(4, 1)
 KERNELS(16, 1)
 KERNELS(32, 1)

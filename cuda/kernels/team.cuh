@@ -1,13 +1,13 @@
-// Lanes that have rows together.
+// Groups of lanes that handle rows together.
 #pragma once
 
 #include "common.cuh"
 
 constexpr u32 TEAM_THREADS = 256;
-// Rows that are on their way at once.
+// The most rows in flight at once.
 constexpr u32 PAIRS_MAX = 8;
 
-// Lanes that have a row together, vectors of a row that each has, and what follows from them.
+// Number of lanes that handle a row together, vectors of a row per lane, and what follows from them.
 template <u32 LANES_, u32 VECTORS_>
 struct Team {
     static constexpr u32 LANES = LANES_, VECTORS = VECTORS_;
@@ -28,7 +28,7 @@ struct Team {
 
 __device__ inline float4 zeros() { return make_float4(0, 0, 0, 0); }
 
-// Asks for memory that will be read soon.
+// Prefetches memory that will be read soon.
 __device__ inline void prefetch(const float* address, u32 words) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(words * 4) : "memory");

@@ -1,16 +1,16 @@
-// The way of products on Hopper through their tiles, which is the same for elements of any size: which tiles a cluster
-// takes, how their factors are fetched and multiplied, and how what their elements are combined with comes, and goes
-// when it is what was made of them. What is done to the elements is each kernel's.
+// How products on Hopper process their tiles, the same for all element sizes: which tiles a cluster takes, how
+// factors are fetched and multiplied, and how inputs of the element-wise work are fetched and its outputs written.
+// The element-wise work itself is each kernel's.
 //
-// Weights are the left factor and samples the right one, so that the sums of a column's gradients lie in few lanes;
-// tiles are turned when they are written. A block has two warpgroups that multiply, each a tile of its own, in turns:
-// while one multiplies, the other one finishes its elements, a slice of a tile at a time. One warp fetches the factors
-// of both. What elements are combined with is fetched while others are worked on, into the place in shared memory that
-// the results are then written from. Each warpgroup has places of its own, and a warp that fetches and writes its
-// slices: elements may take longer than products, and so both can work on theirs at the same time.
+// Weights are the left factor and samples the right one, so that the sums of a column's gradients are in few lanes;
+// tiles are transposed when they are written. A block has two warpgroups that multiply, each its own tiles,
+// alternately: while one multiplies, the other finishes its elements, one slice of a tile at a time. One warp fetches
+// the factors for both. The inputs of one slice are fetched while others are processed, into the shared-memory buffer
+// from which its results are written later. Each warpgroup has its own buffers, and a warp that fetches and writes
+// its slices: element-wise work may take longer than products, so both warpgroups can do theirs at the same time.
 //
-// Two blocks are a cluster with tiles of the same samples, of which each fetches half for both. Pairs of tiles are
-// numbered along a sample's columns, so that samples are read from memory once; weights stay in the cache.
+// Two blocks form a cluster with tiles of the same samples; each fetches half of the samples for both. Pairs of tiles
+// are numbered along a sample's columns, so that samples are read from memory once; weights stay in the cache.
 #pragma once
 
 #include "hopper.cuh"
@@ -19,21 +19,21 @@ constexpr u32 MATMUL_THREADS = 384;
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Of a tile: its columns and samples.
+// Columns and samples of a tile.
 constexpr u32 COLUMNS = 128;
 constexpr u32 SAMPLES = 160;
 constexpr u32 GROUP_THREADS = 128;
-// Rows of factors' tiles in shared memory: so much of the depth is multiplied at a time.
+// Bytes per row of a factor's tile in shared memory: the part of the depth that is multiplied at a time.
 constexpr u32 ROW_BYTES = 128;
 constexpr u32 WEIGHTS_BYTES = COLUMNS * ROW_BYTES;
 constexpr u32 SAMPLES_BYTES = SAMPLES * ROW_BYTES;
 constexpr u32 STAGE_BYTES = WEIGHTS_BYTES + SAMPLES_BYTES;
 constexpr u32 STAGES = 4;
-// What a block can have of shared memory.
+// Shared memory that a block can have.
 constexpr u32 SHARED_BYTES_MAX = 232448;
 static_assert(MATMUL_THREADS == 3 * GROUP_THREADS);
 
-// Where a pass over tiles is: in the ring of stages, and how often it went round.
+// A position in the ring of stages, and how often the ring went round.
 struct Ring {
     u32 stage = 0;
     u32 round = 0;
@@ -45,7 +45,7 @@ struct Ring {
     }
 };
 
-// The pairs of tiles of a product: two blocks of a cluster have one each, of the same samples.
+// The pairs of tiles of a product: each of the two blocks of a cluster has one tile, with the same samples.
 struct Pairs {
     u32 across;
     u32 count;
@@ -63,7 +63,7 @@ struct Pairs {
     __device__ inline u32 column(u32 pair) const { return (pair % across * 2 + rank) * COLUMNS; }
 };
 
-// The slices of a warpgroup's tiles one by one, each `HEIGHT` samples by `WIDTH` columns: down a tile's samples first.
+// The slices of a warpgroup's tiles in order, each `HEIGHT` samples by `WIDTH` columns: first down a tile's samples.
 template <u32 HEIGHT, u32 WIDTH>
 struct Slices {
     static constexpr u32 DOWN = SAMPLES / HEIGHT;
@@ -82,9 +82,9 @@ struct Slices {
     }
 };
 
-// A warpgroup's places for slices, which take them in turns, and their barriers: of those that are given with inputs,
-// and those whose elements are finished. These tell even rounds from odd ones alone; with places of its own no
-// warpgroup comes to a place before its own slice of the round before has left it.
+// The ring of slice buffers of one warpgroup, with their barriers: inputs have arrived (`given`), elements are
+// finished (`finished`). The barriers distinguish only even rounds from odd ones; since the buffers are its own, a
+// warpgroup never reaches a buffer before its slice of the round before has left it.
 struct Places {
     u32 base;
     u32 bytes;
@@ -92,7 +92,8 @@ struct Places {
     u32 given;
     u32 finished;
 
-    // By one thread. So many arrive where a slice is finished: all threads of the warpgroup, or one a warp.
+    // Called by one thread. `arrivals` is how many arrive when a slice is finished: all threads of the warpgroup, or
+    // one per warp.
     __device__ inline void make(u32 arrivals = GROUP_THREADS) const {
         for (u32 place = 0; place < count; place++) {
             barrier_make(given + 8 * place, 1);
@@ -101,8 +102,8 @@ struct Places {
     }
 };
 
-// Fetches what the elements of a warpgroup's tiles are made with, and writes them, by one thread. `fetch` is told a
-// barrier, which it lets wait for what it fetches, its place, a column and a sample; `write` all but the barrier.
+// Fetches the inputs of a warpgroup's slices and writes their outputs, by one thread. `fetch` gets a barrier (at
+// which it announces its bytes), the buffer, a column and a sample; `write` gets all but the barrier.
 template <u32 HEIGHT, u32 WIDTH, class FETCH, class WRITE>
 __device__ inline void carry_slices(const Pairs& pairs, const Places& places, u32 consumer, const FETCH& fetch,
                                     const WRITE& write) {
@@ -126,8 +127,8 @@ __device__ inline void carry_slices(const Pairs& pairs, const Places& places, u3
     writes_done();
 }
 
-// Stages, from the beginning of shared memory on, and their barriers: of stages that are full, of those that are empty,
-// and of whose turn it is to multiply.
+// The stages, at the start of shared memory, and their barriers: full stages, empty stages, and whose turn it is to
+// multiply.
 struct Stages {
     static constexpr u32 BARRIERS = 2 * STAGES + 2;
     u32 base;
@@ -138,7 +139,7 @@ struct Stages {
     __device__ inline Stages(u32 base, u32 barriers)
         : base(base), full(barriers), empty(full + 8 * STAGES), turns(empty + 8 * STAGES) {}
 
-    // By one thread.
+    // Called by one thread.
     __device__ inline void make() const {
         for (u32 stage = 0; stage < STAGES; stage++) {
             barrier_make(full + 8 * stage, 1);
@@ -148,7 +149,7 @@ struct Stages {
     }
 };
 
-// Shared memory with stages and, of each warpgroup, at most so many places of so many bytes.
+// Shared memory with the stages and, for each warpgroup, at most `PLACES` buffers of `PLACE_BYTES` bytes.
 template <u32 PLACES, u32 PLACE_BYTES>
 struct Room {
     static constexpr u32 PLACES_AT = STAGES * STAGE_BYTES;
@@ -163,8 +164,8 @@ struct Room {
     }
 };
 
-// Factors are described by a struct that says how many elements a row of their tiles has (`DEPTH`), whether weights are
-// turned, [depth][columns] in tiles of 64 columns and not [columns][depth] in tiles of 128, and how 32 bytes of the
+// A factors type gives the elements per row of their tiles (`DEPTH`), whether weights are transposed
+// ([depth][columns] in tiles of 64 columns instead of [columns][depth] in tiles of 128), and how 32 bytes of the
 // depth are multiplied.
 template <bool TURNED_WEIGHTS>
 struct Bf16Factors {
@@ -202,16 +203,15 @@ __device__ inline void fetch_factors(const Pairs& pairs, const Stages& stages, c
     }
 }
 
-// Multiplies a tile, the warpgroup's one of this number. Its ring begins with the steps of the other group's tiles
-// before.
+// Multiplies a warpgroup's tile with this number. Its ring position accounts for the other group's tiles before it.
 template <class FACTORS>
 __device__ inline void multiply_tile(float (&sums)[2][SAMPLES / 2], const Pairs& pairs, const Stages& stages,
                                      Ring& ring, u32 consumer, u32 number) {
-    // Of the depth that one instruction multiplies: its bytes along a row, and from part to part in turned weights.
+    // Per instruction: bytes of the depth along a row, and the distance between parts in transposed weights.
     constexpr u32 PART = 32, WEIGHTS_PART = FACTORS::TURNED ? ROW_BYTES * FACTORS::DEPTH / (ROW_BYTES / PART) : PART;
     const u32 thread = threadIdx.x % GROUP_THREADS;
-    // The stages' barriers tell even rounds from odd ones alone: so no warpgroup waits for stages before the other one
-    // has got all of its own.
+    // The stages' barriers distinguish only even rounds from odd ones, so a warpgroup must not wait for stages before
+    // the other one has got all of its own.
     wait(stages.turns + 8 * consumer, (number & 1) ^ (consumer ^ 1));
     u32 before = 0;
     for (u32 step = 0; step < pairs.steps; step++) {
@@ -229,7 +229,7 @@ __device__ inline void multiply_tile(float (&sums)[2][SAMPLES / 2], const Pairs&
         }
         products_end();
         products_done<1>();
-        // All but the products just begun are done: the stage before can be filled again.
+        // All products but those just started are done: the stage before can be refilled.
         if (step > 0 && thread < 2) arrive_at(stages.empty + 8 * before, thread);
         before = ring.stage;
         ring.advance(1);

@@ -1,29 +1,29 @@
-// What the samples of a batch weigh together, of each head those that have its label.
+// The total weight of a batch's samples, per head over those that have its label.
 //
-// Reads 8 bytes a sample and head. Each thread sums the samples that are as many apart as there are threads, and the
-// sums are added up by halves: the same order each time.
+// Reads 8 bytes per sample and head. Each thread sums every 1024th sample, and the threads' sums are added up
+// pairwise by halves: the same order each time.
 #include "common.cuh"
 
 constexpr u32 TOTALS_THREADS = 1024;
 
 struct Totals {
-    // [head][sample]: NaN where there is none.
+    // [head][sample]: NaN if missing.
     const float* labels;
-    // One a sample.
+    // One per sample.
     const float* weights;
-    // One a head.
+    // One per head.
     double* totals;
     u32 samples;
     u32 reserved;
 };
 static_assert(sizeof(Totals) == 32);
 
-// Grid: one block a head.
+// Grid: one block per head.
 extern "C" __global__ void __launch_bounds__(TOTALS_THREADS) totals(const __grid_constant__ Totals p) {
     __shared__ double sums[TOTALS_THREADS];
     const float* labels = p.labels + u64(blockIdx.x) * p.samples;
     double sum = 0;
-    // One block, so what counts is how many loads are under way.
+    // With only one block, the number of loads in flight decides the speed.
 #pragma unroll 16
     for (u32 sample = threadIdx.x; sample < p.samples; sample += TOTALS_THREADS) {
         if (!isnan(labels[sample])) sum += double(p.weights[sample]);

@@ -1,9 +1,9 @@
-// Samples out of packed blocks, as docs/reference/dataset-format.md describes these: each from a block and row of its own, so that
-// batches are shuffled by what they name.
+// Unpacks samples from packed blocks (docs/reference/dataset-format.md). Each sample has its own block and row, so
+// batches are shuffled by naming them.
 //
-// Reads 8 or 16 bytes a value, neighbours' out of the cache where rows follow each other, and writes 4. Blocks come
-// checked as far as their headers say; what only values say is checked here: labels, ids, sizes of bags. Of 65536
-// samples of dlrm, shuffled within 16 blocks, values take 18 us and ids 29 (H200), beside the iteration before.
+// Reads 8 or 16 bytes per value (neighbours' from the cache if rows follow each other) and writes 4. The headers of
+// blocks are already checked; labels, ids and sizes of bags are checked here. For 65536 samples of dlrm, shuffled
+// within 16 blocks, values take 18 us and ids 29 (H200), in parallel with the previous iteration.
 #include <cuda_fp16.h>
 
 #include "element.cuh"
@@ -13,19 +13,19 @@ constexpr u32 DESCRIPTOR_BYTES = 32;
 // Samples from one start of a ragged column to the next.
 constexpr u32 START_EVERY = 256;
 constexpr u32 UNPACK_THREADS = 256;
-// Ids of columns of fixed hotness that a block of threads unpacks.
+// Ids of fixed-hotness columns that a thread block unpacks.
 constexpr u32 UNPACK_TILE = 2048;
 constexpr u32 NO_STREAM = ~0u;
 constexpr u64 MISSING_LABEL = 2;
 
-// Blocks on this GPU, each in a slot, with what was made of them when they came.
+// Blocks on this GPU, one per slot, with what was computed from them on arrival.
 struct Ring {
     // [slot][block_bytes]
     const u8* blocks;
-    // [slot][ragged column][begins_column]: where each sample's bag begins among the column's ids, and where the last
-    // one's ends.
+    // [slot][ragged column][begins_column]: where each sample's bag starts among the column's ids, and where the last
+    // one ends.
     u32* begins;
-    // [slot]: not 0 where bags are not what the schema admits.
+    // [slot]: not 0 if bag sizes violate the schema.
     u32* wrong;
     u64 block_bytes;
     u32 begins_slot;
@@ -34,16 +34,16 @@ struct Ring {
 static_assert(sizeof(Ring) == 40);
 
 struct IdColumn {
-    // Ids are below it.
+    // Ids must be below this.
     u64 rows;
-    // The number of the first of its streams: sizes, starts, ids.
+    // Number of the first of its streams: sizes, starts, ids.
     u32 stream;
-    // Ids of a bag, or the most of one.
+    // Ids per bag; for ragged columns, the most ids per bag.
     u32 hotness;
-    // Where the column's ids begin in a batch, and its offsets.
+    // Where the column's ids start in a batch, and its offsets.
     u32 ids;
     u32 offsets;
-    // The column's number among ragged ones; of others, the first of its tiles.
+    // For ragged columns: its number among them. For others: the first of its tiles.
     u32 place;
     u32 reserved;
 };
@@ -64,7 +64,7 @@ __device__ inline Stream stream_of(const u8* block, u32 number) {
     return {block + low.z, u64(low.y) << 32 | low.x, low.w, bits};
 }
 
-// Value `index` of a packed stream. It may read up to 15 bytes behind the stream, where its block goes on.
+// Value `index` of a packed stream. May read up to 15 bytes beyond the stream, within its block.
 __device__ inline u64 value(const Stream& stream, u32 index) {
     if (stream.bits == 0) return stream.base;
     const u64 bit = u64(index) * stream.bits;
@@ -78,7 +78,7 @@ __device__ inline u64 value(const Stream& stream, u32 index) {
 
 struct Index {
     Ring ring;
-    // The ragged ones.
+    // The ragged columns.
     const IdColumn* columns;
     u32 slot;
     // Of the block.
@@ -86,7 +86,7 @@ struct Index {
 };
 static_assert(sizeof(Index) == 56);
 
-// Finds where the bags of a block that has come begin. Grid: one block each START_EVERY samples, times ragged columns.
+// Finds where the bags of a newly arrived block start. Grid: one block per START_EVERY samples, times ragged columns.
 extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_index(const __grid_constant__ Index p) {
     static_assert(UNPACK_THREADS == START_EVERY);
     __shared__ u32 warps[UNPACK_THREADS / WARP + 1];
@@ -106,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_index(const 
         wrong |= begin + total != end || (group == 0 && begin != 0);
     }
     if (wrong) p.ring.wrong[p.slot] = 1;
-    // Whatever the values say, no bag reaches out of the stream.
+    // Whatever the values are, no bag reaches beyond the stream.
     u32* begins = p.ring.begins + u64(p.slot) * p.ring.begins_slot + column.place * p.ring.begins_column;
     if (sample < p.samples) begins[sample] = u32(min(begin + before, u64(count)));
     if (sample + 1 == p.samples) begins[p.samples] = count;
@@ -114,10 +114,10 @@ extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_index(const 
 
 struct Unpack {
     Ring ring;
-    // Of each sample: the slot of its block, and its row there.
+    // Per sample: the slot of its block, and its row there.
     const uint2* rows;
     const Step* step;
-    // Of each head: the number of its label's stream.
+    // Per head: the number of its label's stream.
     const u32* label_streams;
     const IdColumn* fixed;
     const IdColumn* ragged;
@@ -131,16 +131,16 @@ struct Unpack {
     u32* offsets;
     // [ragged column][tile of UNPACK_THREADS samples]: ids of the tile.
     u32* sums;
-    // One a place of losses: becomes 1 where a value is not what the schema admits.
+    // One per index of losses: becomes 1 if a value violates the schema.
     u32* faults;
-    // Room for them. Those of the batch come first.
+    // Samples that the arrays have room for; those of the batch come first.
     u32 samples;
     u32 heads;
     u32 dense_columns;
     u32 fixed_columns;
-    // NO_STREAM where all weigh 1.
+    // NO_STREAM if all samples weigh 1.
     u32 weight_stream;
-    // The first of the dense columns', and whether they are f16, else f32.
+    // First stream of the dense columns, and whether they are f16 instead of f32.
     u32 dense_stream;
     u32 dense_f16;
     u32 reserved;
@@ -151,7 +151,8 @@ __device__ inline const u8* block_of(const Unpack& p, uint2 row) { return p.ring
 
 __device__ inline void fault(const Unpack& p) { p.faults[p.step->loss_place] = 1; }
 
-// Labels, weights and dense columns. Grid: one block each UNPACK_THREADS samples, times heads, weight and dense columns.
+// Labels, weights and dense columns. Grid: one block per UNPACK_THREADS samples, times heads, weight and dense
+// columns.
 extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_values(const __grid_constant__ Unpack p) {
     const u32 sample = blockIdx.x * UNPACK_THREADS + threadIdx.x;
     if (sample >= p.samples) return;
@@ -189,7 +190,7 @@ __device__ inline u32 checked_id(const Unpack& p, const IdColumn& column, u64 id
     return u32(min(id, u64(~0u)));
 }
 
-// Ids of columns of fixed hotness. Grid: one block a tile of each column.
+// Ids of fixed-hotness columns. Grid: one block per tile of each column.
 extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_fixed(const __grid_constant__ Unpack p) {
     u32 low = 0;
     for (u32 high = p.fixed_columns; high - low > 1;) {
@@ -211,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_fixed(const 
     }
 }
 
-// Where a sample's ids begin in their block, and how many they are. Such that are not there have none.
+// Where a sample's ids start in their block, and how many they are; none for samples after the end of the batch.
 __device__ inline uint2 bag(const Unpack& p, const IdColumn& column, u32 sample) {
     if (sample >= min(p.step->samples, p.samples)) return make_uint2(0, 0);
     const uint2 row = p.rows[sample];
@@ -223,7 +224,7 @@ __device__ inline uint2 bag(const Unpack& p, const IdColumn& column, u32 sample)
     return make_uint2(begin, wrong ? 0 : size);
 }
 
-// How many ids each tile of samples has in each ragged column. Grid: tiles times ragged columns.
+// Counts each tile's ids in each ragged column. Grid: tiles times ragged columns.
 extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_sizes(const __grid_constant__ Unpack p) {
     __shared__ u32 warps[UNPACK_THREADS / WARP + 1];
     const u32 size = bag(p, p.ragged[blockIdx.y], blockIdx.x * UNPACK_THREADS + threadIdx.x).y;
@@ -252,7 +253,7 @@ extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_bags(const _
     if (sample + 1 == p.samples) p.offsets[column.offsets + p.samples] = tile_begin + total;
     __syncthreads();
     for (u32 at = threadIdx.x; at < total; at += UNPACK_THREADS) {
-        // The last sample that begins there or before: those of empty bags come before it.
+        // The last sample that starts there or before; samples with empty bags come before it.
         u32 low = 0;
         for (u32 high = UNPACK_THREADS; high - low > 1;) {
             const u32 middle = (low + high) / 2;

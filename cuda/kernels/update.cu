@@ -1,28 +1,28 @@
-// The update of an owner's rows: each distinct row of the global batch once, by its table's rule, from the sum of what
-// the ranks have summed, in the order of ranks.
+// Updates an owner's rows: each distinct row of the global batch once, by its table's rule, from the sum over the
+// ranks' sums, in the order of ranks.
 //
-// Reads an element of every rank that looked the row up, and reads and writes the row and its state. The sums were
-// written here by the ranks: reading them over the link was slower, by its lower rate and because nothing else went on
-// meanwhile. A team takes some rows at a time and asks for all that it will read of them, so that it comes from the
-// cache. Of 16384 samples of dlrm on each of four GPUs, with plain gradient descent, an owner moves 75 MB, in 34 us; of
-// dlrm-dcnv2 with Adagrad, element by element, 1002 MB, in 291: 3440 GB/s (H200). Asked for a turn earlier, while the
-// rows before are worked on, these took 37 and 375.
+// Reads one element per rank that looked the row up; reads and writes the row and its state. The ranks have written
+// their sums here: reading them over the link was slower, because of its lower rate and because nothing else
+// overlapped with it. A team takes some rows at a time and prefetches all that it will read for them. For 16384
+// samples of dlrm on each of four GPUs, with plain SGD, an owner moves 75 MB, in 34 us; for dlrm-dcnv2 with
+// element-wise Adagrad 1002 MB, in 291: 3440 GB/s (H200). With prefetching one turn earlier, while the previous rows
+// are processed, these took 37 and 375.
 //
-// Row-wise Adagrad keeps one number a row. Where several ranks have some columns of a row each, they first tell each
-// other the squares of theirs, 4 bytes a row and owner, and each adds up those of all, in the order of the columns.
+// Row-wise Adagrad keeps one number per row. If several ranks have some columns of a row each, they first exchange
+// the squares of theirs, 4 bytes per row and owner, and each adds up those of all, in the order of the columns.
 #include "learn.cuh"
 
-// Where the squares lie of the rows of a shard, where it shares them.
+// Where the shared squares of a shard's rows are stored.
 struct SharedSquares {
-    // In each owner's memory: where those of the table begin, and how far it is from one shard's to the next one's.
+    // In each owner's memory: where those of the table start, and the distance between two shards'.
     u32 begin;
     u32 rows;
-    // How many shards there are, and which one this is.
+    // Number of shards, and which one this is.
     u32 shards;
     u32 number;
-    // The ranks that are told them, a bit each: those that own them, and over nodes all.
+    // Bit mask of the ranks that receive the squares: those that own the rows; over several nodes, all.
     u32 owners;
-    // Elements of a row, over all shards.
+    // Elements of a row over all shards.
     u32 dim;
 };
 static_assert(sizeof(SharedSquares) == 24);
@@ -32,19 +32,19 @@ struct Update {
     // The union of the rows that ranks looked up, and their number.
     const u32* rows;
     const u32* rows_count;
-    // [union row][rank]: 1 + the place of its sum, or 0.
+    // [union row][rank]: 1 + the index of its sum, or 0.
     const u32* sources;
-    // [place][width]
+    // [entry][width]
     const void* sums;
-    // One a shard, where any shares squares.
+    // One per shard, if any shares squares.
     const SharedSquares* shared;
-    // Of each rank.
+    // Per rank.
     float* squares[RANKS_MAX];
     u32 shards_count;
     u32 ranks;
-    // Elements from one sum to the next: bytes of them are a multiple of 16.
+    // Elements from one sum to the next; a multiple of 16 bytes.
     u32 width;
-    // What sums are stored as: a `Dtype`.
+    // Type of the sums: a `Dtype`.
     u32 dtype;
     u32 rank;
     u32 reserved;
@@ -54,7 +54,7 @@ static_assert(sizeof(Update) == 184);
 // Rows that a team takes at a time.
 constexpr u32 UPDATE_ROWS = 4;
 
-// The sum of what ranks have summed for a row of the union, in their order.
+// The sum over the ranks' sums for a row of the union, in their order.
 template <class TEAM>
 __device__ inline void add_up(const Update& p, const TEAM& team, u32 place, u32 dim, float4 (&sum)[TEAM::VECTORS]) {
     const u32 sum_words = p.dtype == FP32 ? p.width : p.width / 2;
@@ -88,7 +88,7 @@ __device__ inline u32 rows_before(const Update& p, u32 count, u32 base) {
     return first;
 }
 
-// What all owners of a row's columns have told of its squares, shard by shard.
+// What all owners of a row's columns have sent of its squares, shard by shard.
 __device__ inline WholeRow whole_row(const Update& p, u32 shard, u32 place, u32 count) {
     const SharedSquares shared = p.shared[shard];
     const float* squares = p.squares[p.rank] + shared.begin + (place - rows_before(p, count, p.by.shards[shard].base));
@@ -134,7 +134,7 @@ __device__ inline void update_rows(const Update& p) {
     }
 }
 
-// Of the rows of which others have further columns: tells their owners the sum of the squares of what is here.
+// For rows of which other ranks have more columns: sends their owners the sum of the squares of the local columns.
 template <u32 LANES, u32 VECTORS>
 __device__ inline void share_squares(const Update& p) {
     using TEAM = Team<LANES, VECTORS>;
@@ -176,7 +176,7 @@ __device__ inline void share_squares(const Update& p) {
         share_squares<LANES, VECTORS>(p);                                                   \
     }
 
-// By the widest row: of 16, 64, 128, 256 and 1024 elements.
+// By the widest row: 16, 64, 128, 256 and 1024 elements.
 KERNEL(4, 1)
 KERNEL(16, 1)
 KERNEL(32, 1)
