@@ -1,8 +1,8 @@
-//! Compiles kernels/*.cu, each to a fatbin that the crate embeds: machine code for Hopper and for Ampere, and PTX for
-//! what comes after. What has not changed since it was compiled last is not compiled again. Without the feature `cuda`
-//! it does nothing.
+//! Compiles each of kernels/*.cu to a fatbin that the crate embeds: machine code for Hopper and Ampere, and PTX for
+//! later GPUs. Unchanged kernels are not recompiled. Without the feature `cuda` it does nothing.
 //!
-//! `RANKINE_CUDA_ARCHITECTURES=sm_90a` (or several, with commas) compiles for those alone: sooner, for work on kernels.
+//! `RANKINE_CUDA_ARCHITECTURES=sm_90a` (or several, with commas) compiles only for those, which is faster when
+//! working on kernels.
 
 use std::env;
 use std::fs;
@@ -11,10 +11,10 @@ use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// What each kernel is compiled for.
+/// The architectures that each kernel is compiled for.
 const ARCHITECTURES: [&str; 3] =
     ["arch=compute_90a,code=sm_90a", "arch=compute_80,code=sm_80", "arch=compute_80,code=compute_80"];
-/// Names which of them, by what comes behind `code=`.
+/// Environment variable that selects some of them, by their `code=`.
 const WANTED: &str = "RANKINE_CUDA_ARCHITECTURES";
 const HELP: &str =
     "the feature `cuda` needs nvcc 13.0, at CUDA_HOME/bin/nvcc or on PATH. Without a CUDA toolkit:
@@ -60,7 +60,8 @@ fn compile_all() -> Result<(), String> {
         }
         Ok(())
     };
-    // A kernel takes seconds, most of them in one process: as many at once as cargo has for this crate.
+    // A kernel takes seconds to compile, most of it single-threaded, so cargo's number of jobs are compiled in
+    // parallel.
     let at_once = env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(1);
     thread::scope(|scope| {
         let running: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
@@ -68,19 +69,19 @@ fn compile_all() -> Result<(), String> {
     })
 }
 
-/// What to compile for: all, or those alone that the environment names.
+/// The architectures to compile for: all, or those that the environment names.
 fn architectures() -> Result<Vec<String>, String> {
     let Ok(wanted) = env::var(WANTED) else { return Ok(ARCHITECTURES.map(Into::into).into()) };
     let find = |code: &str| {
         let of = |architecture: &&&str| architecture.ends_with(&format!("code={code}"));
         ARCHITECTURES.iter().find(of).map(|&found| found.to_owned()).ok_or_else(|| {
-            format!("{WANTED} names {code}: there are sm_90a, sm_80 and compute_80, with commas between them")
+            format!("{WANTED} names {code}: use sm_90a, sm_80 or compute_80, or several with commas")
         })
     };
     wanted.split(',').map(find).collect()
 }
 
-/// The files below `kernels` with an extension, in order.
+/// The files in `kernels` with an extension, sorted.
 fn sources(extension: &str) -> Result<Vec<PathBuf>, String> {
     let entries = fs::read_dir("kernels").map_err(|error| format!("kernels: {error}"))?;
     let mut sources: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -98,13 +99,13 @@ fn contents(paths: &[PathBuf]) -> Result<String, String> {
 struct Compiler {
     nvcc: PathBuf,
     arguments: Vec<String>,
-    /// What every kernel may include.
+    /// The text of all headers.
     headers: String,
     out: PathBuf,
 }
 
 impl Compiler {
-    /// Compiles a kernel, where it was not compiled from just the same before.
+    /// Compiles a kernel unless its fatbin was made from the same inputs.
     fn compile(&self, source: &Path) -> Result<(), String> {
         let name = source.file_stem().ok_or("a kernel has a name")?;
         let fatbin = self.out.join(name).with_extension("fatbin");
@@ -115,7 +116,7 @@ impl Compiler {
         if fatbin.exists() && fs::read_to_string(&compiled_from).is_ok_and(|before| before == inputs) {
             return Ok(());
         }
-        // Whatever goes wrong from here on, the next time compiles again.
+        // If anything fails from here on, the next build compiles the kernel again.
         let _ = fs::remove_file(&compiled_from);
         let output = Command::new(&self.nvcc)
             .args(&self.arguments)

@@ -115,7 +115,7 @@ fn a_model_that_does_not_fit_exits_with_4_and_a_way_out() {
     forced.with(DOES_NOT_FIT).says(&[
         "C20 (replicated)",
         "leave their placement to \"auto\"",
-        "No number of ranks",
+        "what every rank needs is already too much",
     ]);
 }
 
@@ -213,7 +213,7 @@ fn a_dataset_is_planned_by_its_own_frequencies_or_a_sample() {
     assert_eq!(placements, ["column-wise", "row-wise", "row-wise", "row-wise"]);
     assert_eq!(
         (&set["tables"][0]["exchange"], &set["tables"][0]["reason"]),
-        (&"rows".into(), &"the job says so".into())
+        (&"rows".into(), &"set in the job".into())
     );
 }
 

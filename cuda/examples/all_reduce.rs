@@ -1,10 +1,10 @@
-//! Measures barriers and sums over the GPUs of a node, beside NCCL.
+//! Measures barriers and all-reduces over the GPUs of a node, and compares them with NCCL.
 //!
 //! ```text
 //! cargo run --release -p rankine-cuda --features cuda --example all_reduce -- --gpus 4
 //! ```
 //!
-//! Each is captured many times in a graph, which is replayed; the median of replays counts, of the slowest GPU.
+//! Each operation is captured many times in a graph. The result is the median over replays, of the slowest GPU.
 
 use std::error::Error;
 use std::sync::{Arc, Barrier};
@@ -17,26 +17,26 @@ use rankine_cuda::{AllReduce, AllReduceWay, Buffer, Device, Graph, Lane, Moment,
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Measures sums over the GPUs of a node.
+/// Measures barriers and all-reduces over the GPUs of a node.
 #[derive(Debug, Clone, Parser)]
 struct Options {
     /// GPUs, one rank each
     #[arg(long, default_value_t = 2)]
     gpus: usize,
-    /// Bytes that are summed
+    /// Bytes to all-reduce
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "4096,65536,262144,524288,1048576,2097152,4194304,10066330,33554432,67108864"
     )]
     bytes: Vec<usize>,
-    /// Blocks of a GPU, at most
+    /// The most blocks of a grid
     #[arg(long, value_delimiter = ',', default_value = "32")]
     blocks: Vec<usize>,
-    /// Times that each graph is replayed
+    /// Replays of each graph
     #[arg(long, default_value_t = 15)]
     repeats: usize,
-    /// Sums in a graph
+    /// All-reduces per graph
     #[arg(long, default_value_t = 20)]
     sums: usize,
 }
@@ -59,7 +59,7 @@ fn main() -> Result<()> {
     for (row, Row { what, bytes, .. }) in of_ranks[0].iter().enumerate() {
         let us = of_ranks.iter().map(|rows| rows[row].us).fold(0.0, f64::max);
         let ranks = options.gpus as f64;
-        // What must at least leave each GPU.
+        // The least that must leave each GPU.
         let link = 2.0 * *bytes as f64 * (ranks - 1.0) / ranks;
         eprintln!("{what:28} {bytes:>10} bytes {us:>9.1} us {:>7.1} GB/s", link / us / 1e3);
     }
@@ -96,7 +96,7 @@ impl Rank {
         rows.push(Row { what: "barrier".into(), bytes: 0, us });
         for &bytes in &self.options.bytes {
             let len = bytes / 4;
-            // Never zeros, which would take less power; they are replaced before they have grown too large.
+            // Not zeros, which would draw less power. The values are reset before they grow too large.
             let terms: Vec<f32> = (0..len).map(|place| ((place * 7919) % 10007) as f32 * 1e-9).collect();
             let source = Buffer::of(self.peers.device(), &terms)?;
             for (way, name) in [(AllReduceWay::AtOnce, "at once"), (AllReduceWay::BySlices, "by slices")] {
@@ -105,7 +105,7 @@ impl Rank {
                 }
                 for &blocks in &self.options.blocks {
                     let all = AllReduce::by(&self.peers, way, blocks, len, 1)?;
-                    // SAFETY: both places have as many elements, and live until the lane has been waited for.
+                    // SAFETY: both buffers have as many elements, and live until the lane has been waited for.
                     let refill =
                         || Ok(unsafe { self.lane.copy(source.pointer(), all.values().pointer(), len) }?);
                     // SAFETY: the sums live until the lane has been waited for.
@@ -135,7 +135,7 @@ impl Rank {
                 // SAFETY: the values live until the lane has been waited for.
                 Ok(unsafe { world.all_reduce(lane, values, values, len, Reduction::Sum) }?)
             };
-            // SAFETY: both places have as many elements, and live until the lane has been waited for.
+            // SAFETY: both buffers have as many elements, and live until the lane has been waited for.
             let refill = || Ok(unsafe { lane.copy(source.pointer(), values.pointer(), len) }?);
             enqueue()?;
             lane.synchronize()?;
@@ -145,7 +145,7 @@ impl Rank {
         Ok(())
     }
 
-    /// Microseconds of one of what is enqueued, of many in a graph: the median of its replays.
+    /// Returns the microseconds of one enqueued operation out of many in a graph: the median over replays.
     fn time(&self, prepare: impl Fn() -> Result<()>, enqueue: impl Fn() -> Result<()>) -> Result<f64> {
         let Self { lane, options, .. } = self;
         let mut graph = Graph::capture(lane, || (0..options.sums).try_for_each(|_| enqueue()))?;

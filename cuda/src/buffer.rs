@@ -11,7 +11,7 @@ use crate::error::{Named, Result};
 use crate::lane::{Lane, settle};
 use crate::memory::Memory;
 
-/// An address in a GPU's memory, as kernels' parameters have it. Whoever launches a kernel vouches for it.
+/// An address in a GPU's memory, as kernel parameters have it. The caller that launches a kernel vouches for it.
 #[repr(transparent)]
 pub struct Pointer<T> {
     address: u64,
@@ -36,13 +36,13 @@ impl<T> std::fmt::Debug for Pointer<T> {
 unsafe impl<T> Send for Pointer<T> {}
 // SAFETY: as for `Send`.
 unsafe impl<T> Sync for Pointer<T> {}
-// SAFETY: the number 0 is no address.
+// SAFETY: the null address is a valid value.
 unsafe impl<T> Zeroable for Pointer<T> {}
 // SAFETY: it is a number of eight bytes, any of which is an address that only kernels follow.
 unsafe impl<T: 'static> Pod for Pointer<T> {}
 
 impl<T> Pointer<T> {
-    /// No address.
+    /// The null address.
     pub const NULL: Self = Self::new(0);
 
     pub(crate) const fn new(address: u64) -> Self {
@@ -53,7 +53,7 @@ impl<T> Pointer<T> {
         self.address
     }
 
-    /// The same address, of other elements.
+    /// The same address, reinterpreted as elements of another type.
     pub fn cast<U>(self) -> Pointer<U> {
         Pointer::new(self.address)
     }
@@ -64,7 +64,7 @@ impl<T> Pointer<T> {
     }
 }
 
-/// Elements in a GPU's memory. Kernels change them by their [`Pointer`]; the lane orders who does when.
+/// Elements in a GPU's memory. Kernels change them through their [`Pointer`]; lanes order the accesses.
 #[derive(Debug)]
 pub struct Buffer<T> {
     memory: Memory,
@@ -74,23 +74,23 @@ pub struct Buffer<T> {
 
 // SAFETY: the memory is the GPU's, and the elements that the value stands for are `Pod`.
 unsafe impl<T> Send for Buffer<T> {}
-// SAFETY: as for `Send`; only kernels change what lies there.
+// SAFETY: as for `Send`; only kernels change the contents.
 unsafe impl<T> Sync for Buffer<T> {}
 
 impl<T: Pod> Buffer<T> {
-    /// Memory with whatever lay there before. The device must be the current one of this thread.
+    /// Allocates memory without initializing it. The device must be current on this thread.
     ///
     /// # Errors
-    /// Where the memory does not suffice.
+    /// If there is not enough memory.
     pub fn uninitialized(device: &Arc<Device>, len: usize) -> Result<Self> {
         Ok(Self::in_memory(Memory::new(device, len * size_of::<T>())?, len))
     }
 
-    /// The same, which GPUs of `peers` access as well, all of which must be able to. Where there are any it takes whole
-    /// pages of 2 MiB.
+    /// The same, for memory that the GPUs of `peers` access as well; all of them must be able to. With peers it takes
+    /// whole pages of 2 MiB.
     ///
     /// # Errors
-    /// As [`Buffer::uninitialized`], and where one of them cannot access it.
+    /// As [`Buffer::uninitialized`], and if a peer cannot access it.
     pub fn for_peers(device: &Arc<Device>, peers: &[Arc<Device>], len: usize) -> Result<Self> {
         if peers.is_empty() {
             return Self::uninitialized(device, len);
@@ -98,20 +98,20 @@ impl<T: Pod> Buffer<T> {
         Ok(Self::in_memory(Memory::for_peers(device, peers, len * size_of::<T>())?, len))
     }
 
-    /// Memory filled with a byte.
+    /// Allocates memory filled with a byte.
     ///
     /// # Errors
-    /// Where the memory does not suffice, or the driver refuses.
+    /// If there is not enough memory, or the driver reports an error.
     pub fn filled(device: &Arc<Device>, len: usize, byte: u8) -> Result<Self> {
         let buffer = Self::uninitialized(device, len)?;
         buffer.memory.fill(byte, len * size_of::<T>())?;
         Ok(buffer)
     }
 
-    /// A copy of elements of the host.
+    /// Allocates a copy of host elements.
     ///
     /// # Errors
-    /// Where the memory does not suffice, or the driver refuses.
+    /// If there is not enough memory, or the driver reports an error.
     pub fn of(device: &Arc<Device>, elements: &[T]) -> Result<Self> {
         let buffer = Self::uninitialized(device, elements.len())?;
         if !device.ledger().measures() {
@@ -123,7 +123,7 @@ impl<T: Pod> Buffer<T> {
         Ok(buffer)
     }
 
-    /// `len` elements in memory that has room for them.
+    /// Uses the start of some memory as `len` elements.
     pub(crate) fn in_memory(memory: Memory, len: usize) -> Self {
         assert!(len * size_of::<T>() <= memory.bytes(), "{len} elements in {} bytes", memory.bytes());
         Self { memory, len, element: PhantomData }
@@ -133,10 +133,10 @@ impl<T: Pod> Buffer<T> {
         &self.memory
     }
 
-    /// Replaces the elements by others over and over, as often as they fit; the last time perhaps not all of them.
+    /// Fills the buffer by repeating `elements`; the last repetition may be partial.
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub(crate) fn repeat(&self, elements: &[T]) -> Result<()> {
         let mut done = elements.len().min(self.len);
         // SAFETY: the buffer has at least as many elements.
@@ -153,65 +153,65 @@ impl<T: Pod> Buffer<T> {
         settle()
     }
 
-    /// The elements, once the lane has done all that was enqueued on it.
+    /// Copies the elements to the host, once the lane has finished all enqueued work.
     ///
     /// # Errors
-    /// Where work that was enqueued on the lane failed.
+    /// If work on the lane failed.
     pub fn read(&self, lane: &Lane) -> Result<Vec<T>> {
         lane.read(self.pointer(), self.len)
     }
 
-    /// `len` elements from `first` on, once the lane has done all that was enqueued on it.
+    /// Copies `len` elements from `first` on, once the lane has finished all enqueued work.
     ///
     /// # Panics
-    /// Where the buffer has not as many.
+    /// If the buffer has fewer elements.
     ///
     /// # Errors
-    /// Where work that was enqueued on the lane failed.
+    /// If work on the lane failed.
     pub fn read_part(&self, lane: &Lane, first: usize, len: usize) -> Result<Vec<T>> {
         assert!(first + len <= self.len, "elements {first} to {} of {}", first + len, self.len);
         lane.read(self.pointer().element(first), len)
     }
 
-    /// The elements from `first` on, as many as there is room for, once the lane has done all that was enqueued on it.
+    /// Copies elements from `first` on into `to`, once the lane has finished all enqueued work.
     ///
     /// # Panics
-    /// Where the buffer has not as many.
+    /// If the buffer has fewer elements.
     ///
     /// # Errors
-    /// Where work that was enqueued on the lane failed.
+    /// If work on the lane failed.
     pub fn read_into(&self, lane: &Lane, first: usize, to: &mut [T]) -> Result<()> {
         assert!(first + to.len() <= self.len, "elements {first} to {} of {}", first + to.len(), self.len);
         lane.read_into(self.pointer().element(first), to)
     }
 
-    /// Replaces the elements from `first` on, once the lane has done all that was enqueued on it.
+    /// Replaces the elements from `first` on, once the lane has finished all enqueued work.
     ///
     /// # Panics
-    /// Where the buffer has not as many.
+    /// If the buffer has fewer elements.
     ///
     /// # Errors
-    /// Where work that was enqueued on the lane failed.
+    /// If work on the lane failed.
     pub fn write_part(&self, lane: &Lane, first: usize, elements: &[T]) -> Result<()> {
         let end = first + elements.len();
         assert!(end <= self.len, "elements {first} to {end} of {}", self.len);
         lane.write(self.pointer().element(first), elements.len(), elements)
     }
 
-    /// Replaces the elements, once the lane has done all that was enqueued on it.
+    /// Replaces the elements, once the lane has finished all enqueued work.
     ///
     /// # Panics
-    /// Where there are more or fewer elements than the buffer has.
+    /// If the number of elements is not the buffer's.
     ///
     /// # Errors
-    /// Where work that was enqueued on the lane failed.
+    /// If work on the lane failed.
     pub fn write(&self, lane: &Lane, elements: &[T]) -> Result<()> {
         lane.write(self.pointer(), self.len, elements)
     }
 }
 
 impl<T> Buffer<T> {
-    /// Where its first element lies: on every GPU that accesses it.
+    /// The address of its first element, the same on every GPU that can access it.
     pub fn pointer(&self) -> Pointer<T> {
         Pointer::new(self.memory.address())
     }
@@ -221,7 +221,7 @@ impl<T> Buffer<T> {
         self.len
     }
 
-    /// Whether there is none.
+    /// Returns whether it has no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

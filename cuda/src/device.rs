@@ -11,12 +11,12 @@ use crate::error::{Error, Named, Result};
 use crate::kernels::Kernels;
 use crate::memory::Ledger;
 use crate::probe::Version;
-use crate::probe::library::{DRIVER, Unusable, file_at};
+use crate::probe::library::{DRIVER, LoadError, file_at};
 
-/// The oldest GPUs that the kernels are compiled for: Ampere.
+/// The compute capability of the oldest supported GPUs: Ampere.
 const CAPABILITY_MIN: (c_int, c_int) = (8, 0);
 
-/// A GPU. Whatever lies on it holds it by an [`Arc`].
+/// A GPU. All that is allocated on it holds it by an [`Arc`].
 #[derive(Debug)]
 pub struct Device {
     ordinal: usize,
@@ -28,27 +28,27 @@ pub struct Device {
     ledger: Ledger,
 }
 
-// SAFETY: the context may be made current on any number of threads, and module and function handles may be used by all
-// that have it current; the driver locks where it must.
+// SAFETY: the context may be current on any number of threads, which may all use its module and function handles; the
+// driver locks where it must.
 unsafe impl Send for Device {}
-// SAFETY: as for `Send`; the fields never change but for the ledger, which any thread may change.
+// SAFETY: as for `Send`; the fields never change except for the ledger, which any thread may change.
 unsafe impl Sync for Device {}
 
-/// Finds the driver's library, as [`crate::probe`] does, and has the bindings use that very file.
+/// Finds the driver's library as [`crate::probe`] does, and makes sure that the bindings use the same file.
 fn find_driver() -> Result<()> {
     let driver = DRIVER.load().map_err(|why| match why {
-        Unusable::Refused { version: Some(Version { major, minor, .. }), .. } => {
+        LoadError::Refused { version: Some(Version { major, minor, .. }), .. } => {
             Error::OldDriver { major, minor }
         }
         why => Error::NoDriver(why.to_string()),
     })?;
-    // The bindings look for names of their own and panic where there is none. What is loaded already they find by the
-    // name in its file, libcuda.so.1; but before that by `libcuda.so`, which may be another file.
+    // The bindings search under their own names and panic if they find nothing. A library that is loaded already is
+    // found by the name in its file, libcuda.so.1; but they try `libcuda.so` first, which may be another file.
     // SAFETY: loading the driver's library runs its initializers, which it allows at any time.
     if !unsafe { sys::is_culib_present() } {
-        return Err(Error::NoDriver(format!("{} has not the name libcuda.so.1", driver.file(c"cuInit"))));
+        return Err(Error::NoDriver(format!("{} is not named libcuda.so.1", driver.file(c"cuInit"))));
     }
-    // SAFETY: the library is there; the pointer is not called.
+    // SAFETY: the library is loaded; the pointer is not called.
     let theirs = unsafe { sys::culib().get::<unsafe extern "C" fn()>(b"cuInit") };
     let theirs = theirs.ok().map(|function| *function as usize);
     if theirs == driver.address(c"cuInit") {
@@ -63,10 +63,10 @@ fn find_driver() -> Result<()> {
 }
 
 impl Device {
-    /// The number of GPUs.
+    /// Returns the number of GPUs.
     ///
     /// # Errors
-    /// Where there is no driver, or one older than CUDA 13.0.
+    /// If there is no driver, or it is older than CUDA 13.0.
     pub fn count() -> Result<usize> {
         static DRIVER_FOUND: OnceLock<Result<()>> = OnceLock::new();
         DRIVER_FOUND.get_or_init(find_driver).clone()?;
@@ -74,10 +74,10 @@ impl Device {
         Ok(result::device::get_count().named("cuDeviceGetCount")?.unsigned_abs() as usize)
     }
 
-    /// Opens a GPU, loads the kernels onto it and makes it the current one of this thread.
+    /// Opens a GPU, loads the kernels onto it and makes it current on this thread.
     ///
     /// # Errors
-    /// Where there is no driver or no such GPU, or where the driver refuses.
+    /// If there is no driver or no such GPU, or the driver reports an error.
     pub fn open(ordinal: usize) -> Result<Arc<Self>> {
         let count = Self::count()?;
         if ordinal >= count {
@@ -113,28 +113,28 @@ impl Device {
         }))
     }
 
-    /// Makes the GPU the current one of this thread. A thread must do so before it uses anything of the GPU.
+    /// Makes the GPU current on this thread. A thread must do so before it uses anything on the GPU.
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub fn bind(&self) -> Result<()> {
         // SAFETY: the context is retained for as long as `self` lives.
         unsafe { result::ctx::set_current(self.context) }.named("cuCtxSetCurrent")
     }
 
-    /// Makes the GPU the current one of this thread, and waits until it has done all that was enqueued on it.
+    /// Makes the GPU current on this thread, and waits until it has finished all enqueued work.
     ///
     /// # Errors
-    /// Where any of it failed.
+    /// If any of it failed.
     pub fn synchronize(&self) -> Result<()> {
         self.bind()?;
         result::ctx::synchronize().named("cuCtxSynchronize")
     }
 
-    /// Whether kernels on this GPU can read and write memory of the other one.
+    /// Returns whether kernels on this GPU can read and write the memory of the other one.
     ///
     /// # Errors
-    /// Where the driver does not say.
+    /// If the driver does not report it.
     pub fn can_access(&self, other: &Device) -> Result<bool> {
         if self.ordinal == other.ordinal {
             return Ok(true);
@@ -147,47 +147,47 @@ impl Device {
         Ok(can != 0)
     }
 
-    /// Its place among the GPUs that the driver shows.
+    /// Its number among the GPUs that the driver shows.
     pub fn ordinal(&self) -> usize {
         self.ordinal
     }
 
-    /// The product's name.
+    /// The product name.
     ///
     /// # Errors
-    /// Where the driver does not say.
+    /// If the driver does not report it.
     pub fn name(&self) -> Result<String> {
         result::device::get_name(self.handle).named("cuDeviceGetName")
     }
 
-    /// What it is known by to any process of the host.
+    /// The UUID, the same in all processes of the host.
     ///
     /// # Errors
-    /// Where the driver does not say.
+    /// If the driver does not report it.
     pub fn uuid(&self) -> Result<[u8; 16]> {
         let uuid = result::device::get_uuid(self.handle).named("cuDeviceGetUuid")?;
         Ok(uuid.bytes.map(|byte| byte as u8))
     }
 
-    /// Bytes of its memory that nobody has. It must be the current one of this thread.
+    /// Free bytes of its memory. The device must be current on this thread.
     ///
     /// # Errors
-    /// Where the driver does not say.
+    /// If the driver does not report it.
     pub fn free_bytes(&self) -> Result<u64> {
         Ok(result::mem_get_info().named("cuMemGetInfo")?.0 as u64)
     }
 
-    /// Whether there are kernels for this GPU that multiply matrices in fp8: where it is a Hopper.
+    /// Returns whether there are fp8 matrix products for this GPU, which requires Hopper.
     pub fn multiplies_fp8(&self) -> bool {
         self.kernels.hopper()
     }
 
-    /// Streaming multiprocessors: what grids of blocks that loop are made for.
+    /// Number of streaming multiprocessors, for sizing grids of blocks that loop.
     pub fn multiprocessors(&self) -> u32 {
         self.multiprocessors
     }
 
-    /// Whether memory can have handles that other processes may map.
+    /// Returns whether other processes can map its memory.
     pub(crate) fn exports_memory(&self) -> bool {
         self.exports_memory
     }
@@ -203,8 +203,8 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // A failure here means that the process ends, or that the context is lost: nobody is left to be told.
-        // SAFETY: the context was retained once by `open`, and all that lies in it held this device.
+        // A failure here means that the process is ending or the context is lost; nobody could handle it.
+        // SAFETY: the context was retained once by `open`, and everything allocated in it held this device.
         let _ = unsafe { result::primary_ctx::release(self.handle) };
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong between here and a GPU.
+//! Errors of the GPU libraries and of ranks that work together.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -7,34 +7,34 @@ use cudarc::driver::{DriverError, sys};
 
 use crate::memory::Budget;
 
-/// An error of the driver, or of finding it.
+/// An error of the driver or another library, or of finding it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// This machine has no driver that serves.
-    #[error("no GPU can be used: {0}; `rankine doctor` says what was looked for")]
+    /// This machine has no usable driver.
+    #[error("no GPU can be used: {0}; `rankine doctor` shows what was searched")]
     NoDriver(String),
-    /// A driver that does not serve the CUDA that the kernels are compiled with.
+    /// The driver is too old for the CUDA version that the kernels are compiled with.
     #[error(
-        "the driver serves CUDA {major}.{minor}, and 13.0 is needed: update it to 580 or later; `rankine doctor` says \
-         which file it is"
+        "the driver supports CUDA {major}.{minor}, but 13.0 is needed: update it to 580 or later; `rankine doctor` \
+         shows which file it is"
     )]
     OldDriver {
-        /// The newest CUDA that it serves, the first number.
+        /// Major version of the newest CUDA that it supports.
         major: u32,
-        /// The second one.
+        /// Minor version.
         minor: u32,
     },
-    /// A GPU that is not there.
+    /// There is no such GPU.
     #[error("there is no GPU {ordinal}: the driver shows {count} (CUDA_VISIBLE_DEVICES applies)")]
     NoDevice {
         /// The GPU asked for, from 0.
         ordinal: usize,
-        /// Those that there are.
+        /// How many there are.
         count: usize,
     },
-    /// A GPU that no kernel is compiled for.
+    /// A GPU that is too old for the kernels.
     #[error(
-        "GPU {ordinal} has compute capability {}.{}, and the kernels are for 8.0 (Ampere) and later",
+        "GPU {ordinal} has compute capability {}.{}, the kernels need 8.0 (Ampere) or later",
         capability.0, capability.1
     )]
     OldDevice {
@@ -43,89 +43,84 @@ pub enum Error {
         /// Its compute capability.
         capability: (c_int, c_int),
     },
-    /// A GPU that cannot reach another one's memory.
-    #[error(
-        "GPU {from} cannot access the memory of GPU {to}: they are not joined by NVLink or PCIe peer access"
-    )]
+    /// A GPU cannot access another one's memory.
+    #[error("GPU {from} cannot access the memory of GPU {to}: no NVLink or PCIe peer access connects them")]
     NoPeerAccess {
-        /// The GPU that would read and write.
+        /// The GPU that needs the access.
         from: usize,
         /// The GPU whose memory it is.
         to: usize,
     },
     /// Too few or too many ranks to share memory.
-    #[error("{ranks} ranks cannot share memory: from 1 to {most} can")]
+    #[error("{ranks} ranks cannot share memory: 1 to {most} can")]
     PeersCount {
         /// The ranks asked for.
         ranks: usize,
-        /// How many there may be.
+        /// The most that can share memory.
         most: usize,
     },
-    /// Ranks that did not come to what all ranks do together.
-    #[error(
-        "rank {rank} waited {deadline_ms} ms for {}: look at their logs for what stopped them",
-        Ranks(late)
-    )]
+    /// Some ranks did not take part in a collective call in time.
+    #[error("rank {rank} waited {deadline_ms} ms for {}: their logs say what stopped them", Ranks(late))]
     PeersLate {
         /// The rank that waited.
         rank: usize,
-        /// Those that did not come.
+        /// The ranks that were late.
         late: Vec<usize>,
         /// How long.
         deadline_ms: u128,
     },
-    /// Ranks that have ended before the others.
-    #[error("rank {rank} cannot go on without {}, which ended before: look at its error", Ranks(left))]
+    /// Ranks ended before the others.
+    #[error("rank {rank} cannot continue without {}, which ended early: see its error", Ranks(left))]
     PeersLeft {
         /// The rank that would have waited.
         rank: usize,
-        /// Those that are gone.
+        /// Those that ended.
         left: Vec<usize>,
     },
-    /// Ranks that do different things at the same time, or one of which has no memory for it.
-    #[error("rank {rank} and rank {other} do not share the same: look at the error of rank {other}")]
+    /// Ranks made different collective calls, or one has no memory for the call.
+    #[error("rank {rank} cannot share with rank {other}: see the error of rank {other}")]
     PeersStray {
-        /// The rank that tells.
+        /// The rank that reports it.
         rank: usize,
         /// The other one.
         other: usize,
     },
-    /// A rank's connections to the other processes of its node.
+    /// A rank's connection to the other processes of its node failed.
     #[error("rank {rank} cannot share memory with the other processes: {why}")]
     PeersSocket {
-        /// The rank that tells.
+        /// The rank that reports it.
         rank: usize,
-        /// What is in the way.
+        /// The reason.
         why: String,
     },
-    /// What ranks of several nodes hand each other to find together.
-    #[error("rank {rank} does not reach the other nodes: {why}")]
+    /// A rank could not exchange values with the other nodes.
+    #[error("rank {rank} cannot reach the other nodes: {why}")]
     Nodes {
-        /// The rank that tells.
+        /// The rank that reports it.
         rank: usize,
-        /// What is in the way.
+        /// The reason.
         why: String,
     },
-    /// A rank that waited in vain for another node.
+    /// A rank timed out waiting for another node.
     #[error(
         "rank {rank}, on node {node} of {nodes}, waited {waited_ms} ms for the other nodes: the lane of {lane} is in \
-         \"{collective}\"; look at the logs of the ranks with its place there, and at the network between"
+         \"{collective}\"; see the logs of the ranks on its rail, and check the network between the nodes"
     )]
     RailLate {
         /// The rank that waited.
         rank: usize,
         /// Its node.
         node: usize,
-        /// All nodes.
+        /// Number of nodes.
         nodes: usize,
-        /// What the lane is for that waits.
+        /// Purpose of the lane that waits.
         lane: &'static str,
-        /// What the collective is for that has no end.
+        /// The collective that did not end.
         collective: &'static str,
         /// How long.
         waited_ms: u128,
     },
-    /// A rank that waited in vain at a barrier on the GPUs.
+    /// A rank timed out at a barrier on the GPUs.
     #[error(
         "rank {waiting} waited {deadline_ms} ms for rank {missing} at {what}: look at that rank's log for what \
          stopped it"
@@ -133,41 +128,41 @@ pub enum Error {
     PeerBarrier {
         /// The rank that waited.
         waiting: usize,
-        /// The rank that did not come.
+        /// The rank that did not arrive.
         missing: usize,
-        /// To what.
+        /// What it waited at.
         what: &'static str,
         /// How long.
         deadline_ms: u128,
     },
-    /// A rank that was told to wait no more, since another one is lost.
+    /// A rank stopped waiting because another one is lost.
     #[error("rank {waiting} gave up waiting for rank {missing} at {what}")]
     PeerGivenUp {
         /// The rank that waited.
         waiting: usize,
-        /// The rank that had not come.
+        /// The rank that had not arrived.
         missing: usize,
-        /// To what.
+        /// What it waited at.
         what: &'static str,
     },
-    /// cuBLASLt is not here, or does not start.
-    #[error("products of matrices need cuBLASLt: {0}; `rankine doctor` says what was looked for")]
+    /// cuBLASLt is not found or does not initialize.
+    #[error("matrix products need cuBLASLt: {0}; `rankine doctor` shows what was searched")]
     NoBlas(String),
-    /// CUPTI is not here, or does not record.
-    #[error("no trace can be taken: {0}; `rankine doctor` says what was looked for")]
+    /// CUPTI is not found or does not record.
+    #[error("no trace can be taken: {0}; `rankine doctor` shows what was searched")]
     NoTrace(String),
-    /// NCCL is not here, or lacks something.
-    #[error("ranks on several nodes need NCCL: {0}; `rankine doctor` says what was looked for")]
+    /// NCCL is not found or cannot be used.
+    #[error("ranks on several nodes need NCCL: {0}; `rankine doctor` shows what was searched")]
     NoNccl(String),
-    /// A call of NCCL failed, or what it had begun.
-    #[error("{call}: {words}; NCCL_DEBUG=WARN in the environment has it say more")]
+    /// A call of NCCL, or a collective that it started, failed.
+    #[error("{call}: {words}; set NCCL_DEBUG=WARN for details")]
     Nccl {
         /// The function.
         call: &'static str,
-        /// The library's words.
+        /// The library's message.
         words: String,
     },
-    /// Ranks that did not come to make a communicator of NCCL's.
+    /// Some ranks did not join an NCCL communicator in time.
     #[error(
         "rank {rank} of {ranks} waited {deadline_ms} ms for NCCL to join all ranks: look at the others' logs, and \
          whether NCCL_SOCKET_IFNAME names a network that the nodes share"
@@ -175,7 +170,7 @@ pub enum Error {
     NcclLate {
         /// The rank that waited.
         rank: usize,
-        /// All ranks.
+        /// Number of ranks.
         ranks: usize,
         /// How long.
         deadline_ms: u128,
@@ -190,25 +185,25 @@ pub enum Error {
     },
     /// More memory is needed than is free.
     #[error(
-        "its memory does not suffice: {free:.2} GB of {total:.2} are free, and this takes {needed}",
+        "not enough memory: {free:.2} GB of {total:.2} are free, and this takes {needed}",
         free = needed.free_bytes as f64 / 1e9,
         total = needed.total_bytes as f64 / 1e9
     )]
     OutOfMemory {
-        /// What it would take, and what there is.
+        /// The memory needed and the memory available.
         needed: Box<Budget>,
     },
-    /// A record of algorithms that cannot be used here.
-    #[error("the record of algorithms does not fit: {0}")]
+    /// A record of algorithms cannot be used here.
+    #[error("the record of algorithms cannot be used: {0}")]
     Tuning(String),
-    /// A call of the driver failed. After an error of a kernel every later call fails likewise.
+    /// A call of the driver failed. After a kernel error every later call fails the same way.
     #[error("{call}: {words} (CUDA error {code})")]
     Call {
         /// The function.
         call: &'static str,
-        /// The driver's words.
+        /// The driver's message.
         words: String,
-        /// Its number.
+        /// Its error number.
         code: c_int,
     },
 }
@@ -226,11 +221,11 @@ impl fmt::Display for Ranks<'_> {
     }
 }
 
-/// What calls return.
+/// The result of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Whether it only says that another rank is not there, whose own error says why.
+    /// Returns whether the error only reports that another rank is missing, whose own error has the reason.
     pub(crate) fn is_of_peers(&self) -> bool {
         matches!(self, Self::PeersLate { .. } | Self::PeersLeft { .. } | Self::PeersStray { .. })
     }
@@ -240,7 +235,7 @@ impl Error {
     }
 }
 
-/// Names the call that an error comes from.
+/// Adds the name of the failed call to an error.
 pub(crate) trait Named<T> {
     fn named(self, call: &'static str) -> Result<T>;
 }
@@ -248,8 +243,7 @@ pub(crate) trait Named<T> {
 impl<T> Named<T> for std::result::Result<T, DriverError> {
     fn named(self, call: &'static str) -> Result<T> {
         self.map_err(|error| {
-            let words =
-                error.error_string().map_or("an error without words".into(), |words| words.to_string_lossy());
+            let words = error.error_string().map_or("unknown error".into(), |words| words.to_string_lossy());
             Error::Call { call, words: words.into_owned(), code: error.0 as c_int }
         })
     }

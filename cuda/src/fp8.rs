@@ -1,38 +1,37 @@
-//! Numbers of eight bits, as the kernels round to them.
+//! 8-bit floating-point numbers, rounded as in the kernels.
 
 use bytemuck::{Pod, Zeroable};
 
-/// fp8 with four bits of exponent and three of mantissa: from 2^-9 to 448, without infinities.
+/// fp8 with four exponent bits and three mantissa bits: from 2^-9 to 448, without infinities.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 pub struct E4m3(pub u8);
 
-/// The sign's bit.
+/// The sign bit.
 const SIGN: u8 = 0x80;
 /// Bits of the mantissa.
 const MANTISSA: i32 = 3;
-/// The exponent that numbers below the normal ones share, and what is added to exponents.
+/// The exponent of subnormal numbers, and the exponent bias.
 const EXPONENT_MIN: i32 = -6;
 const BIAS: i32 = 7;
 
 impl E4m3 {
     /// The largest number.
     pub const MAX: f32 = 448.0;
-    /// The one that is none.
+    /// Not a number.
     pub const NAN: Self = Self(0x7f);
 
-    /// The nearest number, of two the even one; beyond the largest it is the largest.
+    /// Rounds to nearest, ties to even; values beyond the largest number become it.
     pub fn of(value: f32) -> Self {
         if value.is_nan() {
             return Self::NAN;
         }
         let sign = if value.is_sign_negative() { SIGN } else { 0 };
         let magnitude = value.abs().min(Self::MAX);
-        // The exponent of the f32; zeros and numbers below its normal ones have the least one here too.
+        // The exponent of the f32; zero and subnormal f32 get the smallest exponent here too.
         let exponent = ((magnitude.to_bits() >> 23) as i32 - 127).max(EXPONENT_MIN);
         let units = (magnitude * f32::exp2((MANTISSA - exponent) as f32)).round_ties_even() as i32;
-        // Numbers below the normal ones have units alone. Where units reach the next power of two, they carry into the
-        // exponent by themselves.
+        // Subnormal numbers have units only. If the units reach the next power of two, they carry into the exponent.
         let bits = ((exponent - EXPONENT_MIN) << MANTISSA) + units;
         Self(sign | bits as u8)
     }
@@ -58,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_is_itself() {
+    fn every_number_rounds_to_itself() {
         for bits in 0..=u8::MAX {
             let number = E4m3(bits);
             if bits & !SIGN == E4m3::NAN.0 {
@@ -72,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn others_become_the_nearest_and_of_two_the_even_one() {
+    fn other_values_round_to_nearest_ties_to_even() {
         for bits in 0..0x7e {
             let [low, high] = [E4m3(bits), E4m3(bits + 1)];
             let middle = (low.value() + high.value()) / 2.0;

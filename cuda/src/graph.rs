@@ -1,4 +1,4 @@
-//! Work captured once and replayed.
+//! Work that is captured once and replayed.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use crate::device::Device;
 use crate::error::{Error, Named, Result};
 use crate::lane::Lane;
 
-/// A captured piece of work. It holds no buffer: those whose addresses it has must live as long as it is replayed.
+/// A captured CUDA graph. It holds no buffers: those whose addresses it contains must live as long as it is replayed.
 #[derive(Debug)]
 pub struct Graph {
     device: Arc<Device>,
-    /// None where the device was only measured.
+    /// None if the device was only measured.
     graph: Option<sys::CUgraphExec>,
 }
 
@@ -20,11 +20,11 @@ pub struct Graph {
 unsafe impl Send for Graph {}
 
 impl Graph {
-    /// Captures what `enqueue` enqueues on the lane, and on lanes that wait for moments of it and that it waits for in
-    /// turn. Nothing of it is done yet.
+    /// Captures what `enqueue` enqueues on the lane, and on other lanes that wait for it and that it waits for in
+    /// turn. Nothing is executed yet.
     ///
     /// # Errors
-    /// Those of `enqueue`; and where something was enqueued that cannot be captured.
+    /// Those of `enqueue`, and an error if something was enqueued that cannot be captured.
     pub fn capture<E: From<Error>>(lane: &Lane, enqueue: impl FnOnce() -> Result<(), E>) -> Result<Self, E> {
         if lane.measures() {
             return Ok(Self { device: Arc::clone(lane.device()), graph: None });
@@ -33,7 +33,7 @@ impl Graph {
         // SAFETY: the stream lives as long as the lane.
         unsafe { result::stream::begin_capture(lane.stream(), mode) }.named("cuStreamBeginCapture")?;
         let enqueued = enqueue();
-        // The capture ends in any case; where enqueueing failed, its error is the one to tell.
+        // The capture must end in any case. If enqueueing failed, its error is returned.
         // SAFETY: the stream lives, and a capture was begun on it.
         let ended = unsafe { result::stream::end_capture(lane.stream()) }.named("cuStreamEndCapture");
         enqueued?;
@@ -54,10 +54,10 @@ impl Graph {
     /// Enqueues the work on the lane.
     ///
     /// # Safety
-    /// The addresses that the graph has must still be of the buffers that it was captured with.
+    /// The buffers that the graph was captured with must still exist.
     ///
     /// # Errors
-    /// Where the driver refuses. What goes wrong in the work shows when the lane is waited for.
+    /// If the driver reports an error. Errors in the work itself appear when the lane is waited for.
     pub unsafe fn replay(&mut self, lane: &Lane) -> Result<()> {
         let Some(graph) = self.graph else { return Ok(()) };
         // SAFETY: graph and stream live; the caller vouches for the buffers.

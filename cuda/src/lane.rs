@@ -1,4 +1,4 @@
-//! Lanes: work that a GPU does in order, and moments in it.
+//! Lanes: work that a GPU executes in order, and moments in it.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::kernels::Kernel;
 use crate::pinned::Locked;
 use crate::pinned::Pinned;
 
-/// A stream. Work on one lane is done in order; [`Moment`]s order work between lanes.
+/// A CUDA stream. Work on one lane runs in order; [`Moment`]s order work between lanes.
 #[derive(Debug)]
 pub struct Lane {
     device: Arc<Device>,
@@ -27,19 +27,19 @@ unsafe impl Send for Lane {}
 unsafe impl Sync for Lane {}
 
 impl Lane {
-    /// A lane of the GPU, which must be the current one of this thread. It does not wait for other lanes.
+    /// Creates a lane on the GPU, which must be current on this thread. It does not wait for other lanes.
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub fn new(device: &Arc<Device>) -> Result<Self> {
         let (least, _) = result::stream::get_priority_range().named("cuCtxGetStreamPriorityRange")?;
         Self::of_priority(device, least)
     }
 
-    /// A lane whose blocks are scheduled before those of other lanes.
+    /// Creates a lane whose blocks are scheduled before those of other lanes.
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub fn of_high_priority(device: &Arc<Device>) -> Result<Self> {
         let (_, greatest) = result::stream::get_priority_range().named("cuCtxGetStreamPriorityRange")?;
         Self::of_priority(device, greatest)
@@ -57,10 +57,10 @@ impl Lane {
         &self.device
     }
 
-    /// Waits until all that was enqueued is done.
+    /// Waits until all enqueued work is done.
     ///
     /// # Errors
-    /// Where any of it failed.
+    /// If any of it failed.
     pub fn synchronize(&self) -> Result<()> {
         // SAFETY: the stream lives as long as `self`.
         unsafe { result::stream::synchronize(self.stream) }.named("cuStreamSynchronize")
@@ -69,14 +69,14 @@ impl Lane {
     /// Enqueues a kernel: `blocks` along x and y.
     ///
     /// # Safety
-    /// The parameters' addresses must be of buffers with the lengths that the kernel's description says, which live and
-    /// are not accessed otherwise, as far as the kernel writes to them, until the lane has done this; and where a graph
-    /// is being captured, for as long as that is replayed.
+    /// The parameters' addresses must point into buffers with the lengths that the kernel's description gives. The
+    /// buffers must live, and those that the kernel writes must not be accessed otherwise, until the lane has
+    /// finished; if a graph is being captured, for as long as it is replayed.
     ///
     /// # Errors
-    /// Where the driver refuses. What goes wrong in the kernel shows when the lane is waited for.
+    /// If the driver reports an error. Errors in the kernel itself appear when the lane is waited for.
     pub unsafe fn launch<K: Kernel>(&self, parameters: &K, blocks: (u32, u32)) -> Result<()> {
-        // The driver refuses grids without blocks, which have nothing to do.
+        // The driver rejects empty grids, which have nothing to do.
         if self.measures() || blocks.0 == 0 || blocks.1 == 0 {
             return Ok(());
         }
@@ -98,13 +98,13 @@ impl Lane {
         .named(K::NAME)
     }
 
-    /// Enqueues filling words of memory with one value.
+    /// Enqueues filling words of memory with a value.
     ///
     /// # Safety
     /// As for [`Lane::launch`]; the buffer must have `len` elements from the pointer on.
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn fill(&self, pointer: Pointer<u32>, value: u32, len: usize) -> Result<()> {
         if self.measures() {
             return Ok(());
@@ -115,14 +115,14 @@ impl Lane {
             .named("cuMemsetD32Async")
     }
 
-    /// Enqueues a copy of pinned memory of the host.
+    /// Enqueues a copy from page-locked host memory.
     ///
     /// # Safety
-    /// As for [`Lane::launch`]; there must be room for as many elements from the pointer on, and the pinned ones must
-    /// not change until the copy is done.
+    /// As for [`Lane::launch`]; the destination must have room for as many elements, and the source must not change
+    /// until the copy is done.
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn upload<T: Pod>(&self, from: &Pinned<T>, to: Pointer<T>) -> Result<()> {
         if self.measures() {
             return Ok(());
@@ -132,33 +132,33 @@ impl Lane {
             .named("cuMemcpyHtoDAsync")
     }
 
-    /// Enqueues a copy of the first of pinned elements.
+    /// Enqueues a copy of the first `count` page-locked elements.
     ///
     /// # Panics
-    /// Where there are not as many.
+    /// If there are fewer.
     ///
     /// # Safety
     /// As for [`Lane::upload`].
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn upload_first<T: Pod>(&self, from: &Pinned<T>, count: usize, to: Pointer<T>) -> Result<()> {
         // SAFETY: the caller vouches for the memory.
         unsafe { result::memcpy_htod_async(to.address(), &from.elements()[..count], self.stream) }
             .named("cuMemcpyHtoDAsync")
     }
 
-    /// Enqueues a copy to the first of pinned elements of the host.
+    /// Enqueues a copy of `count` elements to the start of page-locked host memory.
     ///
     /// # Panics
-    /// Where there are not as many.
+    /// If there are fewer.
     ///
     /// # Safety
-    /// As for [`Lane::launch`]; there must be as many elements from the pointer on, and the pinned ones must not be
-    /// used until the copy is done.
+    /// As for [`Lane::launch`]; the source must have as many elements, and the destination must not be used until the
+    /// copy is done.
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn download<T: Pod>(&self, from: Pointer<T>, to: &mut Pinned<T>, count: usize) -> Result<()> {
         let to = &mut to.elements_mut()[..count];
         if self.measures() {
@@ -168,25 +168,25 @@ impl Lane {
         unsafe { result::memcpy_dtoh_async(to, from.address(), self.stream) }.named("cuMemcpyDtoHAsync")
     }
 
-    /// Enqueues a copy of bytes of [`Locked`] memory. From other memory the host waits for it.
+    /// Enqueues a copy of bytes of [`Locked`] memory. For other memory the host waits until it is done.
     ///
     /// # Safety
     /// As for [`Lane::upload`].
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn upload_bytes(&self, from: &[u8], to: Pointer<u8>) -> Result<()> {
         // SAFETY: the caller vouches for the memory.
         unsafe { result::memcpy_htod_async(to.address(), from, self.stream) }.named("cuMemcpyHtoDAsync")
     }
 
-    /// Enqueues a copy from one place of the GPU's memory to another.
+    /// Enqueues a copy within the GPU's memory.
     ///
     /// # Safety
-    /// As for [`Lane::launch`]; there must be `len` elements behind either pointer, and none in both.
+    /// As for [`Lane::launch`]; both ranges must have `len` elements and must not overlap.
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn copy<T: Pod>(&self, from: Pointer<T>, to: Pointer<T>, len: usize) -> Result<()> {
         if self.measures() {
             return Ok(());
@@ -196,27 +196,27 @@ impl Lane {
             .named("cuMemcpyDtoDAsync")
     }
 
-    /// Marks the moment when all that was enqueued so far is done.
+    /// Records the moment when all work enqueued so far is done.
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub fn record(&self, moment: &Moment) -> Result<()> {
         // SAFETY: event and stream live, and are of the same device's context or the driver refuses.
         unsafe { result::event::record(moment.event, self.stream) }.named("cuEventRecord")
     }
 
-    /// Lets what is enqueued from now on wait for a moment of another lane. While a graph is captured from that lane,
-    /// this one becomes part of it.
+    /// Makes work that is enqueued from now on wait for a moment of another lane. While a graph is captured from that
+    /// lane, this lane becomes part of it.
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub fn wait(&self, moment: &Moment) -> Result<()> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: event and stream live.
         unsafe { result::stream::wait_event(self.stream, moment.event, flags) }.named("cuStreamWaitEvent")
     }
 
-    /// Waits for the lane and copies elements to the host. The pointer is one of a buffer, which has as many.
+    /// Waits for the lane and copies elements to the host. The pointer must point to a buffer with as many elements.
     pub(crate) fn read<T: Pod>(&self, pointer: Pointer<T>, len: usize) -> Result<Vec<T>> {
         self.synchronize()?;
         let mut elements = vec![T::zeroed(); len];
@@ -228,8 +228,7 @@ impl Lane {
         Ok(elements)
     }
 
-    /// Waits for the lane and copies elements to where they are wanted. The pointer is one of a buffer, which has as
-    /// many.
+    /// Waits for the lane and copies elements into `to`. The pointer must point to a buffer with as many elements.
     pub(crate) fn read_into<T: Pod>(&self, pointer: Pointer<T>, to: &mut [T]) -> Result<()> {
         self.synchronize()?;
         if self.measures() {
@@ -241,7 +240,7 @@ impl Lane {
 
     /// Waits for the lane and replaces all `len` elements of a buffer.
     pub(crate) fn write<T: Pod>(&self, pointer: Pointer<T>, len: usize, elements: &[T]) -> Result<()> {
-        assert_eq!(elements.len(), len, "a buffer is replaced as a whole");
+        assert_eq!(elements.len(), len, "the whole buffer is replaced");
         self.synchronize()?;
         if self.measures() {
             return Ok(());
@@ -251,7 +250,7 @@ impl Lane {
         settle()
     }
 
-    /// Whether nothing is to be done, since the device is only measured.
+    /// Returns whether nothing is executed because the device is only measured.
     pub(crate) fn measures(&self) -> bool {
         self.device.ledger().measures()
     }
@@ -261,22 +260,22 @@ impl Lane {
     }
 }
 
-/// Waits for copies and fills that were called without a lane: they may return before the memory has changed, and lanes
-/// do not wait for them.
+/// Waits for copies and fills that were called without a lane: they may return before the memory has changed, and
+/// lanes do not wait for them.
 pub(crate) fn settle() -> Result<()> {
-    // SAFETY: the null stream is always there.
+    // SAFETY: the null stream always exists.
     unsafe { result::stream::synchronize(result::stream::null()) }.named("cuStreamSynchronize")
 }
 
 impl Drop for Lane {
     fn drop(&mut self) {
         let _ = self.device.bind();
-        // SAFETY: the stream was created by `new` and is destroyed once; the driver does so when its work is done.
+        // SAFETY: the stream was created by `new` and is destroyed once; the driver waits for its work first.
         let _ = unsafe { result::stream::destroy(self.stream) };
     }
 }
 
-/// A point in a lane's work: other lanes can wait for it, and the time between two can be taken.
+/// A point in a lane's work: other lanes can wait for it, and the time between two moments can be measured.
 #[derive(Debug)]
 pub struct Moment {
     device: Arc<Device>,
@@ -289,28 +288,28 @@ unsafe impl Send for Moment {}
 unsafe impl Sync for Moment {}
 
 impl Moment {
-    /// A moment of the GPU, which must be the current one of this thread.
+    /// Creates a moment on the GPU, which must be current on this thread.
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub fn new(device: &Arc<Device>) -> Result<Self> {
         let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).named("cuEventCreate")?;
         Ok(Self { device: Arc::clone(device), event })
     }
 
-    /// Waits until the moment has passed; one that was never recorded has.
+    /// Waits until the moment has passed. A moment that was never recorded counts as passed.
     ///
     /// # Errors
-    /// Where work before it failed.
+    /// If work before it failed.
     pub fn synchronize(&self) -> Result<()> {
         // SAFETY: the event lives.
         unsafe { result::event::synchronize(self.event) }.named("cuEventSynchronize")
     }
 
-    /// Whether the moment has passed; one that was never recorded has.
+    /// Returns whether the moment has passed. A moment that was never recorded counts as passed.
     ///
     /// # Errors
-    /// Where work before it failed.
+    /// If work before it failed.
     pub fn has_passed(&self) -> Result<bool> {
         // SAFETY: the event lives.
         match unsafe { result::event::query(self.event) } {
@@ -319,10 +318,11 @@ impl Moment {
         }
     }
 
-    /// Milliseconds from an earlier moment to this one. Both must have passed: the lane was waited for.
+    /// Returns the milliseconds from an earlier moment to this one. The lane must have been waited for, so that both
+    /// have passed.
     ///
     /// # Errors
-    /// Where one of them has not been recorded, or has not passed.
+    /// If one of them has not been recorded or has not passed.
     pub fn ms_since(&self, earlier: &Moment) -> Result<f64> {
         // SAFETY: both events live.
         unsafe { result::event::elapsed(earlier.event, self.event) }
@@ -333,13 +333,13 @@ impl Moment {
 
 impl Drop for Moment {
     fn drop(&mut self) {
-        // A lane of another GPU may have waited for it: the thread's GPU stays the current one.
+        // A lane of another GPU may have waited for it: this thread's current GPU must not change.
         let current = result::ctx::get_current();
         let _ = self.device.bind();
-        // SAFETY: the event was created by `new` and is destroyed once; the driver does so when its work is done.
+        // SAFETY: the event was created by `new` and is destroyed once; the driver waits for its work first.
         let _ = unsafe { result::event::destroy(self.event) };
         if let Ok(Some(current)) = current {
-            // SAFETY: the context was the current one just now, and nothing since has ended it.
+            // SAFETY: the context was current just now, and nothing has ended it since.
             let _ = unsafe { result::ctx::set_current(current) };
         }
     }

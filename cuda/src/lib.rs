@@ -1,15 +1,15 @@
-//! What CUDA, cuBLASLt and NCCL do for Rankine.
+//! CUDA, cuBLASLt and NCCL for Rankine.
 //!
-//! The libraries are found when the program runs, never when it is built, so that one binary serves machines with and
-//! without GPUs; [`probe`] says what is here. All else needs the feature `cuda`, which compiles the kernels into the
-//! binary: a [`Device`] has [`Lane`]s, on which work is enqueued; it works on [`Buffer`]s; a lane's work can be
-//! captured in a [`Graph`] and replayed. [`Peers`] are ranks whose GPUs access each other's memory. [`kernels`] has a
-//! launcher for each kernel, and [`blas`] products of matrices. A [`Cluster`] is of ranks on several nodes, between
-//! which [`nccl`] carries.
+//! The libraries are found at run time, not at build time, so one binary serves machines with and without GPUs;
+//! [`probe`] reports what is installed. Everything else needs the feature `cuda`, which compiles the kernels into the
+//! binary. A [`Device`] has [`Lane`]s, on which work is enqueued; work uses [`Buffer`]s; a lane's work can be
+//! captured in a [`Graph`] and replayed. [`Peers`] are ranks whose GPUs access each other's memory. A [`Cluster`]
+//! connects ranks of several nodes, through [`nccl`]. [`kernels`] has a launcher for each kernel, and [`blas`] has
+//! matrix products.
 //!
-//! Nothing here knows what the kernels are for, or waits for the device without being asked to.
+//! Nothing in this crate depends on the purpose of the kernels, or waits for the device without being asked to.
 
-// Without the feature, most of what the text above links to is not compiled.
+// Without the feature, most of the items linked above are not compiled.
 #![cfg_attr(not(feature = "cuda"), allow(rustdoc::broken_intra_doc_links))]
 
 pub mod probe;
@@ -62,7 +62,7 @@ pub use lane::{Lane, Moment};
 #[cfg(feature = "cuda")]
 pub use memory::{Budget, Part, Purpose};
 #[cfg(feature = "cuda")]
-pub use peers::{AllReduce, AllReduceWay, Gather, GivingUp, PeerBarrier, Peers, Shared};
+pub use peers::{AllReduce, AllReduceWay, Gather, GiveUpFlag, PeerBarrier, Peers, Shared};
 #[cfg(feature = "cuda")]
 pub use pinned::{Locked, Pinned};
 #[cfg(feature = "cuda")]

@@ -1,11 +1,11 @@
-//! Memory of a GPU: where it comes from, and what it is for.
+//! Memory of a GPU: how it is allocated, and for which purposes.
 //!
-//! Every allocation is entered in its device's ledger with the purpose that was said to be its, so that a budget can be
-//! told. [`Device::measure`] has constructors run without a device's memory: what they would allocate is known before
-//! anything is.
+//! Every allocation is entered in its device's ledger under the current purpose, from which a budget is reported.
+//! [`Device::measure`] runs constructors without allocating on the device, so that their memory needs are known in
+//! advance.
 //!
-//! Large pieces are whole pages with a handle that ranks in other processes may map as well; so is all that several
-//! GPUs access.
+//! Large allocations are whole pages with a handle that ranks in other processes can map too; so is all memory that
+//! several GPUs access.
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
@@ -20,22 +20,22 @@ use serde::Serialize;
 use crate::device::Device;
 use crate::error::{Error, Named, Result};
 
-/// From so many bytes on memory is whole pages.
+/// Allocations of at least this size are whole pages.
 const PAGES_BYTES_MIN: usize = 32 << 20;
-/// How other processes get at whole pages.
+/// How other processes can map whole pages.
 const HANDLE_TYPE: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-/// What whole pages are multiples of.
+/// Whole pages are multiples of this.
 const PAGE_BYTES: usize = 2 << 20;
-/// What the driver and the libraries take beside what is allocated here: graphs, and kernels that are loaded when they
-/// run for the first time.
+/// Memory that the driver and the libraries take in addition: graphs, and kernels that are loaded when they first
+/// run.
 const RESERVED_BYTES: u64 = 512 << 20;
-/// The purpose of what nobody said one for.
+/// The purpose of allocations for which none was set.
 const OTHER: &str = "other";
-/// Where memory that is only measured seems to lie: no kernel sees it.
+/// Address of memory that is only measured; no kernel sees it.
 const MEASURED_ADDRESS: sys::CUdeviceptr = 1 << 40;
 
-/// How much of a GPU's memory is for what.
+/// How much of a GPU's memory is used for which purpose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Budget {
     /// The largest first.
@@ -46,12 +46,12 @@ pub struct Budget {
     pub total_bytes: u64,
 }
 
-/// What memory is for, and how much of it.
+/// A purpose of memory, and its size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Part {
-    /// In words.
+    /// The purpose in words.
     pub purpose: &'static str,
-    /// How many bytes.
+    /// Its size.
     pub bytes: u64,
 }
 
@@ -74,7 +74,7 @@ impl fmt::Display for Budget {
     }
 }
 
-/// What a device's memory is for.
+/// The ledger of a device's memory.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     measures: AtomicBool,
@@ -85,7 +85,7 @@ pub(crate) struct Ledger {
 struct Pages {
     purpose: &'static str,
     held: Vec<Part>,
-    /// What would be held where the device is only measured, and the most that it ever was.
+    /// While the device is only measured: what would be held now, and the most that was held so far.
     measured: Vec<Part>,
     most: Vec<Part>,
 }
@@ -110,13 +110,13 @@ fn sum(parts: &[Part]) -> u64 {
 }
 
 impl Ledger {
-    /// Whether what is allocated and enqueued is only measured.
+    /// Returns whether allocations and work are only measured.
     pub(crate) fn measures(&self) -> bool {
         self.measures.load(Ordering::Relaxed)
     }
 
     fn pages(&self) -> MutexGuard<'_, Pages> {
-        // Counts are whole after each change: whoever panicked left nothing half done.
+        // The counts are consistent after each change, even if a thread panicked.
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -128,9 +128,9 @@ fn enter(parts: &mut Vec<Part>, purpose: &'static str, bytes: u64) {
     }
 }
 
-/// For as long as it lives, what is allocated on a device is for its purpose.
+/// While it lives, allocations on its device are entered under its purpose.
 #[derive(Debug)]
-#[must_use = "a purpose holds for as long as it lives"]
+#[must_use = "a purpose applies for as long as the value lives"]
 pub struct Purpose<'a> {
     device: &'a Device,
     before: &'static str,
@@ -143,27 +143,27 @@ impl Drop for Purpose<'_> {
 }
 
 impl Device {
-    /// Says what is allocated for, until the value is dropped or another purpose is said.
+    /// Sets the purpose of allocations until the returned value is dropped or another purpose is set.
     pub fn purpose(&self, purpose: &'static str) -> Purpose<'_> {
         let before = std::mem::replace(&mut self.ledger().pages().purpose, purpose);
         Purpose { device: self, before }
     }
 
-    /// What the memory that is allocated now is for.
+    /// Returns the purposes of the memory allocated now.
     ///
     /// # Errors
-    /// Where the driver does not say how much is free.
+    /// If the driver does not report the free memory.
     pub fn budget(&self) -> Result<Budget> {
         let parts = self.ledger().pages().held.clone();
         self.budget_of(parts)
     }
 
-    /// Runs constructors without allocating or doing anything on the GPU, which must be the current one of this thread:
-    /// returns the most that they would hold at once, and what the driver and the libraries will take. Meanwhile memory
-    /// reads as zeros.
+    /// Runs constructors without allocating or executing anything on the GPU, which must be current on this thread.
+    /// Returns the most memory that they would hold at once, including what the driver and the libraries will take.
+    /// Meanwhile memory reads as zeros.
     ///
     /// # Errors
-    /// Those of the constructors, and [`Error::OutOfMemory`] where more is needed than is free.
+    /// Those of the constructors, and [`Error::OutOfMemory`] if more is needed than is free.
     pub fn measure<V, E: From<Error>>(&self, make: impl FnOnce() -> Result<V, E>) -> Result<Budget, E> {
         self.ledger().measures.store(true, Ordering::Relaxed);
         let made = make();
@@ -190,7 +190,7 @@ impl Device {
     }
 }
 
-/// A piece of a GPU's memory, given back when it is dropped.
+/// A piece of a GPU's memory, freed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Memory {
     device: Arc<Device>,
@@ -202,38 +202,38 @@ pub(crate) struct Memory {
 
 #[derive(Debug)]
 enum Source {
-    /// It is only measured.
+    /// Only measured.
     Measured,
     Driver,
     Pages(Mapping),
-    /// Pages of another process, in whose ledger they are.
-    Imported(#[expect(dead_code, reason = "dropping it gives the pages back")] Mapping),
+    /// Pages of another process, which has them in its ledger.
+    Imported(#[expect(dead_code, reason = "dropping it unmaps the pages")] Mapping),
 }
 
 impl Memory {
-    /// Memory with whatever lay there before. The device must be the current one of this thread.
+    /// Allocates uninitialized memory. The device must be current on this thread.
     pub(crate) fn new(device: &Arc<Device>, bytes: usize) -> Result<Self> {
         if bytes >= PAGES_BYTES_MIN && device.exports_memory() {
             return Self::for_peers(device, &[], bytes);
         }
-        // The driver refuses lengths of 0.
+        // The driver rejects lengths of 0.
         Self::entered(device, bytes.max(1), |bytes| {
-            // SAFETY: nothing is said of what lies there.
+            // SAFETY: the contents of the memory are unspecified.
             let address = unsafe { result::malloc_sync(bytes) }.named("cuMemAlloc")?;
             Ok((address, bytes, Source::Driver))
         })
     }
 
-    /// As [`Memory::new`], for GPUs that all can access the device's memory.
+    /// As [`Memory::new`], accessible from GPUs that all can access the device's memory.
     pub(crate) fn for_peers(device: &Arc<Device>, peers: &[Arc<Device>], bytes: usize) -> Result<Self> {
-        // Pages count as a whole while they are only measured, too.
+        // Whole pages are counted while they are only measured, too.
         Self::entered(device, bytes.max(1).next_multiple_of(PAGE_BYTES), |bytes| {
             let mapping = Mapping::new(device, peers, bytes)?;
             Ok((mapping.address, mapping.bytes, Source::Pages(mapping)))
         })
     }
 
-    /// Another process's memory, by the handle that it exported, for this GPU.
+    /// Maps another process's memory for this GPU, by the handle that was exported.
     pub(crate) fn imported(device: &Arc<Device>, handle: &OwnedFd, bytes: usize) -> Result<Self> {
         let mapping = Mapping::imported(device, handle, bytes)?;
         let (address, bytes) = (mapping.address, mapping.bytes);
@@ -246,7 +246,7 @@ impl Memory {
         })
     }
 
-    /// A handle by which another process can map the memory. None where it has none.
+    /// Exports a handle with which another process can map the memory; none if it has no such handle.
     pub(crate) fn export(&self) -> Result<Option<OwnedFd>> {
         let Source::Pages(Mapping { memory: Some(memory), .. }) = &self.source else { return Ok(None) };
         let mut handle: RawFd = -1;
@@ -299,13 +299,13 @@ impl Memory {
         self.bytes
     }
 
-    /// Fills `bytes` bytes with one, and waits for that.
+    /// Fills the first `bytes` bytes, and waits until it is done.
     pub(crate) fn fill(&self, byte: u8, bytes: usize) -> Result<()> {
         assert!(bytes <= self.bytes, "{bytes} bytes of {}", self.bytes);
         if self.device.ledger().measures() {
             return Ok(());
         }
-        // SAFETY: the memory has this many bytes, and callers have just made it.
+        // SAFETY: the memory has this many bytes, and callers have just allocated it.
         unsafe { result::memset_d8_sync(self.address, byte, bytes) }.named("cuMemsetD8")?;
         crate::lane::settle()
     }
@@ -324,7 +324,8 @@ impl Drop for Memory {
         }
         drop(pages);
         if let Source::Driver = self.source {
-            // The driver frees once all work is done. A failure means that the context is lost, and the memory with it.
+            // The driver frees memory once all work is done. A failure means that the context is lost, and the memory
+            // with it.
             let _ = self.device.bind();
             // SAFETY: the memory was allocated by `new` and is freed once.
             let _ = unsafe { result::free_sync(self.address) };
@@ -332,7 +333,7 @@ impl Drop for Memory {
     }
 }
 
-/// Reserved addresses with memory behind them; dropping undoes as much as was done.
+/// Reserved addresses with memory mapped to them; dropping it undoes as much as was done.
 #[derive(Debug)]
 struct Mapping {
     device: Arc<Device>,
@@ -343,7 +344,7 @@ struct Mapping {
 
 impl Mapping {
     fn new(device: &Arc<Device>, peers: &[Arc<Device>], bytes: usize) -> Result<Self> {
-        // SAFETY: all zeros are a valid value of this plain C struct, and mean that nothing special is asked for.
+        // SAFETY: all zeros are a valid value of this plain C struct, and request no special properties.
         let mut properties: sys::CUmemAllocationProp = unsafe { zeroed() };
         properties.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
         properties.location = location(device);
@@ -365,11 +366,11 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Memory of another process, which has as many bytes: whole pages.
+    /// Maps memory of another process, which has `bytes` bytes: whole pages.
     fn imported(device: &Arc<Device>, handle: &OwnedFd, bytes: usize) -> Result<Self> {
         let mut mapping = Self::reserved(device, bytes)?;
         let mut memory = 0;
-        // A handle of this type is passed as the number itself, in place of an address.
+        // A handle of this type is passed as the number itself, cast to a pointer.
         let number = handle.as_raw_fd() as usize as *mut c_void;
         // SAFETY: the pointer is to a live value, and the handle is open.
         unsafe { sys::cuMemImportFromShareableHandle(&mut memory, number, HANDLE_TYPE) }
@@ -380,24 +381,24 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Addresses with nothing behind them.
+    /// Reserves addresses without mapping memory.
     fn reserved(device: &Arc<Device>, bytes: usize) -> Result<Self> {
         let mut address = 0;
-        // SAFETY: the pointer is to a live address; 0 leaves alignment and place to the driver.
+        // SAFETY: the pointer is to a live address; 0 leaves alignment and address to the driver.
         unsafe { sys::cuMemAddressReserve(&mut address, bytes, 0, 0, 0) }
             .result()
             .named("cuMemAddressReserve")?;
         Ok(Self { device: Arc::clone(device), address, bytes, memory: None })
     }
 
-    /// Puts memory behind all addresses, and gives it back with them.
+    /// Maps memory to all the addresses; it is released with them.
     fn map(&mut self, memory: sys::CUmemGenericAllocationHandle) -> Result<()> {
         // SAFETY: the addresses were reserved for this many bytes, and nothing is mapped there.
         let mapped =
             unsafe { sys::cuMemMap(self.address, self.bytes, 0, memory, 0) }.result().named("cuMemMap");
         match mapped {
             Ok(()) => self.memory = Some(memory),
-            // SAFETY: the handle is not mapped. The first error is the one to tell.
+            // SAFETY: the handle is not mapped. The first error is the one to return.
             Err(_) => drop(unsafe { sys::cuMemRelease(memory) }),
         }
         mapped

@@ -1,5 +1,4 @@
-//! Memory of the host that GPUs access themselves: copies from it do not wait for the host, and kernels can write to
-//! it.
+//! Page-locked host memory, which GPUs access directly: copies from it are asynchronous, and kernels can write to it.
 
 use std::alloc::{self, Layout};
 use std::ffi::c_void;
@@ -12,7 +11,7 @@ use crate::buffer::Pointer;
 use crate::device::Device;
 use crate::error::{Named, Result};
 
-/// What the memory that measuring gets begins at a multiple of, as the driver's does.
+/// Alignment of memory while the device is only measured, the same as the driver's.
 const PAGE_BYTES: usize = 4096;
 
 /// Elements in page-locked memory of the host.
@@ -21,7 +20,7 @@ pub struct Pinned<T> {
     device: Arc<Device>,
     elements: *mut T,
     len: usize,
-    /// Of memory that is not page-locked, since the device was only measured.
+    /// Layout of ordinary memory, used while the device is only measured.
     measured: Option<Layout>,
 }
 
@@ -29,10 +28,10 @@ pub struct Pinned<T> {
 unsafe impl<T: Send> Send for Pinned<T> {}
 
 impl<T: Pod> Pinned<T> {
-    /// Zeros. The device must be the current one of this thread.
+    /// Allocates zeros. The device must be current on this thread.
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub fn zeroed(device: &Arc<Device>, len: usize) -> Result<Self> {
         let bytes = (len * size_of::<T>()).max(1);
         if device.ledger().measures() {
@@ -55,27 +54,27 @@ impl<T: Pod> Pinned<T> {
         Ok(Self { device: Arc::clone(device), elements: address.cast(), len, measured: None })
     }
 
-    /// The elements. What kernels write to them is seen once the host knows that they are done.
+    /// The elements. What kernels write to them is visible once the host knows that the kernels are done.
     pub fn elements(&self) -> &[T] {
         // SAFETY: the memory has `len` elements, aligned to a page, of a type for which any bytes are valid.
         unsafe { std::slice::from_raw_parts(self.elements, self.len) }
     }
 
-    /// The elements, to be changed while no copy reads them.
+    /// The elements, mutable. They must not be changed while a copy reads them.
     pub fn elements_mut(&mut self) -> &mut [T] {
-        // SAFETY: as for `elements`, and `self` is borrowed alone.
+        // SAFETY: as for `elements`, and `self` is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.elements, self.len) }
     }
 
-    /// The first of them, for whoever writes while others look.
+    /// A pointer to the first of them, for writing while others read.
     pub(crate) fn first(&self) -> *mut T {
         self.elements
     }
 
-    /// Their address for kernels of the device.
+    /// The elements' address for kernels of the device.
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub fn device_pointer(&self) -> Result<Pointer<T>> {
         if self.measured.is_some() {
             return Ok(Pointer::NULL);
@@ -101,26 +100,26 @@ impl<T> Drop for Pinned<T> {
     }
 }
 
-/// Keeps memory of somebody else's in place, so that a GPU copies from it by itself.
+/// Page-locks existing memory, so that a GPU can copy from it asynchronously.
 #[derive(Debug)]
 pub struct Locked {
     device: Arc<Device>,
     first: *mut c_void,
 }
 
-// SAFETY: the address is a number to this value, which follows it nowhere.
+// SAFETY: the value never dereferences the address.
 unsafe impl Send for Locked {}
-// SAFETY: as for `Send`; there is nothing to do with a shared one.
+// SAFETY: as for `Send`; a shared reference offers no operations.
 unsafe impl Sync for Locked {}
 
 impl Locked {
-    /// Locks memory until the value is dropped. The device must be the current one of this thread.
+    /// Page-locks memory until the value is dropped. The device must be current on this thread.
     ///
     /// # Safety
     /// The memory must live until then.
     ///
     /// # Errors
-    /// Where the driver refuses: the memory is locked already, or there is not as much that can be.
+    /// If the driver reports an error: the memory is locked already, or the limit of locked memory is reached.
     pub unsafe fn new(device: &Arc<Device>, first: *mut u8, bytes: usize) -> Result<Self> {
         let first = first.cast();
         // SAFETY: the caller vouches for the memory.

@@ -1,8 +1,7 @@
-//! What GPUs do, kernel by kernel and copy by copy, with the times at which it began and ended: by CUPTI's activity
-//! records.
+//! Traces of GPU activity: kernels and copies with their start and end times, from CUPTI's activity records.
 //!
-//! CUPTI belongs to the CUDA toolkit, not to the driver, and is loaded when a trace is begun. It hands its records to
-//! functions without telling them for whom: hence the state here is the process's, and there is one trace at a time.
+//! CUPTI belongs to the CUDA toolkit, not to the driver, and is loaded when a trace starts. It passes records to
+//! global callbacks without a user pointer, so the state here is global, and there is one trace at a time.
 
 use std::alloc::{self, Layout};
 use std::ffi::{CStr, c_char, c_void};
@@ -15,19 +14,19 @@ use crate::probe::library::{CUPTI, Loaded};
 /// Something that a GPU did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Activity {
-    /// What it was.
+    /// Its kind.
     pub kind: ActivityKind,
-    /// A kernel's function, or how bytes were moved.
+    /// A kernel's function, or the direction of a copy.
     pub name: String,
     /// The GPU's number.
     pub device: u32,
     /// The lane's number, as the driver counts.
     pub lane: u32,
-    /// When it began, in nanoseconds from a moment that is the same for all.
+    /// Its start, in nanoseconds since a moment that is the same for all.
     pub begin_ns: u64,
-    /// When it ended.
+    /// Its end.
     pub end_ns: u64,
-    /// Bytes that were copied or filled; 0 of a kernel.
+    /// Bytes copied or filled; 0 for a kernel.
     pub bytes: u64,
 }
 
@@ -42,7 +41,7 @@ pub enum ActivityKind {
     Fill,
 }
 
-/// Activities are recorded from when it is begun until it is ended or dropped.
+/// Activities are recorded from when it is created until it is ended or dropped.
 #[derive(Debug)]
 pub struct Trace {
     calls: Calls,
@@ -53,7 +52,7 @@ type Status = i32;
 type Request = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
 type Complete = unsafe extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 
-/// The functions that are used here, typed as cupti_activity.h declares them.
+/// The functions that are used here, with the types that cupti_activity.h declares.
 #[derive(Debug, Clone, Copy)]
 struct Calls {
     register: unsafe extern "C" fn(Request, Complete) -> Status,
@@ -64,7 +63,7 @@ struct Calls {
     words: unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
 }
 
-/// What was recorded, and the function that takes records out of a buffer.
+/// The recorded activities, and the function that iterates over a buffer's records.
 struct Records {
     next: Option<unsafe extern "C" fn(*mut u8, usize, *mut *mut u8) -> Status>,
     activities: Vec<Activity>,
@@ -78,16 +77,16 @@ const FILL: u32 = 2;
 const KERNEL: u32 = 3;
 const CONCURRENT_KERNEL: u32 = 10;
 const ENABLED: [u32; 3] = [COPY, FILL, CONCURRENT_KERNEL];
-/// `CUPTI_ACTIVITY_FLAG_FLUSH_FORCED`: buffers that are not full too.
+/// `CUPTI_ACTIVITY_FLAG_FLUSH_FORCED`: flushes buffers that are not full too.
 const FLUSH_FORCED: u32 = 1;
 
-/// What CUPTI fills before it asks for more.
+/// Size of the buffers that CUPTI fills.
 const BUFFER: Layout = match Layout::from_size_align(8 << 20, 8) {
     Ok(layout) => layout,
-    Err(_) => panic!("8 MiB are a size"),
+    Err(_) => panic!("8 MiB is a valid size"),
 };
 
-/// The beginning of `CUpti_ActivityKernel10`, the same since `CUpti_ActivityKernel4`.
+/// The first fields of `CUpti_ActivityKernel10`, the same since `CUpti_ActivityKernel4`.
 #[repr(C)]
 struct KernelRecord {
     kind: u32,
@@ -107,11 +106,11 @@ struct KernelRecord {
     name: *const c_char,
 }
 
-/// The beginning of `CUpti_ActivityMemcpy6` and of `CUpti_ActivityMemset4`, as far as they are the same.
+/// The first fields of `CUpti_ActivityMemcpy6` and of `CUpti_ActivityMemset4`, as far as they are the same.
 #[repr(C)]
 struct MoveRecord {
     kind: u32,
-    /// Of a copy: its kind first.
+    /// For a copy: its kind first.
     what: [u8; 4],
     bytes: u64,
     start: u64,
@@ -126,10 +125,10 @@ const _: () = assert!(std::mem::offset_of!(KernelRecord, name) == 104);
 const _: () = assert!(std::mem::offset_of!(MoveRecord, start) == 16);
 
 impl Trace {
-    /// Begins to record. Graphs that are replayed are recorded kernel by kernel, wherever they were captured.
+    /// Starts recording. Replayed graphs are recorded kernel by kernel, wherever they were captured.
     ///
     /// # Errors
-    /// [`Error::NoTrace`] where CUPTI is not found, or refuses.
+    /// [`Error::NoTrace`] if CUPTI is not found, or reports an error.
     pub fn begin() -> Result<Self> {
         let loaded = CUPTI.load().map_err(|why| {
             Error::NoTrace(format!("CUPTI, which comes with the CUDA toolkit, cannot be used: {why}"))
@@ -140,7 +139,7 @@ impl Trace {
             records.next = Some(calls.next);
             records.activities.clear();
         }
-        // SAFETY: both functions are what cupti_activity.h asks for, and live as long as the process.
+        // SAFETY: both functions have the types that cupti_activity.h requires, and live as long as the process.
         calls.check("cuptiActivityRegisterCallbacks", unsafe { (calls.register)(request, complete) })?;
         let trace = Self { calls };
         for kind in ENABLED {
@@ -150,10 +149,10 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Ends the recording: what GPUs did since it began, in the order of beginnings. Lanes must have been waited for.
+    /// Stops recording and returns the recorded activities, ordered by start. Lanes must have been waited for.
     ///
     /// # Errors
-    /// [`Error::NoTrace`] where CUPTI fails.
+    /// [`Error::NoTrace`] if CUPTI fails.
     pub fn end(self) -> Result<Vec<Activity>> {
         // SAFETY: callbacks are registered; none of this thread's locks is held.
         self.calls.check("cuptiActivityFlushAll", unsafe { (self.calls.flush)(FLUSH_FORCED) })?;
@@ -168,7 +167,7 @@ impl Trace {
 impl Drop for Trace {
     fn drop(&mut self) {
         for kind in ENABLED {
-            // SAFETY: a kind that was not enabled may be disabled. A failure leaves records that nobody reads.
+            // SAFETY: a kind that was not enabled may be disabled. A failure only leaves records that nobody reads.
             let _ = unsafe { (self.calls.disable)(kind) };
         }
     }
@@ -194,10 +193,10 @@ impl Calls {
             return Ok(());
         }
         let mut words = std::ptr::null();
-        // SAFETY: the pointer is to a live pointer, which stays null for a status that is not known.
+        // SAFETY: the pointer is to a live pointer, which stays null for an unknown status.
         unsafe { (self.words)(status, &mut words) };
         let words = if words.is_null() {
-            "an error without words".into()
+            "unknown error".into()
         } else {
             // SAFETY: not null, so it is a string constant of the library, which is never unloaded.
             unsafe { CStr::from_ptr(words) }.to_string_lossy()
@@ -211,44 +210,44 @@ impl Calls {
     }
 }
 
-/// Gives CUPTI a buffer; none where there is no memory, and then it drops records.
+/// Gives CUPTI a buffer, or none if there is no memory; then it drops records.
 unsafe extern "C" fn request(buffer: *mut *mut u8, size: *mut usize, records_max: *mut usize) {
     // SAFETY: CUPTI passes pointers to live values; the layout is not empty.
     unsafe {
         *buffer = alloc::alloc(BUFFER);
         *size = if (*buffer).is_null() { 0 } else { BUFFER.size() };
-        // As many as fit.
+        // As many records as fit.
         *records_max = 0;
     }
 }
 
-/// Takes a buffer back with the records in it.
+/// Takes a buffer back with its records.
 unsafe extern "C" fn complete(_: *mut c_void, _: u32, buffer: *mut u8, _: usize, valid: usize) {
     let Some(buffer) = NonNull::new(buffer) else { return };
     {
         let mut records = RECORDS.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(next) = records.next {
             let mut record = null_mut();
-            // SAFETY: CUPTI fills the buffer with `valid` bytes of records, which lie there until it is freed below.
+            // SAFETY: CUPTI fills the buffer with `valid` bytes of records, which stay there until it is freed below.
             while unsafe { next(buffer.as_ptr(), valid, &mut record) } == 0 {
                 // SAFETY: as above: `record` is one of them.
                 records.activities.extend(unsafe { activity(record) });
             }
         }
     }
-    // SAFETY: the buffer was allocated by `request` with this layout, and CUPTI has done with it.
+    // SAFETY: the buffer was allocated by `request` with this layout, and CUPTI no longer uses it.
     unsafe { alloc::dealloc(buffer.as_ptr(), BUFFER) };
 }
 
-/// A record in words, of the kinds that are wanted.
+/// Converts a record of the kinds that are traced; none for others.
 ///
 /// # Safety
-/// It must be a record of CUPTI's.
+/// `record` must point to a record of CUPTI.
 unsafe fn activity(record: *const u8) -> Option<Activity> {
-    // SAFETY: every record begins with its kind.
+    // SAFETY: every record starts with its kind.
     let kind = unsafe { record.cast::<u32>().read_unaligned() };
     if kind == KERNEL || kind == CONCURRENT_KERNEL {
-        // SAFETY: records of this kind begin so.
+        // SAFETY: records of this kind start with these fields.
         let KernelRecord { start, end, device, stream, name, .. } =
             unsafe { record.cast::<KernelRecord>().read_unaligned() };
         let name = if name.is_null() {
@@ -263,7 +262,7 @@ unsafe fn activity(record: *const u8) -> Option<Activity> {
     if kind != COPY && kind != FILL {
         return None;
     }
-    // SAFETY: records of these kinds begin so.
+    // SAFETY: records of these kinds start with these fields.
     let MoveRecord { what, bytes, start, end, device, stream, .. } =
         unsafe { record.cast::<MoveRecord>().read_unaligned() };
     let (kind, name) = match (kind, what[0]) {

@@ -6,9 +6,9 @@
 //!     --shape dlrm-dcnv2 --optimizer adagrad
 //! ```
 //!
-//! The tables are those of a shape (the `dlrm` workload's by default), the ids follow its power law; rows travel as
-//! bf16. Every phase is captured in a graph that goes through several batches, and replayed; times are medians of
-//! replays, and the slowest rank counts. Table to stderr, JSON to stdout.
+//! The tables are those of a shape (by default the `dlrm` workload's), ids follow its power law, and rows travel as
+//! bf16. Every phase is captured in a graph that goes through several batches, and replayed. Times are medians over
+//! replays, of the slowest rank. The table goes to stderr, JSON to stdout.
 
 use std::error::Error;
 use std::sync::{Arc, Barrier, Mutex};
@@ -37,21 +37,21 @@ struct Options {
     /// GPUs, one rank each
     #[arg(long, default_value_t = 1)]
     gpus: usize,
-    /// Samples of a batch, over all GPUs
+    /// Samples per batch, over all GPUs
     #[arg(long, default_value_t = 65536)]
     batch: usize,
     #[command(flatten)]
     workload: Workload,
-    /// How the tables learn
+    /// The tables' update rule
     #[arg(long, value_enum, default_value = "sgd")]
     optimizer: Rule,
-    /// Batches that phases go through, so that none finds its own data in the cache
+    /// Batches per phase, so that none finds its own data in the cache
     #[arg(long, default_value_t = 4)]
     batches: usize,
-    /// Times that each phase is measured
+    /// Measurements per phase
     #[arg(long, default_value_t = 21)]
     repeats: usize,
-    /// Seconds that a GPU waits for another
+    /// Seconds that a GPU waits for another one
     #[arg(long, default_value_t = 10)]
     deadline: u64,
 }
@@ -72,7 +72,7 @@ impl Rule {
     }
 }
 
-/// A phase: its name, what it enqueues for a batch, and the bytes that it moves in a GPU's memory and out of it over
+/// A phase: its name, what it enqueues for a batch, and the bytes that it moves within a GPU's memory and out over
 /// NVLink, counted from the routes.
 struct Phase {
     name: &'static str,
@@ -86,21 +86,21 @@ struct Bytes {
     link: f64,
 }
 
-/// What there is to move for a rank, on the average of its batches.
+/// A rank's work, averaged over its batches.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     look_ups: f64,
     bags: f64,
-    /// Distinct rows that the rank looks up, and those of them that others own.
+    /// Distinct rows that the rank looks up, and how many of them other ranks own.
     slots: f64,
     slots_far: f64,
-    /// Rows that all ranks, and that others, look up of this owner.
+    /// Rows of this owner that all ranks look up, and how many of these other ranks do.
     entries: f64,
     entries_far: f64,
     /// Distinct rows that the owner updates.
     union: f64,
     dim: f64,
-    /// Numbers of state of an element.
+    /// Numbers of state per element.
     states: f64,
 }
 
@@ -109,7 +109,7 @@ const PHASES: [Phase; 8] = [
     Phase {
         name: "route: own",
         enqueue: |bench, lane, batch| bench.route_own(lane, batch),
-        // Ids, four passes over pairs or three, slots.
+        // Ids, three or four passes over pairs, slots.
         bytes: |counts| Bytes { memory: (4.0 + 4.0 * 16.0 + 4.0) * counts.look_ups, link: 0.0 },
     },
     Phase {
@@ -159,10 +159,10 @@ const REPLAYS: usize = 4;
 fn main() -> Result<()> {
     let options = Options::parse();
     if options.gpus == 0 || !options.batch.is_multiple_of(options.gpus) {
-        return Err("--batch must be a multiple of --gpus, which is 1 at least".into());
+        return Err("--batch must be a multiple of --gpus, which must be at least 1".into());
     }
     if options.batches < 2 {
-        return Err("--batches must be 2 at least: a route is made while another is in use".into());
+        return Err("--batches must be at least 2: a route is built while another is in use".into());
     }
     let Workload { dim, shape, .. } = &options.workload;
     let shape = Shape::load(shape)?;
@@ -170,7 +170,7 @@ fn main() -> Result<()> {
     let feature = |table| Feature {
         column: table,
         table,
-        // The first vector of a sample is the bottom MLP's.
+        // A sample's first vector is the bottom MLP's.
         place: (1 + table) * dim,
         pooling: Pooling::Sum,
     };
@@ -185,9 +185,9 @@ fn main() -> Result<()> {
     let ranks = Cluster::in_process(&devices, 1, Duration::from_secs(options.deadline))?;
 
     let laws = options.workload.laws(&tables);
-    let together = Together { barrier: Barrier::new(options.gpus), failed: Mutex::new(None) };
+    let sync = RankSync { barrier: Barrier::new(options.gpus), failed: Mutex::new(None) };
     let of_ranks: Vec<_> = thread::scope(|scope| {
-        let measure = |rank: Cluster| measure_rank(&rank, &options, &layout, &laws, &together);
+        let measure = |rank: Cluster| measure_rank(&rank, &options, &layout, &laws, &sync);
         let running: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(move || measure(rank))).collect();
         running.into_iter().map(|rank| rank.join().expect("a rank's panic has been printed")).collect()
     });
@@ -203,7 +203,7 @@ fn report(
 ) -> Result<()> {
     let counts = ranks[0].counts;
     eprintln!(
-        "{} of {}, batch {}, {} tables; of a GPU {:.0} look-ups, {:.0} distinct, {:.0} of all GPUs' at an owner",
+        "{} of {}, batch {}, {} tables; per GPU {:.0} look-ups, {:.0} distinct rows, {:.0} updated as owner",
         options.gpus,
         devices[0].name()?,
         options.batch,
@@ -225,7 +225,7 @@ fn report(
         rows.push(json!({ "phase": name, "us": us, "memory_bytes": memory, "link_bytes": link }));
     }
     let us = slowest(&|rank| rank.whole_us);
-    let name = "iteration, next route aside";
+    let name = "iteration, next route in parallel";
     eprintln!("{name:28} {us:9.1}");
     rows.push(json!({ "phase": name, "us": us }));
     let Workload { shape, rows_cap, dim, .. } = &options.workload;
@@ -234,14 +234,14 @@ fn report(
         "look_ups": counts.look_ups, "distinct": counts.slots, "distinct_far": counts.slots_far,
         "union": counts.union, "shared_bytes": ranks[0].shared_bytes, "phases": rows,
     });
-    #[expect(clippy::print_stdout, reason = "it is what the command is for")]
+    #[expect(clippy::print_stdout, reason = "the command's output")]
     {
         println!("{report}");
     }
     Ok(())
 }
 
-/// What a rank measured: medians.
+/// A rank's measurements: medians.
 struct Measured {
     counts: Counts,
     phases_us: Vec<f64>,
@@ -249,14 +249,14 @@ struct Measured {
     shared_bytes: usize,
 }
 
-/// Lets ranks begin a measurement together.
-struct Together {
+/// Starts the ranks' measurements at the same time.
+struct RankSync {
     barrier: Barrier,
     failed: Mutex<Option<String>>,
 }
 
-impl Together {
-    /// Waits for all ranks; fails for all of them where `result` failed for any, so that none waits for it.
+impl RankSync {
+    /// Waits for all ranks. Fails for all if `result` failed for any, so that none waits for it.
     fn agree<T>(&self, result: Result<T>) -> Result<T> {
         let result = result.map_err(|error| {
             let mut failed = self.failed.lock().expect("nobody panics with this lock");
@@ -271,11 +271,11 @@ impl Together {
     }
 }
 
-/// A rank's tables, batches, and what the model would have.
+/// A rank's tables and batches, and stand-ins for the model's buffers.
 struct Bench {
     tables: NodeTables,
     device: Arc<Device>,
-    /// Lets the ranks' measurements begin together.
+    /// Starts the ranks' measurements at the same time.
     begin: PeerBarrier,
     batches: Vec<Buffer<u32>>,
     samples: Buffer<u32>,
@@ -288,7 +288,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Fills what the rank reads.
+    /// Fills all inputs of the rank.
     fn new(
         cluster: &Cluster,
         options: &Options,
@@ -345,7 +345,7 @@ impl Bench {
     }
 
     fn merge(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
-        // SAFETY: as for the route, whose first part all ranks have made.
+        // SAFETY: as for the route, whose first part all ranks have done.
         unsafe { self.tables.merge(lane, batch) }
     }
 
@@ -355,7 +355,7 @@ impl Bench {
     }
 
     fn send(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
-        // SAFETY: as for the route; nothing depends on what lands while phases are measured alone.
+        // SAFETY: as for the route; nothing depends on the received rows while phases are measured separately.
         unsafe { self.tables.send::<bf16>(lane, batch, 0) }
     }
 
@@ -366,7 +366,7 @@ impl Bench {
     }
 
     fn reduce(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
-        // SAFETY: as for sending; each rank writes to places of its own.
+        // SAFETY: as for sending; each rank writes to its own buffers.
         unsafe { self.tables.reduce(lane, self.ids(batch), batch, self.gradients.pointer()) }
     }
 
@@ -376,7 +376,7 @@ impl Bench {
         unsafe { self.tables.update(lane, (batch, 0), self.rates.pointer(), self.step.pointer(), told) }
     }
 
-    /// All that is done with a batch that has a route.
+    /// All phases of a batch that has a route.
     fn iterate(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
         self.send(lane, batch)?;
         self.meet(lane)?;
@@ -387,11 +387,11 @@ impl Bench {
     }
 
     fn route(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
-        // SAFETY: the buffers have what the layout says, and live until all ranks are done.
+        // SAFETY: the buffers have the sizes that the layout says, and live until all ranks are done.
         unsafe { self.tables.route(lane, self.ids(batch), batch) }
     }
 
-    /// What there is to move, once all routes are made.
+    /// Counts the work, once all routes are built.
     fn count(&self, lane: &Lane, options: &Options) -> Result<Counts> {
         self.tables.check(lane)?;
         let (layout, own) = (self.tables.layout(), self.tables.rank());
@@ -413,8 +413,8 @@ impl Bench {
         Ok(counts)
     }
 
-    /// Microseconds a batch: the median of repeats, after two that do not count.
-    fn time(&self, lane: &Lane, mut graph: Graph, options: &Options, together: &Together) -> Result<f64> {
+    /// Returns microseconds per batch: the median over repeats, after two warm-ups.
+    fn time(&self, lane: &Lane, mut graph: Graph, options: &Options, sync: &RankSync) -> Result<f64> {
         let (begin, end) = (Moment::new(&self.device)?, Moment::new(&self.device)?);
         let mut times = Vec::new();
         for repeat in 0..options.repeats + 2 {
@@ -430,7 +430,7 @@ impl Bench {
                 self.tables.check(lane)?;
                 Ok(end.ms_since(&begin)? * 1e3 / (REPLAYS * options.batches) as f64)
             };
-            let us = together.agree(once())?;
+            let us = sync.agree(once())?;
             if repeat >= 2 {
                 times.push(us);
             }
@@ -445,7 +445,7 @@ fn measure_rank(
     options: &Options,
     layout: &Layout,
     laws: &[PowerLaw],
-    together: &Together,
+    sync: &RankSync,
 ) -> Result<Measured> {
     let device = cluster.device();
     let prepare = || -> Result<_> {
@@ -454,16 +454,16 @@ fn measure_rank(
         let bench = Bench::new(cluster, options, layout, laws, &lane)?;
         Ok((lane, side, [Moment::new(device)?, Moment::new(device)?], bench))
     };
-    let (lane, side, [forked, joined], bench) = together.agree(prepare())?;
-    // All routes, once in order: phases use them one by one.
+    let (lane, side, [forked, joined], bench) = sync.agree(prepare())?;
+    // All routes, once in order: the phases use them later.
     let routed = (0..options.batches).try_for_each(|batch| bench.route(&lane, batch));
-    together.agree(routed.map_err(Into::into))?;
-    let counts = together.agree(bench.count(&lane, options))?;
+    sync.agree(routed.map_err(Into::into))?;
+    let counts = sync.agree(bench.count(&lane, options))?;
     let mut phases_us = Vec::new();
     for phase in &PHASES {
         let enqueue = || (0..options.batches).try_for_each(|batch| (phase.enqueue)(&bench, &lane, batch));
-        let graph = together.agree(Graph::capture(&lane, enqueue).map_err(Into::into))?;
-        phases_us.push(bench.time(&lane, graph, options, together)?);
+        let graph = sync.agree(Graph::capture(&lane, enqueue).map_err(Into::into))?;
+        phases_us.push(bench.time(&lane, graph, options, sync)?);
     }
     let iterations = || -> cuda::Result<()> {
         for batch in 0..options.batches {
@@ -476,7 +476,7 @@ fn measure_rank(
         }
         Ok(())
     };
-    let graph = together.agree(Graph::capture(&lane, iterations).map_err(Into::into))?;
-    let whole_us = bench.time(&lane, graph, options, together)?;
+    let graph = sync.agree(Graph::capture(&lane, iterations).map_err(Into::into))?;
+    let whole_us = bench.time(&lane, graph, options, sync)?;
     Ok(Measured { counts, phases_us, whole_us, shared_bytes: bench.tables.shared_bytes() })
 }

@@ -1,6 +1,6 @@
-//! Measures what tables on one GPU do in an iteration: the look-ups, the route and the update of a batch.
+//! Measures an iteration of tables on one GPU: the look-ups, the route and the update of a batch.
 //!
-//! Ids are drawn table by table from a power law, each by itself, as the benchmark's are.
+//! Ids are drawn from a power law, independently per table, as in the benchmark.
 
 use std::error::Error;
 
@@ -21,18 +21,18 @@ type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 /// Measures the look-ups, the route and the update of a batch on one GPU.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Samples of a batch
+    /// Samples per batch
     #[arg(long, default_value_t = 65536)]
     batch: usize,
     #[command(flatten)]
     workload: Workload,
-    /// How rows learn
+    /// The tables' update rule
     #[arg(long, value_enum, default_value_t = Rule::Sgd)]
     rule: Rule,
     /// Batches that are measured in turn, so that none finds its own data in the cache
     #[arg(long, default_value_t = 4)]
     batches: usize,
-    /// Times that each is measured
+    /// Measurements of each
     #[arg(long, default_value_t = 11)]
     repeats: usize,
 }
@@ -69,7 +69,7 @@ fn main() -> Result<()> {
     let feature = |column| Feature {
         column,
         table: column,
-        // The first vector of a sample is the bottom MLP's.
+        // A sample's first vector is the bottom MLP's.
         place: (1 + column) * dim,
         pooling: Pooling::Sum,
     };
@@ -105,7 +105,7 @@ fn main() -> Result<()> {
     };
 
     let look_up = Graph::capture(&lane, || {
-        // SAFETY: the batches are of the layout, and there are as many vectors; all live until the end.
+        // SAFETY: the batches fit the layout, and there are as many vectors; all live until the end.
         batches.iter().try_for_each(|batch| unsafe {
             tables.look_up(&lane, ids(batch), options.batch, vectors.pointer())
         })
@@ -124,7 +124,7 @@ fn main() -> Result<()> {
     let gradients = Buffer::of(&device, &gradients)?;
     let update = Graph::capture(&lane, || {
         let told = (Pointer::NULL, stop.pointer());
-        // SAFETY: as for looking up. The batch is the one that is routed last.
+        // SAFETY: as for looking up. The batch is the one that was routed last.
         (0..options.batches).try_for_each(|_| unsafe {
             let ids = ids(&batches[options.batches - 1]);
             tables.update(&lane, ids, gradients.pointer(), rates.pointer(), step.pointer(), told)
@@ -135,7 +135,7 @@ fn main() -> Result<()> {
         for _ in 0..options.repeats {
             let (begin, end) = (Moment::new(&device)?, Moment::new(&device)?);
             lane.record(&begin)?;
-            // SAFETY: what the graph was captured with lives.
+            // SAFETY: everything that the graph was captured with still lives.
             unsafe { graph.replay(&lane) }?;
             lane.record(&end)?;
             lane.synchronize()?;

@@ -1,8 +1,8 @@
-//! What tables' weights are stored as, and how they are rounded to it.
+//! The types in which tables' weights are stored, and how weights are rounded to them.
 //!
-//! Arithmetic is in f32, and so is optimizer state. What an update writes back is rounded at random, up or down, such
-//! that the mean is the number itself: to the nearest, steps of less than half the distance between two numbers would
-//! be lost, all of them. The random numbers follow from seed, step, table, row and column alone.
+//! Arithmetic and optimizer state are f32. An update's result is rounded stochastically, up or down, so that its mean
+//! is the unrounded number: rounding to nearest would lose every step smaller than half the distance between two
+//! numbers. The random numbers depend only on seed, step, table, row and column.
 
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
@@ -13,25 +13,25 @@ use crate::random::{UniformField, philox4x32};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
-    /// IEEE 754's of 32 bits.
+    /// IEEE 754 binary32.
     #[default]
     Fp32,
-    /// The upper half of those: 8 bits of precision.
+    /// bfloat16: the upper half of binary32, with 8 bits of precision.
     Bf16,
-    /// IEEE 754's of 16 bits: 11 bits of precision, up to 65504.
+    /// IEEE 754 binary16: 11 bits of precision, up to 65504.
     Fp16,
 }
 
-/// The largest finite number of 16 bits, and the smallest normal one, as f32.
+/// The largest finite fp16 number and the smallest normal one, as f32 bits.
 const FP16_MAX: u32 = 0x477f_e000;
 const FP16_NORMAL: u32 = 0x3880_0000;
 const BF16_MAX: u32 = 0x7f7f_0000;
 const SIGN: u32 = 1 << 31;
-/// Between fp16 numbers below the normal ones lies 2^-24.
+/// The distance between subnormal fp16 numbers, 2^-24.
 const FP16_UNIT: f32 = 1.0 / (1 << 24) as f32;
 
 impl Dtype {
-    /// Bytes of a number.
+    /// Bytes per number.
     pub fn bytes(self) -> usize {
         match self {
             Self::Fp32 => 4,
@@ -39,10 +39,10 @@ impl Dtype {
         }
     }
 
-    /// Sets bytes to those of a number of the type, the lowest first.
+    /// Writes the bytes of a number of the type, lowest first.
     ///
     /// # Panics
-    /// Where there are not [`Dtype::bytes`] of them.
+    /// If `bytes` does not have [`Dtype::bytes`] bytes.
     pub fn put(self, value: f32, bytes: &mut [u8]) {
         match self {
             Self::Fp32 => bytes.copy_from_slice(&value.to_le_bytes()),
@@ -51,20 +51,21 @@ impl Dtype {
         }
     }
 
-    /// The number whose bytes these are, the lowest first.
+    /// Reads a number of the type from its bytes, lowest first.
     ///
     /// # Panics
-    /// Where there are not [`Dtype::bytes`] of them.
+    /// If there are not [`Dtype::bytes`] bytes.
     pub fn read(self, bytes: &[u8]) -> f32 {
         match (self, bytes) {
             (Self::Fp32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
             (Self::Bf16, &[a, b]) => bf16::from_le_bytes([a, b]).to_f32(),
             (Self::Fp16, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
-            _ => panic!("{} bytes are no number of {self:?}", bytes.len()),
+            _ => panic!("{} bytes are not a number of type {self:?}", bytes.len()),
         }
     }
 
-    /// The nearest number of the type, of two the even one. What is too large becomes the largest finite number.
+    /// Rounds to the nearest number of the type, ties to even. Values that are too large become the largest finite
+    /// number.
     pub fn nearest(self, value: f32) -> f32 {
         let magnitude = value.to_bits() & !SIGN;
         self.rounded(
@@ -74,8 +75,8 @@ impl Dtype {
         )
     }
 
-    /// One of the two numbers of the type that the value lies between, by a random word: the nearer, the likelier. What
-    /// is too large becomes the largest finite number.
+    /// Rounds stochastically to one of the two neighbours in the type, with a random word: the nearer, the likelier.
+    /// Values that are too large become the largest finite number.
     pub fn at_random(self, value: f32, word: u32) -> f32 {
         self.rounded(
             value,
@@ -88,8 +89,8 @@ impl Dtype {
         )
     }
 
-    /// Rounds by what is added to the bits before so many of them are dropped; below fp16's normal numbers by what
-    /// becomes of the value counted in units.
+    /// Rounds by adding `added` to the bits before the lowest ones are dropped; for subnormal fp16 numbers, `units`
+    /// rounds the value counted in units.
     fn rounded(self, value: f32, added: impl Fn(u32) -> u32, units: impl Fn(f32) -> f32) -> f32 {
         let (dropped, max) = match self {
             Self::Fp32 => return value,
@@ -109,7 +110,7 @@ impl Dtype {
     }
 }
 
-/// How what a step writes back to a table is rounded.
+/// How a step rounds the weights that it writes to a table.
 #[derive(Debug, Clone, Copy)]
 pub struct Rounding {
     dtype: Dtype,
@@ -117,14 +118,14 @@ pub struct Rounding {
     table: u32,
 }
 
-/// What the keys of steps are drawn with, so that no first weight shares its random word with one of them.
+/// Distinguishes the keys of steps, so that they share no random word with an initial weight.
 const STEPS: u32 = 0x726f_756e;
 
 impl Rounding {
-    /// Of a table of some type in a step, where it is any: `field` is what its first weights were drawn from.
+    /// Creates the rounding of a table in a step; none for fp32. `field` is the random field of its initial weights.
     ///
     /// # Panics
-    /// Where weights are to be rounded that were not drawn.
+    /// If weights are to be rounded, but were not drawn from a field.
     pub fn new(dtype: Dtype, field: Option<UniformField>, step: u64) -> Option<Self> {
         if dtype == Dtype::Fp32 {
             return None;
@@ -135,8 +136,8 @@ impl Rounding {
         Some(Self { dtype, key: [first, second], table: field.stream() })
     }
 
-    /// Rounds a row's weights, or those of some columns of it. Column `c` gets word `c % 4` of counter
-    /// `(row low, row high, c / 4, table)`.
+    /// Rounds a row's weights, or those of some columns. Column `c` gets word `c % 4` of counter `(row low, row high,
+    /// c / 4, table)`.
     pub fn round(&self, row: u64, first_column: usize, weights: &mut [f32]) {
         let mut words = [0; 4];
         for (column, weight) in (first_column..).zip(weights) {
@@ -155,12 +156,12 @@ mod tests {
 
     const HALVES: [Dtype; 2] = [Dtype::Bf16, Dtype::Fp16];
 
-    /// Words with every upper part there is, in a scattered order.
+    /// Words with every possible upper part, in a scattered order.
     fn words(count: u32) -> impl Iterator<Item = u32> {
         (0..count).map(|number| number.wrapping_mul(0x9E37_79B1))
     }
 
-    /// The distance between the numbers of a type around a value.
+    /// The distance between neighbouring numbers of a type around a value.
     fn distance(dtype: Dtype, value: f32) -> f32 {
         let bits = if dtype == Dtype::Bf16 { 7 } else { 10 };
         let least = if dtype == Dtype::Bf16 { -126 } else { -14 };
@@ -182,7 +183,7 @@ mod tests {
                     sum += f64::from(rounded);
                 }
                 let mean = sum / f64::from(count);
-                // Words that are spread evenly miss a share by one of them, and bits that are dropped before.
+                // Evenly spread words miss a share by at most one of them, plus the bits that are dropped.
                 let bound = distance * 2.0 / f64::from(count);
                 assert!((mean - f64::from(value)).abs() <= bound, "{dtype:?} {value}: {mean}");
             }
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_the_type_stay_and_too_large_ones_become_the_largest() {
+    fn numbers_of_the_type_stay_and_large_values_saturate() {
         for dtype in HALVES {
             let largest = if dtype == Dtype::Bf16 { f32::from_bits(BF16_MAX) } else { 65_504.0 };
             for word in words(1000) {
@@ -207,9 +208,9 @@ mod tests {
         }
     }
 
-    /// Against the crate `half`, to the bit, in the whole range and with ties of every kind.
+    /// Compared with the crate `half`, to the bit, over the whole range and with all kinds of ties.
     #[test]
-    fn the_nearest_number_is_that_of_other_implementations() {
+    fn rounding_to_nearest_equals_another_implementation() {
         for dtype in HALVES {
             let (largest, dropped) = match dtype {
                 Dtype::Bf16 => (f32::from_bits(BF16_MAX), 16),
@@ -219,7 +220,7 @@ mod tests {
                 let tie = word >> dropped << dropped | 1 << (dropped - 1);
                 [tie - 1, tie, tie + 1]
             });
-            // Numbers of fp16 below the normal ones are multiples of 2^-24: with ties between them.
+            // Subnormal fp16 numbers are multiples of 2^-24, with ties between them.
             let subnormal = (0..4096).map(|halves| (halves as f32 * 2f32.powi(-25)).to_bits());
             for value in words(1 << 16).chain(near_ties).chain(subnormal).map(f32::from_bits) {
                 let other = match dtype {
@@ -246,9 +247,9 @@ mod tests {
         assert_eq!(stored(Dtype::Fp16, -1.5), [0, 0xbe]);
     }
 
-    /// The random word of a weight is a function of seed, step, table, row and column, as the module says.
+    /// A weight's random word depends on seed, step, table, row and column, as the module says.
     #[test]
-    fn weights_are_rounded_by_the_word_of_their_place() {
+    fn weights_are_rounded_with_the_word_of_their_position() {
         let (seed, table, step, row) = (0x0123_4567_89ab_cdef, 3, 0x1_0000_0007, 0x2_0000_0005);
         let [first, second, ..] = philox4x32([7, 1, 0x726f_756e, 0], [0x89ab_cdef, 0x0123_4567]);
         for dtype in HALVES {
@@ -258,7 +259,8 @@ mod tests {
             rounding.round(row, 6, &mut rounded);
             for ((column, weight), rounded) in (6..).zip(weights).zip(rounded) {
                 let word = philox4x32([5, 2, column / 4, table], [first, second])[column as usize % 4];
-                // The distance of numbers between 1 and 2. The largest words round up, as many as the fraction.
+                // The distance between numbers from 1 to 2. Words round up in proportion to the fraction, the largest
+                // ones first.
                 let distance = if dtype == Dtype::Bf16 { 2f64.powi(-7) } else { 2f64.powi(-10) };
                 let units = f64::from(weight) / distance;
                 let up = f64::from(word) / 2f64.powi(32) >= 1.0 - units.fract();

@@ -1,10 +1,10 @@
-//! Rankine's embedding tables: what they are, how their rows are looked up, and what the sparse optimizers mean.
+//! Rankine's embedding tables: their description, look-ups, and sparse optimizers.
 //!
-//! [`table`] describes a table, [`optimizer`] the rules by which its rows learn, [`random`] the numbers that depend on
-//! nothing but their place; all three are the same on every device. [`cpu`] has the bodies: it is the executable
-//! specification that other back ends are tested against. With the feature `cuda`, `cuda` has the same on GPUs. Ids
-//! come in as plain arrays, so no reader is needed here. [`rows`] has rows with their state on the way from one place
-//! to another.
+//! [`table`] describes a table, [`optimizer`] the rules by which its rows learn, [`random`] the random numbers, which
+//! depend only on their position; all three are the same on every device. [`cpu`] is the executable specification,
+//! with which other back ends are compared in tests. With the feature `cuda`, `cuda` has the same on GPUs. Ids are
+//! plain arrays, so no reader is needed here. [`rows`] moves rows with their state between placements, host and
+//! checkpoints.
 
 pub mod cpu;
 #[cfg(feature = "cuda")]

@@ -5,35 +5,35 @@ use std::ops::{Deref, DerefMut};
 
 use memmap2::{Advice, MmapMut};
 
-/// Bytes from which on huge pages are of use: the size of one.
+/// The size of a huge page. Smaller allocations do not benefit from huge pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// The size of the smallest pages.
 const PAGE_BYTES: usize = 4096;
 
-/// Floats, zeros at first, from the beginning of a page on, so that a row of 16 elements is one cache line; on huge
-/// pages where the system grants them: look-ups go to random places, and with pages of 4 KiB each would wait for the
-/// page tables too. Memory that was never written takes none, up to the size of a page.
+/// Zero-initialized floats, aligned to a page, so that a row of 16 elements is one cache line. Huge pages are used if
+/// the system grants them: look-ups access random addresses, and with 4 KiB pages each would wait for the page tables
+/// as well. Memory that was never written takes no pages.
 #[derive(Debug)]
 pub(crate) struct Memory {
     map: MmapMut,
 }
 
 impl Memory {
-    /// `len` zeros. Where the system has no room for them, the process ends, as with every allocation.
+    /// Allocates `len` zeros. If the system has no memory for them, the process aborts, as with every allocation.
     pub(crate) fn zeroed(len: usize) -> Self {
         let layout = Layout::array::<f32>(len).expect("a table has fewer bytes than addresses");
         let map = MmapMut::map_anon(layout.size()).unwrap_or_else(|_| handle_alloc_error(layout));
         if layout.size() >= HUGE_PAGE_BYTES {
-            // Advice may be refused: it makes no difference but of speed.
+            // The advice may be refused; that affects only speed.
             let _ = map.advise(Advice::HugePage);
         }
         Self { map }
     }
 
-    /// Has the system hand out all pages now, rather than each when it is written first.
+    /// Makes the system allocate all pages now rather than when each is first written.
     pub(crate) fn populate(&mut self) {
-        // A write a page: as one call for all pages, it would have other threads wait for memory of theirs.
+        // One write per page: a single call for all pages would block other threads' page faults.
         self.map.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 0);
     }
 }

@@ -1,9 +1,9 @@
-//! What the optimizers mean, element by element; dense parameters learn by the same rules.
+//! The definition of the optimizers, element by element; dense parameters learn by the same rules.
 //!
-//! In a table the rules are lazy: a row that no id of the global batch names is untouched, weights and state, so that
-//! neither momentum nor weight decay moves it. A row that several ids name is updated once, with the sum of their
-//! gradients. Settings mean what they mean in PyTorch, and for [`UpdateRule::RowwiseAdagrad`] in FBGEMM, which keeps
-//! PyTorch's tables: they can be carried over as they are.
+//! In a table the rules are lazy: a row that no id of the global batch names keeps its weights and state, so neither
+//! momentum nor weight decay moves it. A row that several ids name is updated once, with the sum of their gradients.
+//! Settings mean what they mean in PyTorch, and for [`UpdateRule::RowwiseAdagrad`] in FBGEMM, which stores PyTorch's
+//! tables: they can be carried over unchanged.
 
 /// A rule by which parameters learn: `w` is a parameter, `g` its gradient, summed over the global batch, `lr` the
 /// learning rate of the step.
@@ -14,22 +14,22 @@ pub enum UpdateRule {
     /// `b = momentum b + g; w -= lr b`, with Nesterov's `w -= lr (g + momentum b)` instead (`torch.optim.SGD` with
     /// dampening 0; Sutskever et al., 2013).
     Momentum {
-        /// The share of `b` that stays.
+        /// The decay of `b`.
         momentum: f32,
-        /// Whether the step looks ahead.
+        /// Whether to use Nesterov's momentum.
         nesterov: bool,
     },
     /// `a += g²; w -= lr g / (sqrt(a) + epsilon)`, element by element (`torch.optim.Adagrad`; Duchi et al., 2011).
     Adagrad {
-        /// Where `a` starts.
+        /// The initial value of `a`.
         initial_accumulator: f32,
         /// Keeps the first steps finite.
         epsilon: f32,
     },
-    /// Adagrad with one `a` a row of a table, to which the mean of `g²` over the row is added (FBGEMM's
-    /// `EXACT_ROWWISE_ADAGRAD`). It is a rule of tables: dense parameters have no rows.
+    /// Adagrad with one `a` per row of a table, to which the mean of `g²` over the row is added (FBGEMM's
+    /// `EXACT_ROWWISE_ADAGRAD`). Only for tables: dense parameters have no rows.
     RowwiseAdagrad {
-        /// Where `a` starts.
+        /// The initial value of `a`.
         initial_accumulator: f32,
         /// Keeps the first steps finite.
         epsilon: f32,
@@ -38,9 +38,9 @@ pub enum UpdateRule {
     /// `m' = m / (1 - beta1^t)` and `v' = v / (1 - beta2^t)` in step `t` of the training, counted from 1
     /// (`torch.optim.Adam`, in tables `torch.optim.SparseAdam`; Kingma and Ba, 2015).
     Adam {
-        /// The share of `m` that stays.
+        /// The decay of `m`.
         beta1: f32,
-        /// The share of `v` that stays.
+        /// The decay of `v`.
         beta2: f32,
         /// Keeps the quotient finite.
         epsilon: f32,
@@ -49,11 +49,12 @@ pub enum UpdateRule {
     /// element: `z += lr g - (sqrt(n + g²) - sqrt(n)) w; n += g²;`
     /// `w = -sign(z) max(|z| - lr l1, 0) / (beta + sqrt(n) + lr l2)`.
     ///
-    /// This `z` is the paper's times `lr`. At a constant rate that makes no difference; where a schedule changes it,
-    /// what changes is the length of steps, as with the other rules, and not all weights at once. `z` starts as
-    /// `-beta w`, so that without `l1` and `l2` the first update begins from the initial weight.
+    /// This `z` is the paper's times `lr`. At a constant rate that makes no difference; when a schedule changes the
+    /// rate, it changes the size of later steps, as with the other rules, and not all weights at once. `z` starts as
+    /// `-beta w`, so that without `l1` and `l2` the first update starts from the initial weight.
     Ftrl {
-        /// Damps the first steps: the paper's β. Beside gradients of a large batch's mean, the paper's 1 damps all.
+        /// Damps the first steps: the paper's β. Compared with mean gradients of a large batch, the paper's 1 damps
+        /// everything.
         beta: f32,
         /// Pulls weights to exactly 0.
         l1: f32,
@@ -69,32 +70,33 @@ pub struct Optimizer {
     pub rule: UpdateRule,
     /// The learning rate, before the schedule.
     pub learning_rate: f64,
-    /// `weight_decay w` is added to `g` before the rule sees it, as PyTorch does; in a table for touched rows alone.
+    /// `weight_decay w` is added to `g` before the rule is applied, as PyTorch does; in a table only for rows that
+    /// are touched.
     pub weight_decay: f32,
 }
 
-/// A step of training, as optimizers see it.
+/// A training step, as far as optimizers depend on it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Step {
     /// Its number, from 1.
     pub number: u64,
-    /// What the schedule multiplies every learning rate by.
+    /// The schedule's factor of every learning rate.
     pub rate_factor: f64,
 }
 
-/// An optimizer in one step, ready to be applied.
+/// An optimizer at one step, ready to be applied.
 #[derive(Debug, Clone, Copy)]
 pub struct Update {
     rule: UpdateRule,
     weight_decay: f32,
-    /// The learning rate; Adam's is divided by `1 - beta1^t`.
+    /// The learning rate; divided by `1 - beta1^t` for Adam.
     rate: f32,
-    /// Adam's `sqrt(1 - beta2^t)`.
+    /// `sqrt(1 - beta2^t)` for Adam.
     root_correction: f32,
 }
 
 impl UpdateRule {
-    /// Elements of state for `dim` parameters, of a row where the rule is one of rows.
+    /// Elements of state for `dim` parameters; for a row if the rule keeps state per row.
     pub fn state_elements(&self, dim: usize) -> usize {
         match self {
             Self::Sgd => 0,
@@ -104,8 +106,8 @@ impl UpdateRule {
         }
     }
 
-    /// Sets the state of parameters that have not learnt yet. Where a rule keeps two numbers a parameter, all first
-    /// ones come first.
+    /// Sets the state of parameters that have not learned yet. If a rule keeps two numbers per parameter, all first
+    /// numbers come first.
     pub fn initialize(&self, weights: &[f32], state: &mut [f32]) {
         match *self {
             Self::Sgd => {}
@@ -128,7 +130,7 @@ impl Optimizer {
         Self { rule: UpdateRule::Sgd, learning_rate, weight_decay: 0.0 }
     }
 
-    /// The optimizer in a step.
+    /// Returns the optimizer at a step.
     pub fn at(&self, step: Step) -> Update {
         let rate = self.learning_rate * step.rate_factor;
         let correction =
@@ -147,18 +149,18 @@ impl Optimizer {
 }
 
 impl Update {
-    /// The learning rate; Adam's is divided by `1 - beta1^t` in step `t`.
+    /// The learning rate; divided by `1 - beta1^t` in step `t` for Adam.
     pub fn rate(&self) -> f32 {
         self.rate
     }
 
-    /// Adam's `sqrt(1 - beta2^t)` in step `t`; 1 for other rules.
+    /// `sqrt(1 - beta2^t)` in step `t` for Adam; 1 for other rules.
     pub fn root_correction(&self) -> f32 {
         self.root_correction
     }
 
-    /// Updates `weights[i]` and its state from `gradient[i]`, the sum over the global batch. It is compiled into its
-    /// callers, which know for which vector units they are (see [`crate::vectorized`]).
+    /// Updates `weights[i]` and its state from `gradient[i]`, the sum over the global batch. It is inlined into its
+    /// callers, which are compiled for specific vector units (see [`crate::vectorized`]).
     #[inline(always)]
     pub fn apply(&self, weights: &mut [f32], state: &mut [f32], gradient: &[f32]) {
         let Self { rule, weight_decay, rate, root_correction } = *self;
@@ -181,7 +183,7 @@ impl Update {
                 for ((weight, accumulator), &gradient) in weights.iter_mut().zip(first).zip(gradient) {
                     let gradient = decayed(gradient, *weight);
                     *accumulator += gradient * gradient;
-                    // Where the gradient is 0 the quotient may be 0/0; the row must not move then.
+                    // With a gradient of 0 the quotient may be 0/0; the row must not move then.
                     let step = rate * gradient / (accumulator.sqrt() + epsilon);
                     *weight -= if gradient == 0.0 { 0.0 } else { step };
                 }
@@ -211,7 +213,7 @@ impl Update {
                     *n = squares;
                     let (pulled, divisor) = (z.abs() - l1, beta + squares.sqrt() + l2);
                     let moved = if pulled <= 0.0 { 0.0 } else { -pulled.copysign(*z) / divisor };
-                    // Where there was no gradient yet, and nothing damps, there is nothing to begin with.
+                    // With no gradient so far and no damping, the weight keeps its initial value.
                     *weight = if divisor == 0.0 { *weight } else { moved };
                 }
             }
@@ -220,14 +222,15 @@ impl Update {
 }
 
 impl Update {
-    /// [`UpdateRule::RowwiseAdagrad`] for a row, or for some of its columns: `mean_square` is over the whole row.
+    /// Applies [`UpdateRule::RowwiseAdagrad`] to a row, or to some of its columns; `mean_square` is over the whole
+    /// row.
     ///
     /// # Panics
-    /// With another rule: it has no one number a row.
+    /// With another rule, which does not keep one number per row.
     #[inline(always)]
     pub fn apply_rowwise(&self, weights: &mut [f32], state: &mut [f32], gradient: &[f32], mean_square: f32) {
         let UpdateRule::RowwiseAdagrad { epsilon, .. } = self.rule else {
-            panic!("{:?} keeps no number a row", self.rule);
+            panic!("{:?} does not keep one number per row", self.rule);
         };
         let accumulator = &mut state[0];
         *accumulator += mean_square;
@@ -239,13 +242,13 @@ impl Update {
 }
 
 impl Optimizer {
-    /// The sum of the squared gradients of a row's weights, or of some of its columns, weight decay included.
+    /// The sum of the squared gradients of a row's weights, or of some of its columns, including weight decay.
     pub fn row_squares(&self, weights: &[f32], gradient: &[f32]) -> f32 {
         sum_of_squares(weights, gradient, self.weight_decay)
     }
 }
 
-/// The sum of a row's squared gradients, weight decay included: in lanes, and then over the lanes.
+/// The sum of a row's squared gradients, including weight decay: first within lanes, then over the lanes.
 #[inline(always)]
 fn sum_of_squares(weights: &[f32], gradient: &[f32], weight_decay: f32) -> f32 {
     const LANES: usize = 16;

@@ -1,4 +1,4 @@
-//! Where the rows of each table lie among the ranks, and what crosses between them.
+//! Which ranks store the rows of each table, and what they exchange.
 
 use std::ops::Range;
 
@@ -12,20 +12,20 @@ use crate::topology::Topology;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
-    /// Every rank has the whole table; gradients are summed over all ranks together with the dense ones.
+    /// Every rank has the whole table; gradients are all-reduced together with the dense ones.
     Replicated,
-    /// Frequent rows are replicated, the others are owned as under [`Placement::RowWise`].
+    /// Frequent rows are replicated; the others are owned as with [`Placement::RowWise`].
     Hybrid,
     /// Each row has one owner; owners take turns.
     RowWise,
     /// One rank owns the table.
     TableWise,
-    /// Several ranks own some columns of every row each.
+    /// Several ranks each own some columns of every row.
     ColumnWise,
 }
 
 impl Placement {
-    /// All of them.
+    /// All placements.
     pub const ALL: [Self; 5] =
         [Self::Replicated, Self::Hybrid, Self::RowWise, Self::TableWise, Self::ColumnWise];
 
@@ -41,18 +41,18 @@ impl Placement {
     }
 }
 
-/// What crosses between ranks for rows that are owned.
+/// What ranks exchange for rows that are owned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Exchange {
-    /// The distinct rows that a rank's samples name; their gradients, summed, go back.
+    /// The distinct rows that a rank's samples name; their summed gradients go back.
     Rows,
-    /// Bags that owners have pooled, as far as their rows go; the gradients of the bags go back.
+    /// Bags pooled by the owners of their rows; the gradients of the bags go back.
     Pooled,
 }
 
 impl Exchange {
-    /// Both.
+    /// Both exchanges.
     pub const ALL: [Self; 2] = [Self::Rows, Self::Pooled];
 
     /// The name in a job file.
@@ -64,37 +64,37 @@ impl Exchange {
     }
 }
 
-/// Where all tables of a model lie.
+/// The placement of all tables of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbeddingPlan {
     /// The ranks.
     pub topology: Topology,
-    /// One a table.
+    /// One per table.
     pub tables: Vec<TablePlan>,
 }
 
-/// What one round carries of a shard from a rank to one of its rail in another node: messages between nodes have fixed
-/// sizes, and whatever is more goes in further rounds.
+/// What one round carries per shard from a rank to a rank of its rail in another node: messages between nodes have
+/// fixed sizes, and larger lists take further rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RoundCapacity {
-    /// Rows or bags, their vectors and their gradients.
+    /// Rows or bags, with their vectors and gradients.
     pub vectors: usize,
     /// Ids of bags.
     pub ids: usize,
 }
 
-/// Where one table lies.
+/// The placement of one table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TablePlan {
-    /// What it was planned as.
+    /// The kind of placement.
     pub placement: Placement,
-    /// What crosses between ranks for rows that are owned.
+    /// What ranks exchange for rows that are owned.
     pub exchange: Exchange,
-    /// The rows that every rank has.
+    /// The rows that every rank stores.
     pub frequent: FrequentRows,
-    /// Who owns the others; nobody where every row is frequent.
+    /// The owners of the other rows; empty if every row is frequent.
     pub shards: Vec<Shard>,
-    /// What a round carries of each shard.
+    /// What a round carries per shard.
     pub round: RoundCapacity,
 }
 
@@ -103,11 +103,11 @@ pub struct TablePlan {
 pub struct Shard {
     /// The columns.
     pub columns: Range<usize>,
-    /// Who owns them.
+    /// Their owner.
     pub owner: Owner,
 }
 
-/// Who owns the rows of a shard.
+/// The owner of a shard's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// Row `r` belongs to rank `r % ranks`, where it is row `r / ranks`.
@@ -133,7 +133,7 @@ impl Owner {
         }
     }
 
-    /// The row that has a number at a rank that owns it.
+    /// The row with a given number at a rank that owns it.
     pub fn global(self, local: u64, rank: usize, topology: Topology) -> u64 {
         match self {
             Self::EveryRank => local * topology.ranks() as u64 + rank as u64,
@@ -141,7 +141,7 @@ impl Owner {
         }
     }
 
-    /// Rows of a table of `rows` rows that a rank owns.
+    /// How many rows of a table with `rows` rows a rank owns.
     pub fn rows_at(self, rank: usize, rows: u64, topology: Topology) -> u64 {
         match self {
             Self::EveryRank => (rows + topology.ranks() as u64 - 1 - rank as u64) / topology.ranks() as u64,
@@ -157,13 +157,13 @@ impl Owner {
 }
 
 impl EmbeddingPlan {
-    /// Every table wholly on every rank.
+    /// Replicates every table on every rank.
     pub fn replicated(topology: Topology, tables: &[TableSpec]) -> Self {
         Self { topology, tables: tables.iter().map(TablePlan::replicated).collect() }
     }
 }
 
-/// What batches of usual sizes seldom exceed.
+/// Enough for batches of usual sizes.
 impl Default for RoundCapacity {
     fn default() -> Self {
         Self { vectors: 1 << 14, ids: 1 << 14 }
@@ -174,7 +174,7 @@ impl TablePlan {
     /// Columns of a shard are a multiple of this, so that its rows begin at multiples of 16 bytes.
     pub(crate) const COLUMNS: usize = 4;
 
-    /// The whole table on every rank.
+    /// Replicates the table on every rank.
     pub fn replicated(table: &TableSpec) -> Self {
         Self {
             placement: Placement::Replicated,
@@ -185,12 +185,12 @@ impl TablePlan {
         }
     }
 
-    /// Some rows on every rank, the others with one owner each.
+    /// Replicates some rows on every rank; each other row has one owner.
     pub fn hybrid(table: &TableSpec, exchange: Exchange, frequent: FrequentRows) -> Self {
         Self { placement: Placement::Hybrid, frequent, ..Self::row_wise(table, exchange) }
     }
 
-    /// Each row with one owner.
+    /// Each row has one owner.
     pub fn row_wise(table: &TableSpec, exchange: Exchange) -> Self {
         Self {
             placement: Placement::RowWise,
@@ -201,7 +201,7 @@ impl TablePlan {
         }
     }
 
-    /// The whole table at one rank.
+    /// One rank owns the whole table.
     pub fn table_wise(table: &TableSpec, exchange: Exchange, rank: usize) -> Self {
         Self {
             placement: Placement::TableWise,
@@ -210,7 +210,7 @@ impl TablePlan {
         }
     }
 
-    /// Some columns at each of some ranks; at fewer of them where there are not enough columns.
+    /// Splits the columns among the given ranks, or fewer of them if there are not enough columns.
     pub fn column_wise(table: &TableSpec, exchange: Exchange, ranks: &[usize]) -> Self {
         let groups = table.dim.div_ceil(Self::COLUMNS);
         let shards = ranks.len().min(groups);
@@ -224,7 +224,7 @@ impl TablePlan {
     }
 }
 
-/// The rows of a table that every rank has, numbered in ascending order.
+/// The rows of a table that every rank stores, numbered in ascending order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrequentRows(Rows);
 
@@ -234,15 +234,15 @@ enum Rows {
     Listed {
         /// Ascending.
         rows: Vec<u64>,
-        /// A bit a row, up to the last listed one.
+        /// One bit per row, up to the last listed one.
         bits: Vec<u64>,
-        /// For each word of `bits`, how many rows are listed before it.
+        /// For each word of `bits`, the number of rows listed before it.
         before: Vec<u32>,
     },
 }
 
 impl FrequentRows {
-    /// No row.
+    /// No rows.
     pub fn none() -> Self {
         Self::listed(Vec::new())
     }
@@ -252,10 +252,11 @@ impl FrequentRows {
         Self(Rows::All(rows))
     }
 
-    /// These rows, in any order. Takes eight bytes a listed row, and 1.5 bits a row of the table up to the highest one.
+    /// The given rows, in any order. Takes eight bytes per listed row, and 1.5 bits per row of the table up to the
+    /// highest listed one.
     ///
     /// # Panics
-    /// With 2^32 rows or more: a table is not frequent as a whole but by [`FrequentRows::all`].
+    /// With 2^32 rows or more: for a whole table, use [`FrequentRows::all`].
     pub fn listed(mut rows: Vec<u64>) -> Self {
         rows.sort_unstable();
         rows.dedup();
@@ -273,7 +274,7 @@ impl FrequentRows {
         Self(Rows::Listed { rows, bits, before })
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub fn len(&self) -> u64 {
         match &self.0 {
             Rows::All(rows) => *rows,
@@ -281,12 +282,12 @@ impl FrequentRows {
         }
     }
 
-    /// Whether there is no such row.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The number of a row among the frequent ones, if it is one.
+    /// The number of a row among the frequent ones, or `None` if it is not frequent.
     pub fn index(&self, row: u64) -> Option<u64> {
         match &self.0 {
             Rows::All(_) => Some(row),
@@ -299,7 +300,7 @@ impl FrequentRows {
         }
     }
 
-    /// The same as rows with positions.
+    /// The same rows as a [`RowSet`].
     pub fn set(&self) -> RowSet {
         match &self.0 {
             Rows::All(rows) => RowSet::all(*rows),
@@ -310,7 +311,7 @@ impl FrequentRows {
     /// The frequent row with a number.
     ///
     /// # Panics
-    /// Where there are not so many.
+    /// If there are fewer rows.
     pub fn row(&self, index: u64) -> u64 {
         match &self.0 {
             Rows::All(_) => index,

@@ -1,4 +1,4 @@
-//! Random numbers that are a function of their place: the same for any number of threads, ranks and devices.
+//! Random numbers that depend only on their position: the same for any number of threads, ranks and devices.
 //!
 //! Philox4x32-10 of Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011).
 
@@ -28,7 +28,7 @@ pub fn philox4x32(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     words
 }
 
-/// A sequence of uniform numbers: one for each seed, stream (a table, a layer), row and column.
+/// Uniform random numbers: one per seed, stream (a table or a layer), row and column.
 #[derive(Debug, Clone, Copy)]
 pub struct UniformField {
     key: [u32; 2],
@@ -41,7 +41,7 @@ impl UniformField {
         Self { key: [seed as u32, (seed >> 32) as u32], stream }
     }
 
-    /// What the seed makes of every stream.
+    /// The key derived from the seed.
     pub(crate) fn key(&self) -> [u32; 2] {
         self.key
     }
@@ -51,13 +51,13 @@ impl UniformField {
         self.stream
     }
 
-    /// Fills a row with numbers uniform in `-bound..bound`. Column `c` gets word `c % 4` of counter
-    /// `(row low, row high, c / 4, stream)`.
+    /// Fills a row with uniform numbers in `-bound..bound`. Column `c` gets word `c % 4` of counter `(row low, row
+    /// high, c / 4, stream)`.
     pub fn fill_row(&self, row: u64, bound: f32, out: &mut [f32]) {
         for (group, values) in out.chunks_mut(4).enumerate() {
             let words = philox4x32([row as u32, (row >> 32) as u32, group as u32, self.stream], self.key);
             for (value, word) in values.iter_mut().zip(words) {
-                // 24 bits are exact in f32, so every value has the same distance from the next.
+                // 24 bits are exact in f32, so all values are evenly spaced.
                 let unit = (word >> 8) as f32 * (1.0 / (1 << 24) as f32);
                 *value = (2.0 * unit - 1.0) * bound;
             }
@@ -100,7 +100,7 @@ mod tests {
         assert_ne!(again, values[48..64]);
     }
 
-    /// Every word of the counter and of the key, and which column gets which word.
+    /// Tests every word of the counter and of the key, and which column gets which word.
     #[test]
     fn a_number_is_the_one_of_its_seed_stream_row_and_column() {
         let (seed, stream, row) = (0x0123_4567_89ab_cdef, 77, 0xfedc_ba98_7654_3210);

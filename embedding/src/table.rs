@@ -1,10 +1,10 @@
-//! What a table is, and how it is looked up, apart from where its rows lie.
+//! The description of a table and of its look-ups, independent of where its rows are stored.
 
 use serde::{Deserialize, Serialize};
 
 use crate::dtype::Dtype;
 
-/// How the rows of a bag become one vector. An empty bag becomes zeros either way.
+/// How the rows of a bag are combined into one vector. An empty bag yields zeros either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pooling {
@@ -15,7 +15,7 @@ pub enum Pooling {
 }
 
 impl Pooling {
-    /// What each row of a bag of `ids` ids is multiplied by.
+    /// The factor of each row of a bag of `ids` ids.
     pub fn scale(self, ids: usize) -> f32 {
         match self {
             Self::Sum => 1.0,
@@ -24,24 +24,23 @@ impl Pooling {
     }
 }
 
-/// An embedding table. How its rows are pooled is a matter of the features that look it up, of which there may be
-/// several.
+/// An embedding table. Pooling is a property of the features that look it up, of which there may be several.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TableSpec {
-    /// Its name: that of the first categorical column that looks it up, unless the job names it.
+    /// Its name: that of the first categorical column that looks it up, unless the job sets it.
     pub name: String,
-    /// Rows: every id is below it.
+    /// Rows: every id is below this.
     pub rows: u64,
     /// Elements of a row.
     pub dim: usize,
-    /// What they are stored as.
+    /// The type in which they are stored.
     #[serde(default)]
     pub dtype: Dtype,
 }
 
 impl TableSpec {
-    /// Rows start as uniform numbers within this distance of 0, as MLPerf's DLRM has it: `1 / sqrt(rows)`.
+    /// The largest magnitude of initial weights, which are uniform, as in MLPerf's DLRM: `1 / sqrt(rows)`.
     pub fn initial_bound(&self) -> f32 {
         (1.0 / (self.rows as f64).sqrt()) as f32
     }

@@ -1,18 +1,18 @@
-//! How many ranks there are, and which of them share a node.
+//! The number of ranks, and which of them share a node.
 
 use std::ops::Range;
 
 /// Ranks, numbered node by node: ranks `0..p` are on node 0, `p..2p` on node 1, and so on.
 ///
-/// Two groups of ranks matter to a rank: those of its own node, and those with its place in all nodes, its *rail*.
-/// Whatever goes to a rank of another node goes along a rail, and changes ranks within a node only.
+/// Two groups of ranks matter to a rank: those of its own node, and those with its local rank on all nodes, its
+/// *rail*. Data for a rank of another node is sent along a rail, and changes local ranks only within a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Topology {
     ranks: usize,
     nodes: usize,
 }
 
-/// Why ranks and nodes make no topology.
+/// Why ranks and nodes cannot form a topology.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
     /// There is no rank, or no node.
@@ -25,7 +25,7 @@ pub enum TopologyError {
         if *ranks == 1 { "rank" } else { "ranks" }
     )]
     Uneven {
-        /// Ranks in all.
+        /// Number of ranks.
         ranks: usize,
         /// Nodes.
         nodes: usize,
@@ -36,10 +36,10 @@ impl Topology {
     /// One rank, which has no peers.
     pub const ONE: Self = Self { ranks: 1, nodes: 1 };
 
-    /// `ranks` in all, equally many on each of `nodes`.
+    /// `ranks` ranks in all, equally many on each of `nodes` nodes.
     ///
     /// # Errors
-    /// [`TopologyError`] where that cannot be.
+    /// [`TopologyError`] if that is impossible.
     pub fn new(ranks: usize, nodes: usize) -> Result<Self, TopologyError> {
         if ranks == 0 || nodes == 0 {
             return Err(TopologyError::Empty);
@@ -50,17 +50,17 @@ impl Topology {
         Ok(Self { ranks, nodes })
     }
 
-    /// Ranks in all.
+    /// Number of ranks.
     pub fn ranks(self) -> usize {
         self.ranks
     }
 
-    /// Nodes.
+    /// Number of nodes.
     pub fn nodes(self) -> usize {
         self.nodes
     }
 
-    /// Ranks of each node.
+    /// Number of ranks per node.
     pub fn ranks_per_node(self) -> usize {
         self.ranks / self.nodes
     }
@@ -70,51 +70,51 @@ impl Topology {
         rank / self.ranks_per_node()
     }
 
-    /// A rank's place within its node.
-    pub fn place_of(self, rank: usize) -> usize {
+    /// A rank's number within its node.
+    pub fn local_rank(self, rank: usize) -> usize {
         rank % self.ranks_per_node()
     }
 
-    /// The rank with a place in a node.
-    pub fn rank(self, node: usize, place: usize) -> usize {
-        node * self.ranks_per_node() + place
+    /// The rank with a given local rank on a node.
+    pub fn rank(self, node: usize, local_rank: usize) -> usize {
+        node * self.ranks_per_node() + local_rank
     }
 
-    /// The ranks of a rank's node, itself among them, in order of their places.
+    /// The ranks of a rank's node, including itself, in the order of local ranks.
     pub fn node_group(self, rank: usize) -> Vec<usize> {
-        (0..self.ranks_per_node()).map(|place| self.rank(self.node_of(rank), place)).collect()
+        (0..self.ranks_per_node()).map(|local| self.rank(self.node_of(rank), local)).collect()
     }
 
-    /// The ranks of a rank's rail, itself among them, in order of their nodes.
+    /// The ranks of a rank's rail, including itself, in the order of nodes.
     pub fn rail_group(self, rank: usize) -> Vec<usize> {
-        (0..self.nodes).map(|node| self.rank(node, self.place_of(rank))).collect()
+        (0..self.nodes).map(|node| self.rank(node, self.local_rank(rank))).collect()
     }
 
-    /// The part of `len` things that belongs to a rank: one run of them each, as even as can be, some empty where there
-    /// are fewer things than ranks.
+    /// The part of `len` items that belongs to a rank: one contiguous range each, as even as possible; some are empty
+    /// if there are fewer items than ranks.
     pub fn share(self, len: usize, rank: usize) -> Range<usize> {
-        cut(0..len, self.ranks, rank)
+        split_range(0..len, self.ranks, rank)
     }
 
-    /// The part of `len` elements that the ranks of a rank's rail, and no others, come to share when every node sums
-    /// them: one run a place.
+    /// The part of `len` elements that only the ranks of a rank's rail share when every node sums them: one
+    /// contiguous range per local rank.
     pub fn rail_part(self, len: usize, rank: usize) -> Range<usize> {
-        cut(0..len, self.ranks_per_node(), self.place_of(rank))
+        split_range(0..len, self.ranks_per_node(), self.local_rank(rank))
     }
 
-    /// Of `len` elements that all ranks of a rank's rail have, those that it speaks for.
+    /// Out of `len` elements that all ranks of a rank's rail have, those that it is responsible for.
     pub fn share_of_rail(self, len: usize, rank: usize) -> Range<usize> {
-        cut(0..len, self.nodes, self.node_of(rank))
+        split_range(0..len, self.nodes, self.node_of(rank))
     }
 
     /// The part of `len` elements whose sum over all ranks a rank computes: a piece of its [`Topology::rail_part`].
     pub fn part(self, len: usize, rank: usize) -> Range<usize> {
-        cut(self.rail_part(len, rank), self.nodes, self.node_of(rank))
+        split_range(self.rail_part(len, rank), self.nodes, self.node_of(rank))
     }
 }
 
-/// One of `pieces` pieces of a range, as even as can be.
-pub(crate) fn cut(range: Range<usize>, pieces: usize, piece: usize) -> Range<usize> {
+/// One of `pieces` pieces of a range, as even as possible.
+pub(crate) fn split_range(range: Range<usize>, pieces: usize, piece: usize) -> Range<usize> {
     let at = |piece: usize| range.start + (range.len() as u128 * piece as u128 / pieces as u128) as usize;
     at(piece)..at(piece + 1)
 }
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn ranks_are_numbered_node_by_node() {
         let topology = Topology::new(6, 2).unwrap();
-        assert_eq!((topology.node_of(4), topology.place_of(4)), (1, 1));
+        assert_eq!((topology.node_of(4), topology.local_rank(4)), (1, 1));
         assert_eq!(topology.node_group(4), [3, 4, 5]);
         assert_eq!(topology.rail_group(4), [1, 4]);
         assert_eq!((0..6).map(|rank| topology.share(8, rank).len()).collect::<Vec<_>>(), [1, 1, 2, 1, 1, 2]);
@@ -137,7 +137,7 @@ mod tests {
     fn parts_of_ranks_are_runs_that_cover_everything_once() {
         let topology = Topology::new(6, 3).unwrap();
         let runs = |of: &dyn Fn(usize) -> Range<usize>| -> Vec<_> { (0..6).map(of).collect() };
-        // Ranks 0, 2 and 4 have place 0, ranks 1, 3 and 5 place 1.
+        // Ranks 0, 2 and 4 have local rank 0, ranks 1, 3 and 5 local rank 1.
         assert_eq!(runs(&|rank| topology.rail_part(9, rank)), [0..4, 4..9, 0..4, 4..9, 0..4, 4..9]);
         assert_eq!(runs(&|rank| topology.part(9, rank)), [0..1, 4..5, 1..2, 5..7, 2..4, 7..9]);
         assert_eq!(runs(&|rank| topology.share_of_rail(7, rank)), [0..2, 0..2, 2..4, 2..4, 4..7, 4..7]);

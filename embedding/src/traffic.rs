@@ -1,17 +1,17 @@
-//! What crosses between ranks, counted in one way by whoever predicts it and by whoever sends it.
+//! Traffic between ranks, counted in the same way by the code that predicts it and the code that sends it.
 
 use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a key: a row that is asked for.
+/// Bytes of a key: a requested row.
 pub const KEY_BYTES: u64 = 8;
-/// Bytes of the number of ids in a part of a bag; only [`crate::placement::Exchange::Pooled`] sends it.
+/// Bytes of the number of ids in a part of a bag; sent only with [`crate::placement::Exchange::Pooled`].
 pub const LENGTH_BYTES: u64 = 4;
 
-/// What crosses between ranks in one iteration of training, over all ranks. What a rank keeps to itself does not count.
+/// Traffic between ranks in one iteration of training, over all ranks. What a rank keeps to itself is not counted.
 ///
-/// Something that goes to a rank of another node and is passed on there is counted on both ways.
+/// Data that is sent to a rank of another node and forwarded there is counted on both links.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     /// Between ranks of one node.
@@ -20,14 +20,14 @@ pub struct Traffic {
     pub between_nodes: LinkTraffic,
 }
 
-/// What crosses links of one kind.
+/// Traffic over links of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkTraffic {
-    /// Vectors that owners send, rows or pooled bags; the gradients that come back are as many.
+    /// Vectors that owners send, rows or pooled bags; the same number of gradients is sent back.
     pub rows: u64,
-    /// Bytes of keys, of vectors and of their gradients.
+    /// Bytes of keys, vectors and gradients.
     pub bytes: u64,
-    /// Bytes that would be sent beside them, where messages are of fixed size.
+    /// Additional bytes if messages have a fixed size.
     pub padding_bytes: u64,
 }
 

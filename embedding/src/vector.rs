@@ -1,9 +1,9 @@
-//! Loops for the vector units that this machine has, from one source.
+//! Loops compiled for the vector units of this machine, from one source.
 
-/// Compiles a function for several vector units and calls it for the best one that the processor has.
+/// Compiles a function for several vector units and calls the best variant that the processor supports.
 ///
 /// All variants compute the same bits: Rust never fuses a product and a sum by itself, nor reorders sums, so wider
-/// vectors only do more of the same at once. What a loop needs for that is lanes that do not depend on each other.
+/// vectors only do more of the same at once. Loops need independent lanes to benefit.
 #[macro_export]
 macro_rules! vectorized {
     (

@@ -3,8 +3,8 @@
 use half::bf16;
 use rankine_cuda::blas::{Algorithms, Blas, Fp8Outputs, Fp8Tensor, Matrix, Product};
 use rankine_cuda::kernels::{
-    Element, FP8_MULTIPLE, Fp8Check, Fp8OfRanks, Fp8Quantize, Fp8QuantizeWeights, Fp8Rescale, Fp8Scaling,
-    Fp8Tell, Fp8Weights, Guard, paired_place, turned_place,
+    Element, FP8_MULTIPLE, Fp8Check, Fp8Quantize, Fp8QuantizeWeights, Fp8RankMagnitudes, Fp8Rescale,
+    Fp8Scaling, Fp8Tell, Fp8Weights, Guard, paired_position, transposed_position,
 };
 use rankine_cuda::{Buffer, E4m3, Pointer};
 
@@ -69,10 +69,10 @@ impl Tensor {
             for column in 0..columns {
                 let number = numbers[row * columns + column];
                 let (to_row, to_column) = match order {
-                    Order::Weights => (paired_place(row), paired_place(column)),
+                    Order::Weights => (paired_position(row), paired_position(column)),
                     Order::Samples => (row, column),
                 };
-                let sample = if order == Order::Samples { turned_place(row) } else { row };
+                let sample = if order == Order::Samples { transposed_position(row) } else { row };
                 straight[to_row * columns + column] = number;
                 turned[to_column * along + sample] = number;
             }
@@ -122,7 +122,7 @@ impl Tensor {
         for row in 0..rows {
             for column in 0..columns {
                 let number = straight[row * columns + column];
-                let other = turned[column * along + turned_place(row)];
+                let other = turned[column * along + transposed_position(row)];
                 if number != other {
                     return Err(format!("row {row}, column {column}: {number:?}, turned {other:?}").into());
                 }
@@ -257,8 +257,10 @@ fn weights_become_fp8(bench: &Bench, words: &mut Words) -> Outcome {
             let (output, input) = (i / inputs, i % inputs);
             let value = value * scaling.scale;
             largest = largest.max(value.abs());
-            let found =
-                [rows[paired_place(output) * inputs + input], turned[paired_place(input) * outputs + output]];
+            let found = [
+                rows[paired_position(output) * inputs + input],
+                turned[paired_position(input) * outputs + output],
+            ];
             if found != [E4m3::of(value); 2] {
                 return Err(format!("{value} became {found:?}, not {:?}", E4m3::of(value)).into());
             }
@@ -548,7 +550,7 @@ fn ranks_agree_on_the_largest_magnitudes(bench: &Bench, words: &mut Words) -> Ou
     };
     let numbers = |numbers_at: &Buffer<f64>, rank: usize| {
         let (rank, ranks) = (rank as u32, ranks as u32);
-        Fp8OfRanks { largest: numbers_at.pointer(), rank, ranks }
+        Fp8RankMagnitudes { largest: numbers_at.pointer(), rank, ranks }
     };
     // The all-reduce over the ranks.
     let mut sums = vec![0.0_f64; ranks * count];

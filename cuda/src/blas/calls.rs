@@ -1,5 +1,5 @@
-//! cuBLASLt's functions, from the library that [`crate::probe`] finds. The bindings' own search takes an unversioned
-//! `libcublasLt.so` before the one of CUDA 13, and panics where there is none: only their types are used.
+//! cuBLASLt's functions, from the library that [`crate::probe`] finds. Only the types of the bindings are used: their
+//! own search prefers an unversioned `libcublasLt.so` to the one of CUDA 13, and panics if there is none.
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
@@ -92,16 +92,16 @@ impl Calls {
     /// Loads the library, which stays loaded.
     ///
     /// # Errors
-    /// [`Error::NoBlas`] where it is not found, or not in the version that is needed.
+    /// [`Error::NoBlas`] if it is not found in the version that is needed.
     pub(super) fn load() -> Result<&'static Self> {
         let calls = CALLS.get_or_init(|| Self::of(&CUBLAS_LT.load().map_err(|why| why.to_string())?));
         calls.as_ref().map_err(|why| Error::NoBlas(why.clone()))
     }
 
-    /// The functions of the library that was loaded before.
+    /// The functions of the library, which must have been loaded before.
     ///
     /// # Panics
-    /// Where it was not: whatever calls the library does so for a [`super::Blas`], which loads it.
+    /// If it was not. Every caller has a [`super::Blas`], which loads it.
     pub(super) fn loaded() -> &'static Self {
         Self::load().expect("a `Blas` has loaded the library")
     }

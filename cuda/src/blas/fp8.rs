@@ -1,8 +1,8 @@
-//! Products of matrices in fp8, for GPUs for which [`crate::Device::multiplies_fp8`] holds.
+//! Products of fp8 matrices, for GPUs on which [`crate::Device::multiplies_fp8`] returns true.
 //!
-//! The tensor cores of Hopper take factors of fp8 with the depth along their rows alone. So whatever is multiplied lies
-//! in memory twice, row by row and turned. `fp8_matmul.cu` writes both where the next product reads them; the gradients
-//! by weights are cuBLASLt's.
+//! Hopper's tensor cores take fp8 factors only with the depth along their rows, so every matrix is stored twice: row
+//! by row and transposed. `fp8_matmul.cu` writes both for the next product; weight gradients are computed by
+//! cuBLASLt.
 
 use half::bf16;
 
@@ -15,25 +15,25 @@ use crate::kernels::{
     Fp8Scaling, Fp8ToBf16, Guard, matmul_pieces,
 };
 
-/// A matrix in fp8, whose sizes are multiples of 16, but that there may be any number of samples.
+/// A matrix in fp8. Its sizes are multiples of 16, except for the number of samples.
 #[derive(Debug, Clone, Copy)]
 pub struct Fp8Tensor {
-    /// `[sample][column]`; of weights `[output][input]`, the rows as [`crate::kernels::paired_place`] says.
+    /// `[sample][column]`; for weights `[output][input]`, with rows ordered by [`crate::kernels::paired_position`].
     pub rows: Matrix<E4m3>,
-    /// `[column][sample]`, the samples as [`crate::kernels::turned_place`] says and filled up to a multiple of 16; of
-    /// weights `[input][output]`, the rows in pairs, too.
+    /// `[column][sample]`, with samples ordered by [`crate::kernels::transposed_position`] and padded to a multiple of
+    /// 16; for weights `[input][output]`, with rows in pairs as well.
     pub turned: Matrix<E4m3>,
-    /// Of both.
+    /// The scaling of both.
     pub scaling: Pointer<Fp8Scaling>,
 }
 
 impl Fp8Tensor {
-    /// [`Fp8Tensor::rows`], with their scaling.
+    /// Returns [`Fp8Tensor::rows`] with their scaling.
     pub fn straight(&self) -> Fp8Matrix {
         Fp8Matrix { numbers: self.rows, scaling: self.scaling }
     }
 
-    /// [`Fp8Tensor::turned`], with their scaling.
+    /// Returns [`Fp8Tensor::turned`] with their scaling.
     pub fn across(&self) -> Fp8Matrix {
         Fp8Matrix { numbers: self.turned, scaling: self.scaling }
     }
@@ -44,43 +44,43 @@ impl Fp8Tensor {
 pub struct Fp8Matrix {
     /// The numbers.
     pub numbers: Matrix<E4m3>,
-    /// Theirs.
+    /// Their scaling.
     pub scaling: Pointer<Fp8Scaling>,
 }
 
-/// What a cross layer has kept for the gradients by x0.
+/// What a cross layer keeps for the gradients with respect to x0.
 #[derive(Debug, Clone, Copy)]
 pub struct Fp8CrossKept {
     /// Its product.
     pub product: Fp8Matrix,
-    /// The gradients by its result.
+    /// The gradients with respect to its result.
     pub gradients: Fp8Matrix,
-    /// One a column.
+    /// One per column.
     pub bias: Pointer<f32>,
 }
 
 /// The outputs of a ReLU.
 #[derive(Debug, Clone, Copy)]
 pub struct Fp8Outputs {
-    /// They themselves.
+    /// The outputs.
     pub outputs: Fp8Tensor,
-    /// Which of them are above 0: [`Fp8Outputs::words`] of them, for kernels alone to read.
+    /// One bit per output, set if it is above 0: [`Fp8Outputs::words`] words, in a layout known only to the kernels.
     pub bits: Pointer<u32>,
 }
 
 impl Fp8Outputs {
-    /// Words of bits for so many outputs.
+    /// Words of bits for this many outputs.
     pub const fn words(samples: usize, columns: usize) -> usize {
         Fp8Relu::words(samples, columns)
     }
 }
 
 impl Product {
-    /// A layer with bias and ReLU: `out = relu(x weightsᵀ + bias)`. `learns` says whether a way back follows: else only
-    /// `out.outputs.rows` is written.
+    /// A layer with bias and ReLU: `out = relu(x weightsᵀ + bias)`. `learns` is whether a backward pass follows;
+    /// otherwise only `out.outputs.rows` is written.
     ///
     /// # Errors
-    /// Where the driver refuses to describe a matrix.
+    /// If the driver refuses to describe a matrix.
     pub fn fp8_relu(
         blas: &Blas,
         x: Fp8Tensor,
@@ -96,11 +96,11 @@ impl Product {
         Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: None })
     }
 
-    /// The gradients by the inputs of a ReLU, and their sums over the samples, one a column: from those by what a layer
-    /// made of its outputs.
+    /// The gradients with respect to the inputs of a ReLU, computed from those with respect to the outputs of the
+    /// layer after it, and their sums over the samples, one per column.
     ///
     /// # Errors
-    /// Where the driver refuses to describe a matrix, or the memory does not suffice.
+    /// If the driver refuses to describe a matrix, or there is not enough memory.
     pub fn fp8_relu_gradient(
         blas: &Blas,
         gradients: Fp8Tensor,
@@ -117,10 +117,10 @@ impl Product {
         Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: Some(sums) })
     }
 
-    /// `out = x weightsᵀ`. `learns` says whether a way back follows: else only `out.rows` is written.
+    /// `out = x weightsᵀ`. `learns` is whether a backward pass follows; otherwise only `out.rows` is written.
     ///
     /// # Errors
-    /// Where the driver refuses to describe a matrix.
+    /// If the driver refuses to describe a matrix.
     pub fn fp8_plain(
         blas: &Blas,
         x: Fp8Matrix,
@@ -134,11 +134,11 @@ impl Product {
         Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: None })
     }
 
-    /// A cross layer: `out = first * (x weightsᵀ + bias) + input`, where the product is kept. Without an input it is
-    /// `first`. `learns` says whether a way back follows: else only `out.rows` is written.
+    /// A cross layer: `out = first * (x weightsᵀ + bias) + input`, which also keeps the product. Without an input it
+    /// is `first`. `learns` is whether a backward pass follows; otherwise only `out.rows` is written.
     ///
     /// # Errors
-    /// Where the driver refuses to describe a matrix.
+    /// If the driver refuses to describe a matrix.
     pub fn fp8_cross(
         blas: &Blas,
         (x, weights, bias): (Fp8Matrix, Fp8Matrix, Pointer<f32>),
@@ -153,11 +153,12 @@ impl Product {
         Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: None })
     }
 
-    /// The way back of a cross layer: `out = gradients weightsᵀ + added` are the gradients by its result,
-    /// `product = first * out` those by its product, which are summed over the samples, one a column.
+    /// The backward pass of a cross layer: `out = gradients weightsᵀ + added` are the gradients with respect to its
+    /// result; `product = first * out` are those with respect to its product, which are also summed over the samples,
+    /// one sum per column.
     ///
     /// # Errors
-    /// Where the driver refuses to describe a matrix, or the memory does not suffice.
+    /// If the driver refuses to describe a matrix, or there is not enough memory.
     pub fn fp8_cross_gradient(
         blas: &Blas,
         (gradients, weights): (Fp8Matrix, Fp8Matrix),
@@ -174,15 +175,16 @@ impl Product {
         Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: Some(sums) })
     }
 
-    /// The gradients by the input of the first of some cross layers, which is x0, and with them what these layers add
-    /// as the factor of their products: `out = gradients weightsᵀ + g + (u + bias) * g`, the second term of the first
-    /// layer and the last one of each. The guard is told where one is no finite number.
+    /// The gradients with respect to the input of the first of some cross layers, which is x0, including what these
+    /// layers add because x0 is the factor of their products: `out = gradients weightsᵀ + g + (u + bias) * g`, where
+    /// the second term is the first layer's and the last term is summed over the layers. The guard records non-finite
+    /// gradients.
     ///
     /// # Panics
-    /// Without layers, and with more than [`CROSS_LAYERS`].
+    /// If there are no layers, or more than [`CROSS_LAYERS`].
     ///
     /// # Errors
-    /// Where the driver refuses to describe a matrix.
+    /// If the driver refuses to describe a matrix.
     pub fn fp8_by_first(
         blas: &Blas,
         (gradients, weights): (Fp8Matrix, Fp8Matrix),
@@ -200,10 +202,10 @@ impl Product {
         Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: None })
     }
 
-    /// `out = x weightsᵀ`, and with a bias `relu(x weightsᵀ + bias)`, in bf16.
+    /// `out = x weightsᵀ`, or with a bias `relu(x weightsᵀ + bias)`, in bf16.
     ///
     /// # Errors
-    /// Where the driver refuses to describe a matrix.
+    /// If the driver refuses to describe a matrix.
     pub fn fp8_to_bf16(
         blas: &Blas,
         x: Fp8Matrix,
@@ -217,15 +219,15 @@ impl Product {
         Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: None })
     }
 
-    /// The gradients by a layer's weights, `out = gradientsᵀ x`, by the library.
+    /// The gradients with respect to a layer's weights, `out = gradientsᵀ x`, computed by cuBLASLt.
     ///
     /// # Errors
-    /// Where there is no algorithm for it, or the memory does not suffice.
+    /// If the library has no algorithm for it, or there is not enough memory.
     pub fn fp8_by_weights(blas: &Blas, gradients: Fp8Tensor, x: Fp8Tensor, out: Matrix<f32>) -> Result<Self> {
         Self::fp8_by_library(blas, [gradients.across(), x.across()], out)
     }
 
-    /// `out = x xᵀ` by the library, which shows what a GPU reaches.
+    /// `out = x xᵀ`, computed by cuBLASLt: used to measure what a GPU reaches.
     ///
     /// # Errors
     /// As for [`Product::fp8_by_weights`].
@@ -242,13 +244,13 @@ impl Product {
     }
 }
 
-/// Asserts that `out` has the sizes of `x yᵀ`.
+/// Asserts that `out` has the shape of `x yᵀ`.
 fn fits<O>(x: Fp8Matrix, y: Fp8Matrix, out: Matrix<O>) {
     let (x, y) = (x.numbers, y.numbers);
     assert_eq!((x.columns, x.rows, y.rows), (y.columns, out.rows, out.columns));
 }
 
-/// Asserts that matrices are as large as a product.
+/// Asserts that all matrices have the shape of `out`.
 fn alike<O, const COUNT: usize>(matrices: [Option<Fp8Matrix>; COUNT], out: Matrix<O>) {
     for Fp8Matrix { numbers, .. } in matrices.into_iter().flatten() {
         assert_eq!((numbers.rows, numbers.columns), (out.rows, out.columns));

@@ -1,4 +1,4 @@
-//! cuBLASLt, and products by it.
+//! cuBLASLt, and products computed by it.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -17,28 +17,28 @@ use crate::fp8::E4m3;
 use crate::kernels::{Element, ElementKind};
 use crate::lane::{Lane, Moment};
 
-/// What a product may work in. Products on lanes that run side by side must not share it.
+/// Workspace of a product. Products on lanes that run in parallel must not share one.
 const WORKSPACE_BYTES: usize = 32 << 20;
-/// Algorithms to choose from: the heuristics name no more, and put first what they expect to be the fastest.
+/// Candidate algorithms. The heuristics return no more, and list the expected fastest first.
 const CANDIDATES: usize = 8;
-/// How often algorithms are timed, in turns: the fastest time counts. Each time so many products.
+/// Rounds of timing over all algorithms (the fastest time counts), and products per timing.
 const ROUNDS: usize = 4;
 const RUNS: usize = 3;
-/// Random numbers that are drawn for timing; they are repeated.
+/// Distinct random numbers for timing; they are repeated.
 const PATTERN: usize = 1 << 20;
 
-/// Sums in fp8 that are of more terms are taken to f32 every few terms; else all of the way in the tensor cores, which
-/// keep some 14 bits of them.
+/// fp8 sums of more terms than this are promoted to f32 every few terms. Shorter ones stay in the tensor cores, which
+/// keep about 14 bits of them.
 const FAST_DEPTH_MAX: usize = 4096;
 
-/// What the library multiplies.
+/// Element types that the library multiplies.
 pub(super) trait Multiplied: Pod {
-    /// What the library calls it.
+    /// The library's name for the type.
     const TYPE: lt::cudaDataType_t;
-    /// What records call it.
+    /// The type's name in tuning records.
     const NAME: &'static str;
 
-    /// Rounds to it.
+    /// Rounds to this type.
     fn rounded(value: f32) -> Self;
 }
 
@@ -68,17 +68,17 @@ impl Multiplied for E4m3 {
     }
 }
 
-/// cuBLASLt on a GPU, with the memory that products on one lane work in.
+/// cuBLASLt on a GPU, with the workspace for products on one lane.
 #[derive(Debug)]
 pub struct Blas {
     device: Arc<Device>,
     handle: lt::cublasLtHandle_t,
     workspace: Buffer<u8>,
-    /// Of the sums that products take beside.
+    /// Buffers for partial column sums.
     parts: RefCell<Vec<Buffer<f32>>>,
     algorithms: Algorithms,
     known: Tuning,
-    /// Of the products that were planned so far.
+    /// The algorithms of all products planned so far.
     taken: RefCell<Tuning>,
 }
 
@@ -86,11 +86,10 @@ pub struct Blas {
 unsafe impl Send for Blas {}
 
 impl Blas {
-    /// cuBLASLt for products on one lane of the GPU, which must be the current one of this thread.
+    /// Creates a handle for products on one lane of the GPU, which must be current on this thread.
     ///
     /// # Errors
-    /// Where the library is not found or does not start, and where the algorithms are those of a record that does not
-    /// fit.
+    /// If the library is not found or does not initialize, or if `algorithms` is a record for another GPU or library.
     pub fn new(device: &Arc<Device>, algorithms: Algorithms) -> Result<Self> {
         let calls = Calls::load()?;
         // SAFETY: the function takes nothing and has no precondition.
@@ -109,14 +108,14 @@ impl Blas {
         Ok(Self { device: Arc::clone(device), handle, workspace, parts, algorithms, known, taken })
     }
 
-    /// The algorithms of all products that were planned so far: with them as [`Algorithms::Recorded`] they are computed
-    /// alike.
+    /// Returns the algorithms of all products planned so far. Given as [`Algorithms::Recorded`], they reproduce the
+    /// same bits.
     pub fn tuning(&self) -> Tuning {
         self.taken.borrow().clone()
     }
 
-    /// Room for the parts of a product's sums, for as long as this value lives: graphs outlive what they were captured
-    /// from.
+    /// Returns a buffer for partial sums, which lives as long as `self`: graphs outlive the products they were
+    /// captured from.
     pub(super) fn parts(&self, len: usize) -> Result<Pointer<f32>> {
         let room = Buffer::uninitialized(&self.device, len)?;
         let pointer = room.pointer();
@@ -138,15 +137,15 @@ impl Drop for Blas {
     }
 }
 
-/// A product of the library's.
+/// A product computed by the library.
 #[derive(Debug)]
 pub(super) struct Library {
     description: Description,
-    // As the library counts: column by column, so what is the right matrix of a row-major product comes first.
+    // In the library's order, column by column: so the right matrix of a row-major product comes first.
     a: (u64, Layout),
     b: (u64, Layout),
     out: (u64, Layout),
-    /// What is in `out` before is multiplied by this, and added.
+    /// Factor of the previous contents of `out`, which are added.
     keep: f32,
     algorithm: lt::cublasLtMatmulAlgo_t,
 }
@@ -155,14 +154,14 @@ pub(super) struct Library {
 unsafe impl Send for Library {}
 
 impl Library {
-    /// `out` is the product of the left and the right factor, of which either may be transposed. `scales` are what
-    /// both are multiplied by on the way.
+    /// Plans `out` as the product of the left and the right factor, either of which may be transposed. `scales` are
+    /// the factors that both are multiplied by.
     ///
     /// # Panics
-    /// At epilogues that the library does not do on the way.
+    /// With an epilogue that the library does not fuse.
     ///
     /// # Errors
-    /// Where the library has no algorithm for it.
+    /// If the library has no algorithm for it.
     pub(super) fn new<T: Multiplied, O: Multiplied>(
         blas: &Blas,
         compute: Compute,
@@ -184,7 +183,7 @@ impl Library {
                 description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.address())?;
             }
             Epilogue::ReluGradient { .. } | Epilogue::Cross { .. } | Epilogue::CrossGradient { .. } => {
-                unreachable!("the products that the library is asked for have no such epilogue")
+                unreachable!("the library computes no product with this epilogue")
             }
         }
         if let Some([of_b, of_a]) = scales {
@@ -217,17 +216,17 @@ impl Library {
     /// Enqueues the product.
     ///
     /// # Safety
-    /// The matrices, and what the epilogue names, must lie where they lay, as [`Lane::launch`] says; nobody else must
-    /// use the workspace of `blas`.
+    /// The matrices and the epilogue's buffers must still be valid, as [`Lane::launch`] says; nobody else may use the
+    /// workspace of `blas`.
     ///
     /// # Errors
-    /// Where the library refuses.
+    /// If the library reports an error.
     pub(super) unsafe fn enqueue(&self, blas: &Blas, lane: &Lane) -> Result<()> {
         // SAFETY: the caller vouches for the memory.
         unsafe { self.enqueue_at(blas, lane, [self.a.0, self.b.0, self.out.0], &self.algorithm) }
     }
 
-    /// The same by another algorithm, with the matrices elsewhere.
+    /// The same with a given algorithm and other matrices.
     unsafe fn enqueue_at(
         &self,
         blas: &Blas,
@@ -265,27 +264,27 @@ impl Library {
         named(status, "cublasLtMatmul")
     }
 
-    /// The algorithm of a record; of none that it names, the known one.
+    /// The algorithm recorded for the product, or the known one if the record has none.
     fn recorded(&self, blas: &Blas, name: &str, record: &Tuning) -> Result<lt::cublasLtMatmulAlgo_t> {
         let Some(algorithm) = record.get(name)? else { return self.known(blas, name) };
         if self.is_taken(blas, &algorithm) {
             return Ok(algorithm);
         }
-        Err(Error::Tuning(format!("the library does not take its algorithm of {name}")))
+        Err(Error::Tuning(format!("the library rejects its algorithm for {name}")))
     }
 
-    /// What was measured to be the fastest, where that was done and the library takes it; else what the heuristics put
-    /// first.
+    /// The algorithm that was measured to be the fastest, if there is a measurement and the library accepts it;
+    /// otherwise the first one of the heuristics.
     fn known(&self, blas: &Blas, name: &str) -> Result<lt::cublasLtMatmulAlgo_t> {
         let measured = blas.known.get(name)?.filter(|algorithm| self.is_taken(blas, algorithm));
         measured.map_or_else(|| Ok(self.candidates(blas)?[0]), Ok)
     }
 
-    /// Whether the library takes an algorithm for the product.
+    /// Returns whether the library accepts an algorithm for this product.
     fn is_taken(&self, blas: &Blas, algorithm: &lt::cublasLtMatmulAlgo_t) -> bool {
         let mut found = MaybeUninit::<lt::cublasLtMatmulHeuristicResult_t>::uninit();
         let (a, b, out) = (&self.a.1, &self.b.1, &self.out.1);
-        // SAFETY: all handles live; there is room for the result.
+        // SAFETY: all handles live; the pointer is to memory for the result.
         let status = unsafe {
             (Calls::loaded().algorithm_check)(
                 blas.handle,
@@ -303,18 +302,18 @@ impl Library {
             && unsafe { found.assume_init_ref() }.workspaceSize <= blas.workspace.len()
     }
 
-    /// The algorithms that the library's heuristics name, at least one: the same each time with the same library on the
-    /// same GPU. None that adds up pieces in the order in which they are done.
+    /// Returns the algorithms that the library's heuristics name, at least one. The same library on the same GPU
+    /// always returns the same. Algorithms that add up partial sums in the order of completion are excluded.
     fn candidates(&self, blas: &Blas) -> Result<Vec<lt::cublasLtMatmulAlgo_t>> {
         use lt::cublasLtMatmulPreferenceAttributes_t as Attribute;
         let preference = Preference::new()?;
         preference.set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, blas.workspace.len() as u64)?;
-        // Pieces go to the workspace and are added up in order; `INPLACE` would add them atomically.
+        // Partial sums go to the workspace and are added up in order; `INPLACE` would add them atomically.
         let schemes = lt::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
         preference.set(Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes)?;
         let mut found = [MaybeUninit::<lt::cublasLtMatmulHeuristicResult_t>::uninit(); CANDIDATES];
         let mut count = 0;
-        // SAFETY: all handles live; there is room for as many results as are asked for.
+        // SAFETY: all handles live; there is memory for the requested number of results.
         let status = unsafe {
             (Calls::loaded().algorithm_heuristic)(
                 blas.handle,
@@ -342,7 +341,7 @@ impl Library {
         Ok(usable)
     }
 
-    /// The fastest of the candidates, on random numbers.
+    /// Times the candidates on random numbers and returns the fastest.
     fn fastest<T: Multiplied, O: Multiplied>(
         &self,
         blas: &Blas,
@@ -375,7 +374,7 @@ impl Library {
     }
 }
 
-/// What a product is called in records: what decides how fast an algorithm is.
+/// The product's name in tuning records: all that decides which algorithm is fastest.
 fn name<T: Multiplied, O: Multiplied>(
     compute: Compute,
     [(x, x_transposed), (y, y_transposed)]: [(Matrix<T>, bool); 2],
@@ -398,7 +397,7 @@ fn name<T: Multiplied, O: Multiplied>(
     format!("{compute:?}: {x} by {y} to {} of {}{epilogue}", O::NAME, out.stride)
 }
 
-/// Random numbers, in memory as large as a matrix's.
+/// Random numbers in a buffer of a matrix's size.
 fn random<T: Multiplied>(blas: &Blas, matrix: &Matrix<T>) -> Result<Buffer<T>> {
     let buffer = Buffer::uninitialized(&blas.device, matrix.rows * matrix.stride)?;
     let mut word = 0x9e37_79b9_7f4a_7c15_u64;
@@ -447,7 +446,7 @@ impl Drop for Description {
 struct Layout(lt::cublasLtMatrixLayout_t);
 
 impl Layout {
-    /// A row of ours is a column of the library's.
+    /// Our row is the library's column.
     fn new<T: Multiplied>(matrix: Matrix<T>) -> Result<Self> {
         let (rows, columns, stride) = (matrix.columns as u64, matrix.rows as u64, matrix.stride as i64);
         let mut layout = std::ptr::null_mut();

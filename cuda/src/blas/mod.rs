@@ -1,9 +1,8 @@
-//! Products of matrices, with what is done to their elements before they are written.
+//! Matrix products, fused with the element-wise work that follows them.
 //!
-//! cuBLASLt multiplies, and adds biases and applies ReLUs on the way. What it does not do on the way (the way back
-//! through a ReLU with the sums for a bias, for which it has kernels of its own run behind the product, three times as
-//! long as `columns.cu`; cross layers) is done by `matmul.cu` where the GPU is a Hopper and elements are bf16, and
-//! elsewhere by kernels behind the product.
+//! cuBLASLt multiplies, and fuses biases and ReLUs. What it does not fuse (the backward pass of a ReLU with the sums
+//! for a bias, for which it runs separate kernels that take three times as long as `columns.cu`; and cross layers) is
+//! fused by `matmul.cu` on Hopper with bf16, and done by separate kernels after the product elsewhere.
 
 mod calls;
 mod fp8;
@@ -28,7 +27,7 @@ pub use library::Blas;
 use library::{Library, Multiplied};
 pub use tuning::{Algorithms, Tuning};
 
-/// Checks that cuBLASLt is here, in the version that is needed.
+/// Checks that cuBLASLt is installed in the version that is needed.
 ///
 /// # Errors
 /// [`crate::Error::NoBlas`].
@@ -36,10 +35,10 @@ pub fn check_library() -> Result<()> {
     calls::Calls::load().map(drop)
 }
 
-/// How elements are multiplied. Sums are in f32.
+/// The number type of a product's factors. Sums are in f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compute {
-    /// f32, as it is.
+    /// f32, unrounded.
     F32,
     /// f32, rounded to the 11 bits that tensor cores take.
     Tf32,
@@ -47,12 +46,12 @@ pub enum Compute {
     Bf16,
     /// f16.
     F16,
-    /// fp8, of tensors that have scales: what [`Product::fp8_to_bf16`] and its like do.
+    /// fp8, for tensors with scales: used by [`Product::fp8_to_bf16`] and the other fp8 products.
     Fp8,
 }
 
 impl Compute {
-    /// What is multiplied, where that has no scale.
+    /// The element type of the factors, if they have no scale.
     fn elements(self) -> Option<ElementKind> {
         match self {
             Self::F32 | Self::Tf32 => Some(ElementKind::F32),
@@ -63,7 +62,7 @@ impl Compute {
     }
 }
 
-/// A matrix, row by row in memory.
+/// A matrix, stored row by row.
 #[derive(Debug)]
 pub struct Matrix<T> {
     /// Its first element.
@@ -85,56 +84,56 @@ impl<T> Clone for Matrix<T> {
 impl<T> Copy for Matrix<T> {}
 
 impl<T> Matrix<T> {
-    /// The same matrix, of other elements of the same size.
+    /// Returns the same matrix, reinterpreted as elements of another type of the same size.
     pub fn cast<U>(self) -> Matrix<U> {
         let Self { pointer, rows, columns, stride } = self;
         Matrix { pointer: pointer.cast(), rows, columns, stride }
     }
 }
 
-/// What a product does to its sums.
+/// What is done with a product's sums.
 #[derive(Debug)]
 pub enum Epilogue<T> {
-    /// Nothing.
+    /// Adds them to the previous contents of the output.
     None,
-    /// Adds them to what the output has.
+    /// Adds a bias to each row, then applies a ReLU.
     Add,
     /// Adds a bias to each row, and sets what is negative to 0.
     BiasRelu {
-        /// One a column.
+        /// One per column.
         bias: Pointer<T>,
     },
-    /// The sums are gradients by a ReLU's outputs, and become those by its inputs: 0 where outputs are not above 0.
-    /// Then they are summed, column by column, in an order that is always the same.
+    /// The sums are gradients with respect to a ReLU's outputs and become those with respect to its inputs: 0 where
+    /// an output is not above 0. Then they are summed, column by column, in a fixed order.
     ReluGradient {
-        /// The ReLU's, as large as the product.
+        /// The ReLU's outputs, of the product's shape.
         outputs: Matrix<T>,
-        /// One a column.
+        /// One per column.
         sums: Pointer<f32>,
     },
-    /// A cross layer: the output becomes `first * (product + bias) + input`, and the product is kept. All are as large
-    /// as the output.
+    /// A cross layer: the output becomes `first * (product + bias) + input`, and the product is kept. All matrices
+    /// have the shape of the output.
     Cross {
-        /// What the product is multiplied with.
+        /// The factor of the product.
         first: Matrix<T>,
-        /// What is added.
+        /// The matrix that is added.
         input: Matrix<T>,
-        /// One a column.
+        /// One per column.
         bias: Pointer<f32>,
-        /// Where the product goes; its rows lie one behind the other, as those of the output do.
+        /// Receives the product; its rows are contiguous, as are those of the output.
         product: Matrix<T>,
     },
-    /// The way back of a cross layer: the sums are, with what is added, gradients by its result, and `first` times them
-    /// those by its product. The latter are summed, column by column, in an order that is always the same. All are as
-    /// large as the output.
+    /// The backward pass of a cross layer: the sums plus `added` are gradients with respect to its result, and
+    /// `first` times these are gradients with respect to its product. The latter are summed, column by column, in a
+    /// fixed order. All matrices have the shape of the output.
     CrossGradient {
-        /// What is added to the sums, if anything; its rows lie one behind the other.
+        /// Added to the sums, if given; its rows are contiguous.
         added: Option<Matrix<T>>,
-        /// What the layer's product is multiplied with.
+        /// The factor of the layer's product.
         first: Matrix<T>,
-        /// Where the gradients by the product go; its rows lie one behind the other, as those of the output do.
+        /// Receives the gradients with respect to the product; its rows are contiguous, as are those of the output.
         product: Matrix<T>,
-        /// One a column.
+        /// One per column.
         sums: Pointer<f32>,
     },
 }
@@ -147,25 +146,25 @@ impl<T> Clone for Epilogue<T> {
 
 impl<T> Copy for Epilogue<T> {}
 
-/// A product whose matrices lie where they lie.
+/// A product of matrices at fixed addresses.
 #[derive(Debug)]
 pub struct Product {
-    /// None where the first of the kernels multiplies.
+    /// None if the first of the kernels multiplies.
     library: Option<Library>,
-    /// What is done by kernels of ours, in their order.
+    /// Our own kernels, in order.
     kernels: Vec<Box<dyn Launch>>,
-    /// Of epilogues that sum columns: what adds up the parts.
+    /// For epilogues that sum columns: adds up the partial sums.
     sums: Option<Total>,
 }
 
-/// A kernel that is always launched alike.
+/// A kernel that is always launched with the same parameters.
 trait Launch: fmt::Debug + Send {
     /// # Safety
     /// As for [`Lane::launch`].
     unsafe fn launch(&self, lane: &Lane) -> Result<()>;
 }
 
-/// A launcher with its blocks.
+/// A kernel's launcher with its grid.
 #[derive(Debug)]
 struct Launcher<K>(K, (u32, u32));
 
@@ -180,7 +179,7 @@ impl Product {
     /// `out = x yᵀ`: x `[m, k]`, y `[n, k]`.
     ///
     /// # Errors
-    /// Where there is no algorithm for it, or the memory does not suffice.
+    /// If the library has no algorithm for it, or there is not enough memory.
     pub fn by_transposed<T: Element, O: Element>(
         blas: &Blas,
         compute: Compute,
@@ -232,7 +231,7 @@ impl Product {
         out: Matrix<O>,
         epilogue: Epilogue<T>,
     ) -> Result<Self> {
-        assert_eq!(Some(T::KIND), compute.elements(), "elements are of the type that is computed with");
+        assert_eq!(Some(T::KIND), compute.elements(), "elements have the type that is computed with");
         match epilogue {
             Epilogue::None | Epilogue::Add | Epilogue::BiasRelu { .. } => {
                 let library = Library::new(blas, compute, factors, out, epilogue, None)?;
@@ -293,9 +292,9 @@ impl Product {
         for matrix in matrices {
             assert_eq!((matrix.rows, matrix.columns), (out.rows, out.columns));
         }
-        assert_eq!([product.stride, out.stride], [out.columns; 2], "rows lie one behind the other");
+        assert_eq!([product.stride, out.stride], [out.columns; 2], "rows are contiguous");
         if let Some(factors) = for_hopper(blas, factors, true, &matrices) {
-            // The first layer's input is what all are multiplied with: it is read once.
+            // The first layer's input is also the factor of all products; then it is read once.
             let own_input =
                 (first.pointer.address(), first.stride) != (input.pointer.address(), input.stride);
             let inputs = (first.cast(), own_input.then(|| input.cast()));
@@ -333,7 +332,7 @@ impl Product {
             assert_eq!((matrix.rows, matrix.columns), (out.rows, out.columns));
         }
         for matrix in &all[1..] {
-            assert_eq!(matrix.stride, out.columns, "rows lie one behind the other");
+            assert_eq!(matrix.stride, out.columns, "rows are contiguous");
         }
         if let Some(factors) = for_hopper(blas, factors, false, &all) {
             let sums = total(blas, matmul_pieces(out.rows), out.columns, sums)?;
@@ -347,14 +346,14 @@ impl Product {
         Ok(Self { library: Some(library), kernels: vec![kernel], sums: Some(sums) })
     }
 
-    /// Enqueues the product, and the sums of its columns where the epilogue wants them.
+    /// Enqueues the product, and the column sums if the epilogue has any.
     ///
     /// # Safety
-    /// The matrices, and what the epilogue names, must lie where they lay, as [`Lane::launch`] says; nobody else must
-    /// use the workspace of `blas`.
+    /// The matrices and the epilogue's buffers must still be valid, as [`Lane::launch`] says; nobody else may use the
+    /// workspace of `blas`.
     ///
     /// # Errors
-    /// Where library or driver refuse.
+    /// If the library or the driver reports an error.
     pub unsafe fn enqueue(&self, blas: &Blas, lane: &Lane) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe {
@@ -363,33 +362,34 @@ impl Product {
         }
     }
 
-    /// Enqueues the product without the sums of its columns, for which [`Product::enqueue_sums`] is left.
+    /// Enqueues the product without its column sums, which [`Product::enqueue_sums`] adds.
     ///
     /// # Safety
-    /// The matrices, and what the epilogue names, must lie where they lay, as [`Lane::launch`] says; nobody else must
-    /// use the workspace of `blas`.
+    /// The matrices and the epilogue's buffers must still be valid, as [`Lane::launch`] says; nobody else may use the
+    /// workspace of `blas`.
     ///
     /// # Errors
-    /// Where library or driver refuse.
+    /// If the library or the driver reports an error.
     pub unsafe fn enqueue_product(&self, blas: &Blas, lane: &Lane) -> Result<()> {
-        // SAFETY: the caller vouches for the matrices; there are as many parts of sums as kernels are told.
+        // SAFETY: the caller vouches for the matrices; the buffer of partial sums has the size that the kernels
+        // expect.
         unsafe {
             self.library.iter().try_for_each(|library| library.enqueue(blas, lane))?;
             self.kernels.iter().try_for_each(|kernel| kernel.launch(lane))
         }
     }
 
-    /// Enqueues the sums of the product's columns, where the epilogue wants them. It must be done before the product is
-    /// enqueued again.
+    /// Enqueues the product's column sums, if the epilogue has any. Must be called before the product is enqueued
+    /// again.
     ///
     /// # Safety
     /// [`Product::enqueue_product`] must come before; see [`Lane::launch`].
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn enqueue_sums(&self, lane: &Lane) -> Result<()> {
         let Some(total) = &self.sums else { return Ok(()) };
-        // SAFETY: the parts lie in memory of the product's `Blas`; the caller vouches for it and for the sums.
+        // SAFETY: the partial sums are in memory of the product's `Blas`; the caller vouches for it and for the sums.
         unsafe { lane.launch(total, total.grid()) }
     }
 }
@@ -398,13 +398,14 @@ fn launcher<K: Kernel + fmt::Debug + Send + 'static>(kernel: K, blocks: (u32, u3
     Box::new(Launcher(kernel, blocks))
 }
 
-/// What adds up the parts of a matrix's columns, for which it has room, to `sums`.
+/// Allocates the partial sums of a matrix's columns and plans adding them up to `sums`.
 fn total(blas: &Blas, pieces: usize, columns: usize, sums: Pointer<f32>) -> Result<Total> {
     let parts = blas.parts(pieces * columns)?;
     Ok(Total { parts, sums, pieces: pieces as u32, columns: columns as u32 })
 }
 
-/// What takes gradients by a cross layer's result, which lie in `out` behind a product, to those by its own product.
+/// Plans the step from the gradients with respect to a cross layer's result, in `out`, to those with respect to its
+/// product, as a separate kernel after the product.
 fn cross_gradient_behind<T: Element>(
     blas: &Blas,
     added: Option<Matrix<T>>,
@@ -427,14 +428,18 @@ fn cross_gradient_behind<T: Element>(
     Ok((launcher(gradient, gradient.grid()), sums))
 }
 
-/// A matrix of the type that is computed with, as which it is known.
+/// Casts a matrix to the type that is computed with; asserts that it already has this type.
 fn same<T: Element, O: Element>(matrix: Matrix<O>) -> Matrix<T> {
-    assert_eq!(TypeId::of::<T>(), TypeId::of::<O>(), "the output has the type of what it is combined with");
+    assert_eq!(
+        TypeId::of::<T>(),
+        TypeId::of::<O>(),
+        "the output has the type of the matrices it is combined with"
+    );
     matrix.cast()
 }
 
-/// The factors of a product that `matmul.cu` can take: `x y` or, where `transposed`, `x yᵀ`; in bf16, on a Hopper, of
-/// matrices with rows that begin at multiples of 16 bytes.
+/// The factors of a product that `matmul.cu` supports: `x y` or, if `transposed`, `x yᵀ`; in bf16, on Hopper, with
+/// rows that start at multiples of 16 bytes. Otherwise none.
 fn for_hopper<T: Element>(
     blas: &Blas,
     [(x, x_transposed), (y, y_transposed)]: [(Matrix<T>, bool); 2],

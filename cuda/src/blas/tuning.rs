@@ -1,4 +1,4 @@
-//! Which algorithms the library's products take, and the record of them.
+//! Which algorithms the library's products use, and the record of them.
 
 use std::collections::BTreeMap;
 
@@ -10,31 +10,31 @@ use crate::error::{Error, Result};
 /// Where the algorithms of products come from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Algorithms {
-    /// Always the same with the same library on the same GPU: what was measured to be the fastest where that was done,
-    /// and what the library's heuristics put first elsewhere.
+    /// Always the same with the same library on the same GPU: the one measured to be the fastest, or without a
+    /// measurement the first one of the library's heuristics.
     #[default]
     Known,
     /// Those of a record, and the known ones for products that it does not name.
     Recorded(Tuning),
-    /// The fastest: those that the heuristics name are timed when a product is planned. Two trainings may take
+    /// The fastest: the candidates of the heuristics are timed when a product is planned. Two trainings may choose
     /// different ones, and round differently.
     Timed,
 }
 
-/// The algorithms that products took.
+/// The algorithms that products use.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tuning {
     /// The GPU, as the driver names it.
     pub gpu: String,
-    /// The version of cuBLASLt, as it numbers them: no other one knows its algorithms.
+    /// The version number of cuBLASLt. Other versions do not know its algorithms.
     pub library: usize,
-    /// What the library calls an algorithm, by the product that takes it: eight words in hexadecimal digits.
+    /// The library's representation of each product's algorithm: eight words in hexadecimal digits.
     pub algorithms: BTreeMap<String, String>,
 }
 
 impl Tuning {
-    /// What was measured, once for each GPU and version of the library.
+    /// The measured algorithms, one record per GPU and library version.
     pub(super) fn known(gpu: &str, library: usize) -> Self {
         let all: Vec<Self> = serde_json::from_str(include_str!("known.json")).expect("a test reads it");
         let found = all.into_iter().find(|known| known.gpu == gpu && known.library == library);
@@ -42,21 +42,21 @@ impl Tuning {
     }
 
     /// # Errors
-    /// Where the record is of another GPU, or of another version of the library.
+    /// If the record is for another GPU or another version of the library.
     pub(super) fn check(&self, gpu: &str, library: usize) -> Result<()> {
         if (self.gpu.as_str(), self.library) == (gpu, library) {
             return Ok(());
         }
         Err(Error::Tuning(format!(
-            "it is of {} with cuBLASLt {}, and here are {gpu} and cuBLASLt {library}",
+            "it was made on {} with cuBLASLt {}; this is {gpu} with cuBLASLt {library}",
             self.gpu, self.library
         )))
     }
 
-    /// The algorithm recorded for a product.
+    /// Returns the algorithm recorded for a product.
     ///
     /// # Errors
-    /// Where it is not written as it should be.
+    /// If it is malformed.
     pub(super) fn get(&self, product: &str) -> Result<Option<lt::cublasLtMatmulAlgo_t>> {
         let Some(words) = self.algorithms.get(product) else { return Ok(None) };
         let parsed =

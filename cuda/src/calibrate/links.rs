@@ -1,4 +1,4 @@
-//! What GPUs send to each other.
+//! Measures links between GPUs.
 
 use half::bf16;
 
@@ -9,11 +9,11 @@ use crate::error::Result;
 use crate::kernels::{self, Rule, RuleKind, Send, Shard};
 use crate::peers::{AllReduce, PeerBarrier, Shared};
 
-/// Rows that a GPU has, elements of a row, and rows that it sends another one.
+/// Rows per GPU, elements per row, and rows that a GPU sends to another one.
 const ROWS: usize = 1 << 20;
 const DIM: usize = 128;
 const SENT: usize = 32_768;
-/// Bytes of sums.
+/// Sizes of all-reduces in bytes.
 const SUMS: [usize; 3] = [4 << 10, 512 << 10, 16 << 20];
 
 pub(super) fn measure(rank: &Rank) -> Result<Links> {
@@ -37,12 +37,12 @@ pub(super) fn measure(rank: &Rank) -> Result<Links> {
         barrier_s,
         sums,
     };
-    // Nothing is given back while another rank may write there.
+    // Memory is freed only when no other rank can still write to it.
     rank.peers.gather(0_u8)?;
     Ok(links)
 }
 
-/// Rows that lie here, and room for those of others, as exchanges have them.
+/// Rows of this rank, and room for rows of the others, laid out as in an exchange.
 struct Rows {
     storage: Buffer<f32>,
     shards: Buffer<Shard>,
@@ -78,13 +78,13 @@ impl Rows {
         })
     }
 
-    /// Bytes a second that the first rank alone sends to the next one, or each rank to all others.
+    /// Bytes per second: of the first rank sending to the next one only, or of each rank sending to all others.
     fn bytes_per_s(&self, rank: &Rank, everyone: bool) -> Result<f64> {
         let (device, ranks, own) = (rank.device(), rank.peers.ranks(), rank.peers.rank());
         let receivers = if everyone { ranks - 1 } else { 1 };
         let receives = |other: usize| (1..=receivers).any(|next| (own + next) % ranks == other);
         let counts: Vec<_> = (0..ranks).map(|other| if receives(other) { SENT as u32 } else { 0 }).collect();
-        // Each rank has room for what every other one sends.
+        // Each rank has room for the rows of every other one.
         let (firsts, counts) =
             (Buffer::of(device, &vec![(own * SENT) as u32; ranks])?, Buffer::of(device, &counts)?);
         let send = Send::<bf16> {
@@ -103,8 +103,8 @@ impl Rows {
         };
         let blocks = (4 * device.multiprocessors() / ranks as u32, ranks as u32);
         let takes_part = everyone || own == 0;
-        // SAFETY: the entries are rows that lie here, and each rank has room for so many rows of every other one; all
-        // of it lives until each rank has been waited for.
+        // SAFETY: the entries are rows of this rank, and each rank has room for this many rows of every other one;
+        // all of it lives until each rank has been waited for.
         let seconds = rank.seconds(4, takes_part, |lane| unsafe { send.enqueue(lane, blocks) })?;
         Ok((receivers * SENT * DIM * size_of::<bf16>()) as f64 / seconds)
     }

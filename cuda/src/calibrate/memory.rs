@@ -1,4 +1,4 @@
-//! A GPU's memory, its products, its kernels, and its way to the host.
+//! Measures a GPU's memory, products, kernels and transfers from the host.
 
 use half::bf16;
 
@@ -9,16 +9,16 @@ use crate::error::Result;
 use crate::kernels::{self, LookUp, LookUpTask, Totals};
 use crate::pinned::Pinned;
 
-/// Bytes that are copied.
+/// Bytes copied within the GPU.
 const COPIED: usize = 128 << 20;
-/// Bytes that come from the host.
+/// Bytes copied from the host.
 const UPLOADED: usize = 16 << 20;
-/// Rows of a table, elements of a row, samples, and features that each look up one of them.
+/// Rows of a table, elements per row, samples, and features that look up one row each.
 const ROWS: usize = 4 << 20;
 const DIM: usize = 128;
 const SAMPLES: usize = 32_768;
 const FEATURES: usize = 8;
-/// Rows and columns of a product.
+/// Rows and columns of the product's matrices.
 const SIDE: usize = 4096;
 
 pub(super) fn copy(rank: &Rank) -> Result<f64> {
@@ -29,7 +29,7 @@ pub(super) fn copy(rank: &Rank) -> Result<f64> {
     Ok(2.0 * COPIED as f64 / seconds)
 }
 
-/// Numbers that lie anywhere below an end, the same at each call.
+/// Scattered numbers below `end`, the same at each call.
 pub(super) fn scattered(count: usize, end: usize) -> Vec<u32> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let next = |_| {
@@ -82,7 +82,7 @@ pub(super) fn gather(rank: &Rank) -> Result<f64> {
         stride: (FEATURES * DIM) as u32,
     };
     let counts = [tasks.len() as u32, 0, 0];
-    // SAFETY: the buffers have what the features say, and live until the lane has been waited for.
+    // SAFETY: the buffers have the sizes that the features say, and live until the lane has been waited for.
     let seconds = rank.seconds(2, true, |lane| unsafe { look_up.enqueue(lane, counts) })?;
     Ok(2.0 * vectors.bytes() as f64 / seconds)
 }
@@ -121,7 +121,7 @@ pub(super) fn kernel(rank: &Rank) -> Result<f64> {
     rank.seconds(100, true, |lane| unsafe { lane.launch(&short, (1, 1)) })
 }
 
-/// To each of the first GPUs at once.
+/// Uploads to each of the first `gpus` GPUs at once.
 pub(super) fn upload(rank: &Rank, gpus: usize) -> Result<f64> {
     let takes_part = rank.peers.rank() < gpus;
     let from = Pinned::<u8>::zeroed(rank.device(), if takes_part { UPLOADED } else { 1 })?;

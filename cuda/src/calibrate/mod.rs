@@ -1,8 +1,8 @@
-//! What the GPUs of this machine do in a second, measured: what planning reckons with.
+//! Measures the speed of this machine's GPUs, as input for planning.
 //!
-//! A fraction of a second for each of some figures, each the median of some replays of a graph, by events. Ranks
-//! measure at the same time, and what is told is the slowest one's: an iteration waits for it. Nothing is written but
-//! memory that is given back.
+//! Each figure takes a fraction of a second: the median over replays of a graph, timed by events. All ranks measure
+//! at the same time, and the slowest rank's figure is reported, since an iteration waits for it. All memory is freed
+//! afterwards.
 
 mod links;
 mod memory;
@@ -22,59 +22,59 @@ use crate::peers::Peers;
 
 /// How long one rank waits for another.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Replays of which the median counts, after one that does not.
+/// Replays whose median is taken, after one warm-up.
 const REPLAYS: usize = 5;
 
-/// What GPUs do in a second.
+/// Measured speeds of GPUs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figures {
-    /// Bytes that a copy within a GPU's memory reads and writes.
+    /// Copy within a GPU's memory: bytes read and written per second.
     pub copy_bytes_per_s: f64,
-    /// Bytes of rows of 512 bytes, at random places of 2 GiB, that are read, and of vectors that are written.
+    /// Gathering rows of 512 bytes at random positions in 2 GiB: bytes read and written per second.
     pub gather_bytes_per_s: f64,
-    /// Operations of products of large matrices in bf16.
+    /// Products of large bf16 matrices: operations per second.
     pub product_flops_per_s: f64,
-    /// What a short kernel behind another takes, in a graph, in seconds.
+    /// Time per kernel of a sequence of short kernels in a graph, in seconds.
     pub kernel_s: f64,
-    /// Bytes from the host's locked memory to one GPU.
+    /// Copy from page-locked host memory to one GPU: bytes per second.
     pub upload_bytes_per_s: f64,
-    /// The same to each, where all are sent some at once.
+    /// The same to each GPU, while all receive.
     pub upload_all_bytes_per_s: f64,
-    /// Between GPUs; none where there is one.
+    /// Links between GPUs; none with one GPU.
     pub links: Option<Links>,
 }
 
-/// What GPUs that access each other's memory send to each other.
+/// Measured speeds between GPUs that access each other's memory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Links {
-    /// Bytes of rows of 256 bytes that one GPU writes into one other one's memory while nobody else sends.
+    /// Rows of 256 bytes that one GPU writes to one other, while nobody else sends: bytes per second.
     pub one_bytes_per_s: f64,
-    /// Bytes of them that each GPU writes into all others' while all do so.
+    /// Rows of 256 bytes that each GPU writes to all others, while all do so: bytes per second.
     pub all_bytes_per_s: f64,
-    /// What it takes all to wait for each other, in seconds.
+    /// A barrier over all GPUs, in seconds.
     pub barrier_s: f64,
-    /// Sums over all, the smallest first.
+    /// All-reduces over all GPUs, the smallest first.
     pub sums: Vec<Sum>,
 }
 
-/// A sum over all GPUs.
+/// An all-reduce over all GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sum {
-    /// Bytes at each, of f32.
+    /// Bytes of f32 per GPU.
     pub bytes: u64,
-    /// What it takes, in seconds.
+    /// Its duration in seconds.
     pub seconds: f64,
 }
 
 impl Figures {
-    /// Measures GPUs, each of which must have been opened once: a rank each.
+    /// Measures GPUs, one rank on each. Each device must have been opened exactly once.
     ///
     /// # Errors
-    /// Where they cannot access each other's memory, where a GiB or four of it are not free, or where something of a
-    /// GPU's fails.
+    /// If the GPUs cannot access each other's memory, if they have less than 1 to 4 GiB free, or if an operation
+    /// fails.
     pub fn measure(devices: &[Arc<Device>]) -> Result<Self> {
         let peers = Peers::in_process(devices, DEADLINE)?;
         let mut of_ranks = thread::scope(|scope| {
@@ -84,7 +84,7 @@ impl Figures {
             };
             ranks.into_iter().map(join).collect::<Vec<Result<Self>>>()
         });
-        // A rank that fails leaves the others waiting in vain: what it says is what there is to say.
+        // If a rank fails, the others time out waiting for it, so its error is the one to report.
         let failed =
             of_ranks.iter().position(|of_rank| of_rank.as_ref().is_err_and(|error| !error.is_of_peers()));
         let failed = failed.or_else(|| of_ranks.iter().position(Result::is_err));
@@ -92,7 +92,7 @@ impl Figures {
     }
 }
 
-/// One rank's part: all tell the same.
+/// One rank's part. All ranks return the same.
 fn of_rank(peers: Peers) -> Result<Figures> {
     let device = Arc::clone(peers.device());
     device.bind()?;
@@ -119,8 +119,8 @@ impl Rank {
         self.lane.device()
     }
 
-    /// The seconds that each of `count` times takes that something is enqueued, of the slowest rank. All ranks begin at
-    /// once; those that do not `take_part` wait.
+    /// Returns the seconds per enqueued operation out of `count`, of the slowest rank. All ranks start at once; those
+    /// that do not `take_part` wait.
     fn seconds(&self, count: usize, take_part: bool, enqueue: impl Fn(&Lane) -> Result<()>) -> Result<f64> {
         let mut graph = Graph::capture(&self.lane, || {
             if take_part { (0..count).try_for_each(|_| enqueue(&self.lane)) } else { Ok(()) }

@@ -1,5 +1,5 @@
-//! Ranks of one node or several: those of a node access each other's memory, and between nodes NCCL carries what goes
-//! along a *rail*, between the ranks with the same place in their nodes.
+//! Ranks of one or more nodes. Ranks of a node access each other's memory; between nodes, NCCL carries data along a
+//! *rail*, the ranks with the same local rank on every node.
 
 mod rail;
 mod sum;
@@ -19,33 +19,32 @@ use crate::peers::room::Room;
 pub use rail::Rail;
 pub use sum::ClusterSum;
 
-/// Hands a value to others, each of which calls its own, and returns those of all in their order; or says why it
-/// cannot.
+/// Sends a value to the other callers and returns the values of all, in their order; or returns why it failed.
 pub type GatherNodes = Box<dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, String> + Send>;
 
-/// One rank's membership among those of all nodes; moved to the rank's thread. Nodes have as many ranks each, which are
-/// numbered node by node.
+/// A rank's membership in the ranks of all nodes; moved to the rank's thread. All nodes have the same number of
+/// ranks, and ranks are numbered node by node.
 ///
-/// Collective calls are as for [`Peers`], of the ranks of all nodes.
+/// Collective calls are as for [`Peers`], but over the ranks of all nodes.
 #[derive(Debug)]
 pub struct Cluster {
-    between: Between,
+    transport: NodeTransport,
     peers: Peers,
     node: usize,
     nodes: usize,
 }
 
-/// How ranks of several nodes hand each other values.
-enum Between {
-    /// There is one node.
+/// How ranks of several nodes exchange values.
+enum NodeTransport {
+    /// There is only one node.
     Nobody,
-    /// All are threads of this process.
+    /// All ranks are threads of this process.
     Threads(Arc<Room>),
-    /// The first rank of each process for all of its node; none at the others.
+    /// The first rank of each process exchanges values for its node; the other ranks have none.
     Processes(Option<Mutex<GatherNodes>>),
 }
 
-impl fmt::Debug for Between {
+impl fmt::Debug for NodeTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Nobody => "Nobody",
@@ -56,21 +55,21 @@ impl fmt::Debug for Between {
 }
 
 impl Cluster {
-    /// The ranks of one node.
+    /// A cluster of one node.
     pub fn of_node(peers: Peers) -> Self {
-        Self { between: Between::Nobody, peers, node: 0, nodes: 1 }
+        Self { transport: NodeTransport::Nobody, peers, node: 0, nodes: 1 }
     }
 
-    /// Ranks of one process, so many of them a node: rank `r` on `devices[r]`. With several nodes these are simulated,
-    /// each by some GPUs of this machine, and no GPU may have several ranks.
+    /// Ranks of one process, rank `r` on `devices[r]`, split evenly into `nodes` nodes. Several nodes are simulated,
+    /// each by some GPUs of this machine; then no GPU may have more than one rank.
     ///
     /// # Panics
-    /// Where nodes would have unequal numbers of ranks, or none.
+    /// If nodes would have unequal numbers of ranks, or none.
     ///
     /// # Errors
     /// As [`Peers::in_process`].
     pub fn in_process(devices: &[Arc<Device>], nodes: usize, deadline: Duration) -> Result<Vec<Self>> {
-        assert!(nodes > 0 && devices.len().is_multiple_of(nodes), "nodes have as many ranks each");
+        assert!(nodes > 0 && devices.len().is_multiple_of(nodes), "nodes have equal numbers of ranks");
         if nodes == 1 {
             return Ok(Peers::in_process(devices, deadline)?.into_iter().map(Self::of_node).collect());
         }
@@ -79,27 +78,28 @@ impl Cluster {
         for (node, devices) in devices.chunks(devices.len() / nodes).enumerate() {
             let of_node = Peers::in_process(devices, deadline)?.into_iter();
             ranks.extend(of_node.map(|peers| {
-                let between = Between::Threads(Arc::clone(&room));
-                Self { between, peers, node, nodes }
+                let transport = NodeTransport::Threads(Arc::clone(&room));
+                Self { transport, peers, node, nodes }
             }));
         }
         Ok(ranks)
     }
 
-    /// The ranks of a node that are of this process. What processes hand each other goes by the first of them, which
-    /// hands a value around by `gather` and gets one of each process: nodes have as many each, and those of a node hand
-    /// out the same. So a process may be a rank, some of them, or a node.
+    /// The ranks of a node that belong to this process. The first of them exchanges values with other processes
+    /// through `gather`, which sends a value and returns one per process. All nodes have the same number of
+    /// processes, and processes of a node send the same value. So a process may be one rank, some ranks or a node.
     ///
     /// # Panics
-    /// Where there is no rank.
+    /// If there is no rank.
     pub fn of_process(peers: Vec<Peers>, node: usize, nodes: usize, gather: GatherNodes) -> Vec<Self> {
         if nodes == 1 {
             return peers.into_iter().map(Self::of_node).collect();
         }
         let mut gather = Some(Mutex::new(gather));
-        let rank = |peers: Peers| Self { between: Between::Processes(gather.take()), peers, node, nodes };
+        let rank =
+            |peers: Peers| Self { transport: NodeTransport::Processes(gather.take()), peers, node, nodes };
         let ranks: Vec<_> = peers.into_iter().map(rank).collect();
-        assert!(!ranks.is_empty(), "a node has a rank");
+        assert!(!ranks.is_empty(), "a node has at least one rank");
         ranks
     }
 
@@ -113,12 +113,12 @@ impl Cluster {
         self.peers.device()
     }
 
-    /// This rank: those of node 0 come first, each by its place.
+    /// This rank. Ranks are numbered node by node, in the order of local ranks.
     pub fn rank(&self) -> usize {
         self.node * self.peers.ranks() + self.peers.rank()
     }
 
-    /// All ranks, of all nodes.
+    /// Number of ranks of all nodes.
     pub fn ranks(&self) -> usize {
         self.nodes * self.peers.ranks()
     }
@@ -128,24 +128,24 @@ impl Cluster {
         self.node
     }
 
-    /// All nodes.
+    /// Number of nodes.
     pub fn nodes(&self) -> usize {
         self.nodes
     }
 
-    /// How long one waits for another.
+    /// How long a rank waits for another one.
     pub fn deadline(&self) -> Duration {
         self.peers.deadline()
     }
 
-    /// Hands a small value to all ranks and returns those of all, in their order. A collective call.
+    /// Sends a small value to all ranks and returns the values of all, in their order. A collective call.
     ///
     /// # Errors
-    /// Where a rank does not come in time, or has ended.
+    /// If a rank does not call it in time, or has ended.
     pub fn gather<V: Pod>(&self, value: V) -> Result<Vec<V>> {
         let values = self.gather_bytes(bytemuck::bytes_of(&value))?;
         if values.len() != self.ranks() {
-            return Err(self.apart(format!("{} ranks came in place of {}", values.len(), self.ranks())));
+            return Err(self.apart(format!("{} ranks answered instead of {}", values.len(), self.ranks())));
         }
         let read = |(other, bytes): (usize, &Vec<u8>)| {
             let stray = Error::PeersStray { rank: self.rank(), other };
@@ -162,18 +162,18 @@ impl Cluster {
             let mut gather = gather.lock().unwrap_or_else(PoisonError::into_inner);
             gather(own).map_err(|why| self.apart(why))
         };
-        match &self.between {
-            Between::Nobody => self.peers.gather_bytes(own),
-            Between::Threads(room) => {
+        match &self.transport {
+            NodeTransport::Nobody => self.peers.gather_bytes(own),
+            NodeTransport::Threads(room) => {
                 let handed = room.exchange(self.rank(), Arc::new(own.to_vec()))?;
                 let read = |value: &Arc<dyn std::any::Any + Send + Sync>| {
                     value.downcast_ref::<Vec<u8>>().cloned().unwrap_or_default()
                 };
                 Ok(handed.iter().map(read).collect())
             }
-            Between::Processes(first) => {
+            NodeTransport::Processes(first) => {
                 let of_node = self.peers.gather_bytes(own)?;
-                // Where the first rank fails the others get nothing, and nobody waits for it.
+                // If the first rank fails, the others get nothing, and nobody waits for it.
                 let of_all = first.as_ref().map(|gather| hand(gather, &frame(&of_node))).transpose();
                 let told = of_all.as_ref().ok().and_then(Option::as_ref).map(|of_all| frame(of_all));
                 let told = self.peers.gather_bytes(&told.unwrap_or_default())?;
@@ -185,17 +185,16 @@ impl Cluster {
         }
     }
 
-    /// Joins the rail of this rank: a communicator of its own, for collectives of one lane, which `what` names in
-    /// errors. There is none where there is one node. A collective call; the device must be the current one of this
-    /// thread.
+    /// Joins the rail of this rank: creates a communicator for the collectives of one lane, whose purpose `what` is
+    /// named in errors. Returns none with one node. A collective call; the device must be current on this thread.
     ///
     /// # Errors
-    /// Where NCCL is not found or does not start, and where not all ranks come in time.
+    /// If NCCL is not found or does not initialize, or if not all ranks join in time.
     pub fn join_rail(&self, what: &'static str) -> Result<Option<Rail>> {
         if self.nodes == 1 {
             return Ok(None);
         }
-        // One rank of each rail makes what they have in common; all zeros say that it could not.
+        // One rank of each rail creates the NCCL id; all zeros mean that it could not.
         let none = || -> NcclId { bytemuck::Zeroable::zeroed() };
         let own = match self.node == 0 && !self.device().ledger().measures() {
             true => NcclId::new(),
@@ -217,19 +216,19 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        if let Between::Threads(room) = &self.between {
+        if let NodeTransport::Threads(room) = &self.transport {
             room.leave(self.rank());
         }
     }
 }
 
-/// Values one behind the other, each behind its length.
+/// Concatenates values, each preceded by its length.
 fn frame(values: &[Vec<u8>]) -> Vec<u8> {
     let one = |value: &Vec<u8>| [&(value.len() as u32).to_le_bytes(), value.as_slice()].concat();
     values.iter().flat_map(one).collect()
 }
 
-/// The values that [`frame`] has put together; none where these are others.
+/// Splits what [`frame`] has concatenated; none if the bytes are malformed.
 fn unframe(mut bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut values = Vec::new();
     while !bytes.is_empty() {

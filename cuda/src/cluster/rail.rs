@@ -1,4 +1,4 @@
-//! What ranks with the same place in their nodes do together, by NCCL.
+//! Collectives among the ranks of a rail, by NCCL.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -12,14 +12,14 @@ use crate::lane::{Lane, Moment};
 use crate::nccl::{Communicator, NcclElement, NcclId, Parcel, Reduction};
 use crate::pinned::Pinned;
 
-/// How long the host looks again and again whether a moment has passed, and how long it sleeps between two looks then.
+/// How long the host polls for a moment without sleeping, and how long it sleeps between polls after that.
 const ATTENTION: Duration = Duration::from_micros(500);
 const NAP: Duration = Duration::from_micros(50);
 
-/// A rank's membership in its rail, for collectives of one lane: those of two lanes could come in another order at
-/// another rank. It must be dropped after the graphs that captured any of them.
+/// A rank's membership in its rail, for the collectives of one lane: collectives of two lanes could run in different
+/// orders on different ranks. It must be dropped after the graphs that captured any of its collectives.
 ///
-/// A collective that a rank does not come to has no end: so the host waits for what has any in it by
+/// A collective never ends if a rank does not take part. So the host waits for work with collectives through
 /// [`Rail::wait_for`].
 #[derive(Debug, Clone)]
 pub struct Rail(Arc<Member>);
@@ -27,21 +27,21 @@ pub struct Rail(Arc<Member>);
 #[derive(Debug)]
 struct Member {
     communicator: Mutex<Communicator>,
-    /// Of the ranks of all nodes.
+    /// This rank's node, and the number of nodes.
     rank: usize,
     nodes: usize,
     node: usize,
-    /// What its lane is for.
+    /// The lane's purpose, for errors.
     what: &'static str,
     deadline: Duration,
-    /// The collective that the GPU is in, by its number from 1 on; else 0.
+    /// Number (from 1) of the collective that the GPU is in, or 0.
     inside: Pinned<u32>,
-    /// What the collectives are for, in the order of their numbers.
+    /// Names of the collectives, by number.
     names: Mutex<Vec<&'static str>>,
 }
 
-// SAFETY: all fields but `inside` are `Sync`; that is memory which the GPU alone changes, and which is read by volatile
-// reads.
+// SAFETY: all fields but `inside` are `Sync`; only the GPU changes the memory behind `inside`, and it is read by
+// volatile reads.
 unsafe impl Sync for Member {}
 
 impl Rail {
@@ -65,25 +65,26 @@ impl Rail {
         self.0.node
     }
 
-    /// All nodes.
+    /// Number of nodes.
     pub fn nodes(&self) -> usize {
         self.0.nodes
     }
 
-    /// The other nodes, those behind this one first: so not all send to the same one at first.
+    /// The other nodes, starting after this one: so not all ranks send to the same node first.
     pub fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let (node, nodes) = (self.0.node, self.0.nodes);
         (1..nodes).map(move |step| (node + step) % nodes)
     }
 
-    /// Enqueues sums over the rail: of some f32 values, and of a few f64 numbers; either may be none. All its ranks get
-    /// the same bits.
+    /// Enqueues all-reduces over the rail: of f32 values and of a few f64 numbers; either may be empty. All ranks of
+    /// the rail get the same bits.
     ///
     /// # Safety
-    /// There must be as many elements as are said, as many at each rank of the rail; see [`Lane::launch`].
+    /// Both buffers must have the given lengths, which must be the same at each rank of the rail; see
+    /// [`Lane::launch`].
     ///
     /// # Errors
-    /// Where NCCL refuses.
+    /// If NCCL reports an error.
     pub unsafe fn sum(
         &self,
         lane: &Lane,
@@ -111,7 +112,7 @@ impl Rail {
     /// As there.
     ///
     /// # Errors
-    /// Where NCCL refuses.
+    /// If NCCL reports an error.
     pub unsafe fn exchange<T: NcclElement>(
         &self,
         lane: &Lane,
@@ -123,7 +124,7 @@ impl Rail {
         self.enqueue(lane, name, |communicator| unsafe { communicator.exchange(lane, sent, received) })
     }
 
-    /// Enqueues a collective between stamps that say so to the host.
+    /// Enqueues a collective between two stamps, from which the host knows that the GPU is inside.
     fn enqueue(
         &self,
         lane: &Lane,
@@ -151,11 +152,11 @@ impl Rail {
         self.0.communicator.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a moment has passed that comes behind collectives of some rails. Where it does not within the rails'
-    /// deadline, or one of them fails meanwhile, all are aborted.
+    /// Waits until a moment has passed that follows collectives of some rails. If it does not pass within the rails'
+    /// deadline, or if a collective fails, all rails are aborted.
     ///
     /// # Errors
-    /// Where work before the moment failed; where a collective did, or had no end in time: what it was for.
+    /// If work before the moment failed, or if a collective failed or timed out; the error names the collective.
     pub fn wait_for(moment: &Moment, rails: &[&Self]) -> Result<()> {
         let begun = Instant::now();
         while !moment.has_passed()? {
@@ -169,8 +170,8 @@ impl Rail {
         Ok(())
     }
 
-    /// Tells what has failed of some rails' collectives, or which of them has no end within the rails' deadline since
-    /// the host has waited for them, or at all where a rank is known to be lost; then all are aborted.
+    /// Checks the collectives of some rails: whether one failed, timed out since `begun`, or is still running
+    /// although a rank is known to be lost. In each case all rails are aborted.
     ///
     /// # Errors
     /// As [`Rail::wait_for`].
@@ -184,12 +185,12 @@ impl Rail {
         Err(error)
     }
 
-    /// Ends all that was enqueued, whatever other ranks do; nothing can be enqueued after.
+    /// Ends all enqueued collectives, whatever other ranks do; nothing can be enqueued afterwards.
     pub fn abort(&self) {
         self.communicator().abort();
     }
 
-    /// What a rank waits for that has waited too long.
+    /// The error for a rank that has waited too long.
     fn late(rails: &[&Self], waited: Duration) -> Error {
         let inside = |rail: &&&Self| {
             let word = &rail.0.inside.elements()[0];
@@ -199,7 +200,7 @@ impl Rail {
             Some((rail.0.what, *names.get(number.checked_sub(1)?)?))
         };
         let (lane, collective) =
-            rails.iter().find_map(|rail| inside(&rail)).unwrap_or(("the GPU", "nothing that NCCL does"));
+            rails.iter().find_map(|rail| inside(&rail)).unwrap_or(("the GPU", "no NCCL collective"));
         let (rank, node, nodes) =
             rails.first().map_or((0, 0, 0), |rail| (rail.0.rank, rail.0.node, rail.0.nodes));
         Error::RailLate { rank, node, nodes, lane, collective, waited_ms: waited.as_millis() }

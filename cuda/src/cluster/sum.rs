@@ -1,4 +1,4 @@
-//! Sums over the ranks of all nodes.
+//! All-reduces over the ranks of all nodes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,27 +9,28 @@ use crate::error::Result;
 use crate::lane::Lane;
 use crate::peers::{AllReduce, Shared};
 
-/// What the collective is called in errors.
+/// The collective's name in errors.
 const NAME: &str = "a sum over the nodes";
 
-/// Values that are summed over all ranks: f32 values, and beside them a few f64 numbers. All ranks get the same bits.
+/// Values that are all-reduced over all ranks: f32 values, and with them a few f64 numbers. All ranks get the same
+/// bits.
 ///
-/// Over nodes each rank sums a slice for its node, the ranks of a rail sum their slices, and what comes of it is spread
-/// within the node: a value leaves a node once, and enters it once.
+/// Over several nodes each rank sums a slice for its node, the ranks of a rail all-reduce their slices, and the
+/// results are spread within the node: each value leaves a node once and enters it once.
 #[derive(Debug)]
 pub struct ClusterSum {
     of_node: AllReduce,
-    /// Where there are several nodes.
+    /// Set if there are several nodes.
     rail: Option<Rail>,
     what: &'static str,
 }
 
 impl ClusterSum {
-    /// Zeros: `len` values and so many numbers, the same at all ranks. With several nodes `rail` is that of the lane
-    /// which will take the sums. A collective call; the device must be the current one of this thread.
+    /// Creates zeros: `len` values and `numbers` numbers, the same lengths at all ranks. With several nodes, `rail`
+    /// is the rail of the lane that will run the sums. A collective call; the device must be current on this thread.
     ///
     /// # Panics
-    /// Where there is no rail and are several nodes.
+    /// If there are several nodes and no rail.
     ///
     /// # Errors
     /// Those of [`crate::Peers::share`].
@@ -45,7 +46,7 @@ impl ClusterSum {
         Self::of_part(cluster, rail, &values, 0..len, numbers)
     }
 
-    /// The same over a part of values that lie there already.
+    /// The same for a part of existing values.
     ///
     /// # Panics
     /// As [`AllReduce::of_part`] and [`ClusterSum::new`].
@@ -59,7 +60,7 @@ impl ClusterSum {
         part: Range<usize>,
         numbers: usize,
     ) -> Result<Self> {
-        assert_eq!(rail.map_or(1, Rail::nodes), cluster.nodes(), "a rail where there are several nodes");
+        assert_eq!(rail.map_or(1, Rail::nodes), cluster.nodes(), "several nodes need a rail");
         if rail.is_some() {
             return Self::by_slices(cluster, rail, values, part, numbers);
         }
@@ -67,7 +68,7 @@ impl ClusterSum {
         Ok(Self { of_node, rail: None, what: NAME })
     }
 
-    /// The same by slices on one node too: for those that take no more than the sums of their own, by
+    /// The same, by slices on one node too: for callers that use only their own slice's sums, through
     /// [`ClusterSum::scatter`].
     ///
     /// # Panics
@@ -82,12 +83,12 @@ impl ClusterSum {
         part: Range<usize>,
         numbers: usize,
     ) -> Result<Self> {
-        assert_eq!(rail.map_or(1, Rail::nodes), cluster.nodes(), "a rail where there are several nodes");
+        assert_eq!(rail.map_or(1, Rail::nodes), cluster.nodes(), "several nodes need a rail");
         let of_node = AllReduce::by_slices(cluster.peers(), values, part, numbers)?;
         Ok(Self { of_node, rail: rail.cloned(), what: NAME })
     }
 
-    /// What sums within the node.
+    /// The sum within the node.
     pub fn of_node(&self) -> &AllReduce {
         &self.of_node
     }
@@ -103,7 +104,7 @@ impl ClusterSum {
         self.of_node.values()
     }
 
-    /// This rank's numbers, which the sums replace.
+    /// This rank's numbers, which are replaced by their sums.
     pub fn numbers(&self) -> &Buffer<f64> {
         self.of_node.numbers()
     }
@@ -114,7 +115,7 @@ impl ClusterSum {
     /// As there; the lane must be that of the rail.
     ///
     /// # Errors
-    /// As there, and where NCCL refuses.
+    /// As there, and if NCCL reports an error.
     pub unsafe fn enqueue(&self, lane: &Lane) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe {
@@ -126,11 +127,11 @@ impl ClusterSum {
         }
     }
 
-    /// The first part of [`ClusterSum::enqueue`] by slices: this rank's slice is summed over all ranks, as it is at
-    /// each rank of its rail. So are all numbers; over more than two nodes, two rails may round theirs otherwise.
+    /// The first part of [`ClusterSum::enqueue`] by slices: sums this rank's slice over all ranks; the ranks of its
+    /// rail get the same. All numbers are summed too; over more than two nodes, two rails may round them differently.
     ///
     /// # Safety
-    /// As there; [`AllReduce::spread`] of what sums within the node, or [`AllReduce::spread_of`], must follow.
+    /// As there; [`AllReduce::spread`] of the node's sum, or [`AllReduce::spread_of`], must follow.
     ///
     /// # Errors
     /// As there.
@@ -138,18 +139,18 @@ impl ClusterSum {
         let slice = self.of_node.slice();
         let values = (self.values().pointer().element(slice.start), slice.len());
         let numbers = (self.numbers().pointer(), self.numbers().len());
-        // SAFETY: the slice and the numbers are this value's, the same at each rank of the rail; the caller vouches for
-        // the rest.
+        // SAFETY: the slice and the numbers are this value's, and as long at each rank of the rail; the caller
+        // vouches for the rest.
         unsafe {
             self.of_node.scatter(lane)?;
             self.rail.iter().try_for_each(|rail| rail.sum(lane, self.what, values, numbers))
         }
     }
 
-    /// Tells, without waiting, whether a rank waited in vain for another one of its node.
+    /// Checks, without waiting, whether a rank timed out waiting for another one of its node.
     ///
     /// # Errors
-    /// Where a rank did not come in time.
+    /// If it did.
     pub fn check_now(&self) -> Result<()> {
         self.of_node.check_now()
     }

@@ -3,21 +3,21 @@
 use super::{Flags, Id, Kernel, RANKS_MAX, Wait};
 use crate::buffer::Pointer;
 
-/// Sums over the ranks, in place. Grid: the same number of blocks at every rank, one [`Flags`] each.
+/// Sums over the ranks, in place. Grid: the same number of blocks at every rank, one [`Flags`] per block.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AllReduce {
-    /// What is summed, of each rank.
+    /// The array to sum, per rank.
     pub(crate) values: [Pointer<f32>; RANKS_MAX],
-    /// Of each rank. By slices: `[rank][slice][4]`; at once: `[call % 2][rank][vector][4]`.
+    /// Per rank. By slices: `[rank][slice][4]`; at once: `[call % 2][rank][vector][4]`.
     pub(crate) inbox: [Pointer<f32>; RANKS_MAX],
-    /// Of each rank: `[call % 2][rank][number]`, and behind it `[call % 2][number]`.
+    /// Per rank: `[call % 2][rank][number]`, then `[call % 2][number]`.
     pub(crate) numbers_inbox: [Pointer<f64>; RANKS_MAX],
-    /// Of each rank, one a block.
+    /// Per rank, one per block.
     pub(crate) flags: [Pointer<Flags>; RANKS_MAX],
-    /// Summed at once.
+    /// Always summed at once.
     pub(crate) numbers: Pointer<f64>,
-    /// One a block: the calls so far.
+    /// One per block: the calls so far.
     pub(crate) calls: Pointer<u64>,
     pub(crate) wait: Wait,
     /// Vectors of 4 values.
@@ -36,12 +36,12 @@ impl AllReduce {
     pub(crate) const THREADS: u32 = 512;
 }
 
-/// [`AllReduce`] by slices, of `MOST` ranks at most: 2, 4 or 8.
+/// [`AllReduce`] by slices, for up to `MOST` ranks: 2, 4 or 8.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AllReduceBySlices<const MOST: usize>(pub(crate) AllReduce);
 
-/// [`AllReduce`] at once, of `MOST` ranks at most: 2, 4 or 8.
+/// [`AllReduce`] at once, for up to `MOST` ranks: 2, 4 or 8.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AllReduceAtOnce<const MOST: usize>(pub(crate) AllReduce);
@@ -51,7 +51,7 @@ pub(crate) struct AllReduceAtOnce<const MOST: usize>(pub(crate) AllReduce);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AllReduceScatter<const MOST: usize>(pub(crate) AllReduce);
 
-/// The other part: each rank's slice goes to all, and the first rank's numbers.
+/// The second part: sends each rank's slice to all, and the first rank's numbers.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AllReduceSpread<const MOST: usize>(pub(crate) AllReduce);

@@ -5,40 +5,40 @@ use bytemuck::{Pod, Zeroable};
 use super::{Id, Kernel};
 use crate::buffer::Pointer;
 
-/// Keys of a tile, which one block works on.
+/// Keys per tile, which one block processes.
 const TILE: u32 = 4096;
 /// Values of a digit.
 const DIGITS: u32 = 256;
-/// Digits that keys are sorted by.
+/// Digits of a key's score.
 pub const KEY_DIGITS: u32 = 4;
 
 /// Counts the digits of ranking keys. Grid: [`KeysCount::grid`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct KeysCount {
-    /// The score's order in the high word. In the low one the label, or 2 where there is none; with weights, the label
-    /// in the highest bit and below it the weight's bits, all 0 where there is no label.
+    /// High word: the score in sortable form. Low word: the label, or 2 if there is none; with weights, the label in
+    /// the highest bit and the weight's bits below it, all 0 if there is no label.
     pub keys: Pointer<u64>,
-    /// `[digit][tile]`: [`KeysCount::counts`] of them.
+    /// `[digit][tile]`: [`KeysCount::counts`] words.
     pub counts: Pointer<u32>,
     /// Keys, one or more.
     pub count: u32,
-    /// From 0, the least digit, up to [`KEY_DIGITS`].
+    /// From 0, the lowest digit, to [`KEY_DIGITS`].
     pub pass: u32,
 }
 
 impl KeysCount {
-    /// Tiles of so many keys.
+    /// Tiles of `count` keys.
     pub fn tiles(count: u32) -> u32 {
         count.div_ceil(TILE)
     }
 
-    /// Words of `counts` for so many keys.
+    /// Words of `counts` for `count` keys.
     pub fn counts(count: u32) -> usize {
         (Self::tiles(count) * DIGITS) as usize
     }
 
-    /// Blocks: one a tile.
+    /// Grid: one block per tile.
     pub fn grid(&self) -> (u32, u32) {
         (Self::tiles(self.count), 1)
     }
@@ -48,9 +48,9 @@ impl KeysCount {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct KeysSum {
-    /// `[digit][tile]`: becomes those in tiles before.
+    /// `[digit][tile]`: replaced by the counts in earlier tiles.
     pub counts: Pointer<u32>,
-    /// Of each digit: [`KeysSum::TOTALS`] of them.
+    /// Per digit: [`KeysSum::TOTALS`] words.
     pub totals: Pointer<u32>,
     /// Tiles.
     pub tiles: u32,
@@ -61,30 +61,30 @@ pub struct KeysSum {
 impl KeysSum {
     /// Words of `totals`.
     pub const TOTALS: usize = DIGITS as usize;
-    /// Blocks: one a digit.
+    /// Grid: one block per digit.
     pub const GRID: (u32, u32) = (DIGITS, 1);
 }
 
-/// Puts keys in the order of a digit. Grid: as that of [`KeysCount`].
+/// Sorts keys by a digit. Grid: as for [`KeysCount`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct KeysScatter {
-    /// In the order of the lower digits.
+    /// Sorted by the lower digits.
     pub keys: Pointer<u64>,
-    /// `[digit][tile]`: those in tiles before.
+    /// `[digit][tile]`: counts in earlier tiles.
     pub counts: Pointer<u32>,
-    /// Of each digit.
+    /// Per digit.
     pub totals: Pointer<u32>,
-    /// In the new order.
+    /// Sorted by this digit as well.
     pub sorted: Pointer<u64>,
     /// Keys.
     pub count: u32,
-    /// From 0, the least digit, up to [`KEY_DIGITS`].
+    /// From 0, the lowest digit, to [`KEY_DIGITS`].
     pub pass: u32,
 }
 
-/// What lies before a tile of sorted keys: positives and negatives before its first key, and before the last key at
-/// which a new score began.
+/// Counts before a tile of sorted keys: positives and negatives before its first key, and before the last key at
+/// which a new score started.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct Before {
@@ -94,14 +94,13 @@ pub struct Before {
     pub score: [u64; 2],
 }
 
-/// Counts the samples of each label and exponent of the weight, leaving out those that weigh nothing. Grid: as that of
-/// [`KeysCount`].
+/// Counts the samples per label and weight exponent, skipping those with weight 0. Grid: as for [`KeysCount`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct WeightsCount {
     /// With weights, in any order.
     pub keys: Pointer<u64>,
-    /// `[label][exponent]`: [`WeightsCount::CLASSES`] of them, which must be 0 before.
+    /// `[label][exponent]`: [`WeightsCount::CLASSES`] words, which must be 0 before.
     pub classes: Pointer<u32>,
     /// Keys, one or more.
     pub count: u32,
@@ -114,20 +113,21 @@ impl WeightsCount {
     pub const CLASSES: usize = 512;
 }
 
-/// Counts pairs: [`TiesCount`], [`TiesBefore`] and [`TiesPairs`] after one another. Keys with weights take
-/// [`TiesCountWeights`] and [`TiesPairsWeights`] instead of the first and the last.
+/// Counts pairs: [`TiesCount`], [`TiesBefore`] and [`TiesPairs`], one after another. For weighted keys
+/// [`TiesCountWeights`] and [`TiesPairsWeights`] replace the first and the last.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Ties {
     /// Ascending.
     pub keys: Pointer<u64>,
-    /// One a tile.
+    /// One per tile.
     pub tiles: Pointer<Before>,
-    /// [`Ties::RESULTS`] numbers. First [`Ties::ADDENDS`] that must be 0 before: twice the pairs in order plus the
-    /// ties, as addends of which the next one counts 2^32 times as much. Then all positives, and all negatives.
+    /// [`Ties::RESULTS`] numbers. First [`Ties::ADDENDS`], which must be 0 before: twice the number of ordered pairs
+    /// plus the ties, as addends where each counts 2^32 times as much as the one before it. Then all positives and
+    /// all negatives.
     pub result: Pointer<u64>,
-    /// What the weights of negatives and of positives are multiplied by to be rounded to integers, which must add up to
-    /// less than 2^63 for each.
+    /// Factors by which the weights of negatives and positives are multiplied before they are rounded to integers;
+    /// the integers must add up to less than 2^63 for each.
     pub scales: [f64; 2],
     /// Keys, one or more.
     pub count: u32,
@@ -142,12 +142,12 @@ impl Ties {
     pub const RESULTS: usize = Self::ADDENDS + 2;
 }
 
-/// Counts each tile. Grid: one block a tile.
+/// Counts each tile. Grid: one block per tile.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub struct TiesCount(pub Ties);
 
-/// Adds up each tile's weights. Grid: one block a tile.
+/// Adds up each tile's weights. Grid: one block per tile.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub struct TiesCountWeights(pub Ties);
@@ -157,12 +157,12 @@ pub struct TiesCountWeights(pub Ties);
 #[derive(Debug, Clone, Copy)]
 pub struct TiesBefore(pub Ties);
 
-/// Counts the pairs. Grid: one block a tile.
+/// Counts the pairs. Grid: one block per tile.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub struct TiesPairs(pub Ties);
 
-/// Adds up the products of the pairs' weights. Grid: one block a tile.
+/// Adds up the products of the pairs' weights. Grid: one block per tile.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub struct TiesPairsWeights(pub Ties);

@@ -3,11 +3,11 @@
 use super::{Id, Kernel, Rule};
 use crate::buffer::Pointer;
 
-/// Sets the state that the rows of a table begin with. Grid: any number of blocks.
+/// Initializes the optimizer state of a table's rows. Grid: any number of blocks.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct BeginState {
-    /// `[row][words]`, each row's weights in front of its state.
+    /// `[row][words]`, weights before state.
     pub rows: Pointer<f32>,
     /// Rows.
     pub rows_count: u64,
@@ -15,11 +15,11 @@ pub struct BeginState {
     pub rule: Rule,
     /// Words of a row.
     pub words: u32,
-    /// Those in front of its state.
+    /// Words before its state.
     pub weights: u32,
-    /// Its elements, filled up to a multiple of 4.
+    /// Elements of a row, padded to a multiple of 4.
     pub dim: u32,
-    /// What the weights are stored as: a [`super::Dtype`].
+    /// Type of the weights: a [`super::Dtype`].
     pub dtype: u32,
 }
 

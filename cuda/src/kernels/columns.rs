@@ -3,7 +3,7 @@
 use super::{Element, Id, Kernel};
 use crate::buffer::Pointer;
 
-/// Sums gradients over pieces of the samples, column by column; where there was a ReLU, takes them through it first.
+/// Sums gradients over pieces of the samples, column by column; if there was a ReLU, takes them through it first.
 /// Grid: [`Columns::grid`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +27,7 @@ pub struct Columns<T> {
 const _: () = assert!(size_of::<Columns<f32>>() == 40);
 
 impl<T> Columns<T> {
-    /// Pieces of so many samples.
+    /// Number of pieces for this many samples.
     pub const fn pieces(samples: u32) -> u32 {
         samples.div_ceil(256)
     }

@@ -3,7 +3,7 @@
 use super::{Element, Guard, Id, Kernel};
 use crate::buffer::Pointer;
 
-/// From a cross layer's product to its result: `x' = x0 * (u + b) + x`, element by element. Grid: [`Cross::grid`].
+/// Turns a cross layer's product into its result: `x' = x0 * (u + b) + x`, element by element. Grid: [`Cross::grid`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Cross<T> {
@@ -29,7 +29,7 @@ pub struct Cross<T> {
 
 const _: () = assert!(size_of::<Cross<f32>>() == 56);
 
-/// Pieces of so many samples.
+/// Number of pieces for this many samples.
 const fn pieces(samples: u32) -> u32 {
     samples.div_ceil(256)
 }
@@ -48,20 +48,21 @@ unsafe impl<T: Element> Kernel for Cross<T> {
     const THREADS: u32 = 256;
 }
 
-/// From the gradients by a cross layer's result to those by its product and by its bias. Grid:
-/// [`CrossGradient::grid`].
+/// Turns the gradients with respect to a cross layer's result into those with respect to its product and its bias.
+/// Grid: [`CrossGradient::grid`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct CrossGradient<T> {
     /// x0: `[sample][first_stride]`
     pub first: Pointer<T>,
-    /// Null, or what is added to the gradients by the result first: `[sample][columns]`.
+    /// Null, or gradients that are added first: `[sample][columns]`.
     pub added: Pointer<T>,
-    /// By the result: `[sample][columns]`
+    /// With respect to the result: `[sample][columns]`
     pub gradients: Pointer<T>,
-    /// By the product, `x0 * gradients`: `[sample][columns]`
+    /// With respect to the product, `x0 * gradients`: `[sample][columns]`
     pub product_gradients: Pointer<T>,
-    /// `[piece][columns]`, which [`super::Total`] adds up to the gradients by b; see [`CrossGradient::pieces`].
+    /// `[piece][columns]`, which [`super::Total`] adds up to the gradients with respect to b; see
+    /// [`CrossGradient::pieces`].
     pub parts: Pointer<f32>,
     /// Samples.
     pub samples: u32,
@@ -76,7 +77,7 @@ pub struct CrossGradient<T> {
 const _: () = assert!(size_of::<CrossGradient<f32>>() == 56);
 
 impl<T> CrossGradient<T> {
-    /// Pieces of so many samples.
+    /// Number of pieces for this many samples.
     pub const fn pieces(samples: u32) -> u32 {
         pieces(samples)
     }
@@ -94,20 +95,20 @@ unsafe impl<T: Element> Kernel for CrossGradient<T> {
     const THREADS: u32 = 256;
 }
 
-/// Adds what cross layers' gradients are by x0 as the factor of their products, `(u + b) * gradients`, to the gradients
-/// by x0. Grid: [`CrossFirst::grid`].
+/// Adds to the gradients with respect to x0 what cross layers contribute because x0 is the factor of their products,
+/// `(u + b) * gradients`. Grid: [`CrossFirst::grid`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct CrossFirst<T> {
-    /// u: `[sample][columns]`, of each layer.
+    /// u: `[sample][columns]`, per layer.
     pub products: [Pointer<T>; CROSS_LAYERS],
-    /// By the layers' results: `[sample][columns]` each.
+    /// With respect to the layers' results: `[sample][columns]` per layer.
     pub gradients: [Pointer<T>; CROSS_LAYERS],
-    /// b: `[columns]` each.
+    /// b: `[columns]` per layer.
     pub biases: [Pointer<f32>; CROSS_LAYERS],
-    /// By x0: `[sample][first_stride]`
+    /// With respect to x0: `[sample][first_stride]`
     pub first_gradients: Pointer<T>,
-    /// Is told where one of those is no finite number.
+    /// Records non-finite results.
     pub guard: Pointer<Guard>,
     /// Layers, at least one.
     pub layers: u32,
@@ -117,13 +118,14 @@ pub struct CrossFirst<T> {
     pub columns: u32,
     /// Elements from one sample's x0 to the next, a multiple of 4.
     pub first_stride: u32,
-    /// 1 where the first layer is the first of all, whose x is x0: the gradients by its result are added, too; else 0.
+    /// 1 if the first layer is the first of the network, whose x is x0: then the gradients with respect to its result
+    /// are added as well; otherwise 0.
     pub through: u32,
     /// 0.
     pub reserved: u32,
 }
 
-/// Layers that [`CrossFirst`] takes at most.
+/// The most layers that [`CrossFirst`] takes.
 pub const CROSS_LAYERS: usize = 4;
 
 const _: () = assert!(size_of::<CrossFirst<f32>>() == 136);

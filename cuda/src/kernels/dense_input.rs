@@ -3,7 +3,8 @@
 use super::{Element, Id, Kernel};
 use crate::buffer::Pointer;
 
-/// Converts dense columns to the elements of activations, with zeros behind each sample's. Grid: any number of blocks.
+/// Converts dense columns to the element type of activations, padding each sample with zeros. Grid: any number of
+/// blocks.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct DenseInput<T> {
@@ -15,7 +16,7 @@ pub struct DenseInput<T> {
     pub samples: u32,
     /// Columns.
     pub columns: u32,
-    /// Elements of a sample that are written: the columns, and zeros.
+    /// Elements written per sample: the columns, and zeros.
     pub filled: u32,
     /// Elements from one sample to the next.
     pub stride: u32,

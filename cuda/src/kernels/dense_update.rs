@@ -3,8 +3,8 @@
 use super::{Element, Id, Kernel, Rate, Rule};
 use crate::buffer::Pointer;
 
-/// Updates dense parameters, by any rule but the one of rows. `T` is what their copies consist of. Grid: any number of
-/// blocks.
+/// Updates dense parameters, by any rule except row-wise Adagrad. `T` is the element type of their copies. Grid: any
+/// number of blocks.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct DenseUpdate<T> {
@@ -12,17 +12,17 @@ pub struct DenseUpdate<T> {
     pub parameters: Pointer<f32>,
     /// Their gradients.
     pub gradients: Pointer<f32>,
-    /// The first number of state of each parameter; null where the rule keeps none.
+    /// First state of each parameter; null if the rule keeps none.
     pub first: Pointer<f32>,
-    /// The second; null where the rule keeps one at most.
+    /// Second state; null if the rule keeps at most one.
     pub second: Pointer<f32>,
-    /// Null, or the parameters rounded.
+    /// Null, or the parameters rounded to `T`.
     pub copies: Pointer<T>,
     /// The learning rate.
     pub rate: Pointer<Rate>,
-    /// What gradients are multiplied by; null for 1.
+    /// Factor of the gradients; null for 1.
     pub scale: Pointer<f32>,
-    /// Nothing is written where it is not 0.
+    /// If this is not 0, nothing is written.
     pub stop: Pointer<u32>,
     /// The rule.
     pub rule: Rule,

@@ -5,17 +5,18 @@ use crate::buffer::Pointer;
 use crate::error::Result;
 use crate::lane::Lane;
 
-/// What both directions of the dot interaction take.
+/// Parameters of both directions of the dot interaction.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Dot<T> {
-    /// `[sample][vectors_stride]`: `count` vectors of `dim` elements, one behind the other.
+    /// `[sample][vectors_stride]`: `count` vectors of `dim` elements, one after another.
     pub vectors: Pointer<T>,
-    /// `[sample][stride]`: `passed` elements of the first vector, the products, zeros; back, the gradients by them.
+    /// `[sample][stride]`: `passed` elements of the first vector, the products, zeros. Backward: the gradients with
+    /// respect to them.
     pub products: Pointer<T>,
-    /// As the vectors: the gradients by them; null forward.
+    /// As the vectors: the gradients with respect to them; null in the forward pass.
     pub gradients: Pointer<T>,
-    /// Is told, back, where one of those is no finite number.
+    /// Backward: records non-finite results.
     pub guard: Pointer<Guard>,
     /// Samples.
     pub samples: u32,
@@ -25,11 +26,11 @@ pub struct Dot<T> {
     pub dim: u32,
     /// Elements from one sample's vectors to the next, a multiple of 8.
     pub vectors_stride: u32,
-    /// `dim`, or 0 where no vector is passed on.
+    /// `dim`, or 0 if the first vector is not passed on.
     pub passed: u32,
     /// Elements from one sample's products to the next, a multiple of 8.
     pub stride: u32,
-    /// 1 where there is a ReLU before the first vector, else 0.
+    /// 1 if the first vector is the output of a ReLU, else 0.
     pub relu: u32,
     /// 0.
     pub reserved: u32,
@@ -37,19 +38,19 @@ pub struct Dot<T> {
 
 const _: () = assert!(size_of::<Dot<f32>>() == 64);
 
-/// Vectors of a sample that tensor cores take.
+/// The most vectors per sample for the tensor-core kernels.
 const VECTORS_MAX: u32 = 48;
-/// Samples that a block takes at a time on tensor cores.
+/// Samples that a block processes at a time on tensor cores.
 const WARPS: u32 = 4;
 
 impl<T: Element> Dot<T> {
-    /// Whether the vectors of a sample fit where a multiprocessor works on them.
+    /// Returns whether the vectors of a sample fit into a multiprocessor's shared memory.
     pub fn fits(count: u32, dim: u32, stride: u32) -> bool {
         Self::warps_fit(count, dim, stride)
             || fits([true, false].map(|forward| by_blocks(count, dim, forward)))
     }
 
-    /// Whether a warp takes a sample, on tensor cores; else a block does.
+    /// Returns whether a warp takes a sample, on tensor cores; otherwise a block does.
     fn warps_fit(count: u32, dim: u32, stride: u32) -> bool {
         let bytes = [true, false].map(|forward| by_warps(count, dim, stride, forward));
         T::KIND != ElementKind::F32 && count <= VECTORS_MAX && fits(bytes)
@@ -59,18 +60,19 @@ impl<T: Element> Dot<T> {
         Self::warps_fit(self.count, self.dim, self.stride)
     }
 
-    /// Blocks of a kernel that takes so many samples at once, so many a multiprocessor: all loop over the samples.
+    /// Grid of a kernel that takes `at_once` samples at once, with at most `each` blocks per multiprocessor; blocks
+    /// loop over the samples.
     fn grid(&self, lane: &Lane, at_once: u32, each: u32) -> (u32, u32) {
         (self.samples.div_ceil(at_once).min(lane.device().multiprocessors() * each), 1)
     }
 
-    /// Enqueues the way from vectors to products.
+    /// Enqueues the forward pass, from vectors to products.
     ///
     /// # Safety
     /// See [`Lane::launch`].
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn enqueue_forward(&self, lane: &Lane) -> Result<()> {
         // SAFETY: the caller vouches for the addresses.
         unsafe {
@@ -81,13 +83,14 @@ impl<T: Element> Dot<T> {
         }
     }
 
-    /// Enqueues the way from the gradients by the products to those by the vectors.
+    /// Enqueues the backward pass, from the gradients with respect to the products to those with respect to the
+    /// vectors.
     ///
     /// # Safety
     /// See [`Lane::launch`].
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn enqueue_backward(&self, lane: &Lane) -> Result<()> {
         // SAFETY: the caller vouches for the addresses.
         unsafe {
@@ -99,18 +102,18 @@ impl<T: Element> Dot<T> {
     }
 }
 
-/// Bytes of shared memory that `dot.cu` takes on tensor cores.
+/// Bytes of shared memory that the tensor-core kernels of `dot.cu` take.
 fn by_warps(count: u32, dim: u32, stride: u32, forward: bool) -> u32 {
     let (rows, row) = (count.next_multiple_of(16), dim + 8);
     if forward {
         return WARPS * (2 * (rows * row + stride)).next_multiple_of(128);
     }
-    // Of each warp the vectors, the products and their matrix; a row of zeros, and the places of products in the
-    // matrix.
+    // Per warp the vectors, the products and their matrix; per block a row of zeros, and the position of each product
+    // in the matrix.
     2 * (WARPS * (count * row + stride + rows * (rows + 8)) + row) + 2 * count * (count - 1)
 }
 
-/// The same where a block takes a sample.
+/// The same if a block takes a sample.
 fn by_blocks(count: u32, dim: u32, forward: bool) -> u32 {
     4 * (count * (dim + 4) + if forward { 0 } else { count * count })
 }
@@ -140,7 +143,7 @@ macro_rules! kernels {
 }
 
 kernels! {
-    // f32 has none on tensor cores: `by_warps` never takes it for one.
+    // f32 has no tensor-core kernel; `by_warps` never selects it.
     Forward, "dot_forward", [Id::DotForwardByBlocksF32, Id::DotForwardBf16, Id::DotForwardF16],
         |p| by_warps(p.count, p.dim, p.stride, true);
     Backward, "dot_backward", [Id::DotBackwardByBlocksF32, Id::DotBackwardBf16, Id::DotBackwardF16],

@@ -1,4 +1,4 @@
-//! `element.cuh`: the element types of activations and gradients, and what a step is told.
+//! `element.cuh`: the element types of activations and gradients, and the parameters of a step.
 
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
@@ -15,12 +15,12 @@ pub enum ElementKind {
     F16,
 }
 
-/// What activations and gradients consist of.
+/// An element type of activations and gradients.
 pub trait Element: Pod + std::fmt::Debug + Send + Sync {
     /// Which type it is.
     const KIND: ElementKind;
 
-    /// Rounds to it.
+    /// Rounds a value to this type.
     fn of(value: f32) -> Self;
 
     /// Its value.
@@ -64,42 +64,42 @@ impl Element for f16 {
 }
 
 impl Id {
-    /// The one of a kernel's instances, for f32, bf16 and f16, that takes elements of a type.
+    /// Selects the instance of a kernel for an element type out of those for f32, bf16 and f16.
     pub(super) const fn of<T: Element>(instances: [Self; 3]) -> Self {
         instances[T::KIND as usize]
     }
 }
 
-/// A learning rate in one step, as rules take it.
+/// The learning rate of a step, as the rules take it.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Pod, Zeroable)]
 pub struct Rate {
-    /// The rate; Adam's is divided by `1 - beta1^t`.
+    /// The rate; divided by `1 - beta1^t` for Adam.
     pub rate: f32,
-    /// Adam's `sqrt(1 - beta2^t)`; 1 for other rules.
+    /// `sqrt(1 - beta2^t)` for Adam; 1 for other rules.
     pub root_correction: f32,
 }
 
 const _: () = assert!(size_of::<Rate>() == 8);
 
-/// What a step is told, beside its batch.
+/// What a step needs apart from its batch.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Pod, Zeroable)]
 pub struct Step {
     /// Its number in the training, from 1.
     pub number: u64,
-    /// The batch's. Behind them there is room for others, which count for nothing.
+    /// Samples in the batch. Buffers have room for more; the rest is ignored.
     pub samples: u32,
-    /// Where the loss goes.
+    /// Index at which the loss is stored.
     pub loss_place: u32,
-    /// Of the dense parameters.
+    /// For the dense parameters.
     pub dense: Rate,
 }
 
 const _: () = assert!(size_of::<Step>() == 24);
 
 impl Pointer<Step> {
-    /// Where the step has the dense parameters' rate.
+    /// The address of the dense parameters' rate.
     pub fn dense_rate(self) -> Pointer<Rate> {
         self.cast::<u8>().element(std::mem::offset_of!(Step, dense)).cast()
     }

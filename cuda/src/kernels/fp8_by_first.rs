@@ -11,12 +11,12 @@ use crate::error::Result;
 
 /// Samples of a slice.
 const THIN: usize = 16;
-/// Bytes of each of two warpgroups' places, of which there are ten at most, and their barriers.
+/// Bytes of one warpgroup's slice buffers, of which there are ten at most, and their barriers.
 const PLACES_BYTES: usize = (40 << 10) + 10 * 2 * 8;
-/// The stages, and those.
+/// The stages, and the buffers of both warpgroups.
 pub(super) const SHARED_BYTES: u32 = (STAGES_BYTES + 2 * PLACES_BYTES) as u32;
 
-/// What the kernel takes.
+/// The kernel's parameters.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy)]
 struct Fp8ByFirst {
@@ -79,16 +79,16 @@ impl Fp8ByFirst {
 }
 
 matmul! {
-    /// Gradients by the first cross layer's input, and with them what cross layers add to those by x0, which it is:
-    /// `product + g + (u + b) * g`, of each layer the last term.
+    /// The gradients with respect to the first cross layer's input, x0, including what the cross layers add because
+    /// x0 is the factor of their products: `product + g + (u + b) * g`, with the last term for each layer.
     Fp8GradientByFirst(Fp8ByFirst), "fp8_by_first"
 }
 
 impl Fp8GradientByFirst {
-    /// The rows of `weights`, `[column][depth]`, lie in pairs. The guard is told where a result is no finite number.
+    /// The rows of `weights`, `[column][depth]`, are in pairs. The guard records non-finite results.
     ///
     /// # Errors
-    /// Where the driver refuses to describe a matrix.
+    /// If the driver refuses to describe a matrix.
     pub(crate) fn new(
         (gradients, weights): (Fp8Matrix, Fp8Matrix),
         layers: &[Fp8CrossKept],

@@ -7,12 +7,12 @@ use crate::blas::{Fp8Matrix, Fp8Tensor};
 use crate::buffer::Pointer;
 use crate::error::Result;
 
-/// Slices that each of two warpgroups has room for, each slice thrice.
+/// Slice buffers of each of two warpgroups; each buffer holds three slices.
 const PLACES: usize = 3;
-/// The stages, places of slices, and their barriers.
+/// The stages, the slice buffers, and their barriers.
 pub(super) const SHARED_BYTES: u32 = (STAGES_BYTES + 2 * PLACES * (3 * SLICE * COLUMNS + 2 * 8)) as u32;
 
-/// What both kernels take.
+/// Parameters of both kernels.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy)]
 struct Fp8Cross {
@@ -46,7 +46,7 @@ impl Fp8Cross {
     ) -> Result<Self> {
         let slices = |matrix: Fp8Matrix| tiles(matrix.numbers, SLICE, COLUMNS);
         let [weights_tiles, samples_tiles] = factors(samples, weights)?;
-        // Where there is no second input nothing is read there.
+        // Without a second input, its map is not read.
         let other = second.unwrap_or(first);
         Ok(Self {
             weights: weights_tiles,
@@ -76,11 +76,11 @@ matmul! {
 }
 
 impl Fp8CrossLayer {
-    /// The rows of `weights`, `[column][depth]`, lie in pairs. Without an input it is `first`. `learns` says whether
-    /// there is a way back: else only the rows of `out` are written, and no scaling is told.
+    /// The rows of `weights`, `[column][depth]`, are in pairs. Without an input it is `first`. `learns` is whether a
+    /// backward pass follows; otherwise only the rows of `out` are written, and scalings are not updated.
     ///
     /// # Errors
-    /// Where the driver refuses to describe a matrix.
+    /// If the driver refuses to describe a matrix.
     pub(crate) fn new(
         (samples, weights): (Fp8Matrix, Fp8Matrix),
         bias: Pointer<f32>,
@@ -94,17 +94,18 @@ impl Fp8CrossLayer {
 }
 
 matmul! {
-    /// A product that is, with what is added to it, a gradient by a cross layer's result: `out`. Those by the layer's
-    /// own product, `first * out`, are written too, and their columns are summed over tiles of the samples.
+    /// A product that, with what is added, is the gradient with respect to a cross layer's result: `out`. The
+    /// gradients with respect to the layer's own product, `first * out`, are written too, and their columns are
+    /// summed over tiles of the samples.
     Fp8CrossGradient(Fp8Cross), "fp8_cross_gradient"
 }
 
 impl Fp8CrossGradient {
-    /// The rows of `weights`, `[column][depth]`, lie in pairs; `parts` has [`super::matmul_pieces`] of them,
+    /// The rows of `weights`, `[column][depth]`, are in pairs; `parts` has [`super::matmul_pieces`] pieces,
     /// `[piece][column]`.
     ///
     /// # Errors
-    /// Where the driver refuses to describe a matrix.
+    /// If the driver refuses to describe a matrix.
     pub(crate) fn new(
         (gradients, weights): (Fp8Matrix, Fp8Matrix),
         (first, added): (Fp8Matrix, Option<Fp8Matrix>),

@@ -6,24 +6,24 @@ use super::{CROSS_LAYERS, Fp8Scaling, Guard, Id, Kernel};
 use crate::buffer::Pointer;
 use crate::fp8::E4m3;
 
-/// Adds what cross layers' gradients are by x0 as the factor of their products, `(u + b) * gradients`, to the gradients
-/// by x0. Grid: [`Fp8CrossFirst::grid`].
+/// Adds to the gradients with respect to x0 what cross layers contribute because x0 is the factor of their products,
+/// `(u + b) * gradients`. Grid: [`Fp8CrossFirst::grid`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Fp8CrossFirst {
-    /// u: `[sample][columns]`, of each layer.
+    /// u: `[sample][columns]`, per layer.
     pub products: [Pointer<E4m3>; CROSS_LAYERS],
-    /// By the layers' results: `[sample][columns]` each.
+    /// With respect to the layers' results: `[sample][columns]` per layer.
     pub gradients: [Pointer<E4m3>; CROSS_LAYERS],
-    /// Those of the products.
+    /// Scalings of the products.
     pub products_scalings: [Pointer<Fp8Scaling>; CROSS_LAYERS],
-    /// Those of the gradients.
+    /// Scalings of the gradients.
     pub gradients_scalings: [Pointer<Fp8Scaling>; CROSS_LAYERS],
-    /// b: `[columns]` each.
+    /// b: `[columns]` per layer.
     pub biases: [Pointer<f32>; CROSS_LAYERS],
-    /// By x0: `[sample][first_stride]`
+    /// With respect to x0: `[sample][first_stride]`
     pub first_gradients: Pointer<bf16>,
-    /// Is told where one of those is no finite number.
+    /// Records non-finite results.
     pub guard: Pointer<Guard>,
     /// Layers, at least one.
     pub layers: u32,
@@ -33,7 +33,8 @@ pub struct Fp8CrossFirst {
     pub columns: u32,
     /// Elements from one sample's x0 to the next, a multiple of 4.
     pub first_stride: u32,
-    /// 1 where the first layer is the first of all, whose x is x0: the gradients by its result are added, too; else 0.
+    /// 1 if the first layer is the first of the network, whose x is x0: then the gradients with respect to its result
+    /// are added as well; otherwise 0.
     pub through: u32,
     /// 0.
     pub reserved: u32,

@@ -10,12 +10,12 @@ use crate::buffer::Pointer;
 use crate::error::Result;
 use crate::fp8::E4m3;
 
-/// Samples of a slice, in which turned tiles are written.
+/// Samples per slice in which transposed tiles are written.
 pub(super) const SLICE: usize = 32;
-/// The stages, and a tile for each warpgroup twice.
+/// The stages, and two tiles for each warpgroup.
 pub(super) const SHARED_BYTES: u32 = (STAGES_BYTES + 4 * COLUMNS * SAMPLES) as u32;
 
-/// Tiles of so many rows and columns, of which the latter are as many as swizzling is wide.
+/// Maps a matrix in tiles of `rows` rows and `columns` columns; `columns` determines the swizzling.
 pub(super) fn tiles(matrix: Matrix<E4m3>, rows: usize, columns: usize) -> Result<TensorMap> {
     let swizzle = match columns {
         SLICE => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_32B,
@@ -24,12 +24,12 @@ pub(super) fn tiles(matrix: Matrix<E4m3>, rows: usize, columns: usize) -> Result
     TensorMap::of(matrix, sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT8, rows, columns, swizzle)
 }
 
-/// Tiles of weights, and of samples, of which two blocks fetch half each.
+/// Maps of the weights, and of the samples, of which each of two blocks fetches half a tile.
 pub(super) fn factors(samples: Fp8Matrix, weights: Fp8Matrix) -> Result<[TensorMap; 2]> {
     Ok([tiles(weights.numbers, COLUMNS, ROW_BYTES)?, tiles(samples.numbers, SAMPLES / 2, ROW_BYTES)?])
 }
 
-/// What all kernels of `fp8_matmul.cu` take.
+/// Parameters of all kernels of `fp8_matmul.cu`.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy)]
 struct Fp8Matmul {
@@ -79,7 +79,7 @@ impl Fp8Matmul {
         })
     }
 
-    /// With results in fp8.
+    /// A product with fp8 results.
     fn to_fp8(samples: Fp8Matrix, weights: Fp8Matrix, out: Fp8Tensor, bits: Pointer<u32>) -> Result<Self> {
         let maps = [tiles(out.rows, SAMPLES, COLUMNS)?, tiles(out.turned, COLUMNS, SLICE)?];
         let all = Self::new(samples, weights, maps, out.rows.columns)?;
@@ -93,16 +93,16 @@ matmul! {
 }
 
 impl Fp8Relu {
-    /// Words of bits that say which of a ReLU's outputs are above 0.
+    /// Words of bits that record which of a ReLU's outputs are above 0.
     pub(crate) const fn words(samples: usize, columns: usize) -> usize {
         samples.div_ceil(SAMPLES) * columns.div_ceil(2 * COLUMNS) * 2 * COLUMNS * SAMPLES / 32
     }
 
-    /// The rows of `weights` lie in pairs, `[column][depth]`. `learns` says whether there is a way back: else neither
-    /// bits nor the turned matrix are written, and the scaling is not told.
+    /// The rows of `weights`, `[column][depth]`, are in pairs. `learns` is whether a backward pass follows; otherwise
+    /// neither bits nor the transposed matrix are written, and the scaling is not updated.
     ///
     /// # Errors
-    /// Where the driver refuses to describe a matrix.
+    /// If the driver refuses to describe a matrix.
     pub(crate) fn new(
         samples: Fp8Tensor,
         weights: Fp8Tensor,
@@ -116,16 +116,16 @@ impl Fp8Relu {
 }
 
 matmul! {
-    /// Gradients by a ReLU's outputs, taken through it and summed over tiles of the samples.
+    /// Gradients with respect to a ReLU's outputs, taken through it and summed over tiles of the samples.
     Fp8ReluGradient(Fp8Matmul), "fp8_relu_gradient"
 }
 
 impl Fp8ReluGradient {
-    /// The turned rows of `weights` lie in pairs, `[column][depth]`; `bits` are those of [`Fp8Relu`]; `parts` has
-    /// [`super::matmul_pieces`] of them, `[piece][column]`.
+    /// The transposed rows of `weights`, `[column][depth]`, are in pairs; `bits` are those of [`Fp8Relu`]; `parts`
+    /// has [`super::matmul_pieces`] pieces, `[piece][column]`.
     ///
     /// # Errors
-    /// Where the driver refuses to describe a matrix.
+    /// If the driver refuses to describe a matrix.
     pub(crate) fn new(
         gradients: Fp8Tensor,
         weights: Fp8Tensor,
@@ -139,16 +139,16 @@ impl Fp8ReluGradient {
 }
 
 matmul! {
-    /// A product as it is.
+    /// A product without element-wise work.
     Fp8Plain(Fp8Matmul), "fp8_plain"
 }
 
 impl Fp8Plain {
-    /// The rows of `weights`, `[column][depth]`, lie in pairs. `learns` says whether there is a way back: else the
-    /// turned matrix is not written, and the scaling is not told.
+    /// The rows of `weights`, `[column][depth]`, are in pairs. `learns` is whether a backward pass follows; otherwise
+    /// the transposed matrix is not written, and the scaling is not updated.
     ///
     /// # Errors
-    /// Where the driver refuses to describe a matrix.
+    /// If the driver refuses to describe a matrix.
     pub(crate) fn new(samples: Fp8Matrix, weights: Fp8Matrix, out: Fp8Tensor, learns: bool) -> Result<Self> {
         let all = Fp8Matmul::to_fp8(samples, weights, out, Pointer::NULL)?;
         Ok(Self(Fp8Matmul { learns: u32::from(learns), ..all }))
@@ -156,15 +156,15 @@ impl Fp8Plain {
 }
 
 matmul! {
-    /// A product with results in bf16; with a bias they are taken through a ReLU.
+    /// A product with bf16 results; with a bias they go through a ReLU.
     Fp8ToBf16(Fp8Matmul), "fp8_to_bf16"
 }
 
 impl Fp8ToBf16 {
-    /// The rows of `weights`, `[column][depth]`, lie in pairs; the bias may be null.
+    /// The rows of `weights`, `[column][depth]`, are in pairs; the bias may be null.
     ///
     /// # Errors
-    /// Where the driver refuses to describe a matrix.
+    /// If the driver refuses to describe a matrix.
     pub(crate) fn new(
         samples: Fp8Matrix,
         weights: Fp8Matrix,

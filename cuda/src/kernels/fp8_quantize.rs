@@ -10,19 +10,20 @@ use crate::fp8::E4m3;
 /// Columns of activations and gradients in fp8, and inputs and outputs of layers, are multiples of this.
 pub const FP8_MULTIPLE: usize = 16;
 
-/// Where a sample lies in the rows of turned matrices: of each 16 they are in the order 0, 1, 8, 9, 2, 3, 10, ...
-pub fn turned_place(sample: usize) -> usize {
+/// The position of a sample in the rows of transposed matrices: within 16 samples the order is 0, 1, 8, 9, 2, 3, 10,
+/// ...
+pub fn transposed_position(sample: usize) -> usize {
     let (group, within) = (sample / FP8_MULTIPLE, sample % FP8_MULTIPLE);
     group * FP8_MULTIPLE + within % 8 / 2 * 4 + within / 8 * 2 + within % 2
 }
 
-/// Where a row lies in a matrix of weights whose rows are in pairs: of each 16 the even ones first.
-pub fn paired_place(row: usize) -> usize {
+/// The position of a row in a matrix of weights whose rows are in pairs: within 16 rows, the even ones first.
+pub fn paired_position(row: usize) -> usize {
     let (group, within) = (row / FP8_MULTIPLE, row % FP8_MULTIPLE);
     group * FP8_MULTIPLE + within / 2 + within % 2 * 8
 }
 
-/// Makes fp8 of activations or gradients, both row by row and turned.
+/// Converts activations or gradients to fp8, both row by row and transposed.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Fp8Quantize {
@@ -30,9 +31,9 @@ pub struct Fp8Quantize {
     pub values: Pointer<bf16>,
     /// `[sample][column]`
     pub rows: Pointer<E4m3>,
-    /// `[column][turned_stride]`, samples as [`turned_place`] says.
+    /// `[column][turned_stride]`, with samples ordered by [`transposed_position`].
     pub turned: Pointer<E4m3>,
-    /// Theirs.
+    /// Their scaling.
     pub scaling: Pointer<Fp8Scaling>,
     /// Samples.
     pub samples: u32,
@@ -40,9 +41,10 @@ pub struct Fp8Quantize {
     pub columns: u32,
     /// Elements from one sample to the next, a multiple of 8.
     pub stride: u32,
-    /// Elements from one turned row to the next: the samples filled up to a multiple of [`FP8_MULTIPLE`], or more.
+    /// Elements from one transposed row to the next: the samples rounded up to a multiple of [`FP8_MULTIPLE`], or
+    /// more.
     pub turned_stride: u32,
-    /// 1 where the turned matrix is written and the scaling is told of the largest magnitude, else 0.
+    /// 1 if the transposed matrix is written and the largest magnitude is recorded, else 0.
     pub learns: u32,
     /// 0.
     pub reserved: u32,
@@ -68,15 +70,15 @@ unsafe impl Kernel for Fp8Quantize {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct Fp8Weights {
-    /// `[output][input]`
+    /// `[output][input]`, with rows ordered by [`paired_position`].
     pub values: Pointer<f32>,
-    /// `[output][input]`, rows as [`paired_place`] says.
+    /// `[input][output]`, with rows ordered by [`paired_position`].
     pub rows: Pointer<E4m3>,
-    /// `[input][output]`, rows as [`paired_place`] says.
+    /// Their scaling.
     pub turned: Pointer<E4m3>,
     /// Theirs.
     pub scaling: Pointer<Fp8Scaling>,
-    /// A multiple of [`FP8_MULTIPLE`], as inputs are.
+    /// A multiple of [`FP8_MULTIPLE`], as is `inputs`.
     pub outputs: u32,
     /// Inputs.
     pub inputs: u32,
@@ -84,18 +86,18 @@ pub struct Fp8Weights {
 
 const _: () = assert!(size_of::<Fp8Weights>() == 40);
 
-/// Makes fp8 of weights, and tells their scalings of the largest magnitudes.
+/// Converts weights to fp8, and records their largest magnitudes.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Fp8QuantizeWeights {
-    /// One for each y of the grid.
+    /// One per y of the grid.
     pub layers: Pointer<Fp8Weights>,
 }
 
 const _: () = assert!(size_of::<Fp8QuantizeWeights>() == 8);
 
 impl Fp8QuantizeWeights {
-    /// Blocks for these layers.
+    /// Grid for these layers.
     pub fn grid(layers: &[Fp8Weights]) -> (u32, u32) {
         let tiles = |layer: &Fp8Weights| layer.inputs.div_ceil(64) * layer.outputs.div_ceil(64);
         (layers.iter().map(tiles).max().unwrap_or(0), layers.len() as u32)
@@ -114,10 +116,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_permutations_of_sixteen() {
-        let turned: Vec<_> = (16..32).map(turned_place).collect();
+    fn positions_are_permutations_of_sixteen() {
+        let turned: Vec<_> = (16..32).map(transposed_position).collect();
         assert_eq!(turned, [16, 17, 20, 21, 24, 25, 28, 29, 18, 19, 22, 23, 26, 27, 30, 31]);
-        let paired: Vec<_> = (16..32).map(paired_place).collect();
+        let paired: Vec<_> = (16..32).map(paired_position).collect();
         assert_eq!(paired, [16, 24, 17, 25, 18, 26, 19, 27, 20, 28, 21, 29, 22, 30, 23, 31]);
     }
 }

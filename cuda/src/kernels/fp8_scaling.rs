@@ -1,41 +1,41 @@
-//! `fp8_scaling.cu`, and what `fp8.cuh` says of tensors.
+//! `fp8_scaling.cu`, and the scalings of `fp8.cuh`.
 
 use bytemuck::{Pod, Zeroable};
 
 use super::{Guard, Id, Kernel};
 use crate::buffer::Pointer;
 
-/// How a tensor's values become numbers of fp8. It is part of what training has learned: a step's scale follows from
-/// the steps before.
+/// How a tensor's values are converted to fp8. It is part of the training state: a step's scale follows from earlier
+/// steps.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 pub struct Fp8Scaling {
-    /// What numbers are multiplied by to be values.
+    /// Factor from stored numbers to values.
     pub inverse: f32,
-    /// What values are multiplied by: a power of two.
+    /// Factor from values to stored numbers, a power of two.
     pub scale: f32,
     /// The bits of the largest magnitude of this step times the scale.
     pub largest: u32,
-    /// Steps that were kept so far.
+    /// Steps recorded so far.
     pub steps: u32,
-    /// The largest magnitudes of the last steps, each in its turn.
+    /// The largest magnitudes of the last steps, a ring buffer.
     pub history: [f32; Fp8Scaling::HISTORY],
 }
 
 const _: () = assert!(size_of::<Fp8Scaling>() == 80);
 
 impl Fp8Scaling {
-    /// Steps whose largest magnitudes are kept.
+    /// Number of recorded steps.
     pub const HISTORY: usize = 16;
 
-    /// Of a tensor that nothing is known of but a magnitude to expect, above 0 and finite.
+    /// The initial scaling of a tensor with an expected magnitude, which must be positive and finite.
     pub fn expecting(magnitude: f32) -> Self {
         let scale = Self::scale_of(magnitude);
         Self { inverse: 1.0 / scale, scale, largest: 0, steps: 0, history: [0.0; Self::HISTORY] }
     }
 
-    /// The power of two that brings a magnitude between 112 and 224, so that it may double before it is beyond the
-    /// largest number, 448. That of the kernel.
+    /// Returns the power of two that brings a magnitude to between 112 and 224, so that it may double before it
+    /// exceeds the largest number, 448. The kernel computes the same.
     pub fn scale_of(magnitude: f32) -> f32 {
         let power = (224.0 / f64::from(magnitude)).log2().floor();
         f64::exp2(power) as f32
@@ -43,13 +43,13 @@ impl Fp8Scaling {
 }
 
 impl Pointer<Fp8Scaling> {
-    /// Where [`Fp8Scaling::inverse`] lies.
+    /// The address of [`Fp8Scaling::inverse`].
     pub fn inverse(self) -> Pointer<f32> {
         self.cast::<u8>().element(std::mem::offset_of!(Fp8Scaling, inverse)).cast()
     }
 }
 
-/// What both kernels take.
+/// Parameters of all kernels.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct Fp8Scalings {
@@ -64,14 +64,14 @@ struct Fp8Scalings {
 
 const _: () = assert!(size_of::<Fp8Scalings>() == 40);
 
-/// Where the ranks hand each other the largest magnitudes of a step.
+/// How ranks exchange the largest magnitudes of a step.
 #[derive(Debug, Clone, Copy)]
-pub struct Fp8OfRanks {
-    /// `[rank][tensor]`, which are added up over the ranks between [`Fp8Tell`] and [`Fp8Check`].
+pub struct Fp8RankMagnitudes {
+    /// `[rank][tensor]`, all-reduced between [`Fp8Tell`] and [`Fp8Check`].
     pub largest: Pointer<f64>,
-    /// This one.
+    /// This rank.
     pub rank: u32,
-    /// All.
+    /// Number of ranks.
     pub ranks: u32,
 }
 
@@ -83,18 +83,18 @@ macro_rules! scalings {
         pub struct $name(Fp8Scalings);
 
         impl $name {
-            /// Of so many tensors, on one rank.
+            /// For `count` tensors, on one rank.
             pub fn new(tensors: Pointer<Fp8Scaling>, count: usize, guard: Pointer<Guard>) -> Self {
-                let none = Fp8OfRanks { largest: Pointer::NULL, rank: 0, ranks: 1 };
+                let none = Fp8RankMagnitudes { largest: Pointer::NULL, rank: 0, ranks: 1 };
                 Self::over_ranks(tensors, count, guard, none)
             }
 
-            /// The same over ranks.
+            /// The same over several ranks.
             pub fn over_ranks(
                 tensors: Pointer<Fp8Scaling>,
                 count: usize,
                 guard: Pointer<Guard>,
-                Fp8OfRanks { largest, rank, ranks }: Fp8OfRanks,
+                Fp8RankMagnitudes { largest, rank, ranks }: Fp8RankMagnitudes,
             ) -> Self {
                 let count = count as u32;
                 Self(Fp8Scalings { tensors, guard, of_ranks: largest, count, rank, ranks, reserved: 0 })
@@ -111,20 +111,18 @@ macro_rules! scalings {
 }
 
 scalings! {
-    /// Over ranks: puts the largest magnitudes of this rank's step where they are added up over the ranks. Grid: one
-    /// block.
+    /// With several ranks: writes this rank's largest magnitudes to the array that is all-reduced. Grid: one block.
     Fp8Tell, "fp8_tell"
 }
 
 scalings! {
-    /// Tells the guard where a tensor of the step had a value that is not finite, before the verdict; over ranks, of
-    /// all of them. Grid: one block.
+    /// Records in the guard, before the verdict, whether a tensor of the step had a non-finite value; with several
+    /// ranks, at any of them. Grid: one block.
     Fp8Check, "fp8_check"
 }
 
 scalings! {
-    /// Ends a step: where it was written, scales follow from it and the steps before, and else they stay. Grid: one
-    /// block.
+    /// Ends a step: if it was applied, scales follow from it and earlier steps; otherwise they stay. Grid: one block.
     Fp8Rescale, "fp8_rescale"
 }
 

@@ -5,25 +5,25 @@ use bytemuck::{Pod, Zeroable};
 use super::{Element, Id, Kernel, Step};
 use crate::buffer::Pointer;
 
-/// What every update looks at before it writes.
+/// The state that every update checks before it writes.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 pub struct Guard {
-    /// The last verdict: nothing is updated where this is not 0.
+    /// The last verdict: if this is not 0, nothing is updated.
     pub stop: u32,
-    /// What the loss is multiplied by on the way back.
+    /// Factor of the loss in the backward pass.
     pub loss_scale: f32,
-    /// What gradients of tables are multiplied by before the rules see them.
+    /// Factor of table gradients before the update rules.
     pub table_scale: f32,
-    /// The same of dense parameters, whose gradients are clipped, too.
+    /// The same for dense parameters, including clipping.
     pub dense_scale: f32,
-    /// Steps since the loss's scale changed last.
+    /// Steps since the loss scale last changed.
     pub steady: u32,
-    /// What this rank has found in the step at hand, as [`Outcome::wrong`] has it, until the verdict takes it.
+    /// What this rank has found in the current step, as in [`Outcome::wrong`]; cleared by the verdict.
     pub found: u32,
-    /// Steps that were left out since their gradients were beyond the elements' range.
+    /// Steps skipped because gradients overflowed their element type.
     pub skipped: u64,
-    /// 1 where nothing is to be written, whatever is found; else 0.
+    /// 1 if nothing is written, whatever is found; else 0.
     pub held: u32,
     /// 0.
     pub reserved: u32,
@@ -32,41 +32,41 @@ pub struct Guard {
 const _: () = assert!(size_of::<Guard>() == 40);
 
 impl Guard {
-    /// Before the first step.
+    /// The state before the first step.
     pub fn new(loss_scale: f32) -> Self {
         let scale = 1.0 / loss_scale;
         Self { loss_scale, table_scale: scale, dense_scale: scale, ..Self::zeroed() }
     }
 }
 
-/// What a step came to, as a [`Verdict`] leaves it.
+/// The outcome of a step, written by [`Verdict`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Pod, Zeroable)]
 pub struct Outcome {
     /// Its loss.
     pub loss: f64,
-    /// The sum of the marks of ranks that found gradients by vectors to be wrong; [`Outcome::ranks`] reads it.
+    /// The sum of the marks of ranks that found wrong vector gradients; decoded by [`Outcome::ranks`].
     pub vector_marks: f64,
-    /// The same of losses.
+    /// The same for losses.
     pub loss_marks: f64,
-    /// [`Outcome::VECTORS`], [`Outcome::LOSS`] and [`Outcome::DENSE`], as far as they are no finite numbers; 0 where
-    /// the step was written.
+    /// [`Outcome::VECTORS`], [`Outcome::LOSS`] and [`Outcome::DENSE`], for what is not finite; 0 if the step was
+    /// applied.
     pub wrong: u32,
-    /// 1 where it was left out for the loss's scale alone, else 0.
+    /// 1 if it was skipped only because of the loss scale, else 0.
     pub by_scale: u32,
 }
 
 const _: () = assert!(size_of::<Outcome>() == 32);
 
 impl Outcome {
-    /// Gradients by vectors.
+    /// Vector gradients.
     pub const VECTORS: u32 = 1;
     /// The loss.
     pub const LOSS: u32 = 2;
     /// Gradients of dense parameters.
     pub const DENSE: u32 = 4;
 
-    /// How many ranks a sum of marks is of, and the sum of their numbers.
+    /// Decodes a sum of marks: how many ranks it is from, and the sum of their numbers.
     pub fn ranks(marks: f64) -> (usize, usize) {
         let (marks, each) = (marks as u64, 1 << 20);
         ((marks % each) as usize, (marks / each) as usize)
@@ -74,17 +74,17 @@ impl Outcome {
 }
 
 impl Pointer<Guard> {
-    /// Where [`Guard::stop`] lies.
+    /// The address of [`Guard::stop`].
     pub fn stop(self) -> Pointer<u32> {
         self.field(std::mem::offset_of!(Guard, stop))
     }
 
-    /// Where [`Guard::table_scale`] lies.
+    /// The address of [`Guard::table_scale`].
     pub fn table_scale(self) -> Pointer<f32> {
         self.field(std::mem::offset_of!(Guard, table_scale))
     }
 
-    /// Where [`Guard::dense_scale`] lies.
+    /// The address of [`Guard::dense_scale`].
     pub fn dense_scale(self) -> Pointer<f32> {
         self.field(std::mem::offset_of!(Guard, dense_scale))
     }
@@ -94,19 +94,19 @@ impl Pointer<Guard> {
     }
 }
 
-/// The sums of the squares of ranges of gradients, in parts. Grid: any along x, times the ranges.
+/// Sums the squares of ranges of gradients, in parts. Grid: any along x, times the ranges.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Squares {
     /// The gradients.
     pub gradients: Pointer<f32>,
-    /// Where each range begins, at a multiple of 4, and ends.
+    /// First element (a multiple of 4) and end of each range.
     pub ranges: Pointer<[u32; 2]>,
     /// `[range][block along x]`
     pub parts: Pointer<f64>,
-    /// The first of the ranges that are summed here.
+    /// The first range to sum.
     pub first: u32,
-    /// The one behind the last of these; parts of other ranges are 0.
+    /// The end of the ranges to sum; parts of other ranges become 0.
     pub behind: u32,
 }
 
@@ -119,16 +119,15 @@ unsafe impl Kernel for Squares {
     const THREADS: u32 = 256;
 }
 
-/// What a rank has come to by itself: added up over the ranks, it is what [`Verdict`] reads. Grid: one block.
+/// A rank's own findings; all-reduced, they are the input of [`Verdict`]. Grid: one block.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Tally {
-    /// `[piece][head]`, as [`super::Head`] leaves them.
+    /// `[piece][head]`, as [`super::Head`] writes them.
     pub losses: Pointer<f64>,
-    /// Says what was found to be wrong.
+    /// Has what was found to be wrong.
     pub guard: Pointer<Guard>,
-    /// One a head: the sum of its losses; then the rank's mark where a gradient by a vector, and where the loss is
-    /// wrong.
+    /// One per head: the sum of its losses; then the rank's marks for a wrong vector gradient and for a wrong loss.
     pub numbers: Pointer<f64>,
     /// Pieces.
     pub pieces: u32,
@@ -143,7 +142,7 @@ pub struct Tally {
 const _: () = assert!(size_of::<Tally>() == 40);
 
 impl Tally {
-    /// Numbers of so many heads.
+    /// Length of `numbers` for this many heads.
     pub const fn numbers(heads: usize) -> usize {
         heads + 2
     }
@@ -156,24 +155,24 @@ unsafe impl Kernel for Tally {
     const THREADS: u32 = 256;
 }
 
-/// Sums up the loss and the gradients' squares: from them follow whether the step is written, how its gradients are
-/// scaled, and how the loss is in the next one. Grid: one block.
+/// Sums the loss and the gradients' squares, and decides whether the step is applied, how its gradients are scaled,
+/// and the loss scale of the next step. Grid: one block.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Verdict {
-    /// `[piece][head]`, as [`super::Head`] leaves them; or what [`Tally`] leaves, added up over the ranks.
+    /// `[piece][head]`, as [`super::Head`] writes them; or the output of [`Tally`], all-reduced.
     pub losses: Pointer<f64>,
-    /// One a head: what its loss is divided by; a head without weight has no loss.
+    /// One per head: divisor of its loss; a head without weight has no loss.
     pub totals: Pointer<f64>,
-    /// One a head: what its loss is multiplied by.
+    /// One per head: factor of its loss.
     pub head_weights: Pointer<f64>,
-    /// As [`Squares`] leaves them.
+    /// As [`Squares`] writes them.
     pub parts: Pointer<f64>,
-    /// Says where the outcome goes.
+    /// Has the index for the outcome.
     pub step: Pointer<Step>,
-    /// Of steps.
+    /// One per step in flight.
     pub outcomes: Pointer<Outcome>,
-    /// The verdict.
+    /// Receives the verdict.
     pub guard: Pointer<Guard>,
     /// Pieces.
     pub pieces: u32,
@@ -181,12 +180,12 @@ pub struct Verdict {
     pub heads: u32,
     /// Parts.
     pub parts_count: u32,
-    /// The longest norm of the gradients whose squares were summed; infinity where they are not clipped.
+    /// The largest norm of the gradients whose squares were summed; infinity if they are not clipped.
     pub norm_max: f32,
-    /// Where gradients may be beyond the elements' range though nothing is wrong: the steps without such a one after
-    /// which the loss's scale is doubled. Else 0.
+    /// If gradients may overflow their element type (fp16): the number of steps without overflow after which the loss
+    /// scale is doubled. Otherwise 0.
     pub scale_interval: u32,
-    /// 1 where there are several ranks, whose losses are one piece; else 0.
+    /// 1 if there are several ranks, whose losses are one piece; else 0.
     pub together: u32,
 }
 
@@ -199,17 +198,17 @@ unsafe impl Kernel for Verdict {
     const THREADS: u32 = 256;
 }
 
-/// Looks for elements that are no finite numbers. Grid: any; it loops over the samples.
+/// Looks for non-finite elements. Grid: any; it loops over the samples.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Finite<T> {
     /// `[sample][stride]`
     pub values: Pointer<T>,
-    /// Is told.
+    /// Records them.
     pub guard: Pointer<Guard>,
     /// Samples.
     pub samples: u32,
-    /// Elements of a sample that are looked at, a multiple of 4.
+    /// Elements of a sample to check, a multiple of 4.
     pub columns: u32,
     /// Elements from one sample to the next, a multiple of 4.
     pub stride: u32,

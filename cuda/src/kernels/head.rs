@@ -6,40 +6,40 @@ use crate::buffer::Pointer;
 /// Samples of a piece.
 const SAMPLES: u32 = 64;
 
-/// The last layer, to one logit a head, with binary cross-entropy behind it, and back to the gradients of its input.
-/// Grid: one block a piece, see [`Head::pieces`].
+/// The last layer (one logit per head) with binary cross-entropy, and its backward pass to the gradients of its
+/// input. Grid: one block per piece, see [`Head::pieces`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Head<T> {
     /// `[sample][stride]`
     pub input: Pointer<T>,
-    /// `[head][width]`, then a bias a head, then `[head][dense_columns]`.
+    /// `[head][width]`, then one bias per head, then `[head][dense_columns]`.
     pub weights: Pointer<f32>,
-    /// `[head][sample]`: 0, 1, or NaN where it is missing: such a sample counts for nothing.
+    /// `[head][sample]`: 0, 1, or NaN if it is missing: such a sample is ignored.
     pub labels: Pointer<f32>,
-    /// One a sample.
+    /// One per sample.
     pub sample_weights: Pointer<f32>,
-    /// One a head: what its loss is divided by; a head without weight has no loss.
+    /// One per head: divisor of its loss; a head without weight has no loss.
     pub totals: Pointer<f64>,
-    /// One a head: what its loss is multiplied by.
+    /// One per head: factor of its loss.
     pub head_weights: Pointer<f64>,
-    /// Says what gradients are multiplied by.
+    /// Has the factor of the gradients.
     pub guard: Pointer<Guard>,
     /// `[sample][dense_columns]`: first-order terms of the dense columns.
     pub dense: Pointer<f32>,
-    /// `[sample][wide_stride]`: first-order terms of features, each `wide_step` elements, one a head and zeros.
+    /// `[sample][wide_stride]`: first-order terms of features, `wide_step` elements each: one per head, then zeros.
     pub wide: Pointer<T>,
-    /// The gradients by them.
+    /// The gradients with respect to them.
     pub wide_gradients: Pointer<T>,
-    /// Null, or one a sample: what is added to the logits of all heads.
+    /// Null, or one per sample, added to the logits of all heads.
     pub terms: Pointer<f32>,
-    /// The gradients by it.
+    /// The gradients with respect to it.
     pub term_gradients: Pointer<f32>,
     /// Null, or `[sample][head]`.
     pub logits: Pointer<f32>,
-    /// Null where only logits are wanted; `[sample][stride]`.
+    /// `[sample][stride]`; null if only logits are needed.
     pub gradients: Pointer<T>,
-    /// `[piece][weights]`: of the gradients by all weights.
+    /// `[piece][weights]`: partial sums of the gradients with respect to all weights.
     pub parts: Pointer<f32>,
     /// `[piece][head]`: weighted sums of losses.
     pub losses: Pointer<f64>,
@@ -59,7 +59,7 @@ pub struct Head<T> {
     pub wide_step: u32,
     /// Elements from one sample's terms to the next one's.
     pub wide_stride: u32,
-    /// 1 where there is a ReLU before the input, else 0.
+    /// 1 if the input is the output of a ReLU, else 0.
     pub relu: u32,
     /// 0.
     pub reserved: u32,
@@ -68,10 +68,10 @@ pub struct Head<T> {
 const _: () = assert!(size_of::<Head<f32>>() == 168);
 
 impl<T> Head<T> {
-    /// Heads that fit where a multiprocessor works on them.
+    /// The most heads, limited by shared memory.
     pub const HEADS_MAX: usize = 64;
 
-    /// Pieces of so many samples.
+    /// Number of pieces for this many samples.
     pub const fn pieces(samples: u32) -> u32 {
         samples.div_ceil(SAMPLES)
     }
@@ -79,7 +79,7 @@ impl<T> Head<T> {
 
 const _: () = assert!(Head::<f32>::HEADS_MAX as u32 * SAMPLES * 12 <= super::SHARED_BYTES_MAX as u32);
 
-// SAFETY: `head.cu` has the same struct, and takes shared memory for a loss and a gradient a head and sample.
+// SAFETY: `head.cu` has the same struct, and takes shared memory for a loss and a gradient per head and sample.
 unsafe impl<T: Element> Kernel for Head<T> {
     const ID: Id = Id::of::<T>([Id::HeadF32, Id::HeadBf16, Id::HeadF16]);
     const NAME: &'static str = "head";

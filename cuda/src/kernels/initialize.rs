@@ -3,21 +3,21 @@
 use super::{Id, Kernel, Shard};
 use crate::buffer::Pointer;
 
-/// Sets the first weights of a GPU's rows. Grid: any; a warp takes a row at a time.
+/// Sets the initial weights of a GPU's rows. Grid: any; a warp handles one row at a time.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Initialize {
-    /// This GPU's, shard by shard.
+    /// This GPU's rows, shard by shard.
     pub rows: Pointer<f32>,
-    /// In the order of their bases.
+    /// Ordered by base.
     pub shards: Pointer<Shard>,
-    /// One a shard: weights lie within this distance of 0; where it is 0, they are zeros.
+    /// One per shard: the largest magnitude of a weight; 0 for zeros.
     pub bounds: Pointer<f32>,
     /// The run's seed.
     pub seed: u64,
     /// Shards.
     pub shards_count: u32,
-    /// Rows that are numbered.
+    /// Number of all rows.
     pub rows_count: u32,
 }
 

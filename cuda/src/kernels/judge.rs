@@ -5,26 +5,26 @@ use bytemuck::{Pod, Zeroable};
 use super::{Id, Kernel};
 use crate::buffer::Pointer;
 
-/// JudgeSums over the samples that have a head's label.
+/// Sums over the samples that have a label for a head.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Pod, Zeroable)]
 pub struct JudgeSums {
-    /// Of their weights.
+    /// Sum of their weights.
     pub weights: f64,
-    /// Of their losses times their weights.
+    /// Sum of their losses times their weights.
     pub losses: f64,
-    /// Of the predicted probabilities times their weights.
+    /// Sum of their predicted probabilities times their weights.
     pub predictions: f64,
-    /// Of their labels times their weights.
+    /// Sum of their labels times their weights.
     pub positives: f64,
-    /// How many they are.
+    /// How many.
     pub samples: u64,
-    /// Samples, with a label or not, whose logit is not a number.
+    /// Samples, with or without a label, whose logit is NaN.
     pub not_numbers: u64,
 }
 
 impl JudgeSums {
-    /// Adds those over other samples.
+    /// Adds the sums over other samples.
     pub fn add(&mut self, other: Self) {
         self.weights += other.weights;
         self.losses += other.losses;
@@ -35,27 +35,27 @@ impl JudgeSums {
     }
 }
 
-/// Takes what is wanted of a batch that was scored: [`JudgeParts`], then [`JudgeTotal`].
+/// Extracts from a scored batch what an evaluation keeps: [`JudgeParts`], then [`JudgeTotal`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Judge {
     /// `[sample][head]`
     pub logits: Pointer<f32>,
-    /// `[head][labels_stride]`: 0, 1, or NaN where it is missing.
+    /// `[head][labels_stride]`: 0, 1, or NaN if it is missing.
     pub labels: Pointer<f32>,
     /// `[sample]`
     pub weights: Pointer<f32>,
-    /// Samples of the batch.
+    /// Samples in the batch.
     pub samples: Pointer<u32>,
-    /// Samples that were judged before; grows by those of the batch.
+    /// Samples judged before; increased by those of the batch.
     pub judged: Pointer<u64>,
     /// `[head][capacity]`: the samples' ranking keys, in their order.
     pub keys: Pointer<u64>,
     /// `[head][blocks]`
     pub parts: Pointer<JudgeSums>,
-    /// `[head]`: grow by the batch's.
+    /// `[head]`: increased by the batch's.
     pub sums: Pointer<JudgeSums>,
-    /// Samples that there is room for: those beyond are only counted.
+    /// The most samples; more are only counted.
     pub capacity: u64,
     /// Heads.
     pub heads: u32,
@@ -63,7 +63,7 @@ pub struct Judge {
     pub labels_stride: u32,
     /// Blocks of [`JudgeParts`] along x.
     pub blocks: u32,
-    /// Whether keys have the samples' weights: 0 or 1.
+    /// Whether keys include the samples' weights: 0 or 1.
     pub weighted: u32,
 }
 

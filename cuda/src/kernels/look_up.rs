@@ -7,7 +7,7 @@ use crate::buffer::Pointer;
 use crate::error::Result;
 use crate::lane::Lane;
 
-/// Samples of a feature that a block looks up, from `first` on.
+/// The samples of a feature that a block looks up, from `first` on.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 pub struct LookUpTask {
@@ -15,7 +15,7 @@ pub struct LookUpTask {
     pub feature: u32,
     /// The first sample.
     pub first: u32,
-    /// Lanes that have a row together, a power of 2 up to 32.
+    /// Lanes that share a row, a power of 2 up to 32.
     pub lanes: u32,
     /// Samples that such a group of lanes takes.
     pub each: u32,
@@ -24,10 +24,11 @@ pub struct LookUpTask {
 impl LookUpTask {
     /// Threads of a block.
     const THREADS: u32 = 256;
-    /// Look-ups that a group of lanes takes, where a sample has no more.
+    /// Look-ups of a group of lanes, unless a sample has more.
     const LOOK_UPS: u32 = 16;
 
-    /// The blocks that look up all samples of a feature with bags of `hotness` ids at most and rows of `dim` elements.
+    /// Returns the blocks that look up all samples of a feature with at most `hotness` ids per bag and rows of `dim`
+    /// elements.
     pub fn of_feature(feature: u32, samples: u32, hotness: u32, dim: u32) -> impl Iterator<Item = Self> {
         let lanes = (dim / 4).next_power_of_two().clamp(1, 32);
         let each = (Self::LOOK_UPS / hotness).max(1);
@@ -41,7 +42,7 @@ impl LookUpTask {
     }
 }
 
-/// Pools the rows that ids name in tables on this GPU, each bag to where its vector belongs.
+/// Pools the rows that ids name in tables on this GPU, and writes each bag's vector to its position.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct LookUp<T> {
@@ -49,13 +50,13 @@ pub struct LookUp<T> {
     pub tables: Pointer<f32>,
     /// All features.
     pub features: Pointer<Feature>,
-    /// Of each block: those over tables of f32 first, then of bf16, then of f16.
+    /// One per block: first those over f32 tables, then bf16, then f16.
     pub tasks: Pointer<LookUpTask>,
-    /// Where the features say.
+    /// Indexed as the features say.
     pub ids: Pointer<u32>,
-    /// Where the features say.
+    /// Indexed as the features say.
     pub offsets: Pointer<u32>,
-    /// How many samples there are; vectors of those behind are zeros.
+    /// The number of samples; vectors after them become zeros.
     pub samples_count: Pointer<u32>,
     /// `[sample][stride]`
     pub output: Pointer<T>,
@@ -68,13 +69,13 @@ pub struct LookUp<T> {
 const _: () = assert!(size_of::<LookUpTask>() == 16 && size_of::<LookUp<f32>>() == 64);
 
 impl<T: Element> LookUp<T> {
-    /// Enqueues it; `counts` says how many tasks are over tables of each type, by the numbers of [`super::Dtype`].
+    /// Enqueues it; `counts` has the number of tasks per table type, indexed by [`super::Dtype`].
     ///
     /// # Safety
     /// See [`Lane::launch`].
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn enqueue(&self, lane: &Lane, counts: [u32; 3]) -> Result<()> {
         let [f32s, bf16s, _] = counts;
         let from = |first: u32| Self { tasks: self.tasks.element(first as usize), ..*self };
@@ -87,7 +88,7 @@ impl<T: Element> LookUp<T> {
     }
 }
 
-/// The look-ups in tables of the type with a number.
+/// The look-ups in tables of the type with number `DTYPE`.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 struct OfRows<T, const DTYPE: u32>(LookUp<T>);

@@ -3,17 +3,17 @@
 use super::{Element, Guard, Id, Kernel};
 use crate::buffer::Pointer;
 
-/// What both directions of a factorization machine's second-order term take.
+/// Parameters of both directions of a factorization machine's second-order term.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Machine<T> {
-    /// `[sample][stride]`: `count` vectors of `dim` elements, one behind the other.
+    /// `[sample][stride]`: `count` vectors of `dim` elements, one after another.
     pub vectors: Pointer<T>,
-    /// As the vectors: the gradients by them, to which those of the term are added.
+    /// As the vectors: the gradients with respect to them, to which those of the term are added.
     pub gradients: Pointer<T>,
-    /// One a sample: the terms; back, the gradients by them.
+    /// One per sample: forward the terms, backward the gradients with respect to them.
     pub terms: Pointer<f32>,
-    /// Is told, back, where one of the gradients is no finite number.
+    /// Backward: records non-finite results.
     pub guard: Pointer<Guard>,
     /// Samples.
     pub samples: u32,
@@ -23,7 +23,7 @@ pub struct Machine<T> {
     pub dim: u32,
     /// Elements from one sample's vectors to the next.
     pub stride: u32,
-    /// 1 where there is a ReLU before the first vector, through which its gradients are taken then; else 0.
+    /// 1 if the first vector is the output of a ReLU, which its gradients then go through; else 0.
     pub relu: u32,
     /// 0.
     pub reserved: u32,
@@ -31,7 +31,7 @@ pub struct Machine<T> {
 
 const _: () = assert!(size_of::<Machine<f32>>() == 56);
 
-/// From vectors to terms. Grid: any; it loops over the samples.
+/// Computes terms from vectors. Grid: any; it loops over the samples.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub struct MachineForward<T>(pub Machine<T>);
@@ -43,7 +43,8 @@ unsafe impl<T: Element> Kernel for MachineForward<T> {
     const THREADS: u32 = 256;
 }
 
-/// From the gradients by the terms to those by the vectors. Grid: any; it loops over the samples.
+/// Computes the gradients with respect to the vectors from those with respect to the terms. Grid: any; it loops over
+/// the samples.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub struct MachineBackward<T>(pub Machine<T>);

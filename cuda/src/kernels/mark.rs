@@ -3,15 +3,15 @@
 use super::{Id, Kernel};
 use crate::buffer::Pointer;
 
-/// Marks rows in a set, a bit each. Grid: any.
+/// Marks rows in a set, one bit each. Grid: any.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Mark {
-    /// Their numbers.
+    /// Row numbers.
     pub rows: Pointer<u32>,
-    /// How many they are.
+    /// How many.
     pub count: Pointer<u32>,
-    /// Nothing is marked where this is not 0.
+    /// If this is not 0, nothing is marked.
     pub stop: Pointer<u32>,
     /// The set.
     pub bits: Pointer<u32>,

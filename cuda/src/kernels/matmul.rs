@@ -10,38 +10,38 @@ use crate::blas::Matrix;
 use crate::buffer::Pointer;
 use crate::error::{Named, Result};
 
-/// What the kernels' machine code was made from: the architecture, as functions tell it.
+/// The architecture of the kernels' machine code, as the driver reports it for a function.
 pub(super) const TARGET: i32 = 90;
-/// Of a tile: the columns and the samples.
+/// Columns and samples of a tile.
 pub(super) const COLUMNS: usize = 128;
 pub(super) const SAMPLES: usize = 160;
-/// Bytes of a row of a tile in shared memory: so much of the depth is multiplied at a time.
+/// Bytes per row of a factor's tile in shared memory: the part of the depth that is multiplied at a time.
 pub(super) const ROW_BYTES: usize = 128;
-/// Elements of such a row.
+/// Elements of one row of a tile.
 const DEPTH: usize = ROW_BYTES / 2;
 const STAGES: usize = 4;
 /// All stages of factors, and their barriers.
 pub(super) const STAGES_BYTES: usize = STAGES * (COLUMNS + SAMPLES) * ROW_BYTES + 8 * (2 * STAGES + 2);
-/// Elements go in slices of so many samples, in boxes of [`DEPTH`] columns.
+/// Samples per slice, in boxes of [`DEPTH`] columns.
 const SLICE: usize = 32;
-/// Slices that each of two warpgroups has room for, at most.
+/// The most slice buffers of each of two warpgroups.
 const PLACES: usize = 5;
-/// The stages, places of slices, and their barriers.
+/// The stages, the slice buffers, and their barriers.
 pub(super) const SHARED_BYTES: u32 = (STAGES_BYTES + 2 * PLACES * (2 * SLICE * ROW_BYTES + 2 * 8)) as u32;
 
-/// How the GPU reads or writes a matrix tile by tile.
+/// Descriptor with which the GPU reads or writes a matrix tile by tile.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TensorMap(pub(super) [u64; 16]);
 
 impl TensorMap {
-    /// Tiles of so many rows and 64 columns.
+    /// Tiles of `rows` rows and 64 columns.
     pub(super) fn new(matrix: Matrix<bf16>, rows: usize) -> Result<Self> {
         let swizzle = sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B;
         Self::of(matrix, sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rows, DEPTH, swizzle)
     }
 
-    /// Tiles of so many rows and columns, of elements that the driver knows as `kind`.
+    /// Tiles of `rows` rows and some columns, of elements that the driver knows as `kind`.
     pub(super) fn of<T>(
         matrix: Matrix<T>,
         kind: sys::CUtensorMapDataType,
@@ -53,8 +53,8 @@ impl TensorMap {
         let sizes = [matrix.columns as u64, matrix.rows as u64];
         let strides = [(matrix.stride * size_of::<T>()) as u64];
         let (tile, steps) = ([columns as u32, rows as u32], [1, 1]);
-        // SAFETY: the map is live and aligned, and all arrays are as long as two dimensions ask for; the driver checks
-        // what they say and does not follow the address.
+        // SAFETY: the map is live and aligned, and all arrays have the length that two dimensions need; the driver
+        // checks their contents and does not follow the address.
         unsafe {
             sys::cuTensorMapEncodeTiled(
                 &mut map,
@@ -77,7 +77,7 @@ impl TensorMap {
     }
 }
 
-/// What all kernels of `matmul.cu` take.
+/// Parameters of all kernels of `matmul.cu`.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy)]
 struct Matmul {
@@ -103,18 +103,18 @@ pub(crate) struct Factors {
     pub weights: Matrix<bf16>,
 }
 
-/// Whether the GPU can read and write a matrix tile by tile: rows begin at multiples of 16 bytes.
+/// Returns whether the GPU can read and write a matrix tile by tile: its rows must start at multiples of 16 bytes.
 pub(crate) fn is_tiled(matrix: &Matrix<bf16>) -> bool {
     matrix.stride.is_multiple_of(8) && matrix.pointer.address().is_multiple_of(16)
 }
 
-/// Pieces that so many samples are summed in.
+/// Number of pieces in which this many samples are summed.
 pub(crate) const fn pieces(samples: usize) -> usize {
     samples.div_ceil(SAMPLES)
 }
 
 impl Matmul {
-    /// Tiles of so many rows of the weights. Elements are combined with a first matrix and, where there is one, with a
+    /// Maps weights in tiles of `weights_rows` rows. Products are combined with a first matrix and, if given, a
     /// second one.
     fn new(
         Factors { samples, weights }: Factors,
@@ -125,9 +125,9 @@ impl Matmul {
         let slices = |matrix| TensorMap::new(matrix, SLICE);
         Ok(Self {
             weights: TensorMap::new(weights, weight_rows)?,
-            // Two blocks fetch half of the samples' tiles each.
+            // Each of two blocks fetches half of a tile of samples.
             samples: TensorMap::new(samples, SAMPLES / 2)?,
-            // Where there is no second input nothing is read there.
+            // Without a second input, its map is not read.
             inputs: [slices(first)?, slices(second.unwrap_or(first))?],
             outputs: [slices(outputs[0])?, slices(outputs[1])?],
             parts: Pointer::NULL,
@@ -141,13 +141,13 @@ impl Matmul {
     }
 }
 
-/// Blocks, two of which work together: as many as there is work for, and one a multiprocessor at most.
+/// Grid: pairs of cooperating blocks, as many as there is work for, and at most one block per multiprocessor.
 pub(super) fn grid(samples: u32, columns: u32, multiprocessors: u32) -> (u32, u32) {
     let pairs = samples.div_ceil(SAMPLES as u32) * columns.div_ceil(2 * COLUMNS as u32);
     (2 * pairs.min(multiprocessors / 2), 1)
 }
 
-/// A kernel that takes `$of`, which says its `count` of samples and its `columns`.
+/// A kernel with parameters `$of`, which have a `count` of samples and `columns`.
 macro_rules! matmul {
     ($(#[$words:meta])+ $name:ident($of:ident), $kernel:literal) => {
         $(#[$words])+
@@ -156,7 +156,7 @@ macro_rules! matmul {
         pub(crate) struct $name($of);
 
         impl $name {
-            /// Blocks for a GPU of so many multiprocessors.
+            /// Grid on a GPU with this many multiprocessors.
             pub(crate) fn grid(&self, multiprocessors: u32) -> (u32, u32) {
                 $crate::kernels::matmul::grid(self.0.count, self.0.columns, multiprocessors)
             }
@@ -177,16 +177,16 @@ macro_rules! matmul {
 pub(super) use matmul;
 
 matmul! {
-    /// A product that is a gradient by a ReLU's outputs: what it is by those that are not above 0 becomes 0, and its
-    /// columns are summed over tiles of the samples.
+    /// A product that is the gradient with respect to a ReLU's outputs: where an output is not above 0 the gradient
+    /// becomes 0. Its columns are summed over tiles of the samples.
     MatmulReluGradient(Matmul), "matmul_relu_gradient"
 }
 
 impl MatmulReluGradient {
-    /// Weights are `[depth][column]`; `outputs` are the ReLU's; `parts` has [`pieces`] of them, `[piece][column]`.
+    /// Weights are `[depth][column]`; `outputs` are the ReLU's; `parts` has [`pieces`] pieces, `[piece][column]`.
     ///
     /// # Errors
-    /// Where the driver refuses to describe a matrix.
+    /// If the driver refuses to describe a matrix.
     pub(crate) fn new(
         factors: Factors,
         out: Matrix<bf16>,
@@ -203,11 +203,11 @@ matmul! {
 }
 
 impl MatmulCross {
-    /// Weights are `[column][depth]`; all others `[sample][column]`, and the bias one a column. Without an input it is
-    /// `first`.
+    /// Weights are `[column][depth]`; all other matrices `[sample][column]`; the bias has one element per column.
+    /// Without an input it is `first`.
     ///
     /// # Errors
-    /// Where the driver refuses to describe a matrix.
+    /// If the driver refuses to describe a matrix.
     pub(crate) fn new(
         factors: Factors,
         inputs: (Matrix<bf16>, Option<Matrix<bf16>>),
@@ -219,17 +219,18 @@ impl MatmulCross {
 }
 
 matmul! {
-    /// A product that is, with what is added to it, a gradient by a cross layer's result: `out`. Those by the layer's
-    /// own product, `first * out`, are written too, and their columns are summed over tiles of the samples.
+    /// A product that, with what is added, is the gradient with respect to a cross layer's result: `out`. The
+    /// gradients with respect to the layer's own product, `first * out`, are written too, and their columns are
+    /// summed over tiles of the samples.
     MatmulCrossGradient(Matmul), "matmul_cross_gradient"
 }
 
 impl MatmulCrossGradient {
-    /// Weights are `[depth][column]`; all others `[sample][column]`, `first` and, if there is any, what is added;
-    /// `parts` has [`pieces`] of them, `[piece][column]`.
+    /// Weights are `[depth][column]`; all other matrices `[sample][column]`, including `first` and, if given, the
+    /// added one; `parts` has [`pieces`] pieces, `[piece][column]`.
     ///
     /// # Errors
-    /// Where the driver refuses to describe a matrix.
+    /// If the driver refuses to describe a matrix.
     pub(crate) fn new(
         factors: Factors,
         inputs: (Matrix<bf16>, Option<Matrix<bf16>>),

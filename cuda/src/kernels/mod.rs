@@ -1,7 +1,9 @@
-//! A typed launcher for each kernel, beside `kernels/*.cu`, which say what the kernels do and what they move.
+//! A typed launcher for each kernel. The sources in `kernels/*.cu` describe what the kernels do and how many bytes
+//! they move.
 //!
-//! A launcher is the kernel's one parameter: a `repr(C)` struct of the same name and fields, whose size is asserted on
-//! both sides. [`crate::Lane::launch`] launches it. Grids are the caller's; each launcher says what they mean.
+//! A launcher is the kernel's one parameter: a `repr(C)` struct with the same name and fields, whose size is asserted
+//! on both sides. [`crate::Lane::launch`] launches it. The caller chooses the grid; each launcher documents its
+//! meaning.
 
 use std::ffi::CStr;
 
@@ -70,9 +72,9 @@ pub(crate) use fp8_cross::{Fp8CrossGradient, Fp8CrossLayer};
 pub use fp8_cross_first::Fp8CrossFirst;
 pub(crate) use fp8_matmul::{Fp8Plain, Fp8Relu, Fp8ReluGradient, Fp8ToBf16};
 pub use fp8_quantize::{
-    FP8_MULTIPLE, Fp8Quantize, Fp8QuantizeWeights, Fp8Weights, paired_place, turned_place,
+    FP8_MULTIPLE, Fp8Quantize, Fp8QuantizeWeights, Fp8Weights, paired_position, transposed_position,
 };
-pub use fp8_scaling::{Fp8Check, Fp8OfRanks, Fp8Rescale, Fp8Scaling, Fp8Tell};
+pub use fp8_scaling::{Fp8Check, Fp8RankMagnitudes, Fp8Rescale, Fp8Scaling, Fp8Tell};
 pub use guard::{Finite, Guard, Outcome, Squares, Tally, Verdict};
 pub use head::Head;
 pub use initialize::Initialize;
@@ -101,20 +103,20 @@ pub use update::{SharedSquares, Update};
 
 use crate::buffer::Pointer;
 
-/// Ranks that access each other's memory, at most.
+/// The most ranks that access each other's memory.
 pub const RANKS_MAX: usize = 8;
-/// Bytes of shared memory that a launcher asks for, at most.
+/// The most shared memory that a launcher requests, in bytes.
 const SHARED_BYTES_MAX: i32 = 144 << 10;
-/// Keys of a group: the span of an owner is a multiple of it.
+/// Keys per group. The span of an owner is a multiple of it.
 pub const GROUP_KEYS: usize = 65536;
-/// Keys of a line, of which [`KeySet::lines`] has one number each.
+/// Keys per line; [`KeySet::lines`] has one number per line.
 pub const LINE_KEYS: usize = 256;
 
 /// A set of keys.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct KeySet {
-    /// One bit a key.
+    /// One bit per key.
     pub bits: Pointer<u32>,
     /// Members in each group of keys.
     pub groups: Pointer<u32>,
@@ -122,19 +124,19 @@ pub struct KeySet {
     pub lines: Pointer<u32>,
 }
 
-/// A column of ids, as it is looked up in a shard of a table.
+/// A column of ids and the shard of a table that it looks up.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 pub struct Feature {
-    /// Where the shard begins on this GPU, in words of four bytes.
+    /// Where the shard starts in this GPU's memory, in words of four bytes.
     pub words: u64,
-    /// Where the column's ids begin.
+    /// Where the column's ids start.
     pub ids: u32,
-    /// Where the column's offsets begin, or [`Feature::FIXED`].
+    /// Where the column's offsets start, or [`Feature::FIXED`].
     pub offsets: u32,
-    /// Ids of a sample: as many, or where there are offsets at most as many.
+    /// Ids per sample; with offsets, the most ids per sample.
     pub hotness: u32,
-    /// 1 where a bag's vector is the mean of its rows, 0 where it is their sum.
+    /// 1 if a bag's vector is the mean of its rows, 0 if it is their sum.
     pub mean: u32,
     /// The number of the shard's first row at every owner.
     pub base: u32,
@@ -144,37 +146,37 @@ pub struct Feature {
     pub row_words: u32,
     /// Elements of a row, a multiple of 4.
     pub dim: u32,
-    /// Where its vector begins in a sample's.
+    /// Where its vector starts within a sample's vectors.
     pub place: u32,
     /// The number of the shard.
     pub shard: u32,
-    /// What the shard's rows are stored as: a [`Dtype`].
+    /// Type of the shard's rows: a [`Dtype`].
     pub dtype: u32,
-    /// Where the slots of its look-ups begin.
+    /// Where the slots of its look-ups start.
     pub slots: u32,
-    /// The rank that owns all of the shard's rows, [`Feature::TURNS`], or the number behind the last rank where every
-    /// rank has them.
+    /// The rank that owns all of the shard's rows; [`Feature::TURNS`]; or the number of ranks if every rank stores
+    /// them.
     pub owner: u32,
-    /// The key of the table's first row in the set of rows that every rank has, or [`Feature::UNLISTED`].
+    /// The key of the table's first row in the set of rows that every rank stores, or [`Feature::UNLISTED`].
     pub frequent: u32,
 }
 
 impl Feature {
-    /// In place of where offsets begin: every sample has as many ids.
+    /// Instead of an offset: every sample has the same number of ids.
     pub const FIXED: u32 = u32::MAX;
-    /// In place of an owner: row `id` of the table belongs to rank `id % ranks`.
+    /// Instead of an owner: row `id` of the table belongs to rank `id % ranks`.
     pub const TURNS: u32 = u32::MAX;
-    /// In place of a key: no row of the table is one of several that every rank has.
+    /// Instead of a key: the set of rows that every rank stores has no row of the table.
     pub const UNLISTED: u32 = u32::MAX;
 }
 
 const _: () = assert!(size_of::<Feature>() == 64);
 
-/// What a kernel is launched with.
+/// The parameter of a kernel.
 ///
 /// # Safety
-/// The type must be `repr(C)` with the fields of the parameter of the kernel that [`Kernel::ID`] is of, and `THREADS`
-/// and `shared_bytes` as many as that kernel expects.
+/// The type must be `repr(C)` with the fields of the parameter of the kernel [`Kernel::ID`], and `THREADS` and
+/// `shared_bytes` must be what that kernel expects.
 pub unsafe trait Kernel: Copy {
     /// The kernel.
     const ID: Id;
@@ -183,13 +185,13 @@ pub unsafe trait Kernel: Copy {
     /// Threads of a block.
     const THREADS: u32;
 
-    /// Bytes of shared memory whose size follows from the parameters.
+    /// Bytes of dynamic shared memory, as the parameters require.
     fn shared_bytes(&self) -> u32 {
         0
     }
 }
 
-/// An embedded fatbin. The driver reads it by words.
+/// An embedded fatbin. The driver reads it in words.
 #[repr(C, align(16))]
 struct Image<T: ?Sized>(T);
 
@@ -202,7 +204,7 @@ macro_rules! image {
 
 macro_rules! kernels {
     ($($image:literal: $($kernel:ident = $name:literal),+;)+) => {
-        /// A kernel's place among those that a device has.
+        /// A kernel's index among those of a device.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[expect(missing_docs, reason = "the launchers describe them")]
         pub enum Id {
@@ -210,8 +212,8 @@ macro_rules! kernels {
         }
 
         impl Kernels {
-            /// Loads the kernels into the current context, all of them: the first launch of a kernel must not be the
-            /// one that is captured.
+            /// Loads all kernels into the current context: the first launch of a kernel must not be the one that is
+            /// captured.
             pub(crate) fn load() -> Result<Self> {
                 let (mut modules, mut functions) = (Vec::new(), Vec::<sys::CUfunction>::new());
                 $(
@@ -246,7 +248,7 @@ macro_rules! kernels {
 #[derive(Debug)]
 pub(crate) struct Kernels {
     functions: Vec<sys::CUfunction>,
-    /// Whether those are there that only Hopper can run.
+    /// Whether the Hopper-only kernels are loaded.
     hopper: bool,
 }
 
@@ -394,8 +396,8 @@ impl Kernels {
     }
 }
 
-/// Allows a kernel of `matmul.cu` or the like in fp8 the shared memory that it takes; false where it was not loaded for
-/// Hopper.
+/// Allows a kernel of `matmul.cu` or its fp8 counterparts the shared memory that it needs; returns false if it was
+/// not loaded for Hopper.
 fn allow_matmul(function: sys::CUfunction, shared_bytes: u32) -> Result<bool> {
     let mut target = 0;
     let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION;
@@ -413,7 +415,7 @@ fn allow_matmul(function: sys::CUfunction, shared_bytes: u32) -> Result<bool> {
     Ok(true)
 }
 
-/// A function of a module, allowed as much shared memory as any launcher asks for.
+/// A function of a module, allowed as much shared memory as any launcher requests.
 fn function(module: sys::CUmodule, name: &CStr) -> Result<sys::CUfunction> {
     // SAFETY: the module was just loaded in the current context.
     let function =

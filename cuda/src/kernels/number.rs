@@ -3,29 +3,29 @@
 use super::{Id, Kernel, KeySet};
 use crate::buffer::Pointer;
 
-/// Numbers the members of a set of keys and lists them. Grid: one block a group of [`super::GROUP_KEYS`] keys.
+/// Numbers the members of a set of keys and lists them. Grid: one block per group of [`super::GROUP_KEYS`] keys.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Number {
-    /// Its `groups` and `lines` are set.
+    /// `groups` is set; `lines` is written.
     pub set: KeySet,
-    /// Of each member: the row of its owner.
+    /// Per member: the row of its owner.
     pub rows: Pointer<u32>,
-    /// One an owner and one more: where its members begin.
+    /// Where each owner's members start, then the end of the last.
     pub starts: Pointer<u32>,
-    /// Null, or `[member][sources_width]`, to be set to zeros.
+    /// Null, or `[member][sources_width]`, which is set to zeros.
     pub sources: Pointer<u32>,
     /// Owners among the keys.
     pub owners: u32,
     /// Keys of an owner.
     pub span: u32,
-    /// Words a member.
+    /// Words per member.
     pub sources_width: u32,
     /// 0.
     pub reserved: u32,
 }
 
-/// Counts the members of each group, which [`Number`] starts from. Grid: the same.
+/// Counts the members of each group, which is the input of [`Number`]. Grid: the same.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub struct Groups(pub Number);

@@ -1,8 +1,8 @@
-//! `optimizer.cuh` and `dtype.cuh`: how parameters learn, and what tables are stored as, as plain data.
+//! `optimizer.cuh` and `dtype.cuh`: update rules and storage types as plain data.
 
 use bytemuck::{Pod, Zeroable};
 
-/// What the weights of a table are stored as.
+/// The storage type of a table's weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Dtype {
@@ -14,7 +14,7 @@ pub enum Dtype {
     Fp16,
 }
 
-/// Which rule it is.
+/// The kinds of update rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum RuleKind {
@@ -24,9 +24,9 @@ pub enum RuleKind {
     Momentum,
     /// With Nesterov's momentum.
     Nesterov,
-    /// Adagrad, element by element.
+    /// Adagrad with one accumulator per element.
     Adagrad,
-    /// Adagrad with one accumulator a row.
+    /// Adagrad with one accumulator per row.
     RowwiseAdagrad,
     /// Adam.
     Adam,
@@ -34,21 +34,21 @@ pub enum RuleKind {
     Ftrl,
 }
 
-/// A rule with its settings; those that it does not have are 0.
+/// A rule with its settings; settings that it does not have are 0.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 pub struct Rule {
     /// A [`RuleKind`].
     pub kind: u32,
-    /// What of a weight is added to its gradient.
+    /// Factor of the weight that is added to its gradient.
     pub weight_decay: f32,
-    /// Where Adagrad's accumulators start.
+    /// Initial value of Adagrad's accumulators.
     pub initial: f32,
-    /// What of the first state stays: the momentum, Adam's beta1.
+    /// Decay of the first state: the momentum, or Adam's beta1.
     pub keep: f32,
-    /// What of the second state stays: Adam's beta2.
+    /// Decay of the second state: Adam's beta2.
     pub keep_second: f32,
-    /// What is added to roots: epsilon, or FTRL's beta.
+    /// Added to roots: epsilon, or FTRL's beta.
     pub damping: f32,
     /// FTRL's l1.
     pub l1: f32,

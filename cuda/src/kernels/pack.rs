@@ -3,16 +3,16 @@
 use super::{Id, Kernel};
 use crate::buffer::Pointer;
 
-/// Copies rows at some positions, one behind the other, to memory of the host that the GPU accesses
-/// ([`crate::Pinned::device_pointer`]). Grid: any.
+/// Copies chosen rows, one after another, to host memory that the GPU accesses ([`crate::Pinned::device_pointer`]).
+/// Grid: any.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Pack {
     /// The first row, at a multiple of 16 bytes.
     pub rows: Pointer<f32>,
-    /// Whose rows are wanted; may be in the host's memory.
+    /// Positions of the rows to copy; may be in host memory.
     pub positions: Pointer<u32>,
-    /// Room for as many rows, at a multiple of 16 bytes.
+    /// Receives the rows; at a multiple of 16 bytes.
     pub packed: Pointer<f32>,
     /// Positions.
     pub count: u32,
@@ -21,7 +21,7 @@ pub struct Pack {
 }
 
 impl Pack {
-    /// Words by which rows are read.
+    /// Words per vector in which rows are read.
     pub const VECTOR: usize = 4;
 }
 

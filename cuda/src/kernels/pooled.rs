@@ -7,17 +7,17 @@ use crate::buffer::Pointer;
 use crate::error::Result;
 use crate::lane::Lane;
 
-/// A feature of a rank's batch, of a table or some of its columns whose owners pool.
+/// A feature of a rank's batch, for a table (or some of its columns) whose owners pool.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct PooledFeature {
-    /// Where the column's ids begin.
+    /// Where the column's ids start.
     pub ids: u32,
-    /// Where the column's offsets begin, or [`super::Feature::FIXED`].
+    /// Where the column's offsets start, or [`super::Feature::FIXED`].
     pub offsets: u32,
-    /// Ids of a sample: as many, or where there are offsets at most as many.
+    /// Ids per sample; with offsets, the most ids per sample.
     pub hotness: u32,
-    /// 1 where a bag's vector is the mean of its rows, 0 where it is their sum.
+    /// 1 if a bag's vector is the mean of its rows, 0 if it is their sum.
     pub mean: u32,
     /// Rows of its table.
     pub rows: u32,
@@ -25,48 +25,47 @@ pub struct PooledFeature {
     pub owner: u32,
     /// Elements, a multiple of 4.
     pub dim: u32,
-    /// Where its vector begins in a sample's.
+    /// Where its vector starts within a sample's vectors.
     pub place: u32,
-    /// Where its part's vector begins in a sample's at an owner.
+    /// Where its part's vector starts within a sample's parts at an owner.
     pub part_place: u32,
-    /// Where its ids begin at an owner, among those of this rank.
+    /// Where its ids start at an owner, among those of this rank.
     pub part_ids: u32,
 }
 
-/// What a rank does with bags that owners pool: cuts them into parts, one an owner, and adds up what owners have
-/// pooled.
+/// A rank's side of pooling by owners: splits bags into parts, one per owner, and adds up what owners have pooled.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Pooled {
-    /// All of them.
+    /// All such features.
     pub features: Pointer<PooledFeature>,
-    /// Where the features say.
+    /// Indexed as the features say.
     pub ids: Pointer<u32>,
-    /// Where the features say.
+    /// Indexed as the features say.
     pub offsets: Pointer<u32>,
-    /// How many samples there are; those behind have no ids, and vectors of zeros.
+    /// The number of samples; those after them have no ids, and vectors of zeros.
     pub samples_count: Pointer<u32>,
-    /// `[owner][feature][samples + 1]`: where each part begins.
+    /// `[owner][feature][samples + 1]`: where each part starts.
     pub starts: Pointer<u32>,
-    /// Of each owner, this rank's: `[feature][samples + 1]`.
+    /// Per owner, this rank's: `[feature][samples + 1]`.
     pub their_starts: [Pointer<u32>; RANKS_MAX],
-    /// Of each owner, this rank's: where the features say.
+    /// Per owner, this rank's: indexed as the features say.
     pub their_ids: [Pointer<u32>; RANKS_MAX],
     /// `[owner][sample][width]`: vectors of parts.
     pub parts: Pointer<u32>,
-    /// Of each owner, this rank's: `[sample][their_stride]`.
+    /// Per owner, this rank's: `[sample][their_stride]`.
     pub their_gradients: [Pointer<u32>; RANKS_MAX],
     /// `[sample][stride]`
     pub vectors: Pointer<u32>,
     /// `[sample][stride]`
     pub gradients: Pointer<u32>,
-    /// Counts ids that are not below their table's rows, which are taken for the last row.
+    /// Counts ids that are out of range for their table; they are replaced by the last row.
     pub faults: Pointer<u32>,
     /// Features.
     pub features_count: u32,
-    /// Samples that there is room for.
+    /// The most samples.
     pub samples: u32,
-    /// All ranks.
+    /// Number of ranks.
     pub ranks: u32,
     /// Elements from one sample's parts to the next one's, a multiple of 4.
     pub width: u32,
@@ -79,13 +78,13 @@ pub struct Pooled {
 const _: () = assert!(size_of::<PooledFeature>() == 40 && size_of::<Pooled>() == 288);
 
 impl Pooled {
-    /// Enqueues cutting bags into parts and writing their ids to the owners of their rows.
+    /// Enqueues splitting bags into parts and writing their ids to the owners of their rows.
     ///
     /// # Safety
     /// See [`Lane::launch`].
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn cut(&self, lane: &Lane) -> Result<()> {
         let threads = (self.samples.div_ceil(PooledCut::THREADS), self.features_count);
         // SAFETY: the caller vouches for the addresses.
@@ -96,25 +95,25 @@ impl Pooled {
         }
     }
 
-    /// Enqueues adding up the vectors of parts, on so many blocks a feature.
+    /// Enqueues adding up the vectors of parts, with `blocks` blocks per feature.
     ///
     /// # Safety
     /// See [`Lane::launch`]; the elements of all matrices must be `T`.
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn add<T: Element>(&self, lane: &Lane, blocks: u32) -> Result<()> {
         // SAFETY: the caller vouches for the addresses.
         unsafe { lane.launch(&PooledAdd::<T>(*self, Default::default()), (blocks, self.features_count)) }
     }
 
-    /// Enqueues sending bags' gradients to each owner of a part, on so many blocks a feature.
+    /// Enqueues sending bags' gradients to each owner of a part, with `blocks` blocks per feature.
     ///
     /// # Safety
     /// As for [`Pooled::add`].
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn send<T: Element>(&self, lane: &Lane, blocks: u32) -> Result<()> {
         // SAFETY: the caller vouches for the addresses.
         unsafe { lane.launch(&PooledSend::<T>(*self, Default::default()), (blocks, self.features_count)) }

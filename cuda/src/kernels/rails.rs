@@ -5,57 +5,59 @@ use crate::buffer::Pointer;
 use crate::error::Result;
 use crate::lane::Lane;
 
-/// Words before the rows of a list that goes to another node: how many rows are named, the most that are named at any
-/// other node, and how many of the first are wanted. Those behind them every rank has.
+/// Words before the rows of a list that is sent to another node: how many rows are listed, the most that are listed
+/// for any other node, and how many of them (from the first) are wanted. The remaining rows are those that every rank
+/// stores.
 pub const RAIL_HEADER: usize = 4;
 
-/// Writes the lists of rows that a node names, one for each node. Grid: x over rows, any number of blocks, and y over
+/// Writes the lists of rows that a node looks up, one per node. Grid: x over rows, any number of blocks; y over
 /// nodes.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct RailLists {
-    /// The rows, by their numbers at their owners: those of each node, one behind the other.
+    /// The rows, by their numbers at their owners, node by node.
     pub named: Pointer<u32>,
-    /// Where those of each node begin, and how many there are; where there are rows that every rank has, also how many
-    /// there are with these, which come behind.
+    /// Where those of each node start, and their total number; if there are rows that every rank stores, also the
+    /// total including these, which come last.
     pub starts: Pointer<u32>,
-    /// Of each node: [`RAIL_HEADER`] words, and room for all that are named there.
+    /// Per node: [`RAIL_HEADER`] words, and room for all rows listed for that node.
     pub lists: [Pointer<u32>; RANKS_MAX],
     /// This node.
     pub node: u32,
-    /// All nodes.
+    /// Number of nodes.
     pub nodes: u32,
-    /// 1 where there are rows that every rank has, else 0.
+    /// 1 if there are rows that every rank stores, else 0.
     pub of_all: u32,
     /// 0.
     pub reserved: u32,
 }
 
-/// Adds the rows that came to a set, and tells the host how long the longest list is. Grid: as for [`RailLists`].
+/// Adds the received rows to a set, and reports the length of the longest list to the host. Grid: as for
+/// [`RailLists`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct RailMark {
-    /// `[node][stride]`: the lists that came.
+    /// `[node][stride]`: the received lists.
     pub lists: Pointer<u32>,
-    /// Of each node: how many of its rows are there.
+    /// Per node: how many of its rows were received.
     pub counts: Pointer<u32>,
-    /// Of each node: how many of these it wants.
+    /// Per node: how many of these it wants.
     pub wanted: Pointer<u32>,
-    /// A word of the host's: 1 + the most rows that any rank of the rail names at another node.
+    /// A word in host memory: 1 + the most rows that any rank of the rail lists for another node.
     pub most: Pointer<u32>,
-    /// Empty at first; of rows of this rank.
+    /// Rows of this rank. Must be empty at the start.
     pub set: KeySet,
     /// Words from one list to the next.
     pub stride: u32,
-    /// Rows that have come of each other node's list, at most.
+    /// The most rows received of each other node's list.
     pub there: u32,
     /// This node.
     pub node: u32,
-    /// All nodes.
+    /// Number of nodes.
     pub nodes: u32,
 }
 
-/// What [`RailRows::spread`] and [`RailRows::gather`] take.
+/// Parameters of [`RailRows::spread`] and [`RailRows::gather`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct RailRows {
@@ -63,31 +65,31 @@ pub struct RailRows {
     pub named: Pointer<u32>,
     /// As for [`RailLists`].
     pub starts: Pointer<u32>,
-    /// `[named row][rank of the node]`: 1 + the place of its entry at this owner, or 0.
+    /// `[named row][rank of the node]`: 1 + the index of its entry at this owner, or 0.
     pub sources: Pointer<u32>,
-    /// Of each rank of the node: the slot there of the first row of this owner.
+    /// Per rank of the node: the slot of this owner's first row there.
     pub firsts: Pointer<u32>,
-    /// This rank's shards, in the order of their bases, which are the same at all ranks.
+    /// This rank's shards, ordered by base; the bases are the same at all ranks.
     pub shards: Pointer<Shard>,
-    /// Of each node: `[row][width]`, as rows came, or as sums go.
+    /// Per node: `[row][width]`, the received rows, or the sums to send.
     pub rows: [Pointer<u32>; RANKS_MAX],
-    /// Of each rank of the node: `[slot][width]`, where rows land.
+    /// Per rank of the node: `[slot][width]`, where rows are written.
     pub landings: [Pointer<u32>; RANKS_MAX],
-    /// `[place][width]`: what the ranks of the node have summed.
+    /// `[entry][width]`: the sums of the node's ranks.
     pub sums: Pointer<u32>,
     /// Shards.
     pub shards_count: u32,
-    /// All nodes.
+    /// Number of nodes.
     pub nodes: u32,
     /// Ranks of the node.
     pub ranks: u32,
-    /// This one among them.
+    /// This rank's number among them.
     pub rank: u32,
     /// Entries that a rank can have.
     pub capacity: u32,
     /// Elements from one row to the next, a multiple of 8.
     pub width: u32,
-    /// To spread: bytes of an element, 2 or 4. To gather: what sums are stored as, a [`super::Dtype`], fp32 or bf16.
+    /// To spread: bytes of an element, 2 or 4. To gather: type of the sums, a [`super::Dtype`], fp32 or bf16.
     pub element: u32,
     /// As for [`RailLists`].
     pub of_all: u32,
@@ -111,13 +113,13 @@ unsafe impl Kernel for RailMark {
 }
 
 impl RailRows {
-    /// Enqueues sending rows that came to the ranks of the node that named them, on any number of blocks.
+    /// Enqueues sending received rows to the ranks of the node that look them up, on any number of blocks.
     ///
     /// # Safety
     /// See [`Lane::launch`].
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn spread(&self, lane: &Lane, blocks: u32) -> Result<()> {
         // SAFETY: the caller vouches for the addresses.
         unsafe {
@@ -129,14 +131,13 @@ impl RailRows {
         }
     }
 
-    /// Enqueues adding up what the ranks of the node have summed, in the order of their places, on any number of
-    /// blocks.
+    /// Enqueues adding up the sums of the node's ranks, in the order of ranks, on any number of blocks.
     ///
     /// # Safety
     /// See [`Lane::launch`].
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn gather(&self, lane: &Lane, blocks: u32) -> Result<()> {
         // SAFETY: the caller vouches for the addresses.
         unsafe {
@@ -149,12 +150,12 @@ impl RailRows {
     }
 }
 
-/// [`RailRows::spread`] by teams of so many lanes.
+/// [`RailRows::spread`] by teams of `LANES` lanes.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 struct Spread<const LANES: u32>(RailRows);
 
-/// [`RailRows::gather`] by teams of so many lanes.
+/// [`RailRows::gather`] by teams of `LANES` lanes.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 struct Gather<const LANES: u32>(RailRows);

@@ -10,27 +10,27 @@ use crate::lane::Lane;
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Reduce<T> {
-    /// Sorted; a bag is a feature's number above `sample_bits`, a sample's below.
+    /// Sorted. A bag is the feature's number above `sample_bits` and the sample's below.
     pub pairs: Pointer<Pair>,
-    /// How many they are.
+    /// How many pairs.
     pub count: Pointer<u32>,
     /// All features.
     pub features: Pointer<Feature>,
-    /// Where the bags of ragged columns begin.
+    /// Where the bags of ragged columns start.
     pub offsets: Pointer<u32>,
     /// `[sample][stride]`
     pub gradients: Pointer<T>,
-    /// As many elements as [`Reduce::parts_len`] says: sums of rows that reach from one block into another.
+    /// [`Reduce::parts_len`] elements: partial sums of rows that span several blocks.
     pub parts: Pointer<f32>,
-    /// Where the slots of each owner begin.
+    /// Where the slots of each owner start.
     pub starts: Pointer<u32>,
-    /// Of each owner: `[rank][capacity][width]`.
+    /// Per owner: `[rank][capacity][width]`.
     pub sums: [Pointer<u32>; RANKS_MAX],
     /// Bits of a bag that are the sample's.
     pub sample_bits: u32,
     /// Elements from one sample to the next, a multiple of 4.
     pub stride: u32,
-    /// A quarter of the elements of the widest row, filled up.
+    /// A quarter of the elements of the widest row, rounded up.
     pub vectors: u32,
     /// Elements from one sum to the next, a multiple of 8.
     pub width: u32,
@@ -38,13 +38,13 @@ pub struct Reduce<T> {
     pub capacity: u32,
     /// This rank.
     pub rank: u32,
-    /// All ranks.
+    /// Number of ranks.
     pub ranks: u32,
-    /// What sums are stored as: [`Reduce::SUMS`].
+    /// Type of the sums: [`Reduce::SUMS`].
     pub dtype: u32,
-    /// Ranks, and one more where there are rows that every rank has, whose sums go to all.
+    /// The number of ranks, plus one if there are rows that every rank stores, whose sums go to all.
     pub owners: u32,
-    /// Sums that a rank can have of rows that an owner alone has.
+    /// Sums that a rank can have of rows that only one owner stores.
     pub owned: u32,
 }
 
@@ -58,22 +58,23 @@ impl<T> Reduce<T> {
 }
 
 impl<T: Element> Reduce<T> {
-    /// What sums of such gradients travel as. Those of f16 may be beyond its range where none of their terms is.
+    /// The type in which sums of these gradients travel. Sums of f16 may exceed its range although none of their
+    /// terms does.
     pub const SUMS: Dtype = match T::KIND {
         ElementKind::Bf16 => Dtype::Bf16,
         ElementKind::F32 | ElementKind::F16 => Dtype::Fp32,
     };
 
-    /// Enqueues the sums of as many pairs as there is `room` for.
+    /// Enqueues the sums of up to `room` pairs.
     ///
     /// # Safety
     /// See [`Lane::launch`].
     ///
     /// # Panics
-    /// Where rows are wider than there are kernels for.
+    /// If no kernel supports rows this wide.
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn enqueue(&self, lane: &Lane, room: u32) -> Result<()> {
         // SAFETY: the caller vouches for the addresses; the team has the lanes and vectors of the widest row.
         unsafe { by_width!(self.vectors, self.enqueue_by(lane, room)) }
@@ -89,12 +90,12 @@ impl<T: Element> Reduce<T> {
     }
 }
 
-/// Sums the rows that lie within what one block takes, by teams of so many lanes with so many vectors each.
+/// Sums the rows that lie within one block's pairs, by teams of `LANES` lanes with `VECTORS` vectors each.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 struct ReduceRuns<T, const LANES: u32, const VECTORS: u32>(Reduce<T>);
 
-/// Sums the rows that go on from one block to the next, after [`ReduceRuns`].
+/// Sums the rows that continue from one block to the next, after [`ReduceRuns`].
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 struct ReduceParts<T, const LANES: u32, const VECTORS: u32>(Reduce<T>);

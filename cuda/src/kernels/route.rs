@@ -15,25 +15,25 @@ pub struct Pair {
     pub bag: u32,
 }
 
-/// Look-ups that are sorted by themselves.
+/// Look-ups that are sorted together.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 pub struct Segment {
-    /// The place of their first feature in the order of segments.
+    /// The position of their first feature in the order of segments.
     pub first: u32,
-    /// Their features.
+    /// Number of their features.
     pub features: u32,
-    /// No key is below it.
+    /// The smallest key.
     pub base: u32,
     /// Their first tile.
     pub tile: u32,
-    /// Passes that sort them, [`Route::PASSES_MAX`] at most.
+    /// Passes that sort them, at most [`Route::PASSES_MAX`].
     pub passes: u32,
-    /// Bits of a key that a pass sorts by, [`Route::DIGIT_BITS`] at most.
+    /// Bits of a key that a pass sorts by, at most [`Route::DIGIT_BITS`].
     pub digit_bits: u32,
 }
 
-/// What the kernels take that sort a batch's look-ups by key and number the distinct keys.
+/// Parameters of the kernels that sort a batch's look-ups by key and number the distinct keys.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Route {
@@ -41,42 +41,43 @@ pub struct Route {
     pub features: Pointer<Feature>,
     /// The features' numbers in the order of segments.
     pub order: Pointer<u32>,
-    /// In the order of their bases.
+    /// Ordered by base.
     pub segments: Pointer<Segment>,
-    /// Of each tile: its segment.
+    /// Segment of each tile.
     pub tile_segments: Pointer<u32>,
-    /// Where the features say.
+    /// Indexed as the features say.
     pub ids: Pointer<u32>,
-    /// Where the features say.
+    /// Indexed as the features say.
     pub offsets: Pointer<u32>,
-    /// How many samples there are.
+    /// The number of samples.
     pub samples_count: Pointer<u32>,
-    /// One a feature and one more.
+    /// One per feature and one more.
     pub begins: Pointer<u32>,
-    /// [`Route::histogram_words`], zeros at first, as all that follows up to `faults`.
+    /// [`Route::histogram_words`], zero at the start, like all that follows up to `faults`.
     pub histograms: Pointer<u32>,
     /// [`Route::state_words`].
     pub states: Pointer<u32>,
-    /// One a tile of all look-ups.
+    /// One per tile of all look-ups.
     pub tile_states: Pointer<u32>,
-    /// One a pass and one more.
+    /// One per pass and one more.
     pub tickets: Pointer<u32>,
-    /// Counts ids that are not below their table's rows, which are taken for the last row.
+    /// Counts ids that are out of range for their table; they are replaced by the last row.
     pub faults: Pointer<u32>,
     /// Room for all look-ups: their keys and bags.
     pub pairs: Pointer<Pair>,
-    /// Of each look-up its slot and its bag, ascending. A bag is a feature's number above `sample_bits`, and a sample's
-    /// below.
+    /// Per look-up its slot and its bag, ascending. A bag is the feature's number above `sample_bits` and the
+    /// sample's below.
     pub sorted: Pointer<Pair>,
-    /// Of each slot: the row at its owner.
+    /// Per slot: the row at its owner.
     pub rows: Pointer<u32>,
-    /// Null, or of each slot: where its bags begin; behind the last one, where they end.
+    /// Null, or per slot: where its bags start; then the end of the last one.
     pub starts: Pointer<u32>,
-    /// Null, or of each owner: its first slot; behind the last one, how many there are.
+    /// Null, or per owner: its first slot; then the number of slots.
     pub owner_starts: Pointer<u32>,
-    /// Null, or of each look-up its slot: where its feature's begin, and by its place there as ids lie in a column.
+    /// Null, or per look-up its slot, at the feature's first look-up plus the position within the feature, as ids are
+    /// stored in a column.
     pub slots: Pointer<u32>,
-    /// Look-ups, and distinct rows.
+    /// Number of look-ups, and of distinct rows.
     pub counts: Pointer<u32>,
     /// Features.
     pub features_count: u32,
@@ -88,18 +89,19 @@ pub struct Route {
     pub pass: u32,
     /// Bits of a bag that are the sample's.
     pub sample_bits: u32,
-    /// Where slots are wanted: bits of a look-up's place in its feature; the feature's number must fit above them.
+    /// If slots are needed: bits of a look-up's position in its feature; the feature's number must fit above them.
     pub place_bits: u32,
-    /// Those of a node.
+    /// Ranks of a node.
     pub ranks: u32,
-    /// Keys of an owner: its rows' keys are those from `owner * span` on; over nodes those of all ranks of its rail,
-    /// one behind the other.
+    /// Keys per owner: the keys of its rows start at `owner * span`. Over several nodes, those of all ranks of its
+    /// rail, one after another.
     pub span: u32,
-    /// Rows that every rank has, of tables of which it has not all, by [`Feature::frequent`]; numbered.
+    /// The rows that every rank stores, of tables of which it does not store all, by [`Feature::frequent`]; numbered.
     pub frequent: KeySet,
-    /// The number of the first of them among the rows of each rank.
+    /// Number of the first of them among the rows of each rank.
     pub frequent_base: u32,
-    /// Ranks, and one more where there are rows that every rank has: their keys are those of that owner.
+    /// The number of ranks, plus one if there are rows that every rank stores: these have the keys of that extra
+    /// owner.
     pub owners: u32,
     /// Nodes.
     pub nodes: u32,
@@ -110,36 +112,36 @@ pub struct Route {
 const _: () = assert!(size_of::<Segment>() == 24 && size_of::<Route>() == 232);
 
 impl Route {
-    /// Look-ups of a tile, which one block sorts.
+    /// Look-ups per tile, which one block sorts.
     pub const TILE: usize = 4096;
-    /// Bits of a digit, at most.
+    /// The most bits of a digit.
     pub const DIGIT_BITS: u32 = 9;
-    /// Passes of a table, at most: as many sort 32 bits.
+    /// The most passes of a table: enough to sort 32 bits.
     pub const PASSES_MAX: u32 = 4;
-    /// Features, at most.
+    /// The most features.
     pub const FEATURES_MAX: usize = 512;
-    /// Look-ups, at most.
+    /// The most look-ups.
     pub const LOOK_UPS_MAX: u64 = (1 << 30) - 1;
-    /// Tiles that a block of [`RouteCount`] takes.
+    /// Tiles per block of [`RouteCount`].
     const COUNT_TILES: u32 = 2;
 
-    /// Words of `histograms` for so many segments.
+    /// Words of `histograms` for this many segments.
     pub fn histogram_words(segments: usize) -> usize {
         (segments * Self::PASSES_MAX as usize) << Self::DIGIT_BITS
     }
 
-    /// Words of `states` for so many tiles and passes.
+    /// Words of `states` for this many tiles and passes.
     pub fn state_words(tiles: usize, passes: u32) -> usize {
         (tiles * passes as usize) << Self::DIGIT_BITS
     }
 
-    /// Blocks of [`RouteCount`].
+    /// Grid of [`RouteCount`].
     pub fn count_grid(&self) -> (u32, u32) {
         (self.tiles.div_ceil(Self::COUNT_TILES), 1)
     }
 }
 
-/// Finds where each feature's look-ups begin. Grid: one block.
+/// Finds where each feature's look-ups start. Grid: one block.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub struct RouteBegin(pub Route);
@@ -163,7 +165,7 @@ unsafe impl Kernel for RouteCount {
     const THREADS: u32 = 256;
 }
 
-/// Sorts by a digit; the passes follow [`RouteCount`] in order. Grid: one block a tile.
+/// Sorts by a digit; the passes follow [`RouteCount`] in order. Grid: one block per tile.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub struct RouteSort(pub Route);
@@ -175,7 +177,7 @@ unsafe impl Kernel for RouteSort {
     const THREADS: u32 = 256;
 }
 
-/// Numbers the distinct rows, after the last pass. Grid: one block a tile of all look-ups that there is room for.
+/// Numbers the distinct rows, after the last pass. Grid: one block per tile of the most look-ups.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub struct RouteNumber(pub Route);

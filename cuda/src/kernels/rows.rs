@@ -5,21 +5,21 @@ use crate::buffer::Pointer;
 use crate::error::Result;
 use crate::lane::Lane;
 
-/// Writes an owner's rows to where the ranks that look them up want them, as `T`.
+/// Writes an owner's rows, converted to `T`, to the ranks that look them up.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Send<T> {
     /// This owner's rows.
     pub storage: Pointer<f32>,
-    /// In the order of their bases.
+    /// Ordered by base.
     pub shards: Pointer<Shard>,
-    /// As [`super::Merge`] leaves them.
+    /// As [`super::Merge`] writes them.
     pub entries: Pointer<u32>,
-    /// As [`super::Merge`] leaves them.
+    /// As [`super::Merge`] writes them.
     pub firsts: Pointer<u32>,
-    /// As [`super::Merge`] leaves them.
+    /// As [`super::Merge`] writes them.
     pub counts: Pointer<u32>,
-    /// Of each rank: `[slot][width]`.
+    /// Per rank: `[slot][width]`.
     pub landings: [Pointer<T>; RANKS_MAX],
     /// Shards.
     pub shards_count: u32,
@@ -27,25 +27,25 @@ pub struct Send<T> {
     pub capacity: u32,
     /// This rank.
     pub rank: u32,
-    /// All ranks.
+    /// Number of ranks.
     pub ranks: u32,
     /// Elements from one slot to the next, a multiple of 8.
     pub width: u32,
-    /// Entries that a rank can have of rows that this owner alone has.
+    /// Entries that a rank can have of rows that only this owner stores.
     pub owned: u32,
 }
 
 const _: () = assert!(size_of::<Send<f32>>() == 128);
 
 impl<T: Element> Send<T> {
-    /// Enqueues it. Grid: x over entries, any number of blocks, and y over ranks; one more where there are rows that
-    /// every rank has.
+    /// Enqueues it. Grid: x over entries, any number of blocks; y over ranks, plus one if there are rows that every
+    /// rank stores.
     ///
     /// # Safety
     /// See [`Lane::launch`].
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn enqueue(&self, lane: &Lane, blocks: (u32, u32)) -> Result<()> {
         // SAFETY: the caller vouches for the addresses.
         unsafe {
@@ -58,7 +58,7 @@ impl<T: Element> Send<T> {
     }
 }
 
-/// The same by teams of so many lanes.
+/// The same by teams of `LANES` lanes.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 struct SendBy<T, const LANES: u32>(Send<T>);

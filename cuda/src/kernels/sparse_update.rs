@@ -10,36 +10,36 @@ use crate::lane::Lane;
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct SparseUpdate<T> {
-    /// Sorted; a bag is a feature's number above `sample_bits`, a sample's below.
+    /// Sorted. A bag is the feature's number above `sample_bits` and the sample's below.
     pub pairs: Pointer<Pair>,
-    /// How many they are.
+    /// How many pairs.
     pub count: Pointer<u32>,
-    /// Of each slot: the row of all shards.
+    /// Per slot: its row among those of all shards.
     pub rows: Pointer<u32>,
     /// All features.
     pub features: Pointer<Feature>,
-    /// Where the bags of ragged columns begin.
+    /// Where the bags of ragged columns start.
     pub offsets: Pointer<u32>,
     /// `[sample][stride]`
     pub gradients: Pointer<T>,
-    /// As many elements as [`SparseUpdate::parts_len`] says: sums of rows that reach from one block into another.
+    /// [`SparseUpdate::parts_len`] elements: partial sums of rows that span several blocks.
     pub parts: Pointer<f32>,
-    /// What rows learn by.
+    /// Parameters of the update.
     pub by: Learning,
     /// Bits of a bag that are the sample's.
     pub sample_bits: u32,
     /// Elements from one sample to the next, a multiple of 4.
     pub stride: u32,
-    /// A quarter of the elements of the widest row, filled up: [`SparseUpdate::VECTORS_MAX`] at most.
+    /// A quarter of the elements of the widest row, rounded up; at most [`SparseUpdate::VECTORS_MAX`].
     pub vectors: u32,
-    /// Pairs that there are room for.
+    /// The most pairs.
     pub room: u32,
 }
 
 const _: () = assert!(size_of::<SparseUpdate<f32>>() == 128);
 
 impl<T> SparseUpdate<T> {
-    /// A quarter of a row's elements, at most.
+    /// The most vectors of four elements per row.
     pub const VECTORS_MAX: u32 = team::VECTORS_MAX;
 
     /// Elements of `parts`.
@@ -49,17 +49,17 @@ impl<T> SparseUpdate<T> {
 }
 
 impl<T: Element> SparseUpdate<T> {
-    /// Enqueues the update; `lean` says that all tables are of f32 and learn by gradient descent or by Adagrad, element
-    /// by element, which is faster.
+    /// Enqueues the update. `lean` says that all tables are f32 and learn by SGD or element-wise Adagrad, which is
+    /// faster.
     ///
     /// # Safety
     /// See [`Lane::launch`].
     ///
     /// # Panics
-    /// Where rows are wider than there are kernels for.
+    /// If no kernel supports rows this wide.
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn enqueue(&self, lane: &Lane, lean: bool) -> Result<()> {
         // SAFETY: the caller vouches for the addresses; the team has the lanes and vectors of the widest row.
         unsafe { by_width!(self.vectors, self.enqueue_by(lane, lean)) }
@@ -79,17 +79,17 @@ impl<T: Element> SparseUpdate<T> {
     }
 }
 
-/// Updates the rows that lie within what one block takes, by teams of so many lanes with so many vectors each.
+/// Updates the rows that lie within one block's pairs, by teams of `LANES` lanes with `VECTORS` vectors each.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 struct UpdateRuns<T, const LANES: u32, const VECTORS: u32>(SparseUpdate<T>);
 
-/// The same where all tables are lean, and no row is wider than teams of one vector a lane take.
+/// The same if all tables are lean and no row needs more than one vector per lane.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 struct LeanRuns<T, const LANES: u32>(SparseUpdate<T>);
 
-/// Updates the rows that go on from one block to the next, after either of those.
+/// Updates the rows that continue from one block to the next, after either of those.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 struct UpdateParts<T, const LANES: u32, const VECTORS: u32>(SparseUpdate<T>);

@@ -3,7 +3,7 @@
 use super::{Id, Kernel};
 use crate::buffer::Pointer;
 
-/// Writes a word, which the host reads meanwhile. Grid: one block.
+/// Writes a word that the host polls. Grid: one block.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stamp {

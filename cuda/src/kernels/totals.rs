@@ -3,15 +3,15 @@
 use super::{Id, Kernel};
 use crate::buffer::Pointer;
 
-/// Sums the weights of the samples that have a head's label. Grid: one block a head.
+/// Sums the weights of the samples that have a label for a head. Grid: one block per head.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Totals {
-    /// `[head][sample]`: NaN where there is none.
+    /// `[head][sample]`: NaN if missing.
     pub labels: Pointer<f32>,
-    /// One a sample.
+    /// One per sample.
     pub weights: Pointer<f32>,
-    /// One a head.
+    /// One per head.
     pub totals: Pointer<f64>,
     /// Samples.
     pub samples: u32,

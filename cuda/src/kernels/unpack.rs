@@ -5,22 +5,22 @@ use bytemuck::{Pod, Zeroable};
 use super::{Id, Kernel, Step};
 use crate::buffer::Pointer;
 
-/// Packed blocks on a GPU, each in a slot, with what was made of them when they came.
+/// Packed blocks on a GPU, one per slot, with what was computed from them on arrival.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Ring {
     /// `[slot][block_bytes]`
     pub blocks: Pointer<u8>,
-    /// `[slot][ragged column][begins_column]`: where each sample's bag begins among the column's ids, and where the
-    /// last one's ends.
+    /// `[slot][ragged column][begins_column]`: where each sample's bag starts among the column's ids, and where the
+    /// last one ends.
     pub begins: Pointer<u32>,
-    /// `[slot]`: becomes 1 where bags are not what the schema admits.
+    /// `[slot]`: becomes 1 if bag sizes violate the schema.
     pub wrong: Pointer<u32>,
     /// Bytes from one slot to the next.
     pub block_bytes: u64,
-    /// Begins of a slot.
+    /// Elements of `begins` per slot.
     pub begins_slot: u32,
-    /// Begins of a column, one more than samples of a block.
+    /// Elements of `begins` per column, one more than the samples of a block.
     pub begins_column: u32,
 }
 
@@ -30,17 +30,17 @@ const _: () = assert!(size_of::<Ring>() == 40);
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct IdColumn {
-    /// Ids are below it.
+    /// Ids must be below this.
     pub rows: u64,
-    /// The number of the first of its streams: sizes, starts, ids.
+    /// Number of the first of its streams: sizes, starts, ids.
     pub stream: u32,
-    /// Ids of a bag, or the most of one.
+    /// Ids per bag; for ragged columns, the most ids per bag.
     pub hotness: u32,
-    /// Where its ids begin in a batch.
+    /// Where its ids start in a batch.
     pub ids: u32,
-    /// Where its offsets begin, where it is ragged.
+    /// Where its offsets start, if it is ragged.
     pub offsets: u32,
-    /// Its number among ragged columns; of one of fixed hotness, the number of its first tile.
+    /// For ragged columns: its number among them. For fixed hotness: the number of its first tile.
     pub place: u32,
     /// 0.
     pub reserved: u32,
@@ -48,11 +48,11 @@ pub struct IdColumn {
 
 const _: () = assert!(size_of::<IdColumn>() == 32);
 
-/// Finds where the bags of a block begin that has come. Grid: see [`Index::grid`].
+/// Finds where the bags of a newly arrived block start. Grid: see [`Index::grid`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Index {
-    /// Where the block lies.
+    /// The ring that has the block.
     pub ring: Ring,
     /// The ragged columns.
     pub columns: Pointer<IdColumn>,
@@ -65,7 +65,7 @@ pub struct Index {
 const _: () = assert!(size_of::<Index>() == 56);
 
 impl Index {
-    /// Blocks, where there are so many ragged columns.
+    /// Grid for this many ragged columns.
     pub fn grid(&self, columns: u32) -> (u32, u32) {
         (self.samples.div_ceil(UNPACK_THREADS), columns)
     }
@@ -78,37 +78,37 @@ unsafe impl Kernel for Index {
     const THREADS: u32 = UNPACK_THREADS;
 }
 
-/// What all kernels take that unpack a batch.
+/// Parameters of all kernels that unpack a batch.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Unpack {
     /// Blocks.
     pub ring: Ring,
-    /// Of each sample: the slot of its block, and its row there.
+    /// Per sample: the slot of its block, and its row there.
     pub rows: Pointer<[u32; 2]>,
-    /// Says how many samples there are, and where faults go.
+    /// Has the number of samples, and the index for faults.
     pub step: Pointer<Step>,
-    /// Of each head: the number of its label's stream.
+    /// Per head: the number of its label's stream.
     pub label_streams: Pointer<u32>,
     /// The columns of fixed hotness.
     pub fixed: Pointer<IdColumn>,
-    /// The ragged ones.
+    /// The ragged columns.
     pub ragged: Pointer<IdColumn>,
-    /// `[head][sample]`: becomes NaN where there is none.
+    /// `[head][sample]`: becomes NaN if missing.
     pub labels: Pointer<f32>,
-    /// One a sample.
+    /// One per sample.
     pub weights: Pointer<f32>,
     /// `[sample][column]`
     pub dense: Pointer<f32>,
-    /// Where ids go.
+    /// Receives the ids.
     pub ids: Pointer<u32>,
-    /// Where offsets of ragged columns go.
+    /// Receives the offsets of ragged columns.
     pub offsets: Pointer<u32>,
     /// `[ragged column][tile]`: see [`Unpack::tiles`].
     pub sums: Pointer<u32>,
-    /// One a place of losses: becomes 1 where a value is not what the schema admits.
+    /// One per index of losses: becomes 1 if a value violates the schema.
     pub faults: Pointer<u32>,
-    /// Samples that there is room for.
+    /// The most samples.
     pub samples: u32,
     /// Heads.
     pub heads: u32,
@@ -120,7 +120,7 @@ pub struct Unpack {
     pub weight_stream: u32,
     /// The number of the first dense column's stream.
     pub dense_stream: u32,
-    /// 1 where dense columns are f16, 0 where they are f32.
+    /// 1 if dense columns are f16, 0 if they are f32.
     pub dense_f16: u32,
     /// 0.
     pub reserved: u32,
@@ -131,12 +131,12 @@ const _: () = assert!(size_of::<Unpack>() == 168);
 const UNPACK_THREADS: u32 = 256;
 
 impl Unpack {
-    /// Ids of a tile of a column of fixed hotness.
+    /// Ids per tile of a column of fixed hotness.
     pub const TILE: u32 = 2048;
-    /// In place of a stream's number, where there is none.
+    /// Instead of a stream's number: there is no stream.
     pub const NO_STREAM: u32 = u32::MAX;
 
-    /// Tiles of samples of a ragged column.
+    /// Tiles of samples per ragged column.
     pub const fn tiles(samples: u32) -> u32 {
         samples.div_ceil(UNPACK_THREADS)
     }
@@ -161,7 +161,7 @@ unsafe impl Kernel for UnpackValues {
     const THREADS: u32 = UNPACK_THREADS;
 }
 
-/// Unpacks ids of columns of fixed hotness. Grid: one block a tile of any of them.
+/// Unpacks ids of columns of fixed hotness. Grid: one block per tile of all these columns.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub struct UnpackFixed(pub Unpack);
@@ -185,7 +185,7 @@ unsafe impl Kernel for UnpackSizes {
     const THREADS: u32 = UNPACK_THREADS;
 }
 
-/// Unpacks offsets and ids of ragged columns, once they are counted. Grid: tiles times ragged columns.
+/// Unpacks offsets and ids of ragged columns, after [`UnpackSizes`]. Grid: tiles times ragged columns.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub struct UnpackBags(pub Unpack);

@@ -8,49 +8,49 @@ use crate::buffer::Pointer;
 use crate::error::Result;
 use crate::lane::Lane;
 
-/// Where the squares lie of the rows of a shard, where it shares them with others that have further columns.
+/// Where the shared squares of a shard's rows are stored, if other ranks have more of their columns.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct SharedSquares {
-    /// In each owner's memory: where those of the table begin.
+    /// In each owner's memory: where those of the table start.
     pub begin: u32,
-    /// How far it is from one shard's to the next one's.
+    /// Distance from one shard's to the next one's.
     pub rows: u32,
-    /// How many shards there are.
+    /// Number of shards.
     pub shards: u32,
-    /// Which one this is.
+    /// Number of this shard.
     pub number: u32,
-    /// The ranks of the node that are told them, a bit each: those that own them, and over nodes all.
+    /// Bit mask of the node's ranks that receive the squares: those that own the rows; over several nodes, all.
     pub owners: u32,
     /// Elements of a row, over all shards.
     pub dim: u32,
 }
 
-/// Adds up what ranks have summed for an owner's rows, in the order of ranks, and updates each row once.
+/// Adds up the ranks' sums for an owner's rows, in the order of ranks, and updates each row once.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Update {
-    /// What rows learn by.
+    /// Parameters of the update.
     pub by: Learning,
     /// The union of the rows that ranks look up here.
     pub rows: Pointer<u32>,
-    /// How many they are.
+    /// How many rows.
     pub rows_count: Pointer<u32>,
-    /// `[row of the union][rank]`: 1 + the place of its sum, or 0.
+    /// `[row of the union][rank]`: 1 + the index of its sum, or 0.
     pub sources: Pointer<u32>,
-    /// `[place][width]`
+    /// `[entry][width]`
     pub sums: Pointer<u32>,
-    /// One a shard, where any has `shares_squares`; else null.
+    /// One per shard, if any has `shares_squares`; else null.
     pub shared: Pointer<SharedSquares>,
-    /// Of each rank: squares, as `shared` says.
+    /// Per rank: squares, stored as `shared` says.
     pub squares: [Pointer<f32>; RANKS_MAX],
     /// Shards.
     pub shards_count: u32,
-    /// All ranks.
+    /// Number of ranks.
     pub ranks: u32,
     /// Elements from one sum to the next, a multiple of 8.
     pub width: u32,
-    /// What sums are stored as: a [`super::Dtype`], fp32 or bf16.
+    /// Type of the sums: a [`super::Dtype`], fp32 or bf16.
     pub dtype: u32,
     /// This rank.
     pub rank: u32,
@@ -61,17 +61,17 @@ pub struct Update {
 const _: () = assert!(size_of::<SharedSquares>() == 24 && size_of::<Update>() == 184);
 
 impl Update {
-    /// Enqueues telling the other owners of a row's columns the squares of those here, on any number of blocks: all of
-    /// them must have done so before the update.
+    /// Enqueues sending the squares of the local columns to the other owners of each row's columns, on any number of
+    /// blocks. All of them must have done so before the update.
     ///
     /// # Safety
     /// See [`Lane::launch`].
     ///
     /// # Panics
-    /// Where rows are wider than there are kernels for.
+    /// If no kernel supports rows this wide.
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn share_squares(&self, lane: &Lane, vectors: u32, blocks: u32) -> Result<()> {
         // SAFETY: as for `enqueue`.
         unsafe { by_width!(vectors, self.share_squares_by(lane, blocks)) }
@@ -86,16 +86,17 @@ impl Update {
         unsafe { lane.launch(&ShareSquares::<LANES, VECTORS>(*self), (blocks, 1)) }
     }
 
-    /// Enqueues the update on any number of blocks, where the widest row has so many `vectors` of four elements.
+    /// Enqueues the update on any number of blocks; `vectors` is the number of four-element vectors of the widest
+    /// row.
     ///
     /// # Safety
     /// See [`Lane::launch`].
     ///
     /// # Panics
-    /// Where rows are wider than there are kernels for.
+    /// If no kernel supports rows this wide.
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn enqueue(&self, lane: &Lane, vectors: u32, blocks: u32) -> Result<()> {
         // SAFETY: the caller vouches for the addresses; the team has the lanes and vectors of the widest row.
         unsafe { by_width!(vectors, self.enqueue_by(lane, blocks)) }
@@ -111,7 +112,7 @@ impl Update {
     }
 }
 
-/// The same by teams of so many lanes with so many vectors each.
+/// The same by teams of `LANES` lanes with `VECTORS` vectors each.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 struct UpdateRows<const LANES: u32, const VECTORS: u32>(Update);
@@ -130,7 +131,7 @@ unsafe impl<const LANES: u32, const VECTORS: u32> Kernel for UpdateRows<LANES, V
     const THREADS: u32 = THREADS;
 }
 
-/// What comes before it where squares are shared.
+/// What precedes [`UpdateRows`] if squares are shared.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 struct ShareSquares<const LANES: u32, const VECTORS: u32>(Update);

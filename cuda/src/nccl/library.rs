@@ -12,7 +12,7 @@ pub(super) type Handle = *mut c_void;
 /// `ncclResult_t`, an enum of the size of an int; 0 is success.
 pub(super) type Status = c_int;
 
-/// What the ranks of a communicator have in common: one rank makes it, and hands it to the others. `ncclUniqueId`.
+/// The id of a communicator: one rank creates it and sends it to the others. `ncclUniqueId`.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
 pub struct NcclId([u8; 128]);
@@ -84,8 +84,8 @@ impl Calls {
         if status == 0 {
             return Ok(());
         }
-        // SAFETY: any status has words, and no communicator is asked for the last error of this thread; both are
-        // strings of the library's, which is never unloaded.
+        // SAFETY: any status has a message, and the null communicator stands for this thread's last error; both are
+        // strings of the library, which is never unloaded.
         let (words, details) = unsafe { ((self.words)(status), (self.last_words)(std::ptr::null_mut())) };
         Err(Error::Nccl { call, words: join(text(words), text(details)) })
     }
@@ -95,7 +95,7 @@ fn text(words: *const c_char) -> String {
     if words.is_null() {
         return String::new();
     }
-    // SAFETY: it is a string of the library's, as `Calls::named` says.
+    // SAFETY: it is a string of the library; see `Calls::named`.
     unsafe { CStr::from_ptr(words) }.to_string_lossy().trim().to_owned()
 }
 

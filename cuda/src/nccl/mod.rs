@@ -1,7 +1,7 @@
-//! NCCL: what ranks do together that cannot access each other's memory, since they are on several nodes.
+//! NCCL: communication of ranks that cannot access each other's memory because they are on different nodes.
 //!
-//! The library is loaded when the first communicator is made, and never before. Its connections are made by the first
-//! collective of a kind and size; whoever captures one does the same once before.
+//! The library is loaded only when the first communicator is created. Connections are made by the first collective of
+//! a kind and size, so a collective must run once before it is captured.
 
 mod library;
 
@@ -20,7 +20,7 @@ use crate::lane::Lane;
 pub use library::NcclId;
 use library::{Calls, Handle};
 
-/// Checks that NCCL is here, in a version that serves.
+/// Checks that NCCL is installed in a supported version.
 ///
 /// # Errors
 /// [`Error::NoNccl`].
@@ -28,12 +28,12 @@ pub fn check_library() -> Result<()> {
     Calls::load().map(drop)
 }
 
-/// What NCCL sums and sends.
+/// Element types that NCCL sums and sends.
 ///
 /// # Safety
 /// `KIND` must be the `ncclDataType_t` of the type.
 pub unsafe trait NcclElement {
-    /// As nccl.h numbers it.
+    /// The type's number in nccl.h.
     const KIND: i32;
 }
 
@@ -50,43 +50,44 @@ macro_rules! elements {
 
 elements!(u8 = 1, i32 = 2, u32 = 3, i64 = 4, u64 = 5, f16 = 6, f32 = 7, f64 = 8, bf16 = 9);
 
-/// How elements of several ranks become one: `ncclRedOp_t`.
+/// How elements of several ranks are combined: `ncclRedOp_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reduction {
     /// Their sum.
     Sum = 0,
-    /// The greatest.
+    /// The maximum.
     Max = 2,
-    /// The least.
+    /// The minimum.
     Min = 3,
 }
 
-/// A run of elements that goes to a rank, or comes from it.
+/// Consecutive elements that are sent to a rank, or received from it.
 #[derive(Debug, Clone, Copy)]
 pub struct Parcel<T> {
     /// The other rank, or this one.
     pub rank: usize,
-    /// Where it lies, or shall lie.
+    /// Their address.
     pub pointer: Pointer<T>,
     /// How many elements.
     pub len: usize,
 }
 
-/// A rank's membership in what ranks do together by NCCL. It must be dropped after the graphs that captured any of it.
+/// A rank's membership in an NCCL communicator. It must be dropped after the graphs that captured any of its
+/// collectives.
 ///
-/// All ranks must enqueue the same collectives in the same order, and a collective that a rank does not come to has no
-/// end: whoever waits for one sees to [`Communicator::abort`] when that takes too long.
+/// All ranks must enqueue the same collectives in the same order. A collective in which a rank does not take part
+/// never ends: a caller that waits for one must call [`Communicator::abort`] when that takes too long.
 #[derive(Debug)]
 pub struct Communicator {
     device: Arc<Device>,
     calls: Calls,
-    /// None where the device was only measured, and once it is aborted.
+    /// None if the device was only measured, and after an abort.
     handle: Option<Membership>,
     rank: usize,
     ranks: usize,
 }
 
-/// `ncclComm_t`, which any thread may use; one at a time.
+/// `ncclComm_t`. Any thread may use it, but only one at a time.
 #[derive(Debug)]
 struct Membership(Handle);
 
@@ -94,21 +95,21 @@ struct Membership(Handle);
 unsafe impl Send for Membership {}
 
 impl NcclId {
-    /// What one rank makes and hands to the others of a new communicator.
+    /// Creates the id of a new communicator, to be sent to its other ranks.
     ///
     /// # Errors
-    /// Where NCCL is not found, or finds no network.
+    /// If NCCL is not found, or finds no network.
     pub fn new() -> Result<Self> {
         Calls::load()?.unique_id()
     }
 }
 
 impl Communicator {
-    /// Joins the ranks that have the id, each with a GPU of its own. It waits for all of them, as long as `deadline`;
-    /// where that is exceeded a thread of the process goes on waiting.
+    /// Joins the ranks that have the id, each with its own GPU. Waits for all of them up to `deadline`; after that, a
+    /// thread of the process keeps waiting.
     ///
     /// # Errors
-    /// Where NCCL is not found or does not start, and where not all ranks come in time.
+    /// If NCCL is not found or does not initialize, or if not all ranks join in time.
     pub fn new(
         device: &Arc<Device>,
         id: NcclId,
@@ -129,7 +130,7 @@ impl Communicator {
         self.rank
     }
 
-    /// All ranks.
+    /// Number of ranks.
     pub fn ranks(&self) -> usize {
         self.ranks
     }
@@ -142,13 +143,13 @@ impl Communicator {
         }
     }
 
-    /// Enqueues reducing `len` elements of each rank; all get the results. The two places may be the same.
+    /// Enqueues an all-reduce of `len` elements. Input and output may be the same memory.
     ///
     /// # Safety
-    /// As for [`Lane::launch`]: there must be as many elements behind either pointer.
+    /// As for [`Lane::launch`]: both pointers must point to `len` elements.
     ///
     /// # Errors
-    /// Where NCCL refuses.
+    /// If NCCL reports an error.
     pub unsafe fn all_reduce<T: NcclElement>(
         &self,
         lane: &Lane,
@@ -166,13 +167,13 @@ impl Communicator {
         self.calls.named(status, "ncclAllReduce")
     }
 
-    /// Enqueues copying `len` elements of one rank to all. The two places may be the same.
+    /// Enqueues copying `len` elements of one rank to all. Input and output may be the same memory.
     ///
     /// # Safety
-    /// As for [`Lane::launch`]: there must be as many elements behind either pointer.
+    /// As for [`Lane::launch`]: both pointers must point to `len` elements.
     ///
     /// # Errors
-    /// Where NCCL refuses.
+    /// If NCCL reports an error.
     pub unsafe fn broadcast<T: NcclElement>(
         &self,
         lane: &Lane,
@@ -190,13 +191,13 @@ impl Communicator {
     }
 
     /// Enqueues sending and receiving parcels, all at the same time. What one rank sends to another must be received
-    /// there, in the same order and with the same lengths.
+    /// there in the same order and with the same lengths.
     ///
     /// # Safety
-    /// As for [`Lane::launch`]: there must be as many elements behind each pointer.
+    /// As for [`Lane::launch`]: each pointer must point to as many elements as its parcel has.
     ///
     /// # Errors
-    /// Where NCCL refuses.
+    /// If NCCL reports an error.
     pub unsafe fn exchange<T: NcclElement>(
         &self,
         lane: &Lane,
@@ -223,27 +224,27 @@ impl Communicator {
         })
     }
 
-    /// Enqueues several collectives as one, all at the same time: those that `enqueue` does.
+    /// Enqueues all collectives that `enqueue` enqueues as one group, which run at the same time.
     ///
     /// # Errors
-    /// Those of `enqueue`, and where NCCL refuses.
+    /// Those of `enqueue`, and if NCCL reports an error.
     pub fn group(&self, enqueue: impl FnOnce() -> Result<()>) -> Result<()> {
         if self.handle("ncclGroupStart")?.is_none() {
             return Ok(());
         }
-        // SAFETY: groups are begun and ended by the same thread.
+        // SAFETY: groups are started and ended by the same thread.
         self.calls.named(unsafe { (self.calls.group_start)() }, "ncclGroupStart")?;
         let enqueued = enqueue();
-        // The group ends in any case; where enqueueing failed, its error is the one to tell.
-        // SAFETY: it was begun above.
+        // The group must end in any case. If enqueueing failed, its error is returned.
+        // SAFETY: it was started above.
         let ended = self.calls.named(unsafe { (self.calls.group_end)() }, "ncclGroupEnd");
         enqueued.and(ended)
     }
 
-    /// Tells what went wrong in the background, without waiting: a connection that broke, for one.
+    /// Checks for background errors, such as a broken connection, without waiting.
     ///
     /// # Errors
-    /// What it is. Then nothing that was enqueued can be waited for before [`Communicator::abort`].
+    /// The background error. After it, enqueued work can be waited for only after [`Communicator::abort`].
     pub fn check(&self) -> Result<()> {
         let Some(handle) = self.handle("ncclCommGetAsyncError")? else { return Ok(()) };
         let mut status = 0;
@@ -253,11 +254,12 @@ impl Communicator {
         self.calls.named(status, "a collective in the background")
     }
 
-    /// Ends all that was enqueued, whatever other ranks do; the results are undefined. Nothing can be enqueued after.
+    /// Ends all enqueued collectives, whatever other ranks do; the results are undefined. Nothing can be enqueued
+    /// afterwards.
     pub fn abort(&mut self) {
         if let Some(Membership(handle)) = self.handle.take() {
             let _ = self.device.bind();
-            // SAFETY: the communicator was made by `join`, and is given back once.
+            // SAFETY: the communicator was created by `join`, and is released once.
             let _ = unsafe { (self.calls.abort)(handle) };
         }
     }
@@ -265,19 +267,19 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        // A rank that fails does not wait for the others; and neither for those that failed.
+        // A failing rank does not wait for the others, nor for those that failed.
         if thread::panicking() || self.check().is_err() {
             self.abort();
         }
         if let Some(Membership(handle)) = self.handle.take() {
             let _ = self.device.bind();
-            // SAFETY: the communicator was made by `join`, and is given back once.
+            // SAFETY: the communicator was created by `join`, and is released once.
             let _ = unsafe { (self.calls.destroy)(handle) };
         }
     }
 }
 
-/// Makes a communicator on a thread of its own, since NCCL waits for the other ranks without end.
+/// Creates a communicator on a separate thread, since NCCL waits for the other ranks without a timeout.
 fn join(
     calls: Calls,
     device: &Arc<Device>,
@@ -297,7 +299,7 @@ fn join(
             Ok(Membership(handle))
         };
         if let Err(mpsc::SendError(Ok(Membership(handle)))) = sender.send(make()) {
-            // SAFETY: the communicator was just made, and nobody waits for it any more.
+            // SAFETY: the communicator was just created, and nobody waits for it any longer.
             let _ = unsafe { (calls.abort)(handle) };
         }
     });

@@ -1,4 +1,4 @@
-//! Sums over the ranks.
+//! All-reduces over the ranks of a node.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use crate::error::Result;
 use crate::kernels::{self, AllReduceAtOnce, AllReduceBySlices, AllReduceScatter, AllReduceSpread};
 use crate::lane::Lane;
 
-/// Blocks of a grid, at most: with them the links are busy, and most of the GPU is left to others.
+/// The most blocks of a grid: enough to saturate the links, while most of the GPU is left for other work.
 const BLOCKS_MAX: usize = 32;
-/// Blocks that a multiprocessor runs at the same time, as `all_reduce.cu` is compiled.
+/// Resident blocks per multiprocessor, as `all_reduce.cu` is compiled.
 const BLOCKS_RESIDENT: u32 = 2;
-/// Values of a vector, which is read and written as a whole.
+/// Values per vector, the unit of reading and writing.
 const VECTOR: usize = 4;
 
-/// How sums over ranks are taken. Either way gives the same bits.
+/// How all-reduces are computed. Both ways give the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllReduceWay {
-    /// Each rank writes all that it has to every other one, and sums for itself.
+    /// Each rank writes everything to every other one, and sums for itself.
     AtOnce,
-    /// Each rank sums a slice for all, and writes the sum to them.
+    /// Each rank sums one slice for all, and writes the sum to them.
     BySlices,
 }
 
 impl AllReduceWay {
-    /// The faster one for so many bytes, as it was measured over 2 and 4 GPUs (docs/benchmarks.md). Over more it
-    /// follows from the bytes that leave a GPU.
+    /// Returns the faster way for this many bytes, as measured over 2 and 4 GPUs (docs/benchmarks.md). For more GPUs
+    /// it follows from the bytes that leave a GPU.
     pub fn of(bytes: usize, ranks: usize) -> Self {
         let at_once_max = match ranks {
             ..=2 => 2 << 20,
@@ -39,14 +39,14 @@ impl AllReduceWay {
     }
 }
 
-/// Values that are summed over the ranks: f32 values, and beside them a few f64 numbers. Sums are taken in the order of
-/// ranks, so that all ranks get the same bits, and a run repeats.
+/// Values that are all-reduced: f32 values, and with them a few f64 numbers. Sums are taken in the order of ranks, so
+/// all ranks get the same bits, and runs are reproducible.
 #[derive(Debug)]
 pub struct AllReduce {
     way: AllReduceWay,
     watch: Watch,
     values: Arc<Shared<f32>>,
-    /// Those of the values that are summed.
+    /// Range of the values that are summed.
     part: Range<usize>,
     numbers: Buffer<f64>,
     #[expect(dead_code, reason = "only the kernel accesses them")]
@@ -58,8 +58,8 @@ pub struct AllReduce {
 }
 
 impl AllReduce {
-    /// Zeros: `len` values and so many numbers, the same at all ranks. A collective call; the device must be the
-    /// current one of this thread.
+    /// Creates zeros: `len` values and `numbers` numbers, the same lengths at all ranks. A collective call; the
+    /// device must be current on this thread.
     ///
     /// # Errors
     /// Those of [`Peers::share`].
@@ -68,7 +68,7 @@ impl AllReduce {
         Self::by(peers, way, BLOCKS_MAX, len, numbers)
     }
 
-    /// As [`AllReduce::new`], in a given way with so many blocks at most: to compare them.
+    /// As [`AllReduce::new`], with a given way and limit of blocks: for comparisons.
     ///
     /// # Errors
     /// Those of [`Peers::share`].
@@ -83,11 +83,12 @@ impl AllReduce {
         Self::of(peers, (way, blocks_max), values, 0..len, numbers)
     }
 
-    /// As [`AllReduce::new`], over a part of values that lie there already: several parts may be summed one after the
-    /// other, each as soon as it is there.
+    /// As [`AllReduce::new`], for a part of existing values. Several parts can be summed one after another, each as
+    /// soon as it is ready.
     ///
     /// # Panics
-    /// Where the part does not begin at a multiple of 4, or there are fewer values, rounded up to such a multiple.
+    /// If the part does not start at a multiple of 4, or there are fewer values than its end rounded up to such a
+    /// multiple.
     ///
     /// # Errors
     /// Those of [`Peers::share`].
@@ -128,7 +129,7 @@ impl AllReduce {
         let (device, ranks) = (peers.device(), peers.ranks());
         let vectors = part.len().div_ceil(VECTOR);
         let slice = vectors.div_ceil(ranks);
-        // Blocks that wait for each other must run at the same time, also where all ranks are on one GPU.
+        // Blocks that wait for each other must be resident at the same time, even if all ranks are on one GPU.
         let multiprocessors = peers.gather(device.multiprocessors())?.into_iter().min().unwrap_or(1);
         let most = (BLOCKS_RESIDENT * multiprocessors) as usize / ranks;
         let (a_block, inbox_len) = match way {
@@ -160,52 +161,52 @@ impl AllReduce {
         Ok(Self { way, watch, values, part, numbers, inboxes, calls, parameters, blocks })
     }
 
-    /// The same, by what it is for in errors: `the sum of ...`.
+    /// Sets the name used in errors: `the sum of ...`.
     #[must_use]
     pub fn named(mut self, what: &'static str) -> Self {
         self.watch.name(what);
         self
     }
 
-    /// This rank's values, which the sums replace: as many as were asked for, and up to 3 zeros behind them, which must
-    /// stay zeros.
+    /// This rank's values, which are replaced by their sums: as many as were requested, then up to 3 zeros, which
+    /// must stay zeros.
     pub fn values(&self) -> &Buffer<f32> {
         &self.values
     }
 
-    /// Which of the values are summed.
+    /// Range of the values that are summed.
     pub fn part(&self) -> Range<usize> {
         self.part.clone()
     }
 
-    /// This rank's numbers, which the sums replace.
+    /// This rank's numbers, which are replaced by their sums.
     pub fn numbers(&self) -> &Buffer<f64> {
         &self.numbers
     }
 
-    /// How the sums are taken.
+    /// How the sums are computed.
     pub fn way(&self) -> AllReduceWay {
         self.way
     }
 
-    /// Replaces values and numbers by their sums over the ranks. Ranks must enqueue, or replay, their calls in the same
-    /// order; a rank's values may be changed until it is enqueued, and read after it.
+    /// Replaces values and numbers by their sums over the ranks. All ranks must enqueue, or replay, their calls in
+    /// the same order; a rank's values may be changed before the call in lane order, and read after it.
     ///
     /// # Safety
-    /// This value, and those of all ranks, must live until the lane has done this; and where a graph is being captured,
-    /// for as long as that is replayed. Nothing may access the values meanwhile.
+    /// This value, and those of all ranks, must live until the lane has finished; if a graph is being captured, for
+    /// as long as it is replayed. Nothing else may access the values meanwhile.
     ///
     /// # Errors
-    /// Where the driver refuses. That a rank did not come in time is what [`AllReduce::check`] tells.
+    /// If the driver reports an error. [`AllReduce::check`] returns an error if a rank timed out.
     pub unsafe fn enqueue(&self, lane: &Lane) -> Result<()> {
         let (grid, parameters) = ((self.blocks as u32, 1), self.parameters);
         let ranks = parameters.wait.ranks;
         if ranks == 1 {
-            // The sums are what is there.
+            // With one rank the values are the sums.
             return Ok(());
         }
-        // SAFETY: the addresses are of this value's and its peers', whose life the caller vouches for; inboxes and
-        // flags are as long as the way and the grid want them.
+        // SAFETY: the addresses are this value's and its peers', whose lives the caller vouches for; inboxes and
+        // flags are as long as the way and the grid need.
         unsafe {
             match (self.way, ranks) {
                 (AllReduceWay::AtOnce, ..=2) => lane.launch(&AllReduceAtOnce::<2>(parameters), grid),
@@ -218,19 +219,19 @@ impl AllReduce {
         }
     }
 
-    /// Which of the values this rank sums by slices.
+    /// Range of the values that this rank sums by slices.
     pub(crate) fn slice(&self) -> Range<usize> {
         self.slice_of(self.parameters.wait.rank as usize)
     }
 
-    /// Which of the values a rank sums by slices; it begins at a multiple of 4.
+    /// Range of the values that a rank sums by slices; it starts at a multiple of 4.
     pub fn slice_of(&self, rank: usize) -> Range<usize> {
         let slice = self.parameters.slice as usize * VECTOR;
         let begin = (self.part.start + rank * slice).min(self.part.end);
         begin..(begin + slice).min(self.part.end)
     }
 
-    /// Enqueues the first part of [`AllReduce::enqueue`] by slices: this rank's slice is summed, and all numbers.
+    /// Enqueues the first part of [`AllReduce::enqueue`] by slices: sums this rank's slice, and all numbers.
     ///
     /// # Safety
     /// As there; [`AllReduce::spread`] must follow.
@@ -250,10 +251,10 @@ impl AllReduce {
         }
     }
 
-    /// Enqueues the other part: all get each rank's slice, and the numbers of the first.
+    /// Enqueues the second part: sends each rank's slice to all, and the first rank's numbers.
     ///
     /// # Safety
-    /// As for [`AllReduce::enqueue`], behind [`AllReduce::scatter`].
+    /// As for [`AllReduce::enqueue`], after [`AllReduce::scatter`].
     ///
     /// # Errors
     /// As there.
@@ -262,13 +263,13 @@ impl AllReduce {
         unsafe { self.spread_with(lane, self.parameters) }
     }
 
-    /// The same with what each rank has in the place of its slice in other values.
+    /// The same for the corresponding slices of other values.
     ///
     /// # Panics
-    /// Where there are fewer of these.
+    /// If there are fewer of these.
     ///
     /// # Safety
-    /// As for [`AllReduce::spread`], of these values too.
+    /// As for [`AllReduce::spread`], for these values as well.
     ///
     /// # Errors
     /// As there.
@@ -294,18 +295,18 @@ impl AllReduce {
         }
     }
 
-    /// Waits for the lane, and tells whether a rank waited in vain.
+    /// Waits for the lane, and returns an error if a rank timed out waiting.
     ///
     /// # Errors
-    /// Where the lane's work failed, and where a rank did not come in time.
+    /// If the lane's work failed, or if a rank timed out.
     pub fn check(&self, lane: &Lane) -> Result<()> {
         self.watch.check(lane)
     }
 
-    /// As [`AllReduce::check`], of what this rank has found by now; without waiting.
+    /// As [`AllReduce::check`] for what this rank has found so far; without waiting.
     ///
     /// # Errors
-    /// Where a rank did not come in time.
+    /// If a rank timed out.
     pub fn check_now(&self) -> Result<()> {
         self.watch.check_now()
     }

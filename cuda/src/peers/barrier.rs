@@ -7,12 +7,12 @@ use crate::error::Result;
 use crate::kernels::Barrier;
 use crate::lane::Lane;
 
-/// A sequence of barriers among the ranks, with flags and a count of its own: sequences on different lanes do not
-/// disturb each other.
+/// A sequence of barriers among the ranks, with its own flags and count: sequences on different lanes are
+/// independent.
 ///
-/// No barrier waits longer than the ranks' deadline. After one that waited in vain all ranks' barriers of the sequence
-/// stop waiting, and what is behind them finds whatever is there: so what was computed since the last
-/// [check](Self::check) must be thrown away.
+/// No barrier waits longer than the ranks' deadline. After one has timed out, the barriers of the sequence stop
+/// waiting at all ranks, and work after them sees incomplete data: what was computed since the last
+/// [check](Self::check) must be discarded.
 #[derive(Debug)]
 pub struct PeerBarrier {
     watch: Watch,
@@ -20,7 +20,7 @@ pub struct PeerBarrier {
 }
 
 impl PeerBarrier {
-    /// A sequence that nobody has come to. A collective call; the device must be the current one of this thread.
+    /// Creates a sequence that no rank has used yet. A collective call; the device must be current on this thread.
     ///
     /// # Errors
     /// Those of [`Peers::share`].
@@ -29,22 +29,22 @@ impl PeerBarrier {
         Ok(Self { watch, epoch: Buffer::filled(peers.device(), 1, 0)? })
     }
 
-    /// The same, by what it is for in errors: `the barrier of ...`.
+    /// Sets the name used in errors: `the barrier of ...`.
     #[must_use]
     pub fn named(mut self, what: &'static str) -> Self {
         self.watch.name(what);
         self
     }
 
-    /// Waits, on the GPU, until all ranks have come as far on their lanes: what they wrote before can be read after.
-    /// Ranks must enqueue, or replay, the barriers of a sequence in the same order.
+    /// Waits, on the GPU, until all ranks have reached this point on their lanes: what they wrote before can be read
+    /// after it. All ranks must enqueue, or replay, the barriers of a sequence in the same order.
     ///
     /// # Safety
-    /// The barrier, and those of all ranks, must live until the lane has done this; and where a graph is being
-    /// captured, for as long as that is replayed.
+    /// The barrier, and those of all ranks, must live until the lane has finished; if a graph is being captured, for
+    /// as long as it is replayed.
     ///
     /// # Errors
-    /// Where the driver refuses. That a rank did not come in time is what [`PeerBarrier::check`] tells.
+    /// If the driver reports an error. [`PeerBarrier::check`] returns an error if a rank timed out.
     pub unsafe fn enqueue(&self, lane: &Lane) -> Result<()> {
         let barrier = Barrier {
             flags: self.watch.flags().of_ranks(),
@@ -55,18 +55,18 @@ impl PeerBarrier {
         unsafe { lane.launch(&barrier, (1, 1)) }
     }
 
-    /// Waits for the lane, and tells whether a rank waited in vain.
+    /// Waits for the lane, and returns an error if a rank timed out waiting.
     ///
     /// # Errors
-    /// Where the lane's work failed, and where a rank did not come to a barrier in time.
+    /// If the lane's work failed, or if a rank did not reach a barrier in time.
     pub fn check(&self, lane: &Lane) -> Result<()> {
         self.watch.check(lane)
     }
 
-    /// As [`PeerBarrier::check`], of what this rank's barriers have found by now; without waiting.
+    /// As [`PeerBarrier::check`] for what this rank's barriers have found so far; without waiting.
     ///
     /// # Errors
-    /// Where a rank did not come to a barrier in time.
+    /// If a rank did not reach a barrier in time.
     pub fn check_now(&self) -> Result<()> {
         self.watch.check_now()
     }

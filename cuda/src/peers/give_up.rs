@@ -1,4 +1,4 @@
-//! An end to waiting, where a rank is known to be lost.
+//! Ends waiting early if a rank is known to be lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,14 +8,14 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::pinned::Pinned;
 
-/// A word that a rank's GPU looks at while it waits for others.
+/// A word that a rank's GPU polls while it waits for other ranks.
 #[derive(Debug)]
-pub struct GivingUp(Pinned<u64>);
+pub struct GiveUpFlag(Pinned<u64>);
 
 // SAFETY: the word is only accessed as a whole, and by atomic operations.
-unsafe impl Sync for GivingUp {}
+unsafe impl Sync for GiveUpFlag {}
 
-impl GivingUp {
+impl GiveUpFlag {
     pub(super) fn new(device: &Arc<Device>) -> Result<Self> {
         device.bind()?;
         Ok(Self(Pinned::zeroed(device, 1)?))
@@ -25,15 +25,15 @@ impl GivingUp {
         self.0.device_pointer()
     }
 
-    /// Has the GPU wait for nobody any more: within some milliseconds each wait ends, at which it stands or to which it
-    /// comes. What was computed since must be thrown away.
+    /// Makes the GPU stop waiting: every wait, current or later, ends within some milliseconds. What was computed
+    /// since must be discarded.
     pub fn give_up(&self) {
-        // SAFETY: the memory is this value's, aligned to a page; the GPU only reads it, and the host accesses it
-        // by atomic operations alone.
+        // SAFETY: the memory is this value's, aligned to a page; the GPU only reads it, and the host accesses it only
+        // with atomic operations.
         unsafe { AtomicU64::from_ptr(self.0.first()) }.store(1, Ordering::Release);
     }
 
-    /// Whether the GPU was told so.
+    /// Returns whether [`Self::give_up`] was called.
     pub fn is_given_up(&self) -> bool {
         // SAFETY: as for `give_up`.
         unsafe { AtomicU64::from_ptr(self.0.first()) }.load(Ordering::Acquire) != 0

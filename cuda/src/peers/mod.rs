@@ -23,45 +23,44 @@ use crate::memory::Memory;
 
 pub use all_reduce::{AllReduce, AllReduceWay};
 pub use barrier::PeerBarrier;
-pub use give_up::GivingUp;
+pub use give_up::GiveUpFlag;
 use room::{Room, Value};
 pub use sockets::Gather;
-use sockets::{Handed, Sockets};
+use sockets::{Message, Sockets};
 
-/// One rank's membership among GPUs that access each other's memory (an NVLink domain); moved to the rank's thread.
+/// A rank's membership among GPUs that access each other's memory (an NVLink domain); moved to the rank's thread.
 /// Ranks are threads of one process, or processes of one node.
 ///
-/// What all ranks must call is a *collective call*: each makes it, all in the same order. A rank that drops its
-/// membership makes no more of them, and those that wait for it are told so at once: so it is held for as long as
-/// others may wait. While its device is only measured, a rank waits for nobody, and sees its own value in place of
-/// each peer's.
+/// A *collective call* must be made by all ranks, in the same order. A rank that drops its membership makes no more
+/// of them, and ranks that wait for it get an error at once: so it must be held for as long as others may wait. While
+/// its device is only measured, a rank waits for nobody, and sees its own value for each peer.
 #[derive(Debug)]
 pub struct Peers {
     rank: usize,
     ranks: usize,
     device: Arc<Device>,
     deadline: Duration,
-    giving_up: Arc<GivingUp>,
-    together: Together,
+    give_up_flag: Arc<GiveUpFlag>,
+    transport: Transport,
 }
 
-/// How ranks hand each other values.
+/// How ranks exchange values.
 #[derive(Debug)]
-enum Together {
-    /// All in one process, with the GPU of each rank.
+enum Transport {
+    /// All in one process; with the GPU of each rank.
     Threads(Arc<Room>, Vec<Arc<Device>>),
-    /// In several processes, each with one rank or more.
+    /// In several processes, each with one or more ranks.
     Processes(Sockets),
 }
 
 impl Peers {
-    /// Ranks of one process: rank `r` on `devices[r]`. A GPU may have several ranks; those that measure their memory at
-    /// the same time must have opened it each for itself, and there must be as many `CUDA_DEVICE_MAX_CONNECTIONS` in
-    /// the environment, before the driver is asked for anything, as their lanes are together: those of one connection
+    /// Creates the ranks of one process, rank `r` on `devices[r]`. A GPU may have several ranks. If they measure
+    /// their memory at the same time, each must have opened the GPU itself. Before the driver is first used,
+    /// `CUDA_DEVICE_MAX_CONNECTIONS` must be set to at least the number of their lanes, since lanes on one connection
     /// wait for each other. `deadline` is how long one rank waits for another.
     ///
     /// # Errors
-    /// Where there are no ranks or more than [`RANKS_MAX`], or where a GPU cannot access another one's memory.
+    /// If there are no ranks or more than [`RANKS_MAX`], or a GPU cannot access another one's memory.
     pub fn in_process(devices: &[Arc<Device>], deadline: Duration) -> Result<Vec<Self>> {
         if devices.is_empty() || devices.len() > RANKS_MAX {
             return Err(Error::PeersCount { ranks: devices.len(), most: RANKS_MAX });
@@ -73,21 +72,22 @@ impl Peers {
         }
         let room = Arc::new(Room::new(devices.len(), deadline));
         let of_rank = |(rank, device)| {
-            let giving_up = Arc::new(GivingUp::new(device)?);
-            let together = Together::Threads(Arc::clone(&room), devices.to_vec());
+            let give_up_flag = Arc::new(GiveUpFlag::new(device)?);
+            let transport = Transport::Threads(Arc::clone(&room), devices.to_vec());
             let (ranks, device) = (devices.len(), Arc::clone(device));
-            Ok(Self { rank, ranks, device, deadline, giving_up, together })
+            Ok(Self { rank, ranks, device, deadline, give_up_flag, transport })
         };
         devices.iter().enumerate().map(of_rank).collect()
     }
 
-    /// This process's ranks among processes of one node, all of the same user, each of which sees all GPUs of the
-    /// ranks: rank `first + place` on `devices[place]`. They find each other by what `gather` hands around, once: their
-    /// launcher's way. Each process calls it. To each other, ranks of one process are as those of others.
+    /// Creates this process's ranks among processes of one node: rank `first + i` on `devices[i]`. All processes must
+    /// belong to the same user and see all GPUs of the ranks. They find each other by one exchange through `gather`,
+    /// which the launcher provides. Every process must call this. Ranks of one process treat each other like ranks of
+    /// other processes.
     ///
     /// # Errors
-    /// Where there are no ranks or more than [`RANKS_MAX`], where a GPU's memory has no handles for other processes,
-    /// and where a process is not reached in time.
+    /// If there are no ranks or more than [`RANKS_MAX`], if a GPU's memory has no handles for other processes, or if
+    /// a process is not reached in time.
     pub fn of_processes(
         devices: &[Arc<Device>],
         first: usize,
@@ -105,8 +105,9 @@ impl Peers {
         }
         let sockets = Sockets::connect(own.clone(), ranks, deadline, gather)?;
         let of_rank = |((rank, device), sockets): ((usize, &Arc<Device>), Sockets)| {
-            let (giving_up, together) = (Arc::new(GivingUp::new(device)?), Together::Processes(sockets));
-            Ok(Self { rank, ranks, device: Arc::clone(device), deadline, giving_up, together })
+            let (give_up_flag, transport) =
+                (Arc::new(GiveUpFlag::new(device)?), Transport::Processes(sockets));
+            Ok(Self { rank, ranks, device: Arc::clone(device), deadline, give_up_flag, transport })
         };
         own.zip(devices).zip(sockets).map(of_rank).collect()
     }
@@ -116,7 +117,7 @@ impl Peers {
         self.rank
     }
 
-    /// All ranks.
+    /// Number of ranks.
     pub fn ranks(&self) -> usize {
         self.ranks
     }
@@ -126,26 +127,26 @@ impl Peers {
         &self.device
     }
 
-    /// What has this rank's GPU wait for others no more, from any thread.
-    pub fn giving_up(&self) -> &Arc<GivingUp> {
-        &self.giving_up
+    /// The flag that makes this rank's GPU stop waiting for others, usable from any thread.
+    pub fn give_up_flag(&self) -> &Arc<GiveUpFlag> {
+        &self.give_up_flag
     }
 
-    /// How long one waits for another.
+    /// How long a rank waits for another one.
     pub fn deadline(&self) -> Duration {
         self.deadline
     }
 
-    /// Memory of this rank, filled with a byte, that all ranks access; the length is this rank's own. It takes whole
-    /// pages of 2 MiB. A collective call; the device must be the current one of this thread.
+    /// Allocates memory of this rank, filled with a byte, that all ranks access; lengths may differ between ranks. It
+    /// takes whole pages of 2 MiB. A collective call; the device must be current on this thread.
     ///
     /// # Errors
-    /// Where the memory does not suffice, here or at another rank, and where a rank does not come in time.
+    /// If there is not enough memory, here or at another rank, or if a rank does not take part in time.
     pub fn share<T: Pod>(&self, len: usize, byte: u8) -> Result<Shared<T>> {
         let (device, bytes) = (self.device(), len * size_of::<T>());
-        let accessing = match &self.together {
-            Together::Threads(_, devices) => devices.as_slice(),
-            Together::Processes(_) => &[],
+        let accessing = match &self.transport {
+            Transport::Threads(_, devices) => devices.as_slice(),
+            Transport::Processes(_) => &[],
         };
         let own = Memory::for_peers(device, accessing, bytes).and_then(|memory| {
             memory.fill(byte, bytes)?;
@@ -154,9 +155,9 @@ impl Peers {
         if device.ledger().measures() {
             return Ok(Shared { rank: self.rank, ranks: vec![own?; self.ranks()] });
         }
-        let ranks = match &self.together {
-            Together::Threads(room, _) => {
-                // A rank without memory hands out that it has none, so that nobody waits for it.
+        let ranks = match &self.transport {
+            Transport::Threads(room, _) => {
+                // A rank without memory reports that, so that nobody waits for it.
                 let handed: Value = match &own {
                     Ok(buffer) => Arc::clone(buffer) as Value,
                     Err(_) => Arc::new(()),
@@ -165,23 +166,23 @@ impl Peers {
                 own?;
                 self.downcast(handed?)?
             }
-            Together::Processes(sockets) => self.import(sockets, own)?,
+            Transport::Processes(sockets) => self.import(sockets, own)?,
         };
         Ok(Shared { rank: self.rank, ranks })
     }
 
-    /// Hands out this process's memory, and maps that of the others.
+    /// Sends handles of this process's memory, and maps that of the others.
     fn import<T: Pod>(&self, sockets: &Sockets, own: Result<Arc<Buffer<T>>>) -> Result<Vec<Arc<Buffer<T>>>> {
         let exported = own.and_then(|own| Ok((own.memory().export()?, own)));
         let (handle, sizes) = match &exported {
             Ok((handle, own)) => (handle.as_ref(), [own.len() as u64, own.bytes() as u64]),
             Err(_) => (None, [0, 0]),
         };
-        // As among threads, a rank without memory has the others know.
+        // As among threads, a rank without memory reports that to the others.
         let handed = sockets.exchange(bytemuck::bytes_of(&sizes), handle.map(AsRawFd::as_raw_fd));
         let (_, own) = exported?;
-        let import = |(other, handed): (usize, Option<Handed>)| {
-            let Some(Handed { value, handle }) = handed else { return Ok(Arc::clone(&own)) };
+        let import = |(other, handed): (usize, Option<Message>)| {
+            let Some(Message { value, handle }) = handed else { return Ok(Arc::clone(&own)) };
             let sizes = bytemuck::try_pod_read_unaligned::<[u64; 2]>(&value);
             let (Ok([len, bytes]), Some(handle)) = (sizes, handle) else { return Err(self.stray(other)) };
             if len.checked_mul(size_of::<T>() as u64).is_none_or(|wanted| wanted > bytes) {
@@ -193,10 +194,10 @@ impl Peers {
         handed?.into_iter().enumerate().map(import).collect()
     }
 
-    /// Hands a small value to all ranks and returns those of all, in their order. A collective call.
+    /// Sends a small value to all ranks and returns the values of all, in their order. A collective call.
     ///
     /// # Errors
-    /// Where a rank does not come in time, or has ended.
+    /// If a rank does not take part in time, or has ended.
     pub fn gather<V: Pod>(&self, value: V) -> Result<Vec<V>> {
         let read = |(rank, bytes): (usize, Vec<u8>)| {
             bytemuck::try_pod_read_unaligned(&bytes).map_err(|_| self.stray(rank))
@@ -204,17 +205,17 @@ impl Peers {
         self.gather_bytes(bytemuck::bytes_of(&value))?.into_iter().enumerate().map(read).collect()
     }
 
-    /// As [`Peers::gather`], of values of any lengths, each of its own.
+    /// As [`Peers::gather`], for values of any length, which may differ between ranks.
     pub(crate) fn gather_bytes(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         if self.device().ledger().measures() {
             return Ok(vec![own.to_vec(); self.ranks()]);
         }
-        match &self.together {
-            Together::Threads(room, _) => {
+        match &self.transport {
+            Transport::Threads(room, _) => {
                 let handed = self.downcast::<Vec<u8>>(room.exchange(self.rank, Arc::new(own.to_vec()))?)?;
                 Ok(handed.iter().map(|value| value.to_vec()).collect())
             }
-            Together::Processes(sockets) => {
+            Transport::Processes(sockets) => {
                 let handed = sockets.exchange(own, None)?.into_iter();
                 Ok(handed.map(|handed| handed.map_or_else(|| own.to_vec(), |handed| handed.value)).collect())
             }
@@ -233,40 +234,40 @@ impl Peers {
 
 impl Drop for Peers {
     fn drop(&mut self) {
-        // A process's sockets are closed with it.
-        if let Together::Threads(room, _) = &self.together {
+        // A process's sockets are closed when it is dropped.
+        if let Transport::Threads(room, _) = &self.transport {
             room.leave(self.rank);
         }
     }
 }
 
-/// Elements in this rank's memory that all ranks access, beside those of the others. All else is that of this rank's
-/// [`Buffer`]. The memory is given back when the last of the ranks has dropped it.
+/// Elements in this rank's memory that all ranks access, with the addresses of the others'. It dereferences to this
+/// rank's [`Buffer`]. Memory is freed when the last of the ranks has dropped it.
 #[derive(Debug)]
 pub struct Shared<T> {
     rank: usize,
-    /// Of each rank.
+    /// Per rank.
     ranks: Vec<Arc<Buffer<T>>>,
 }
 
 impl<T> Shared<T> {
-    /// Where a rank's first element lies for this rank's GPU.
+    /// The address, for this rank's GPU, of a rank's first element.
     ///
     /// # Panics
-    /// Where there is no such rank.
+    /// If there is no such rank.
     pub fn of(&self, rank: usize) -> Pointer<T> {
         self.ranks[rank].pointer()
     }
 
-    /// [`Shared::of`] each rank, as kernels take it: no address behind the last rank.
+    /// [`Shared::of`] for each rank, as kernels take it: null after the last rank.
     pub fn of_ranks(&self) -> [Pointer<T>; RANKS_MAX] {
         std::array::from_fn(|rank| self.ranks.get(rank).map_or(Pointer::NULL, |buffer| buffer.pointer()))
     }
 
-    /// How many elements a rank has.
+    /// Number of elements of a rank.
     ///
     /// # Panics
-    /// Where there is no such rank.
+    /// If there is no such rank.
     pub fn len_of(&self, rank: usize) -> usize {
         self.ranks[rank].len()
     }
@@ -282,11 +283,12 @@ impl<T> Deref for Shared<T> {
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        // Whoever drops a piece last only waits for the GPU whose memory it is: so each rank first waits for its own.
+        // The last rank to drop a piece waits only for the GPU whose memory it is, so each rank first waits for its
+        // own.
         let device = Arc::clone(self.device());
         let _ = device.synchronize();
         self.ranks.clear();
-        // Giving back another GPU's memory makes that one the current one.
+        // Freeing another GPU's memory makes that GPU current.
         let _ = device.bind();
     }
 }

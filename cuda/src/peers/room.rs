@@ -1,4 +1,4 @@
-//! Where ranks that are threads of one process hand each other values.
+//! How ranks that are threads of one process exchange values.
 
 use std::any::Any;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 
-/// What a rank hands out.
+/// A value that a rank hands out.
 pub(crate) type Value = Arc<dyn Any + Send + Sync>;
 
-/// A place where all ranks hand each other one value at a time.
+/// A meeting point of all ranks, where each hands out one value per round.
 #[derive(Debug)]
 pub(crate) struct Room {
     deadline: Duration,
@@ -20,19 +20,19 @@ pub(crate) struct Room {
 #[derive(Debug)]
 struct State {
     round: u64,
-    /// Of each rank, in this round.
+    /// Per rank, the value of this round.
     handed: Vec<Option<Value>>,
-    /// Of the round before, until all ranks have taken it.
+    /// The values of the previous round, until all ranks have taken them.
     complete: Vec<Value>,
     untaken: usize,
-    /// Whether a rank has left: it hands out nothing any more.
+    /// Per rank, whether it has left and hands out nothing more.
     left: Vec<bool>,
-    /// The ranks that one waited for in vain. Rounds could be mixed up after that, so there are none.
+    /// The ranks that timed out. After a timeout rounds could be mixed up, so no more values are exchanged.
     late: Vec<usize>,
 }
 
 impl Room {
-    /// A room for as many ranks, in which each waits as long for the others.
+    /// Creates a room for `ranks` ranks, each of which waits up to `deadline` for the others.
     pub(crate) fn new(ranks: usize, deadline: Duration) -> Self {
         let state = State {
             round: 0,
@@ -45,10 +45,10 @@ impl Room {
         Self { deadline, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Hands out a value and returns those of all ranks, in their order.
+    /// Hands out a value and returns the values of all ranks, in their order.
     ///
     /// # Errors
-    /// Where a rank does not come in time, or has left.
+    /// If a rank does not take part in time, or has left.
     pub(crate) fn exchange(&self, rank: usize, value: Value) -> Result<Vec<Value>> {
         let mut state = self.state();
         let round = state.round;
@@ -87,14 +87,14 @@ impl Room {
         })
     }
 
-    /// Says that a rank hands out nothing any more: nobody waits for it.
+    /// Marks a rank as gone, so that nobody waits for it.
     pub(crate) fn leave(&self, rank: usize) {
         self.state().left[rank] = true;
         self.changed.notify_all();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // The state is whole after each change: whoever panicked left nothing half done.
+        // The state is consistent after each change, even if a thread panicked.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -124,11 +124,11 @@ mod tests {
                 });
             }
         });
-        assert!(room.state().complete.is_empty(), "nothing that was handed out is held");
+        assert!(room.state().complete.is_empty(), "no value is kept");
     }
 
     #[test]
-    fn who_does_not_come_is_named_to_all() {
+    fn all_ranks_name_a_rank_that_is_late() {
         let room = Room::new(4, Duration::from_millis(50));
         let late = |rank| match numbers(&room, rank, 0) {
             Err(Error::PeersLate { late, deadline_ms: 50, .. }) => late,
@@ -139,12 +139,12 @@ mod tests {
             assert_eq!(late(2), [1, 3]);
             assert_eq!(first.join().unwrap(), [1, 3]);
         });
-        // Nobody waits again, nor is served.
+        // Later calls neither wait nor succeed.
         assert_eq!(late(1), [1, 3]);
     }
 
     #[test]
-    fn nobody_waits_for_one_who_left() {
+    fn nobody_waits_for_a_rank_that_left() {
         let room = Room::new(3, Duration::from_secs(1000));
         thread::scope(|scope| {
             let waiting = scope.spawn(|| numbers(&room, 0, 0));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_leaves_after_the_last_round_disturbs_nobody() {
+    fn leaving_after_the_last_round_is_no_error() {
         let room = Room::new(2, Duration::from_secs(20));
         thread::scope(|scope| {
             let first = scope.spawn(|| numbers(&room, 0, 7));

@@ -1,4 +1,4 @@
-//! Where ranks that are processes of one node hand each other values, and handles of memory: each two have a socket.
+//! How ranks that are processes of one node exchange values and memory handles: there is a socket between each two.
 
 use std::fmt;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Write};
@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 
-/// Bytes of a value, at most: whoever says more is no rank.
+/// The most bytes of a value; a peer that announces more is not a rank.
 const VALUE_BYTES_MAX: usize = 1 << 16;
-/// How long a process that calls may take to say its rank: it does so at once.
+/// How long a connecting process may take to send its rank, which it does at once.
 const HELLO: Duration = Duration::from_secs(1);
-/// Round and length of a value.
+/// Bytes of a message's header: round and length of the value.
 const HEAD_BYTES: usize = 12;
 
-/// What a rank hands out: a value, and perhaps a handle.
+/// A rank's message: a value, and possibly a handle.
 #[derive(Debug, Default)]
-pub(super) struct Handed {
+pub(super) struct Message {
     pub(super) value: Vec<u8>,
     pub(super) handle: Option<OwnedFd>,
 }
@@ -36,36 +36,36 @@ pub(super) struct Sockets {
 #[derive(Debug)]
 struct State {
     round: u64,
-    /// None for this rank.
+    /// Per rank; none for this one.
     others: Vec<Option<UnixStream>>,
     failed: bool,
 }
 
-/// Hands the values of this process's ranks to all processes of the node, and returns those of all ranks, in their
-/// order; or says why it cannot.
+/// Sends the values of this process's ranks to all processes of the node, and returns the values of all ranks, in
+/// their order; or returns why it failed.
 pub type Gather<'a> = dyn FnMut(&[Vec<u8>]) -> Result<Vec<Vec<u8>>, String> + 'a;
 
-/// A rank that others can reach.
-struct Listening {
+/// A rank that accepts connections.
+struct ListeningRank {
     rank: usize,
     listener: UnixListener,
     name: String,
 }
 
-/// One that has reached those before it.
-struct Called {
-    listening: Listening,
+/// A rank that has connected to all ranks before it.
+struct ConnectedRank {
+    listening: ListeningRank,
     others: Vec<Option<UnixStream>>,
 }
 
-impl Listening {
+impl ListeningRank {
     fn new(rank: usize) -> Result<Self> {
         let (listener, name) = listen().map_err(|error| failed(rank, &error))?;
         Ok(Self { rank, listener, name })
     }
 
-    /// Calls the ranks before this one; all must listen.
-    fn call(self, names: &[Vec<u8>]) -> Result<Called> {
+    /// Connects to the ranks before this one; all must be listening.
+    fn call(self, names: &[Vec<u8>]) -> Result<ConnectedRank> {
         let rank = self.rank;
         let mut others: Vec<Option<UnixStream>> = names.iter().map(|_| None).collect();
         for (other, name) in names.iter().enumerate().take(rank) {
@@ -73,11 +73,11 @@ impl Listening {
                 .and_then(|address| UnixStream::connect_addr(&address))
                 .and_then(|stream| match is_own_user(&stream) {
                     true => Ok(stream),
-                    false => Err(io::Error::other("what listens there belongs to another user")),
+                    false => Err(io::Error::other("the listening process belongs to another user")),
                 });
             let mut stream = stream.map_err(|error| {
                 let why = format_args!(
-                    "rank {other} is not reached: {error}; processes that share memory are on one node, and in one \
+                    "cannot reach rank {other}: {error}; processes that share memory are on one node, and in one \
                      container or with the host's network"
                 );
                 failed(rank, &why)
@@ -85,14 +85,14 @@ impl Listening {
             stream.write_all(&(rank as u32).to_le_bytes()).map_err(|error| failed(rank, &error))?;
             others[other] = Some(stream);
         }
-        Ok(Called { listening: self, others })
+        Ok(ConnectedRank { listening: self, others })
     }
 }
 
-impl Called {
-    /// Waits for the calls of the ranks behind this one.
+impl ConnectedRank {
+    /// Accepts connections of the ranks after this one.
     fn answer(self, deadline: Duration) -> Result<Sockets> {
-        let Self { listening: Listening { rank, listener, .. }, mut others } = self;
+        let Self { listening: ListeningRank { rank, listener, .. }, mut others } = self;
         let (begun, ranks) = (Instant::now(), others.len());
         listener.set_nonblocking(true).map_err(|error| failed(rank, &error))?;
         while others.iter().skip(rank + 1).any(Option::is_none) {
@@ -125,30 +125,30 @@ fn failed(rank: usize, what: &dyn fmt::Display) -> Error {
 }
 
 impl Sockets {
-    /// Connects all ranks, some of them of this process, which find each other by what `gather` hands around.
+    /// Connects all ranks, some of them in this process, which find each other through `gather`.
     pub(super) fn connect(
         own: Range<usize>,
         ranks: usize,
         deadline: Duration,
         gather: &mut Gather<'_>,
     ) -> Result<Vec<Self>> {
-        let listening = own.clone().map(Listening::new).collect::<Result<Vec<_>>>()?;
+        let listening = own.clone().map(ListeningRank::new).collect::<Result<Vec<_>>>()?;
         let names: Vec<_> = listening.iter().map(|one| one.name.clone().into_bytes()).collect();
         let names = gather(&names).map_err(|error| failed(own.start, &error))?;
         if names.len() != ranks {
-            let why = format_args!("{} ranks came in place of {ranks}", names.len());
+            let why = format_args!("{} ranks answered instead of {ranks}", names.len());
             return Err(failed(own.start, &why));
         }
-        // All listen by now, so that nobody waits for an order: to those below, then from those above.
+        // All are listening by now, so connecting cannot deadlock: first to lower ranks, then from higher ones.
         let called = listening.into_iter().map(|one| one.call(&names)).collect::<Result<Vec<_>>>()?;
         called.into_iter().map(|one| one.answer(deadline)).collect()
     }
 
-    /// Hands out a value, and returns those of all other ranks; its own is none.
-    pub(super) fn exchange(&self, value: &[u8], handle: Option<RawFd>) -> Result<Vec<Option<Handed>>> {
+    /// Sends a value, and returns the values of all other ranks; its own entry is none.
+    pub(super) fn exchange(&self, value: &[u8], handle: Option<RawFd>) -> Result<Vec<Option<Message>>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.failed {
-            let why = "what the ranks did together before has failed".into();
+            let why = "an earlier exchange between the ranks failed".into();
             return Err(Error::PeersSocket { rank: self.rank, why });
         }
         state.round += 1;
@@ -162,9 +162,9 @@ impl Sockets {
         state: &State,
         value: &[u8],
         handle: Option<RawFd>,
-    ) -> Result<Vec<Option<Handed>>> {
+    ) -> Result<Vec<Option<Message>>> {
         let rank = self.rank;
-        assert!(value.len() <= VALUE_BYTES_MAX, "{} bytes are more than a small value", value.len());
+        assert!(value.len() <= VALUE_BYTES_MAX, "a value of {} bytes is too large", value.len());
         let mut message = state.round.to_le_bytes().to_vec();
         message.extend((value.len() as u32).to_le_bytes());
         message.extend(value);
@@ -175,7 +175,7 @@ impl Sockets {
             send(stream, &message, handle).map_err(|_| left(other))?;
         }
         let begun = Instant::now();
-        let mut handed: Vec<Option<Handed>> = state.others.iter().map(|_| None).collect();
+        let mut handed: Vec<Option<Message>> = state.others.iter().map(|_| None).collect();
         let mut missing: Vec<_> = streams().collect();
         while !missing.is_empty() {
             let remaining = self.deadline.saturating_sub(begun.elapsed());
@@ -203,7 +203,7 @@ impl Sockets {
     }
 }
 
-/// Listens under a name that nobody has, and that no other user of the host can foresee and take.
+/// Listens under an unused name that other users of the host cannot guess and take.
 fn listen() -> io::Result<(UnixListener, String)> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
@@ -212,47 +212,47 @@ fn listen() -> io::Result<(UnixListener, String)> {
     Ok((listener, name))
 }
 
-/// Which of some sockets have something to read, or are closed; waits for the first.
+/// Returns which sockets have something to read or are closed; waits for the first.
 fn wait(sockets: &[RawFd], time: Duration) -> Vec<bool> {
     let mut polled: Vec<_> =
         sockets.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
     let time = i32::try_from(time.as_millis()).unwrap_or(i32::MAX).max(1);
-    // SAFETY: the pointer is to as many descriptions as are said. A failure is a signal: nothing is ready then.
+    // SAFETY: the pointer is to this many descriptors. A failure is a signal: then nothing is ready.
     let _ = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, time) };
     polled.iter().map(|one| one.revents != 0).collect()
 }
 
-/// Whether the other side of a socket is a process of the same user.
+/// Returns whether the other side of a socket is a process of the same user.
 fn is_own_user(stream: &UnixStream) -> bool {
     let mut other = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     let to = (&raw mut other).cast();
-    // SAFETY: the pointers are to live values, the first of as many bytes as the second says.
+    // SAFETY: the pointers are to live values, the first with the size that the second gives.
     let told =
         unsafe { libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut len) };
-    // SAFETY: asking for the own user has no precondition.
+    // SAFETY: querying the own user has no precondition.
     told == 0 && other.uid == unsafe { libc::geteuid() }
 }
 
-/// Room for the one handle that goes along with a message, aligned as the system wants it.
+/// Buffer for the one handle that can accompany a message, aligned as the system requires.
 #[repr(align(8))]
 struct Control([u8; 32]);
 
 const HANDLE_BYTES: u32 = size_of::<RawFd>() as u32;
 
-/// Sends all bytes, and a handle with the first of them.
+/// Sends all bytes, with a handle attached to the first of them.
 fn send(stream: &UnixStream, mut bytes: &[u8], mut handle: Option<RawFd>) -> io::Result<()> {
     while !bytes.is_empty() {
         let mut control = Control([0; 32]);
         let mut pieces = [IoSlice::new(bytes)];
-        // SAFETY: all zeros are a valid value of this plain C struct: no address, and nothing beside the bytes.
+        // SAFETY: all zeros are a valid value of this plain C struct: no address, and no control data.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = pieces.as_mut_ptr().cast();
         message.msg_iovlen = 1;
         if let Some(handle) = handle {
             message.msg_control = control.0.as_mut_ptr().cast();
-            // SAFETY: these functions compute with lengths and with the place of `control`, which has room for a head
-            // and one handle.
+            // SAFETY: these functions compute with lengths and with the address of `control`, which has room for a
+            // header and one handle.
             unsafe {
                 message.msg_controllen = libc::CMSG_SPACE(HANDLE_BYTES) as _;
                 let head = libc::CMSG_FIRSTHDR(&message);
@@ -275,10 +275,10 @@ fn send(stream: &UnixStream, mut bytes: &[u8], mut handle: Option<RawFd>) -> io:
     Ok(())
 }
 
-/// Receives a message: its round, and what was handed out.
-fn receive(stream: &UnixStream, time: Duration) -> io::Result<(u64, Handed)> {
+/// Receives a message: its round and contents.
+fn receive(stream: &UnixStream, time: Duration) -> io::Result<(u64, Message)> {
     stream.set_read_timeout(Some(time.max(Duration::from_millis(1))))?;
-    let mut handed = Handed::default();
+    let mut handed = Message::default();
     let mut head = [0; HEAD_BYTES];
     fill(stream, &mut head, &mut handed.handle)?;
     let (round, len) = head.split_at(8);
@@ -292,7 +292,7 @@ fn receive(stream: &UnixStream, time: Duration) -> io::Result<(u64, Handed)> {
     Ok((round, handed))
 }
 
-/// Receives as many bytes, and a handle if one comes with them.
+/// Fills the buffer from the socket, and stores a handle if one arrives with the bytes.
 fn fill(stream: &UnixStream, mut bytes: &mut [u8], handle: &mut Option<OwnedFd>) -> io::Result<()> {
     while !bytes.is_empty() {
         let mut control = Control([0; 32]);
@@ -321,7 +321,7 @@ fn fill(stream: &UnixStream, mut bytes: &mut [u8], handle: &mut Option<OwnedFd>)
                 && (*head).cmsg_type == libc::SCM_RIGHTS
             {
                 let number = libc::CMSG_DATA(head).cast::<RawFd>().read_unaligned();
-                // The system has opened it for this process alone; one that came before is closed.
+                // The system has opened it for this process only; a handle received before is closed.
                 *handle = Some(OwnedFd::from_raw_fd(number));
             }
         }
@@ -342,7 +342,7 @@ mod tests {
 
     use super::*;
 
-    /// Connects ranks that are threads, and returns what each of them does.
+    /// Connects ranks that are threads, and returns the result of each.
     fn on_ranks<V: Send>(
         ranks: usize,
         deadline: Duration,
@@ -371,7 +371,7 @@ mod tests {
     fn values_and_handles_come_from_each_rank() {
         on_ranks(4, Duration::from_secs(20), |rank, sockets| {
             for round in 0..200 {
-                // A pipe whose other end has the rank's number.
+                // A pipe whose other end sends the rank's number.
                 let mut ends = [0; 2];
                 // SAFETY: the pointer is to two live integers, which become two open handles.
                 let [from, to] = unsafe {
@@ -383,27 +383,27 @@ mod tests {
                 let with_handle = (rank + round) % 2 == 0;
                 let handed = sockets.exchange(&value, with_handle.then_some(from.as_raw_fd())).unwrap();
                 for (other, handed) in handed.into_iter().enumerate() {
-                    let Some(Handed { value, handle }) = handed else {
+                    let Some(Message { value, handle }) = handed else {
                         assert_eq!(other, rank);
                         continue;
                     };
                     assert_eq!(value, vec![other as u8; other * round]);
                     assert_eq!(handle.is_some(), (other + round) % 2 == 0);
-                    // The bytes are there once, for whoever reads them first.
+                    // The bytes can be read only once.
                     if let Some(handle) = handle.filter(|_| (rank + 1) % 4 == other) {
                         let mut bytes = [0; 3];
                         File::from(handle).read_exact(&mut bytes).unwrap();
                         assert_eq!(bytes, [other as u8; 3]);
                     }
                 }
-                // Nobody closes its end before it is read.
+                // All ranks keep their end open until it is read.
                 sockets.exchange(&[], None).unwrap();
             }
         });
     }
 
     #[test]
-    fn callers_that_are_no_ranks_keep_nobody_out() {
+    fn strangers_that_connect_do_not_block_ranks() {
         let names = Barrier::new(3);
         let called = Mutex::new(Vec::new());
         thread::scope(|scope| {
@@ -413,7 +413,7 @@ mod tests {
                     let mut gather = |own: &[Vec<u8>]| {
                         called.lock().unwrap().push((rank, own[0].clone()));
                         names.wait();
-                        // Strangers call before any rank does.
+                        // Strangers connect before any rank does.
                         names.wait();
                         let mut all = called.lock().unwrap().clone();
                         all.sort();
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_late_or_gone_is_named() {
+    fn late_and_lost_ranks_are_named() {
         on_ranks(4, Duration::from_millis(200), |rank, sockets| {
             if rank == 1 || rank == 3 {
                 thread::sleep(Duration::from_millis(1000));
@@ -452,7 +452,7 @@ mod tests {
                 Err(Error::PeersLeft { left, .. }) => assert_eq!(left, [2 - rank]),
                 other => panic!("{other:?}"),
             }
-            assert!(sockets.exchange(&[1], None).unwrap_err().to_string().contains("has failed"));
+            assert!(sockets.exchange(&[1], None).unwrap_err().to_string().contains("an earlier exchange"));
         });
         on_ranks(3, Duration::from_secs(1000), |rank, sockets| {
             if rank != 1 {

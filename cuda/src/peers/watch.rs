@@ -1,4 +1,4 @@
-//! What ranks that wait for each other on the GPUs tell the host.
+//! Reports to the host on ranks that wait for each other on the GPUs.
 
 use bytemuck::Pod;
 
@@ -8,26 +8,26 @@ use crate::kernels::{Flags, GAVE_UP, Wait};
 use crate::lane::Lane;
 use crate::pinned::Pinned;
 
-/// Flags that the ranks wait on, and what became of it.
+/// Flags that the ranks wait on, and the outcome of waiting.
 #[derive(Debug)]
 pub(super) struct Watch {
     flags: Shared<Flags>,
-    /// What this rank found, as in [`Flags::aborted`].
+    /// The failure that this rank saw, as in [`Flags::aborted`].
     told: Pinned<u64>,
     wait: Wait,
     deadline_ms: u128,
-    /// What is waited at, in errors.
+    /// What is waited at, for errors.
     what: &'static str,
 }
 
 impl Watch {
-    /// So many flags a rank. A collective call.
+    /// Creates `sequences` flags per rank. A collective call.
     pub(super) fn new(peers: &Peers, sequences: usize) -> Result<Self> {
         let flags = peers.share(sequences, 0)?;
         let told = Pinned::zeroed(peers.device(), 1)?;
         let wait = Wait {
             told: told.device_pointer()?,
-            give_up: peers.giving_up().pointer()?,
+            give_up: peers.give_up_flag().pointer()?,
             deadline_ns: u64::try_from(peers.deadline().as_nanos()).unwrap_or(u64::MAX),
             rank: peers.rank() as u32,
             ranks: peers.ranks() as u32,
@@ -35,7 +35,7 @@ impl Watch {
         Ok(Self { flags, told, wait, deadline_ms: peers.deadline().as_millis(), what: "a barrier" })
     }
 
-    /// Says what is waited at.
+    /// Sets what is waited at, for errors.
     pub(super) fn name(&mut self, what: &'static str) {
         self.what = what;
     }
@@ -48,14 +48,14 @@ impl Watch {
         self.wait
     }
 
-    /// Waits for the lane, and tells whether a rank waited in vain.
+    /// Waits for the lane, and returns an error if a rank timed out waiting.
     pub(super) fn check(&self, lane: &Lane) -> Result<()> {
         let aborted = self.flags.read_part(lane, 0, 1)?[0].aborted;
         self.check_now()?;
         self.judge(aborted)
     }
 
-    /// As [`Watch::check`], of what this rank has found by now; without waiting.
+    /// As [`Watch::check`] for what this rank has found so far; without waiting.
     pub(super) fn check_now(&self) -> Result<()> {
         self.judge(volatile(&self.told.elements()[0]))
     }
@@ -72,7 +72,7 @@ impl Watch {
     }
 }
 
-/// A word that a GPU may write at any time.
+/// Reads a word that a GPU may write at any time.
 fn volatile<T: Pod>(word: &T) -> T {
     // SAFETY: the reference is valid and aligned; a GPU writes words as a whole.
     unsafe { std::ptr::from_ref(word).read_volatile() }

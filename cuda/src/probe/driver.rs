@@ -10,7 +10,7 @@ use super::{Library, Version};
 /// The driver and its GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Driver {
-    /// The library; its version is the newest CUDA that the driver serves.
+    /// The library; its version is the newest CUDA that the driver supports.
     #[serde(flatten)]
     pub library: Library,
     /// The GPUs in the driver's order (`CUDA_VISIBLE_DEVICES` applies), or why there are none.
@@ -21,11 +21,11 @@ pub struct Driver {
 /// A GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Device {
-    /// The product's name.
+    /// The product name.
     pub name: String,
-    /// What it is known by to any process of the host, as nvidia-smi writes it.
+    /// The UUID, the same in all processes of the host, as nvidia-smi writes it.
     pub uuid: String,
-    /// All of its memory.
+    /// Its total memory.
     pub memory_bytes: u64,
     /// Compute capability, major and minor: 9 and 0 for Hopper.
     pub compute_capability: (u32, u32),
@@ -34,24 +34,24 @@ pub struct Device {
 /// `CUresult`, an enum of the size of an int; 0 is success.
 type Status = i32;
 
-/// More GPUs than any machine has: what a driver gone wrong may claim.
+/// More GPUs than any machine has: a broken driver may report nonsense.
 const DEVICES_MAX: i32 = 1024;
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` of cuda.h.
 const COMPUTE_CAPABILITY_MAJOR: i32 = 75;
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR` of cuda.h.
 const COMPUTE_CAPABILITY_MINOR: i32 = 76;
 
-/// The newest CUDA that the driver serves.
+/// Returns the newest CUDA version that the driver supports.
 pub(super) fn version(loaded: &Loaded) -> Result<Version, String> {
     Calls::of(loaded)?.version()
 }
 
-/// The GPUs that the driver shows.
+/// Returns the GPUs that the driver shows.
 pub(super) fn devices(loaded: &Loaded) -> Result<Vec<Device>, String> {
     Calls::of(loaded)?.devices()
 }
 
-/// The functions that are used here, typed as cuda.h declares them. A `CUdevice` is an int.
+/// The functions that are used here, with the types that cuda.h declares. A `CUdevice` is an int.
 struct Calls {
     init: unsafe extern "C" fn(u32) -> Status,
     driver_get_version: unsafe extern "C" fn(*mut i32) -> Status,
@@ -100,14 +100,14 @@ impl Calls {
         (0..count.min(DEVICES_MAX)).map(|ordinal| self.device(ordinal)).collect()
     }
 
-    /// A GPU below the count. The driver is initialized.
+    /// Describes a GPU with a number below the count. The driver must be initialized.
     fn device(&self, ordinal: i32) -> Result<Device, String> {
         let mut device = 0;
         // SAFETY: the driver is initialized, and the pointer is to a live i32; an ordinal out of range is an error.
         self.check("cuDeviceGet", unsafe { (self.device_get)(&mut device, ordinal) })?;
 
         let mut name = [0; 256];
-        // SAFETY: the buffer is live, and as long as is said; `device` is a handle that the driver gave.
+        // SAFETY: the buffer is live and has the given length; `device` is a handle that the driver gave.
         let status = unsafe { (self.device_get_name)(name.as_mut_ptr(), name.len() as i32, device) };
         self.check("cuDeviceGetName", status)?;
         let name = name.map(|c| c as u8);
@@ -138,7 +138,7 @@ impl Calls {
         Ok(value.unsigned_abs())
     }
 
-    /// Turns a status into an error in the driver's own words.
+    /// Turns a status into an error with the driver's message.
     fn check(&self, call: &str, status: Status) -> Result<(), String> {
         if status == 0 {
             return Ok(());
@@ -148,7 +148,7 @@ impl Calls {
         // it does not know.
         unsafe { (self.get_error_string)(status, &mut words) };
         let words = if words.is_null() {
-            "an error without words".into()
+            "unknown error".into()
         } else {
             // SAFETY: not null, so it is a string constant of the library, which is never unloaded.
             unsafe { CStr::from_ptr(words) }.to_string_lossy()
@@ -157,7 +157,7 @@ impl Calls {
     }
 }
 
-/// As nvidia-smi writes it: `GPU-` and the bytes in hexadecimal, in five groups.
+/// Formats a UUID as nvidia-smi does: `GPU-` and the bytes in hexadecimal, in five groups.
 fn shown(uuid: [u8; 16]) -> String {
     let mut text = String::from("GPU");
     for (place, byte) in uuid.into_iter().enumerate() {
@@ -172,7 +172,7 @@ fn shown(uuid: [u8; 16]) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn uuids_are_written_as_elsewhere() {
+    fn uuids_are_written_as_by_nvidia_smi() {
         let uuid = std::array::from_fn(|place| place as u8 * 17);
         assert_eq!(super::shown(uuid), "GPU-00112233-4455-6677-8899-aabbccddeeff");
     }

@@ -1,4 +1,5 @@
-//! Finding and loading libraries: the one search, which [`super::probe`] reports and everything that computes uses.
+//! Finding and loading libraries. [`super::probe`] reports the results of this search, and all computing code uses
+//! them.
 
 use std::error::Error as _;
 use std::ffi::CStr;
@@ -15,41 +16,42 @@ const DIRS: [&str; 3] = [
     "/usr/local/cuda/extras/CUPTI/lib64",
 ];
 
-/// The driver. One that serves a later CUDA serves 13.0, which the kernels are compiled for.
-pub(crate) const DRIVER: Sought = Sought {
+/// The driver. One that supports a later CUDA also supports 13.0, which the kernels are compiled for.
+pub(crate) const DRIVER: LibrarySpec = LibrarySpec {
     names: &["libcuda.so.1", "libcuda.so"],
     symbol: c"cuInit",
     version: super::driver::version,
     needed: Needed { major: 13, minor: 0, later_majors: true },
 };
 
-/// Matrix multiplication. Structs of the bindings are those of CUDA 13. Version 12 is looked for to be named.
-pub(crate) const CUBLAS_LT: Sought = Sought {
+/// Matrix multiplication. Structs of the bindings are those of CUDA 13. Version 12 is searched so that errors can
+/// name it.
+pub(crate) const CUBLAS_LT: LibrarySpec = LibrarySpec {
     names: &["libcublasLt.so.13", "libcublasLt.so", "libcublasLt.so.12"],
     symbol: c"cublasLtGetVersion",
     version: super::cublas_lt_version,
     needed: Needed { major: 13, minor: 0, later_majors: false },
 };
 
-/// Collectives. `ncclGetLastError` came with 2.13.
-pub(crate) const NCCL: Sought = Sought {
+/// Collectives. `ncclGetLastError` was added in 2.13.
+pub(crate) const NCCL: LibrarySpec = LibrarySpec {
     names: &["libnccl.so.2", "libnccl.so"],
     symbol: c"ncclGetVersion",
     version: super::nccl_version,
     needed: Needed { major: 2, minor: 13, later_majors: false },
 };
 
-/// Traces of what GPUs do. Records have the layout of CUDA 13.
-pub(crate) const CUPTI: Sought = Sought {
+/// Traces of GPU activity. Records have the layout of CUDA 13.
+pub(crate) const CUPTI: LibrarySpec = LibrarySpec {
     names: &["libcupti.so.13", "libcupti.so"],
     symbol: c"cuptiGetVersion",
     version: super::cupti_version,
     needed: Needed { major: 13, minor: 0, later_majors: false },
 };
 
-/// A library to look for.
+/// A library to search for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sought {
+pub(crate) struct LibrarySpec {
     /// Its names, the best first.
     names: &'static [&'static str],
     /// A function that every version of it has.
@@ -58,12 +60,12 @@ pub(crate) struct Sought {
     needed: Needed,
 }
 
-/// The versions of a library that serve.
+/// The supported versions of a library.
 #[derive(Debug, Clone, Copy)]
 struct Needed {
     major: u32,
     minor: u32,
-    /// Whether later major versions serve too.
+    /// Whether later major versions are supported too.
     later_majors: bool,
 }
 
@@ -84,15 +86,15 @@ impl fmt::Display for Needed {
     }
 }
 
-/// A library that is loaded, and stays so: the driver and NCCL keep threads and thread-local state that would outlive
-/// their code.
+/// A loaded library, which is never unloaded: the driver and NCCL keep threads and thread-local state that would
+/// outlive their code.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     name: String,
     library: ManuallyDrop<libloading::Library>,
 }
 
-/// A library that was found, of a version that serves or not.
+/// A library that was found, whether its version is supported or not.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) loaded: Loaded,
@@ -103,20 +105,20 @@ pub(crate) struct Found {
 
 /// Why no library can be used.
 #[derive(Debug)]
-pub(crate) enum Unusable {
-    /// There is none, under any name.
+pub(crate) enum LoadError {
+    /// Nothing was found under any name.
     Missing(Vec<Attempt>),
-    /// There is one of another version.
+    /// The version found is not supported.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only what computes refuses"))]
     Refused { version: Option<Version>, why: String },
 }
 
-impl fmt::Display for Unusable {
+impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused { why, .. } => f.write_str(why),
             Self::Missing(attempts) => {
-                // A file that is there and cannot be loaded says more than all that are not there.
+                // A file that exists but cannot be loaded is more informative than missing ones.
                 let broken = attempts.iter().find(|attempt| !attempt.is_absence());
                 let first = broken.or(attempts.first());
                 f.write_str(first.map_or("it has no name", |attempt| &attempt.why))
@@ -125,12 +127,12 @@ impl fmt::Display for Unusable {
     }
 }
 
-impl Sought {
-    /// Looks for the library: each name on the loader's own path, then in [`DIRS`]. The first one of a version that
-    /// serves is taken; where there is none, the first one of any version, with `refused` set.
+impl LibrarySpec {
+    /// Searches for the library: each name on the loader's own path, then in [`DIRS`]. The first one with a supported
+    /// version is used; if there is none, the first one of any version, with `refused` set.
     ///
     /// # Errors
-    /// The attempts, where nothing can be loaded.
+    /// The attempts, if nothing can be loaded.
     pub(crate) fn find(&self) -> Result<Found, Vec<Attempt>> {
         let in_dirs = DIRS.iter().flat_map(|dir| self.names.iter().map(|name| Path::new(dir).join(name)));
         let in_dirs = in_dirs.map(|path| path.display().to_string());
@@ -154,15 +156,15 @@ impl Sought {
     /// Loads the library for use.
     ///
     /// # Errors
-    /// [`Unusable`].
+    /// [`LoadError`].
     #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "nothing computes"))]
-    pub(crate) fn load(&self) -> Result<Loaded, Unusable> {
+    pub(crate) fn load(&self) -> Result<Loaded, LoadError> {
         match self.find() {
             Ok(Found { loaded, refused: None, .. }) => Ok(loaded),
             Ok(Found { version, refused: Some(why), .. }) => {
-                Err(Unusable::Refused { version: version.ok(), why })
+                Err(LoadError::Refused { version: version.ok(), why })
             }
-            Err(attempts) => Err(Unusable::Missing(attempts)),
+            Err(attempts) => Err(LoadError::Missing(attempts)),
         }
     }
 
@@ -171,13 +173,13 @@ impl Sought {
         let (file, needed) = (loaded.file(self.symbol), self.needed);
         let refused = match &version {
             Ok(version) if needed.admits(*version) => None,
-            Ok(version) => Some(format!("{file} is of version {version}, and {needed} is needed")),
-            Err(why) => Some(format!("{file} does not tell its version ({why}), and {needed} is needed")),
+            Ok(version) => Some(format!("{file} has version {version}, but {needed} is needed")),
+            Err(why) => Some(format!("{file} does not report its version ({why}), and {needed} is needed")),
         };
         Found { loaded, version, refused }
     }
 
-    /// What was found, in words.
+    /// Describes what was found.
     pub(super) fn describe(&self, found: &Found) -> Library {
         Library {
             name: found.loaded.name.clone(),
@@ -188,7 +190,7 @@ impl Sought {
     }
 }
 
-/// What the loader itself said. The file that it names may be another one, which the candidate needs.
+/// The loader's own message. The file that it names may be another one, which the candidate depends on.
 fn loader_words(error: &libloading::Error, candidate: &str) -> String {
     let words = error.source().map_or_else(|| error.to_string(), |source| source.to_string());
     if words.starts_with(candidate) { words } else { format!("{candidate}: {words}") }
@@ -196,18 +198,18 @@ fn loader_words(error: &libloading::Error, candidate: &str) -> String {
 
 impl Loaded {
     fn open(candidate: String) -> Result<Self, Attempt> {
-        // SAFETY: loading runs the library's initializers. The names are those of NVIDIA's libraries, which are made to
-        // be loaded at any time from any thread, and the places are those that only the machine's owner can write to.
+        // SAFETY: loading runs the library's initializers. The names are those of NVIDIA's libraries, which may be
+        // loaded at any time from any thread, and the folders are writable only by the machine's owner.
         match unsafe { libloading::Library::new(&candidate) } {
             Ok(library) => Ok(Self { name: candidate, library: ManuallyDrop::new(library) }),
             Err(error) => Err(Attempt { why: loader_words(&error, &candidate), candidate }),
         }
     }
 
-    /// A function of the library.
+    /// Returns a function of the library.
     ///
     /// # Safety
-    /// `F` must be the type of a function pointer, and of the very function that has this name.
+    /// `F` must be the function pointer type of the function with this name.
     pub(crate) unsafe fn symbol<F: Copy>(&self, name: &CStr) -> Result<F, String> {
         // SAFETY: the caller vouches for the type. The pointer may be copied out of the `Symbol`, whose lifetime only
         // guards against unloading, since the library is never unloaded.
@@ -216,9 +218,9 @@ impl Loaded {
             .map_err(|error| error.source().map_or_else(|| error.to_string(), |source| source.to_string()))
     }
 
-    /// Where a function of the library lies in memory.
+    /// The address of a function of the library.
     pub(crate) fn address(&self, symbol: &CStr) -> Option<usize> {
-        // SAFETY: any function pointer may be held as one of this type so long as it is not called, and it is not.
+        // SAFETY: any function pointer may be held as one of this type as long as it is not called, and it is not.
         let function = unsafe { self.symbol::<unsafe extern "C" fn()>(symbol) };
         function.ok().map(|function| function as usize)
     }
@@ -228,18 +230,18 @@ impl Loaded {
         file_at(self.address(symbol)?)
     }
 
-    /// The same, or the name where the system does not tell the file.
+    /// The same, or the library's name if the system does not report the file.
     pub(crate) fn file(&self, symbol: &CStr) -> String {
         self.path(symbol).map_or_else(|| self.name.clone(), |path| path.display().to_string())
     }
 }
 
-/// The file that is mapped at an address.
+/// Returns the file that is mapped at an address.
 pub(crate) fn file_at(address: usize) -> Option<PathBuf> {
     file_in_maps(&std::fs::read_to_string("/proc/self/maps").ok()?, address)
 }
 
-/// Finds it in the text of `/proc/self/maps`, whose lines are `7f00-7f10 r-xp 00000000 fd:01 42    /path of/file`.
+/// Searches the text of `/proc/self/maps`, whose lines are `7f00-7f10 r-xp 00000000 fd:01 42    /path of/file`.
 fn file_in_maps(maps: &str, address: usize) -> Option<PathBuf> {
     maps.lines().find_map(|line| {
         let (range, rest) = line.split_once(' ')?;
@@ -259,50 +261,50 @@ mod tests {
         Ok(Version { major: 13, minor: 0, patch: None })
     }
 
-    /// Names that stay for as long as the process.
-    fn sought(names: &[String], version: fn(&Loaded) -> Result<Version, String>) -> Sought {
+    /// Leaks the names, which must be static.
+    fn spec(names: &[String], version: fn(&Loaded) -> Result<Version, String>) -> LibrarySpec {
         let names: Vec<&'static str> = names.iter().map(|name| &*name.clone().leak()).collect();
         let needed = Needed { major: 13, minor: 0, later_majors: false };
-        Sought { names: names.leak(), symbol: c"malloc", version, needed }
+        LibrarySpec { names: names.leak(), symbol: c"malloc", version, needed }
     }
 
     #[test]
-    fn an_absent_library_has_the_loaders_words_for_every_place() {
+    fn a_missing_library_has_the_loaders_message_for_every_path() {
         let names = ["librankine-absent.so.1", "librankine-absent.so"].map(str::to_owned);
-        let attempts = sought(&names, any_version).find().unwrap_err();
+        let attempts = spec(&names, any_version).find().unwrap_err();
         assert_eq!(attempts.len(), 2 + 2 * DIRS.len());
         assert_eq!(attempts[0].candidate, "librankine-absent.so.1");
         for attempt in &attempts {
             assert!(attempt.why.starts_with(&attempt.candidate), "{attempt:?}");
             assert!(attempt.is_absence(), "{attempt:?}");
         }
-        let words = sought(&names, any_version).load().unwrap_err().to_string();
+        let words = spec(&names, any_version).load().unwrap_err().to_string();
         assert!(words.starts_with("librankine-absent.so.1: cannot open"), "{words}");
     }
 
     #[test]
-    fn a_file_that_is_no_library_is_told_from_an_absent_one() {
+    fn an_invalid_file_is_distinguished_from_a_missing_one() {
         let names = ["librankine-absent.so", "/proc/self/status"].map(str::to_owned);
-        let attempts = sought(&names, any_version).find().unwrap_err();
+        let attempts = spec(&names, any_version).find().unwrap_err();
         assert!(attempts[1].why.contains("invalid ELF header"), "{attempts:?}");
         assert!(!attempts[1].is_absence());
-        let words = sought(&names, any_version).load().unwrap_err().to_string();
+        let words = spec(&names, any_version).load().unwrap_err().to_string();
         assert!(words.contains("invalid ELF header"), "{words}");
     }
 
     #[test]
     fn a_library_is_found_with_its_file_and_its_functions() {
-        let sought = sought(&["libc.so.6".to_owned()], any_version);
-        let found = sought.find().unwrap();
+        let spec = spec(&["libc.so.6".to_owned()], any_version);
+        let found = spec.find().unwrap();
         // SAFETY: every function pointer may be held as this type so long as it is not called.
         let missing = unsafe { found.loaded.symbol::<unsafe extern "C" fn()>(c"rankine_absent") };
         assert!(missing.unwrap_err().contains("rankine_absent"));
-        let library = sought.describe(&found);
+        let library = spec.describe(&found);
         assert_eq!((library.name.as_str(), library.refused), ("libc.so.6", None));
         assert!(library.path.is_some_and(|path| path.exists()));
     }
 
-    /// Libraries of a place of their own, by the version that each tells; compiled by the linker's own driver.
+    /// Compiles libraries that report the given versions, with the linker's own driver.
     fn libraries(dir: &Path, versions: &[u32]) -> Vec<String> {
         let make = |version: &u32| {
             let (source, out) = (dir.join("fake.c"), dir.join(format!("libfake.so.{version}")));
@@ -317,13 +319,13 @@ mod tests {
     }
 
     #[test]
-    fn a_library_of_another_version_is_passed_over_for_one_that_serves() {
+    fn an_unsupported_version_is_passed_over_for_a_supported_one() {
         let dir = std::env::temp_dir().join(format!("rankine-libraries-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let names = libraries(&dir, &[120_805, 140_000, 130_002]);
-        let of = |names: &[String]| Sought {
+        let of = |names: &[String]| LibrarySpec {
             symbol: c"cublasLtGetVersion",
-            ..sought(names, crate::probe::cublas_lt_version)
+            ..spec(names, crate::probe::cublas_lt_version)
         };
         let found = of(&names).find().unwrap();
         assert_eq!(
@@ -332,11 +334,11 @@ mod tests {
         );
         assert!(found.refused.is_none());
 
-        // Where none serves, the report has the first with the very words that training ends with.
+        // If none is supported, the report has the first one, with the message that training ends with.
         let unfit = of(&names[..2]);
         let words = unfit.describe(&unfit.find().unwrap()).refused.unwrap();
         assert!(
-            words.ends_with("libfake.so.120805 is of version 12.8.5, and 13.0 or a later 13.x is needed"),
+            words.ends_with("libfake.so.120805 has version 12.8.5, but 13.0 or a later 13.x is needed"),
             "{words}"
         );
         assert_eq!(unfit.load().unwrap_err().to_string(), words);
@@ -344,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_that_serve_are_told_from_others() {
+    fn supported_versions_are_distinguished_from_others() {
         let version = |major, minor| Version { major, minor, patch: None };
         for (needed, admitted, refused) in [
             (DRIVER.needed, vec![(13, 0), (13, 2), (14, 0)], vec![(12, 9)]),

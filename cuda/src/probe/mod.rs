@@ -1,8 +1,8 @@
-//! Which GPU libraries this machine has, where, in which version, and why not.
+//! Reports which GPU libraries this machine has: the file, the version, and why a library cannot be used.
 //!
-//! The answer is for a person who wonders why a GPU is not used, so every absence keeps the loader's own words for
-//! every name that was tried. Nothing here panics, and nothing stays initialized but the driver, which `cuInit` does
-//! not offer to undo.
+//! The report is for a person who wonders why a GPU is not used, so every failure keeps the loader's own message for
+//! every name that was tried. Nothing here panics, and nothing stays initialized except the driver, which has no
+//! inverse of `cuInit`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,9 +14,9 @@ pub(crate) mod library;
 
 pub use driver::{Device, Driver};
 
-use library::{CUBLAS_LT, CUPTI, DRIVER, Found, Loaded, NCCL, Sought};
+use library::{CUBLAS_LT, CUPTI, DRIVER, Found, LibrarySpec, Loaded, NCCL};
 
-/// What was found of the libraries.
+/// The libraries that were found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Probe {
     /// The driver's library and the GPUs that it shows.
@@ -25,33 +25,33 @@ pub struct Probe {
     pub cublas_lt: Presence<Library>,
     /// Collectives.
     pub nccl: Presence<Library>,
-    /// Traces of what GPUs do.
+    /// Traces of GPU activity.
     pub cupti: Presence<Library>,
 }
 
-/// A library that is here, or the reasons why not.
+/// A library that was found, or why it was not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Presence<T> {
-    /// It is here.
+    /// It was found.
     Found(T),
-    /// It is not, under any name.
+    /// It was not found under any name.
     Missing(Vec<Attempt>),
 }
 
-/// A name under which a library was looked for in vain.
+/// A name under which a library was not found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Attempt {
     /// The name, or the path.
     pub candidate: String,
-    /// The candidate, and the loader's own words about it.
+    /// The candidate, and the loader's own message about it.
     pub why: String,
 }
 
 impl Attempt {
-    /// Whether there simply is no such file, rather than one that cannot be loaded.
+    /// Returns whether the file does not exist, rather than existing but failing to load.
     pub fn is_absence(&self) -> bool {
-        // Where a file is missing that the candidate needs, the loader names that one instead.
+        // If a file is missing that the candidate depends on, the loader names that one instead.
         self.why
             .strip_prefix(&self.candidate)
             .is_some_and(|words| words.starts_with(": cannot open shared object file: No such file"))
@@ -63,33 +63,33 @@ impl Attempt {
 pub struct Library {
     /// The name under which it was found.
     pub name: String,
-    /// The file, where the system tells it.
+    /// The file, if the system reports it.
     pub path: Option<PathBuf>,
-    /// Its version, or why it did not tell it.
+    /// Its version, or why it could not be read.
     #[serde(serialize_with = "value_or_error")]
     pub version: Result<Version, String>,
-    /// Why nothing here uses it: it is of a version that does not serve.
+    /// Why it is not used: its version is not supported.
     pub refused: Option<String>,
 }
 
-/// A version, as it is written.
+/// A version number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
-    /// The first number.
+    /// The major version.
     pub major: u32,
-    /// The second.
+    /// The minor version.
     pub minor: u32,
-    /// The third; `None` for the driver, whose version is that of the newest CUDA it serves.
+    /// The patch version; `None` for the driver, whose version is that of the newest CUDA it supports.
     pub patch: Option<u32>,
 }
 
 impl Version {
-    /// Of `cuDriverGetVersion`: `1000 * major + 10 * minor`.
+    /// Decodes `cuDriverGetVersion`: `1000 * major + 10 * minor`.
     fn of_driver(number: u32) -> Self {
         Self { major: number / 1000, minor: number % 1000 / 10, patch: None }
     }
 
-    /// Of `cublasLtGetVersion` from CUDA 12 on, of `ncclGetVersion` from 2.9 on, and of `cuptiGetVersion` from CUDA 13
+    /// Decodes `cublasLtGetVersion` from CUDA 12 on, `ncclGetVersion` from 2.9 on, and `cuptiGetVersion` from CUDA 13
     /// on: `10000 * major + 100 * minor + patch`.
     fn of_library(number: u32) -> Self {
         Self { major: number / 10_000, minor: number % 10_000 / 100, patch: Some(number % 100) }
@@ -109,7 +109,7 @@ impl Serialize for Version {
     }
 }
 
-/// Writes what is known as itself, and what is not as `{"error": "..."}`.
+/// Serializes a value as itself, and an error as `{"error": "..."}`.
 fn value_or_error<T: Serialize, S: Serializer>(
     value: &Result<T, String>,
     serializer: S,
@@ -120,7 +120,7 @@ fn value_or_error<T: Serialize, S: Serializer>(
     }
 }
 
-/// Looks for the libraries where training does, and asks those that are here what they are.
+/// Searches for the libraries where training does, and queries those that are found.
 ///
 /// Loading the driver and counting GPUs takes up to a few seconds on a machine with many.
 pub fn probe() -> Probe {
@@ -134,8 +134,8 @@ pub fn probe() -> Probe {
     }
 }
 
-fn presence<T>(sought: &Sought, describe: impl FnOnce(&Found) -> T) -> Presence<T> {
-    match sought.find() {
+fn presence<T>(spec: &LibrarySpec, describe: impl FnOnce(&Found) -> T) -> Presence<T> {
+    match spec.find() {
         Ok(found) => Presence::Found(describe(&found)),
         Err(attempts) => Presence::Missing(attempts),
     }
@@ -187,7 +187,8 @@ mod tests {
         assert_eq!(Version::of_library(22_803).to_string(), "2.28.3");
     }
 
-    /// On a machine with the libraries this checks the other half: what is found has a file and a version.
+    /// On a machine with the libraries this checks the other half: each library that is found has a file and a
+    /// version.
     #[test]
     fn every_library_is_found_or_its_absence_explained() {
         fn check<T>(presence: &Presence<T>, library: impl Fn(&T) -> &Library) {

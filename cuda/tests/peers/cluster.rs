@@ -1,4 +1,4 @@
-//! Ranks of two nodes, which are simulated by the GPUs of one machine: NCCL between them wants a GPU a rank.
+//! Ranks of two nodes, simulated by the GPUs of one machine: between nodes NCCL needs one GPU per rank.
 
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread;
@@ -8,7 +8,7 @@ use libtest_mimic::Failed;
 use rankine_cuda::nccl::{NcclId, Parcel};
 use rankine_cuda::{Buffer, Cluster, ClusterSum, Error, Graph, Lane, Moment, Peers, Rail};
 
-use super::{Body, Machine, Outcome, Words};
+use super::{Body, Machine, Outcome, Random};
 
 pub(crate) const BODIES: &[Body] = &[
     ("ranks_of_all_nodes_hand_each_other_values", 4, hand_each_other_values),
@@ -17,11 +17,11 @@ pub(crate) const BODIES: &[Body] = &[
     ("a_rail_without_a_rank_ends", 1, a_rail_without_a_rank_ends),
 ];
 
-/// NCCL takes seconds to find out what the machine has.
+/// NCCL takes seconds to examine the machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 const NODES: usize = 2;
 
-/// What each rank's thread returns; ranks end together.
+/// Returns the result of each rank's thread; all ranks end together.
 fn on_ranks<V: Send>(
     clusters: Vec<Cluster>,
     run: impl Fn(&Cluster, &Lane) -> Result<V, Failed> + Sync,
@@ -39,7 +39,7 @@ fn on_ranks<V: Send>(
     outcomes.into_iter().collect()
 }
 
-/// The ranks of two nodes with as many GPUs each; none where there is one GPU, or no NCCL.
+/// The ranks of two nodes with equal numbers of GPUs; none with one GPU or without NCCL.
 fn clusters(machine: &Machine, deadline: Duration) -> Result<Option<Vec<Cluster>>, Failed> {
     let ranks = machine.gpus() / NODES * NODES;
     if ranks == 0 {
@@ -48,7 +48,7 @@ fn clusters(machine: &Machine, deadline: Duration) -> Result<Option<Vec<Cluster>
     }
     match NcclId::new() {
         Ok(_) => Ok(Some(Cluster::in_process(&machine.devices[..ranks], NODES, deadline)?)),
-        // A machine without it is one that trains on one node.
+        // A machine without NCCL can only train on one node.
         Err(error @ Error::NoNccl(_)) => {
             eprintln!("skipped: {error}");
             Ok(None)
@@ -57,13 +57,13 @@ fn clusters(machine: &Machine, deadline: Duration) -> Result<Option<Vec<Cluster>
     }
 }
 
-/// Gathers by one rank of each process, of which a node has one or several: these need no GPU a rank.
-fn hand_each_other_values(machine: &Machine, words: &mut Words) -> Outcome {
+/// Gathers values through one rank of each process; a node has one or two processes. Needs fewer GPUs than ranks.
+fn hand_each_other_values(machine: &Machine, words: &mut Random) -> Outcome {
     let (processes, each) = (1 + words.below(3) as usize, 1 + words.below(2) as usize);
     let places = processes * each;
     let devices: Vec<_> =
         (0..NODES * places).map(|rank| machine.devices[rank % machine.gpus()].clone()).collect();
-    // Whoever calls hands to all who do.
+    // Every caller sends to all callers.
     let callers = NODES * processes;
     let handed = Arc::new((Mutex::new(vec![Vec::new(); callers]), Barrier::new(callers)));
     let mut joined = Vec::new();
@@ -100,7 +100,7 @@ fn hand_each_other_values(machine: &Machine, words: &mut Words) -> Outcome {
     Ok(())
 }
 
-fn sums_are_the_same_everywhere(machine: &Machine, words: &mut Words) -> Outcome {
+fn sums_are_the_same_everywhere(machine: &Machine, words: &mut Random) -> Outcome {
     let Some(clusters) = clusters(machine, DEADLINE)? else { return Ok(()) };
     let (ranks, places) = (clusters.len(), clusters.len() / NODES);
     let len = words.one_of(&[0, 1, 5, 2049, 70_000, 1_000_003]);
@@ -111,7 +111,7 @@ fn sums_are_the_same_everywhere(machine: &Machine, words: &mut Words) -> Outcome
             (values, (0..numbers).map(|_| f64::from(words.number())).collect())
         })
         .collect();
-    // Of two nodes the order does not matter; within each it is that of places.
+    // Over two nodes the order does not matter; within each it is the order of local ranks.
     let of_node = |node: usize| {
         let mut of_places = terms[node * places..][..places].iter();
         let mut sum = of_places.next().cloned().unwrap_or_default();
@@ -160,7 +160,7 @@ fn sums_are_the_same_everywhere(machine: &Machine, words: &mut Words) -> Outcome
     Ok(())
 }
 
-fn rails_exchange_in_graphs(machine: &Machine, _: &mut Words) -> Outcome {
+fn rails_exchange_in_graphs(machine: &Machine, _: &mut Random) -> Outcome {
     const LEN: usize = 100_000;
     let Some(clusters) = clusters(machine, DEADLINE)? else { return Ok(()) };
     on_ranks(clusters, |cluster, lane| {
@@ -203,7 +203,7 @@ fn rails_exchange_in_graphs(machine: &Machine, _: &mut Words) -> Outcome {
         let other = (rank + places) % cluster.ranks();
         for received in &received {
             if received.read(lane)?.iter().any(|&from| from as usize != other) {
-                return Err(format!("rank {rank} has not what rank {other} sent").into());
+                return Err(format!("rank {rank} did not receive what rank {other} sent").into());
             }
         }
         drop(graph);
@@ -212,7 +212,7 @@ fn rails_exchange_in_graphs(machine: &Machine, _: &mut Words) -> Outcome {
     Ok(())
 }
 
-fn a_rail_without_a_rank_ends(machine: &Machine, _: &mut Words) -> Outcome {
+fn a_rail_without_a_rank_ends(machine: &Machine, _: &mut Random) -> Outcome {
     const PATIENCE: Duration = Duration::from_secs(5);
     let Some(clusters) = clusters(machine, PATIENCE)? else { return Ok(()) };
     let last = clusters.len() - 1;
@@ -225,7 +225,7 @@ fn a_rail_without_a_rank_ends(machine: &Machine, _: &mut Words) -> Outcome {
         lane.synchronize()?;
         cluster.gather(0_u8)?;
         let places = cluster.peers().ranks();
-        // The ranks of the last node do not come; those of the others find out.
+        // The ranks of the last node do not take part; the others time out.
         if cluster.rank() + places <= last {
             // SAFETY: as above.
             unsafe { sum.enqueue(lane) }?;

@@ -1,7 +1,7 @@
-//! Ranks that share memory, wait for each other and sum, each a thread: several on one GPU, and where there are more,
+//! Ranks that share memory, wait for each other and all-reduce, each a thread: several on one GPU, and with more GPUs
 //! one on each.
 //!
-//! Inputs are new in each run; a failure tells the seed, and `RANKINE_TEST_SEED` repeats it.
+//! Inputs are new in each run. A failure prints the seed, and `RANKINE_TEST_SEED` repeats it.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ mod processes;
 mod sums;
 
 type Outcome = Result<(), Failed>;
-/// A test: its name, on how many random cases it runs, and what it does with one.
-type Body = (&'static str, u64, fn(&Machine, &mut Words) -> Outcome);
+/// A test: its name, the number of random cases, and the function that runs one.
+type Body = (&'static str, u64, fn(&Machine, &mut Random) -> Outcome);
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -28,8 +28,8 @@ fn main() -> ExitCode {
     if let Some(code) = processes::run_as_rank() {
         return code;
     }
-    // Ranks on one GPU wait for each other: so no two of their lanes may be one queue of the driver's, of which there
-    // are 8 where nobody asks for more.
+    // Ranks on one GPU wait for each other, so no two of their lanes may share a hardware queue, of which there are 8
+    // by default.
     // SAFETY: nothing else runs yet.
     unsafe { std::env::set_var("CUDA_DEVICE_MAX_CONNECTIONS", "32") };
     let there = match Device::count() {
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         counts.iter().map(move |&gpus| {
             let trial = Trial::test(format!("{name}_on_{gpus}"), move || {
                 (0..cases).try_for_each(|case| {
-                    let mut words = Words(seed ^ case << 32);
+                    let mut words = Random(seed ^ case << 32);
                     body(&Machine::new(gpus)?, &mut words).map_err(|failed| {
                         let what = failed.message().unwrap_or_default();
                         format!("seed {seed}, case {case}: {what}").into()
@@ -66,9 +66,9 @@ fn main() -> ExitCode {
 }
 
 /// Random numbers, by splitmix64.
-struct Words(u64);
+struct Random(u64);
 
-impl Words {
+impl Random {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -84,14 +84,14 @@ impl Words {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// From -1 to 1, of any size between.
+    /// From -1 to 1, with magnitudes of all orders.
     fn number(&mut self) -> f32 {
         let number = self.below(1 << 25) as f32 / (1 << 24) as f32 - 1.0;
         number * 2.0f32.powi(-(self.below(20) as i32))
     }
 }
 
-/// The GPUs that ranks are on, in turn.
+/// The GPUs that ranks are assigned to in turn.
 struct Machine {
     devices: Vec<Arc<Device>>,
 }
@@ -105,12 +105,12 @@ impl Machine {
         self.devices.len()
     }
 
-    /// As many ranks as there are GPUs, or several on the only one.
-    fn ranks(&self, words: &mut Words) -> usize {
+    /// One rank per GPU, or several on the only one.
+    fn ranks(&self, words: &mut Random) -> usize {
         if self.gpus() > 1 { self.gpus() } else { words.one_of(&[1, 2, 3, 4, 5, 8]) }
     }
 
-    /// What each rank's thread returns; or the error of one that did not just miss another.
+    /// Returns the result of each rank's thread, or the error of one that did not merely miss another.
     fn on_ranks<V: Send>(
         &self,
         ranks: usize,
@@ -136,7 +136,7 @@ impl Machine {
                 .as_ref()
                 .err()
                 .and_then(Failed::message)
-                .is_some_and(|words| words.contains("cannot go on"))
+                .is_some_and(|words| words.contains("cannot continue without"))
         });
         match failed.into_iter().next() {
             Some(failed) => Err(failed.err().unwrap_or_else(Failed::without_message)),
@@ -145,8 +145,8 @@ impl Machine {
     }
 }
 
-/// Has the lane run its first kernel. Ranks that share a GPU do so before any of them waits for another: the driver
-/// sets up a lane at its first kernel, and the GPU may leave a new lane alone while kernels wait on it.
+/// Runs a first kernel on the lane. Ranks that share a GPU do so before any of them waits for another: the driver
+/// sets up a lane at its first kernel, and the GPU may not schedule a new lane while kernels wait on it.
 fn run_a_kernel(lane: &Lane) -> Result<(), Error> {
     let row = Buffer::<f32>::filled(lane.device(), Pack::VECTOR, 0)?;
     let position = Buffer::<u32>::filled(lane.device(), 1, 0)?;
@@ -163,7 +163,7 @@ fn run_a_kernel(lane: &Lane) -> Result<(), Error> {
     lane.synchronize()
 }
 
-/// Whether a rank was told that another one did not come to a barrier.
+/// Checks that a rank's error names another one as missing from a barrier.
 fn names_missing(outcome: Result<(), Error>, waited: usize, absent: usize) -> Outcome {
     match outcome {
         Err(Error::PeerBarrier { waiting, missing, .. }) if (waiting, missing) == (waited, absent) => Ok(()),

@@ -1,4 +1,4 @@
-//! What ranks share, and barriers.
+//! Shared memory and barriers.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Failed;
 use rankine_cuda::{Buffer, Error, Graph, Lane, PeerBarrier, Peers};
 
-use super::{Body, DEADLINE, Machine, Outcome, Words, names_missing};
+use super::{Body, DEADLINE, Machine, Outcome, Random, names_missing};
 
 pub(crate) const BODIES: &[Body] = &[
     ("values_are_gathered", 1, values_are_gathered),
@@ -19,7 +19,7 @@ pub(crate) const BODIES: &[Body] = &[
     ("what_is_shared_is_measured_alone", 1, what_is_shared_is_measured_alone),
 ];
 
-fn values_are_gathered(machine: &Machine, words: &mut Words) -> Outcome {
+fn values_are_gathered(machine: &Machine, words: &mut Random) -> Outcome {
     let ranks = machine.ranks(words);
     let expected: Vec<_> = (0..ranks as u64).map(|rank| [rank, 7 * rank]).collect();
     let found = machine.on_ranks(ranks, DEADLINE, |peers, _| {
@@ -29,12 +29,12 @@ fn values_are_gathered(machine: &Machine, words: &mut Words) -> Outcome {
     if found == vec![expected; ranks] { Ok(()) } else { Err(format!("{found:?}").into()) }
 }
 
-/// What a rank has in its memory.
+/// A rank's memory contents.
 fn pattern(rank: usize, len: usize) -> Vec<u32> {
     (0..len).map(|place| (place as u32).wrapping_mul(31) ^ (rank as u32) << 24).collect()
 }
 
-fn memory_is_shared(machine: &Machine, words: &mut Words) -> Outcome {
+fn memory_is_shared(machine: &Machine, words: &mut Random) -> Outcome {
     let ranks = machine.ranks(words);
     let lens: Vec<_> = (0..ranks).map(|_| words.one_of(&[1, 3, 5000, 600_000])).collect();
     machine.on_ranks(ranks, DEADLINE, |peers, lane| {
@@ -46,13 +46,13 @@ fn memory_is_shared(machine: &Machine, words: &mut Words) -> Outcome {
         peers.gather(0u8)?;
         for (rank, &len) in lens.iter().enumerate() {
             let copy = Buffer::<u32>::filled(peers.device(), len, 0)?;
-            // SAFETY: both places have as many elements, and the lane is waited for before either is dropped.
+            // SAFETY: both buffers have as many elements, and the lane is waited for before either is dropped.
             unsafe { lane.copy(shared.of(rank), copy.pointer(), len) }?;
             if copy.read(lane)? != pattern(rank, len) || shared.len_of(rank) != len {
-                return Err(format!("rank {} does not find rank {rank}'s", peers.rank()).into());
+                return Err(format!("rank {} does not see the memory of rank {rank}", peers.rank()).into());
             }
         }
-        // Nobody leaves before all have read.
+        // No rank leaves before all have read.
         peers.gather(0u8)?;
         Ok(())
     })?;
@@ -60,8 +60,8 @@ fn memory_is_shared(machine: &Machine, words: &mut Words) -> Outcome {
     if left == 0 { Ok(()) } else { Err(format!("{left} bytes are left").into()) }
 }
 
-/// Each rank hands a number to the next one, which adds one and hands it on: as often as a graph is replayed.
-fn barriers_order_what_is_written(machine: &Machine, words: &mut Words) -> Outcome {
+/// Each rank passes a number to the next one, which adds one and passes it on: as often as the graph is replayed.
+fn barriers_order_what_is_written(machine: &Machine, words: &mut Random) -> Outcome {
     const TURNS: usize = 8;
     let ranks = machine.ranks(words);
     let replays = 20;
@@ -95,19 +95,21 @@ fn barriers_order_what_is_written(machine: &Machine, words: &mut Words) -> Outco
     for (rank, found) in found.iter().enumerate() {
         let begun = (rank + ranks * TURNS * replays - TURNS * replays) % ranks;
         if *found != pattern(begun, 4096) {
-            return Err(format!("of {ranks} ranks, {rank} has not what {begun} began with").into());
+            return Err(
+                format!("of {ranks} ranks, rank {rank} does not have the number of rank {begun}").into()
+            );
         }
     }
     Ok(())
 }
 
-fn sequences_do_not_disturb_each_other(machine: &Machine, words: &mut Words) -> Outcome {
+fn sequences_do_not_disturb_each_other(machine: &Machine, words: &mut Random) -> Outcome {
     let ranks = machine.ranks(words).min(3);
     machine.on_ranks(ranks, DEADLINE, |peers, lane| {
         let (first, second) = (PeerBarrier::new(peers)?, PeerBarrier::new(peers)?);
         let other = Lane::new(peers.device())?;
         for turn in 0..50 {
-            // Ranks enqueue the two in another order.
+            // Ranks enqueue the two in different orders.
             let order = [(&first, lane), (&second, &other)];
             for place in [0, 1] {
                 let (barrier, lane) = order[(place + turn + peers.rank()) % 2];
@@ -123,7 +125,7 @@ fn sequences_do_not_disturb_each_other(machine: &Machine, words: &mut Words) -> 
     Ok(())
 }
 
-fn a_rank_that_does_not_come_is_named(machine: &Machine, _: &mut Words) -> Outcome {
+fn a_rank_that_does_not_come_is_named(machine: &Machine, _: &mut Random) -> Outcome {
     let deadline = Duration::from_secs(1);
     machine.on_ranks(2, deadline, |peers, lane| {
         let barrier = PeerBarrier::new(peers)?;
@@ -135,13 +137,13 @@ fn a_rank_that_does_not_come_is_named(machine: &Machine, _: &mut Words) -> Outco
             }
             names_missing(barrier.check(lane), 1, 0)?;
             names_missing(barrier.check_now(), 1, 0)?;
-            // Only the first of them waited.
+            // Only the first barrier waited.
             if begun.elapsed() > 5 * deadline {
                 return Err(format!("it took {:?}", begun.elapsed()).into());
             }
         } else {
             thread::sleep(2 * deadline);
-            // It is told so although it did not wait.
+            // It gets the error although it did not wait.
             names_missing(barrier.check(lane), 1, 0)?;
         }
         // The other one's memory is written to until here; both take less than the deadline from here on.
@@ -151,7 +153,7 @@ fn a_rank_that_does_not_come_is_named(machine: &Machine, _: &mut Words) -> Outco
     Ok(())
 }
 
-fn a_rank_that_ends_is_told_of_at_once(machine: &Machine, _: &mut Words) -> Outcome {
+fn a_rank_that_ends_is_told_of_at_once(machine: &Machine, _: &mut Random) -> Outcome {
     let begun = Instant::now();
     machine.on_ranks(3, Duration::from_secs(1000), |peers: &Peers, _| {
         let _all = peers.share::<u32>(10, 0)?;
@@ -166,7 +168,7 @@ fn a_rank_that_ends_is_told_of_at_once(machine: &Machine, _: &mut Words) -> Outc
     if begun.elapsed() < DEADLINE { Ok(()) } else { Err(format!("it took {:?}", begun.elapsed()).into()) }
 }
 
-fn a_rank_without_memory_is_told_of(machine: &Machine, _: &mut Words) -> Outcome {
+fn a_rank_without_memory_is_told_of(machine: &Machine, _: &mut Random) -> Outcome {
     machine.on_ranks(2, DEADLINE, |peers, _| {
         // More than any GPU has.
         let len = if peers.rank() == 1 { 1 << 43 } else { 10 };
@@ -179,7 +181,7 @@ fn a_rank_without_memory_is_told_of(machine: &Machine, _: &mut Words) -> Outcome
     Ok(())
 }
 
-fn what_is_shared_is_measured_alone(machine: &Machine, _: &mut Words) -> Outcome {
+fn what_is_shared_is_measured_alone(machine: &Machine, _: &mut Random) -> Outcome {
     let peers = Peers::in_process(&[machine.devices[0].clone(), machine.devices[0].clone()], DEADLINE)?;
     let device = peers[0].device();
     device.bind()?;

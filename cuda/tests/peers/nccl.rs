@@ -6,20 +6,20 @@ use libtest_mimic::Failed;
 use rankine_cuda::nccl::{Communicator, NcclId, Parcel, Reduction};
 use rankine_cuda::{Buffer, Error, Graph};
 
-use super::{Body, Machine, Outcome, Words};
+use super::{Body, Machine, Outcome, Random};
 
 pub(crate) const BODIES: &[Body] = &[
     ("collectives_of_nccl_are_captured", 1, collectives_of_nccl_are_captured),
     ("nccl_says_who_waited_for_whom", 1, nccl_says_who_waited_for_whom),
 ];
 
-/// NCCL takes seconds to find out what the machine has.
+/// NCCL takes seconds to examine the machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-fn collectives_of_nccl_are_captured(machine: &Machine, _: &mut Words) -> Outcome {
+fn collectives_of_nccl_are_captured(machine: &Machine, _: &mut Random) -> Outcome {
     let id = match NcclId::new() {
         Ok(id) => id,
-        // A machine without it is one that trains on one node.
+        // A machine without NCCL can only train on one node.
         Err(error @ Error::NoNccl(_)) => {
             eprintln!("skipped: {error}");
             return Ok(());
@@ -75,12 +75,12 @@ fn collectives_of_nccl_are_captured(machine: &Machine, _: &mut Words) -> Outcome
             && received.read(lane)? == from;
         drop(graph);
         peers.gather(0u8)?;
-        if right { Ok(()) } else { Err(Failed::from(format!("rank {rank} has something else"))) }
+        if right { Ok(()) } else { Err(Failed::from(format!("rank {rank} has a wrong result"))) }
     })?;
     Ok(())
 }
 
-fn nccl_says_who_waited_for_whom(machine: &Machine, _: &mut Words) -> Outcome {
+fn nccl_says_who_waited_for_whom(machine: &Machine, _: &mut Random) -> Outcome {
     let Ok(id) = NcclId::new() else { return Ok(()) };
     let device = &machine.devices[0];
     device.bind()?;

@@ -1,4 +1,4 @@
-//! Ranks that are processes: this program, started once more for each.
+//! Ranks that are processes: this program, started once for each.
 
 use std::fs;
 use std::path::Path;
@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Failed;
 use rankine_cuda::{AllReduce, AllReduceWay, Buffer, Device, Error, Lane, Peers};
 
-use super::{Body, DEADLINE, Machine, Outcome, Words};
+use super::{Body, DEADLINE, Machine, Outcome, Random};
 
 pub(crate) const BODIES: &[Body] = &[
     ("processes_share_memory_and_sum", 1, processes_share_memory_and_sum),
     ("a_process_that_ends_is_told_of", 1, a_process_that_ends_is_told_of),
 ];
 
-/// What a process is told: its number, how many there are, how many ranks each has, on how many GPUs, what to do, and
-/// where they find each other.
+/// Parameters of a process: its number, the number of processes, ranks per process, number of GPUs, the test, and the
+/// folder through which they find each other.
 const VARIABLE: &str = "RANKINE_TEST_RANK";
 
-/// What this process does, if it is a rank of a test.
+/// Runs as a rank if this process is a rank of a test.
 pub(crate) fn run_as_rank() -> Option<ExitCode> {
     let told = std::env::var(VARIABLE).ok()?;
     let told: Vec<_> = told.splitn(6, ' ').collect();
@@ -62,7 +62,7 @@ fn rank(peers: &Peers, what: &str) -> Outcome {
             other => Err(format!("{other:?}").into()),
         };
     }
-    // Each rank's memory has a length of its own.
+    // Each rank's memory has its own length.
     let shared = peers.share::<u32>(1000 * (rank + 1), 7)?;
     shared.write(&lane, &vec![rank as u32 + 1; 1000 * (rank + 1)])?;
     let all = peers.gather([rank as u64, 5])?;
@@ -71,10 +71,10 @@ fn rank(peers: &Peers, what: &str) -> Outcome {
     }
     for other in 0..ranks {
         let copy = Buffer::<u32>::filled(device, shared.len_of(other), 0)?;
-        // SAFETY: both places have as many elements, and the lane is waited for before either is dropped.
+        // SAFETY: both buffers have as many elements, and the lane is waited for before either is dropped.
         unsafe { lane.copy(shared.of(other), copy.pointer(), copy.len()) }?;
         if copy.read(&lane)? != vec![other as u32 + 1; 1000 * (other + 1)] {
-            return Err(format!("rank {rank} does not find rank {other}'s").into());
+            return Err(format!("rank {rank} does not see the memory of rank {other}").into());
         }
     }
     for (way, len) in [(AllReduceWay::AtOnce, 5000), (AllReduceWay::BySlices, 700_001)] {
@@ -96,7 +96,7 @@ fn rank(peers: &Peers, what: &str) -> Outcome {
     Ok(())
 }
 
-/// Values by files of a folder: a launcher's way, for a test.
+/// Gathers values through files in a folder: a launcher for tests.
 fn by_files(dir: &Path, rank: usize, ranks: usize, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     let hidden = dir.join(format!(".{rank}"));
     let written = fs::write(&hidden, own).and_then(|()| fs::rename(&hidden, dir.join(rank.to_string())));
@@ -134,13 +134,13 @@ fn on_processes(machine: &Machine, (processes, each): (usize, usize), what: &str
     Ok::<_, Failed>(())
 }
 
-fn processes_share_memory_and_sum(machine: &Machine, words: &mut Words) -> Outcome {
-    // Processes take turns on one GPU.
+fn processes_share_memory_and_sum(machine: &Machine, words: &mut Random) -> Outcome {
+    // On one GPU, processes run in time slices.
     let ranks = if machine.gpus() > 1 { machine.gpus() } else { words.one_of(&[2, 3]) };
     on_processes(machine, (ranks, 1), "sum")?;
     on_processes(machine, (2, machine.gpus().div_ceil(2).max(2)), "sum")
 }
 
-fn a_process_that_ends_is_told_of(machine: &Machine, _: &mut Words) -> Outcome {
+fn a_process_that_ends_is_told_of(machine: &Machine, _: &mut Random) -> Outcome {
     on_processes(machine, (3, 1), "end")
 }

@@ -1,28 +1,28 @@
-//! Sums over the ranks against the host's, to the bit.
+//! All-reduces compared with the host's sums, to the bit.
 
 use std::time::Duration;
 
 use libtest_mimic::Failed;
 use rankine_cuda::{AllReduce, AllReduceWay, Graph};
 
-use super::{Body, DEADLINE, Machine, Outcome, Words, names_missing};
+use super::{Body, DEADLINE, Machine, Outcome, Random, names_missing};
 
 pub(crate) const BODIES: &[Body] = &[
     ("sums_are_in_the_order_of_ranks", 12, sums_are_in_the_order_of_ranks),
-    ("sums_behind_each_other_stay_apart", 4, sums_behind_each_other_stay_apart),
+    ("consecutive_sums_stay_separate", 4, consecutive_sums_stay_separate),
     ("a_sum_without_a_rank_names_it", 1, a_sum_without_a_rank_names_it),
 ];
 
 type Terms = (Vec<f32>, Vec<f64>);
 
-/// What a rank has before the first sum.
+/// A rank's values before the first all-reduce.
 fn terms(seed: u64, rank: usize, len: usize, numbers: usize) -> Terms {
-    let mut words = Words(seed ^ (rank as u64) << 48);
+    let mut words = Random(seed ^ (rank as u64) << 48);
     let values = (0..len).map(|_| words.number()).collect();
     (values, (0..numbers).map(|_| f64::from(words.number())).collect())
 }
 
-/// Between two sums a rank's values are those of the sum, times a number of its own.
+/// Between two all-reduces a rank multiplies its values by its own factor.
 fn scaled((values, numbers): &Terms, rank: usize) -> Terms {
     let scale = 0.25 + rank as f32 / 64.0;
     let values = values.iter().map(|value| value * scale).collect();
@@ -38,7 +38,7 @@ fn sum(all: &[Terms]) -> Terms {
     sum
 }
 
-fn sums_are_in_the_order_of_ranks(machine: &Machine, words: &mut Words) -> Outcome {
+fn sums_are_in_the_order_of_ranks(machine: &Machine, words: &mut Random) -> Outcome {
     const TURNS: usize = 3;
     let ranks = machine.ranks(words);
     let way = words.one_of(&[AllReduceWay::AtOnce, AllReduceWay::BySlices]);
@@ -75,7 +75,7 @@ fn sums_are_in_the_order_of_ranks(machine: &Machine, words: &mut Words) -> Outco
             all.check(lane)?;
             let mut values = all.values().read(lane)?;
             if values.drain(len..).any(|filling| filling != 0.0) {
-                return Err(Failed::from("the filling is no longer 0"));
+                return Err(Failed::from("the padding is no longer 0"));
             }
             found.push((values, all.numbers().read(lane)?));
         }
@@ -96,8 +96,8 @@ fn sums_are_in_the_order_of_ranks(machine: &Machine, words: &mut Words) -> Outco
     Ok(())
 }
 
-/// Many sums of sums in a graph, with nothing between them: as many times as large each time.
-fn sums_behind_each_other_stay_apart(machine: &Machine, words: &mut Words) -> Outcome {
+/// Many all-reduces of sums in a graph, with nothing between them: each multiplies the values by the number of ranks.
+fn consecutive_sums_stay_separate(machine: &Machine, words: &mut Random) -> Outcome {
     const SUMS: usize = 20;
     let ranks = machine.ranks(words);
     let way = words.one_of(&[AllReduceWay::AtOnce, AllReduceWay::BySlices]);
@@ -128,7 +128,7 @@ fn sums_behind_each_other_stay_apart(machine: &Machine, words: &mut Words) -> Ou
     Ok(())
 }
 
-fn a_sum_without_a_rank_names_it(machine: &Machine, _: &mut Words) -> Outcome {
+fn a_sum_without_a_rank_names_it(machine: &Machine, _: &mut Random) -> Outcome {
     for way in [AllReduceWay::AtOnce, AllReduceWay::BySlices] {
         let deadline = Duration::from_secs(1);
         machine.on_ranks(2, deadline, |peers, lane| {

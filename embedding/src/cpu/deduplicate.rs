@@ -1,25 +1,25 @@
-//! From a batch's ids to each distinct row with the bags that name it.
+//! De-duplication: from a batch's ids to its distinct rows, each with the bags that name it.
 
 use super::feature::Feature;
 
-/// The distinct rows of one table in one batch, ascending, each with the bags that look it up: by feature, and by
-/// sample within a feature.
+/// The distinct rows of one table in one batch, ascending, each with the bags that look it up, ordered by feature and
+/// then by sample.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Route {
     /// Distinct rows, ascending.
     pub rows: Vec<u64>,
-    /// One entry a distinct row and one more: where its bags begin.
+    /// Where each distinct row's bags start, then the end of the last.
     starts: Vec<u32>,
-    /// One bag an id of the batch: the feature's number above `sample_bits`, the sample's below.
+    /// One bag per id of the batch: the feature's number above `sample_bits`, the sample's below.
     bags: Vec<u32>,
     sample_bits: u32,
-    /// `(row, bag)` of each id in one word; kept for its memory.
+    /// `(row, bag)` of each id in one word; kept to reuse its memory.
     keys: Vec<u64>,
 }
 
 /// One of a batch's bags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BagPlace {
+pub struct BagIndex {
     /// The number of the feature among those of the table.
     pub feature: usize,
     /// The sample.
@@ -30,7 +30,7 @@ impl Route {
     /// Sorts the ids that a batch's features look up in a table by row, then by bag.
     ///
     /// # Panics
-    /// Where an id is not below `rows`, or where a table of `rows` rows and a batch of this many bags need more than 64
+    /// If an id is not below `rows`, or if a table of `rows` rows and a batch of this many bags need more than 64
     /// bits together (2^32 bags of a table with 2^32 rows).
     pub fn build(&mut self, features: &[Feature<'_>], rows: u64) {
         let bits = |count: u64| u64::BITS - count.leading_zeros();
@@ -53,7 +53,7 @@ impl Route {
                 }));
             }
         }
-        // Equal keys are a bag that names a row twice: which of them comes first makes no difference.
+        // Equal keys are a bag that names a row twice; their order makes no difference.
         self.keys.sort_unstable();
 
         self.rows.clear();
@@ -72,11 +72,11 @@ impl Route {
         self.starts.push(self.keys.len() as u32);
     }
 
-    /// The bags that look up distinct row `index`, in order, one for each time that they do.
-    pub fn bags_of(&self, index: usize) -> impl ExactSizeIterator<Item = BagPlace> {
+    /// The bags that look up distinct row `index`, in order, once per look-up.
+    pub fn bags_of(&self, index: usize) -> impl ExactSizeIterator<Item = BagIndex> {
         let sample_bits = self.sample_bits;
         let bags = &self.bags[self.starts[index] as usize..self.starts[index + 1] as usize];
-        bags.iter().map(move |&bag| BagPlace {
+        bags.iter().map(move |&bag| BagIndex {
             feature: (u64::from(bag) >> sample_bits) as usize,
             sample: (u64::from(bag) & ((1 << sample_bits) - 1)) as usize,
         })
@@ -98,11 +98,11 @@ mod tests {
                 prop::collection::vec(prop::collection::vec(0..20u64, 0..4), 0..40), 1..4,
             ),
         ) {
-            let mut expected = BTreeMap::<u64, Vec<BagPlace>>::new();
+            let mut expected = BTreeMap::<u64, Vec<BagIndex>>::new();
             for (feature, bags) in features.iter().enumerate() {
                 for (sample, bag) in bags.iter().enumerate() {
                     for &row in bag {
-                        expected.entry(row).or_default().push(BagPlace { feature, sample });
+                        expected.entry(row).or_default().push(BagIndex { feature, sample });
                     }
                 }
             }

@@ -1,11 +1,11 @@
-//! What a feature looks up in one batch.
+//! A feature's look-ups in one batch.
 
 use crate::table::Pooling;
 
 /// The bags of one categorical column in one batch: bag `i` has the ids `ids[offsets[i]..offsets[i + 1]]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Bags<'a> {
-    /// One entry a bag and one more, ascending; the first need not be 0.
+    /// Where each bag starts, then the end of the last; ascending, the first need not be 0.
     pub offsets: &'a [u32],
     /// Row numbers.
     pub ids: &'a [u64],
@@ -17,7 +17,7 @@ impl<'a> Bags<'a> {
         self.offsets.len() - 1
     }
 
-    /// Whether there is no bag.
+    /// Returns whether there are no bags.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -28,7 +28,7 @@ impl<'a> Bags<'a> {
     }
 }
 
-/// Where a feature's vectors lie in a `[sample, stride]` matrix.
+/// Position of a feature's vectors in a `[sample, stride]` matrix.
 #[derive(Debug, Clone, Copy)]
 pub struct FeatureSlot {
     /// Elements from one sample to the next.
@@ -37,13 +37,13 @@ pub struct FeatureSlot {
     pub offset: usize,
 }
 
-/// One of the features that look up a table, in one batch: a bag a sample.
+/// One of the features that look up a table, in one batch: one bag per sample.
 #[derive(Debug, Clone, Copy)]
 pub struct Feature<'a> {
     /// The ids of each sample.
     pub bags: Bags<'a>,
-    /// How each bag becomes a vector.
+    /// How each bag is pooled.
     pub pooling: Pooling,
-    /// Where the vectors lie.
+    /// Position of the vectors.
     pub slot: FeatureSlot,
 }

@@ -1,4 +1,4 @@
-//! Rows of tables in host memory, as they are read and set from outside of training.
+//! Rows of tables in host memory, for reading and writing outside of training.
 
 use std::borrow::Borrow;
 use std::ops::Range;
@@ -11,8 +11,8 @@ use crate::rows::{RowPart, RowSet, Rows, RowsError, RowsMut, Touched};
 /// Words that one task copies.
 const COPY_WORDS: usize = 1 << 18;
 
-/// Parts of tables, each with the table that its rows are all rows of: `&Table` to be read, and `&mut Table` to be
-/// changed as well.
+/// Parts of tables, each with the table that stores the part's rows: `&Table` for reading, `&mut Table` for writing
+/// as well.
 #[derive(Debug)]
 pub struct HostRows<T> {
     parts: Vec<RowPart>,
@@ -20,7 +20,7 @@ pub struct HostRows<T> {
 }
 
 impl RowPart {
-    /// All of a table's rows and columns in host memory, and no rank has them but this one.
+    /// All rows and columns of a table in host memory, of which this is the only rank.
     pub fn whole(number: usize, table: &Table) -> Self {
         let rows = table.spec().rows;
         Self {
@@ -34,7 +34,7 @@ impl RowPart {
 }
 
 impl<T: Borrow<Table>> HostRows<T> {
-    /// Of these.
+    /// Creates it from parts and their tables.
     pub fn new(parts: impl IntoIterator<Item = (RowPart, T)>) -> Self {
         let (parts, tables) = parts.into_iter().unzip();
         Self { parts, tables }
@@ -53,7 +53,7 @@ impl HostRows<&mut Table> {
     }
 }
 
-/// By as many threads as there are: one alone does not use what memory there is to use.
+/// Copies with all threads: a single one does not saturate the memory bandwidth.
 fn copy(words: &[f32], to: &mut [f32]) {
     let pieces = to.par_chunks_mut(COPY_WORDS).zip(words.par_chunks(COPY_WORDS));
     pieces.for_each(|(to, words)| to.copy_from_slice(words));

@@ -1,7 +1,7 @@
-//! Tables in host memory, worked on by rayon's threads: plain, and the specification of every other back end.
+//! Tables in host memory, processed by rayon's threads: simple, and the specification of every other back end.
 //!
-//! Every result is the same for any number of threads: work is cut into pieces that depend on the batch alone, and each
-//! sum is taken in a fixed order by one thread.
+//! Results do not depend on the number of threads: work is divided into pieces that depend only on the batch, and
+//! each sum is taken by one thread in a fixed order.
 
 mod deduplicate;
 mod feature;
@@ -10,7 +10,7 @@ mod pool;
 mod ranks;
 mod table;
 
-pub use deduplicate::{BagPlace, Route};
+pub use deduplicate::{BagIndex, Route};
 pub use feature::{Bags, Feature, FeatureSlot};
 pub use host_rows::HostRows;
 pub use ranks::{BagGradients, Communicator, RankTables};

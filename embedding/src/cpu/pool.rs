@@ -4,7 +4,7 @@ use super::feature::Feature;
 use super::table::Table;
 
 impl Table {
-    /// Pools the bags of the samples `first..` of a batch into `out`, which holds as many samples as it has strides.
+    /// Pools the bags of the samples from `first` on into `out`, for as many samples as `out` has strides.
     pub fn pool(&self, feature: &Feature<'_>, first: usize, out: &mut [f32]) {
         let &Feature { bags, pooling, slot } = feature;
         let dim = self.spec().dim;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::deduplicate::{BagPlace, Route};
+use super::deduplicate::{BagIndex, Route};
 use super::feature::Feature;
 use crate::dtype::{Dtype, Rounding};
 use crate::memory::Memory;
@@ -16,51 +16,51 @@ use crate::vectorized;
 
 /// Rows start at multiples of 16 bytes.
 const ALIGN_ELEMENTS: usize = 4;
-/// Gradients of one row are summed in runs of this many, and the runs' sums in order: a row that every sample of a
-/// large batch names would otherwise lose the small gradients to rounding.
+/// Gradients of one row are summed in runs of this many, and the runs' sums in order: otherwise a row that every
+/// sample of a large batch names would lose small gradients to rounding.
 const SUM_RUN: usize = 64;
-/// Distinct rows that one task updates; it does not depend on the number of threads, nor does any result.
+/// Distinct rows that one task updates. Results depend neither on it nor on the number of threads.
 const ROWS_PER_TASK: usize = 128;
 
-/// An embedding table in host memory: each row's optimizer state lies right behind its weights.
+/// An embedding table in host memory: each row's optimizer state is stored right behind its weights.
 #[derive(Debug, Clone)]
 pub struct Table {
     spec: TableSpec,
     optimizer: Optimizer,
     stride: usize,
     data: Memory,
-    /// What the first weights were drawn from, where they were.
+    /// The random field of the initial weights, if they were drawn from one.
     field: Option<UniformField>,
-    /// Which rows have been updated, where that is of interest.
+    /// Which rows have been updated, if tracked.
     touched: Option<Touched>,
 }
 
 impl Table {
-    /// A table of zeros, with the state that zeros start with. Elements are counted in 64 bits; memory is
-    /// rows x (weights + state), 4 bytes each.
+    /// Creates a table of zeros, with the matching initial state. Elements are counted in 64 bits; memory is rows x
+    /// (weights + state), 4 bytes each.
     pub fn zeroed(spec: TableSpec, optimizer: Optimizer) -> Self {
         let stride = stride(&spec, optimizer.rule);
         let data = Memory::zeroed(spec.rows as usize * stride);
         let mut table = Self { spec, optimizer, stride, data, field: None, touched: None };
         let mut state = vec![0.0; optimizer.rule.state_elements(table.spec.dim)];
         optimizer.rule.initialize(&vec![0.0; table.spec.dim], &mut state);
-        // Memory that was never written takes none.
+        // Memory that was never written takes no pages.
         if state.iter().any(|state| *state != 0.0) {
             table.fill(|_, _| {});
         }
         table
     }
 
-    /// A table as training starts with it: uniform weights within [`TableSpec::initial_bound`], a function of seed,
-    /// table number, row and column alone.
+    /// Creates a table as training starts with it: uniform weights within [`TableSpec::initial_bound`], which depend
+    /// only on seed, table number, row and column.
     pub fn initialized(spec: TableSpec, optimizer: Optimizer, seed: u64, number: u32) -> Self {
         let (field, bound) = (UniformField::new(seed, number), spec.initial_bound());
         let table = Self::filled(spec, optimizer, |row, weights| field.fill_row(row, bound, weights));
         Self { field: Some(field), ..table }
     }
 
-    /// A table whose weights `fill` sets, row by row, with the state that they start with. They are rounded to the
-    /// table's type.
+    /// Creates a table whose weights `fill` sets, row by row, with the matching initial state. Weights are rounded to
+    /// the table's type.
     pub fn filled(spec: TableSpec, optimizer: Optimizer, fill: impl Fn(u64, &mut [f32]) + Sync) -> Self {
         let stride = stride(&spec, optimizer.rule);
         let data = Memory::zeroed(spec.rows as usize * stride);
@@ -69,7 +69,7 @@ impl Table {
         table
     }
 
-    /// Lets `fill` set the weights of every row, and sets the state that goes with them.
+    /// Calls `fill` for the weights of every row, and sets the matching state.
     fn fill(&mut self, fill: impl Fn(u64, &mut [f32]) + Sync) {
         let (dim, dtype, rule) = (self.spec.dim, self.spec.dtype, self.optimizer.rule);
         self.data.par_chunks_exact_mut(self.stride).enumerate().for_each(|(row, data)| {
@@ -80,12 +80,12 @@ impl Table {
         });
     }
 
-    /// Bytes that a table takes.
+    /// Bytes of a table.
     pub fn bytes(spec: &TableSpec, rule: UpdateRule) -> u64 {
         spec.rows * (stride(spec, rule) * size_of::<f32>()) as u64
     }
 
-    /// What the table is.
+    /// The table's description.
     pub fn spec(&self) -> &TableSpec {
         &self.spec
     }
@@ -96,7 +96,7 @@ impl Table {
         &self.data[start..start + self.spec.dim]
     }
 
-    /// The weights of a row, to be set; its state is not.
+    /// The weights of a row, for writing; its state is not changed.
     pub fn weights_mut(&mut self, row: u64) -> &mut [f32] {
         let start = row as usize * self.stride;
         &mut self.data[start..start + self.spec.dim]
@@ -104,10 +104,10 @@ impl Table {
 
     /// Updates every distinct row of a batch once, from the gradients of the pooled vectors.
     ///
-    /// `route` was built from `features`; in `gradients` each feature's lie where its slot says.
+    /// `route` must have been built from `features`; in `gradients`, each feature's gradients are at its slot.
     ///
     /// # Panics
-    /// Where weights are to be rounded, and were not drawn from a seed.
+    /// If weights are to be rounded, but were not drawn from a seed.
     pub fn update(&mut self, route: &Route, features: &[Feature<'_>], gradients: &[f32], step: Step) {
         let task = UpdateTask {
             dim: self.spec.dim,
@@ -129,12 +129,12 @@ impl Table {
         }
     }
 
-    /// How a step's weights are rounded, where they are.
+    /// How a step's weights are rounded, if they are.
     fn rounding(&self, step: Step) -> Option<Rounding> {
         Rounding::new(self.spec.dtype, self.field, step.number)
     }
 
-    /// Rounds some rows' weights: each is a row here with the row that it is of the table as a whole, of which this has
+    /// Rounds some rows' weights. Each is given as its row here and its row in the whole table; the table here has
     /// the columns from `first_column` on.
     pub fn round(&mut self, rows: impl Iterator<Item = (u64, u64)>, first_column: usize, rounding: Rounding) {
         for (row, of_whole) in rows {
@@ -142,9 +142,9 @@ impl Table {
         }
     }
 
-    /// Updates some rows, each once, from the sums of their gradients, `[row, dim]`. Where the rule keeps one number a
-    /// row and the table has only some columns of it, `mean_squares` are the means of the squared gradients over all
-    /// columns, row by row.
+    /// Updates some rows, each once, from the sums of their gradients, `[row, dim]`. If the rule keeps one number per
+    /// row and the table has only some of a row's columns, `mean_squares` are the means of the squared gradients over
+    /// all columns, one per row.
     pub fn update_summed(&mut self, rows: &[u64], sums: &[f32], mean_squares: Option<&[f32]>, step: Step) {
         let dim = self.spec.dim;
         let state_elements = self.optimizer.rule.state_elements(dim);
@@ -161,46 +161,46 @@ impl Table {
         self.mark(rows);
     }
 
-    /// The sum of each row's squared gradients, weight decay included, from the sums of its gradients, `[row, dim]`.
+    /// The sum of each row's squared gradients, including weight decay, from the sums of its gradients, `[row, dim]`.
     pub fn row_squares(&self, rows: &[u64], sums: &[f32]) -> Vec<f32> {
         let sums = sums.chunks_exact(self.spec.dim);
         rows.iter().zip(sums).map(|(&row, sum)| self.optimizer.row_squares(self.weights(row), sum)).collect()
     }
 
-    /// A row's weights and, behind them, its optimizer state.
+    /// A row's weights, followed by its optimizer state.
     pub fn row(&self, row: u64) -> &[f32] {
         let len = self.spec.dim + self.optimizer.rule.state_elements(self.spec.dim);
         &self.data[row as usize * self.stride..][..len]
     }
 
-    /// How its rows lie in memory.
+    /// The memory layout of its rows.
     pub fn layout(&self) -> RowLayout {
         let (dim, rule) = (self.spec.dim, self.optimizer.rule);
         RowLayout::new(self.stride, (dim, Dtype::Fp32), rule, (dim, dim))
     }
 
-    /// Some rows as they lie in memory.
+    /// Some rows in their memory layout.
     ///
     /// # Panics
-    /// Where there are not as many.
+    /// If there are fewer.
     pub fn words(&self, rows: Range<u64>) -> &[f32] {
         &self.data[rows.start as usize * self.stride..rows.end as usize * self.stride]
     }
 
-    /// The same, to be changed.
+    /// The same, for writing.
     ///
     /// # Panics
-    /// Where there are not as many.
+    /// If there are fewer.
     pub fn words_mut(&mut self, rows: Range<u64>) -> &mut [f32] {
         &mut self.data[rows.start as usize * self.stride..rows.end as usize * self.stride]
     }
 
-    /// Which rows have been updated since [`Table::begin_tracking`]; `None` where there was none.
+    /// Which rows have been updated since [`Table::begin_tracking`]; `None` if it was not called.
     pub fn touched(&self) -> Option<&Touched> {
         self.touched.as_ref()
     }
 
-    /// Keeps book, from now on, of which rows are updated: a bit each.
+    /// Starts recording which rows are updated, one bit each.
     pub fn begin_tracking(&mut self) {
         self.touched = Some(Touched::none(self.spec.rows));
     }
@@ -211,7 +211,7 @@ fn stride(spec: &TableSpec, rule: UpdateRule) -> usize {
     (spec.dim + rule.state_elements(spec.dim)).next_multiple_of(ALIGN_ELEMENTS)
 }
 
-/// All that updating a range of distinct rows takes, but the rows.
+/// Inputs of an update of a range of distinct rows.
 struct UpdateTask<'a> {
     dim: usize,
     state_elements: usize,
@@ -224,8 +224,8 @@ struct UpdateTask<'a> {
 }
 
 impl UpdateTask<'_> {
-    /// Updates the distinct rows `range`; `data` holds the table from row `first_row` on. Distinct rows ascend, so that
-    /// halves of a range lie in disjoint pieces of the table, which threads own one each.
+    /// Updates the distinct rows `range`; `data` holds the table from row `first_row` on. Distinct rows ascend, so
+    /// halves of a range are in disjoint pieces of the table, each owned by one thread.
     fn run(&self, range: Range<usize>, first_row: u64, data: &mut [f32]) {
         if range.len() <= ROWS_PER_TASK {
             return update_rows(self, range, first_row, data);
@@ -257,14 +257,14 @@ impl UpdateTask<'_> {
     }
 }
 
-/// Sets `total` to the sum over a row's bags, in runs; `add` adds a bag's gradient. It is compiled into its callers, as
-/// [`Update::apply`] is.
+/// Sets `total` to the sum over a row's bags, in runs; `add` adds a bag's gradient. It is inlined into its callers,
+/// as [`Update::apply`] is.
 #[inline(always)]
 pub(super) fn sum_in_runs(
-    mut bags: impl ExactSizeIterator<Item = BagPlace>,
+    mut bags: impl ExactSizeIterator<Item = BagIndex>,
     total: &mut [f32],
     run_sum: &mut [f32],
-    add: impl Fn(BagPlace, &mut [f32]),
+    add: impl Fn(BagIndex, &mut [f32]),
 ) {
     total.fill(0.0);
     while bags.len() > 0 {
@@ -275,7 +275,7 @@ pub(super) fn sum_in_runs(
 }
 
 vectorized! {
-    /// Updates some distinct rows, one after the other.
+    /// Updates some distinct rows, one after another.
     fn update_rows(task: &UpdateTask<'_>, range: Range<usize>, first_row: u64, data: &mut [f32]) {
         let mut sums = vec![0.0; 2 * task.dim];
         for index in range {

@@ -1,4 +1,4 @@
-//! The rows that every rank has, of tables of which it has not all: which they are, in a GPU's memory.
+//! The set, in a GPU's memory, of rows that every rank stores, of tables of which it does not store all.
 
 use std::sync::Arc;
 
@@ -8,22 +8,21 @@ use rankine_cuda::{Buffer, Device, Pointer};
 use super::error::Result;
 use super::layout::Layout;
 
-/// The set of frequent rows, a bit for each row of their tables. A member's number among all of them is what it is
-/// among the rows of each rank, less the number of the first.
+/// The set of frequent rows, with one bit per row of their tables. A member's number in the set is its number among
+/// the rows of each rank, minus the number of the first.
 ///
-/// What tells a look-up where its row is takes 1.125 bits a row of these tables: 26 MB for the 187.8 million rows of
-/// dlrm, half of what an H200's second cache holds. A word a row would be 751 MB, of which each look-up would read 32
-/// bytes from memory.
+/// Finding a look-up's row takes 1.125 bits per row of these tables: 26 MB for the 187.8 million rows of dlrm, half
+/// of an H200's L2 cache. One word per row would be 751 MB, of which each look-up would read 32 bytes from memory.
 #[derive(Debug)]
 pub(super) struct Frequent {
     bits: Buffer<u32>,
     lines: Buffer<u32>,
-    /// Of each member: which row of its table it is.
+    /// Per member, its row of its table.
     listed: Buffer<u32>,
 }
 
 impl Frequent {
-    /// The set of a layout; none where no table has such rows.
+    /// The set for a layout; `None` if no table has such rows.
     pub(super) fn of(device: &Arc<Device>, layout: &Layout) -> Result<Option<Self>> {
         let (mut bits, mut lines, mut listed) = (Vec::new(), Vec::new(), Vec::new());
         for (_, table, frequent) in layout.listed() {
@@ -52,11 +51,11 @@ impl Frequent {
         KeySet { bits: self.bits.pointer(), groups: Pointer::NULL, lines: self.lines.pointer() }
     }
 
-    /// Of each member in order: the row of its table.
+    /// Per member, in order: its row of its table.
     pub(super) fn listed(&self) -> Pointer<u32> {
         self.listed.pointer()
     }
 }
 
-/// No set.
+/// The empty set.
 pub(super) const NONE: KeySet = KeySet { bits: Pointer::NULL, groups: Pointer::NULL, lines: Pointer::NULL };

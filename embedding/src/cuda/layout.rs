@@ -1,26 +1,26 @@
-//! Who owns which row, and where ids and vectors lie.
+//! Which rank owns which row, and where ids and vectors are stored.
 
 use rankine_cuda::Pointer;
 use rankine_cuda::kernels::{GROUP_KEYS, LINE_KEYS, RANKS_MAX, Route, SparseUpdate};
 
 use super::error::{Error, Result};
 use super::numbering::bits_of;
-use super::parts::{Held, Part};
+use super::parts::{Holder, Part};
 use crate::dtype::Dtype;
 use crate::optimizer::{Optimizer, UpdateRule};
 use crate::placement::{EmbeddingPlan, FrequentRows, RoundCapacity};
 use crate::table::{Pooling, TableSpec};
 use crate::topology::Topology;
 
-/// Elements that rows are read by.
+/// Elements per vector in which rows are read.
 pub(super) const VECTOR: usize = 4;
 
-/// How many ids a sample has in a column of ids.
+/// The number of ids per sample in a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hotness {
-    /// As many in every sample, one at least.
+    /// The same number in every sample, at least one.
     Fixed(usize),
-    /// From none to `max`.
+    /// From zero to `max`.
     Ragged {
         /// The most.
         max: usize,
@@ -36,84 +36,86 @@ impl Hotness {
     }
 }
 
-/// A column of ids, as it is looked up in a table. Several features may read one column.
+/// A column of ids and the table that it looks up. Several features may read one column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Feature {
     /// The number of the column.
     pub column: usize,
     /// The number of the table.
     pub table: usize,
-    /// The element where its vector begins in a sample's.
+    /// The first element of its vector within a sample's vectors.
     pub place: usize,
-    /// How a bag becomes a vector.
+    /// How bags are pooled.
     pub pooling: Pooling,
 }
 
-/// A batch's ids in a GPU's memory, where [`Layout::ids_begin`] and [`Layout::offsets_begin`] say.
+/// A batch's ids in a GPU's memory, at [`Layout::ids_begin`] and [`Layout::offsets_begin`].
 #[derive(Debug, Clone, Copy)]
 pub struct Ids {
-    /// Of each column, sample by sample. Where a column has as many in every sample, sample `s`'s begin `s` times as
-    /// many behind the column's beginning; else where `offsets` says.
+    /// Per column, sample by sample. If a column has `n` ids in every sample, sample `s`'s start at `s * n` after the
+    /// column's start; otherwise at its offset.
     pub ids: Pointer<u32>,
-    /// Of each ragged column: where each sample's ids begin behind the column's beginning, and where the last one's
-    /// end. Samples that are not there have none.
+    /// Per ragged column: where each sample's ids start, relative to the column's start, and where the last one's
+    /// end. Samples after the batch's end have none.
     pub offsets: Pointer<u32>,
-    /// How many samples there are: what lies behind is not looked up, and has vectors of zeros.
+    /// The number of samples; later ones are not looked up, and have vectors of zeros.
     pub samples: Pointer<u32>,
 }
 
 /// How tables and batches are laid out over the ranks of a node.
 ///
-/// A table is one part or several: some columns of its rows, with an owner each, or rows that every rank has. Unless
-/// [`Layout::with_plan`] says otherwise, it is one whose rows take turns among the ranks
-/// ([`Owner::EveryRank`](crate::Owner::EveryRank)). Every rank numbers its rows part by part, and by row within a part,
-/// and numbers begin with the same at all ranks: where owners take turns, those of a part have room for as many rows as
-/// the owner with most. Rows are filled up with zeros to a multiple of four elements.
+/// A table has one or more parts: some columns of its rows, each with an owner, or rows that every rank stores. By
+/// default it is one part whose rows take turns among the ranks ([`Owner::EveryRank`](crate::Owner::EveryRank)); see
+/// [`Layout::with_plan`]. Every rank numbers its rows part by part, and by row within a part. A part's numbers start
+/// at the same number at all ranks: if owners take turns, there is room for as many rows as the owner with the most
+/// has. Rows are padded with zeros to a multiple of four elements.
 ///
-/// Where a row is, is one word, its *key*: `owner * span + number`. What every rank has is counted as of one more
-/// owner, behind the last rank, so that all rows go one way: those ones each rank sends to itself, and their gradients
-/// to all.
+/// A row's location is one word, its *key*: `owner * span + number`. Rows that every rank stores belong to an extra
+/// owner after the last rank, so that all rows are handled alike: each rank sends these rows to itself, and their
+/// gradients to all.
 ///
-/// Over several nodes, a rank asks the rank of its own node that is on the owner's rail. So the owner in a key is that
-/// one's place, and its keys go on by nodes: `place * owner_span + node * span + number`. Every node has as many ranks.
-/// What every rank has, has the keys there of the first node.
+/// Over several nodes, a rank requests rows from the rank of its own node that is on the owner's rail. So the owner
+/// in a key is a local rank, and its keys are ordered by node: `local_rank * owner_span + node * span + number`. All
+/// nodes have the same number of ranks. Rows that every rank stores have the keys of the first node there.
 #[derive(Debug, Clone)]
 pub struct Layout {
-    /// Those of a node.
+    /// Ranks of a node.
     pub(super) ranks: usize,
     pub(super) nodes: usize,
-    /// Of each part: the rows of it that a message between nodes has room for at first.
+    /// Per part: the rows that the smallest message between nodes has room for.
     pub(super) rounds: Vec<usize>,
     pub(super) samples: usize,
     pub(super) stride: usize,
     pub(super) tables: Vec<TableSpec>,
-    /// One a table.
+    /// One per table.
     pub(super) optimizers: Vec<Optimizer>,
     pub(super) columns: Vec<Hotness>,
     pub(super) features: Vec<Feature>,
     /// Those with owners first, in the order of tables.
     pub(super) parts: Vec<Part>,
-    /// Those whose owners pool: nothing else that is said here of rows and keys is of these.
+    /// Parts whose owners pool; nothing else here about rows and keys applies to them.
     pub(super) pooled: Vec<Part>,
-    /// Every feature for each part of its table, by number; for rows that every rank has, only where no row has an
-    /// owner.
+    /// Every feature for each part of its table, by number; for rows that every rank stores, only if no row of the
+    /// table has an owner.
     pub(super) sharded: Vec<(usize, usize)>,
-    /// Of each table: the key of its first row in the set of rows that every rank has.
+    /// Per table: the key of its first row in the set of rows that every rank stores.
     pub(super) listed_keys: Vec<Option<u32>>,
-    /// Where each part's rows begin at every rank, and where the last one's end.
+    /// Where each part's row numbers start at every rank, and where the last one's end.
     pub(super) bases: Vec<u64>,
     /// Keys of a rank's rows, rounded up to whole groups.
     pub(super) span: usize,
 }
 
 impl Layout {
-    /// A layout for batches of `samples` samples a rank, whose vectors lie in `[sample, stride]` matrices.
+    /// Creates a layout for batches of `samples` samples per rank, whose vectors are stored in `[sample, stride]`
+    /// matrices.
     ///
     /// # Panics
-    /// Where a feature names a table, a column or elements that there are not, or where no sample of a column has ids.
+    /// If a feature names a table, a column or elements that do not exist, or if a column never has ids.
     ///
     /// # Errors
-    /// Where something is larger than kernels can number, or where stride or places are no multiples of 4.
+    /// If something is too large for kernels to number, or if the stride or a vector's position is not a multiple of
+    /// 4.
     pub fn new(
         ranks: usize,
         samples: usize,
@@ -155,7 +157,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Numbers the parts' rows and what looks them up.
+    /// Numbers the parts' rows and their look-ups.
     fn number(&mut self) -> Result<()> {
         let is_listed = |part: &Part| part.listed(self.tables[part.table].rows).is_some();
         let of_table = |table: usize| {
@@ -202,48 +204,48 @@ impl Layout {
         }
     }
 
-    /// The same with the optimizers of its tables, one each, whose state lies behind each row's weights. Without,
-    /// tables learn by plain gradient descent.
+    /// Sets the optimizers of the tables, one each, whose state is stored behind each row's weights. By default
+    /// tables learn by plain SGD.
     ///
     /// # Panics
-    /// Where there are not as many optimizers as tables.
+    /// If the number of optimizers is not that of the tables.
     pub fn with_optimizers(mut self, optimizers: &[Optimizer]) -> Self {
-        assert_eq!(optimizers.len(), self.tables.len(), "an optimizer a table");
+        assert_eq!(optimizers.len(), self.tables.len(), "one optimizer per table");
         self.optimizers = optimizers.to_vec();
         self
     }
 
-    /// The same with its ranks on so many nodes, numbered node by node.
+    /// Distributes the ranks over `nodes` nodes, numbered node by node.
     ///
     /// # Panics
-    /// Where nodes would have unequal numbers of ranks, or a plan was taken before.
+    /// If nodes would have unequal numbers of ranks, or if a plan was set before.
     ///
     /// # Errors
-    /// Where something is larger than kernels can number.
+    /// If something is too large for kernels to number.
     pub fn with_nodes(mut self, nodes: usize) -> Result<Self> {
         let ranks = self.ranks();
-        assert!(nodes > 0 && ranks.is_multiple_of(nodes), "nodes have as many ranks each");
+        assert!(nodes > 0 && ranks.is_multiple_of(nodes), "nodes have equal numbers of ranks");
         (self.ranks, self.nodes) = (ranks / nodes, nodes);
         self.number()?;
         Ok(self)
     }
 
-    /// The same with its tables placed by a plan.
+    /// Places the tables according to a plan.
     ///
     /// # Panics
-    /// Where the plan is of other tables, or of other ranks or nodes.
+    /// If the plan is for other tables, ranks or nodes.
     ///
     /// # Errors
-    /// Where the plan has what GPUs do not exchange, or parts cannot be numbered.
+    /// If the plan has something that GPUs do not exchange, or parts cannot be numbered.
     pub fn with_plan(mut self, plan: &EmbeddingPlan) -> Result<Self> {
         assert_eq!(
             (plan.tables.len(), plan.topology.ranks(), plan.topology.nodes()),
             (self.tables.len(), self.ranks(), self.nodes),
-            "the plan of these"
+            "the plan is for this layout"
         );
         (self.parts, self.pooled) = Part::of_plan(plan, &self.tables, &self.optimizers)?;
         if self.nodes > 1 && !self.pooled.is_empty() {
-            return Err(Error::NotExchanged("bags that owners have pooled, over several nodes,"));
+            return Err(Error::NotExchanged("pooled bags over several nodes"));
         }
         let of_part = |part: &Part| plan.tables[part.table].round.vectors;
         self.rounds = self.parts.iter().map(of_part).collect();
@@ -251,12 +253,12 @@ impl Layout {
         Ok(self)
     }
 
-    /// Ranks, of all nodes.
+    /// Number of ranks of all nodes.
     pub fn ranks(&self) -> usize {
         self.ranks * self.nodes
     }
 
-    /// Nodes.
+    /// Number of nodes.
     pub fn nodes(&self) -> usize {
         self.nodes
     }
@@ -266,7 +268,7 @@ impl Layout {
         self.span
     }
 
-    /// Keys of an owner: those of all ranks of its rail.
+    /// Keys per owner: those of all ranks of its rail.
     pub(super) fn owner_span(&self) -> usize {
         self.nodes * self.span
     }
@@ -291,29 +293,29 @@ impl Layout {
         &self.features
     }
 
-    /// Whether all tables are of f32 and learn by gradient descent or by Adagrad, element by element.
+    /// Returns whether all tables are f32 and learn by SGD or element-wise Adagrad.
     pub(super) fn is_lean(&self) -> bool {
         let rules = self.optimizers.iter().map(|optimizer| optimizer.rule);
         self.tables.iter().all(|table| table.dtype == Dtype::Fp32)
             && rules.into_iter().all(|rule| matches!(rule, UpdateRule::Sgd | UpdateRule::Adagrad { .. }))
     }
 
-    /// Ids that a rank's batch has room for: column by column.
+    /// Room for ids in a rank's batch, column by column.
     pub fn ids(&self) -> usize {
         self.ids_begin(self.columns.len())
     }
 
-    /// Where a column's ids begin: as many as [`Hotness::max`] says a sample have room there.
+    /// Where a column's ids start; there is room for [`Hotness::max`] ids per sample.
     pub fn ids_begin(&self, column: usize) -> usize {
         self.samples * self.columns[..column].iter().map(|hotness| hotness.max()).sum::<usize>()
     }
 
-    /// Offsets that a rank's batch has: one a sample and one more for each ragged column.
+    /// Offsets in a rank's batch: one per sample and one more, for each ragged column.
     pub fn offsets(&self) -> usize {
         self.offsets_begin(self.columns.len())
     }
 
-    /// Where a ragged column's offsets begin.
+    /// Where a ragged column's offsets start.
     pub fn offsets_begin(&self, column: usize) -> usize {
         let ragged =
             self.columns[..column].iter().filter(|hotness| matches!(hotness, Hotness::Ragged { .. }));
@@ -325,51 +327,51 @@ impl Layout {
         self.samples * self.stride
     }
 
-    /// The features, by number, of tables whose owners pool: each once for each part of its table.
+    /// The features, by number, of tables whose owners pool: once for each part of its table.
     pub fn pooled(&self) -> impl Iterator<Item = usize> {
         self.pooled_features().into_iter().map(|(feature, _)| feature)
     }
 
-    /// What is looked up by rows: each feature, by number, for each part of its table, by number.
+    /// Look-ups by rows: each feature, by number, for each part of its table, by number.
     pub fn looked_up(&self) -> &[(usize, usize)] {
         &self.sharded
     }
 
-    /// Owners of keys: the ranks of a node, and where there are rows that every rank has, one more that stands for each
-    /// of them.
+    /// Number of owners in keys: the ranks of a node, plus one if there are rows that every rank stores.
     pub fn owners(&self) -> usize {
         self.ranks + usize::from(self.parts.iter().any(Part::is_everywhere))
     }
 
-    /// Lists of rows that an owner reads: one of each rank, and where there are rows that every rank has, one of each
-    /// rank's of these.
+    /// Number of lists of rows that an owner reads: one per rank; if there are rows that every rank stores, two per
+    /// rank.
     pub(super) fn lists(&self) -> usize {
         self.ranks * (1 + self.owners() - self.ranks)
     }
 
-    /// The owner of a row that is looked up in a part, and the row's number there. Over nodes it is the rank of a node
-    /// that is on the owner's rail, with a number for each of this one's rows.
+    /// The owner of a row that is looked up in a part, and the row's number there. Over several nodes this is the
+    /// rank of the node on the owner's rail, and the number covers all ranks of the rail.
     ///
     /// # Panics
-    /// Where every rank has only some of the table's rows, and not this one, though the part is of such rows.
-    pub fn place(&self, part: usize, row: u64) -> (usize, u64) {
+    /// If the part has rows that every rank stores, but not this one.
+    pub fn locate(&self, part: usize, row: u64) -> (usize, u64) {
         let everywhere = |part: usize, index| (self.ranks, self.bases[part] + index);
-        let Part { table, held, .. } = &self.parts[part];
+        let Part { table, holder, .. } = &self.parts[part];
         let listed = self.listed().find(|(_, other, _)| other == table);
-        match (held, listed.and_then(|(number, _, frequent)| Some((number, frequent.index(row)?)))) {
+        match (holder, listed.and_then(|(number, _, frequent)| Some((number, frequent.index(row)?)))) {
             (_, Some((number, index))) => everywhere(number, index),
-            (Held::Everywhere(frequent), None) => {
-                everywhere(part, frequent.index(row).expect("every rank has it"))
+            (Holder::Everywhere(frequent), None) => {
+                everywhere(part, frequent.index(row).expect("every rank stores it"))
             }
-            (Held::Owned(owner), None) => {
+            (Holder::Owned(owner), None) => {
                 let topology = self.topology();
                 let (rank, number) = (owner.of(row, topology), self.bases[part] + owner.local(row, topology));
-                (topology.place_of(rank), (topology.node_of(rank) * self.span) as u64 + number)
+                (topology.local_rank(rank), (topology.node_of(rank) * self.span) as u64 + number)
             }
         }
     }
 
-    /// The parts, by number, that every rank has of tables of which it has not all; with these tables and rows.
+    /// The parts, by number, with rows that every rank stores of tables of which it does not store all; with these
+    /// tables and rows.
     pub(super) fn listed(&self) -> impl Iterator<Item = (usize, usize, &FrequentRows)> {
         let parts = self.parts.iter().enumerate();
         parts.filter_map(|(number, part)| {
@@ -379,10 +381,10 @@ impl Layout {
 
     /// The ranks of all nodes.
     pub(super) fn topology(&self) -> Topology {
-        Topology::new(self.ranks().max(1), self.nodes).expect("as many ranks a node")
+        Topology::new(self.ranks().max(1), self.nodes).expect("equal numbers of ranks per node")
     }
 
-    /// Bits of a bag that are the sample's; the feature's are above.
+    /// Bits of a bag that hold the sample; the feature's bits are above.
     pub fn sample_bits(&self) -> u32 {
         bits_of(self.samples)
     }
@@ -440,8 +442,8 @@ mod tests {
                 let (mut seen, mut of_owners) = (BTreeSet::new(), vec![0; ranks + 1]);
                 for &(_, part) in layout.looked_up() {
                     for row in 0..tables[layout.parts[part].table].rows {
-                        let (owner, number) = layout.place(part, row);
-                        // Over nodes keys go by the owner's place, and then by its node.
+                        let (owner, number) = layout.locate(part, row);
+                        // Over several nodes keys are ordered by the owner's local rank, then by its node.
                         let (node, own) = (number as usize / layout.span, number as usize % layout.span);
                         assert!(own < layout.row_numbers() && node < nodes && seen.insert((owner, number)));
                         of_owners[if owner == places { ranks } else { topology.rank(node, owner) }] += 1;

@@ -1,4 +1,4 @@
-//! Tables on one GPU: nothing is exchanged, so rows are looked up and updated where they lie.
+//! Tables on one GPU: nothing is exchanged; rows are looked up and updated in place.
 
 use std::sync::Arc;
 
@@ -14,36 +14,36 @@ use super::router::Router;
 use super::stage::Stage;
 use super::storage;
 
-/// All tables of a model on one GPU, which must be the current one of the thread.
+/// All tables of a model on one GPU, which must be current on the thread.
 #[derive(Debug)]
 pub struct LocalTables {
     layout: Layout,
     seed: u64,
-    /// All tables, one behind the other.
+    /// All tables, one after another.
     table: Buffer<f32>,
     look_up_tasks: Buffer<LookUpTask>,
-    /// How many are over tables of each type.
+    /// Number of tasks per type of table.
     look_up_counts: [u32; 3],
     router: Router,
     route: LocalRoute,
     /// The tables, and how their rows learn.
     shards: Buffer<Shard>,
     parts: Buffer<f32>,
-    /// Which rows have been updated, where that is of interest.
+    /// Which rows have been updated, if tracked.
     touched: Option<Buffer<u32>>,
     stage: Stage,
 }
 
 impl LocalTables {
-    /// Tables as training starts with them: with the weights that [`crate::cpu::Table::initialized`] gives for the seed
-    /// and the tables' numbers, and the state that goes with them; those from number `drawn` on begin with zeros, as
-    /// first-order terms do.
+    /// Creates the tables as training starts with them: with the weights that [`crate::cpu::Table::initialized`]
+    /// gives for the seed and the tables' numbers, and the matching state. Tables from number `drawn` on start with
+    /// zeros, as first-order terms do.
     ///
     /// # Panics
-    /// Where the layout is of several ranks, or of tables in several parts.
+    /// If the layout has several ranks, or tables in several parts.
     ///
     /// # Errors
-    /// Where the memory does not suffice.
+    /// If there is not enough memory.
     pub fn initialized(
         device: &Arc<Device>,
         layout: Layout,
@@ -73,10 +73,11 @@ impl LocalTables {
             seed,
             layout,
         };
-        // SAFETY: the table was just made with as many rows as the layout says.
+        // SAFETY: the table was just allocated with as many rows as the layout says.
         unsafe {
             let (bounds, rows) = (tables.layout.bounds(drawn), tables.layout.row_numbers());
-            let begin = storage::Begin { shards: &shards, bounds: &bounds, rows, words: tables.table.len() };
+            let begin =
+                storage::InitialRows { shards: &shards, bounds: &bounds, rows, words: tables.table.len() };
             storage::initialize(device, lane, begin, tables.table.pointer(), seed)
         }?;
         Ok(tables)
@@ -87,15 +88,15 @@ impl LocalTables {
         &self.layout
     }
 
-    /// Enqueues the look-up of the first `samples` samples of a batch: of each bag the vector, to where it belongs. An
-    /// id that is not below its table's rows is taken for the last row.
+    /// Enqueues the look-up of the first `samples` samples of a batch: writes the vector of each bag to its position.
+    /// An id that is out of range is replaced by the table's last row.
     ///
     /// # Safety
-    /// The ids must be those of the layout, which has `samples` samples at least; there must be as many of the layout's
-    /// stride in `vectors`; see [`Lane::launch`].
+    /// The ids must fit the layout, which must have at least `samples` samples; `vectors` must have as many samples
+    /// with the layout's stride; see [`Lane::launch`].
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn look_up<T: Element>(
         &self,
         lane: &Lane,
@@ -114,41 +115,41 @@ impl LocalTables {
             samples: samples as u32,
             stride: self.layout.stride as u32,
         };
-        // SAFETY: tables, features and tasks are this value's; the caller vouches for the rest.
+        // SAFETY: tables, features and tasks belong to this value; the caller vouches for the rest.
         unsafe { look_up.enqueue(lane, self.look_up_counts) }?;
         Ok(())
     }
 
-    /// Enqueues finding the distinct rows that a batch looks up, and the bags of each. Looking up does not need it.
+    /// Enqueues finding the distinct rows that a batch looks up, and the bags of each. Look-ups do not need it.
     ///
     /// # Safety
-    /// The ids must be those of the layout; see [`Lane::launch`].
+    /// The ids must fit the layout; see [`Lane::launch`].
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn route(&self, lane: &Lane, ids: Ids) -> Result<()> {
-        // SAFETY: router and route were made for the layout; the caller vouches for the ids.
-        unsafe { self.router.route(lane, &self.layout, ids, self.route.places()) }
+        // SAFETY: router and route were created for the layout; the caller vouches for the ids.
+        unsafe { self.router.route(lane, &self.layout, ids, self.route.buffers()) }
     }
 
-    /// The route of the batch that was routed last, once it is made.
+    /// Reads the route of the batch that was routed last.
     ///
     /// # Errors
-    /// Where the lane's work failed.
+    /// If the lane's work failed.
     pub fn snapshot(&self, lane: &Lane) -> Result<LocalSnapshot> {
         self.route.read(lane)
     }
 
-    /// Enqueues the update of each row that the routed batch looks up, by its table's rule and from the sum of its
-    /// gradients; of none where `stop` is not 0. `rates` is one a table; of the step its number counts, where weights
-    /// are rounded at random.
+    /// Enqueues the update of each row that the routed batch looks up, by its table's rule, from the sum of its
+    /// gradients; of no row if `stop` is not 0. `rates` has one rate per table. The step's number matters for
+    /// stochastic rounding.
     ///
     /// # Safety
     /// The ids must be those of the routed batch; `gradients` must have the layout's stride for each of its samples,
-    /// and `rates` one for each table; see [`Lane::launch`].
+    /// and `rates` one entry per table; see [`Lane::launch`].
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn update<T: Element>(
         &self,
         lane: &Lane,
@@ -188,34 +189,34 @@ impl LocalTables {
         device_rows::mark(self.touched.as_ref(), lane, (self.route.rows.pointer(), count), stop)
     }
 
-    /// Keeps book of the rows that are updated by what is enqueued from now on, a bit each.
+    /// Tracks, from the work enqueued next on, which rows are updated, with one bit per row.
     ///
     /// # Errors
-    /// Where the memory does not suffice.
-    pub fn keep_book(&mut self) -> Result<()> {
+    /// If there is not enough memory.
+    pub fn track_updates(&mut self) -> Result<()> {
         self.touched = Some(device_rows::bits(self.table.device(), &self.layout)?);
         Ok(())
     }
 
-    /// The rows of all tables, to be read and changed once the lane has done all that was enqueued on it.
+    /// The rows of all tables, for reading and writing once the lane has finished all enqueued work.
     pub fn rows<'a>(&'a self, lane: &'a Lane) -> DeviceRows<'a> {
         let store = Store { table: &self.table, touched: self.touched.as_ref() };
         DeviceRows::new(lane, &self.stage).with_parts(&self.layout, 0, store)
     }
 
-    /// The look-ups of the batch that was routed last, and the distinct rows among them.
+    /// Number of look-ups in the batch that was routed last, and of distinct rows among them.
     ///
     /// # Errors
-    /// Where the lane's work failed.
+    /// If the lane's work failed.
     pub fn counts(&self, lane: &Lane) -> Result<[u64; 2]> {
         let counts = self.route.counts.read(lane)?;
         Ok([u64::from(counts[0]), u64::from(counts[1])])
     }
 
-    /// Waits for the lane, and tells what went wrong on the GPU.
+    /// Waits for the lane, and returns errors found on the GPU.
     ///
     /// # Errors
-    /// Where the lane's work failed, and where ids were out of range.
+    /// If the lane's work failed, or if ids were out of range.
     pub fn check(&self, lane: &Lane) -> Result<()> {
         check_ids(self.router.faults(lane)?)
     }

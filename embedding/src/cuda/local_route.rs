@@ -1,4 +1,4 @@
-//! A batch's route where all tables lie on one GPU: its look-ups sorted by row, and the distinct rows.
+//! A batch's route if all tables are on one GPU: its look-ups sorted by row, and the distinct rows.
 
 use std::sync::Arc;
 
@@ -8,18 +8,18 @@ use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use super::POISON;
 use super::error::Result;
 use super::layout::Layout;
-use super::router::RoutePlaces;
+use super::router::RouteBuffers;
 
 /// A batch's route in the GPU's memory.
 #[derive(Debug)]
 pub(super) struct LocalRoute {
-    /// The distinct rows among those of all tables, ascending. A row's place in this list is its *slot*.
+    /// The distinct rows among those of all tables, ascending. A row's index in this list is its *slot*.
     pub(super) rows: Buffer<u32>,
-    /// Of each slot: where its bags begin in `sorted`; behind the last one, where they end.
+    /// Per slot: where its bags start in `sorted`; then the end of the last one.
     pub(super) starts: Buffer<u32>,
-    /// Of each look-up its slot and its bag, ascending.
+    /// Slot and bag of each look-up, ascending.
     pub(super) sorted: Buffer<Pair>,
-    /// Look-ups, and distinct rows.
+    /// Number of look-ups, and of distinct rows.
     pub(super) counts: Buffer<u32>,
 }
 
@@ -35,9 +35,9 @@ impl LocalRoute {
         })
     }
 
-    /// Where the route goes.
-    pub(super) fn places(&self) -> RoutePlaces {
-        RoutePlaces {
+    /// The buffers that receive the route.
+    pub(super) fn buffers(&self) -> RouteBuffers {
+        RouteBuffers {
             rows: self.rows.pointer(),
             starts: self.starts.pointer(),
             owner_starts: Pointer::NULL,
@@ -47,7 +47,7 @@ impl LocalRoute {
         }
     }
 
-    /// The route in the host's memory, once the lane has done all that was enqueued on it.
+    /// Copies the route to host memory, once the lane has finished all enqueued work.
     pub(super) fn read(&self, lane: &Lane) -> Result<LocalSnapshot> {
         let counts = self.counts.read(lane)?;
         let (look_ups, slots) = (counts[0] as usize, counts[1] as usize);
@@ -58,13 +58,13 @@ impl LocalRoute {
     }
 }
 
-/// A route in the host's memory, for whoever wants to look at one.
+/// A route in host memory, for inspection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalSnapshot {
-    /// The distinct rows among those of all tables, ascending: their places are slots.
+    /// The distinct rows among those of all tables, ascending; their indexes are slots.
     pub rows: Vec<u32>,
-    /// Of each slot: where its bags begin in `sorted`; behind the last one, where they end.
+    /// Per slot: where its bags start in `sorted`; then the end of the last one.
     pub starts: Vec<u32>,
-    /// Of each look-up its slot and its bag, ascending.
+    /// Slot and bag of each look-up, ascending.
     pub sorted: Vec<Pair>,
 }

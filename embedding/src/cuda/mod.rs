@@ -1,30 +1,35 @@
 //! Tables in the memory of GPUs, and the exchange of rows and gradients among them over NVLink.
 //!
-//! Ranks are GPUs of one NVLink domain, each with its part of the tables and of every batch. [`Layout`] says who owns
-//! what and where vectors lie; a rank's [`NodeTables`] enqueue the operations of an iteration, all of which can be
-//! captured in a graph. No operation returns a count to the host: buffers hold the worst case, and counts stay beside
-//! what they count.
+//! Ranks are GPUs of one NVLink domain, each with its part of the tables and of every batch. [`Layout`] defines who
+//! owns what and where vectors are stored; a rank's [`NodeTables`] enqueue the operations of an iteration, all of
+//! which can be captured in a graph. No operation returns a count to the host: buffers have room for the worst case,
+//! and counts stay on the GPU.
 //!
-//! An iteration over a batch, each rank:
+//! Each rank, in an iteration over a batch:
 //!
-//! 1. [`NodeTables::route`], on a lane aside, while the batch before is worked on: the distinct rows of the rank's
-//!    samples; a barrier; owners read which of their rows their peers look up.
+//! 1. [`NodeTables::route`], on a separate lane, in parallel with the batch before: finds the distinct rows of the
+//! rank's samples; a barrier; owners read which of their rows their peers look up.
+//!
 //! 2. [`NodeTables::look_up`]: the owner writes those rows, in the type that the model computes in, into the peers'
-//!    memory, where their routes want them; a barrier; each bag is pooled from what has landed. The model follows.
-//! 3. [`NodeTables::reduce`]: the gradients of each distinct row are summed, in the order of look-ups, and written to
-//!    the owner.
+//! memory, at the positions of their routes; a barrier; each bag is pooled from the received rows. The model follows.
+//!
+//! 3. [`NodeTables::reduce`]: sums the gradients of each distinct row, in the order of look-ups, and writes them to
+//! the owner.
+//!
 //! 4. [`NodeTables::meet`]: a barrier; gradients have arrived.
+//!
 //! 5. [`NodeTables::update`]: the owner adds up the sums of its rows in the order of ranks, and updates each row.
 //!
-//! Rows that every rank has go the same way. Each rank counts as their owner where it looks them up itself, so that no
-//! link is crossed; the sums of their gradients go to all ranks, each of which adds up the same and learns the same.
+//! Rows that every rank stores take the same path. Each rank acts as their owner for its own look-ups, so that no
+//! link is crossed; the sums of their gradients are sent to all ranks, each of which adds up the same sums and learns
+//! the same.
 //!
-//! Of tables whose owners pool, ranks send ids in place of keys, owners parts of bags in place of rows, and ranks the
-//! gradients of bags in place of sums: at the same steps.
+//! For tables whose owners pool, ranks send ids instead of keys, owners send parts of bags instead of rows, and ranks
+//! send the gradients of bags instead of sums, at the same steps.
 //!
-//! One GPU alone needs none of this: [`LocalTables`] are looked up and updated where they lie.
+//! A single GPU needs none of this: [`LocalTables`] are looked up and updated in place.
 //!
-//! No sum depends on timing, so that a run has the same bits each time.
+//! No sum depends on timing, so runs are bitwise reproducible.
 
 mod device_rows;
 mod error;
@@ -54,10 +59,10 @@ pub use local_route::LocalSnapshot;
 pub use node::NodeTables;
 pub use route::Snapshot;
 
-/// What fills memory at first: an index that would be far out of any buffer.
+/// Fill value for uninitialized memory: as an index it would be far out of any buffer.
 const POISON: u8 = 0xff;
 
-/// Blocks of kernels that loop: as many as the GPU holds, with 256 threads each.
+/// Grid of kernels that loop: as many blocks of 256 threads as the GPU holds.
 fn blocks(device: &Device) -> u32 {
     8 * device.multiprocessors()
 }

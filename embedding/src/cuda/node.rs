@@ -1,5 +1,5 @@
-//! Tables over the GPUs of an NVLink domain, or of several: each rank owns some of the rows, and exchanges them with
-//! its peers.
+//! Tables over the GPUs of one or more NVLink domains: each rank owns some of the rows, and exchanges them with its
+//! peers.
 
 use rankine_cuda::kernels::{
     Dtype, Element, ElementKind, Feature, Groups, Learning, LookUp, LookUpTask, RANKS_MAX, Rate, Reduce,
@@ -11,7 +11,7 @@ use super::device_rows::{self, DeviceRows, Store};
 use super::error::{Result, check_ids};
 use super::layout::{Ids, Layout};
 use super::pooled::Pooled;
-use super::rails::{Own, Owned, Rails};
+use super::rails::{OwnerUpdates, RailContext, Rails};
 use super::route::{Bits, NodeRoute, Snapshot};
 use super::router::Router;
 use super::squares::Squares;
@@ -20,67 +20,68 @@ use super::{POISON, blocks, storage};
 
 /// One rank's part of all tables.
 ///
-/// Its operations enqueue work on lanes of its GPU, which must be the current one of the thread. A batch goes through
+/// Its operations enqueue work on lanes of its GPU, which must be current on the thread. A batch passes through
 /// [`route`](Self::route), [`look_up`](Self::look_up), [`reduce`](Self::reduce), [`meet`](Self::meet) and
-/// [`update`](Self::update), in this order; all ranks enqueue the same. Routes are made on one lane, everything else on
-/// another, so that the route of a batch is made while the one before is worked on. Between the look-ups of two batches
-/// all ranks must meet: what has landed must be pooled before other rows land. Training does so before it updates.
+/// [`update`](Self::update), in this order; all ranks enqueue the same. Routes are built on one lane and everything
+/// else runs on another, so that the route of a batch is built in parallel with the batch before. Between the
+/// look-ups of two batches all ranks must meet: received rows must be pooled before the next rows arrive. In training
+/// this happens before the update.
 ///
-/// Over nodes, messages have one of a few sizes. Which one a batch needs is known once its route is made
-/// ([`size_needed`](Self::size_needed)); where it is not the first, [`route_rest`](Self::route_rest) must follow, and
-/// all else that is enqueued for the batch takes that size. With one node there is one size, 0.
+/// Over several nodes, messages have one of a few sizes. The size that a batch needs is known once its route is built
+/// ([`size_needed`](Self::size_needed)); if it is not the first, [`route_rest`](Self::route_rest) must follow, and
+/// everything else that is enqueued for the batch takes that size. With one node there is one size, 0.
 #[derive(Debug)]
 pub struct NodeTables {
     layout: Layout,
     rank: usize,
-    /// The rank's place in its node.
-    place: usize,
+    /// The rank's number on its node.
+    local_rank: usize,
     seed: u64,
-    /// What rows travel as, forth and, but for f16, back.
+    /// The type in which rows travel, and, except for f16, sums of gradients.
     element: ElementKind,
     /// The rank's rows, shard by shard.
     table: Buffer<f32>,
     shards: Buffer<Shard>,
-    /// Where several ranks have some columns of rows each whose rule takes squares of whole ones.
+    /// If the rule of tables whose columns several ranks store depends on squares of whole rows.
     squares: Option<Squares>,
-    /// What owners pool.
+    /// Tables whose owners pool.
     pooled: Option<Pooled>,
     look_up_tasks: Buffer<LookUpTask>,
-    /// How many are over rows of each type; all are over one.
+    /// Number of tasks per type of row; all tasks have the same type.
     look_up_counts: [u32; 3],
     router: Router,
-    /// What looks up in `landing`, by slots.
+    /// Features that look up `landing` by slot.
     landing_features: Buffer<Feature>,
-    /// `[slot][width]`, of elements: rows as they arrive.
+    /// `[slot][width]`, of elements: received rows.
     landing: Shared<u32>,
-    /// `[rank][entries_max][width]`: what each rank has summed for this owner's rows.
+    /// `[rank][entries_max][width]`: each rank's sums for this owner's rows.
     sums: Shared<u32>,
     routes: Vec<NodeRoute>,
-    /// Where there are several nodes.
+    /// If there are several nodes.
     rails: Option<Rails>,
     union: Bits,
     parts: Buffer<f32>,
-    /// Which rows have been updated, where that is of interest.
+    /// Which rows have been updated, if tracked.
     touched: Option<Buffer<u32>>,
     stage: Stage,
-    /// Of routes, which are made aside, and of all else.
+    /// For routes, on their lane, and for everything else.
     route_barrier: PeerBarrier,
     barrier: PeerBarrier,
 }
 
 impl NodeTables {
-    /// Tables as training starts with them: with the weights that [`crate::cpu::Table::initialized`] gives for the seed
-    /// and the tables' numbers, and the state that goes with them; those from number `drawn` on begin with zeros, as
-    /// first-order terms do. Rows travel as `T`, the type that the model computes in. `routes` is how many batches'
-    /// routes are held. Over nodes there must be rails, that of routes and that of all else. A collective call.
+    /// Creates the tables as training starts with them: with the weights that [`crate::cpu::Table::initialized`]
+    /// gives for the seed and the tables' numbers, and the matching state. Tables from number `drawn` on start with
+    /// zeros, as first-order terms do. Rows travel as `T`, the type that the model computes in. `routes` is the
+    /// number of batch slots, each of which holds a route. With several nodes there must be two rails: one for routes
+    /// and one for everything else. A collective call.
     ///
     /// # Panics
-    /// Where the layout is of another number of ranks or nodes, or where there are no two routes: one is made while the
-    /// one before is in use; and where rails are missing.
+    /// If the layout is for another number of ranks or nodes, if there are fewer than two routes (one is built while
+    /// the one before is in use), or if rails are missing.
     ///
     /// # Errors
-    /// Where the layout is of more than can be numbered, where the memory does not suffice, and where a peer does not
-    /// come.
+    /// If the layout is too large to be numbered, if there is not enough memory, or if a peer does not take part.
     pub fn initialized<T: Element>(
         (cluster, rails): (&Cluster, Option<(&Rail, &Rail)>),
         layout: Layout,
@@ -90,9 +91,9 @@ impl NodeTables {
         routes: usize,
     ) -> Result<Self> {
         let of_cluster = (cluster.ranks(), cluster.nodes());
-        assert_eq!((layout.ranks(), layout.nodes()), of_cluster, "the layout of these ranks");
-        assert_eq!(rails.is_some(), layout.nodes() > 1, "rails where there are several nodes");
-        assert!(routes >= 2, "a route is made while the one before is in use");
+        assert_eq!((layout.ranks(), layout.nodes()), of_cluster, "the layout is for these ranks");
+        assert_eq!(rails.is_some(), layout.nodes() > 1, "several nodes need rails");
+        assert!(routes >= 2, "a route is built while the one before is in use");
         layout.check_exchange()?;
         let (peers, rank) = (cluster.peers(), cluster.rank());
         let device = peers.device();
@@ -141,22 +142,23 @@ impl NodeTables {
             barrier: PeerBarrier::new(peers)?.named("the barrier of rows and their gradients"),
             element: T::KIND,
             rank,
-            place: peers.rank(),
+            local_rank: peers.rank(),
             seed,
             layout,
         };
         if let (Some(squares), Some(rails)) = (&tables.squares, &tables.rails) {
             for size in 0..rails.sizes() {
-                // As all that NCCL carries, once before anything is captured.
-                // SAFETY: the squares are this value's, and the lane is waited for.
+                // Like all of NCCL's operations, once before anything is captured.
+                // SAFETY: the squares belong to this value, and the lane is waited for.
                 unsafe { squares.exchange(lane, rails, size) }?;
             }
             rails.wait(lane)?;
         }
-        // SAFETY: the table was just made with as many rows as the layout says.
+        // SAFETY: the table was just allocated with as many rows as the layout says.
         unsafe {
             let (bounds, rows) = (tables.layout.bounds(drawn), tables.layout.row_numbers());
-            let begin = storage::Begin { shards: &shards, bounds: &bounds, rows, words: tables.table.len() };
+            let begin =
+                storage::InitialRows { shards: &shards, bounds: &bounds, rows, words: tables.table.len() };
             storage::initialize(device, lane, begin, tables.table.pointer(), seed)
         }?;
         Ok(tables)
@@ -176,139 +178,140 @@ impl NodeTables {
         blocks(lane.device())
     }
 
-    /// Blocks along x where a grid has one layer a list of rows.
+    /// Grid with one row of blocks per list of rows.
     fn blocks_each_list(&self, lane: &Lane) -> (u32, u32) {
         let lists = self.layout.lists() as u32;
         (self.blocks(lane).div_ceil(lists), lists)
     }
 
-    /// Enqueues making the route of a batch in one of the places for routes: the distinct rows that this rank looks up,
-    /// a barrier, and as an owner the rows that the ranks look up here.
+    /// Enqueues building the route of a batch in a batch slot: the distinct rows that this rank looks up; a barrier;
+    /// and, as an owner, the rows that the ranks look up here.
     ///
     /// # Safety
-    /// The ids must be those of the layout; the batch whose route was made there before must be done with, at all
-    /// ranks; all ranks must make the same routes in the same order, on one lane each; these tables, and those of all
-    /// ranks, must live until the lane has done this, and where a graph is captured, for as long as that is replayed;
-    /// see [`Lane::launch`].
+    /// The ids must fit the layout; the batch whose route was in the slot before must be finished at all ranks; all
+    /// ranks must build the same routes in the same order, on one lane each; these tables, and those of all ranks,
+    /// must live until the lane has finished, and if a graph is captured, for as long as it is replayed; see
+    /// [`Lane::launch`].
     ///
     /// # Errors
-    /// Where the driver refuses.
-    pub unsafe fn route(&self, lane: &Lane, ids: Ids, place: usize) -> Result<()> {
+    /// If the driver reports an error.
+    pub unsafe fn route(&self, lane: &Lane, ids: Ids, batch_slot: usize) -> Result<()> {
         // SAFETY: the caller vouches for all of this.
         unsafe {
-            self.route_own(lane, ids, place)?;
+            self.route_own(lane, ids, batch_slot)?;
             self.route_barrier.enqueue(lane)?;
-            self.merge(lane, place)?;
+            self.merge(lane, batch_slot)?;
             match &self.rails {
-                Some(rails) => rails.route(lane, self.own(), &self.routes[place], place),
+                Some(rails) => rails.route(lane, self.rail_context(), &self.routes[batch_slot], batch_slot),
                 None => Ok(()),
             }
         }
     }
 
-    /// Sizes that messages between nodes have; 1 where there is one node.
+    /// Number of message sizes between nodes; 1 with one node.
     pub fn sizes(&self) -> usize {
         self.rails.as_ref().map_or(1, Rails::sizes)
     }
 
-    /// The size of messages that a batch needs whose route is made: the same at all ranks of a rail.
-    pub fn size_needed(&self, place: usize) -> usize {
-        self.rails.as_ref().map_or(0, |rails| rails.size_needed(place))
+    /// The message size that a batch with a route needs: the same at all ranks of a rail.
+    pub fn size_needed(&self, batch_slot: usize) -> usize {
+        self.rails.as_ref().map_or(0, |rails| rails.size_needed(batch_slot))
     }
 
-    /// Enqueues the rest of a route, where its batch needs another size than the first.
+    /// Enqueues the rest of a route, if its batch needs a size other than the first.
     ///
     /// # Panics
-    /// Where there is one node.
+    /// With one node.
     ///
     /// # Safety
     /// As for [`NodeTables::route`]; it must be the last route that was enqueued.
     ///
     /// # Errors
-    /// Where the driver or NCCL refuses.
-    pub unsafe fn route_rest(&self, lane: &Lane, place: usize, size: usize) -> Result<()> {
-        let rails = self.rails.as_ref().expect("there are nodes to exchange with");
+    /// If the driver or NCCL reports an error.
+    pub unsafe fn route_rest(&self, lane: &Lane, batch_slot: usize, size: usize) -> Result<()> {
+        let rails = self.rails.as_ref().expect("there are several nodes");
         // SAFETY: the caller vouches for all of this.
-        unsafe { rails.route_rest(lane, self.own(), place, size) }
+        unsafe { rails.route_rest(lane, self.rail_context(), batch_slot, size) }
     }
 
-    fn own(&self) -> Own<'_> {
-        Own {
+    fn rail_context(&self) -> RailContext<'_> {
+        RailContext {
             layout: &self.layout,
             set: &self.union,
             shards: &self.shards,
             table: self.table.pointer(),
-            place: self.place,
+            local_rank: self.local_rank,
         }
     }
 
-    /// The first part of [`NodeTables::route`], for whoever measures it alone: what looks up.
+    /// The first part of [`NodeTables::route`], for measuring it separately: finds the rank's look-ups.
     ///
     /// # Safety
     /// As for [`NodeTables::route`].
     ///
     /// # Errors
-    /// Where the driver refuses.
-    pub unsafe fn route_own(&self, lane: &Lane, ids: Ids, place: usize) -> Result<()> {
-        // SAFETY: router and route were made for the layout; the caller vouches for the ids.
+    /// If the driver reports an error.
+    pub unsafe fn route_own(&self, lane: &Lane, ids: Ids, batch_slot: usize) -> Result<()> {
+        // SAFETY: router and route were created for the layout; the caller vouches for the ids.
         unsafe {
-            self.router.route(lane, &self.layout, ids, self.routes[place].places())?;
-            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.cut(lane, ids, place))
+            self.router.route(lane, &self.layout, ids, self.routes[batch_slot].buffers())?;
+            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.cut(lane, ids, batch_slot))
         }
     }
 
-    /// The last part of [`NodeTables::route`], for whoever measures it alone: what owns.
+    /// The last part of [`NodeTables::route`], for measuring it separately: merges the look-ups at the owner.
     ///
     /// # Safety
-    /// As for [`NodeTables::route`]; all ranks must have made the first part.
+    /// As for [`NodeTables::route`]; all ranks must have run the first part.
     ///
     /// # Errors
-    /// Where the driver refuses.
-    pub unsafe fn merge(&self, lane: &Lane, place: usize) -> Result<()> {
-        let (merge, number, link) = self.routes[place].merge(&self.layout, self.place, self.union.set());
+    /// If the driver reports an error.
+    pub unsafe fn merge(&self, lane: &Lane, batch_slot: usize) -> Result<()> {
+        let (merge, number, link) =
+            self.routes[batch_slot].merge(&self.layout, self.local_rank, self.union.set());
         let groups = (self.union.groups.len() as u32, 1);
-        // SAFETY: all addresses are of this rank's buffers, and of its peers', which the caller vouches for; a rank
-        // looks up no more than `entries_max` rows of an owner, and all together no more than `union_max`.
+        // SAFETY: all addresses are of this rank's buffers and of its peers', which the caller vouches for; a rank
+        // looks up at most `entries_max` rows of an owner, and all together at most `union_max`.
         unsafe {
             self.union.clear(lane)?;
             lane.launch(&merge, self.blocks_each_list(lane))?;
             lane.launch(&Groups(number), groups)?;
             lane.launch(&number, groups)?;
             lane.launch(&link, self.blocks_each_list(lane))?;
-            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.route(lane, place))
+            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.route(lane, batch_slot))
         }
     }
 
-    /// Enqueues the look-up of the first `samples` samples of a batch that has a route: owners send rows; a barrier; of
-    /// each bag the vector goes to where it belongs. Rows are rounded to `T` before they are pooled.
+    /// Enqueues the look-up of the first `samples` samples of a batch that has a route: owners send rows; a barrier;
+    /// the vector of each bag is written to its position. Rows are rounded to `T` before they are pooled.
     ///
     /// # Panics
-    /// Where `T` is another type than the tables were made for.
+    /// If `T` is not the type that the tables were created with.
     ///
     /// # Safety
-    /// The ids must be those of the routed batch, which has `samples` samples at least; there must be as many of the
-    /// layout's stride in `vectors`; all ranks must have met since the last look-up; lives as for
+    /// The ids must be those of the routed batch, which must have at least `samples` samples; `vectors` must have as
+    /// many samples with the layout's stride; all ranks must have met since the last look-up; lifetimes as for
     /// [`NodeTables::route`]; see [`Lane::launch`].
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn look_up<T: Element>(
         &self,
         lane: &Lane,
         ids: Ids,
-        (place, size): (usize, usize),
+        (batch_slot, size): (usize, usize),
         samples: usize,
         vectors: Pointer<T>,
     ) -> Result<()> {
         // SAFETY: the caller vouches for all of this.
         unsafe {
-            self.send::<T>(lane, place, size)?;
+            self.send::<T>(lane, batch_slot, size)?;
             self.meet(lane)?;
-            self.pool(lane, ids, place, samples, vectors)
+            self.pool(lane, ids, batch_slot, samples, vectors)
         }
     }
 
-    /// The first part of [`NodeTables::look_up`], for whoever measures it alone: owners send rows.
+    /// The first part of [`NodeTables::look_up`], for measuring it separately: owners send rows.
     ///
     /// # Panics
     /// As for [`NodeTables::look_up`].
@@ -317,10 +320,10 @@ impl NodeTables {
     /// As for [`NodeTables::look_up`].
     ///
     /// # Errors
-    /// Where the driver refuses.
-    pub unsafe fn send<T: Element>(&self, lane: &Lane, place: usize, size: usize) -> Result<()> {
+    /// If the driver reports an error.
+    pub unsafe fn send<T: Element>(&self, lane: &Lane, batch_slot: usize, size: usize) -> Result<()> {
         self.check_element::<T>();
-        let (layout, route) = (&self.layout, &self.routes[place]);
+        let (layout, route) = (&self.layout, &self.routes[batch_slot]);
         let owners = layout.owners() as u32;
         let send = Send::<T> {
             storage: self.table.pointer(),
@@ -331,7 +334,7 @@ impl NodeTables {
             landings: self.landing.of_ranks().map(Pointer::cast),
             shards_count: self.shards.len() as u32,
             capacity: layout.entries_max() as u32,
-            rank: self.place as u32,
+            rank: self.local_rank as u32,
             ranks: layout.ranks as u32,
             width: layout.wire_width() as u32,
             owned: layout.owned_max() as u32,
@@ -343,25 +346,25 @@ impl NodeTables {
                 if layout.owners() > layout.ranks {
                     self.send_own(lane, send)?;
                 }
-                return rails.send::<T>(lane, self.own(), (route, place, size), landings);
+                return rails.send::<T>(lane, self.rail_context(), (route, batch_slot, size), landings);
             }
         }
-        // As many blocks as the GPU holds at once, so that rows go to all ranks at the same time.
+        // As many blocks as the GPU holds at once, so that rows are sent to all ranks at the same time.
         let blocks = (4 * lane.device().multiprocessors() / owners, owners);
         // SAFETY: the addresses are of this rank's buffers and of landings, which have a row of this type for each
         // slot; the caller vouches for the peers'.
         unsafe {
             send.enqueue(lane, blocks)?;
-            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.send::<T>(lane, place))
+            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.send::<T>(lane, batch_slot))
         }
     }
 
-    /// Enqueues sending this rank the rows that every rank has, alone.
+    /// Enqueues sending only the rows that every rank stores, to this rank itself.
     ///
     /// # Safety
     /// As for [`NodeTables::send`].
     unsafe fn send_own<T: Element>(&self, lane: &Lane, send: Send<T>) -> Result<()> {
-        // To no ranks: lists are those behind the ones of ranks.
+        // Sends to no other ranks: these lists come after those of the ranks.
         let ranks = self.layout.ranks;
         let own = Send::<T> {
             firsts: send.firsts.element(ranks),
@@ -369,11 +372,11 @@ impl NodeTables {
             ranks: 0,
             ..send
         };
-        // SAFETY: there is such a list of each rank; the caller vouches for the rest.
+        // SAFETY: there is such a list for each rank; the caller vouches for the rest.
         Ok(unsafe { own.enqueue(lane, (self.blocks(lane), 1)) }?)
     }
 
-    /// The last part of [`NodeTables::look_up`], for whoever measures it alone: vectors of what has landed.
+    /// The last part of [`NodeTables::look_up`], for measuring it separately: pools the received rows.
     ///
     /// # Panics
     /// As for [`NodeTables::look_up`].
@@ -382,12 +385,12 @@ impl NodeTables {
     /// As for [`NodeTables::look_up`]; all ranks must have met since rows were sent.
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn pool<T: Element>(
         &self,
         lane: &Lane,
         ids: Ids,
-        place: usize,
+        batch_slot: usize,
         samples: usize,
         vectors: Pointer<T>,
     ) -> Result<()> {
@@ -396,44 +399,44 @@ impl NodeTables {
             tables: self.landing.pointer().cast(),
             features: self.landing_features.pointer(),
             tasks: self.look_up_tasks.pointer(),
-            ids: self.routes[place].slots.pointer(),
+            ids: self.routes[batch_slot].slots.pointer(),
             offsets: ids.offsets,
             samples_count: ids.samples,
             output: vectors,
             samples: samples as u32,
             stride: self.layout.stride as u32,
         };
-        // SAFETY: landing, slots, features and tasks are this value's; the caller vouches for the rest.
+        // SAFETY: landing, slots, features and tasks belong to this value; the caller vouches for the rest.
         unsafe {
             look_up.enqueue(lane, self.look_up_counts)?;
-            let batch = (ids, place, self.layout.stride);
+            let batch = (ids, batch_slot, self.layout.stride);
             self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.add(lane, batch, vectors))
         }
     }
 
-    /// Enqueues the sums of the gradients of each distinct row that this rank looked up, which go to the rows' owners:
-    /// as f32, or where gradients are bf16 as such. They are not scaled, and nothing stops this: [`NodeTables::update`]
-    /// sees to both. [`NodeTables::meet`] must follow, and [`NodeTables::carry_back`].
+    /// Enqueues the sums of the gradients of each distinct row that this rank looked up, and sends them to the rows'
+    /// owners: as bf16 if gradients are bf16, otherwise as f32. Scaling and skipped steps are handled by
+    /// [`NodeTables::update`]. [`NodeTables::meet`] must follow, then [`NodeTables::carry_back`].
     ///
     /// # Panics
-    /// Where `T` is another type than the tables were made for.
+    /// If `T` is not the type that the tables were created with.
     ///
     /// # Safety
-    /// The ids must be those of the batch whose route is at `place`, and `gradients` must have the layout's stride for
-    /// each of its samples; all ranks must have met since the last update; lives as for [`NodeTables::route`]; see
+    /// The ids must be those of the batch in the batch slot, and `gradients` must have the layout's stride for each
+    /// of its samples; all ranks must have met since the last update; lifetimes as for [`NodeTables::route`]; see
     /// [`Lane::launch`].
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn reduce<T: Element>(
         &self,
         lane: &Lane,
         ids: Ids,
-        place: usize,
+        batch_slot: usize,
         gradients: Pointer<T>,
     ) -> Result<()> {
         self.check_element::<T>();
-        let (layout, route) = (&self.layout, &self.routes[place]);
+        let (layout, route) = (&self.layout, &self.routes[batch_slot]);
         let reduce = Reduce {
             pairs: route.sorted.pointer(),
             count: route.looked_up.pointer(),
@@ -448,51 +451,51 @@ impl NodeTables {
             vectors: layout.vectors() as u32,
             width: layout.wire_width() as u32,
             capacity: layout.entries_max() as u32,
-            rank: self.place as u32,
+            rank: self.local_rank as u32,
             ranks: layout.ranks as u32,
             dtype: Reduce::<T>::SUMS as u32,
             owners: layout.owners() as u32,
             owned: layout.owned_max() as u32,
         };
-        // SAFETY: the addresses are of this rank's buffers, whose lengths follow from the layout, and of sums, of which
-        // there is one for each row that a rank can look up at an owner; the caller vouches for the rest.
+        // SAFETY: the addresses are of this rank's buffers, whose lengths follow from the layout, and of sums, with
+        // one for each row that a rank can look up at an owner; the caller vouches for the rest.
         unsafe {
             reduce.enqueue(lane, layout.look_ups() as u32)?;
-            let batch = (ids, place, layout.stride);
+            let batch = (ids, batch_slot, layout.stride);
             self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.send_gradients(lane, batch, gradients))
         }
     }
 
-    /// Enqueues a barrier: it waits, on the GPU, until all ranks have come as far on their lanes, and what they wrote
-    /// before can be read after.
+    /// Enqueues a barrier: waits, on the GPU, until all ranks have reached this point on their lanes; what they wrote
+    /// before can be read after it.
     ///
     /// # Safety
-    /// The lane must be that of all else but routes; lives as for [`NodeTables::route`].
+    /// The lane must be the one of everything but routes; lifetimes as for [`NodeTables::route`].
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn meet(&self, lane: &Lane) -> Result<()> {
-        // SAFETY: the caller vouches for the lives of the ranks' barriers.
+        // SAFETY: the caller vouches for the lifetimes of the ranks' barriers.
         Ok(unsafe { self.barrier.enqueue(lane) }?)
     }
 
-    /// Enqueues carrying sums of gradients on to the rows' owners in other nodes, once all ranks of the node have met;
-    /// nothing where there is one node.
+    /// Enqueues sending sums of gradients to the rows' owners in other nodes, once all ranks of the node have met;
+    /// does nothing with one node.
     ///
     /// # Safety
-    /// All ranks must have met since they reduced; the size must be that of the batch; lives as for
+    /// All ranks must have met since they reduced; the size must be that of the batch; lifetimes as for
     /// [`NodeTables::route`]; see [`Lane::launch`].
     ///
     /// # Errors
-    /// Where the driver or NCCL refuses.
-    pub unsafe fn carry_back(&self, lane: &Lane, place: usize, size: usize) -> Result<()> {
+    /// If the driver or NCCL reports an error.
+    pub unsafe fn carry_back(&self, lane: &Lane, batch_slot: usize, size: usize) -> Result<()> {
         let Some(rails) = &self.rails else { return Ok(()) };
         let sums = (self.sums.pointer(), self.sums_dtype());
         // SAFETY: the caller vouches for all of this.
-        unsafe { rails.carry_back(lane, self.own(), (&self.routes[place], size), sums) }
+        unsafe { rails.carry_back(lane, self.rail_context(), (&self.routes[batch_slot], size), sums) }
     }
 
-    /// What sums of gradients are stored as.
+    /// The type of sums of gradients.
     fn sums_dtype(&self) -> Dtype {
         match self.element {
             ElementKind::F32 => Reduce::<f32>::SUMS,
@@ -501,30 +504,30 @@ impl NodeTables {
         }
     }
 
-    /// Enqueues the update of each of this rank's rows that any rank looked up in the batch whose route is at `place`,
-    /// by its table's rule and from the sum of the ranks' sums, in the order of ranks; of none where `stop` is not 0.
-    /// `rates` is one a table; of the step its number counts, where weights are rounded at random. Where several ranks
-    /// have some columns of rows each whose rule takes squares of whole rows, they meet in between.
+    /// Enqueues the update of each of this rank's rows that any rank looked up in the batch in the batch slot, by its
+    /// table's rule, from the sum of the ranks' sums, in the order of ranks; of no row if `stop` is not 0. `rates`
+    /// has one rate per table. The step's number matters for stochastic rounding. If rules depend on squares of whole
+    /// rows whose columns several ranks store, the ranks meet in between.
     ///
     /// # Safety
-    /// All ranks must have met since they reduced; the lane must be that of all else but routes; `stop` must be the
-    /// same at all ranks; `rates` must be one for each table; `scale` is null or what gradients are multiplied by; see
+    /// All ranks must have met since they reduced; the lane must be the one of everything but routes; `stop` must be
+    /// the same at all ranks; `rates` must have one entry per table; `scale` is null or the factor of gradients; see
     /// [`Lane::launch`].
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver reports an error.
     pub unsafe fn update(
         &self,
         lane: &Lane,
-        (place, size): (usize, usize),
+        (batch_slot, size): (usize, usize),
         rates: Pointer<Rate>,
         step: Pointer<Step>,
         (scale, stop): (Pointer<f32>, Pointer<u32>),
     ) -> Result<()> {
-        let (layout, route) = (&self.layout, &self.routes[place]);
+        let (layout, route) = (&self.layout, &self.routes[batch_slot]);
         let owned = match &self.rails {
-            Some(rails) => rails.owned(place),
-            None => Owned {
+            Some(rails) => rails.owned(batch_slot),
+            None => OwnerUpdates {
                 rows: route.union.pointer(),
                 rows_count: route.union_starts.pointer().element(1),
                 sources: route.sources.pointer(),
@@ -552,12 +555,12 @@ impl NodeTables {
             ranks: owned.ranks as u32,
             width: layout.wire_width() as u32,
             dtype: self.sums_dtype() as u32,
-            rank: self.place as u32,
+            rank: self.local_rank as u32,
             reserved: 0,
         };
         let (vectors, blocks) = (layout.vectors() as u32, self.blocks(lane));
-        // SAFETY: the addresses are of this rank's buffers, with the lengths that the layout says, and of squares, of
-        // which there is one for each row that ranks can look up and shard of it; the caller vouches for the rest.
+        // SAFETY: the addresses are of this rank's buffers, with the lengths that the layout says, and of squares,
+        // with one per shard for each row that ranks can look up; the caller vouches for the rest.
         unsafe {
             if let Some(squares) = &self.squares {
                 update.share_squares(lane, vectors, blocks)?;
@@ -565,22 +568,22 @@ impl NodeTables {
                 self.rails.iter().try_for_each(|rails| squares.exchange(lane, rails, size))?;
             }
             update.enqueue(lane, vectors, blocks)?;
-            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.update(lane, place, update.by))?;
+            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.update(lane, batch_slot, update.by))?;
         }
         device_rows::mark(self.touched.as_ref(), lane, (owned.rows, owned.rows_count), stop)
     }
 
-    /// Keeps book of the rows that are updated by what is enqueued from now on, a bit each.
+    /// Tracks, from the work enqueued next on, which rows are updated, with one bit per row.
     ///
     /// # Errors
-    /// Where the memory does not suffice.
-    pub fn keep_book(&mut self) -> Result<()> {
+    /// If there is not enough memory.
+    pub fn track_updates(&mut self) -> Result<()> {
         self.touched = Some(device_rows::bits(self.table.device(), &self.layout)?);
-        self.pooled.as_mut().map_or(Ok(()), Pooled::keep_book)
+        self.pooled.as_mut().map_or(Ok(()), Pooled::track_updates)
     }
 
-    /// The rows that this rank has, to be read and changed once the lane has done all that was enqueued on it. Of those
-    /// that all ranks have, each speaks for a share.
+    /// The rows of this rank, for reading and writing once the lane has finished all enqueued work. Of rows that all
+    /// ranks have, each rank is responsible for a share.
     pub fn rows<'a>(&'a self, lane: &'a Lane) -> DeviceRows<'a> {
         let store = Store { table: &self.table, touched: self.touched.as_ref() };
         let rows = DeviceRows::new(lane, &self.stage).with_parts(&self.layout, self.rank, store);
@@ -591,36 +594,36 @@ impl NodeTables {
     }
 
     /// # Panics
-    /// Where `T` is another type than the tables were made for.
+    /// If `T` is not the type that the tables were created with.
     fn check_element<T: Element>(&self) {
         assert_eq!(T::KIND, self.element, "the type that rows travel as");
     }
 
-    /// The look-ups of this rank in the batch whose route is at `place`, and the distinct rows among them.
+    /// Number of look-ups of this rank in the batch in the batch slot, and of distinct rows among them.
     ///
     /// # Errors
-    /// Where the lane's work failed.
-    pub fn counts(&self, lane: &Lane, place: usize) -> Result<[u64; 2]> {
-        let counts = self.routes[place].looked_up.read(lane)?;
+    /// If the lane's work failed.
+    pub fn counts(&self, lane: &Lane, batch_slot: usize) -> Result<[u64; 2]> {
+        let counts = self.routes[batch_slot].looked_up.read(lane)?;
         Ok([u64::from(counts[0]), u64::from(counts[1])])
     }
 
-    /// A route, once it is made.
+    /// Reads the route in a batch slot.
     ///
     /// # Errors
-    /// Where the lane's work failed.
-    pub fn snapshot(&self, lane: &Lane, place: usize) -> Result<Snapshot> {
-        let mut snapshot = self.routes[place].read(lane, &self.layout)?;
+    /// If the lane's work failed.
+    pub fn snapshot(&self, lane: &Lane, batch_slot: usize) -> Result<Snapshot> {
+        let mut snapshot = self.routes[batch_slot].read(lane, &self.layout)?;
         if let Some(rails) = &self.rails {
-            snapshot.named = rails.read(lane, place)?;
+            snapshot.named = rails.read(lane, batch_slot)?;
         }
         Ok(snapshot)
     }
 
-    /// Waits for the lane, and tells what went wrong on the GPU.
+    /// Waits for the lane, and returns errors found on the GPU.
     ///
     /// # Errors
-    /// Where the lane's work failed, where a rank did not come to a barrier in time, and where ids were out of range.
+    /// If the lane's work failed, if a rank did not reach a barrier in time, or if ids were out of range.
     pub fn check(&self, lane: &Lane) -> Result<()> {
         self.barrier.check(lane)?;
         self.route_barrier.check(lane)?;
@@ -628,16 +631,16 @@ impl NodeTables {
         check_ids(self.router.faults(lane)? + of_pooled)
     }
 
-    /// As [`NodeTables::check`], of what this rank's barriers have found by now; without waiting.
+    /// As [`NodeTables::check`] for what this rank's barriers have found so far; without waiting.
     ///
     /// # Errors
-    /// Where a rank did not come to a barrier in time.
+    /// If a rank did not reach a barrier in time.
     pub fn check_now(&self) -> Result<()> {
         self.barrier.check_now()?;
         Ok(self.route_barrier.check_now()?)
     }
 
-    /// Checksums and sizes aside, bytes of this rank's memory that peers access.
+    /// Bytes of this rank's memory that peers access, without checksums and sizes.
     pub fn shared_bytes(&self) -> usize {
         let of_routes = self.routes.iter().map(|route| route.list.bytes() + route.starts.bytes());
         let pooled = self.pooled.as_ref().map_or(0, Pooled::shared_bytes);
@@ -645,7 +648,7 @@ impl NodeTables {
     }
 }
 
-/// Bytes of an element of the sums of gradients of a type.
+/// Bytes per element of the sums of gradients of a type.
 fn sum_bytes<T: Element>() -> usize {
     match Reduce::<T>::SUMS {
         Dtype::Fp32 => 4,

@@ -1,4 +1,4 @@
-//! What kernels have of a layout: parts of tables and features by number, and how much room there must be.
+//! The kernels' view of a layout: parts of tables and features by number, and sizes of buffers.
 
 use std::ops::Range;
 
@@ -7,49 +7,49 @@ use rankine_cuda::kernels::{self, Element, ElementKind, LookUpTask, RANKS_MAX, R
 
 use super::error::{Error, Result};
 use super::layout::{Feature, Hotness, Layout, VECTOR};
-use super::parts::{Held, Part};
+use super::parts::{Holder, Part};
 use super::router::tiles;
 use crate::dtype::Dtype;
 use crate::optimizer::UpdateRule;
 use crate::placement::Owner;
 use crate::table::TableSpec;
 
-/// Elements that rows on their way between ranks are filled up to: 16 bytes, of each type.
+/// Exchanged rows are padded to a multiple of this many elements: 16 bytes for any type.
 const WIRE: usize = 8;
 
 impl Layout {
-    /// Every feature for each part of its table, by number: what look-ups, routes and sums are made of.
+    /// Every feature for each part of its table, by number: the basis of look-ups, routes and sums.
     pub(super) fn sharded_features(&self) -> impl Iterator<Item = (&Feature, usize)> {
         self.sharded.iter().map(|&(feature, part)| (&self.features[feature], part))
     }
 
-    /// Look-ups of a rank's batch, at most: each feature's ids, for each part of its table.
+    /// The most look-ups in a rank's batch: each feature's ids, for each part of its table.
     pub fn look_ups(&self) -> usize {
         self.sharded_features().map(|(feature, _)| self.feature_look_ups(feature)).sum()
     }
 
-    /// Look-ups of a feature, at most.
+    /// The most look-ups of a feature.
     fn feature_look_ups(&self, feature: &Feature) -> usize {
         self.samples * self.columns[feature.column].max()
     }
 
-    /// Look-ups of a part of a table, at most.
+    /// The most look-ups of a part of a table.
     pub(super) fn part_look_ups(&self, part: &Part) -> usize {
         let of_part = self.features.iter().filter(|feature| feature.table == part.table);
         of_part.map(|feature| self.feature_look_ups(feature)).sum()
     }
 
-    /// Rows of a part that a rank has.
+    /// Rows of a part that a rank stores.
     pub(super) fn part_rows(&self, rank: usize, part: &Part) -> u64 {
         part.rows_at(rank, self.tables[part.table].rows, self.topology())
     }
 
-    /// Numbers of rows at every rank.
+    /// How many row numbers there are at every rank.
     pub(super) fn row_numbers(&self) -> usize {
         self.bases[self.parts.len()] as usize
     }
 
-    /// Where each part begins in a rank's memory, in words of four bytes, and where the last one ends.
+    /// Where each part starts in a rank's memory, in words of four bytes, and where the last one ends.
     pub(super) fn words(&self, rank: usize) -> Vec<u64> {
         let mut words = vec![0];
         for (number, part) in self.parts.iter().enumerate() {
@@ -58,7 +58,7 @@ impl Layout {
         words
     }
 
-    /// Words of four bytes that a rank's rows take.
+    /// Words of four bytes of a rank's rows.
     pub fn rank_words(&self, rank: usize) -> usize {
         self.words(rank)[self.parts.len()] as usize
     }
@@ -69,13 +69,13 @@ impl Layout {
         self.weight_words(part) + rule.state_elements(self.filled_dim(part)).next_multiple_of(VECTOR)
     }
 
-    /// Words that a row's weights take: state begins where rows can be read by vectors of f32.
+    /// Words of a row's weights: state starts where it can be read in vectors of f32.
     pub(super) fn weight_words(&self, part: usize) -> usize {
         let table = &self.tables[self.parts[part].table];
         (self.filled_dim(part) * table.dtype.bytes() / 4).next_multiple_of(VECTOR)
     }
 
-    /// Elements of a part's row, filled up to whole vectors.
+    /// Elements of a part's row, padded to whole vectors.
     pub(super) fn filled_dim(&self, part: usize) -> usize {
         self.parts[part].columns.len().next_multiple_of(VECTOR)
     }
@@ -85,13 +85,13 @@ impl Layout {
         (0..self.parts.len()).map(|part| self.filled_dim(part) / VECTOR).max().unwrap_or(0)
     }
 
-    /// A rank's parts as the kernels have them; `listed` says which rows those are, one part behind the other, that
-    /// every rank has of tables of which it has not all.
+    /// A rank's parts in the kernels' form; `listed` has the rows that every rank stores of tables of which it does
+    /// not store all, part by part.
     pub(super) fn kernel_shards(&self, rank: usize, listed: Pointer<u32>) -> Vec<kernels::Shard> {
         let (words, mut listed_before) = (self.words(rank), 0);
         let mut of = |(number, part): (usize, &Part)| {
-            let (row, step) = match &part.held {
-                Held::Owned(Owner::EveryRank) => (rank, self.ranks()),
+            let (row, step) = match &part.holder {
+                Holder::Owned(Owner::EveryRank) => (rank, self.ranks()),
                 _ => (0, 1),
             };
             let weight_words = self.weight_words(number);
@@ -124,7 +124,7 @@ impl Layout {
         self.parts.iter().enumerate().map(&mut of).collect()
     }
 
-    /// Of each part, how far from 0 its first weights lie; those of tables from number `drawn` on are zeros.
+    /// Per part, the largest magnitude of its initial weights; 0 for tables from number `drawn` on.
     pub(super) fn bounds(&self, drawn: usize) -> Vec<f32> {
         let bound = |part: &Part| match part.table < drawn {
             true => self.tables[part.table].initial_bound(),
@@ -133,7 +133,7 @@ impl Layout {
         self.parts.iter().map(bound).collect()
     }
 
-    /// Features as the kernels of a rank have them.
+    /// Features in the kernels' form for a rank.
     pub(super) fn kernel_features(&self, rank: usize) -> Vec<kernels::Feature> {
         let (words, mut slots) = (self.words(rank), 0);
         let of = |(feature, number): (&Feature, usize)| {
@@ -154,14 +154,14 @@ impl Layout {
                 shard: number as u32,
                 dtype: kernel_dtype(&self.tables[table]),
                 slots,
-                owner: match part.held {
-                    Held::Owned(Owner::EveryRank) => kernels::Feature::TURNS,
-                    Held::Owned(Owner::Rank(rank)) => {
+                owner: match part.holder {
+                    Holder::Owned(Owner::EveryRank) => kernels::Feature::TURNS,
+                    Holder::Owned(Owner::Rank(rank)) => {
                         // In the order of keys.
                         let topology = self.topology();
-                        (topology.place_of(rank) * self.nodes + topology.node_of(rank)) as u32
+                        (topology.local_rank(rank) * self.nodes + topology.node_of(rank)) as u32
                     }
-                    Held::Everywhere(_) => (self.ranks * self.nodes) as u32,
+                    Holder::Everywhere(_) => (self.ranks * self.nodes) as u32,
                 },
                 frequent: self.listed_keys[table].unwrap_or(kernels::Feature::UNLISTED),
             };
@@ -172,7 +172,7 @@ impl Layout {
     }
 }
 
-/// What look-ups and routes have of a layout.
+/// The layout, as look-ups and routes see it.
 impl Layout {
     /// The features' numbers in the order of segments.
     pub(super) fn segment_features(&self) -> Vec<u32> {
@@ -181,13 +181,13 @@ impl Layout {
         order.into_iter().map(|(number, _)| number).collect()
     }
 
-    /// What a part's look-ups are sorted with: on one GPU with none but those, and else with all, since keys go by
-    /// owner first.
+    /// The look-ups that a part's look-ups are sorted with: on one GPU only its own, otherwise all, since keys are
+    /// ordered by owner first.
     fn segment(&self, part: usize) -> Option<usize> {
         (self.nodes * self.owners() == 1).then_some(part)
     }
 
-    /// The segments, as the kernels have them that sort look-ups, each with the look-ups that it has at most.
+    /// The segments, in the form of the kernels that sort look-ups, each with the most look-ups that it can have.
     pub(super) fn segments(&self) -> Vec<(Segment, usize)> {
         let features: Vec<_> = self.sharded_features().collect();
         let order: Vec<_> =
@@ -216,12 +216,12 @@ impl Layout {
         order.chunk_by(|one, other| self.segment(one.1) == self.segment(other.1)).map(of).collect()
     }
 
-    /// Blocks that look up all features' samples, by the types of their rows, and how many there are of each.
+    /// Blocks that look up all features' samples, ordered by the types of their rows, and their number per type.
     pub(super) fn look_up_tasks(&self, features: &[kernels::Feature]) -> (Vec<LookUpTask>, [u32; 3]) {
         self.look_up_tasks_of(features, 0..features.len())
     }
 
-    /// The same of some of the features.
+    /// The same for some of the features.
     pub(super) fn look_up_tasks_of(
         &self,
         features: &[kernels::Feature],
@@ -240,9 +240,9 @@ impl Layout {
     }
 }
 
-/// What the exchange between ranks has of a layout.
+/// The layout, as the exchange between ranks sees it.
 impl Layout {
-    /// Refuses what the exchange cannot number.
+    /// Returns an error if the exchange cannot number the layout.
     pub(super) fn check_exchange(&self) -> Result<()> {
         let features = self.sharded.len() as u64;
         let limits = [
@@ -260,18 +260,18 @@ impl Layout {
         }
     }
 
-    /// Bits of a look-up's place in its feature.
+    /// Bits of a look-up's position in its feature.
     pub(super) fn place_bits(&self) -> u32 {
         let look_ups = self.features.iter().map(|feature| self.feature_look_ups(feature));
         bits_of(look_ups.max().unwrap_or(1))
     }
 
-    /// Elements from one row to the next on their way between ranks.
+    /// Elements from one exchanged row to the next.
     pub(super) fn wire_width(&self) -> usize {
         (VECTOR * self.vectors()).next_multiple_of(WIRE)
     }
 
-    /// The features of what has landed: one table of rows as `T`, looked up by slots.
+    /// The features of received rows: one table of rows of `T`, looked up by slot.
     pub(super) fn landing_features<T: Element>(&self) -> Vec<kernels::Feature> {
         let dtype = match T::KIND {
             ElementKind::F32 => kernels::Dtype::Fp32,
@@ -289,58 +289,58 @@ impl Layout {
         self.kernel_features(0).into_iter().map(of).collect()
     }
 
-    /// Spans of keys that an owner merges: one for each rank of its rail, and over nodes one more for what every rank
-    /// has.
+    /// Number of key spans that an owner merges: one per rank of its rail; over several nodes one more for rows that
+    /// every rank stores.
     pub(super) fn merged_spans(&self) -> usize {
         self.nodes + usize::from(self.nodes > 1 && self.owners() > self.ranks)
     }
 
-    /// The key there of the first number of what every rank has.
+    /// The key, among merged keys, of the first row that every rank stores.
     pub(super) fn merged_of_all(&self) -> usize {
         if self.nodes > 1 { self.owner_span() } else { 0 }
     }
 
-    /// Distinct rows that a rank can look up.
+    /// The most distinct rows that a rank can look up.
     pub(super) fn slots_max(&self) -> usize {
-        // What is listed is of tables with an owned part, whose look-ups count there.
+        // Listed rows belong to tables with an owned part, where their look-ups are counted.
         self.distinct_max(1, |part| {
             let rows = self.tables[part.table].rows;
             if part.listed(rows).is_some() { 0 } else { rows }
         })
     }
 
-    /// Distinct rows that a rank can look up at one owner and that this one alone has.
+    /// The most distinct rows that a rank can look up at one owner and that only this owner stores.
     pub(super) fn owned_max(&self) -> usize {
         let owned = |owner, part: &Part| if part.is_everywhere() { 0 } else { self.rail_rows(owner, part) };
         (0..self.ranks).map(|owner| self.distinct_max(1, |part| owned(owner, part))).max().unwrap_or(0)
     }
 
-    /// Distinct rows that a rank can look up at one owner, those among them that every rank has.
+    /// The most distinct rows that a rank can look up at one owner, including those that every rank stores.
     pub(super) fn entries_max(&self) -> usize {
         let everywhere = |part: &Part| if part.is_everywhere() { self.part_rows(0, part) } else { 0 };
         self.owned_max() + self.distinct_max(1, everywhere)
     }
 
-    /// Distinct rows of an owner that all ranks together can look up.
+    /// The most distinct rows of an owner that all ranks together can look up.
     pub(super) fn union_max(&self, owner: usize) -> usize {
         self.distinct_max(self.ranks, |part| self.rail_rows(owner, part))
     }
 
-    /// Distinct rows of a rank that those of a node together can look up, at most.
+    /// The most distinct rows of a rank that the ranks of a node together can look up.
     pub(super) fn node_max(&self) -> usize {
         let at = |rank| self.distinct_max(self.ranks, |part| self.part_rows(rank, part));
         (0..self.ranks()).map(at).max().unwrap_or(0)
     }
 
-    /// The same of the rows that this rank alone has.
+    /// The same for rows that only this rank stores.
     pub(super) fn wanted_max(&self) -> usize {
         let rows = |rank, part: &Part| if part.is_everywhere() { 0 } else { self.part_rows(rank, part) };
         let at = |rank| self.distinct_max(self.ranks, |part| rows(rank, part));
         (0..self.ranks()).map(at).max().unwrap_or(0)
     }
 
-    /// Rows that a message from one node to a rank of another has room for at first: what is expected of each part, and
-    /// of what every rank has all that can be named.
+    /// Rows that the smallest message from one node to a rank of another has room for: the expected number per part,
+    /// and all rows that every rank stores.
     pub(super) fn round_rows(&self) -> usize {
         let rows = |part: &Part| (0..self.ranks()).map(|rank| self.part_rows(rank, part)).max().unwrap_or(0);
         let of_part = |(part, &round): (&Part, &usize)| {
@@ -350,27 +350,27 @@ impl Layout {
         self.parts.iter().zip(&self.rounds).map(of_part).sum()
     }
 
-    /// Distinct rows of a rank that those of all nodes together can look up.
+    /// The most distinct rows of a rank that the ranks of all nodes together can look up.
     pub(super) fn rank_max(&self, rank: usize) -> usize {
         self.distinct_max(self.ranks(), |part| self.part_rows(rank, part))
     }
 
-    /// Rows of a part that the ranks with a place have: one of each node.
-    fn rail_rows(&self, place: usize, part: &Part) -> u64 {
-        let ranks = (0..self.nodes).map(|node| self.topology().rank(node, place));
+    /// Rows of a part that the ranks of a rail store.
+    fn rail_rows(&self, local_rank: usize, part: &Part) -> u64 {
+        let ranks = (0..self.nodes).map(|node| self.topology().rank(node, local_rank));
         match part.is_everywhere() {
-            true => self.part_rows(place, part),
+            true => self.part_rows(local_rank, part),
             false => ranks.map(|rank| self.part_rows(rank, part)).sum(),
         }
     }
 
-    /// Distinct rows that so many ranks can look up, where there are so many of a part.
+    /// The most distinct rows that `ranks` ranks can look up, given the number of rows of each part.
     fn distinct_max(&self, ranks: usize, rows: impl Fn(&Part) -> u64) -> usize {
         let of_part = |part: &Part| rows(part).min((ranks * self.part_look_ups(part)) as u64);
         self.parts.iter().map(of_part).sum::<u64>() as usize
     }
 
-    /// Whether several ranks have some columns of a table's rows each, and its rule takes what follows from whole rows.
+    /// Returns whether several ranks store some columns of a table's rows each, and its rule depends on whole rows.
     pub(super) fn shares_squares(&self, table: usize) -> bool {
         let rowwise = matches!(self.optimizers[table].rule, UpdateRule::RowwiseAdagrad { .. });
         rowwise && self.parts.iter().filter(|part| part.table == table).count() > 1 && !self.is_listed(table)
@@ -381,12 +381,12 @@ impl Layout {
     }
 }
 
-/// Bits that number so many things.
+/// Bits needed to number this many things.
 pub(super) fn bits_of(things: usize) -> u32 {
     usize::BITS - things.saturating_sub(1).leading_zeros()
 }
 
-/// What a table is stored as, as the kernels have it.
+/// A table's storage type in the kernels' form.
 fn kernel_dtype(table: &TableSpec) -> u32 {
     match table.dtype {
         Dtype::Fp32 => kernels::Dtype::Fp32 as u32,

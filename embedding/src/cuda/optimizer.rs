@@ -1,4 +1,4 @@
-//! Optimizers as the kernels have them.
+//! Optimizers in the kernels' form.
 
 use rankine_cuda::kernels::{Rate, Rule, RuleKind};
 

@@ -1,4 +1,4 @@
-//! Who has which rows of the tables: what has an owner each, and what every rank has.
+//! Which ranks store which rows of the tables: rows with one owner each, and rows that every rank stores.
 
 use std::ops::Range;
 
@@ -8,20 +8,20 @@ use crate::placement::{EmbeddingPlan, Exchange, FrequentRows, Owner, Shard};
 use crate::table::TableSpec;
 use crate::topology::Topology;
 
-/// Some columns of rows of a table, and who has them.
+/// Some columns of rows of a table, and who stores them.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
     pub(super) table: usize,
     pub(super) columns: Range<usize>,
-    pub(super) held: Held,
+    pub(super) holder: Holder,
 }
 
-/// Who has rows.
+/// Who stores rows.
 #[derive(Debug, Clone)]
-pub(super) enum Held {
-    /// All of a table's rows that are not frequent: each has one owner.
+pub(super) enum Holder {
+    /// All infrequent rows of a table: each has one owner.
     Owned(Owner),
-    /// Every rank has each of these.
+    /// Every rank stores each of these.
     Everywhere(FrequentRows),
 }
 
@@ -31,14 +31,14 @@ impl Part {
         let whole = |(table, spec): (usize, &TableSpec)| Self {
             table,
             columns: 0..spec.dim,
-            held: Held::Owned(Owner::EveryRank),
+            holder: Holder::Owned(Owner::EveryRank),
         };
         tables.iter().enumerate().map(whole).collect()
     }
 
-    /// The parts that a plan makes of tables. First those of which rows are exchanged: those with owners in the order
-    /// of tables; then what is listed of tables; then tables that every rank has as a whole. Then those whose owners
-    /// pool.
+    /// The parts that a plan divides tables into. First those whose rows are exchanged: those with owners in the
+    /// order of tables; then listed rows of tables; then tables that every rank stores completely. After them, those
+    /// whose owners pool.
     pub(super) fn of_plan(
         plan: &EmbeddingPlan,
         tables: &[TableSpec],
@@ -48,7 +48,7 @@ impl Part {
         let mut pooled = Vec::new();
         for (table, (planned, spec)) in plan.tables.iter().zip(tables).enumerate() {
             let everywhere =
-                |frequent| Self { table, columns: 0..spec.dim, held: Held::Everywhere(frequent) };
+                |frequent| Self { table, columns: 0..spec.dim, holder: Holder::Everywhere(frequent) };
             if planned.frequent.len() == spec.rows {
                 whole.push(everywhere(FrequentRows::all(spec.rows)));
                 continue;
@@ -61,19 +61,19 @@ impl Part {
             let by_columns = planned.shards.len() > 1;
             let rowwise = matches!(optimizers[table].rule, UpdateRule::RowwiseAdagrad { .. });
             if by_columns && !planned.frequent.is_empty() {
-                return Err(Error::NotExchanged("frequent rows of tables whose columns several ranks have"));
+                return Err(Error::NotExchanged("frequent rows of tables whose columns are split"));
             }
             if by_columns && rowwise && !planned.shards.iter().all(one_of_many) {
                 return Err(Error::NotExchanged("squares of rows whose columns take turns"));
             }
             if by_columns && rowwise && pools {
-                return Err(Error::NotExchanged("squares of rows whose columns several ranks have and pool"));
+                return Err(Error::NotExchanged("squares of rows whose columns are split and pooled"));
             }
             let to = if pools { &mut pooled } else { &mut owned };
             to.extend(planned.shards.iter().map(|Shard { columns, owner }| Self {
                 table,
                 columns: columns.clone(),
-                held: Held::Owned(*owner),
+                holder: Holder::Owned(*owner),
             }));
             if !planned.frequent.is_empty() {
                 listed.push(everywhere(planned.frequent.clone()));
@@ -82,30 +82,30 @@ impl Part {
         Ok(([owned, listed, whole].concat(), pooled))
     }
 
-    /// What is frequent, where that is not the whole table of so many rows.
+    /// The frequent rows, if they are not the whole table of `rows` rows.
     pub(super) fn listed(&self, rows: u64) -> Option<&FrequentRows> {
-        match &self.held {
-            Held::Everywhere(frequent) if frequent.len() < rows => Some(frequent),
+        match &self.holder {
+            Holder::Everywhere(frequent) if frequent.len() < rows => Some(frequent),
             _ => None,
         }
     }
 
     pub(super) fn is_everywhere(&self) -> bool {
-        matches!(self.held, Held::Everywhere(_))
+        matches!(self.holder, Holder::Everywhere(_))
     }
 
-    /// Rows that a rank has of it, where the table has `rows`.
+    /// Rows that a rank stores of it if the table has `rows`.
     pub(super) fn rows_at(&self, rank: usize, rows: u64, topology: Topology) -> u64 {
-        match &self.held {
-            Held::Owned(owner) => owner.rows_at(rank, rows, topology),
-            Held::Everywhere(frequent) => frequent.len(),
+        match &self.holder {
+            Holder::Owned(owner) => owner.rows_at(rank, rows, topology),
+            Holder::Everywhere(frequent) => frequent.len(),
         }
     }
 
-    /// The most rows that a rank has of it.
+    /// The most rows that a rank stores of it.
     pub(super) fn room(&self, rows: u64, topology: Topology) -> u64 {
-        match &self.held {
-            Held::Owned(Owner::Rank(owner)) => self.rows_at(*owner, rows, topology),
+        match &self.holder {
+            Holder::Owned(Owner::Rank(owner)) => self.rows_at(*owner, rows, topology),
             _ => self.rows_at(0, rows, topology),
         }
     }

@@ -1,8 +1,9 @@
-//! Bags that owners pool: what a rank does with those of its own samples, and as an owner with the parts of all ranks'.
+//! Bags pooled by the owners of their rows: a rank's side for the bags of its own samples, and the owner's side for
+//! the parts of all ranks' bags.
 //!
-//! To an owner, the parts of bags that ranks send it are ragged columns of its own, one for each rank and feature; the
-//! rows that it owns are tables on one GPU. So their route, vectors and update are those of [`super::LocalTables`], but
-//! that vectors are written to the ranks whose bags they are of, and gradients come from there.
+//! To an owner, the parts of bags that ranks send it are ragged columns, one for each rank and feature; the rows that
+//! it owns are tables on one GPU. So their route, vectors and update are those of [`super::LocalTables`], except that
+//! vectors are written to the ranks whose bags they belong to, and gradients come from there.
 
 use half::{bf16, f16};
 use rankine_cuda::kernels::{
@@ -14,13 +15,13 @@ use super::device_rows::{self, Store};
 use super::error::{Error, Result};
 use super::layout::{Feature, Hotness, Ids, Layout, VECTOR};
 use super::local_route::LocalRoute;
-use super::parts::{Held, Part};
+use super::parts::{Holder, Part};
 use super::router::Router;
 use super::{POISON, blocks, storage};
 use crate::placement::Owner;
 use crate::table::{Pooling, TableSpec};
 
-/// One rank's share of what owners pool.
+/// One rank's share of tables whose owners pool.
 #[derive(Debug)]
 pub(super) struct Pooled {
     rank: usize,
@@ -28,21 +29,21 @@ pub(super) struct Pooled {
     /// Elements of a sample's parts.
     width: usize,
     element: ElementKind,
-    /// Those of the rank's batch.
+    /// Features of the rank's batch.
     features: Buffer<PooledFeature>,
-    /// `[owner][sample][width]`: vectors of parts, as owners write them here.
+    /// `[owner][sample][width]`: vectors of parts, written here by the owners.
     landing: Shared<u32>,
     faults: Buffer<u32>,
-    /// As an owner: the parts of all ranks, to which its rows are tables.
+    /// As an owner: the layout of the parts of all ranks, to which its rows are tables.
     received: Layout,
-    /// `[sample][rank][width]`: gradients of bags, as ranks write them here.
+    /// `[sample][rank][width]`: gradients of bags, written here by the ranks.
     gradients: Shared<u32>,
     table: Buffer<f32>,
-    /// Which rows have been updated, where that is of interest.
+    /// Which rows have been updated, if tracked.
     touched: Option<Buffer<u32>>,
     shards: Buffer<kernels::Shard>,
     router: Router,
-    /// What looks up for each rank: places are those in its landing.
+    /// Features that look up for each rank, with positions in that rank's landing.
     look_up_features: Buffer<kernels::Feature>,
     tasks: Vec<(Buffer<LookUpTask>, [u32; 3])>,
     samples: Buffer<u32>,
@@ -53,17 +54,17 @@ pub(super) struct Pooled {
 /// The parts of a batch.
 #[derive(Debug)]
 struct PooledRoute {
-    /// `[owner][feature][samples + 1]`: where the parts of the rank's own bags begin.
+    /// `[owner][feature][samples + 1]`: where the parts of the rank's own bags start.
     starts: Buffer<u32>,
     /// As an owner: `[rank][feature][samples + 1]`, and the ids.
     their_starts: Shared<u32>,
     their_ids: Shared<u32>,
-    /// As an owner: of the rows that these name.
+    /// As an owner: the route of the rows that these name.
     route: LocalRoute,
 }
 
 impl Layout {
-    /// What is looked up of tables whose owners pool: each feature, by number, for each of these parts, by number.
+    /// Look-ups of tables whose owners pool: each feature, by number, for each of these parts, by number.
     pub(super) fn pooled_features(&self) -> Vec<(usize, usize)> {
         let of_feature = |(number, feature): (usize, &Feature)| {
             let parts = self.pooled.iter().enumerate();
@@ -73,7 +74,7 @@ impl Layout {
         self.features.iter().enumerate().flat_map(of_feature).collect()
     }
 
-    /// Elements of a part, filled up.
+    /// Elements of a part's row, padded.
     fn pooled_dim(&self, part: usize) -> usize {
         self.pooled[part].columns.len().next_multiple_of(VECTOR)
     }
@@ -83,11 +84,11 @@ impl Layout {
         self.pooled_features().into_iter().map(|(_, part)| self.pooled_dim(part)).sum()
     }
 
-    /// What a rank as an owner gets of all ranks: a column for each rank and feature, and a table for each part.
+    /// What a rank receives as an owner: a column per rank and feature, and a table per part.
     fn received(&self, rank: usize) -> Result<Self> {
         let of_part = |part: &Part| {
             let TableSpec { name, rows, dtype, .. } = &self.tables[part.table];
-            // A table has a row, also where another rank owns all of it: nobody names it then.
+            // A table needs a row, even if another rank owns all of it; then nobody names it.
             let rows = part.rows_at(rank, *rows, self.topology()).max(1);
             TableSpec { name: name.clone(), rows, dim: part.columns.len(), dtype: *dtype }
         };
@@ -107,7 +108,7 @@ impl Layout {
         Ok(layout.with_optimizers(&optimizers))
     }
 
-    /// The features of a rank's batch as the kernels have them.
+    /// The features of a rank's batch in the kernels' form.
     fn kernel_pooled(&self) -> Vec<PooledFeature> {
         let (mut part_place, mut part_ids) = (0, 0);
         let of = |(number, part): (usize, usize)| {
@@ -121,8 +122,8 @@ impl Layout {
                 hotness: hotness.max() as u32,
                 mean: u32::from(feature.pooling == Pooling::Mean),
                 rows: self.tables[feature.table].rows as u32,
-                owner: match self.pooled[part].held {
-                    Held::Owned(Owner::Rank(rank)) => rank as u32,
+                owner: match self.pooled[part].holder {
+                    Holder::Owned(Owner::Rank(rank)) => rank as u32,
                     _ => kernels::Feature::TURNS,
                 },
                 dim: dim as u32,
@@ -139,7 +140,7 @@ impl Layout {
 }
 
 impl Pooled {
-    /// What a layout has of it, none where no table is pooled; as [`super::NodeTables::initialized`]. A collective
+    /// The pooled tables of a layout, `None` if there are none; see [`super::NodeTables::initialized`]. A collective
     /// call.
     pub(super) fn initialized<T: Element>(
         peers: &Peers,
@@ -177,8 +178,8 @@ impl Pooled {
             table: part.table as u32,
             column: part.columns.start as u32,
             rows: part.rows_at(rank, layout.tables[part.table].rows, topology) as u32,
-            row: if matches!(part.held, Held::Owned(Owner::EveryRank)) { rank as u32 } else { 0 },
-            step: if matches!(part.held, Held::Owned(Owner::EveryRank)) { ranks as u32 } else { 1 },
+            row: if matches!(part.holder, Holder::Owned(Owner::EveryRank)) { rank as u32 } else { 0 },
+            step: if matches!(part.holder, Holder::Owned(Owner::EveryRank)) { ranks as u32 } else { 1 },
             ..shard
         };
         let shards = layout.pooled.iter().zip(received.kernel_shards(0, Pointer::NULL));
@@ -222,26 +223,26 @@ impl Pooled {
             routes: (0..routes).map(|_| route()).collect::<Result<_>>()?,
             received,
         };
-        let begin = storage::Begin {
+        let begin = storage::InitialRows {
             shards: &shards,
             bounds: &bounds,
             rows: pooled.received.row_numbers(),
             words: pooled.table.len(),
         };
-        // SAFETY: the table was just made with as many rows as the layout says.
+        // SAFETY: the table was just allocated with as many rows as the layout says.
         unsafe { storage::initialize(device, lane, begin, pooled.table.pointer(), seed) }?;
         Ok(Some(pooled))
     }
 
     fn kernel(
         &self,
-        (ids, place, stride): (Ids, usize, usize),
+        (ids, batch_slot, stride): (Ids, usize, usize),
         vectors: Pointer<u32>,
         gradients: Pointer<u32>,
     ) -> kernels::Pooled {
-        let route = &self.routes[place];
+        let route = &self.routes[batch_slot];
         let samples = self.received.samples;
-        // This rank's at each owner.
+        // This rank's region at each owner.
         let starts = self.rank * self.features.len() * (samples + 1);
         let own_ids = self.rank * (self.received.ids() / self.ranks);
         let at = |of_ranks: [Pointer<u32>; RANKS_MAX], offset: usize| {
@@ -277,29 +278,31 @@ impl Pooled {
         if self.element == ElementKind::F32 { 4 } else { 2 }
     }
 
-    /// Enqueues cutting the rank's bags into parts, whose ids go to the owners.
+    /// Enqueues splitting the rank's bags into parts and sending their ids to the owners.
     ///
     /// # Safety
     /// As for [`super::NodeTables::route`].
-    pub(super) unsafe fn cut(&self, lane: &Lane, ids: Ids, place: usize) -> Result<()> {
-        let kernel = self.kernel((ids, place, 0), Pointer::NULL, Pointer::NULL);
-        // SAFETY: features and starts are of this value, and owners have room for the ids of all samples; the caller
-        // vouches for the rest.
+    pub(super) unsafe fn cut(&self, lane: &Lane, ids: Ids, batch_slot: usize) -> Result<()> {
+        let kernel = self.kernel((ids, batch_slot, 0), Pointer::NULL, Pointer::NULL);
+        // SAFETY: features and starts belong to this value, and owners have room for the ids of all samples; the
+        // caller vouches for the rest.
         Ok(unsafe { kernel.cut(lane) }?)
     }
 
-    /// Enqueues making the route of the parts that this owner has got.
+    /// Enqueues building the route of the parts that this owner has received.
     ///
     /// # Safety
-    /// As for [`super::NodeTables::route`]; all ranks must have cut.
-    pub(super) unsafe fn route(&self, lane: &Lane, place: usize) -> Result<()> {
-        let route = &self.routes[place];
-        // SAFETY: router and route were made for this layout, and the ids are of it.
-        unsafe { self.router.route(lane, &self.received, self.received_ids(place), route.route.places()) }
+    /// As for [`super::NodeTables::route`]; all ranks must have sent their parts.
+    pub(super) unsafe fn route(&self, lane: &Lane, batch_slot: usize) -> Result<()> {
+        let route = &self.routes[batch_slot];
+        // SAFETY: router and route were created for this layout, and the ids fit it.
+        unsafe {
+            self.router.route(lane, &self.received, self.received_ids(batch_slot), route.route.buffers())
+        }
     }
 
-    fn received_ids(&self, place: usize) -> Ids {
-        let route = &self.routes[place];
+    fn received_ids(&self, batch_slot: usize) -> Ids {
+        let route = &self.routes[batch_slot];
         Ids {
             ids: route.their_ids.pointer(),
             offsets: route.their_starts.pointer(),
@@ -307,14 +310,14 @@ impl Pooled {
         }
     }
 
-    /// Enqueues pooling the parts that this owner has got, each rank's into its memory.
+    /// Enqueues pooling the parts that this owner has received, and writes each rank's vectors into its memory.
     ///
     /// # Safety
     /// As for [`super::NodeTables::look_up`].
-    pub(super) unsafe fn send<T: Element>(&self, lane: &Lane, place: usize) -> Result<()> {
-        let (ids, samples) = (self.received_ids(place), self.received.samples);
+    pub(super) unsafe fn send<T: Element>(&self, lane: &Lane, batch_slot: usize) -> Result<()> {
+        let (ids, samples) = (self.received_ids(batch_slot), self.received.samples);
         for turn in 1..=self.ranks {
-            // Each owner begins with another rank, and ends with itself.
+            // Each owner starts with a different rank and ends with itself.
             let to = (self.rank + turn) % self.ranks;
             let (tasks, counts) = &self.tasks[to];
             let look_up = LookUp::<T> {
@@ -346,7 +349,7 @@ impl Pooled {
         vectors: Pointer<T>,
     ) -> Result<()> {
         let kernel = self.kernel(batch, vectors.cast(), Pointer::NULL);
-        // SAFETY: the parts have landed; the caller vouches for the rest.
+        // SAFETY: the parts have arrived; the caller vouches for the rest.
         Ok(unsafe { kernel.add::<T>(lane, self.blocks(lane)) }?)
     }
 
@@ -369,25 +372,25 @@ impl Pooled {
     ///
     /// # Safety
     /// As for [`super::NodeTables::update`].
-    pub(super) unsafe fn update(&self, lane: &Lane, place: usize, by: Learning) -> Result<()> {
+    pub(super) unsafe fn update(&self, lane: &Lane, batch_slot: usize, by: Learning) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe {
             match self.element {
-                ElementKind::F32 => self.update_from::<f32>(lane, place, by),
-                ElementKind::Bf16 => self.update_from::<bf16>(lane, place, by),
-                ElementKind::F16 => self.update_from::<f16>(lane, place, by),
+                ElementKind::F32 => self.update_from::<f32>(lane, batch_slot, by),
+                ElementKind::Bf16 => self.update_from::<bf16>(lane, batch_slot, by),
+                ElementKind::F16 => self.update_from::<f16>(lane, batch_slot, by),
             }
         }
     }
 
-    unsafe fn update_from<T: Element>(&self, lane: &Lane, place: usize, by: Learning) -> Result<()> {
-        let (layout, route) = (&self.received, &self.routes[place].route);
+    unsafe fn update_from<T: Element>(&self, lane: &Lane, batch_slot: usize, by: Learning) -> Result<()> {
+        let (layout, route) = (&self.received, &self.routes[batch_slot].route);
         let update = SparseUpdate::<T> {
             pairs: route.sorted.pointer(),
             count: route.counts.pointer(),
             rows: route.rows.pointer(),
             features: self.router.features.pointer(),
-            offsets: self.routes[place].their_starts.pointer(),
+            offsets: self.routes[batch_slot].their_starts.pointer(),
             gradients: self.gradients.pointer().cast(),
             parts: self.sums.pointer(),
             by: Learning { shards: self.shards.pointer(), storage: self.table.pointer(), ..by },
@@ -403,28 +406,28 @@ impl Pooled {
         device_rows::mark(self.touched.as_ref(), lane, rows, by.stop)
     }
 
-    /// Blocks of one feature.
+    /// Blocks per feature.
     fn blocks(&self, lane: &Lane) -> u32 {
         blocks(lane.device()).div_ceil(self.features.len() as u32)
     }
 
-    /// Keeps book of the rows that are updated by what is enqueued from now on.
-    pub(super) fn keep_book(&mut self) -> Result<()> {
+    /// Tracks, from the work enqueued next on, which rows are updated.
+    pub(super) fn track_updates(&mut self) -> Result<()> {
         self.touched = Some(device_rows::bits(self.table.device(), &self.received)?);
         Ok(())
     }
 
-    /// The rows that the rank owns, as tables of one GPU: one for each of the layout's pooled parts.
+    /// The rows that the rank owns, as tables on one GPU: one per pooled part of the layout.
     pub(super) fn received(&self) -> &Layout {
         &self.received
     }
 
-    /// Where they lie.
+    /// Their buffers.
     pub(super) fn store(&self) -> Store<'_> {
         Store { table: &self.table, touched: self.touched.as_ref() }
     }
 
-    /// Waits for the lane, and tells how many ids were out of range.
+    /// Waits for the lane, and returns how many ids were out of range.
     pub(super) fn faults(&self, lane: &Lane) -> Result<u32> {
         Ok(self.faults.read(lane)?[0])
     }

@@ -1,14 +1,14 @@
-//! The way of rows between nodes, along rails: the second hop of what a node's ranks look up.
+//! The second hop of a node's look-ups: rows travel between nodes along rails.
 //!
-//! What the ranks of a node look up at any rank of a rail they ask of the one of their own node. That one merges what
-//! they name, as any owner does, and passes it on: a row leaves its node once and enters another one once, and so does
-//! the sum of its gradients. NCCL's messages have the lengths that they were captured with. So they come in a few
-//! sizes: the first one has room for what is expected of a batch, and the last one for all that a batch can name. How
-//! long the longest list of a rail is goes with the lists, to all ranks of the rail and to the host, which replays what
-//! was captured with the size that is needed. Nothing is ever dropped.
+//! For rows at any rank of a rail, the ranks of a node ask the rank of their own node on that rail. It merges their
+//! requests, as any owner does, and forwards them: a row leaves its node once and enters another one once, and so
+//! does the sum of its gradients. NCCL's messages have the lengths with which they were captured, so they come in a
+//! few sizes: the first has room for what is expected of a batch, the last for everything that a batch can name. The
+//! length of a rail's longest list travels with the lists, to all ranks of the rail and to the host, which replays
+//! what was captured with the needed size. Nothing is ever dropped.
 //!
-//! What every rank has comes at the end of each list. Such rows are not sent; but the sums of their gradients go to all
-//! nodes, along each rail the same, and all ranks add up the same sums of nodes in the same order.
+//! Rows that every rank stores come at the end of each list. These rows are not sent; but the sums of their gradients
+//! go to all nodes, the same along each rail, and all ranks add up the same sums of nodes in the same order.
 
 use rankine_cuda::kernels::{
     Dtype, Element, GROUP_KEYS, Groups, KeySet, Link, Number, RAIL_HEADER, RANKS_MAX, RailLists, RailMark,
@@ -22,77 +22,77 @@ use super::layout::Layout;
 use super::route::{Bits, NodeRoute};
 use super::{POISON, blocks};
 
-/// Sizes of messages, at most: each beside the last is captured apart.
+/// The most message sizes: each one is captured separately.
 const SIZES_MAX: usize = 6;
 
 /// A rank's part in its rail.
 #[derive(Debug)]
 pub(super) struct Rails {
-    /// On the lane of routes, and on that of all else.
+    /// On the lane of routes, and on the lane of everything else.
     lists: Rail,
     rows: Rail,
-    /// Rows that a message carries, of each size.
+    /// Rows per message, for each size.
     sizes: Vec<usize>,
-    /// Those among them that the other node has, and not every rank, at most.
+    /// The most of those that only the other node stores.
     wanted_max: usize,
-    /// From one node's rows to the next one's, and from its list: the most there can be, behind the words before a
-    /// list.
+    /// Distance between the rows of two nodes, and (plus the header) between their lists: the largest possible number
+    /// of rows.
     stride: usize,
     routes: Vec<RailRoute>,
-    /// `[node][stride]`: the lists that go out.
+    /// `[node][stride]`: the lists to send.
     outgoing: Buffer<u32>,
-    /// `[node][stride][width]`: as one that asks, the rows that come, and then the sums that go.
+    /// `[node][stride][width]`: at the requesting rank, the received rows, then the sums to send.
     asked: Buffer<u32>,
-    /// The same as one that owns: the rows that go, and then the sums that come.
+    /// The same at the owner: the rows to send, then the received sums.
     owned: Buffer<u32>,
-    /// Where rows of each list go: to its first place.
+    /// Where the rows of each list go: to its first position.
     firsts: Buffer<u32>,
-    /// One a route: 1 + the rows of the longest list of the rail.
+    /// One per route: 1 + the rows of the rail's longest list.
     longest: Pinned<u32>,
 }
 
 /// A batch's route at the owners of rows.
 #[derive(Debug)]
 struct RailRoute {
-    /// `[node][stride]`: the lists that came.
+    /// `[node][stride]`: the received lists.
     lists: Buffer<u32>,
-    /// Of each node: how many rows of its list there are.
+    /// Per node: number of rows received of its list.
     counts: Buffer<u32>,
-    /// And how many of these are to be sent there: what every rank has is not.
+    /// Per node: how many of these are to be sent there; rows that every rank stores are not.
     wanted: Buffer<u32>,
-    /// The rows that any node names here, ascending.
+    /// The rows here that any node names, ascending.
     union: Buffer<u32>,
-    /// 0, and how many they are.
+    /// 0, and the number of these rows.
     union_starts: Buffer<u32>,
-    /// `[row of the union][node]`: 1 + the place of its sum, or 0.
+    /// `[row of the union][node]`: 1 + the index of its sum, or 0.
     sources: Buffer<u32>,
 }
 
-/// What an owner updates: of each row where its sums are.
+/// What an owner updates: the rows, and where their sums are.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Owned {
+pub(super) struct OwnerUpdates {
     pub(super) rows: Pointer<u32>,
     pub(super) rows_count: Pointer<u32>,
     pub(super) sources: Pointer<u32>,
     pub(super) sums: Pointer<u32>,
-    /// Those who have a sum each: the ranks of the node, or over several nodes these.
+    /// Number of sums per row: one per rank of the node, or over several nodes one per node.
     pub(super) ranks: usize,
 }
 
-/// What belongs to all steps of the way: the set that rows are marked in, and this rank's shards.
+/// Common to all steps of the exchange: the set in which rows are marked, and this rank's shards.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Own<'a> {
+pub(super) struct RailContext<'a> {
     pub(super) layout: &'a Layout,
     pub(super) set: &'a Bits,
     pub(super) shards: &'a Buffer<Shard>,
     pub(super) table: Pointer<f32>,
-    /// This rank's place in its node.
-    pub(super) place: usize,
+    /// This rank's number on its node.
+    pub(super) local_rank: usize,
 }
 
 impl Rails {
-    /// The part of a rank whose rows are `element_bytes` an element, and whose sums are `sum_bytes`; collectives have
-    /// run once then. A collective call.
+    /// Creates a rank's part, for rows of `element_bytes` bytes per element and sums of `sum_bytes`, and runs each
+    /// collective once. A collective call.
     pub(super) fn new(
         cluster: &Cluster,
         layout: &Layout,
@@ -129,7 +129,7 @@ impl Rails {
             firsts: Buffer::filled(device, nodes, 0)?,
             longest: Pinned::zeroed(device, routes)?,
         };
-        // What NCCL does first of a kind allocates, and so must not wait for ranks that allocate.
+        // NCCL allocates at the first use of each operation, which must not run while other ranks still allocate.
         cluster.gather(0_u8)?;
         rails.warm_up(layout, (element_bytes, sum_bytes))?;
         cluster.gather(0_u8)?;
@@ -139,7 +139,7 @@ impl Rails {
     /// Exchanges zeros in every size, so that NCCL has its connections before anything is captured.
     fn warm_up(&self, layout: &Layout, (element_bytes, sum_bytes): (usize, usize)) -> Result<()> {
         let lane = Lane::new(self.outgoing.device())?;
-        // SAFETY: all buffers are this value's, and the lane is waited for.
+        // SAFETY: all buffers belong to this value, and the lane is waited for.
         unsafe {
             self.exchange_lists(&lane, 0, 0..RAIL_HEADER + self.sizes[0])?;
             for (size, pair) in self.sizes.windows(2).enumerate() {
@@ -156,7 +156,7 @@ impl Rails {
         self.wait(&lane)
     }
 
-    /// Waits for what is enqueued on a lane, and gives up where another node does not come.
+    /// Waits for the work enqueued on a lane, and fails if another node does not take part.
     pub(super) fn wait(&self, lane: &Lane) -> Result<()> {
         let moment = Moment::new(lane.device())?;
         lane.record(&moment)?;
@@ -187,19 +187,19 @@ impl Rails {
         self.rows.others()
     }
 
-    /// Rows of a rank that all nodes together can name where messages have a size.
+    /// The most rows of a rank that all nodes together can name with messages of a size.
     pub(super) fn rows_max(&self, size: usize) -> usize {
         self.rows.nodes() * self.sizes[size]
     }
 
-    /// How many sizes messages have.
+    /// Number of message sizes.
     pub(super) fn sizes(&self) -> usize {
         self.sizes.len()
     }
 
-    /// The size that the messages of a batch need, once the first part of its route is made.
-    pub(super) fn size_needed(&self, place: usize) -> usize {
-        let word = &self.longest.elements()[place];
+    /// The size that the messages of a batch need, once the first part of its route is built.
+    pub(super) fn size_needed(&self, batch_slot: usize) -> usize {
+        let word = &self.longest.elements()[batch_slot];
         // SAFETY: the reference is valid and aligned; a GPU writes words as a whole.
         let longest = unsafe { std::ptr::from_ref(word).read_volatile() } as usize;
         let needed = self.sizes.partition_point(|&size| size + 1 < longest);
@@ -207,24 +207,24 @@ impl Rails {
         needed
     }
 
-    /// Enqueues passing on what the ranks of the node look up here, as far as the first size goes, and finding which of
-    /// its own rows the nodes name.
+    /// Enqueues forwarding what the ranks of the node look up here, up to the first size, and finding which of its
+    /// own rows the nodes name.
     ///
     /// # Safety
-    /// The route of the first hop must be made; see [`Lane::launch`].
+    /// The route of the first hop must be built; see [`Lane::launch`].
     pub(super) unsafe fn route(
         &self,
         lane: &Lane,
-        own: Own<'_>,
+        own: RailContext<'_>,
         route: &NodeRoute,
-        place: usize,
+        batch_slot: usize,
     ) -> Result<()> {
         let node = self.lists.node();
         let lists = RailLists {
             named: route.union.pointer(),
             starts: route.union_starts.pointer(),
             lists: self.each_node(|other| match other == node {
-                true => self.routes[place].lists.pointer().element(other * self.stride),
+                true => self.routes[batch_slot].lists.pointer().element(other * self.stride),
                 false => self.outgoing.pointer().element(other * self.stride),
             }),
             node: node as u32,
@@ -235,35 +235,40 @@ impl Rails {
         // SAFETY: lists have room for all rows of a rank that its node can name; the caller vouches for the rest.
         unsafe {
             lane.launch(&lists, self.grid(lane))?;
-            self.exchange_lists(lane, place, 0..RAIL_HEADER + self.sizes[0])?;
-            self.merge(lane, own, place, 0)
+            self.exchange_lists(lane, batch_slot, 0..RAIL_HEADER + self.sizes[0])?;
+            self.merge(lane, own, batch_slot, 0)
         }
     }
 
-    /// Enqueues passing on the rest, where a batch needs more than the first size.
+    /// Enqueues forwarding the rest, if a batch needs more than the first size.
     ///
     /// # Safety
     /// The first part of the same route must be the last one that was enqueued; see [`Lane::launch`].
     pub(super) unsafe fn route_rest(
         &self,
         lane: &Lane,
-        own: Own<'_>,
-        place: usize,
+        own: RailContext<'_>,
+        batch_slot: usize,
         size: usize,
     ) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe {
-            self.exchange_lists(lane, place, self.rest_of_lists(size))?;
-            self.merge(lane, own, place, size)
+            self.exchange_lists(lane, batch_slot, self.rest_of_lists(size))?;
+            self.merge(lane, own, batch_slot, size)
         }
     }
 
-    /// The words of lists that come behind those of the first size.
+    /// The words of lists after those of the first size.
     fn rest_of_lists(&self, size: usize) -> std::ops::Range<usize> {
         RAIL_HEADER + self.sizes[0]..RAIL_HEADER + self.sizes[size]
     }
 
-    unsafe fn exchange_lists(&self, lane: &Lane, place: usize, words: std::ops::Range<usize>) -> Result<()> {
+    unsafe fn exchange_lists(
+        &self,
+        lane: &Lane,
+        batch_slot: usize,
+        words: std::ops::Range<usize>,
+    ) -> Result<()> {
         let parcels = |of: &Buffer<u32>| -> Vec<_> {
             let parcel = |other| Parcel {
                 rank: other,
@@ -272,19 +277,19 @@ impl Rails {
             };
             self.lists.others().map(parcel).collect()
         };
-        let (sent, received) = (parcels(&self.outgoing), parcels(&self.routes[place].lists));
+        let (sent, received) = (parcels(&self.outgoing), parcels(&self.routes[batch_slot].lists));
         // SAFETY: both buffers have room for whole lists.
         Ok(unsafe { self.lists.exchange(lane, "lists of rows", &sent, &received) }?)
     }
 
-    /// Finds which rows the nodes name here, as far as their lists have come.
-    unsafe fn merge(&self, lane: &Lane, own: Own<'_>, place: usize, size: usize) -> Result<()> {
-        let (route, set, nodes) = (&self.routes[place], own.set.set(), self.lists.nodes() as u32);
+    /// Finds which rows the nodes name here, as far as their lists have been received.
+    unsafe fn merge(&self, lane: &Lane, own: RailContext<'_>, batch_slot: usize, size: usize) -> Result<()> {
+        let (route, set, nodes) = (&self.routes[batch_slot], own.set.set(), self.lists.nodes() as u32);
         let mark = RailMark {
             lists: route.lists.pointer(),
             counts: route.counts.pointer(),
             wanted: route.wanted.pointer(),
-            most: self.longest.device_pointer()?.element(place),
+            most: self.longest.device_pointer()?.element(batch_slot),
             set,
             stride: self.stride as u32,
             there: self.sizes[size] as u32,
@@ -293,8 +298,8 @@ impl Rails {
         };
         let (number, link) = self.number(route, own.layout, set);
         let groups = ((own.layout.span / GROUP_KEYS) as u32, 1);
-        // SAFETY: all buffers are this value's; the set has room for a node's rows of each rank of the rail, and so for
-        // one rank's.
+        // SAFETY: all buffers belong to this value; the set has room for a node's rows of each rank of the rail, and
+        // so for one rank's.
         unsafe {
             own.set.clear_first(lane, own.layout.span)?;
             lane.launch(&mark, self.grid(lane))?;
@@ -330,19 +335,19 @@ impl Rails {
         (number, link)
     }
 
-    /// Enqueues sending this rank's rows to the nodes that name them, and what comes from the others to the ranks of
-    /// this node, where their routes want it.
+    /// Enqueues sending this rank's rows to the nodes that name them, and the rows received from other nodes to the
+    /// ranks of this node, at the positions of their routes.
     ///
     /// # Safety
-    /// As for [`super::NodeTables::send`], with a size that the batch needs at most; see [`Lane::launch`].
+    /// As for [`super::NodeTables::send`], with a size not above the one that the batch needs; see [`Lane::launch`].
     pub(super) unsafe fn send<T: Element>(
         &self,
         lane: &Lane,
-        own: Own<'_>,
-        (route, place, size): (&NodeRoute, usize, usize),
+        own: RailContext<'_>,
+        (route, batch_slot, size): (&NodeRoute, usize, usize),
         landings: [Pointer<u32>; RANKS_MAX],
     ) -> Result<()> {
-        let (layout, of_nodes, nodes) = (own.layout, &self.routes[place], self.rows.nodes());
+        let (layout, of_nodes, nodes) = (own.layout, &self.routes[batch_slot], self.rows.nodes());
         let row_bytes = layout.wire_width() * size_of::<T>();
         let send = Send::<T> {
             storage: own.table,
@@ -366,8 +371,8 @@ impl Rails {
             element: size_of::<T>() as u32,
             ..self.rail_rows(own, route)
         };
-        // SAFETY: the buffers have room for all rows of a rank that a node can name; landings have a row for each slot;
-        // the caller vouches for the peers'.
+        // SAFETY: the buffers have room for all rows of a rank that a node can name; landings have a row for each
+        // slot; the caller vouches for the peers'.
         unsafe {
             send.enqueue(lane, blocks)?;
             let rows = self.sizes[size].min(self.wanted_max);
@@ -377,14 +382,14 @@ impl Rails {
         Ok(())
     }
 
-    /// Enqueues adding up what the ranks of the node have summed, and sending it to the rows' owners.
+    /// Enqueues adding up the sums of the node's ranks, and sending the result to the rows' owners.
     ///
     /// # Safety
     /// All ranks of the node must have met since they reduced; as for [`Rails::send`].
     pub(super) unsafe fn carry_back(
         &self,
         lane: &Lane,
-        own: Own<'_>,
+        own: RailContext<'_>,
         (route, size): (&NodeRoute, usize),
         (sums, dtype): (Pointer<u32>, Dtype),
     ) -> Result<()> {
@@ -404,10 +409,10 @@ impl Rails {
         }
     }
 
-    /// What is to be updated here once gradients have come back.
-    pub(super) fn owned(&self, place: usize) -> Owned {
-        let route = &self.routes[place];
-        Owned {
+    /// What is to be updated here once gradients have arrived.
+    pub(super) fn owned(&self, batch_slot: usize) -> OwnerUpdates {
+        let route = &self.routes[batch_slot];
+        OwnerUpdates {
             rows: route.union.pointer(),
             rows_count: route.union_starts.pointer().element(1),
             sources: route.sources.pointer(),
@@ -416,10 +421,10 @@ impl Rails {
         }
     }
 
-    /// The rows here that any node names, each with its place among those that each node names, once the lane has done
-    /// all that was enqueued on it.
-    pub(super) fn read(&self, lane: &Lane, place: usize) -> Result<Vec<(u32, Vec<Option<u32>>)>> {
-        let (route, nodes) = (&self.routes[place], self.rows.nodes());
+    /// The rows here that any node names, each with its index among those that each node names, once the lane has
+    /// finished all enqueued work.
+    pub(super) fn read(&self, lane: &Lane, batch_slot: usize) -> Result<Vec<(u32, Vec<Option<u32>>)>> {
+        let (route, nodes) = (&self.routes[batch_slot], self.rows.nodes());
         let count = route.union_starts.read(lane)?[1] as usize;
         let rows = route.union.read_part(lane, 0, count)?;
         let sources = route.sources.read_part(lane, 0, count * nodes)?;
@@ -429,7 +434,7 @@ impl Rails {
         Ok(rows.into_iter().zip(sources.chunks_exact(nodes).map(of_row)).collect())
     }
 
-    fn rail_rows(&self, own: Own<'_>, route: &NodeRoute) -> RailRows {
+    fn rail_rows(&self, own: RailContext<'_>, route: &NodeRoute) -> RailRows {
         RailRows {
             named: route.union.pointer(),
             starts: route.union_starts.pointer(),
@@ -442,7 +447,7 @@ impl Rails {
             shards_count: own.shards.len() as u32,
             nodes: self.rows.nodes() as u32,
             ranks: own.layout.ranks as u32,
-            rank: own.place as u32,
+            rank: own.local_rank as u32,
             capacity: own.layout.entries_max() as u32,
             width: own.layout.wire_width() as u32,
             element: 0,
@@ -450,7 +455,7 @@ impl Rails {
         }
     }
 
-    /// Where the rows of each node begin, those of this one in a buffer of their own.
+    /// Where the rows of each node start; those of this one are in a separate buffer.
     fn rows_of(
         &self,
         others: &Buffer<u32>,
@@ -492,14 +497,14 @@ impl Rails {
         std::array::from_fn(|node| if node < nodes { of(node) } else { Pointer::NULL })
     }
 
-    /// Blocks along x where a grid has one layer a node.
+    /// Grid with one row of blocks per node.
     fn grid(&self, lane: &Lane) -> (u32, u32) {
         let nodes = self.rows.nodes() as u32;
         (blocks_of(lane).div_ceil(nodes), nodes)
     }
 }
 
-/// Whether there are rows that every rank has, as kernels are told.
+/// Whether there are rows that every rank stores, in the kernels' form.
 fn of_all(layout: &Layout) -> u32 {
     u32::from(layout.merged_spans() > layout.nodes())
 }
@@ -508,7 +513,7 @@ fn blocks_of(lane: &Lane) -> u32 {
     blocks(lane.device())
 }
 
-/// Sizes of messages: of `first` rows, then twice as many each time, and at last of all that there can be.
+/// Sizes of messages: `first` rows, then twice as many each time, and finally the largest possible number.
 fn sizes(first: usize, capacity: usize) -> Vec<usize> {
     let mut sizes = Vec::new();
     let mut size = first.max(1);

@@ -1,4 +1,4 @@
-//! A batch's route over ranks: which rows each looks up of which owner, and which bags want them.
+//! A batch's route over ranks: which rows each rank looks up at which owner, and which bags need them.
 
 use std::sync::Arc;
 
@@ -8,37 +8,38 @@ use rankine_cuda::{Buffer, Device, Lane, Peers, Pointer, Shared};
 use super::POISON;
 use super::error::Result;
 use super::layout::Layout;
-use super::router::RoutePlaces;
+use super::router::RouteBuffers;
 
 /// A batch's route in a rank's memory.
 #[derive(Debug)]
 pub(super) struct NodeRoute {
     // As one that looks up:
-    /// The distinct rows that the rank looks up: by owner, and ascending within an owner, at last those that every rank
-    /// has. A row's place in this list is its *slot*: rows land there. Owners read it.
+    /// The distinct rows that the rank looks up: by owner, ascending within an owner, and last those that every rank
+    /// stores. A row's index in this list is its *slot*, at which it is received. Owners read the list.
     pub(super) list: Shared<u32>,
-    /// Where the rows of each owner begin in `list`, and how many there are. Owners read it.
+    /// Where the rows of each owner start in `list`, and the length of the list. Owners read it.
     pub(super) starts: Shared<u32>,
-    /// Of each look-up, feature by feature.
+    /// Slot of each look-up, feature by feature.
     pub(super) slots: Buffer<u32>,
-    /// The look-ups' slots with their bags, ascending.
+    /// Slot and bag of each look-up, ascending.
     pub(super) sorted: Buffer<Pair>,
-    /// How many they are, and how many slots.
+    /// Number of look-ups, and of slots.
     pub(super) looked_up: Buffer<u32>,
 
     // As an owner:
-    /// `[rank][entries_max]`: the rows that each rank looks up here, those that every rank has from `owned_max` on.
+    /// `[rank][entries_max]`: the rows that each rank looks up here; those that every rank stores from `owned_max`
+    /// on.
     pub(super) entries: Buffer<u32>,
-    /// Of each rank the slot of the first of them there, and then of the first that every rank has.
+    /// Per rank the slot, at that rank, of the first of them; then of the first that every rank stores.
     pub(super) firsts: Buffer<u32>,
-    /// Likewise, how many they are.
+    /// Likewise, their number.
     pub(super) counts: Buffer<u32>,
-    /// The rows that any rank of the node looks up here: ascending, and over nodes those of each rank of the rail, by
-    /// their numbers there, one node behind the other, and at last those that every rank has.
+    /// The rows that any rank of the node looks up here, ascending. Over several nodes those of each rank of the rail,
+    /// by their numbers there, node by node; last those that every rank stores.
     pub(super) union: Buffer<u32>,
-    /// Where those of each node begin, over nodes those that every rank has, and how many they are.
+    /// Where those of each node start; over several nodes those that every rank stores; and the total number.
     pub(super) union_starts: Buffer<u32>,
-    /// `[row of the union][rank]`: 1 + the place of its entry, or 0.
+    /// `[row of the union][rank]`: 1 + the index of its entry, or 0.
     pub(super) sources: Buffer<u32>,
 }
 
@@ -61,9 +62,9 @@ impl NodeRoute {
         })
     }
 
-    /// Where the route of the rank's own look-ups goes.
-    pub(super) fn places(&self) -> RoutePlaces {
-        RoutePlaces {
+    /// The buffers that receive the route of the rank's own look-ups.
+    pub(super) fn buffers(&self) -> RouteBuffers {
+        RouteBuffers {
             rows: self.list.pointer(),
             starts: Pointer::NULL,
             owner_starts: self.starts.pointer(),
@@ -73,7 +74,7 @@ impl NodeRoute {
         }
     }
 
-    /// The kernels by which an owner finds which of its rows the ranks look up, in order.
+    /// The kernels with which an owner finds which of its rows the ranks look up, in order.
     pub(super) fn merge(&self, layout: &Layout, rank: usize, set: KeySet) -> (Merge, Number, Link) {
         let merge = Merge {
             lists: self.list.of_ranks(),
@@ -112,7 +113,7 @@ impl NodeRoute {
         (merge, number, link)
     }
 
-    /// The route in the host's memory, once the lane has done all that was enqueued on it.
+    /// Copies the route to host memory, once the lane has finished all enqueued work.
     pub(super) fn read(&self, lane: &Lane, layout: &Layout) -> Result<Snapshot> {
         let starts = self.starts.read(lane)?;
         let counts = self.looked_up.read(lane)?;
@@ -147,23 +148,25 @@ impl NodeRoute {
     }
 }
 
-/// A route in the host's memory, for whoever wants to look at one.
+/// A route in host memory, for inspection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The distinct rows that the rank looks up: a pair of owner and number there each, ascending; the owner of what
-    /// every rank has is behind the last rank. Their places are slots.
+    /// The distinct rows that the rank looks up: pairs of owner and number there, ascending. Rows that every rank
+    /// stores have an extra owner after the last rank. Indexes in the list are slots.
     pub list: Vec<(usize, u32)>,
-    /// Of each look-up its slot, feature by feature and as ids lie in their columns; what lies where no look-up is
-    /// means nothing.
+    /// Slot of each look-up, feature by feature, laid out as the ids in their columns; undefined where there is no
+    /// look-up.
     pub slots: Vec<u32>,
-    /// Of each look-up its slot and its bag, ascending: a feature's number above the sample's bits.
+    /// Slot and bag of each look-up, ascending; a bag is the feature's number above the sample's bits.
     pub sorted: Vec<Pair>,
-    /// As an owner: the rows that any rank of the node looks up here, ascending, and of those that every rank has, at
-    /// all. Over nodes these come last, as of one more node.
+    /// As an owner: the rows that any rank of the node looks up here, ascending; rows that every rank stores are in
+    /// the union of all ranks. Over several nodes these come last, like those of an extra node.
     pub union: Vec<u32>,
-    /// Of each of these: its place among the rows that each rank looks up here, or of those that every rank has.
+    /// For each of these: its index among the rows that each rank looks up here, or among those that every rank
+    /// stores.
     pub sources: Vec<Vec<Option<u32>>>,
-    /// Over nodes: the rows here that any node names, ascending, each with its place among those that each node names.
+    /// Over several nodes: the rows here that any node names, ascending, each with its index among those that each
+    /// node names.
     pub named: Vec<(u32, Vec<Option<u32>>)>,
 }
 
@@ -182,7 +185,7 @@ impl Bits {
         Ok(Self { bits, groups, lines: words(keys / LINE_KEYS)? })
     }
 
-    /// Enqueues emptying the set.
+    /// Enqueues clearing the set.
     ///
     /// # Safety
     /// See [`Lane::fill`].
@@ -191,10 +194,10 @@ impl Bits {
         unsafe { self.clear_first(lane, 32 * self.bits.len()) }
     }
 
-    /// The same of so many first keys, for a set of those alone.
+    /// The same for the first `keys` keys, for a set that has only those.
     ///
     /// # Safety
-    /// There must be as many; see [`Lane::fill`].
+    /// There must be as many keys; see [`Lane::fill`].
     pub(super) unsafe fn clear_first(&self, lane: &Lane, keys: usize) -> Result<()> {
         // SAFETY: the caller vouches for it.
         Ok(unsafe { lane.fill(self.bits.pointer(), 0, keys / 32) }?)

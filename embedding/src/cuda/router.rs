@@ -1,5 +1,5 @@
-//! From a batch's ids to its look-ups sorted by key, and the distinct keys: the same for tables on one GPU and for
-//! those that ranks exchange.
+//! Sorts a batch's look-ups by key and finds the distinct keys: for tables on one GPU and for tables that ranks
+//! exchange.
 
 use std::sync::Arc;
 
@@ -11,24 +11,24 @@ use super::error::Result;
 use super::frequent::{self, Frequent};
 use super::layout::{Ids, Layout};
 
-/// Where a route goes.
+/// The buffers that receive a route.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RoutePlaces {
-    /// The distinct rows, by owner, and ascending within an owner. A row's place in this list is its *slot*.
+pub(super) struct RouteBuffers {
+    /// The distinct rows, by owner, and ascending within an owner. A row's index in this list is its *slot*.
     pub(super) rows: Pointer<u32>,
-    /// Null, or of each slot: where its bags begin in `sorted`; behind the last one, where they end.
+    /// Null, or per slot: where its bags start in `sorted`; then the end of the last one.
     pub(super) starts: Pointer<u32>,
-    /// Null, or where the slots of each owner begin, and how many slots there are.
+    /// Null, or where the slots of each owner start, then the number of slots.
     pub(super) owner_starts: Pointer<u32>,
-    /// Null, or of each look-up: its slot.
+    /// Null, or per look-up: its slot.
     pub(super) slots: Pointer<u32>,
-    /// Of each look-up its slot and its bag, ascending.
+    /// Slot and bag of each look-up, ascending.
     pub(super) sorted: Pointer<Pair>,
-    /// Look-ups, and distinct rows.
+    /// Number of look-ups, and of distinct rows.
     pub(super) counts: Pointer<u32>,
 }
 
-/// Makes routes, one after the other.
+/// Builds routes, one after another.
 #[derive(Debug)]
 pub(super) struct Router {
     pub(super) features: Buffer<Feature>,
@@ -36,15 +36,15 @@ pub(super) struct Router {
     segments: Buffer<Segment>,
     tile_segments: Buffer<u32>,
     begins: Buffer<u32>,
-    /// What is zero when a route begins: histograms, states, and tickets.
+    /// Zero at the start of a route: histograms, states, and tickets.
     zeros: Buffer<u32>,
     pairs: Buffer<Pair>,
     faults: Buffer<u32>,
     frequent: Option<Frequent>,
-    /// The number of the first row in there.
+    /// Number of the first row of the set.
     frequent_base: u32,
     passes: u32,
-    /// Tiles of all look-ups that there is room for.
+    /// Tiles of the most look-ups.
     number_tiles: usize,
 }
 
@@ -56,7 +56,7 @@ impl Router {
         let tile_segments: Vec<u32> = (0..).zip(look_ups).flat_map(of_tile).collect();
         let passes = segments.iter().map(|segment| segment.passes).max().unwrap_or(1);
         let number_tiles = tiles(layout.look_ups());
-        let zeros = Places::new(segments.len(), tile_segments.len(), passes, number_tiles).end;
+        let zeros = ZeroedOffsets::new(segments.len(), tile_segments.len(), passes, number_tiles).end;
         Ok(Self {
             features: Buffer::of(device, &layout.kernel_features(rank))?,
             order: Buffer::of(device, &order)?,
@@ -73,14 +73,20 @@ impl Router {
         })
     }
 
-    /// Enqueues making a batch's route.
+    /// Enqueues building a batch's route.
     ///
     /// # Safety
-    /// The layout must be the one that this was made for and that the ids are of, with room in `to` for as much as it
-    /// says; see [`Lane::launch`].
-    pub(super) unsafe fn route(&self, lane: &Lane, layout: &Layout, ids: Ids, to: RoutePlaces) -> Result<()> {
+    /// The layout must be the one with which this was created, and the ids must fit it; `to` must have room for as
+    /// much as the layout says; see [`Lane::launch`].
+    pub(super) unsafe fn route(
+        &self,
+        lane: &Lane,
+        layout: &Layout,
+        ids: Ids,
+        to: RouteBuffers,
+    ) -> Result<()> {
         let (tiles, zeros) = (self.tile_segments.len(), self.zeros.pointer());
-        let places = Places::new(self.segments.len(), tiles, self.passes, self.number_tiles);
+        let places = ZeroedOffsets::new(self.segments.len(), tiles, self.passes, self.number_tiles);
         let route = kernels::Route {
             features: self.features.pointer(),
             order: self.order.pointer(),
@@ -116,8 +122,8 @@ impl Router {
             nodes: layout.nodes() as u32,
             reserved: 0,
         };
-        // SAFETY: all addresses but the caller's are of this value's buffers, whose lengths follow from the layout; the
-        // caller vouches for its own.
+        // SAFETY: all addresses but the caller's are of this value's buffers, whose lengths follow from the layout;
+        // the caller vouches for its own.
         unsafe {
             lane.fill(zeros, 0, self.zeros.len())?;
             lane.launch(&RouteBegin(route), (1, 1))?;
@@ -130,31 +136,31 @@ impl Router {
         Ok(())
     }
 
-    /// Which rows those are that every rank has of tables of which it has not all.
+    /// The rows that every rank stores, of tables of which it does not store all.
     pub(super) fn listed(&self) -> Pointer<u32> {
         self.frequent.as_ref().map_or(Pointer::NULL, Frequent::listed)
     }
 
-    /// Waits for the lane, and tells how many ids were out of range.
+    /// Waits for the lane, and returns how many ids were out of range.
     pub(super) fn faults(&self, lane: &Lane) -> Result<u32> {
         Ok(self.faults.read(lane)?[0])
     }
 }
 
-/// Tiles of so many look-ups.
+/// Tiles of this many look-ups.
 pub(super) fn tiles(look_ups: usize) -> usize {
     look_ups.div_ceil(kernels::Route::TILE)
 }
 
-/// Where the parts lie of what is zero when a route begins.
-struct Places {
+/// Offsets of the arrays that are zero at the start of a route.
+struct ZeroedOffsets {
     states: usize,
     tile_states: usize,
     tickets: usize,
     end: usize,
 }
 
-impl Places {
+impl ZeroedOffsets {
     fn new(segments: usize, tiles: usize, passes: u32, number_tiles: usize) -> Self {
         let states = kernels::Route::histogram_words(segments);
         let tile_states = states + kernels::Route::state_words(tiles, passes);

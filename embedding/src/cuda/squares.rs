@@ -1,9 +1,10 @@
-//! Row-wise Adagrad where several ranks have some columns of rows each: what the owners of a row's columns tell each
-//! other of its gradient.
+//! Row-wise Adagrad if several ranks store some columns of rows each: the owners of a row's columns exchange squares
+//! of its gradient.
 //!
-//! The owners of a table's columns have the same rows of it in a batch, in the same order. So each tells a number for
-//! each of them, the sum of its squares: within the node by writing it to the others, and to other nodes along its
-//! rail. There it arrives at all ranks, whoever needs it: a rank has what its node owns, and gets what others do.
+//! The owners of a table's columns have the same rows of it in a batch, in the same order. So each sends one number
+//! per row, the sum of its squares: within the node by writing it to the others, and to other nodes along its rail.
+//! There all ranks receive it, whether they need it or not: a rank has its node's squares and receives those of the
+//! others.
 
 use rankine_cuda::kernels::{RANKS_MAX, SharedSquares};
 use rankine_cuda::nccl::Parcel;
@@ -12,33 +13,33 @@ use rankine_cuda::{Buffer, Lane, Peers, Pointer, Shared};
 use super::POISON;
 use super::error::Result;
 use super::layout::Layout;
-use super::parts::{Held, Part};
+use super::parts::{Holder, Part};
 use super::rails::Rails;
 use crate::placement::Owner;
 
 /// The squares of a batch's rows.
 #[derive(Debug)]
 pub(super) struct Squares {
-    /// One a part.
+    /// One per part.
     shared: Buffer<SharedSquares>,
-    /// Of each shard of the tables that share any: one for each row of the batch.
+    /// Per shard of the tables that share squares: one per row of the batch.
     values: Shared<f32>,
-    /// Those shards.
-    shards: Vec<OfShard>,
+    /// These shards.
+    shards: Vec<ShardSquares>,
 }
 
-/// Where the squares of a shard lie.
+/// The position of a shard's squares.
 #[derive(Debug, Clone, Copy)]
-struct OfShard {
+struct ShardSquares {
     begin: usize,
-    /// Rows that there can be.
+    /// The most rows.
     rows: usize,
     /// The node that owns it.
     node: usize,
 }
 
 impl Squares {
-    /// None where no rows share any. A collective call.
+    /// Creates it; `None` if no rows share squares. A collective call.
     pub(super) fn new(peers: &Peers, layout: &Layout) -> Result<Option<Self>> {
         let (mut begins, mut shards, mut end) = (vec![0; layout.tables.len()], Vec::new(), 0);
         for (table, begin) in begins.iter_mut().enumerate().filter(|(table, _)| layout.shares_squares(*table))
@@ -46,14 +47,14 @@ impl Squares {
             *begin = end;
             for owner in layout.columns_of(table).filter_map(owner) {
                 let (rows, node) = (layout.squares_of(table), layout.topology().node_of(owner));
-                shards.push(OfShard { begin: end, rows, node });
+                shards.push(ShardSquares { begin: end, rows, node });
                 end += rows;
             }
         }
         if shards.is_empty() {
             return Ok(None);
         }
-        // Over nodes all ranks of one have what its owners tell, since each passes it on.
+        // Over several nodes all ranks of a node need its owners' squares, since each forwards them.
         let told = |part: &Part| match layout.nodes {
             1 => owner(part).map_or(0, |rank| 1_u32 << rank),
             _ => (1 << layout.ranks) - 1,
@@ -74,24 +75,24 @@ impl Squares {
         Ok(Some(Self { shared, values, shards }))
     }
 
-    /// Of each part, as kernels have it.
+    /// Per part, in the kernels' form.
     pub(super) fn shared(&self) -> Pointer<SharedSquares> {
         self.shared.pointer()
     }
 
-    /// Where the squares lie, of each rank of the node.
+    /// The addresses of the squares at each rank of the node.
     pub(super) fn of_ranks(&self) -> [Pointer<f32>; RANKS_MAX] {
         self.values.of_ranks()
     }
 
-    /// Enqueues exchanging them between nodes.
+    /// Enqueues exchanging squares between nodes.
     ///
     /// # Safety
-    /// All ranks of the node must have met since they told theirs; the size must be that of the batch; see
+    /// All ranks of the node must have met since they wrote theirs; the size must be that of the batch; see
     /// [`Lane::launch`].
     pub(super) unsafe fn exchange(&self, lane: &Lane, rails: &Rails, size: usize) -> Result<()> {
         let (node, most) = (rails.node(), rails.rows_max(size));
-        let parcel = |rank, shard: &OfShard| Parcel {
+        let parcel = |rank, shard: &ShardSquares| Parcel {
             rank,
             pointer: self.values.pointer().element(shard.begin),
             len: shard.rows.min(most),
@@ -109,8 +110,8 @@ impl Squares {
 
 /// The rank that owns a part.
 fn owner(part: &Part) -> Option<usize> {
-    match part.held {
-        Held::Owned(Owner::Rank(rank)) => Some(rank),
+    match part.holder {
+        Holder::Owned(Owner::Rank(rank)) => Some(rank),
         _ => None,
     }
 }
@@ -120,7 +121,7 @@ impl Layout {
         self.parts.iter().filter(move |part| part.table == table)
     }
 
-    /// Distinct rows of a table that all ranks can look up.
+    /// The most distinct rows of a table that all ranks can look up.
     fn squares_of(&self, table: usize) -> usize {
         let look_ups = self.columns_of(table).next().map_or(0, |part| self.part_look_ups(part));
         self.tables[table].rows.min((self.ranks() * look_ups) as u64) as usize

@@ -1,8 +1,8 @@
-//! The way of rows to the host's memory: through page-locked memory, piece by piece.
+//! Copies rows to host memory through page-locked memory, piece by piece.
 //!
-//! A GPU copies to page-locked memory several times as fast as to other memory, and kernels write there. Locking as
-//! much as a checkpoint takes would cost more than it saves; so two pieces are locked, of which the GPU fills one while
-//! the host's threads empty the other.
+//! A GPU copies to page-locked memory several times as fast as to other memory, and kernels can write there. Locking
+//! as much memory as a checkpoint takes would cost more than it saves; so two pieces are locked, of which the GPU
+//! fills one while the host's threads empty the other.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,14 +13,14 @@ use rayon::prelude::*;
 use super::blocks;
 use super::error::Result;
 
-/// Words of a piece: 32 MiB.
+/// Words per piece: 32 MiB.
 const PIECE_WORDS: usize = 8 << 20;
-/// Rows of a piece that are chosen, at most: 2 MiB of their positions.
+/// The most selected rows per piece: 2 MiB of positions.
 const PIECE_ROWS: usize = 1 << 19;
-/// Words, and positions, that one thread copies.
+/// Words, or positions, that one thread copies.
 const COPY_WORDS: usize = 1 << 18;
 
-/// Memory of the host that is locked when it is needed first, and then kept: 68 MiB.
+/// Host memory that is page-locked at first use, and then kept: 68 MiB.
 #[derive(Debug, Default)]
 pub(super) struct Stage(Mutex<Option<[Half; 2]>>);
 
@@ -29,19 +29,19 @@ pub(super) struct Stage(Mutex<Option<[Half; 2]>>);
 struct Half {
     words: Pinned<f32>,
     positions: Pinned<u32>,
-    /// When it is filled.
+    /// The moment when it is filled.
     filled: Moment,
 }
 
-/// Rows of one table, as they lie behind each other.
+/// Consecutive rows of one table.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Lying<'a> {
+pub(super) struct TableRows<'a> {
     pub(super) table: &'a Buffer<f32>,
-    /// The word that the first one begins with.
+    /// The first word of the first row.
     pub(super) first: usize,
-    /// How many there are.
+    /// The number of rows.
     pub(super) rows: usize,
-    /// From one to the next.
+    /// Words from one row to the next.
     pub(super) row_words: usize,
 }
 
@@ -53,10 +53,10 @@ impl Half {
 }
 
 impl Stage {
-    /// Copies words of a table, once the lane has done all that was enqueued on it.
+    /// Copies words of a table, once the lane has finished all enqueued work.
     ///
     /// # Panics
-    /// Where the table has not as many from the first on.
+    /// If the table has fewer words after the first.
     pub(super) fn copy(
         &self,
         lane: &Lane,
@@ -66,23 +66,23 @@ impl Stage {
         assert!(first + to.len() <= table.len(), "words {first} to {} of {}", first + to.len(), table.len());
         self.by_pieces(lane, PIECE_WORDS, to, |half, number, words| {
             let from = table.pointer().element(first + number * PIECE_WORDS);
-            // SAFETY: the words are the table's, and nobody uses the memory until they are there.
+            // SAFETY: the words belong to the table, and nobody uses the memory until they have arrived.
             Ok(unsafe { lane.download(from, &mut half.words, words) }?)
         })
     }
 
-    /// Copies rows at some positions, one behind the other, once the lane has done all that was enqueued on it.
+    /// Copies rows at some positions, one after another, once the lane has finished all enqueued work.
     ///
     /// # Panics
-    /// Where there is no such position, or `to` has room for more or fewer rows.
+    /// If there is no such position, or `to` has another length.
     pub(super) fn copy_listed(
         &self,
         lane: &Lane,
-        from: Lying<'_>,
+        from: TableRows<'_>,
         positions: &[u64],
         to: &mut [f32],
     ) -> Result<()> {
-        let Lying { table, first, rows, row_words } = from;
+        let TableRows { table, first, rows, row_words } = from;
         assert_eq!(to.len(), positions.len() * row_words, "room for the rows");
         assert!(first + rows * row_words <= table.len(), "the table has the rows");
         let at_once = (PIECE_WORDS / row_words).clamp(1, PIECE_ROWS);
@@ -92,7 +92,7 @@ impl Stage {
             let to = half.positions.elements_mut()[..piece.len()].par_chunks_mut(COPY_WORDS);
             to.zip(piece.par_chunks(COPY_WORDS)).for_each(|(to, from)| {
                 for (to, &from) in to.iter_mut().zip(from) {
-                    assert!(from < rows as u64, "position {from} of {rows}");
+                    assert!(from < rows as u64, "position {from} of {rows} rows");
                     *to = from as u32;
                 }
             });
@@ -104,13 +104,13 @@ impl Stage {
                 row_vectors: (row_words / Pack::VECTOR) as u32,
             };
             // SAFETY: the table has rows at all of the positions, the half has room for as many, and nobody uses it
-            // until they are there. Rows and their beginnings are whole vectors, as the layout makes them.
+            // until they have arrived. The layout aligns rows to whole vectors.
             Ok(unsafe { lane.launch(&pack, (blocks(lane.device()), 1)) }?)
         })
     }
 
-    /// Fills `to` piece by piece: `enqueue` is given a half, a piece's number and how many words it has, and enqueues
-    /// on the lane what fills the half with them.
+    /// Fills `to` piece by piece: `enqueue` gets a half, a piece's number and its number of words, and enqueues on
+    /// the lane the copy that fills the half.
     fn by_pieces(
         &self,
         lane: &Lane,

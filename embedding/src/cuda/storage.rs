@@ -1,4 +1,4 @@
-//! Rows in a GPU's memory as they begin.
+//! Initial rows in a GPU's memory.
 
 use std::sync::Arc;
 
@@ -8,28 +8,27 @@ use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use super::blocks;
 use super::error::Result;
 
-/// Rows as they begin.
+/// The initial rows of a rank.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Begin<'a> {
+pub(super) struct InitialRows<'a> {
     pub(super) shards: &'a [Shard],
-    /// Of each shard, how far from 0 its first weights lie.
+    /// Per shard, the largest magnitude of its initial weights.
     pub(super) bounds: &'a [f32],
-    /// Rows that are numbered.
+    /// Number of all rows.
     pub(super) rows: usize,
-    /// Words of four bytes that they take. What fills rows up is zeros, so that rows of equal weights and state are
-    /// equal.
+    /// Their size in words of four bytes. Padding is zero, so that rows with equal weights and state are equal.
     pub(super) words: usize,
 }
 
-/// Sets a rank's rows to what [`crate::cpu::Table::initialized`] gives for the seed and the tables' numbers, or to
-/// zeros where their bound is 0, and all to the state that goes with them; then waits for the lane.
+/// Initializes a rank's rows with the weights that [`crate::cpu::Table::initialized`] gives for the seed and the
+/// tables' numbers (zeros if their bound is 0) and the matching state; then waits for the lane.
 ///
 /// # Safety
-/// There must be as many words behind `rows` as the shards say; see [`Lane::launch`].
+/// `rows` must point to as many words as the shards need; see [`Lane::launch`].
 pub(super) unsafe fn initialize(
     device: &Arc<Device>,
     lane: &Lane,
-    begin: Begin<'_>,
+    begin: InitialRows<'_>,
     rows: Pointer<f32>,
     seed: u64,
 ) -> Result<()> {
@@ -42,7 +41,7 @@ pub(super) unsafe fn initialize(
         shards_count: shards.len() as u32,
         rows_count: begin.rows as u32,
     };
-    // SAFETY: the caller vouches for the rows, and that they take so many words.
+    // SAFETY: the caller vouches for the rows, and that they have this many words.
     unsafe { lane.fill(rows.cast(), 0, begin.words) }?;
     // SAFETY: the caller vouches for the rows; the buffers live until the lane has been waited for.
     unsafe { lane.launch(&weights, (blocks(device), 1)) }?;
@@ -57,7 +56,7 @@ pub(super) unsafe fn initialize(
             dtype: shard.dtype,
         };
         if begin.words > begin.weights {
-            // SAFETY: the rows lie there, with as many words each.
+            // SAFETY: the rows are stored there, with as many words each.
             unsafe { lane.launch(&begin, (blocks(device), 1)) }?;
         }
     }

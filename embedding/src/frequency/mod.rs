@@ -1,9 +1,9 @@
-//! How often rows are looked up: what placement is planned from.
+//! How often rows are looked up: the input of planning.
 //!
-//! [`TableFrequencies`] is what is known of a table, whoever counted it: a dataset's own statistics, a
-//! [`FrequencySketch`] over drawn samples, or a law by which ids are drawn. [`BagLengths`] is what is known of one
-//! feature's bags. [`FrequencyProfile`] is a table's frequencies in the form in which questions are answered quickly:
-//! above all how many distinct rows some samples name.
+//! [`TableFrequencies`] is what is known of a table, from any source: a dataset's own statistics, a
+//! [`FrequencySketch`] over drawn samples, or the distribution of ids. [`BagLengths`] is what is known of one
+//! feature's bags. [`FrequencyProfile`] is a table's frequencies in a form that answers queries fast, above all how
+//! many distinct rows some samples name.
 
 mod profile;
 mod sketch;
@@ -18,11 +18,11 @@ pub struct TableFrequencies {
     pub samples: u64,
     /// Ids in all bags of these samples.
     pub lookups: u64,
-    /// Rows that were looked up, at least once; where they were estimated, about so many.
+    /// Rows that were looked up at least once; may be an estimate.
     pub distinct_rows: u64,
     /// `(row, count)` of the most frequent rows, most frequent first, equal counts by row.
     pub head: Vec<(u64, u64)>,
-    /// All other rows that were looked up.
+    /// All other looked-up rows.
     pub tail: Vec<CountClass>,
 }
 
@@ -36,8 +36,8 @@ pub struct CountClass {
 }
 
 impl TableFrequencies {
-    /// Those of a table that several features look up in the same samples. A row that is listed for one and not for
-    /// another counts as two: its part in the other's tail is not known.
+    /// Merges those of several features that look up the table in the same samples. A row that is listed for one
+    /// feature and not for another counts as two, since its part in the other's tail is not known.
     pub fn merged(of_features: impl IntoIterator<Item = Self>) -> Self {
         let mut of_features = of_features.into_iter();
         let Some(mut merged) = of_features.next() else { return Self::default() };
@@ -64,7 +64,7 @@ impl TableFrequencies {
     }
 }
 
-/// How many ids the bags of one feature hold.
+/// The distribution of the number of ids per bag of one feature.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BagLengths {
     /// `(ids, share of the bags)`, ascending; shares sum to 1.
@@ -72,15 +72,15 @@ pub struct BagLengths {
 }
 
 impl BagLengths {
-    /// Lengths up to this stand for themselves, longer ones in groups of about equal ones.
+    /// Lengths up to this are kept exactly, longer ones in groups of similar lengths.
     const EXACT: u32 = 16;
 
-    /// Bags of just so many ids.
+    /// All bags have this many ids.
     pub fn fixed(ids: u32) -> Self {
         Self { shares: vec![(f64::from(ids), 1.0)] }
     }
 
-    /// Bags of which so many have each of some lengths: `(ids, bags)` in any order. Without any, they are empty.
+    /// From counts of bags per length: `(ids, bags)` in any order. Without any, bags are empty.
     pub fn counted(lengths: impl IntoIterator<Item = (u32, u64)>) -> Self {
         let mut groups = std::collections::BTreeMap::<u32, (f64, f64)>::new();
         for (ids, bags) in lengths {
@@ -101,18 +101,18 @@ impl BagLengths {
         Self { shares: groups.map(|&(ids, bags)| (ids / bags, bags / all)).collect() }
     }
 
-    /// Bags of any length up to `max`, each as likely.
+    /// Bags of any length up to `max`, equally likely.
     pub fn uniform(max: u32) -> Self {
         Self::counted((0..=max).map(|ids| (ids, 1)))
     }
 
-    /// Ids of a bag, on average.
+    /// The mean number of ids per bag.
     pub fn mean(&self) -> f64 {
         self.shares.iter().map(|(ids, share)| ids * share).sum()
     }
 
-    /// The share of bags that hold at least one id of a kind that each id is of with this probability, whatever the
-    /// others of its bag are.
+    /// The share of bags that hold at least one id of a kind, if each id independently is of that kind with this
+    /// probability.
     pub fn hit(&self, probability: f64) -> f64 {
         if probability >= 1.0 {
             return self.shares.iter().filter(|&&(ids, _)| ids > 0.0).map(|(_, share)| share).sum();
@@ -157,7 +157,7 @@ mod tests {
         let ragged = BagLengths::counted([(0, 5), (3, 5)]);
         assert_eq!((ragged.mean(), ragged.hit(1.0)), (1.5, 0.5));
         assert!((ragged.hit(0.5) - 0.5 * 0.875).abs() < 1e-15);
-        // Long lengths are grouped: the mean stays, and few groups are left.
+        // Long lengths are grouped: the mean stays, and there are few groups.
         let long = BagLengths::uniform(4000);
         assert!((long.mean() - 2000.0).abs() < 1e-9 && long.shares.len() < 100, "{}", long.shares.len());
         let expected: f64 = (0..=4000).map(|ids| 1.0 - 0.999_f64.powi(ids)).sum::<f64>() / 4001.0;

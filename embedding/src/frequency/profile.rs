@@ -1,20 +1,21 @@
 //! How many distinct rows of a table some samples name.
 //!
 //! The samples of a batch are drawn without replacement from those that were counted. Their ids are then some of the
-//! counted look-ups, drawn without replacement too, as many as the samples have on average: `s` of `L`. A row with `c`
-//! of the look-ups is missed by all of them with the hypergeometric probability
+//! counted look-ups, also drawn without replacement, as many as the samples have on average: `s` of `L`. A row with
+//! `c` of the look-ups is missed by all of them with the hypergeometric probability
 //!
 //! ```text
 //! C(L - c, s) / C(L, s) = prod (1 - M / (L - i)), i from 0 to m - 1        m = min(c, s), M = max(c, s)
 //!                       ~ (1 - M / (L - (m - 1) / 2))^m
 //! ```
 //!
-//! and the expected number of distinct rows is the sum of `1 -` that over all rows. Where all samples of a dataset were
-//! counted this is what its batches hold; every epoch draws them anew. Where the counted samples are themselves drawn
-//! from it, it is the same expectation, since some of some samples are drawn like some of all: rows that the counted
-//! samples lack need no assumption as long as a batch is no larger than they are (rarefaction; Hurlbert, "The
-//! nonconcept of species diversity", 1971). Only beyond is there one: samples go on to name new rows at the rate of the
-//! last counted one, which is that of rows counted once (Good, "The population frequencies of species", 1953).
+//! and the expected number of distinct rows is the sum of `1 -` that over all rows. If all samples of a dataset were
+//! counted, this is what its batches hold; every epoch draws them anew. If the counted samples are themselves drawn
+//! from the dataset, it is the same expectation, since a sample of a sample is distributed like a sample of the
+//! whole: rows that the counted samples lack need no assumption as long as a batch is no larger than they are
+//! (rarefaction; Hurlbert, "The nonconcept of species diversity", 1971). Larger batches need one: further samples
+//! name new rows at the rate of the last counted sample, which is the rate of rows counted once (Good, "The
+//! population frequencies of species", 1953).
 
 use std::ops::Range;
 
@@ -28,7 +29,7 @@ pub struct FrequencyProfile {
     samples: f64,
     lookups: f64,
     classes: Vec<Class>,
-    /// Classes whose rows are known one by one.
+    /// Classes whose rows are known individually.
     listed_classes: usize,
     /// The rows of those classes.
     listed: Vec<u64>,
@@ -37,23 +38,23 @@ pub struct FrequencyProfile {
 /// Rows of about the same frequency.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Class {
-    /// How many there are.
+    /// Number of rows.
     pub(crate) rows: f64,
-    /// Look-ups of each.
+    /// Look-ups per row.
     pub(crate) count: f64,
     /// Listed rows before this class.
     pub(crate) first: usize,
-    /// The row, where there is just one and it is known.
+    /// The row, if there is only one and it is known.
     pub(crate) row: Option<u64>,
 }
 
 impl FrequencyProfile {
-    /// So many of the most frequent rows are classes of their own.
+    /// This many of the most frequent rows are classes of one row.
     const SINGLE_ROWS: usize = 512;
     /// A class spans counts down to this share of its highest.
     const CLASS_SPAN: f64 = 0.98;
 
-    /// The profile of a table of so many rows.
+    /// Creates the profile of a table with this many rows.
     pub fn new(table_rows: u64, frequencies: &TableFrequencies) -> Self {
         let head = &frequencies.head;
         let mut classes = Vec::new();
@@ -90,12 +91,12 @@ impl FrequencyProfile {
         }
     }
 
-    /// Ids of a sample, on average, over all features that look the table up.
+    /// The mean number of ids per sample, over all features that look the table up.
     pub fn lookups_per_sample(&self) -> f64 {
         if self.samples == 0.0 { 0.0 } else { self.lookups / self.samples }
     }
 
-    /// The distinct rows that `samples` samples of one batch name, in expectation.
+    /// The expected number of distinct rows that `samples` samples of one batch name.
     pub fn distinct(&self, samples: f64) -> f64 {
         self.distinct_after(0, samples)[0]
     }
@@ -104,7 +105,7 @@ impl FrequencyProfile {
         &self.classes
     }
 
-    /// Numbers of classes at which the rows can be split: those before are then frequent, each known.
+    /// Class numbers at which the rows can be split: those before are then frequent, and all of them are known.
     pub(crate) fn splits(&self) -> Range<usize> {
         0..self.listed_classes + 1
     }
@@ -119,15 +120,15 @@ impl FrequencyProfile {
         FrequentRows::listed(self.listed[..self.rows_before(split) as usize].to_vec())
     }
 
-    /// Ids of a sample, on average, that name a row of each class or of one behind it: one number a class, and a last
-    /// 0.
+    /// The mean number of ids per sample that name a row of each class or of a later one: one number per class, and a
+    /// final 0.
     pub(crate) fn lookups_after(&self) -> Vec<f64> {
         let samples = self.samples.max(1.0);
         suffix_sums(self.classes.iter().map(|class| class.rows * class.count / samples), 0.0)
     }
 
-    /// The expected number of distinct rows of each class from `first` on and of all behind it that are named by
-    /// `samples` samples: one number a class, and a last one for rows that were never counted.
+    /// The expected number of distinct rows that `samples` samples name, of each class from `first` on and all later
+    /// ones: one number per class, and a last one for rows that were never counted.
     pub(crate) fn distinct_after(&self, first: usize, samples: f64) -> Vec<f64> {
         let counted = samples.min(self.samples);
         let named = self.classes[first..].iter().map(|class| class.rows * self.named(class.count, counted));
@@ -153,7 +154,7 @@ impl FrequencyProfile {
     }
 }
 
-/// What each value and all behind it come to, with `last` behind them all; and `last`.
+/// The sum of each value and all later ones, plus `last`; and finally `last` itself.
 fn suffix_sums(values: impl DoubleEndedIterator<Item = f64>, last: f64) -> Vec<f64> {
     let mut sums = vec![last];
     let mut sum = last;
@@ -172,7 +173,7 @@ mod tests {
     use super::super::FrequencySketch;
     use super::*;
 
-    /// Numbers from 0 to 1, one a counter.
+    /// A number from 0 to 1 per counter.
     fn unit(counter: u64) -> f64 {
         let words = crate::random::philox4x32([counter as u32, (counter >> 32) as u32, 0, 0], [1, 2]);
         f64::from(words[0]) / 4_294_967_296.0
@@ -212,14 +213,14 @@ mod tests {
     }
 
     #[test]
-    fn as_many_distinct_rows_are_expected_as_batches_have() {
+    fn expected_distinct_rows_equal_those_of_batches() {
         for (samples, ids, rows) in [(3000, 1, 5000), (3000, 1, 40), (2000, 5, 900), (500, 30, 100_000)] {
             let bags = dataset(samples, ids, rows);
             let profile = FrequencyProfile::new(rows, &counted(&bags, 1 << 20));
             assert_eq!(profile.lookups_per_sample(), ids as f64);
             for part in [1, 7, samples / 20, samples / 3, samples - 1, samples] {
                 let (expected, drawn) = (profile.distinct(part as f64), drawn(&bags, part));
-                // Few draws of few samples are far apart: the standard error of 40 means is below the sixth of a root.
+                // With few samples, draws scatter: the standard error of 40 means is below a sixth of a square root.
                 let slack = 0.01 * drawn + 0.6 * drawn.sqrt().min(4.0);
                 assert!((expected - drawn).abs() < slack, "{ids} of {rows}, {part}: {expected} for {drawn}");
             }
@@ -227,10 +228,10 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_dataset_tells_of_all_of_it() {
+    fn a_part_of_a_dataset_predicts_the_whole() {
         let bags = dataset(200_000, 1, 1_000_000);
         let all = FrequencyProfile::new(1_000_000, &counted(&bags, 1 << 20));
-        // Every tenth sample, exactly and through a sketch that is much too small.
+        // Every tenth sample, counted exactly and through a sketch that is much too small.
         let tenth = || bags.iter().step_by(10);
         for capacity in [1 << 20, 2048] {
             let part = FrequencyProfile::new(1_000_000, &counted(tenth(), capacity));
@@ -239,13 +240,14 @@ mod tests {
                 let tolerance = if capacity == 2048 { 0.1 } else { 0.03 };
                 assert!((of_part / of_all - 1.0).abs() < tolerance, "{samples}: {of_part} for {of_all}");
             }
-            // Beyond the part is extrapolated: the law bends, and the estimate is too high, but not wild.
+            // Beyond the part the estimate is extrapolated: the distribution bends, so the estimate is too high, but
+            // not by much.
             let ratio = part.distinct(40_000.0) / all.distinct(40_000.0);
             assert!((0.95..1.3).contains(&ratio), "{ratio}");
         }
     }
 
-    /// Against the product that the approximation stands for, within what the midpoint rule leaves out.
+    /// Compared with the exact product, within the error of the midpoint rule.
     #[test]
     fn a_row_is_named_with_the_hypergeometric_probability() {
         let head: Vec<(u64, u64)> = vec![(0, 100), (1, 30), (2, 7), (3, 1)];
@@ -259,7 +261,8 @@ mod tests {
                 let drawn = 2 * samples;
                 let (m, most) = (count.min(drawn), count.max(drawn) as f64);
                 let missed: f64 = (0..m).map(|i| 1.0 - most / (all - i as f64)).product();
-                // The sum of m values of f(i) = ln(1 - M / (L - i)) less m of its middle: m (m² - 1) / 24 of f''.
+                // The sum of m values of f(i) = ln(1 - M / (L - i)) minus m times the middle one: m (m² - 1) / 24 of
+                // f''.
                 let left = all - (m - 1) as f64;
                 let bend = most * (2.0 * left - most) / (left * (left - most)).powi(2);
                 let slack = missed * (m * (m * m - 1)) as f64 / 24.0 * bend * 1.01 + 1e-12;
@@ -288,7 +291,7 @@ mod tests {
         assert_eq!(profile.distinct_after(1, 10.0), [3.0, 2.0, 1.0, 0.0]);
         // Twice as many samples as were counted: the two rows that were seen once stand for two new ones.
         assert_eq!(profile.distinct(20.0), 6.0);
-        // A thousand times as many name no more rows than there are, and rows that were seen twice stand for none.
+        // A thousand times as many name no more rows than exist, and rows that were seen twice stand for none.
         assert_eq!(profile.distinct(10_000.0), 20.0);
         let head = vec![(9, 6), (2, 2), (4, 2)];
         let twice = TableFrequencies { distinct_rows: 3, head, tail: Vec::new(), ..frequencies };

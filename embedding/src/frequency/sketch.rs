@@ -1,11 +1,12 @@
 //! Counts look-ups of a table's rows in bounded memory, however many rows and look-ups there are.
 //!
-//! Up to its capacity of distinct rows the sketch counts exactly. Beyond, two things are kept. Of the most frequent
-//! rows a lower bound each: whenever there are too many counters, all of them are lowered by the same number until
-//! half are left, so that every row's count is known to within the sum of these numbers, which is at most `look-ups /
-//! (capacity / 2)` (Misra and Gries, "Finding repeated elements", 1982; lowered by a quantile as in Anderson et al.,
-//! "A high-performance algorithm for identifying frequent items in data streams", IMC 2017). And of all others a
-//! sample: the rows whose hash begins with some zero bits, each counted exactly, for the histogram.
+//! Up to its capacity of distinct rows the sketch counts exactly. Beyond that, it keeps two things. First, a lower
+//! bound for each of the most frequent rows: whenever there are too many counters, all of them are lowered by the
+//! same number until half are left, so that every row's count is known to within the sum of these numbers, which is
+//! at most `look-ups / (capacity / 2)` (Misra and Gries, "Finding repeated elements", 1982; lowered by a quantile as
+//! in Anderson et al., "A high-performance algorithm for identifying frequent items in data streams", IMC 2017).
+//! Second, a sample of all other rows, for the histogram: rows whose hash begins with some zero bits, each counted
+//! exactly.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -14,15 +15,15 @@ use super::{BagLengths, CountClass, TableFrequencies};
 
 type Counts = HashMap<u64, u64, BuildHasherDefault<RowHasher>>;
 
-/// A running count of one table's look-ups. It takes [`FrequencySketch::BYTES_PER_ROW`] bytes of memory for each row of
-/// its capacity, at most.
+/// A running count of one table's look-ups. It takes at most [`FrequencySketch::BYTES_PER_ROW`] bytes of memory per
+/// row of its capacity.
 #[derive(Debug)]
 pub struct FrequencySketch {
     capacity: usize,
     samples: u64,
     lookups: u64,
     counts: Counts,
-    /// What counters were lowered by, all in all: no count is too low by more.
+    /// By how much counters were lowered in total: no count is too low by more.
     lowered: u64,
     sample: Option<RowSample>,
     lengths: BTreeMap<u32, u64>,
@@ -36,18 +37,18 @@ struct RowSample {
 }
 
 impl FrequencySketch {
-    /// What a row of the capacity takes, in two hash tables that double when seven sixteenths are in use.
+    /// Memory per row of the capacity, in two hash tables that double when seven sixteenths are in use.
     pub const BYTES_PER_ROW: usize = 160;
-    /// A capacity for tables of any size: 160 MiB at most, and exact up to a million distinct rows.
+    /// A capacity for tables of any size: at most 160 MiB, and exact up to a million distinct rows.
     pub const CAPACITY: usize = 1 << 20;
-    /// Rows that are listed one by one, at most.
+    /// The most rows that are listed individually.
     const HEAD_ROWS_MAX: usize = 1 << 20;
-    /// Beyond so many distinct lengths of bags, longer ones count as their powers of two.
+    /// Beyond this many distinct bag lengths, longer ones are counted as powers of two.
     const LENGTHS_MAX: usize = 1 << 12;
-    /// A row is listed where its count is so many times the error, else it is one of the sample's.
+    /// A row is listed if its count is at least this many times the error; otherwise it is one of the sample's.
     const LISTED_ERRORS: u64 = 8;
 
-    /// A sketch of a table that exact counts are kept of up to so many distinct rows.
+    /// Creates a sketch that keeps exact counts of up to `capacity` distinct rows.
     ///
     /// # Panics
     /// With a capacity below 2.
@@ -64,7 +65,7 @@ impl FrequencySketch {
         }
     }
 
-    /// Counts samples; their bags follow in [`FrequencySketch::add_bag`].
+    /// Counts samples; [`FrequencySketch::add_bag`] must follow for each of their bags.
     pub fn add_samples(&mut self, samples: u64) {
         self.samples += samples;
     }
@@ -112,27 +113,27 @@ impl FrequencySketch {
         self.lowered += by;
     }
 
-    /// How much less than its true count a row may have been given: 0 as long as all counts are exact.
+    /// By how much a row's count may be too low: 0 as long as all counts are exact.
     pub fn error(&self) -> u64 {
         self.lowered
     }
 
-    /// Bytes of memory that its counters take now.
+    /// Bytes of memory of its counters now.
     pub fn bytes(&self) -> usize {
-        // The standard map keeps a control byte a slot, and an eighth of the slots free.
+        // The standard map keeps one control byte per bucket, and an eighth of the buckets free.
         let of = |counts: &Counts| counts.capacity() * 8 / 7 * (size_of::<(u64, u64)>() + 1);
         of(&self.counts) + self.sample.as_ref().map_or(0, |sample| of(&sample.counts))
     }
 
-    /// The lengths of the bags that were counted.
+    /// The lengths of the counted bags.
     pub fn bag_lengths(&self) -> BagLengths {
         BagLengths::counted(self.lengths.iter().map(|(&ids, &bags)| (ids, bags)))
     }
 
-    /// What was counted. While [`FrequencySketch::error`] is 0 it is exact. Else counts of listed rows are too high or
-    /// too low by a sixteenth at most, and the rows of the tail are as many as the sampled ones stand for: with `n` of
-    /// them, of which there are at least a quarter of the capacity less those that are listed, a standard error of
-    /// `1 / sqrt(n)`.
+    /// Returns the counts. While [`FrequencySketch::error`] is 0 they are exact. Otherwise counts of listed rows are
+    /// off by at most a sixteenth, and the number of rows in the tail is estimated from the sampled ones: with `n` of
+    /// them, at least a quarter of the capacity minus those that are listed, the relative standard error is `1 /
+    /// sqrt(n)`.
     pub fn frequencies(&self) -> TableFrequencies {
         let least = Self::LISTED_ERRORS * self.lowered;
         let listed = |count: u64| count >= least;
@@ -141,7 +142,7 @@ impl FrequencySketch {
         head.sort_unstable_by_key(|&(row, count)| (std::cmp::Reverse(count), row));
         let mut classes = BTreeMap::<u64, CountClass>::new();
         let mut add = |rows: u64, lookups: u64| {
-            // Counts below 64 stand for themselves, others for those that share their first six bits.
+            // Counts below 64 are kept exactly; larger counts are grouped by their first six bits.
             let count = lookups / rows;
             let shift = count.max(1).ilog2().saturating_sub(5);
             let class = count >> shift << shift;
@@ -171,7 +172,7 @@ impl FrequencySketch {
         TableFrequencies { samples: self.samples, lookups: self.lookups, distinct_rows, head, tail }
     }
 
-    /// Scales the rows of an estimated tail so that its look-ups are those that the head leaves.
+    /// Scales the rows of an estimated tail so that its look-ups are those not in the head.
     fn fit(&self, head: &[(u64, u64)], tail: &mut [CountClass]) {
         let estimated: u64 = tail.iter().map(|class| class.lookups).sum();
         if self.sample.is_none() || estimated == 0 {
@@ -187,7 +188,7 @@ impl FrequencySketch {
 }
 
 impl RowSample {
-    /// Halves the sample until it has no more than so many rows.
+    /// Halves the sample until it has at most `rows` rows.
     fn thin(&mut self, rows: usize) {
         while self.counts.len() > rows && self.level < u64::BITS - 1 {
             self.level += 1;
@@ -197,8 +198,7 @@ impl RowSample {
     }
 }
 
-/// Whether a row's hash begins with so many zero bits. It is another hash than the maps', whose places it must not
-/// depend on.
+/// Returns whether a row's hash begins with `level` zero bits. The hash must be independent of the maps' hash.
 fn in_sample(row: u64, level: u32) -> bool {
     mixed(row ^ 0x9E37_79B9_7F4A_7C15).leading_zeros() >= level
 }
@@ -210,7 +210,7 @@ fn mixed(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Hashes row numbers, and nothing else.
+/// A hasher for row numbers only.
 #[derive(Debug, Default)]
 struct RowHasher(u64);
 
@@ -280,7 +280,7 @@ mod tests {
             let error = exact[&row].abs_diff(count);
             assert!(error * 16 <= exact[&row], "row {row} has {} and not {count}", exact[&row]);
         }
-        // Whatever is frequent enough is listed.
+        // Everything that is frequent enough is listed.
         let least = (FrequencySketch::LISTED_ERRORS + 1) * sketch.error();
         assert!(
             exact
@@ -303,10 +303,10 @@ mod tests {
             (0..6000).filter(|row| row % 2 == 0 || round < 20).for_each(|row| sketch.add(row, 1));
         }
         let found = sketch.frequencies();
-        // More rows than the sketch has room for, and all of them below sixteen times its error.
+        // More rows than the sketch's capacity, all of them below sixteen times its error.
         assert_eq!((found.head.len(), found.lookups), (0, 3000 * (80 + 20)));
         let means: Vec<_> = found.tail.iter().map(|class| class.lookups as f64 / class.rows as f64).collect();
-        // Rows and look-ups are rounded: of more than 1000 rows each, by less than 0.1%.
+        // Rows and look-ups are rounded: with more than 1000 rows each, by less than 0.1%.
         assert!(found.tail.iter().all(|class| class.rows > 1000), "{:?}", found.tail);
         assert!((means[0] / 80.0 - 1.0).abs() < 1e-3 && (means[1] / 20.0 - 1.0).abs() < 1e-3, "{means:?}");
         assert_eq!(means.len(), 2);

@@ -1,4 +1,4 @@
-//! The rules against steps computed by hand, and against the formulas of the papers in f64.
+//! Compares the rules with steps computed by hand, and with the formulas of the papers in f64.
 
 use super::*;
 use crate::random::UniformField;
@@ -31,7 +31,7 @@ pub(crate) struct Exact {
     decay: f64,
     steps: i32,
     pub(crate) weights: Vec<f64>,
-    /// The first kind of state, an element each: FTRL's `z` is the paper's.
+    /// The first state, one number per element: FTRL's `z` is the paper's.
     first: Vec<f64>,
     second: Vec<f64>,
     /// The largest magnitude of a weight so far.
@@ -48,7 +48,7 @@ impl Exact {
             | UpdateRule::RowwiseAdagrad { initial_accumulator, .. } => {
                 vec![f64::from(initial_accumulator); weights.len()]
             }
-            // The paper starts from weights of 0. Here z starts where it stands for the initial weights.
+            // The paper starts from weights of 0. Here z starts with the value that yields the initial weights.
             UpdateRule::Ftrl { beta, .. } => {
                 weights.iter().map(|weight| -weight * f64::from(beta) / rate).collect()
             }
@@ -109,9 +109,9 @@ impl Exact {
         }
     }
 
-    /// How far f32 may be off after the steps so far. A step rounds about ten times: a weight by the roundoff of its
-    /// size, and what is subtracted from it, which is no larger than twice the largest weight, by some of its own.
-    /// Momentum and decay pass earlier errors on, at most tenfold with the settings of these tests.
+    /// The error bound of f32 after the steps so far. A step rounds about ten times: a weight relative to its size,
+    /// and what is subtracted from it, which is at most twice the largest weight. Momentum and decay propagate
+    /// earlier errors, at most tenfold with the settings of these tests.
     pub(crate) fn tolerance(&self) -> f64 {
         f64::from(self.steps) * 30.0 * ROUNDOFF * self.largest.max(1.0)
     }
@@ -130,17 +130,17 @@ impl Exact {
     }
 }
 
-/// What a rule makes of a weight and its state in each of some steps.
+/// The weight and state that a rule yields in each of some steps.
 struct ByHand {
     rule: UpdateRule,
     weight_decay: f32,
-    /// Where the weights start.
+    /// The initial weights.
     weights: &'static [f32],
-    /// In each step the gradients, and the weights and the state that they lead to.
+    /// Per step: the gradients, and the weights and state that they yield.
     steps: &'static [(&'static [f32], &'static [f32], &'static [f32])],
 }
 
-/// Every number is exact in f32, so is every result: nothing is rounded. The learning rate is 1/2.
+/// Every number is exact in f32, and so is every result: nothing is rounded. The learning rate is 1/2.
 const BY_HAND: [ByHand; 10] = [
     // With decay the gradient is 1 + 2/4; then 4 + 1.25/4.
     ByHand {
@@ -215,7 +215,7 @@ const BY_HAND: [ByHand; 10] = [
         weights: &[0.0, 0.0],
         steps: &[(&[1.5, -1.5], &[0.0, 0.0], &[0.75, -0.75, 2.25, 2.25])],
     },
-    // Nothing to divide by: parameters without a gradient stay.
+    // Division by zero: parameters without a gradient stay.
     ByHand {
         rule: UpdateRule::Ftrl { beta: 0.0, l1: 0.0, l2: 0.0 },
         weight_decay: 0.0,
@@ -319,7 +319,7 @@ fn zeros_and_broken_numbers() {
     }
 }
 
-/// A row whose columns several ranks own: its parts learn as the whole does, from the mean square over all of it.
+/// A row whose columns several ranks own: its parts learn as the whole does, from the mean square over the whole row.
 #[test]
 fn parts_of_a_row_learn_with_the_mean_square_of_all_of_it() {
     let rule = UpdateRule::RowwiseAdagrad { initial_accumulator: 9.0, epsilon: 3.0 };

@@ -1,7 +1,7 @@
-//! What a placement costs each rank: bytes that it holds, reads and writes, and sends and receives.
+//! The cost of a placement for each rank: bytes stored, read and written, and sent and received.
 //!
-//! Everything is an expectation over batches of so many samples, of which each rank has an equal share. What crosses is
-//! counted as [`crate::traffic`] says, so that a run's counters can be held against it.
+//! All numbers are expectations over batches of a given size, of which each rank has an equal share. Traffic is
+//! counted as in [`crate::traffic`], so that it can be compared with a run's counters.
 
 use std::ops::{AddAssign, SubAssign};
 
@@ -14,18 +14,18 @@ use crate::table::TableSpec;
 use crate::topology::Topology;
 use crate::traffic::{KEY_BYTES, LENGTH_BYTES};
 
-/// What one distinct row takes of memory traffic to be found, sorted and merged: its key and its place in some passes.
+/// Memory traffic of one distinct row to be found, sorted and merged: its key and its position, in several passes.
 const ROUTE_BYTES: f64 = 64.0;
-/// What a listed frequent row takes, and a row of the table up to the last of them: see [`crate::FrequentRows`].
+/// Memory of a listed frequent row, and of each row of the table up to the last one: see [`crate::FrequentRows`].
 const LISTED_ROW_BYTES: f64 = 8.0;
 const INDEXED_ROW_BYTES: f64 = 1.5 / 8.0;
 
-/// An id that an owner pools is cut out of its bag, sent, sorted with those of all ranks, and looked up and updated by
-/// itself, where one whose row is exchanged is sorted at the rank that it comes from. On four H200s this is what bags
-/// of dlrm-dcnv2 take, pooled by rows and by columns.
+/// An id that an owner pools is taken out of its bag, sent, sorted with those of all ranks, and looked up and updated
+/// individually; an id whose row is exchanged is only sorted at the rank it comes from. On four H200s this factor
+/// matches bags of dlrm-dcnv2, pooled by rows and by columns.
 const POOLED_LOOK_UPS: f64 = 3.0;
 
-/// Splits that are tried first are apart by one more than their number over this.
+/// The first splits to try are apart by one more than their number divided by this.
 const SPLIT_STEP_SHARE: usize = 12;
 
 /// What is the same for all tables.
@@ -47,7 +47,7 @@ impl<'a> Context<'a> {
         Self { topology, machine, rest, batch, of_node, of_rank }
     }
 
-    /// Whether ranks send each other the summed gradients of those frequent rows alone that their samples name.
+    /// Returns whether ranks send gradient sums only of those frequent rows that their samples name.
     fn sends_frequent(&self) -> bool {
         self.machine.frequent_sums == FrequentSums::Sent && self.topology.ranks() > 1
     }
@@ -60,7 +60,7 @@ pub(super) struct Choice {
     pub(super) exchange: Exchange,
     /// Classes of the profile before this one are frequent.
     pub(super) split: usize,
-    /// Who owns the table or its columns, where that is not every rank.
+    /// The owners of the table or of its columns, unless every rank is an owner.
     pub(super) owners: Vec<usize>,
 }
 
@@ -85,7 +85,7 @@ impl Choice {
         Self { placement: Placement::ColumnWise, exchange, split: 0, owners }
     }
 
-    /// The choice as the back ends take it.
+    /// Converts the choice to the form that the back ends use.
     pub(super) fn plan(&self, table: &TableInput<'_>) -> TablePlan {
         let spec = table.spec;
         match self.placement {
@@ -98,55 +98,55 @@ impl Choice {
     }
 }
 
-/// What a table, or all of them, cost a rank in an iteration.
+/// The cost of a table, or of all tables, for one rank and iteration.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct RankLoad {
     /// Bytes of rows and their state.
     pub(super) table_bytes: f64,
-    /// Bytes of what is sent and received, and of the gradients of frequent rows.
+    /// Bytes of send and receive buffers, and of the gradients of frequent rows.
     pub(super) buffer_bytes: f64,
-    /// Bytes that go to and from memory.
+    /// Bytes read from and written to memory.
     pub(super) memory_traffic: f64,
     pub(super) within: Flow,
     pub(super) between: Flow,
 }
 
-/// What a rank exchanges over links of one kind.
+/// A rank's exchange over links of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Flow {
-    /// Vectors that it asks for.
+    /// Vectors that it requests.
     pub(super) rows: f64,
-    /// Bytes of their keys, of them and of their gradients.
+    /// Bytes of their keys, the vectors and their gradients.
     pub(super) asked: f64,
-    /// Bytes of what others ask of it.
+    /// Bytes of what others request from it.
     pub(super) served: f64,
 }
 
-/// What a table, or all of them, cost.
+/// The cost of a table, or of all tables.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Load {
     pub(super) ranks: Vec<RankLoad>,
-    /// Elements that are summed over all ranks.
+    /// Elements that are all-reduced.
     pub(super) reduced_elements: f64,
     /// Shards that are exchanged.
     pub(super) shards: usize,
-    /// Tables whose owners tell each other squares of gradients.
+    /// Tables whose owners send each other squares of gradients.
     pub(super) sharing_squares: usize,
 }
 
-/// Expected numbers of what each rank owns of a table's infrequent rows.
-struct Owned {
+/// Expected numbers, per rank, for the infrequent rows that it owns of a table.
+struct OwnedCounts {
     /// Distinct rows that one rank's samples name.
     of_rank: Vec<f64>,
     /// Distinct rows that one node's samples name.
     of_node: Vec<f64>,
     /// Distinct rows of the batch.
     of_batch: Vec<f64>,
-    /// Ids of a sample.
+    /// Ids per sample.
     lookups: Vec<f64>,
 }
 
-/// The longest lists that a rank sends another along its rail.
+/// The longest lists that a rank sends another one along its rail.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RailLists {
     /// Rows, or parts of bags.
@@ -155,12 +155,12 @@ pub(super) struct RailLists {
     pub(super) ids: f64,
 }
 
-/// What the cost of a table is computed from, whatever its placement.
+/// The basis of a table's costs, independent of its placement.
 #[derive(Debug)]
 pub(super) struct TableCosts<'a> {
     pub(super) input: &'a TableInput<'a>,
     context: Context<'a>,
-    /// One a class of the profile, each with all behind it, and one for the rows behind all classes.
+    /// One per class of the profile, each including all later classes, and one for the rows after all classes.
     of_rank: Vec<f64>,
     of_node: Vec<f64>,
     of_batch: Vec<f64>,
@@ -180,7 +180,7 @@ impl<'a> TableCosts<'a> {
         }
     }
 
-    /// Bytes of so many rows with so many columns of the table, and their state.
+    /// Bytes of `rows` rows with `columns` columns of the table, including state.
     pub(super) fn bytes(&self, rows: u64, columns: usize, rule: UpdateRule) -> f64 {
         let part = TableSpec { name: String::new(), rows, dim: columns, dtype: Dtype::Fp32 };
         let Machine { table_element_bytes, narrow_tables, .. } = *self.context.machine;
@@ -189,12 +189,12 @@ impl<'a> TableCosts<'a> {
         if narrow_tables { bytes - (rows * columns as u64 * narrower) as f64 } else { bytes }
     }
 
-    /// Bytes of a row with some columns, and its state.
+    /// Bytes of a row with `columns` columns, including state.
     fn row_bytes(&self, columns: usize) -> f64 {
         self.bytes(1, columns, self.input.rule)
     }
 
-    /// The shards of a choice: columns, and who owns them.
+    /// The shards of a choice: number of columns, and owner.
     fn shards(&self, choice: &Choice) -> Vec<(usize, Owner)> {
         match choice.placement {
             Placement::Replicated => Vec::new(),
@@ -224,7 +224,7 @@ impl<'a> TableCosts<'a> {
         }
     }
 
-    /// What the table costs every rank.
+    /// The table's cost for every rank.
     pub(super) fn load(&self, choice: &Choice) -> Load {
         let mut load =
             Load { ranks: vec![RankLoad::default(); self.context.topology.ranks()], ..Load::default() };
@@ -251,7 +251,7 @@ impl<'a> TableCosts<'a> {
         load
     }
 
-    /// The replica of the frequent rows: looked up and summed by each rank alone, and then over all ranks.
+    /// The replica of the frequent rows: looked up and summed by each rank separately, then all-reduced.
     fn add_frequent(&self, choice: &Choice, load: &mut Load) {
         let Context { machine, of_rank, topology, .. } = self.context;
         let rows = self.frequent_rows(choice);
@@ -269,7 +269,8 @@ impl<'a> TableCosts<'a> {
         let elements = self.reduced_elements(choice);
         let mut each = RankLoad {
             table_bytes: self.bytes(rows, dim, self.input.rule),
-            // Read once from where it is and for each look-up from near; summed from the vectors' gradients; updated.
+            // Read from memory once, and from the cache for each look-up; summed from the vectors' gradients;
+            // updated.
             memory_traffic: (2.0 * lookups * vector + named * table) * dim as f64
                 + lookups * machine.lookup_bytes
                 + updated * 2.0 * self.row_bytes(dim),
@@ -280,27 +281,27 @@ impl<'a> TableCosts<'a> {
                 rows as f64 * LISTED_ROW_BYTES + self.input.spec.rows as f64 * INDEXED_ROW_BYTES;
         }
         if self.context.sends_frequent() {
-            // To each other rank of the node, and of what these have summed to each other node, along each rail.
+            // To each other rank of the node; and the node's sums to each other node, along each rail.
             let named_of_node = of_frequent(&self.of_node);
             let (peers, nodes) = ((topology.ranks_per_node() - 1) as f64, (topology.nodes() - 1) as f64);
             let bytes = KEY_BYTES as f64 + vector * dim as f64;
             let flow = |rows: f64| Flow { rows, asked: rows * bytes, served: rows * bytes };
             each.within += flow(peers * named);
             each.between += flow(nodes * named_of_node);
-            // Written to all, and read of all.
+            // Written to all, and read from all.
             let moved = (peers + 1.0) * named + if nodes > 0.0 { (nodes + 1.0) * named_of_node } else { 0.0 };
             each.memory_traffic += 2.0 * moved * (vector * dim as f64 + ROUTE_BYTES);
         } else if topology.ranks() > 1 {
             let reduced = machine.reduction_element_bytes as f64 * elements;
             each.buffer_bytes += reduced;
-            // Cleared, written where rows are named, read and written by the sum.
+            // Cleared, written where rows are named, read and written by the all-reduce.
             each.memory_traffic += 3.0 * reduced;
             load.reduced_elements += elements;
         }
         load.ranks.iter_mut().for_each(|rank| *rank += each);
     }
 
-    /// Elements of its frequent rows that are summed with the dense gradients: a vector and a mark each.
+    /// Elements of its frequent rows that are summed with the dense gradients: a vector and a mark per row.
     fn reduced_elements(&self, choice: &Choice) -> f64 {
         if self.context.sends_frequent() {
             return 0.0;
@@ -308,8 +309,8 @@ impl<'a> TableCosts<'a> {
         (self.frequent_rows(choice) * (self.input.spec.dim as u64 + 1)) as f64
     }
 
-    /// What each rank owns of the rows behind a split.
-    fn owned(&self, split: usize, owner: Owner) -> Owned {
+    /// What each rank owns of the rows after a split.
+    fn owned(&self, split: usize, owner: Owner) -> OwnedCounts {
         let topology = self.context.topology;
         let ranks = topology.ranks();
         let spread = |after: &[f64]| -> Vec<f64> {
@@ -318,7 +319,7 @@ impl<'a> TableCosts<'a> {
                     .map(|rank| if owner == Owner::Rank(rank) { after[split] } else { 0.0 })
                     .collect();
             };
-            // Rows that are known one by one are where they are; the others are everywhere.
+            // Rows that are known individually have a definite owner; the others are spread evenly.
             let mut of_ranks = vec![0.0; ranks];
             let mut rest = after[split];
             for (class, number) in self.input.profile.classes().iter().zip(0..).skip(split) {
@@ -330,7 +331,7 @@ impl<'a> TableCosts<'a> {
             of_ranks.iter_mut().for_each(|of_rank| *of_rank += rest.max(0.0) / ranks as f64);
             of_ranks
         };
-        Owned {
+        OwnedCounts {
             of_rank: spread(&self.of_rank),
             of_node: spread(&self.of_node),
             of_batch: spread(&self.of_batch),
@@ -338,8 +339,8 @@ impl<'a> TableCosts<'a> {
         }
     }
 
-    /// Distinct rows: each rank asks those of its node that have the owners' places, and these ask along their rails.
-    fn add_rows(&self, owned: &Owned, columns: usize, ranks: &mut [RankLoad]) {
+    /// Distinct rows: each rank requests them from its node's ranks on the owners' rails, and these along their rails.
+    fn add_rows(&self, owned: &OwnedCounts, columns: usize, ranks: &mut [RankLoad]) {
         let Context { topology, machine, of_rank, .. } = self.context;
         let (nodes, per_node) = (topology.nodes(), topology.ranks_per_node());
         let vector = machine.vector_element_bytes as f64 * columns as f64;
@@ -351,30 +352,29 @@ impl<'a> TableCosts<'a> {
         let all: f64 = of_places.iter().sum();
         let lookups: f64 = owned.lookups.iter().sum();
         for (rank, load) in ranks.iter_mut().enumerate() {
-            let place = topology.place_of(rank);
+            let place = topology.local_rank(rank);
             let within = (all - of_places[place]).max(0.0);
             let between = (on_rails[place] - owned.of_node[rank]).max(0.0);
             let served_within = (per_node - 1) as f64 * of_places[place];
             let served_between = (nodes - 1) as f64 * owned.of_node[rank];
             load.within += Flow { rows: within, asked: within * bytes, served: served_within * bytes };
             load.between += Flow { rows: between, asked: between * bytes, served: served_between * bytes };
-            // Vectors are added to their bags and bags' gradients to their rows; all that is sent is read, and all that
-            // is received written.
+            // Vectors are added to bags and bags' gradients to rows; what is sent is read, what is received written.
             let moved = within + between + served_within + served_between;
             load.memory_traffic += of_rank * lookups * (2.0 * vector + machine.lookup_bytes)
                 + moved * (2.0 * vector + ROUTE_BYTES);
         }
     }
 
-    /// Pooled bags: each rank asks along its rail once a bag and node, and there within the node once a bag and rank.
-    fn add_pooled(&self, owned: &Owned, columns: usize, ranks: &mut [RankLoad]) {
+    /// Pooled bags: each rank requests a bag along its rail once per node, and there within the node once per rank.
+    fn add_pooled(&self, owned: &OwnedCounts, columns: usize, ranks: &mut [RankLoad]) {
         let Context { topology, machine, of_rank, batch, .. } = self.context;
         let (nodes, per_node) = (topology.nodes(), topology.ranks_per_node());
         let vector = machine.vector_element_bytes as f64 * columns as f64;
         let bytes = LENGTH_BYTES as f64 + 2.0 * vector;
         let key = KEY_BYTES as f64;
         let all = self.lookups[0].max(f64::MIN_POSITIVE);
-        // Bags of a sample, over all features, that have an id of one of a rank or node, where so many ids do.
+        // Bags per sample, over all features, that have an id owned by a rank or node with this many look-ups.
         let hits =
             |lookups: f64| -> f64 { self.input.features.iter().map(|bags| bags.hit(lookups / all)).sum() };
         let mut known = (f64::NAN, 0.0);
@@ -394,7 +394,7 @@ impl<'a> TableCosts<'a> {
             .collect();
         let hits_of_nodes: Vec<_> = of_nodes.iter().map(|&lookups| hits(lookups)).collect();
         let (ids, hit_nodes): (f64, f64) = (of_nodes.iter().sum(), hits_of_nodes.iter().sum());
-        // What arrives at a rank to be passed on within its node comes from its whole rail.
+        // What a rank receives to forward within its node comes from its whole rail.
         let of_rail = of_rank * nodes as f64;
         for (rank, load) in ranks.iter_mut().enumerate() {
             let (node, table) = (topology.node_of(rank), machine.table_element_bytes as f64);
@@ -430,8 +430,8 @@ impl<'a> TableCosts<'a> {
         }
     }
 
-    /// Rows that a rank owns: held, read for whoever asks, and updated once.
-    fn add_owned(&self, owned: &Owned, columns: usize, owner: Owner, ranks: &mut [RankLoad]) {
+    /// Rows that a rank owns: stored, read for requests, and updated once.
+    fn add_owned(&self, owned: &OwnedCounts, columns: usize, owner: Owner, ranks: &mut [RankLoad]) {
         let row_bytes = self.row_bytes(columns);
         let weights = (columns as u64 * self.context.machine.table_element_bytes) as f64;
         for (rank, load) in ranks.iter_mut().enumerate() {
@@ -441,7 +441,7 @@ impl<'a> TableCosts<'a> {
         }
     }
 
-    /// Row-wise Adagrad over columns: owners tell each other a number for each distinct row of the batch.
+    /// Row-wise Adagrad over columns: owners send each other one number per distinct row of the batch.
     fn add_squares(&self, choice: &Choice, shards: usize, load: &mut Load) {
         let topology = self.context.topology;
         let owners = &choice.owners[..shards];
@@ -456,7 +456,7 @@ impl<'a> TableCosts<'a> {
         load.sharing_squares = 1;
     }
 
-    /// The longest lists that go along a rail for a choice.
+    /// The longest lists that are sent along a rail for a choice.
     pub(super) fn rail_lists(&self, choice: &Choice) -> RailLists {
         let Context { topology, of_rank, .. } = self.context;
         let mut longest = RailLists::default();
@@ -485,7 +485,7 @@ impl<'a> TableCosts<'a> {
         self.shards(choice).into_iter().map(|(columns, _)| columns).collect()
     }
 
-    /// The split with which a hybrid choice takes least time, all ranks taken to own as much as each other.
+    /// The fastest split of a hybrid choice, assuming that all ranks own equally much.
     pub(super) fn best_split(&self, exchange: Exchange) -> usize {
         let Context { machine, topology, .. } = self.context;
         let time = |split: &usize| {
@@ -500,7 +500,7 @@ impl<'a> TableCosts<'a> {
             let timed = splits.map(|split| (time(&split), split));
             timed.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(0, |(_, split)| split)
         };
-        // First some splits, further apart the later they come; then all between those beside the best of these.
+        // First some splits, further apart the later they come; then all splits next to the best of these.
         let end = self.input.profile.splits().end;
         let coarse = std::iter::successors(Some(0), |&split| Some(split + 1 + split / SPLIT_STEP_SHARE));
         let coarse: Vec<_> = coarse.take_while(|&split| split < end).chain([end - 1]).collect();
@@ -510,12 +510,12 @@ impl<'a> TableCosts<'a> {
         best(&mut (from..=to))
     }
 
-    /// What a row-wise or hybrid choice costs a rank if each owned as much as any other.
+    /// The cost of a row-wise or hybrid choice for a rank if all ranks owned equally much.
     fn uniform_load(&self, choice: &Choice) -> RankLoad {
         let topology = self.context.topology;
         let ranks = topology.ranks();
         let each = |after: &[f64]| vec![after[choice.split] / ranks as f64; ranks];
-        let owned = Owned {
+        let owned = OwnedCounts {
             of_rank: each(&self.of_rank),
             of_node: each(&self.of_node),
             of_batch: each(&self.of_batch),
@@ -533,7 +533,7 @@ impl<'a> TableCosts<'a> {
     }
 }
 
-/// What each rank sends to sum some elements over all ranks, in two levels.
+/// What each rank sends to all-reduce some elements, in two levels.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Reduction {
     pub(super) within_bytes: f64,
@@ -577,13 +577,13 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// What is computed, and what is communicated.
+    /// Time spent computing, and time spent communicating.
     fn sides(&self) -> (f64, f64) {
         let links = self.exchange_within + self.exchange_between + self.reduce_within + self.reduce_between;
         (self.dense + self.matmul_latency + self.memory, links + self.link_latency)
     }
 
-    /// What happens beside something longer.
+    /// Time that overlaps with something longer.
     pub(super) fn hidden(&self, machine: &Machine) -> f64 {
         let (compute, communicate) = self.sides();
         machine.overlap * compute.min(communicate)
@@ -596,12 +596,12 @@ impl Parts {
 }
 
 impl Load {
-    /// No table.
+    /// The load of no table.
     pub(super) fn none(context: &Context<'_>) -> Self {
         Self { ranks: vec![RankLoad::default(); context.topology.ranks()], ..Self::default() }
     }
 
-    /// What is the same for all ranks: where the flows and the memory traffic of a rank are added, its time.
+    /// The part of the time that is the same for all ranks, to which a rank's flows and memory traffic are added.
     pub(super) fn common(&self, context: &Context<'_>) -> Parts {
         let Context { machine, topology, rest, .. } = context;
         let elements = self.reduced_elements + rest.reduced_elements as f64;
@@ -610,7 +610,7 @@ impl Load {
             (topology.ranks_per_node() > 1, machine.within_nodes),
             (topology.nodes() > 1, machine.between_nodes),
         ];
-        // Keys, vectors and gradients, and squares; what is summed is scattered and gathered.
+        // Keys, vectors and gradients, and squares; an all-reduce scatters and gathers.
         let exchanges = if self.shards > 0 { 3.0 } else { 0.0 };
         let exchanges = exchanges + if self.sharing_squares > 0 { 1.0 } else { 0.0 };
         let latencies = links.iter().filter(|(there, _)| *there);
@@ -640,7 +640,7 @@ impl Load {
         }
     }
 
-    /// Bytes that a rank needs, for tables and all else.
+    /// Bytes that a rank needs, for tables and everything else.
     pub(super) fn memory_of(&self, rank: usize, context: &Context<'_>) -> f64 {
         let load = &self.ranks[rank];
         load.table_bytes + load.buffer_bytes + context.rest.memory.bytes() as f64

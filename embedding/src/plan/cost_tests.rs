@@ -1,10 +1,10 @@
-//! Costs against a count of every row by itself, and against times computed by hand.
+//! Compares costs with a count of every single row, and with times computed by hand.
 
 use proptest::prelude::*;
 
 use super::cost::{Choice, Context, Flow, Load, RailLists, RankLoad, Reduction, TableCosts};
 use super::counted::{
-    Known, choice_of, counted, known, machine, rest, seconds, shards_of, summed, topologies,
+    KnownTable, choice_of, counted, known, machine, rest, seconds, shards_of, summed, topologies,
 };
 use super::search::Search;
 use super::*;
@@ -19,7 +19,7 @@ fn assert_equal(found: f64, expected: f64, what: &str) {
     assert!((found - expected).abs() <= 1e-9 * expected.abs().max(1e-9), "{what}: {found} for {expected}");
 }
 
-/// A count of the report is the number rounded, either way where it lies halfway but for the last bits.
+/// The report's counts are rounded; a number halfway between two integers may go either way.
 #[track_caller]
 fn assert_rounded(found: u64, expected: f64, what: &str) {
     assert!((found as f64 - expected).abs() <= 0.5 + 1e-6, "{what}: {found} for {expected}");
@@ -27,7 +27,7 @@ fn assert_rounded(found: u64, expected: f64, what: &str) {
 
 #[track_caller]
 fn assert_flow(found: Flow, expected: Flow, what: &str) {
-    // A rank that asks for everything but its own is counted as the difference of sums.
+    // A rank that requests everything but its own is counted as the difference of sums.
     let slack = |expected: f64, all: f64| expected.max(1e-3 * all);
     let all = expected.asked + expected.served + 1.0;
     for (found, expected, what) in [
@@ -74,7 +74,7 @@ proptest! {
         let named: f64 = known.rows().filter(frequent).map(|(_, rows, count)| rows * count).sum();
         assert_equal(costs.frequent_share(&choice), named / known.lookups(), &what);
 
-        // The longest lists along a rail: of the owner or the node that is asked for most.
+        // The longest lists along a rail: those of the owner or node with the most requests.
         let of_rank = |of: &dyn Fn(f64) -> f64, owner| {
             let mut of_owner = vec![0.0; topology.ranks()];
             for (number, rows, count) in known.rows().filter(|row| !frequent(row)) {
@@ -106,9 +106,9 @@ proptest! {
         assert!((found_ids - ids).abs() <= 1e-9 * (1.0 + ids), "{what}: {found_ids} {ids}");
     }
 
-    /// The report of a plan that the job demands, number by number.
+    /// The report of a plan that the job fixes, number by number.
     #[test]
-    fn a_report_says_what_was_counted(
+    fn a_report_has_the_counted_numbers(
         tables in prop::collection::vec(known(), 1..3),
         topology in topologies(),
         (kind, pooled) in (prop::sample::select(vec![0usize, 1, 3]), any::<bool>()),
@@ -122,7 +122,7 @@ proptest! {
         let input = PlanInput { tables: inputs.collect(), batch_size: 18, topology, machine: &machine, rest: rest() };
         let Planned { plan, report } = plan(&input).unwrap();
         let context = Context::new(topology, &machine, rest(), 18);
-        let choice = |known: &Known, planned: &crate::placement::TablePlan| match planned.shards.first() {
+        let choice = |known: &KnownTable, planned: &crate::placement::TablePlan| match planned.shards.first() {
             None => (Choice::replicated(), known.spec.rows),
             Some(Shard { owner: Owner::EveryRank, .. }) => (Choice::row_wise(exchange), 0),
             Some(Shard { owner: Owner::Rank(rank), .. }) => (Choice::table_wise(exchange, *rank), 0),
@@ -138,7 +138,7 @@ proptest! {
         assert_equal(report.samples_per_second, 18.0 / slowest, "samples per second");
         assert_equal(report.balance, seconds_of.iter().sum::<f64>() / topology.ranks() as f64 / slowest, "balance");
         let parts = report.iteration;
-        // Of the ranks that are as slow as each other, the first one.
+        // Of several equally slow ranks, the first one.
         let slowest_rank = report.per_rank.iter().position(|rank| rank.seconds == parts.total_s).unwrap();
         let of_slowest = report.per_rank[slowest_rank];
         assert_equal(parts.dense_s, 1e4 / machine.flops, "dense");
@@ -227,7 +227,7 @@ proptest! {
             assert_rounded(found.rank_bytes, bytes().fold(0.0, f64::max), "bytes of a rank");
             near(found.traffic, &|other| if other == table { loads[table].clone() } else { Vec::new() });
             assert_rounded(found.reduced_elements, summed(known, choice, &context), "elements");
-            prop_assert_eq!(&found.reason, "the job says so");
+            prop_assert_eq!(&found.reason, "set in the job");
 
             prop_assert!(found.alternatives.is_sorted_by(|a, b| a.iteration_s <= b.iteration_s));
             for other in &found.alternatives {
@@ -251,13 +251,14 @@ proptest! {
                 let bytes = summed * (per_node - 1.0) + summed * (nodes - 1.0) / nodes;
                 assert_rounded(other.all_reduce_bytes, bytes, "all-reduce bytes");
                 prop_assert!(other.fits);
-                // The job admits another placement of a table in no case.
+                // The job allows no other placement.
                 prop_assert!(!other.allowed);
             }
         }
     }
 
-    /// Moving one table to any other placement makes no plan of small tables faster; so a table alone lies best.
+    /// Moving one table to another placement makes no plan of small tables faster, so a single table is placed
+    /// optimally.
     #[test]
     fn no_table_is_better_elsewhere(
         tables in prop::collection::vec(known(), 1..4),
@@ -303,7 +304,7 @@ proptest! {
         }
     }
 
-    /// Every split, tried one by one, as if each rank owned the mean of what all own.
+    /// Every split, tried one by one, as if each rank owned the mean of all.
     #[test]
     fn the_best_split_takes_least_time(known in known(), ranks in 2..5usize, gpu in any::<bool>()) {
         let topology = Topology::new(ranks, 1).unwrap();
@@ -325,10 +326,10 @@ proptest! {
 }
 
 #[test]
-fn alternatives_say_what_the_job_admits_and_what_fits() {
+fn alternatives_tell_what_the_job_allows_and_what_fits() {
     let spec = TableSpec { name: "t".into(), rows: 4000, dim: 16, dtype: Dtype::Fp32 };
     let others = CountClass { rows: 4000, lookups: 4000 };
-    let known = Known::new(spec, UpdateRule::Sgd, 4000, Vec::new(), others, vec![vec![(1, 1)]]);
+    let known = KnownTable::new(spec, UpdateRule::Sgd, 4000, Vec::new(), others, vec![vec![(1, 1)]]);
     let topology = Topology::new(4, 1).unwrap();
     let kinds = |memory_bytes, placement, exchange| {
         let machine = Machine { memory_bytes, ..Machine::cpu(0) };
@@ -343,18 +344,18 @@ fn alternatives_say_what_the_job_admits_and_what_fits() {
     };
     let (roomy, tight) = (1 << 30, 150_000);
     let (all, reason) = kinds(roomy, None, None);
-    // Nothing is known to be frequent, so nothing is hybrid.
+    // No row is known to be frequent, so no alternative is hybrid.
     assert_eq!(all.len(), 7);
     assert!(all.iter().all(|(_, _, allowed, fits)| *allowed && *fits), "{all:?}");
-    assert!(reason.starts_with("next is ") || reason.starts_with("it does not matter"), "{reason}");
-    // A table of 256,000 bytes fits where its rows or columns are spread.
+    assert!(reason.starts_with("next best is ") || reason.starts_with("the slowest rank"), "{reason}");
+    // A table of 256,000 bytes fits if its rows or columns are spread.
     let (all, reason) = kinds(tight, None, None);
     for (placement, _, allowed, fits) in all {
         assert!(allowed);
         assert_eq!(fits, !matches!(placement, Placement::Replicated | Placement::TableWise), "{placement:?}");
     }
     assert!(!reason.is_empty());
-    // Of what is replicated nothing crosses: any exchange admits it.
+    // A replicated table is not exchanged, so any exchange setting allows it.
     let (all, _) = kinds(roomy, None, Some(Exchange::Rows));
     for (placement, exchange, allowed, _) in all {
         assert_eq!(allowed, exchange != Some(Exchange::Pooled), "{placement:?}, {exchange:?}");
@@ -363,31 +364,31 @@ fn alternatives_say_what_the_job_admits_and_what_fits() {
     for (placement, _, allowed, _) in all {
         assert_eq!(allowed, placement == Placement::TableWise, "{placement:?}");
     }
-    assert_eq!(reason, "the job says so");
+    assert_eq!(reason, "set in the job");
 }
 
 #[test]
-fn long_lists_of_names_are_cut() {
+fn long_lists_of_names_are_shortened() {
     let names: Vec<_> = (0..7).map(|number| format!("C{number}")).collect();
     assert_eq!(list(&names[..5]), "C0, C1, C2, C3, C4");
     assert_eq!(list(&names), "C0, C1, C2, C3, C4 and 2 more");
 }
 
-/// What a round between nodes carries: the longest list that is expected, and five standard deviations.
+/// The capacity of a round between nodes: the longest expected list plus five standard deviations.
 #[test]
 fn rounds_have_room_for_chance() {
-    // Every row is looked up once in 4000 samples of one id. A batch of 2000 has a thousand a node, half of them owned
-    // by the other node.
+    // Every row is looked up once in 4000 samples of one id. A batch of 2000 has a thousand per node, half of them
+    // owned by the other node.
     let spec = TableSpec { name: "t".into(), rows: 4000, dim: 4, dtype: Dtype::Fp32 };
     let others = CountClass { rows: 4000, lookups: 4000 };
-    let known = Known::new(spec, UpdateRule::Sgd, 4000, Vec::new(), others, vec![vec![(1, 1)]]);
+    let known = KnownTable::new(spec, UpdateRule::Sgd, 4000, Vec::new(), others, vec![vec![(1, 1)]]);
     let round = |batch_size, exchange, nodes| {
         let (machine, topology) = (Machine::cpu(1 << 30), Topology::new(2, nodes).unwrap());
         let tables = vec![known.input(Some(Placement::RowWise), Some(exchange))];
         let input = PlanInput { tables, batch_size, topology, machine: &machine, rest: rest() };
         plan(&input).unwrap().plan.tables[0].round
     };
-    // 500 and five times its root is 611.8.
+    // 500 plus five times its square root is 611.8.
     assert_eq!(round(2000, Exchange::Rows, 2), RoundCapacity { vectors: 612, ids: 16 });
     assert_eq!(round(2000, Exchange::Pooled, 2), RoundCapacity { vectors: 612, ids: 612 });
     assert_eq!(round(4, Exchange::Pooled, 2), RoundCapacity { vectors: 16, ids: 16 });
@@ -435,10 +436,11 @@ fn times_are_those_computed_by_hand() {
         between: Flow { rows: 1.0, asked: 10.0, served: 70.0 },
     };
     let common = load.common(&context);
-    // 160 elements are 640 bytes: within nodes twice half of them at 50 bytes a second; between twice a quarter at 2.5.
+    // 160 elements are 640 bytes: within nodes twice half of them at 50 bytes per second; between nodes twice a
+    // quarter at 2.5.
     assert_eq!((common.reduce_within, common.reduce_between), (640.0 / 50.0, 320.0 / 2.5));
     assert_eq!((common.dense, common.memory, common.matmul_latency), (2.0, 2.0, 1.5));
-    // Four exchanges and a sum on each kind of link, and two shards.
+    // Four exchanges and an all-reduce on each kind of link, and two shards.
     assert_eq!(common.link_latency, (4.0 * 2.0 + 3.0) + (4.0 * 4.0 + 5.0) + 0.5);
     let parts = load.parts(1, &common, &machine);
     assert_eq!((parts.memory, parts.exchange_within, parts.exchange_between), (2.5, 3.0, 7.0));
@@ -454,7 +456,7 @@ fn times_are_those_computed_by_hand() {
     assert_eq!(load.common(&one_node).link_latency, 4.0 * 2.0 + 3.0 + 0.5);
     assert_eq!(Reduction::new(Topology::ONE, &machine, 1e6).seconds(&machine), 0.0);
 
-    // Two of it are twice as much, and one of it taken off is what it was.
+    // Adding it twice doubles it, and subtracting it once restores it.
     let mut twice = load.clone();
     twice += &load;
     let of_rank = &twice.ranks[1];

@@ -1,5 +1,5 @@
-//! The cost of placements, counted row by row and rank by rank as `docs/guide/planning.md` describes it. The planner's
-//! tests expect these values; nothing here uses the sums that the planner adds up.
+//! The cost of placements, counted row by row and rank by rank as `docs/guide/planning.md` describes it. The
+//! planner's tests compare with these values; nothing here uses the planner's own sums.
 
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ pub(super) const RULES: [UpdateRule; 4] = [
     UpdateRule::Adam { beta1: 0.9, beta2: 0.99, epsilon: 1e-8 },
 ];
 
-/// A table whose features have bags of some lengths, and whose placement is the planner's choice.
+/// A table whose features have bags of some lengths; the planner chooses its placement.
 pub(super) fn input<'a>(
     spec: &'a TableSpec,
     rule: UpdateRule,
@@ -28,24 +28,24 @@ pub(super) fn input<'a>(
     TableInput { spec, rule, features, profile, placement: None, exchange: None, frequent_rows: None }
 }
 
-/// A table whose look-ups are known.
+/// A table with known look-ups.
 #[derive(Debug, Clone)]
-pub(super) struct Known {
+pub(super) struct KnownTable {
     pub(super) spec: TableSpec,
     pub(super) rule: UpdateRule,
     /// Samples that were counted.
     pub(super) samples: u64,
     /// Rows with their look-ups, the most frequent ones first.
     pub(super) counts: Vec<(u64, u64)>,
-    /// Rows that nobody knows by name, each looked up this often.
+    /// Rows that are not known individually, each looked up this often.
     others: CountClass,
-    /// Of each feature, the shares of bags with some numbers of ids.
+    /// Per feature, the shares of bags with some numbers of ids.
     bags: Vec<Vec<(u32, f64)>>,
     lengths: Vec<BagLengths>,
     profile: FrequencyProfile,
 }
 
-impl Known {
+impl KnownTable {
     pub(super) fn new(
         spec: TableSpec,
         rule: UpdateRule,
@@ -81,7 +81,7 @@ impl Known {
         (self.counts.iter().map(|row| row.1).sum::<u64>() + self.others.lookups) as f64
     }
 
-    /// `named(c, k)` of the documentation: that some samples name a row with a count.
+    /// `named(c, k)` of the documentation: the probability that some samples name a row with a count.
     pub(super) fn named(&self, count: f64, samples: f64) -> f64 {
         if samples >= self.samples as f64 {
             return 1.0;
@@ -95,7 +95,7 @@ impl Known {
         1.0 - (1.0 - of_each).powf(m)
     }
 
-    /// Bags of a sample with an id of a kind that this share of all ids is of.
+    /// Bags per sample with an id of a kind that makes up this share of all ids.
     pub(super) fn hits(&self, share: f64) -> f64 {
         let of_feature = |bags: &Vec<(u32, f64)>| -> f64 {
             bags.iter().map(|&(ids, bags)| bags * (1.0 - (1.0 - share).powi(ids as i32))).sum()
@@ -107,8 +107,8 @@ impl Known {
         choice.placement == Placement::Replicated || number.is_some_and(|number| number < choice.split)
     }
 
-    /// Each row, or all that are looked up as often where they are not known: its number among the counted ones, how
-    /// many rows it stands for, and look-ups of each.
+    /// Each row; rows that are not known individually are grouped: number among the counted rows, number of rows in
+    /// the group, and look-ups of each.
     pub(super) fn rows(&self) -> impl Iterator<Item = (Option<usize>, f64, f64)> + '_ {
         let known = self.counts.iter().enumerate().map(|(number, row)| (Some(number), 1.0, row.1 as f64));
         let others = (self.others.rows > 0).then(|| {
@@ -118,7 +118,7 @@ impl Known {
         known.chain(others)
     }
 
-    /// Who owns a row of [`Known::rows`]: ranks with their shares.
+    /// The owners of a row of [`KnownTable::rows`]: ranks with their shares.
     pub(super) fn owners(&self, number: Option<usize>, owner: Owner, ranks: usize) -> Vec<(usize, f64)> {
         match (owner, number) {
             (Owner::Rank(rank), _) => vec![(rank, 1.0)],
@@ -128,9 +128,9 @@ impl Known {
     }
 }
 
-/// Bytes of rows with some columns and their state: rows begin at multiples of 16 bytes, and where tables are narrow,
-/// weights of two bytes save two.
-pub(super) fn bytes(known: &Known, machine: &Machine, rows: f64, columns: usize) -> f64 {
+/// Bytes of rows with some columns and their state: rows start at multiples of 16 bytes, and in narrow tables 2-byte
+/// weights save two bytes each.
+pub(super) fn bytes(known: &KnownTable, machine: &Machine, rows: f64, columns: usize) -> f64 {
     let state = match known.rule {
         UpdateRule::Sgd => 0,
         UpdateRule::RowwiseAdagrad { .. } => 1,
@@ -142,8 +142,8 @@ pub(super) fn bytes(known: &Known, machine: &Machine, rows: f64, columns: usize)
     rows * (4 * words - saved) as f64
 }
 
-/// What a table costs each rank, row by row and rank by rank.
-pub(super) fn counted(known: &Known, choice: &Choice, context: &Context<'_>) -> Vec<RankLoad> {
+/// A table's cost for each rank, row by row and rank by rank.
+pub(super) fn counted(known: &KnownTable, choice: &Choice, context: &Context<'_>) -> Vec<RankLoad> {
     let (topology, machine) = (context.topology, context.machine);
     let (ranks, nodes, per_node) = (topology.ranks(), topology.nodes(), topology.ranks_per_node());
     let samples = context.batch / ranks as f64;
@@ -188,7 +188,8 @@ pub(super) fn counted(known: &Known, choice: &Choice, context: &Context<'_>) -> 
         }
         add_frequent(frequent_rows, named, of_node, of_batch, lookups);
         if choice.placement != Placement::Replicated {
-            // Eight bytes a row, and of each row of the table a bit and its share of 32 bits a word of 64.
+            // Eight bytes per frequent row; and per row of the table one bit plus its share of 32 bits per 64-bit
+            // word.
             let index = 8.0 * frequent_rows + 1.5 / 8.0 * known.spec.rows as f64;
             loads.iter_mut().for_each(|load| load.buffer_bytes += index);
         }
@@ -205,7 +206,7 @@ pub(super) fn counted(known: &Known, choice: &Choice, context: &Context<'_>) -> 
             let owned = (0..known.spec.rows).filter(|&row| owner.of(row, topology) == rank).count();
             load.table_bytes += bytes(known, machine, owned as f64, columns);
         }
-        // Look-ups of a sample that each rank owns.
+        // Look-ups per sample that each rank owns.
         let mut of_owner = vec![0.0; ranks];
         for (number, rows, count) in known.rows().filter(|row| !known.is_frequent(choice, row.0)) {
             for (to, share) in known.owners(number, *owner, ranks) {
@@ -229,11 +230,11 @@ pub(super) fn counted(known: &Known, choice: &Choice, context: &Context<'_>) -> 
                     }
                 };
                 for from in 0..ranks {
-                    let via = topology.rank(topology.node_of(from), topology.place_of(to));
+                    let via = topology.rank(topology.node_of(from), topology.local_rank(to));
                     asks(from, via, rows * known.named(count, samples), true);
                 }
                 for node in 0..nodes {
-                    let via = topology.rank(node, topology.place_of(to));
+                    let via = topology.rank(node, topology.local_rank(to));
                     asks(via, to, rows * known.named(count, samples * per_node as f64), false);
                 }
             }
@@ -259,11 +260,11 @@ pub(super) fn counted(known: &Known, choice: &Choice, context: &Context<'_>) -> 
                 flow(&mut loads[of], Flow { rows: 0.0, asked: 0.0, served: crosses });
             };
             for from in 0..ranks {
-                let (node, place) = (topology.node_of(from), topology.place_of(from));
+                let (node, place) = (topology.node_of(from), topology.local_rank(from));
                 for to in (0..nodes).filter(|&to| to != node) {
                     asks(from, topology.rank(to, place), samples, of_node(to), false);
                 }
-                // Of the bags of its whole rail.
+                // For the bags of its whole rail.
                 for to in topology.node_group(from).into_iter().filter(|&to| to != from) {
                     asks(from, to, samples * nodes as f64, of_owner[to], true);
                 }
@@ -298,15 +299,15 @@ pub(super) fn counted(known: &Known, choice: &Choice, context: &Context<'_>) -> 
     loads
 }
 
-pub(super) fn shards_of(known: &Known, choice: &Choice) -> usize {
+pub(super) fn shards_of(known: &KnownTable, choice: &Choice) -> usize {
     match choice.placement {
         Placement::Replicated => 0,
         _ => choice.plan(&known.input(None, None)).shards.len(),
     }
 }
 
-/// Elements of frequent rows that are summed over all ranks.
-pub(super) fn summed(known: &Known, choice: &Choice, context: &Context<'_>) -> f64 {
+/// Elements of frequent rows that are all-reduced.
+pub(super) fn summed(known: &KnownTable, choice: &Choice, context: &Context<'_>) -> f64 {
     let rows = match choice.placement {
         Placement::Replicated => known.spec.rows as f64,
         _ => choice.split as f64,
@@ -315,8 +316,8 @@ pub(super) fn summed(known: &Known, choice: &Choice, context: &Context<'_>) -> f
     if reduced { rows * (known.spec.dim + 1) as f64 } else { 0.0 }
 }
 
-/// Seconds of each rank, as the documentation's table of times has them.
-pub(super) fn seconds(tables: &[(&Known, Choice)], context: &Context<'_>) -> Vec<f64> {
+/// Seconds of each rank, as in the documentation's table of times.
+pub(super) fn seconds(tables: &[(&KnownTable, Choice)], context: &Context<'_>) -> Vec<f64> {
     let Context { topology, machine, rest, .. } = *context;
     let loads: Vec<_> = tables.iter().map(|(known, choice)| counted(known, choice, context)).collect();
     let (nodes, per_node) = (topology.nodes() as f64, topology.ranks_per_node() as f64);
@@ -368,9 +369,9 @@ prop_compose! {
         dtype in prop::sample::select(vec![Dtype::Fp32, Dtype::Bf16]),
         samples in 20..60u64,
         bags in prop::collection::vec(prop::collection::vec((0..9u32, 1..5u64), 1..4), 1..3),
-    ) -> Known {
+    ) -> KnownTable {
         let rows = counts.len() as u64 + others.0 + more_rows;
-        // The rows scattered: 7 is prime to the number of rows, or every row is its own.
+        // Scatters the rows: 7 is coprime to the number of rows; otherwise rows stay as they are.
         let row = |number: u64| if rows.is_multiple_of(7) { number } else { number * 7 % rows };
         let mut counts: Vec<_> = (0..).zip(counts).map(|(number, count)| (row(number), count)).collect();
         counts.sort_by_key(|&(row, count)| (std::cmp::Reverse(count), row));
@@ -378,13 +379,13 @@ prop_compose! {
         let spec = TableSpec { name: "t".into(), rows, dim, dtype };
         let distinct: std::collections::BTreeMap<_, _> = bags[0].iter().copied().collect();
         let bags = bags.iter().skip(1).cloned().chain([distinct.into_iter().collect()]).collect();
-        Known::new(spec, rule, samples, counts, others, bags)
+        KnownTable::new(spec, rule, samples, counts, others, bags)
     }
 }
 
-/// A choice of a kind for a table.
+/// A choice of a given kind for a table.
 pub(super) fn choice_of(
-    known: &Known,
+    known: &KnownTable,
     topology: Topology,
     kind: usize,
     pooled: bool,

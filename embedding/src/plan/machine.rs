@@ -1,21 +1,21 @@
-//! What a machine does in a second, as far as planning asks.
+//! The speed of a machine, as far as planning needs it.
 
-/// The ranks' share of a machine, every rank alike.
+/// One rank's share of a machine; all ranks are alike.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Memory of a rank, in bytes.
+    /// Memory per rank, in bytes.
     pub memory_bytes: u64,
-    /// Whether that is its share of one memory, which more ranks only cut smaller.
+    /// Whether that is its share of one common memory, so that more ranks have less each.
     pub memory_is_shared: bool,
-    /// Bytes that a rank reads and writes a second, rows at random places.
+    /// Bytes that a rank reads and writes per second, for rows at random addresses.
     pub memory_bytes_per_s: f64,
-    /// Operations of large matrix products that a rank does in a second, a multiplication and an addition counting two.
+    /// Operations per second of large matrix products; a multiplication and an addition count as two.
     pub flops: f64,
-    /// What each matrix product takes beside its operations, in seconds.
+    /// Overhead of each matrix product, in seconds.
     pub matmul_latency_s: f64,
-    /// What each shard of a table takes that is exchanged, beside its bytes, in seconds.
+    /// Overhead of each exchanged shard of a table, in seconds.
     pub shard_latency_s: f64,
     /// Between ranks of one node.
     pub within_nodes: LinkSpeed,
@@ -23,53 +23,54 @@ pub struct Machine {
     pub between_nodes: LinkSpeed,
     /// Bytes of an element of tables and their state.
     pub table_element_bytes: u64,
-    /// Whether weights of tables of bf16 or fp16 take two bytes there; else they take as many as all others.
+    /// Whether weights of bf16 and fp16 tables take two bytes; otherwise they take as many as other tables' weights.
     pub narrow_tables: bool,
-    /// Bytes of an element of a vector or a gradient that is exchanged, and of activations.
+    /// Bytes per element of exchanged vectors and gradients, and of activations.
     pub vector_element_bytes: u64,
-    /// Bytes of an element of gradients that are summed over all ranks.
+    /// Bytes per element of all-reduced gradients.
     pub reduction_element_bytes: u64,
-    /// Bytes of memory traffic that take as long as putting a look-up in its row's order, of each shard, beside all
+    /// Bytes of memory traffic that take as long as sorting a look-up by row, per shard, in addition to everything
     /// else.
     pub lookup_bytes: f64,
     /// How the gradients of frequent rows are summed over ranks.
     pub frequent_sums: FrequentSums,
-    /// Whether owners also pool bags of which other rows are frequent, of rows whose columns share squares, and over
+    /// Whether owners also pool bags with frequent rows, bags of rows whose columns share squares, and bags across
     /// several nodes. GPUs do not.
     pub pools_all: bool,
-    /// The share of the shorter of computing and communicating that happens beside the longer: 0 one after the other, 1
-    /// at the same time.
+    /// How much of the shorter of computing and communicating overlaps with the longer: 0 means one after the other,
+    /// 1 at the same time.
     pub overlap: f64,
 }
 
-/// How the gradients of rows that every rank has are summed over ranks.
+/// How gradients of rows that every rank stores are summed over ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrequentSums {
-    /// Of all of them, with the dense gradients: also of those that no sample names.
+    /// All of them, with the dense gradients, including rows that no sample names.
     Reduced,
-    /// Of those that a rank's samples name: it sends its sums to all others of its node, and what these have summed to
-    /// its rail's ranks in other nodes; each adds up what it gets.
+    /// Those that a rank's samples name: it sends its sums to all others of its node, and the node's sums to its
+    /// rail's ranks in other nodes; each rank adds up what it receives.
     Sent,
 }
 
-/// What a rank sends in a second, while it receives as much.
+/// The speed at which a rank sends, while it receives as much.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinkSpeed {
-    /// Bytes of an exchange.
+    /// Bytes per second of an exchange.
     pub bytes_per_s: f64,
-    /// What an exchange takes beside its bytes, in seconds.
+    /// Overhead of an exchange, in seconds.
     pub latency_s: f64,
-    /// The share of `bytes_per_s` that a sum over all ranks reaches.
+    /// The share of `bytes_per_s` that an all-reduce reaches.
     pub reduction_efficiency: f64,
-    /// What a sum over all ranks takes beside its bytes, in seconds.
+    /// Overhead of an all-reduce, in seconds.
     pub reduction_latency_s: f64,
 }
 
 impl Machine {
-    /// Ranks that are threads of one process, one core each, with so much memory each.
+    /// Ranks that are threads of one process, with one core and this much memory each.
     ///
-    /// Matrix products as `docs/benchmarks.md` has them of one core; the rest is stated: what one core of a common
-    /// server copies. Nodes are of the same process, so both links are its memory. Nothing overlaps.
+    /// The speed of matrix products is the one that `docs/benchmarks.md` reports for one core; the rest is assumed:
+    /// what one core of a common server copies. Nodes are in the same process, so both kinds of links are its memory.
+    /// Nothing overlaps.
     pub fn cpu(memory_bytes: u64) -> Self {
         let memory = LinkSpeed {
             bytes_per_s: 4e9,
@@ -98,12 +99,12 @@ impl Machine {
         }
     }
 
-    /// NVIDIA H200 GPUs, joined by NVLink within a node and by 400 Gb/s a GPU between nodes.
+    /// NVIDIA H200 GPUs, connected by NVLink within a node and by 400 Gb/s per GPU between nodes.
     ///
     /// Measured on four of them (driver 580, CUDA 13.0, NCCL 2.28): random rows at 3.7 TB/s; the reference models'
-    /// products fit 690 TFLOP/s and 6 us a product to within 12%, from 6912 to 65536 samples; all-to-all of 2 MiB to
-    /// 256 MiB fits 310 GB/s a GPU and 20 us, all-reduce of up to 32 MiB 310 GB/s and 14 us. Stated: between nodes nine
-    /// tenths of the line rate, half a microsecond a shard, and half of communication hidden.
+    /// products fit 690 TFLOP/s and 6 us per product to within 12%, from 6912 to 65536 samples; all-to-all of 2 MiB
+    /// to 256 MiB fits 310 GB/s per GPU and 20 us, all-reduce of up to 32 MiB 310 GB/s and 14 us. Assumed: between
+    /// nodes nine tenths of the line rate, half a microsecond per shard, and half of communication hidden.
     pub fn h200() -> Self {
         Self {
             name: "h200".into(),

@@ -1,10 +1,11 @@
-//! Where the rows of tables should lie among ranks: planned from how often they are looked up, before anything runs.
+//! Planning: on which ranks the rows of tables should be stored, from how often they are looked up, before anything
+//! runs.
 //!
-//! [`plan`] takes the tables with their frequencies, the ranks and a [`Machine`], and finds for every table the
-//! placement with which the predicted iteration is the shortest and every rank's memory suffices. `cost` predicts
-//! what a placement costs each rank, `search` chooses among placements, `report` says why. The formulas are in
-//! `docs/guide/planning.md`. Nothing here knows datasets or models, draws random numbers or measures time: the same
-//! input gives the same plan on every machine.
+//! [`plan`] takes the tables with their frequencies, the ranks and a [`Machine`], and chooses for every table the
+//! placement with which the predicted iteration is the shortest and every rank has enough memory. `cost` predicts the
+//! cost of a placement for each rank, `search` chooses among placements, `report` gives the reasons. The formulas are
+//! in `docs/guide/planning.md`. Nothing here depends on datasets or models, draws random numbers or measures time:
+//! the same input gives the same plan on every machine.
 
 mod cost;
 #[cfg(test)]
@@ -30,16 +31,16 @@ pub use report::{
     Alternative, Limit, MemoryReport, PlanReport, RankReport, ReductionReport, TableReport, TimeParts,
 };
 
-/// All that a plan is made from.
+/// The input of a plan.
 #[derive(Debug)]
 pub struct PlanInput<'a> {
     /// The tables.
     pub tables: Vec<TableInput<'a>>,
-    /// Samples of an iteration, over all ranks.
+    /// Samples per iteration, over all ranks.
     pub batch_size: u64,
     /// The ranks.
     pub topology: Topology,
-    /// What they do in a second.
+    /// Their speed.
     pub machine: &'a Machine,
     /// Everything but the tables.
     pub rest: Rest,
@@ -50,37 +51,37 @@ pub struct PlanInput<'a> {
 pub struct TableInput<'a> {
     /// The table.
     pub spec: &'a TableSpec,
-    /// The rule by which it learns, which says how much state a row has.
+    /// Its update rule, which determines the state per row.
     pub rule: UpdateRule,
     /// The bags of each feature that looks it up.
     pub features: Vec<&'a BagLengths>,
     /// How often its rows are looked up.
     pub profile: &'a FrequencyProfile,
-    /// How it must be placed; where there is none, the planner chooses.
+    /// Its required placement; if `None`, the planner chooses.
     pub placement: Option<Placement>,
-    /// What must cross between ranks; where there is none, the planner chooses.
+    /// Its required exchange; if `None`, the planner chooses.
     pub exchange: Option<Exchange>,
-    /// How many of its rows every rank has where it is hybrid: as many of the most frequent ones as are known, or fewer
-    /// where some that follow are about as frequent. Where there is none, the planner chooses.
+    /// The number of frequent rows if it is hybrid: this many of the most frequent known rows, or fewer if some that
+    /// follow are about equally frequent. If `None`, the planner chooses.
     pub frequent_rows: Option<u64>,
 }
 
-/// What a rank has and does beside the tables in an iteration.
+/// What a rank stores and does per iteration in addition to the tables.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Rest {
-    /// What it has.
+    /// Memory.
     pub memory: RestMemory,
     /// Operations of matrix products.
     pub flops: f64,
     /// Matrix products.
     pub matmuls: u64,
-    /// Bytes that go to and from memory.
+    /// Bytes read from and written to memory.
     pub memory_traffic_bytes: f64,
-    /// Elements of dense gradients, which are summed over all ranks.
+    /// Elements of dense gradients, which are all-reduced.
     pub reduced_elements: u64,
 }
 
-/// Memory of a rank beside the tables, in bytes.
+/// Memory of a rank for everything but the tables, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct RestMemory {
     /// Dense parameters.
@@ -96,48 +97,48 @@ pub struct RestMemory {
 }
 
 impl RestMemory {
-    /// All of it.
+    /// The sum of all parts.
     pub fn bytes(&self) -> u64 {
         let Self { parameter_bytes, gradient_bytes, state_bytes, activation_bytes, batch_bytes } = self;
         parameter_bytes + gradient_bytes + state_bytes + activation_bytes + batch_bytes
     }
 }
 
-/// A plan, and what is predicted of it.
+/// A plan, and its predicted performance.
 #[derive(Debug, Clone)]
 pub struct Planned {
-    /// Where each table lies.
+    /// The placement of each table.
     pub plan: EmbeddingPlan,
-    /// What is expected of it, and why it is so.
+    /// The predictions, and the reasons for each placement.
     pub report: PlanReport,
 }
 
 /// Why there is no plan.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PlanError {
-    /// Memory does not suffice.
+    /// There is not enough memory.
     #[error("{0}")]
     Memory(Box<MemoryShortage>),
 }
 
-/// By how much memory falls short, and what would help.
+/// How much memory is missing, and what would help.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MemoryShortage {
-    /// Ranks in all.
+    /// Number of ranks.
     pub ranks: usize,
-    /// Bytes that the fullest rank would need in the plan that needs least.
+    /// Bytes that the fullest rank would need in the plan that needs the least.
     pub needed_bytes: u64,
     /// Bytes that it has.
     pub memory_bytes: u64,
-    /// How much of the need is not of tables.
+    /// How much of the need is not for tables.
     pub rest_bytes: u64,
-    /// The fewest ranks, as many a node as now, over which the tables fit; none where no number of them suffices.
+    /// The fewest ranks, with as many per node as now, on which the tables fit, if any.
     pub ranks_that_fit: Option<usize>,
-    /// Bytes that the fullest rank would need with one number of state a row, where that is less.
+    /// Bytes that the fullest rank would need with one number of state per row, if that is less.
     pub rowwise_state_bytes: Option<u64>,
-    /// Whether memory is one that all ranks share.
+    /// Whether all ranks share one memory.
     pub memory_is_shared: bool,
-    /// Tables that must be placed in a way that needs more than spreading their rows, largest first.
+    /// Tables whose required placement needs more memory than spreading their rows, largest first.
     pub forced: Vec<(String, Placement)>,
 }
 
@@ -146,8 +147,8 @@ impl std::fmt::Display for MemoryShortage {
         let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
         write!(
             f,
-            "the model does not fit: a rank of {} would need {:.2} GiB, {:.2} GiB of it beside the tables, and has \
-             {:.2} GiB",
+            "the model does not fit: a rank of {} would need {:.2} GiB, {:.2} GiB of it for everything but the tables, \
+             and has {:.2} GiB",
             self.ranks,
             gib(self.needed_bytes),
             gib(self.rest_bytes),
@@ -167,16 +168,14 @@ impl std::fmt::Display for MemoryShortage {
             None if self.memory_is_shared => {
                 f.write_str(". More ranks would not help: they share one memory")?
             }
-            None => f.write_str(
-                ". No number of ranks would suffice, since what every rank needs is too much already",
-            )?,
+            None => f.write_str(". More ranks would not help: what every rank needs is already too much")?,
         }
         if let Some(bytes) = self.rowwise_state_bytes {
             let fits = if bytes <= self.memory_bytes { "which fits" } else { "still too much" };
             write!(
                 f,
-                ". With optimizer.sparse.kind = \"rowwise-adagrad\", one number of state a row, it would be {:.2} GiB, \
-                 {fits}",
+                ". With optimizer.sparse.kind = \"rowwise-adagrad\", one number of state per row, it would be \
+                 {:.2} GiB, {fits}",
                 gib(bytes)
             )?;
         }
@@ -193,10 +192,10 @@ fn list(names: &[String]) -> String {
     text
 }
 
-/// Plans where tables lie. With one rank everything lies there.
+/// Plans the placement of tables. With one rank everything is stored there.
 ///
 /// # Errors
-/// [`PlanError::Memory`] where no plan was found that fits.
+/// [`PlanError::Memory`] if no plan was found that fits.
 pub fn plan(input: &PlanInput<'_>) -> Result<Planned, PlanError> {
     let search = search::Search::new(input);
     let (choices, totals) = search.run();

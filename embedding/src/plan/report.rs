@@ -1,4 +1,4 @@
-//! What is expected of a plan, and why each table lies where it does.
+//! The predicted performance of a plan, and why each table is placed as it is.
 
 use serde::Serialize;
 
@@ -8,57 +8,57 @@ use super::{PlanInput, Planned, RestMemory};
 use crate::placement::{EmbeddingPlan, Exchange, Owner, Placement, RoundCapacity, TablePlan};
 use crate::traffic::{KEY_BYTES, LENGTH_BYTES, LinkTraffic, Traffic};
 
-/// What is expected of a plan in an iteration.
+/// Predictions for an iteration of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlanReport {
-    /// Ranks in all.
+    /// Number of ranks.
     pub ranks: usize,
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: usize,
-    /// Samples of an iteration, over all ranks.
+    /// Samples per iteration, over all ranks.
     pub batch_size: u64,
     /// The machine's name.
     pub machine: String,
-    /// The time of the slowest rank, which is that of the iteration.
+    /// The time of the slowest rank, which determines the iteration's.
     pub iteration: TimeParts,
-    /// Samples that all ranks train on in a second.
+    /// Samples per second, over all ranks.
     pub samples_per_second: f64,
     /// What the slowest rank spends most of its time on.
     pub limit: Limit,
-    /// The mean of all ranks' times over that of the slowest: 1 where all are equally busy.
+    /// The mean of all ranks' times divided by that of the slowest: 1 if all are equally busy.
     pub balance: f64,
-    /// What crosses between ranks to exchange rows, over all ranks.
+    /// Traffic between ranks to exchange rows, over all ranks.
     pub traffic: Traffic,
-    /// What crosses to sum gradients of frequent rows and of dense parameters, over all ranks.
+    /// Traffic to all-reduce gradients of frequent rows and of dense parameters, over all ranks.
     pub all_reduce: ReductionReport,
     /// Memory of the fullest rank.
     pub memory: MemoryReport,
-    /// One a rank.
+    /// One per rank.
     pub per_rank: Vec<RankReport>,
-    /// One a table.
+    /// One per table.
     pub tables: Vec<TableReport>,
 }
 
 /// The parts of an iteration, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct TimeParts {
-    /// All of it.
+    /// The total.
     pub total_s: f64,
     /// Operations of the dense part.
     pub dense_s: f64,
-    /// Tables and activations, to and from memory.
+    /// Memory traffic of tables and activations.
     pub memory_s: f64,
     /// Rows or pooled bags, within nodes.
     pub exchange_within_s: f64,
     /// Rows or pooled bags, between nodes.
     pub exchange_between_s: f64,
-    /// Sums of gradients, within nodes.
+    /// All-reduces of gradients, within nodes.
     pub all_reduce_within_s: f64,
-    /// Sums of gradients, between nodes.
+    /// All-reduces of gradients, between nodes.
     pub all_reduce_between_s: f64,
-    /// What matrix products and messages take beside their operations and bytes.
+    /// Overheads of matrix products and messages.
     pub latency_s: f64,
-    /// What of these parts happens beside others, to be taken off their sum.
+    /// Overlap of these parts, to be subtracted from their sum.
     pub hidden_s: f64,
 }
 
@@ -68,7 +68,7 @@ pub struct TimeParts {
 pub enum Limit {
     /// Operations of the dense part.
     DenseCompute,
-    /// Bytes to and from memory.
+    /// Memory traffic.
     MemoryBandwidth,
     /// Bytes within nodes.
     LinkWithin,
@@ -81,7 +81,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// In words.
+    /// The name in words.
     pub fn name(self) -> &'static str {
         match self {
             Self::DenseCompute => "dense compute",
@@ -94,12 +94,12 @@ impl Limit {
     }
 }
 
-/// What sums over all ranks send, over all of them.
+/// Traffic of all-reduces, over all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ReductionReport {
     /// Elements of gradients and marks.
     pub elements: u64,
-    /// How many of them are of frequent rows, their marks included.
+    /// How many of them belong to frequent rows, including their marks.
     pub frequent_elements: u64,
     /// Bytes between ranks of one node.
     pub within_bytes: u64,
@@ -110,17 +110,17 @@ pub struct ReductionReport {
 /// Memory of the fullest rank, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct MemoryReport {
-    /// What a rank has.
+    /// Memory of a rank.
     pub available_bytes: u64,
-    /// What the fullest rank needs.
+    /// Memory that the fullest rank needs.
     pub needed_bytes: u64,
-    /// What of it is not for tables.
+    /// How much of it is not for tables.
     pub rest_bytes: u64,
     /// The parts of that.
     pub rest: RestMemory,
 }
 
-/// What is expected of a rank.
+/// Predictions for a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RankReport {
     /// The rank.
@@ -135,15 +135,15 @@ pub struct RankReport {
     pub rest_bytes: u64,
     /// Seconds of an iteration.
     pub seconds: f64,
-    /// How many of them are spent on memory traffic.
+    /// How much of that is spent on memory traffic.
     pub memory_s: f64,
-    /// Bytes that it asks for or answers with within its node, whichever is more.
+    /// Bytes that it requests or serves within its node, whichever is more.
     pub within_bytes: u64,
     /// The same between nodes.
     pub between_bytes: u64,
 }
 
-/// What is expected of a table.
+/// Predictions for a table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TableReport {
     /// Its name.
@@ -152,56 +152,56 @@ pub struct TableReport {
     pub rows: u64,
     /// Elements of a row.
     pub dim: usize,
-    /// Ids of a sample, on average.
+    /// The mean number of ids per sample.
     pub lookups_per_sample: f64,
-    /// Distinct rows of a batch.
+    /// Distinct rows per batch.
     pub distinct_rows: u64,
-    /// How it is placed.
+    /// Its placement.
     pub placement: Placement,
-    /// What crosses for it; nothing does where it is replicated.
+    /// Its exchange; `None` if it is replicated.
     pub exchange: Option<Exchange>,
-    /// The ranks that own it, where not every rank does.
+    /// The ranks that own it, unless every rank does.
     pub owners: Vec<usize>,
-    /// Rows that every rank has.
+    /// Rows that every rank stores.
     pub frequent_rows: u64,
     /// The share of ids that name them.
     pub frequent_share: f64,
-    /// Bytes of the table and its state, on all ranks together.
+    /// Bytes of the table and its state, summed over all ranks.
     pub bytes: u64,
-    /// The same of the rank that has most of it.
+    /// The same for the rank that stores most of it.
     pub rank_bytes: u64,
-    /// What crosses between ranks for it, over all ranks.
+    /// Traffic between ranks for it, over all ranks.
     pub traffic: Traffic,
-    /// Elements of its frequent rows that are summed over all ranks.
+    /// Elements of its frequent rows that are all-reduced.
     pub reduced_elements: u64,
-    /// Why it is placed so.
+    /// Why it is placed this way.
     pub reason: String,
-    /// What else it could have been, all other tables as they are; the best first.
+    /// Its other possible placements, with all other tables unchanged; the best first.
     pub alternatives: Vec<Alternative>,
 }
 
-/// Another way to place a table, all others as they are.
+/// Another placement of a table, with all other tables unchanged.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Alternative {
-    /// How it would be placed.
+    /// Its placement.
     pub placement: Placement,
-    /// What would cross for it.
+    /// Its exchange.
     pub exchange: Option<Exchange>,
-    /// Ranks that would own it, where not every rank would.
+    /// Number of ranks that would own it, unless every rank would.
     pub owners: usize,
-    /// Rows that every rank would have.
+    /// Rows that every rank would store.
     pub frequent_rows: u64,
-    /// Whether the job admits it.
+    /// Whether the job allows it.
     pub allowed: bool,
     /// Whether it would fit into memory.
     pub fits: bool,
-    /// Bytes of the table on the rank that would have most of it.
+    /// Bytes of the table on the rank that would store most of it.
     pub rank_bytes: u64,
-    /// Bytes that would be exchanged for it within nodes, over all ranks.
+    /// Bytes exchanged for it within nodes, over all ranks.
     pub within_bytes: u64,
     /// The same between nodes.
     pub between_bytes: u64,
-    /// Bytes that its frequent rows would add to sums over all ranks, on both kinds of links.
+    /// Bytes that its frequent rows would add to all-reduces, on both kinds of links.
     pub all_reduce_bytes: u64,
     /// Seconds of the iteration.
     pub iteration_s: f64,
@@ -300,7 +300,7 @@ fn limit(parts: &Parts) -> Limit {
     candidates.into_iter().reduce(|most, other| if other.1 > most.1 { other } else { most }).expect("five").0
 }
 
-/// What all ranks ask for.
+/// Traffic of all requests.
 fn traffic(load: &Load) -> Traffic {
     let mut traffic = Traffic::default();
     let (mut within, mut between) = ((0.0, 0.0), (0.0, 0.0));
@@ -360,7 +360,7 @@ fn owners_of(choice: &Choice, input: &super::TableInput<'_>) -> Vec<usize> {
     }
 }
 
-/// The best of every other kind, with either exchange, whether the job admits it or not.
+/// The best of every other kind, with either exchange, whether the job allows it or not.
 fn alternatives(search: &Search<'_>, choices: &[Choice], totals: &Load, table: usize) -> Vec<Alternative> {
     let (costs, chosen) = (&search.tables[table], &choices[table]);
     let (topology, machine) = (search.context.topology, search.context.machine);
@@ -388,7 +388,7 @@ fn alternatives(search: &Search<'_>, choices: &[Choice], totals: &Load, table: u
         let best = scored.reduce(|best, other| if other.0.is_less(&best.0) { other } else { best });
         let Some((score, choice, load)) = best else { continue };
         if placement == Placement::Hybrid && choice.split == 0 {
-            // Nothing is frequent: it is row-wise.
+            // With no frequent rows it is row-wise.
             continue;
         }
         let traffic = traffic(&load);
@@ -417,7 +417,7 @@ fn alternatives(search: &Search<'_>, choices: &[Choice], totals: &Load, table: u
     found
 }
 
-/// Why a table is placed so, in a sentence.
+/// Why a table is placed this way, in a sentence.
 fn reason(
     search: &Search<'_>,
     totals: &Load,
@@ -428,7 +428,7 @@ fn reason(
         return "there is one rank".into();
     }
     if input.placement.is_some() {
-        return "the job says so".into();
+        return "set in the job".into();
     }
     let own = search.score(totals).slowest;
     let described = |other: &Alternative| {
@@ -441,9 +441,9 @@ fn reason(
     let faster = alternatives.iter().find(|other| other.allowed && !other.fits && other.iteration_s < own);
     let mut text = match next {
         Some(other) if other.iteration_s <= own * (1.0 + 5e-5) => {
-            format!("it does not matter to the slowest rank, and {} takes no less", described(other))
+            format!("the slowest rank is not affected; {} takes as long", described(other))
         }
-        Some(other) => format!("next is {}, {} an iteration", described(other), of(other.iteration_s)),
+        Some(other) => format!("next best is {}, {} per iteration", described(other), of(other.iteration_s)),
         None => "nothing else fits".into(),
     };
     if let Some(other) = faster {
@@ -452,12 +452,12 @@ fn reason(
     text
 }
 
-/// The least and the most that a round carries of a shard.
+/// The smallest and largest capacity of a round for a shard.
 const ROUND_ITEMS: std::ops::RangeInclusive<usize> = 16..=1 << 20;
-/// What a batch may exceed its expectation by, in standard deviations of a count.
+/// By how many standard deviations a batch may exceed its expected count.
 const ROUND_DEVIATIONS: f64 = 5.0;
 
-/// The capacity of a round between nodes: what is expected, with room for chance.
+/// The capacity of a round between nodes: the expected length, with room for random variation.
 fn round(lists: RailLists) -> RoundCapacity {
     let with_room = |length: f64| {
         let items = (length + ROUND_DEVIATIONS * length.sqrt()).ceil() as usize;
@@ -466,8 +466,8 @@ fn round(lists: RailLists) -> RoundCapacity {
     RoundCapacity { vectors: with_room(lists.vectors), ids: with_room(lists.ids) }
 }
 
-/// Bytes that lists along rails are filled up with, over all ranks: every list of an exchange goes in as many rounds as
-/// the one of it that needs most.
+/// Bytes of padding of lists along rails, over all ranks: every list of an exchange takes as many rounds as the
+/// longest one.
 fn padding(search: &Search<'_>, choices: &[Choice]) -> f64 {
     let topology = search.context.topology;
     let pairs = (topology.ranks() * (topology.nodes() - 1)) as f64;

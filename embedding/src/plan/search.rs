@@ -1,10 +1,10 @@
 //! The choice of a placement for every table.
 //!
-//! A greedy pass takes tables in turn, largest first, and gives each the choice that adds least; then tables are
-//! moved one by one as long as that makes the slowest rank faster. It is done for each placement alone, with either
-//! exchange and with both, then for all together beginning with the best of these: so a plan is never slower than any
-//! that places all tables in one way. The number of steps is bounded, ties go to what comes first, and nothing is
-//! random.
+//! A greedy pass takes tables in turn, largest first, and gives each the choice that adds the least cost; then tables
+//! are moved one by one as long as that makes the slowest rank faster. This is done for each placement separately,
+//! with either exchange and with both, and then for all placements together, starting from the best of these: so a
+//! plan is never slower than any that places all tables the same way. The number of steps is bounded, ties go to the
+//! first candidate, and nothing is random.
 
 use std::cmp::Ordering;
 
@@ -14,47 +14,47 @@ use crate::optimizer::UpdateRule;
 use crate::placement::{Exchange, Placement, TablePlan};
 use crate::topology::Topology;
 
-/// Passes over all tables in which each may be moved.
+/// The most passes over all tables, in each of which every table may be moved.
 const PASSES_MAX: usize = 4;
-/// Owners that are tried for a table: the least busy ranks, and those with the most memory left.
+/// Owners that are tried for a table: the least busy ranks, and those with the most free memory.
 const BUSY_OWNERS_TRIED: usize = 6;
 const FULL_OWNERS_TRIED: usize = 2;
-/// Besides the best split, smaller sets of frequent rows are tried, each with so many times fewer.
+/// Besides the best split, smaller sets of frequent rows are tried, each this many times smaller than the one before.
 const SPLIT_STEP: u64 = 8;
 const SPLITS_TRIED: usize = 3;
-/// Differences below this share are none.
+/// Relative differences below this count as equal.
 const TOLERANCE: f64 = 1e-9;
 
-/// What tables may be, where the job does not say.
+/// The allowed placements, where the job does not fix them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Restriction {
     pub(super) placement: Option<Placement>,
     pub(super) exchange: Option<Exchange>,
 }
 
-/// How good a plan is: less is better, the first difference counts.
+/// The quality of a plan: less is better, compared in order of the fields.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Score {
-    /// Bytes that ranks lack.
+    /// Bytes of missing memory.
     excess: f64,
     /// Seconds of the slowest rank.
     pub(super) slowest: f64,
-    /// Seconds of all ranks, on average.
+    /// Mean seconds over all ranks.
     mean: f64,
 }
 
-/// All that choices are made from.
+/// The basis of all choices.
 #[derive(Debug)]
 pub(super) struct Search<'a> {
     pub(super) context: Context<'a>,
     pub(super) tables: Vec<TableCosts<'a>>,
-    /// The splits that are tried for each table and exchange, in the order of [`Exchange::ALL`].
+    /// The splits to try for each table and exchange, in the order of [`Exchange::ALL`].
     splits: Vec<[Vec<usize>; 2]>,
     /// Tables in the order in which the greedy pass takes them.
     order: Vec<usize>,
 }
 
-/// Choices, one a table.
+/// Choices, one per table.
 type Choices = Vec<Choice>;
 
 impl<'a> Search<'a> {
@@ -72,7 +72,7 @@ impl<'a> Search<'a> {
         Self { context, tables, splits, order }
     }
 
-    /// The best choices that were found, and what they cost.
+    /// The best choices found, and their cost.
     pub(super) fn run(&self) -> (Choices, Load) {
         let choices = if self.context.topology.ranks() == 1 {
             vec![Choice::replicated(); self.tables.len()]
@@ -90,7 +90,7 @@ impl<'a> Search<'a> {
                 let of = |placement| Restriction { placement: Some(placement), ..restriction };
                 Placement::ALL.map(of).to_vec()
             }
-            // What is replicated exchanges nothing.
+            // A replicated table is not exchanged.
             Restriction { placement: Some(Placement::Replicated), .. } => Vec::new(),
             Restriction { exchange: None, .. } => {
                 Exchange::ALL.map(|exchange| Restriction { exchange: Some(exchange), ..restriction }).to_vec()
@@ -111,7 +111,7 @@ impl<'a> Search<'a> {
         let (mut choices, score) = best.expect("the greedy pass makes choices");
         let start = choices.clone();
         self.improve(restriction, &mut choices);
-        // Sums that were taken off and added again are not what they were to the last bit.
+        // Sums that were subtracted and added again may differ in the last bits.
         if score.is_less(&self.score(&self.load(&choices))) { start } else { choices }
     }
 
@@ -123,7 +123,7 @@ impl<'a> Search<'a> {
             for choice in self.candidates(table, restriction, &totals) {
                 let load = self.tables[table].load(&choice);
                 let mut score = self.score_with(&totals, &load);
-                // As long as few ranks are busy the slowest one says little.
+                // As long as few ranks are busy, the slowest one says little.
                 score.slowest += score.mean;
                 if best.as_ref().is_none_or(|(.., least)| score.is_less(least)) {
                     best = Some((choice, load, score));
@@ -169,7 +169,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What a table may become, given what the others cost.
+    /// The candidates for a table, given the cost of the others.
     fn candidates(&self, table: usize, restriction: Restriction, others: &Load) -> Choices {
         let input = self.tables[table].input;
         let placement = input.placement.or(restriction.placement);
@@ -177,13 +177,13 @@ impl<'a> Search<'a> {
         self.every_candidate(table, Restriction { placement, exchange }, others)
     }
 
-    /// What a table could become, whatever the job admits.
+    /// The candidates for a table, whether the job allows them or not.
     pub(super) fn every_candidate(&self, table: usize, restriction: Restriction, others: &Load) -> Choices {
         let Restriction { placement, exchange } = restriction;
         let input = self.tables[table].input;
         let exchanges: Vec<_> =
             Exchange::ALL.into_iter().filter(|&one| exchange.is_none_or(|only| only == one)).collect();
-        // What a job demands of a machine that does not do it, whoever trains refuses.
+        // If a job demands something that the machine cannot do, training reports the error.
         let pools_all = self.context.machine.pools_all || input.exchange == Some(Exchange::Pooled);
         let pools = pools_all || self.context.topology.nodes() == 1;
         let rowwise = matches!(input.rule, UpdateRule::RowwiseAdagrad { .. });
@@ -200,7 +200,7 @@ impl<'a> Search<'a> {
                 Placement::Hybrid => {
                     for exchange in possible(false) {
                         let splits = &self.splits[table][exchange as usize];
-                        // Without frequent rows it is row-wise, unless the job has it hybrid.
+                        // Without frequent rows it is row-wise, unless the job demands hybrid.
                         let demanded = input.placement == Some(Placement::Hybrid);
                         let none = |split| split == 0 && !demanded;
                         found.extend(splits.iter().map(|&split| match none(split) {
@@ -261,7 +261,7 @@ impl<'a> Search<'a> {
         found
     }
 
-    /// All ranks, the least busy one first, and the one with the most memory left first.
+    /// All ranks, ordered by least busy; and all ranks, ordered by most free memory.
     fn idle(&self, others: &Load) -> (Vec<usize>, Vec<usize>) {
         let common = others.common(&self.context);
         let machine = self.context.machine;
@@ -276,7 +276,7 @@ impl<'a> Search<'a> {
         (by_time, by_memory)
     }
 
-    /// What choices cost together.
+    /// The total cost of choices.
     pub(super) fn load(&self, choices: &[Choice]) -> Load {
         let mut totals = Load::none(&self.context);
         for (table, choice) in self.tables.iter().zip(choices) {
@@ -303,7 +303,7 @@ impl<'a> Search<'a> {
         Score { excess: load.excess(&self.context), slowest, mean: sum / load.ranks.len() as f64 }
     }
 
-    /// The parts of the slowest rank's time, and which rank that is.
+    /// The slowest rank, and the parts of its time.
     pub(super) fn slowest(&self, load: &Load) -> (usize, Parts) {
         let common = load.common(&self.context);
         let machine = self.context.machine;
@@ -340,12 +340,12 @@ fn splits(costs: &TableCosts<'_>, exchange: Exchange) -> Vec<usize> {
 }
 
 impl Score {
-    /// Whether memory suffices.
+    /// Returns whether there is enough memory.
     pub(super) fn fits(&self) -> bool {
         self.excess == 0.0
     }
 
-    /// Whether it is better than another, by more than rounding.
+    /// Returns whether it is better than another one, by more than rounding.
     pub(super) fn is_less(&self, other: &Self) -> bool {
         let compare = |a: f64, b: f64, least: f64| {
             if (a - b).abs() <= (TOLERANCE * a.abs().max(b.abs())).max(least) {
@@ -360,12 +360,12 @@ impl Score {
     }
 }
 
-/// By how much memory falls short, and what would help.
+/// How much memory is missing, and what would help.
 pub(super) fn shortage(input: &PlanInput<'_>, search: &Search<'_>, totals: &Load) -> MemoryShortage {
     let needed = |load: &Load, context: &Context<'_>| {
         (0..load.ranks.len()).map(|rank| load.memory_of(rank, context)).fold(0.0, f64::max)
     };
-    // Rows in equal parts wherever the job leaves it open: no plan needs less.
+    // Rows in equal parts wherever the job allows it: no plan needs less.
     let spread = |topology: Topology, rule: Option<UpdateRule>, rest: Rest| -> f64 {
         let context = Context::new(topology, input.machine, rest, input.batch_size);
         let mut load = rest.memory.bytes() as f64;
@@ -439,7 +439,7 @@ mod tests {
                 assert_eq!(one.is_less(other), at < other_at, "{one:?} and {other:?}");
             }
         }
-        // A byte of memory and a relative difference within the tolerance are rounding: what comes after decides.
+        // A byte of memory and a relative difference within the tolerance count as rounding: the next field decides.
         let rounded = 1.0 + TOLERANCE / 2.0;
         assert!(score(1.0, 1.0, 1.0).is_less(&score(0.0, 2.0, 1.0)));
         assert!(score(0.0, rounded, 1.0).is_less(&score(0.0, 1.0, 2.0)));

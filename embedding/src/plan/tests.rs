@@ -1,4 +1,4 @@
-//! Plans against what ranks really send, against other plans, and against the memory that there is.
+//! Compares plans with what ranks really send, with other plans, and with the available memory.
 
 use std::sync::Arc;
 use std::thread;
@@ -18,12 +18,12 @@ use crate::traffic::{LinkTraffic, Traffic};
 
 const ROWWISE: UpdateRule = UpdateRule::RowwiseAdagrad { initial_accumulator: 0.0, epsilon: 1e-8 };
 
-/// Numbers from 0 to 1, one a counter.
+/// A number from 0 to 1 per counter.
 fn unit(counter: u64) -> f64 {
     f64::from(philox4x32([counter as u32, (counter >> 32) as u32, 0, 0], [3, 4])[0]) / 4_294_967_296.0
 }
 
-/// A table with a synthetic dataset of its own.
+/// A table with its own synthetic dataset.
 struct Synthetic {
     spec: TableSpec,
     rule: UpdateRule,
@@ -34,7 +34,7 @@ struct Synthetic {
 }
 
 impl Synthetic {
-    /// Ids by about `k^-1`, `hotness` of them, or any number up to that.
+    /// Ids from about `k^-1`: `hotness` per bag, or any number up to that.
     fn new(
         seed: u64,
         samples: usize,
@@ -86,7 +86,7 @@ impl Synthetic {
     }
 }
 
-/// What ranks send to each other for batches of `batch` samples, one after the other, a batch on average.
+/// The mean traffic between ranks per batch of `batch` samples, over consecutive batches.
 fn sent(tables: &[&Synthetic], plan: &EmbeddingPlan, batch: usize) -> Traffic {
     let plan = Arc::new(plan.clone());
     let batches = tables[0].bags[0].len() / batch;
@@ -214,7 +214,8 @@ fn ranks_send_what_is_expected() {
     }
 }
 
-/// A table that is known by a law alone: `rows` rows of which the `k`-th most frequent is looked up about `k^-1` times.
+/// A table known only by its distribution: `rows` rows, of which the `k`-th most frequent is looked up about `k^-1`
+/// times.
 fn lawful(
     number: usize,
     rows: u64,
@@ -253,7 +254,7 @@ fn inputs<'a>(
     tables.iter().map(input).collect()
 }
 
-/// Every row of every column is somewhere, once, or is frequent.
+/// Every row of every column is stored exactly once, or is frequent.
 fn assert_whole(planned: &Planned, tables: &[Lawful]) {
     let plan = &planned.plan;
     assert_eq!(plan.tables.len(), tables.len());
@@ -276,7 +277,7 @@ fn assert_whole(planned: &Planned, tables: &[Lawful]) {
     }
 }
 
-/// Every rank's tables are as large as the report says, and fit.
+/// Every rank's tables have the size that the report says, and fit.
 fn assert_fits(planned: &Planned, tables: &[Lawful], machine: &Machine) {
     let specs: Vec<_> = tables
         .iter()
@@ -319,7 +320,7 @@ proptest! {
         let auto = of(None, None);
         for placement in Placement::ALL {
             for exchange in [None, Some(Exchange::Rows), Some(Exchange::Pooled)] {
-                // GPUs do not do these, so that only what is demanded is planned so.
+                // GPUs do not support these, so they are planned only on demand.
                 let beyond = nodes > 1 || matches!(placement, Placement::Hybrid | Placement::ColumnWise);
                 if gpu && beyond && exchange == Some(Exchange::Pooled) {
                     continue;
@@ -360,7 +361,7 @@ fn a_hybrid_table_has_as_many_frequent_rows_as_are_wanted() {
     };
     for wanted in [1, 7, 500] {
         let found = frequent(wanted);
-        // The law's most frequent ones, by number.
+        // The most frequent rows of the distribution, by number.
         assert!(
             (0..found.len()).map(|index| found.row(index)).eq((0..found.len()).map(|k| k * 31)),
             "{found:?}"
@@ -388,7 +389,8 @@ fn what_does_not_fit_says_what_would() {
     let topology = Topology::new(2, 1).unwrap();
     let of = |placement| plan(&input(inputs(&tables, &bags, placement, None), 100, topology, &machine));
     let PlanError::Memory(shortage) = of(None).unwrap_err();
-    // 128 MB over two ranks; over four they are 32 MB, and 76 MB with one number of state a row in place of 16.
+    // 128 MB over two ranks; over four they are 32 MB per rank, and 76 MB with one number of state per row instead of
+    // 16.
     assert_eq!((shortage.ranks, shortage.ranks_that_fit), (2, Some(4)));
     assert!((64_000_000..66_000_000).contains(&shortage.needed_bytes), "{shortage:?}");
     let rowwise = shortage.rowwise_state_bytes.unwrap();

@@ -1,28 +1,29 @@
-//! How a row lies in memory, and how its numbers come out of there and back.
+//! The memory layout of a row, and how its numbers are read and written.
 
 use std::ops::Range;
 
 use crate::dtype::Dtype;
 use crate::optimizer::UpdateRule;
 
-/// How a row lies in memory, in words of four bytes: its weights first, then what its optimizer keeps.
+/// The memory layout of a row, in words of four bytes: weights, then optimizer state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowLayout {
     /// From one row to the next.
     pub words: usize,
     /// Elements.
     pub dim: usize,
-    /// What weights lie there as.
+    /// The type of the weights.
     pub dtype: Dtype,
-    /// Whether state is one number a row, rather than one an element.
+    /// Whether state is one number per row rather than one per element.
     pub rowwise: bool,
-    /// The word that each kind of state begins with, of as many kinds as the rule keeps.
+    /// The first word of each kind of state, for as many kinds as the rule keeps.
     begins: [usize; 2],
     kinds: usize,
 }
 
 impl RowLayout {
-    /// Of rows of `words` words, `weight_words` of them for weights, and `filled` for each kind of state.
+    /// The layout of rows of `words` words, with `weight_words` words of weights and `filled` words for each kind of
+    /// state.
     pub fn new(
         words: usize,
         (dim, dtype): (usize, Dtype),
@@ -33,7 +34,7 @@ impl RowLayout {
         Self { words, dim, dtype, rowwise: rule.is_rowwise(), begins, kinds: rule.state_names().len() }
     }
 
-    /// The word that each kind of state begins with.
+    /// The first word of each kind of state.
     pub fn state(&self) -> &[usize] {
         &self.begins[..self.kinds]
     }
@@ -54,10 +55,10 @@ impl RowLayout {
         }
     }
 
-    /// Sets bytes to a row's weights as numbers of a type.
+    /// Writes a row's weights as numbers of a type.
     ///
     /// # Panics
-    /// Where there is no room for all of them, or for more.
+    /// If `bytes` does not have exactly the size of the weights.
     pub fn write_weights(&self, row: &[f32], dtype: Dtype, bytes: &mut [u8]) {
         let own: &[u8] = bytemuck::cast_slice(row);
         let own = &own[..self.dim * self.dtype.bytes()];
@@ -70,7 +71,7 @@ impl RowLayout {
         }
     }
 
-    /// Sets some of a row's weights, from `first` on, to numbers of a type.
+    /// Sets some of a row's weights, from `first` on, from numbers of a type.
     pub fn set_weights(&self, row: &mut [f32], first: usize, dtype: Dtype, bytes: &[u8]) {
         let size = self.dtype.bytes();
         let own: &mut [u8] = bytemuck::cast_slice_mut(row);
@@ -83,10 +84,10 @@ impl RowLayout {
         }
     }
 
-    /// Whether all numbers of a row are finite.
+    /// Returns whether all numbers of a row are finite.
     pub fn is_finite(&self, row: &[f32]) -> bool {
         let finite = |numbers: &[f32]| {
-            // Without an early end, so that it is one run over vectors.
+            // No early exit, so that the loop is vectorized.
             numbers.iter().fold(true, |all, number| all & number.is_finite())
         };
         let weights = match self.dtype {
@@ -106,7 +107,7 @@ fn halves(row: &[f32], dim: usize) -> &[u16] {
     &bytemuck::cast_slice(row)[..dim]
 }
 
-/// What two ranges have in common; empty where that is nothing.
+/// The intersection of two ranges.
 pub(super) fn common(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
     let start = one.start.max(other.start);
     start..one.end.min(other.end).max(start)

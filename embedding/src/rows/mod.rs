@@ -1,9 +1,9 @@
-//! Rows of tables with what their optimizers keep, wherever they lie: which rows a rank has, how each lies in memory,
-//! and how rows come out of one place and into another.
+//! Rows of tables with their optimizer state, wherever they are stored: which rows a rank has, their memory layout,
+//! and how they are copied between placements.
 //!
-//! A rank has *parts*: some columns of some rows of a table. [`Rows`] reads them in the words in which they lie, on the
-//! host or on a GPU, and [`RowsMut`] changes them. Everything else goes by these alone: [`Snapshot`] copies rows aside,
-//! [`place`] puts rows from anywhere to wherever a rank has them, [`gather`] collects the weights of rows in order.
+//! A rank has *parts*: some columns of some rows of a table. [`Rows`] reads them as stored words, on the host or on a
+//! GPU, and [`RowsMut`] changes them. Everything else is built on these two: [`Snapshot`] copies rows, [`place`]
+//! writes rows from any source to the rank's parts, [`gather`] collects the weights of rows in order.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ mod snapshot;
 mod touched;
 
 pub use format::RowLayout;
-pub use place::{PlacedRows, gather, place};
-pub use snapshot::{Choice, Snapshot};
+pub use place::{RowPiece, gather, place};
+pub use snapshot::{RowSelection, Snapshot};
 pub use touched::Touched;
 
-/// Rows cannot be reached where they lie.
+/// Rows could not be accessed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct RowsError(pub String);
@@ -37,12 +37,12 @@ pub enum RowSet {
     Every {
         /// The first.
         first: u64,
-        /// From one to the next, at least 1.
+        /// The distance from one to the next, at least 1.
         step: u64,
         /// How many.
         count: u64,
     },
-    /// These. Lists can be of millions: a vector becomes one without being copied.
+    /// The given rows. Lists can have millions of rows: a vector is converted without copying.
     #[serde(skip)]
     Listed(Arc<Vec<u64>>),
 }
@@ -53,7 +53,7 @@ impl RowSet {
         Self::Every { first: 0, step: 1, count: rows }
     }
 
-    /// How many there are.
+    /// The number of rows.
     pub fn len(&self) -> u64 {
         match self {
             Self::Every { count, .. } => *count,
@@ -61,7 +61,7 @@ impl RowSet {
         }
     }
 
-    /// Whether there is none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -69,7 +69,7 @@ impl RowSet {
     /// The row at a position.
     ///
     /// # Panics
-    /// Where a list is shorter.
+    /// If a list is shorter.
     pub fn row(&self, position: u64) -> u64 {
         match self {
             Self::Every { first, step, .. } => first + position * step,
@@ -77,7 +77,7 @@ impl RowSet {
         }
     }
 
-    /// How many of these rows come before one.
+    /// The number of these rows before `row`.
     pub fn before(&self, row: u64) -> u64 {
         match self {
             Self::Every { first, step, count } => row.saturating_sub(*first).div_ceil(*step).min(*count),
@@ -85,7 +85,7 @@ impl RowSet {
         }
     }
 
-    /// The position of a row, if it is one of these.
+    /// The position of a row, or `None` if it is not one of these.
     pub fn position(&self, row: u64) -> Option<u64> {
         let before = self.before(row);
         (before < self.len() && self.row(before) == row).then_some(before)
@@ -94,7 +94,7 @@ impl RowSet {
     /// The rows at some positions.
     ///
     /// # Panics
-    /// Where there are no such positions.
+    /// If there are no such positions.
     pub fn at(&self, positions: &Self) -> Self {
         match (self, positions) {
             (Self::Every { first: 0, step: 1, .. }, positions) => positions.clone(),
@@ -124,10 +124,10 @@ impl RowSet {
     }
 }
 
-/// Some columns of some rows of a table, as a rank has them.
+/// Some columns of some rows of a table, as a rank stores them.
 ///
-/// A part whose rows are listed goes before others: where another part has those rows too, what it has of them means
-/// nothing. Such are the frequent rows of a table whose other rows take turns among the ranks.
+/// A part with listed rows takes precedence: if another part has those rows too, that part's contents for them are
+/// undefined. This is the case for frequent rows of a table whose other rows take turns among the ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowPart {
     /// The number of the table.
@@ -136,25 +136,26 @@ pub struct RowPart {
     pub columns: Range<usize>,
     /// The rows.
     pub rows: RowSet,
-    /// The positions of those rows that this rank speaks for: where several have the same, one does for each.
+    /// The positions of the rows that this rank is responsible for. If several ranks have a row, exactly one is
+    /// responsible.
     pub own: Range<u64>,
-    /// How each row lies in memory.
+    /// The memory layout of each row.
     pub layout: RowLayout,
 }
 
 /// Rows that can be read.
 pub trait Rows {
-    /// What there is.
+    /// The parts.
     fn parts(&self) -> &[RowPart];
 
-    /// The words of the rows at some positions of a part, one behind the other; `scratch` serves where they lie
-    /// elsewhere.
+    /// Returns the words of the rows at some positions of a part, one after another; `scratch` is used if they are
+    /// not in host memory.
     ///
     /// # Errors
-    /// Where they cannot be reached.
+    /// If they cannot be accessed.
     ///
     /// # Panics
-    /// Where there is no such part or position.
+    /// If there is no such part or position.
     fn read<'a>(
         &'a self,
         part: usize,
@@ -162,19 +163,20 @@ pub trait Rows {
         scratch: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], RowsError>;
 
-    /// The same, copied to `to`, which has as many words.
+    /// The same, copied to `to`, which must have as many words.
     ///
     /// # Errors
     /// As [`Rows::read`].
     ///
     /// # Panics
-    /// As [`Rows::read`], and where `to` is of another length.
+    /// As [`Rows::read`], and if `to` has another length.
     fn copy(&self, part: usize, positions: Range<u64>, to: &mut [f32]) -> Result<(), RowsError> {
         to.copy_from_slice(self.read(part, positions, &mut Vec::new())?);
         Ok(())
     }
 
-    /// The words of the rows at listed positions of a part, one behind the other, copied to `to`, which has as many.
+    /// Copies the words of the rows at listed positions of a part, one after another, to `to`, which must have as
+    /// many words.
     ///
     /// # Errors
     /// As [`Rows::read`].
@@ -190,7 +192,7 @@ pub trait Rows {
         Ok(())
     }
 
-    /// Which rows of a part have been written since [`RowsMut::begin_tracking`]; `None` where nobody keeps book.
+    /// Which rows of a part have been written since [`RowsMut::begin_tracking`]; `None` without tracking.
     ///
     /// # Errors
     /// As [`Rows::read`].
@@ -199,8 +201,8 @@ pub trait Rows {
 
 /// Rows that can be changed.
 pub trait RowsMut: Rows {
-    /// Lets `edit` change the words of the rows at some positions of a part. Where it sets them all, `whole` is true,
-    /// and it need not be given what lies there.
+    /// Calls `edit` to change the words of the rows at some positions of a part. `whole` says that it sets all of
+    /// them; then it need not be given the current contents.
     ///
     /// # Errors
     /// As [`Rows::read`].
@@ -215,15 +217,15 @@ pub trait RowsMut: Rows {
         edit: &mut dyn FnMut(&mut [f32]),
     ) -> Result<(), RowsError>;
 
-    /// Words between two rows that are better edited together than each for itself.
+    /// Rows that are at most this many words apart are better edited together than separately.
     fn gap_words(&self) -> usize {
         0
     }
 
-    /// Forgets which rows have been written, and keeps book of it from now on.
+    /// Forgets which rows have been written, and starts tracking writes.
     ///
     /// # Errors
-    /// Where there is no memory for it.
+    /// If there is no memory for it.
     fn begin_tracking(&mut self) -> Result<(), RowsError>;
 }
 
@@ -240,7 +242,7 @@ impl UpdateRule {
         }
     }
 
-    /// What it keeps of parameters, by the names that PyTorch has for it.
+    /// The names of its state, as in PyTorch.
     pub fn state_names(&self) -> &'static [&'static str] {
         match self {
             Self::Sgd => &[],
@@ -251,13 +253,13 @@ impl UpdateRule {
         }
     }
 
-    /// Whether it keeps one number a row, rather than one or two an element.
+    /// Returns whether it keeps one number per row rather than one or two per element.
     pub fn is_rowwise(&self) -> bool {
         matches!(self, Self::RowwiseAdagrad { .. })
     }
 }
 
-/// Bytes of a row, some of whose columns are saved, with what its optimizer keeps of them.
+/// Bytes of a saved row with some of its columns, including their optimizer state.
 pub fn saved_row_bytes(columns: &Range<usize>, dtype: Dtype, rule: &UpdateRule) -> usize {
     let state = if rule.is_rowwise() {
         usize::from(columns.start == 0)

@@ -1,4 +1,4 @@
-//! Rows from anywhere, put where a rank has them; and weights of rows, collected from there.
+//! Writes rows from any source to a rank's parts, and collects weights of rows from them.
 
 use std::ops::Range;
 
@@ -6,14 +6,14 @@ use super::format::common;
 use super::{RowPart, RowSet, Rows, RowsError, RowsMut};
 use crate::dtype::Dtype;
 
-/// Words that are edited at a time, at most, where rows lie apart.
+/// The most words edited at a time, if rows are apart.
 const WINDOW_WORDS: usize = 1 << 24;
-/// Words that weights are collected from at a time.
+/// Words from which weights are collected at a time.
 const GATHER_WORDS: usize = 1 << 22;
 
 /// Some columns of some rows of a table, with their state, as they were saved.
 #[derive(Debug, Clone)]
-pub struct PlacedRows<'a> {
+pub struct RowPiece<'a> {
     /// The number of the table.
     pub table: usize,
     /// The columns.
@@ -24,27 +24,28 @@ pub struct PlacedRows<'a> {
     pub dtype: Dtype,
     /// `[row][column]`
     pub weights: &'a [u8],
-    /// Of each kind of state `[row][column]`, or `[row]` where it is one number a row; none where rows of other columns
-    /// have it.
+    /// Per kind of state `[row][column]`, or `[row]` if it is one number per row; empty if other columns' rows have
+    /// it.
     pub state: Vec<&'a [f32]>,
 }
 
-impl PlacedRows<'_> {
-    /// Whether a part has any of these columns, or takes its state from them.
+impl RowPiece<'_> {
+    /// Returns whether a part has any of these columns, or takes its state from them.
     fn concerns(&self, part: &RowPart) -> bool {
         let of_rows = part.layout.rowwise && !self.state.is_empty();
         part.table == self.table && (of_rows || !common(&part.columns, &self.columns).is_empty())
     }
 }
 
-/// Puts rows where a rank has them; what it does not have is left out. Returns how many elements of weights were set.
+/// Writes rows to the parts of a rank that has them, and skips the others. Returns how many elements of weights were
+/// set.
 ///
 /// # Errors
-/// Where rows cannot be reached.
+/// If rows cannot be accessed.
 ///
 /// # Panics
-/// Where weights or state are not as long as rows and columns say.
-pub fn place(rows: &mut dyn RowsMut, piece: &PlacedRows<'_>) -> Result<u64, RowsError> {
+/// If weights or state do not have the length that rows and columns require.
+pub fn place(rows: &mut dyn RowsMut, piece: &RowPiece<'_>) -> Result<u64, RowsError> {
     let mut placed = 0;
     for number in 0..rows.parts().len() {
         if piece.concerns(&rows.parts()[number]) {
@@ -54,11 +55,11 @@ pub fn place(rows: &mut dyn RowsMut, piece: &PlacedRows<'_>) -> Result<u64, Rows
     Ok(placed)
 }
 
-fn place_in(rows: &mut dyn RowsMut, number: usize, piece: &PlacedRows<'_>) -> Result<u64, RowsError> {
+fn place_in(rows: &mut dyn RowsMut, number: usize, piece: &RowPiece<'_>) -> Result<u64, RowsError> {
     let part = rows.parts()[number].clone();
     let layout = part.layout;
     let columns = common(&part.columns, &piece.columns);
-    // Where every number of a row comes from here, what lies there need not be known.
+    // If every number of a row is set, its current contents are not needed.
     let whole = columns == part.columns && piece.state.len() == layout.state().len();
     let near = rows.gap_words() as u64 / layout.words as u64;
     let of_piece = piece.rows.iter().enumerate();
@@ -87,9 +88,9 @@ fn place_in(rows: &mut dyn RowsMut, number: usize, piece: &PlacedRows<'_>) -> Re
     Ok(placed)
 }
 
-fn set_row(row: &mut [f32], part: &RowPart, columns: &Range<usize>, piece: &PlacedRows<'_>, index: usize) {
+fn set_row(row: &mut [f32], part: &RowPart, columns: &Range<usize>, piece: &RowPiece<'_>, index: usize) {
     let layout = &part.layout;
-    // Of the row here and there: where the columns in common begin.
+    // Where the common columns start, in the row here and in the saved one.
     let (here, there) = (columns.start - part.columns.start, columns.start - piece.columns.start);
     let width = piece.columns.len();
     if !columns.is_empty() {
@@ -107,15 +108,15 @@ fn set_row(row: &mut [f32], part: &RowPart, columns: &Range<usize>, piece: &Plac
     }
 }
 
-/// Collects the weights of a range of a table's rows, as far as they lie here, to their places in `weights`,
-/// `[row][dim]`: from parts whose rows are listed, or from all others. Of several ranks, all are asked for the others
+/// Collects the weights of a range of a table's rows, as far as they are stored here, into `weights`, `[row][dim]`:
+/// either from parts with listed rows, or from all others. With several ranks, collect the others from all ranks
 /// first.
 ///
 /// # Errors
-/// Where rows cannot be reached.
+/// If rows cannot be accessed.
 ///
 /// # Panics
-/// Where `weights` is not as long.
+/// If `weights` has another length.
 pub fn gather(
     rows: &dyn Rows,
     table: usize,

@@ -1,4 +1,4 @@
-//! Rows as they are chosen, and as they are copied aside.
+//! Selections of rows, and copies of them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use crate::memory::Memory;
 
 /// Positions of a part that are to be saved.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Choice {
+pub struct RowSelection {
     /// The number of the part.
     pub part: usize,
     /// The positions.
     pub positions: RowSet,
 }
 
-impl Choice {
-    /// All rows that a rank speaks for.
+impl RowSelection {
+    /// Selects all rows that a rank is responsible for.
     pub fn all(rows: &dyn Rows) -> Vec<Self> {
         let own = |(part, of): (usize, &RowPart)| {
             let Range { start, end } = of.own;
@@ -25,10 +25,10 @@ impl Choice {
         rows.parts().iter().enumerate().map(own).collect()
     }
 
-    /// Those of them that have been written since tracking began; `None` where nobody kept book.
+    /// Selects those of them that have been written since tracking began; `None` without tracking.
     ///
     /// # Errors
-    /// Where that cannot be read.
+    /// If the tracking data cannot be read.
     pub fn touched(rows: &dyn Rows) -> Result<Option<Vec<Self>>, RowsError> {
         let mut chosen = Vec::new();
         for (part, of) in rows.parts().iter().enumerate() {
@@ -38,16 +38,15 @@ impl Choice {
         Ok(Some(chosen))
     }
 
-    /// Words that the rows take where they lie.
+    /// The size of the rows in words.
     pub fn words(&self, rows: &dyn Rows) -> u64 {
         self.positions.len() * rows.parts()[self.part].layout.words as u64
     }
 
-    /// The words of some of the positions, by their number among these; `scratch` serves where those do not lie
-    /// together.
+    /// The words of some of the selected rows, by index; `scratch` is used if they are not contiguous.
     ///
     /// # Errors
-    /// Where rows cannot be reached.
+    /// If rows cannot be accessed.
     pub fn words_of<'a>(
         &self,
         rows: &'a dyn Rows,
@@ -63,13 +62,13 @@ impl Choice {
         Ok(scratch)
     }
 
-    /// Copies the words of some of the positions, by their number among these.
+    /// Copies the words of some of the selected rows, by index.
     ///
     /// # Errors
-    /// Where rows cannot be reached.
+    /// If rows cannot be accessed.
     ///
     /// # Panics
-    /// Where `to` is of another length.
+    /// If `to` has another length.
     pub fn copy(&self, rows: &dyn Rows, numbers: Range<u64>, to: &mut [f32]) -> Result<(), RowsError> {
         match &self.positions {
             RowSet::Every { first, step: 1, .. } => {
@@ -86,7 +85,7 @@ impl Choice {
     }
 }
 
-/// Rows that were copied aside: what lies where they came from may change.
+/// Copied rows: the originals may change.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     parts: Vec<RowPart>,
@@ -94,8 +93,8 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Nothing, with memory for so many words of each part, which the system has handed out when this returns: the
-    /// first snapshot need not wait for that.
+    /// Creates an empty snapshot with memory for this many words of each part, which the system has allocated when
+    /// this returns: the first snapshot need not wait for it.
     pub fn with_room(words: Vec<u64>) -> Self {
         let populated = |words| {
             let mut memory = Memory::zeroed(words as usize);
@@ -105,11 +104,11 @@ impl Snapshot {
         Self { parts: Vec::new(), words: words.into_iter().map(populated).collect() }
     }
 
-    /// Copies the chosen rows. What an older snapshot has of memory is used again, as far as it goes.
+    /// Copies the selected rows. The memory of an older snapshot is reused as far as possible.
     ///
     /// # Errors
-    /// Where rows cannot be reached.
-    pub fn of(rows: &dyn Rows, chosen: &[Choice], older: Option<Self>) -> Result<Self, RowsError> {
+    /// If rows cannot be accessed.
+    pub fn of(rows: &dyn Rows, chosen: &[RowSelection], older: Option<Self>) -> Result<Self, RowsError> {
         let mut older = older.map(|older| older.words).unwrap_or_default().into_iter();
         let mut snapshot = Self::default();
         for choice in chosen {
@@ -130,13 +129,13 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Bytes of memory that it has.
+    /// Bytes of memory that it holds.
     pub fn room(&self) -> u64 {
         self.words.iter().map(|words| 4 * words.len() as u64).sum()
     }
 
-    /// Bytes of the chosen rows.
-    pub fn bytes(rows: &dyn Rows, chosen: &[Choice]) -> u64 {
+    /// Bytes of the selected rows.
+    pub fn bytes(rows: &dyn Rows, chosen: &[RowSelection]) -> u64 {
         chosen.iter().map(|choice| 4 * choice.words(rows)).sum()
     }
 }
@@ -161,7 +160,7 @@ impl Rows for Snapshot {
     }
 }
 
-/// Rows, as a list of positions.
+/// Converts a list of positions.
 impl From<Vec<u64>> for RowSet {
     fn from(rows: Vec<u64>) -> Self {
         Self::Listed(Arc::new(rows))

@@ -1,4 +1,4 @@
-//! Rows go from any placement to any other and stay what they are.
+//! Rows are moved between all placements and stay the same.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn optimizer(rule: UpdateRule) -> Optimizer {
     Optimizer { rule, ..Optimizer::sgd(0.1) }
 }
 
-/// A table all of whose words differ, state too.
+/// A table in which all words differ, including state.
 fn numbered(spec: &TableSpec, rule: UpdateRule) -> Table {
     let mut table = Table::zeroed(spec.clone(), optimizer(rule));
     let layout = table.layout();
@@ -41,7 +41,7 @@ fn numbered(spec: &TableSpec, rule: UpdateRule) -> Table {
     table
 }
 
-/// What a part is as it is saved.
+/// A part as it is saved.
 struct Saved {
     columns: Range<usize>,
     rows: RowSet,
@@ -49,8 +49,8 @@ struct Saved {
     state: Vec<Vec<f32>>,
 }
 
-/// Takes everything out of ranks, as saving does: what a rank speaks for, or what was touched of it.
-fn taken(rows: &dyn Rows, dtype: Dtype, chosen: &[Choice]) -> Vec<Saved> {
+/// Reads everything from ranks, as saving does: the rows that a rank is responsible for, or the touched ones.
+fn taken(rows: &dyn Rows, dtype: Dtype, chosen: &[RowSelection]) -> Vec<Saved> {
     let snapshot = Snapshot::of(rows, chosen, None).unwrap();
     let saved = |(number, part): (usize, &RowPart)| {
         let words = snapshot.read(number, 0..part.rows.len(), &mut Vec::new()).unwrap().to_vec();
@@ -77,19 +77,13 @@ fn taken(rows: &dyn Rows, dtype: Dtype, chosen: &[Choice]) -> Vec<Saved> {
 }
 
 fn put(rows: &mut dyn RowsMut, dtype: Dtype, saved: &[Saved]) {
-    // What is listed goes before the others, so it comes last.
+    // Listed rows take precedence, so they are written last.
     for listed in [false, true] {
         for Saved { columns, rows: of, weights, state } in saved {
             if matches!(of, RowSet::Listed(_)) == listed {
                 let state = state.iter().map(Vec::as_slice).collect();
-                let piece = PlacedRows {
-                    table: 0,
-                    columns: columns.clone(),
-                    rows: of.clone(),
-                    dtype,
-                    weights,
-                    state,
-                };
+                let piece =
+                    RowPiece { table: 0, columns: columns.clone(), rows: of.clone(), dtype, weights, state };
                 place(rows, &piece).unwrap();
             }
         }
@@ -117,14 +111,14 @@ fn ranks(spec: &TableSpec, rule: UpdateRule, plan: &TablePlan, ranks: usize) -> 
     (0..ranks).map(rank).collect()
 }
 
-/// Each rank speaks for a share of what all have: every row is saved once, and what was touched of it.
+/// Each rank is responsible for a share of what all have: every row is saved once, and so are touched rows.
 #[test]
-fn every_row_has_one_rank_that_speaks_for_it() {
+fn every_row_has_one_responsible_rank() {
     let spec = spec(23, 8, Dtype::Fp32);
     for plan in plans(&spec, 3) {
         let mut ranks = ranks(&spec, RULES[1], &plan, 3);
         let mut spoken_for = vec![0; 23];
-        // What a shard has of frequent rows means nothing.
+        // A shard's contents for frequent rows are undefined.
         let counts = |part: &RowPart, row| {
             plan.shards.is_empty()
                 || matches!(part.rows, RowSet::Listed(_))
@@ -139,7 +133,7 @@ fn every_row_has_one_rank_that_speaks_for_it() {
         }
         assert_eq!(spoken_for, [1; 23], "{:?}", plan.placement);
 
-        // Whoever has a row touches it; only who speaks for it saves it.
+        // Every rank that has a row touches it; only the responsible one saves it.
         for rank in &mut ranks {
             rank.rows_mut().begin_tracking().unwrap();
             let mut rows = rank.rows_mut();
@@ -150,7 +144,7 @@ fn every_row_has_one_rank_that_speaks_for_it() {
             }
             drop(rows);
             let rows = rank.rows();
-            let touched = Choice::touched(&rows).unwrap().expect("somebody keeps book");
+            let touched = RowSelection::touched(&rows).unwrap().expect("tracking was started");
             for (chosen, part) in touched.iter().zip(rows.parts()) {
                 assert!(chosen.positions.iter().eq(part.own.clone()), "{:?}", plan.placement);
             }
@@ -168,7 +162,7 @@ fn rows_go_from_any_placement_to_any_other() {
         let spec = spec(23, 18, dtype);
         let table = numbered(&spec, rule);
         let rows = HostRows::new([(RowPart::whole(0, &table), &table)]);
-        let mut saved = taken(&rows, dtype, &Choice::all(&rows));
+        let mut saved = taken(&rows, dtype, &RowSelection::all(&rows));
         for (from, to) in [(4, 1), (1, 3), (3, 8), (8, 2)] {
             for (plan, next) in plans(&spec, from).iter().zip(plans(&spec, to).iter().rev()) {
                 for (plan, count) in [(plan, from), (next, to)] {
@@ -176,7 +170,7 @@ fn rows_go_from_any_placement_to_any_other() {
                     ranks.iter_mut().for_each(|rank| put(&mut rank.rows_mut(), dtype, &saved));
                     saved = ranks
                         .iter()
-                        .flat_map(|rank| taken(&rank.rows(), dtype, &Choice::all(&rank.rows())))
+                        .flat_map(|rank| taken(&rank.rows(), dtype, &RowSelection::all(&rank.rows())))
                         .collect();
                     let mut weights = vec![0.0; 23 * 18];
                     for listed in [false, true] {
@@ -207,12 +201,12 @@ fn what_is_touched_is_enough() {
         let touched = [3, 4, 5, 31, 32, 33, 99];
         table.update_summed(&touched, &[0.25; 7 * 6], None, crate::Step { number: 1, rate_factor: 1.0 });
         let rows = HostRows::new([(RowPart::whole(0, &table), &table)]);
-        let chosen = Choice::touched(&rows).unwrap().unwrap();
+        let chosen = RowSelection::touched(&rows).unwrap().unwrap();
         assert_eq!(chosen[0].positions, RowSet::from(touched.to_vec()));
         put(&mut whole(&mut other), Dtype::Fp32, &taken(&rows, Dtype::Fp32, &chosen));
         (0..100).for_each(|row| assert_eq!(other.row(row), table.row(row)));
         let rows = HostRows::new([(RowPart::whole(0, &other), &other)]);
-        assert_eq!(Choice::touched(&rows), Ok(None));
+        assert_eq!(RowSelection::touched(&rows), Ok(None));
     }
 }
 
@@ -269,7 +263,7 @@ fn listed_rows_are_copied_as_they_lie() {
     let table = numbered(&spec, RULES[3]);
     let rows = HostRows::new([(RowPart::whole(0, &table), &table)]);
     let positions: Vec<_> = (0..spec.rows).filter(|row| row % 5 != 2).collect();
-    let snapshot = [Choice { part: 0, positions: positions.clone().into() }];
+    let snapshot = [RowSelection { part: 0, positions: positions.clone().into() }];
     let snapshot = Snapshot::of(&rows, &snapshot, None).unwrap();
     // A snapshot's rows are copied one by one, a table's by several threads.
     let every_third: Vec<_> = (0..positions.len() as u64).step_by(3).collect();
@@ -283,8 +277,8 @@ fn listed_rows_are_copied_as_they_lie() {
     assert_eq!(snapshot.parts()[0].rows, RowSet::from(positions));
 }
 
-/// Rows whose near neighbours are edited together, as on a GPU, and which are lost where an edit that is said to set
-/// everything does not.
+/// Rows whose near neighbours are edited together, as on a GPU. If an edit that claims to set everything does not,
+/// the rest is lost.
 struct Windowed<'a> {
     rows: HostRows<&'a mut Table>,
     gap_words: usize,
@@ -344,7 +338,7 @@ fn near_rows_are_edited_together_and_what_lies_between_them_stays() {
     // Rows of 8 words: gaps of up to two rows are bridged.
     let (listed, gap_words) = (vec![1, 2, 3, 6, 10, 39], 23);
     let rows = HostRows::new([(RowPart::whole(0, &from), &from)]);
-    let chosen = [Choice { part: 0, positions: listed.clone().into() }];
+    let chosen = [RowSelection { part: 0, positions: listed.clone().into() }];
     let saved = taken(&rows, Dtype::Fp32, &chosen);
     let mut table = Table::zeroed(spec.clone(), optimizer(rule));
     let zeroed = table.clone();
@@ -356,10 +350,10 @@ fn near_rows_are_edited_together_and_what_lies_between_them_stays() {
         assert_eq!(table.row(row), expected.row(row), "row {row}");
     }
 
-    // Weights alone, as of an export: the state that lies there stays, so no edit sets everything.
+    // Only weights, as in an export: the existing state stays, so no edit sets everything.
     let mut to = Windowed { rows: whole(&mut table), gap_words: 0, edits: Vec::new() };
     let weights: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0].iter().flat_map(|value| value.to_le_bytes()).collect();
-    let piece = PlacedRows {
+    let piece = RowPiece {
         table: 0,
         columns: 0..4,
         rows: RowSet::from(vec![5]),
@@ -375,7 +369,7 @@ fn near_rows_are_edited_together_and_what_lies_between_them_stays() {
 #[test]
 fn a_row_with_any_broken_number_is_not_finite() {
     let adam = RULES[3];
-    // Six weights and two kinds of six numbers of state, with room between them.
+    // Six weights and two kinds of six numbers of state, with padding between them.
     for (dtype, weight_words) in [(Dtype::Fp32, 6), (Dtype::Bf16, 3), (Dtype::Fp16, 3)] {
         let layout = RowLayout::new(20, (6, dtype), adam, (weight_words, 7));
         assert_eq!((layout.state(), layout.state_words()), (&[weight_words, weight_words + 7][..], 6));
@@ -410,7 +404,7 @@ fn a_saved_row_has_its_weights_and_its_state() {
     assert_eq!(saved_row_bytes(&(0..6), Dtype::Fp32, &sgd), 24);
     assert_eq!(saved_row_bytes(&(0..6), Dtype::Bf16, &adagrad), 12 + 24);
     assert_eq!(saved_row_bytes(&(2..6), Dtype::Fp16, &adam), 8 + 32);
-    // The one number of a row is saved with its first columns.
+    // A row's one number is saved with its first columns.
     assert_eq!(saved_row_bytes(&(0..6), Dtype::Fp32, &rowwise), 24 + 4);
     assert_eq!(saved_row_bytes(&(2..6), Dtype::Fp32, &rowwise), 16);
 }
@@ -435,9 +429,9 @@ fn a_snapshot_takes_over_the_memory_of_an_older_one() {
     let table = numbered(&spec, RULES[1]);
     let rows = HostRows::new([(RowPart::whole(0, &table), &table)]);
     let chosen =
-        |first: u64, step, count| [Choice { part: 0, positions: RowSet::Every { first, step, count } }];
+        |first: u64, step, count| [RowSelection { part: 0, positions: RowSet::Every { first, step, count } }];
     assert_eq!(Snapshot::bytes(&rows, &chosen(2, 1, 3)), 3 * 8 * 4);
-    let of = |choice: &[Choice], older: Snapshot, room| {
+    let of = |choice: &[RowSelection], older: Snapshot, room| {
         let snapshot = Snapshot::of(&rows, choice, Some(older)).unwrap();
         assert_eq!(snapshot.room(), room);
         for (position, row) in choice[0].positions.iter().enumerate() {

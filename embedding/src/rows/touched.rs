@@ -7,24 +7,24 @@ use rayon::prelude::*;
 /// Words whose rows one thread lists.
 const LIST_WORDS: usize = 1 << 12;
 
-/// A bit a row, by position.
+/// One bit per row, by position.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Touched {
     words: Vec<u32>,
 }
 
 impl Touched {
-    /// None of so many rows.
+    /// No marks, for `rows` rows.
     pub fn none(rows: u64) -> Self {
         Self { words: vec![0; Self::words(rows)] }
     }
 
-    /// Words of 32 bits for so many rows.
+    /// Words of 32 bits for this many rows.
     pub fn words(rows: u64) -> usize {
         rows.div_ceil(32) as usize
     }
 
-    /// From words of 32 bits each, the lowest first.
+    /// From words of 32 bits, lowest bit first.
     pub fn of(words: Vec<u32>) -> Self {
         Self { words }
     }
@@ -32,22 +32,22 @@ impl Touched {
     /// Marks rows.
     ///
     /// # Panics
-    /// Where one is not below as many as there are.
+    /// If a row is out of range.
     pub fn mark(&mut self, rows: &[u64]) {
         for row in rows {
             self.words[(row / 32) as usize] |= 1 << (row % 32);
         }
     }
 
-    /// Whether a row is marked.
+    /// Returns whether a row is marked.
     pub fn has(&self, row: u64) -> bool {
         self.words.get((row / 32) as usize).is_some_and(|word| word >> (row % 32) & 1 == 1)
     }
 
-    /// The marked ones of some rows, ascending: listed by as many threads as there are, since training waits for it.
+    /// The marked rows in a range, ascending. Listed by all threads, since training waits for it.
     ///
     /// # Panics
-    /// Where there are fewer rows.
+    /// If there are fewer rows.
     pub fn among(&self, rows: Range<u64>) -> Vec<u64> {
         let words = &self.words[(rows.start / 32) as usize..rows.end.div_ceil(32) as usize];
         let begin = rows.start / 32 * 32;
@@ -65,7 +65,7 @@ impl Touched {
     }
 }
 
-/// The rows that are marked in some words, of which the first has a bit for row `first`.
+/// The rows that are marked in some words, the first of which has the bit of row `first`.
 fn of_words(words: &[u32], first: u64) -> impl Iterator<Item = u64> + '_ {
     words.iter().enumerate().flat_map(move |(at, &word)| {
         let mut left = word;

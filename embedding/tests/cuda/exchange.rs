@@ -1,6 +1,6 @@
-//! Tables over ranks against the CPU's, and against tables on one GPU.
+//! Compares tables over ranks with the CPU's, and with tables on one GPU.
 //!
-//! Ranks share one GPU, and where there are several the same tests run on two and on all of them.
+//! Ranks share one GPU; with several GPUs the same tests also run on two and on all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Barrier};
@@ -12,7 +12,7 @@ use rankine_cuda::kernels::{self, Element, ElementKind, Pair, Rate};
 use rankine_cuda::{Buffer, Cluster, Device, Graph, Lane, Moment};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{Error, Feature, Hotness, Layout, LocalTables, NodeTables};
-use rankine_embedding::rows::{PlacedRows, RowPart, RowSet, Rows, RowsMut, gather, place};
+use rankine_embedding::rows::{RowPart, RowPiece, RowSet, Rows, RowsMut, gather, place};
 use rankine_embedding::{
     Dtype, EmbeddingPlan, Exchange, FrequentRows, Optimizer, Pooling, RoundCapacity, Step, TablePlan,
     TableSpec, Topology, UpdateRule,
@@ -20,21 +20,21 @@ use rankine_embedding::{
 
 use super::local::{Column, DeviceIds};
 use super::update::{self, random_case};
-use super::{Bench, CASES, Outcome, Words};
+use super::{Bench, CASES, Outcome, Random};
 
 const DEADLINE: Duration = Duration::from_secs(10);
-/// How long ranks of several nodes wait: NCCL takes seconds to find out what the machine has.
+/// How long ranks of several nodes wait: NCCL takes seconds to examine the machine.
 const NODES_DEADLINE: Duration = Duration::from_secs(60);
 const NODES: usize = 2;
 const NODE_CASES: u64 = 2;
-/// What gradients are multiplied by, as the loss of fp16 is.
+/// The factor of gradients, like fp16's loss scale.
 const SCALE: f32 = 4.0;
 
-/// A test: what it does with a case.
-type CaseBody = fn(&Case, &mut Words) -> Outcome;
+/// A test: the function that runs a case.
+type CaseBody = fn(&Case, &mut Random) -> Outcome;
 
-/// The tests: each on one GPU, and where there are several on two and on all of them; and over two nodes, which have
-/// one or two GPUs each. Each runs `most` cases at most. Beside each, whether there are too few GPUs for it.
+/// The tests: each on one GPU, with several GPUs on two and on all of them, and over two nodes with one or two GPUs
+/// each. Each runs at most `most` cases. The flag says whether there are too few GPUs for a test.
 pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bool)> {
     let bodies: [(&str, CaseBody); 10] = [
         ("first_weights_are_the_cpus", first_weights_are_the_cpus),
@@ -52,7 +52,7 @@ pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bo
     gpus.extend((devices >= 2).then_some(2));
     gpus.extend((devices > 2).then_some(devices));
     let mut trials = Vec::new();
-    // Between nodes NCCL carries, which wants a GPU a rank.
+    // Between nodes NCCL is used, which needs one GPU per rank.
     for places in [1, 2] {
         let gpus = NODES * places;
         for (name, body) in bodies {
@@ -65,7 +65,7 @@ pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bo
     for gpus in gpus {
         for (name, body) in bodies {
             let trial = Trial::test(format!("exchange::{name}_on_{gpus}"), move || {
-                // Mapping memory into several GPUs takes the driver its time.
+                // The driver is slow at mapping memory into several GPUs.
                 let cases = if gpus > 1 { CASES / 3 } else { CASES };
                 on_cases((seed, cases.min(most)), |words| Case::random(words, gpus), body)
             });
@@ -75,21 +75,21 @@ pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bo
         trials.push((Trial::test(name, move || a_rank_that_does_not_come_is_named(gpus)), devices == 0));
     }
     let trial = Trial::test("exchange::one_rank_learns_as_tables_on_one_gpu", move || {
-        let case = |words: &mut Words| Case::by_rows(words, 1, 1);
+        let case = |words: &mut Random| Case::by_rows(words, 1, 1);
         on_cases((seed, CASES.min(most)), case, one_rank_learns_as_tables_on_one_gpu)
     });
     trials.push((trial, devices == 0));
     trials
 }
 
-/// Does the same with so many random cases; where that fails, it tells in which.
+/// Runs a test on this many random cases; a failure names the case.
 fn on_cases(
     (seed, cases): (u64, u64),
-    draw: impl Fn(&mut Words) -> Result<Case, Failed>,
+    draw: impl Fn(&mut Random) -> Result<Case, Failed>,
     body: CaseBody,
 ) -> Outcome {
     (0..cases).try_for_each(|number| {
-        let mut words = Words { seed: seed ^ number << 32, next: 0 };
+        let mut words = Random { seed: seed ^ number << 32, next: 0 };
         let case = draw(&mut words)?;
         body(&case, &mut words).map_err(|failed| {
             let what = failed.message().unwrap_or_default();
@@ -106,21 +106,21 @@ struct Case {
     devices: Vec<Arc<Device>>,
 }
 
-/// A batch: of each rank its columns, and the gradients of its vectors.
+/// A batch: each rank's columns, and the gradients of its vectors.
 struct Batch<T> {
     columns: Vec<Vec<Column>>,
     gradients: Vec<Vec<T>>,
 }
 
 impl Case {
-    fn random(words: &mut Words, gpus: usize) -> Result<Self, Failed> {
+    fn random(words: &mut Random, gpus: usize) -> Result<Self, Failed> {
         let ranks = if gpus > 1 { gpus } else { words.one_of(&[1, 2, 3]) };
         let case = Self::by_rows(words, gpus, ranks)?;
         if words.below(4) > 0 { case.placed(words) } else { Ok(case) }
     }
 
-    /// Ranks among whom all tables are cut by rows.
-    fn by_rows(words: &mut Words, gpus: usize, ranks: usize) -> Result<Self, Failed> {
+    /// Ranks with all tables placed row-wise.
+    fn by_rows(words: &mut Random, gpus: usize, ranks: usize) -> Result<Self, Failed> {
         let of_rank = random_case(words, &[1, 2, 63, 64, 65, 300, 1500])?;
         let opened: Vec<_> = (0..gpus).map(Device::open).collect::<Result<_, _>>()?;
         let one = &of_rank.layout;
@@ -131,8 +131,8 @@ impl Case {
         Ok(Self { of_rank, layout, devices })
     }
 
-    /// The same tables, each placed in one of some ways.
-    fn placed(mut self, words: &mut Words) -> Result<Self, Failed> {
+    /// The same tables, each with one of some placements.
+    fn placed(mut self, words: &mut Random) -> Result<Self, Failed> {
         let ranks = self.ranks();
         let owners: Vec<_> = (0..ranks).collect();
         let plan = |(table, optimizer): (&TableSpec, &mut Optimizer)| match words.below(6) {
@@ -154,8 +154,8 @@ impl Case {
         Ok(self)
     }
 
-    /// Ranks on two nodes, with so many GPUs each; their messages seldom have room for all rows at first.
-    fn of_nodes(words: &mut Words, places: usize) -> Result<Self, Failed> {
+    /// Ranks on two nodes with this many GPUs each; the smallest messages are usually too small for all rows.
+    fn of_nodes(words: &mut Random, places: usize) -> Result<Self, Failed> {
         let (mut of_rank, ranks) = (random_case(words, &[1, 2, 63, 64, 65, 300, 1500])?, NODES * places);
         let topology = Topology::new(ranks, NODES)?;
         let owners: Vec<_> = (0..ranks).collect();
@@ -190,8 +190,8 @@ impl Case {
         self.layout.ranks() / self.layout.nodes()
     }
 
-    /// A batch of which ranks have shares of different sizes, some of them none.
-    fn batch<T: Element>(&self, words: &mut Words, exact: bool) -> Batch<T> {
+    /// A batch of which ranks have shares of different sizes, some of them empty.
+    fn batch<T: Element>(&self, words: &mut Random, exact: bool) -> Batch<T> {
         let columns = (0..self.ranks()).map(|_| match words.below(8) {
             0 => self.layout.columns().iter().map(|_| Column { offsets: vec![0], ids: vec![] }).collect(),
             _ => self.of_rank.batch(words),
@@ -221,7 +221,7 @@ impl Case {
             .unzip()
     }
 
-    /// Has every rank do the same, in a thread each.
+    /// Runs a function on every rank, each in its own thread.
     fn on_ranks<T: Element, R: Send>(
         &self,
         body: impl Fn(&Rank<'_>) -> Result<R, Failed> + Sync,
@@ -237,11 +237,11 @@ impl Case {
             let of = (&cluster, lists.as_ref().zip(rows.as_ref()));
             let mut tables =
                 NodeTables::initialized::<T>(of, layout, &lane, self.of_rank.seed, drawn, ROUTES)?;
-            tables.keep_book()?;
+            tables.track_updates()?;
             let bench = Bench { device, lane };
             let rank = Rank { case: self, tables, cluster, bench, side };
             let outcome = body(&rank);
-            // Memory that is given back waits for all that runs on the GPU, and so for the others' barriers.
+            // Freeing memory waits for everything that runs on the GPU, including the others' barriers.
             rank.bench.lane.synchronize()?;
             rank.cluster.gather(0u32)?;
             outcome
@@ -262,28 +262,29 @@ impl Case {
     }
 }
 
-/// Some columns of a table at each owner; under a rule that takes squares of whole rows, exchanged by rows.
+/// Some columns of a table at each owner; under a rule that depends on squares of whole rows, exchanged by rows.
 fn by_columns(
     table: &TableSpec,
     optimizer: &mut Optimizer,
     (exchange, owners): (Exchange, &[usize]),
 ) -> TablePlan {
     if matches!(optimizer.rule, UpdateRule::RowwiseAdagrad { .. }) {
-        // Shards sum a row's squares apart, so these must be exact in any order: decay makes them others.
+        // Shards sum a row's squares separately, so these must be exact in any order; weight decay would make them
+        // inexact.
         optimizer.weight_decay = 0.0;
         return TablePlan::column_wise(table, Exchange::Rows, owners);
     }
     TablePlan::column_wise(table, exchange, owners)
 }
 
-/// None, some or all of a table's rows, those that are looked up most often among them.
-fn frequent(words: &mut Words, table: &TableSpec) -> FrequentRows {
+/// No, some or all rows of a table, including those that are looked up most often.
+fn frequent(words: &mut Random, table: &TableSpec) -> FrequentRows {
     let some = words.below(1 + table.rows.min(300));
     let frequent = (0..some).map(|_| (words.unit().powi(3) * table.rows as f64) as u64);
     FrequentRows::listed(frequent.collect())
 }
 
-/// Routes that ranks hold.
+/// Batch slots.
 const ROUTES: usize = 2;
 
 /// A rank in its thread.
@@ -295,7 +296,7 @@ struct Rank<'a> {
     side: Lane,
 }
 
-/// A batch on a rank's GPU, with what the step is told.
+/// A batch on a rank's GPU, with the step's parameters.
 struct DeviceBatch<T> {
     ids: DeviceIds,
     gradients: Buffer<T>,
@@ -307,7 +308,8 @@ struct DeviceBatch<T> {
 }
 
 impl Rank<'_> {
-    /// What is needed for some batches, once all ranks have theirs: what allocates waits for all that runs on the GPU.
+    /// Allocates what some batches need, before any of them runs: allocation waits for everything that runs on the
+    /// GPU.
     fn upload<T: Element>(&self, batches: &[(&Batch<T>, u32)]) -> Result<Vec<DeviceBatch<T>>, Failed> {
         let (device, layout) = (&self.bench.device, &self.case.layout);
         let one = |(number, &(batch, stop)): (usize, &(&Batch<T>, u32))| {
@@ -334,7 +336,8 @@ impl Rank<'_> {
     fn iterate<T: Element>(&self, batch: &DeviceBatch<T>, place: usize, size: usize) -> Result<(), Error> {
         let (lane, tables, ids) = (&self.bench.lane, &self.tables, batch.ids.ids());
         let told = (batch.scale.pointer(), batch.stop.pointer());
-        // SAFETY: the buffers have what the layout says, and live until all ranks' lanes have been waited for.
+        // SAFETY: the buffers have the sizes that the layout says, and live until all ranks' lanes have been waited
+        // for.
         unsafe {
             let samples = self.case.layout.samples();
             tables.look_up(lane, ids, (place, size), samples, batch.vectors.pointer())?;
@@ -345,7 +348,7 @@ impl Rank<'_> {
         }
     }
 
-    /// Enqueues a batch's route on a lane, whose messages between nodes have a size that is known.
+    /// Enqueues a batch's route on a lane, with a known size of messages between nodes.
     fn route<T>(
         &self,
         lane: &Lane,
@@ -374,7 +377,7 @@ impl Rank<'_> {
         Ok(size)
     }
 
-    /// All rows that this rank speaks for, `[row][dim]` of each table; poison elsewhere.
+    /// All rows that this rank is responsible for, `[row][dim]` of each table; poison elsewhere.
     fn weights(&self) -> Result<Vec<Vec<f32>>, Failed> {
         let rows = self.tables.rows(&self.bench.lane);
         let tables = self.case.layout.tables();
@@ -382,7 +385,7 @@ impl Rank<'_> {
         let mut weights: Vec<_> = tables.iter().map(poison).collect();
         let listed = |part: &&RowPart| matches!(part.rows, RowSet::Listed(_));
         for (number, part) in rows.parts().iter().enumerate() {
-            // What is listed goes before what has holes there.
+            // Listed rows take precedence over parts with holes.
             let others = rows.parts().iter().filter(listed).filter(|other| other.table == part.table);
             let before: Vec<_> = others.filter(|_| !listed(&part)).collect();
             let (mut scratch, layout) = (Vec::new(), part.layout);
@@ -400,12 +403,12 @@ impl Rank<'_> {
     }
 }
 
-/// The step that has a place among those of a test.
+/// The step with a given index in a test.
 fn step(place: usize) -> Step {
     Step { number: place as u64 + 1, rate_factor: 1.0 / (place as f64 + 1.0) }
 }
 
-/// What the ranks have of each table, put together: each element must be at one rank.
+/// Combines the ranks' rows of each table: each element must be at exactly one rank.
 fn whole(of_ranks: Vec<Vec<Vec<f32>>>) -> Result<Vec<Vec<f32>>, Failed> {
     let absent = |weight: &f32| weight.to_bits() == u32::MAX;
     let mut of_ranks = of_ranks.into_iter();
@@ -435,13 +438,13 @@ fn compare(found: &[Vec<f32>], expected: &[Table]) -> Outcome {
     Ok(())
 }
 
-fn first_weights_are_the_cpus(case: &Case, _: &mut Words) -> Outcome {
+fn first_weights_are_the_cpus(case: &Case, _: &mut Random) -> Outcome {
     let of_ranks = case.on_ranks::<f32, _>(|rank| rank.weights())?;
     compare(&whole(of_ranks)?, &case.of_rank.on_cpu())
 }
 
-fn routes_are_the_cpus(case: &Case, words: &mut Words) -> Outcome {
-    // The second route is made in memory that the first one left behind.
+fn routes_are_the_cpus(case: &Case, words: &mut Random) -> Outcome {
+    // The second route is built in memory that the first one has used.
     let batches = [case.batch::<f32>(words, true), case.batch(words, true)];
     let routes = case.on_ranks::<f32, _>(|rank| {
         let uploaded = rank.upload(&[(&batches[0], 0), (&batches[1], 0)])?;
@@ -473,7 +476,7 @@ fn routes_are_the_cpus(case: &Case, words: &mut Words) -> Outcome {
         }
         let node = rank / places;
         for (owner, union) in unions[node * places..][..places].iter_mut().enumerate() {
-            // What every rank has is of each one's union, over nodes behind all else.
+            // Rows that every rank stores are in each one's union, over several nodes after all others.
             let behind = if nodes > 1 { nodes * span } else { 0 };
             for (of, first) in [(owner, 0), (places, behind as u32)] {
                 for (entry, &(_, number)) in list.iter().filter(|(other, _)| *other == of).enumerate() {
@@ -495,22 +498,22 @@ fn routes_are_the_cpus(case: &Case, words: &mut Words) -> Outcome {
             }
         }
         if found.named != named.into_iter().collect::<Vec<_>>() {
-            return Err(format!("rank {rank}: {} rows that nodes name are others", found.named.len()).into());
+            return Err(format!("rank {rank}: {} rows that nodes name differ", found.named.len()).into());
         }
     }
     for (owner, (found, union)) in routes.iter().zip(unions).enumerate() {
         let (numbers, sources): (Vec<_>, Vec<_>) = union.into_iter().unzip();
         if found.union != numbers || found.sources != sources {
-            return Err(format!("owner {owner}: the union of {} rows is another", numbers.len()).into());
+            return Err(format!("owner {owner}: the union of {} rows differs", numbers.len()).into());
         }
     }
     Ok(())
 }
 
-/// Rows, each with its place in the lists that may name it.
+/// Rows, each with its index in the lists that may name it.
 type Union = BTreeMap<u32, Vec<Option<u32>>>;
 
-/// Of each distinct row, by owner and number: its look-ups in order, each with its bag and its place among slots.
+/// Per distinct row, by owner and number: its look-ups in order, each with its bag and its position among slots.
 fn look_ups(case: &Case, columns: &[Column]) -> BTreeMap<(usize, u32), Vec<(u32, usize)>> {
     let (layout, mut rows) = (&case.layout, BTreeMap::<_, Vec<_>>::new());
     let mut first = 0;
@@ -519,7 +522,7 @@ fn look_ups(case: &Case, columns: &[Column]) -> BTreeMap<(usize, u32), Vec<(u32,
         let Column { offsets, ids } = &columns[feature.column];
         for (sample, bag) in offsets.windows(2).enumerate() {
             for place in bag[0]..bag[1] {
-                let (owner, row) = layout.place(part, ids[place as usize]);
+                let (owner, row) = layout.locate(part, ids[place as usize]);
                 let look_up = (number << layout.sample_bits() | sample as u32, first + place as usize);
                 rows.entry((owner, row as u32)).or_default().push(look_up);
             }
@@ -529,7 +532,7 @@ fn look_ups(case: &Case, columns: &[Column]) -> BTreeMap<(usize, u32), Vec<(u32,
     rows
 }
 
-/// The vectors of a rank's samples, from rows that are rounded to `T` before they are pooled; poison between.
+/// The vectors of a rank's samples, from rows that are rounded to `T` before they are pooled; poison between them.
 fn expected_vectors<T: Element>(case: &Case, tables: &[Table], columns: &[Column]) -> Vec<T> {
     let (stride, poison) =
         (case.of_rank.stride, bytemuck::pod_read_unaligned::<T>(&vec![0xff; size_of::<T>()]));
@@ -555,8 +558,8 @@ fn expected_vectors<T: Element>(case: &Case, tables: &[Table], columns: &[Column
     vectors
 }
 
-/// By how much vectors may differ of tables whose owners pool: these round sums of their parts, in another order; 0 of
-/// all others.
+/// By how much vectors may differ in tables whose owners pool, since sums of their parts are rounded in another
+/// order; 0 for all others.
 fn slack_of_pooled<T: Element>(case: &Case, tables: &[Table], columns: &[Column]) -> Vec<f64> {
     let rounding = match T::KIND {
         ElementKind::F32 => super::F32_ROUNDING,
@@ -572,7 +575,8 @@ fn slack_of_pooled<T: Element>(case: &Case, tables: &[Table], columns: &[Column]
             let of_sample = &mut slack[sample * case.of_rank.stride + feature.place..];
             for (column, slack) in of_sample[..table.spec().dim].iter_mut().enumerate() {
                 let size: f64 = bag.iter().map(|&id| f64::from(table.weights(id)[column]).abs()).sum();
-                // Each row is rounded where it is exchanged and not where it is pooled; each part, and their sum, once.
+                // Exchanged rows are rounded individually, pooled rows are not; each part, and the sum of the parts,
+                // is rounded once.
                 let roundings = (bag.len() + 2 * case.ranks() + 3) as f64;
                 *slack = size * (3.0 * rounding + roundings * super::F32_ROUNDING) * 1.1
                     + f64::from(u8::from(T::KIND == ElementKind::F16)) * 1e-6;
@@ -582,18 +586,18 @@ fn slack_of_pooled<T: Element>(case: &Case, tables: &[Table], columns: &[Column]
     slack
 }
 
-/// What sums of gradients travel as.
+/// A sum of gradients in the type in which it travels.
 fn travelled<T: Element>(sum: f32) -> f32 {
     if T::KIND == ElementKind::Bf16 { bf16::from_f32(sum).to_f32() } else { sum }
 }
 
-/// Updates the CPU's tables from what each rank has summed: all sums of gradients are exact but for what they travel
-/// as.
+/// Updates the CPU's tables from each rank's sums. All sums of gradients are exact, apart from rounding to the type
+/// in which they travel.
 fn update_on_cpu<T: Element>(case: &Case, tables: &mut [Table], batch: &Batch<T>, step: Step) {
     for (number, table) in tables.iter_mut().enumerate() {
         let (dim, places) = (table.spec().dim, case.places());
         let (mut ids, mut sums) = (Vec::new(), Vec::new());
-        // Where owners pool, gradients of bags travel, as they are.
+        // If owners pool, gradients of bags travel unchanged.
         let pooled = case.layout.pooled().any(|feature| case.layout.features()[feature].table == number);
         let ranks: Vec<_> = batch.columns.iter().zip(&batch.gradients).collect();
         for ranks in ranks.chunks(places) {
@@ -602,7 +606,7 @@ fn update_on_cpu<T: Element>(case: &Case, tables: &mut [Table], batch: &Batch<T>
                 of_node.extend(sums_of_rank(case, (columns, gradients), table, number, pooled));
             }
             if case.layout.nodes() > 1 {
-                // What a node's ranks have summed leaves it once.
+                // The sum over a node's ranks leaves the node once.
                 let mut rows = BTreeMap::<u64, Vec<f32>>::new();
                 for (row, own) in of_node {
                     let sum = rows.entry(row).or_insert_with(|| vec![0.0; dim]);
@@ -629,7 +633,7 @@ fn update_on_cpu<T: Element>(case: &Case, tables: &mut [Table], batch: &Batch<T>
     }
 }
 
-/// What a rank has summed for each distinct row of a table, as it travels.
+/// A rank's sum for each distinct row of a table, as it travels.
 fn sums_of_rank<T: Element>(
     case: &Case,
     (columns, gradients): (&[Column], &[T]),
@@ -660,7 +664,7 @@ fn bits<T: Element>(elements: &[T]) -> Vec<u32> {
     elements.iter().map(|element| element.value().to_bits()).collect()
 }
 
-fn tables_learn_as_on_the_cpu<T: Element>(case: &Case, words: &mut Words) -> Outcome {
+fn tables_learn_as_on_the_cpu<T: Element>(case: &Case, words: &mut Random) -> Outcome {
     const STEPS: usize = 6;
     let batches: Vec<Batch<T>> = (0..STEPS).map(|_| case.batch(words, true)).collect();
     let stops: Vec<u32> = (0..STEPS).map(|_| u32::from(words.below(6) == 0)).collect();
@@ -675,7 +679,7 @@ fn tables_learn_as_on_the_cpu<T: Element>(case: &Case, words: &mut Words) -> Out
         let lane = &rank.bench.lane;
         let vectors = uploaded.iter().map(|batch| batch.vectors.read(lane)).collect::<Result<Vec<_>, _>>()?;
         let weights = rank.weights()?;
-        // Nothing is given back while others may wait.
+        // Memory must not be freed while others may wait.
         rank.cluster.gather(0u32)?;
         Ok((vectors, weights))
     })?;
@@ -703,9 +707,9 @@ fn tables_learn_as_on_the_cpu<T: Element>(case: &Case, words: &mut Words) -> Out
     compare(&whole(found.into_iter().map(|(_, weights)| weights).collect())?, &tables)
 }
 
-/// To the bit, of gradients whose sums are not exact too: where a rank's look-ups are cut as those of tables on one
-/// GPU.
-fn one_rank_learns_as_tables_on_one_gpu(case: &Case, words: &mut Words) -> Outcome {
+/// Bitwise equal, for gradients whose sums are not exact as well, if a rank's look-ups are divided as those of tables
+/// on one GPU.
+fn one_rank_learns_as_tables_on_one_gpu(case: &Case, words: &mut Random) -> Outcome {
     let batches: Vec<Batch<f32>> = (0..4).map(|_| case.batch(words, false)).collect();
     let with_stops: Vec<_> = batches.iter().map(|batch| (batch, 0)).collect();
     let found = case.on_ranks::<f32, _>(|rank| {
@@ -719,14 +723,14 @@ fn one_rank_learns_as_tables_on_one_gpu(case: &Case, words: &mut Words) -> Outco
             let (ids, rates, step) = (batch.ids.ids(), batch.rates.pointer(), batch.step.pointer());
             let told = (batch.scale.pointer(), batch.stop.pointer());
             let vectors = batch.vectors.read(lane)?;
-            // SAFETY: the buffers have what the layout says, and live until the lane has been waited for.
+            // SAFETY: the buffers have the sizes that the layout says, and live until the lane has been waited for.
             unsafe {
                 local.look_up(lane, ids, case.layout.samples(), batch.vectors.pointer())?;
                 local.route(lane, ids)?;
                 local.update(lane, ids, batch.gradients.pointer(), rates, step, told)?;
             }
             if bits(&vectors) != bits(&batch.vectors.read(lane)?) {
-                return Err("vectors are others".into());
+                return Err("vectors differ".into());
             }
         }
         rank.tables.check(lane)?;
@@ -739,10 +743,10 @@ fn one_rank_learns_as_tables_on_one_gpu(case: &Case, words: &mut Words) -> Outco
         Ok((rank.weights()?.concat(), rows))
     })?;
     let (found, expected) = &found[0];
-    if bits(found) == bits(expected) { Ok(()) } else { Err("weights are others".into()) }
+    if bits(found) == bits(expected) { Ok(()) } else { Err("weights differ".into()) }
 }
 
-/// A row's state as the CPU has it, of some columns: kind by kind.
+/// A row's state on the CPU, for some columns: kind by kind.
 fn state_of(table: &Table, row: u64, part: &RowPart) -> Vec<f32> {
     let (row, dim) = (table.row(row), table.spec().dim);
     let kind = |number: usize| match part.layout.rowwise {
@@ -752,8 +756,8 @@ fn state_of(table: &Table, row: u64, part: &RowPart) -> Vec<f32> {
     (0..part.layout.state().len()).flat_map(kind).collect()
 }
 
-/// What the CPU has is put where ranks have it, and taken out again.
-fn rows_come_and_go_with_their_state(case: &Case, words: &mut Words) -> Outcome {
+/// Rows of the CPU are written to the ranks, and read again.
+fn rows_come_and_go_with_their_state(case: &Case, words: &mut Random) -> Outcome {
     let mut tables = case.of_rank.on_cpu();
     for table in &mut tables {
         let (layout, dtype) = (table.layout(), table.spec().dtype);
@@ -778,7 +782,7 @@ fn rows_come_and_go_with_their_state(case: &Case, words: &mut Words) -> Outcome 
                     state.extend_from_slice(&row[begin..begin + layout.state_words()]);
                 }
             }
-            let piece = PlacedRows {
+            let piece = RowPiece {
                 table: number,
                 columns: 0..spec.dim,
                 rows: RowSet::all(spec.rows),
@@ -799,7 +803,7 @@ fn rows_come_and_go_with_their_state(case: &Case, words: &mut Words) -> Outcome 
                 let state: Vec<_> = part.layout.state().iter().flat_map(kept).collect();
                 if weights != table.weights(row)[part.columns.clone()] || state != state_of(table, row, part)
                 {
-                    return Err(format!("row {row} of {part:?} is another one").into());
+                    return Err(format!("row {row} of {part:?} differs").into());
                 }
             }
             let positions: Vec<_> = part.own.clone().filter(|position| position % 3 != 1).collect();
@@ -808,7 +812,7 @@ fn rows_come_and_go_with_their_state(case: &Case, words: &mut Words) -> Outcome 
             let all = words.chunks_exact(part.layout.words).zip(0..);
             let expected = all.filter(|(_, position)| positions.binary_search(position).is_ok());
             if !expected.flat_map(|(row, _)| row).eq(&listed) {
-                return Err(format!("of {part:?} other rows are listed").into());
+                return Err(format!("other rows of {part:?} are listed").into());
             }
         }
         Ok(())
@@ -816,7 +820,7 @@ fn rows_come_and_go_with_their_state(case: &Case, words: &mut Words) -> Outcome 
     Ok(())
 }
 
-fn the_rows_that_are_updated_are_known(case: &Case, words: &mut Words) -> Outcome {
+fn the_rows_that_are_updated_are_known(case: &Case, words: &mut Random) -> Outcome {
     let batches = [case.batch::<f32>(words, true), case.batch(words, true)];
     let of_ranks = case.on_ranks::<f32, _>(|rank| {
         let uploaded = rank.upload(&[(&batches[0], 0), (&batches[1], 0)])?;
@@ -836,13 +840,13 @@ fn the_rows_that_are_updated_are_known(case: &Case, words: &mut Words) -> Outcom
             batch.columns.iter().flat_map(|columns| case.of_rank.named(columns)).collect();
         let found: BTreeSet<_> = of_ranks.iter().flat_map(|rank| &rank[number]).copied().collect();
         if found != named {
-            return Err(format!("of batch {number} other rows are said to be updated").into());
+            return Err(format!("other rows are reported as updated in batch {number}").into());
         }
     }
     Ok(())
 }
 
-fn sums_in_bf16_are_near_the_exact_ones(case: &Case, words: &mut Words) -> Outcome {
+fn sums_in_bf16_are_near_the_exact_ones(case: &Case, words: &mut Random) -> Outcome {
     const RATE: f64 = 0.125;
     let layout = &case.layout;
     let in_f32 = |table: &TableSpec| TableSpec { dtype: Dtype::Fp32, ..table.clone() };
@@ -868,7 +872,7 @@ fn sums_in_bf16_are_near_the_exact_ones(case: &Case, words: &mut Words) -> Outco
     let found = whole(found)?;
     for (number, table) in case.of_rank.on_cpu().iter().enumerate() {
         let dim = table.spec().dim;
-        // Of each row: the sums of its gradients and of their sizes, and how many there are.
+        // Per row: the sums of its gradients and of their magnitudes, and the number of gradients.
         let mut sums = vec![(0.0f64, 0.0f64); table.spec().rows as usize * dim];
         let mut counts = vec![0.0; table.spec().rows as usize];
         for (columns, gradients) in batch.columns.iter().zip(&batch.gradients) {
@@ -891,8 +895,8 @@ fn sums_in_bf16_are_near_the_exact_ones(case: &Case, words: &mut Words) -> Outco
             let (row, column) = (at / dim, at % dim);
             let before = f64::from(table.weights(row as u64)[column]);
             let exact = before - RATE * sum;
-            // Each addition rounds what it adds to, which is no larger than the sum of sizes; what travels is rounded
-            // once more.
+            // Each addition rounds by a share of the partial sum, which is at most the sum of magnitudes; sums are
+            // rounded once more when they travel.
             let travels = if case.layout.nodes() > 1 { 2.0 } else { 1.0 };
             let summed =
                 size * (travels * super::BF16_ROUNDING + (counts[row] + 8.0) * super::F32_ROUNDING) * 1.02;
@@ -906,17 +910,17 @@ fn sums_in_bf16_are_near_the_exact_ones(case: &Case, words: &mut Words) -> Outco
     Ok(())
 }
 
-fn captured_iterations_have_the_same_bits(case: &Case, words: &mut Words) -> Outcome {
+fn captured_iterations_have_the_same_bits(case: &Case, words: &mut Random) -> Outcome {
     let batches: Vec<Batch<bf16>> = (0..ROUTES).map(|_| case.batch(words, false)).collect();
     let with_stops: Vec<_> = batches.iter().map(|batch| (batch, 0)).collect();
     let mut first: Option<Vec<Vec<f32>>> = None;
-    // In order; captured, with the next batch's route on a lane aside.
+    // First in order; then captured, with the next batch's route on a separate lane.
     for captured in [false, true] {
         let found = case.on_ranks::<bf16, _>(|rank| {
             let (lane, side) = (&rank.bench.lane, &rank.side);
             let uploaded = rank.upload(&with_stops)?;
             let (forked, joined) = (Moment::new(&rank.bench.device)?, Moment::new(&rank.bench.device)?);
-            // The batches' sizes are known before anything is captured.
+            // The batches' sizes must be known before anything is captured.
             let sizes = (0..ROUTES).rev().map(|place| rank.routed(&uploaded[place], place));
             let mut sizes = sizes.collect::<Result<Vec<_>, _>>()?;
             sizes.reverse();
@@ -942,7 +946,7 @@ fn captured_iterations_have_the_same_bits(case: &Case, words: &mut Words) -> Out
             rank.cluster.gather(0u32)?;
             for _ in 0..3 {
                 match &mut graph {
-                    // SAFETY: the buffers that the graph has live until all lanes have been waited for.
+                    // SAFETY: the graph's buffers live until all lanes have been waited for.
                     Some(graph) => unsafe { graph.replay(lane) }?,
                     None => pair()?,
                 }
@@ -961,7 +965,7 @@ fn captured_iterations_have_the_same_bits(case: &Case, words: &mut Words) -> Out
     Ok(())
 }
 
-fn ids_out_of_range_are_told(case: &Case, words: &mut Words) -> Outcome {
+fn ids_out_of_range_are_told(case: &Case, words: &mut Random) -> Outcome {
     let mut batch = case.batch::<f32>(words, true);
     let feature = case.layout.features()[0];
     let looked_up = case.layout.looked_up().iter().map(|&(feature, _)| case.layout.features()[feature]);
@@ -981,19 +985,19 @@ fn ids_out_of_range_are_told(case: &Case, words: &mut Words) -> Outcome {
             Ok(()) if rank > 0 => {}
             Err(Error::Ids { count }) if rank == 0 && *count as usize == expected => {}
             other => {
-                return Err(format!("rank {rank}: {other:?}, and {expected} look-ups name the id").into());
+                return Err(format!("rank {rank}: {other:?}, but {expected} look-ups name the id").into());
             }
         }
     }
     Ok(())
 }
 
-/// How long ranks wait where one does not come: it is also how long they may take to allocate what they share, which is
-/// slow while a driver clears what was freed before.
+/// How long ranks wait for one that does not take part. It also limits how long they may take to allocate shared
+/// memory, which is slow while a driver clears freed memory.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-fn waits_in_vain(tables: &NodeTables, lane: &Lane) -> Outcome {
-    // The second does not wait for the deadline again.
+fn waits_time_out(tables: &NodeTables, lane: &Lane) -> Outcome {
+    // The second call does not wait for the deadline again.
     // SAFETY: the tables live until all ranks are done.
     (0..2).try_for_each(|_| unsafe { tables.meet(lane) })?;
     match tables.check(lane) {
@@ -1020,7 +1024,7 @@ fn a_rank_that_does_not_come_is_named(gpus: usize) -> Outcome {
         let tables = NodeTables::initialized::<bf16>((&cluster, None), layout.clone(), &lane, 1, 1, ROUTES)?;
         let outcome = match cluster.rank() {
             0 => Ok(()),
-            _ => waits_in_vain(&tables, &lane),
+            _ => waits_time_out(&tables, &lane),
         };
         // The tables live until all ranks are done.
         together.wait();

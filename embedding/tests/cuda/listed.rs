@@ -1,21 +1,21 @@
-//! Rows come to the host as they lie on a GPU, in order, whatever lies between those that are wanted.
+//! Selected rows are copied from a GPU to the host unchanged and in order, whatever is stored between them.
 
 use rankine_embedding::cuda::LocalTables;
 use rankine_embedding::rows::{Rows, RowsMut};
 
 use super::update::{Case, KINDS, RULES};
-use super::{Bench, Body, Outcome, Words};
+use super::{Bench, Body, Outcome, Random};
 
 pub(crate) const BODIES: &[Body] = &[("listed_rows_come_as_they_lie", 2, listed_rows_come_as_they_lie)];
 
-/// The word at a place of a part, of which no other place of the part has the same.
+/// The word at a position of a part; all words of a part differ.
 fn word(part: usize, place: usize) -> f32 {
     f32::from_bits((place as u32).wrapping_mul(0x9e37_79b1) ^ (part as u32).wrapping_mul(0x85eb_ca77))
 }
 
-/// Tables of every rule, of rows of all widths: among them one whose rows are more than are listed at a time, and two
-/// whose words are more than come at a time, of which one has no whole number of rows there.
-fn listed_rows_come_as_they_lie(bench: &Bench, words: &mut Words) -> Outcome {
+/// Tables of every rule, with rows of all widths. One has more rows than are selected at a time; two have more words
+/// than are copied at a time, and in one of these a piece does not end with a whole row.
+fn listed_rows_come_as_they_lie(bench: &Bench, words: &mut Random) -> Outcome {
     let small = |_| {
         let dim = words.one_of(&[1, 3, 4, 16, 20, 64, 100, 128, 132, 256, 1000, 1024]);
         (words.one_of(&[1, 3, 33, 2_000]), dim, words.one_of(&RULES))
@@ -38,12 +38,11 @@ fn listed_rows_come_as_they_lie(bench: &Bench, words: &mut Words) -> Outcome {
             let mut found = vec![0.0; positions.len() * row_words];
             rows.copy_listed(number, &positions, &mut found)?;
             check(&found, |at| word(number, positions[at / row_words] as usize * row_words + at % row_words))
-                .map_err(|at| format!("{eighths} eighths of {part:?}: word {at} is another one"))?;
+                .map_err(|at| format!("{eighths} eighths of {part:?}: word {at} differs"))?;
         }
         let mut found = vec![0.0; part.rows.len() as usize * row_words];
         rows.copy(number, 0..part.rows.len(), &mut found)?;
-        check(&found, |at| word(number, at))
-            .map_err(|at| format!("all of {part:?}: word {at} is another one"))?;
+        check(&found, |at| word(number, at)).map_err(|at| format!("all of {part:?}: word {at} differs"))?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Tables on one GPU against the CPU's: look-ups and routes of columns of every kind.
+//! Compares tables on one GPU with the CPU's: look-ups and routes of columns of every kind.
 
 use half::bf16;
 use rankine_cuda::Buffer;
@@ -9,7 +9,7 @@ use rankine_embedding::random::UniformField;
 use rankine_embedding::rows::gather;
 use rankine_embedding::{Dtype, Optimizer, Pooling, TableSpec};
 
-use super::{Bench, Body, CASES, Outcome, Words};
+use super::{Bench, Body, CASES, Outcome, Random};
 
 pub(crate) const BODIES: &[Body] = &[
     ("first_weights_are_the_cpus_or_zeros", CASES, first_weights_are_the_cpus_or_zeros),
@@ -23,12 +23,12 @@ pub(crate) const BODIES: &[Body] = &[
     ("ids_out_of_range_are_told", CASES, ids_out_of_range_are_told),
 ];
 
-/// What fills memory that nothing may read.
+/// Fill value of memory that nothing may read.
 const POISON: u32 = u32::MAX;
 
 const DTYPES: [Dtype; 3] = [Dtype::Fp32, Dtype::Bf16, Dtype::Fp16];
 
-/// A column's ids of a batch.
+/// A column's ids in a batch.
 pub(crate) struct Column {
     pub(crate) offsets: Vec<u32>,
     pub(crate) ids: Vec<u64>,
@@ -38,12 +38,12 @@ pub(crate) struct Column {
 pub(crate) struct Case {
     pub(crate) layout: Layout,
     pub(crate) seed: u64,
-    /// How many tables have random weights at first; the others have zeros.
+    /// How many tables have random initial weights; the others have zeros.
     pub(crate) drawn: usize,
 }
 
 impl Case {
-    pub(crate) fn random(words: &mut Words) -> Result<Self, Error> {
+    pub(crate) fn random(words: &mut Random) -> Result<Self, Error> {
         let tables: Vec<_> = (0..1 + words.below(5))
             .map(|number| {
                 let rows = words.one_of(&[1, 3, 40, 500, 2_000, 70_000, 600_000]);
@@ -89,12 +89,12 @@ impl Case {
         self.layout.tables().iter().enumerate().map(of).collect()
     }
 
-    /// Ids of a batch of `samples` samples, each of which all of its column's tables have.
-    pub(crate) fn batch(&self, words: &mut Words, samples: usize) -> Vec<Column> {
+    /// Ids of a batch of `samples` samples; all tables of a column have these rows.
+    pub(crate) fn batch(&self, words: &mut Random, samples: usize) -> Vec<Column> {
         let column = |(number, hotness): (usize, &Hotness)| {
             let features = self.layout.features().iter().filter(|feature| feature.column == number);
             let rows = features.map(|feature| self.layout.tables()[feature.table].rows).min().unwrap_or(1);
-            // From every row alike to almost all look-ups of one row.
+            // From uniform rows to almost all look-ups of one row.
             let skew = words.one_of(&[1, 4, 30]);
             let mut offsets = vec![0];
             for sample in 0..samples {
@@ -163,18 +163,18 @@ impl DeviceIds {
     }
 }
 
-/// Samples of a batch that has columns.
+/// Number of samples in a batch with these columns.
 fn samples_of(columns: &[Column]) -> usize {
     columns.first().map_or(0, |column| column.offsets.len() - 1)
 }
 
-/// Samples of a batch: sometimes all that there is room for.
-fn some_samples(words: &mut Words, layout: &Layout) -> usize {
+/// Number of samples for a batch: sometimes the most that fit.
+fn some_samples(words: &mut Random, layout: &Layout) -> usize {
     let (all, some) = (layout.samples(), words.below(layout.samples() as u64 + 1) as usize);
     words.one_of(&[all, all, some])
 }
 
-fn first_weights_are_the_cpus_or_zeros(bench: &Bench, words: &mut Words) -> Outcome {
+fn first_weights_are_the_cpus_or_zeros(bench: &Bench, words: &mut Random) -> Outcome {
     let case = Case::random(words)?;
     let tables = case.tables(bench)?;
     let expected = case.cpu_tables(Optimizer::sgd(0.1));
@@ -189,13 +189,13 @@ fn first_weights_are_the_cpus_or_zeros(bench: &Bench, words: &mut Words) -> Outc
     match found.iter().zip(&expected).position(|(found, expected)| found != expected) {
         None if found.len() == expected.len() => Ok(()),
         at => {
-            Err(format!("{} rows of {}, the first that differs is {at:?}", found.len(), expected.len())
+            Err(format!("{} rows of {}, the first difference is at {at:?}", found.len(), expected.len())
                 .into())
         }
     }
 }
 
-/// The vectors of the first `samples` samples, and poison where none belongs.
+/// The vectors of the first `samples` samples, and poison elsewhere.
 fn expected_vectors<T: Element>(case: &Case, columns: &[Column], samples: usize) -> Vec<T> {
     let stride = case.layout.elements() / case.layout.samples();
     let mut expected = vec![poison::<T>(); samples * stride];
@@ -218,7 +218,7 @@ fn expected_vectors<T: Element>(case: &Case, columns: &[Column], samples: usize)
     expected
 }
 
-/// An element of bits that are all set.
+/// An element with all bits set.
 fn poison<T: Element>() -> T {
     bytemuck::pod_read_unaligned(&vec![0xff; size_of::<T>()])
 }
@@ -228,7 +228,7 @@ fn check_vectors<T: Element>(bench: &Bench, case: &Case, columns: &[Column], sam
     let ids = DeviceIds::new(bench, &case.layout, columns)?;
     let stride = case.layout.elements() / case.layout.samples();
     let vectors = Buffer::<T>::filled(&bench.device, samples * stride, 0xff)?;
-    // SAFETY: the ids are the layout's, and there are as many vectors.
+    // SAFETY: the ids fit the layout, and there are as many vectors.
     unsafe { tables.look_up(&bench.lane, ids.ids(), samples, vectors.pointer()) }?;
     let (found, expected) = (vectors.read(&bench.lane)?, expected_vectors::<T>(case, columns, samples));
     let bits = |element: &T| bytemuck::bytes_of(element).to_vec();
@@ -242,14 +242,14 @@ fn check_vectors<T: Element>(bench: &Bench, case: &Case, columns: &[Column], sam
     }
 }
 
-fn vectors_are_the_pooled_rows<T: Element>(bench: &Bench, words: &mut Words) -> Outcome {
+fn vectors_are_the_pooled_rows<T: Element>(bench: &Bench, words: &mut Random) -> Outcome {
     let case = Case::random(words)?;
     let samples = some_samples(words, &case.layout);
     let columns = case.batch(words, samples);
     check_vectors::<T>(bench, &case, &columns, case.layout.samples())
 }
 
-fn fewer_samples_can_be_looked_up(bench: &Bench, words: &mut Words) -> Outcome {
+fn fewer_samples_can_be_looked_up(bench: &Bench, words: &mut Random) -> Outcome {
     let case = Case::random(words)?;
     let samples = some_samples(words, &case.layout);
     let columns = case.batch(words, samples);
@@ -257,13 +257,13 @@ fn fewer_samples_can_be_looked_up(bench: &Bench, words: &mut Words) -> Outcome {
     check_vectors::<f32>(bench, &case, &columns, wanted)
 }
 
-fn rows_past_two_to_the_31_elements_are_found(bench: &Bench, words: &mut Words) -> Outcome {
+fn rows_past_two_to_the_31_elements_are_found(bench: &Bench, words: &mut Random) -> Outcome {
     let table = |rows, dim| TableSpec { name: String::new(), rows, dim, dtype: Dtype::Fp32 };
     let tables = [table(10_000_000, 256), table(1_000, 256)];
     let budget = bench.device.budget()?;
     if budget.free_bytes < 12 << 30 {
         eprintln!(
-            "skipped: {:.1} GB of the GPU's memory are free, and 12 are needed",
+            "skipped: {:.1} GB of the GPU's memory are free, but 12 are needed",
             budget.free_bytes as f64 / 1e9
         );
         return Ok(());
@@ -278,7 +278,7 @@ fn rows_past_two_to_the_31_elements_are_found(bench: &Bench, words: &mut Words) 
     batch[0].ids[0] = tables[0].rows - 1;
     let ids = DeviceIds::new(bench, &case.layout, &batch)?;
     let vectors = Buffer::<f32>::filled(&bench.device, 1_000 * 512, 0xff)?;
-    // SAFETY: the ids are the layout's, and there are as many vectors.
+    // SAFETY: the ids fit the layout, and there are as many vectors.
     unsafe { on_gpu.look_up(&bench.lane, ids.ids(), 1_000, vectors.pointer()) }?;
     let found = vectors.read(&bench.lane)?;
     for (number, (table, column)) in tables.iter().zip(&batch).enumerate() {
@@ -287,14 +287,14 @@ fn rows_past_two_to_the_31_elements_are_found(bench: &Bench, words: &mut Words) 
             let mut expected = [0.0; 256];
             field.fill_row(id, table.initial_bound(), &mut expected);
             if found[sample * 512 + number * 256..][..256] != expected {
-                return Err(format!("row {id} of table {number} is another").into());
+                return Err(format!("row {id} of table {number} differs").into());
             }
         }
     }
     Ok(())
 }
 
-/// The route that a batch must have.
+/// The expected route of a batch.
 fn expected_route(case: &Case, columns: &[Column]) -> LocalSnapshot {
     let layout = &case.layout;
     let mut expected = LocalSnapshot { rows: Vec::new(), starts: Vec::new(), sorted: Vec::new() };
@@ -307,7 +307,7 @@ fn expected_route(case: &Case, columns: &[Column]) -> LocalSnapshot {
         route.build(&features, spec.rows);
         for (index, &row) in route.rows.iter().enumerate() {
             let slot = expected.rows.len() as u32;
-            expected.rows.push(layout.place(table, row).1 as u32);
+            expected.rows.push(layout.locate(table, row).1 as u32);
             expected.starts.push(expected.sorted.len() as u32);
             expected.sorted.extend(route.bags_of(index).map(|bag| Pair {
                 slot,
@@ -331,15 +331,15 @@ fn check_route(found: &LocalSnapshot, expected: &LocalSnapshot) -> Outcome {
         .into())
 }
 
-fn routes_are_the_cpus(bench: &Bench, words: &mut Words) -> Outcome {
+fn routes_are_the_cpus(bench: &Bench, words: &mut Random) -> Outcome {
     let case = Case::random(words)?;
     let tables = case.tables(bench)?;
-    // The second is made in memory that the first one left behind.
+    // The second route is built in memory that the first one has used.
     for _ in 0..2 {
         let samples = some_samples(words, &case.layout);
         let columns = case.batch(words, samples);
         let ids = DeviceIds::new(bench, &case.layout, &columns)?;
-        // SAFETY: the ids are the layout's.
+        // SAFETY: the ids fit the layout.
         unsafe { tables.route(&bench.lane, ids.ids()) }?;
         tables.check(&bench.lane)?;
         let found = tables.snapshot(&bench.lane)?;
@@ -349,8 +349,8 @@ fn routes_are_the_cpus(bench: &Bench, words: &mut Words) -> Outcome {
     Ok(())
 }
 
-fn routes_of_many_look_ups_are_sorted(bench: &Bench, words: &mut Words) -> Outcome {
-    // More tiles than the GPU has at once.
+fn routes_of_many_look_ups_are_sorted(bench: &Bench, words: &mut Random) -> Outcome {
+    // More tiles than the GPU runs at once.
     let table = |rows| TableSpec { name: String::new(), rows, dim: 4, dtype: Dtype::Fp32 };
     let tables = [table(5_000_000), table(3), table(40_000_000)];
     let columns = [Hotness::Fixed(70), Hotness::Fixed(3), Hotness::Ragged { max: 20 }, Hotness::Fixed(1)];
@@ -363,7 +363,7 @@ fn routes_of_many_look_ups_are_sorted(bench: &Bench, words: &mut Words) -> Outco
     let ids = DeviceIds::new(bench, &case.layout, &columns)?;
     let expected = expected_route(&case, &columns);
     for _ in 0..3 {
-        // SAFETY: the ids are the layout's.
+        // SAFETY: the ids fit the layout.
         unsafe { tables.route(&bench.lane, ids.ids()) }?;
         tables.check(&bench.lane)?;
         check_route(&tables.snapshot(&bench.lane)?, &expected)?;
@@ -371,7 +371,7 @@ fn routes_of_many_look_ups_are_sorted(bench: &Bench, words: &mut Words) -> Outco
     Ok(())
 }
 
-fn models_without_features_look_nothing_up(bench: &Bench, _: &mut Words) -> Outcome {
+fn models_without_features_look_nothing_up(bench: &Bench, _: &mut Random) -> Outcome {
     let layout = Layout::new(1, 3, 8, &[], &[], &[])?;
     let case = Case { layout, seed: 1, drawn: 0 };
     let tables = case.tables(bench)?;
@@ -386,7 +386,7 @@ fn models_without_features_look_nothing_up(bench: &Bench, _: &mut Words) -> Outc
     check_route(&tables.snapshot(&bench.lane)?, &expected_route(&case, &[]))
 }
 
-fn ids_out_of_range_are_told(bench: &Bench, words: &mut Words) -> Outcome {
+fn ids_out_of_range_are_told(bench: &Bench, words: &mut Random) -> Outcome {
     let case = Case::random(words)?;
     let tables = case.tables(bench)?;
     let layout = &case.layout;
@@ -398,10 +398,10 @@ fn ids_out_of_range_are_told(bench: &Bench, words: &mut Words) -> Outcome {
     let Some(id) = columns[number].ids.last_mut() else { return Ok(()) };
     *id = wrong;
     let ids = DeviceIds::new(bench, layout, &columns)?;
-    // SAFETY: the ids are the layout's.
+    // SAFETY: the ids fit the layout.
     unsafe { tables.route(&bench.lane, ids.ids()) }?;
     match tables.check(&bench.lane) {
         Err(Error::Ids { count }) if count as usize == features.len() => Ok(()),
-        other => Err(format!("{other:?}, and {} features look the id up", features.len()).into()),
+        other => Err(format!("{other:?}, but {} features look the id up", features.len()).into()),
     }
 }

@@ -1,8 +1,8 @@
-//! Tables on GPUs against the CPU's: routes integer by integer, sums within what rounding explains, and the same bits
-//! each time.
+//! Compares tables on GPUs with the CPU's: routes exactly, sums within rounding errors, and runs bitwise with each
+//! other.
 //!
-//! Inputs are new in each run; a failure tells the seed, and `RANKINE_TEST_SEED` repeats it. `RANKINE_TEST_CASES` is
-//! how many random cases a test runs at most: tools that look at each access to memory take their time.
+//! Inputs are new in each run. A failure prints the seed, and `RANKINE_TEST_SEED` repeats it. `RANKINE_TEST_CASES`
+//! limits the random cases of a test, for tools that check each memory access and are slow.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ mod local;
 mod update;
 
 type Outcome = Result<(), Failed>;
-/// A test on one GPU: its name, on how many random cases it runs, and what it does with one.
-type Body = (&'static str, u64, fn(&Bench, &mut Words) -> Outcome);
+/// A test on one GPU: its name, the number of random cases, and the function that runs one.
+type Body = (&'static str, u64, fn(&Bench, &mut Random) -> Outcome);
 
 /// Half the distance from 1 to the next bf16, and to the next f32.
 const BF16_ROUNDING: f64 = 1.0 / 256.0;
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         Trial::test(name, move || {
             let bench = Bench::new()?;
             (0..cases.min(most)).try_for_each(|case| {
-                body(&bench, &mut Words { seed: seed ^ case << 32, next: 0 }).map_err(|failed| {
+                body(&bench, &mut Random { seed: seed ^ case << 32, next: 0 }).map_err(|failed| {
                     let what = failed.message().unwrap_or_default();
                     format!("seed {seed}, case {case}: {what}").into()
                 })
@@ -61,12 +61,12 @@ fn main() -> ExitCode {
 }
 
 /// Random words.
-pub(crate) struct Words {
+pub(crate) struct Random {
     seed: u64,
     next: u32,
 }
 
-impl Words {
+impl Random {
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next += 1;
         let words = philox4x32([self.next, 0, 0, 0], [self.seed as u32, (self.seed >> 32) as u32]);

@@ -1,7 +1,7 @@
-//! The update of tables on one GPU, by every rule, bit by bit as the CPU's.
+//! Updates of tables on one GPU are bitwise equal to the CPU's, for every rule.
 //!
-//! Gradients are small multiples of a power of two, so that their sums are exact in any order: what is left is the
-//! arithmetic of rules, which must be the CPU's.
+//! Gradients are small multiples of a power of two, so that their sums are exact in any order: what remains is the
+//! rules' arithmetic, which must equal the CPU's.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use rankine_cuda::Buffer;
 use rankine_cuda::kernels::{self, Element, Rate};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{Feature, Hotness, Layout, LocalTables};
-use rankine_embedding::rows::{Choice, Rows, gather};
+use rankine_embedding::rows::{RowSelection, Rows, gather};
 use rankine_embedding::{Dtype, Optimizer, Pooling, Step, TableSpec, UpdateRule};
 
 use super::local::{Column, DeviceIds};
-use super::{Bench, Body, CASES, Outcome, Words};
+use super::{Bench, Body, CASES, Outcome, Random};
 
 pub(crate) const RULES: [UpdateRule; 9] = [
     UpdateRule::Sgd,
@@ -51,10 +51,10 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// Tables of so many rows and elements, learning by a rule each, some with weight decay; and features that look
-    /// them up in turn, two each a column of one of some kinds.
+    /// Tables with the given rows and elements, each learning by its own rule, some with weight decay; and features
+    /// that look them up in turn, each in one of a few columns.
     pub(crate) fn new(
-        words: &mut Words,
+        words: &mut Random,
         samples: usize,
         tables: &[(u64, usize, UpdateRule)],
         features: usize,
@@ -78,7 +78,7 @@ impl Case {
         let feature = |number: usize| {
             let (column, table, place) = (number / 2, number % tables.len(), stride);
             stride += specs[table].dim.next_multiple_of(4) + gap;
-            // A third of a number is none whose sums are exact.
+            // A third of a number cannot be summed exactly.
             let pooling =
                 if columns[column] == Hotness::Fixed(3) { Pooling::Sum } else { words.one_of(&POOLINGS) };
             Feature { column, table, place, pooling }
@@ -97,9 +97,9 @@ impl Case {
         tables.map(of).collect()
     }
 
-    /// The ids of a batch, which may be shorter than there is room for: from every row alike to almost all look-ups of
-    /// one row.
-    pub(crate) fn batch(&self, words: &mut Words) -> Vec<Column> {
+    /// The ids of a batch, which may have fewer samples than fit: from uniform rows to almost all look-ups of one
+    /// row.
+    pub(crate) fn batch(&self, words: &mut Random) -> Vec<Column> {
         let all = self.layout.samples();
         let samples = words.one_of(&[all, all, all.div_ceil(2)]);
         let column = |(number, hotness): (usize, &Hotness)| {
@@ -128,12 +128,12 @@ impl Case {
     }
 
     /// Gradients whose sums are exact in any order.
-    pub(crate) fn exact_gradients<T: Element>(&self, words: &mut Words) -> Vec<T> {
+    pub(crate) fn exact_gradients<T: Element>(&self, words: &mut Random) -> Vec<T> {
         let number = |_| T::of((words.below(63) as f32 - 31.0) / 64.0);
         self.with_gaps((0..self.layout.elements()).map(number).collect())
     }
 
-    /// Between the vectors lies what nothing may read.
+    /// Poisons the gaps between the vectors, which nothing may read.
     pub(crate) fn with_gaps<T: Element>(&self, mut gradients: Vec<T>) -> Vec<T> {
         let mut of_feature = vec![false; self.stride];
         for feature in self.layout.features() {
@@ -165,7 +165,7 @@ impl Case {
     }
 }
 
-/// Tables on a GPU, with what a step takes.
+/// Tables on a GPU, with a step's parameters.
 struct OnGpu<'a> {
     case: &'a Case,
     bench: &'a Bench,
@@ -176,7 +176,7 @@ impl<'a> OnGpu<'a> {
     fn new(bench: &'a Bench, case: &'a Case) -> Result<Self, Failed> {
         let (layout, drawn) = (case.layout.clone(), case.layout.tables().len());
         let mut tables = LocalTables::initialized(&bench.device, layout, &bench.lane, case.seed, drawn)?;
-        tables.keep_book()?;
+        tables.track_updates()?;
         Ok(Self { case, bench, tables })
     }
 
@@ -184,13 +184,13 @@ impl<'a> OnGpu<'a> {
         let Bench { device, lane } = self.bench;
         let rates = self.case.optimizers.iter().map(|optimizer| Rate::from(optimizer.at(step)));
         let ids = DeviceIds::new(self.bench, &self.case.layout, batch)?;
-        // As the loss of fp16 is scaled: without rounding.
+        // Scaled without rounding, as the loss of fp16 is.
         let scaled: Vec<_> = gradients.iter().map(|gradient| T::of(4.0 * gradient.value())).collect();
         let (gradients, scale) = (Buffer::of(device, &scaled)?, Buffer::of(device, &[0.25f32])?);
         let stop = Buffer::of(device, &[stop])?;
         let rates = Buffer::of(device, &rates.collect::<Vec<_>>())?;
         let at = Buffer::of(device, &[kernels::Step { number: step.number, ..Default::default() }])?;
-        // SAFETY: the buffers have what the layout says, and live until the lane has been waited for.
+        // SAFETY: the buffers have the sizes that the layout says, and live until the lane has been waited for.
         unsafe {
             self.tables.route(lane, ids.ids())?;
             let (gradients, rates) = (gradients.pointer(), rates.pointer());
@@ -231,8 +231,8 @@ impl<'a> OnGpu<'a> {
     }
 }
 
-/// Trains on the GPU and on the CPU; of some steps nothing may be written.
-fn learn<T: Element>(bench: &Bench, case: &Case, words: &mut Words, steps: u64) -> Outcome {
+/// Trains on the GPU and on the CPU; some steps must not be applied.
+fn learn<T: Element>(bench: &Bench, case: &Case, words: &mut Random, steps: u64) -> Outcome {
     let (gpu, mut cpu) = (OnGpu::new(bench, case)?, case.on_cpu());
     let mut named = BTreeSet::new();
     for number in 1..=steps {
@@ -250,20 +250,20 @@ fn learn<T: Element>(bench: &Bench, case: &Case, words: &mut Words, steps: u64) 
         }
     }
     let rows = gpu.tables.rows(&bench.lane);
-    if updated(&rows)? == named { Ok(()) } else { Err("other rows are said to be updated".into()) }
+    if updated(&rows)? == named { Ok(()) } else { Err("other rows are reported as updated".into()) }
 }
 
-/// The rows that a rank speaks for, and that are said to have been updated, each with its table.
+/// The rows that a rank is responsible for and that are recorded as updated, each with its table.
 pub(crate) fn updated(rows: &dyn Rows) -> Result<BTreeSet<(usize, u64)>, Failed> {
     let mut found = BTreeSet::new();
-    for Choice { part, positions } in Choice::touched(rows)?.ok_or("no book was kept")? {
+    for RowSelection { part, positions } in RowSelection::touched(rows)?.ok_or("no book was kept")? {
         let part = &rows.parts()[part];
         found.extend(positions.iter().map(|position| (part.table, part.rows.row(position))));
     }
     Ok(found)
 }
 
-pub(crate) fn random_case(words: &mut Words, samples: &[usize]) -> Result<Case, Failed> {
+pub(crate) fn random_case(words: &mut Random, samples: &[usize]) -> Result<Case, Failed> {
     let widest = words.one_of(&[4, 16, 64, 128, 128, 256, 1024]);
     let table = |_: u64| {
         let dim = words.one_of(&[1, 3, 4, 16, 20, 64, 100, 128, 132, 256, 512, 1000, 1024]);
@@ -276,12 +276,12 @@ pub(crate) fn random_case(words: &mut Words, samples: &[usize]) -> Result<Case, 
     Case::new(words, samples, tables, features, &KINDS)
 }
 
-fn tables_learn_as_on_the_cpu<T: Element>(bench: &Bench, words: &mut Words) -> Outcome {
+fn tables_learn_as_on_the_cpu<T: Element>(bench: &Bench, words: &mut Random) -> Outcome {
     let case = random_case(words, &[1, 2, 63, 64, 65, 300])?;
     learn::<T>(bench, &case, words, STEPS)
 }
 
-fn rows_of_every_rule_and_width_learn(bench: &Bench, words: &mut Words) -> Outcome {
+fn rows_of_every_rule_and_width_learn(bench: &Bench, words: &mut Random) -> Outcome {
     for dim in [1, 4, 13, 16, 17, 64, 99, 128, 200, 256, 700, 1024] {
         let tables = RULES.map(|rule| (50, dim, rule));
         let case = Case::new(words, 100, &tables, tables.len(), &KINDS)?;
@@ -291,7 +291,7 @@ fn rows_of_every_rule_and_width_learn(bench: &Bench, words: &mut Words) -> Outco
     Ok(())
 }
 
-fn rows_that_all_samples_name_learn(bench: &Bench, words: &mut Words) -> Outcome {
+fn rows_that_all_samples_name_learn(bench: &Bench, words: &mut Random) -> Outcome {
     let dim = words.one_of(&[4, 16, 48, 128]);
     let rows = words.one_of(&[[1, 1, 1], [1, 2, 1], [3, 1, 900]]);
     let tables = rows.map(|rows| (rows, dim, words.one_of(&RULES)));
@@ -300,7 +300,7 @@ fn rows_that_all_samples_name_learn(bench: &Bench, words: &mut Words) -> Outcome
     learn::<bf16>(bench, &case, words, 3)
 }
 
-fn updates_have_the_same_bits_each_time(bench: &Bench, words: &mut Words) -> Outcome {
+fn updates_have_the_same_bits_each_time(bench: &Bench, words: &mut Random) -> Outcome {
     let case = random_case(words, &[65, 1000, 4097])?;
     let batches: Vec<_> = (0..3).map(|_| case.batch(words)).collect();
     let numbers = (0..case.layout.elements()).map(|_| words.unit() as f32 - 0.5);
@@ -313,7 +313,7 @@ fn updates_have_the_same_bits_each_time(bench: &Bench, words: &mut Words) -> Out
         }
         let bits: Vec<_> = gpu.weights()?.concat().into_iter().map(f32::to_bits).collect();
         if first.get_or_insert_with(|| bits.clone()) != &bits {
-            return Err("the second time has other bits".into());
+            return Err("the second run has other bits".into());
         }
     }
     Ok(())

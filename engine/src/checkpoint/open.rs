@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use rankine_embedding::rows::{PlacedRows, RowSet, RowsMut, place};
+use rankine_embedding::rows::{RowPiece, RowSet, RowsMut, place};
 use rankine_reader::dataset::FileManifest;
 use rankine_reader::sealed::{self, Checksum};
 use rayon::prelude::*;
@@ -245,7 +245,7 @@ impl Checkpoint {
                     reader.read(number, &mut words)?;
                     let read = piece::read(&piece.of, &self.manifest, &words);
                     let read = read.map_err(|what| CheckpointError::damaged(&reader.path, what))?;
-                    if let Piece::Rows(PlacedRows { rows: RowSet::Listed(rows), .. }) = &read {
+                    if let Piece::Rows(RowPiece { rows: RowSet::Listed(rows), .. }) = &read {
                         ends.get_or_init(|| {
                             rows.first().copied().zip(rows.last().copied()).unwrap_or((1, 0))
                         });

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use rankine_embedding::Dtype;
-use rankine_embedding::rows::{PlacedRows, RowPart, RowSet};
+use rankine_embedding::rows::{RowPart, RowPiece, RowSet};
 use safetensors::tensor;
 
 use super::index::{PIECE_BYTES, PieceOf, SavedRows};
@@ -117,7 +117,7 @@ pub(super) enum Piece<'a> {
     /// Dense parameters from an index on, and each kind of their state.
     Dense(usize, Vec<&'a [f32]>),
     /// Rows.
-    Rows(PlacedRows<'a>),
+    Rows(RowPiece<'a>),
 }
 
 /// Reads a piece whose length is [`PieceOf::bytes`]. The words keep values aligned to their size.
@@ -159,7 +159,7 @@ pub(super) fn read<'a>(of: &PieceOf, manifest: &Manifest, words: &'a [u64]) -> R
             }
             let dtype = of_table.table.dtype;
             let weights = &bytes[begin..begin + count * width * dtype.bytes()];
-            Ok(Piece::Rows(PlacedRows { table, columns: first..end, rows: set, dtype, weights, state }))
+            Ok(Piece::Rows(RowPiece { table, columns: first..end, rows: set, dtype, weights, state }))
         }
     }
 }

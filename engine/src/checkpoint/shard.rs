@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
-use rankine_embedding::rows::Choice;
+use rankine_embedding::rows::RowSelection;
 use rankine_reader::dataset::FileManifest;
 use rankine_reader::sealed::{self, Checksum};
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -34,7 +34,7 @@ pub struct ShardFiles {
 enum Source<'a> {
     Dense(&'a DenseState),
     /// A range of the chosen rows.
-    Rows(&'a Choice, std::ops::Range<u64>),
+    Rows(&'a RowSelection, std::ops::Range<u64>),
 }
 
 /// Writes the shard of a rank into a folder, durably: its parts of the dense parameters, and the chosen rows. Besides
@@ -47,7 +47,7 @@ pub fn write_shard(
     dir: &Path,
     rank: usize,
     manifest: &Manifest,
-    (state, chosen): (&RankState<'_>, &[Choice]),
+    (state, chosen): (&RankState<'_>, &[RowSelection]),
 ) -> Result<ShardFiles, CheckpointError> {
     let mut shard = Making::begin((files, dir), rank, manifest, (state, chosen))?;
     while shard.next().is_some() {
@@ -67,7 +67,7 @@ pub fn write_shards(
     manifest: &Manifest,
     states: &[RankState<'_>],
 ) -> Result<Vec<ShardFiles>, CheckpointError> {
-    let chosen: Vec<_> = states.iter().map(|state| Choice::all(state.rows)).collect();
+    let chosen: Vec<_> = states.iter().map(|state| RowSelection::all(state.rows)).collect();
     let mut shards = Vec::new();
     for (rank, (state, chosen)) in states.iter().zip(&chosen).enumerate() {
         shards.push(Making::begin((files, dir), rank, manifest, (state, chosen))?);
@@ -100,7 +100,7 @@ impl<'a> Making<'a> {
         (files, dir): (&'a dyn Files, &'a Path),
         rank: usize,
         manifest: &'a Manifest,
-        (state, chosen): (&'a RankState<'a>, &'a [Choice]),
+        (state, chosen): (&'a RankState<'a>, &'a [RowSelection]),
     ) -> Result<Self, CheckpointError> {
         let sources = plan(manifest, state, chosen);
         let name = file_name(rank);
@@ -172,7 +172,7 @@ pub(super) fn write_file(
 fn plan<'a>(
     manifest: &Manifest,
     state: &'a RankState<'_>,
-    chosen: &'a [Choice],
+    chosen: &'a [RowSelection],
 ) -> Vec<(PieceOf, Source<'a>)> {
     let of_dense = state.dense.iter().flat_map(|dense| {
         let kinds = 1 + dense.state.len();

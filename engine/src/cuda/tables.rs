@@ -57,14 +57,14 @@ impl Tables {
         Ok(match links {
             None => {
                 let mut tables = LocalTables::initialized(device, layout, lane, seed, drawn)?;
-                tracks_updates.then(|| tables.keep_book()).transpose()?;
+                tracks_updates.then(|| tables.track_updates()).transpose()?;
                 Self::Local(tables.into())
             }
             Some(RankLinks { cluster, rails }) => {
                 let rails = rails.as_ref().map(|rails| (&rails.routes, &rails.rows));
                 let mut tables =
                     NodeTables::initialized::<T>((cluster, rails), layout, lane, seed, drawn, SLOTS)?;
-                tracks_updates.then(|| tables.keep_book()).transpose()?;
+                tracks_updates.then(|| tables.track_updates()).transpose()?;
                 Self::Node(tables.into())
             }
         })

@@ -124,7 +124,7 @@ impl RankGroup {
     /// Then the GPU stops waiting for other ranks, and no later work needs to be waited for.
     pub(super) fn wait_for(&self, moment: &Moment, check: impl Fn() -> Result<()>) -> Result<()> {
         let (begun, rails) = (Instant::now(), self.links.rails());
-        let giving_up = self.cluster().peers().giving_up();
+        let giving_up = self.cluster().peers().give_up_flag();
         loop {
             let has_passed = moment.has_passed()?;
             if let Err(error) = check() {

@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rankine_embedding::Topology;
-use rankine_embedding::rows::{Choice, Snapshot};
+use rankine_embedding::rows::{RowSelection, Snapshot};
 use rankine_reader::Dataset;
 
 use super::alive::alive;
@@ -183,7 +183,7 @@ impl Checkpoints {
             return Ok(());
         }
         let words = learner.on_each_rank(|_, state| {
-            let all = Choice::all(state.rows);
+            let all = RowSelection::all(state.rows);
             Ok(all.iter().map(|choice| choice.words(state.rows)).collect())
         })?;
         self.memory.prepare(words);
@@ -475,11 +475,11 @@ struct Beside {
 }
 
 /// The rows to save of a rank: all, or those that were touched.
-fn choose(state: &RankState<'_>, touched: bool) -> Result<Vec<Choice>, CheckpointError> {
+fn choose(state: &RankState<'_>, touched: bool) -> Result<Vec<RowSelection>, CheckpointError> {
     if !touched {
-        return Ok(Choice::all(state.rows));
+        return Ok(RowSelection::all(state.rows));
     }
-    let chosen = Choice::touched(state.rows)?;
+    let chosen = RowSelection::touched(state.rows)?;
     chosen.ok_or_else(|| CheckpointError::State("nobody kept book of the rows that were updated".into()))
 }
 
@@ -509,7 +509,7 @@ fn write_copies(
         let shards = copies.iter().map(|(rank, dense, rows)| {
             scope.spawn(move || {
                 let state = RankState { dense: dense.clone(), rows };
-                write_shard(files, at, *rank, manifest, (&state, &Choice::all(rows)))
+                write_shard(files, at, *rank, manifest, (&state, &RowSelection::all(rows)))
             })
         });
         let shards: Vec<_> = shards.collect();

@@ -1,19 +1,19 @@
-//! How ranks that are threads of one process talk: a channel for each pair of them, and what is built of those.
+//! Communication of ranks that are threads of one process: a channel for each pair of them, and collectives built on
+//! these.
 //!
-//! Every sum over ranks is taken once, in the order of ranks, and then handed out: all ranks get the same bits.
+//! Every sum over ranks is computed once, in the order of ranks, and then distributed: all ranks get the same bits.
 
 use std::any::Any;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::topology::{Topology, cut};
+use crate::topology::{Topology, split_range};
 use crate::traffic::{LinkTraffic, Traffic};
 
 type Packet = Box<dyn Any + Send>;
 
 /// One rank's end of all channels. Ranks must make the same calls in the same order, as with any collective.
 ///
-/// Where a rank is dropped before its time, by a panic for example, the calls of all others panic too: nobody waits for
-/// those who have gone.
+/// If a rank is dropped early, by a panic for example, the calls of all others panic too, so no rank waits forever.
 #[derive(Debug)]
 pub struct Communicator {
     topology: Topology,
@@ -24,16 +24,16 @@ pub struct Communicator {
     reduction: Traffic,
 }
 
-/// Some of the ranks, this one among them; see [`Topology`].
+/// Some of the ranks, including this one; see [`Topology`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Group {
-    /// In the order of their places.
+    /// In the order of local ranks.
     Node,
     /// In the order of their nodes.
     Rail,
 }
 
-/// Several lists for one rank, one a stream.
+/// Several lists for one rank, one per stream.
 pub(super) type Lists<T> = Vec<Vec<T>>;
 
 impl Communicator {
@@ -65,17 +65,17 @@ impl Communicator {
         self.rank
     }
 
-    /// All ranks.
+    /// Number of ranks.
     pub fn topology(&self) -> Topology {
         self.topology
     }
 
-    /// What this rank has sent to exchange rows.
+    /// Bytes that this rank has sent to exchange rows.
     pub fn exchange_traffic(&self) -> Traffic {
         self.exchange
     }
 
-    /// What this rank has sent in [`Communicator::all_reduce`], [`Communicator::reduce_scatter`] and
+    /// Bytes that this rank has sent in [`Communicator::all_reduce`], [`Communicator::reduce_scatter`] and
     /// [`Communicator::all_gather`].
     pub fn reduction_traffic(&self) -> Traffic {
         self.reduction
@@ -88,27 +88,29 @@ impl Communicator {
         }
     }
 
-    /// Sends each of some ranks, among them this one, its packet, and returns what each has sent to this one.
+    /// Sends each of some ranks, including this one, its packet, and returns the packets that they sent to this one.
     ///
     /// # Panics
-    /// Where a rank has gone, or has made another call.
+    /// If a rank has gone, or has made a different call.
     pub(super) fn swap<T: Send + 'static>(&self, ranks: &[usize], packets: Vec<T>) -> Vec<T> {
         for (&rank, packet) in ranks.iter().zip(packets) {
             self.to[rank].send(Box::new(packet)).unwrap_or_else(|_| panic!("rank {rank} has gone"));
         }
         let receive = |&rank: &usize| -> T {
             let packet = self.from[rank].recv().unwrap_or_else(|_| panic!("rank {rank} has gone"));
-            *packet.downcast().unwrap_or_else(|_| panic!("rank {rank} makes another call than {}", self.rank))
+            *packet
+                .downcast()
+                .unwrap_or_else(|_| panic!("rank {rank} makes a different call than {}", self.rank))
         };
         ranks.iter().map(receive).collect()
     }
 
-    /// The largest of the values that the ranks of a group have.
+    /// The maximum of a value over the ranks of a group.
     fn max(&self, ranks: &[usize], value: usize) -> usize {
         self.swap(ranks, vec![value; ranks.len()]).into_iter().fold(0, usize::max)
     }
 
-    /// Replaces each value by its sum over all ranks. It is for a few numbers, and counted nowhere.
+    /// Replaces each value by its sum over all ranks. For a few numbers; not counted as traffic.
     pub fn sum(&self, values: &mut [f64]) {
         let ranks: Vec<_> = (0..self.topology.ranks()).collect();
         let of_ranks = self.swap(&ranks, vec![values.to_vec(); ranks.len()]);
@@ -118,8 +120,8 @@ impl Communicator {
         }
     }
 
-    /// Exchanges lists between the ranks of a group; `widths` are the elements of an item, stream by stream. Along the
-    /// rail they go in rounds of at most `round_items` items of each stream, lists of a round padded to that.
+    /// Exchanges lists between the ranks of a group; `widths` are the elements per item of each stream. Along a rail
+    /// the lists are sent in rounds of at most `round_items` items per stream, padded to that length.
     pub(super) fn exchange<T: Copy + Send + 'static>(
         &mut self,
         group: Group,
@@ -165,7 +167,7 @@ impl Communicator {
         incoming
     }
 
-    /// Counts vectors that go to the ranks of a group.
+    /// Counts vectors that are sent to the ranks of a group.
     pub(super) fn count_rows(&mut self, group: Group, rows: impl Iterator<Item = usize>) {
         for (rank, rows) in self.group(group).into_iter().zip(rows) {
             if rank != self.rank {
@@ -174,7 +176,7 @@ impl Communicator {
         }
     }
 
-    /// Exchanges lists between some ranks that need not be of one group, and counts their bytes.
+    /// Exchanges lists between ranks that need not form a group, and counts their bytes.
     pub(super) fn swap_counted(&mut self, ranks: &[usize], lists: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
         for (&rank, list) in ranks.iter().zip(&lists).filter(|&(&rank, _)| rank != self.rank) {
             let link = link_to(self.topology, self.rank, rank, &mut self.exchange);
@@ -183,22 +185,22 @@ impl Communicator {
         self.swap(ranks, lists)
     }
 
-    /// Replaces each element by its sum over all ranks, in f32: within each node in the order of places, and then over
-    /// the nodes.
+    /// Replaces each element by its sum over all ranks, in f32: within each node in the order of ranks, then over the
+    /// nodes.
     pub fn all_reduce(&mut self, data: &mut [f32]) {
         self.reduce_scatter(data);
         self.all_gather(data);
     }
 
     /// Sums as [`Communicator::all_reduce`] does, but only this rank's [`Topology::part`] has the result; the other
-    /// elements mean nothing afterwards.
+    /// elements are undefined afterwards.
     pub fn reduce_scatter(&mut self, data: &mut [f32]) {
         let of_rail = self.topology.rail_part(data.len(), self.rank);
         self.reduce_scatter_in(Group::Node, data);
         self.reduce_scatter_in(Group::Rail, &mut data[of_rail]);
     }
 
-    /// Gives every rank the parts of all.
+    /// Gives every rank the parts of all ranks.
     pub fn all_gather(&mut self, data: &mut [f32]) {
         let of_rail = self.topology.rail_part(data.len(), self.rank);
         self.all_gather_in(Group::Rail, &mut data[of_rail]);
@@ -208,10 +210,10 @@ impl Communicator {
     fn reduce_scatter_in(&mut self, group: Group, data: &mut [f32]) {
         let ranks = self.group(group);
         let whole = 0..data.len();
-        let piece = |number| cut(whole.clone(), ranks.len(), number);
+        let piece = |number| split_range(whole.clone(), ranks.len(), number);
         let pieces: Vec<_> = (0..ranks.len()).map(|number| data[piece(number)].to_vec()).collect();
         self.count_reduction(&ranks, pieces.iter().map(Vec::len));
-        let own = ranks.iter().position(|&rank| rank == self.rank).expect("a rank is of its own groups");
+        let own = ranks.iter().position(|&rank| rank == self.rank).expect("a rank is in its own groups");
         let of_ranks = self.swap(&ranks, pieces);
         let sums = &mut data[piece(own)];
         sums.fill(0.0);
@@ -222,13 +224,13 @@ impl Communicator {
 
     fn all_gather_in(&mut self, group: Group, data: &mut [f32]) {
         let ranks = self.group(group);
-        let own = ranks.iter().position(|&rank| rank == self.rank).expect("a rank is of its own groups");
+        let own = ranks.iter().position(|&rank| rank == self.rank).expect("a rank is in its own groups");
         let whole = 0..data.len();
-        let piece = data[cut(whole.clone(), ranks.len(), own)].to_vec();
+        let piece = data[split_range(whole.clone(), ranks.len(), own)].to_vec();
         self.count_reduction(&ranks, ranks.iter().map(|_| piece.len()));
         let pieces = self.swap(&ranks, vec![piece; ranks.len()]);
         for (number, piece) in pieces.into_iter().enumerate() {
-            data[cut(whole.clone(), ranks.len(), number)].copy_from_slice(&piece);
+            data[split_range(whole.clone(), ranks.len(), number)].copy_from_slice(&piece);
         }
     }
 
@@ -253,7 +255,7 @@ mod tests {
     use super::*;
     use std::thread;
 
-    /// Runs a function on every rank; returns what they return.
+    /// Runs a function on every rank and returns the results.
     fn on_all<T: Send>(topology: Topology, run: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
         thread::scope(|scope| {
             let ranks: Vec<_> = Communicator::connect(topology)
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_whole_and_the_same_everywhere() {
+    fn sums_are_complete_and_the_same_everywhere() {
         for (ranks, nodes) in [(1, 1), (3, 1), (4, 2), (6, 3), (3, 3)] {
             let topology = Topology::new(ranks, nodes).unwrap();
             for len in [0, 1, 5, 100] {
@@ -289,11 +291,11 @@ mod tests {
                         assert!((f64::from(*sum) - exact).abs() <= tolerance);
                     }
                 }
-                // Every element crosses between nodes once on its way to the sum, for each other node, and once back;
-                // here it went there twice.
+                // For the sum, every element crosses between nodes once per other node, and once on its way back.
+                // Here it went there twice.
                 let between: u64 = results.iter().map(|(_, sent)| sent.between_nodes.bytes).sum();
                 assert_eq!(between, 3 * 4 * len as u64 * (nodes as u64 - 1));
-                // Within each node every element crosses once for each other rank of it, each way.
+                // Within each node every element crosses once per other rank of the node, each way.
                 let within: u64 = results.iter().map(|(_, sent)| sent.within_nodes.bytes).sum();
                 assert_eq!(within, 3 * 4 * (len * (ranks - nodes)) as u64);
             }
@@ -320,7 +322,7 @@ mod tests {
                 }
             }
             let other = rail[1 - topology.node_of(rank)];
-            // One element of 4 bytes for each item of the first stream, two of the second.
+            // Per item, one element of 4 bytes in the first stream, two in the second.
             let bytes = 12 * (rank + 3 * other) as u64;
             let longest =
                 rail.iter().flat_map(|from| rail.iter().map(move |to| from + 3 * to)).max().unwrap();

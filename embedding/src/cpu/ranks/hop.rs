@@ -1,24 +1,24 @@
-//! The way from those who name rows to those who own them, and back.
+//! The path from the ranks that name rows to the ranks that own them, and back.
 //!
-//! It has two hops, one within a node and one along a rail, which agree on what travels when rows or bags are routed.
-//! Whoever receives *rows* merges what its peers name, so that a row that several name is answered, and goes on, once.
-//! Whoever receives *bags* answers each of them, and whoever sent them adds up what becomes of their parts. Vectors
-//! then travel along: *down*, from the owners, and *up*, to them. Streams, one a shard of a table, go side by side.
+//! It has two hops, one within a node and one along a rail, which are set up when rows or bags are routed. A rank
+//! that receives *rows* merges what its peers name, so that a row named by several is forwarded and answered once. A
+//! rank that receives *bags* answers each of them, and the sender adds up the vectors of their parts. Vectors then
+//! travel *down*, from the owners, and *up*, to them. Streams, one per shard of a table, travel in parallel.
 
 use super::communicator::{Communicator, Group, Lists};
 use crate::placement::Owner;
 
-/// Which place of a group a row of a stream goes to.
-type PlaceOf<'a> = &'a dyn Fn(usize, u64) -> usize;
+/// Returns the member of a group that a row of a stream is sent to.
+type MemberOf<'a> = &'a dyn Fn(usize, u64) -> usize;
 
 /// How vectors of each stream are sent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wires<'a> {
-    /// Elements of a vector, stream by stream.
+    /// Elements per vector, for each stream.
     pub(super) dims: &'a [usize],
-    /// Vectors of each that one round carries along a rail.
+    /// Vectors per stream that one round carries along a rail.
     pub(super) round_vectors: &'a [usize],
-    /// Ids of bags of each.
+    /// Ids of bags per stream and round.
     pub(super) round_ids: &'a [usize],
 }
 
@@ -38,31 +38,31 @@ impl Wires<'_> {
     }
 }
 
-/// How vectors travel between the ranks of a group: agreed on when rows or bags were routed.
+/// How vectors travel between the ranks of a group; set up when rows or bags were routed.
 #[derive(Debug)]
 struct Hop {
     group: Group,
     /// `[stream]`: how many items this rank had.
     own: Vec<usize>,
-    /// `[place][stream]`: which of them, or of which a part, went there.
+    /// `[member][stream]`: which of these, or of whose parts, were sent to the member.
     sent: Vec<Lists<u32>>,
-    /// `[stream]`: how many items came here, equal rows counted once.
+    /// `[stream]`: how many items arrived here, with equal rows counted once.
     arrived: Vec<usize>,
-    /// `[place][stream]`: which of them each item that a rank has sent became.
+    /// `[member][stream]`: the number here of each item that the member has sent.
     received: Vec<Lists<u32>>,
 }
 
 impl Hop {
-    /// From the vectors of what came here to those of what this rank sent; what went in parts is summed over them in
-    /// the order of places.
+    /// Takes the vectors of the items that arrived here to the ranks that sent them; vectors of parts are summed in
+    /// the order of the group.
     fn down(&self, communicator: &mut Communicator, wires: Wires<'_>, vectors: &[Vec<f32>]) -> Lists<f32> {
         communicator
             .count_rows(self.group, self.received.iter().map(|lists| lists.iter().map(Vec::len).sum()));
         self.carry(communicator, wires, vectors, &self.received, &self.sent, &self.own)
     }
 
-    /// From the gradients of what this rank sent to those of what came here; those of equal rows are summed in the
-    /// order of places.
+    /// Takes the gradients of the items that this rank sent to the ranks where they arrived; gradients of equal rows
+    /// are summed in the order of the group.
     fn up(&self, communicator: &mut Communicator, wires: Wires<'_>, gradients: &[Vec<f32>]) -> Lists<f32> {
         self.carry(communicator, wires, gradients, &self.sent, &self.received, &self.arrived)
     }
@@ -85,20 +85,20 @@ impl Hop {
     }
 }
 
-/// Sends distinct rows to a group, ascending, stream by stream; returns the distinct ones of those that came here.
+/// Sends distinct rows to a group, ascending, stream by stream; returns the distinct rows that arrived here.
 fn route_rows(
     communicator: &mut Communicator,
     group: Group,
     wires: Wires<'_>,
     rows: &[&[u64]],
-    place_of: PlaceOf<'_>,
+    member_of: MemberOf<'_>,
 ) -> (Hop, Lists<u64>) {
     let places = communicator.group(group).len();
     let mut sent = vec![vec![Vec::new(); wires.streams()]; places];
     let mut outgoing = vec![vec![Vec::new(); wires.streams()]; places];
     for (stream, rows) in rows.iter().enumerate() {
         for (position, &row) in rows.iter().enumerate() {
-            let place = place_of(stream, row);
+            let place = member_of(stream, row);
             sent[place][stream].push(position as u32);
             outgoing[place][stream].push(row);
         }
@@ -114,7 +114,7 @@ fn route_rows(
     let positions = |(list, merged): (&Vec<u64>, &Vec<u64>)| {
         let mut position = 0;
         let found = list.iter().map(|row| {
-            // Both ascend.
+            // Both are ascending.
             position += merged[position..].partition_point(|other| other < row);
             position as u32
         });
@@ -130,7 +130,7 @@ fn route_rows(
     (hop, merged)
 }
 
-/// Bags, or what of them belongs to one place: bag `i` has the ids `ids[offsets[i]..offsets[i + 1]]`.
+/// Bags, or their parts for one member: bag `i` has the ids `ids[offsets[i]..offsets[i + 1]]`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct BagList {
     pub(super) offsets: Vec<u32>,
@@ -152,21 +152,21 @@ impl BagList {
         &self.ids[self.offsets[bag] as usize..self.offsets[bag + 1] as usize]
     }
 
-    /// Makes a bag of the ids behind the last one.
+    /// Ends a bag: it has the ids added since the last one.
     pub(super) fn end_bag(&mut self) {
         let end = u32::try_from(self.ids.len()).expect("a rank's share of a batch has fewer than 2^32 ids");
         self.offsets.push(end);
     }
 }
 
-/// Sends bags to a group, each in as many parts as there are places for its rows, and empty ones nowhere; returns the
-/// parts that came here, those of the first place first.
+/// Sends bags to a group, split into one part per member that has some of their rows, and skips empty ones; returns
+/// the parts that arrived here, ordered by sender.
 fn route_bags(
     communicator: &mut Communicator,
     group: Group,
     wires: Wires<'_>,
     bags: &[&BagList],
-    place_of: PlaceOf<'_>,
+    member_of: MemberOf<'_>,
 ) -> (Hop, Vec<BagList>) {
     let places = communicator.group(group).len();
     let mut sent: Vec<Lists<u32>> = vec![vec![Vec::new(); wires.streams()]; places];
@@ -175,13 +175,13 @@ fn route_bags(
     for (stream, bags) in bags.iter().enumerate() {
         for bag in 0..bags.len() {
             for &row in bags.bag(bag) {
-                let place = place_of(stream, row);
+                let place = member_of(stream, row);
                 let (sent, lengths) = (&mut sent[place][stream], &mut lengths[place][stream]);
                 if sent.last() != Some(&(bag as u32)) {
                     sent.push(bag as u32);
                     lengths.push(0);
                 }
-                *lengths.last_mut().expect("a part was begun") += 1;
+                *lengths.last_mut().expect("a part was started") += 1;
                 ids[place][stream].push(row);
             }
         }
@@ -212,7 +212,7 @@ fn route_bags(
     (hop, parts)
 }
 
-/// The whole way to the owners, two hops of which one may lead nowhere else.
+/// The path to the owners: two hops, one of which may stay on this rank.
 #[derive(Debug)]
 pub(super) struct Path {
     first: Hop,
@@ -220,9 +220,9 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// Sends distinct rows to their owners: within the node to whoever is on the owner's rail, so that what several
-    /// ranks of a node name leaves it once, then along the rail. Returns the distinct rows that this rank owns and
-    /// anybody names, ascending.
+    /// Sends distinct rows to their owners: first within the node to the rank on the owner's rail, so that a row
+    /// named by several ranks of a node leaves it once, then along the rail. Returns the distinct rows that this rank
+    /// owns and some rank names, ascending.
     pub(super) fn of_rows(
         communicator: &mut Communicator,
         wires: Wires<'_>,
@@ -231,7 +231,7 @@ impl Path {
     ) -> (Self, Lists<u64>) {
         let topology = communicator.topology();
         let owner = |stream: usize, row| owners[stream].of(row, topology);
-        let place = |stream: usize, row| topology.place_of(owner(stream, row));
+        let place = |stream: usize, row| topology.local_rank(owner(stream, row));
         let node = |stream: usize, row| topology.node_of(owner(stream, row));
         let (first, named) = route_rows(communicator, Group::Node, wires, rows, &place);
         let named: Vec<_> = named.iter().map(Vec::as_slice).collect();
@@ -239,8 +239,8 @@ impl Path {
         (Self { first, second }, owned)
     }
 
-    /// Sends bags to the owners of their rows: along the rail to each node that owns some, so that of a bag each node
-    /// answers once, then within the node. Returns the parts whose rows this rank owns.
+    /// Sends bags to the owners of their rows: first along the rail to each node that owns some, so that each node
+    /// answers once per bag, then within the node. Returns the parts whose rows this rank owns.
     pub(super) fn of_bags(
         communicator: &mut Communicator,
         wires: Wires<'_>,
@@ -250,14 +250,14 @@ impl Path {
         let topology = communicator.topology();
         let owner = |stream: usize, row| owners[stream].of(row, topology);
         let node = |stream: usize, row| topology.node_of(owner(stream, row));
-        let place = |stream: usize, row| topology.place_of(owner(stream, row));
+        let place = |stream: usize, row| topology.local_rank(owner(stream, row));
         let (first, parts) = route_bags(communicator, Group::Rail, wires, bags, &node);
         let parts: Vec<_> = parts.iter().collect();
         let (second, owned) = route_bags(communicator, Group::Node, wires, &parts, &place);
         (Self { first, second }, owned)
     }
 
-    /// From the vectors of what this rank owns to those of what it named, stream by stream.
+    /// Takes the vectors of what this rank owns to the ranks that named it, stream by stream.
     pub(super) fn down(
         &self,
         communicator: &mut Communicator,
@@ -268,7 +268,7 @@ impl Path {
         self.first.down(communicator, wires, &passed_on)
     }
 
-    /// From the gradients of what this rank named to those of what it owns, stream by stream.
+    /// Takes the gradients of what this rank named to the owners, stream by stream.
     pub(super) fn up(
         &self,
         communicator: &mut Communicator,
@@ -280,7 +280,7 @@ impl Path {
     }
 }
 
-/// The vectors with some numbers, place by place and stream by stream.
+/// The vectors with some numbers, member by member and stream by stream.
 fn gather(vectors: &[Vec<f32>], dims: &[usize], numbers: &[Lists<u32>]) -> Vec<Lists<f32>> {
     let of_stream = |((vectors, &dim), numbers): ((&Vec<f32>, &usize), &Vec<u32>)| {
         let mut out = Vec::with_capacity(numbers.len() * dim);
@@ -293,7 +293,7 @@ fn gather(vectors: &[Vec<f32>], dims: &[usize], numbers: &[Lists<u32>]) -> Vec<L
     numbers.iter().map(of_place).collect()
 }
 
-/// Adds what came from each place to the vectors with the numbers that were agreed on, in the order of places.
+/// Adds what each member sent to the vectors with the agreed numbers, in the order of the group.
 fn add_at(out: &mut [Vec<f32>], dims: &[usize], numbers: &[Lists<u32>], incoming: &[Lists<f32>]) {
     for (numbers, incoming) in numbers.iter().zip(incoming) {
         for (stream, (numbers, vectors)) in numbers.iter().zip(incoming).enumerate() {

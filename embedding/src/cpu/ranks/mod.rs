@@ -1,8 +1,8 @@
-//! Tables spread over ranks that are threads of one process: the specification of what ranks exchange, and in which
-//! order sums over them are taken.
+//! Tables sharded over ranks that are threads of one process: the specification of what ranks exchange, and of the
+//! order of sums over ranks.
 //!
-//! `communicator` is how ranks talk, `hop` the way from whoever names a row to whoever owns it, `tables` what a rank
-//! does with its part of the tables in a step.
+//! `communicator` is the transport, `hop` the path from the rank that names a row to its owner, `tables` what a rank
+//! does with its shards in a step.
 
 mod communicator;
 mod hop;

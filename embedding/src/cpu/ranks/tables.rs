@@ -1,9 +1,9 @@
 //! One rank's part of all tables, and what it does with them in a step.
 //!
-//! Forward: the ids of the rank's own samples are split into frequent rows, which are looked up in the rank's replica,
-//! and infrequent ones, of which either the distinct rows or the pooled bags come from their owners. Backward: the
-//! gradients of frequent rows are left for an all-reduce, those of infrequent ones go back to the owners. Then each
-//! distinct row is updated once, frequent ones by every rank alike.
+//! Forward: the ids of the rank's own samples are split into frequent rows, which are looked up in the rank's
+//! replica, and infrequent ones, for which either the distinct rows or the pooled bags are fetched from their owners.
+//! Backward: gradients of frequent rows are left for an all-reduce, those of infrequent rows are sent to the owners.
+//! Then each distinct row is updated once; frequent rows are updated by every rank alike.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub struct RankTables {
     plan: Arc<EmbeddingPlan>,
     rank: usize,
     tables: Vec<RankTable>,
-    /// What was routed for the batch whose gradients are awaited.
+    /// The routed batch whose gradients are still to come.
     batch: Option<RankBatch>,
 }
 
@@ -35,24 +35,24 @@ pub struct RankTables {
 struct RankTable {
     spec: TableSpec,
     optimizer: Optimizer,
-    /// The frequent rows, where there are any.
+    /// The frequent rows, if there are any.
     replica: Option<Table>,
-    /// The rank's rows of each shard, where it has any.
+    /// The rank's rows of each shard, if it has any.
     shards: Vec<Option<Table>>,
-    /// What the first weights were drawn from, where they were.
+    /// The random field of the initial weights, if they were drawn from one.
     field: Option<UniformField>,
 }
 
-/// Where the gradients of a feature's vectors lie in a `[sample, stride]` matrix.
+/// Position of the gradients of a feature's vectors in a `[sample, stride]` matrix.
 #[derive(Debug, Clone, Copy)]
 pub struct BagGradients<'a> {
     /// The matrix.
     pub matrix: &'a [f32],
-    /// The feature's place in it.
+    /// The feature's position in it.
     pub slot: FeatureSlot,
 }
 
-/// A batch on its way through a rank.
+/// A rank's batch between its forward pass and its update.
 #[derive(Debug)]
 struct RankBatch {
     tables: Vec<TableBatch>,
@@ -62,29 +62,29 @@ struct RankBatch {
     pending: Vec<ShardGradients>,
 }
 
-/// The bags of a table's features, one behind the other: bag `feature * samples + sample`.
+/// The bags of a table's features, one after another: bag `feature * samples + sample`.
 #[derive(Debug, Default)]
 struct TableBatch {
-    /// What the sum of a bag's rows is multiplied by.
+    /// The factor of the sum of each bag's rows.
     scales: Vec<f32>,
-    /// What of each bag is frequent, as numbers of the replica.
+    /// Each bag's frequent rows, as numbers in the replica.
     frequent: BagList,
-    /// What of each bag has an owner.
+    /// Each bag's rows that have an owner.
     infrequent: BagList,
-    /// The distinct rows of `infrequent`; empty where owners pool.
+    /// The distinct rows of `infrequent`; empty if owners pool.
     route: Route,
 }
 
-/// The shards of all tables that are exchanged in one way.
+/// The shards of all tables that use the same exchange.
 #[derive(Debug)]
 struct Streams<T> {
-    /// Table and shard of each.
+    /// Table and shard of each stream.
     of: Vec<(usize, usize)>,
     dims: Vec<usize>,
     round_vectors: Vec<usize>,
     round_ids: Vec<usize>,
     path: Path,
-    /// What this rank owns of each, by the table's own row numbers.
+    /// Per stream, what this rank owns, by the table's own row numbers.
     owned: Vec<T>,
 }
 
@@ -100,11 +100,11 @@ struct ShardGradients {
 }
 
 impl RankTables {
-    /// A rank's part of tables as training starts with them: the same weights as [`Table::initialized`] gives each of
-    /// them as a whole, or zeros where there is no seed.
+    /// A rank's part of the tables at the start of training: the weights that [`Table::initialized`] gives to each
+    /// whole table, or zeros without a seed.
     ///
     /// # Panics
-    /// Where the plan is not one of these tables.
+    /// If the plan is for other tables.
     pub fn initialized(
         plan: Arc<EmbeddingPlan>,
         rank: usize,
@@ -116,7 +116,7 @@ impl RankTables {
             RankTable::initialized(plan_of_table, &plan, rank, spec, optimizer, field)
         });
         let tables = tables.collect();
-        assert!(planned.next().is_none(), "every plan has a table");
+        assert!(planned.next().is_none(), "every plan belongs to a table");
         Self { plan, rank, tables, batch: None }
     }
 
@@ -130,7 +130,7 @@ impl RankTables {
         self.rank
     }
 
-    /// Bytes of tables and optimizer state that a rank has.
+    /// Bytes of tables and optimizer state of a rank.
     pub fn bytes(plan: &EmbeddingPlan, rank: usize, tables: &[(TableSpec, Optimizer)]) -> u64 {
         let of_table = |(plan_of_table, (spec, optimizer)): (&TablePlan, &(TableSpec, Optimizer))| -> u64 {
             let bytes = |rows, dim| {
@@ -145,16 +145,17 @@ impl RankTables {
         plan.tables.iter().zip(tables).map(of_table).sum()
     }
 
-    /// Every rank's own copy of the frequent rows, table by table: equal bit by bit on all ranks.
+    /// This rank's copy of the frequent rows, table by table: bitwise equal on all ranks.
     pub fn replicas(&self) -> impl Iterator<Item = &Table> {
         self.tables.iter().filter_map(|table| table.replica.as_ref())
     }
 
-    /// What this rank has of all tables, to be read. Of frequent rows, which all have, each rank speaks for a share.
+    /// All rows of this rank, for reading. Of frequent rows, which all ranks have, each rank is responsible for a
+    /// share.
     pub fn rows(&self) -> HostRows<&Table> {
         let mut found = Vec::new();
         for (number, (planned, table)) in self.plan.tables.iter().zip(&self.tables).enumerate() {
-            let place = PartPlace { plan: &self.plan, rank: self.rank, table: number };
+            let place = PartLocation { plan: &self.plan, rank: self.rank, table: number };
             found.extend(table.replica.iter().map(|own| (place.of_frequent(own), own)));
             let shards = planned.shards.iter().zip(&table.shards);
             found.extend(shards.filter_map(|(shard, own)| {
@@ -165,11 +166,11 @@ impl RankTables {
         HostRows::new(found)
     }
 
-    /// The same, to be changed.
+    /// The same, for writing.
     pub fn rows_mut(&mut self) -> HostRows<&mut Table> {
         let mut found = Vec::new();
         for (number, (planned, table)) in self.plan.tables.iter().zip(&mut self.tables).enumerate() {
-            let place = PartPlace { plan: &self.plan, rank: self.rank, table: number };
+            let place = PartLocation { plan: &self.plan, rank: self.rank, table: number };
             found.extend(table.replica.iter_mut().map(|own| (place.of_frequent(own), own)));
             let shards = planned.shards.iter().zip(&mut table.shards);
             found.extend(shards.filter_map(|(shard, own)| {
@@ -180,11 +181,11 @@ impl RankTables {
         HostRows::new(found)
     }
 
-    /// Looks up a batch: `batch` has the features of each table, over the samples of this rank alone; their vectors are
-    /// written where their slots in `out` say.
+    /// Looks up a batch: `batch` has the features of each table, over the samples of this rank only. Their vectors
+    /// are written to their slots in `out`.
     ///
     /// # Panics
-    /// Where another rank has gone, or an id is not below its table's rows.
+    /// If another rank has gone, or an id is not below its table's rows.
     pub fn forward(&mut self, communicator: &mut Communicator, batch: &[Vec<Feature<'_>>], out: &mut [f32]) {
         let mut tables: Vec<_> = self
             .tables
@@ -241,17 +242,17 @@ impl RankTables {
         self.batch = Some(RankBatch { tables, rows, bags, pending: Vec::new() });
     }
 
-    /// Elements that the gradients of all frequent rows take in an all-reduce: a vector and a mark each.
+    /// Elements that the gradients of all frequent rows take in an all-reduce: a vector and a mark per row.
     pub fn frequent_elements(&self) -> usize {
         self.plan.tables.iter().zip(&self.tables).map(|(p, table)| frequent_elements(p, table.spec.dim)).sum()
     }
 
-    /// Takes the gradients of the vectors that [`RankTables::forward`] gave, feature by feature as there. Those of
-    /// infrequent rows go to their owners; those of frequent ones are summed over this rank's samples into `frequent`,
-    /// to be summed over all ranks.
+    /// Takes the gradients of the vectors that [`RankTables::forward`] returned, feature by feature as there.
+    /// Gradients of infrequent rows are sent to their owners; those of frequent rows are summed over this rank's
+    /// samples into `frequent`, to be all-reduced.
     ///
     /// # Panics
-    /// Where there was no [`RankTables::forward`] before, or where another rank has gone.
+    /// If [`RankTables::forward`] was not called before, or if another rank has gone.
     pub fn backward(
         &mut self,
         communicator: &mut Communicator,
@@ -317,11 +318,11 @@ impl RankTables {
         self.batch = Some(batch);
     }
 
-    /// Updates every row that the global batch names, once, from the gradients of [`RankTables::backward`]; `frequent`
-    /// is what it wrote, summed over all ranks. In its place all ranks may call [`RankTables::forget`].
+    /// Updates every row that the global batch names, once, from the gradients of [`RankTables::backward`];
+    /// `frequent` is its output, all-reduced. Instead, all ranks may call [`RankTables::forget`].
     ///
     /// # Panics
-    /// Where there was no [`RankTables::backward`] before, or where another rank has gone.
+    /// If [`RankTables::backward`] was not called before, or if another rank has gone.
     pub fn update(&mut self, communicator: &mut Communicator, frequent: &[f32], step: Step) {
         let pending = self.batch.take().expect("gradients were summed").pending;
         let mut rest = frequent;
@@ -358,13 +359,13 @@ impl RankTables {
         }
     }
 
-    /// Gives up the batch whose gradients were summed: nothing is updated by it.
+    /// Drops the batch whose gradients were summed: nothing is updated by it.
     pub fn forget(&mut self) {
         self.batch = None;
     }
 
-    /// Where a rule keeps one number a row, and several ranks some columns of it: the sum of each row's squared
-    /// gradients over all columns, in the order of shards.
+    /// For rules with one number per row whose columns several ranks own: the sum of each row's squared gradients
+    /// over all columns, in the order of shards.
     fn squares(
         &self,
         communicator: &mut Communicator,
@@ -404,13 +405,13 @@ impl RankTables {
         })
     }
 
-    /// The numbers at this rank of rows that it owns.
+    /// Converts rows that this rank owns to their numbers at this rank.
     fn local(&self, table: usize, shard: usize, rows: &[u64]) -> Vec<u64> {
         let owner = self.plan.tables[table].shards[shard].owner;
         rows.iter().map(|&row| owner.local(row, self.plan.topology)).collect()
     }
 
-    /// The weights of rows that this rank owns, one behind the other.
+    /// The weights of rows that this rank owns, one after another.
     fn weights_of(&self, (table, shard): (usize, usize), rows: &[u64]) -> Vec<f32> {
         let Some(part) = &self.tables[table].shards[shard] else { return Vec::new() };
         self.local(table, shard, rows).iter().flat_map(|&row| part.weights(row)).copied().collect()
@@ -424,14 +425,14 @@ impl RankTables {
     }
 }
 
-/// Where a rank's part of a table lies in the table.
-struct PartPlace<'a> {
+/// Describes where a rank's part of a table is in the table.
+struct PartLocation<'a> {
     plan: &'a EmbeddingPlan,
     rank: usize,
     table: usize,
 }
 
-impl PartPlace<'_> {
+impl PartLocation<'_> {
     fn of_frequent(&self, own: &Table) -> RowPart {
         let frequent = &self.plan.tables[self.table].frequent;
         let share = self.plan.topology.share(frequent.len() as usize, self.rank);
@@ -448,13 +449,13 @@ impl PartPlace<'_> {
         let rows = |number| owner.global(number, self.rank, topology);
         let count = own.spec().rows;
         let rows = RowSet::Every { first: rows(0), step: rows(1) - rows(0), count };
-        // Frequent rows are holes in it, where their first weights stay: what is listed goes before it, see `RowPart`.
+        // Frequent rows are holes in it, where the initial weights stay: listed rows take precedence, see `RowPart`.
         RowPart { rows, columns: columns.clone(), ..RowPart::whole(self.table, own) }
     }
 }
 
 impl<T> Streams<T> {
-    /// Routes the shards of all tables that are exchanged in one way, if there are any.
+    /// Routes the shards of all tables that use the same exchange, if there are any.
     fn open(
         plan: &EmbeddingPlan,
         exchange: Exchange,
@@ -491,7 +492,7 @@ impl RankTable {
         field: Option<UniformField>,
     ) -> Self {
         let bound = spec.initial_bound();
-        // The part of the table with these columns, whose rows are those that `row_of` says.
+        // The part of the table with these columns, and the rows that `row_of` returns.
         let part = |rows: u64, columns: std::ops::Range<usize>, row_of: &(dyn Fn(u64) -> u64 + Sync)| {
             if rows == 0 {
                 return None;
@@ -512,12 +513,12 @@ impl RankTable {
         Self { shards: shards.collect(), replica, spec, optimizer, field }
     }
 
-    /// How a step's weights are rounded, where they are.
+    /// How a step's weights are rounded, if they are.
     fn rounding(&self, step: Step) -> Option<Rounding> {
         Rounding::new(self.spec.dtype, self.field, step.number)
     }
 
-    /// The sums of what is frequent of each bag.
+    /// The sums of the frequent rows of each bag.
     fn pool_frequent((table, routed): (&Self, &mut TableBatch)) -> Vec<f32> {
         match &table.replica {
             Some(replica) => routed.frequent.pool(replica),
@@ -550,7 +551,7 @@ impl TableBatch {
         batch
     }
 
-    /// The gradients by the sums of the bags' rows, `[bag, dim]`.
+    /// The gradients with respect to the sums of the bags' rows, `[bag, dim]`.
     fn gradients(&self, dim: usize, features: &[BagGradients<'_>]) -> Vec<f32> {
         let mut out = Vec::with_capacity(self.scales.len() * dim);
         let samples = self.scales.len() / features.len().max(1);
@@ -584,8 +585,8 @@ impl BagList {
     }
 }
 
-/// The sums of the gradients of each distinct row, `[row, dim]`, from those of the bags, `[bag, dim]`: in the order of
-/// bags, in runs, as [`Table::update`] takes them.
+/// The sums of the gradients of each distinct row, `[row, dim]`, from those of the bags, `[bag, dim]`: in the order
+/// of bags, in runs, as [`Table::update`] needs them.
 fn sum_gradients(route: &Route, dim: usize, gradients: &[f32]) -> Vec<f32> {
     let mut sums = vec![0.0; route.rows.len() * dim];
     sums.par_chunks_exact_mut(dim).enumerate().for_each_init(

@@ -1,4 +1,4 @@
-//! Ranks against one rank, and what they send against a count by hand.
+//! Compares several ranks with one rank, and their traffic with a count by hand.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -132,7 +132,7 @@ impl TableCase {
         self.bags[0][0].len()
     }
 
-    /// What is rounded gets no gradient: sums are then the same in every placement, and so must be all bits.
+    /// Rounded tables get no gradient: sums are then the same in every placement, and so must be all bits.
     fn gradient(&self, batch: usize, table: usize, sample: usize, element: usize) -> f32 {
         if self.dtype == Dtype::Fp32 { gradient(batch, table, sample, element) } else { 0.0 }
     }
@@ -176,7 +176,7 @@ impl Columns {
     }
 }
 
-/// The gradient by an element of a sample's vectors of a table.
+/// The gradient with respect to an element of a sample's vectors of a table.
 fn gradient(batch: usize, table: usize, sample: usize, element: usize) -> f32 {
     let mut value = [0.0];
     let row = ((batch * 100 + table) * 1000 + sample) as u64 * 1000 + element as u64;
@@ -184,7 +184,7 @@ fn gradient(batch: usize, table: usize, sample: usize, element: usize) -> f32 {
     value[0]
 }
 
-/// What a run gives: the vectors of each batch and table, `[sample, features x dim]`, and the tables afterwards.
+/// The results of a run: the vectors of each batch and table, `[sample, features x dim]`, and the tables afterwards.
 struct Outcome {
     vectors: Vec<Vec<Vec<f32>>>,
     weights: Vec<Vec<f32>>,
@@ -224,7 +224,7 @@ fn step(batch: usize) -> Step {
     Step { number: batch as u64 + 1, rate_factor: 1.0 }
 }
 
-/// The same over ranks; also what they sent to each other, and their replicas, which must be equal.
+/// The same over several ranks; also their traffic, and their replicas, which must be equal.
 fn many_ranks(case: &Case) -> (Outcome, Traffic) {
     let plan = Arc::new(case.plan());
     let of_rank = |mut communicator: Communicator| {
@@ -312,7 +312,7 @@ fn many_ranks(case: &Case) -> (Outcome, Traffic) {
     (Outcome { weights: weights.collect(), vectors }, traffic)
 }
 
-/// The least that must cross, from the ids themselves: see `docs/guide/planning.md`.
+/// The least traffic, counted from the ids: see `docs/guide/planning.md`.
 fn expected_traffic(case: &Case) -> Traffic {
     let (topology, plan) = (case.topology, case.plan());
     let mut traffic = Traffic::default();
@@ -337,13 +337,13 @@ fn expected_traffic(case: &Case) -> Traffic {
             let owner = |row: &u64| shard.owner.of(*row, topology);
             let mut named = BTreeSet::new();
             for rank in 0..topology.ranks() {
-                let (node, place) = (topology.node_of(rank), topology.place_of(rank));
+                let (node, place) = (topology.node_of(rank), topology.local_rank(rank));
                 match planned.exchange {
                     Exchange::Rows => {
                         let rows: BTreeSet<_> =
                             bags_of(rank).into_iter().flatten().filter(is_infrequent).collect();
                         for row in rows {
-                            let via = topology.rank(node, topology.place_of(owner(row)));
+                            let via = topology.rank(node, topology.local_rank(owner(row)));
                             cross(rank, via, 1, KEY_BYTES + bytes(dim));
                             if named.insert((via, row)) {
                                 cross(via, owner(row), 1, KEY_BYTES + bytes(dim));
@@ -392,7 +392,7 @@ fn assert_close(found: &[f32], exact: &[f32], what: &str) {
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
     let difference = norm(&mut found.iter().zip(exact).map(|(a, b)| f64::from(*a) - f64::from(*b)));
     let size = norm(&mut exact.iter().map(|value| f64::from(*value)));
-    // Sums of at most some hundred numbers in another order, and three updates from them.
+    // Sums of at most some hundred numbers in different orders, and three updates from them.
     assert!(difference <= 1e-5 * size + 1e-7, "{what}: {difference} of {size}");
 }
 
@@ -425,7 +425,8 @@ proptest! {
         let mut case = case;
         for table in &mut case.tables {
             table.dtype = if fp16 { Dtype::Fp16 } else { Dtype::Bf16 };
-            // Weight decay moves weights without a gradient. Of column shards, rowwise rules add up in another order.
+            // Weight decay moves weights without a gradient. With column shards, row-wise rules add up in a different
+            // order.
             table.rule = UpdateRule::Momentum { momentum: 0.5, nesterov: true };
         }
         prop_assert_eq!(many_ranks(&case).0.weights, one_rank(&case).weights);

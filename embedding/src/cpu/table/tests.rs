@@ -1,4 +1,4 @@
-//! Tables against an oracle in f64 that shares nothing with them.
+//! Compares tables with an independent oracle in f64.
 
 use proptest::prelude::*;
 
@@ -48,7 +48,7 @@ fn columns() -> impl Strategy<Value = Vec<Column>> {
     })
 }
 
-/// The sum of some gradients in f64, and how far the table's own sum of them in f32 may be off.
+/// The sum of some gradients in f64, with the error bound of the table's own sum in f32.
 #[derive(Debug, Clone, Copy, Default)]
 struct GradientSum {
     sum: f64,
@@ -71,7 +71,7 @@ impl GradientSum {
 
 proptest! {
     /// Look-ups, and updates from the gradients of all features that share the table, one id at a time. Each step is
-    /// computed from what lies in the table before it, so that errors do not add up.
+    /// computed from the table's contents before it, so that errors do not accumulate.
     #[test]
     fn look_up_and_update_equal_the_oracle(
         columns in columns(),
@@ -99,7 +99,7 @@ proptest! {
                 .map(|row| table.row(row).iter().map(|&value| f64::from(value)).collect())
                 .collect();
             let mut vectors = vec![f32::NAN; samples * stride];
-            // The samples in two parts, as tiles of a batch have them.
+            // The samples in two parts, like the tiles of a batch.
             let (first, second) = vectors.split_at_mut(samples / 2 * stride);
             for (begin, part) in [(0, first), (samples / 2, second)] {
                 features.iter().for_each(|feature| table.pool(feature, begin, part));
@@ -112,7 +112,7 @@ proptest! {
                     for (i, &value) in vectors[at..at + dim].iter().enumerate() {
                         let of_rows = || bag.iter().map(|&row| before[row as usize][i]);
                         let exact = of_rows().sum::<f64>() * column.scale(sample);
-                        // An addition for each row but the first, and two roundings of the scale.
+                        // One addition per row but the first, and two roundings of the scale.
                         let largest = of_rows().map(f64::abs).sum::<f64>() * column.scale(sample);
                         let tolerance = (bag.len() + 1) as f64 * ROUNDOFF * largest;
                         prop_assert!((f64::from(value) - exact).abs() <= tolerance, "{value} {exact}");
@@ -136,15 +136,15 @@ proptest! {
                     let mut divisor = 1.0;
                     if adagrad {
                         let state = before[dim + i] + sum * sum;
-                        // A square, a sum, and what is wrong with the sum of gradients.
+                        // A square, a sum, and the error of the sum of gradients.
                         let tolerance = 2.0 * sum.abs() * error + error * error + 2.0 * ROUNDOFF * state;
                         let found = f64::from(after[dim + i]);
                         prop_assert!((found - state).abs() <= tolerance, "state {found} {state}");
                         divisor = state.sqrt() + 0.25;
                     }
                     let moved = 0.1 * sum / divisor;
-                    // What is subtracted is rounded some six times, and so is the difference. The state is at least
-                    // 0.25 and the divisor 0.75: what is wrong with the sum is not magnified by more than 4/3.
+                    // What is subtracted is rounded about six times, and so is the difference. The state is at least
+                    // 0.25 and the divisor 0.75: the error of the sum is magnified by at most 4/3.
                     let tolerance =
                         0.1 * error * 4.0 / 3.0 + ROUNDOFF * (8.0 * moved.abs() + 2.0 * before[i].abs());
                     let (found, exact) = (f64::from(after[i]), before[i] - moved);
@@ -155,7 +155,7 @@ proptest! {
     }
 }
 
-/// Every rule: one update a distinct row, with the sum over the features, and none of any other row.
+/// Every rule: one update per distinct row, with the sum over the features, and no change of other rows.
 #[test]
 fn rows_without_an_id_are_untouched_and_others_learn_once() {
     let columns = [Column::new(vec![vec![2, 2], vec![5]], true), Column::new(vec![vec![5], vec![]], false)];
@@ -259,7 +259,7 @@ fn any_number_of_threads_gives_the_same_bits() {
     assert_eq!(one, run(5));
 }
 
-/// One id a sample and plain gradient descent, so that the number to be rounded can be computed here.
+/// One id per sample and plain SGD, so that the expected rounded number can be computed here.
 #[test]
 fn weights_are_rounded_to_the_tables_type() {
     let optimizer = Optimizer::sgd(0.5);

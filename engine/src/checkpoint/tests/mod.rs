@@ -6,7 +6,7 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rankine_embedding::rows::Choice;
+use rankine_embedding::rows::RowSelection;
 use rankine_embedding::{Dtype, Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::sealed::Checksum;
@@ -140,8 +140,8 @@ fn save(
     let manifest = manifest(step, base);
     let written = model.on_each_rank(|rank, state| {
         let chosen = match &manifest.base {
-            Some(_) => Choice::touched(state.rows)?.expect("tracking was begun"),
-            None => Choice::all(state.rows),
+            Some(_) => RowSelection::touched(state.rows)?.expect("tracking was begun"),
+            None => RowSelection::all(state.rows),
         };
         write_shard(&**files, draft.path(), rank, &manifest, (&state, &chosen))
     });

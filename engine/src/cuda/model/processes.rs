@@ -11,7 +11,7 @@ use crate::launch::ProcessGroup;
 
 /// Makes the GPUs of this process stop waiting when another process is lost.
 fn give_up_when_lost(processes: &ProcessGroup, peers: &[Peers]) {
-    let giving_up: Vec<_> = peers.iter().map(|peers| Arc::clone(peers.giving_up())).collect();
+    let giving_up: Vec<_> = peers.iter().map(|peers| Arc::clone(peers.give_up_flag())).collect();
     processes.when_lost(move || giving_up.iter().for_each(|rank| rank.give_up()));
 }
 
@@ -38,7 +38,7 @@ pub(super) fn connect_processes(
         // Only threads of this process.
         1 => Peers::in_process(devices, deadline)?,
         each => {
-            let (first, ranks) = (topology.place_of(process) * devices.len(), each * devices.len());
+            let (first, ranks) = (topology.local_rank(process) * devices.len(), each * devices.len());
             Peers::of_processes(devices, first, ranks, deadline, &mut gather)?
         }
     };

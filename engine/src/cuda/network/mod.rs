@@ -20,7 +20,7 @@ mod state;
 use std::sync::Arc;
 
 use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Tuning};
-use rankine_cuda::kernels::{DenseInput, Element, ElementKind, Fp8OfRanks, Guard, Outcome, Tally};
+use rankine_cuda::kernels::{DenseInput, Element, ElementKind, Fp8RankMagnitudes, Guard, Outcome, Tally};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
@@ -181,7 +181,7 @@ impl<T: Element> Network<T> {
             (None, TopInput::Fp8(_)) => unreachable!("an interaction in fp8 implies hidden layers"),
         };
         let head = Head::new(device, spec, (vector_layout, layers), head_input, rows)?;
-        let of_ranks = links.zip(dense.gradients.sums()).map(|(links, sums)| Fp8OfRanks {
+        let of_ranks = links.zip(dense.gradients.sums()).map(|(links, sums)| Fp8RankMagnitudes {
             largest: sums.numbers().pointer().element(tally_numbers),
             rank: links.cluster.rank() as u32,
             ranks: ranks as u32,

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use half::bf16;
 use rankine_cuda::blas::{Fp8Matrix, Fp8Tensor, Matrix};
 use rankine_cuda::kernels::{
-    FP8_MULTIPLE, Fp8Check, Fp8OfRanks, Fp8Quantize, Fp8QuantizeWeights, Fp8Rescale, Fp8Scaling, Fp8Tell,
-    Fp8Weights, Guard,
+    FP8_MULTIPLE, Fp8Check, Fp8Quantize, Fp8QuantizeWeights, Fp8RankMagnitudes, Fp8Rescale, Fp8Scaling,
+    Fp8Tell, Fp8Weights, Guard,
 };
 use rankine_cuda::{Buffer, Device, E4m3, Lane, Pointer};
 use rankine_embedding::cuda::Result;
@@ -48,7 +48,7 @@ pub(super) fn tensors_max(layers: &Layers) -> usize {
 pub(super) struct Fp8 {
     scalings: Buffer<Fp8Scaling>,
     /// The buffers in which several ranks agree on the largest magnitudes.
-    of_ranks: Option<Fp8OfRanks>,
+    of_ranks: Option<Fp8RankMagnitudes>,
     weights: Buffer<Fp8Weights>,
     weights_grid: (u32, u32),
 }
@@ -183,7 +183,7 @@ impl Fp8Builder {
     }
 
     /// Returns the shared resources; with several ranks the all-reduce must have numbers for `tensors_max` tensors.
-    pub(super) fn finish(self, of_ranks: Option<Fp8OfRanks>, tensors_max: usize) -> Result<Fp8> {
+    pub(super) fn finish(self, of_ranks: Option<Fp8RankMagnitudes>, tensors_max: usize) -> Result<Fp8> {
         assert!(self.scalings.len() <= tensors_max, "{} tensors of {tensors_max}", self.scalings.len());
         let scalings = Buffer::of(&self.device, &self.scalings)?;
         let placed =
