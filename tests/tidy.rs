@@ -52,7 +52,7 @@ const PHRASES: [&str; 13] = [
     "what .. is for",
 ];
 /// The maximum number of occurrences: some of them are idiomatic.
-const PHRASES_MAX: usize = 700;
+const PHRASES_MAX: usize = 40;
 /// Prefixes of paths that exist on one developer's machine only.
 const MACHINE_PATHS: [&str; 3] = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
