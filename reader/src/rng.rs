@@ -46,7 +46,7 @@ impl Rng {
     /// # Panics
     /// If `n` is 0.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
-        assert!(n > 0, "no number is below 0");
+        assert!(n > 0, "the bound must not be 0");
         let mut product = u128::from(self.next_u64()) * u128::from(n);
         if (product as u64) < n {
             // The low halves below 2^64 mod n belong to an incomplete round: numbers drawn from it would be too
