@@ -8,13 +8,14 @@
 //! Each rank, in an iteration over a batch:
 //!
 //! 1. [`NodeTables::route`], on a separate lane, in parallel with the batch before: finds the distinct rows of the
-//! rank's samples; a barrier; owners read which of their rows their peers look up.
+//!    rank's samples; a barrier; owners read which of their rows their peers look up.
 //!
 //! 2. [`NodeTables::look_up`]: the owner writes those rows, in the type that the model computes in, into the peers'
-//! memory, at the positions of their routes; a barrier; each bag is pooled from the received rows. The model follows.
+//!    memory, at the positions of their routes; a barrier; each bag is pooled from the received rows. The model
+//!    follows.
 //!
 //! 3. [`NodeTables::reduce`]: sums the gradients of each distinct row, in the order of look-ups, and writes them to
-//! the owner.
+//!    the owner.
 //!
 //! 4. [`NodeTables::meet`]: a barrier; gradients have arrived.
 //!

@@ -199,9 +199,13 @@ fn read_all(
         teller.unpark();
         outcome
     };
+    // Small files may be read before the first report below.
+    let mut goes_on = progress(0, total);
+    if !goes_on {
+        return Ok(false);
+    }
     thread::scope(|scope| {
         let workers: Vec<_> = (0..threads.min(chunks.len())).map(|_| scope.spawn(work)).collect();
-        let mut goes_on = true;
         while workers.iter().any(|worker| !worker.is_finished()) {
             goes_on = goes_on && progress(read.load(Ordering::Relaxed), total);
             if !goes_on {
