@@ -68,7 +68,7 @@ pub enum IdPolicy {
     /// Stop with an error that names the id and its sample.
     #[default]
     Fail,
-    /// Replace it with the table's `oov_row`, by default row 0 if the column has a vocabulary.
+    /// Replace it with the table's `oov_row`, by default row 0 if the column has an exact vocabulary.
     Oov,
     /// Remove it from its bag; a bag that is then empty has a zero vector.
     Skip,

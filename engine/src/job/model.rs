@@ -158,7 +158,8 @@ impl Model {
 #[serde(deny_unknown_fields)]
 pub struct Table {
     /// The categorical columns that look up the table. If there are several, they share its rows, so a row must mean
-    /// the same category in all of them: they share one vocabulary, or use hashing or ids with the same number of rows.
+    /// the same category in all of them: they share one exact vocabulary, or use hashing or ids with the same number
+    /// of rows.
     pub columns: Vec<String>,
     /// Name of the table in the saved model. Without it, the names of the columns, joined with `+`.
     pub name: Option<String>,
@@ -178,7 +179,7 @@ pub struct Table {
     pub exchange: Option<Exchange>,
     /// What to do with an id outside of the table. Without it, `guard.ids_out_of_range`.
     pub ids_out_of_range: Option<IdPolicy>,
-    /// The row that replaces such ids under `oov`. Without it, row 0 if the columns have vocabularies.
+    /// The row that replaces such ids under `oov`. Without it, row 0 if the columns have an exact vocabulary.
     pub oov_row: Option<u64>,
     /// Number of frequent rows, which every rank stores, of a hybrid table. Without it, `embedding.frequent_rows`.
     pub frequent_rows: Option<Count>,

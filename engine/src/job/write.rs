@@ -137,7 +137,7 @@ fn write_table(out: &mut String, table: &Table) -> fmt::Result {
     write_name(out, "placement", placement.map(Placement::name), "embedding.placement")?;
     write_name(out, "exchange", exchange.map(Exchange::name), "embedding.exchange")?;
     write_name(out, "ids_out_of_range", ids_out_of_range.map(IdPolicy::name), "guard.ids_out_of_range")?;
-    write_option(out, "oov_row", oov_row.as_ref(), "row 0 if the columns have vocabularies")?;
+    write_option(out, "oov_row", oov_row.as_ref(), "row 0 if the columns have an exact vocabulary")?;
     write_option(out, "frequent_rows", frequent_rows.as_ref(), "embedding.frequent_rows")?;
     match optimizer {
         Some(optimizer) => write_optimizer(out, "table.optimizer", optimizer),

@@ -61,8 +61,8 @@ fn id_rule(job: &Job, column: &Categorical) -> Result<OutOfRange, Conflict> {
                 (None, VocabularyKind::Hash | VocabularyKind::Identity) => Err(Conflict::new(
                     key,
                     format!(
-                        "column {} has no vocabulary, and so no row for unknown categories: name one with oov_row of a \
-                     [[table]], or skip such ids with \"skip\"",
+                        "column {} has no exact vocabulary, and so no row for unknown categories: name one with \
+                         oov_row of a [[table]], or skip such ids with \"skip\"",
                         column.name
                     ),
                 )),
