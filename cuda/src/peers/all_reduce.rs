@@ -27,8 +27,8 @@ pub enum AllReduceWay {
 }
 
 impl AllReduceWay {
-    /// Returns the faster way for this many bytes, as measured over 2 and 4 GPUs (docs/benchmarks.md). For more GPUs
-    /// it follows from the bytes that leave a GPU.
+    /// Returns the faster way for this many bytes, as measured over 2 and 4 GPUs
+    /// (docs/measurements/gpu-exchange.md). For more GPUs it follows from the bytes that leave a GPU.
     pub fn of(bytes: usize, ranks: usize) -> Self {
         let at_once_max = match ranks {
             ..=2 => 2 << 20,

@@ -68,9 +68,9 @@ pub struct LinkSpeed {
 impl Machine {
     /// Ranks that are threads of one process, with one core and this much memory each.
     ///
-    /// The speed of matrix products is the one that `docs/benchmarks.md` reports for one core; the rest is assumed:
-    /// what one core of a common server copies. Nodes are in the same process, so both kinds of links are its memory.
-    /// Nothing overlaps.
+    /// The speed of matrix products is the one that `docs/measurements/cpu-training.md` reports for one core; the rest
+    /// is assumed: what one core of a common server copies. Nodes are in the same process, so both kinds of links are
+    /// its memory. Nothing overlaps.
     pub fn cpu(memory_bytes: u64) -> Self {
         let memory = LinkSpeed {
             bytes_per_s: 4e9,

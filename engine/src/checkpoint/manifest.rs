@@ -50,7 +50,8 @@ pub struct Manifest {
     pub base: Option<Base>,
     /// The indexes of the shards, one per rank.
     pub shards: Vec<FileManifest>,
-    /// Other files: the effective job, and the algorithms of matrix products if a GPU selected them.
+    /// Other files: the effective job, the columns, and on GPUs the algorithms of matrix products and the assumed
+    /// performance of the GPUs.
     pub files: Vec<FileManifest>,
 }
 
