@@ -149,8 +149,9 @@ fn unproven_unsafe(text: &str) -> impl Iterator<Item = usize> {
 /// Returns the Rust files below a `src` that no file declares as a module, given the names and texts of all files.
 fn undeclared(files: &BTreeMap<String, String>) -> Vec<&str> {
     let declares = |parent: &str, module: &str| {
-        let declaration = format!("mod {module};");
-        files.get(parent).is_some_and(|text| text.lines().any(|line| line.trim().ends_with(&declaration)))
+        let declarations = [format!("mod {module};"), format!("#[path = \"{module}.rs\"]")];
+        let declares = |line: &str| declarations.iter().any(|declaration| line.trim().ends_with(declaration));
+        files.get(parent).is_some_and(|text| text.lines().any(declares))
     };
     let undeclared = files.keys().filter(|name| {
         let Some((_, below)) = name.strip_suffix(".rs").and_then(|name| name.split_once("/src/")) else {

@@ -9,7 +9,7 @@ use sys::CUdevice_attribute as Attribute;
 
 use crate::error::{Error, Named, Result};
 use crate::kernels::Kernels;
-use crate::memory::Ledger;
+use crate::ledger::Ledger;
 use crate::probe::Version;
 use crate::probe::library::{DRIVER, LoadError, file_at};
 
@@ -199,6 +199,13 @@ impl Device {
     pub(crate) fn kernels(&self) -> &Kernels {
         &self.kernels
     }
+}
+
+/// Waits for copies and fills that were called without a lane: they may return before the memory has changed, and
+/// lanes do not wait for them.
+pub(crate) fn settle() -> Result<()> {
+    // SAFETY: the null stream always exists.
+    unsafe { result::stream::synchronize(result::stream::null()) }.named("cuStreamSynchronize")
 }
 
 impl Drop for Device {

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use cudarc::driver::{result, sys};
 
-use crate::buffer::Pointer;
-use crate::device::Device;
+use crate::device::{Device, settle};
 use crate::error::{Named, Result};
 use crate::kernels::Kernel;
 #[cfg(doc)]
 use crate::pinned::Locked;
 use crate::pinned::Pinned;
+use crate::pointer::Pointer;
 
 /// A CUDA stream. Work on one lane runs in order; [`Moment`]s order work between lanes.
 #[derive(Debug)]
@@ -82,9 +82,9 @@ impl Lane {
         }
         let function = self.device.kernels().function(K::ID);
         let mut pointers = [std::ptr::from_ref(parameters).cast::<c_void>().cast_mut()];
-        // SAFETY: the function was loaded in this device's context, and its one parameter is of this type (the kernel's
-        // `static_assert` and the launcher's `const` hold both to the same size); the driver copies it. The caller
-        // vouches for the addresses in it.
+        // SAFETY: the function was loaded in this device's context, and its one parameter is of this type (the
+        // build asserts that both sides have the same layout); the driver copies it. The caller vouches for the
+        // addresses in it.
         unsafe {
             result::launch_kernel(
                 function,
@@ -95,7 +95,7 @@ impl Lane {
                 &mut pointers,
             )
         }
-        .named(K::NAME)
+        .named(K::ID.name)
     }
 
     /// Enqueues filling words of memory with a value.
@@ -258,13 +258,6 @@ impl Lane {
     pub(crate) fn stream(&self) -> sys::CUstream {
         self.stream
     }
-}
-
-/// Waits for copies and fills that were called without a lane: they may return before the memory has changed, and
-/// lanes do not wait for them.
-pub(crate) fn settle() -> Result<()> {
-    // SAFETY: the null stream always exists.
-    unsafe { result::stream::synchronize(result::stream::null()) }.named("cuStreamSynchronize")
 }
 
 impl Drop for Lane {

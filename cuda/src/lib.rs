@@ -7,7 +7,8 @@
 //! connects ranks of several nodes, through [`nccl`]. [`kernels`] has a launcher for each kernel, and [`blas`] has
 //! matrix products.
 //!
-//! Nothing in this crate depends on the purpose of the kernels, or waits for the device without being asked to.
+//! Only [`kernels`], [`blas`] and [`calibrate`] know what ranking models compute; the rest serves any program on GPUs.
+//! Nothing waits for the device without being asked to.
 
 // Without the feature, most of the items linked above are not compiled.
 #![cfg_attr(not(feature = "cuda"), allow(rustdoc::broken_intra_doc_links))]
@@ -16,6 +17,8 @@ pub mod probe;
 
 #[cfg(feature = "cuda")]
 pub mod blas;
+#[cfg(feature = "cuda")]
+mod budget;
 #[cfg(feature = "cuda")]
 mod buffer;
 #[cfg(feature = "cuda")]
@@ -35,6 +38,10 @@ pub mod kernels;
 #[cfg(feature = "cuda")]
 mod lane;
 #[cfg(feature = "cuda")]
+mod ledger;
+#[cfg(feature = "cuda")]
+mod matrix;
+#[cfg(feature = "cuda")]
 mod memory;
 #[cfg(feature = "cuda")]
 pub mod nccl;
@@ -43,10 +50,14 @@ mod peers;
 #[cfg(feature = "cuda")]
 mod pinned;
 #[cfg(feature = "cuda")]
+mod pointer;
+#[cfg(feature = "cuda")]
 mod trace;
 
 #[cfg(feature = "cuda")]
-pub use buffer::{Buffer, Pointer};
+pub use budget::{Budget, Part};
+#[cfg(feature = "cuda")]
+pub use buffer::Buffer;
 #[cfg(feature = "cuda")]
 pub use cluster::{Cluster, ClusterSum, GatherNodes, Rail};
 #[cfg(feature = "cuda")]
@@ -60,10 +71,12 @@ pub use graph::Graph;
 #[cfg(feature = "cuda")]
 pub use lane::{Lane, Moment};
 #[cfg(feature = "cuda")]
-pub use memory::{Budget, Part, Purpose};
+pub use memory::Purpose;
 #[cfg(feature = "cuda")]
 pub use peers::{AllReduce, AllReduceWay, Gather, GiveUpFlag, PeerBarrier, Peers, Shared};
 #[cfg(feature = "cuda")]
 pub use pinned::{Locked, Pinned};
+#[cfg(feature = "cuda")]
+pub use pointer::Pointer;
 #[cfg(feature = "cuda")]
 pub use trace::{Activity, ActivityKind, Trace};

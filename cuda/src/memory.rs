@@ -8,17 +8,17 @@
 //! several GPUs access.
 
 use std::ffi::{c_int, c_void};
-use std::fmt;
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use cudarc::driver::{result, sys};
-use serde::Serialize;
 
-use crate::device::Device;
+use crate::budget::{Budget, Part};
+use crate::device::{Device, settle};
 use crate::error::{Error, Named, Result};
+use crate::ledger::{OTHER, enter};
 
 /// Allocations of at least this size are whole pages.
 const PAGES_BYTES_MIN: usize = 32 << 20;
@@ -30,103 +30,8 @@ const PAGE_BYTES: usize = 2 << 20;
 /// Memory that the driver and the libraries take in addition: graphs, and kernels that are loaded when they first
 /// run.
 const RESERVED_BYTES: u64 = 512 << 20;
-/// The purpose of allocations for which none was set.
-const OTHER: &str = "other";
 /// Address of memory that is only measured; no kernel sees it.
 const MEASURED_ADDRESS: sys::CUdeviceptr = 1 << 40;
-
-/// How much of a GPU's memory is used for which purpose.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Budget {
-    /// The largest first.
-    pub parts: Vec<Part>,
-    /// Bytes that are free now.
-    pub free_bytes: u64,
-    /// Bytes of the GPU.
-    pub total_bytes: u64,
-}
-
-/// A purpose of memory, and its size.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Part {
-    /// The purpose in words.
-    pub purpose: &'static str,
-    /// Its size.
-    pub bytes: u64,
-}
-
-impl Budget {
-    /// Bytes of all parts.
-    pub fn bytes(&self) -> u64 {
-        sum(&self.parts)
-    }
-}
-
-/// `12.3 GB: tables 9.8, routes 1.2, ...`
-impl fmt::Display for Budget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let gb = |bytes: u64| bytes as f64 / 1e9;
-        write!(f, "{:.2} GB", gb(self.bytes()))?;
-        for (number, Part { purpose, bytes }) in self.parts.iter().enumerate() {
-            write!(f, "{} {purpose} {:.2}", if number == 0 { ":" } else { "," }, gb(*bytes))?;
-        }
-        Ok(())
-    }
-}
-
-/// The ledger of a device's memory.
-#[derive(Debug, Default)]
-pub(crate) struct Ledger {
-    measures: AtomicBool,
-    pages: Mutex<Pages>,
-}
-
-#[derive(Debug)]
-struct Pages {
-    purpose: &'static str,
-    held: Vec<Part>,
-    /// While the device is only measured: what would be held now, and the most that was held so far.
-    measured: Vec<Part>,
-    most: Vec<Part>,
-}
-
-impl Default for Pages {
-    fn default() -> Self {
-        Self { purpose: OTHER, held: Vec::new(), measured: Vec::new(), most: Vec::new() }
-    }
-}
-
-impl Pages {
-    fn measure(&mut self, purpose: &'static str, bytes: u64) {
-        enter(&mut self.measured, purpose, bytes);
-        if sum(&self.measured) > sum(&self.most) {
-            self.most.clone_from(&self.measured);
-        }
-    }
-}
-
-fn sum(parts: &[Part]) -> u64 {
-    parts.iter().map(|part| part.bytes).sum()
-}
-
-impl Ledger {
-    /// Returns whether allocations and work are only measured.
-    pub(crate) fn measures(&self) -> bool {
-        self.measures.load(Ordering::Relaxed)
-    }
-
-    fn pages(&self) -> MutexGuard<'_, Pages> {
-        // The counts are consistent after each change, even if a thread panicked.
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn enter(parts: &mut Vec<Part>, purpose: &'static str, bytes: u64) {
-    match parts.iter_mut().find(|part| part.purpose == purpose) {
-        Some(part) => part.bytes += bytes,
-        None => parts.push(Part { purpose, bytes }),
-    }
-}
 
 /// While it lives, allocations on its device are entered under its purpose.
 #[derive(Debug)]
@@ -307,7 +212,7 @@ impl Memory {
         }
         // SAFETY: the memory has this many bytes, and callers have just allocated it.
         unsafe { result::memset_d8_sync(self.address, byte, bytes) }.named("cuMemsetD8")?;
-        crate::lane::settle()
+        settle()
     }
 }
 

@@ -6,11 +6,12 @@
 #![warn(clippy::print_stderr)]
 
 pub mod blame;
-#[cfg(feature = "cuda")]
-pub mod calibration;
 pub mod checkpoint;
 pub mod cpu;
 #[cfg(feature = "cuda")]
+pub mod cuda;
+#[cfg(not(feature = "cuda"))]
+#[path = "no_cuda.rs"]
 pub mod cuda;
 pub mod doctor;
 pub mod evaluation;

@@ -28,7 +28,7 @@ use safetensors::tensor::{self, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::cpu::CpuModel;
-use crate::model::{ModelSpec, TrainingRules};
+use crate::model::{Model, ModelSpec};
 
 mod columns;
 mod stored;
@@ -209,7 +209,11 @@ pub struct ModelMetadata<'a> {
 ///
 /// # Errors
 /// [`SavedModelError::Write`], [`SavedModelError::NotFinite`] and [`SavedModelError::Gpu`].
-pub fn save(dir: &Path, model: &impl Weights, metadata: &ModelMetadata<'_>) -> Result<(), SavedModelError> {
+pub fn save(
+    dir: &Path,
+    model: &(impl Weights + ?Sized),
+    metadata: &ModelMetadata<'_>,
+) -> Result<(), SavedModelError> {
     save_into(PartialDir::create(dir)?, model, metadata)
 }
 
@@ -219,7 +223,7 @@ pub fn save(dir: &Path, model: &impl Weights, metadata: &ModelMetadata<'_>) -> R
 /// The errors of [`save`].
 pub fn save_into(
     partial: PartialDir,
-    model: &impl Weights,
+    model: &(impl Weights + ?Sized),
     metadata: &ModelMetadata<'_>,
 ) -> Result<(), SavedModelError> {
     let columns = metadata.columns;
@@ -248,7 +252,7 @@ pub fn save_into(
     Ok(partial.publish()?)
 }
 
-fn write_weights(dir: &Path, model: &impl Weights) -> Result<FileManifest, SavedModelError> {
+fn write_weights(dir: &Path, model: &(impl Weights + ?Sized)) -> Result<FileManifest, SavedModelError> {
     let shapes = tensor_shapes(model.spec());
     let mut tensors = Vec::new();
     let mut end = 0;
@@ -467,8 +471,8 @@ impl SavedModel {
         let mut parameters = vec![0.0; self.spec.dense_parameters()];
         take(&mut parameters, Dtype::Fp32)?;
         let mut tables = Vec::new();
-        let rules = TrainingRules::sgd(&self.spec, 0.0);
-        for (spec, optimizer) in rules.all_tables(&self.spec) {
+        let model = Model::sgd(self.spec.clone(), 0.0);
+        for (spec, optimizer) in model.all_tables() {
             let (rows, dtype) = (spec.rows, spec.dtype);
             let mut table = Table::zeroed(spec, optimizer);
             for row in 0..rows {
@@ -479,7 +483,7 @@ impl SavedModel {
         if input.hash.digest() != self.weights.xxh3.0 {
             return Err(damaged("its checksum differs from the one in model.json".into()));
         }
-        Ok(CpuModel::new(self.spec.clone(), &rules, parameters, tables))
+        Ok(CpuModel::new(&model, parameters, tables))
     }
 
     /// Returns the columns that it was trained on.

@@ -1,6 +1,6 @@
 //! Measurements of GPUs.
 
-use rankine::calibration::{Gpus, machine_of};
+use rankine::cuda::calibration::{Gpus, machine_of};
 use rankine::job::Precision;
 use rankine_cuda::Device;
 use rankine_cuda::calibrate::{Figures, Links, Sum};

@@ -36,7 +36,7 @@ pub(crate) const BODIES: &[Body] = &[
                 continue;
             }
             let mut training = with_wrong_batches(words, Interaction::Dot);
-            training.spec.top_mlp = words.one_of(&[&[160, 48][..], &[32], &[64, 272, 16]]).to_vec();
+            training.model.spec.top_mlp = words.one_of(&[&[160, 48][..], &[32], &[64, 272, 16]]).to_vec();
             change_no_bit(&training, || training.on_gpu(bench, precision))?;
         }
         Ok(())
@@ -137,8 +137,8 @@ fn change_no_bit(training: &Training, model: impl Fn() -> Result<CudaModel, Fail
 /// A finite loss with gradients that are not finite: in fp16 they are attributed to the loss scale until it is 1.
 fn too_large_gradients_are_reported(bench: &Bench, words: &mut Words) -> Outcome {
     let mut training = Training::random(words, Interaction::Dot, 20);
-    training.spec.heads.iter_mut().for_each(|head| head.weight = 1e60);
-    training.rules = TrainingRules::sgd(&training.spec, 1e-3);
+    training.model.spec.heads.iter_mut().for_each(|head| head.weight = 1e60);
+    training.model.rules = TrainingRules::sgd(&training.model.spec, 1e-3);
     let (_, on_cpu) = training.outcomes_on_cpu();
     let non_finite = |outcome: &StepOutcome| {
         let found = outcome.non_finite();

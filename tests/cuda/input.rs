@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use libtest_mimic::Failed;
-use rankine::cuda::{BatchShape, CudaModel, EvaluationShape, Feed, InputLayout, InputSlot};
+use rankine::cuda::{
+    BatchShape, CudaModel, EvaluationShape, Execution, Feed, InputLayout, InputSlot, ModelSetup,
+};
 use rankine::evaluation::{Evaluation, HeadMetrics};
 use rankine::job::Precision;
-use rankine::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
-use rankine_cuda::blas::Algorithms;
+use rankine::model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec};
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Device, Lane, Pinned};
 use rankine_embedding::cuda::{Hotness, Layout};
@@ -305,19 +306,23 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
             .map(|(table, column)| FeatureSpec { column: column.name.clone(), table, pooling: Pooling::Sum })
             .collect(),
     };
-    let rules = TrainingRules::sgd(&spec, 0.001);
-    let hotness: Vec<_> = part.schema.categorical.iter().map(|column| column.hotness).collect();
-    let shape = BatchShape {
-        batch_size: options.batch_size,
-        score_size: 700,
-        hotness: &hotness,
+    let setup = ModelSetup {
+        model: Model::sgd(spec, 0.001),
+        seed: 3,
+        execution: Execution::new(Precision::Bf16),
+        batches: BatchShape {
+            batch_size: options.batch_size,
+            score_size: 700,
+            hotness: part.schema.categorical.iter().map(|column| column.hotness).collect(),
+        },
         plan: None,
         tracks_updates: false,
+        devices: devices.to_vec(),
+        nodes: 1,
+        processes: None,
+        measures_memory: true,
     };
-    let products = (Precision::Bf16, Algorithms::Known);
-    let model =
-        || CudaModel::over_ranks((devices, 1, None), spec.clone(), &rules, products.clone(), 3, shape);
-    let (mut unpacked, mut fed) = (model()?, model()?);
+    let (mut unpacked, mut fed) = (CudaModel::initialized(setup.clone())?, CudaModel::initialized(setup)?);
     let one_epoch = StreamOptions { batch_size: fed.score_size(), ..StreamOptions::one_epoch(1) };
     for batch in BatchStream::open(part.clone(), &options)? {
         unpacked.train_step(&batch?.samples, 0.5)?;
@@ -341,7 +346,7 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
         return Err(format!("{options:?}: trainings differ; losses from step {step:?}").into());
     }
     let (samples, batch_size) = (part.samples as usize, fed.score_size());
-    let mut on_host = Evaluation::new(&spec.heads);
+    let mut on_host = Evaluation::new(&fed.spec().heads);
     let shape = EvaluationShape { samples, batch_size, weighted: part.schema.weight.is_some() };
     unpacked.begin_evaluation(shape)?;
     for batch in BatchStream::open(part.clone(), &one_epoch)? {

@@ -72,7 +72,7 @@ fn plan(
         };
         TablePlan { round: RoundCapacity { vectors: words.one_of(vectors), ids: 1 }, ..plan }
     };
-    let tables = training.rules.all_tables(&training.spec).into_iter().map(of_table).collect();
+    let tables = training.model.all_tables().into_iter().map(of_table).collect();
     Ok(EmbeddingPlan { topology: Topology::new(ranks, NODES)?, tables })
 }
 

@@ -9,7 +9,6 @@ use rankine::evaluation::{Evaluation, HeadMetrics};
 use rankine::job::Precision;
 use rankine::model::{Interaction, TrainingRules};
 use rankine_cuda::Device;
-use rankine_cuda::blas::Algorithms;
 use rankine_embedding::{
     EmbeddingPlan, Exchange, FrequentRows, Optimizer, Placement, TablePlan, TableSpec, Topology, UpdateRule,
 };
@@ -93,7 +92,7 @@ pub(super) fn random_plan(
             TablePlan::hybrid(&table, Exchange::Rows, frequent)
         }
     };
-    let tables = training.rules.all_tables(&training.spec).into_iter().map(plan).collect();
+    let tables = training.model.all_tables().into_iter().map(plan).collect();
     Ok(EmbeddingPlan { topology: Topology::new(ranks, 1)?, tables })
 }
 
@@ -103,7 +102,7 @@ pub(super) fn of_all_ranks(
     precision: Precision,
     plan: Option<&EmbeddingPlan>,
 ) -> Result<Run, Failed> {
-    run(training, devices, (precision, Algorithms::Known).into(), plan)
+    run(training, devices, Execution::new(precision), plan)
 }
 
 fn run(
@@ -156,7 +155,7 @@ pub(super) fn is_as_one(
 fn learns_as_one(bench: &Bench, words: &mut Words, precision: Precision) -> Outcome {
     let mut training = Training::random(words, Interaction::Dot, 200);
     if precision == Precision::Fp8 {
-        training.spec.top_mlp = words.one_of(&[&[160, 48][..], &[32], &[64, 272, 16]]).to_vec();
+        training.model.spec.top_mlp = words.one_of(&[&[160, 48][..], &[32], &[64, 272, 16]]).to_vec();
     }
     let expected = training.losses_on_gpu(&mut training.on_gpu(bench, precision)?)?;
     let devices = some_devices(words)?;
@@ -172,8 +171,8 @@ fn learns_as_one(bench: &Bench, words: &mut Words, precision: Precision) -> Outc
 fn skip_the_same_steps(_: &Bench, words: &mut Words) -> Outcome {
     let mut training = Training::random(words, Interaction::Dot, 1);
     // Gradients of a loss of this size are within the range; times the first loss scale they are not.
-    training.spec.heads.iter_mut().for_each(|head| head.weight = 2e5);
-    training.rules = TrainingRules::sgd(&training.spec, 1e-8);
+    training.model.spec.heads.iter_mut().for_each(|head| head.weight = 2e5);
+    training.model.rules = TrainingRules::sgd(&training.model.spec, 1e-8);
     let mut model = training.over_ranks(&some_devices(words)?, Precision::Fp16, None)?;
     let mut before = weights(&model)?;
     let mut skipped = vec![0];
@@ -245,7 +244,7 @@ fn evaluates_these_as_the_cpu_does(training: &Training, model: &mut CudaModel) -
     // Batches have several lengths here, as if each were a whole one.
     let room = batches.len() * size;
     for _ in 0..2 {
-        let mut on_host = Evaluation::new(&training.spec.heads);
+        let mut on_host = Evaluation::new(&training.model.spec.heads);
         let weighted = !batches[0].weights.is_empty();
         model.begin_evaluation(EvaluationShape { samples: room, batch_size: size, weighted })?;
         for batch in &batches {
@@ -287,11 +286,11 @@ pub(super) fn update_slices_as_all(
     let precision = words.one_of(&[Precision::Fp32, Precision::Bf16]);
     let plan = plan(words, &training)?;
     let sharded = |shard_dense_update| {
-        let execution = (precision, Algorithms::Known).into();
-        run(&training, devices, Execution { shard_dense_update, ..execution }, Some(&plan))
+        let execution = Execution { shard_dense_update, ..Execution::new(precision) };
+        run(&training, devices, execution, Some(&plan))
     };
     let same = sharded(true)? == sharded(false)?;
-    let (ranks, norm) = (devices.len(), training.rules.dense_clip_norm);
+    let (ranks, norm) = (devices.len(), training.model.rules.dense_clip_norm);
     if same {
         Ok(())
     } else {

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use libtest_mimic::Failed;
 use rankine::cpu::CpuModel;
-use rankine::cuda::{BatchShape, CudaModel, Execution};
+use rankine::cuda::{BatchShape, CudaModel, Execution, ModelSetup};
 use rankine::guard::StepOutcome;
 use rankine::job::Precision;
-use rankine::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
+use rankine::model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec, TrainingRules};
 use rankine::overlap::{Overlap, Overlaps};
 use rankine::saved::Weights;
 use rankine_cuda::Device;
-use rankine_cuda::blas::Algorithms;
 use rankine_embedding::{Dtype, EmbeddingPlan, Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_reader::schema::Hotness;
 use rankine_reader::{Bags, Samples};
@@ -68,8 +67,7 @@ const TABLE_RULES: [(UpdateRule, f64); 7] = [
 
 /// A model with features of several tables, and batches of learnable samples.
 pub(super) struct Training {
-    pub(super) spec: ModelSpec,
-    pub(super) rules: TrainingRules,
+    pub(super) model: Model,
     batch_size: usize,
     seed: u64,
     hotness: Vec<Hotness>,
@@ -172,13 +170,14 @@ impl Training {
                 Samples { len, labels, weights, dense, dense_columns, categorical }
             })
             .collect();
-        Self { spec, rules, batch_size, seed: words.below(u64::MAX), hotness: hotness.into(), batches }
+        let model = Model { spec, rules };
+        Self { model, batch_size, seed: words.below(u64::MAX), hotness: hotness.into(), batches }
     }
 
     /// The same with all tables in fp32. Rows in 16 bits are rounded at random: the last bit of a sum then decides
     /// about a whole rounding step, and losses differ by more than sums in another order explain.
     pub(super) fn with_exact_rows(mut self) -> Self {
-        self.spec.tables.iter_mut().for_each(|table| table.dtype = Dtype::Fp32);
+        self.model.spec.tables.iter_mut().for_each(|table| table.dtype = Dtype::Fp32);
         self
     }
 
@@ -192,18 +191,8 @@ impl Training {
         training
     }
 
-    fn shape(&self) -> BatchShape<'_> {
-        BatchShape {
-            batch_size: self.batch_size,
-            score_size: 100,
-            hotness: &self.hotness,
-            plan: None,
-            tracks_updates: false,
-        }
-    }
-
     pub(super) fn on_gpu(&self, bench: &Bench, precision: Precision) -> Result<CudaModel, Failed> {
-        self.executed(std::slice::from_ref(&bench.device), (precision, Algorithms::Known), None)
+        self.executed(std::slice::from_ref(&bench.device), Execution::new(precision), None)
     }
 
     pub(super) fn over_ranks(
@@ -212,23 +201,30 @@ impl Training {
         precision: Precision,
         plan: Option<&EmbeddingPlan>,
     ) -> Result<CudaModel, Failed> {
-        self.executed(devices, (precision, Algorithms::Known), plan)
+        self.executed(devices, Execution::new(precision), plan)
     }
 
     /// On one GPU, or over several.
     pub(super) fn executed(
         &self,
         devices: &[Arc<Device>],
-        execution: impl Into<Execution>,
+        execution: Execution,
         plan: Option<&EmbeddingPlan>,
     ) -> Result<CudaModel, Failed> {
-        let Self { spec, rules, seed, .. } = self;
-        let shape = BatchShape { plan, ..self.shape() };
-        let nodes = plan.map_or(1, |plan| plan.topology.nodes());
-        Ok(match devices {
-            [device] => CudaModel::initialized(device, spec.clone(), rules, execution, *seed, shape)?,
-            _ => CudaModel::over_ranks((devices, nodes, None), spec.clone(), rules, execution, *seed, shape)?,
-        })
+        let hotness = self.hotness.clone();
+        Ok(CudaModel::initialized(ModelSetup {
+            model: self.model.clone(),
+            seed: self.seed,
+            execution,
+            batches: BatchShape { batch_size: self.batch_size, score_size: 100, hotness },
+            plan: plan.cloned(),
+            tracks_updates: false,
+            devices: devices.to_vec(),
+            nodes: plan.map_or(1, |plan| plan.topology.nodes()),
+            processes: None,
+            // A test of memory measures one GPU itself.
+            measures_memory: devices.len() > 1,
+        })?)
     }
 
     pub(super) fn losses_on_gpu(&self, model: &mut CudaModel) -> Result<Vec<f64>, Failed> {
@@ -251,7 +247,7 @@ impl Training {
     }
 
     pub(super) fn outcomes_on_cpu(&self) -> (CpuModel, Vec<StepOutcome>) {
-        let mut model = CpuModel::initialized(self.spec.clone(), &self.rules, self.seed);
+        let mut model = CpuModel::initialized(&self.model, self.seed);
         let batches = self.batches.iter().enumerate();
         let outcomes = batches.map(|(step, batch)| model.train_step(batch, factor(step))).collect();
         (model, outcomes)
@@ -380,10 +376,11 @@ fn fp8_learns_as_the_cpu_does(bench: &Bench, words: &mut Words) -> Outcome {
     let mut training = Training::random(words, interaction, 200);
     if interaction != Interaction::Dot {
         // Their width must be a multiple of 16.
-        training.spec.tables.iter_mut().for_each(|table| table.dim = 16);
-        training.spec.bottom_mlp = if training.spec.dense_columns > 0 { vec![16] } else { Vec::new() };
+        training.model.spec.tables.iter_mut().for_each(|table| table.dim = 16);
+        training.model.spec.bottom_mlp =
+            if training.model.spec.dense_columns > 0 { vec![16] } else { Vec::new() };
     }
-    training.spec.top_mlp = words.one_of(&[&[160, 48][..], &[32], &[64, 272, 16]]).to_vec();
+    training.model.spec.top_mlp = words.one_of(&[&[160, 48][..], &[32], &[64, 272, 16]]).to_vec();
     let (_, expected) = training.on_cpu();
     let mut model = training.on_gpu(bench, Precision::Fp8)?;
     let losses = training.losses_on_gpu(&mut model)?;
@@ -408,8 +405,8 @@ fn fp8_learns_as_the_cpu_does(bench: &Bench, words: &mut Words) -> Outcome {
 fn steps_beyond_the_range_of_f16_are_left_out(bench: &Bench, words: &mut Words) -> Outcome {
     let mut training = Training::random(words, Interaction::Dot, 1);
     // Gradients of a loss of this size are within the range; times the first loss scale they are not.
-    training.spec.heads.iter_mut().for_each(|head| head.weight = 2e5);
-    training.rules = TrainingRules::sgd(&training.spec, 1e-8);
+    training.model.spec.heads.iter_mut().for_each(|head| head.weight = 2e5);
+    training.model.rules = TrainingRules::sgd(&training.model.spec, 1e-8);
     let mut model = training.on_gpu(bench, Precision::Fp16)?;
     let before = weights(&model)?;
     let mut skipped = Vec::new();
@@ -432,7 +429,7 @@ fn steps_beyond_the_range_of_f16_are_left_out(bench: &Bench, words: &mut Words) 
 /// Trains with all overlaps, and then without each of them: losses and weights must be the same.
 pub(super) fn overlaps_change_no_bit(devices: &[Arc<Device>], training: &Training) -> Outcome {
     let run = |overlaps| -> Result<_, Failed> {
-        let execution = Execution { overlaps, ..(Precision::Bf16, Algorithms::Known).into() };
+        let execution = Execution { overlaps, ..Execution::new(Precision::Bf16) };
         let mut model = training.executed(devices, execution, None)?;
         Ok((training.losses_on_gpu(&mut model)?, weights(&model)?))
     };

@@ -14,15 +14,17 @@ use std::fmt;
 
 use half::bf16;
 
-use crate::buffer::Pointer;
 use crate::error::Result;
 use crate::kernels::{
     Columns, Cross, CrossGradient, Element, ElementKind, Factors, Kernel, MatmulCross, MatmulCrossGradient,
     MatmulReluGradient, Total, is_tiled, matmul_pieces,
 };
 use crate::lane::Lane;
+use crate::pointer::Pointer;
 
-pub use fp8::{Fp8CrossKept, Fp8Matrix, Fp8Outputs, Fp8Tensor};
+pub use crate::kernels::{Fp8CrossKept, Fp8Matrix, Fp8Tensor};
+pub use crate::matrix::Matrix;
+pub use fp8::Fp8Outputs;
 pub use library::Blas;
 use library::{Library, Multiplied};
 pub use tuning::{Algorithms, Tuning};
@@ -59,35 +61,6 @@ impl Compute {
             Self::F16 => Some(ElementKind::F16),
             Self::Fp8 => None,
         }
-    }
-}
-
-/// A matrix, stored row by row.
-#[derive(Debug)]
-pub struct Matrix<T> {
-    /// Its first element.
-    pub pointer: Pointer<T>,
-    /// Rows.
-    pub rows: usize,
-    /// Columns.
-    pub columns: usize,
-    /// Elements from one row to the next.
-    pub stride: usize,
-}
-
-impl<T> Clone for Matrix<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Matrix<T> {}
-
-impl<T> Matrix<T> {
-    /// Returns the same matrix, reinterpreted as elements of another type of the same size.
-    pub fn cast<U>(self) -> Matrix<U> {
-        let Self { pointer, rows, columns, stride } = self;
-        Matrix { pointer: pointer.cast(), rows, columns, stride }
     }
 }
 

@@ -5,12 +5,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Cluster;
-use crate::buffer::Pointer;
 use crate::error::{Error, Result};
 use crate::kernels::Stamp;
 use crate::lane::{Lane, Moment};
 use crate::nccl::{Communicator, NcclElement, NcclId, Parcel, Reduction};
 use crate::pinned::Pinned;
+use crate::pointer::Pointer;
 
 /// How long the host polls for a moment without sleeping, and how long it sleeps between polls after that.
 const ATTENTION: Duration = Duration::from_micros(500);

@@ -1,7 +1,8 @@
 //! `all_reduce.cu`.
 
-use super::{Flags, Id, Kernel, RANKS_MAX, Wait};
-use crate::buffer::Pointer;
+use super::names::{Family, Id, ranks};
+use super::{Flags, Kernel, RANKS_MAX, Wait};
+use crate::pointer::Pointer;
 
 /// Sums over the ranks, in place. Grid: the same number of blocks at every rank, one [`Flags`] per block.
 #[repr(C)]
@@ -58,37 +59,24 @@ pub(crate) struct AllReduceSpread<const MOST: usize>(pub(crate) AllReduce);
 
 // SAFETY: `all_reduce.cu` has the same struct and as many threads.
 unsafe impl<const MOST: usize> Kernel for AllReduceBySlices<MOST> {
-    const ID: Id = [Id::AllReduceBySlices2, Id::AllReduceBySlices4, Id::AllReduceBySlices8][place(MOST)];
-    const NAME: &'static str = "all_reduce_by_slices";
+    const ID: Id = Family::AllReduceBySlices.variant([ranks(MOST)]);
     const THREADS: u32 = AllReduce::THREADS;
 }
 
 // SAFETY: as for the one by slices.
 unsafe impl<const MOST: usize> Kernel for AllReduceAtOnce<MOST> {
-    const ID: Id = [Id::AllReduceAtOnce2, Id::AllReduceAtOnce4, Id::AllReduceAtOnce8][place(MOST)];
-    const NAME: &'static str = "all_reduce_at_once";
+    const ID: Id = Family::AllReduceAtOnce.variant([ranks(MOST)]);
     const THREADS: u32 = AllReduce::THREADS;
 }
 
 // SAFETY: as for the one by slices.
 unsafe impl<const MOST: usize> Kernel for AllReduceScatter<MOST> {
-    const ID: Id = [Id::AllReduceScatter2, Id::AllReduceScatter4, Id::AllReduceScatter8][place(MOST)];
-    const NAME: &'static str = "all_reduce_scatter";
+    const ID: Id = Family::AllReduceScatter.variant([ranks(MOST)]);
     const THREADS: u32 = AllReduce::THREADS;
 }
 
 // SAFETY: as for the one by slices.
 unsafe impl<const MOST: usize> Kernel for AllReduceSpread<MOST> {
-    const ID: Id = [Id::AllReduceSpread2, Id::AllReduceSpread4, Id::AllReduceSpread8][place(MOST)];
-    const NAME: &'static str = "all_reduce_spread";
+    const ID: Id = Family::AllReduceSpread.variant([ranks(MOST)]);
     const THREADS: u32 = AllReduce::THREADS;
-}
-
-const fn place(most: usize) -> usize {
-    match most {
-        2 => 0,
-        4 => 1,
-        8 => 2,
-        _ => panic!("there are kernels for 2, 4 and 8 ranks"),
-    }
 }

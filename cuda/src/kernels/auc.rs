@@ -2,8 +2,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Id, Kernel};
-use crate::buffer::Pointer;
+use super::Kernel;
+use super::names::{Family, Id};
+use crate::pointer::Pointer;
 
 /// Keys per tile, which one block processes.
 const TILE: u32 = 4096;
@@ -172,12 +173,11 @@ const _: () = assert!(size_of::<KeysScatter>() == 40 && size_of::<Ties>() == 48)
 const _: () = assert!(size_of::<WeightsCount>() == 24);
 
 macro_rules! kernel {
-    ($($kernel:ident = $name:literal, $threads:literal;)+) => {
+    ($($kernel:ident = $threads:literal;)+) => {
         $(
             // SAFETY: `auc.cu` has the same struct.
             unsafe impl Kernel for $kernel {
-                const ID: Id = Id::$kernel;
-                const NAME: &'static str = $name;
+                const ID: Id = Family::$kernel.variant([]);
                 const THREADS: u32 = $threads;
             }
         )+
@@ -185,13 +185,13 @@ macro_rules! kernel {
 }
 
 kernel! {
-    KeysCount = "keys_count", 256;
-    KeysSum = "keys_sum", 1024;
-    KeysScatter = "keys_scatter", 256;
-    WeightsCount = "weights_count", 256;
-    TiesCount = "ties_count", 256;
-    TiesCountWeights = "ties_count_weights", 256;
-    TiesBefore = "ties_before", 1024;
-    TiesPairs = "ties_pairs", 256;
-    TiesPairsWeights = "ties_pairs_weights", 256;
+    KeysCount = 256;
+    KeysSum = 1024;
+    KeysScatter = 256;
+    WeightsCount = 256;
+    TiesCount = 256;
+    TiesCountWeights = 256;
+    TiesBefore = 1024;
+    TiesPairs = 256;
+    TiesPairsWeights = 256;
 }

@@ -2,8 +2,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Id, Kernel, RANKS_MAX};
-use crate::buffer::Pointer;
+use super::names::{Family, Id};
+use super::{Kernel, RANKS_MAX};
+use crate::pointer::Pointer;
 
 /// Flags that peers write into a rank's memory.
 #[repr(C)]
@@ -51,7 +52,6 @@ const _: () = assert!(size_of::<Flags>() == 128 && size_of::<Wait>() == 32 && si
 
 // SAFETY: `barrier.cu` has the same struct, and takes one warp.
 unsafe impl Kernel for Barrier {
-    const ID: Id = Id::Barrier;
-    const NAME: &'static str = "barrier";
+    const ID: Id = Family::Barrier.variant([]);
     const THREADS: u32 = 32;
 }

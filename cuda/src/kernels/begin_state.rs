@@ -1,7 +1,8 @@
 //! `begin_state.cu`.
 
-use super::{Id, Kernel, Rule};
-use crate::buffer::Pointer;
+use super::names::{Family, Id};
+use super::{Kernel, Rule};
+use crate::pointer::Pointer;
 
 /// Initializes the optimizer state of a table's rows. Grid: any number of blocks.
 #[repr(C)]
@@ -27,7 +28,6 @@ const _: () = assert!(size_of::<BeginState>() == 64);
 
 // SAFETY: `begin_state.cu` has the same struct.
 unsafe impl Kernel for BeginState {
-    const ID: Id = Id::BeginState;
-    const NAME: &'static str = "begin_state";
+    const ID: Id = Family::BeginState.variant([]);
     const THREADS: u32 = 256;
 }

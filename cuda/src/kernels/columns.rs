@@ -1,7 +1,8 @@
 //! `columns.cu`.
 
-use super::{Element, Id, Kernel};
-use crate::buffer::Pointer;
+use super::names::{Family, Id};
+use super::{Element, Kernel};
+use crate::pointer::Pointer;
 
 /// Sums gradients over pieces of the samples, column by column; if there was a ReLU, takes them through it first.
 /// Grid: [`Columns::grid`].
@@ -40,8 +41,7 @@ impl<T> Columns<T> {
 
 // SAFETY: `columns.cu` has the same struct.
 unsafe impl<T: Element> Kernel for Columns<T> {
-    const ID: Id = Id::of::<T>([Id::ColumnsF32, Id::ColumnsBf16, Id::ColumnsF16]);
-    const NAME: &'static str = "columns";
+    const ID: Id = Family::Columns.variant([T::KIND as usize]);
     const THREADS: u32 = 256;
 }
 
@@ -70,7 +70,6 @@ impl Total {
 
 // SAFETY: `columns.cu` has the same struct.
 unsafe impl Kernel for Total {
-    const ID: Id = Id::Total;
-    const NAME: &'static str = "columns_total";
+    const ID: Id = Family::Total.variant([]);
     const THREADS: u32 = 1024;
 }

@@ -1,7 +1,8 @@
 //! `cross.cu`.
 
-use super::{Element, Guard, Id, Kernel};
-use crate::buffer::Pointer;
+use super::names::{Family, Id};
+use super::{Element, Guard, Kernel};
+use crate::pointer::Pointer;
 
 /// Turns a cross layer's product into its result: `x' = x0 * (u + b) + x`, element by element. Grid: [`Cross::grid`].
 #[repr(C)]
@@ -43,8 +44,7 @@ impl<T> Cross<T> {
 
 // SAFETY: `cross.cu` has the same struct.
 unsafe impl<T: Element> Kernel for Cross<T> {
-    const ID: Id = Id::of::<T>([Id::CrossF32, Id::CrossBf16, Id::CrossF16]);
-    const NAME: &'static str = "cross";
+    const ID: Id = Family::Cross.variant([T::KIND as usize]);
     const THREADS: u32 = 256;
 }
 
@@ -90,8 +90,7 @@ impl<T> CrossGradient<T> {
 
 // SAFETY: `cross.cu` has the same struct.
 unsafe impl<T: Element> Kernel for CrossGradient<T> {
-    const ID: Id = Id::of::<T>([Id::CrossGradientF32, Id::CrossGradientBf16, Id::CrossGradientF16]);
-    const NAME: &'static str = "cross_gradient";
+    const ID: Id = Family::CrossGradient.variant([T::KIND as usize]);
     const THREADS: u32 = 256;
 }
 
@@ -139,7 +138,6 @@ impl<T> CrossFirst<T> {
 
 // SAFETY: `cross.cu` has the same struct.
 unsafe impl<T: Element> Kernel for CrossFirst<T> {
-    const ID: Id = Id::of::<T>([Id::CrossFirstF32, Id::CrossFirstBf16, Id::CrossFirstF16]);
-    const NAME: &'static str = "cross_first";
+    const ID: Id = Family::CrossFirst.variant([T::KIND as usize]);
     const THREADS: u32 = 256;
 }

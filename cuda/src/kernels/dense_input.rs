@@ -1,7 +1,8 @@
 //! `dense_input.cu`.
 
-use super::{Element, Id, Kernel};
-use crate::buffer::Pointer;
+use super::names::{Family, Id};
+use super::{Element, Kernel};
+use crate::pointer::Pointer;
 
 /// Converts dense columns to the element type of activations, padding each sample with zeros. Grid: any number of
 /// blocks.
@@ -26,7 +27,6 @@ const _: () = assert!(size_of::<DenseInput<f32>>() == 32);
 
 // SAFETY: `dense_input.cu` has the same struct.
 unsafe impl<T: Element> Kernel for DenseInput<T> {
-    const ID: Id = Id::of::<T>([Id::DenseInputF32, Id::DenseInputBf16, Id::DenseInputF16]);
-    const NAME: &'static str = "dense_input";
+    const ID: Id = Family::DenseInput.variant([T::KIND as usize]);
     const THREADS: u32 = 256;
 }

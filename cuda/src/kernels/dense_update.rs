@@ -1,7 +1,8 @@
 //! `dense_update.cu`.
 
-use super::{Element, Id, Kernel, Rate, Rule};
-use crate::buffer::Pointer;
+use super::names::{Family, Id};
+use super::{Element, Kernel, Rate, Rule};
+use crate::pointer::Pointer;
 
 /// Updates dense parameters, by any rule except row-wise Adagrad. `T` is the element type of their copies. Grid: any
 /// number of blocks.
@@ -36,7 +37,6 @@ const _: () = assert!(size_of::<DenseUpdate<f32>>() == 104);
 
 // SAFETY: `dense_update.cu` has the same struct.
 unsafe impl<T: Element> Kernel for DenseUpdate<T> {
-    const ID: Id = Id::of::<T>([Id::DenseUpdateF32, Id::DenseUpdateBf16, Id::DenseUpdateF16]);
-    const NAME: &'static str = "dense_update";
+    const ID: Id = Family::DenseUpdate.variant([T::KIND as usize]);
     const THREADS: u32 = 256;
 }

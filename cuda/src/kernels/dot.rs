@@ -1,9 +1,10 @@
 //! `dot.cu`.
 
-use super::{Element, ElementKind, Guard, Id, Kernel};
-use crate::buffer::Pointer;
+use super::names::{Family, Id};
+use super::{Element, ElementKind, Guard, Kernel};
 use crate::error::Result;
 use crate::lane::Lane;
+use crate::pointer::Pointer;
 
 /// Parameters of both directions of the dot interaction.
 #[repr(C)]
@@ -119,19 +120,27 @@ fn by_blocks(count: u32, dim: u32, forward: bool) -> u32 {
 }
 
 fn fits(bytes: [u32; 2]) -> bool {
-    bytes.into_iter().all(|bytes| bytes <= super::SHARED_BYTES_MAX as u32)
+    bytes.into_iter().all(|bytes| bytes <= super::kernel::SHARED_BYTES_MAX as u32)
+}
+
+/// f32 has no tensor-core kernel; `by_warps` never selects it.
+const fn by_warps_or(element: ElementKind, by_warps: Family, by_blocks: Family) -> Id {
+    match element {
+        ElementKind::F32 => by_blocks.variant([0]),
+        ElementKind::Bf16 => by_warps.variant([0]),
+        ElementKind::F16 => by_warps.variant([1]),
+    }
 }
 
 macro_rules! kernels {
-    ($($name:ident, $label:literal, $instances:expr, $bytes:expr;)+) => {$(
+    ($($name:ident, $id:expr, $bytes:expr;)+) => {$(
         #[repr(transparent)]
         #[derive(Debug, Clone, Copy)]
         struct $name<T>(Dot<T>);
 
         // SAFETY: `dot.cu` has the same struct, and takes as much shared memory.
         unsafe impl<T: Element> Kernel for $name<T> {
-            const ID: Id = Id::of::<T>($instances);
-            const NAME: &'static str = $label;
+            const ID: Id = $id;
             const THREADS: u32 = 128;
 
             fn shared_bytes(&self) -> u32 {
@@ -143,15 +152,10 @@ macro_rules! kernels {
 }
 
 kernels! {
-    // f32 has no tensor-core kernel; `by_warps` never selects it.
-    Forward, "dot_forward", [Id::DotForwardByBlocksF32, Id::DotForwardBf16, Id::DotForwardF16],
+    Forward, by_warps_or(T::KIND, Family::DotForward, Family::DotForwardByBlocks),
         |p| by_warps(p.count, p.dim, p.stride, true);
-    Backward, "dot_backward", [Id::DotBackwardByBlocksF32, Id::DotBackwardBf16, Id::DotBackwardF16],
+    Backward, by_warps_or(T::KIND, Family::DotBackward, Family::DotBackwardByBlocks),
         |p| by_warps(p.count, p.dim, p.stride, false);
-    ForwardByBlocks, "dot_forward_by_blocks",
-        [Id::DotForwardByBlocksF32, Id::DotForwardByBlocksBf16, Id::DotForwardByBlocksF16],
-        |p| by_blocks(p.count, p.dim, true);
-    BackwardByBlocks, "dot_backward_by_blocks",
-        [Id::DotBackwardByBlocksF32, Id::DotBackwardByBlocksBf16, Id::DotBackwardByBlocksF16],
-        |p| by_blocks(p.count, p.dim, false);
+    ForwardByBlocks, Family::DotForwardByBlocks.variant([T::KIND as usize]), |p| by_blocks(p.count, p.dim, true);
+    BackwardByBlocks, Family::DotBackwardByBlocks.variant([T::KIND as usize]), |p| by_blocks(p.count, p.dim, false);
 }

@@ -3,8 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 
-use super::Id;
-use crate::buffer::Pointer;
+use crate::pointer::Pointer;
 
 /// The types of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,13 +59,6 @@ impl Element for f16 {
 
     fn value(self) -> f32 {
         self.to_f32()
-    }
-}
-
-impl Id {
-    /// Selects the instance of a kernel for an element type out of those for f32, bf16 and f16.
-    pub(super) const fn of<T: Element>(instances: [Self; 3]) -> Self {
-        instances[T::KIND as usize]
     }
 }
 

@@ -4,10 +4,11 @@ use half::bf16;
 
 use super::fp8_matmul::{factors, tiles};
 use super::matmul::{COLUMNS, STAGES_BYTES, TensorMap, matmul};
-use super::{CROSS_LAYERS, Fp8Scaling, Guard, Id, Kernel};
-use crate::blas::{Fp8CrossKept, Fp8Matrix, Matrix};
-use crate::buffer::Pointer;
+use super::{CROSS_LAYERS, Fp8Scaling, Guard, Kernel};
+use super::{Fp8CrossKept, Fp8Matrix};
 use crate::error::Result;
+use crate::matrix::Matrix;
+use crate::pointer::Pointer;
 
 /// Samples of a slice.
 const THIN: usize = 16;
@@ -52,8 +53,8 @@ impl Fp8ByFirst {
         let mut all = Self {
             weights: weights_tiles,
             samples: samples_tiles,
-            products: [TensorMap([0; 16]); CROSS_LAYERS],
-            gradients: [TensorMap([0; 16]); CROSS_LAYERS],
+            products: [TensorMap::NONE; CROSS_LAYERS],
+            gradients: [TensorMap::NONE; CROSS_LAYERS],
             output: TensorMap::new(out, THIN)?,
             biases: [Pointer::NULL; CROSS_LAYERS],
             products_scalings: [Pointer::NULL; CROSS_LAYERS],
@@ -81,7 +82,7 @@ impl Fp8ByFirst {
 matmul! {
     /// The gradients with respect to the first cross layer's input, x0, including what the cross layers add because
     /// x0 is the factor of their products: `product + g + (u + b) * g`, with the last term for each layer.
-    Fp8GradientByFirst(Fp8ByFirst), "fp8_by_first"
+    Fp8GradientByFirst(Fp8ByFirst)
 }
 
 impl Fp8GradientByFirst {

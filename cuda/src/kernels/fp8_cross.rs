@@ -2,10 +2,10 @@
 
 use super::fp8_matmul::{SLICE, factors, tiles};
 use super::matmul::{COLUMNS, STAGES_BYTES, TensorMap, matmul};
-use super::{Fp8Scaling, Id, Kernel};
-use crate::blas::{Fp8Matrix, Fp8Tensor};
-use crate::buffer::Pointer;
+use super::{Fp8Matrix, Fp8Tensor};
+use super::{Fp8Scaling, Kernel};
 use crate::error::Result;
+use crate::pointer::Pointer;
 
 /// Slice buffers of each of two warpgroups; each buffer holds three slices.
 const PLACES: usize = 3;
@@ -72,7 +72,7 @@ impl Fp8Cross {
 
 matmul! {
     /// A cross layer: `out = first * (product + bias) + input`.
-    Fp8CrossLayer(Fp8Cross), "fp8_cross_layer"
+    Fp8CrossLayer(Fp8Cross)
 }
 
 impl Fp8CrossLayer {
@@ -97,7 +97,7 @@ matmul! {
     /// A product that, with what is added, is the gradient with respect to a cross layer's result: `out`. The
     /// gradients with respect to the layer's own product, `first * out`, are written too, and their columns are
     /// summed over tiles of the samples.
-    Fp8CrossGradient(Fp8Cross), "fp8_cross_gradient"
+    Fp8CrossGradient(Fp8Cross)
 }
 
 impl Fp8CrossGradient {

@@ -2,9 +2,10 @@
 
 use half::bf16;
 
-use super::{CROSS_LAYERS, Fp8Scaling, Guard, Id, Kernel};
-use crate::buffer::Pointer;
+use super::names::{Family, Id};
+use super::{CROSS_LAYERS, Fp8Scaling, Guard, Kernel};
 use crate::fp8::E4m3;
+use crate::pointer::Pointer;
 
 /// Adds to the gradients with respect to x0 what cross layers contribute because x0 is the factor of their products,
 /// `(u + b) * gradients`. Grid: [`Fp8CrossFirst::grid`].
@@ -51,7 +52,6 @@ impl Fp8CrossFirst {
 
 // SAFETY: `fp8_cross_first.cu` has the same struct.
 unsafe impl Kernel for Fp8CrossFirst {
-    const ID: Id = Id::Fp8CrossFirst;
-    const NAME: &'static str = "fp8_cross_first";
+    const ID: Id = Family::Fp8CrossFirst.variant([]);
     const THREADS: u32 = 256;
 }

@@ -4,11 +4,12 @@ use cudarc::driver::sys;
 use half::bf16;
 
 use super::matmul::{COLUMNS, ROW_BYTES, SAMPLES, STAGES_BYTES, TensorMap, matmul};
-use super::{Fp8Scaling, Id, Kernel};
-use crate::blas::{Fp8Matrix, Fp8Tensor, Matrix};
-use crate::buffer::Pointer;
+use super::{Fp8Matrix, Fp8Tensor};
+use super::{Fp8Scaling, Kernel};
 use crate::error::Result;
 use crate::fp8::E4m3;
+use crate::matrix::Matrix;
+use crate::pointer::Pointer;
 
 /// Samples per slice in which transposed tiles are written.
 pub(super) const SLICE: usize = 32;
@@ -89,7 +90,7 @@ impl Fp8Matmul {
 
 matmul! {
     /// A layer with its bias and ReLU.
-    Fp8Relu(Fp8Matmul), "fp8_relu"
+    Fp8Relu(Fp8Matmul)
 }
 
 impl Fp8Relu {
@@ -117,7 +118,7 @@ impl Fp8Relu {
 
 matmul! {
     /// Gradients with respect to a ReLU's outputs, taken through it and summed over tiles of the samples.
-    Fp8ReluGradient(Fp8Matmul), "fp8_relu_gradient"
+    Fp8ReluGradient(Fp8Matmul)
 }
 
 impl Fp8ReluGradient {
@@ -140,7 +141,7 @@ impl Fp8ReluGradient {
 
 matmul! {
     /// A product without element-wise work.
-    Fp8Plain(Fp8Matmul), "fp8_plain"
+    Fp8Plain(Fp8Matmul)
 }
 
 impl Fp8Plain {
@@ -157,7 +158,7 @@ impl Fp8Plain {
 
 matmul! {
     /// A product with bf16 results; with a bias they go through a ReLU.
-    Fp8ToBf16(Fp8Matmul), "fp8_to_bf16"
+    Fp8ToBf16(Fp8Matmul)
 }
 
 impl Fp8ToBf16 {

@@ -3,9 +3,10 @@
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
 
-use super::{Fp8Scaling, Id, Kernel};
-use crate::buffer::Pointer;
+use super::names::{Family, Id};
+use super::{Fp8Scaling, Kernel};
 use crate::fp8::E4m3;
+use crate::pointer::Pointer;
 
 /// Columns of activations and gradients in fp8, and inputs and outputs of layers, are multiples of this.
 pub const FP8_MULTIPLE: usize = 16;
@@ -61,8 +62,7 @@ impl Fp8Quantize {
 
 // SAFETY: `fp8_quantize.cu` has the same struct.
 unsafe impl Kernel for Fp8Quantize {
-    const ID: Id = Id::Fp8Quantize;
-    const NAME: &'static str = "fp8_quantize";
+    const ID: Id = Family::Fp8Quantize.variant([]);
     const THREADS: u32 = 256;
 }
 
@@ -106,8 +106,7 @@ impl Fp8QuantizeWeights {
 
 // SAFETY: `fp8_quantize.cu` has the same struct.
 unsafe impl Kernel for Fp8QuantizeWeights {
-    const ID: Id = Id::Fp8QuantizeWeights;
-    const NAME: &'static str = "fp8_quantize_weights";
+    const ID: Id = Family::Fp8QuantizeWeights.variant([]);
     const THREADS: u32 = 256;
 }
 

@@ -2,8 +2,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Guard, Id, Kernel};
-use crate::buffer::Pointer;
+use super::names::{Family, Id};
+use super::{Guard, Kernel};
+use crate::pointer::Pointer;
 
 /// How a tensor's values are converted to fp8. It is part of the training state: a step's scale follows from earlier
 /// steps.
@@ -76,7 +77,7 @@ pub struct Fp8RankMagnitudes {
 }
 
 macro_rules! scalings {
-    ($(#[$words:meta])+ $name:ident, $kernel:literal) => {
+    ($(#[$words:meta])+ $name:ident) => {
         $(#[$words])+
         #[repr(transparent)]
         #[derive(Debug, Clone, Copy)]
@@ -103,8 +104,7 @@ macro_rules! scalings {
 
         // SAFETY: `fp8_scaling.cu` has the same struct.
         unsafe impl Kernel for $name {
-            const ID: Id = Id::$name;
-            const NAME: &'static str = $kernel;
+            const ID: Id = Family::$name.variant([]);
             const THREADS: u32 = 256;
         }
     };
@@ -112,18 +112,18 @@ macro_rules! scalings {
 
 scalings! {
     /// With several ranks: writes this rank's largest magnitudes to the array that is all-reduced. Grid: one block.
-    Fp8Tell, "fp8_tell"
+    Fp8Tell
 }
 
 scalings! {
     /// Records in the guard, before the verdict, whether a tensor of the step had a non-finite value; with several
     /// ranks, at any of them. Grid: one block.
-    Fp8Check, "fp8_check"
+    Fp8Check
 }
 
 scalings! {
     /// Ends a step: if it was applied, scales follow from it and earlier steps; otherwise they stay. Grid: one block.
-    Fp8Rescale, "fp8_rescale"
+    Fp8Rescale
 }
 
 #[cfg(test)]

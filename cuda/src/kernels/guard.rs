@@ -2,8 +2,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Element, Id, Kernel, Step};
-use crate::buffer::Pointer;
+use super::names::{Family, Id};
+use super::{Element, Kernel, Step};
+use crate::pointer::Pointer;
 
 /// The state that every update checks before it writes.
 #[repr(C)]
@@ -114,8 +115,7 @@ const _: () = assert!(size_of::<Squares>() == 32);
 
 // SAFETY: `guard.cu` has the same struct.
 unsafe impl Kernel for Squares {
-    const ID: Id = Id::Squares;
-    const NAME: &'static str = "squares";
+    const ID: Id = Family::Squares.variant([]);
     const THREADS: u32 = 256;
 }
 
@@ -150,8 +150,7 @@ impl Tally {
 
 // SAFETY: `guard.cu` has the same struct.
 unsafe impl Kernel for Tally {
-    const ID: Id = Id::Tally;
-    const NAME: &'static str = "tally";
+    const ID: Id = Family::Tally.variant([]);
     const THREADS: u32 = 256;
 }
 
@@ -193,8 +192,7 @@ const _: () = assert!(size_of::<Verdict>() == 80);
 
 // SAFETY: `guard.cu` has the same struct.
 unsafe impl Kernel for Verdict {
-    const ID: Id = Id::Verdict;
-    const NAME: &'static str = "verdict";
+    const ID: Id = Family::Verdict.variant([]);
     const THREADS: u32 = 256;
 }
 
@@ -220,7 +218,6 @@ const _: () = assert!(size_of::<Finite<f32>>() == 32);
 
 // SAFETY: `guard.cu` has the same struct.
 unsafe impl<T: Element> Kernel for Finite<T> {
-    const ID: Id = Id::of::<T>([Id::FiniteF32, Id::FiniteBf16, Id::FiniteF16]);
-    const NAME: &'static str = "finite";
+    const ID: Id = Family::Finite.variant([T::KIND as usize]);
     const THREADS: u32 = 256;
 }

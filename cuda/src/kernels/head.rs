@@ -1,7 +1,8 @@
 //! `head.cu`.
 
-use super::{Element, Guard, Id, Kernel};
-use crate::buffer::Pointer;
+use super::names::{Family, Id};
+use super::{Element, Guard, Kernel};
+use crate::pointer::Pointer;
 
 /// Samples of a piece.
 const SAMPLES: u32 = 64;
@@ -77,12 +78,11 @@ impl<T> Head<T> {
     }
 }
 
-const _: () = assert!(Head::<f32>::HEADS_MAX as u32 * SAMPLES * 12 <= super::SHARED_BYTES_MAX as u32);
+const _: () = assert!(Head::<f32>::HEADS_MAX as u32 * SAMPLES * 12 <= super::kernel::SHARED_BYTES_MAX as u32);
 
 // SAFETY: `head.cu` has the same struct, and takes shared memory for a loss and a gradient per head and sample.
 unsafe impl<T: Element> Kernel for Head<T> {
-    const ID: Id = Id::of::<T>([Id::HeadF32, Id::HeadBf16, Id::HeadF16]);
-    const NAME: &'static str = "head";
+    const ID: Id = Family::Head.variant([T::KIND as usize]);
     const THREADS: u32 = 256;
 
     fn shared_bytes(&self) -> u32 {

@@ -1,7 +1,8 @@
 //! `initialize.cu`.
 
-use super::{Id, Kernel, Shard};
-use crate::buffer::Pointer;
+use super::names::{Family, Id};
+use super::{Kernel, Shard};
+use crate::pointer::Pointer;
 
 /// Sets the initial weights of a GPU's rows. Grid: any; a warp handles one row at a time.
 #[repr(C)]
@@ -25,7 +26,6 @@ const _: () = assert!(size_of::<Initialize>() == 40);
 
 // SAFETY: `initialize.cu` has the same struct.
 unsafe impl Kernel for Initialize {
-    const ID: Id = Id::Initialize;
-    const NAME: &'static str = "initialize";
+    const ID: Id = Family::Initialize.variant([]);
     const THREADS: u32 = 256;
 }

@@ -2,13 +2,14 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Id, Kernel};
-use crate::buffer::Pointer;
+use super::Kernel;
+use super::names::{Family, Id};
+use crate::pointer::Pointer;
 
 /// Sums over the samples that have a label for a head.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Pod, Zeroable)]
-pub struct JudgeSums {
+pub struct Sums {
     /// Sum of their weights.
     pub weights: f64,
     /// Sum of their losses times their weights.
@@ -23,7 +24,7 @@ pub struct JudgeSums {
     pub not_numbers: u64,
 }
 
-impl JudgeSums {
+impl Sums {
     /// Adds the sums over other samples.
     pub fn add(&mut self, other: Self) {
         self.weights += other.weights;
@@ -52,9 +53,9 @@ pub struct Judge {
     /// `[head][capacity]`: the samples' ranking keys, in their order.
     pub keys: Pointer<u64>,
     /// `[head][blocks]`
-    pub parts: Pointer<JudgeSums>,
+    pub parts: Pointer<Sums>,
     /// `[head]`: increased by the batch's.
-    pub sums: Pointer<JudgeSums>,
+    pub sums: Pointer<Sums>,
     /// The most samples; more are only counted.
     pub capacity: u64,
     /// Heads.
@@ -77,18 +78,16 @@ pub struct JudgeParts(pub Judge);
 #[derive(Debug, Clone, Copy)]
 pub struct JudgeTotal(pub Judge);
 
-const _: () = assert!(size_of::<Judge>() == 88 && size_of::<JudgeSums>() == 48);
+const _: () = assert!(size_of::<Judge>() == 88 && size_of::<Sums>() == 48);
 
 // SAFETY: `judge.cu` has the same struct.
 unsafe impl Kernel for JudgeParts {
-    const ID: Id = Id::JudgeParts;
-    const NAME: &'static str = "judge";
+    const ID: Id = Family::JudgeParts.variant([]);
     const THREADS: u32 = 256;
 }
 
 // SAFETY: `judge.cu` has the same struct.
 unsafe impl Kernel for JudgeTotal {
-    const ID: Id = Id::JudgeTotal;
-    const NAME: &'static str = "judge_total";
+    const ID: Id = Family::JudgeTotal.variant([]);
     const THREADS: u32 = 256;
 }

@@ -2,10 +2,11 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Element, Feature, Id, Kernel};
-use crate::buffer::Pointer;
+use super::names::{Family, Id};
+use super::{Element, Feature, Kernel};
 use crate::error::Result;
 use crate::lane::Lane;
+use crate::pointer::Pointer;
 
 /// The samples of a feature that a block looks up, from `first` on.
 #[repr(C)]
@@ -95,11 +96,6 @@ struct OfRows<T, const DTYPE: u32>(LookUp<T>);
 
 // SAFETY: `look_up.cu` has the same struct.
 unsafe impl<T: Element, const DTYPE: u32> Kernel for OfRows<T, DTYPE> {
-    const ID: Id = Id::of::<T>(match DTYPE {
-        0 => [Id::LookUpF32OfF32, Id::LookUpBf16OfF32, Id::LookUpF16OfF32],
-        1 => [Id::LookUpF32OfBf16, Id::LookUpBf16OfBf16, Id::LookUpF16OfBf16],
-        _ => [Id::LookUpF32OfF16, Id::LookUpBf16OfF16, Id::LookUpF16OfF16],
-    });
-    const NAME: &'static str = "look_up";
+    const ID: Id = Family::LookUp.variant([T::KIND as usize, DTYPE as usize]);
     const THREADS: u32 = LookUpTask::THREADS;
 }

@@ -1,7 +1,8 @@
 //! `machine.cu`.
 
-use super::{Element, Guard, Id, Kernel};
-use crate::buffer::Pointer;
+use super::names::{Family, Id};
+use super::{Element, Guard, Kernel};
+use crate::pointer::Pointer;
 
 /// Parameters of both directions of a factorization machine's second-order term.
 #[repr(C)]
@@ -38,8 +39,7 @@ pub struct MachineForward<T>(pub Machine<T>);
 
 // SAFETY: `machine.cu` has the same struct.
 unsafe impl<T: Element> Kernel for MachineForward<T> {
-    const ID: Id = Id::of::<T>([Id::MachineForwardF32, Id::MachineForwardBf16, Id::MachineForwardF16]);
-    const NAME: &'static str = "machine_forward";
+    const ID: Id = Family::MachineForward.variant([T::KIND as usize]);
     const THREADS: u32 = 256;
 }
 
@@ -51,7 +51,6 @@ pub struct MachineBackward<T>(pub Machine<T>);
 
 // SAFETY: `machine.cu` has the same struct.
 unsafe impl<T: Element> Kernel for MachineBackward<T> {
-    const ID: Id = Id::of::<T>([Id::MachineBackwardF32, Id::MachineBackwardBf16, Id::MachineBackwardF16]);
-    const NAME: &'static str = "machine_backward";
+    const ID: Id = Family::MachineBackward.variant([T::KIND as usize]);
     const THREADS: u32 = 256;
 }

@@ -1,7 +1,8 @@
 //! `mark.cu`.
 
-use super::{Id, Kernel};
-use crate::buffer::Pointer;
+use super::Kernel;
+use super::names::{Family, Id};
+use crate::pointer::Pointer;
 
 /// Marks rows in a set, one bit each. Grid: any.
 #[repr(C)]
@@ -21,7 +22,6 @@ const _: () = assert!(size_of::<Mark>() == 32);
 
 // SAFETY: `mark.cu` has the same struct.
 unsafe impl Kernel for Mark {
-    const ID: Id = Id::Mark;
-    const NAME: &'static str = "mark";
+    const ID: Id = Family::Mark.variant([]);
     const THREADS: u32 = 256;
 }

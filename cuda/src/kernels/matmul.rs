@@ -5,10 +5,10 @@ use std::ffi::c_void;
 use cudarc::driver::sys;
 use half::bf16;
 
-use super::{Id, Kernel};
-use crate::blas::Matrix;
-use crate::buffer::Pointer;
+use super::Kernel;
 use crate::error::{Named, Result};
+use crate::matrix::Matrix;
+use crate::pointer::Pointer;
 
 /// The architecture of the kernels' machine code, as the driver reports it for a function.
 pub(super) const TARGET: i32 = 90;
@@ -32,9 +32,14 @@ pub(super) const SHARED_BYTES: u32 = (STAGES_BYTES + 2 * PLACES * (2 * SLICE * R
 /// Descriptor with which the GPU reads or writes a matrix tile by tile.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy)]
-pub(super) struct TensorMap(pub(super) [u64; 16]);
+pub(super) struct TensorMap {
+    words: [u64; 16],
+}
 
 impl TensorMap {
+    /// Of no matrix; it must not be read.
+    pub(super) const NONE: Self = Self { words: [0; 16] };
+
     /// Tiles of `rows` rows and 64 columns.
     pub(super) fn new(matrix: Matrix<bf16>, rows: usize) -> Result<Self> {
         let swizzle = sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B;
@@ -73,7 +78,7 @@ impl TensorMap {
         }
         .result()
         .named("cuTensorMapEncodeTiled")?;
-        Ok(Self(map.opaque))
+        Ok(Self { words: map.opaque })
     }
 }
 
@@ -149,7 +154,7 @@ pub(super) fn grid(samples: u32, columns: u32, multiprocessors: u32) -> (u32, u3
 
 /// A kernel with parameters `$of`, which have a `count` of samples and `columns`.
 macro_rules! matmul {
-    ($(#[$words:meta])+ $name:ident($of:ident), $kernel:literal) => {
+    ($(#[$words:meta])+ $name:ident($of:ident)) => {
         $(#[$words])+
         #[repr(transparent)]
         #[derive(Debug, Clone, Copy)]
@@ -164,8 +169,7 @@ macro_rules! matmul {
 
         // SAFETY: the kernel has the same struct.
         unsafe impl Kernel for $name {
-            const ID: Id = Id::$name;
-            const NAME: &'static str = $kernel;
+            const ID: $crate::kernels::Id = $crate::kernels::names::Family::$name.variant([]);
             const THREADS: u32 = 384;
 
             fn shared_bytes(&self) -> u32 {
@@ -179,7 +183,7 @@ pub(super) use matmul;
 matmul! {
     /// A product that is the gradient with respect to a ReLU's outputs: where an output is not above 0 the gradient
     /// becomes 0. Its columns are summed over tiles of the samples.
-    MatmulReluGradient(Matmul), "matmul_relu_gradient"
+    MatmulReluGradient(Matmul)
 }
 
 impl MatmulReluGradient {
@@ -199,7 +203,7 @@ impl MatmulReluGradient {
 
 matmul! {
     /// A cross layer: `out = first * (product + bias) + input`.
-    MatmulCross(Matmul), "matmul_cross"
+    MatmulCross(Matmul)
 }
 
 impl MatmulCross {
@@ -222,7 +226,7 @@ matmul! {
     /// A product that, with what is added, is the gradient with respect to a cross layer's result: `out`. The
     /// gradients with respect to the layer's own product, `first * out`, are written too, and their columns are
     /// summed over tiles of the samples.
-    MatmulCrossGradient(Matmul), "matmul_cross_gradient"
+    MatmulCrossGradient(Matmul)
 }
 
 impl MatmulCrossGradient {

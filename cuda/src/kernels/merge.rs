@@ -1,7 +1,8 @@
 //! `merge.cu`.
 
-use super::{Id, Kernel, KeySet, RANKS_MAX};
-use crate::buffer::Pointer;
+use super::names::{Family, Id};
+use super::{Kernel, KeySet, RANKS_MAX};
+use crate::pointer::Pointer;
 
 /// Copies lists of rows and adds them to a set: per rank the rows that it looks up at this owner, then per rank those
 /// that every rank stores, if any. Grid: x over entries, any number of blocks; y over lists.
@@ -60,14 +61,12 @@ const _: () = assert!(size_of::<Merge>() == 200 && size_of::<Link>() == 64);
 
 // SAFETY: `merge.cu` has the same struct.
 unsafe impl Kernel for Merge {
-    const ID: Id = Id::Merge;
-    const NAME: &'static str = "merge_mark";
+    const ID: Id = Family::Merge.variant([]);
     const THREADS: u32 = 256;
 }
 
 // SAFETY: `merge.cu` has the same struct.
 unsafe impl Kernel for Link {
-    const ID: Id = Id::Link;
-    const NAME: &'static str = "merge_link";
+    const ID: Id = Family::Link.variant([]);
     const THREADS: u32 = 256;
 }

@@ -1,7 +1,8 @@
 //! `number.cu`.
 
-use super::{Id, Kernel, KeySet};
-use crate::buffer::Pointer;
+use super::names::{Family, Id};
+use super::{Kernel, KeySet};
+use crate::pointer::Pointer;
 
 /// Numbers the members of a set of keys and lists them. Grid: one block per group of [`super::GROUP_KEYS`] keys.
 #[repr(C)]
@@ -32,8 +33,7 @@ pub struct Groups(pub Number);
 
 // SAFETY: `number.cu` has the same struct.
 unsafe impl Kernel for Groups {
-    const ID: Id = Id::Groups;
-    const NAME: &'static str = "number_groups";
+    const ID: Id = Family::Groups.variant([]);
     const THREADS: u32 = 1024;
 }
 
@@ -41,7 +41,6 @@ const _: () = assert!(size_of::<Number>() == 64);
 
 // SAFETY: `number.cu` has the same struct.
 unsafe impl Kernel for Number {
-    const ID: Id = Id::Number;
-    const NAME: &'static str = "number";
+    const ID: Id = Family::Number.variant([]);
     const THREADS: u32 = 1024;
 }

@@ -1,7 +1,8 @@
 //! `pack.cu`.
 
-use super::{Id, Kernel};
-use crate::buffer::Pointer;
+use super::Kernel;
+use super::names::{Family, Id};
+use crate::pointer::Pointer;
 
 /// Copies chosen rows, one after another, to host memory that the GPU accesses ([`crate::Pinned::device_pointer`]).
 /// Grid: any.
@@ -29,7 +30,6 @@ const _: () = assert!(size_of::<Pack>() == 32);
 
 // SAFETY: `pack.cu` has the same struct.
 unsafe impl Kernel for Pack {
-    const ID: Id = Id::Pack;
-    const NAME: &'static str = "pack";
+    const ID: Id = Family::Pack.variant([]);
     const THREADS: u32 = 256;
 }

@@ -2,10 +2,11 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Element, Id, Kernel, RANKS_MAX};
-use crate::buffer::Pointer;
+use super::names::{Family, Id};
+use super::{Element, Kernel, RANKS_MAX};
 use crate::error::Result;
 use crate::lane::Lane;
+use crate::pointer::Pointer;
 
 /// A feature of a rank's batch, for a table (or some of its columns) whose owners pool.
 #[repr(C)]
@@ -142,35 +143,30 @@ struct PooledSend<T>(Pooled, std::marker::PhantomData<T>);
 
 // SAFETY: `pooled.cu` has the same struct.
 unsafe impl Kernel for PooledCount {
-    const ID: Id = Id::PooledCount;
-    const NAME: &'static str = "pooled_count";
+    const ID: Id = Family::PooledCount.variant([]);
     const THREADS: u32 = 256;
 }
 
 // SAFETY: `pooled.cu` has the same struct.
 unsafe impl Kernel for PooledScan {
-    const ID: Id = Id::PooledScan;
-    const NAME: &'static str = "pooled_scan";
+    const ID: Id = Family::PooledScan.variant([]);
     const THREADS: u32 = 1024;
 }
 
 // SAFETY: `pooled.cu` has the same struct.
 unsafe impl Kernel for PooledCut {
-    const ID: Id = Id::PooledCut;
-    const NAME: &'static str = "pooled_cut";
+    const ID: Id = Family::PooledCut.variant([]);
     const THREADS: u32 = 256;
 }
 
 // SAFETY: `pooled.cu` has the same struct.
 unsafe impl<T: Element> Kernel for PooledAdd<T> {
-    const ID: Id = Id::of::<T>([Id::PooledAddF32, Id::PooledAddBf16, Id::PooledAddF16]);
-    const NAME: &'static str = "pooled_add";
+    const ID: Id = Family::PooledAdd.variant([T::KIND as usize]);
     const THREADS: u32 = 256;
 }
 
 // SAFETY: `pooled.cu` has the same struct.
 unsafe impl<T: Element> Kernel for PooledSend<T> {
-    const ID: Id = Id::of::<T>([Id::PooledSendF32, Id::PooledSendBf16, Id::PooledSendF16]);
-    const NAME: &'static str = "pooled_send";
+    const ID: Id = Family::PooledSend.variant([T::KIND as usize]);
     const THREADS: u32 = 256;
 }

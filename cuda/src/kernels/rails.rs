@@ -1,9 +1,10 @@
 //! `rails.cu`.
 
-use super::{Id, Kernel, KeySet, RANKS_MAX, Shard};
-use crate::buffer::Pointer;
+use super::names::{Family, Id, lanes};
+use super::{Kernel, KeySet, RANKS_MAX, Shard};
 use crate::error::Result;
 use crate::lane::Lane;
+use crate::pointer::Pointer;
 
 /// Words before the rows of a list that is sent to another node: how many rows are listed, the most that are listed
 /// for any other node, and how many of them (from the first) are wanted. The remaining rows are those that every rank
@@ -100,15 +101,13 @@ const _: () =
 
 // SAFETY: `rails.cu` has the same struct.
 unsafe impl Kernel for RailLists {
-    const ID: Id = Id::RailLists;
-    const NAME: &'static str = "rail_lists";
+    const ID: Id = Family::RailLists.variant([]);
     const THREADS: u32 = 256;
 }
 
 // SAFETY: `rails.cu` has the same struct.
 unsafe impl Kernel for RailMark {
-    const ID: Id = Id::RailMark;
-    const NAME: &'static str = "rail_mark";
+    const ID: Id = Family::RailMark.variant([]);
     const THREADS: u32 = 256;
 }
 
@@ -162,24 +161,12 @@ struct Gather<const LANES: u32>(RailRows);
 
 // SAFETY: `rails.cu` has the same struct.
 unsafe impl<const LANES: u32> Kernel for Spread<LANES> {
-    const ID: Id = match LANES {
-        4 => Id::RailSpreadBy4,
-        16 => Id::RailSpreadBy16,
-        32 => Id::RailSpreadBy32,
-        _ => panic!("no such team"),
-    };
-    const NAME: &'static str = "rail_spread";
+    const ID: Id = Family::RailSpread.variant([lanes(LANES)]);
     const THREADS: u32 = 256;
 }
 
 // SAFETY: `rails.cu` has the same struct.
 unsafe impl<const LANES: u32> Kernel for Gather<LANES> {
-    const ID: Id = match LANES {
-        4 => Id::RailGatherBy4,
-        16 => Id::RailGatherBy16,
-        32 => Id::RailGatherBy32,
-        _ => panic!("no such team"),
-    };
-    const NAME: &'static str = "rail_gather";
+    const ID: Id = Family::RailGather.variant([lanes(LANES)]);
     const THREADS: u32 = 256;
 }

@@ -1,10 +1,11 @@
 //! `reduce.cu`.
 
+use super::names::{Family, Id, team};
 use super::team::{self, THREADS, by_width};
-use super::{Dtype, Element, ElementKind, Feature, Id, Kernel, Pair, RANKS_MAX};
-use crate::buffer::Pointer;
+use super::{Dtype, Element, ElementKind, Feature, Kernel, Pair, RANKS_MAX};
 use crate::error::Result;
 use crate::lane::Lane;
+use crate::pointer::Pointer;
 
 /// Sums the gradients of each distinct row and writes the sum to the row's owner.
 #[repr(C)]
@@ -102,15 +103,7 @@ struct ReduceParts<T, const LANES: u32, const VECTORS: u32>(Reduce<T>);
 
 // SAFETY: `reduce.cu` has the same struct, and its blocks take this much shared memory.
 unsafe impl<T: Element, const LANES: u32, const VECTORS: u32> Kernel for ReduceRuns<T, LANES, VECTORS> {
-    const ID: Id = Id::of::<T>(match (LANES, VECTORS) {
-        (4, 1) => [Id::ReduceF32By4x1, Id::ReduceBf16By4x1, Id::ReduceF16By4x1],
-        (16, 1) => [Id::ReduceF32By16x1, Id::ReduceBf16By16x1, Id::ReduceF16By16x1],
-        (32, 1) => [Id::ReduceF32By32x1, Id::ReduceBf16By32x1, Id::ReduceF16By32x1],
-        (32, 2) => [Id::ReduceF32By32x2, Id::ReduceBf16By32x2, Id::ReduceF16By32x2],
-        (32, 8) => [Id::ReduceF32By32x8, Id::ReduceBf16By32x8, Id::ReduceF16By32x8],
-        _ => panic!("no such team"),
-    });
-    const NAME: &'static str = "reduce";
+    const ID: Id = Family::Reduce.variant([T::KIND as usize, team(LANES, VECTORS)]);
     const THREADS: u32 = THREADS;
 
     fn shared_bytes(&self) -> u32 {
@@ -120,15 +113,7 @@ unsafe impl<T: Element, const LANES: u32, const VECTORS: u32> Kernel for ReduceR
 
 // SAFETY: as for `ReduceRuns`.
 unsafe impl<T: Element, const LANES: u32, const VECTORS: u32> Kernel for ReduceParts<T, LANES, VECTORS> {
-    const ID: Id = match (LANES, VECTORS) {
-        (4, 1) => Id::ReducePartsBy4x1,
-        (16, 1) => Id::ReducePartsBy16x1,
-        (32, 1) => Id::ReducePartsBy32x1,
-        (32, 2) => Id::ReducePartsBy32x2,
-        (32, 8) => Id::ReducePartsBy32x8,
-        _ => panic!("no such team"),
-    };
-    const NAME: &'static str = "reduce_parts";
+    const ID: Id = Family::ReduceParts.variant([team(LANES, VECTORS)]);
     const THREADS: u32 = THREADS;
 
     fn shared_bytes(&self) -> u32 {

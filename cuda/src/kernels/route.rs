@@ -2,8 +2,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Feature, Id, Kernel, KeySet};
-use crate::buffer::Pointer;
+use super::names::{Family, Id};
+use super::{Feature, Kernel, KeySet};
+use crate::pointer::Pointer;
 
 /// A look-up's slot and bag.
 #[repr(C)]
@@ -148,8 +149,7 @@ pub struct RouteBegin(pub Route);
 
 // SAFETY: `route.cu` has the same struct.
 unsafe impl Kernel for RouteBegin {
-    const ID: Id = Id::RouteBegin;
-    const NAME: &'static str = "route_begin";
+    const ID: Id = Family::RouteBegin.variant([]);
     const THREADS: u32 = 512;
 }
 
@@ -160,8 +160,7 @@ pub struct RouteCount(pub Route);
 
 // SAFETY: `route.cu` has the same struct.
 unsafe impl Kernel for RouteCount {
-    const ID: Id = Id::RouteCount;
-    const NAME: &'static str = "route_count";
+    const ID: Id = Family::RouteCount.variant([]);
     const THREADS: u32 = 256;
 }
 
@@ -172,8 +171,7 @@ pub struct RouteSort(pub Route);
 
 // SAFETY: `route.cu` has the same struct.
 unsafe impl Kernel for RouteSort {
-    const ID: Id = Id::RouteSort;
-    const NAME: &'static str = "route_sort";
+    const ID: Id = Family::RouteSort.variant([]);
     const THREADS: u32 = 256;
 }
 
@@ -184,7 +182,6 @@ pub struct RouteNumber(pub Route);
 
 // SAFETY: `route.cu` has the same struct.
 unsafe impl Kernel for RouteNumber {
-    const ID: Id = Id::RouteNumber;
-    const NAME: &'static str = "route_number";
+    const ID: Id = Family::RouteNumber.variant([]);
     const THREADS: u32 = 256;
 }

@@ -1,9 +1,10 @@
 //! `rows.cu`.
 
-use super::{Element, Id, Kernel, RANKS_MAX, Shard};
-use crate::buffer::Pointer;
+use super::names::{Family, Id, lanes};
+use super::{Element, Kernel, RANKS_MAX, Shard};
 use crate::error::Result;
 use crate::lane::Lane;
+use crate::pointer::Pointer;
 
 /// Writes an owner's rows, converted to `T`, to the ranks that look them up.
 #[repr(C)]
@@ -65,12 +66,6 @@ struct SendBy<T, const LANES: u32>(Send<T>);
 
 // SAFETY: `rows.cu` has the same struct.
 unsafe impl<T: Element, const LANES: u32> Kernel for SendBy<T, LANES> {
-    const ID: Id = Id::of::<T>(match LANES {
-        4 => [Id::SendF32By4, Id::SendBf16By4, Id::SendF16By4],
-        16 => [Id::SendF32By16, Id::SendBf16By16, Id::SendF16By16],
-        32 => [Id::SendF32By32, Id::SendBf16By32, Id::SendF16By32],
-        _ => panic!("no such team"),
-    });
-    const NAME: &'static str = "send";
+    const ID: Id = Family::Send.variant([T::KIND as usize, lanes(LANES)]);
     const THREADS: u32 = 256;
 }

@@ -1,10 +1,11 @@
 //! `sparse_update.cu`.
 
+use super::names::{Family, Id, team};
 use super::team::{self, THREADS, by_width};
-use super::{Element, Feature, Id, Kernel, Learning, Pair};
-use crate::buffer::Pointer;
+use super::{Element, Feature, Kernel, Learning, Pair};
 use crate::error::Result;
 use crate::lane::Lane;
+use crate::pointer::Pointer;
 
 /// Sums the gradients of each distinct row and updates it.
 #[repr(C)]
@@ -32,8 +33,8 @@ pub struct SparseUpdate<T> {
     pub stride: u32,
     /// A quarter of the elements of the widest row, rounded up; at most [`SparseUpdate::VECTORS_MAX`].
     pub vectors: u32,
-    /// The most pairs.
-    pub room: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 const _: () = assert!(size_of::<SparseUpdate<f32>>() == 128);
@@ -49,8 +50,8 @@ impl<T> SparseUpdate<T> {
 }
 
 impl<T: Element> SparseUpdate<T> {
-    /// Enqueues the update. `lean` says that all tables are f32 and learn by SGD or element-wise Adagrad, which is
-    /// faster.
+    /// Enqueues the update for up to `room` pairs. `lean` says that all tables are f32 and learn by SGD or
+    /// element-wise Adagrad, which is faster.
     ///
     /// # Safety
     /// See [`Lane::launch`].
@@ -60,13 +61,18 @@ impl<T: Element> SparseUpdate<T> {
     ///
     /// # Errors
     /// If the driver reports an error.
-    pub unsafe fn enqueue(&self, lane: &Lane, lean: bool) -> Result<()> {
+    pub unsafe fn enqueue(&self, lane: &Lane, room: u32, lean: bool) -> Result<()> {
         // SAFETY: the caller vouches for the addresses; the team has the lanes and vectors of the widest row.
-        unsafe { by_width!(self.vectors, self.enqueue_by(lane, lean)) }
+        unsafe { by_width!(self.vectors, self.enqueue_by(lane, room, lean)) }
     }
 
-    unsafe fn enqueue_by<const LANES: u32, const VECTORS: u32>(&self, lane: &Lane, lean: bool) -> Result<()> {
-        let (runs, parts) = team::runs_grid(self.room, LANES);
+    unsafe fn enqueue_by<const LANES: u32, const VECTORS: u32>(
+        &self,
+        lane: &Lane,
+        room: u32,
+        lean: bool,
+    ) -> Result<()> {
+        let (runs, parts) = team::runs_grid(room, LANES);
         // SAFETY: as for `enqueue`.
         unsafe {
             if lean && VECTORS == 1 {
@@ -96,15 +102,7 @@ struct UpdateParts<T, const LANES: u32, const VECTORS: u32>(SparseUpdate<T>);
 
 // SAFETY: `sparse_update.cu` has the same struct, and its blocks take this much shared memory.
 unsafe impl<T: Element, const LANES: u32, const VECTORS: u32> Kernel for UpdateRuns<T, LANES, VECTORS> {
-    const ID: Id = Id::of::<T>(match (LANES, VECTORS) {
-        (4, 1) => [Id::SparseUpdateF32By4x1, Id::SparseUpdateBf16By4x1, Id::SparseUpdateF16By4x1],
-        (16, 1) => [Id::SparseUpdateF32By16x1, Id::SparseUpdateBf16By16x1, Id::SparseUpdateF16By16x1],
-        (32, 1) => [Id::SparseUpdateF32By32x1, Id::SparseUpdateBf16By32x1, Id::SparseUpdateF16By32x1],
-        (32, 2) => [Id::SparseUpdateF32By32x2, Id::SparseUpdateBf16By32x2, Id::SparseUpdateF16By32x2],
-        (32, 8) => [Id::SparseUpdateF32By32x8, Id::SparseUpdateBf16By32x8, Id::SparseUpdateF16By32x8],
-        _ => panic!("no such team"),
-    });
-    const NAME: &'static str = "sparse_update";
+    const ID: Id = Family::SparseUpdate.variant([T::KIND as usize, team(LANES, VECTORS)]);
     const THREADS: u32 = THREADS;
 
     fn shared_bytes(&self) -> u32 {
@@ -114,12 +112,7 @@ unsafe impl<T: Element, const LANES: u32, const VECTORS: u32> Kernel for UpdateR
 
 // SAFETY: as for `UpdateRuns`.
 unsafe impl<T: Element, const LANES: u32> Kernel for LeanRuns<T, LANES> {
-    const ID: Id = Id::of::<T>(match LANES {
-        4 => [Id::LeanUpdateF32By4x1, Id::LeanUpdateBf16By4x1, Id::LeanUpdateF16By4x1],
-        16 => [Id::LeanUpdateF32By16x1, Id::LeanUpdateBf16By16x1, Id::LeanUpdateF16By16x1],
-        _ => [Id::LeanUpdateF32By32x1, Id::LeanUpdateBf16By32x1, Id::LeanUpdateF16By32x1],
-    });
-    const NAME: &'static str = "lean_update";
+    const ID: Id = Family::LeanUpdate.variant([T::KIND as usize, team(LANES, 1)]);
     const THREADS: u32 = THREADS;
 
     fn shared_bytes(&self) -> u32 {
@@ -129,15 +122,7 @@ unsafe impl<T: Element, const LANES: u32> Kernel for LeanRuns<T, LANES> {
 
 // SAFETY: as for `UpdateRuns`.
 unsafe impl<T: Element, const LANES: u32, const VECTORS: u32> Kernel for UpdateParts<T, LANES, VECTORS> {
-    const ID: Id = match (LANES, VECTORS) {
-        (4, 1) => Id::SparsePartsBy4x1,
-        (16, 1) => Id::SparsePartsBy16x1,
-        (32, 1) => Id::SparsePartsBy32x1,
-        (32, 2) => Id::SparsePartsBy32x2,
-        (32, 8) => Id::SparsePartsBy32x8,
-        _ => panic!("no such team"),
-    };
-    const NAME: &'static str = "sparse_parts";
+    const ID: Id = Family::SparseParts.variant([team(LANES, VECTORS)]);
     const THREADS: u32 = THREADS;
 
     fn shared_bytes(&self) -> u32 {

@@ -1,7 +1,8 @@
 //! `stamp.cu`.
 
-use super::{Id, Kernel};
-use crate::buffer::Pointer;
+use super::Kernel;
+use super::names::{Family, Id};
+use crate::pointer::Pointer;
 
 /// Writes a word that the host polls. Grid: one block.
 #[repr(C)]
@@ -17,7 +18,6 @@ const _: () = assert!(size_of::<Stamp>() == 16);
 
 // SAFETY: `stamp.cu` has the same struct, and takes one thread.
 unsafe impl Kernel for Stamp {
-    const ID: Id = Id::Stamp;
-    const NAME: &'static str = "stamp";
+    const ID: Id = Family::Stamp.variant([]);
     const THREADS: u32 = 1;
 }

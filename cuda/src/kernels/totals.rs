@@ -1,7 +1,8 @@
 //! `totals.cu`.
 
-use super::{Id, Kernel};
-use crate::buffer::Pointer;
+use super::Kernel;
+use super::names::{Family, Id};
+use crate::pointer::Pointer;
 
 /// Sums the weights of the samples that have a label for a head. Grid: one block per head.
 #[repr(C)]
@@ -23,7 +24,6 @@ const _: () = assert!(size_of::<Totals>() == 32);
 
 // SAFETY: `totals.cu` has the same struct.
 unsafe impl Kernel for Totals {
-    const ID: Id = Id::Totals;
-    const NAME: &'static str = "totals";
+    const ID: Id = Family::Totals.variant([]);
     const THREADS: u32 = 1024;
 }

@@ -2,8 +2,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Id, Kernel, Step};
-use crate::buffer::Pointer;
+use super::names::{Family, Id};
+use super::{Kernel, Step};
+use crate::pointer::Pointer;
 
 /// Packed blocks on a GPU, one per slot, with what was computed from them on arrival.
 #[repr(C)]
@@ -73,8 +74,7 @@ impl Index {
 
 // SAFETY: `unpack.cu` has the same struct.
 unsafe impl Kernel for Index {
-    const ID: Id = Id::UnpackIndex;
-    const NAME: &'static str = "unpack_index";
+    const ID: Id = Family::UnpackIndex.variant([]);
     const THREADS: u32 = UNPACK_THREADS;
 }
 
@@ -156,8 +156,7 @@ impl UnpackValues {
 
 // SAFETY: `unpack.cu` has the same struct.
 unsafe impl Kernel for UnpackValues {
-    const ID: Id = Id::UnpackValues;
-    const NAME: &'static str = "unpack_values";
+    const ID: Id = Family::UnpackValues.variant([]);
     const THREADS: u32 = UNPACK_THREADS;
 }
 
@@ -168,8 +167,7 @@ pub struct UnpackFixed(pub Unpack);
 
 // SAFETY: `unpack.cu` has the same struct.
 unsafe impl Kernel for UnpackFixed {
-    const ID: Id = Id::UnpackFixed;
-    const NAME: &'static str = "unpack_fixed";
+    const ID: Id = Family::UnpackFixed.variant([]);
     const THREADS: u32 = UNPACK_THREADS;
 }
 
@@ -180,8 +178,7 @@ pub struct UnpackSizes(pub Unpack);
 
 // SAFETY: `unpack.cu` has the same struct.
 unsafe impl Kernel for UnpackSizes {
-    const ID: Id = Id::UnpackSizes;
-    const NAME: &'static str = "unpack_sizes";
+    const ID: Id = Family::UnpackSizes.variant([]);
     const THREADS: u32 = UNPACK_THREADS;
 }
 
@@ -192,7 +189,6 @@ pub struct UnpackBags(pub Unpack);
 
 // SAFETY: `unpack.cu` has the same struct.
 unsafe impl Kernel for UnpackBags {
-    const ID: Id = Id::UnpackBags;
-    const NAME: &'static str = "unpack_bags";
+    const ID: Id = Family::UnpackBags.variant([]);
     const THREADS: u32 = UNPACK_THREADS;
 }

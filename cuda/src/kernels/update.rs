@@ -2,11 +2,12 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::names::{Family, Id, team};
 use super::team::{THREADS, by_width};
-use super::{Id, Kernel, Learning, RANKS_MAX};
-use crate::buffer::Pointer;
+use super::{Kernel, Learning, RANKS_MAX};
 use crate::error::Result;
 use crate::lane::Lane;
+use crate::pointer::Pointer;
 
 /// Where the shared squares of a shard's rows are stored, if other ranks have more of their columns.
 #[repr(C)]
@@ -119,15 +120,7 @@ struct UpdateRows<const LANES: u32, const VECTORS: u32>(Update);
 
 // SAFETY: `update.cu` has the same struct.
 unsafe impl<const LANES: u32, const VECTORS: u32> Kernel for UpdateRows<LANES, VECTORS> {
-    const ID: Id = match (LANES, VECTORS) {
-        (4, 1) => Id::UpdateBy4x1,
-        (16, 1) => Id::UpdateBy16x1,
-        (32, 1) => Id::UpdateBy32x1,
-        (32, 2) => Id::UpdateBy32x2,
-        (32, 8) => Id::UpdateBy32x8,
-        _ => panic!("no such team"),
-    };
-    const NAME: &'static str = "update";
+    const ID: Id = Family::Update.variant([team(LANES, VECTORS)]);
     const THREADS: u32 = THREADS;
 }
 
@@ -138,14 +131,6 @@ struct ShareSquares<const LANES: u32, const VECTORS: u32>(Update);
 
 // SAFETY: `update.cu` has the same struct.
 unsafe impl<const LANES: u32, const VECTORS: u32> Kernel for ShareSquares<LANES, VECTORS> {
-    const ID: Id = match (LANES, VECTORS) {
-        (4, 1) => Id::ShareSquaresBy4x1,
-        (16, 1) => Id::ShareSquaresBy16x1,
-        (32, 1) => Id::ShareSquaresBy32x1,
-        (32, 2) => Id::ShareSquaresBy32x2,
-        (32, 8) => Id::ShareSquaresBy32x8,
-        _ => panic!("no such team"),
-    };
-    const NAME: &'static str = "share_squares";
+    const ID: Id = Family::ShareSquares.variant([team(LANES, VECTORS)]);
     const THREADS: u32 = THREADS;
 }

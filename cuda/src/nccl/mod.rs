@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use half::{bf16, f16};
 
-use crate::buffer::Pointer;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::lane::Lane;
+use crate::pointer::Pointer;
 
 pub use library::NcclId;
 use library::{Calls, Handle};

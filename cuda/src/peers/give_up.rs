@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::buffer::Pointer;
 use crate::device::Device;
 use crate::error::Result;
 use crate::pinned::Pinned;
+use crate::pointer::Pointer;
 
 /// A word that a rank's GPU polls while it waits for other ranks.
 #[derive(Debug)]

@@ -15,11 +15,12 @@ use std::time::Duration;
 
 use bytemuck::Pod;
 
-use crate::buffer::{Buffer, Pointer};
+use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::kernels::RANKS_MAX;
 use crate::memory::Memory;
+use crate::pointer::Pointer;
 
 pub use all_reduce::{AllReduce, AllReduceWay};
 pub use barrier::PeerBarrier;

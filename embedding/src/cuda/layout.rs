@@ -4,7 +4,6 @@ use rankine_cuda::Pointer;
 use rankine_cuda::kernels::{GROUP_KEYS, LINE_KEYS, RANKS_MAX, Route, SparseUpdate};
 
 use super::error::{Error, Result};
-use super::numbering::bits_of;
 use super::parts::{Holder, Part};
 use crate::dtype::Dtype;
 use crate::optimizer::{Optimizer, UpdateRule};
@@ -388,6 +387,11 @@ impl Layout {
     pub fn sample_bits(&self) -> u32 {
         bits_of(self.samples)
     }
+}
+
+/// Bits needed to number this many things.
+pub(super) fn bits_of(things: usize) -> u32 {
+    usize::BITS - things.saturating_sub(1).leading_zeros()
 }
 
 #[cfg(test)]

@@ -180,11 +180,11 @@ impl LocalTables {
             sample_bits: layout.sample_bits(),
             stride: layout.stride as u32,
             vectors: layout.vectors() as u32,
-            room: layout.look_ups() as u32,
+            reserved: 0,
         };
         // SAFETY: all other addresses are of this value's buffers, whose lengths follow from the layout; the caller
         // vouches for the rest.
-        unsafe { update.enqueue(lane, layout.is_lean()) }?;
+        unsafe { update.enqueue(lane, layout.look_ups() as u32, layout.is_lean()) }?;
         let count = self.route.counts.pointer().element(1);
         device_rows::mark(self.touched.as_ref(), lane, (self.route.rows.pointer(), count), stop)
     }

@@ -6,9 +6,8 @@ use rankine_cuda::Pointer;
 use rankine_cuda::kernels::{self, Element, ElementKind, LookUpTask, RANKS_MAX, Route, Segment};
 
 use super::error::{Error, Result};
-use super::layout::{Feature, Hotness, Layout, VECTOR};
+use super::layout::{Feature, Hotness, Layout, VECTOR, bits_of};
 use super::parts::{Holder, Part};
-use super::router::tiles;
 use crate::dtype::Dtype;
 use crate::optimizer::UpdateRule;
 use crate::placement::Owner;
@@ -381,11 +380,6 @@ impl Layout {
     }
 }
 
-/// Bits needed to number this many things.
-pub(super) fn bits_of(things: usize) -> u32 {
-    usize::BITS - things.saturating_sub(1).leading_zeros()
-}
-
 /// A table's storage type in the kernels' form.
 fn kernel_dtype(table: &TableSpec) -> u32 {
     match table.dtype {
@@ -393,4 +387,9 @@ fn kernel_dtype(table: &TableSpec) -> u32 {
         Dtype::Bf16 => kernels::Dtype::Bf16 as u32,
         Dtype::Fp16 => kernels::Dtype::Fp16 as u32,
     }
+}
+
+/// Tiles of this many look-ups.
+pub(super) fn tiles(look_ups: usize) -> usize {
+    look_ups.div_ceil(Route::TILE)
 }

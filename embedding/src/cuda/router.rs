@@ -10,6 +10,7 @@ use super::POISON;
 use super::error::Result;
 use super::frequent::{self, Frequent};
 use super::layout::{Ids, Layout};
+use super::numbering::tiles;
 
 /// The buffers that receive a route.
 #[derive(Debug, Clone, Copy)]
@@ -145,11 +146,6 @@ impl Router {
     pub(super) fn faults(&self, lane: &Lane) -> Result<u32> {
         Ok(self.faults.read(lane)?[0])
     }
-}
-
-/// Tiles of this many look-ups.
-pub(super) fn tiles(look_ups: usize) -> usize {
-    look_ups.div_ceil(kernels::Route::TILE)
 }
 
 /// Offsets of the arrays that are zero at the start of a route.

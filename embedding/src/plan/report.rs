@@ -2,9 +2,10 @@
 
 use serde::Serialize;
 
-use super::cost::{Choice, Load, Parts, RailLists, Reduction};
+use super::choice::Choice;
+use super::cost::{Load, Parts, RailLists, Reduction};
+use super::input::{PlanInput, RestMemory};
 use super::search::{Restriction, Search};
-use super::{PlanInput, Planned, RestMemory};
 use crate::placement::{EmbeddingPlan, Exchange, Owner, Placement, RoundCapacity, TablePlan};
 use crate::traffic::{KEY_BYTES, LENGTH_BYTES, LinkTraffic, Traffic};
 
@@ -205,6 +206,15 @@ pub struct Alternative {
     pub all_reduce_bytes: u64,
     /// Seconds of the iteration.
     pub iteration_s: f64,
+}
+
+/// A plan, and its predicted performance.
+#[derive(Debug, Clone)]
+pub struct Planned {
+    /// The placement of each table.
+    pub plan: EmbeddingPlan,
+    /// The predictions, and the reasons for each placement.
+    pub report: PlanReport,
 }
 
 pub(super) fn planned(input: &PlanInput<'_>, search: &Search<'_>, choices: &[Choice]) -> Planned {

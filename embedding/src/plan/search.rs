@@ -8,8 +8,10 @@
 
 use std::cmp::Ordering;
 
-use super::cost::{Choice, Context, Load, Parts, TableCosts};
-use super::{MemoryShortage, PlanInput, Rest};
+use super::choice::Choice;
+use super::cost::{Context, Load, Parts, TableCosts};
+use super::error::MemoryShortage;
+use super::input::{PlanInput, Rest};
 use crate::optimizer::UpdateRule;
 use crate::placement::{Exchange, Placement, TablePlan};
 use crate::topology::Topology;

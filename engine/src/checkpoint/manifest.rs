@@ -10,7 +10,7 @@ use rankine_reader::stream::Position;
 use serde::{Deserialize, Serialize};
 
 use crate::evaluation::EvalSummary;
-use crate::model::{ModelSpec, TrainingRules};
+use crate::model::{Model, ModelSpec};
 
 /// The kind and version of the sealed file of a manifest.
 pub(super) const KIND: &str = "rankine checkpoint";
@@ -226,11 +226,11 @@ impl RuleState {
 
 impl TableState {
     /// The tables of a model, those of first-order terms last.
-    pub fn all(spec: &ModelSpec, rules: &TrainingRules) -> Vec<Self> {
+    pub fn all(model: &Model) -> Vec<Self> {
         let of = |(number, (table, optimizer)): (usize, (TableSpec, Optimizer))| {
-            let kind = if number < spec.tables.len() { "embedding" } else { "wide" };
+            let kind = if number < model.spec.tables.len() { "embedding" } else { "wide" };
             Self { tensor: format!("{kind}.{}", table.name), learns: RuleState::of(&optimizer), table }
         };
-        rules.all_tables(spec).into_iter().enumerate().map(of).collect()
+        model.all_tables().into_iter().enumerate().map(of).collect()
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use rankine::job::ThreadCount;
-use rankine::launch::Seat;
+use rankine::launch::ProcessRank;
 use rankine::overlap::Overlap;
 use rankine::training::{
     self, Ceilings, EvalBench, EvalBenchOptions, Input, MemoryPart, Phase, Reading, Times, TraceSummary,
@@ -160,18 +160,18 @@ impl Args {
     }
 }
 
-pub(crate) fn run(args: Args, seat: &Seat) -> Result<(), CommandError> {
+pub(crate) fn run(args: Args, process: &ProcessRank) -> Result<(), CommandError> {
     match args.command {
         Command::Read(args) => run_read(args),
-        Command::Train(args) => run_train(args, seat),
-        Command::Eval(args) => run_eval(args, seat),
+        Command::Train(args) => run_train(args, process),
+        Command::Eval(args) => run_eval(args, process),
     }
 }
 
-fn run_train(args: Train, seat: &Seat) -> Result<(), CommandError> {
+fn run_train(args: Train, process: &ProcessRank) -> Result<(), CommandError> {
     let file = args.job.read_with_threads(args.threads)?;
     let job = file.job()?;
-    let processes = args.launch.form(seat, &job.guard)?;
+    let processes = args.launch.form(process, &job.guard)?;
     let Train { warm_up, steps, resident, trace, without, json, .. } = args;
     let options = TrainBenchOptions { warm_up, steps, resident, trace, without };
     let bench = training::bench_train(&job, &options, &processes, &mut ());
@@ -182,10 +182,10 @@ fn run_train(args: Train, seat: &Seat) -> Result<(), CommandError> {
     if json { output::json(&bench) } else { output::text(Iteration(&bench)) }
 }
 
-fn run_eval(args: Eval, seat: &Seat) -> Result<(), CommandError> {
+fn run_eval(args: Eval, process: &ProcessRank) -> Result<(), CommandError> {
     let file = args.job.read_with_threads(args.threads)?;
     let job = file.job()?;
-    let processes = args.launch.form(seat, &job.guard)?;
+    let processes = args.launch.form(process, &job.guard)?;
     let options = EvalBenchOptions { passes: args.passes };
     let bench = training::bench_eval(&job, &options, &processes, &mut ());
     let bench = launch::outcome(&processes, &file, bench)?;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rankine::doctor;
+use rankine::{cuda, doctor};
 
 use super::{CommandError, Exit, launch, output};
 
@@ -58,32 +58,12 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
 }
 
 /// Measures all GPUs together, and stores the result for this number of GPUs.
-#[cfg(feature = "cuda")]
 fn bandwidth(json: bool) -> Result<(), CommandError> {
-    use rankine::calibration::{self, FiguresReport, Gpus};
-    use rankine_cuda::{Device, Error};
-
-    #[derive(serde::Serialize)]
-    struct Measured<'a> {
-        gpus: &'a Gpus,
-        figures: &'a rankine_cuda::calibrate::Figures,
+    if !cuda::IN_BUILD {
+        let words = "this build has no CUDA support (the feature `cuda`), so it cannot measure GPUs";
+        return Err(CommandError::new(Exit::Usage, words));
     }
-
-    let failed = |error: Error| CommandError::new(Exit::Failed, format!("cannot measure the GPUs: {error}"));
-    let all = Device::count().map_err(failed)?;
-    let opened = (0..all.max(1)).map(Device::open).collect::<Result<Vec<_>, _>>().map_err(failed)?;
-    let gpus = Gpus::of(&opened).map_err(failed)?;
-    let began = std::time::Instant::now();
-    let figures = calibration::measure(&opened, &gpus).map_err(failed)?;
-    if json {
-        output::json(&Measured { gpus: &gpus, figures: &figures })
-    } else {
-        output::text(FiguresReport(&gpus, &figures, began.elapsed()))
-    }
-}
-
-#[cfg(not(feature = "cuda"))]
-fn bandwidth(_: bool) -> Result<(), CommandError> {
-    let words = "this build has no CUDA support (the feature `cuda`), so it cannot measure GPUs";
-    Err(CommandError::new(Exit::Usage, words))
+    let failed = |error: String| CommandError::new(Exit::Failed, format!("cannot measure the GPUs: {error}"));
+    let measured = cuda::measure_all().map_err(failed)?;
+    if json { output::json(&measured) } else { output::text(measured) }
 }

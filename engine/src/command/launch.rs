@@ -4,10 +4,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use rankine::cuda;
 use rankine::job::{Guard, JobFile, Seconds};
 use rankine::launch::{
-    Activity, Address, Failure, LaunchError, Launcher, MeetError, Meeting, Member, Node, Patience,
-    ProcessGroup, Seat, Secret, SecretError, Terms, Wanted, nodes,
+    Activity, Address, Failure, Host, LaunchError, Launcher, Link, MeetError, Meeting, Patience,
+    ProcessGroup, ProcessInfo, ProcessRank, RankArguments, Secret, SecretError, Terms, hosts,
 };
 use rankine::training::TrainError;
 use rankine_cuda::probe::{Presence, probe};
@@ -55,9 +56,9 @@ impl Args {
     }
 
     /// Returns the rank of this process and the number of processes.
-    pub(crate) fn seat(&self) -> Result<Seat, LaunchError> {
+    pub(crate) fn process_rank(&self) -> Result<ProcessRank, LaunchError> {
         let rank = self.rank.zip(self.ranks);
-        Seat::find(&Wanted { launcher: self.launcher, rank, meet: self.meet.clone() })
+        ProcessRank::find(&RankArguments { launcher: self.launcher, rank, meet: self.meet.clone() })
     }
 
     /// Returns the secret that the processes share.
@@ -71,22 +72,22 @@ impl Args {
 
     /// Meets the other processes. The watchdog ends this process if it hangs, or if another is lost while this one
     /// cannot report it.
-    pub(crate) fn form(&self, seat: &Seat, guard: &Guard) -> Result<ProcessGroup, CommandError> {
-        let patience = patience(seat.ranks, guard);
-        if seat.ranks == 1 {
-            if seat.launcher != Launcher::None {
-                tracing::info!("{seat}");
+    pub(crate) fn form(&self, process: &ProcessRank, guard: &Guard) -> Result<ProcessGroup, CommandError> {
+        let patience = patience(process.ranks, guard);
+        if process.ranks == 1 {
+            if process.launcher != Launcher::None {
+                tracing::info!("{process}");
             }
             return Ok(ProcessGroup::watched_alone(patience, |failure, _| hangs(failure))?);
         }
-        let rank = seat.rank;
+        let rank = process.rank;
         let end = move |failure: &Failure, activity: &Activity| lost(rank, failure, activity);
-        let here = Member::here(seat, gpu_ids());
+        let here = ProcessInfo::here(process, gpu_ids());
         let terms = Terms { secret: self.secret()?, deadline: self.timeout(), patience };
-        let processes = ProcessGroup::form(seat, here, &terms, end)?;
-        let nodes = nodes(processes.members());
-        let hosts: Vec<_> = nodes.iter().map(|node| node.host.as_str()).collect();
-        tracing::info!("{seat}; {} processes are on {}", processes.size(), hosts.join(", "));
+        let processes = ProcessGroup::form(process, here, &terms, end)?;
+        let hosts = hosts(processes.members());
+        let hosts: Vec<_> = hosts.iter().map(|host| host.name.as_str()).collect();
+        tracing::info!("{process}; {} processes are on {}", processes.size(), hosts.join(", "));
         Ok(processes)
     }
 }
@@ -161,72 +162,62 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 /// The processes of a launch.
 #[derive(Debug, Serialize)]
-struct Cluster {
+struct ClusterReport {
     launcher: Launcher,
     meet: Option<String>,
     /// Mean time of an exchange among all processes.
     exchange_ms: f64,
     /// All-reduce speed of the GPUs of rank 0's node, and of all GPUs.
-    #[cfg(feature = "cuda")]
-    links: Vec<rankine::launch::Link>,
-    nodes: Vec<Node>,
-    members: Vec<Member>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    links: Option<Vec<Link>>,
+    nodes: Vec<Host>,
+    members: Vec<ProcessInfo>,
 }
 
 /// Meets the other processes; rank 0 prints all of them.
 pub(crate) fn run(args: &Args, json: bool) -> Result<(), CommandError> {
-    let seat = args.seat()?;
-    tracing::info!("{seat}");
+    let process = args.process_rank()?;
+    tracing::info!("{process}");
     let timeout = args.timeout();
-    let secret = if seat.ranks == 1 { Secret::none() } else { args.secret()? };
-    let mut meeting = Meeting::join(&seat, &secret, timeout)?;
-    let members = Member::here(&seat, gpu_ids()).introduce(&mut meeting)?;
+    let secret = if process.ranks == 1 { Secret::none() } else { args.secret()? };
+    let mut meeting = Meeting::join(&process, &secret, timeout)?;
+    let members = ProcessInfo::here(&process, gpu_ids()).introduce(&mut meeting)?;
     let begun = Instant::now();
     for _ in 0..EXCHANGES {
         meeting.gather(&[0; 128])?;
     }
     let exchange_ms = begun.elapsed().as_secs_f64() * 1e3 / f64::from(EXCHANGES);
-    #[cfg(feature = "cuda")]
     let links = match members.iter().any(|member| member.gpus > 0) {
-        true => rankine::launch::links(&mut meeting, &members, timeout)?,
+        true => cuda::links(&mut meeting, &members, timeout)?,
         false => Vec::new(),
     };
-    if seat.rank != 0 {
+    if process.rank != 0 {
         return Ok(());
     }
-    let cluster = Cluster {
-        launcher: seat.launcher,
-        meet: seat.meet.as_ref().map(Address::to_string),
+    let cluster = ClusterReport {
+        launcher: process.launcher,
+        meet: process.meet.as_ref().map(Address::to_string),
         exchange_ms,
-        #[cfg(feature = "cuda")]
-        links,
-        nodes: nodes(&members),
+        links: cuda::IN_BUILD.then_some(links),
+        nodes: hosts(&members),
         members,
     };
     if json { output::json(&cluster) } else { output::text(cluster) }
 }
 
-impl fmt::Display for Cluster {
+impl fmt::Display for ClusterReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { exchange_ms, nodes, members, .. } = self;
         writeln!(f, "{:>5} {:>5} {:>8} {:>5}  host", "rank", "node", "process", "GPUs")?;
-        for Member { rank, process, gpus, host, .. } in members {
-            let node = nodes.iter().position(|node| node.ranks.contains(rank)).unwrap_or(0);
+        for ProcessInfo { rank, process, gpus, host, .. } in members {
+            let node = nodes.iter().position(|host| host.ranks.contains(rank)).unwrap_or(0);
             writeln!(f, "{rank:>5} {node:>5} {process:>8} {gpus:>5}  {host}")?;
         }
         let processes = if members.len() == 1 { "process" } else { "processes" };
         let of_nodes = if nodes.len() == 1 { "node" } else { "nodes" };
         let (count, of) = (members.len(), nodes.len());
         writeln!(f, "{count} {processes} on {of} {of_nodes}; an exchange takes {exchange_ms:.2} ms")?;
-        #[cfg(feature = "cuda")]
-        for rankine::launch::Link { what, gpus, gb_per_second, refused } in &self.links {
-            match (gb_per_second, refused) {
-                (Some(gb), _) => writeln!(f, "all-reduce over {what} ({gpus}): {gb:.1} GB/s")?,
-                (None, Some(why)) => writeln!(f, "all-reduce over {what} ({gpus}): {why}")?,
-                (None, None) => {}
-            }
-        }
-        Ok(())
+        self.links.iter().flatten().try_for_each(|link| link.fmt(f))
     }
 }
 
@@ -303,23 +294,22 @@ mod tests {
 
     #[test]
     fn a_cluster_is_listed_by_rank() {
-        let member = |rank: usize, host: &str, gpus| Member {
+        let member = |rank: usize, host: &str, gpus| ProcessInfo {
             rank,
             host: host.into(),
             boot: host.into(),
             process: 100 + rank as u32,
-            local: None,
+            local_rank: None,
             gpus,
             gpu_ids: Vec::new(),
             version: "1".into(),
         };
-        let cluster = |members: Vec<Member>| Cluster {
+        let cluster = |members: Vec<ProcessInfo>| ClusterReport {
             launcher: Launcher::None,
             meet: None,
             exchange_ms: 0.254,
-            #[cfg(feature = "cuda")]
-            links: Vec::new(),
-            nodes: nodes(&members),
+            links: None,
+            nodes: hosts(&members),
             members,
         };
         assert_eq!(

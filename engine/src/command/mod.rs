@@ -10,7 +10,7 @@ use std::process;
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use rankine::hooks;
-use rankine::launch::Seat;
+use rankine::launch::ProcessRank;
 use rankine::training::StopCause;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -198,11 +198,11 @@ pub(crate) fn main() -> Exit {
         Command::Bench(args) => args.launch(),
         _ => None,
     };
-    let seat = match launch.map_or_else(|| Ok(Seat::alone()), launch::Args::seat) {
-        Ok(seat) => seat,
+    let process = match launch.map_or_else(|| Ok(ProcessRank::alone()), launch::Args::process_rank) {
+        Ok(process) => process,
         Err(error) => return failed(&error.into(), None),
     };
-    let rank = (seat.ranks > 1).then_some(seat.rank);
+    let rank = (process.ranks > 1).then_some(process.rank);
     let Messages { quiet, verbose, color } = cli.messages;
     let level = match (quiet, verbose) {
         (_, true) => LevelFilter::DEBUG,
@@ -215,7 +215,7 @@ pub(crate) fn main() -> Exit {
         hooks::ignored().for_each(|name| {
             tracing::warn!("{name} is ignored: only test builds (feature `test-hooks`) use it");
         });
-        run(cli.command, &seat, quiet)
+        run(cli.command, &process, quiet)
     });
     match result {
         Ok(()) => Exit::Success,
@@ -244,19 +244,19 @@ fn color_of_help(arguments: impl Iterator<Item = OsString>) -> ColorChoice {
     parsed.unwrap_or_default()
 }
 
-fn run(command: Command, seat: &Seat, quiet: bool) -> Result<(), CommandError> {
+fn run(command: Command, process: &ProcessRank, quiet: bool) -> Result<(), CommandError> {
     match command {
         Command::Convert(args) => convert::run(args, quiet),
         Command::Inspect(args) => inspect::run(args),
         Command::Init(args) => init::run(args),
-        Command::Train(args) => train::run(args, seat, quiet),
+        Command::Train(args) => train::run(args, process, quiet),
         Command::Eval(args) => eval::run(args, quiet),
         Command::Predict(args) => predict::run(args, quiet),
         Command::Check(args) => check::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Ckpt(args) => ckpt::run(args),
         Command::Generate(args) => generate::run(args, quiet),
-        Command::Bench(args) => bench::run(args, seat),
+        Command::Bench(args) => bench::run(args, process),
         Command::Doctor(args) => doctor::run(args),
     }
 }

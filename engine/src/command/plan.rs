@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use rankine::cuda;
 use rankine::job::{Count, DeviceKind, Job, NonNegative, RankCount, Ranks};
 use rankine::planning::{self, Origin, Planning, Source, Sweep, SweepBatch};
 use rankine::training::{self, JobData, TrainError};
@@ -156,24 +157,18 @@ fn machine(args: &Args, job: &Job, topology: Topology) -> Result<Machine, Comman
 }
 
 /// Returns the measured GPUs of this machine, as training would use them.
-#[cfg(feature = "cuda")]
 fn measured(job: &Job, topology: Topology) -> Result<Machine, String> {
-    use rankine_cuda::Device;
-
+    if !cuda::IN_BUILD {
+        let why = "the machine `here` needs GPUs, and this build has no CUDA support (the feature `cuda`)";
+        return Err(why.into());
+    }
     let per_node = topology.ranks_per_node();
     if per_node == 1 {
         return Err("the machine `here` needs several ranks per node".into());
     }
-    let opened = (0..per_node).map(Device::open).collect::<Result<Vec<_>, _>>();
-    let machine =
-        opened.and_then(|gpus| rankine::calibration::machine_of(&gpus, per_node, job.device.precision, true));
+    let machine = cuda::machine_here(per_node, job.device.precision);
     let machine = machine.map_err(|error| format!("the machine `here` needs {per_node} GPUs: {error}"))?;
     Ok(planning::write_machine(&machine, "h200", job.device.precision).1)
-}
-
-#[cfg(not(feature = "cuda"))]
-fn measured(_: &Job, _: Topology) -> Result<Machine, String> {
-    Err("the machine `here` needs GPUs, and this build has no CUDA support (the feature `cuda`)".into())
 }
 
 /// A conflict between the job and its columns, or another error.
@@ -219,10 +214,10 @@ fn planning(job: &Job, args: &Args) -> Result<(Planning, Origin), PlanningError>
             )));
         }
     };
-    let (spec, rules) = training::translate(job, schema).map_err(TrainError::Conflicts)?;
+    let model = training::translate(job, schema).map_err(TrainError::Conflicts)?;
     let statistics = planning::statistics(job, &source).map_err(TrainError::Data)?;
     let origin = statistics.origin;
-    Ok((Planning::new(job, &spec, &rules, statistics), origin))
+    Ok((Planning::new(job, &model, statistics), origin))
 }
 
 fn find<'a>(tables: &'a [TableReport], name: &str) -> Result<&'a TableReport, CommandError> {

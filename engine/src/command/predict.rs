@@ -100,7 +100,7 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
     let counts = pool.install(|| {
         let model = opened.load()?;
         let ids = training::ids_of(job, schema)?;
-        let mut predictions = Predictions::create(model, schema, (args.unknown, ids), &args.out)?;
+        let mut predictions = Predictions::create(model, schema, args.unknown, ids, &args.out)?;
         predict(&args, job, &opened, &mut predictions, quiet)?;
         Ok::<_, CommandError>(predictions.finish()?)
     })?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rankine::checkpoint::{Disk, Faulty, Skipped};
 use rankine::evaluation::HeadMetrics;
 use rankine::job::ThreadCount;
-use rankine::launch::Seat;
+use rankine::launch::ProcessRank;
 use rankine::training::{self, Event, ExchangeSummary, Observer, RunDir, Start, Stop, Summary, TrainOptions};
 use serde::Serialize;
 
@@ -70,10 +70,10 @@ struct Trained<'a> {
     summary: &'a Summary,
 }
 
-pub(crate) fn run(args: Args, seat: &Seat, quiet: bool) -> Result<(), CommandError> {
+pub(crate) fn run(args: Args, process: &ProcessRank, quiet: bool) -> Result<(), CommandError> {
     let file = args.job.read_with_threads(args.threads)?;
     let job = file.job()?;
-    let processes = args.launch.form(seat, &job.guard)?;
+    let processes = args.launch.form(process, &job.guard)?;
     let stop = signals::training()?;
     let mut watcher = Watcher { quiet, phase: Phase::Waiting, training: None, stop: stop.clone() };
     let files =

@@ -15,12 +15,10 @@ mod model;
 #[cfg(test)]
 mod oracle;
 mod ranks;
-mod replica;
+pub(crate) mod replica;
 mod tables;
 mod tile;
 mod verdict;
 
 pub use model::CpuModel;
 pub use ranks::{RankTraffic, Sharding};
-#[cfg(feature = "cuda")]
-pub(crate) use replica::initial_parameters;

@@ -15,7 +15,7 @@ use super::tables::ModelTables;
 use super::verdict::Findings;
 use crate::checkpoint::{DenseState, RankState};
 use crate::guard::StepOutcome;
-use crate::model::{ModelSpec, TrainingRules};
+use crate::model::{Model, ModelSpec};
 
 /// A model, its optimizers' state, and the buffers of a step, on one rank or several.
 #[derive(Debug)]
@@ -45,17 +45,16 @@ impl CpuModel {
     ///
     /// # Panics
     /// If the rules do not match the tables of the spec.
-    pub fn initialized(spec: ModelSpec, rules: &TrainingRules, seed: u64) -> Self {
-        let tables = rules.all_tables(&spec).into_iter().enumerate().map(|(number, (table, optimizer))| {
-            if number < spec.tables.len() {
+    pub fn initialized(model: &Model, seed: u64) -> Self {
+        let tables = model.all_tables().into_iter().enumerate().map(|(number, (table, optimizer))| {
+            if number < model.spec.tables.len() {
                 Table::initialized(table, optimizer, seed, number as u32)
             } else {
                 Table::zeroed(table, optimizer)
             }
         });
         let tables = tables.collect();
-        let parameters = initial_parameters(&spec, seed);
-        Self::new(spec, rules, parameters, tables)
+        Self::new(model, initial_parameters(&model.spec, seed), tables)
     }
 
     /// Creates the same model, spread over ranks. It learns what one rank would, except that sums are taken in another
@@ -67,15 +66,11 @@ impl CpuModel {
     /// # Panics
     /// If plan or rules do not match the tables of the spec.
     pub fn over_ranks(
-        spec: &ModelSpec,
-        rules: &TrainingRules,
+        model: &Model,
         seed: u64,
         sharding: Sharding,
     ) -> Result<Self, rayon::ThreadPoolBuildError> {
-        Ok(Self {
-            distribution: Distribution::Ranks(Ranks::initialized(spec, rules, seed, sharding)?),
-            steps: 0,
-        })
+        Ok(Self { distribution: Distribution::Ranks(Ranks::initialized(model, seed, sharding)?), steps: 0 })
     }
 
     /// Creates a model with given parameters, laid out as [`crate::model::DenseLayout::named_layers`] describes, and
@@ -83,12 +78,13 @@ impl CpuModel {
     ///
     /// # Panics
     /// If parameters or tables do not match the spec.
-    pub fn new(spec: ModelSpec, rules: &TrainingRules, parameters: Vec<f32>, tables: Vec<Table>) -> Self {
+    pub fn new(model: &Model, parameters: Vec<f32>, tables: Vec<Table>) -> Self {
+        let Model { spec, rules } = model;
         let one = OneRank {
             dense_optimizer: DenseOptimizer::new(rules.dense, &parameters),
             clip_norm: rules.dense_clip_norm,
-            tables: ModelTables::new(&spec, tables),
-            replica: Replica::new(spec, parameters, 0),
+            tables: ModelTables::new(spec, tables),
+            replica: Replica::new(spec.clone(), parameters, 0),
         };
         Self { distribution: Distribution::OneRank(Box::new(one)), steps: 0 }
     }

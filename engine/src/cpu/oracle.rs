@@ -8,7 +8,7 @@ use rankine_embedding::{Dtype, Optimizer, Pooling, Step, TableSpec, UpdateRule};
 use rankine_reader::{Bags, Samples};
 
 use super::CpuModel;
-use crate::model::{FeatureSpec, HeadSpec, Interaction, Layer, ModelSpec, TrainingRules};
+use crate::model::{FeatureSpec, HeadSpec, Interaction, Layer, Model, ModelSpec, TrainingRules};
 
 /// A model whose every parameter is an f64.
 #[derive(Clone)]
@@ -308,12 +308,12 @@ pub(super) fn any_spec() -> impl Strategy<Value = ModelSpec> {
 
 /// A model with random parameters throughout. Biases of 0 would put units without input exactly on the kink of their
 /// ReLU, where the gradient is undefined.
-fn random_model(spec: &ModelSpec, rules: &TrainingRules, seed: u64) -> CpuModel {
-    let parameters = uniform(seed, 4, spec.dense_parameters()).into_iter().map(|value| 0.8 * value);
-    let tables = rules.all_tables(spec).into_iter().enumerate().map(|(number, (table, optimizer))| {
+fn random_model(model: &Model, seed: u64) -> CpuModel {
+    let parameters = uniform(seed, 4, model.spec.dense_parameters()).into_iter().map(|value| 0.8 * value);
+    let tables = model.all_tables().into_iter().enumerate().map(|(number, (table, optimizer))| {
         rankine_embedding::cpu::Table::initialized(table, optimizer, seed, number as u32)
     });
-    CpuModel::new(spec.clone(), rules, parameters.collect(), tables.collect())
+    CpuModel::new(model, parameters.collect(), tables.collect())
 }
 
 proptest! {
@@ -329,7 +329,7 @@ proptest! {
     ) {
         prop_assert_eq!(spec.validate(), Ok(()));
         let batch = random_batch(&spec, BatchShape { samples, one_hot, weighted, missing }, seed);
-        let mut model = random_model(&spec, &TrainingRules::sgd(&spec, 1.0), seed);
+        let mut model = random_model(&Model::sgd(spec.clone(), 1.0), seed);
         let mut oracle = Oracle::of(&model);
 
         // Each cross layer squares the effect of rounding on vectors, which start below 4 in length, and layers are
@@ -415,11 +415,11 @@ fn optimizer(rule: UpdateRule, learning_rate: f64) -> Optimizer {
 }
 
 /// A different rule for each part; `damping` is the lower bound of their divisors.
-fn mixed_rules(spec: &ModelSpec, damping: f32) -> TrainingRules {
+fn mixed_model(spec: &ModelSpec, damping: f32) -> Model {
     let rowwise = UpdateRule::RowwiseAdagrad { initial_accumulator: damping, epsilon: damping };
     let momentum = UpdateRule::Momentum { momentum: 0.5, nesterov: true };
     let of_table = |number: usize| optimizer(if number.is_multiple_of(2) { rowwise } else { momentum }, 0.05);
-    TrainingRules {
+    let rules = TrainingRules {
         dense: Optimizer {
             weight_decay: 1e-3,
             ..optimizer(UpdateRule::Adam { beta1: 0.9, beta2: 0.99, epsilon: damping }, 0.01)
@@ -427,7 +427,8 @@ fn mixed_rules(spec: &ModelSpec, damping: f32) -> TrainingRules {
         dense_clip_norm: Some(0.2),
         tables: (0..spec.tables.len()).map(of_table).collect(),
         wide: optimizer(UpdateRule::Ftrl { beta: damping, l1: 1e-4, l2: 1e-3 }, 0.05),
-    }
+    };
+    Model { spec: spec.clone(), rules }
 }
 
 #[test]
@@ -435,7 +436,7 @@ fn any_number_of_threads_gives_the_same_bits() {
     for spec in models() {
         let run = |threads| {
             rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(|| {
-                let mut model = CpuModel::initialized(spec.clone(), &mixed_rules(&spec, 1e-6), 7);
+                let mut model = CpuModel::initialized(&mixed_model(&spec, 1e-6), 7);
                 // Ten tiles: two rounds of them on one thread, one round on more.
                 let shape = BatchShape { samples: 2500, one_hot: false, weighted: true, missing: false };
                 let batch = random_batch(&spec, shape, 1);
@@ -478,8 +479,9 @@ fn every_part_learns_by_its_own_rule() {
         tables: (0..2).map(table).collect(),
         features: (0..3).map(feature).collect(),
     };
-    let rules = mixed_rules(&spec, 0.1);
-    let mut model = random_model(&spec, &rules, 5);
+    let learning = mixed_model(&spec, 0.1);
+    let rules = &learning.rules;
+    let mut model = random_model(&learning, 5);
     let mut oracle = Oracle::of(&model);
     let narrow = |values: &[f64]| values.iter().map(|&value| value as f32).collect::<Vec<f32>>();
     let state_of = |rule: UpdateRule, weights: &[f64]| {
@@ -487,7 +489,7 @@ fn every_part_learns_by_its_own_rule() {
         rule.initialize(&narrow(weights), &mut state);
         state
     };
-    let optimizers: Vec<Optimizer> = rules.all_tables(&spec).into_iter().map(|(_, of)| of).collect();
+    let optimizers: Vec<Optimizer> = learning.all_tables().into_iter().map(|(_, of)| of).collect();
     let mut dense_state = state_of(rules.dense.rule, &oracle.parameters);
     let mut table_states: Vec<Vec<_>> = oracle
         .tables

@@ -25,7 +25,7 @@ use super::tables::LookUp;
 use super::verdict::Findings;
 use crate::checkpoint::{DenseState, RankState};
 use crate::guard::StepOutcome;
-use crate::model::{ModelSpec, TrainingRules};
+use crate::model::{Model, ModelSpec};
 
 /// How a model is spread over ranks.
 #[derive(Debug, Clone)]
@@ -93,11 +93,11 @@ struct TableLookUp {
 
 impl Ranks {
     pub(super) fn initialized(
-        spec: &ModelSpec,
-        rules: &TrainingRules,
+        model: &Model,
         seed: u64,
         sharding: Sharding,
     ) -> Result<Self, ThreadPoolBuildError> {
+        let Model { spec, rules } = model;
         let Sharding { plan, shard_dense_update, threads } = sharding;
         let (topology, plan) = (plan.topology, Arc::new(plan));
         let pool = |rank| {
@@ -108,11 +108,10 @@ impl Ranks {
         };
         let parameters = initial_parameters(spec, seed);
         let rank = |rank| {
-            let tables =
-                rules.all_tables(spec).into_iter().enumerate().map(|(number, (table, optimizer))| {
-                    let field = (number < spec.tables.len()).then(|| UniformField::new(seed, number as u32));
-                    (table, optimizer, field)
-                });
+            let tables = model.all_tables().into_iter().enumerate().map(|(number, (table, optimizer))| {
+                let field = (number < spec.tables.len()).then(|| UniformField::new(seed, number as u32));
+                (table, optimizer, field)
+            });
             let tables = RankTables::initialized(plan.clone(), rank, tables);
             let part = topology.part(parameters.len(), rank);
             let updated_here = if shard_dense_update { &parameters[part] } else { &parameters };

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
     use crate::cpu::CpuModel;
     use crate::cpu::oracle::any_spec;
-    use crate::model::{FeatureSpec, HeadSpec, Interaction, TrainingRules};
+    use crate::model::{FeatureSpec, HeadSpec, Interaction, Model};
 
     #[test]
     fn a_vector_gradient_is_found_with_its_table_and_rank() {
@@ -174,7 +174,7 @@ mod tests {
             tables: vec![table.clone()],
             features: vec![FeatureSpec { column: "C1".into(), table: 0, pooling: Pooling::Sum }],
         };
-        let rules = TrainingRules::sgd(&spec, 1.0);
+        let model = Model::sgd(spec, 1.0);
         // A hidden unit fed by the dense column and by 2^60 times the embedding, which is 0; then the logit.
         let parameters = vec![1.0, 2f32.powi(60), 0.0, 1.0, 0.0];
         let of_batch = |active: Option<usize>| {
@@ -194,8 +194,8 @@ mod tests {
             }
         };
         let step = |active| {
-            let tables = vec![Table::zeroed(table.clone(), rules.tables[0])];
-            let mut model = CpuModel::new(spec.clone(), &rules, parameters.clone(), tables);
+            let tables = vec![Table::zeroed(table.clone(), model.rules.tables[0])];
+            let mut model = CpuModel::new(&model, parameters.clone(), tables);
             model.train_step(&of_batch(active), 1.0)
         };
         assert_eq!(step(None).skipped, None);

@@ -14,8 +14,10 @@ use rankine_cuda::nccl::Parcel;
 use rankine_cuda::{Buffer, Device, Lane, Moment, Pointer, Rail, Shared};
 use rankine_embedding::cuda::Result;
 
-use super::together::RankLinks;
-use crate::evaluation::{HeadMetrics, Pairs, Sums, WEIGHT_CLASSES, weight_scales};
+use super::context::{RankContext, RankLinks};
+use crate::evaluation::HeadMetrics;
+use crate::evaluation::auc::{Pairs, WEIGHT_CLASSES, weight_scales};
+use crate::evaluation::metrics::Sums;
 use crate::model::HeadSpec;
 
 /// The limit of samples: their number fits in 31 bits, so twice the number of pairs fits in 62.
@@ -44,6 +46,14 @@ pub(super) struct EvaluationSizes {
     pub(super) own: usize,
     /// Whether samples have weights.
     pub(super) weighted: bool,
+}
+
+impl EvaluationSizes {
+    /// Returns the keys of a head that a node's first rank has buffers for: on the first node those of all samples, on
+    /// the others those of the node.
+    fn first_capacity(self, node: usize, node_ranks: usize) -> usize {
+        if node == 0 { self.samples } else { self.samples.min(self.own * node_ranks) }
+    }
 }
 
 /// Evaluates a model's heads, repeatedly, on as many samples as its buffers hold. Takes 8 bytes per sample and head,
@@ -124,7 +134,8 @@ impl CudaEvaluation {
     /// # Errors
     /// If the GPU has too little memory.
     pub fn new(device: &Arc<Device>, heads: &[HeadSpec], samples: usize, weighted: bool) -> Result<Self> {
-        Self::of_rank((device, None), heads, EvaluationSizes { samples, own: samples, weighted })
+        let alone = RankContext { device: Arc::clone(device), links: None };
+        Self::of_rank(&alone, heads, EvaluationSizes { samples, own: samples, weighted })
     }
 
     /// Creates the evaluation of one rank. With several ranks this is a collective call.
@@ -134,19 +145,17 @@ impl CudaEvaluation {
     ///
     /// # Errors
     /// If the GPU has too little memory, or a rank does not take part.
-    pub(super) fn of_rank(
-        (device, links): (&Arc<Device>, Option<&RankLinks>),
-        heads: &[HeadSpec],
-        sizes: EvaluationSizes,
-    ) -> Result<Self> {
+    pub(super) fn of_rank(context: &RankContext, heads: &[HeadSpec], sizes: EvaluationSizes) -> Result<Self> {
+        let RankContext { device, links } = context;
         let EvaluationSizes { samples, own, weighted } = sizes;
         assert!(samples > 0 && Self::fits(samples as u64), "{samples} samples cannot be evaluated");
         let _evaluation = device.purpose("evaluation");
-        let is_first = links.is_none_or(|links| links.cluster.rank() == 0);
-        let capacity = links.map_or(samples, |RankLinks { cluster, .. }| match cluster.peers().rank() {
-            0 => first_capacity(samples, own, (cluster.node(), cluster.peers().ranks())),
-            _ => own,
-        });
+        let is_first = context.rank() == 0;
+        let capacity = match links.as_ref().map(|links| &links.cluster) {
+            None => samples,
+            Some(cluster) if cluster.peers().rank() > 0 => own,
+            Some(cluster) => sizes.first_capacity(cluster.node(), cluster.peers().ranks()),
+        };
         let sorted = if is_first { samples } else { 0 };
         let count = sorted as u32;
         let keys = match links {
@@ -239,7 +248,7 @@ impl CudaEvaluation {
         assert!(judged <= self.capacity as u64, "{judged} samples, but the buffers hold {}", self.capacity);
         let mut sums = self.sums.read(lane)?;
         if let (Some(links), Keys::Shared(keys)) = (links, &self.keys) {
-            judged = self.gather(lane, (links, keys), judged, &mut sums)?;
+            judged = self.gather(lane, links, keys, judged, &mut sums)?;
         }
         let nan_logits = sums.iter().map(|sums| sums.not_numbers).sum();
         let mut heads = Vec::new();
@@ -258,7 +267,8 @@ impl CudaEvaluation {
     fn gather(
         &self,
         lane: &Lane,
-        (links, keys): (&RankLinks, &Shared<u64>),
+        links: &RankLinks,
+        keys: &Shared<u64>,
         judged: u64,
         sums: &mut [JudgeSums],
     ) -> Result<u64> {
@@ -268,11 +278,11 @@ impl CudaEvaluation {
         let of_ranks = cluster.gather(judged)?;
         let sum = |ranks: &[u64]| ranks.iter().sum::<u64>() as usize;
         let all = sum(&of_ranks);
-        let EvaluationSizes { samples, own, .. } = self.sizes;
+        let samples = self.sizes.samples;
         assert!(all <= samples, "{all} samples, but the buffers hold {samples}");
         if local_rank > 0 {
             let before = sum(&of_ranks[node * node_ranks..][..local_rank]);
-            let capacity = first_capacity(samples, own, (node, node_ranks));
+            let capacity = self.sizes.first_capacity(node, node_ranks);
             for head in 0..self.heads.len() {
                 let from = keys.pointer().element(head * self.capacity);
                 let to = keys.of(0).element(head * capacity + before);
@@ -384,10 +394,4 @@ impl CudaEvaluation {
         classes.iter_mut().zip(counts).for_each(|(class, count)| *class = count.into());
         Ok(weight_scales(&classes))
     }
-}
-
-/// Returns the keys of a head that a node's first rank has buffers for: on the first node those of all samples, on the
-/// others those of the node.
-fn first_capacity(samples: usize, own: usize, (node, node_ranks): (usize, usize)) -> usize {
-    if node == 0 { samples } else { samples.min(own * node_ranks) }
 }

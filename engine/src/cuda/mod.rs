@@ -15,27 +15,44 @@
 //! the same GPU with the same cuBLASLt.
 
 mod batch;
+pub mod calibration;
+mod context;
 mod error;
 mod evaluation;
 mod feed;
 mod input;
 mod iteration;
+mod links;
 mod model;
 mod network;
-mod pieces;
 mod rank;
 mod refusal;
+mod setup;
 mod tables;
 mod together;
 mod trainer;
 mod unpack;
 mod work;
-mod workers;
 
+pub use calibration::{Measurement, machine_here, measure_all};
 pub use error::{Error, Result};
 pub use evaluation::{CudaEvaluation, EvaluationResult, EvaluationShape, ScoredBatch};
 pub use feed::{FedBatch, FedPart, Feed};
 pub use input::{InputLayout, InputSlot};
-pub use model::{BatchShape, CudaModel, Execution};
+pub use links::links;
+pub use model::CudaModel;
 pub use refusal::refusals;
+pub use setup::{BatchShape, Execution, ModelSetup};
 pub use unpack::Unpacker;
+
+/// Whether this build has the CUDA back end.
+pub const IN_BUILD: bool = true;
+
+/// Opens each GPU, which loads the kernels: the free bytes of its memory, or why it cannot be used.
+pub fn open_each() -> Vec<std::result::Result<u64, String>> {
+    use rankine_cuda::Device;
+
+    let open = |ordinal| Device::open(ordinal).and_then(|device| Ok(device.budget()?.free_bytes));
+    let count = Device::count().unwrap_or(0);
+    (0..count).map(|ordinal| open(ordinal).map_err(|error| error.to_string())).collect()
+}

@@ -5,9 +5,8 @@ use std::fmt::Debug;
 use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Budget, Moment};
+use rankine_embedding::Topology;
 use rankine_embedding::rows::RowsMut;
-use rankine_embedding::{EmbeddingPlan, Topology};
-use rankine_reader::schema;
 
 use super::batch::Batch;
 use super::error::Result;
@@ -15,7 +14,6 @@ use super::evaluation::{EvaluationResult, EvaluationSizes};
 use super::work::PhaseTimes;
 use crate::checkpoint::{DenseState, DeviceState};
 use crate::guard::StepOutcome;
-use crate::model::{ModelSpec, TrainingRules};
 
 /// Batches that are on the GPU at once: one that is computed, one that is ready, one that is being copied.
 pub(super) const SLOTS: usize = 3;
@@ -57,7 +55,7 @@ pub(super) trait Rank: Debug + Send {
     fn time_steps(&mut self, slots: usize, steps: usize) -> Result<Vec<f64>>;
 
     /// Times the phases of an iteration over the batch in the first slot.
-    fn time_phases(&mut self, spec: &ModelSpec, rules: &TrainingRules) -> Result<PhaseTimes>;
+    fn time_phases(&mut self) -> Result<PhaseTimes>;
 
     /// Returns the algorithms that products use.
     fn tuning(&self) -> Tuning;
@@ -83,19 +81,4 @@ pub(super) trait Rank: Debug + Send {
 
     /// Restores both from a checkpoint.
     fn restore(&mut self, dense: &DenseState, device: Option<&DeviceState>) -> Result<()>;
-}
-
-/// The sizes that a rank is made for.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct RankShape<'a> {
-    /// The most samples of a batch for one rank.
-    pub(super) samples: usize,
-    /// The same for batches that are scored.
-    pub(super) score_samples: usize,
-    /// For each categorical column, how many ids a bag may hold.
-    pub(super) hotness: &'a [schema::Hotness],
-    /// The placement of tables; without it they are sharded row-wise.
-    pub(super) plan: Option<&'a EmbeddingPlan>,
-    /// Whether updated rows are recorded.
-    pub(super) tracks_updates: bool,
 }

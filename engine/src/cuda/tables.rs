@@ -1,16 +1,15 @@
 //! A rank's part of the tables: all of them on a single GPU, otherwise its rows and the exchange with other ranks.
 
-use std::sync::Arc;
-
 use rankine_cuda::kernels::{Element, Rate, Step};
-use rankine_cuda::{Device, Lane, Pointer};
+use rankine_cuda::{Lane, Pointer};
 use rankine_embedding::cuda::{DeviceRows, Feature, Hotness, Ids, Layout, LocalTables, NodeTables, Result};
 use rankine_reader::schema;
 
+use super::context::{RankContext, RankLinks};
 use super::network::VectorLayout;
-use super::rank::{RankShape, SLOTS};
-use super::together::RankLinks;
-use crate::model::{FeatureSpec, ModelSpec, TrainingRules};
+use super::rank::SLOTS;
+use super::setup::ModelSetup;
+use crate::model::{FeatureSpec, ModelSpec};
 
 /// The tables of one rank.
 #[derive(Debug)]
@@ -37,33 +36,34 @@ impl Tables {
     /// Creates the tables of a model as they are at the start of training, for batches of `samples` samples of this
     /// rank. With several ranks this is a collective call.
     pub(super) fn initialized<T: Element>(
-        (device, links): (&Arc<Device>, Option<&RankLinks>),
+        context: &RankContext,
+        setup: &ModelSetup,
+        vector_layout: &VectorLayout,
         lane: &Lane,
-        (spec, rules): (&ModelSpec, &TrainingRules),
-        (vector_layout, seed): (&VectorLayout, u64),
-        RankShape { samples, hotness, plan, tracks_updates, .. }: RankShape<'_>,
     ) -> Result<Self> {
-        let columns: Vec<_> = hotness.iter().copied().map(of_column).collect();
-        let features = table_features(spec, vector_layout);
-        let (all, optimizers): (Vec<_>, Vec<_>) = rules.all_tables(spec).into_iter().unzip();
-        let (ranks, nodes) = links.map_or((1, 1), |links| (links.cluster.ranks(), links.cluster.nodes()));
-        let layout = Layout::new(ranks, samples, vector_layout.stride, &all, &columns, &features)?;
-        let mut layout = layout.with_optimizers(&optimizers).with_nodes(nodes)?;
+        let RankContext { device, links } = context;
+        let ModelSetup { model, seed, plan, tracks_updates, batches, .. } = setup;
+        let columns: Vec<_> = batches.hotness.iter().copied().map(of_column).collect();
+        let features = table_features(&model.spec, vector_layout);
+        let (all, optimizers): (Vec<_>, Vec<_>) = model.all_tables().into_iter().unzip();
+        let (samples, stride) = (setup.rank_samples(), vector_layout.stride);
+        let layout = Layout::new(context.ranks(), samples, stride, &all, &columns, &features)?;
+        let mut layout = layout.with_optimizers(&optimizers).with_nodes(context.nodes())?;
         if let (Some(plan), Some(_)) = (plan, links) {
             layout = layout.with_plan(plan)?;
         }
         // First-order terms start at zero.
-        let drawn = spec.tables.len();
+        let drawn = model.spec.tables.len();
         Ok(match links {
             None => {
-                let mut tables = LocalTables::initialized(device, layout, lane, seed, drawn)?;
+                let mut tables = LocalTables::initialized(device, layout, lane, *seed, drawn)?;
                 tracks_updates.then(|| tables.track_updates()).transpose()?;
                 Self::Local(tables.into())
             }
             Some(RankLinks { cluster, rails }) => {
                 let rails = rails.as_ref().map(|rails| (&rails.routes, &rails.rows));
                 let mut tables =
-                    NodeTables::initialized::<T>((cluster, rails), layout, lane, seed, drawn, SLOTS)?;
+                    NodeTables::initialized::<T>((cluster, rails), layout, lane, *seed, drawn, SLOTS)?;
                 tracks_updates.then(|| tables.track_updates()).transpose()?;
                 Self::Node(tables.into())
             }

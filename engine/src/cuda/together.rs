@@ -8,65 +8,14 @@ use std::time::{Duration, Instant};
 
 #[cfg(doc)]
 use rankine_cuda::kernels::Tally;
-use rankine_cuda::{AllReduce, Buffer, Cluster, ClusterSum, Device, Lane, Moment, Pointer, Rail, Shared};
+use rankine_cuda::{AllReduce, Buffer, ClusterSum, Lane, Moment, Pointer, Rail, Shared};
 use rankine_embedding::cuda::Result;
+
+use super::context::{RankContext, RankLinks};
 
 /// How long the host polls a moment continuously, and how long it sleeps between polls after that.
 const ATTENTION: Duration = Duration::from_micros(200);
 const NAP: Duration = Duration::from_micros(50);
-
-/// A rank's connections to the other ranks of a model, on one node or several.
-#[derive(Debug, Clone)]
-pub(super) struct RankLinks {
-    pub(super) cluster: Arc<Cluster>,
-    /// With several nodes.
-    pub(super) rails: Option<Rails>,
-}
-
-/// A rank's rails, one for each lane with communication between nodes.
-#[derive(Debug, Clone)]
-pub(super) struct Rails {
-    pub(super) routes: Rail,
-    /// For rows and their gradients.
-    pub(super) rows: Rail,
-    /// For sums of dense gradients.
-    pub(super) sums: Rail,
-}
-
-impl RankLinks {
-    /// A collective call.
-    pub(super) fn join(cluster: &Arc<Cluster>) -> Result<Self> {
-        let [routes, rows, sums] = ["routes", "rows", "dense gradients"].map(|what| cluster.join_rail(what));
-        let rails = match (routes?, rows?, sums?) {
-            (Some(routes), Some(rows), Some(sums)) => Some(Rails { routes, rows, sums }),
-            _ => None,
-        };
-        Ok(Self { cluster: Arc::clone(cluster), rails })
-    }
-
-    fn rails(&self) -> Vec<&Rail> {
-        self.rails.iter().flat_map(|Rails { routes, rows, sums }| [routes, rows, sums]).collect()
-    }
-
-    /// Runs each of some sums once: NCCL allocates memory for the first operation of a kind, so this must not wait for
-    /// ranks that allocate.
-    fn warm_up(&self, sums: &[&ClusterSum]) -> Result<()> {
-        if self.rails.is_none() {
-            return Ok(());
-        }
-        self.cluster.gather(0_u8)?;
-        let lane = Lane::new(self.cluster.device())?;
-        for sum in sums {
-            // SAFETY: the sums live, and the lanes of all ranks are waited for.
-            unsafe { sum.enqueue(&lane) }?;
-        }
-        let done = Moment::new(self.cluster.device())?;
-        lane.record(&done)?;
-        Rail::wait_for(&done, &self.rails())?;
-        self.cluster.gather(0_u8)?;
-        Ok(())
-    }
-}
 
 /// The values that one rank sums with the others outside of the gradients.
 #[derive(Debug)]
@@ -78,20 +27,12 @@ pub(super) struct RankGroup {
 
 impl RankGroup {
     /// A collective call.
-    pub(super) fn new(links: RankLinks, heads: usize) -> Result<Self> {
+    pub(super) fn new(links: &RankLinks, heads: usize) -> Result<Self> {
         let rail = links.rails.as_ref().map(|rails| &rails.routes);
         let weights = ClusterSum::new(&links.cluster, rail, 0, heads)?;
         let weights = weights.named("the sum of the weights of samples");
         links.warm_up(&[&weights])?;
-        Ok(Self { links, weights })
-    }
-
-    pub(super) fn links(&self) -> &RankLinks {
-        &self.links
-    }
-
-    pub(super) fn cluster(&self) -> &Cluster {
-        &self.links.cluster
+        Ok(Self { links: links.clone(), weights })
     }
 
     /// Enqueues all-reducing the weights of a batch's samples, for each head.
@@ -124,7 +65,7 @@ impl RankGroup {
     /// Then the GPU stops waiting for other ranks, and no later work needs to be waited for.
     pub(super) fn wait_for(&self, moment: &Moment, check: impl Fn() -> Result<()>) -> Result<()> {
         let (begun, rails) = (Instant::now(), self.links.rails());
-        let giving_up = self.cluster().peers().give_up_flag();
+        let giving_up = self.links.cluster.peers().give_up_flag();
         loop {
             let has_passed = moment.has_passed()?;
             if let Err(error) = check() {
@@ -220,12 +161,12 @@ impl Gradients {
     /// and of the top MLP at the third; `numbers` numbers are all-reduced with them. With several ranks this is a
     /// collective call.
     pub(super) fn new(
-        device: &Arc<Device>,
-        links: Option<&RankLinks>,
+        context: &RankContext,
         [bottom, interaction, len]: [usize; 3],
         numbers: usize,
         sharded: bool,
     ) -> Result<Self> {
+        let RankContext { device, links } = context;
         let Some(links) = links else { return Ok(Self::Local(Buffer::filled(device, len, 0)?)) };
         // Sums read vectors of four elements.
         let (cluster, rail) = (&links.cluster, links.rails.as_ref().map(|rails| &rails.sums));

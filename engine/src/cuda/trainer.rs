@@ -3,37 +3,36 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use rankine_cuda::blas::{Compute, Tuning};
+use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::{Element, Outcome, Rate, Step};
-use rankine_cuda::{Budget, Cluster, Device, Graph, Lane, Moment, Pinned};
+use rankine_cuda::{Budget, Graph, Lane, Moment, Pinned};
 use rankine_embedding::Topology;
 use rankine_embedding::rows::RowsMut;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::batch::Batch;
+use super::context::RankContext;
 use super::error::{Error, Result};
 use super::evaluation::{CudaEvaluation, EvaluationResult, EvaluationSizes, ScoredBatch};
 use super::feed::FedPart;
 use super::input::{Input, InputLayout, InputSlot};
 use super::iteration::{Iteration, Lanes, Phase};
-use super::network::{Forward, Network, Products, VectorLayout};
-use super::rank::{Rank, RankShape, SLOTS};
+use super::network::{Forward, Network, VectorLayout};
+use super::rank::{Rank, SLOTS};
+use super::setup::ModelSetup;
 use super::tables::{RoutedBatch, Tables};
-use super::together::{RankGroup, RankLinks};
+use super::together::RankGroup;
 use super::unpack::Unpacker;
 use super::work::{PhaseTimes, Sizes, Work, ceilings, fp8_ceiling, time};
 use crate::checkpoint::{DenseState, DeviceState};
-use crate::cpu::initial_parameters;
 use crate::guard::{FoundOn, NonFinite, SkipReason, StepOutcome};
-use crate::model::{ModelSpec, TrainingRules};
-use crate::overlap::{Overlap, Overlaps};
+use crate::overlap::Overlap;
 
 /// A rank with everything that its steps need.
 #[derive(Debug)]
 pub(super) struct Trainer<T> {
     /// Dropped first: graphs reference NCCL's communicators.
     slots: Vec<TrainSlot>,
-    compute: Compute,
     network: Network<T>,
     tables: Tables,
     /// With several ranks.
@@ -43,9 +42,6 @@ pub(super) struct Trainer<T> {
     /// The lane on which routes are built during the iteration before. With one rank, the route is part of the
     /// iteration.
     routes: Lane,
-    overlaps: Overlaps,
-    /// Samples that are scored at a time.
-    score_samples: usize,
     /// One per slot.
     outcomes: Pinned<Outcome>,
     /// One per slot: not 0 if the slot's batch has values that its schema does not admit.
@@ -54,8 +50,8 @@ pub(super) struct Trainer<T> {
     unpacker: Option<Unpacker>,
     /// Created by the first evaluation.
     evaluation: Option<CudaEvaluation>,
-    /// The model's spec.
-    spec: ModelSpec,
+    setup: Arc<ModelSetup>,
+    context: RankContext,
     /// The slot of the next step.
     slot: usize,
     /// The steps that were started and are not known to be done.
@@ -98,33 +94,13 @@ struct StepInFlight {
 
 impl<T: Element> Trainer<T> {
     /// Creates a rank as it is at the start of training; with several ranks this is a collective call.
-    pub(super) fn new(
-        (device, cluster): (&Arc<Device>, Option<Arc<Cluster>>),
-        (products, overlaps): (Products, Overlaps),
-        (spec, rules): (&ModelSpec, &TrainingRules),
-        seed: u64,
-        shape: RankShape<'_>,
-    ) -> Result<Self> {
-        let RankShape { samples, score_samples, .. } = shape;
+    pub(super) fn new(context: RankContext, setup: Arc<ModelSetup>) -> Result<Self> {
+        let (device, spec) = (&context.device, &setup.model.spec);
         let main = Lane::of_high_priority(device)?;
         let vector_layout = VectorLayout::new(spec);
-        let links = cluster.map(|cluster| RankLinks::join(&cluster)).transpose()?;
-        let tables = Tables::initialized::<T>(
-            (device, links.as_ref()),
-            &main,
-            (spec, rules),
-            (&vector_layout, seed),
-            shape,
-        )?;
-        let (compute, parameters) = (products.compute, initial_parameters(spec, seed));
-        let network = Network::new(
-            (device, links.as_ref()),
-            products,
-            (spec, rules),
-            &vector_layout,
-            samples,
-            &parameters,
-        )?;
+        let tables = Tables::initialized::<T>(&context, &setup, &vector_layout, &main)?;
+        let network = Network::new(&context, &setup, &vector_layout)?;
+        let links = context.links.as_ref();
         let group = links.map(|links| RankGroup::new(links, spec.heads.len())).transpose()?;
         let layout = InputLayout::new(spec, tables.layout());
         let mut inputs = Vec::new();
@@ -133,24 +109,22 @@ impl<T: Element> Trainer<T> {
             inputs.push(InputSlot::new(device, layout.clone())?);
         }
         let mut trainer = Self {
-            compute,
             network,
             tables,
             group,
             main,
             copies: Lane::new(device)?,
             routes: Lane::new(device)?,
-            overlaps,
             slots: Vec::new(),
-            score_samples,
             outcomes: Pinned::zeroed(device, SLOTS)?,
             faults: Pinned::zeroed(device, SLOTS)?,
             unpacker: None,
             evaluation: None,
-            spec: spec.clone(),
             slot: 0,
             in_flight: VecDeque::new(),
             finished: Vec::new(),
+            setup,
+            context,
         };
         trainer.slots = trainer.capture(inputs)?;
         Ok(trainer)
@@ -162,8 +136,8 @@ impl<T: Element> Trainer<T> {
         let device = main.device();
         let layout = tables.layout();
         let (forward, backward) = (network.plan_forward(layout.samples(), true)?, network.plan_backward()?);
-        let scoring = network.plan_forward(self.score_samples, false)?;
-        let lanes = Lanes::new(main, self.shares_gpu()?, self.overlaps)?;
+        let scoring = network.plan_forward(self.setup.rank_score_samples(), false)?;
+        let lanes = Lanes::new(main, self.context.shares_gpu()?, self.setup.execution.overlaps)?;
         let outcomes = self.outcomes.device_pointer()?;
         let iteration_of = |slot: usize, size: usize, input: &InputSlot| Iteration {
             network,
@@ -195,14 +169,14 @@ impl<T: Element> Trainer<T> {
                 }
                 pass_of(None, 0, 0, &inputs[0])?;
                 main.synchronize()?;
-                self.barrier()?;
+                self.context.barrier()?;
                 first.route(main)?;
             }
             first.enqueue_all(&lanes)?;
         }
         pass_of(Some(tables), 0, 0, &inputs[0])?;
         network.hold(main, false)?;
-        self.barrier()?;
+        self.context.barrier()?;
         let mut slots = Vec::new();
         for (slot, input) in inputs.into_iter().enumerate() {
             // SAFETY: as above.
@@ -231,24 +205,8 @@ impl<T: Element> Trainer<T> {
         }
         main.synchronize()?;
         routes.synchronize()?;
-        self.barrier()?;
+        self.context.barrier()?;
         Ok(slots)
-    }
-
-    /// Whether any GPU has several ranks.
-    fn shares_gpu(&self) -> Result<bool> {
-        let Some(group) = &self.group else { return Ok(false) };
-        // Processes may number the same GPUs differently.
-        let of_ranks = group.cluster().gather(self.main.device().uuid()?)?;
-        Ok((1..of_ranks.len()).any(|rank| of_ranks[..rank].contains(&of_ranks[rank])))
-    }
-
-    /// Waits, on the host, for all ranks.
-    fn barrier(&self) -> Result<()> {
-        if let Some(group) = &self.group {
-            group.cluster().gather(0_u8)?;
-        }
-        Ok(())
     }
 
     /// Sends a batch to the next slot once that is free, and counts it as in flight; with several ranks, its route is
@@ -260,8 +218,9 @@ impl<T: Element> Trainer<T> {
         let (slot, trains) = (self.slot, step.number > 0);
         let TrainSlot { input, .. } = &mut self.slots[slot];
         let parameters = (Step { loss_place: slot as u32, ..step }, rates);
-        let copies = if self.overlaps.has(Overlap::Input) { &self.copies } else { &self.main };
-        let overlaps_routes = self.group.is_some() && self.overlaps.has(Overlap::Routes);
+        let copies =
+            if self.setup.execution.overlaps.has(Overlap::Input) { &self.copies } else { &self.main };
+        let overlaps_routes = self.group.is_some() && self.setup.execution.overlaps.has(Overlap::Routes);
         let lanes = (copies, if overlaps_routes { &self.routes } else { &self.main });
         let fed = match batch {
             Batch::Unpacked(batch, samples) => {
@@ -288,7 +247,7 @@ impl<T: Element> Trainer<T> {
     /// With several ranks: enqueues building the route of a slot, and makes the main lane wait for it.
     fn route(&mut self, slot: usize) -> Result<()> {
         let TrainSlot { route, routed, .. } = &mut self.slots[slot];
-        let lane = if self.overlaps.has(Overlap::Routes) { &self.routes } else { &self.main };
+        let lane = if self.setup.execution.overlaps.has(Overlap::Routes) { &self.routes } else { &self.main };
         if let Some(route) = route {
             // SAFETY: the buffers that the graph was captured with are this value's.
             unsafe { route.replay(lane) }?;
@@ -309,7 +268,8 @@ impl<T: Element> Trainer<T> {
         let size = self.tables.size_needed(slot);
         let TrainSlot { sized, routed, .. } = &mut self.slots[slot];
         if let Some(rest) = &mut sized[size].rest {
-            let lane = if self.overlaps.has(Overlap::Routes) { &self.routes } else { &self.main };
+            let lane =
+                if self.setup.execution.overlaps.has(Overlap::Routes) { &self.routes } else { &self.main };
             // SAFETY: the buffers that the graph was captured with are this value's.
             unsafe { rest.replay(lane) }?;
             lane.record(routed)?;
@@ -348,11 +308,8 @@ impl<T: Element> Trainer<T> {
 
     /// Scores samples that fit a slot, and adds the scores to the evaluation if `evaluate` is set.
     fn score(&mut self, batch: Batch<'_>, evaluate: bool) -> Result<()> {
-        assert!(
-            batch.len() <= self.score_samples,
-            "at most {} samples are scored at a time",
-            self.score_samples
-        );
+        let most = self.setup.rank_score_samples();
+        assert!(batch.len() <= most, "at most {most} samples are scored at a time");
         let rates = vec![Rate::default(); self.tables.layout().tables().len()];
         let slot = self.send(batch, Step::default(), &rates)?;
         let size = self.size(slot)?;
@@ -409,9 +366,8 @@ impl<T: Element> Rank for Trainer<T> {
         if self.evaluation.as_ref().is_none_or(|evaluation| evaluation.sizes() != sizes) {
             // The old buffers are freed first.
             self.evaluation = None;
-            let links = self.group.as_ref().map(RankGroup::links);
-            let (device, heads) = (self.main.device(), &self.spec.heads);
-            self.evaluation = Some(CudaEvaluation::of_rank((device, links), heads, sizes)?);
+            self.evaluation =
+                Some(CudaEvaluation::of_rank(&self.context, &self.setup.model.spec.heads, sizes)?);
         }
         self.evaluation.iter().try_for_each(|evaluation| Ok(evaluation.begin(&self.main)?))
     }
@@ -423,7 +379,7 @@ impl<T: Element> Rank for Trainer<T> {
     fn finish_evaluation(&mut self) -> Result<EvaluationResult> {
         self.finish()?;
         let evaluation = self.evaluation.as_ref().expect("an evaluation was begun");
-        Ok(evaluation.finish_with(&self.main, self.group.as_ref().map(RankGroup::links))?)
+        Ok(evaluation.finish_with(&self.main, self.context.links.as_ref())?)
     }
 
     fn skipped_steps(&self) -> Result<Option<u64>> {
@@ -464,10 +420,11 @@ impl<T: Element> Rank for Trainer<T> {
         Ok(times.collect::<Result<_, _>>()?)
     }
 
-    fn time_phases(&mut self, spec: &ModelSpec, rules: &TrainingRules) -> Result<PhaseTimes> {
+    fn time_phases(&mut self) -> Result<PhaseTimes> {
         self.finish()?;
         let fp8 = self.network.multiplies_fp8();
-        let (bytes_per_s, flops_per_s) = ceilings::<T>(self.main.device(), &self.main, self.compute)?;
+        let (bytes_per_s, flops_per_s) =
+            ceilings::<T>(self.main.device(), &self.main, self.setup.execution.compute())?;
         let fp8_flops_per_s = fp8.then(|| fp8_ceiling(self.main.device(), &self.main)).transpose()?;
         let layout = self.tables.layout();
         let mut iteration = Iteration {
@@ -490,8 +447,7 @@ impl<T: Element> Rank for Trainer<T> {
         unsafe { iteration.enqueue(Phase::Route, &self.main) }?;
         let [look_ups, distinct_rows] = self.tables.counts(&self.main, 0)?;
         let sizes = Sizes {
-            spec,
-            rules,
+            model: &self.setup.model,
             samples: layout.samples() as u64,
             element_bytes: size_of::<T>() as u64,
             fp8,
@@ -503,7 +459,7 @@ impl<T: Element> Rank for Trainer<T> {
         for phase in Phase::ALL {
             let work = sizes.work(phase);
             if work != Work::default() {
-                self.barrier()?;
+                self.context.barrier()?;
                 // SAFETY: as above; the steps before have done all work that precedes the phase.
                 let ms = time(&self.main, || unsafe { iteration.enqueue(phase, &self.main) })?;
                 phases.push((phase, ms, work));

@@ -10,7 +10,7 @@ use rankine_cuda::{Buffer, Device, E4m3, Graph, Lane, Moment};
 use rankine_embedding::cuda::Result;
 
 use super::iteration::Phase;
-use crate::model::{Interaction, Layer, ModelSpec, TrainingRules};
+use crate::model::{Interaction, Layer, Model};
 
 /// Rows and columns of the matrices with which the peak rate of products is measured.
 const SIDE: usize = 8192;
@@ -43,8 +43,7 @@ pub(crate) struct PhaseTimes {
 /// The sizes from which the work of a phase follows.
 #[derive(Debug)]
 pub(super) struct Sizes<'a> {
-    pub(super) spec: &'a ModelSpec,
-    pub(super) rules: &'a TrainingRules,
+    pub(super) model: &'a Model,
     pub(super) samples: u64,
     /// Bytes of an element of activations.
     pub(super) element_bytes: u64,
@@ -58,7 +57,15 @@ pub(super) struct Sizes<'a> {
 impl Sizes<'_> {
     /// Returns what a phase must move and compute; nothing if the model has no such phase.
     pub(super) fn work(&self, phase: Phase) -> Work {
-        let Self { spec, rules, samples, element_bytes, fp8, look_ups, distinct_rows, ranks } = *self;
+        let Self {
+            model: Model { spec, rules },
+            samples,
+            element_bytes,
+            fp8,
+            look_ups,
+            distinct_rows,
+            ranks,
+        } = *self;
         let layout = spec.dense_layout();
         let activations = |elements: usize| samples * element_bytes * elements as u64;
         let bytes = |bytes: u64| Work { bytes, ..Work::default() };
@@ -115,10 +122,10 @@ impl Sizes<'_> {
 
     /// Returns the mean bytes of a row over all rows: of its weights, or with its state.
     fn mean_row_bytes(&self, with_state: bool) -> u64 {
-        let tables = self.rules.all_tables(self.spec);
+        let tables = self.model.all_tables();
         let rows = tables.iter().map(|(table, _)| table.rows).sum::<u64>().max(1);
         let weights = tables.iter().map(|(table, _)| table.rows * table.dim as u64 * 4).sum::<u64>();
-        (if with_state { self.rules.table_bytes(self.spec) } else { weights }) / rows
+        (if with_state { self.model.table_bytes() } else { weights }) / rows
     }
 
     fn forward(&self, layers: &[Layer]) -> Work {
@@ -150,13 +157,13 @@ impl Sizes<'_> {
 
     /// Returns the layers of the interaction.
     fn cross_layers(&self) -> Vec<Layer> {
-        self.spec.dense_layout().cross.into_iter().flat_map(|mlp| mlp.layers).collect()
+        self.model.spec.dense_layout().cross.into_iter().flat_map(|mlp| mlp.layers).collect()
     }
 
     /// The interaction's forward pass reads the vectors once, the backward pass twice. Weight gradients are counted
     /// elsewhere.
     fn interaction(&self, times: u64) -> Work {
-        let Self { spec, samples, element_bytes, .. } = *self;
+        let Self { model: Model { spec, .. }, samples, element_bytes, .. } = *self;
         let (vectors, width) = (spec.vectors() as u64, spec.vector_elements() as u64);
         let moved = |elements: u64| samples * element_bytes * elements;
         match spec.interaction {

@@ -11,6 +11,7 @@ use std::thread;
 use rankine_cuda::probe::{Attempt, Device, Driver, Library, Presence, Probe};
 use serde::Serialize;
 
+use crate::cuda;
 use crate::system::{self, Cpu, LockedMemory, Memory};
 
 /// Tries every mode of reading files in a folder: returns its name in a job file, and the error if it does not work.
@@ -107,39 +108,26 @@ pub fn doctor(options: &Options<'_>) -> Report {
 
 /// Opens each GPU, which loads the kernels.
 fn backends() -> Vec<Backend> {
-    #[cfg(feature = "cuda")]
-    let open = |ordinal| {
-        let free = rankine_cuda::Device::open(ordinal).and_then(|device| Ok(device.budget()?.free_bytes));
-        match free {
-            Ok(free) => Backend { free_bytes: Some(free), refused: None },
-            Err(error) => Backend { free_bytes: None, refused: Some(error.to_string()) },
-        }
+    let backend = |opened| match opened {
+        Ok(free) => Backend { free_bytes: Some(free), refused: None },
+        Err(error) => Backend { free_bytes: None, refused: Some(error) },
     };
-    #[cfg(feature = "cuda")]
-    return (0..rankine_cuda::Device::count().unwrap_or(0)).map(open).collect();
-    #[cfg(not(feature = "cuda"))]
-    Vec::new()
+    cuda::open_each().into_iter().map(backend).collect()
 }
 
 /// Returns what `device.kind = "auto"` chooses for jobs that GPUs support.
 fn training(threads: usize, backends: &[Backend]) -> Training {
-    #[cfg(feature = "cuda")]
-    return match backends.first() {
-        Some(Backend { refused: None, .. }) => Training {
-            device: "cuda",
-            threads,
-            why: "GPU 0; jobs that GPUs do not support are trained on the CPU, and `rankine train` reports why",
-        },
-        _ => Training { device: "cpu", threads, why: "no usable GPU" },
+    let (device, why) = match backends.first() {
+        _ if !cuda::IN_BUILD => {
+            ("cpu", "this build has no CUDA support (the feature `cuda`), so it does not use GPUs")
+        }
+        Some(Backend { refused: None, .. }) => (
+            "cuda",
+            "GPU 0; jobs that GPUs do not support are trained on the CPU, and `rankine train` reports why",
+        ),
+        _ => ("cpu", "no usable GPU"),
     };
-    #[cfg(not(feature = "cuda"))]
-    let _ = backends;
-    #[cfg(not(feature = "cuda"))]
-    Training {
-        device: "cpu",
-        threads,
-        why: "this build has no CUDA support (the feature `cuda`), so it does not use GPUs",
-    }
+    Training { device, threads, why }
 }
 
 impl fmt::Display for Report {
@@ -313,14 +301,14 @@ mod tests {
         for expected in [
             concat!("Rankine ", env!("CARGO_PKG_VERSION")),
             "reading   files in data\n          uring-direct    refused by seccomp\n          pread           works\n",
-            if cfg!(feature = "cuda") { "\ntraining  c" } else { "training  cpu, " },
-            if cfg!(feature = "cuda") { " GPU" } else { "this build has no CUDA support" },
+            if cuda::IN_BUILD { "\ntraining  c" } else { "training  cpu, " },
+            if cuda::IN_BUILD { " GPU" } else { "this build has no CUDA support" },
         ] {
             assert!(text.contains(expected), "{expected}\n{text}");
         }
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["reading"]["modes"][0]["refused"], "refused by seccomp");
-        assert!(cfg!(feature = "cuda") || json["training"]["device"] == "cpu");
+        assert!(cuda::IN_BUILD || json["training"]["device"] == "cpu");
         assert!(json["gpu"]["driver"]["found"].is_object() || json["gpu"]["driver"]["missing"].is_array());
     }
 

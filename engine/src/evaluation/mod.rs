@@ -1,15 +1,11 @@
 //! The quality of a model's predictions.
 
-mod auc;
+pub(crate) mod auc;
 #[cfg(test)]
 mod auc_tests;
 mod heads;
-mod metrics;
+pub(crate) mod metrics;
 
-#[cfg(feature = "cuda")]
-pub(crate) use auc::{Pairs, WEIGHT_CLASSES, weight_scales};
 pub use auc::{auc, weighted_auc};
 pub use heads::{EvalMetrics, EvalSummary, Evaluation, HeadMetrics};
-#[cfg(feature = "cuda")]
-pub(crate) use metrics::Sums;
 pub use metrics::{Metrics, Scores};

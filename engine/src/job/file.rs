@@ -4,10 +4,10 @@ use std::path::Path;
 
 use rankine_reader::nearest;
 
+use super::definition::Job;
 use super::error::{Conflict, JobError, Problem, Source, SourceName};
 use super::tree::{Node, Origin, SyntaxError, Value};
 use super::typed::{self, KIND, Misfit, Reason};
-use super::{Job, read_text};
 
 /// Most problems that are shown; more of them usually have one cause.
 const CONFLICTS_SHOWN: usize = 100;
@@ -154,4 +154,30 @@ fn in_table(path: &[String]) -> String {
 fn suggestions(word: &str, known: &[&str], what: &str) -> Vec<String> {
     let nearest = nearest(word, known.iter().copied()).map(|word| format!("did you mean `{word}`?"));
     nearest.into_iter().chain([format!("{what}: {}", known.join(", "))]).collect()
+}
+
+impl Job {
+    /// Reads a job file and applies `sets`, each of the form `a.b=VALUE`.
+    ///
+    /// # Errors
+    /// [`JobError::Read`] if the file cannot be read, [`JobError::Invalid`] with all problems if it is not a valid job.
+    pub fn load(path: &Path, sets: &[impl AsRef<str>]) -> Result<Self, JobError> {
+        JobFile::read(path, sets)?.job()
+    }
+
+    /// Parses a job from a text and applies `sets`; messages name the file `name`.
+    ///
+    /// # Errors
+    /// [`JobError::Invalid`] with all problems if the text is not a valid job.
+    pub fn from_toml(name: &str, text: &str, sets: &[impl AsRef<str>]) -> Result<Self, JobError> {
+        JobFile::parse(name, text, sets)?.job()
+    }
+}
+
+/// Reads a job file's text.
+fn read_text(path: &Path) -> Result<String, JobError> {
+    rankine_reader::files::read_text(path).map_err(|error| match error {
+        rankine_reader::Error::Io { source, .. } => JobError::Read { path: path.to_owned(), source },
+        error => JobError::NotText(error.to_string()),
+    })
 }

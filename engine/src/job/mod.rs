@@ -24,13 +24,10 @@
 //! # Ok::<(), rankine::job::JobError>(())
 //! ```
 
-use std::path::Path;
-
-use serde::Deserialize;
-
 mod check;
 mod checkpoint;
 mod data;
+mod definition;
 mod embedding;
 mod error;
 mod file;
@@ -50,6 +47,7 @@ mod write;
 
 pub use checkpoint::{Checkpoint, OnFailure};
 pub use data::{Data, Generate, Raw, Reader};
+pub use definition::Job;
 pub use embedding::{Dtype, Embedding, Exchange, Placement};
 pub use error::{Conflict, JobError, Problem};
 pub use file::JobFile;
@@ -62,82 +60,3 @@ pub use values::{
     AucTarget, BatchSize, Count, Decay, Fraction, JobName, NonNegative, Positive, QueueDepth, RankCount,
     Ranks, Seconds, Shape, ThreadCount, Width, WindowBlocks,
 };
-
-/// A training job.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct Job {
-    /// Name of the job; the folders of its runs start with it.
-    pub name: JobName,
-    /// Seed of the initial weights and of the order of samples.
-    #[serde(default = "default_seed")]
-    pub seed: u64,
-    /// Where the samples are.
-    pub data: Data,
-    /// The model.
-    pub model: Model,
-    /// Tables that differ from the rest, or that several columns share.
-    #[serde(default, rename = "table")]
-    pub tables: Vec<Table>,
-    /// The labels to learn.
-    #[serde(default, rename = "head")]
-    pub heads: Vec<Head>,
-    /// How the rows of tables are distributed over ranks.
-    #[serde(default)]
-    pub embedding: Embedding,
-    /// Optimizers and the learning-rate schedule.
-    pub optimizer: Optimizers,
-    /// Batch size, epochs and shuffling.
-    pub train: Train,
-    /// When the model is evaluated.
-    #[serde(default)]
-    pub eval: Eval,
-    /// When checkpoints are saved.
-    #[serde(default)]
-    pub checkpoint: Checkpoint,
-    /// What happens when something goes wrong during training.
-    #[serde(default)]
-    pub guard: Guard,
-    /// How blocks are read.
-    #[serde(default)]
-    pub reader: Reader,
-    /// The devices that train the model.
-    #[serde(default)]
-    pub device: Device,
-}
-
-fn default_seed() -> u64 {
-    1
-}
-
-impl Job {
-    /// Returns the `[[table]]` that names a column, with its index.
-    pub fn table_of(&self, column: &str) -> Option<(usize, &Table)> {
-        self.tables.iter().enumerate().find(|(_, table)| table.columns.iter().any(|other| other == column))
-    }
-
-    /// Reads a job file and applies `sets`, each of the form `a.b=VALUE`.
-    ///
-    /// # Errors
-    /// [`JobError::Read`] if the file cannot be read, [`JobError::Invalid`] with all problems if it is not a valid job.
-    pub fn load(path: &Path, sets: &[impl AsRef<str>]) -> Result<Self, JobError> {
-        JobFile::read(path, sets)?.job()
-    }
-
-    /// Parses a job from a text and applies `sets`; messages name the file `name`.
-    ///
-    /// # Errors
-    /// [`JobError::Invalid`] with all problems if the text is not a valid job.
-    pub fn from_toml(name: &str, text: &str, sets: &[impl AsRef<str>]) -> Result<Self, JobError> {
-        JobFile::parse(name, text, sets)?.job()
-    }
-}
-
-/// Reads a job file's text.
-fn read_text(path: &Path) -> Result<String, JobError> {
-    rankine_reader::files::read_text(path).map_err(|error| match error {
-        rankine_reader::Error::Io { source, .. } => JobError::Read { path: path.to_owned(), source },
-        error => JobError::NotText(error.to_string()),
-    })
-}

@@ -17,8 +17,8 @@ use super::frame::{Kind, Message, ranks_to_bytes};
 use super::handshake::{
     Answer, Challenge, HANDSHAKE, HELLO_BYTES, Hello, JobTag, Keys, PROOF_BYTES, Transcript, job_tag, random,
 };
-use super::joining::{GRACE, Joining};
 use super::listen::Listening;
+use super::rendezvous::{GRACE, Rendezvous};
 use super::wire::Wire;
 
 /// Most unauthenticated connections; for large jobs as many as their processes make.
@@ -33,7 +33,7 @@ const RETRY: Duration = Duration::from_millis(10);
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 
 /// The connections of all other ranks, in their order, for values and for the watchdog.
-pub(super) struct Seated {
+pub(super) struct Connections {
     pub(super) values: Vec<Wire>,
     pub(super) watch: Vec<Wire>,
 }
@@ -42,27 +42,27 @@ pub(super) struct Seated {
 ///
 /// # Errors
 /// [`MeetError::Listen`]; [`MeetError::Late`] with the missing ranks.
-pub(super) fn accept_all(joining: &Joining<'_>) -> Result<Seated, MeetError> {
-    let listening = Listening::at(joining.address, joining.spread)?;
-    announce(joining, &listening);
+pub(super) fn accept_all(rendezvous: &Rendezvous<'_>) -> Result<Connections, MeetError> {
+    let listening = Listening::at(rendezvous.address, rendezvous.process.spread)?;
+    announce(rendezvous, &listening);
     let begun = Instant::now();
-    let mut door = Door::new(joining);
+    let mut door = Door::new(rendezvous);
     loop {
         door.wait(&listening.listeners);
         door.accept(&listening.listeners);
         door.hear();
-        if door.seats.iter().flat_map(|seat| &seat.lines).all(Option::is_some) {
+        if door.arrivals.iter().flat_map(|arrival| &arrival.lines).all(Option::is_some) {
             // The listeners are closed when this function returns: nothing connects later.
-            return Ok(door.seated());
+            return Ok(door.connections());
         }
-        if begun.elapsed() > joining.deadline {
+        if begun.elapsed() > rendezvous.deadline {
             return Err(door.late(begun.elapsed()));
         }
     }
 }
 
 /// Logs where rank 0 listens, and warns if that is open to others.
-fn announce(joining: &Joining<'_>, listening: &Listening) {
+fn announce(rendezvous: &Rendezvous<'_>, listening: &Listening) {
     let addresses = listening.words();
     match &listening.everywhere {
         None => tracing::info!("rank 0 listens on {addresses}"),
@@ -71,7 +71,7 @@ fn announce(joining: &Joining<'_>, listening: &Listening) {
              an address of this host to listen only there"
         ),
     }
-    if listening.is_exposed() && !joining.secret.is_given() {
+    if listening.is_exposed() && !rendezvous.secret.is_given() {
         tracing::warn!(
             "rank 0 listens on {addresses} without a secret: anyone who can reach this port can join the job. Give all \
              processes one secret with RANKINE_SECRET, or RANKINE_SECRET_FILE or --secret-file with a private file; \
@@ -82,7 +82,7 @@ fn announce(joining: &Joining<'_>, listening: &Listening) {
 
 /// A rank other than 0.
 #[derive(Default)]
-struct Seat {
+struct Arrival {
     process: [u8; 16],
     lines: [Option<Wire>; 2],
     /// Why a process with this rank was refused last.
@@ -90,9 +90,9 @@ struct Seat {
 }
 
 struct Door<'a> {
-    joining: &'a Joining<'a>,
+    rendezvous: &'a Rendezvous<'a>,
     job: JobTag,
-    seats: Vec<Seat>,
+    arrivals: Vec<Arrival>,
     callers: Vec<Caller>,
     strangers: Limited,
     refusals: Limited,
@@ -120,7 +120,7 @@ enum Heard {
 }
 
 impl Caller {
-    fn hear(&mut self, joining: &Joining<'_>) -> io::Result<Heard> {
+    fn hear(&mut self, rendezvous: &Rendezvous<'_>) -> io::Result<Heard> {
         let wanted = if self.said.is_none() { HELLO_BYTES } else { PROOF_BYTES };
         while self.bytes.len() < wanted {
             let mut piece = [0; HELLO_BYTES];
@@ -139,18 +139,18 @@ impl Caller {
         }
         let bytes = std::mem::take(&mut self.bytes);
         match self.said {
-            None => self.challenge(&bytes, joining),
-            Some((hello, challenge)) => self.check(&bytes, (hello, &challenge), joining),
+            None => self.challenge(&bytes, rendezvous),
+            Some((hello, challenge)) => self.check(&bytes, hello, &challenge, rendezvous),
         }
     }
 
     /// Answers a hello.
-    fn challenge(&mut self, bytes: &[u8], joining: &Joining<'_>) -> io::Result<Heard> {
+    fn challenge(&mut self, bytes: &[u8], rendezvous: &Rendezvous<'_>) -> io::Result<Heard> {
         let Some(hello) = bytes.try_into().ok().and_then(Hello::read) else {
             let why = "is not a process of this version of Rankine".to_owned();
             return Ok(Heard::Stranger(Some(why)));
         };
-        let challenge = Challenge { secret: joining.secret.is_given(), nonce: random()? };
+        let challenge = Challenge { secret: rendezvous.secret.is_given(), nonce: random()? };
         // A new connection has buffer space for it; otherwise it is closed.
         self.stream.write_all(&challenge.to_bytes())?;
         self.said = Some((hello, challenge));
@@ -165,10 +165,11 @@ impl Caller {
     fn check(
         &mut self,
         bytes: &[u8],
-        (hello, challenge): (Hello, &Challenge),
-        joining: &Joining<'_>,
+        hello: Hello,
+        challenge: &Challenge,
+        rendezvous: &Rendezvous<'_>,
     ) -> io::Result<Heard> {
-        let transcript = Transcript::new(joining.secret, &hello, challenge);
+        let transcript = Transcript::new(rendezvous.secret, &hello, challenge);
         if bytes.try_into().is_ok_and(|proof| transcript.is_proof(proof)) {
             return Ok(Heard::Rank(hello, transcript.keys()));
         }
@@ -178,11 +179,11 @@ impl Caller {
 }
 
 impl<'a> Door<'a> {
-    fn new(joining: &'a Joining<'a>) -> Self {
-        let seats = (1..joining.ranks).map(|_| Seat::default()).collect();
-        let job = job_tag(joining.job);
+    fn new(rendezvous: &'a Rendezvous<'a>) -> Self {
+        let arrivals = (1..rendezvous.process.ranks).map(|_| Arrival::default()).collect();
+        let job = job_tag(rendezvous.process.job.as_deref());
         let [strangers, refusals, troubles] = std::array::from_fn(|_| Limited::default());
-        Self { joining, job, seats, callers: Vec::new(), strangers, refusals, troubles }
+        Self { rendezvous, job, arrivals, callers: Vec::new(), strangers, refusals, troubles }
     }
 
     /// Waits a short time for something to read.
@@ -225,7 +226,7 @@ impl<'a> Door<'a> {
     fn hear(&mut self) {
         for mut caller in std::mem::take(&mut self.callers) {
             let from = caller.from;
-            match caller.hear(self.joining) {
+            match caller.hear(self.rendezvous) {
                 Ok(Heard::Pending) => self.callers.push(caller),
                 Ok(Heard::Rank(hello, keys)) => self.answer(caller, hello, &keys),
                 Ok(Heard::Refused(hello, refusal)) => self.refuse(from, hello, refusal),
@@ -235,7 +236,7 @@ impl<'a> Door<'a> {
                 Ok(Heard::Stranger(None)) | Err(_) => tracing::debug!("a connection from {from} ended"),
             }
         }
-        while self.callers.len() > CALLERS_MAX.max(2 * self.joining.ranks) {
+        while self.callers.len() > CALLERS_MAX.max(2 * self.rendezvous.process.ranks) {
             self.drop_one();
         }
     }
@@ -263,36 +264,36 @@ impl<'a> Door<'a> {
     /// Answers a caller that knows the secret, and registers it if it is a rank of this job.
     fn answer(&mut self, caller: Caller, hello: Hello, keys: &Keys) {
         let Caller { mut stream, from, said: Some((_, challenge)), .. } = caller else { return };
-        let joining = self.joining;
-        let transcript = Transcript::new(joining.secret, &hello, &challenge);
+        let rendezvous = self.rendezvous;
+        let transcript = Transcript::new(rendezvous.secret, &hello, &challenge);
         let answer = self.judge(&hello);
         let told = stream.write_all(&transcript.answer(answer));
         if let Some(refusal) = Refusal::of(answer) {
             self.refuse(from, hello, refusal);
         } else if told.is_ok() {
-            let seat = &mut self.seats[hello.rank - 1];
-            if seat.process != hello.process {
-                *seat = Seat { process: hello.process, ..Seat::default() };
+            let arrival = &mut self.arrivals[hello.rank - 1];
+            if arrival.process != hello.process {
+                *arrival = Arrival { process: hello.process, ..Arrival::default() };
             }
-            seat.lines[hello.line as usize] = Some(Wire::of_first(stream, keys));
+            arrival.lines[hello.line as usize] = Some(Wire::of_first(stream, keys));
             tracing::debug!("rank {} came from {from} ({:?})", hello.rank, hello.line);
         }
     }
 
     fn judge(&self, hello: &Hello) -> Answer {
-        let ranks = self.joining.ranks;
+        let ranks = self.rendezvous.process.ranks;
         if hello.job != self.job {
             return Answer::OtherJob;
         }
         if hello.ranks != ranks {
             return Answer::OtherRanks(ranks as u32);
         }
-        let Some(seat) = hello.rank.checked_sub(1).and_then(|place| self.seats.get(place)) else {
+        let Some(arrival) = hello.rank.checked_sub(1).and_then(|place| self.arrivals.get(place)) else {
             return Answer::RankTaken;
         };
         // A process that connects again has lost its connection; one that has ended is replaced by the next one.
-        let gives_way = seat.process == hello.process || seat.lines.iter().flatten().any(Wire::is_over);
-        match gives_way || seat.lines.iter().all(Option::is_none) {
+        let gives_way = arrival.process == hello.process || arrival.lines.iter().flatten().any(Wire::is_over);
+        match gives_way || arrival.lines.iter().all(Option::is_none) {
             true => Answer::Welcome,
             false => Answer::RankTaken,
         }
@@ -303,30 +304,31 @@ impl<'a> Door<'a> {
             "a process at {from} that came as rank {} of {} was refused: {refusal}",
             hello.rank, hello.ranks
         ));
-        if let Some(seat) = hello.rank.checked_sub(1).and_then(|place| self.seats.get_mut(place)) {
-            seat.refused = Some(refusal);
+        if let Some(arrival) = hello.rank.checked_sub(1).and_then(|place| self.arrivals.get_mut(place)) {
+            arrival.refused = Some(refusal);
         }
     }
 
-    fn seated(self) -> Seated {
-        let lines = self.seats.into_iter().filter_map(|seat| {
-            let [values, watch] = seat.lines;
+    fn connections(self) -> Connections {
+        let lines = self.arrivals.into_iter().filter_map(|arrival| {
+            let [values, watch] = arrival.lines;
             values.zip(watch)
         });
         let (values, watch) = lines.unzip();
-        Seated { values, watch }
+        Connections { values, watch }
     }
 
     /// Tells the connected ranks which ones are missing.
     fn late(mut self, waited: Duration) -> MeetError {
-        let is_late = |seat: &Seat| seat.lines.iter().any(Option::is_none);
-        let late: Vec<_> = (1..self.joining.ranks).filter(|rank| is_late(&self.seats[rank - 1])).collect();
+        let is_late = |arrival: &Arrival| arrival.lines.iter().any(Option::is_none);
+        let late: Vec<_> =
+            (1..self.rendezvous.process.ranks).filter(|rank| is_late(&self.arrivals[rank - 1])).collect();
         let message = Message { kind: Kind::Late, round: 1, bytes: ranks_to_bytes(&late) };
-        for wire in self.seats.iter_mut().filter_map(|seat| seat.lines[0].as_mut()) {
+        for wire in self.arrivals.iter_mut().filter_map(|arrival| arrival.lines[0].as_mut()) {
             // Errors are ignored: it may have ended.
             let _ = wire.block(GRACE).and_then(|()| wire.send(&message));
         }
-        let refused = late.iter().find_map(|&rank| Some((rank, self.seats[rank - 1].refused?)));
+        let refused = late.iter().find_map(|&rank| Some((rank, self.arrivals[rank - 1].refused?)));
         let refused = refused
             .map(|(rank, refusal)| format!("a process that came as rank {rank} was refused: {refusal}"));
         MeetError::Late { late, seconds: waited.as_secs_f64(), refused }
@@ -358,7 +360,7 @@ impl Limited {
 mod tests {
     use super::super::address::Address;
     use super::super::handshake::Line;
-    use super::super::seat::Spread;
+    use super::super::process_rank::ProcessRank;
     use super::super::secret::Secret;
     use super::super::wire;
     use super::*;
@@ -367,9 +369,12 @@ mod tests {
         Address { host: "127.0.0.1".into(), port: 1 }
     }
 
-    fn joining<'a>(address: &'a Address, secret: &'a Secret) -> Joining<'a> {
-        let (spread, deadline) = (Spread::Unknown, Duration::from_secs(1));
-        Joining { rank: 0, ranks: 3, address, spread, job: None, secret, deadline }
+    fn process() -> ProcessRank {
+        ProcessRank { ranks: 3, ..ProcessRank::alone() }
+    }
+
+    fn rendezvous<'a>(process: &'a ProcessRank, address: &'a Address, secret: &'a Secret) -> Rendezvous<'a> {
+        Rendezvous { process, address, secret, deadline: Duration::from_secs(1) }
     }
 
     /// A connection that came some time ago from a host, and its other end.
@@ -399,7 +404,8 @@ mod tests {
             let (mut caller, mut other) = caller(Duration::from_secs(seconds), [127, 0, 0, 1], false);
             // A part of a hello is nothing.
             other.write_all(&[0; HELLO_BYTES - 1]).unwrap();
-            let heard = std::iter::repeat_with(|| caller.hear(&joining(&address, &secret)).unwrap());
+            let heard =
+                std::iter::repeat_with(|| caller.hear(&rendezvous(&process(), &address, &secret)).unwrap());
             let heard =
                 heard.take(100).inspect(|_| std::thread::sleep(Duration::from_millis(1))).last().unwrap();
             match heard {
@@ -415,8 +421,9 @@ mod tests {
     #[test]
     fn of_too_many_callers_one_of_the_busiest_host_goes_first_that_said_nothing_longest() {
         let (address, secret) = (address(), Secret::none());
-        let joining = joining(&address, &secret);
-        let mut door = Door::new(&joining);
+        let process = process();
+        let rendezvous = rendezvous(&process, &address, &secret);
+        let mut door = Door::new(&rendezvous);
         let (busy, quiet) = ([10, 0, 0, 1], [10, 0, 0, 2]);
         let callers =
             [(9, quiet, false), (8, busy, true), (5, busy, false), (7, busy, false), (6, busy, true)];
@@ -440,10 +447,11 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_is_for_one_process_that_lives() {
+    fn a_rank_is_for_one_process_that_lives() {
         let (address, secret) = (address(), Secret::none());
-        let joining = joining(&address, &secret);
-        let mut door = Door::new(&joining);
+        let process = process();
+        let rendezvous = rendezvous(&process, &address, &secret);
+        let mut door = Door::new(&rendezvous);
         let hello = |rank, process| {
             let (line, job) = (Line::Values, job_tag(None));
             Hello { rank, ranks: 3, line, secret: false, job, process: [process; 16], nonce: [0; 32] }
@@ -453,7 +461,7 @@ mod tests {
         assert_eq!(door.judge(&Hello { ranks: 4, ..hello(1, 1) }), Answer::OtherRanks(3));
         assert_eq!(door.judge(&Hello { job: job_tag(Some("7")), ..hello(1, 1) }), Answer::OtherJob);
         let [first, other] = wire::pair();
-        door.seats[1] = Seat { process: [5; 16], lines: [Some(first), None], refused: None };
+        door.arrivals[1] = Arrival { process: [5; 16], lines: [Some(first), None], refused: None };
         assert_eq!(
             [4, 5].map(|process| door.judge(&hello(2, process))),
             [Answer::RankTaken, Answer::Welcome]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::activity::{Activity, Phase, Stage};
 use super::error::MeetError;
 use super::meeting::{Meeting, WatchLines};
-use super::member::Member;
-use super::seat::Seat;
+use super::process_info::ProcessInfo;
+use super::process_rank::ProcessRank;
 use super::secret::Secret;
 use super::watch::{Failure, Patience, Watch};
 
@@ -32,7 +32,7 @@ pub struct ProcessGroup(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     rank: usize,
-    members: Vec<Member>,
+    members: Vec<ProcessInfo>,
     /// `None` for a single process.
     meeting: Option<Mutex<Meeting>>,
     /// `None` for a single process without a watchdog.
@@ -65,20 +65,20 @@ impl ProcessGroup {
     /// # Errors
     /// If ranks are not present before the deadline, if rank 0 refuses this process, or if ranks run another version.
     pub fn form(
-        seat: &Seat,
-        here: Member,
+        process: &ProcessRank,
+        here: ProcessInfo,
         Terms { secret, deadline, patience }: &Terms,
         end: impl FnOnce(&Failure, &Activity) + Send + 'static,
     ) -> Result<Self, MeetError> {
-        let mut meeting = Meeting::join(seat, secret, *deadline)?;
+        let mut meeting = Meeting::join(process, secret, *deadline)?;
         let members = here.introduce(&mut meeting)?;
-        if seat.ranks == 1 {
+        if process.ranks == 1 {
             return Ok(Self(Arc::new(Inner { rank: 0, members, meeting: None, watch: None })));
         }
-        let watch = watch(seat.rank, meeting.take_watch_lines(), *patience, end)?;
+        let watch = watch(process.rank, meeting.take_watch_lines(), *patience, end)?;
         meeting.wait_without_end();
         let meeting = Some(Mutex::new(meeting));
-        Ok(Self(Arc::new(Inner { rank: seat.rank, members, meeting, watch: Some(watch) })))
+        Ok(Self(Arc::new(Inner { rank: process.rank, members, meeting, watch: Some(watch) })))
     }
 
     /// This process.
@@ -97,7 +97,7 @@ impl ProcessGroup {
     }
 
     /// The members in the order of ranks. Empty for a group made by [`ProcessGroup::alone`].
-    pub fn members(&self) -> &[Member] {
+    pub fn members(&self) -> &[ProcessInfo] {
         &self.0.members
     }
 

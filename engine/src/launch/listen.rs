@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddr
 
 use super::address::Address;
 use super::error::MeetError;
-use super::seat::Spread;
+use super::process_rank::Spread;
 
 /// Most addresses of one name that it listens on.
 const ADDRESSES_MAX: usize = 16;

@@ -4,12 +4,12 @@ use std::io::ErrorKind;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::door::{Seated, accept_all};
+use super::door::{Connections, accept_all};
 use super::error::MeetError;
 use super::frame::{Kind, Message, VALUE_BYTES_MAX, join, ranks_of_bytes, ranks_to_bytes, split};
-use super::joining::{GRACE, Joining};
+use super::process_rank::ProcessRank;
 use super::reach::reach_first;
-use super::seat::Seat;
+use super::rendezvous::{GRACE, Rendezvous};
 use super::secret::Secret;
 use super::wire::Wire;
 
@@ -47,18 +47,17 @@ impl Meeting {
     ///
     /// # Errors
     /// If rank 0 cannot listen, is not reached or refuses this process, and if ranks are missing at the deadline.
-    pub fn join(seat: &Seat, secret: &Secret, deadline: Duration) -> Result<Self, MeetError> {
-        let Seat { rank, ranks, spread, .. } = *seat;
-        let job = seat.job.as_deref();
-        let joining = |address| Joining { rank, ranks, address, spread, job, secret, deadline };
-        let (role, watch) = match &seat.meet {
+    pub fn join(process: &ProcessRank, secret: &Secret, deadline: Duration) -> Result<Self, MeetError> {
+        let (rank, ranks) = (process.rank, process.ranks);
+        let rendezvous = |address| Rendezvous { process, address, secret, deadline };
+        let (role, watch) = match &process.meet {
             None => (Role::First(Vec::new()), Vec::new()),
             Some(address) if rank == 0 => {
-                let Seated { values, watch } = accept_all(&joining(address))?;
+                let Connections { values, watch } = accept_all(&rendezvous(address))?;
                 (Role::First(values), watch)
             }
             Some(address) => {
-                let [values, watch] = reach_first(&joining(address))?;
+                let [values, watch] = reach_first(&rendezvous(address))?;
                 (Role::Other(values), vec![watch])
             }
         };

@@ -1,4 +1,4 @@
-//! Processes that work together: who each of them is among them ([`Seat`]), how they hand each other values
+//! Processes that work together: who each of them is among them ([`ProcessRank`]), how they hand each other values
 //! ([`Meeting`]), and how a job ends everywhere when one of them is lost ([`ProcessGroup`]).
 //!
 //! Launchers tell a process its rank by its environment; nothing of theirs is linked. Processes prove to each other
@@ -11,17 +11,16 @@ mod address;
 mod door;
 mod error;
 mod frame;
-#[cfg(feature = "cuda")]
-mod gpus;
 mod group;
 mod handshake;
-mod joining;
+mod link;
 mod listen;
 mod meeting;
-mod member;
 mod outside;
+mod process_info;
+mod process_rank;
 mod reach;
-mod seat;
+mod rendezvous;
 mod secret;
 mod source;
 #[cfg(test)]
@@ -32,14 +31,13 @@ mod wire;
 pub use activity::{Activity, Phase, Stage};
 pub use address::Address;
 pub use error::{MeetError, Refusal};
-#[cfg(feature = "cuda")]
-pub use gpus::{Link, links};
 pub use group::{ProcessGroup, Terms};
+pub use link::Link;
 pub use meeting::Meeting;
-pub use member::{Member, Node, nodes};
 #[doc(hidden)]
 pub use outside::read_stream;
-pub use seat::{Seat, Spread, Wanted};
+pub use process_info::{Host, ProcessInfo, hosts};
+pub use process_rank::{ProcessRank, RankArguments, Spread};
 pub use secret::{Secret, SecretError};
 pub use source::{LaunchError, Launcher};
 pub use watch::{Failure, Patience};

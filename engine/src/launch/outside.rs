@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read};
 use super::frame::{Inbox, Kind, VALUE_BYTES_MAX, ranks_of_bytes, split};
 use super::handshake::{HELLO_BYTES, Hello, Line};
 use super::watch::{self, Failure};
-use super::{Activity, Member};
+use super::{Activity, ProcessInfo};
 
 /// Parses a hello and the messages after it, up to the end of `bytes`, as their receiver would; returns the number of
 /// messages. Tags are not checked: without the secret, no peer gets past the handshake.
@@ -25,7 +25,7 @@ pub fn read_stream(bytes: &[u8]) -> io::Result<usize> {
         let bytes = &message.bytes;
         let understood = match message.kind {
             Kind::Values => {
-                let _ = serde_json::from_slice::<Member>(bytes);
+                let _ = serde_json::from_slice::<ProcessInfo>(bytes);
                 split(bytes, ranks.min(1 << 10)).is_some()
             }
             Kind::Late | Kind::Left => !ranks_of_bytes(bytes).is_empty(),

@@ -10,7 +10,7 @@ use super::error::{MeetError, Refusal};
 use super::handshake::{
     ANSWER_BYTES, Answer, CHALLENGE_BYTES, Challenge, HANDSHAKE, Hello, Line, Transcript, job_tag, random,
 };
-use super::joining::Joining;
+use super::rendezvous::Rendezvous;
 use super::wire::Wire;
 
 /// Before the second attempt; later waits double.
@@ -39,18 +39,19 @@ impl From<io::Error> for Miss {
 ///
 /// # Errors
 /// [`MeetError::Unreached`], and [`MeetError::Refused`] if rank 0 refuses this process.
-pub(super) fn reach_first(joining: &Joining<'_>) -> Result<[Wire; 2], MeetError> {
-    let Joining { rank, ranks, address, .. } = *joining;
+pub(super) fn reach_first(rendezvous: &Rendezvous<'_>) -> Result<[Wire; 2], MeetError> {
+    let Rendezvous { process: own, address, .. } = *rendezvous;
+    let (rank, ranks) = (own.rank, own.ranks);
     let (begun, process) = (Instant::now(), random().map_err(|error| MeetError::Stray(error.to_string()))?);
     let mut refused: Option<(Instant, Refusal)> = None;
     let mut reach = |line| {
         let mut pause = RETRY_MIN;
         loop {
             let nonce = random().map_err(|error| MeetError::Stray(error.to_string()))?;
-            let (secret, job) = (joining.secret.is_given(), job_tag(joining.job));
+            let (secret, job) = (rendezvous.secret.is_given(), job_tag(own.job.as_deref()));
             let hello = Hello { rank, ranks, line, secret, job, process, nonce };
-            let remaining = joining.deadline.saturating_sub(begun.elapsed());
-            let why = match attempt(joining, &hello, remaining.max(RETRY_MAX)) {
+            let remaining = rendezvous.deadline.saturating_sub(begun.elapsed());
+            let why = match attempt(rendezvous, &hello, remaining.max(RETRY_MAX)) {
                 Ok(wire) => return Ok(wire),
                 Err(Miss::Io(error)) => error.to_string(),
                 Err(Miss::Refused { refusal, proven }) => {
@@ -65,7 +66,7 @@ pub(super) fn reach_first(joining: &Joining<'_>) -> Result<[Wire; 2], MeetError>
                     refusal.to_string()
                 }
             };
-            if begun.elapsed() > joining.deadline {
+            if begun.elapsed() > rendezvous.deadline {
                 // Rank 0 may have ended since; its refusal says more than that.
                 if let Some((_, refusal)) = refused {
                     return Err(MeetError::Refused { rank, address: address.clone(), refusal });
@@ -84,11 +85,11 @@ pub(super) fn reach_first(joining: &Joining<'_>) -> Result<[Wire; 2], MeetError>
 }
 
 /// Connects, and authenticates.
-fn attempt(joining: &Joining<'_>, hello: &Hello, time: Duration) -> Result<Wire, Miss> {
-    let mut stream = connect(joining.address, time)?;
+fn attempt(rendezvous: &Rendezvous<'_>, hello: &Hello, time: Duration) -> Result<Wire, Miss> {
+    let mut stream = connect(rendezvous.address, time)?;
     stream.set_nodelay(true)?;
     let until = Instant::now() + HANDSHAKE.min(time);
-    let secret = joining.secret;
+    let secret = rendezvous.secret;
     stream.set_write_timeout(Some(HANDSHAKE))?;
     stream.write_all(&hello.to_bytes())?;
     let mut challenge = [0; CHALLENGE_BYTES];

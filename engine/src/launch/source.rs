@@ -48,17 +48,17 @@ pub enum LaunchError {
     #[error(
         "{first} sets rank {} of {} ({}), but {second} sets rank {} of {} ({}): select one of the two with \
          --launcher {first} or --launcher {second}",
-        first_says.0, first_says.1, first.variables(), second_says.0, second_says.1, second.variables()
+        first_rank.0, first_rank.1, first.variables(), second_rank.0, second_rank.1, second.variables()
     )]
     Contradiction {
         /// The one that takes precedence.
         first: Launcher,
         /// Its rank and its number of ranks.
-        first_says: (usize, usize),
+        first_rank: (usize, usize),
         /// The other one.
         second: Launcher,
         /// Its rank and its number of ranks.
-        second_says: (usize, usize),
+        second_rank: (usize, usize),
     },
     /// The launcher that was asked for did not start this process.
     #[error("--launcher {launcher}: this process was not started by it: {} are not set", launcher.variables())]
@@ -80,15 +80,14 @@ pub enum LaunchError {
     },
 }
 
-/// What a launcher sets.
+/// The rank of this process, as a launcher sets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Says {
+pub(super) struct ReportedRank {
     pub(super) rank: usize,
     pub(super) ranks: usize,
-    /// The local rank.
-    pub(super) local: Option<usize>,
-    /// The processes of the node.
-    pub(super) locals: Option<usize>,
+    pub(super) local_rank: Option<usize>,
+    /// The number of processes on this host.
+    pub(super) ranks_on_host: Option<usize>,
 }
 
 /// The environment: the value of a variable, if it is set and not empty.
@@ -98,8 +97,8 @@ pub(super) type Environment<'a> = dyn Fn(&str) -> Option<String> + 'a;
 struct Variables {
     rank: &'static [&'static str],
     ranks: &'static [&'static str],
-    local: &'static [&'static str],
-    locals: &'static [&'static str],
+    local_rank: &'static [&'static str],
+    ranks_on_host: &'static [&'static str],
 }
 
 impl Launcher {
@@ -150,71 +149,75 @@ impl Launcher {
 
     fn of(self) -> Variables {
         match self {
-            Self::None => Variables { rank: &[], ranks: &[], local: &[], locals: &[] },
+            Self::None => Variables { rank: &[], ranks: &[], local_rank: &[], ranks_on_host: &[] },
             Self::Torchrun => Variables {
                 rank: &["RANK"],
                 ranks: &["WORLD_SIZE"],
-                local: &["LOCAL_RANK"],
-                locals: &["LOCAL_WORLD_SIZE"],
+                local_rank: &["LOCAL_RANK"],
+                ranks_on_host: &["LOCAL_WORLD_SIZE"],
             },
             Self::Kubernetes => Variables {
                 rank: &["PET_NODE_RANK", "JOB_COMPLETION_INDEX"],
                 ranks: &["PET_NNODES"],
-                local: &[],
-                locals: &[],
+                local_rank: &[],
+                ranks_on_host: &[],
             },
             Self::OpenMpi => Variables {
                 rank: &["OMPI_COMM_WORLD_RANK"],
                 ranks: &["OMPI_COMM_WORLD_SIZE"],
-                local: &["OMPI_COMM_WORLD_LOCAL_RANK"],
-                locals: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
+                local_rank: &["OMPI_COMM_WORLD_LOCAL_RANK"],
+                ranks_on_host: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
             },
             Self::Pmi => Variables {
                 rank: &["PMI_RANK"],
                 ranks: &["PMI_SIZE"],
-                local: &["MPI_LOCALRANKID"],
-                locals: &["MPI_LOCALNRANKS"],
+                local_rank: &["MPI_LOCALRANKID"],
+                ranks_on_host: &["MPI_LOCALNRANKS"],
             },
             // The shell of an sbatch script has SLURM_PROCID, too, but only tasks that srun started have the second.
             Self::Slurm => Variables {
                 rank: &["SLURM_PROCID"],
                 ranks: &["SLURM_STEP_NUM_TASKS"],
-                local: &["SLURM_LOCALID"],
-                locals: &[],
+                local_rank: &["SLURM_LOCALID"],
+                ranks_on_host: &[],
             },
         }
     }
 
     /// What it sets, if it started this process.
-    pub(super) fn says(self, environment: &Environment<'_>) -> Result<Option<Says>, LaunchError> {
-        let Variables { rank, ranks, local, locals } = self.of();
+    pub(super) fn reported_rank(
+        self,
+        environment: &Environment<'_>,
+    ) -> Result<Option<ReportedRank>, LaunchError> {
+        let Variables { rank, ranks, local_rank, ranks_on_host } = self.of();
         let half = |there: &str, missing: &str| {
             Err(LaunchError::Half { there: there.into(), missing: missing.into() })
         };
         let (rank, ranks) = match (first(environment, rank)?, first(environment, ranks)?) {
             (Some(rank), Some(ranks)) => (rank, ranks),
             // Slurm sets one of them in shells; a job index by itself says nothing about ranks.
-            (Some((name, _)), None) if self == Self::Slurm || name == "JOB_COMPLETION_INDEX" => {
+            (Some(rank), None) if self == Self::Slurm || rank.name == "JOB_COMPLETION_INDEX" => {
                 return Ok(None);
             }
-            (Some((name, _)), None) => return half(name, ranks[0]),
+            (Some(rank), None) => return half(rank.name, ranks[0]),
             (None, Some(_)) if self == Self::Slurm => return Ok(None),
-            (None, Some((name, _))) => return half(name, rank[0]),
+            (None, Some(ranks)) => return half(ranks.name, rank[0]),
             (None, None) => return Ok(None),
         };
         check_below(rank, ranks)?;
-        check_ranks(ranks.0, ranks.1)?;
-        let local = first(environment, local)?;
-        let locals = first(environment, locals)?;
-        if let (Some(local), Some(locals)) = (local, locals) {
-            check_below(local, locals)?;
+        check_ranks(ranks.name, ranks.value)?;
+        let local_rank = first(environment, local_rank)?;
+        let ranks_on_host = first(environment, ranks_on_host)?;
+        if let (Some(local_rank), Some(ranks_on_host)) = (local_rank, ranks_on_host) {
+            check_below(local_rank, ranks_on_host)?;
         }
         // A launcher that counts nodes instead of processes has one process on each.
-        let counts_nodes = self == Self::Kubernetes || self == Self::Torchrun && local.is_none();
-        let one = |given: Option<(_, usize)>, else_: usize| {
-            given.map(|(_, value)| value).or(counts_nodes.then_some(else_))
+        let counts_nodes = self == Self::Kubernetes || self == Self::Torchrun && local_rank.is_none();
+        let number = |given: Option<Number>, of_node: usize| {
+            given.map(|number| number.value).or(counts_nodes.then_some(of_node))
         };
-        Ok(Some(Says { rank: rank.1, ranks: ranks.1, local: one(local, 0), locals: one(locals, 1) }))
+        let (local_rank, ranks_on_host) = (number(local_rank, 0), number(ranks_on_host, 1));
+        Ok(Some(ReportedRank { rank: rank.value, ranks: ranks.value, local_rank, ranks_on_host }))
     }
 }
 
@@ -224,16 +227,20 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// The first variable that is set, and its number.
-fn first(
-    environment: &Environment<'_>,
-    names: &[&'static str],
-) -> Result<Option<(&'static str, usize)>, LaunchError> {
+/// A variable and its value.
+#[derive(Clone, Copy)]
+struct Number {
+    name: &'static str,
+    value: usize,
+}
+
+/// The first variable that is set.
+fn first(environment: &Environment<'_>, names: &[&'static str]) -> Result<Option<Number>, LaunchError> {
     let Some((name, value)) = names.iter().find_map(|&name| Some((name, environment(name)?))) else {
         return Ok(None);
     };
     match value.trim().parse() {
-        Ok(number) => Ok(Some((name, number))),
+        Ok(value) => Ok(Some(Number { name, value })),
         Err(_) => Err(LaunchError::Invalid {
             name: name.into(),
             value,
@@ -252,7 +259,8 @@ pub(super) fn check_ranks(name: &str, ranks: usize) -> Result<(), LaunchError> {
     Err(LaunchError::Invalid { name: name.into(), value: ranks.to_string(), why })
 }
 
-fn check_below((name, value): (&str, usize), (of, count): (&str, usize)) -> Result<(), LaunchError> {
+fn check_below(number: Number, limit: Number) -> Result<(), LaunchError> {
+    let (Number { name, value }, Number { name: of, value: count }) = (number, limit);
     if value < count {
         return Ok(());
     }

@@ -9,5 +9,5 @@ mod spec;
 mod validate;
 
 pub use layout::{DenseLayout, Layer, MlpSpec};
-pub use rules::TrainingRules;
+pub use rules::{Model, TrainingRules};
 pub use spec::{FeatureSpec, HeadSpec, Interaction, ModelSpec};

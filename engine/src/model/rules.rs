@@ -1,4 +1,4 @@
-//! How the parts of a model learn: their optimizers.
+//! How the parts of a model learn: their optimizers; and a model with these rules.
 
 use rankine_embedding::cpu::Table;
 use rankine_embedding::{Optimizer, TableSpec};
@@ -26,16 +26,33 @@ impl TrainingRules {
         let sgd = Optimizer::sgd(learning_rate);
         Self { dense: sgd, dense_clip_norm: None, tables: vec![sgd; spec.tables.len()], wide: sgd }
     }
+}
 
-    /// Returns every table of a model with its optimizer, those of first-order terms after the others.
-    pub fn all_tables(&self, spec: &ModelSpec) -> Vec<(TableSpec, Optimizer)> {
-        let tables = spec.tables.iter().cloned().zip(self.tables.iter().copied());
-        tables.chain(spec.wide_tables().into_iter().map(|table| (table, self.wide))).collect()
+/// What a training needs to know of a model: its parts and sizes, and how these learn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Model {
+    /// Its parts and their sizes.
+    pub spec: ModelSpec,
+    /// Its optimizers.
+    pub rules: TrainingRules,
+}
+
+impl Model {
+    /// A model that learns as [`TrainingRules::sgd`] says.
+    pub fn sgd(spec: ModelSpec, learning_rate: f64) -> Self {
+        Self { rules: TrainingRules::sgd(&spec, learning_rate), spec }
     }
 
-    /// Returns the bytes of a model's tables with their optimizer state.
-    pub fn table_bytes(&self, spec: &ModelSpec) -> u64 {
-        self.all_tables(spec).iter().map(|(table, optimizer)| Table::bytes(table, optimizer.rule)).sum()
+    /// Returns every table with its optimizer, those of first-order terms after the others.
+    pub fn all_tables(&self) -> Vec<(TableSpec, Optimizer)> {
+        let Self { spec, rules } = self;
+        let tables = spec.tables.iter().cloned().zip(rules.tables.iter().copied());
+        tables.chain(spec.wide_tables().into_iter().map(|table| (table, rules.wide))).collect()
+    }
+
+    /// Returns the bytes of its tables with their optimizer state.
+    pub fn table_bytes(&self) -> u64 {
+        self.all_tables().iter().map(|(table, optimizer)| Table::bytes(table, optimizer.rule)).sum()
     }
 }
 
@@ -76,10 +93,11 @@ mod tests {
             first_order("C2", 10),
             first_order("C3", 7),
         ];
-        assert_eq!(rules.all_tables(&spec), expected);
+        let model = Model { spec, rules };
+        assert_eq!(model.all_tables(), expected);
         // Rows of 4 elements, of 6 in 8, and of 2 with their state.
-        assert_eq!(rules.table_bytes(&spec), 4 * (10 * 4 + 7 * 8 + (7 + 10 + 7) * 4));
-        assert_eq!(spec.embedding_parameters(), 10 * 4 + 7 * 6 + (7 + 10 + 7) * 2);
-        assert_eq!((rules.dense, rules.dense_clip_norm), (Optimizer::sgd(9.0), None));
+        assert_eq!(model.table_bytes(), 4 * (10 * 4 + 7 * 8 + (7 + 10 + 7) * 4));
+        assert_eq!(model.spec.embedding_parameters(), 10 * 4 + 7 * 6 + (7 + 10 + 7) * 2);
+        assert_eq!((model.rules.dense, model.rules.dense_clip_norm), (Optimizer::sgd(9.0), None));
     }
 }

@@ -12,16 +12,14 @@ use rankine_embedding::{EmbeddingPlan, Exchange, Optimizer, Placement, TableSpec
 use rankine_reader::Dataset;
 
 use crate::job::{self, Job};
-use crate::model::{ModelSpec, TrainingRules};
+use crate::model::Model;
 use crate::system;
 
-mod machine;
+pub(crate) mod machine;
 mod rest;
 mod statistics;
 mod sweep;
 
-#[cfg(feature = "cuda")]
-pub(crate) use machine::in_precision;
 pub use machine::{parse_machine, read_machine, write_machine};
 pub use rest::rest;
 pub use statistics::{ColumnStatistics, Origin, Source, Statistics, statistics};
@@ -30,8 +28,7 @@ pub use sweep::{Sweep, SweepBatch, SweepPoint, sweep};
 /// The input of the planner for one model, except for the ranks, the machine and the batch size.
 #[derive(Debug)]
 pub struct Planning {
-    spec: ModelSpec,
-    rules: TrainingRules,
+    model: Model,
     /// The model's tables, then those of first-order terms.
     tables: Vec<(TableSpec, Optimizer)>,
     /// The features that look each of them up.
@@ -70,8 +67,8 @@ struct PlacementRequest {
 
 impl Planning {
     /// Prepares planning for a job's model from the statistics of its columns.
-    pub fn new(job: &Job, spec: &ModelSpec, rules: &TrainingRules, statistics: Statistics) -> Self {
-        let tables = rules.all_tables(spec);
+    pub fn new(job: &Job, model: &Model, statistics: Statistics) -> Self {
+        let (spec, tables) = (&model.spec, model.all_tables());
         let of_table = |table: usize| -> Vec<usize> {
             (0..spec.features.len()).filter(|&feature| spec.features[feature].table == table).collect()
         };
@@ -116,8 +113,7 @@ impl Planning {
         });
         Self {
             requests: requests.collect(),
-            spec: spec.clone(),
-            rules: rules.clone(),
+            model: model.clone(),
             tables,
             features,
             lengths,
@@ -146,8 +142,7 @@ impl Planning {
             }
         };
         let ids = self.lengths.iter().map(BagLengths::mean).sum();
-        let rest =
-            rest(&self.spec, &self.rules, ids, batch_size, topology, machine, self.sharded_dense_update);
+        let rest = rest(&self.model, ids, batch_size, topology, machine, self.sharded_dense_update);
         let tables = (0..self.tables.len()).map(table).collect();
         rankine_embedding::plan::plan(&PlanInput { tables, batch_size, topology, machine, rest })
     }
@@ -163,25 +158,24 @@ pub fn machine_of_job(path: &Path, memory_bytes: u64, job: &Job) -> Result<Machi
 }
 
 /// Plans which ranks of a machine store the tables of a training. The plan has one entry per table of
-/// [`TrainingRules::all_tables`].
+/// [`Model::all_tables`].
 ///
 /// # Errors
 /// See [`PlacementError`].
 pub fn plan(
     job: &Job,
-    spec: &ModelSpec,
-    rules: &TrainingRules,
+    model: &Model,
     dataset: &Dataset,
     machine: &Machine,
 ) -> Result<EmbeddingPlan, PlacementError> {
     let topology = job.topology()?;
     if topology.ranks() == 1 {
-        let tables: Vec<_> = rules.all_tables(spec).into_iter().map(|(table, _)| table).collect();
+        let tables: Vec<_> = model.all_tables().into_iter().map(|(table, _)| table).collect();
         return Ok(EmbeddingPlan::replicated(topology, &tables));
     }
     let statistics = statistics(job, &Source::Dataset(dataset))?;
     let batch_size = u64::from(job.train.batch_size.get());
-    let planned = Planning::new(job, spec, rules, statistics).plan(topology, machine, batch_size);
+    let planned = Planning::new(job, model, statistics).plan(topology, machine, batch_size);
     Ok(planned?.plan)
 }
 
@@ -220,10 +214,10 @@ mod tests {
         let job = Job::from_toml("job.toml", JOB, &[""; 0]).unwrap();
         let (name, rows, pooling) = ("four".into(), vec![30, 20, 30, 10], Pooling::Sum);
         let schema = Shape { name, dense: 0, rows, hotness: Vec::new(), ragged: false, pooling }.schema(None);
-        let (spec, rules) = translate(&job, &schema).unwrap();
+        let model = translate(&job, &schema).unwrap();
         let statistics = statistics(&job, &Source::Law { schema: &schema, alpha: 1.2 }).unwrap();
         assert_eq!(statistics.origin, Origin::Law { alpha: 1.2 });
-        Planning::new(&job, &spec, &rules, statistics)
+        Planning::new(&job, &model, statistics)
     }
 
     #[test]

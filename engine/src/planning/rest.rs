@@ -3,7 +3,7 @@
 use rankine_embedding::Topology;
 use rankine_embedding::plan::{Machine, Rest, RestMemory};
 
-use crate::model::{Interaction, ModelSpec, TrainingRules};
+use crate::model::{Interaction, Model};
 
 /// The forward pass writes and reads activations; the backward pass writes and reads their gradients.
 const ACTIVATION_PASSES: f64 = 4.0;
@@ -18,14 +18,14 @@ const ID_BYTES: f64 = 8.0;
 /// Memory holds the dense parameters in fp32, and a second copy if another type computes; their gradients; the
 /// optimizer state, or a share of it if updates are sharded; activations and their gradients; and batches.
 pub fn rest(
-    spec: &ModelSpec,
-    rules: &TrainingRules,
+    model: &Model,
     ids: f64,
     batch_size: u64,
     topology: Topology,
     machine: &Machine,
     sharded_update: bool,
 ) -> Rest {
+    let Model { spec, rules } = model;
     let samples = batch_size as f64 / topology.ranks() as f64;
     let layout = spec.dense_layout();
     let layers = layout.named_layers();
@@ -79,7 +79,7 @@ mod tests {
     use crate::job::Job;
     use crate::training::translate;
 
-    fn reference(config: &str) -> (ModelSpec, TrainingRules) {
+    fn reference(config: &str) -> Model {
         let path = format!("{}/configs/{config}.toml", env!("CARGO_MANIFEST_DIR"));
         let job = Job::load(path.as_ref(), &[""; 0]).unwrap();
         let shape = config.strip_prefix("mlperf-").unwrap();
@@ -95,9 +95,9 @@ mod tests {
             ("mlperf-dlrm-dcnv2", 96.17e6, [(65_536, 10.2), (32_768, 5.5), (16_384, 2.50), (6912, 1.15)]),
         ];
         for (config, flops, times) in measured {
-            let (spec, rules) = reference(config);
+            let model = reference(config);
             for (batch, measured_ms) in times {
-                let rest = rest(&spec, &rules, 26.0, batch, Topology::ONE, &machine, false);
+                let rest = rest(&model, 26.0, batch, Topology::ONE, &machine, false);
                 assert!((rest.flops / batch as f64 / flops - 1.0).abs() < 0.01, "{config}: {}", rest.flops);
                 let ms = 1e3 * (rest.flops / machine.flops + rest.matmuls as f64 * machine.matmul_latency_s);
                 assert!((ms / measured_ms - 1.0).abs() < 0.13, "{config} at {batch}: {ms} for {measured_ms}");
@@ -106,7 +106,7 @@ mod tests {
     }
 
     /// A model of two dense columns, an MLP of 3 and 4 units, two tables of 4 elements, and an MLP of 5 and 1 units.
-    fn small(kind: &str) -> (ModelSpec, TrainingRules) {
+    fn small(kind: &str) -> Model {
         let text = format!(
             "name = \"small\"\ndata.dir = \"d\"\ntrain.batch_size = 8\n\
              model = {{ kind = \"{kind}\", embedding_dim = 4, bottom_mlp = [3, 4], top_mlp = [5] }}\n\
@@ -121,10 +121,10 @@ mod tests {
 
     #[test]
     fn the_costs_of_a_small_model_agree_with_a_count_by_hand() {
-        let (spec, rules) = small("dlrm");
+        let model = small("dlrm");
         // Two ranks of one node, with four samples each, of 3.5 ids.
         let topology = Topology::new(2, 1).unwrap();
-        let of = |machine: &Machine, sharded| rest(&spec, &rules, 3.5, 8, topology, machine, sharded);
+        let of = |machine: &Machine, sharded| rest(&model, 3.5, 8, topology, machine, sharded);
         let Rest { memory, flops, matmuls, memory_traffic_bytes, reduced_elements } =
             of(&Machine::cpu(0), false);
         // Layers 2-3-4 and 7-5-1, where 7 is 4 units and the dot products of three pairs.
@@ -160,23 +160,23 @@ mod tests {
         );
         // Each of two nodes stores the whole state.
         let four = Topology::new(4, 2).unwrap();
-        let of_node = |machine| rest(&spec, &rules, 3.5, 8, four, &machine, true).memory.state_bytes;
+        let of_node = |machine| rest(&model, 3.5, 8, four, &machine, true).memory.state_bytes;
         assert_eq!(of_node(Machine::h200()), 4 * parameters.div_ceil(2));
         assert_eq!(of_node(Machine::cpu(0)), 4 * parameters.div_ceil(4));
         // Concatenated vectors are not multiplied pair by pair.
-        let (spec, rules) = small("wide-deep");
-        let wide = rest(&spec, &rules, 3.5, 8, topology, &Machine::cpu(0), false);
+        let model = small("wide-deep");
+        let wide = rest(&model, 3.5, 8, topology, &Machine::cpu(0), false);
         let of_layers = 2 * (2 * 2 * 3) + 3 * 2 * (3 * 4 + 12 * 5 + 5) + 2 * 2 * 2;
         assert_eq!((wide.flops, wide.matmuls), (f64::from(4 * of_layers), 2 + 3 * 3 + 2));
     }
 
     #[test]
     fn a_sharded_update_keeps_a_share_of_the_state() {
-        let (spec, rules) = reference("mlperf-dlrm-dcnv2");
+        let model = reference("mlperf-dlrm-dcnv2");
         let topology = Topology::new(4, 1).unwrap();
         let machine = Machine::cpu(0);
-        let of = |sharded| rest(&spec, &rules, 214.0, 4096, topology, &machine, sharded).memory.state_bytes;
-        let elements = spec.dense_parameters() as u64;
+        let of = |sharded| rest(&model, 214.0, 4096, topology, &machine, sharded).memory.state_bytes;
+        let elements = model.spec.dense_parameters() as u64;
         assert_eq!(of(false) - of(true), 4 * (elements - elements.div_ceil(4)));
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rankine_reader::publish::PartialFile;
 
-use super::PredictError;
+use super::error::PredictError;
 
 /// A file of predictions that is being written.
 #[derive(Debug)]

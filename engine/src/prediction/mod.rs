@@ -4,11 +4,12 @@
 //! [`Predictions`] scores samples from either source, counts the categories that the model never learnt, and writes a
 //! CSV that appears only when it is complete.
 
+mod error;
 mod file;
 mod rows;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 
 use rankine_reader::convert::UnknownCategories;
@@ -19,10 +20,10 @@ use serde::{Serialize, Serializer};
 
 use crate::cpu::CpuModel;
 use crate::logit::sigmoid;
-use crate::saved::SavedModelError;
 use crate::training::{EvaluationOptions, IdCounts, ids};
 use file::PredictionFile;
 
+pub use error::PredictError;
 pub use rows::{RowOptions, predict_rows};
 
 /// What to do with rows whose categories have no row of their own in the model, because they were rare in training or
@@ -64,45 +65,6 @@ impl FromStr for OnUnknown {
         let found = Self::ALL.into_iter().find(|choice| choice.name() == text);
         found.ok_or_else(|| "expected oov, fail or skip".into())
     }
-}
-
-/// Why there are no predictions.
-#[derive(Debug, thiserror::Error)]
-pub enum PredictError {
-    /// The dataset or the raw rows cannot be read.
-    #[error(transparent)]
-    Data(#[from] rankine_reader::Error),
-    /// The model cannot be read.
-    #[error(transparent)]
-    Saved(#[from] SavedModelError),
-    /// The predictions cannot be written.
-    #[error("cannot write {}: {source}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The operating system's error.
-        source: std::io::Error,
-    },
-    /// A category has no row of its own, and such rows are not to be scored.
-    #[error(
-        "row {row} has a category in column {column} that the model has no row for: it was rare in training or absent \
-         from it. --unknown oov scores such rows with the row that these categories share, --unknown skip omits them"
-    )]
-    Unknown {
-        /// The number of the row, the first being 1.
-        row: u64,
-        /// The column.
-        column: String,
-    },
-    /// A row cannot be read, and bad rows are not to be skipped.
-    #[error("{0}\nno predictions were written; --on-bad skip omits such rows, counts and names them")]
-    BadRow(String),
-    /// A prediction is NaN.
-    #[error("the prediction of row {row} is not a number: numbers of the row are too large for the model")]
-    NotFinite {
-        /// The number of the row, the first being 1.
-        row: u64,
-    },
 }
 
 /// Predictions being written to a file.
@@ -151,7 +113,8 @@ impl<'a> Predictions<'a> {
     pub fn create(
         model: CpuModel,
         schema: &'a Schema,
-        (on_unknown, ids): (OnUnknown, IdRules),
+        on_unknown: OnUnknown,
+        ids: IdRules,
         out: &Path,
     ) -> Result<Self, PredictError> {
         let labels = model.spec().heads.iter().map(|head| head.label.as_str());

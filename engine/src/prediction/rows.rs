@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use rankine_reader::convert::{BadLimit, BadTally, Encoder, Progress, RawChunk, RawReader, RowFormat};
 use rankine_reader::{Error, Samples, Schema};
 
-use super::{PredictError, Predictions};
+use super::Predictions;
+use super::error::PredictError;
 
 /// Bad rows that are logged; all are counted.
 const LOGGED_MAX: u64 = 10;

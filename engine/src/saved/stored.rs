@@ -6,7 +6,7 @@ use rankine_embedding::rows::gather;
 use super::{SavedModelError, Weights, for_each_run};
 use crate::checkpoint::{Checkpoint, StoredRows};
 use crate::cpu::CpuModel;
-use crate::model::{ModelSpec, TrainingRules};
+use crate::model::{Model, ModelSpec};
 
 /// The weights of a checkpoint, full or incremental.
 #[derive(Debug)]
@@ -43,10 +43,9 @@ impl Weights for StoredWeights<'_> {
 /// # Panics
 /// If the number of weights differs from the spec's.
 pub fn scoring_model(weights: &impl Weights) -> Result<CpuModel, SavedModelError> {
-    let spec = weights.spec().clone();
-    let rules = TrainingRules::sgd(&spec, 0.0);
-    let mut parameters = vec![0.0; spec.dense_parameters()];
-    let tables = rules.all_tables(&spec).into_iter();
+    let model = Model::sgd(weights.spec().clone(), 0.0);
+    let mut parameters = vec![0.0; model.spec.dense_parameters()];
+    let tables = model.all_tables().into_iter();
     let mut tables: Vec<_> = tables.map(|(table, optimizer)| Table::zeroed(table, optimizer)).collect();
     let sizes: Vec<_> = tables.iter().map(|table| (table.spec().rows, table.spec().dim)).collect();
     let mut filled = 0;
@@ -71,5 +70,5 @@ pub fn scoring_model(weights: &impl Weights) -> Result<CpuModel, SavedModelError
         Ok(())
     })?;
     assert!(filled == parameters.len() && table == sizes.len(), "all weights of the spec are there");
-    Ok(CpuModel::new(spec, &rules, parameters, tables))
+    Ok(CpuModel::new(&model, parameters, tables))
 }

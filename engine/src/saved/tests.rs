@@ -12,7 +12,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::*;
-use crate::model::{FeatureSpec, HeadSpec, Interaction};
+use crate::model::{FeatureSpec, HeadSpec, Interaction, TrainingRules};
 
 const ROWS: [u64; 3] = [5, 7, 11];
 
@@ -78,7 +78,7 @@ fn save_model(dataset: &Dataset, dir: &Path, model: &CpuModel) -> Result<(), Sav
 /// Trains a model for five steps, saves it, and returns its folder, samples and predictions for them.
 fn saved(spec: ModelSpec, place: &TempDir) -> (PathBuf, Samples, Vec<f32>) {
     let (dataset, samples) = dataset(place);
-    let mut model = CpuModel::initialized(spec.clone(), &TrainingRules::sgd(&spec, 0.5), 3);
+    let mut model = CpuModel::initialized(&Model::sgd(spec, 0.5), 3);
     for _ in 0..5 {
         model.train_step(&samples, 1.0);
     }
@@ -122,7 +122,7 @@ fn weights_of_several_runs_are_restored() {
     let mut spec = spec(Interaction::Concat, true);
     // 4.8, 2.4 and 2.4 MB in runs of 1 MiB. No table's end is the end of a run.
     spec.tables.iter_mut().for_each(|table| table.rows = 300_001);
-    let model = CpuModel::initialized(spec.clone(), &TrainingRules::sgd(&spec, 0.5), 3);
+    let model = CpuModel::initialized(&Model::sgd(spec, 0.5), 3);
     let dir = place.path().join("model");
     save_model(&dataset, &dir, &model).unwrap();
     let weights = |model: &CpuModel| {
@@ -135,6 +135,7 @@ fn weights_of_several_runs_are_restored() {
         all
     };
     let expected = weights(&model);
+    let spec = model.spec();
     assert_eq!(expected.len() as u64, spec.dense_parameters() as u64 + spec.embedding_parameters());
     let read = SavedModel::verify(&dir).unwrap().0.load(&dir).unwrap();
     assert!(weights(&read) == expected, "the weights read differ from those saved");
@@ -210,7 +211,7 @@ fn non_finite_weights_are_not_saved() {
         (TrainingRules { tables: vec![broken, still, still], ..rules.clone() }, "embedding.T0"),
         (TrainingRules { wide: broken, ..rules }, "wide.C1"),
     ] {
-        let mut model = CpuModel::initialized(spec.clone(), &rules, 1);
+        let mut model = CpuModel::initialized(&Model { spec: spec.clone(), rules }, 1);
         // No loss is computed after the last step, so it is not skipped.
         assert!(model.train_step(&samples, 1.0).skipped.is_none());
         let dir = place.path().join(expected);

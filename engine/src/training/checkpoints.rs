@@ -16,10 +16,10 @@ use rankine_embedding::rows::{RowSelection, Snapshot};
 use rankine_reader::Dataset;
 
 use super::alive::alive;
+use super::backend::Backend;
 use super::contents::Identity;
 use super::copies::CopyMemory;
 use super::identity::Trained;
-use super::learner::Learner;
 use super::recorded::Recorded;
 use super::{Event, Observer, TrainError};
 use crate::checkpoint::{
@@ -178,7 +178,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// [`TrainError::Checkpoint`] if the rows of a rank cannot be reached.
-    pub(super) fn prepare(&mut self, learner: &Learner) -> Result<(), TrainError> {
+    pub(super) fn prepare(&mut self, learner: &dyn Backend) -> Result<(), TrainError> {
         if self.settings.every_steps.is_none() && self.settings.every_minutes.is_none() {
             return Ok(());
         }
@@ -230,7 +230,7 @@ impl Checkpoints {
     /// [`TrainError::Checkpoint`] if the failure is to end the training; [`TrainError::Processes`].
     pub(super) fn begin(
         &mut self,
-        learner: &mut Learner,
+        learner: &mut dyn Backend,
         train: TrainState,
         metrics: Option<File>,
         observer: &mut dyn Observer,
@@ -256,7 +256,7 @@ impl Checkpoints {
     /// The other processes hear of a failure here when they have written.
     fn take(
         &mut self,
-        learner: &mut Learner,
+        learner: &mut dyn Backend,
         manifest: Manifest,
         beside: Beside,
         observer: &mut dyn Observer,
@@ -304,7 +304,7 @@ impl Checkpoints {
     /// Copies the state of the ranks here, or writes it if there is no memory for a copy.
     fn copy_or_write(
         &mut self,
-        learner: &mut Learner,
+        learner: &mut dyn Backend,
         manifest: &Manifest,
         alone: bool,
         observer: &mut dyn Observer,

@@ -192,9 +192,9 @@ pub fn preview(job: &Job) -> Result<Preview, TrainError> {
         JobData::Shape(schema) => (Columns::Shape, schema),
         JobData::Unknown => return Ok(Preview { columns: Columns::Unknown, spec: None, table_bytes: 0 }),
     };
-    let (spec, rules) = translate(job, &schema).map_err(TrainError::Conflicts)?;
+    let model = translate(job, &schema).map_err(TrainError::Conflicts)?;
     id_rules(job, &schema).map_err(TrainError::Conflicts)?;
-    Ok(Preview { columns, table_bytes: rules.table_bytes(&spec), spec: Some(spec) })
+    Ok(Preview { columns, table_bytes: model.table_bytes(), spec: Some(model.spec) })
 }
 
 /// How much of a job's data exists.

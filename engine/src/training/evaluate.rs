@@ -9,13 +9,9 @@ use super::ids::{self, IdCounts};
 use super::{Event, Observer, TrainError};
 use crate::cpu::CpuModel;
 use crate::evaluation::{Evaluation, HeadMetrics};
-use crate::model::ModelSpec;
 
 /// A model that can be evaluated.
 pub trait Scorer {
-    /// The model's parts and sizes.
-    fn spec(&self) -> &ModelSpec;
-
     /// Scores every sample that a stream over a part yields. Returns the metrics of each head, in the model's order,
     /// or `None` if a score is not a number. `progress` is called with the number of samples scored and, for each
     /// batch, the number of ids outside their tables: one count per categorical column, or empty.
@@ -31,10 +27,6 @@ pub trait Scorer {
 }
 
 impl Scorer for CpuModel {
-    fn spec(&self) -> &ModelSpec {
-        self.spec()
-    }
-
     fn judge(
         &mut self,
         part: DatasetPart,
@@ -73,7 +65,7 @@ pub struct EvaluationOptions {
 /// # Errors
 /// [`TrainError::Data`], [`TrainError::Gpu`]; [`TrainError::NotFinite`] if a prediction is not a number.
 pub fn evaluate(
-    model: &mut impl Scorer,
+    model: &mut (impl Scorer + ?Sized),
     dataset: &Dataset,
     part: Part,
     options: &EvaluationOptions,

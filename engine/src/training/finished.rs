@@ -101,7 +101,7 @@ pub(super) fn judge(
         return Err(refused(what));
     }
     match SavedModel::verify(&RunDir::model_path(path)) {
-        Ok((model, _)) if model.steps == summary.train.steps && model.spec == *wanted.spec => {
+        Ok((model, _)) if model.steps == summary.train.steps && model.spec == wanted.model.spec => {
             Ok(Finished::Stands)
         }
         Ok((model, _)) => Ok(Finished::GoesOn(format!(

@@ -13,19 +13,18 @@ use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 
 use super::alive::alive;
-use super::batches::Batches;
+use super::assignment::RankAssignment;
+use super::backend::{Backend, Batches, Choice};
 use super::checkpoints::Checkpoints;
 use super::contents::Identity;
 use super::data::open_together;
-use super::evaluate::{EvaluationOptions, Scorer, evaluate};
+use super::evaluate::{EvaluationOptions, evaluate};
 use super::guard::Guard;
 use super::identity::Wanted;
 use super::ids;
-use super::learner::{Choice, Learner};
 use super::losses::Losses;
 use super::recorded::Recorded;
 use super::resume::{self, Begin, Folder};
-use super::seats::Seats;
 use super::summary::{
     DataSummary, DeviceSummary, ExchangeSummary, ModelSummary, Stopped, Summary, TrainSummary,
 };
@@ -33,6 +32,7 @@ use super::translate::translate;
 use super::{Event, IdCounts, Observer, Progress, RunDir, Stop, StopCause, TrainError};
 use crate::checkpoint::{Disk, Files, TrainState};
 use crate::cpu::RankTraffic;
+use crate::cuda;
 use crate::evaluation::{EvalMetrics, EvalSummary};
 use crate::job::{DeviceKind, Job};
 use crate::launch::{Phase, ProcessGroup, Stage};
@@ -88,15 +88,15 @@ pub fn train(
     if let (Some(path), true) = (options.run_dir, processes.is_first()) {
         RunDir::refuse_locked(path)?;
     }
-    let (job, seats) = Seats::of(job, processes)?;
-    let (job, topology) = (&job, seats.topology);
+    let (job, assignment) = RankAssignment::of(job, processes)?;
+    let (job, topology) = (&job, assignment.topology);
     let stop = options.stop.cloned().unwrap_or_default();
     let dataset = open_together(job, processes, &stop, observer)?;
-    let (spec, rules) = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
+    let model = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
     let files = options.files.cloned().unwrap_or_else(|| Arc::new(Disk));
     let (pool, threads) = thread_pool(job)?;
     let io = job.reader.io_options();
-    let wanted = Wanted { job, dataset: &dataset, spec: &spec, rules: &rules };
+    let wanted = Wanted { job, dataset: &dataset, model: &model };
     let (mut run, mut from, mut identity) = (None, None, None);
     if let Some(path) = resumed {
         let folder = Folder {
@@ -118,7 +118,7 @@ pub fn train(
     }
     let recorded =
         from.as_ref().map_or(Ok(Recorded::default()), |checkpoint| Recorded::of(checkpoint, topology))?;
-    let choice = Choice::of(job, &seats, &dataset, (&spec, &rules), &recorded)?;
+    let choice = Choice::of(job, &assignment, &dataset, &model, &recorded)?;
     if run.is_none() && processes.is_first() {
         run = Some(RunDir::create(options.run_dir, job)?);
     }
@@ -128,7 +128,7 @@ pub fn train(
     }
     // Built and used inside the pool: rayon runs work on the threads of the pool that called it.
     pool.install(|| {
-        let (mut learner, device) = choice.initialize(job, &dataset, (&spec, &rules), threads, &recorded)?;
+        let (mut learner, device) = choice.initialize(job, &dataset, &model, threads, &recorded)?;
         let tuning = learner.tuning()?;
         if let (Some(run), Some(record)) = (&run, &tuning) {
             run.write_tuning(record)?;
@@ -156,7 +156,7 @@ pub fn train(
             processes,
             train.step,
         )?;
-        checkpoints.prepare(&learner)?;
+        checkpoints.prepare(&*learner)?;
         let dataset = &dataset;
         let fit = Fit {
             job,
@@ -182,7 +182,7 @@ pub fn train(
 /// # Errors
 /// [`TrainError::Device`].
 pub(super) fn check_build(job: &Job) -> Result<(), TrainError> {
-    if job.device.kind == DeviceKind::Cuda && !cfg!(feature = "cuda") {
+    if job.device.kind == DeviceKind::Cuda && !cuda::IN_BUILD {
         return Err(TrainError::Device(
             "device.kind is \"cuda\", but this build of Rankine trains only on the CPU: set it to \"auto\" or \"cpu\""
                 .into(),
@@ -229,7 +229,7 @@ struct Fit<'a> {
     job: &'a Job,
     dataset: &'a Dataset,
     processes: &'a ProcessGroup,
-    learner: Learner,
+    learner: Box<dyn Backend>,
     /// The device, in words.
     device: String,
     /// Of the first process.
@@ -353,7 +353,7 @@ impl Fit<'_> {
             if waits {
                 self.processes.is_at(Phase::Training, step, Stage::Awaiting);
             }
-            self.learner.take_outcomes(waits, |outcome| losses.known(&outcome)).map_err(here)?;
+            self.learner.take_outcomes(waits, &mut |outcome| losses.known(&outcome)).map_err(here)?;
             losses.check()?;
             let (samples, time) = (batch.len() as u64, began.elapsed());
             for tally in [&mut total, &mut since_report] {
@@ -392,7 +392,7 @@ impl Fit<'_> {
             }
             if agreed.saves || self.checkpoints.is_due_by_steps(step) {
                 let began = Instant::now();
-                self.learner.take_outcomes(true, |outcome| losses.known(&outcome)).map_err(here)?;
+                self.learner.take_outcomes(true, &mut |outcome| losses.known(&outcome)).map_err(here)?;
                 losses.check()?;
                 self.save(train_state(&total, (&losses, last_loss), position, last_eval.clone()))?;
                 let waited = began.elapsed();
@@ -406,7 +406,7 @@ impl Fit<'_> {
         let began = Instant::now();
         let here = |error: TrainError| error.at_step(total.steps);
         self.processes.is_at(Phase::Training, total.steps, Stage::Awaiting);
-        self.learner.take_outcomes(true, |outcome| losses.known(&outcome)).map_err(here)?;
+        self.learner.take_outcomes(true, &mut |outcome| losses.known(&outcome)).map_err(here)?;
         losses.check_end()?;
         total.time += began.elapsed();
         drop(batches);
@@ -429,7 +429,7 @@ impl Fit<'_> {
                     let columns = &Columns::of(dataset);
                     let vocabulary = &|name: &str| dataset.checked_file(name);
                     let metadata = ModelMetadata { steps, job: &job, columns, vocabulary };
-                    saved::save_into(dir, &self.learner, &metadata)
+                    saved::save_into(dir, &*self.learner, &metadata)
                 };
                 // With several processes, each one reports its own progress.
                 if self.processes.size() == 1 {
@@ -439,7 +439,7 @@ impl Fit<'_> {
                 };
             }
             // The rows of this process go to the first one.
-            None => saved::Weights::try_for_each_run(&self.learner, &mut |_| Ok(()))?,
+            None => saved::Weights::try_for_each_run(&*self.learner, &mut |_| Ok(()))?,
         }
         let traffic = self.learner.traffic().map(|traffic| (traffic, total.steps - from.step));
         let mut summary = self.summary(&total, last_loss, stopped.unwrap_or(Stopped::Epochs), eval, traffic);
@@ -498,7 +498,7 @@ impl Fit<'_> {
         let save = || -> Result<(), TrainError> {
             self.checkpoints.finish(self.observer)?;
             if self.checkpoints.last_step() != step {
-                self.learner.take_outcomes(true, |outcome| losses.known(&outcome))?;
+                self.learner.take_outcomes(true, &mut |outcome| losses.known(&outcome))?;
                 losses.check()?;
                 self.save(train_state(total, (&losses, last_loss), position, last_eval))?;
                 self.checkpoints.finish(self.observer)?;
@@ -511,7 +511,7 @@ impl Fit<'_> {
     /// Takes a checkpoint, and starts to write it.
     fn save(&mut self, state: TrainState) -> Result<(), TrainError> {
         let metrics = self.run.as_ref().map(RunDir::metrics).transpose()?;
-        self.checkpoints.begin(&mut self.learner, state, metrics, self.observer)
+        self.checkpoints.begin(&mut *self.learner, state, metrics, self.observer)
     }
 
     /// What all processes are to do after a step. Several processes exchange it only every [`STEPS_TO_AGREE`] steps.
@@ -565,7 +565,7 @@ impl Fit<'_> {
         let options = EvaluationOptions { batch_size: self.job.eval.batch_size.get() as usize, io: self.io };
         let mut watched = Watched { step, processes: self.processes, observer: &mut *self.observer };
         let (heads, ids_out_of_range) =
-            evaluate(&mut self.learner, self.dataset, Part::Eval, &options, &mut watched)?;
+            evaluate(&mut *self.learner, self.dataset, Part::Eval, &options, &mut watched)?;
         let metrics = EvalMetrics::from(heads.as_slice());
         let seconds = began.elapsed().as_secs_f64();
         let record = EvalRecord { step, seconds, metrics: &metrics, ids_out_of_range: &ids_out_of_range };
@@ -602,7 +602,7 @@ impl Fit<'_> {
                 embedding_parameters: self.learner.spec().embedding_parameters(),
             },
             device: DeviceSummary {
-                kind: self.learner.kind().into(),
+                kind: self.learner.kind().name().into(),
                 precision: self.learner.is_on_gpu().then(|| self.job.device.precision.name().into()),
                 threads: self.threads,
                 ranks: self.topology.ranks(),

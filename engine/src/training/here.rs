@@ -5,10 +5,10 @@ use rankine_reader::stream::BatchStream;
 use rankine_reader::{Dataset, Part};
 
 use super::TrainError;
+use super::assignment::RankAssignment;
+use super::backend;
 use super::data::{JobData, find_data, open_existing};
 use super::fit::{check_build, thread_pool, train_options};
-use super::learner;
-use super::seats::Seats;
 use super::translate::translate;
 use crate::job::Job;
 use crate::launch::ProcessGroup;
@@ -33,8 +33,8 @@ pub fn feasibility(job: &Job) -> Feasibility {
     if let Some(Some(dataset)) = here.note(open_existing(job)) {
         here.reading = here.reads(job, &dataset);
     }
-    let seats = Seats::of(job, &ProcessGroup::alone());
-    let Some((job, seats)) = here.note(seats) else { return here };
+    let assignment = RankAssignment::of(job, &ProcessGroup::alone());
+    let Some((job, assignment)) = here.note(assignment) else { return here };
     let schema = match find_data(&job) {
         Ok(JobData::Dataset(dataset)) => dataset.schema().clone(),
         Ok(JobData::Shape(schema)) => schema,
@@ -43,9 +43,9 @@ pub fn feasibility(job: &Job) -> Feasibility {
     };
     // A build or machine without the device is already reported.
     if !here.obstacles.iter().any(|error| matches!(error, TrainError::Device(_)))
-        && let Ok((spec, rules)) = translate(&job, &schema)
+        && let Ok(model) = translate(&job, &schema)
     {
-        here.device = here.note(learner::device_of(&job, &seats, (&spec, &rules)));
+        here.device = here.note(backend::device_of(&job, &assignment, &model));
     }
     here
 }

@@ -11,15 +11,14 @@ use xxhash_rust::xxh3::Xxh3;
 use super::TrainError;
 use crate::checkpoint::{DataIdentity, Manifest, OrderState, RuleState, TableState};
 use crate::job::Job;
-use crate::model::{ModelSpec, TrainingRules};
+use crate::model::{Model, ModelSpec};
 
 /// What is to be trained.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub(super) job: &'a Job,
     pub(super) dataset: &'a Dataset,
-    pub(super) spec: &'a ModelSpec,
-    pub(super) rules: &'a TrainingRules,
+    pub(super) model: &'a Model,
 }
 
 /// What was trained, or is to be: everything that must stay the same when a run is resumed.
@@ -45,7 +44,7 @@ impl Trained {
     ///
     /// # Errors
     /// [`TrainError::Data`].
-    pub(super) fn of(Wanted { job, dataset, spec, rules }: Wanted<'_>) -> Result<Self, TrainError> {
+    pub(super) fn of(Wanted { job, dataset, model }: Wanted<'_>) -> Result<Self, TrainError> {
         let has_eval = dataset.parts().contains(&Part::Eval);
         Ok(Self {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -56,9 +55,9 @@ impl Trained {
             },
             data: of(dataset, Part::Train)?,
             eval: has_eval.then(|| of(dataset, Part::Eval)).transpose()?,
-            spec: spec.clone(),
-            dense: RuleState::of(&rules.dense),
-            tables: TableState::all(spec, rules),
+            spec: model.spec.clone(),
+            dense: RuleState::of(&model.rules.dense),
+            tables: TableState::all(model),
         })
     }
 
@@ -220,7 +219,7 @@ mod tests {
             tables: vec![table("a", 3)],
             features: vec![FeatureSpec { column: "a".into(), table: 0, pooling: Pooling::Sum }],
         };
-        let rules = TrainingRules::sgd(&spec, 0.5);
+        let model = Model::sgd(spec, 0.5);
         Trained {
             version: "1".into(),
             seed: 1,
@@ -234,9 +233,9 @@ mod tests {
                 raw: Vec::new(),
             },
             eval: None,
-            dense: RuleState::of(&rules.dense),
-            tables: TableState::all(&spec, &rules),
-            spec,
+            dense: RuleState::of(&model.rules.dense),
+            tables: TableState::all(&model),
+            spec: model.spec,
         }
     }
 

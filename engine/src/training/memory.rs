@@ -36,18 +36,6 @@ impl fmt::Display for DeviceMemory {
     }
 }
 
-#[cfg(feature = "cuda")]
-impl From<rankine_cuda::Budget> for DeviceMemory {
-    fn from(budget: rankine_cuda::Budget) -> Self {
-        let part = |part: rankine_cuda::Part| MemoryPart { purpose: part.purpose.into(), bytes: part.bytes };
-        Self {
-            parts: budget.parts.into_iter().map(part).collect(),
-            free_bytes: budget.free_bytes,
-            total_bytes: budget.total_bytes,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

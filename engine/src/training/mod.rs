@@ -3,7 +3,8 @@
 //! Nothing here prints: an [`Observer`] receives events, and the log gets what readers of logs need.
 
 mod alive;
-mod batches;
+mod assignment;
+mod backend;
 mod bench;
 mod checkpoints;
 mod contents;
@@ -16,16 +17,13 @@ mod guard;
 mod here;
 mod identity;
 pub(crate) mod ids;
-mod learner;
 mod losses;
 mod memory;
 mod phases;
 mod recorded;
 mod resume;
 mod run_dir;
-mod seats;
 mod starter;
-mod state;
 mod summary;
 mod translate;
 
@@ -337,18 +335,6 @@ impl TrainError {
             _ => return false,
         };
         matches!(error, MeetError::Late { .. } | MeetError::Left { .. })
-    }
-}
-
-#[cfg(feature = "cuda")]
-impl From<crate::cuda::Error> for TrainError {
-    fn from(error: crate::cuda::Error) -> Self {
-        match error {
-            crate::cuda::Error::Data(error) => Self::Data(error),
-            crate::cuda::Error::Processes(error) => Self::Processes(error),
-            error if error.misses_rank() => Self::Missed { step: 0, words: error.to_string() },
-            error => Self::Gpu(error.to_string()),
-        }
     }
 }
 

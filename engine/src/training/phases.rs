@@ -34,15 +34,6 @@ pub struct Phase {
     pub roofline_share: f64,
 }
 
-#[cfg(feature = "cuda")]
-impl Phase {
-    pub(super) fn new(name: &'static str, ms: f64, (bytes, flops): (u64, u64), ceilings: Ceilings) -> Self {
-        let (gb_per_s, tflop_per_s) = (bytes as f64 / ms / 1e6, flops as f64 / ms / 1e9);
-        let roofline_share = (gb_per_s / ceilings.gb_per_s).max(tflop_per_s / ceilings.tflop_per_s);
-        Self { name, ms, bytes, flops, gb_per_s, tflop_per_s, roofline_share }
-    }
-}
-
 /// An activity of a GPU, as traces show it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Activity {

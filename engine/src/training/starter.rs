@@ -115,8 +115,7 @@ impl<'a> Starter<'a> {
 
     fn table_bytes(&self, text: &str) -> Option<u64> {
         let job = Job::from_toml("starter", text, &[] as &[&str]).ok()?;
-        let (spec, rules) = translate(&job, self.schema).ok()?;
-        Some(rules.table_bytes(&spec))
+        Some(translate(&job, self.schema).ok()?.table_bytes())
     }
 
     fn text(&self, dim: usize) -> String {

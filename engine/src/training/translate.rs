@@ -7,14 +7,14 @@ use rankine_reader::{Schema, nearest};
 
 use super::TrainError;
 use crate::job::{self, Conflict, Job, Model, Width};
-use crate::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
+use crate::model::{self, FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
 use crate::system;
 
 /// The model of a job for a dataset's columns, and its update rules.
 ///
 /// # Errors
 /// Every setting of the job that does not suit the columns.
-pub fn translate(job: &Job, schema: &Schema) -> Result<(ModelSpec, TrainingRules), Vec<Conflict>> {
+pub fn translate(job: &Job, schema: &Schema) -> Result<model::Model, Vec<Conflict>> {
     let mut conflicts = Vec::new();
     check_columns(job, schema, &mut conflicts);
     let heads = heads(job, schema, &mut conflicts);
@@ -55,7 +55,7 @@ pub fn translate(job: &Job, schema: &Schema) -> Result<(ModelSpec, TrainingRules
         tables: tables.rules,
         wide: optimizer(job.optimizer.wide()),
     };
-    Ok((spec, rules))
+    Ok(model::Model { spec, rules })
 }
 
 /// Checks that a model of the job's kind can be built over the columns at all.
@@ -262,12 +262,11 @@ fn optimizer(optimizer: &job::Optimizer) -> Optimizer {
 /// process later, without a message. All ranks of a plan share this machine's memory.
 pub(super) fn check_memory(
     job: &Job,
-    spec: &ModelSpec,
-    rules: &TrainingRules,
+    model: &model::Model,
     plan: Option<&EmbeddingPlan>,
 ) -> Result<(), TrainError> {
     match system::memory() {
-        Some(memory) => check_memory_of(memory.usable_bytes(), job, spec, rules, plan),
+        Some(memory) => check_memory_of(memory.usable_bytes(), job, model, plan),
         None => Ok(()),
     }
 }
@@ -275,14 +274,14 @@ pub(super) fn check_memory(
 fn check_memory_of(
     usable: u64,
     job: &Job,
-    spec: &ModelSpec,
-    rules: &TrainingRules,
+    model: &model::Model,
     plan: Option<&EmbeddingPlan>,
 ) -> Result<(), TrainError> {
     const GIB: f64 = (1u64 << 30) as f64;
-    let tables = rules.all_tables(spec);
+    let model::Model { spec, rules } = model;
+    let tables = model.all_tables();
     let of_tables = match plan {
-        None => rules.table_bytes(spec),
+        None => model.table_bytes(),
         Some(plan) => (0..plan.topology.ranks()).map(|rank| RankTables::bytes(plan, rank, &tables)).sum(),
     };
     if of_tables > usable {
@@ -367,7 +366,7 @@ mod tests {
         let sizes = "embedding_dim = 4, bottom_mlp = [4], top_mlp = [5]";
         let part = |kind: &str| {
             let model = format!("model={{ kind = '{kind}', {sizes} }}");
-            let (spec, _) = translate(&job("", &[&model]), &schema()).unwrap();
+            let model::Model { spec, .. } = translate(&job("", &[&model]), &schema()).unwrap();
             assert_eq!(
                 (spec.dense_columns, &spec.bottom_mlp[..], &spec.top_mlp[..]),
                 (2, &[4][..], &[5][..])
@@ -377,7 +376,7 @@ mod tests {
         assert_eq!(part("dlrm"), (Interaction::Dot, false));
         assert_eq!(part("deepfm"), (Interaction::FactorizationMachine, true));
         assert_eq!(part("wide-deep"), (Interaction::Concat, true));
-        let (spec, rules) = translate(&job("", &[]), &schema()).unwrap();
+        let model::Model { spec, rules } = translate(&job("", &[]), &schema()).unwrap();
         assert_eq!(spec.interaction, Interaction::Cross { layers: 2, rank: Some(3) });
         let heads: Vec<_> =
             spec.heads.iter().map(|head| (head.label.as_str(), head.label_number, head.weight)).collect();
@@ -411,7 +410,8 @@ mod tests {
         ];
         let text = JOB.replace(", cross_layers = 2, cross_rank = 3", "");
         let job = Job::from_toml("job.toml", &format!("{text}{lines}"), &sets).unwrap();
-        let (spec, rules) = translate(&job, &schema()).unwrap();
+        let model = translate(&job, &schema()).unwrap();
+        let model::Model { spec, rules } = &model;
         let tables: Vec<_> =
             spec.tables.iter().map(|table| (table.name.as_str(), table.rows, table.dim)).collect();
         assert_eq!(tables, [("shown+ad", 10, 6), ("user", 20, 4), ("town", 10, 4)]);
@@ -435,7 +435,7 @@ mod tests {
         // keeps two; strides are multiples of 16 bytes.
         let bytes = |rows: u64, numbers: u64| rows * (4 * numbers).next_multiple_of(16);
         let expected = bytes(10, 12) + bytes(20, 8) + bytes(10, 12) + bytes(10 + 20 + 10 + 10, 3);
-        assert_eq!(rules.table_bytes(&spec), expected);
+        assert_eq!(model.table_bytes(), expected);
     }
 
     /// Each setting of an optimizer has a different value here, and all are exact in single precision.
@@ -443,7 +443,7 @@ mod tests {
     fn optimizers_keep_their_settings() {
         let rule = |text: &str| {
             let set = format!("optimizer.sparse={{ learning_rate = 0.5, weight_decay = 0.25, {text} }}");
-            let (_, rules) = translate(&job("", &[&set]), &schema()).unwrap();
+            let model::Model { rules, .. } = translate(&job("", &[&set]), &schema()).unwrap();
             let Optimizer { rule, learning_rate, weight_decay } = rules.tables[0];
             assert_eq!((learning_rate, weight_decay), (0.5, 0.25));
             rule
@@ -466,7 +466,8 @@ mod tests {
         assert_eq!(rule("kind = 'adam', beta1 = 0.5, beta2 = 0.75, epsilon = 0.125"), adam);
         let ftrl = UpdateRule::Ftrl { beta: 2.0, l1: 0.5, l2: 0.75 };
         assert_eq!(rule("kind = 'ftrl', beta = 2, l1 = 0.5, l2 = 0.75"), ftrl);
-        let (_, rules) = translate(&job("", &["optimizer.dense_clip_norm=0.75"]), &schema()).unwrap();
+        let model::Model { rules, .. } =
+            translate(&job("", &["optimizer.dense_clip_norm=0.75"]), &schema()).unwrap();
         assert_eq!(rules.dense_clip_norm, Some(0.75));
     }
 
@@ -477,13 +478,13 @@ mod tests {
         schema.categorical[2].vocabulary = VocabularyKind::Exact { min_count: 1 };
         assert!(translate(&job, &schema).is_err());
         schema.categorical[2].shares = Some("city".into());
-        assert_eq!(translate(&job, &schema).unwrap().0.tables.len(), 3);
+        assert_eq!(translate(&job, &schema).unwrap().spec.tables.len(), 3);
         // Without a [[table]], they share a vocabulary and have one table each.
-        assert_eq!(translate(&self::job("", &[]), &schema).unwrap().0.tables.len(), 4);
+        assert_eq!(translate(&self::job("", &[]), &schema).unwrap().spec.tables.len(), 4);
         // A vocabulary of a third column will do.
         schema.categorical[2].shares = Some("ad".into());
         schema.categorical[3].shares = Some("ad".into());
-        assert_eq!(translate(&job, &schema).unwrap().0.tables.len(), 3);
+        assert_eq!(translate(&job, &schema).unwrap().spec.tables.len(), 3);
     }
 
     #[test]
@@ -537,12 +538,12 @@ mod tests {
     #[test]
     fn a_model_that_memory_does_not_hold_is_refused_for_what_is_too_large() {
         let job = job("", &["model.top_mlp=[65536, 65536]", "optimizer.dense.weight_decay=0"]);
-        let (spec, rules) = translate(&job, &schema()).unwrap();
-        let tables = rules.table_bytes(&spec);
+        let model = translate(&job, &schema()).unwrap();
+        let tables = model.table_bytes();
         // Momentum keeps one value per parameter; added to these are gradients, and weights packed in two layouts.
-        let layers = 5 * 4 * spec.dense_parameters() as u64;
+        let layers = 5 * 4 * model.spec.dense_parameters() as u64;
         assert!(layers > 20 << 32);
-        let told = |usable| match check_memory_of(usable, &job, &spec, &rules, None) {
+        let told = |usable| match check_memory_of(usable, &job, &model, None) {
             Ok(()) => "fits".to_owned(),
             Err(error) => error.to_string(),
         };
@@ -555,13 +556,13 @@ mod tests {
         let topology = rankine_embedding::Topology::new(3, 1).unwrap();
         let plan = EmbeddingPlan::replicated(
             topology,
-            &rules.all_tables(&spec).into_iter().map(|table| table.0).collect::<Vec<_>>(),
+            &model.all_tables().into_iter().map(|table| table.0).collect::<Vec<_>>(),
         );
         for (update, elements) in [("replicated", 15), ("sharded", 13)] {
             let job =
                 self::job("", &["model.top_mlp=[65536, 65536]", &format!("device.dense_update={update}")]);
-            let needed = 3 * tables + elements * 4 * spec.dense_parameters() as u64;
-            let check = |usable| check_memory_of(usable, &job, &spec, &rules, Some(&plan));
+            let needed = 3 * tables + elements * 4 * model.spec.dense_parameters() as u64;
+            let check = |usable| check_memory_of(usable, &job, &model, Some(&plan));
             assert!(check(needed).is_ok() && check(needed - 1).is_err(), "{update}");
         }
     }

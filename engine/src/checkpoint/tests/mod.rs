@@ -18,7 +18,7 @@ use xxhash_rust::xxh3::Xxh3;
 use self::simulated::Simulated;
 use super::*;
 use crate::cpu::CpuModel;
-use crate::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
+use crate::model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec, TrainingRules};
 
 mod parts;
 mod simulated;
@@ -47,9 +47,9 @@ fn spec() -> ModelSpec {
     }
 }
 
-fn rules() -> TrainingRules {
+fn learning(spec: ModelSpec) -> Model {
     let by = |rule| Optimizer { rule, ..Optimizer::sgd(0.1) };
-    TrainingRules {
+    let rules = TrainingRules {
         dense: by(UpdateRule::Adam { beta1: 0.5, beta2: 0.75, epsilon: 1e-3 }),
         dense_clip_norm: None,
         tables: vec![
@@ -58,7 +58,8 @@ fn rules() -> TrainingRules {
             by(UpdateRule::Momentum { momentum: 0.5, nesterov: false }),
         ],
         wide: by(UpdateRule::Ftrl { beta: 1.0, l1: 0.0, l2: 0.0 }),
-    }
+    };
+    Model { spec, rules }
 }
 
 /// Batches with few look-ups per table.
@@ -81,7 +82,7 @@ fn batches() -> Vec<Samples> {
 }
 
 fn fresh() -> CpuModel {
-    CpuModel::initialized(spec(), &rules(), 3)
+    CpuModel::initialized(&learning(spec()), 3)
 }
 
 /// A fingerprint of the state of a model.
@@ -103,7 +104,7 @@ fn fingerprint(model: &CpuModel) -> u64 {
 }
 
 fn manifest(step: u64, base: Option<Base>) -> Manifest {
-    let (spec, rules) = (spec(), rules());
+    let model = learning(spec());
     Manifest {
         version: "test".into(),
         train: TrainState { step, ..TrainState::default() },
@@ -117,9 +118,9 @@ fn manifest(step: u64, base: Option<Base>) -> Manifest {
             vocabularies: Vec::new(),
             raw: Vec::new(),
         },
-        dense: RuleState::of(&rules.dense),
-        tables: TableState::all(&spec, &rules),
-        spec,
+        dense: RuleState::of(&model.rules.dense),
+        tables: TableState::all(&model),
+        spec: model.spec,
         device: None,
         ranks: 1,
         nodes: 1,
@@ -606,10 +607,10 @@ fn leftovers_are_told_apart() {
 fn what_is_no_number_is_not_saved() {
     let (_, files) = simulated();
     for (sparse, expected) in [(f64::INFINITY, "embedding.T0"), (0.0, "the dense parameters")] {
-        let mut rules = rules();
-        rules.tables.iter_mut().for_each(|rule| rule.learning_rate = sparse);
-        rules.dense.learning_rate = if sparse == 0.0 { f64::INFINITY } else { 0.0 };
-        let mut model = CpuModel::initialized(spec(), &rules, 3);
+        let mut learning = learning(spec());
+        learning.rules.tables.iter_mut().for_each(|rule| rule.learning_rate = sparse);
+        learning.rules.dense.learning_rate = if sparse == 0.0 { f64::INFINITY } else { 0.0 };
+        let mut model = CpuModel::initialized(&learning, 3);
         model.train_step(&batches()[0], 1.0);
         let error = save(&files, &model, 1, None).unwrap_err();
         assert!(matches!(&error, CheckpointError::NotFinite { tensor } if tensor == expected), "{error}");

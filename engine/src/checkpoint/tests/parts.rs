@@ -29,9 +29,10 @@ fn what_takes_several_pieces_comes_back() {
     // 12 bytes per parameter with Adam's state, and 40 per row with Adagrad's.
     spec.top_mlp = vec![850, 850];
     spec.tables[0].rows = 300_000;
+    let learning = learning(spec);
     let manifest =
-        Manifest { tables: TableState::all(&spec, &rules()), spec: spec.clone(), ..manifest(1, None) };
-    let mut model = CpuModel::initialized(spec.clone(), &rules(), 3);
+        Manifest { tables: TableState::all(&learning), spec: learning.spec.clone(), ..manifest(1, None) };
+    let mut model = CpuModel::initialized(&learning, 3);
     model.train_step(&batches()[0], 1.0);
     save_part(&files, &model, &manifest, |state| {
         let path = draft_path(Path::new(DIR), 1);
@@ -43,7 +44,7 @@ fn what_takes_several_pieces_comes_back() {
     let rows = |piece: &&PieceEntry| matches!(piece.of, PieceOf::Rows { table: 0, .. });
     assert_eq!((pieces.iter().filter(dense).count(), pieces.iter().filter(rows).count()), (2, 2));
     checkpoint.verify().unwrap();
-    let mut back = CpuModel::initialized(spec, &rules(), 4);
+    let mut back = CpuModel::initialized(&learning, 4);
     assert_ne!(fingerprint(&back), fingerprint(&model));
     let dense = checkpoint.dense().unwrap();
     back.restore(1, &dense, |rows| checkpoint.load_rows(rows)).unwrap();

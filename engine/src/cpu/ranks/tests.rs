@@ -14,7 +14,7 @@ use crate::checkpoint::DenseState;
 use crate::cpu::CpuModel;
 use crate::cpu::oracle::{BatchShape, any_spec, random_batch, rows_of};
 use crate::guard::{FoundOn, NonFinite};
-use crate::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
+use crate::model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec, TrainingRules};
 
 const SEED: u64 = 11;
 
@@ -45,13 +45,12 @@ fn plan_of(topology: Topology, table: &TableSpec, (kind, pooled, number): (usize
 }
 
 fn sharding(
-    spec: &ModelSpec,
-    rules: &TrainingRules,
+    model: &Model,
     topology: Topology,
     kinds: &[(usize, bool, usize)],
     shard_dense_update: bool,
 ) -> Sharding {
-    let tables = rules.all_tables(spec);
+    let tables = model.all_tables();
     let tables =
         tables.iter().zip(kinds.iter().cycle()).map(|((table, _), &kind)| plan_of(topology, table, kind));
     let round = RoundCapacity { vectors: 4, ids: 5 };
@@ -60,14 +59,15 @@ fn sharding(
     Sharding { plan, shard_dense_update, threads: 2 }
 }
 
-fn rules_of(spec: &ModelSpec, sparse: UpdateRule, dense: UpdateRule, clip: bool) -> TrainingRules {
+fn model_of(spec: &ModelSpec, sparse: UpdateRule, dense: UpdateRule, clip: bool) -> Model {
     let of = |rule| Optimizer { rule, learning_rate: 0.02, weight_decay: 0.001 };
-    TrainingRules {
+    let rules = TrainingRules {
         dense: of(dense),
         dense_clip_norm: clip.then_some(0.5),
         tables: vec![of(sparse); spec.tables.len()],
         wide: of(sparse),
-    }
+    };
+    Model { spec: spec.clone(), rules }
 }
 
 /// Returns every parameter: dense ones layer by layer, tables one by one.
@@ -137,10 +137,10 @@ proptest! {
         let shape = BatchShape { samples, one_hot, weighted, missing };
         let batches: Vec<_> = (0..3).map(|number| random_batch(&spec, shape, seed ^ number)).collect();
 
-        let sgd = TrainingRules::sgd(&spec, 1.0);
-        let sharded = sharding(&spec, &sgd, topology, &kinds, shard_dense);
-        let expected = gradients(CpuModel::initialized(spec.clone(), &sgd, SEED), &batches[0]);
-        let found = gradients(CpuModel::over_ranks(&spec, &sgd, SEED, sharded).unwrap(), &batches[0]);
+        let sgd = Model::sgd(spec.clone(), 1.0);
+        let sharded = sharding(&sgd, topology, &kinds, shard_dense);
+        let expected = gradients(CpuModel::initialized(&sgd, SEED), &batches[0]);
+        let found = gradients(CpuModel::over_ranks(&sgd, SEED, sharded).unwrap(), &batches[0]);
         for (number, (found, expected)) in found.iter().zip(&expected).enumerate() {
             let (difference, size) = distance(found, expected);
             // A sample's gradient with respect to its logit is about one half. If those of all samples nearly cancel,
@@ -149,11 +149,11 @@ proptest! {
             prop_assert!(difference <= tolerance, "gradient {}: {} of {}", number, difference, size);
         }
 
-        let rules = rules_of(&spec, sparse, dense, clip);
-        let mut one_rank = CpuModel::initialized(spec.clone(), &rules, SEED);
+        let model = model_of(&spec, sparse, dense, clip);
+        let mut one_rank = CpuModel::initialized(&model, SEED);
         let over_ranks = || {
-            let sharded = sharding(&spec, &rules, topology, &kinds, shard_dense);
-            CpuModel::over_ranks(&spec, &rules, SEED, sharded).unwrap()
+            let sharded = sharding(&model, topology, &kinds, shard_dense);
+            CpuModel::over_ranks(&model, SEED, sharded).unwrap()
         };
         let (mut several, mut again) = (over_ranks(), over_ranks());
         for number in 0..50 {
@@ -195,10 +195,10 @@ proptest! {
         // Every rank divides by the sum of the weights.
         wrong.weights[index.index(samples)] = f32::NAN;
 
-        let rules = rules_of(&spec, sparse, dense, clip);
-        let sharded = sharding(&spec, &rules, topology, &kinds, shard_dense);
-        let mut one_rank = CpuModel::initialized(spec.clone(), &rules, SEED);
-        let mut several = CpuModel::over_ranks(&spec, &rules, SEED, sharded).unwrap();
+        let model = model_of(&spec, sparse, dense, clip);
+        let sharded = sharding(&model, topology, &kinds, shard_dense);
+        let mut one_rank = CpuModel::initialized(&model, SEED);
+        let mut several = CpuModel::over_ranks(&model, SEED, sharded).unwrap();
         let mut found = Vec::new();
         for model in [&mut one_rank, &mut several] {
             prop_assert_eq!(model.train_step(&good, 1.0).skipped, None);
@@ -246,11 +246,10 @@ fn two_tables() -> ModelSpec {
 #[test]
 fn ranks_without_samples_add_nothing() {
     let spec = two_tables();
-    let rules = rules_of(&spec, UpdateRule::Sgd, UpdateRule::Sgd, false);
-    let sharded =
-        sharding(&spec, &rules, Topology::new(4, 2).unwrap(), &[(0, false, 0), (2, false, 0)], false);
-    let mut one_rank = CpuModel::initialized(spec.clone(), &rules, SEED);
-    let mut several = CpuModel::over_ranks(&spec, &rules, SEED, sharded).unwrap();
+    let model = model_of(&spec, UpdateRule::Sgd, UpdateRule::Sgd, false);
+    let sharded = sharding(&model, Topology::new(4, 2).unwrap(), &[(0, false, 0), (2, false, 0)], false);
+    let mut one_rank = CpuModel::initialized(&model, SEED);
+    let mut several = CpuModel::over_ranks(&model, SEED, sharded).unwrap();
     for (number, samples) in [40, 1, 2, 40].into_iter().enumerate() {
         let shape = BatchShape { samples, one_hot: true, weighted: true, missing: false };
         let batch = random_batch(&spec, shape, number as u64);
@@ -266,18 +265,17 @@ fn ranks_without_samples_add_nothing() {
 
 #[test]
 fn traffic_adds_up_over_steps() {
-    let spec = two_tables();
-    let rules = TrainingRules::sgd(&spec, 1.0);
+    let model = Model::sgd(two_tables(), 1.0);
     // A bottom layer of 2 x 2 weights and 2 biases, a top one of 2 + 3 weights and a bias.
-    assert_eq!(spec.dense_parameters(), 12);
+    assert_eq!(model.spec.dense_parameters(), 12);
     // Nine rows of two elements and one mark each are all-reduced with them.
     let (ranks, nodes, dense, frequent) = (4, 2, 12, 9 * 3);
     let topology = Topology::new(ranks, nodes).unwrap();
     let shape = BatchShape { samples: 40, one_hot: true, weighted: false, missing: false };
-    let batch = random_batch(&spec, shape, 3);
+    let batch = random_batch(&model.spec, shape, 3);
     for shard_dense in [false, true] {
-        let sharded = sharding(&spec, &rules, topology, &[(0, false, 0), (2, false, 0)], shard_dense);
-        let mut model = CpuModel::over_ranks(&spec, &rules, SEED, sharded).unwrap();
+        let sharded = sharding(&model, topology, &[(0, false, 0), (2, false, 0)], shard_dense);
+        let mut model = CpuModel::over_ranks(&model, SEED, sharded).unwrap();
         assert_eq!(model.traffic(), super::RankTraffic::default());
         model.train_step(&batch, 1.0);
         let once = model.traffic();
@@ -297,11 +295,10 @@ fn traffic_adds_up_over_steps() {
 
 #[test]
 fn ranks_that_differ_in_a_bit_are_named() {
-    let spec = two_tables();
-    let rules = TrainingRules::sgd(&spec, 1.0);
+    let model = Model::sgd(two_tables(), 1.0);
     let topology = Topology::new(4, 2).unwrap();
-    let sharded = sharding(&spec, &rules, topology, &[(0, false, 0), (2, false, 0)], false);
-    let mut ranks = Ranks::initialized(&spec, &rules, SEED, sharded).unwrap();
+    let sharded = sharding(&model, topology, &[(0, false, 0), (2, false, 0)], false);
+    let mut ranks = Ranks::initialized(&model, SEED, sharded).unwrap();
     assert_eq!(ranks.diverged(), Vec::<usize>::new());
     let bias = ranks.ranks[2].replica.parts.parameters.last_mut().unwrap();
     *bias = f32::from_bits(bias.to_bits() ^ 1);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rankine_cuda::{Cluster, Device, GatherNodes, Peers};
 use rankine_embedding::Topology;
 
-use super::Result;
+use crate::cuda::error::Result;
 use crate::launch::ProcessGroup;
 
 /// Makes the GPUs of this process stop waiting when another process is lost.

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{CudaModel, Error, Rank, Ranks};
+use super::CudaModel;
 use crate::checkpoint::{Checkpoint, CheckpointError, DenseState, DeviceState, RankState};
+use crate::cuda::error::Error;
 
 impl CudaModel {
     /// Calls `visit` with the state of each rank of this process, for all ranks in parallel, after all steps are done;
@@ -13,24 +14,14 @@ impl CudaModel {
     /// The first error that `visit` returns; [`CheckpointError::State`] if an operation of a GPU failed.
     pub(crate) fn on_each_rank<V: Send + 'static>(
         &self,
-        visit: impl Fn(usize, RankState<'_>) -> Result<V, CheckpointError> + Clone + Send + Sync + 'static,
+        visit: impl Fn(usize, RankState<'_>) -> Result<V, CheckpointError> + Clone + Send + 'static,
     ) -> Result<Vec<V>, CheckpointError> {
-        let topology = self.topology;
-        let function = |number: usize| {
-            let visit = visit.clone();
-            move |rank: &dyn Rank| {
-                let dense = rank.dense_state(topology, number)?;
-                let rows = rank.rows();
-                Ok(visit(number, RankState { dense, rows: &*rows }))
-            }
-        };
-        let found = match &self.ranks {
-            Ranks::One(rank) => function(self.here.start)(&**rank).map(|found| vec![found]),
-            Ranks::Several { workers, .. } => {
-                let functions = self.here.clone().map(function);
-                workers.call_each(functions.map(|function| move |rank: &mut dyn Rank| function(rank)))
-            }
-        };
+        let topology = self.ranks.topology();
+        let found = self.ranks.call_each(move |number, rank| {
+            let dense = rank.dense_state(topology, number)?;
+            let rows = rank.rows();
+            Ok(visit(number, RankState { dense, rows: &*rows }))
+        });
         found.map_err(unreachable)?.into_iter().collect()
     }
 
@@ -39,7 +30,7 @@ impl CudaModel {
     /// # Errors
     /// [`CheckpointError::State`].
     pub(crate) fn device_state(&self) -> Result<DeviceState, CheckpointError> {
-        self.call_first(|rank| rank.device_state()).map_err(unreachable)
+        self.ranks.call_first(|rank| rank.device_state()).map_err(unreachable)
     }
 
     /// Starts to record which rows are updated.
@@ -47,7 +38,7 @@ impl CudaModel {
     /// # Errors
     /// [`CheckpointError::State`], also if the model was not made for it.
     pub(crate) fn begin_tracking(&mut self) -> Result<(), CheckpointError> {
-        let begun = self.call_all_mut(|rank| rank.rows().begin_tracking().map_err(Error::State));
+        let begun = self.ranks.call_all_mut(|rank| rank.rows().begin_tracking().map_err(Error::State));
         begun.map(drop).map_err(unreachable)
     }
 
@@ -62,7 +53,7 @@ impl CudaModel {
     ) -> Result<(), CheckpointError> {
         self.steps = from.manifest().train.step;
         let (from, dense) = (Arc::clone(from), Arc::clone(dense));
-        let loaded = self.call_all_mut(move |rank| {
+        let loaded = self.ranks.call_all_mut(move |rank| {
             rank.restore(&dense, from.manifest().device.as_ref())?;
             let mut rows = rank.rows();
             Ok(from.load_rows(&mut *rows))

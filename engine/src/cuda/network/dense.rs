@@ -5,14 +5,14 @@
 
 use std::iter;
 use std::ops::{Deref, Range};
-use std::sync::Arc;
 
 use rankine_cuda::kernels::{DenseInput, DenseUpdate, Element, ElementKind, Guard, Rate, Rule};
-use rankine_cuda::{Buffer, Device, Lane, Pointer, Shared};
+use rankine_cuda::{Buffer, Lane, Pointer, Shared};
 use rankine_embedding::cuda::Result;
 use rankine_embedding::{Optimizer, UpdateRule};
 
-use super::super::together::{Gradients, RankLinks};
+use super::super::context::RankContext;
+use super::super::together::Gradients;
 use super::layers::Layers;
 use super::squares::Squares;
 use crate::checkpoint::DenseState;
@@ -58,18 +58,20 @@ impl<T: Element> Dense<T> {
     /// Creates the parameters of the model and the optimizer's initial state; `numbers` numbers are all-reduced with
     /// the gradients. With several ranks this is a collective call.
     pub(super) fn new(
-        device: &Arc<Device>,
-        (links, numbers, sharded): (Option<&RankLinks>, usize, bool),
+        context: &RankContext,
         layers: Layers,
         parameters: &[f32],
         optimizer: &Optimizer,
+        numbers: usize,
+        sharded: bool,
     ) -> Result<Self> {
+        let RankContext { device, links } = context;
         let _parameters = device.purpose("dense parameters");
         let padded = layers.pad(parameters);
         let copies = (T::KIND != ElementKind::F32)
             .then(|| padded.iter().map(|&value| T::of(value)).collect::<Vec<_>>());
-        let gradients = Gradients::new(device, links, layers.parts(), numbers, sharded)?;
-        let peers = links.map(|links| links.cluster.peers());
+        let gradients = Gradients::new(context, layers.parts(), numbers, sharded)?;
+        let peers = links.as_ref().map(|links| links.cluster.peers());
         let sharded = peers.zip(gradients.sums().filter(|sums| sums.are_sharded()));
         let own: Vec<_> = match sharded {
             Some((peers, sums)) => sums.parts().map(|part| part.slice_of(peers.rank())).collect(),

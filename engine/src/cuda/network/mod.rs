@@ -19,15 +19,18 @@ mod state;
 
 use std::sync::Arc;
 
-use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Tuning};
+use rankine_cuda::blas::{Blas, Epilogue, Tuning};
 use rankine_cuda::kernels::{DenseInput, Element, ElementKind, Fp8RankMagnitudes, Guard, Outcome, Tally};
-use rankine_cuda::{Buffer, Device, Lane, Pointer};
+use rankine_cuda::{Buffer, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
+use super::context::RankContext;
 use super::input::Input;
+use super::setup::ModelSetup;
 use super::tables::{RoutedBatch, Tables};
-use super::together::RankLinks;
-use crate::model::{Layer, ModelSpec, TrainingRules};
+use crate::cpu::replica::initial_parameters;
+use crate::job::Precision;
+use crate::model::{Layer, Model, ModelSpec};
 use dense::Dense;
 use fp8::{Fp8Builder, Fp8Mlp};
 use head::Head;
@@ -42,17 +45,6 @@ use shared::{ActivationMatrices, Activations, Shared};
 /// it is doubled: those of PyTorch's `GradScaler`.
 const FIRST_SCALE: f32 = 65536.0;
 const SCALE_INTERVAL: u32 = 2000;
-
-/// How products are computed, and how gradients are applied.
-#[derive(Debug, Clone)]
-pub(super) struct Products {
-    pub(super) compute: Compute,
-    /// Whether hidden layers and cross layers multiply in fp8, while other elements are bf16.
-    pub(super) fp8: bool,
-    pub(super) algorithms: Algorithms,
-    /// Whether each rank updates a part of the parameters for all.
-    pub(super) shard_dense_update: bool,
-}
 
 /// A model's weights, and the activations of a batch.
 #[derive(Debug)]
@@ -124,22 +116,25 @@ impl<T: Element> Network<T> {
     /// do not become too small either, and steps with gradients beyond the range are skipped.
     const SCALED: bool = matches!(T::KIND, ElementKind::F16);
 
-    /// Creates a network for `samples` samples. With several ranks this is a collective call.
+    /// Creates a network as it is at the start of training. With several ranks this is a collective call.
     pub(super) fn new(
-        (device, links): (&Arc<Device>, Option<&RankLinks>),
-        Products { compute, fp8, algorithms, shard_dense_update }: Products,
-        (spec, rules): (&ModelSpec, &TrainingRules),
+        context: &RankContext,
+        setup: &ModelSetup,
         vector_layout: &VectorLayout,
-        samples: usize,
-        parameters: &[f32],
     ) -> Result<Self> {
+        let device = &context.device;
+        let ModelSetup { model: Model { spec, rules }, execution, .. } = setup;
+        // Hidden layers and cross layers multiply in fp8, while other elements are bf16.
+        let fp8 = execution.precision == Precision::Fp8;
+        let parameters = &initial_parameters(spec, setup.seed);
+        let samples = setup.rank_samples();
         let _activations = device.purpose("activations");
         let layers = Layers::new(spec, vector_layout);
-        let ranks = links.map_or(1, |links| links.cluster.ranks());
+        let ranks = context.ranks();
         let (tally_numbers, tensors_max) = (Tally::numbers(spec.heads.len()), fp8::tensors_max(&layers));
         let numbers = tally_numbers + if fp8 { ranks * tensors_max } else { 0 };
-        let reduction = (links, numbers, shard_dense_update);
-        let dense = Dense::new(device, reduction, layers, parameters, &rules.dense)?;
+        let sharded = execution.shard_dense_update;
+        let dense = Dense::new(context, layers, parameters, &rules.dense, numbers, sharded)?;
         let layers = &dense.layers;
         let vectors = Activations::new(device, samples, vector_layout.stride)?;
         let rows = vectors.matrices();
@@ -181,9 +176,9 @@ impl<T: Element> Network<T> {
             (None, TopInput::Fp8(_)) => unreachable!("an interaction in fp8 implies hidden layers"),
         };
         let head = Head::new(device, spec, (vector_layout, layers), head_input, rows)?;
-        let of_ranks = links.zip(dense.gradients.sums()).map(|(links, sums)| Fp8RankMagnitudes {
+        let of_ranks = dense.gradients.sums().map(|sums| Fp8RankMagnitudes {
             largest: sums.numbers().pointer().element(tally_numbers),
-            rank: links.cluster.rank() as u32,
+            rank: context.rank() as u32,
             ranks: ranks as u32,
         });
         let fp8 = builder.map(|builder| builder.finish(of_ranks, tensors_max)).transpose()?;
@@ -195,9 +190,9 @@ impl<T: Element> Network<T> {
         }
         let shared = Shared {
             device: Arc::clone(device),
-            blas: Blas::new(device, algorithms.clone())?,
-            weights_blas: Blas::new(device, algorithms)?,
-            compute,
+            blas: Blas::new(device, execution.algorithms.clone())?,
+            weights_blas: Blas::new(device, execution.algorithms.clone())?,
+            compute: execution.compute(),
             samples,
             dense,
             guard: Buffer::of(device, &[Self::guard()])?,
@@ -206,7 +201,7 @@ impl<T: Element> Network<T> {
         Ok(Self {
             shared,
             dense_columns: spec.dense_columns,
-            rank: links.map_or(0, |links| links.cluster.rank()),
+            rank: context.rank(),
             norm_max: rules.dense_clip_norm,
             dense_input,
             vectors,

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::super::Refusal;
 use super::super::frame::{Kind, Message};
-use super::super::joining::Joining;
 use super::super::reach::reach_first;
+use super::super::rendezvous::Rendezvous;
 use super::*;
 
 #[path = "../../../../tests/support/strangers.rs"]
@@ -39,14 +39,14 @@ fn strangers_neither_end_a_meeting_nor_keep_a_rank_out() {
     for round in 0..repeats() {
         // Strangers know the protocol, and where there is no secret one could come as a rank.
         let (address, secret) = (address(), secret("shared"));
-        on_ranks(4, &address, |seat| {
-            let strangers = (seat.rank == 1).then(|| Strangers::at(address.port, 4));
-            if seat.rank != 0 {
-                thread::sleep(Duration::from_millis(300 * seat.rank as u64));
+        on_ranks(4, &address, |process| {
+            let strangers = (process.rank == 1).then(|| Strangers::at(address.port, 4));
+            if process.rank != 0 {
+                thread::sleep(Duration::from_millis(300 * process.rank as u64));
             }
-            let mut meeting = Meeting::join(&seat, &secret, DEADLINE).unwrap();
+            let mut meeting = Meeting::join(&process, &secret, DEADLINE).unwrap();
             for _ in 0..10 {
-                assert_eq!(meeting.gather(&[seat.rank as u8]).unwrap(), [[0], [1], [2], [3]]);
+                assert_eq!(meeting.gather(&[process.rank as u8]).unwrap(), [[0], [1], [2], [3]]);
             }
             if let Some(strangers) = strangers {
                 assert!(strangers.connected() > 100, "round {round}: {} connections", strangers.connected());
@@ -58,15 +58,15 @@ fn strangers_neither_end_a_meeting_nor_keep_a_rank_out() {
 #[test]
 fn an_open_meeting_outlives_strangers_that_do_not_speak_the_protocol() {
     let address = address();
-    on_ranks(3, &address, |seat| {
-        if seat.rank == 1 {
+    on_ranks(3, &address, |process| {
+        if process.rank == 1 {
             let mut garbage = reach(address.port);
             garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
             garbage.write_all(&[0; 1000]).unwrap();
             let _silent = reach(address.port);
-            join(&seat, DEADLINE).unwrap().gather(b"x").unwrap();
+            join(&process, DEADLINE).unwrap().gather(b"x").unwrap();
         } else {
-            join(&seat, DEADLINE).unwrap().gather(b"x").unwrap();
+            join(&process, DEADLINE).unwrap().gather(b"x").unwrap();
         }
     });
 }
@@ -74,11 +74,12 @@ fn an_open_meeting_outlives_strangers_that_do_not_speak_the_protocol() {
 #[test]
 fn strangers_do_not_disturb_a_group_that_has_met() {
     let (address, secret) = (address(), secret("shared"));
-    on_ranks(3, &address, |seat| {
+    on_ranks(3, &address, |process| {
         let end = |failure: &Failure, _: &Activity| panic!("{failure}");
         let terms = Terms { secret: secret.clone(), ..terms(Patience::USUAL) };
-        let group = ProcessGroup::form(&seat, Member::here(&seat, Vec::new()), &terms, end).unwrap();
-        let strangers = (seat.rank == 1).then(|| Strangers::at(address.port, 3));
+        let group =
+            ProcessGroup::form(&process, ProcessInfo::here(&process, Vec::new()), &terms, end).unwrap();
+        let strangers = (process.rank == 1).then(|| Strangers::at(address.port, 3));
         let begun = Instant::now();
         let mut goes_on = true;
         while goes_on {
@@ -142,7 +143,7 @@ fn a_second_process_of_a_rank_is_refused_and_the_first_one_stays() {
                 return;
             }
             // Rank 1 may come first or second: one of the two is refused at once, and one stays.
-            let again = seat(1, 3, &address);
+            let again = process(1, 3, &address);
             thread::sleep(Duration::from_millis(500));
             match Meeting::join(&again, &secret, DEADLINE) {
                 Err(MeetError::Refused { refusal: Refusal::RankTaken, .. }) => {}
@@ -160,9 +161,9 @@ fn processes_of_other_jobs_and_sizes_are_refused_and_the_job_goes_on() {
     on_ranks(3, &address, |own| {
         if own.rank == 1 {
             for (stray, refusal) in [
-                (seat(1, 4, &address), Refusal::OtherRanks { ranks: 3 }),
-                (seat(3, 3, &address), Refusal::RankTaken),
-                (Seat { job: Some("another".into()), ..own.clone() }, Refusal::OtherJob),
+                (process(1, 4, &address), Refusal::OtherRanks { ranks: 3 }),
+                (process(3, 3, &address), Refusal::RankTaken),
+                (ProcessRank { job: Some("another".into()), ..own.clone() }, Refusal::OtherJob),
             ] {
                 match join(&stray, DEADLINE) {
                     Err(MeetError::Refused { refusal: told, .. }) => assert_eq!(told, refusal),
@@ -181,9 +182,8 @@ fn a_process_that_ends_while_others_are_awaited_gives_its_place_to_the_next_one(
         on_ranks(3, &address, |own| {
             if own.rank == 1 {
                 // It is let in, hands in its first value, and ends before the others have come.
-                let (rank, ranks, deadline) = (1, 3, DEADLINE);
-                let (address, spread, job) = (&address, Spread::Unknown, None);
-                let first = Joining { rank, ranks, address, spread, job, secret: &secret, deadline };
+                let (address, secret) = (&address, &secret);
+                let first = Rendezvous { process: &own, address, secret, deadline: DEADLINE };
                 let [mut values, _watch] = reach_first(&first).unwrap();
                 values.send(&Message { kind: Kind::Values, round: 1, bytes: Vec::new() }).unwrap();
                 ended.wait();
@@ -236,7 +236,7 @@ fn a_false_rank_0_is_found_out() {
         // It ends with the test.
         thread::spawn(move || listener.incoming().flatten().for_each(answer));
         let begun = Instant::now();
-        let error = Meeting::join(&seat(1, 2, &address), &secret, Duration::from_millis(700)).unwrap_err();
+        let error = Meeting::join(&process(1, 2, &address), &secret, Duration::from_millis(700)).unwrap_err();
         assert!(error.to_string().contains(words), "{error}");
         assert!(begun.elapsed() < DEADLINE / 2);
     }
@@ -262,8 +262,8 @@ fn a_recorded_handshake_opens_no_other_meeting() {
     });
     let short = Duration::from_secs(1);
     thread::scope(|scope| {
-        scope.spawn(|| Meeting::join(&seat(0, 2, &real), &secret, short).unwrap_err());
-        scope.spawn(|| Meeting::join(&seat(1, 2, &through), &secret, short).unwrap_err());
+        scope.spawn(|| Meeting::join(&process(0, 2, &real), &secret, short).unwrap_err());
+        scope.spawn(|| Meeting::join(&process(1, 2, &through), &secret, short).unwrap_err());
     });
     let (hello, proof) = recorder.join().unwrap();
     let next = address();

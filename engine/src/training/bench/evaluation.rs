@@ -5,12 +5,12 @@ use std::time::Instant;
 use rankine_reader::Part;
 use serde::Serialize;
 
+use super::super::assignment::RankAssignment;
+use super::super::backend::Choice;
 use super::super::data::open_together;
 use super::super::evaluate::{EvaluationOptions, evaluate};
 use super::super::fit::thread_pool;
-use super::super::learner::Choice;
 use super::super::recorded::Recorded;
-use super::super::seats::Seats;
 use super::super::translate::translate;
 use super::super::{DeviceMemory, Observer, Stop, TrainError};
 use crate::evaluation::EvalMetrics;
@@ -66,10 +66,10 @@ pub fn bench_eval(
     processes: &ProcessGroup,
     observer: &mut dyn Observer,
 ) -> Result<EvalBench, TrainError> {
-    let (job, seats) = Seats::of(job, processes)?;
+    let (job, assignment) = RankAssignment::of(job, processes)?;
     let job = &job;
     let dataset = open_together(job, processes, &Stop::default(), observer)?;
-    let (spec, rules) = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
+    let model = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
     let samples = dataset.samples(Part::Eval);
     if samples == 0 {
         return Err(TrainError::Device(
@@ -80,18 +80,18 @@ pub fn bench_eval(
     if options.passes == 0 {
         return Err(TrainError::Device("a measurement needs at least one pass".into()));
     }
-    let choice = Choice::of(job, &seats, &dataset, (&spec, &rules), &Recorded::default())?;
+    let choice = Choice::of(job, &assignment, &dataset, &model, &Recorded::default())?;
     let (pool, threads) = thread_pool(job)?;
     pool.install(|| {
         let (mut learner, device) =
-            choice.initialize(job, &dataset, (&spec, &rules), threads, &Recorded::default())?;
+            choice.initialize(job, &dataset, &model, threads, &Recorded::default())?;
         // GPUs have memory for a training batch.
         let most = if learner.is_on_gpu() { job.train.batch_size.get() } else { u32::MAX };
         let batch_size = job.eval.batch_size.get();
         let how = EvaluationOptions { batch_size: batch_size as usize, io: job.reader.io_options() };
         let mut pass = || {
             let began = Instant::now();
-            let (heads, _) = evaluate(&mut learner, &dataset, Part::Eval, &how, observer)?;
+            let (heads, _) = evaluate(&mut *learner, &dataset, Part::Eval, &how, observer)?;
             Ok::<_, TrainError>((began.elapsed().as_secs_f64(), heads))
         };
         processes.does(Phase::Measuring, 0);

@@ -13,12 +13,11 @@ use std::time::{Duration, Instant};
 use rankine_reader::stream::BatchStream;
 use rankine_reader::{Dataset, Part, Samples};
 
+use super::assignment::RankAssignment;
+use super::backend::{Backend, Choice, Profile};
 use super::data::open_together;
-use super::evaluate::Scorer;
 use super::fit::{thread_pool, train_options};
-use super::learner::{Choice, Learner};
 use super::recorded::Recorded;
-use super::seats::Seats;
 use super::translate::translate;
 use super::{Observer, Stop, TrainError};
 use crate::job::Job;
@@ -71,10 +70,10 @@ pub fn bench_train(
     if options.trace.is_some() && processes.size() > 1 {
         return Err(TrainError::Device("a trace covers one process: launch one, or drop --trace".into()));
     }
-    let (job, seats) = Seats::of(job, processes)?;
+    let (job, assignment) = RankAssignment::of(job, processes)?;
     let job = &job;
     let dataset = open_together(job, processes, &Stop::default(), observer)?;
-    let (spec, rules) = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
+    let model = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
     let (samples, batch_size) = (dataset.samples(Part::Train), u64::from(job.train.batch_size.get()));
     if samples < batch_size {
         return Err(TrainError::Device(format!(
@@ -83,29 +82,31 @@ pub fn bench_train(
         )));
     }
     let choice =
-        Choice::of(job, &seats, &dataset, (&spec, &rules), &Recorded::default())?.without(&options.without);
+        Choice::of(job, &assignment, &dataset, &model, &Recorded::default())?.without(&options.without);
     let (pool, threads) = thread_pool(job)?;
     pool.install(|| {
         let (mut learner, device) =
-            choice.initialize(job, &dataset, (&spec, &rules), threads, &Recorded::default())?;
-        if options.trace.is_some() && !learner.is_on_gpu() {
+            choice.initialize(job, &dataset, &model, threads, &Recorded::default())?;
+        if options.trace.is_some() && learner.profile().is_none() {
             return Err(TrainError::Device(format!(
                 "traces need a GPU, and {device} trains this job: drop --trace"
             )));
         }
-        if !options.without.is_empty() && !learner.is_on_gpu() {
+        if !options.without.is_empty() && learner.profile().is_none() {
             return Err(TrainError::Device(format!(
                 "parts of an iteration overlap only on GPUs, and {device} trains this job: drop --without"
             )));
         }
         processes.does(launch::Phase::Measuring, 0);
         let measured = if options.resident {
-            resident(job, &dataset, options, &mut learner)?
+            resident(job, &dataset, options, &mut *learner)?
         } else {
-            reading(job, &dataset, options, &mut learner)?
+            reading(job, &dataset, options, &mut *learner)?
         };
         let Measured { input, samples, host_ms, device_ms, losses, seconds, trace } = measured;
-        let (phases, ceilings) = learner.time_phases()?;
+        let times = learner.profile().map(Profile::time_phases).transpose()?;
+        let (phases, ceilings) =
+            times.map_or((Vec::new(), None), |(phases, ceilings)| (phases, Some(ceilings)));
         processes.wait("the end of the measurement")?;
         let most = (losses.len() / 10).clamp(1, LOSS_STEPS);
         let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
@@ -151,7 +152,7 @@ fn resident(
     job: &Job,
     dataset: &Dataset,
     options: &TrainBenchOptions,
-    learner: &mut Learner,
+    learner: &mut dyn Backend,
 ) -> Result<Measured, TrainError> {
     let batch_size = job.train.batch_size.get() as usize;
     let mut batches: Vec<Samples> = Vec::new();
@@ -166,7 +167,10 @@ fn resident(
     let began = Instant::now();
     let times = learner.time_steps(&batches, rate_factor, options.steps.max(1))?;
     let seconds = began.elapsed().as_secs_f64();
-    let repeat = |learner: &mut Learner| learner.repeat_steps(TRACED_STEPS);
+    let repeat = |learner: &mut dyn Backend| match learner.profile() {
+        Some(profile) => profile.repeat_steps(TRACED_STEPS),
+        None => Ok(()),
+    };
     let trace = options.trace.as_ref().map(|path| trace::take(learner, path, TRACED_STEPS, repeat));
     Ok(Measured {
         input: Input::Resident { batches: batches.len() },
@@ -184,7 +188,7 @@ fn reading(
     job: &Job,
     dataset: &Dataset,
     options: &TrainBenchOptions,
-    learner: &mut Learner,
+    learner: &mut dyn Backend,
 ) -> Result<Measured, TrainError> {
     let steps = options.steps.max(1);
     let mut stream = train_options(job, job.reader.io_options());
@@ -192,36 +196,36 @@ fn reading(
     let mut batches = learner.open(dataset.part(Part::Train)?, &stream)?;
     let rung = batches.rung();
     let (mut losses, mut samples, mut waited) = (Vec::new(), 0, Duration::ZERO);
-    let (mut moments, mut marks) = (Vec::with_capacity(steps + 1), Vec::new());
+    let mut moments = Vec::with_capacity(steps + 1);
     for step in 1..=options.warm_up + steps {
         if step > options.warm_up && moments.is_empty() {
             // Batches in flight belong to the warm-up.
-            learner.take_outcomes(true, |_| ())?;
+            learner.take_outcomes(true, &mut |_| ())?;
             losses.clear();
             moments.push(Instant::now());
-            marks.extend(learner.mark()?);
+            learner.profile().map(Profile::mark).transpose()?;
         }
         let began = Instant::now();
         let Some(batch) = batches.next().transpose()? else { break };
         let wait = began.elapsed();
         learner.train_step(&batch, job.optimizer.schedule.factor(step as u64))?;
-        learner.take_outcomes(false, |outcome| losses.push(outcome.loss))?;
+        learner.take_outcomes(false, &mut |outcome| losses.push(outcome.loss))?;
         if !moments.is_empty() {
             moments.push(Instant::now());
-            marks.extend(learner.mark()?);
+            learner.profile().map(Profile::mark).transpose()?;
             waited += wait;
             samples += batch.len() as u64;
         }
     }
-    learner.take_outcomes(true, |outcome| losses.push(outcome.loss))?;
+    learner.take_outcomes(true, &mut |outcome| losses.push(outcome.loss))?;
     let seconds = moments[0].elapsed().as_secs_f64();
-    let more = |learner: &mut Learner| {
+    let more = |learner: &mut dyn Backend| {
         for step in 1..=TRACED_STEPS {
             let Some(batch) = batches.next().transpose()? else { break };
             let number = options.warm_up + steps + step;
             learner.train_step(&batch, job.optimizer.schedule.factor(number as u64))?;
         }
-        learner.take_outcomes(true, |_| ())
+        learner.take_outcomes(true, &mut |_| ())
     };
     let trace = options.trace.as_ref().map(|path| trace::take(learner, path, TRACED_STEPS, more));
     let host_ms = moments.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e3);
@@ -234,7 +238,7 @@ fn reading(
         input: Input::Read(reading),
         samples,
         host_ms: host_ms.collect(),
-        device_ms: learner.ms_between(&marks)?,
+        device_ms: learner.profile().map(|profile| profile.ms_between_marks()).transpose()?,
         losses,
         seconds,
         trace: trace.transpose()?,

@@ -5,7 +5,7 @@ use std::path::Path;
 use rankine_reader::publish::replace_file;
 
 use super::super::TrainError;
-use super::super::learner::Learner;
+use super::super::backend::{Backend, Profile};
 use super::super::phases::Activity;
 use super::TraceSummary;
 
@@ -15,12 +15,14 @@ use super::TraceSummary;
 /// Those of `run`; [`TrainError::Device`] if no trace can be taken here, [`TrainError::Data`] if the file cannot be
 /// written.
 pub(super) fn take(
-    learner: &mut Learner,
+    learner: &mut dyn Backend,
     path: &Path,
     steps: usize,
-    run: impl FnOnce(&mut Learner) -> Result<(), TrainError>,
+    run: impl FnOnce(&mut dyn Backend) -> Result<(), TrainError>,
 ) -> Result<TraceSummary, TrainError> {
-    let activities = learner.trace(run)?;
+    learner.profile().map(Profile::begin_trace).transpose()?;
+    run(learner)?;
+    let activities = learner.profile().map(Profile::end_trace).transpose()?.unwrap_or_default();
     replace_file(path, chrome(&activities).to_string().as_bytes())?;
     let kernels = activities.iter().filter(|activity| activity.is_kernel).count();
     Ok(TraceSummary {

@@ -1,0 +1,106 @@
+//! Runs nvcc on what has changed since the last build.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::contents;
+
+/// The architectures that each kernel is compiled for: machine code for Hopper and Ampere, and PTX for later GPUs.
+const ARCHITECTURES: [&str; 3] =
+    ["arch=compute_90a,code=sm_90a", "arch=compute_80,code=sm_80", "arch=compute_80,code=compute_80"];
+/// Environment variable that selects some of them, by their `code=`.
+pub(crate) const WANTED: &str = "RANKINE_CUDA_ARCHITECTURES";
+const HELP: &str =
+    "the feature `cuda` needs nvcc 13.0, at CUDA_HOME/bin/nvcc or on PATH. Without a CUDA toolkit:
+  python3 -m venv nvcc
+  nvcc/bin/pip install 'nvidia-cuda-nvcc==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-nvvm==13.0.*' \\
+      'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-cccl==13.0.*'
+  export CUDA_HOME=$(echo $PWD/nvcc/lib/python3*/site-packages/nvidia/cu13)";
+
+/// One run of nvcc.
+pub(crate) struct Job {
+    pub(crate) arguments: Vec<String>,
+    pub(crate) source: PathBuf,
+    /// Other files that the source includes, apart from headers.
+    pub(crate) included: Vec<PathBuf>,
+    pub(crate) output: PathBuf,
+}
+
+/// The runs that compile kernels to fatbins in `out`.
+pub(crate) fn fatbins(kernels: &[PathBuf], out: &Path) -> Result<Vec<Job>, String> {
+    let mut arguments: Vec<String> =
+        ["-std=c++17", "-O3", "-fatbin", "-Werror", "all-warnings"].map(Into::into).into();
+    for architecture in architectures()? {
+        arguments.extend(["-gencode".into(), architecture]);
+    }
+    let fatbin = |source: &PathBuf| {
+        let name = source.file_stem().ok_or("a kernel has a name")?;
+        Ok(Job {
+            arguments: arguments.clone(),
+            source: source.clone(),
+            included: Vec::new(),
+            output: out.join(name).with_extension("fatbin"),
+        })
+    };
+    kernels.iter().map(fatbin).collect()
+}
+
+/// The architectures to compile for: all, or those that the environment names.
+fn architectures() -> Result<Vec<String>, String> {
+    let Ok(wanted) = env::var(WANTED) else { return Ok(ARCHITECTURES.map(Into::into).into()) };
+    let find = |code: &str| {
+        let has_code = |architecture: &&&str| architecture.ends_with(&format!("code={code}"));
+        ARCHITECTURES.iter().find(has_code).map(|&found| found.to_owned()).ok_or_else(|| {
+            format!("{WANTED} names {code}: use sm_90a, sm_80 or compute_80, or several with commas")
+        })
+    };
+    wanted.split(',').map(find).collect()
+}
+
+pub(crate) struct Compiler {
+    nvcc: PathBuf,
+    /// The text of all headers.
+    headers: String,
+}
+
+impl Compiler {
+    pub(crate) fn new(headers: String) -> Self {
+        let nvcc = match env::var_os("CUDA_HOME") {
+            Some(home) => Path::new(&home).join("bin/nvcc"),
+            None => "nvcc".into(),
+        };
+        Self { nvcc, headers }
+    }
+
+    /// Compiles a source unless its output was made from the same inputs.
+    pub(crate) fn run(&self, Job { arguments, source, included, output }: &Job) -> Result<(), String> {
+        let compiled_from = output.with_extension("inputs");
+        let nvcc = self.nvcc.display();
+        let sources = contents(std::slice::from_ref(source))? + &contents(included)?;
+        let inputs = format!("{nvcc} {arguments:?}\n{}{sources}", self.headers);
+        if output.exists() && fs::read_to_string(&compiled_from).is_ok_and(|before| before == inputs) {
+            return Ok(());
+        }
+        // If anything fails from here on, the next build compiles the source again.
+        let _ = fs::remove_file(&compiled_from);
+        let ran = Command::new(&self.nvcc)
+            .args(arguments)
+            .arg("-o")
+            .arg(output)
+            .arg(source)
+            .output()
+            .map_err(|error| format!("{nvcc} could not be started: {error}\n{HELP}"))?;
+        if !ran.status.success() {
+            return Err(format!(
+                "{}: {}\n{}{}\n{HELP}",
+                source.display(),
+                ran.status,
+                String::from_utf8_lossy(&ran.stdout),
+                String::from_utf8_lossy(&ran.stderr)
+            ));
+        }
+        fs::write(&compiled_from, inputs).map_err(|error| format!("{}: {error}", compiled_from.display()))
+    }
+}

@@ -1,0 +1,121 @@
+//! The all-reduce bandwidth between the GPUs of several processes: `rankine doctor --cluster` reports it before a job
+//! is started.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rankine_cuda::nccl::{Communicator, NcclId, Reduction};
+use rankine_cuda::{AllReduce, Buffer, Device, Lane, Moment, Peers};
+
+use crate::launch::{Link, MeetError, Meeting, ProcessInfo, hosts};
+
+/// Number of values: 32 MiB.
+const VALUES: usize = 8 << 20;
+/// All-reduces that are timed.
+const SUMS: usize = 20;
+
+fn link(what: &'static str, gpus: usize, outcome: Result<f64, String>) -> Link {
+    let gb = |ms: f64| 2.0 * (VALUES * 4 * (gpus - 1)) as f64 / gpus as f64 / ms / 1e6;
+    let (gb_per_second, refused) = match outcome {
+        Ok(ms) => ((gpus > 1).then(|| gb(ms)), None),
+        Err(why) => (None, Some(why)),
+    };
+    Link { what, gpus, gb_per_second, refused }
+}
+
+/// All-reduces over the GPUs of this process's node through peer memory, and over those of all processes by NCCL.
+/// Each process uses the GPU with its local rank. All processes call this.
+///
+/// # Errors
+/// Those of [`Meeting::gather`].
+pub fn links(
+    meeting: &mut Meeting,
+    members: &[ProcessInfo],
+    deadline: Duration,
+) -> Result<Vec<Link>, MeetError> {
+    let (rank, ranks) = (meeting.rank(), meeting.ranks());
+    let hosts = hosts(members);
+    let node = hosts.iter().find(|host| host.ranks.contains(&rank)).map(|host| host.ranks.clone());
+    let node = node.unwrap_or_else(|| vec![rank]);
+    let place = node.iter().position(|&other| other == rank).unwrap_or(0);
+    let device = match members[rank].gpus {
+        0 => Err("it sees no GPU".to_owned()),
+        // A process that sees only one GPU uses it.
+        gpus => Device::open(place % gpus).map_err(|error| error.to_string()),
+    };
+    // No process may wait for one without a GPU.
+    let complaint = device.as_ref().err().cloned().unwrap_or_default();
+    let complaints = meeting.gather(complaint.as_bytes())?;
+    let complaint = complaints.iter().position(|words| !words.is_empty());
+    let device = match (complaint, device) {
+        (None, Ok(device)) => device,
+        (other, _) => {
+            let other = other.unwrap_or(rank);
+            let why = format!("rank {other}: {}", String::from_utf8_lossy(&complaints[other]));
+            return Ok(vec![link("all GPUs", ranks, Err(why))]);
+        }
+    };
+
+    let mut gather = |own: &[Vec<u8>]| {
+        let all = meeting.gather(&own[0]).map_err(|error| error.to_string())?;
+        Ok(node.iter().map(|&rank| all[rank].clone()).collect())
+    };
+    let devices = std::slice::from_ref(&device);
+    let peers = Peers::of_processes(devices, place, node.len(), deadline, &mut gather);
+    let by_peers = peers.and_then(|peers| by_peers(&peers[0])).map_err(|error| error.to_string());
+    let of_node = link("the GPUs of a node, by their own memory", node.len(), by_peers);
+
+    let id = if rank == 0 { NcclId::new().map_err(|error| error.to_string()) } else { Err(String::new()) };
+    let told = match &id {
+        Ok(id) => bytemuck::bytes_of(id),
+        Err(words) => words.as_bytes(),
+    };
+    let ids = meeting.gather(told)?;
+    let by_nccl = match bytemuck::try_pod_read_unaligned::<NcclId>(&ids[0]) {
+        Ok(id) => by_nccl(&device, id, rank, ranks, deadline).map_err(|error| error.to_string()),
+        Err(_) => Err(String::from_utf8_lossy(&ids[0]).into_owned()),
+    };
+    Ok(vec![of_node, link("all GPUs, by NCCL", ranks, by_nccl)])
+}
+
+/// Milliseconds of an all-reduce.
+fn by_peers(peers: &Peers) -> rankine_cuda::Result<f64> {
+    let lane = Lane::new(peers.device())?;
+    let sums = AllReduce::new(peers, VALUES, 0)?;
+    // SAFETY: the sums of all ranks live until all have met again.
+    let ms = time(&lane, || unsafe { sums.enqueue(&lane) })?;
+    sums.check(&lane)?;
+    peers.gather(0u8)?;
+    Ok(ms)
+}
+
+/// Milliseconds of an all-reduce.
+fn by_nccl(
+    device: &Arc<Device>,
+    id: NcclId,
+    rank: usize,
+    ranks: usize,
+    deadline: Duration,
+) -> rankine_cuda::Result<f64> {
+    let lane = Lane::new(device)?;
+    let values = Buffer::<f32>::filled(device, VALUES, 0x11)?;
+    let world = Communicator::new(device, id, rank, ranks, deadline)?;
+    let values = values.pointer();
+    // SAFETY: there are as many values, which live until the lane has been waited for.
+    time(&lane, || unsafe { world.all_reduce(&lane, values, values, VALUES, Reduction::Sum) })
+}
+
+/// Milliseconds of one enqueued operation, the mean over many; the first ones do not count.
+fn time(lane: &Lane, enqueue: impl Fn() -> rankine_cuda::Result<()>) -> rankine_cuda::Result<f64> {
+    let (begin, end) = (Moment::new(lane.device())?, Moment::new(lane.device())?);
+    for _ in 0..SUMS / 4 {
+        enqueue()?;
+    }
+    lane.record(&begin)?;
+    for _ in 0..SUMS {
+        enqueue()?;
+    }
+    lane.record(&end)?;
+    lane.synchronize()?;
+    Ok(end.ms_since(&begin)? / SUMS as f64)
+}

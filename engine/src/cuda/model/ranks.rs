@@ -1,0 +1,245 @@
+//! The ranks of a model that this process has.
+
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use half::{bf16, f16};
+use rankine_cuda::kernels::{Rate, Step};
+use rankine_cuda::{Cluster, Device};
+use rankine_embedding::Topology;
+
+use super::processes::connect_processes;
+use super::workers::Workers;
+use crate::cuda::batch::GlobalBatch;
+use crate::cuda::context::RankContext;
+use crate::cuda::error::Result;
+use crate::cuda::rank::Rank;
+use crate::cuda::setup::ModelSetup;
+use crate::cuda::trainer::Trainer;
+use crate::guard::StepOutcome;
+use crate::job::Precision;
+
+/// The ranks of this process.
+#[derive(Debug)]
+pub(super) struct GpuRanks {
+    topology: Topology,
+    /// The numbers of these ranks.
+    numbers: Range<usize>,
+    threads: Threads,
+}
+
+/// Where the ranks run.
+#[derive(Debug)]
+enum Threads {
+    /// The only rank runs on the calling thread.
+    Caller(Box<dyn Rank>),
+    /// Each rank runs on its own thread.
+    Workers {
+        workers: Workers,
+        /// The outcomes of this process's first rank: all ranks have the same.
+        outcomes: (Sender<StepOutcome>, Mutex<Receiver<StepOutcome>>),
+    },
+}
+
+impl GpuRanks {
+    /// Creates the ranks. With several processes this is a collective call.
+    pub(super) fn new(setup: &Arc<ModelSetup>) -> Result<Self> {
+        let ModelSetup { devices, nodes, processes, execution, .. } = &**setup;
+        let topology = setup.topology();
+        let threads = match &devices[..] {
+            [device] => {
+                device.bind()?;
+                let clusters = match processes {
+                    Some(processes) => connect_processes(devices, *nodes, processes, execution.deadline)?,
+                    None => Vec::new(),
+                };
+                Threads::Caller(create_rank(setup, device, clusters.into_iter().next())?)
+            }
+            _ => {
+                let clusters = match processes {
+                    None => Cluster::in_process(devices, *nodes, execution.deadline)?,
+                    Some(processes) => connect_processes(devices, *nodes, processes, execution.deadline)?,
+                };
+                let setup = Arc::clone(setup);
+                let create = move |cluster: Cluster| {
+                    let device = Arc::clone(cluster.device());
+                    create_rank(&setup, &device, Some(cluster))
+                };
+                let workers = Workers::start(clusters, create)?;
+                let (sender, outcomes) = channel();
+                Threads::Workers { workers, outcomes: (sender, Mutex::new(outcomes)) }
+            }
+        };
+        let first = setup.first_rank();
+        Ok(Self { topology, numbers: first..first + devices.len(), threads })
+    }
+
+    /// Returns the topology of all ranks.
+    pub(super) fn topology(&self) -> Topology {
+        self.topology
+    }
+
+    /// Returns the number of this process's first rank.
+    pub(super) fn first(&self) -> usize {
+        self.numbers.start
+    }
+
+    /// Starts a training step on a batch.
+    pub(super) fn step(&mut self, batch: GlobalBatch<'_>, step: Step, rates: &[Rate]) -> Result<()> {
+        match &mut self.threads {
+            Threads::Caller(rank) => rank.step(batch.share(self.topology, self.numbers.start), step, rates),
+            Threads::Workers { workers, outcomes: (outcomes, _) } => {
+                let shares = batch.shares(self.topology, self.numbers.clone());
+                for (rank, batch) in shares.into_iter().enumerate() {
+                    let (rates, outcomes) = (rates.to_vec(), (rank == 0).then(|| outcomes.clone()));
+                    workers.send(rank, move |rank| {
+                        rank.step(batch, step, &rates)?;
+                        for outcome in rank.take_outcomes() {
+                            // If the receiver has gone, nobody needs the outcome.
+                            let _ = outcomes.as_ref().map(|outcomes| outcomes.send(outcome));
+                        }
+                        Ok(())
+                    })?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Passes the outcomes that were not taken yet to `visit`, in the order of steps: all of them, or those that are
+    /// known.
+    pub(super) fn take_outcomes(&mut self, all: bool, mut visit: impl FnMut(StepOutcome)) -> Result<()> {
+        match &mut self.threads {
+            Threads::Caller(rank) => {
+                if all {
+                    rank.finish()?;
+                }
+                rank.take_outcomes().into_iter().for_each(visit);
+            }
+            Threads::Workers { workers, outcomes: (_, outcomes) } => {
+                let finish = |rank: &mut dyn Rank| {
+                    rank.finish()?;
+                    Ok(rank.take_outcomes())
+                };
+                let last = match all {
+                    true => workers.call_each(vec![finish; self.numbers.len()])?.swap_remove(0),
+                    false => Vec::new(),
+                };
+                outcomes.get_mut().unwrap_or_else(PoisonError::into_inner).try_iter().for_each(&mut visit);
+                last.into_iter().for_each(visit);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the logits of a batch, rank by rank.
+    pub(super) fn logits(&mut self, batch: GlobalBatch<'_>) -> Result<Vec<Vec<f32>>> {
+        match &mut self.threads {
+            Threads::Caller(rank) => Ok(vec![rank.logits(batch.share(self.topology, self.numbers.start))?]),
+            Threads::Workers { workers, .. } => {
+                let shares = batch.shares(self.topology, self.numbers.clone()).into_iter();
+                workers.call_each(shares.map(|batch| move |rank: &mut dyn Rank| rank.logits(batch)))
+            }
+        }
+    }
+
+    /// Enqueues scoring a batch, and adding the scores to the evaluation.
+    pub(super) fn evaluate(&mut self, batch: GlobalBatch<'_>) -> Result<()> {
+        match &mut self.threads {
+            Threads::Caller(rank) => rank.evaluate(batch.share(self.topology, self.numbers.start)),
+            Threads::Workers { workers, .. } => {
+                let mut shares = batch.shares(self.topology, self.numbers.clone()).into_iter().enumerate();
+                shares.try_for_each(|(rank, batch)| workers.send(rank, move |rank| rank.evaluate(batch)))
+            }
+        }
+    }
+
+    /// Runs the same function on all ranks in parallel, with their numbers; returns the results in the order of ranks.
+    pub(super) fn call_each<V: Send + 'static>(
+        &self,
+        function: impl Fn(usize, &dyn Rank) -> Result<V> + Clone + Send + 'static,
+    ) -> Result<Vec<V>> {
+        match &self.threads {
+            Threads::Caller(rank) => Ok(vec![function(self.numbers.start, &**rank)?]),
+            Threads::Workers { workers, .. } => workers.call_each(self.numbers.clone().map(|number| {
+                let function = function.clone();
+                move |rank: &mut dyn Rank| function(number, rank)
+            })),
+        }
+    }
+
+    /// The same for functions that need no number.
+    pub(super) fn call_all<V: Send + 'static>(
+        &self,
+        function: impl Fn(&dyn Rank) -> Result<V> + Clone + Send + 'static,
+    ) -> Result<Vec<V>> {
+        self.call_each(move |_, rank| function(rank))
+    }
+
+    /// The same for functions that change their rank.
+    pub(super) fn call_all_mut<V: Send + 'static>(
+        &mut self,
+        function: impl Fn(&mut dyn Rank) -> Result<V> + Clone + Send + 'static,
+    ) -> Result<Vec<V>> {
+        match &mut self.threads {
+            Threads::Caller(rank) => Ok(vec![function(&mut **rank)?]),
+            Threads::Workers { workers, .. } => workers.call_each(vec![function; self.numbers.len()]),
+        }
+    }
+
+    /// Runs a function on the first rank.
+    pub(super) fn call_first<V: Send + 'static>(
+        &self,
+        function: impl FnOnce(&dyn Rank) -> Result<V> + Send + 'static,
+    ) -> Result<V> {
+        match &self.threads {
+            Threads::Caller(rank) => function(&**rank),
+            Threads::Workers { workers, .. } => workers.call(0, move |rank| function(rank)),
+        }
+    }
+
+    /// Passes weights through all ranks, each of which fills in those that it has.
+    pub(super) fn fill(
+        &self,
+        weights: &mut [f32],
+        fill: impl Fn(&dyn Rank, &mut [f32]) -> Result<()> + Clone + Send + 'static,
+    ) -> Result<()> {
+        let workers = match &self.threads {
+            Threads::Caller(rank) => return fill(&**rank, weights),
+            Threads::Workers { workers, .. } => workers,
+        };
+        let mut passed = weights.to_vec();
+        for rank in 0..self.numbers.len() {
+            let fill = fill.clone();
+            passed = workers.call(rank, move |rank| {
+                fill(rank, &mut passed)?;
+                Ok(passed)
+            })?;
+        }
+        weights.copy_from_slice(&passed);
+        Ok(())
+    }
+}
+
+/// Creates the rank of a GPU, which must be current on this thread. With several ranks this is a collective call.
+fn create_rank(
+    setup: &Arc<ModelSetup>,
+    device: &Arc<Device>,
+    cluster: Option<Cluster>,
+) -> Result<Box<dyn Rank>> {
+    let cluster = cluster.map(Arc::new);
+    let create = || -> Result<Box<dyn Rank>> {
+        let context = RankContext::new(device, cluster.as_ref())?;
+        let setup = Arc::clone(setup);
+        Ok(match setup.execution.precision {
+            Precision::Fp32 | Precision::Tf32 => Box::new(Trainer::<f32>::new(context, setup)?),
+            Precision::Bf16 | Precision::Fp8 => Box::new(Trainer::<bf16>::new(context, setup)?),
+            Precision::Fp16 => Box::new(Trainer::<f16>::new(context, setup)?),
+        })
+    };
+    if setup.measures_memory {
+        device.measure(create)?;
+    }
+    create()
+}

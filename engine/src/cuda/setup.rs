@@ -1,0 +1,123 @@
+//! What a model on GPUs is created from.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rankine_cuda::Device;
+use rankine_cuda::blas::{Algorithms, Compute};
+use rankine_embedding::{EmbeddingPlan, Topology};
+use rankine_reader::schema;
+
+use crate::job::Precision;
+use crate::launch::ProcessGroup;
+use crate::model::Model;
+use crate::overlap::Overlaps;
+
+/// A model that is to be created, and the GPUs for it.
+#[derive(Debug, Clone)]
+pub struct ModelSetup {
+    /// The model, which [`super::refusals`] must accept.
+    pub model: Model,
+    /// The seed of the initial weights.
+    pub seed: u64,
+    /// The settings of its computation.
+    pub execution: Execution,
+    /// The batches that it is made for.
+    pub batches: BatchShape,
+    /// The placement of tables over several GPUs: one entry per table of [`Model::all_tables`]. Without it,
+    /// every table is sharded row-wise over all ranks.
+    pub plan: Option<EmbeddingPlan>,
+    /// Whether updated rows are recorded, for incremental checkpoints.
+    pub tracks_updates: bool,
+    /// The GPUs of this process, each with one rank. For several ranks on one GPU, open it once per rank; with several
+    /// nodes this is not possible.
+    pub devices: Vec<Arc<Device>>,
+    /// The number of nodes. GPUs of a node access each other's memory, and NCCL transfers data between nodes. The GPUs
+    /// of a single process simulate several nodes.
+    pub nodes: usize,
+    /// The processes, if there are several; all have the same number of GPUs.
+    pub processes: Option<ProcessGroup>,
+    /// Whether each GPU is measured before any of its memory is used.
+    pub measures_memory: bool,
+}
+
+/// The settings of a model's computation.
+#[derive(Debug, Clone)]
+pub struct Execution {
+    /// The type of activations and of the gradients with respect to them.
+    pub precision: Precision,
+    /// The source of the products' algorithms.
+    pub algorithms: Algorithms,
+    /// The parts of an iteration that overlap.
+    pub overlaps: Overlaps,
+    /// Whether, with several ranks, each updates a part of the dense parameters for all.
+    pub shard_dense_update: bool,
+    /// How long a rank waits for another one before it fails.
+    pub deadline: Duration,
+}
+
+impl Execution {
+    /// Returns the default settings for a precision.
+    pub fn new(precision: Precision) -> Self {
+        Self {
+            precision,
+            algorithms: Algorithms::Known,
+            overlaps: Overlaps::ALL,
+            shard_dense_update: false,
+            deadline: Duration::from_secs(30),
+        }
+    }
+
+    /// Returns how matrix products are computed.
+    pub(super) fn compute(&self) -> Compute {
+        match self.precision {
+            Precision::Fp32 => Compute::F32,
+            Precision::Tf32 => Compute::Tf32,
+            Precision::Bf16 | Precision::Fp8 => Compute::Bf16,
+            Precision::Fp16 => Compute::F16,
+        }
+    }
+}
+
+/// The batches that a model is made for.
+#[derive(Debug, Clone)]
+pub struct BatchShape {
+    /// The most samples of a step, over all GPUs.
+    pub batch_size: usize,
+    /// The most samples that are scored at a time.
+    pub score_size: usize,
+    /// For each categorical column, how many ids a bag may hold.
+    pub hotness: Vec<schema::Hotness>,
+}
+
+impl ModelSetup {
+    /// Returns the topology of all ranks.
+    ///
+    /// # Panics
+    /// If there is no GPU, or nodes would have unequal numbers of them.
+    pub(super) fn topology(&self) -> Topology {
+        let processes = self.processes.as_ref().map_or(1, ProcessGroup::size);
+        Topology::new(processes * self.devices.len(), self.nodes)
+            .expect("every node has the same number of GPUs")
+    }
+
+    /// Returns this process's first rank.
+    pub(super) fn first_rank(&self) -> usize {
+        self.processes.as_ref().map_or(0, ProcessGroup::rank) * self.devices.len()
+    }
+
+    /// Returns the most samples that are scored at a time, over all GPUs.
+    pub(super) fn score_size(&self) -> usize {
+        self.batches.score_size.min(self.batches.batch_size)
+    }
+
+    /// Returns the most samples of a step for one rank.
+    pub(super) fn rank_samples(&self) -> usize {
+        self.batches.batch_size.div_ceil(self.topology().ranks())
+    }
+
+    /// Returns the most samples that one rank scores at a time.
+    pub(super) fn rank_score_samples(&self) -> usize {
+        self.score_size().div_ceil(self.topology().ranks())
+    }
+}

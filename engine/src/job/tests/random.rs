@@ -1,0 +1,365 @@
+//! Random texts and random jobs.
+
+use proptest::prelude::*;
+
+use super::*;
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in ".*", set in ".*") {
+        let _ = Job::from_toml("job.toml", &text, &NO_SETS).map_err(|error| error.to_string());
+        let _ = Job::from_toml("job.toml", SOUND, &[set]).map_err(|error| error.to_string());
+    }
+
+    /// Nearly sound jobs get further than noise does.
+    #[test]
+    fn no_damage_panics(
+        at in 0..SOUND.len(),
+        removed in 0usize..20,
+        inserted in "[a-z_=.\\[\\]{}\"'#0-9\\n\u{e4} -]{0,6}",
+    ) {
+        let end = (at + removed).min(SOUND.len());
+        let text = format!("{}{inserted}{}", &SOUND[..at], &SOUND[end..]);
+        let _ = Job::from_toml("job.toml", &text, &NO_SETS).map_err(|error| error.to_string());
+    }
+
+    #[test]
+    fn an_effective_job_loads_back_equal(job in any_job()) {
+        let text = job.to_toml();
+        let again = Job::from_toml("effective.toml", &text, &NO_SETS)
+            .map_err(|error| TestCaseError::fail(format!("{error}\n{text}")))?;
+        prop_assert_eq!(again, job);
+    }
+}
+
+fn placement() -> impl Strategy<Value = Placement> {
+    prop_oneof![
+        Just(Placement::Auto),
+        Just(Placement::Replicated),
+        Just(Placement::Hybrid),
+        Just(Placement::RowWise),
+        Just(Placement::TableWise),
+        Just(Placement::ColumnWise),
+    ]
+}
+
+fn dtype() -> impl Strategy<Value = Dtype> {
+    prop_oneof![Just(Dtype::Fp32), Just(Dtype::Bf16), Just(Dtype::Fp16)]
+}
+
+fn exchange() -> impl Strategy<Value = Exchange> {
+    prop_oneof![Just(Exchange::Auto), Just(Exchange::Rows), Just(Exchange::Pooled)]
+}
+
+fn any_job() -> impl Strategy<Value = Job> {
+    let count = || (1..=i64::MAX as u64).prop_map(|n| Count::new(n).unwrap());
+    let non_negative = || (0.0..1e38).prop_map(|x| NonNegative::new(x).unwrap());
+    let decay = || (0.0..0.999_999).prop_map(|x| Decay::new(x).unwrap());
+    let fraction = || (0.0..=1.0).prop_map(|x| Fraction::new(x).unwrap());
+    let positive = || (1e-37..1e38).prop_map(|x| Positive::new(x).unwrap());
+    let width = || (1u32..=65_536).prop_map(|n| Width::new(n).unwrap());
+    let rates = move || (non_negative(), non_negative());
+    let optimizer = move || {
+        prop_oneof![
+            rates().prop_map(|(learning_rate, weight_decay)| Optimizer::Sgd(Sgd {
+                learning_rate,
+                weight_decay
+            })),
+            (rates(), decay(), any::<bool>()).prop_map(
+                |((learning_rate, weight_decay), momentum, nesterov)| {
+                    Optimizer::Momentum(Momentum { learning_rate, weight_decay, momentum, nesterov })
+                }
+            ),
+            (rates(), non_negative(), positive()).prop_map(
+                |((learning_rate, weight_decay), initial_accumulator, epsilon)| {
+                    Optimizer::Adagrad(Adagrad { learning_rate, weight_decay, initial_accumulator, epsilon })
+                }
+            ),
+            (rates(), decay(), decay(), positive()).prop_map(
+                |((learning_rate, weight_decay), beta1, beta2, epsilon)| {
+                    Optimizer::Adam(Adam { learning_rate, weight_decay, beta1, beta2, epsilon })
+                }
+            ),
+            (rates(), non_negative(), non_negative(), non_negative()).prop_map(
+                |((learning_rate, weight_decay), beta, l1, l2)| {
+                    Optimizer::Ftrl(Ftrl { learning_rate, weight_decay, beta, l1, l2 })
+                }
+            ),
+        ]
+    };
+    // What is for tables alone, too.
+    let table_optimizer = move || {
+        let rowwise = (rates(), non_negative(), positive()).prop_map(
+            |((learning_rate, weight_decay), initial_accumulator, epsilon)| {
+                Optimizer::RowwiseAdagrad(RowwiseAdagrad {
+                    learning_rate,
+                    weight_decay,
+                    initial_accumulator,
+                    epsilon,
+                })
+            },
+        );
+        prop_oneof![4 => optimizer(), 1 => rowwise]
+    };
+    let schedule = prop_oneof![
+        Just(Schedule::Constant),
+        (any::<u32>(), any::<u32>(), count(), positive(), fraction()).prop_map(
+            |(warmup_steps, plateau, decay_steps, power, end_factor)| {
+                Schedule::WarmupPolynomial(WarmupPolynomial {
+                    warmup_steps: warmup_steps.into(),
+                    decay_start_step: u64::from(warmup_steps) + u64::from(plateau),
+                    decay_steps,
+                    power,
+                    end_factor,
+                })
+            }
+        ),
+        (fraction(), proptest::option::of(count()), any::<u32>()).prop_map(
+            |(factor, every_steps, warmup_steps)| {
+                let milestones = if every_steps.is_none() { [1, 2, u64::MAX / 2].as_slice() } else { &[] };
+                Schedule::Step(Step {
+                    factor,
+                    every_steps,
+                    milestones: milestones.iter().map(|&step| Count::new(step).unwrap()).collect(),
+                    warmup_steps: warmup_steps.into(),
+                })
+            }
+        ),
+        (any::<u32>(), proptest::option::of(any::<u32>()), count(), fraction()).prop_map(
+            |(warmup_steps, plateau, decay_steps, end_factor)| {
+                Schedule::Cosine(Cosine {
+                    warmup_steps: warmup_steps.into(),
+                    decay_start_step: plateau.map(|steps| u64::from(warmup_steps) + u64::from(steps)),
+                    decay_steps,
+                    end_factor,
+                })
+            }
+        ),
+    ];
+    let shape = prop_oneof![
+        Just(Shape::Dlrm),
+        Just(Shape::DlrmDcnv2),
+        "[a-z \"'\\\\]{0,9}/[a-z]{1,9}".prop_map(|path| Shape::File(path.into())),
+    ];
+    let generate =
+        (shape, proptest::option::of(count()), count(), any::<u64>(), non_negative(), any::<u64>()).prop_map(
+            |(shape, rows_cap, samples, eval_samples, alpha, seed)| Generate {
+                shape,
+                rows_cap,
+                samples,
+                eval_samples,
+                alpha,
+                seed,
+            },
+        );
+    let folder = ("[^\\x00]{1,20}", proptest::option::of(generate)).prop_map(
+        |(dir, generate): (String, Option<Generate>)| Data {
+            shape: (generate.is_none() && dir.len() % 2 == 0).then_some(Shape::DlrmDcnv2),
+            dir: Some(dir.into()),
+            raw: None,
+            generate,
+        },
+    );
+    let paths = |least| proptest::collection::vec("[^\\x00]{1,20}".prop_map(PathBuf::from), least..3);
+    let raw =
+        (prop_oneof![Just(Shape::Dlrm), Just(Shape::DlrmDcnv2)], proptest::option::of(count()), paths(1))
+            .prop_flat_map(move |(shape, rows_cap, train)| {
+                (Just(shape), Just(rows_cap), Just(train), paths(0), count(), any::<bool>(), any::<bool>())
+            })
+            .prop_map(|(shape, rows_cap, train, eval, labels, int, global)| {
+                let dense = if int { RawDense::Int } else { RawDense::Float };
+                let ids = if global { RawIds::GlobalOffset } else { RawIds::PerTable };
+                Data {
+                    raw: Some(Raw { shape, rows_cap, train, eval, labels, dense, ids }),
+                    ..Data::default()
+                }
+            });
+    let data = prop_oneof![folder, raw];
+    let widths = move || proptest::collection::vec(width(), 0..4);
+    let cross = (width(), proptest::option::of(width()));
+    let model = (0..4, width(), widths(), widths(), cross).prop_map(
+        |(kind, embedding_dim, mut bottom_mlp, top_mlp, (cross_layers, cross_rank))| {
+            if let Some(last) = bottom_mlp.last_mut() {
+                *last = embedding_dim;
+            }
+            match kind {
+                0 => Model::Dlrm(Dlrm { embedding_dim, bottom_mlp, top_mlp }),
+                1 => Model::DeepFm(DeepFm { embedding_dim, bottom_mlp, top_mlp }),
+                2 => Model::WideDeep(WideDeep { embedding_dim, bottom_mlp, top_mlp }),
+                _ => Model::Dcnv2(Dcnv2 { embedding_dim, bottom_mlp, cross_layers, cross_rank, top_mlp }),
+            }
+        },
+    );
+    let tables = proptest::collection::vec(
+        (
+            1usize..4,
+            proptest::option::of("[a-z\"' ]{1,5}"),
+            proptest::option::of(table_optimizer()),
+            non_negative(),
+            proptest::option::of(placement()),
+            proptest::option::of(exchange()),
+            proptest::option::of(dtype()),
+            proptest::option::of(count()),
+        ),
+        0..4,
+    )
+    .prop_map(|tables| {
+        let numbered = tables.into_iter().enumerate();
+        let of_tables = numbered.map(
+            |(
+                number,
+                (columns, name, optimizer, learning_rate_factor, placement, exchange, dtype, frequent_rows),
+            )| Table {
+                columns: (0..columns).map(|column| format!("{number} \"{column}\"")).collect(),
+                name: name.map(|name| format!("{name}{number}")),
+                dim: None,
+                optimizer,
+                learning_rate_factor,
+                dtype,
+                placement,
+                exchange: exchange.filter(|_| placement != Some(Placement::Replicated)),
+                ids_out_of_range: placement.map(|_| IdPolicy::Oov),
+                oov_row: placement.map(|_| 7),
+                frequent_rows: frequent_rows
+                    .filter(|_| matches!(placement, None | Some(Placement::Auto | Placement::Hybrid))),
+            },
+        );
+        of_tables.collect::<Vec<_>>()
+    });
+    let heads = proptest::collection::vec(positive(), 0..3).prop_map(|weights| {
+        let head = |(number, weight)| Head { label: format!("label {number}"), weight };
+        weights.into_iter().enumerate().map(head).collect::<Vec<_>>()
+    });
+    let train =
+        (1u32..=16_777_216, count(), proptest::option::of(count()), count(), any::<bool>(), 1u32..=65_536)
+            .prop_map(|(batch_size, epochs, max_steps, log_every_steps, shuffle, window)| Train {
+                batch_size: BatchSize::new(batch_size).unwrap(),
+                epochs,
+                max_steps,
+                log_every_steps,
+                shuffle,
+                shuffle_window_blocks: WindowBlocks::new(window).unwrap(),
+            });
+    let eval =
+        proptest::option::of((count(), proptest::option::of(0.500_001..=1.0))).prop_map(|every| Eval {
+            every_steps: every.map(|(steps, _)| steps),
+            target_auc: every.and_then(|(_, auc)| auc).map(|auc| AucTarget::new(auc).unwrap()),
+            ..Eval::default()
+        });
+    let mode = prop_oneof![
+        Just(IoMode::Auto),
+        Just(IoMode::UringDirect),
+        Just(IoMode::UringBuffered),
+        Just(IoMode::Pread),
+        Just(IoMode::Mmap),
+    ];
+    let reader = (mode, 1u32..=128)
+        .prop_map(|(mode, depth)| Reader { mode, queue_depth: QueueDepth::new(depth).unwrap() });
+    let checkpoint =
+        (
+            proptest::option::of(count()),
+            proptest::option::of(positive()),
+            count(),
+            any::<bool>(),
+            count(),
+            prop_oneof![Just(OnFailure::Stop), Just(OnFailure::Continue)],
+        )
+            .prop_map(|(every_steps, every_minutes, keep, incremental, full_every, on_failure)| {
+                Checkpoint { every_steps, every_minutes, keep, incremental, full_every, on_failure }
+            });
+    let kind = prop_oneof![Just(DeviceKind::Auto), Just(DeviceKind::Cpu), Just(DeviceKind::Cuda)];
+    let precision = prop_oneof![
+        Just(Precision::Fp32),
+        Just(Precision::Tf32),
+        Just(Precision::Bf16),
+        Just(Precision::Fp16),
+        Just(Precision::Fp8)
+    ];
+    let kind = (kind, precision);
+    let device = (kind, proptest::option::of(1u32..=4096), 1u32..=64, 1u32..=64, any::<bool>()).prop_map(
+        |((kind, precision), threads, per_node, nodes, sharded)| Device {
+            kind,
+            precision,
+            tune: sharded,
+            tuning: (!sharded).then(|| "runs/a \"b\"/tuning.json".into()),
+            machine: sharded.then(|| "runs/a \"b\"/machine.toml".into()),
+            threads: threads.and_then(ThreadCount::new),
+            ranks: RankCount::new(per_node * nodes).map_or(Ranks::Auto, Ranks::Count),
+            nodes: if sharded { Ranks::Auto } else { Ranks::Count(RankCount::new(nodes).unwrap()) },
+            dense_update: if sharded { DenseUpdate::Sharded } else { DenseUpdate::Replicated },
+        },
+    );
+    let counts = || proptest::option::of(count());
+    let embedding = (placement(), exchange(), dtype(), counts(), counts()).prop_map(
+        |(placement, exchange, dtype, frequent_rows, sample_samples)| Embedding {
+            placement,
+            exchange,
+            dtype,
+            frequent_rows,
+            sample_samples,
+        },
+    );
+    let optimizers = (
+        optimizer(),
+        table_optimizer(),
+        proptest::option::of(table_optimizer()),
+        proptest::option::of(positive()),
+        schedule,
+    )
+        .prop_map(|(dense, sparse, wide, dense_clip_norm, schedule)| Optimizers {
+            dense,
+            sparse,
+            wide,
+            dense_clip_norm,
+            schedule,
+        });
+    let name = "[^./\\\\\\pC][^/\\\\\\pC]{0,20}".prop_map(|name| name.parse().unwrap());
+    let model = (model, tables, heads, optimizers).prop_map(|(model, mut tables, heads, mut optimizer)| {
+        if !model.is_wide() {
+            optimizer.wide = None;
+        }
+        for (table, dim) in tables.iter_mut().zip([1, 65_536]).filter(|_| !model.wants_equal_dims()) {
+            table.dim = Width::new(dim);
+        }
+        (model, tables, heads, optimizer)
+    });
+    let guard = (prop_oneof![Just(NonFinite::Stop), Just(NonFinite::Skip)], count()).prop_map(
+        |(non_finite, skipped_in_a_row_max)| Guard {
+            non_finite,
+            skipped_in_a_row_max,
+            step_timeout_s: Seconds::new(0.5).filter(|_| non_finite == NonFinite::Skip),
+            barrier_timeout_s: Seconds::new(7.25).unwrap(),
+            silence_timeout_s: Seconds::new(8.0).unwrap(),
+            ids_out_of_range: if non_finite == NonFinite::Stop { IdPolicy::Fail } else { IdPolicy::Skip },
+        },
+    );
+    let saving = (eval, checkpoint, guard);
+    (name, any::<u64>(), data, model, embedding, train, saving, reader, device).prop_map(
+        |(
+            name,
+            seed,
+            data,
+            (model, tables, heads, optimizer),
+            embedding,
+            train,
+            (eval, checkpoint, guard),
+            reader,
+            device,
+        )| Job {
+            name,
+            seed,
+            data,
+            model,
+            tables,
+            heads,
+            embedding,
+            optimizer,
+            train,
+            eval,
+            checkpoint,
+            guard,
+            reader,
+            device,
+        },
+    )
+}

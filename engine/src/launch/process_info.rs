@@ -1,0 +1,117 @@
+//! Who the processes are, and which of them share a host.
+
+use serde::{Deserialize, Serialize};
+
+use super::error::MeetError;
+use super::meeting::Meeting;
+use super::process_rank::ProcessRank;
+
+/// What a process tells the others about itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessInfo {
+    /// Its rank.
+    pub rank: usize,
+    /// The host's name.
+    pub host: String,
+    /// The boot id of the host's system: containers of one host share it.
+    pub boot: String,
+    /// The process id.
+    pub process: u32,
+    /// Its local rank, if the launcher sets it.
+    #[serde(rename = "local")]
+    pub local_rank: Option<usize>,
+    /// How many GPUs it sees.
+    pub gpus: usize,
+    /// The ids of these GPUs, the same for all processes of the host.
+    pub gpu_ids: Vec<String>,
+    /// The version of Rankine.
+    pub version: String,
+}
+
+/// A host, with its processes in the order of ranks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Host {
+    /// Its name.
+    #[serde(rename = "host")]
+    pub name: String,
+    /// The ranks of its processes.
+    pub ranks: Vec<usize>,
+}
+
+impl ProcessInfo {
+    /// This process, which sees some GPUs.
+    pub fn here(process: &ProcessRank, gpu_ids: Vec<String>) -> Self {
+        let read =
+            |path: &str| std::fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
+        Self {
+            rank: process.rank,
+            host: read("/proc/sys/kernel/hostname"),
+            boot: read("/proc/sys/kernel/random/boot_id"),
+            process: std::process::id(),
+            local_rank: process.local_rank,
+            gpus: gpu_ids.len(),
+            gpu_ids,
+            version: env!("CARGO_PKG_VERSION").into(),
+        }
+    }
+
+    /// Sends this to all others, and returns all, in the order of ranks.
+    ///
+    /// # Errors
+    /// Those of [`Meeting::gather`]; and if a process has another version.
+    pub fn introduce(self, meeting: &mut Meeting) -> Result<Vec<Self>, MeetError> {
+        let own = serde_json::to_vec(&self).map_err(|error| MeetError::Stray(error.to_string()))?;
+        let all = meeting.gather(&own)?;
+        let read = |(rank, bytes): (usize, &Vec<u8>)| {
+            let member: Self = serde_json::from_slice(bytes).map_err(|error| {
+                MeetError::Stray(format!(
+                    "rank {rank} sent no valid description of itself: {error}; does it run the same version of Rankine?"
+                ))
+            })?;
+            if member.version != self.version || member.rank != rank {
+                let words = format!(
+                    "rank {rank} on {} runs Rankine {}, and rank {} runs {}: all processes must run the same version",
+                    member.host, member.version, self.rank, self.version
+                );
+                return Err(MeetError::Stray(words));
+            }
+            Ok(member)
+        };
+        all.iter().enumerate().map(read).collect()
+    }
+}
+
+/// The hosts, in the order of their first ranks.
+pub fn hosts(members: &[ProcessInfo]) -> Vec<Host> {
+    let mut found: Vec<(&ProcessInfo, Host)> = Vec::new();
+    for member in members {
+        match found.iter_mut().find(|(first, _)| (&first.host, &first.boot) == (&member.host, &member.boot)) {
+            Some((_, host)) => host.ranks.push(member.rank),
+            None => found.push((member, Host { name: member.host.clone(), ranks: vec![member.rank] })),
+        }
+    }
+    found.into_iter().map(|(_, host)| host).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_of_one_host_are_found_together() {
+        let member = |rank, host: &str, boot: &str| ProcessInfo {
+            rank,
+            host: host.into(),
+            boot: boot.into(),
+            process: 1,
+            local_rank: None,
+            gpus: 0,
+            gpu_ids: Vec::new(),
+            version: "1".into(),
+        };
+        let members = [member(0, "a", "x"), member(1, "b", "y"), member(2, "a", "x"), member(3, "a", "z")];
+        let found: Vec<_> = hosts(&members).into_iter().map(|host| (host.name, host.ranks)).collect();
+        // Two pods of one name are not one.
+        assert_eq!(found, [("a".into(), vec![0, 2]), ("b".into(), vec![1]), ("a".into(), vec![3])]);
+    }
+}

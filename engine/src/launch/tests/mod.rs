@@ -1,0 +1,319 @@
+//! Meetings of threads, each with a rank of its own.
+
+use std::net::TcpListener;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::watch::Patience;
+use super::{
+    Activity, Address, Failure, Launcher, MeetError, Meeting, Phase, ProcessGroup, ProcessInfo, ProcessRank,
+    Secret, Spread, Stage, Terms,
+};
+
+mod hostile;
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn address() -> Address {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    Address { host: "127.0.0.1".into(), port }
+}
+
+fn process(rank: usize, ranks: usize, address: &Address) -> ProcessRank {
+    let (spread, launcher) = (Spread::Unknown, Launcher::None);
+    ProcessRank { rank, ranks, local_rank: None, meet: Some(address.clone()), spread, job: None, launcher }
+}
+
+/// Meets without a secret.
+fn join(process: &ProcessRank, deadline: Duration) -> Result<Meeting, MeetError> {
+    Meeting::join(process, &Secret::none(), deadline)
+}
+
+fn terms(patience: Patience) -> Terms {
+    Terms { secret: Secret::none(), deadline: DEADLINE, patience }
+}
+
+/// What each rank's thread returns.
+fn on_ranks<V: Send>(ranks: usize, address: &Address, run: impl Fn(ProcessRank) -> V + Sync) -> Vec<V> {
+    let run = &run;
+    thread::scope(|scope| {
+        let start = |rank| scope.spawn(move || run(process(rank, ranks, address)));
+        let running: Vec<_> = (0..ranks).map(start).collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn values_of_any_length_come_in_the_order_of_ranks() {
+    let address = address();
+    on_ranks(5, &address, |process| {
+        let mut meeting = join(&process, DEADLINE).unwrap();
+        for round in 0..50usize {
+            let value = |rank: usize| vec![(rank + round) as u8; (rank * 7919 * round) % 300_000];
+            let expected: Vec<_> = (0..5).map(value).collect();
+            assert_eq!(meeting.gather(&value(process.rank)).unwrap(), expected);
+        }
+    });
+}
+
+#[test]
+fn one_alone_meets_itself() {
+    let mut meeting = join(&ProcessRank::alone(), DEADLINE).unwrap();
+    assert_eq!(meeting.gather(b"here").unwrap(), [b"here"]);
+}
+
+#[test]
+fn a_value_that_is_too_long_is_refused_and_the_meeting_goes_on() {
+    const MOST: usize = 1 << 20;
+    let address = address();
+    on_ranks(2, &address, |process| {
+        let mut meeting = join(&process, DEADLINE).unwrap();
+        let refused = meeting.gather(&vec![0; MOST + 1]).unwrap_err().to_string();
+        assert!(refused.contains("a value of 1048577 bytes exceeds the limit of 1048576"), "{refused}");
+        assert_eq!(meeting.gather(&vec![7; MOST]).unwrap(), [vec![7; MOST], vec![7; MOST]]);
+        assert_eq!((meeting.rank(), meeting.ranks()), (process.rank, 2));
+    });
+}
+
+#[test]
+fn processes_of_another_version_or_rank_are_named() {
+    for (change, words) in [
+        ("version", "rank 1 on h runs Rankine 0.0, and rank 0 runs "),
+        ("rank", "all processes must run the same version"),
+        ("bytes", "rank 1 sent no valid description of itself: "),
+    ] {
+        let address = address();
+        let outcomes = on_ranks(2, &address, |process| {
+            let mut meeting = join(&process, DEADLINE).unwrap();
+            let here = ProcessInfo {
+                host: "h".into(),
+                ..ProcessInfo::here(&process, vec!["GPU-1".into(), "GPU-2".into()])
+            };
+            assert_eq!((here.rank, here.gpus, here.process), (process.rank, 2, std::process::id()));
+            let other = match (process.rank, change) {
+                (1, "version") => ProcessInfo { version: "0.0".into(), ..here },
+                (1, "rank") => ProcessInfo { rank: 0, ..here },
+                (1, _) => return meeting.gather(b"{").map(drop).map_err(|error| error.to_string()),
+                _ => here,
+            };
+            other.introduce(&mut meeting).map(drop).map_err(|error| error.to_string())
+        });
+        assert!(outcomes[0].as_ref().unwrap_err().contains(words), "{outcomes:?}");
+    }
+}
+
+#[test]
+fn who_is_late_is_named_to_all() {
+    let address = address();
+    let deadline = Duration::from_millis(300);
+    on_ranks(4, &address, |process| {
+        let mut meeting = join(&process, deadline).unwrap();
+        if [1, 2].contains(&process.rank) {
+            thread::sleep(3 * deadline);
+            return;
+        }
+        match meeting.gather(b"x") {
+            Err(MeetError::Late { late, .. }) => assert_eq!(late, [1, 2]),
+            other => panic!("{other:?}"),
+        }
+        assert!(meeting.gather(b"x").unwrap_err().to_string().contains("has failed"));
+    });
+}
+
+#[test]
+fn who_has_ended_is_named_to_all_at_once() {
+    for gone in [0, 2] {
+        let (address, begun) = (address(), Instant::now());
+        on_ranks(4, &address, |process| {
+            let mut meeting = join(&process, DEADLINE).unwrap();
+            if process.rank == gone {
+                return;
+            }
+            match meeting.gather(b"x") {
+                Err(MeetError::Left { left }) => assert_eq!(left, [gone]),
+                other => panic!("{other:?}"),
+            }
+        });
+        assert!(begun.elapsed() < DEADLINE / 2);
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = Address { host: "127.0.0.1".into(), port: taken.local_addr().unwrap().port() };
+    match join(&process(0, 2, &address), DEADLINE) {
+        Err(error @ MeetError::Listen { .. }) => {
+            assert!(error.to_string().contains(&format!("port {}: Address", address.port)), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// As long as a test may take.
+const SHORT: Patience = Patience {
+    silence: Duration::from_millis(1500),
+    standstill: Duration::from_millis(1000),
+    grace: Duration::from_millis(300),
+};
+
+/// What the watch of each of three processes says; `act` is what each of them does. Of one for which it returns false
+/// nothing is asked.
+fn on_a_group(act: impl Fn(&ProcessRank, &ProcessGroup) -> bool + Sync) -> Vec<Option<String>> {
+    let address = address();
+    on_ranks(3, &address, |process| {
+        let (said, words) = channel();
+        let here = ProcessInfo::here(&process, Vec::new());
+        let end = move |failure: &Failure, _: &Activity| said.send(failure.to_string()).unwrap();
+        let group = ProcessGroup::form(&process, here, &terms(SHORT), end).unwrap();
+        act(&process, &group).then(|| words.recv_timeout(DEADLINE).unwrap())
+    })
+}
+
+#[test]
+fn a_group_hands_values_around_and_ends_in_peace() {
+    let address = address();
+    on_ranks(3, &address, |process| {
+        let end = |failure: &Failure, _: &Activity| panic!("{failure}");
+        let group = ProcessGroup::form(
+            &process,
+            ProcessInfo::here(&process, Vec::new()),
+            &terms(Patience::USUAL),
+            end,
+        )
+        .unwrap();
+        let own = [process.rank as u8; 3];
+        assert_eq!(group.gather("values", &own).unwrap(), [[0; 3], [1; 3], [2; 3]]);
+        assert_eq!(group.of_first("a value", &own).unwrap(), [0; 3]);
+        let long = vec![process.rank as u8; 3 << 20];
+        let collected = group.collect("long values", &long).unwrap();
+        let expected = if process.rank == 0 { vec![vec![1; 3 << 20], vec![2; 3 << 20]] } else { Vec::new() };
+        assert!(collected == expected);
+        group.wait("the end").unwrap();
+        // Nobody is missed who has finished, however late the others are.
+        thread::sleep(Duration::from_millis(200 * process.rank as u64));
+        group.finish();
+    });
+}
+
+#[test]
+fn a_group_waits_longer_for_values_than_it_did_for_the_processes() {
+    let address = address();
+    let deadline = Duration::from_millis(400);
+    on_ranks(2, &address, |process| {
+        let end = |failure: &Failure, _: &Activity| panic!("{failure}");
+        let terms = Terms { deadline, ..terms(Patience::USUAL) };
+        let group =
+            ProcessGroup::form(&process, ProcessInfo::here(&process, Vec::new()), &terms, end).unwrap();
+        assert_eq!((group.rank(), group.size(), group.is_first()), (process.rank, 2, process.rank == 0));
+        if process.rank == 1 {
+            thread::sleep(2 * deadline);
+        }
+        assert_eq!(group.gather("values", &[process.rank as u8]).unwrap(), [[0], [1]]);
+        group.finish();
+    });
+}
+
+#[test]
+fn an_error_is_told_to_all_before_what_follows_from_it() {
+    let words = "rank 2 failed in training, at step 1203: the disk is full";
+    let found = on_a_group(|process, group| {
+        group.does(Phase::Training, 1203);
+        match process.rank {
+            // This one only misses rank 2, and says so before that one says anything.
+            1 => assert_eq!(group.fail("rank 1 waited for rank 2", true).unwrap().to_string(), words),
+            2 => {
+                thread::sleep(Duration::from_millis(150));
+                assert_eq!(group.fail("the disk is full", false), None);
+            }
+            _ => return true,
+        }
+        false
+    });
+    assert_eq!(found[0].as_deref(), Some(words));
+}
+
+#[test]
+fn one_who_hangs_is_named_to_all_with_what_it_did() {
+    let found = on_a_group(|process, group| {
+        let step = 7 + process.rank as u64;
+        if process.rank == 1 {
+            group.does(Phase::Training, step);
+        } else {
+            // Whoever waits for the one that hangs does not hang.
+            let waiting = group.clone();
+            thread::spawn(move || {
+                waiting.does(Phase::Training, step);
+                waiting.wait("the verdict")
+            });
+        }
+        true
+    });
+    for words in found {
+        let words = words.unwrap();
+        assert!(words.starts_with("rank 1 has made no progress for 1 s in training, at step 8: "), "{words}");
+    }
+}
+
+#[test]
+fn one_who_is_gone_or_silent_is_named_to_all() {
+    for (gone, patience, what) in [
+        (true, Patience::USUAL, "ended without an error message while it prepared: was it killed?"),
+        (false, SHORT, "has been silent for 2 s while it prepared: its process is stopped"),
+    ] {
+        let address = address();
+        let found = on_ranks(3, &address, |process| {
+            let here = ProcessInfo::here(&process, Vec::new());
+            if process.rank == 1 {
+                // As far as the others see it, a process that is killed, or stopped.
+                let mut meeting = join(&process, DEADLINE).unwrap();
+                here.introduce(&mut meeting).unwrap();
+                let lines = meeting.take_watch_lines();
+                thread::sleep(if gone { Duration::ZERO } else { 3 * SHORT.silence });
+                drop(lines);
+                return None;
+            }
+            let (said, words) = channel();
+            let end = move |failure: &Failure, _: &Activity| said.send(failure.to_string()).unwrap();
+            let _group = ProcessGroup::form(&process, here, &terms(patience), end).unwrap();
+            Some(words.recv_timeout(DEADLINE).unwrap())
+        });
+        for words in found.into_iter().flatten() {
+            assert!(words.starts_with(&format!("rank 1 {what}")), "{words}");
+        }
+    }
+}
+
+#[test]
+fn one_alone_that_hangs_says_where() {
+    for (stage, words) in [
+        (Stage::Reading, "at step 12, waiting for the reader's next batch: it hangs"),
+        (Stage::Computing, "at step 12, computing it: it hangs"),
+        (Stage::Awaiting, "at step 12, waiting for the device to end the steps"),
+    ] {
+        let (said, told) = channel();
+        let end = move |failure: &Failure, _: &Activity| said.send(failure.to_string()).unwrap();
+        let group = ProcessGroup::watched_alone(SHORT, end).unwrap();
+        assert!(group.is_watched() && group.size() == 1);
+        // Whoever goes on is left alone.
+        for step in 0..12 {
+            group.does(Phase::Training, step);
+            thread::sleep(SHORT.standstill / 8);
+        }
+        assert!(told.try_recv().is_err());
+        group.is_at(Phase::Training, 12, stage);
+        let told = told.recv_timeout(DEADLINE).unwrap();
+        assert!(
+            told.starts_with("rank 0 has made no progress for 1 s in training, ") && told.contains(words),
+            "{told}"
+        );
+    }
+    // A complete process is not missed, and neither is one that fails by itself.
+    let group = ProcessGroup::watched_alone(SHORT, |failure, _| panic!("{failure}")).unwrap();
+    group.does(Phase::Training, 1);
+    assert_eq!(group.fail("the disk is full", false), None);
+    assert_eq!(group.gather("values", &[7]).unwrap(), [[7]]);
+    group.finish();
+    thread::sleep(2 * SHORT.standstill);
+}

@@ -1,0 +1,44 @@
+//! Why a prediction fails.
+
+use std::path::PathBuf;
+
+use crate::saved::SavedModelError;
+
+/// Why there are no predictions.
+#[derive(Debug, thiserror::Error)]
+pub enum PredictError {
+    /// The dataset or the raw rows cannot be read.
+    #[error(transparent)]
+    Data(#[from] rankine_reader::Error),
+    /// The model cannot be read.
+    #[error(transparent)]
+    Saved(#[from] SavedModelError),
+    /// The predictions cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's error.
+        source: std::io::Error,
+    },
+    /// A category has no row of its own, and such rows are not to be scored.
+    #[error(
+        "row {row} has a category in column {column} that the model has no row for: it was rare in training or absent \
+         from it. --unknown oov scores such rows with the row that these categories share, --unknown skip omits them"
+    )]
+    Unknown {
+        /// The number of the row, the first being 1.
+        row: u64,
+        /// The column.
+        column: String,
+    },
+    /// A row cannot be read, and bad rows are not to be skipped.
+    #[error("{0}\nno predictions were written; --on-bad skip omits such rows, counts and names them")]
+    BadRow(String),
+    /// A prediction is NaN.
+    #[error("the prediction of row {row} is not a number: numbers of the row are too large for the model")]
+    NotFinite {
+        /// The number of the row, the first being 1.
+        row: u64,
+    },
+}

@@ -1,0 +1,317 @@
+//! Where the ranks of a job run: how many, on how many nodes, and which of them, on which GPUs, a process has.
+
+use rankine_embedding::Topology;
+
+use super::TrainError;
+use super::backend::gpus_seen;
+use super::data::same_everywhere;
+use crate::hooks;
+use crate::job::{DeviceKind, Job, RankCount, Ranks};
+use crate::launch::{Host, ProcessGroup, ProcessInfo, hosts};
+
+/// The ranks assigned to a process: consecutive, equally many for each process, in the order of processes.
+#[derive(Debug, Clone)]
+pub(super) struct RankAssignment {
+    pub(super) processes: ProcessGroup,
+    pub(super) topology: Topology,
+    /// The GPU of each rank here, numbered as the driver numbers those that the process sees.
+    #[allow(dead_code, reason = "only GPU builds use it")]
+    pub(super) gpus: Vec<usize>,
+}
+
+impl RankAssignment {
+    /// Counts the ranks of a job, if it leaves that open, and finds their GPUs. Returns the job with the counts.
+    /// # Errors
+    /// [`TrainError::Device`] if the job, the launcher and the GPUs that processes see contradict each other, or if
+    /// processes have different jobs; [`TrainError::Processes`].
+    pub(super) fn of(job: &Job, processes: &ProcessGroup) -> Result<(Job, Self), TrainError> {
+        same_everywhere(processes, "job", &job.to_toml())?;
+        let shared = hooks::variable(hooks::LOOPBACK).is_some();
+        let found = match processes.size() {
+            1 => alone(job, gpus_seen(), shared),
+            _ => among(job, processes.members(), processes.rank(), shared),
+        };
+        let (topology, gpus) = found.map_err(TrainError::Device)?;
+        let mut job = job.clone();
+        let count = |count: usize| u32::try_from(count).ok().and_then(RankCount::new).map(Ranks::Count);
+        job.device.ranks = count(topology.ranks()).unwrap_or(job.device.ranks);
+        job.device.nodes = count(topology.nodes()).unwrap_or(job.device.nodes);
+        Ok((job, Self { processes: processes.clone(), topology, gpus }))
+    }
+}
+
+/// The ranks, and the GPUs of those in this process.
+type Found = (Topology, Vec<usize>);
+
+/// All ranks are in this process.
+fn alone(job: &Job, seen: usize, shared: bool) -> Result<Found, String> {
+    let ranks = match job.device.ranks.count() {
+        Some(ranks) => ranks.get() as usize,
+        None if job.device.kind == DeviceKind::Cpu => 1,
+        None => seen.max(1),
+    };
+    let topology = Topology::new(ranks, job.device.nodes.get() as usize);
+    let modulus = if shared { seen.max(1) } else { ranks };
+    let gpus = (0..ranks).map(|rank| rank % modulus).collect();
+    Ok((topology.map_err(|error| error.to_string())?, gpus))
+}
+
+/// Some ranks are in this process, and equally many in each other one.
+fn among(job: &Job, members: &[ProcessInfo], rank: usize, shared: bool) -> Result<Found, String> {
+    let (processes, hosts) = (members.len(), hosts(members));
+    if job.device.kind == DeviceKind::Cpu {
+        return Err(format!(
+            "{processes} processes were launched, and device.kind is \"cpu\": on the CPU ranks are threads of one \
+             process. Launch one process, or ignore the launcher with --launcher none"
+        ));
+    }
+    check_order(&hosts)?;
+    let nodes = job.device.nodes.count().map_or(hosts.len(), |nodes| nodes.get() as usize);
+    if nodes < hosts.len() || !nodes.is_multiple_of(hosts.len()) || !processes.is_multiple_of(nodes) {
+        return Err(format!(
+            "device.nodes is {nodes}, and the {processes} processes are on {} ({}): set that number, a multiple of it \
+             that gives each node equally many processes, or remove the key",
+            count_of(hosts.len(), "host", "hosts"),
+            hosts.iter().map(|host| host.name.as_str()).collect::<Vec<_>>().join(", ")
+        ));
+    }
+    let each = match job.device.ranks.count() {
+        Some(ranks) => {
+            let ranks = ranks.get() as usize;
+            if !ranks.is_multiple_of(processes) {
+                return Err(format!(
+                    "device.ranks is {ranks}, and {processes} processes were launched: each takes equally many ranks, \
+                     so ranks must be a multiple of processes. device.ranks = \"auto\" takes all GPUs \
+                     that they see"
+                ));
+            }
+            ranks / processes
+        }
+        None => seen_by_each(members, &hosts)?,
+    };
+    let of_member = |rank: usize| gpus_of(members, &hosts, rank, each, shared);
+    let all = (0..processes).map(of_member).collect::<Result<Vec<_>, _>>()?;
+    if !shared {
+        check_apart(members, &hosts, &all)?;
+    }
+    let topology = Topology::new(each * processes, nodes).map_err(|error| error.to_string())?;
+    Ok((topology, all[rank].clone()))
+}
+
+/// Ranks are numbered node by node, equally many on each.
+fn check_order(hosts: &[Host]) -> Result<(), String> {
+    let said = || {
+        let each = hosts.iter().map(|Host { name, ranks }| {
+            let ranks: Vec<_> = ranks.iter().map(usize::to_string).collect();
+            format!("{name} has {}", ranks.join(", "))
+        });
+        each.collect::<Vec<_>>().join("; ")
+    };
+    if hosts.iter().any(|host| host.ranks.len() != hosts[0].ranks.len()) {
+        return Err(format!("each host must have equally many processes: {}", said()));
+    }
+    if hosts.iter().flat_map(|host| &host.ranks).enumerate().any(|(place, &rank)| place != rank) {
+        return Err(format!(
+            "ranks of processes must be numbered host by host: {}. Use Slurm's --distribution=block, or mpirun's \
+             --map-by slot",
+            said()
+        ));
+    }
+    Ok(())
+}
+
+/// The distinct GPUs that the processes of a host see.
+fn distinct<'a>(members: &'a [ProcessInfo], host: &Host) -> Vec<&'a str> {
+    let mut ids: Vec<_> =
+        host.ranks.iter().flat_map(|&rank| &members[rank].gpu_ids).map(String::as_str).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+/// The GPUs per process if they share all GPUs of their host.
+fn seen_by_each(members: &[ProcessInfo], hosts: &[Host]) -> Result<usize, String> {
+    let counts: Vec<_> = hosts.iter().map(|host| distinct(members, host).len()).collect();
+    let (first, processes) = (counts[0], hosts[0].ranks.len());
+    if let Some(other) = counts.iter().position(|&count| count != first) {
+        return Err(format!(
+            "device.ranks is \"auto\", and host {} has {first} GPUs and host {} has {}: set device.ranks, or show each \
+             host's processes equally many GPUs with CUDA_VISIBLE_DEVICES",
+            hosts[0].name, hosts[other].name, counts[other]
+        ));
+    }
+    if first == 0 || !first.is_multiple_of(processes) {
+        return Err(format!(
+            "device.ranks is \"auto\", and host {} has {} for {}: launch one process per GPU, or one per node",
+            hosts[0].name,
+            count_of(first, "GPU", "GPUs"),
+            count_of(processes, "process", "processes")
+        ));
+    }
+    Ok(first / processes)
+}
+
+/// The GPUs that a process takes, numbered as its driver does.
+fn gpus_of(
+    members: &[ProcessInfo],
+    hosts: &[Host],
+    rank: usize,
+    each: usize,
+    shared: bool,
+) -> Result<Vec<usize>, String> {
+    let host = hosts.iter().find(|host| host.ranks.contains(&rank)).expect("every process is on a host");
+    let place = host.ranks.iter().position(|&other| other == rank).unwrap_or(0);
+    let seen = members[rank].gpus;
+    // Processes that see different GPUs have them to themselves.
+    let all_alike = host.ranks.iter().all(|&other| members[other].gpu_ids == members[rank].gpu_ids);
+    let first = if all_alike { place * each } else { 0 };
+    if seen == 0 || (first + each > seen && !shared) {
+        return Err(format!(
+            "device.ranks is {}, so that each of {} processes takes {}; rank {rank} on {} sees {}, as {} of its host's \
+             {} do (CUDA_VISIBLE_DEVICES applies)",
+            each * members.len(),
+            members.len(),
+            count_of(each, "GPU", "GPUs"),
+            host.name,
+            count_of(seen, "GPU", "GPUs"),
+            if all_alike { "all" } else { "not all" },
+            count_of(host.ranks.len(), "process", "processes"),
+        ));
+    }
+    Ok((first..first + each).map(|gpu| gpu % seen).collect())
+}
+
+/// Checks that no GPU has two ranks.
+fn check_apart(members: &[ProcessInfo], hosts: &[Host], gpus: &[Vec<usize>]) -> Result<(), String> {
+    for host in hosts {
+        let mut taken: Vec<(&str, usize)> = Vec::new();
+        for &rank in &host.ranks {
+            for id in gpus[rank].iter().filter_map(|&gpu| members[rank].gpu_ids.get(gpu)) {
+                if let Some((_, other)) = taken.iter().find(|(taken, _)| taken == id) {
+                    return Err(format!(
+                        "ranks {other} and {rank} on {} would both take GPU {id}: show each other ones with \
+                         CUDA_VISIBLE_DEVICES, or show all of them to all",
+                        host.name
+                    ));
+                }
+                taken.push((id, rank));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn count_of(count: usize, one: &str, several: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { several })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JOB: &str = r#"
+        name = "tiny"
+        data.dir = "data/tiny"
+        model = { kind = "dlrm", embedding_dim = 16, bottom_mlp = [64, 16], top_mlp = [64] }
+        optimizer.dense = { kind = "sgd", learning_rate = 0.1 }
+        optimizer.sparse = { kind = "adagrad", learning_rate = 0.02 }
+        train.batch_size = 512
+    "#;
+
+    /// Processes on hosts, each with the GPUs that it sees: `a:01` is a process on host a that sees GPUs 0 and 1.
+    fn members(text: &str) -> Vec<ProcessInfo> {
+        let member = |(rank, text): (usize, &str)| {
+            let (host, gpus) = text.split_once(':').unwrap();
+            let gpu_ids: Vec<_> = gpus.chars().map(|gpu| format!("GPU-{gpu}")).collect();
+            let (host, version) = (host.to_owned(), "1".to_owned());
+            let boot = host.clone();
+            ProcessInfo {
+                rank,
+                host,
+                boot,
+                process: 1,
+                local_rank: None,
+                gpus: gpu_ids.len(),
+                gpu_ids,
+                version,
+            }
+        };
+        text.split_whitespace().enumerate().map(member).collect()
+    }
+
+    /// Ranks, nodes and the GPUs of each process; or the first error.
+    fn found(sets: &[&str], processes: &str) -> Result<(usize, usize, Vec<Vec<usize>>), String> {
+        let job = Job::from_toml("tiny.toml", JOB, sets).unwrap();
+        let members = members(processes);
+        let each = (0..members.len()).map(|rank| among(&job, &members, rank, false));
+        let each: Vec<Found> = each.collect::<Result<_, _>>()?;
+        let topology = each[0].0;
+        Ok((topology.ranks(), topology.nodes(), each.into_iter().map(|(_, gpus)| gpus).collect()))
+    }
+
+    #[test]
+    fn ranks_are_counted_and_find_their_gpus() {
+        let auto = &["device.ranks=auto"][..];
+        for (sets, processes, expected) in [
+            // One process per GPU: all see all, or each its own.
+            (auto, "a:012 a:012 a:012", (3, 1, vec![vec![0], vec![1], vec![2]])),
+            (auto, "a:2 a:0", (2, 1, vec![vec![0], vec![0]])),
+            (&["device.ranks=2"], "a:0123 a:0123", (2, 1, vec![vec![0], vec![1]])),
+            // Between: equally many GPUs for each.
+            (auto, "a:0123 a:0123", (4, 1, vec![vec![0, 1], vec![2, 3]])),
+            (auto, "a:01 a:23 b:01 b:23", (8, 2, vec![vec![0, 1]; 4])),
+            // One process per node; some GPUs may stay idle.
+            (auto, "a:01 b:01", (4, 2, vec![vec![0, 1], vec![0, 1]])),
+            (&["device.ranks=4"], "a:0123 b:01", (4, 2, vec![vec![0, 1], vec![0, 1]])),
+            // One process per GPU on several nodes.
+            (auto, "a:01 a:01 b:01 b:01", (4, 2, vec![vec![0], vec![1], vec![0], vec![1]])),
+            // Parts of a host as nodes.
+            (&["device.ranks=auto", "device.nodes=2"], "a:0123 a:0123", (4, 2, vec![vec![0, 1], vec![2, 3]])),
+        ] {
+            assert_eq!(found(sets, processes), Ok(expected), "{sets:?} {processes}");
+        }
+    }
+
+    #[test]
+    fn contradictions_are_refused_with_both_values() {
+        let auto = &["device.ranks=auto"][..];
+        for (sets, processes, words) in [
+            (&["device.ranks=3"][..], "a:01 a:01", "device.ranks is 3, and 2 processes were launched"),
+            (&[], "a:01 a:01", "device.ranks is 1, and 2 processes were launched"),
+            (&["device.ranks=4"], "a:01 b:0", "takes 2 GPUs; rank 1 on b sees 1 GPU"),
+            (&["device.ranks=2"], "a: a:", "takes 1 GPU; rank 0 on a sees 0 GPUs"),
+            (auto, "a:01 b:012", "host a has 2 GPUs and host b has 3"),
+            (auto, "a:012 a:012", "host a has 3 GPUs for 2 processes"),
+            (auto, "a:01 b:01 a:01 b:01", "a has 0, 2; b has 1, 3"),
+            (auto, "a:01 a:01 b:01", "a has 0, 1; b has 2"),
+            (
+                &["device.ranks=2", "device.nodes=1"],
+                "a:0 b:0",
+                "device.nodes is 1, and the 2 processes are on 2 hosts",
+            ),
+            (&["device.ranks=2"], "a:01 a:02", "ranks 0 and 1 on a would both take GPU GPU-0"),
+            (
+                &["device.ranks=2", "device.kind=cpu"],
+                "a:0 b:0",
+                "2 processes were launched, and device.kind is",
+            ),
+        ] {
+            let error = found(sets, processes).unwrap_err();
+            assert!(error.contains(words), "{sets:?} {processes}: {error}");
+        }
+    }
+
+    #[test]
+    fn one_process_has_all_ranks() {
+        let of = |sets: &[&str], seen| {
+            let (topology, gpus) =
+                alone(&Job::from_toml("tiny.toml", JOB, sets).unwrap(), seen, false).unwrap();
+            (topology.ranks(), topology.nodes(), gpus)
+        };
+        assert_eq!(of(&[], 8), (1, 1, vec![0]));
+        assert_eq!(of(&["device.ranks=auto"], 3), (3, 1, vec![0, 1, 2]));
+        assert_eq!(of(&["device.ranks=auto"], 0), (1, 1, vec![0]));
+        assert_eq!(of(&["device.ranks=auto", "device.kind=cpu"], 4), (1, 1, vec![0]));
+        assert_eq!(of(&["device.ranks=4", "device.nodes=2"], 0), (4, 2, vec![0, 1, 2, 3]));
+    }
+}

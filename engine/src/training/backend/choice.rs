@@ -1,0 +1,130 @@
+//! Selects the device that trains a job, and creates its model there.
+
+use rankine_embedding::EmbeddingPlan;
+use rankine_embedding::plan::Machine;
+use rankine_reader::Dataset;
+
+use super::super::TrainError;
+use super::super::assignment::RankAssignment;
+use super::super::recorded::Recorded;
+use super::super::translate::check_memory;
+use super::cpu::CpuBackend;
+use super::device::Backend;
+use super::gpu::{self, Gpus};
+use super::refusal::{NoGpus, Refusal};
+use crate::cpu::{CpuModel, Sharding};
+use crate::job::{DenseUpdate, Job};
+use crate::model::Model;
+use crate::overlap::Overlap;
+use crate::planning;
+
+/// The device that a job is to be trained on.
+pub(in super::super) enum Choice {
+    /// The CPU, over several ranks if there is a plan; and why.
+    #[allow(private_interfaces, reason = "no other module looks inside")]
+    Cpu(Option<EmbeddingPlan>, Refusal),
+    #[allow(private_interfaces, reason = "no other module looks inside")]
+    Gpus(Gpus),
+}
+
+impl Choice {
+    /// Selects the device as the job says; nothing is created yet.
+    ///
+    /// # Errors
+    /// [`TrainError::Conflicts`] and [`TrainError::Device`] if the job cannot be trained here.
+    pub(in super::super) fn of(
+        job: &Job,
+        assignment: &RankAssignment,
+        dataset: &Dataset,
+        model: &Model,
+        recorded: &Recorded,
+    ) -> Result<Self, TrainError> {
+        match Gpus::select(job, assignment, dataset, model, recorded) {
+            Ok(gpus) => Ok(Self::Gpus(gpus)),
+            Err(NoGpus::Refused(why)) => Ok(Self::Cpu(plan_for_cpu(job, dataset, model)?, why)),
+            Err(NoGpus::Failed(error)) => Err(error),
+        }
+    }
+
+    /// Disables some overlaps of GPU work; no effect on the CPU.
+    pub(in super::super) fn without(mut self, left_out: &[Overlap]) -> Self {
+        if let Self::Gpus(gpus) = &mut self {
+            gpus.disable(left_out);
+        }
+        self
+    }
+
+    /// The assumed performance of the GPUs if tables were placed by it, for `machine.toml`.
+    pub(in super::super) fn machine(&self) -> Option<&str> {
+        match self {
+            Self::Cpu(..) => None,
+            Self::Gpus(gpus) => gpus.machine(),
+        }
+    }
+
+    /// The model of a job with its initial weights, and the device in words. Matrix products use the algorithms that
+    /// were recorded, if those are of the same GPUs.
+    ///
+    /// # Errors
+    /// [`TrainError::Device`] if the device cannot hold it.
+    pub(in super::super) fn initialize(
+        self,
+        job: &Job,
+        dataset: &Dataset,
+        model: &Model,
+        threads: usize,
+        recorded: &Recorded,
+    ) -> Result<(Box<dyn Backend>, String), TrainError> {
+        let (plan, why) = match self {
+            Self::Cpu(plan, why) => (plan, why),
+            Self::Gpus(gpus) => match gpus.initialize(job, dataset, model, recorded) {
+                Ok(made) => return Ok(made),
+                Err(NoGpus::Refused(why)) => (plan_for_cpu(job, dataset, model)?, why),
+                Err(NoGpus::Failed(error)) => return Err(error),
+            },
+        };
+        let model = match plan {
+            None => CpuModel::initialized(model, job.seed),
+            Some(plan) => {
+                let ranks = job.device.ranks;
+                let shard_dense_update = job.device.dense_update == DenseUpdate::Sharded;
+                let sharding = Sharding { plan, shard_dense_update, threads };
+                CpuModel::over_ranks(model, job.seed, sharding).map_err(|error| {
+                    TrainError::Device(format!("cannot start the threads of {ranks} ranks: {error}"))
+                })?
+            }
+        };
+        Ok((Box::new(CpuBackend { model, outcomes: Vec::new() }), why.cpu()))
+    }
+}
+
+/// The device that would train a job here, in words, determined without creating a model: the device that training
+/// selects, with its libraries and memory for the model.
+///
+/// # Errors
+/// [`TrainError::Conflicts`] and [`TrainError::Device`], the errors that training would end with.
+pub(in super::super) fn device_of(
+    job: &Job,
+    assignment: &RankAssignment,
+    model: &Model,
+) -> Result<String, TrainError> {
+    match gpu::device_of(job, assignment, model) {
+        Ok(gpus) => Ok(gpus),
+        Err(NoGpus::Failed(error)) => Err(error),
+        Err(NoGpus::Refused(why)) => check_memory(job, model, None).map(|()| why.cpu()),
+    }
+}
+
+/// Which of the CPU's ranks store the rows of tables, if there are several ranks.
+fn plan_for_cpu(job: &Job, dataset: &Dataset, model: &Model) -> Result<Option<EmbeddingPlan>, TrainError> {
+    let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
+    let memory = planning::memory_of_a_thread_rank(topology);
+    let machine = match &job.device.machine {
+        Some(path) => planning::machine_of_job(path, memory, job).map_err(TrainError::Device)?,
+        None => Machine::cpu(memory),
+    };
+    let plan = || planning::plan(job, model, dataset, &machine);
+    let plan = (topology.ranks() > 1).then(plan).transpose()?;
+    check_memory(job, model, plan.as_ref())?;
+    Ok(plan)
+}

@@ -1,0 +1,153 @@
+//! What training needs of a device.
+
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rankine_reader::Samples;
+use rankine_reader::dataset::DatasetPart;
+use rankine_reader::stream::StreamOptions;
+
+use super::super::evaluate::Scorer;
+use super::super::phases::{Activity, Ceilings, Phase};
+use super::super::{DeviceMemory, TrainError};
+use super::batches::{Batch, Batches};
+use crate::checkpoint::{Checkpoint, CheckpointError, DeviceState, RankState};
+use crate::cpu::RankTraffic;
+use crate::guard::StepOutcome;
+use crate::job::DeviceKind;
+use crate::saved::Weights;
+
+/// A function of a rank's number and state.
+pub(super) type RankVisit = Arc<dyn Fn(usize, RankState<'_>) -> Result<(), CheckpointError> + Send + Sync>;
+
+/// A model on a device. The outcomes of steps may be known later than the steps are started.
+pub(in super::super) trait Backend: Scorer + Weights {
+    /// The kind of device.
+    fn kind(&self) -> DeviceKind;
+
+    /// Whether it computes in the job's precision, as GPUs do.
+    fn is_on_gpu(&self) -> bool {
+        self.kind() == DeviceKind::Cuda
+    }
+
+    /// Starts to read batches of a part.
+    ///
+    /// # Errors
+    /// [`TrainError::Data`], [`TrainError::Gpu`].
+    fn open(&self, part: DatasetPart, options: &StreamOptions) -> Result<Batches, TrainError>;
+
+    /// Starts a step; see [`crate::cpu::CpuModel::train_step`].
+    fn train_step(&mut self, batch: &Batch, rate_factor: f64) -> Result<(), TrainError>;
+
+    /// Reports outcomes of steps that were not reported yet, in order: of all started steps if `all`, otherwise of
+    /// those that are known.
+    fn take_outcomes(&mut self, all: bool, visit: &mut dyn FnMut(StepOutcome)) -> Result<(), TrainError>;
+
+    /// Milliseconds that each of `count` steps takes over batches that are resident on the device. Uses as many of
+    /// the given batches as fit.
+    fn time_steps(
+        &mut self,
+        batches: &[Samples],
+        rate_factor: f64,
+        count: usize,
+    ) -> Result<Vec<f64>, TrainError>;
+
+    /// The ranks whose replicas differ; see [`crate::cpu::CpuModel::diverged_ranks`].
+    fn diverged_ranks(&self) -> Result<Vec<usize>, TrainError>;
+
+    /// Calls `visit` with the state of each rank, all ranks at once, after all steps are complete.
+    ///
+    /// # Errors
+    /// The first error that `visit` returns; [`CheckpointError::State`].
+    fn visit_ranks(&self, visit: RankVisit) -> Result<(), CheckpointError>;
+
+    /// Starts to record which rows are updated.
+    ///
+    /// # Errors
+    /// [`CheckpointError::State`].
+    fn begin_tracking(&mut self) -> Result<(), CheckpointError>;
+
+    /// Restores the state of a checkpoint, which must be one of this model.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]; the model is unusable then.
+    fn restore(&mut self, from: &Arc<Checkpoint>) -> Result<(), CheckpointError>;
+
+    /// The state of a GPU besides parameters.
+    ///
+    /// # Errors
+    /// [`CheckpointError::State`].
+    fn device_state(&self) -> Result<Option<DeviceState>, CheckpointError> {
+        Ok(None)
+    }
+
+    /// The record of its product algorithms, for `tuning.json`; none on the CPU.
+    fn tuning(&self) -> Result<Option<String>, TrainError> {
+        Ok(None)
+    }
+
+    /// The device memory that the model uses, if the device has its own; with several, that of the fullest one.
+    fn memory(&self) -> Result<Option<DeviceMemory>, TrainError> {
+        Ok(None)
+    }
+
+    /// Steps skipped because fp16 gradients overflowed; `None` in other precisions.
+    fn skipped_steps(&self) -> Result<Option<u64>, TrainError> {
+        Ok(None)
+    }
+
+    /// What ranks sent each other, if it is counted; see [`crate::cpu::CpuModel::traffic`].
+    fn traffic(&self) -> Option<RankTraffic> {
+        None
+    }
+
+    /// Looks into its iterations, if the device allows it.
+    fn profile(&mut self) -> Option<&mut dyn Profile> {
+        None
+    }
+}
+
+impl dyn Backend + '_ {
+    /// Calls `visit` with the state of each rank, all ranks at once, after all steps are complete; returns its
+    /// results in the order of ranks.
+    ///
+    /// # Errors
+    /// As [`Backend::visit_ranks`].
+    pub(in super::super) fn on_each_rank<T: Send + 'static>(
+        &self,
+        visit: impl Fn(usize, RankState<'_>) -> Result<T, CheckpointError> + Send + Sync + 'static,
+    ) -> Result<Vec<T>, CheckpointError> {
+        let found = Arc::new(Mutex::new(Vec::new()));
+        let results = Arc::clone(&found);
+        self.visit_ranks(Arc::new(move |rank, state| {
+            let result = visit(rank, state)?;
+            results.lock().unwrap_or_else(PoisonError::into_inner).push((rank, result));
+            Ok(())
+        }))?;
+        let mut found = mem::take(&mut *found.lock().unwrap_or_else(PoisonError::into_inner));
+        found.sort_by_key(|(rank, _)| *rank);
+        Ok(found.into_iter().map(|(_, result)| result).collect())
+    }
+}
+
+/// Measurements on a GPU.
+pub(in super::super) trait Profile {
+    /// Marks the moment at which all started steps will be complete.
+    fn mark(&mut self) -> Result<(), TrainError>;
+
+    /// Milliseconds from each marked moment to the next, once all steps are complete.
+    fn ms_between_marks(&self) -> Result<Vec<f64>, TrainError>;
+
+    /// The time that each phase of an iteration takes by itself, and the ceilings of that GPU. Requires a completed
+    /// step; weights change.
+    fn time_phases(&mut self) -> Result<(Vec<Phase>, Ceilings), TrainError>;
+
+    /// Trains this many steps on the batches that are resident, and waits for them.
+    fn repeat_steps(&mut self, steps: usize) -> Result<(), TrainError>;
+
+    /// Starts to record the GPU's activity, kernel by kernel.
+    fn begin_trace(&mut self) -> Result<(), TrainError>;
+
+    /// Ends the recording, and returns the activity since it began.
+    fn end_trace(&mut self) -> Result<Vec<Activity>, TrainError>;
+}

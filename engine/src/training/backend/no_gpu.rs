@@ -1,0 +1,73 @@
+//! GPUs in a build without CUDA: there are none.
+
+use rankine_reader::Dataset;
+use rankine_reader::stream::Position;
+
+use super::super::TrainError;
+use super::super::assignment::RankAssignment;
+use super::super::recorded::Recorded;
+use super::device::Backend;
+use super::refusal::{NoGpus, Refusal};
+use crate::job::Job;
+use crate::model::Model;
+use crate::overlap::Overlap;
+
+/// The GPUs that are to train a job.
+pub(super) enum Gpus {}
+
+/// A batch that GPUs unpack.
+pub(in super::super) enum FedBatch {}
+
+/// The GPUs that this process sees.
+pub(in super::super) fn gpus_seen() -> usize {
+    0
+}
+
+/// The GPUs that would train a job, in words.
+pub(super) fn device_of(_: &Job, _: &RankAssignment, _: &Model) -> Result<String, NoGpus> {
+    Err(Refusal::OnlyCpu.into())
+}
+
+impl Gpus {
+    pub(super) fn select(
+        _: &Job,
+        assignment: &RankAssignment,
+        _: &Dataset,
+        _: &Model,
+        _: &Recorded,
+    ) -> Result<Self, NoGpus> {
+        if assignment.processes.size() > 1 {
+            let why = "several processes train on GPUs, and this build does not support GPUs";
+            return Err(TrainError::Device(why.into()).into());
+        }
+        Err(Refusal::OnlyCpu.into())
+    }
+
+    pub(super) fn disable(&mut self, _: &[Overlap]) {
+        match *self {}
+    }
+
+    pub(super) fn machine(&self) -> Option<&str> {
+        match *self {}
+    }
+
+    pub(super) fn initialize(
+        self,
+        _: &Job,
+        _: &Dataset,
+        _: &Model,
+        _: &Recorded,
+    ) -> Result<(Box<dyn Backend>, String), NoGpus> {
+        match self {}
+    }
+}
+
+impl FedBatch {
+    pub(super) fn len(&self) -> usize {
+        match *self {}
+    }
+
+    pub(super) fn start(&self) -> Position {
+        match *self {}
+    }
+}

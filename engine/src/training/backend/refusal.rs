@@ -1,0 +1,76 @@
+//! Why GPUs do not train a job.
+
+use std::fmt;
+
+use super::super::TrainError;
+use crate::job::Conflict;
+
+/// Why the CPU trains a job that leaves the device open.
+#[derive(Debug)]
+#[allow(dead_code, reason = "a build without CUDA has one reason")]
+pub(super) enum Refusal {
+    /// The job asks for the CPU, or the build has nothing else.
+    OnlyCpu,
+    /// No driver, or no GPU.
+    NoGpu,
+    /// Fewer GPUs than ranks.
+    TooFew { ranks: usize, gpus: usize },
+    /// GPUs do not support a setting of the job.
+    Unsupported(Conflict),
+    /// A GPU without fp8 for a job in fp8.
+    NoFp8 { gpu: String },
+    /// The GPUs, or their libraries or memory, cannot be used.
+    Unusable(String),
+    /// The model could not be created on the GPUs.
+    Full { gpus: usize, error: String },
+}
+
+impl Refusal {
+    /// The CPU, and why it trains.
+    pub(super) fn cpu(&self) -> String {
+        match self {
+            Self::OnlyCpu => "the CPU".into(),
+            why => format!("the CPU, since {why}"),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OnlyCpu => f.write_str("only the CPU may train this job"),
+            Self::NoGpu => f.write_str("there is no usable GPU"),
+            Self::TooFew { ranks, gpus } => {
+                write!(f, "{ranks} ranks need as many GPUs, and there are {gpus}")
+            }
+            Self::Unsupported(conflict) => write!(f, "GPUs do not support this job ({conflict})"),
+            Self::NoFp8 { gpu } => {
+                write!(f, "device.precision = \"fp8\" needs a Hopper GPU, and this is {gpu}")
+            }
+            Self::Unusable(error) => f.write_str(error),
+            Self::Full { gpus, error } => {
+                let it = if *gpus == 1 { "the GPU" } else { "one of the GPUs" };
+                write!(f, "{it} cannot take this job ({error})")
+            }
+        }
+    }
+}
+
+/// Why there are no GPUs for a job: the CPU trains it instead, or nothing does.
+#[derive(Debug)]
+pub(super) enum NoGpus {
+    Refused(Refusal),
+    Failed(TrainError),
+}
+
+impl<E: Into<TrainError>> From<E> for NoGpus {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<Refusal> for NoGpus {
+    fn from(why: Refusal) -> Self {
+        Self::Refused(why)
+    }
+}
