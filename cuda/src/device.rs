@@ -8,10 +8,11 @@ use cudarc::driver::{result, sys};
 use sys::CUdevice_attribute as Attribute;
 
 use crate::error::{Error, Named, Result};
-use crate::kernels::Kernels;
+use crate::kernel::Functions;
 use crate::ledger::Ledger;
 use crate::probe::Version;
-use crate::probe::library::{DRIVER, LoadError, file_at};
+use crate::probe::library::{LoadError, file_at};
+use crate::probe::specs::DRIVER;
 
 /// The compute capability of the oldest supported GPUs: Ampere.
 const CAPABILITY_MIN: (c_int, c_int) = (8, 0);
@@ -24,7 +25,7 @@ pub struct Device {
     context: sys::CUcontext,
     multiprocessors: u32,
     exports_memory: bool,
-    kernels: Kernels,
+    functions: Functions,
     ledger: Ledger,
 }
 
@@ -74,11 +75,14 @@ impl Device {
         Ok(result::device::get_count().named("cuDeviceGetCount")?.unsigned_abs() as usize)
     }
 
-    /// Opens a GPU, loads the kernels onto it and makes it current on this thread.
+    /// Opens a GPU and makes it current on this thread. `load` loads kernels into its context.
     ///
     /// # Errors
     /// If there is no driver or no such GPU, or the driver reports an error.
-    pub fn open(ordinal: usize) -> Result<Arc<Self>> {
+    pub(crate) fn with_functions(
+        ordinal: usize,
+        load: impl FnOnce() -> Result<Functions>,
+    ) -> Result<Arc<Self>> {
         let count = Self::count()?;
         if ordinal >= count {
             return Err(Error::NoDevice { ordinal, count });
@@ -101,14 +105,14 @@ impl Device {
         let context = unsafe { result::primary_ctx::retain(handle) }.named("cuDevicePrimaryCtxRetain")?;
         // SAFETY: the context was just retained.
         unsafe { result::ctx::set_current(context) }.named("cuCtxSetCurrent")?;
-        let kernels = Kernels::load()?;
+        let functions = load()?;
         Ok(Arc::new(Self {
             ordinal,
             handle,
             context,
             multiprocessors: multiprocessors.unsigned_abs(),
             exports_memory: exports != 0,
-            kernels,
+            functions,
             ledger: Ledger::default(),
         }))
     }
@@ -177,11 +181,6 @@ impl Device {
         Ok(result::mem_get_info().named("cuMemGetInfo")?.0 as u64)
     }
 
-    /// Returns whether there are fp8 matrix products for this GPU, which requires Hopper.
-    pub fn multiplies_fp8(&self) -> bool {
-        self.kernels.hopper()
-    }
-
     /// Number of streaming multiprocessors, for sizing grids of blocks that loop.
     pub fn multiprocessors(&self) -> u32 {
         self.multiprocessors
@@ -196,8 +195,8 @@ impl Device {
         &self.ledger
     }
 
-    pub(crate) fn kernels(&self) -> &Kernels {
-        &self.kernels
+    pub(crate) fn functions(&self) -> &Functions {
+        &self.functions
     }
 }
 

@@ -8,7 +8,7 @@ use cudarc::driver::{result, sys};
 
 use crate::device::{Device, settle};
 use crate::error::{Named, Result};
-use crate::kernels::Kernel;
+use crate::kernel::Kernel;
 #[cfg(doc)]
 use crate::pinned::Locked;
 use crate::pinned::Pinned;
@@ -80,7 +80,7 @@ impl Lane {
         if self.measures() || blocks.0 == 0 || blocks.1 == 0 {
             return Ok(());
         }
-        let function = self.device.kernels().function(K::ID);
+        let function = self.device.functions().function(K::ID);
         let mut pointers = [std::ptr::from_ref(parameters).cast::<c_void>().cast_mut()];
         // SAFETY: the function was loaded in this device's context, and its one parameter is of this type (the
         // build asserts that both sides have the same layout); the driver copies it. The caller vouches for the

@@ -9,7 +9,8 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::probe::library::{CUPTI, Loaded};
+use crate::probe::library::Loaded;
+use crate::probe::specs::CUPTI;
 
 /// Something that a GPU did.
 #[derive(Debug, Clone, PartialEq, Eq)]

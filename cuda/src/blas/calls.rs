@@ -7,7 +7,8 @@ use std::sync::OnceLock;
 use cudarc::cublaslt::sys as lt;
 
 use crate::error::{Error, Result};
-use crate::probe::library::{CUBLAS_LT, Loaded};
+use crate::probe::library::Loaded;
+use crate::probe::specs::CUBLAS_LT;
 
 /// The functions that are used here, typed as the bindings declare them.
 #[derive(Debug, Clone, Copy)]

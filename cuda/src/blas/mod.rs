@@ -421,7 +421,7 @@ fn for_hopper<T: Element>(
 ) -> Option<Factors> {
     let tiled = |matrix: &Matrix<T>| is_tiled(&matrix.cast());
     let fits = TypeId::of::<T>() == TypeId::of::<bf16>()
-        && blas.device().kernels().hopper()
+        && blas.device().functions().hopper()
         && (x_transposed, y_transposed) == (false, transposed)
         && [x, y].iter().chain(others).all(tiled);
     fits.then(|| Factors { samples: x.cast(), weights: y.cast() })

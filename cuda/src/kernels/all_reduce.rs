@@ -1,7 +1,7 @@
 //! `all_reduce.cu`.
 
-use super::names::{Family, Id, ranks};
-use super::{Flags, Kernel, RANKS_MAX, Wait};
+use super::names::{Family, ranks};
+use super::{Flags, Id, Kernel, RANKS_MAX, Wait};
 use crate::pointer::Pointer;
 
 /// Sums over the ranks, in place. Grid: the same number of blocks at every rank, one [`Flags`] per block.

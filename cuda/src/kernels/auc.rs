@@ -2,8 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::Kernel;
-use super::names::{Family, Id};
+use super::names::Family;
+use super::{Id, Kernel};
 use crate::pointer::Pointer;
 
 /// Keys per tile, which one block processes.

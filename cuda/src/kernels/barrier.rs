@@ -2,8 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::names::{Family, Id};
-use super::{Kernel, RANKS_MAX};
+use super::names::Family;
+use super::{Id, Kernel, RANKS_MAX};
 use crate::pointer::Pointer;
 
 /// Flags that peers write into a rank's memory.

@@ -1,7 +1,7 @@
 //! `begin_state.cu`.
 
-use super::names::{Family, Id};
-use super::{Kernel, Rule};
+use super::names::Family;
+use super::{Id, Kernel, Rule};
 use crate::pointer::Pointer;
 
 /// Initializes the optimizer state of a table's rows. Grid: any number of blocks.

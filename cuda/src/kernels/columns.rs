@@ -1,7 +1,7 @@
 //! `columns.cu`.
 
-use super::names::{Family, Id};
-use super::{Element, Kernel};
+use super::names::Family;
+use super::{Element, Id, Kernel};
 use crate::pointer::Pointer;
 
 /// Sums gradients over pieces of the samples, column by column; if there was a ReLU, takes them through it first.

@@ -1,7 +1,7 @@
 //! `cross.cu`.
 
-use super::names::{Family, Id};
-use super::{Element, Guard, Kernel};
+use super::names::Family;
+use super::{Element, Guard, Id, Kernel};
 use crate::pointer::Pointer;
 
 /// Turns a cross layer's product into its result: `x' = x0 * (u + b) + x`, element by element. Grid: [`Cross::grid`].

@@ -1,7 +1,7 @@
 //! `dense_input.cu`.
 
-use super::names::{Family, Id};
-use super::{Element, Kernel};
+use super::names::Family;
+use super::{Element, Id, Kernel};
 use crate::pointer::Pointer;
 
 /// Converts dense columns to the element type of activations, padding each sample with zeros. Grid: any number of

@@ -1,7 +1,7 @@
 //! `dense_update.cu`.
 
-use super::names::{Family, Id};
-use super::{Element, Kernel, Rate, Rule};
+use super::names::Family;
+use super::{Element, Id, Kernel, Rate, Rule};
 use crate::pointer::Pointer;
 
 /// Updates dense parameters, by any rule except row-wise Adagrad. `T` is the element type of their copies. Grid: any

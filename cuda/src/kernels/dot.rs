@@ -1,7 +1,8 @@
 //! `dot.cu`.
 
-use super::names::{Family, Id};
-use super::{Element, ElementKind, Guard, Kernel};
+use super::limits::SHARED_BYTES_MAX;
+use super::names::Family;
+use super::{Element, ElementKind, Guard, Id, Kernel};
 use crate::error::Result;
 use crate::lane::Lane;
 use crate::pointer::Pointer;
@@ -120,7 +121,7 @@ fn by_blocks(count: u32, dim: u32, forward: bool) -> u32 {
 }
 
 fn fits(bytes: [u32; 2]) -> bool {
-    bytes.into_iter().all(|bytes| bytes <= super::kernel::SHARED_BYTES_MAX as u32)
+    bytes.into_iter().all(|bytes| bytes <= SHARED_BYTES_MAX)
 }
 
 /// f32 has no tensor-core kernel; `by_warps` never selects it.

@@ -2,8 +2,8 @@
 
 use half::bf16;
 
-use super::names::{Family, Id};
-use super::{CROSS_LAYERS, Fp8Scaling, Guard, Kernel};
+use super::names::Family;
+use super::{CROSS_LAYERS, Fp8Scaling, Guard, Id, Kernel};
 use crate::fp8::E4m3;
 use crate::pointer::Pointer;
 

@@ -3,8 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
 
-use super::names::{Family, Id};
-use super::{Fp8Scaling, Kernel};
+use super::names::Family;
+use super::{Fp8Scaling, Id, Kernel};
 use crate::fp8::E4m3;
 use crate::pointer::Pointer;
 

@@ -2,8 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::names::{Family, Id};
-use super::{Guard, Kernel};
+use super::names::Family;
+use super::{Guard, Id, Kernel};
 use crate::pointer::Pointer;
 
 /// How a tensor's values are converted to fp8. It is part of the training state: a step's scale follows from earlier

@@ -2,8 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::names::{Family, Id};
-use super::{Element, Kernel, Step};
+use super::names::Family;
+use super::{Element, Id, Kernel, Step};
 use crate::pointer::Pointer;
 
 /// The state that every update checks before it writes.

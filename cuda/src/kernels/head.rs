@@ -1,7 +1,8 @@
 //! `head.cu`.
 
-use super::names::{Family, Id};
-use super::{Element, Guard, Kernel};
+use super::limits::SHARED_BYTES_MAX;
+use super::names::Family;
+use super::{Element, Guard, Id, Kernel};
 use crate::pointer::Pointer;
 
 /// Samples of a piece.
@@ -78,7 +79,7 @@ impl<T> Head<T> {
     }
 }
 
-const _: () = assert!(Head::<f32>::HEADS_MAX as u32 * SAMPLES * 12 <= super::kernel::SHARED_BYTES_MAX as u32);
+const _: () = assert!(Head::<f32>::HEADS_MAX as u32 * SAMPLES * 12 <= SHARED_BYTES_MAX);
 
 // SAFETY: `head.cu` has the same struct, and takes shared memory for a loss and a gradient per head and sample.
 unsafe impl<T: Element> Kernel for Head<T> {

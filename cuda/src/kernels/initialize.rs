@@ -1,7 +1,7 @@
 //! `initialize.cu`.
 
-use super::names::{Family, Id};
-use super::{Kernel, Shard};
+use super::names::Family;
+use super::{Id, Kernel, Shard};
 use crate::pointer::Pointer;
 
 /// Sets the initial weights of a GPU's rows. Grid: any; a warp handles one row at a time.

@@ -1,60 +1,60 @@
-//! Loads all kernels onto a device.
+//! Opens GPUs with all kernels loaded.
 
 use std::ffi::{CStr, CString};
+use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
 
-use super::kernel::SHARED_BYTES_MAX;
-use super::names::{FILES, Family, Id};
+use super::limits::SHARED_BYTES_MAX;
+use super::names::{FILES, Family};
 use super::{fp8_by_first, fp8_cross, fp8_matmul, matmul};
+use crate::device::Device;
 use crate::error::{Named, Result};
+use crate::kernel::Functions;
 
-/// The kernels of a device, by their [`Id`]. Modules are unloaded with the context.
-#[derive(Debug)]
-pub(crate) struct Kernels {
-    functions: Vec<sys::CUfunction>,
-    /// Whether the Hopper-only kernels are loaded.
-    hopper: bool,
+impl Device {
+    /// Opens a GPU, loads the kernels onto it and makes it current on this thread.
+    ///
+    /// # Errors
+    /// If there is no driver or no such GPU, or the driver reports an error.
+    pub fn open(ordinal: usize) -> Result<Arc<Self>> {
+        Self::with_functions(ordinal, load)
+    }
+
+    /// Returns whether there are fp8 matrix products for this GPU, which requires Hopper.
+    pub fn multiplies_fp8(&self) -> bool {
+        self.functions().hopper()
+    }
 }
 
-impl Kernels {
-    /// Loads all kernels into the current context: the first launch of a kernel must not be the one that is captured.
-    pub(crate) fn load() -> Result<Self> {
-        let mut functions = Vec::<sys::CUfunction>::new();
-        for file in FILES {
-            // SAFETY: the image is a fatbin that nvcc made, and lives forever.
-            let module = unsafe { result::module::load_data(file.image.0.as_ptr().cast()) };
-            let module = module.named("cuModuleLoadData")?;
-            for name in file.families.iter().flat_map(|names| names.variants()) {
-                functions.push(function(module, &CString::new(name).expect("a name has no zeros"))?);
-            }
+/// Loads all kernels into the current context: the first launch of a kernel must not be the one that is captured.
+fn load() -> Result<Functions> {
+    let mut functions = Vec::<sys::CUfunction>::new();
+    for file in FILES {
+        // SAFETY: the image is a fatbin that nvcc made, and lives forever.
+        let module = unsafe { result::module::load_data(file.image.0.as_ptr().cast()) };
+        let module = module.named("cuModuleLoadData")?;
+        for name in file.families.iter().flat_map(|names| names.variants()) {
+            functions.push(function(module, &CString::new(name).expect("a name has no zeros"))?);
         }
-        let all = [
-            (Family::MatmulReluGradient, matmul::SHARED_BYTES),
-            (Family::MatmulCross, matmul::SHARED_BYTES),
-            (Family::MatmulCrossGradient, matmul::SHARED_BYTES),
-            (Family::Fp8GradientByFirst, fp8_by_first::SHARED_BYTES),
-            (Family::Fp8CrossLayer, fp8_cross::SHARED_BYTES),
-            (Family::Fp8CrossGradient, fp8_cross::SHARED_BYTES),
-            (Family::Fp8Relu, fp8_matmul::SHARED_BYTES),
-            (Family::Fp8ReluGradient, fp8_matmul::SHARED_BYTES),
-            (Family::Fp8Plain, fp8_matmul::SHARED_BYTES),
-            (Family::Fp8ToBf16, fp8_matmul::SHARED_BYTES),
-        ];
-        let mut hopper = true;
-        for (kernel, shared_bytes) in all {
-            hopper &= allow_matmul(functions[kernel.variant([]).place], shared_bytes)?;
-        }
-        Ok(Self { functions, hopper })
     }
-
-    pub(crate) fn function(&self, id: Id) -> sys::CUfunction {
-        self.functions[id.place]
+    let all = [
+        (Family::MatmulReluGradient, matmul::SHARED_BYTES),
+        (Family::MatmulCross, matmul::SHARED_BYTES),
+        (Family::MatmulCrossGradient, matmul::SHARED_BYTES),
+        (Family::Fp8GradientByFirst, fp8_by_first::SHARED_BYTES),
+        (Family::Fp8CrossLayer, fp8_cross::SHARED_BYTES),
+        (Family::Fp8CrossGradient, fp8_cross::SHARED_BYTES),
+        (Family::Fp8Relu, fp8_matmul::SHARED_BYTES),
+        (Family::Fp8ReluGradient, fp8_matmul::SHARED_BYTES),
+        (Family::Fp8Plain, fp8_matmul::SHARED_BYTES),
+        (Family::Fp8ToBf16, fp8_matmul::SHARED_BYTES),
+    ];
+    let mut hopper = true;
+    for (kernel, shared_bytes) in all {
+        hopper &= allow_matmul(functions[kernel.variant([]).place], shared_bytes)?;
     }
-
-    pub(crate) fn hopper(&self) -> bool {
-        self.hopper
-    }
+    Ok(Functions::new(functions, hopper))
 }
 
 /// Allows a kernel of `matmul.cu` or its fp8 counterparts the shared memory that it needs; returns false if it was
@@ -83,7 +83,7 @@ fn function(module: sys::CUmodule, name: &CStr) -> Result<sys::CUfunction> {
         unsafe { result::module::get_function(module, name.to_owned()) }.named("cuModuleGetFunction")?;
     let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     // SAFETY: the function was just got from the module.
-    unsafe { result::function::set_function_attribute(function, attribute, SHARED_BYTES_MAX) }
+    unsafe { result::function::set_function_attribute(function, attribute, SHARED_BYTES_MAX as i32) }
         .named("cuFuncSetAttribute")?;
     Ok(function)
 }

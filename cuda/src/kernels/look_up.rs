@@ -2,8 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::names::{Family, Id};
-use super::{Element, Feature, Kernel};
+use super::names::Family;
+use super::{Element, Feature, Id, Kernel};
 use crate::error::Result;
 use crate::lane::Lane;
 use crate::pointer::Pointer;

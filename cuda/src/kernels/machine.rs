@@ -1,7 +1,7 @@
 //! `machine.cu`.
 
-use super::names::{Family, Id};
-use super::{Element, Guard, Kernel};
+use super::names::Family;
+use super::{Element, Guard, Id, Kernel};
 use crate::pointer::Pointer;
 
 /// Parameters of both directions of a factorization machine's second-order term.

@@ -1,7 +1,7 @@
 //! `mark.cu`.
 
-use super::Kernel;
-use super::names::{Family, Id};
+use super::names::Family;
+use super::{Id, Kernel};
 use crate::pointer::Pointer;
 
 /// Marks rows in a set, one bit each. Grid: any.

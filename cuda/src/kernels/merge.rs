@@ -1,7 +1,7 @@
 //! `merge.cu`.
 
-use super::names::{Family, Id};
-use super::{Kernel, KeySet, RANKS_MAX};
+use super::names::Family;
+use super::{Id, Kernel, KeySet, RANKS_MAX};
 use crate::pointer::Pointer;
 
 /// Copies lists of rows and adds them to a set: per rank the rows that it looks up at this owner, then per rank those

@@ -27,7 +27,7 @@ mod guard;
 mod head;
 mod initialize;
 mod judge;
-mod kernel;
+mod limits;
 mod load;
 mod look_up;
 mod machine;
@@ -50,6 +50,8 @@ mod team;
 mod totals;
 mod unpack;
 mod update;
+
+pub use crate::kernel::{Id, Kernel};
 
 pub(crate) use all_reduce::{
     AllReduce, AllReduceAtOnce, AllReduceBySlices, AllReduceScatter, AllReduceSpread,
@@ -80,8 +82,7 @@ pub use guard::{Finite, Guard, Outcome, Squares, Tally, Verdict};
 pub use head::Head;
 pub use initialize::Initialize;
 pub use judge::{Judge, JudgeParts, JudgeTotal, Sums as JudgeSums};
-pub use kernel::{Kernel, RANKS_MAX};
-pub(crate) use load::Kernels;
+pub use limits::RANKS_MAX;
 pub use look_up::{LookUp, LookUpTask};
 pub use machine::{Machine, MachineBackward, MachineForward};
 pub use mark::Mark;
@@ -89,7 +90,6 @@ pub(crate) use matmul::{
     Factors, MatmulCross, MatmulCrossGradient, MatmulReluGradient, is_tiled, pieces as matmul_pieces,
 };
 pub use merge::{Link, Merge};
-pub use names::Id;
 pub use number::{Groups, Number};
 pub use optimizer::{Dtype, Rule, RuleKind};
 pub use pack::Pack;

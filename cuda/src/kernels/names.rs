@@ -1,5 +1,7 @@
 //! The one list of all kernels: the files that have them, their names and their variants.
 
+use crate::kernel::Id;
+
 /// An embedded fatbin. The driver reads it in words.
 #[repr(C, align(16))]
 pub(super) struct Image<T: ?Sized>(pub(super) T);
@@ -34,15 +36,6 @@ impl Names {
         }
         count
     }
-}
-
-/// A kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Id {
-    /// Its family's name.
-    pub(crate) name: &'static str,
-    /// Its place among all kernels.
-    pub(crate) place: usize,
 }
 
 impl Family {

@@ -1,7 +1,7 @@
 //! `number.cu`.
 
-use super::names::{Family, Id};
-use super::{Kernel, KeySet};
+use super::names::Family;
+use super::{Id, Kernel, KeySet};
 use crate::pointer::Pointer;
 
 /// Numbers the members of a set of keys and lists them. Grid: one block per group of [`super::GROUP_KEYS`] keys.

@@ -1,7 +1,7 @@
 //! `pack.cu`.
 
-use super::Kernel;
-use super::names::{Family, Id};
+use super::names::Family;
+use super::{Id, Kernel};
 use crate::pointer::Pointer;
 
 /// Copies chosen rows, one after another, to host memory that the GPU accesses ([`crate::Pinned::device_pointer`]).

@@ -2,8 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::names::{Family, Id};
-use super::{Element, Kernel, RANKS_MAX};
+use super::names::Family;
+use super::{Element, Id, Kernel, RANKS_MAX};
 use crate::error::Result;
 use crate::lane::Lane;
 use crate::pointer::Pointer;

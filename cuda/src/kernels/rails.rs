@@ -1,7 +1,7 @@
 //! `rails.cu`.
 
-use super::names::{Family, Id, lanes};
-use super::{Kernel, KeySet, RANKS_MAX, Shard};
+use super::names::{Family, lanes};
+use super::{Id, Kernel, KeySet, RANKS_MAX, Shard};
 use crate::error::Result;
 use crate::lane::Lane;
 use crate::pointer::Pointer;

@@ -1,8 +1,8 @@
 //! `reduce.cu`.
 
-use super::names::{Family, Id, team};
+use super::names::{Family, team};
 use super::team::{self, THREADS, by_width};
-use super::{Dtype, Element, ElementKind, Feature, Kernel, Pair, RANKS_MAX};
+use super::{Dtype, Element, ElementKind, Feature, Id, Kernel, Pair, RANKS_MAX};
 use crate::error::Result;
 use crate::lane::Lane;
 use crate::pointer::Pointer;

@@ -2,8 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::names::{Family, Id};
-use super::{Feature, Kernel, KeySet};
+use super::names::Family;
+use super::{Feature, Id, Kernel, KeySet};
 use crate::pointer::Pointer;
 
 /// A look-up's slot and bag.

@@ -1,7 +1,7 @@
 //! `rows.cu`.
 
-use super::names::{Family, Id, lanes};
-use super::{Element, Kernel, RANKS_MAX, Shard};
+use super::names::{Family, lanes};
+use super::{Element, Id, Kernel, RANKS_MAX, Shard};
 use crate::error::Result;
 use crate::lane::Lane;
 use crate::pointer::Pointer;

@@ -1,8 +1,8 @@
 //! `sparse_update.cu`.
 
-use super::names::{Family, Id, team};
+use super::names::{Family, team};
 use super::team::{self, THREADS, by_width};
-use super::{Element, Feature, Kernel, Learning, Pair};
+use super::{Element, Feature, Id, Kernel, Learning, Pair};
 use crate::error::Result;
 use crate::lane::Lane;
 use crate::pointer::Pointer;

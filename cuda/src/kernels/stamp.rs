@@ -1,7 +1,7 @@
 //! `stamp.cu`.
 
-use super::Kernel;
-use super::names::{Family, Id};
+use super::names::Family;
+use super::{Id, Kernel};
 use crate::pointer::Pointer;
 
 /// Writes a word that the host polls. Grid: one block.

@@ -1,7 +1,7 @@
 //! `totals.cu`.
 
-use super::Kernel;
-use super::names::{Family, Id};
+use super::names::Family;
+use super::{Id, Kernel};
 use crate::pointer::Pointer;
 
 /// Sums the weights of the samples that have a label for a head. Grid: one block per head.

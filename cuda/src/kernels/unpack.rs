@@ -2,8 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::names::{Family, Id};
-use super::{Kernel, Step};
+use super::names::Family;
+use super::{Id, Kernel, Step};
 use crate::pointer::Pointer;
 
 /// Packed blocks on a GPU, one per slot, with what was computed from them on arrival.

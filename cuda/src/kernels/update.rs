@@ -2,9 +2,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::names::{Family, Id, team};
+use super::names::{Family, team};
 use super::team::{THREADS, by_width};
-use super::{Kernel, Learning, RANKS_MAX};
+use super::{Id, Kernel, Learning, RANKS_MAX};
 use crate::error::Result;
 use crate::lane::Lane;
 use crate::pointer::Pointer;

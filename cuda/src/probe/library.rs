@@ -16,67 +16,34 @@ const DIRS: [&str; 3] = [
     "/usr/local/cuda/extras/CUPTI/lib64",
 ];
 
-/// The driver. One that supports a later CUDA also supports 13.0, which the kernels are compiled for.
-pub(crate) const DRIVER: LibrarySpec = LibrarySpec {
-    names: &["libcuda.so.1", "libcuda.so"],
-    symbol: c"cuInit",
-    version: super::driver::version,
-    needed: Needed { major: 13, minor: 0, later_majors: true },
-};
-
-/// Matrix multiplication. Structs of the bindings are those of CUDA 13. Version 12 is searched so that errors can
-/// name it.
-pub(crate) const CUBLAS_LT: LibrarySpec = LibrarySpec {
-    names: &["libcublasLt.so.13", "libcublasLt.so", "libcublasLt.so.12"],
-    symbol: c"cublasLtGetVersion",
-    version: super::cublas_lt_version,
-    needed: Needed { major: 13, minor: 0, later_majors: false },
-};
-
-/// Collectives. `ncclGetLastError` was added in 2.13.
-pub(crate) const NCCL: LibrarySpec = LibrarySpec {
-    names: &["libnccl.so.2", "libnccl.so"],
-    symbol: c"ncclGetVersion",
-    version: super::nccl_version,
-    needed: Needed { major: 2, minor: 13, later_majors: false },
-};
-
-/// Traces of GPU activity. Records have the layout of CUDA 13.
-pub(crate) const CUPTI: LibrarySpec = LibrarySpec {
-    names: &["libcupti.so.13", "libcupti.so"],
-    symbol: c"cuptiGetVersion",
-    version: super::cupti_version,
-    needed: Needed { major: 13, minor: 0, later_majors: false },
-};
-
 /// A library to search for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LibrarySpec {
     /// Its names, the best first.
-    names: &'static [&'static str],
+    pub(super) names: &'static [&'static str],
     /// A function that every version of it has.
-    symbol: &'static CStr,
-    version: fn(&Loaded) -> Result<Version, String>,
-    needed: Needed,
+    pub(super) symbol: &'static CStr,
+    pub(super) version: fn(&Loaded) -> Result<Version, String>,
+    pub(super) needed: VersionRange,
 }
 
 /// The supported versions of a library.
 #[derive(Debug, Clone, Copy)]
-struct Needed {
-    major: u32,
-    minor: u32,
+pub(super) struct VersionRange {
+    pub(super) major: u32,
+    pub(super) minor: u32,
     /// Whether later major versions are supported too.
-    later_majors: bool,
+    pub(super) later_majors: bool,
 }
 
-impl Needed {
-    fn admits(self, version: Version) -> bool {
+impl VersionRange {
+    pub(super) fn admits(self, version: Version) -> bool {
         let major_fits = version.major == self.major || (self.later_majors && version.major > self.major);
         major_fits && (version.major, version.minor) >= (self.major, self.minor)
     }
 }
 
-impl fmt::Display for Needed {
+impl fmt::Display for VersionRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { major, minor, later_majors } = self;
         match later_majors {
@@ -264,7 +231,7 @@ mod tests {
     /// Leaks the names, which must be static.
     fn spec(names: &[String], version: fn(&Loaded) -> Result<Version, String>) -> LibrarySpec {
         let names: Vec<&'static str> = names.iter().map(|name| &*name.clone().leak()).collect();
-        let needed = Needed { major: 13, minor: 0, later_majors: false };
+        let needed = VersionRange { major: 13, minor: 0, later_majors: false };
         LibrarySpec { names: names.leak(), symbol: c"malloc", version, needed }
     }
 
@@ -325,7 +292,7 @@ mod tests {
         let names = libraries(&dir, &[120_805, 140_000, 130_002]);
         let of = |names: &[String]| LibrarySpec {
             symbol: c"cublasLtGetVersion",
-            ..spec(names, crate::probe::cublas_lt_version)
+            ..spec(names, crate::probe::specs::cublas_lt_version)
         };
         let found = of(&names).find().unwrap();
         assert_eq!(
@@ -343,19 +310,6 @@ mod tests {
         );
         assert_eq!(unfit.load().unwrap_err().to_string(), words);
         std::fs::remove_dir_all(dir).unwrap();
-    }
-
-    #[test]
-    fn supported_versions_are_distinguished_from_others() {
-        let version = |major, minor| Version { major, minor, patch: None };
-        for (needed, admitted, refused) in [
-            (DRIVER.needed, vec![(13, 0), (13, 2), (14, 0)], vec![(12, 9)]),
-            (CUBLAS_LT.needed, vec![(13, 0), (13, 5)], vec![(12, 9), (14, 0)]),
-            (NCCL.needed, vec![(2, 13), (2, 28)], vec![(2, 12), (3, 0), (1, 99)]),
-        ] {
-            assert!(admitted.iter().all(|&(major, minor)| needed.admits(version(major, minor))), "{needed}");
-            assert!(!refused.iter().any(|&(major, minor)| needed.admits(version(major, minor))), "{needed}");
-        }
     }
 
     #[test]

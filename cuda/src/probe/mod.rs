@@ -11,10 +11,12 @@ use serde::{Serialize, Serializer};
 
 mod driver;
 pub(crate) mod library;
+pub(crate) mod specs;
 
 pub use driver::{Device, Driver};
 
-use library::{CUBLAS_LT, CUPTI, DRIVER, Found, LibrarySpec, Loaded, NCCL};
+use library::{Found, LibrarySpec};
+use specs::{CUBLAS_LT, CUPTI, DRIVER, NCCL};
 
 /// The libraries that were found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -138,39 +140,6 @@ fn presence<T>(spec: &LibrarySpec, describe: impl FnOnce(&Found) -> T) -> Presen
     match spec.find() {
         Ok(found) => Presence::Found(describe(&found)),
         Err(attempts) => Presence::Missing(attempts),
-    }
-}
-
-fn cublas_lt_version(loaded: &Loaded) -> Result<Version, String> {
-    // SAFETY: cublasLt.h declares `size_t cublasLtGetVersion(void)`.
-    let get_version = unsafe { loaded.symbol::<unsafe extern "C" fn() -> usize>(c"cublasLtGetVersion") }?;
-    // SAFETY: the function takes nothing and has no precondition; the library is never unloaded.
-    let number = unsafe { get_version() };
-    Ok(Version::of_library(u32::try_from(number).unwrap_or(u32::MAX)))
-}
-
-fn nccl_version(loaded: &Loaded) -> Result<Version, String> {
-    type GetVersion = unsafe extern "C" fn(*mut i32) -> i32;
-    // SAFETY: nccl.h declares `ncclResult_t ncclGetVersion(int*)`, and `ncclResult_t` is an enum of the size of an int.
-    let get_version = unsafe { loaded.symbol::<GetVersion>(c"ncclGetVersion") }?;
-    let mut number = 0;
-    // SAFETY: the pointer is to a live i32 that the function writes before it returns; the library is never unloaded.
-    match unsafe { get_version(&mut number) } {
-        0 => Ok(Version::of_library(number.unsigned_abs())),
-        status => Err(format!("ncclGetVersion returned {status}")),
-    }
-}
-
-fn cupti_version(loaded: &Loaded) -> Result<Version, String> {
-    type GetVersion = unsafe extern "C" fn(*mut u32) -> i32;
-    // SAFETY: cupti_version.h declares `CUptiResult cuptiGetVersion(uint32_t*)`, and `CUptiResult` is an enum of the
-    // size of an int.
-    let get_version = unsafe { loaded.symbol::<GetVersion>(c"cuptiGetVersion") }?;
-    let mut number = 0;
-    // SAFETY: the pointer is to a live u32 that the function writes before it returns; the library is never unloaded.
-    match unsafe { get_version(&mut number) } {
-        0 => Ok(Version::of_library(number)),
-        status => Err(format!("cuptiGetVersion returned {status}")),
     }
 }
 
