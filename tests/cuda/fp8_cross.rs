@@ -1,7 +1,9 @@
 //! Cross layers in fp8.
 
 use half::bf16;
-use rankine_cuda::blas::{Algorithms, Blas, Fp8CrossKept, Matrix, Product};
+use rankine_cuda::blas::{
+    Algorithms, Blas, Fp8CrossGradientMatrices, Fp8CrossKept, Fp8CrossMatrices, Fp8Factors, Matrix, Product,
+};
 use rankine_cuda::kernels::{CROSS_LAYERS, Element, Fp8CrossFirst, Fp8Scaling, Guard};
 use rankine_cuda::{Buffer, E4m3, Pointer};
 
@@ -110,10 +112,15 @@ fn layers_are_the_formula(bench: &Bench, words: &mut Words) -> Outcome {
     let u = Tensor::poison(bench, (m, n), typical)?;
     let out = Tensor::poison(bench, (m, n), most * typical)?;
     let [of_low, of_weights] = [&low, &weights].map(|tensor| tensor.on_gpu().straight());
-    let inputs = (first.on_gpu().straight(), (!is_first).then(|| input.on_gpu().straight()));
-    let outputs = (u.on_gpu().straight(), out.on_gpu());
-    let factors = (of_low, of_weights, bias_at.pointer());
-    let layer = Product::fp8_cross(&blas, factors, inputs, outputs, learns)?;
+    let matrices = Fp8CrossMatrices {
+        factors: Fp8Factors { samples: of_low, weights: of_weights },
+        bias: bias_at.pointer(),
+        first: first.on_gpu().straight(),
+        input: (!is_first).then(|| input.on_gpu().straight()),
+        product: u.on_gpu().straight(),
+        out: out.on_gpu(),
+    };
+    let layer = Product::fp8_cross(&blas, matrices, learns)?;
     // SAFETY: all buffers live until the lane has been waited for by reading.
     unsafe { layer.enqueue(&blas, &bench.lane) }?;
     let of_u = u.buffers.0.read(&bench.lane)?;
@@ -168,10 +175,14 @@ fn gradients_are_the_formula(bench: &Bench, words: &mut Words) -> Outcome {
     let out = Tensor::poison(bench, (m, n), typical)?;
     let by_product = Tensor::poison(bench, (m, n), most * typical)?;
     let sums = bench.poison::<f32>(n)?;
-    let inputs = (first.on_gpu().straight(), added.then(|| more.on_gpu().straight()));
-    let outputs = (out.on_gpu().straight(), by_product.on_gpu());
-    let factors = (dy.on_gpu().straight(), weights.on_gpu().across());
-    let gradient = Product::fp8_cross_gradient(&blas, factors, inputs, outputs, sums.pointer())?;
+    let matrices = Fp8CrossGradientMatrices {
+        factors: Fp8Factors { samples: dy.on_gpu().straight(), weights: weights.on_gpu().across() },
+        first: first.on_gpu().straight(),
+        added: added.then(|| more.on_gpu().straight()),
+        out: out.on_gpu().straight(),
+        product: by_product.on_gpu(),
+    };
+    let gradient = Product::fp8_cross_gradient(&blas, matrices, sums.pointer())?;
     // SAFETY: all buffers live until the lane has been waited for by reading.
     unsafe { gradient.enqueue(&blas, &bench.lane) }?;
     let of_out = out.buffers.0.read(&bench.lane)?;
@@ -297,7 +308,7 @@ fn products_give_all_x0_gradients(bench: &Bench, words: &mut Words) -> Outcome {
     let before = words.numbers::<bf16>(m * stride);
     let (by_x0, guard) = (bench.buffer(&before)?, Buffer::of(&bench.device, &[Guard::new(1.0)])?);
     let out = Matrix { pointer: by_x0.pointer(), rows: m, columns: n, stride };
-    let factors = (dy.on_gpu().straight(), weights.on_gpu().across());
+    let factors = Fp8Factors { samples: dy.on_gpu().straight(), weights: weights.on_gpu().across() };
     let product_of_all = Product::fp8_by_first(&blas, factors, &kept, out, guard.pointer())?;
     // SAFETY: all buffers live until the lane has been waited for by reading.
     unsafe { product_of_all.enqueue(&blas, &bench.lane) }?;
@@ -353,13 +364,24 @@ fn large_layers_repeat_to_the_bit(bench: &Bench, words: &mut Words) -> Outcome {
         let poison = || Tensor::poison(bench, (m, n), f64::from(1u32 << 20));
         let [u, out, g, by_product] = [poison()?, poison()?, poison()?, poison()?];
         let sums = bench.poison::<f32>(n)?;
-        let inputs = (first.on_gpu().straight(), Some(input.on_gpu().straight()));
-        let factors = (low.on_gpu().straight(), weights.on_gpu().straight(), no_bias.pointer());
-        let outputs = (u.on_gpu().straight(), out.on_gpu());
-        let layer = Product::fp8_cross(&blas, factors, inputs, outputs, true)?;
-        let factors = (low.on_gpu().straight(), back.on_gpu().across());
-        let outputs = (g.on_gpu().straight(), by_product.on_gpu());
-        let gradient = Product::fp8_cross_gradient(&blas, factors, inputs, outputs, sums.pointer())?;
+        let [of_low, of_first, of_input] = [&low, &first, &input].map(|tensor| tensor.on_gpu().straight());
+        let forward = Fp8CrossMatrices {
+            factors: Fp8Factors { samples: of_low, weights: weights.on_gpu().straight() },
+            bias: no_bias.pointer(),
+            first: of_first,
+            input: Some(of_input),
+            product: u.on_gpu().straight(),
+            out: out.on_gpu(),
+        };
+        let backward = Fp8CrossGradientMatrices {
+            factors: Fp8Factors { samples: of_low, weights: back.on_gpu().across() },
+            first: of_first,
+            added: Some(of_input),
+            out: g.on_gpu().straight(),
+            product: by_product.on_gpu(),
+        };
+        let layer = Product::fp8_cross(&blas, forward, true)?;
+        let gradient = Product::fp8_cross_gradient(&blas, backward, sums.pointer())?;
         // SAFETY: all buffers live until the lane has been waited for by reading.
         unsafe {
             layer.enqueue(&blas, &bench.lane)?;

@@ -9,27 +9,12 @@ use half::bf16;
 use super::{Blas, Compute, Epilogue, Library, Multiplied, Product, launcher, total};
 use crate::error::Result;
 use crate::kernels::{
-    CROSS_LAYERS, Fp8CrossGradient, Fp8CrossKept, Fp8CrossLayer, Fp8GradientByFirst, Fp8Matrix, Fp8Plain,
-    Fp8Relu, Fp8ReluGradient, Fp8Tensor, Fp8ToBf16, Guard, matmul_pieces,
+    CROSS_LAYERS, Fp8CrossGradient, Fp8CrossGradientMatrices, Fp8CrossKept, Fp8CrossLayer, Fp8CrossMatrices,
+    Fp8Factors, Fp8GradientByFirst, Fp8Matrix, Fp8Outputs, Fp8Plain, Fp8Relu, Fp8ReluGradient, Fp8Tensor,
+    Fp8ToBf16, Guard, matmul_pieces,
 };
 use crate::matrix::Matrix;
 use crate::pointer::Pointer;
-
-/// The outputs of a ReLU.
-#[derive(Debug, Clone, Copy)]
-pub struct Fp8Outputs {
-    /// The outputs.
-    pub outputs: Fp8Tensor,
-    /// One bit per output, set if it is above 0: [`Fp8Outputs::words`] words, in a layout known only to the kernels.
-    pub bits: Pointer<u32>,
-}
-
-impl Fp8Outputs {
-    /// Words of bits for this many outputs.
-    pub const fn words(samples: usize, columns: usize) -> usize {
-        Fp8Relu::words(samples, columns)
-    }
-}
 
 impl Product {
     /// A layer with bias and ReLU: `out = relu(x weightsᵀ + bias)`. `learns` is whether a backward pass follows;
@@ -47,7 +32,7 @@ impl Product {
     ) -> Result<Self> {
         let rows = out.outputs.rows;
         fits(x.straight(), weights.straight(), rows);
-        let own = Fp8Relu::new(x, weights, bias, (out.outputs, out.bits), learns)?;
+        let own = Fp8Relu::new(x, weights, bias, out, learns)?;
         let grid = own.grid(blas.device().multiprocessors());
         Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: None })
     }
@@ -90,43 +75,35 @@ impl Product {
         Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: None })
     }
 
-    /// A cross layer: `out = first * (x weightsᵀ + bias) + input`, which also keeps the product. Without an input it
-    /// is `first`. `learns` is whether a backward pass follows; otherwise only `out.rows` is written.
+    /// A cross layer, which also keeps the product. `learns` is whether a backward pass follows; otherwise only `out.rows` is written.
     ///
     /// # Errors
     /// If the driver refuses to describe a matrix.
-    pub fn fp8_cross(
-        blas: &Blas,
-        (x, weights, bias): (Fp8Matrix, Fp8Matrix, Pointer<f32>),
-        (first, input): (Fp8Matrix, Option<Fp8Matrix>),
-        (product, out): (Fp8Matrix, Fp8Tensor),
-        learns: bool,
-    ) -> Result<Self> {
-        fits(x, weights, out.rows);
+    pub fn fp8_cross(blas: &Blas, matrices: Fp8CrossMatrices, learns: bool) -> Result<Self> {
+        let Fp8CrossMatrices { factors, first, input, product, out, .. } = matrices;
+        fits(factors.samples, factors.weights, out.rows);
         alike([Some(first), input, Some(product)], out.rows);
-        let own = Fp8CrossLayer::new((x, weights), bias, (first, input), (product, out), learns)?;
+        let own = Fp8CrossLayer::new(matrices, learns)?;
         let grid = own.grid(blas.device().multiprocessors());
         Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: None })
     }
 
-    /// The backward pass of a cross layer: `out = gradients weightsᵀ + added` are the gradients with respect to its
-    /// result; `product = first * out` are those with respect to its product, which are also summed over the samples,
+    /// The backward pass of a cross layer. The gradients with respect to its product are also summed over the samples,
     /// one sum per column.
     ///
     /// # Errors
     /// If the driver refuses to describe a matrix, or there is not enough memory.
     pub fn fp8_cross_gradient(
         blas: &Blas,
-        (gradients, weights): (Fp8Matrix, Fp8Matrix),
-        (first, added): (Fp8Matrix, Option<Fp8Matrix>),
-        (out, product): (Fp8Matrix, Fp8Tensor),
+        matrices: Fp8CrossGradientMatrices,
         sums: Pointer<f32>,
     ) -> Result<Self> {
+        let Fp8CrossGradientMatrices { factors, first, added, out, product } = matrices;
         let (rows, columns) = (product.rows.rows, product.rows.columns);
-        fits(gradients, weights, product.rows);
+        fits(factors.samples, factors.weights, product.rows);
         alike([Some(first), added, Some(out)], product.rows);
         let sums = total(blas, matmul_pieces(rows), columns, sums)?;
-        let own = Fp8CrossGradient::new((gradients, weights), (first, added), (out, product), sums.parts)?;
+        let own = Fp8CrossGradient::new(matrices, sums.parts)?;
         let grid = own.grid(blas.device().multiprocessors());
         Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: Some(sums) })
     }
@@ -143,17 +120,17 @@ impl Product {
     /// If the driver refuses to describe a matrix.
     pub fn fp8_by_first(
         blas: &Blas,
-        (gradients, weights): (Fp8Matrix, Fp8Matrix),
+        factors: Fp8Factors,
         layers: &[Fp8CrossKept],
         out: Matrix<bf16>,
         guard: Pointer<Guard>,
     ) -> Result<Self> {
-        fits(gradients, weights, out);
+        fits(factors.samples, factors.weights, out);
         assert!((1..=CROSS_LAYERS).contains(&layers.len()), "{} layers", layers.len());
         for layer in layers {
             alike([Some(layer.product), Some(layer.gradients)], out);
         }
-        let own = Fp8GradientByFirst::new((gradients, weights), layers, out, guard)?;
+        let own = Fp8GradientByFirst::new(factors, layers, out, guard)?;
         let grid = own.grid(blas.device().multiprocessors());
         Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: None })
     }

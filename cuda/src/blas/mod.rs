@@ -17,14 +17,15 @@ use half::bf16;
 use crate::error::Result;
 use crate::kernels::{
     Columns, Cross, CrossGradient, Element, ElementKind, Factors, Kernel, MatmulCross, MatmulCrossGradient,
-    MatmulReluGradient, Total, is_tiled, matmul_pieces,
+    MatmulInputs, MatmulReluGradient, Total, is_tiled, matmul_pieces,
 };
 use crate::lane::Lane;
 use crate::pointer::Pointer;
 
-pub use crate::kernels::{Fp8CrossKept, Fp8Matrix, Fp8Tensor};
+pub use crate::kernels::{
+    Fp8CrossGradientMatrices, Fp8CrossKept, Fp8CrossMatrices, Fp8Factors, Fp8Matrix, Fp8Outputs, Fp8Tensor,
+};
 pub use crate::matrix::Matrix;
-pub use fp8::Fp8Outputs;
 pub use library::Blas;
 use library::{Library, Multiplied};
 pub use tuning::{Algorithms, Tuning};
@@ -211,7 +212,7 @@ impl Product {
                 Ok(Self { library: Some(library), kernels: Vec::new(), sums: None })
             }
             Epilogue::ReluGradient { outputs, sums } => {
-                Self::relu_gradient(blas, compute, factors, same(out), (outputs, sums))
+                Self::relu_gradient(blas, compute, factors, same(out), outputs, sums)
             }
             Epilogue::Cross { first, input, bias, product } => {
                 Self::cross(blas, compute, factors, [first, input, product, same(out)], bias)
@@ -228,7 +229,8 @@ impl Product {
         compute: Compute,
         factors: [(Matrix<T>, bool); 2],
         out: Matrix<T>,
-        (outputs, sums): (Matrix<T>, Pointer<f32>),
+        outputs: Matrix<T>,
+        sums: Pointer<f32>,
     ) -> Result<Self> {
         assert_eq!((outputs.rows, outputs.columns), (out.rows, out.columns));
         let device = blas.device();
@@ -270,7 +272,7 @@ impl Product {
             // The first layer's input is also the factor of all products; then it is read once.
             let own_input =
                 (first.pointer.address(), first.stride) != (input.pointer.address(), input.stride);
-            let inputs = (first.cast(), own_input.then(|| input.cast()));
+            let inputs = MatmulInputs { first: first.cast(), second: own_input.then(|| input.cast()) };
             let own = MatmulCross::new(factors, inputs, [product.cast(), out.cast()], bias)?;
             let grid = own.grid(blas.device().multiprocessors());
             return Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: None });
@@ -309,7 +311,8 @@ impl Product {
         }
         if let Some(factors) = for_hopper(blas, factors, false, &all) {
             let sums = total(blas, matmul_pieces(out.rows), out.columns, sums)?;
-            let (inputs, outputs) = ((first.cast(), added.map(Matrix::cast)), [out.cast(), product.cast()]);
+            let inputs = MatmulInputs { first: first.cast(), second: added.map(Matrix::cast) };
+            let outputs = [out.cast(), product.cast()];
             let own = MatmulCrossGradient::new(factors, inputs, outputs, sums.parts)?;
             let grid = own.grid(blas.device().multiprocessors());
             return Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: Some(sums) });

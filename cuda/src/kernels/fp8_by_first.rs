@@ -4,8 +4,7 @@ use half::bf16;
 
 use super::fp8_matmul::{factors, tiles};
 use super::matmul::{COLUMNS, STAGES_BYTES, TensorMap, matmul};
-use super::{CROSS_LAYERS, Fp8Scaling, Guard, Kernel};
-use super::{Fp8CrossKept, Fp8Matrix};
+use super::{CROSS_LAYERS, Fp8CrossKept, Fp8Factors, Fp8Scaling, Guard, Kernel};
 use crate::error::Result;
 use crate::matrix::Matrix;
 use crate::pointer::Pointer;
@@ -43,13 +42,13 @@ const _: () = assert!(size_of::<Fp8ByFirst>() == 1600);
 
 impl Fp8ByFirst {
     fn new(
-        samples: Fp8Matrix,
-        weights: Fp8Matrix,
+        own: Fp8Factors,
         layers: &[Fp8CrossKept],
         out: Matrix<bf16>,
         guard: Pointer<Guard>,
     ) -> Result<Self> {
-        let [weights_tiles, samples_tiles] = factors(samples, weights)?;
+        let [weights_tiles, samples_tiles] = factors(own)?;
+        let Fp8Factors { samples, weights } = own;
         let mut all = Self {
             weights: weights_tiles,
             samples: samples_tiles,
@@ -86,16 +85,16 @@ matmul! {
 }
 
 impl Fp8GradientByFirst {
-    /// The rows of `weights`, `[column][depth]`, are in pairs. The guard records non-finite results.
+    /// The factors are the gradients and the weights. The guard records non-finite results.
     ///
     /// # Errors
     /// If the driver refuses to describe a matrix.
     pub(crate) fn new(
-        (gradients, weights): (Fp8Matrix, Fp8Matrix),
+        factors: Fp8Factors,
         layers: &[Fp8CrossKept],
         out: Matrix<bf16>,
         guard: Pointer<Guard>,
     ) -> Result<Self> {
-        Ok(Self(Fp8ByFirst::new(gradients, weights, layers, out, guard)?))
+        Ok(Self(Fp8ByFirst::new(factors, layers, out, guard)?))
     }
 }

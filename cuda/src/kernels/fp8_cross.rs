@@ -2,8 +2,7 @@
 
 use super::fp8_matmul::{SLICE, factors, tiles};
 use super::matmul::{COLUMNS, STAGES_BYTES, TensorMap, matmul};
-use super::{Fp8Matrix, Fp8Tensor};
-use super::{Fp8Scaling, Kernel};
+use super::{Fp8Factors, Fp8Matrix, Fp8Scaling, Fp8Tensor, Kernel};
 use crate::error::Result;
 use crate::pointer::Pointer;
 
@@ -38,14 +37,17 @@ struct Fp8Cross {
 const _: () = assert!(size_of::<Fp8Cross>() == 1024);
 
 impl Fp8Cross {
+    /// `straight` is written row by row only, `both` transposed as well.
     fn new(
-        samples: Fp8Matrix,
-        weights: Fp8Matrix,
-        (first, second): (Fp8Matrix, Option<Fp8Matrix>),
-        (straight, both): (Fp8Matrix, Fp8Tensor),
+        own: Fp8Factors,
+        first: Fp8Matrix,
+        second: Option<Fp8Matrix>,
+        straight: Fp8Matrix,
+        both: Fp8Tensor,
     ) -> Result<Self> {
         let slices = |matrix: Fp8Matrix| tiles(matrix.numbers, SLICE, COLUMNS);
-        let [weights_tiles, samples_tiles] = factors(samples, weights)?;
+        let [weights_tiles, samples_tiles] = factors(own)?;
+        let Fp8Factors { samples, weights } = own;
         // Without a second input, its map is not read.
         let other = second.unwrap_or(first);
         Ok(Self {
@@ -70,25 +72,54 @@ impl Fp8Cross {
     }
 }
 
+/// The matrices of a cross layer: `out = first * (product + bias) + input`. All but the factors are
+/// `[sample][column]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Fp8CrossMatrices {
+    /// The factors of the product.
+    pub factors: Fp8Factors,
+    /// One per column.
+    pub bias: Pointer<f32>,
+    /// The factor of the product and the bias.
+    pub first: Fp8Matrix,
+    /// The matrix that is added; none if it is `first`.
+    pub input: Option<Fp8Matrix>,
+    /// Receives the product.
+    pub product: Fp8Matrix,
+    /// Receives the result.
+    pub out: Fp8Tensor,
+}
+
+/// The matrices of a cross layer's backward pass: `out = gradients weightsᵀ + added` and `product = first * out`. All
+/// but the factors are `[sample][column]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Fp8CrossGradientMatrices {
+    /// The gradients and the weights.
+    pub factors: Fp8Factors,
+    /// The factor of the layer's product.
+    pub first: Fp8Matrix,
+    /// Added to the gradients, if given.
+    pub added: Option<Fp8Matrix>,
+    /// Receives the gradients with respect to the layer's result.
+    pub out: Fp8Matrix,
+    /// Receives the gradients with respect to the layer's product.
+    pub product: Fp8Tensor,
+}
+
 matmul! {
     /// A cross layer: `out = first * (product + bias) + input`.
     Fp8CrossLayer(Fp8Cross)
 }
 
 impl Fp8CrossLayer {
-    /// The rows of `weights`, `[column][depth]`, are in pairs. Without an input it is `first`. `learns` is whether a
-    /// backward pass follows; otherwise only the rows of `out` are written, and scalings are not updated.
+    /// `learns` is whether a backward pass follows; otherwise only the rows of `out` are written, and scalings are
+    /// not updated.
     ///
     /// # Errors
     /// If the driver refuses to describe a matrix.
-    pub(crate) fn new(
-        (samples, weights): (Fp8Matrix, Fp8Matrix),
-        bias: Pointer<f32>,
-        inputs: (Fp8Matrix, Option<Fp8Matrix>),
-        (product, out): (Fp8Matrix, Fp8Tensor),
-        learns: bool,
-    ) -> Result<Self> {
-        let all = Fp8Cross::new(samples, weights, inputs, (product, out))?;
+    pub(crate) fn new(matrices: Fp8CrossMatrices, learns: bool) -> Result<Self> {
+        let Fp8CrossMatrices { factors, bias, first, input, product, out } = matrices;
+        let all = Fp8Cross::new(factors, first, input, product, out)?;
         Ok(Self(Fp8Cross { bias, learns: u32::from(learns), ..all }))
     }
 }
@@ -101,17 +132,12 @@ matmul! {
 }
 
 impl Fp8CrossGradient {
-    /// The rows of `weights`, `[column][depth]`, are in pairs; `parts` has [`super::matmul_pieces`] pieces,
-    /// `[piece][column]`.
+    /// `parts` has [`super::matmul_pieces`] pieces, `[piece][column]`.
     ///
     /// # Errors
     /// If the driver refuses to describe a matrix.
-    pub(crate) fn new(
-        (gradients, weights): (Fp8Matrix, Fp8Matrix),
-        (first, added): (Fp8Matrix, Option<Fp8Matrix>),
-        (out, product): (Fp8Matrix, Fp8Tensor),
-        parts: Pointer<f32>,
-    ) -> Result<Self> {
-        Ok(Self(Fp8Cross { parts, ..Fp8Cross::new(gradients, weights, (first, added), (out, product))? }))
+    pub(crate) fn new(matrices: Fp8CrossGradientMatrices, parts: Pointer<f32>) -> Result<Self> {
+        let Fp8CrossGradientMatrices { factors, first, added, out, product } = matrices;
+        Ok(Self(Fp8Cross { parts, ..Fp8Cross::new(factors, first, added, out, product)? }))
     }
 }

@@ -4,8 +4,7 @@ use cudarc::driver::sys;
 use half::bf16;
 
 use super::matmul::{COLUMNS, ROW_BYTES, SAMPLES, STAGES_BYTES, TensorMap, matmul};
-use super::{Fp8Matrix, Fp8Tensor};
-use super::{Fp8Scaling, Kernel};
+use super::{Fp8Factors, Fp8Matrix, Fp8Scaling, Fp8Tensor, Kernel};
 use crate::error::Result;
 use crate::fp8::E4m3;
 use crate::matrix::Matrix;
@@ -26,7 +25,7 @@ pub(super) fn tiles(matrix: Matrix<E4m3>, rows: usize, columns: usize) -> Result
 }
 
 /// Maps of the weights, and of the samples, of which each of two blocks fetches half a tile.
-pub(super) fn factors(samples: Fp8Matrix, weights: Fp8Matrix) -> Result<[TensorMap; 2]> {
+pub(super) fn factors(Fp8Factors { samples, weights }: Fp8Factors) -> Result<[TensorMap; 2]> {
     Ok([tiles(weights.numbers, COLUMNS, ROW_BYTES)?, tiles(samples.numbers, SAMPLES / 2, ROW_BYTES)?])
 }
 
@@ -54,13 +53,9 @@ struct Fp8Matmul {
 const _: () = assert!(size_of::<Fp8Matmul>() == 640);
 
 impl Fp8Matmul {
-    fn new(
-        samples: Fp8Matrix,
-        weights: Fp8Matrix,
-        [rows, turned]: [TensorMap; 2],
-        columns: usize,
-    ) -> Result<Self> {
-        let [weights_tiles, samples_tiles] = factors(samples, weights)?;
+    fn new(own: Fp8Factors, [rows, turned]: [TensorMap; 2], columns: usize) -> Result<Self> {
+        let [weights_tiles, samples_tiles] = factors(own)?;
+        let Fp8Factors { samples, weights } = own;
         Ok(Self {
             weights: weights_tiles,
             samples: samples_tiles,
@@ -81,10 +76,26 @@ impl Fp8Matmul {
     }
 
     /// A product with fp8 results.
-    fn to_fp8(samples: Fp8Matrix, weights: Fp8Matrix, out: Fp8Tensor, bits: Pointer<u32>) -> Result<Self> {
+    fn to_fp8(own: Fp8Factors, out: Fp8Tensor, bits: Pointer<u32>) -> Result<Self> {
         let maps = [tiles(out.rows, SAMPLES, COLUMNS)?, tiles(out.turned, COLUMNS, SLICE)?];
-        let all = Self::new(samples, weights, maps, out.rows.columns)?;
+        let all = Self::new(own, maps, out.rows.columns)?;
         Ok(Self { bits, scaling: out.scaling, ..all })
+    }
+}
+
+/// The outputs of a ReLU.
+#[derive(Debug, Clone, Copy)]
+pub struct Fp8Outputs {
+    /// The outputs.
+    pub outputs: Fp8Tensor,
+    /// One bit per output, set if it is above 0: [`Fp8Outputs::words`] words, in a layout known only to the kernels.
+    pub bits: Pointer<u32>,
+}
+
+impl Fp8Outputs {
+    /// Words of bits for this many outputs.
+    pub const fn words(samples: usize, columns: usize) -> usize {
+        samples.div_ceil(SAMPLES) * columns.div_ceil(2 * COLUMNS) * 2 * COLUMNS * SAMPLES / 32
     }
 }
 
@@ -94,11 +105,6 @@ matmul! {
 }
 
 impl Fp8Relu {
-    /// Words of bits that record which of a ReLU's outputs are above 0.
-    pub(crate) const fn words(samples: usize, columns: usize) -> usize {
-        samples.div_ceil(SAMPLES) * columns.div_ceil(2 * COLUMNS) * 2 * COLUMNS * SAMPLES / 32
-    }
-
     /// The rows of `weights`, `[column][depth]`, are in pairs. `learns` is whether a backward pass follows; otherwise
     /// neither bits nor the transposed matrix are written, and the scaling is not updated.
     ///
@@ -108,10 +114,11 @@ impl Fp8Relu {
         samples: Fp8Tensor,
         weights: Fp8Tensor,
         bias: Pointer<f32>,
-        (out, bits): (Fp8Tensor, Pointer<u32>),
+        Fp8Outputs { outputs, bits }: Fp8Outputs,
         learns: bool,
     ) -> Result<Self> {
-        let all = Fp8Matmul::to_fp8(samples.straight(), weights.straight(), out, bits)?;
+        let factors = Fp8Factors { samples: samples.straight(), weights: weights.straight() };
+        let all = Fp8Matmul::to_fp8(factors, outputs, bits)?;
         Ok(Self(Fp8Matmul { bias, learns: u32::from(learns), ..all }))
     }
 }
@@ -134,7 +141,8 @@ impl Fp8ReluGradient {
         out: Fp8Tensor,
         parts: Pointer<f32>,
     ) -> Result<Self> {
-        let all = Fp8Matmul::to_fp8(gradients.straight(), weights.across(), out, bits)?;
+        let factors = Fp8Factors { samples: gradients.straight(), weights: weights.across() };
+        let all = Fp8Matmul::to_fp8(factors, out, bits)?;
         Ok(Self(Fp8Matmul { parts, ..all }))
     }
 }
@@ -151,7 +159,7 @@ impl Fp8Plain {
     /// # Errors
     /// If the driver refuses to describe a matrix.
     pub(crate) fn new(samples: Fp8Matrix, weights: Fp8Matrix, out: Fp8Tensor, learns: bool) -> Result<Self> {
-        let all = Fp8Matmul::to_fp8(samples, weights, out, Pointer::NULL)?;
+        let all = Fp8Matmul::to_fp8(Fp8Factors { samples, weights }, out, Pointer::NULL)?;
         Ok(Self(Fp8Matmul { learns: u32::from(learns), ..all }))
     }
 }
@@ -172,7 +180,7 @@ impl Fp8ToBf16 {
         bias: Pointer<f32>,
         out: Matrix<bf16>,
     ) -> Result<Self> {
-        let rows = TensorMap::new(out, SAMPLES)?;
-        Ok(Self(Fp8Matmul { bias, ..Fp8Matmul::new(samples, weights, [rows; 2], out.columns)? }))
+        let (factors, rows) = (Fp8Factors { samples, weights }, TensorMap::new(out, SAMPLES)?);
+        Ok(Self(Fp8Matmul { bias, ..Fp8Matmul::new(factors, [rows; 2], out.columns)? }))
     }
 }

@@ -38,6 +38,15 @@ pub struct Fp8Matrix {
     pub scaling: Pointer<Fp8Scaling>,
 }
 
+/// The factors of a product: `samples weightsᵀ`.
+#[derive(Debug, Clone, Copy)]
+pub struct Fp8Factors {
+    /// `[sample][depth]`
+    pub samples: Fp8Matrix,
+    /// `[column][depth]`, with rows in pairs.
+    pub weights: Fp8Matrix,
+}
+
 /// What a cross layer keeps for the gradients with respect to x0.
 #[derive(Debug, Clone, Copy)]
 pub struct Fp8CrossKept {

@@ -108,6 +108,14 @@ pub(crate) struct Factors {
     pub weights: Matrix<bf16>,
 }
 
+/// The matrices that a product is combined with, `[sample][column]`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Inputs {
+    pub first: Matrix<bf16>,
+    /// None if the first one takes its place, or if only one is needed.
+    pub second: Option<Matrix<bf16>>,
+}
+
 /// Returns whether the GPU can read and write a matrix tile by tile: its rows must start at multiples of 16 bytes.
 pub(crate) fn is_tiled(matrix: &Matrix<bf16>) -> bool {
     matrix.stride.is_multiple_of(8) && matrix.pointer.address().is_multiple_of(16)
@@ -119,12 +127,11 @@ pub(crate) const fn pieces(samples: usize) -> usize {
 }
 
 impl Matmul {
-    /// Maps weights in tiles of `weights_rows` rows. Products are combined with a first matrix and, if given, a
-    /// second one.
+    /// Maps weights in tiles of `weight_rows` rows.
     fn new(
         Factors { samples, weights }: Factors,
         weight_rows: usize,
-        (first, second): (Matrix<bf16>, Option<Matrix<bf16>>),
+        Inputs { first, second }: Inputs,
         outputs: [Matrix<bf16>; 2],
     ) -> Result<Self> {
         let slices = |matrix| TensorMap::new(matrix, SLICE);
@@ -197,7 +204,8 @@ impl MatmulReluGradient {
         outputs: Matrix<bf16>,
         parts: Pointer<f32>,
     ) -> Result<Self> {
-        Ok(Self(Matmul { parts, ..Matmul::new(factors, DEPTH, (outputs, None), [out; 2])? }))
+        let inputs = Inputs { first: outputs, second: None };
+        Ok(Self(Matmul { parts, ..Matmul::new(factors, DEPTH, inputs, [out; 2])? }))
     }
 }
 
@@ -207,14 +215,14 @@ matmul! {
 }
 
 impl MatmulCross {
-    /// Weights are `[column][depth]`; all other matrices `[sample][column]`; the bias has one element per column.
-    /// Without an input it is `first`.
+    /// Weights are `[column][depth]`; all other matrices `[sample][column]`; the bias has one element per column. The
+    /// second input is that of the layer; if none, it is the first.
     ///
     /// # Errors
     /// If the driver refuses to describe a matrix.
     pub(crate) fn new(
         factors: Factors,
-        inputs: (Matrix<bf16>, Option<Matrix<bf16>>),
+        inputs: Inputs,
         [product, out]: [Matrix<bf16>; 2],
         bias: Pointer<f32>,
     ) -> Result<Self> {
@@ -230,14 +238,14 @@ matmul! {
 }
 
 impl MatmulCrossGradient {
-    /// Weights are `[depth][column]`; all other matrices `[sample][column]`, including `first` and, if given, the
-    /// added one; `parts` has [`pieces`] pieces, `[piece][column]`.
+    /// Weights are `[depth][column]`; all other matrices `[sample][column]`. The second input, if given, is added;
+    /// `parts` has [`pieces`] pieces, `[piece][column]`.
     ///
     /// # Errors
     /// If the driver refuses to describe a matrix.
     pub(crate) fn new(
         factors: Factors,
-        inputs: (Matrix<bf16>, Option<Matrix<bf16>>),
+        inputs: Inputs,
         outputs: [Matrix<bf16>; 2],
         parts: Pointer<f32>,
     ) -> Result<Self> {

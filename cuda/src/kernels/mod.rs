@@ -71,13 +71,15 @@ pub use dot::Dot;
 pub use element::{Element, ElementKind, Rate, Step};
 pub(crate) use fp8_by_first::Fp8GradientByFirst;
 pub(crate) use fp8_cross::{Fp8CrossGradient, Fp8CrossLayer};
+pub use fp8_cross::{Fp8CrossGradientMatrices, Fp8CrossMatrices};
 pub use fp8_cross_first::Fp8CrossFirst;
+pub use fp8_matmul::Fp8Outputs;
 pub(crate) use fp8_matmul::{Fp8Plain, Fp8Relu, Fp8ReluGradient, Fp8ToBf16};
 pub use fp8_quantize::{
     FP8_MULTIPLE, Fp8Quantize, Fp8QuantizeWeights, Fp8Weights, paired_position, transposed_position,
 };
 pub use fp8_scaling::{Fp8Check, Fp8RankMagnitudes, Fp8Rescale, Fp8Scaling, Fp8Tell};
-pub use fp8_tensor::{Fp8CrossKept, Fp8Matrix, Fp8Tensor};
+pub use fp8_tensor::{Fp8CrossKept, Fp8Factors, Fp8Matrix, Fp8Tensor};
 pub use guard::{Finite, Guard, Outcome, Squares, Tally, Verdict};
 pub use head::Head;
 pub use initialize::Initialize;
@@ -87,7 +89,8 @@ pub use look_up::{LookUp, LookUpTask};
 pub use machine::{Machine, MachineBackward, MachineForward};
 pub use mark::Mark;
 pub(crate) use matmul::{
-    Factors, MatmulCross, MatmulCrossGradient, MatmulReluGradient, is_tiled, pieces as matmul_pieces,
+    Factors, Inputs as MatmulInputs, MatmulCross, MatmulCrossGradient, MatmulReluGradient, is_tiled,
+    pieces as matmul_pieces,
 };
 pub use merge::{Link, Merge};
 pub use number::{Groups, Number};

@@ -120,7 +120,7 @@ impl Communicator {
         let calls = Calls::load()?;
         let handle = match device.ledger().measures() {
             true => None,
-            false => Some(join(calls, device, id, (rank, ranks), deadline)?),
+            false => Some(join(calls, device, id, rank, ranks, deadline)?),
         };
         Ok(Self { device: Arc::clone(device), calls, handle, rank, ranks })
     }
@@ -284,7 +284,8 @@ fn join(
     calls: Calls,
     device: &Arc<Device>,
     id: NcclId,
-    (rank, ranks): (usize, usize),
+    rank: usize,
+    ranks: usize,
     deadline: Duration,
 ) -> Result<Membership> {
     let (sender, receiver) = mpsc::channel();

@@ -80,7 +80,7 @@ impl AllReduce {
         numbers: usize,
     ) -> Result<Self> {
         let values = Arc::new(peers.share(len.next_multiple_of(VECTOR), 0)?);
-        Self::of(peers, (way, blocks_max), values, 0..len, numbers)
+        Self::of(peers, way, blocks_max, values, 0..len, numbers)
     }
 
     /// As [`AllReduce::new`], for a part of existing values. Several parts can be summed one after another, each as
@@ -99,7 +99,7 @@ impl AllReduce {
         numbers: usize,
     ) -> Result<Self> {
         let way = AllReduceWay::of(part.len() * size_of::<f32>(), peers.ranks());
-        Self::of(peers, (way, BLOCKS_MAX), Arc::clone(values), part, numbers)
+        Self::of(peers, way, BLOCKS_MAX, Arc::clone(values), part, numbers)
     }
 
     /// As [`AllReduce::of_part`], for [`AllReduce::scatter`] and [`AllReduce::spread`].
@@ -115,12 +115,13 @@ impl AllReduce {
         part: Range<usize>,
         numbers: usize,
     ) -> Result<Self> {
-        Self::of(peers, (AllReduceWay::BySlices, BLOCKS_MAX), Arc::clone(values), part, numbers)
+        Self::of(peers, AllReduceWay::BySlices, BLOCKS_MAX, Arc::clone(values), part, numbers)
     }
 
     fn of(
         peers: &Peers,
-        (way, blocks_max): (AllReduceWay, usize),
+        way: AllReduceWay,
+        blocks_max: usize,
         values: Arc<Shared<f32>>,
         part: Range<usize>,
         numbers: usize,

@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use half::bf16;
-use rankine_cuda::blas::{Fp8CrossKept, Fp8Matrix, Fp8Tensor, Product};
+use rankine_cuda::blas::{
+    Fp8CrossGradientMatrices, Fp8CrossKept, Fp8CrossMatrices, Fp8Factors, Fp8Matrix, Fp8Tensor, Product,
+};
 use rankine_cuda::kernels::{CROSS_LAYERS, Element, Fp8CrossFirst, Fp8Quantize};
 use rankine_cuda::{Lane, Pointer};
 use rankine_embedding::cuda::Result;
@@ -143,10 +145,16 @@ impl Fp8Cross {
             };
             let bias = shared.dense.parameters.pointer().element(cross.layer.bias().start);
             let weights = cross.weights.weights(fp8).straight();
-            // The first layer's input is x0.
-            let inputs = (first, (number > 0).then_some(x));
-            let outputs = (cross.product.matrix(fp8, samples), cross.output.tensor(fp8, samples));
-            products.push(Product::fp8_cross(blas, (factor, weights, bias), inputs, outputs, learns)?);
+            let matrices = Fp8CrossMatrices {
+                factors: Fp8Factors { samples: factor, weights },
+                bias,
+                first,
+                // The first layer's input is x0.
+                input: (number > 0).then_some(x),
+                product: cross.product.matrix(fp8, samples),
+                out: cross.output.tensor(fp8, samples),
+            };
+            products.push(Product::fp8_cross(blas, matrices, learns)?);
         }
         let quantize = self.first.quantize(fp8, first_rows(self.vectors.values, samples), learns);
         Ok(Forward(quantize, products))
@@ -204,7 +212,7 @@ impl Fp8Cross {
                     (gradients, &low.weights)
                 }
             };
-            let factors = (factor.straight(), of_input.weights(fp8).across());
+            let factors = Fp8Factors { samples: factor.straight(), weights: of_input.weights(fp8).across() };
             inputs.push(match before {
                 None => {
                     let first = &self.layers[..self.layers.len().min(CROSS_LAYERS)];
@@ -341,11 +349,11 @@ impl CrossGradientOutputs {
     pub(super) fn product<T: Element>(
         self,
         shared: &Shared<T>,
-        factors: (Fp8Matrix, Fp8Matrix),
+        factors: Fp8Factors,
         added: Option<Fp8Matrix>,
     ) -> Result<Product> {
         let Self { first, gradients, product, sums } = self;
-        let outputs = (gradients, product);
-        Ok(Product::fp8_cross_gradient(&shared.blas, factors, (first, added), outputs, sums)?)
+        let matrices = Fp8CrossGradientMatrices { factors, first, added, out: gradients, product };
+        Ok(Product::fp8_cross_gradient(&shared.blas, matrices, sums)?)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use half::bf16;
-use rankine_cuda::blas::{Fp8Outputs, Fp8Tensor, Product};
+use rankine_cuda::blas::{Fp8Factors, Fp8Outputs, Fp8Tensor, Product};
 use rankine_cuda::kernels::{Columns, Element, Fp8Quantize};
 use rankine_cuda::{Buffer, Lane, Pointer};
 use rankine_embedding::cuda::Result;
@@ -143,7 +143,7 @@ impl Fp8Mlp {
         let fp8 = shared.fp8();
         let d_input =
             |number: usize, tensors: &LayerTensors, dy: Fp8Tensor, weights: Fp8Tensor| -> Result<_> {
-                let factors = (dy.straight(), weights.across());
+                let factors = Fp8Factors { samples: dy.straight(), weights: weights.across() };
                 match (number.checked_sub(1), self.input, gradient_outputs) {
                     // The gradients with respect to the input are those with respect to the output of the layer before,
                     // and give its bias gradients.
@@ -153,7 +153,8 @@ impl Fp8Mlp {
                         Ok(Product::fp8_relu_gradient(blas, dy, weights, tensors.bits.pointer(), out, bias)?)
                     }
                     (None, Some(input), _) => {
-                        Ok(Product::fp8_to_bf16(blas, factors.0, factors.1, None, input.gradients)?)
+                        let Fp8Factors { samples, weights } = factors;
+                        Ok(Product::fp8_to_bf16(blas, samples, weights, None, input.gradients)?)
                     }
                     (None, None, Some(gradient_outputs)) => gradient_outputs.product(shared, factors, None),
                     (None, None, None) => {
