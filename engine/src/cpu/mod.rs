@@ -12,11 +12,11 @@ mod loss;
 mod matmul;
 mod mlp;
 mod model;
-#[cfg(test)]
-mod oracle;
 mod ranks;
 pub(crate) mod replica;
 mod tables;
+#[cfg(test)]
+mod tests;
 mod tile;
 mod verdict;
 

@@ -119,7 +119,7 @@ mod tests {
 
     use super::*;
     use crate::cpu::CpuModel;
-    use crate::cpu::oracle::any_spec;
+    use crate::cpu::tests::oracle::any_spec;
     use crate::model::{FeatureSpec, HeadSpec, Interaction, Model};
 
     #[test]

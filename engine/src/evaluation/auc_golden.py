@@ -1,4 +1,4 @@
-"""Computes the expected values of the table in auc_tests.rs with scikit-learn.
+"""Computes the expected values of the table in tests.rs with scikit-learn.
 
 `python auc_golden.py` prints the table. It needs NumPy and scikit-learn; the tests need neither, since they generate
 the same samples themselves.

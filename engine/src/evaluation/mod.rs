@@ -1,10 +1,10 @@
 //! The quality of a model's predictions.
 
 pub(crate) mod auc;
-#[cfg(test)]
-mod auc_tests;
 mod heads;
 pub(crate) mod metrics;
+#[cfg(test)]
+mod tests;
 
 pub use auc::{auc, weighted_auc};
 pub use heads::{EvalMetrics, EvalSummary, Evaluation, HeadMetrics};

@@ -57,12 +57,12 @@ pub struct Raw {
     pub labels: Count,
     /// Type of the dense fields: `float`, used unchanged, or `int`, transformed to `ln(max(x, 0) + 1)`.
     #[serde(default)]
-    #[cfg_attr(test, schemars(schema_with = "super::reference::raw_dense"))]
+    #[cfg_attr(test, schemars(schema_with = "super::tests::reference::raw_dense"))]
     pub dense: RawDense,
     /// How ids are numbered: from 0 in each table (`per-table`), or consecutively over the rows of all tables
     /// (`global-offset`).
     #[serde(default)]
-    #[cfg_attr(test, schemars(schema_with = "super::reference::raw_ids"))]
+    #[cfg_attr(test, schemars(schema_with = "super::tests::reference::raw_ids"))]
     pub ids: RawIds,
 }
 
@@ -108,7 +108,7 @@ fn default_seed() -> u64 {
 #[serde(deny_unknown_fields, default)]
 pub struct Reader {
     /// How blocks are read from disk. `auto` uses the fastest mode that works; `rankine doctor` lists them.
-    #[cfg_attr(test, schemars(schema_with = "super::reference::io_mode"))]
+    #[cfg_attr(test, schemars(schema_with = "super::tests::reference::io_mode"))]
     pub mode: IoMode,
     /// Number of blocks in flight.
     pub queue_depth: QueueDepth,

@@ -34,8 +34,6 @@ mod file;
 mod guard;
 mod model;
 mod optimizer;
-#[cfg(test)]
-mod reference;
 mod schedule;
 #[cfg(test)]
 mod tests;

@@ -12,7 +12,7 @@ use rankine_reader::Samples;
 use super::{Ranks, Sharding};
 use crate::checkpoint::DenseState;
 use crate::cpu::CpuModel;
-use crate::cpu::oracle::{BatchShape, any_spec, random_batch, rows_of};
+use crate::cpu::tests::oracle::{BatchShape, any_spec, random_batch, rows_of};
 use crate::guard::{FoundOn, NonFinite};
 use crate::model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec, TrainingRules};
 

@@ -12,6 +12,7 @@ use super::*;
 mod contradictions;
 mod random;
 mod reading;
+pub(super) mod reference;
 mod refusals;
 
 const NO_SETS: [&str; 0] = [];

@@ -7,7 +7,7 @@ use rankine_embedding::random::UniformField;
 use rankine_embedding::{Dtype, Optimizer, Pooling, Step, TableSpec, UpdateRule};
 use rankine_reader::{Bags, Samples};
 
-use super::CpuModel;
+use super::super::CpuModel;
 use crate::model::{FeatureSpec, HeadSpec, Interaction, Layer, Model, ModelSpec, TrainingRules};
 
 /// A model whose every parameter is an f64.
@@ -23,7 +23,7 @@ struct Oracle {
 }
 
 /// Returns the weights of every row of all tables.
-pub(super) fn rows_of(model: &CpuModel) -> Vec<Vec<f32>> {
+pub(in crate::cpu) fn rows_of(model: &CpuModel) -> Vec<Vec<f32>> {
     let tables = model.spec().tables.iter().cloned().chain(model.spec().wide_tables()).enumerate();
     let rows_of_table = |(number, table): (usize, TableSpec)| {
         let mut weights = vec![0.0; table.rows as usize * table.dim];
@@ -186,16 +186,16 @@ fn uniform(seed: u64, stream: u32, len: usize) -> Vec<f32> {
 
 /// The properties of a test's samples.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct BatchShape {
-    pub(super) samples: usize,
+pub(in crate::cpu) struct BatchShape {
+    pub(in crate::cpu) samples: usize,
     /// Bags of one id instead of 0 to 3.
-    pub(super) one_hot: bool,
-    pub(super) weighted: bool,
+    pub(in crate::cpu) one_hot: bool,
+    pub(in crate::cpu) weighted: bool,
     /// A third of the labels are missing, and all of the last head's if there are several heads.
-    pub(super) missing: bool,
+    pub(in crate::cpu) missing: bool,
 }
 
-pub(super) fn random_batch(spec: &ModelSpec, shape: BatchShape, seed: u64) -> Samples {
+pub(in crate::cpu) fn random_batch(spec: &ModelSpec, shape: BatchShape, seed: u64) -> Samples {
     let samples = shape.samples;
     let unit = |stream, len| -> Vec<f32> {
         uniform(seed, stream, len).into_iter().map(|value| (value + 1.0) / 2.0).collect()
@@ -256,7 +256,7 @@ fn any_interaction() -> impl Strategy<Value = Interaction> {
 
 /// Any model: of every kind, with and without dense columns, bottom MLP and first-order terms; some features share a
 /// table, and if the interaction allows it, tables differ in vector length.
-pub(super) fn any_spec() -> impl Strategy<Value = ModelSpec> {
+pub(in crate::cpu) fn any_spec() -> impl Strategy<Value = ModelSpec> {
     let table = (1..12u64, 1..9usize);
     let feature = (any::<prop::sample::Index>(), any::<bool>());
     let mlp = || prop::collection::vec(1..9usize, 0..3);

@@ -12,10 +12,10 @@ use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value};
 
-use super::schedule::Schedule;
-use super::tests::jobs_in_configs;
-use super::typed::KIND;
-use super::{Job, Model};
+use super::super::schedule::Schedule;
+use super::super::typed::KIND;
+use super::super::{Job, Model};
+use super::jobs_in_configs;
 
 /// Environment variable: if it is set, the test writes the documents instead of comparing them.
 const BLESS: &str = "RANKINE_BLESS";
@@ -39,15 +39,15 @@ need the first line `#:schema PATH/job.schema.json` in the job file.
 
 // Choices that are defined in another crate.
 
-pub(super) fn io_mode(_: &mut SchemaGenerator) -> Schema {
+pub(in crate::job) fn io_mode(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": IoMode::ALL.map(IoMode::name) })
 }
 
-pub(super) fn raw_dense(_: &mut SchemaGenerator) -> Schema {
+pub(in crate::job) fn raw_dense(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": [RawDense::Float, RawDense::Int] })
 }
 
-pub(super) fn raw_ids(_: &mut SchemaGenerator) -> Schema {
+pub(in crate::job) fn raw_ids(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": [RawIds::PerTable, RawIds::GlobalOffset] })
 }
 
@@ -286,7 +286,8 @@ fn the_documents_say_what_the_types_say() {
         let kept = fs::read_to_string(&path).unwrap_or_default();
         assert!(
             kept == text,
-            "docs/reference/{name} differs from the job's types: {BLESS}=1 cargo test --lib job::reference rewrites it"
+            "docs/reference/{name} differs from the job's types: {BLESS}=1 cargo test --lib job::tests::reference \
+             rewrites it"
         );
     }
 }
