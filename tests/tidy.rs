@@ -190,7 +190,7 @@ fn checked_files() -> BTreeMap<String, String> {
 #[test]
 fn gpu_libraries_are_searched_for_in_one_place() {
     const SEARCHES: [&str; 3] = ["libloading::Library::new(", "is_culib_present(", "culib("];
-    const FILES: [&str; 2] = ["cuda/src/probe/library.rs", "cuda/src/device.rs"];
+    const FILES: [&str; 2] = ["cuda/src/probe/library.rs", "cuda/src/runtime/device.rs"];
     for folder in ["cuda/src", "embedding/src", "engine/src"] {
         for path in files_below(&root().join(folder)) {
             let name = word(path.strip_prefix(root()).expect("it is below the root"));

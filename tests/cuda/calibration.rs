@@ -3,7 +3,7 @@
 use rankine::cuda::calibration::{Gpus, machine_of};
 use rankine::job::Precision;
 use rankine_cuda::Device;
-use rankine_cuda::calibrate::{Figures, Links, Sum};
+use rankine_cuda::calibration::{Figures, Links, Sum};
 
 use super::{Bench, Body, Outcome, Words};
 

@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 
 use cudarc::cublaslt::sys as lt;
 
-use crate::error::{Error, Result};
 use crate::probe::library::Loaded;
 use crate::probe::specs::CUBLAS_LT;
+use crate::runtime::{Error, Result};
 
 /// The functions that are used here, typed as the bindings declare them.
 #[derive(Debug, Clone, Copy)]

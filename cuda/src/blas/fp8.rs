@@ -7,14 +7,12 @@
 use half::bf16;
 
 use super::{Blas, Compute, Epilogue, Library, Multiplied, Product, launcher, total};
-use crate::error::Result;
 use crate::kernels::{
     CROSS_LAYERS, Fp8CrossGradient, Fp8CrossGradientMatrices, Fp8CrossKept, Fp8CrossLayer, Fp8CrossMatrices,
     Fp8Factors, Fp8GradientByFirst, Fp8Matrix, Fp8Outputs, Fp8Plain, Fp8Relu, Fp8ReluGradient, Fp8Tensor,
     Fp8ToBf16, Guard, matmul_pieces,
 };
-use crate::matrix::Matrix;
-use crate::pointer::Pointer;
+use crate::runtime::{Matrix, Pointer, Result};
 
 impl Product {
     /// A layer with bias and ReLU: `out = relu(x weightsᵀ + bias)`. `learns` is whether a backward pass follows;
@@ -75,7 +73,8 @@ impl Product {
         Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: None })
     }
 
-    /// A cross layer, which also keeps the product. `learns` is whether a backward pass follows; otherwise only `out.rows` is written.
+    /// A cross layer, which also keeps the product. `learns` is whether a backward pass follows; otherwise only
+    /// `out.rows` is written.
     ///
     /// # Errors
     /// If the driver refuses to describe a matrix.

@@ -10,14 +10,9 @@ use cudarc::cublaslt::sys as lt;
 
 use super::calls::Calls;
 use super::{Algorithms, Compute, Epilogue, Tuning};
-use crate::buffer::Buffer;
-use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::fp8::E4m3;
+use crate::kernels::E4m3;
 use crate::kernels::{Element, ElementKind};
-use crate::lane::{Lane, Moment};
-use crate::matrix::Matrix;
-use crate::pointer::Pointer;
+use crate::runtime::{Buffer, Device, Error, Lane, Matrix, Moment, Pointer, Result};
 
 /// Workspace of a product. Products on lanes that run in parallel must not share one.
 const WORKSPACE_BYTES: usize = 32 << 20;

@@ -14,18 +14,16 @@ use std::fmt;
 
 use half::bf16;
 
-use crate::error::Result;
 use crate::kernels::{
     Columns, Cross, CrossGradient, Element, ElementKind, Factors, Kernel, MatmulCross, MatmulCrossGradient,
     MatmulInputs, MatmulReluGradient, Total, is_tiled, matmul_pieces,
 };
-use crate::lane::Lane;
-use crate::pointer::Pointer;
+use crate::runtime::{Lane, Pointer, Result};
 
 pub use crate::kernels::{
     Fp8CrossGradientMatrices, Fp8CrossKept, Fp8CrossMatrices, Fp8Factors, Fp8Matrix, Fp8Outputs, Fp8Tensor,
 };
-pub use crate::matrix::Matrix;
+pub use crate::runtime::Matrix;
 pub use library::Blas;
 use library::{Library, Multiplied};
 pub use tuning::{Algorithms, Tuning};

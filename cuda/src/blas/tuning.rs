@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cudarc::cublaslt::sys as lt;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use crate::runtime::{Error, Result};
 
 /// Where the algorithms of products come from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::names::{Family, ranks};
 use super::{Flags, Id, Kernel, RANKS_MAX, Wait};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// Sums over the ranks, in place. Grid: the same number of blocks at every rank, one [`Flags`] per block.
 #[repr(C)]

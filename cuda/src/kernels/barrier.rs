@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::names::Family;
 use super::{Id, Kernel, RANKS_MAX};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// Flags that peers write into a rank's memory.
 #[repr(C)]

@@ -2,7 +2,7 @@
 
 use super::names::Family;
 use super::{Id, Kernel, Rule};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// Initializes the optimizer state of a table's rows. Grid: any number of blocks.
 #[repr(C)]

@@ -2,7 +2,7 @@
 
 use super::names::Family;
 use super::{Element, Id, Kernel};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// Sums gradients over pieces of the samples, column by column; if there was a ReLU, takes them through it first.
 /// Grid: [`Columns::grid`].

@@ -2,7 +2,7 @@
 
 #[cfg(doc)]
 use super::Dtype;
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// Keys per group. The span of an owner is a multiple of it.
 pub const GROUP_KEYS: usize = 65536;

@@ -2,7 +2,7 @@
 
 use super::names::Family;
 use super::{Element, Guard, Id, Kernel};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// Turns a cross layer's product into its result: `x' = x0 * (u + b) + x`, element by element. Grid: [`Cross::grid`].
 #[repr(C)]

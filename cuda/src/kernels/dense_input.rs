@@ -2,7 +2,7 @@
 
 use super::names::Family;
 use super::{Element, Id, Kernel};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// Converts dense columns to the element type of activations, padding each sample with zeros. Grid: any number of
 /// blocks.

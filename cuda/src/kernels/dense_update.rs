@@ -2,7 +2,7 @@
 
 use super::names::Family;
 use super::{Element, Id, Kernel, Rate, Rule};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// Updates dense parameters, by any rule except row-wise Adagrad. `T` is the element type of their copies. Grid: any
 /// number of blocks.

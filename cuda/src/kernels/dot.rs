@@ -3,9 +3,7 @@
 use super::limits::SHARED_BYTES_MAX;
 use super::names::Family;
 use super::{Element, ElementKind, Guard, Id, Kernel};
-use crate::error::Result;
-use crate::lane::Lane;
-use crate::pointer::Pointer;
+use crate::runtime::{Lane, Pointer, Result};
 
 /// Parameters of both directions of the dot interaction.
 #[repr(C)]

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// The types of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

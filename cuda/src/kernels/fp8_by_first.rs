@@ -5,9 +5,7 @@ use half::bf16;
 use super::fp8_matmul::{factors, tiles};
 use super::matmul::{COLUMNS, STAGES_BYTES, TensorMap, matmul};
 use super::{CROSS_LAYERS, Fp8CrossKept, Fp8Factors, Fp8Scaling, Guard, Kernel};
-use crate::error::Result;
-use crate::matrix::Matrix;
-use crate::pointer::Pointer;
+use crate::runtime::{Matrix, Pointer, Result};
 
 /// Samples of a slice.
 const THIN: usize = 16;

@@ -3,8 +3,7 @@
 use super::fp8_matmul::{SLICE, factors, tiles};
 use super::matmul::{COLUMNS, STAGES_BYTES, TensorMap, matmul};
 use super::{Fp8Factors, Fp8Matrix, Fp8Scaling, Fp8Tensor, Kernel};
-use crate::error::Result;
-use crate::pointer::Pointer;
+use crate::runtime::{Pointer, Result};
 
 /// Slice buffers of each of two warpgroups; each buffer holds three slices.
 const PLACES: usize = 3;

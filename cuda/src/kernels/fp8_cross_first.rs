@@ -2,10 +2,10 @@
 
 use half::bf16;
 
+use super::E4m3;
 use super::names::Family;
 use super::{CROSS_LAYERS, Fp8Scaling, Guard, Id, Kernel};
-use crate::fp8::E4m3;
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// Adds to the gradients with respect to x0 what cross layers contribute because x0 is the factor of their products,
 /// `(u + b) * gradients`. Grid: [`Fp8CrossFirst::grid`].

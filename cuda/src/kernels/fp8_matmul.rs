@@ -3,12 +3,10 @@
 use cudarc::driver::sys;
 use half::bf16;
 
+use super::E4m3;
 use super::matmul::{COLUMNS, ROW_BYTES, SAMPLES, STAGES_BYTES, TensorMap, matmul};
 use super::{Fp8Factors, Fp8Matrix, Fp8Scaling, Fp8Tensor, Kernel};
-use crate::error::Result;
-use crate::fp8::E4m3;
-use crate::matrix::Matrix;
-use crate::pointer::Pointer;
+use crate::runtime::{Matrix, Pointer, Result};
 
 /// Samples per slice in which transposed tiles are written.
 pub(super) const SLICE: usize = 32;

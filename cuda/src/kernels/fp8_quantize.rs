@@ -3,10 +3,10 @@
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
 
+use super::E4m3;
 use super::names::Family;
 use super::{Fp8Scaling, Id, Kernel};
-use crate::fp8::E4m3;
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// Columns of activations and gradients in fp8, and inputs and outputs of layers, are multiples of this.
 pub const FP8_MULTIPLE: usize = 16;

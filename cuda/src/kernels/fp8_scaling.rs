@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::names::Family;
 use super::{Guard, Id, Kernel};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// How a tensor's values are converted to fp8. It is part of the training state: a step's scale follows from earlier
 /// steps.

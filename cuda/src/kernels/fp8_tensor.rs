@@ -1,9 +1,8 @@
 //! Matrices in fp8, as products take them.
 
+use super::E4m3;
 use super::Fp8Scaling;
-use crate::fp8::E4m3;
-use crate::matrix::Matrix;
-use crate::pointer::Pointer;
+use crate::runtime::{Matrix, Pointer};
 
 /// A matrix in fp8. Its sizes are multiples of 16, except for the number of samples.
 #[derive(Debug, Clone, Copy)]

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::names::Family;
 use super::{Element, Id, Kernel, Step};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// The state that every update checks before it writes.
 #[repr(C)]

@@ -3,7 +3,7 @@
 use super::limits::SHARED_BYTES_MAX;
 use super::names::Family;
 use super::{Element, Guard, Id, Kernel};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// Samples of a piece.
 const SAMPLES: u32 = 64;

@@ -2,7 +2,7 @@
 
 use super::names::Family;
 use super::{Id, Kernel, Shard};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// Sets the initial weights of a GPU's rows. Grid: any; a warp handles one row at a time.
 #[repr(C)]

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::names::Family;
 use super::{Id, Kernel};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// Sums over the samples that have a label for a head.
 #[repr(C)]

@@ -8,9 +8,7 @@ use cudarc::driver::{result, sys};
 use super::limits::SHARED_BYTES_MAX;
 use super::names::{FILES, Family};
 use super::{fp8_by_first, fp8_cross, fp8_matmul, matmul};
-use crate::device::Device;
-use crate::error::{Named, Result};
-use crate::kernel::Functions;
+use crate::runtime::{Device, Functions, Named, Result};
 
 impl Device {
     /// Opens a GPU, loads the kernels onto it and makes it current on this thread.

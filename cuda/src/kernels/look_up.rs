@@ -4,9 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::names::Family;
 use super::{Element, Feature, Id, Kernel};
-use crate::error::Result;
-use crate::lane::Lane;
-use crate::pointer::Pointer;
+use crate::runtime::{Lane, Pointer, Result};
 
 /// The samples of a feature that a block looks up, from `first` on.
 #[repr(C)]

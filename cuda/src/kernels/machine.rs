@@ -2,7 +2,7 @@
 
 use super::names::Family;
 use super::{Element, Guard, Id, Kernel};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// Parameters of both directions of a factorization machine's second-order term.
 #[repr(C)]

@@ -2,7 +2,7 @@
 
 use super::names::Family;
 use super::{Id, Kernel};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// Marks rows in a set, one bit each. Grid: any.
 #[repr(C)]

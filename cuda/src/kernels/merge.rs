@@ -2,7 +2,7 @@
 
 use super::names::Family;
 use super::{Id, Kernel, KeySet, RANKS_MAX};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// Copies lists of rows and adds them to a set: per rank the rows that it looks up at this owner, then per rank those
 /// that every rank stores, if any. Grid: x over entries, any number of blocks; y over lists.

@@ -15,6 +15,7 @@ mod cross;
 mod dense_input;
 mod dense_update;
 mod dot;
+mod e4m3;
 mod element;
 mod fp8_by_first;
 mod fp8_cross;
@@ -51,7 +52,7 @@ mod totals;
 mod unpack;
 mod update;
 
-pub use crate::kernel::{Id, Kernel};
+pub use crate::runtime::{Id, Kernel};
 
 pub(crate) use all_reduce::{
     AllReduce, AllReduceAtOnce, AllReduceBySlices, AllReduceScatter, AllReduceSpread,
@@ -68,6 +69,7 @@ pub use cross::{CROSS_LAYERS, Cross, CrossFirst, CrossGradient};
 pub use dense_input::DenseInput;
 pub use dense_update::DenseUpdate;
 pub use dot::Dot;
+pub use e4m3::E4m3;
 pub use element::{Element, ElementKind, Rate, Step};
 pub(crate) use fp8_by_first::Fp8GradientByFirst;
 pub(crate) use fp8_cross::{Fp8CrossGradient, Fp8CrossLayer};

@@ -1,6 +1,6 @@
 //! The one list of all kernels: the files that have them, their names and their variants.
 
-use crate::kernel::Id;
+use crate::runtime::Id;
 
 /// An embedded fatbin. The driver reads it in words.
 #[repr(C, align(16))]

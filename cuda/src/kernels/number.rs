@@ -2,7 +2,7 @@
 
 use super::names::Family;
 use super::{Id, Kernel, KeySet};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// Numbers the members of a set of keys and lists them. Grid: one block per group of [`super::GROUP_KEYS`] keys.
 #[repr(C)]

@@ -2,7 +2,7 @@
 
 use super::names::Family;
 use super::{Id, Kernel};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// Copies chosen rows, one after another, to host memory that the GPU accesses ([`crate::Pinned::device_pointer`]).
 /// Grid: any.

@@ -4,9 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::names::Family;
 use super::{Element, Id, Kernel, RANKS_MAX};
-use crate::error::Result;
-use crate::lane::Lane;
-use crate::pointer::Pointer;
+use crate::runtime::{Lane, Pointer, Result};
 
 /// A feature of a rank's batch, for a table (or some of its columns) whose owners pool.
 #[repr(C)]

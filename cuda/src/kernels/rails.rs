@@ -2,9 +2,7 @@
 
 use super::names::{Family, lanes};
 use super::{Id, Kernel, KeySet, RANKS_MAX, Shard};
-use crate::error::Result;
-use crate::lane::Lane;
-use crate::pointer::Pointer;
+use crate::runtime::{Lane, Pointer, Result};
 
 /// Words before the rows of a list that is sent to another node: how many rows are listed, the most that are listed
 /// for any other node, and how many of them (from the first) are wanted. The remaining rows are those that every rank

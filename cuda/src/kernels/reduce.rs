@@ -3,9 +3,7 @@
 use super::names::{Family, team};
 use super::team::{self, THREADS, by_width};
 use super::{Dtype, Element, ElementKind, Feature, Id, Kernel, Pair, RANKS_MAX};
-use crate::error::Result;
-use crate::lane::Lane;
-use crate::pointer::Pointer;
+use crate::runtime::{Lane, Pointer, Result};
 
 /// Sums the gradients of each distinct row and writes the sum to the row's owner.
 #[repr(C)]

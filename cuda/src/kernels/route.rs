@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::names::Family;
 use super::{Feature, Id, Kernel, KeySet};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// A look-up's slot and bag.
 #[repr(C)]

@@ -2,9 +2,7 @@
 
 use super::names::{Family, lanes};
 use super::{Element, Id, Kernel, RANKS_MAX, Shard};
-use crate::error::Result;
-use crate::lane::Lane;
-use crate::pointer::Pointer;
+use crate::runtime::{Lane, Pointer, Result};
 
 /// Writes an owner's rows, converted to `T`, to the ranks that look them up.
 #[repr(C)]

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::{Rate, Rule, Step};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// All or some columns of a table's rows, all or some of which this GPU stores, and how they learn.
 #[repr(C)]

@@ -3,9 +3,7 @@
 use super::names::{Family, team};
 use super::team::{self, THREADS, by_width};
 use super::{Element, Feature, Id, Kernel, Learning, Pair};
-use crate::error::Result;
-use crate::lane::Lane;
-use crate::pointer::Pointer;
+use crate::runtime::{Lane, Pointer, Result};
 
 /// Sums the gradients of each distinct row and updates it.
 #[repr(C)]

@@ -2,7 +2,7 @@
 
 use super::names::Family;
 use super::{Id, Kernel};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// Writes a word that the host polls. Grid: one block.
 #[repr(C)]

@@ -2,7 +2,7 @@
 
 use super::names::Family;
 use super::{Id, Kernel};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// Sums the weights of the samples that have a label for a head. Grid: one block per head.
 #[repr(C)]

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::names::Family;
 use super::{Id, Kernel, Step};
-use crate::pointer::Pointer;
+use crate::runtime::Pointer;
 
 /// Packed blocks on a GPU, one per slot, with what was computed from them on arrival.
 #[repr(C)]

@@ -5,9 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use super::names::{Family, team};
 use super::team::{THREADS, by_width};
 use super::{Id, Kernel, Learning, RANKS_MAX};
-use crate::error::Result;
-use crate::lane::Lane;
-use crate::pointer::Pointer;
+use crate::runtime::{Lane, Pointer, Result};
 
 /// Where the shared squares of a shard's rows are stored, if other ranks have more of their columns.
 #[repr(C)]

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rankine_cuda::calibrate::Figures;
+use rankine_cuda::calibration::Figures;
 use rankine_reader::publish::{create_folders, replace_file};
 use serde::{Deserialize, Serialize};
 

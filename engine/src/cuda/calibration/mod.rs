@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rankine_cuda::Device;
-use rankine_cuda::calibrate::{Figures, Links, Sum};
+use rankine_cuda::calibration::{Figures, Links, Sum};
 use rankine_embedding::plan::{LinkSpeed, Machine};
 use serde::Serialize;
 

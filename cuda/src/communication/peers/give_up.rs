@@ -3,10 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::device::Device;
-use crate::error::Result;
-use crate::pinned::Pinned;
-use crate::pointer::Pointer;
+use crate::runtime::{Device, Pinned, Pointer, Result};
 
 /// A word that a rank's GPU polls while it waits for other ranks.
 #[derive(Debug)]

@@ -4,10 +4,8 @@ use half::bf16;
 
 use super::Rank;
 use crate::blas::{Algorithms, Blas, Compute, Epilogue, Matrix, Product};
-use crate::buffer::Buffer;
-use crate::error::Result;
 use crate::kernels::{self, LookUp, LookUpTask, Totals};
-use crate::pinned::Pinned;
+use crate::runtime::{Buffer, Pinned, Result};
 
 /// Bytes copied within the GPU.
 const COPIED: usize = 128 << 20;

@@ -4,9 +4,9 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use cudarc::driver::sys::CUstream;
 
-use crate::error::{Error, Result};
 use crate::probe::library::Loaded;
 use crate::probe::specs::NCCL;
+use crate::runtime::{Error, Result};
 
 /// `ncclComm_t`.
 pub(super) type Handle = *mut c_void;

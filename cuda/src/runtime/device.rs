@@ -7,9 +7,9 @@ use cudarc::driver::{result, sys};
 
 use sys::CUdevice_attribute as Attribute;
 
-use crate::error::{Error, Named, Result};
-use crate::kernel::Functions;
-use crate::ledger::Ledger;
+use super::error::{Error, Named, Result};
+use super::kernel::Functions;
+use super::ledger::Ledger;
 use crate::probe::Version;
 use crate::probe::library::{LoadError, file_at};
 use crate::probe::specs::DRIVER;

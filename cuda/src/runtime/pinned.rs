@@ -7,9 +7,9 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use cudarc::driver::sys;
 
-use crate::device::Device;
-use crate::error::{Named, Result};
-use crate::pointer::Pointer;
+use super::device::Device;
+use super::error::{Named, Result};
+use super::pointer::Pointer;
 
 /// Alignment of memory while the device is only measured, the same as the driver's.
 const PAGE_BYTES: usize = 4096;

@@ -4,13 +4,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::super::nccl::{Communicator, NcclElement, NcclId, Parcel, Reduction};
 use super::Cluster;
-use crate::error::{Error, Result};
 use crate::kernels::Stamp;
-use crate::lane::{Lane, Moment};
-use crate::nccl::{Communicator, NcclElement, NcclId, Parcel, Reduction};
-use crate::pinned::Pinned;
-use crate::pointer::Pointer;
+use crate::runtime::{Error, Lane, Moment, Pinned, Pointer, Result};
 
 /// How long the host polls for a moment without sleeping, and how long it sleeps between polls after that.
 const ATTENTION: Duration = Duration::from_micros(500);

@@ -9,7 +9,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Result};
+use crate::runtime::{Error, Result};
 
 /// The most bytes of a value; a peer that announces more is not a rank.
 const VALUE_BYTES_MAX: usize = 1 << 16;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
 
-use crate::device::Device;
-use crate::error::{Error, Named, Result};
-use crate::lane::Lane;
+use super::device::Device;
+use super::error::{Error, Named, Result};
+use super::lane::Lane;
 
 /// A captured CUDA graph. It holds no buffers: those whose addresses it contains must live as long as it is replayed.
 #[derive(Debug)]

@@ -2,10 +2,8 @@
 
 use super::Peers;
 use super::watch::Watch;
-use crate::buffer::Buffer;
-use crate::error::Result;
 use crate::kernels::Barrier;
-use crate::lane::Lane;
+use crate::runtime::{Buffer, Lane, Result};
 
 /// A sequence of barriers among the ranks, with its own flags and count: sequences on different lanes are
 /// independent.

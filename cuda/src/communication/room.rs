@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Result};
+use crate::runtime::{Error, Result};
 
 /// A value that a rank hands out.
 pub(crate) type Value = Arc<dyn Any + Send + Sync>;

@@ -14,11 +14,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::device::Device;
-use crate::error::Result;
-use crate::graph::Graph;
-use crate::lane::{Lane, Moment};
-use crate::peers::Peers;
+use crate::communication::Peers;
+use crate::runtime::{Device, Graph, Lane, Moment, Result};
 
 /// How long one rank waits for another.
 const DEADLINE: Duration = Duration::from_secs(10);

@@ -3,10 +3,8 @@
 use bytemuck::Pod;
 
 use super::{Peers, Shared};
-use crate::error::{Error, Result};
 use crate::kernels::{Flags, GAVE_UP, Wait};
-use crate::lane::Lane;
-use crate::pinned::Pinned;
+use crate::runtime::{Error, Lane, Pinned, Result};
 
 /// Flags that the ranks wait on, and the outcome of waiting.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Matrices in the memory of a GPU.
 
-use crate::pointer::Pointer;
+use super::pointer::Pointer;
 
 /// A matrix, stored row by row.
 #[derive(Debug)]

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use cudarc::driver::{result, sys};
 
-use crate::device::{Device, settle};
-use crate::error::{Named, Result};
-use crate::kernel::Kernel;
+use super::device::{Device, settle};
+use super::error::{Named, Result};
+use super::kernel::Kernel;
 #[cfg(doc)]
-use crate::pinned::Locked;
-use crate::pinned::Pinned;
-use crate::pointer::Pointer;
+use super::pinned::Locked;
+use super::pinned::Pinned;
+use super::pointer::Pointer;
 
 /// A CUDA stream. Work on one lane runs in order; [`Moment`]s order work between lanes.
 #[derive(Debug)]

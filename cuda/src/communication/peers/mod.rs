@@ -3,7 +3,6 @@
 mod all_reduce;
 mod barrier;
 mod give_up;
-pub(crate) mod room;
 mod sockets;
 mod watch;
 
@@ -15,17 +14,13 @@ use std::time::Duration;
 
 use bytemuck::Pod;
 
-use crate::buffer::Buffer;
-use crate::device::Device;
-use crate::error::{Error, Result};
 use crate::kernels::RANKS_MAX;
-use crate::memory::Memory;
-use crate::pointer::Pointer;
+use crate::runtime::{Buffer, Device, Error, Memory, Pointer, Result};
 
+use super::room::{Room, Value};
 pub use all_reduce::{AllReduce, AllReduceWay};
 pub use barrier::PeerBarrier;
 pub use give_up::GiveUpFlag;
-use room::{Room, Value};
 pub use sockets::Gather;
 use sockets::{Message, Sockets};
 

@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Mutex, PoisonError};
 
-use crate::error::{Error, Result};
+use super::error::{Error, Result};
 use crate::probe::library::Loaded;
 use crate::probe::specs::CUPTI;
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use cudarc::driver::result;
 
-use crate::device::{Device, settle};
-use crate::error::{Named, Result};
-use crate::lane::Lane;
-use crate::memory::Memory;
-use crate::pointer::Pointer;
+use super::device::{Device, settle};
+use super::error::{Named, Result};
+use super::lane::Lane;
+use super::memory::Memory;
+use super::pointer::Pointer;
 
 /// Elements in a GPU's memory. Kernels change them through their [`Pointer`]; lanes order the accesses.
 #[derive(Debug)]

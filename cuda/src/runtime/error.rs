@@ -5,7 +5,7 @@ use std::fmt;
 
 use cudarc::driver::{DriverError, sys};
 
-use crate::budget::Budget;
+use super::budget::Budget;
 
 /// An error of the driver or another library, or of finding it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

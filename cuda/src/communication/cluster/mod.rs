@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use bytemuck::Pod;
 
-use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::nccl::NcclId;
-use crate::peers::Peers;
-use crate::peers::room::Room;
+use super::nccl::NcclId;
+use super::peers::Peers;
+use super::room::Room;
+use crate::runtime::{Device, Error, Result};
 
 pub use rail::Rail;
 pub use sum::ClusterSum;

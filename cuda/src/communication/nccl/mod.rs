@@ -12,10 +12,7 @@ use std::time::Duration;
 
 use half::{bf16, f16};
 
-use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::lane::Lane;
-use crate::pointer::Pointer;
+use crate::runtime::{Device, Error, Lane, Pointer, Result};
 
 pub use library::NcclId;
 use library::{Calls, Handle};

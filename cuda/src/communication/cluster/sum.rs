@@ -3,11 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::super::peers::{AllReduce, Shared};
 use super::{Cluster, Rail};
-use crate::buffer::Buffer;
-use crate::error::Result;
-use crate::lane::Lane;
-use crate::peers::{AllReduce, Shared};
+use crate::runtime::{Buffer, Lane, Result};
 
 /// The collective's name in errors.
 const NAME: &str = "a sum over the nodes";

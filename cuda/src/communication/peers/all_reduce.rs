@@ -5,10 +5,8 @@ use std::sync::Arc;
 
 use super::watch::Watch;
 use super::{Peers, Shared};
-use crate::buffer::Buffer;
-use crate::error::Result;
 use crate::kernels::{self, AllReduceAtOnce, AllReduceBySlices, AllReduceScatter, AllReduceSpread};
-use crate::lane::Lane;
+use crate::runtime::{Buffer, Lane, Result};
 
 /// The most blocks of a grid: enough to saturate the links, while most of the GPU is left for other work.
 const BLOCKS_MAX: usize = 32;

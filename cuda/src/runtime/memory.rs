@@ -15,10 +15,10 @@ use std::sync::atomic::Ordering;
 
 use cudarc::driver::{result, sys};
 
-use crate::budget::{Budget, Part};
-use crate::device::{Device, settle};
-use crate::error::{Error, Named, Result};
-use crate::ledger::{OTHER, enter};
+use super::budget::{Budget, Part};
+use super::device::{Device, settle};
+use super::error::{Error, Named, Result};
+use super::ledger::{OTHER, enter};
 
 /// Allocations of at least this size are whole pages.
 const PAGES_BYTES_MIN: usize = 32 << 20;

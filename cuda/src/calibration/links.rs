@@ -4,11 +4,9 @@ use half::bf16;
 
 use super::memory::scattered;
 use super::{Links, Rank, Sum};
-use crate::buffer::Buffer;
-use crate::error::Result;
+use crate::communication::{AllReduce, PeerBarrier, Shared};
 use crate::kernels::{self, Rule, RuleKind, Send, Shard};
-use crate::peers::{AllReduce, PeerBarrier, Shared};
-use crate::pointer::Pointer;
+use crate::runtime::{Buffer, Pointer, Result};
 
 /// Rows per GPU, elements per row, and rows that a GPU sends to another one.
 const ROWS: usize = 1 << 20;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::budget::{Part, sum};
+use super::budget::{Part, sum};
 
 /// The purpose of allocations for which none was set.
 pub(crate) const OTHER: &str = "other";

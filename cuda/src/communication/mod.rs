@@ -1,0 +1,9 @@
+//! Communication between ranks: within a node by access to each other's memory, between nodes through NCCL.
+
+mod cluster;
+pub mod nccl;
+mod peers;
+mod room;
+
+pub use cluster::{Cluster, ClusterSum, GatherNodes, Rail};
+pub use peers::{AllReduce, AllReduceWay, Gather, GiveUpFlag, PeerBarrier, Peers, Shared};
