@@ -184,17 +184,17 @@ struct Counts {
 };
 
 // Counts before a tile: before its first key, and before the last key at which a new score started.
-struct Before {
+struct PrefixCounts {
     Counts keys;
     Counts score;
 };
-static_assert(sizeof(Before) == 32);
+static_assert(sizeof(PrefixCounts) == 32);
 
 struct Ties {
     // Ascending by score.
     const u64* keys;
     // One per tile.
-    Before* tiles;
+    PrefixCounts* tiles;
     // Twice the number of ordered pairs, as four addends where each counts 2^32 times as much as the one before it;
     // then all positives and all negatives. The addends must be 0 at the start.
     u64* result;
@@ -392,7 +392,7 @@ constexpr u32 TIES_THREADS = 1024;
 
 // Replaces each tile's counts by the counts before it. Grid: one block.
 extern "C" __global__ void __launch_bounds__(TIES_THREADS) ties_before(const __grid_constant__ Ties p) {
-    __shared__ Before threads[TIES_THREADS];
+    __shared__ PrefixCounts threads[TIES_THREADS];
     const u32 each = (p.tiles_count + TIES_THREADS - 1) / TIES_THREADS;
     const u32 begin = min(threadIdx.x * each, p.tiles_count), end = min(begin + each, p.tiles_count);
     // Sums over a thread's tiles. `score` is relative to the first of them; `any` is whether a score starts in one of
@@ -400,7 +400,7 @@ extern "C" __global__ void __launch_bounds__(TIES_THREADS) ties_before(const __g
     Counts sum = {0, 0}, score = {0, 0};
     bool any = false;
     for (u32 tile = begin; tile < end; tile++) {
-        const Before own = p.tiles[tile];
+        const PrefixCounts own = p.tiles[tile];
         if (is_marked(own.score)) {
             score = sum + unmarked(own.score);
             any = true;
@@ -410,9 +410,9 @@ extern "C" __global__ void __launch_bounds__(TIES_THREADS) ties_before(const __g
     threads[threadIdx.x] = {sum, any ? score : Counts{~u64(0), 0}};
     __syncthreads();
     if (threadIdx.x == 0) {
-        Before before = {{0, 0}, {0, 0}};
+        PrefixCounts before = {{0, 0}, {0, 0}};
         for (u32 other = 0; other < TIES_THREADS; other++) {
-            const Before own = threads[other];
+            const PrefixCounts own = threads[other];
             threads[other] = before;
             if (own.score.positives != ~u64(0)) before.score = before.keys + own.score;
             before.keys = before.keys + own.keys;
@@ -421,9 +421,9 @@ extern "C" __global__ void __launch_bounds__(TIES_THREADS) ties_before(const __g
         p.result[PAIRS_ADDENDS + 1] = before.keys.negatives;
     }
     __syncthreads();
-    Before before = threads[threadIdx.x];
+    PrefixCounts before = threads[threadIdx.x];
     for (u32 tile = begin; tile < end; tile++) {
-        const Before own = p.tiles[tile];
+        const PrefixCounts own = p.tiles[tile];
         p.tiles[tile] = before;
         if (is_marked(own.score)) before.score = before.keys + unmarked(own.score);
         before.keys = before.keys + own.keys;
@@ -439,7 +439,7 @@ __device__ void count_pairs(const Ties& p) {
     const Walk<Of> walk(p, warps);
     InTile last;
     const InTile earlier = walk.start_before(warps, last);
-    const Before before = p.tiles[blockIdx.x];
+    const PrefixCounts before = p.tiles[blockIdx.x];
     Counts score = is_marked(earlier) ? before.keys + Of::counts(unmarked(earlier)) : before.score;
     Pairs sum = 0;
     const auto add = [&](Counts here) {

@@ -186,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(GUARD_THREADS) verdict(const __grid
 }
 
 template <class T>
-struct Finite {
+struct FiniteCheck {
     // [sample][stride]
     const T* values;
     Guard* guard;
@@ -196,10 +196,10 @@ struct Finite {
     u32 stride;
     u32 reserved;
 };
-static_assert(sizeof(Finite<float>) == 32);
+static_assert(sizeof(FiniteCheck<float>) == 32);
 
 template <class T>
-__device__ inline void finite(const Finite<T>& p) {
+__device__ inline void finite(const FiniteCheck<T>& p) {
     const u32 warps = gridDim.x * blockDim.x / WARP;
     bool wrong = false;
     for (u32 sample = (blockIdx.x * blockDim.x + threadIdx.x) / WARP; sample < p.samples; sample += warps) {
@@ -212,14 +212,14 @@ __device__ inline void finite(const Finite<T>& p) {
     if (wrong) atomicOr(&p.guard->found, WRONG_VECTORS);
 }
 
-extern "C" __global__ void __launch_bounds__(GUARD_THREADS) finite_f32(const __grid_constant__ Finite<float> p) {
+extern "C" __global__ void __launch_bounds__(GUARD_THREADS) finite_f32(const __grid_constant__ FiniteCheck<float> p) {
     finite(p);
 }
 
-extern "C" __global__ void __launch_bounds__(GUARD_THREADS) finite_bf16(const __grid_constant__ Finite<bf16> p) {
+extern "C" __global__ void __launch_bounds__(GUARD_THREADS) finite_bf16(const __grid_constant__ FiniteCheck<bf16> p) {
     finite(p);
 }
 
-extern "C" __global__ void __launch_bounds__(GUARD_THREADS) finite_f16(const __grid_constant__ Finite<f16> p) {
+extern "C" __global__ void __launch_bounds__(GUARD_THREADS) finite_f16(const __grid_constant__ FiniteCheck<f16> p) {
     finite(p);
 }

@@ -29,7 +29,7 @@ struct PooledFeature {
 };
 static_assert(sizeof(PooledFeature) == 40);
 
-struct Pooled {
+struct Pooling {
     const PooledFeature* features;
     const u32* ids;
     const u32* offsets;
@@ -55,33 +55,33 @@ struct Pooled {
     u32 their_stride;
     u32 stride;
 };
-static_assert(sizeof(Pooled) == 288);
+static_assert(sizeof(Pooling) == 288);
 
 constexpr u32 POOLED_THREADS = 256;
 
 // A sample's ids; none for samples after the end of the batch.
-__device__ inline Bag bag_of(const Pooled& p, const PooledFeature& feature, u32 sample) {
+__device__ inline Bag bag_of(const Pooling& p, const PooledFeature& feature, u32 sample) {
     if (sample >= *p.samples_count) return {0, 0};
     if (feature.offsets == FIXED) return {feature.ids + sample * feature.hotness, feature.hotness};
     const u32 *of_sample = p.offsets + feature.offsets + sample, begin = of_sample[0];
     return {feature.ids + begin, of_sample[1] - begin};
 }
 
-__device__ inline u32 row_of(const Pooled& p, const PooledFeature& feature, u32 at) {
+__device__ inline u32 row_of(const Pooling& p, const PooledFeature& feature, u32 at) {
     return min(__ldg(p.ids + at), feature.rows - 1);
 }
 
-__device__ inline u32 owner_of(const Pooled& p, const PooledFeature& feature, u32 row) {
+__device__ inline u32 owner_of(const Pooling& p, const PooledFeature& feature, u32 row) {
     return feature.owner == TURNS ? row % p.ranks : feature.owner;
 }
 
-__device__ inline u32* starts_of(const Pooled& p, u32 owner, u32 feature) {
+__device__ inline u32* starts_of(const Pooling& p, u32 owner, u32 feature) {
     return p.starts + (u64(owner) * p.features_count + feature) * (p.samples + 1);
 }
 
 // Counts each sample's ids per owner, into the element after the sample's own. Grid: x over samples, one thread each;
 // y over features.
-extern "C" __global__ void __launch_bounds__(POOLED_THREADS) pooled_count(const __grid_constant__ Pooled p) {
+extern "C" __global__ void __launch_bounds__(POOLED_THREADS) pooled_count(const __grid_constant__ Pooling p) {
     const u32 sample = blockIdx.x * POOLED_THREADS + threadIdx.x;
     if (sample >= p.samples) return;
     const PooledFeature feature = p.features[blockIdx.y];
@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(POOLED_THREADS) pooled_count(const 
 constexpr u32 SCAN_THREADS = 1024;
 
 // Turns counts into the starts of parts, here and at the owner. Grid: x over features, y over owners.
-extern "C" __global__ void __launch_bounds__(SCAN_THREADS) pooled_scan(const __grid_constant__ Pooled p) {
+extern "C" __global__ void __launch_bounds__(SCAN_THREADS) pooled_scan(const __grid_constant__ Pooling p) {
     __shared__ u32 warps[SCAN_THREADS / WARP + 1];
     u32* own = starts_of(p, blockIdx.y, blockIdx.x);
     u32* theirs = p.their_starts[blockIdx.y] + u64(blockIdx.x) * (p.samples + 1);
@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(SCAN_THREADS) pooled_scan(const __g
 
 // Writes ids to the owners of their rows, as row numbers there. Grid: x over samples, one thread each; y over
 // features.
-extern "C" __global__ void __launch_bounds__(POOLED_THREADS) pooled_cut(const __grid_constant__ Pooled p) {
+extern "C" __global__ void __launch_bounds__(POOLED_THREADS) pooled_cut(const __grid_constant__ Pooling p) {
     const u32 sample = blockIdx.x * POOLED_THREADS + threadIdx.x;
     if (sample >= p.samples) return;
     const PooledFeature feature = p.features[blockIdx.y];
@@ -143,14 +143,14 @@ extern "C" __global__ void __launch_bounds__(POOLED_THREADS) pooled_cut(const __
 }
 
 // Returns whether an owner has a part of a sample's bag.
-__device__ inline bool has_part(const Pooled& p, u32 owner, u32 feature, u32 sample) {
+__device__ inline bool has_part(const Pooling& p, u32 owner, u32 feature, u32 sample) {
     const u32* starts = starts_of(p, owner, feature) + sample;
     return starts[0] != starts[1];
 }
 
 // One warp per bag: x over samples, y over features.
 template <class T>
-__device__ inline void add_parts(const Pooled& p) {
+__device__ inline void add_parts(const Pooling& p) {
     const u32 lane = threadIdx.x % WARP, warps = gridDim.x * POOLED_THREADS / WARP;
     const PooledFeature feature = p.features[blockIdx.y];
     for (u32 sample = (blockIdx.x * POOLED_THREADS + threadIdx.x) / WARP; sample < p.samples; sample += warps) {
@@ -173,7 +173,7 @@ __device__ inline void add_parts(const Pooled& p) {
 
 // Sends each bag's gradient to every owner of a part, with the same grid.
 template <class T>
-__device__ inline void send_gradients(const Pooled& p) {
+__device__ inline void send_gradients(const Pooling& p) {
     const u32 lane = threadIdx.x % WARP, warps = gridDim.x * POOLED_THREADS / WARP;
     const PooledFeature feature = p.features[blockIdx.y];
     for (u32 sample = (blockIdx.x * POOLED_THREADS + threadIdx.x) / WARP; sample < p.samples; sample += warps) {
@@ -194,7 +194,7 @@ __device__ inline void send_gradients(const Pooled& p) {
 }
 
 #define KERNEL(NAME, BODY, T)                                                                              \
-    extern "C" __global__ void __launch_bounds__(POOLED_THREADS) NAME(const __grid_constant__ Pooled p) { \
+    extern "C" __global__ void __launch_bounds__(POOLED_THREADS) NAME(const __grid_constant__ Pooling p) { \
         BODY<T>(p);                                                                                        \
     }
 #define KERNELS(NAME, T)                    \

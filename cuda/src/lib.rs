@@ -35,12 +35,12 @@ mod runtime;
 #[cfg(feature = "cuda")]
 pub use communication::{
     AllReduce, AllReduceWay, Cluster, ClusterSum, Gather, GatherNodes, GiveUpFlag, PeerBarrier, Peers, Rail,
-    Shared, nccl,
+    SharedBuffer, nccl,
 };
 #[cfg(feature = "cuda")]
 pub use kernels::E4m3;
 #[cfg(feature = "cuda")]
 pub use runtime::{
-    Activity, ActivityKind, Budget, Buffer, Device, Error, Graph, Lane, Locked, Moment, Part, Pinned,
+    Activity, ActivityKind, Budget, Buffer, Device, Error, Graph, Lane, Moment, PageLock, Part, PinnedBuffer,
     Pointer, Purpose, Result, Trace,
 };

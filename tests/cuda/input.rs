@@ -10,7 +10,7 @@ use rankine::evaluation::{Evaluation, HeadMetrics};
 use rankine::job::Precision;
 use rankine::model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec};
 use rankine_cuda::kernels::{Rate, Step};
-use rankine_cuda::{Device, Lane, Pinned};
+use rankine_cuda::{Device, Lane, PinnedBuffer};
 use rankine_embedding::cuda::{Hotness, Layout};
 use rankine_embedding::{Dtype, Pooling, TableSpec};
 use rankine_reader::block::{self, BlockId};
@@ -156,7 +156,7 @@ fn samples_of(schema: &Schema, len: usize, words: &mut Words) -> Samples {
 struct Slot {
     slot: InputSlot,
     lane: Lane,
-    faults: Pinned<u32>,
+    faults: PinnedBuffer<u32>,
 }
 
 const STEP: Step =
@@ -187,7 +187,7 @@ impl Slot {
         let layout = Layout::new(1, batch_size, 4, &tables, &columns.collect::<Vec<_>>(), &[])?;
         let layout = InputLayout::new(&spec, &layout);
         let slot = InputSlot::new(&bench.device, layout)?;
-        Ok(Self { slot, lane: Lane::new(&bench.device)?, faults: Pinned::zeroed(&bench.device, 2)? })
+        Ok(Self { slot, lane: Lane::new(&bench.device)?, faults: PinnedBuffer::zeroed(&bench.device, 2)? })
     }
 
     fn check(&self, what: &str, expected: &Samples) -> Outcome {

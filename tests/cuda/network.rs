@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 use rankine_cuda::kernels::{
-    CROSS_LAYERS, Cross, CrossFirst, CrossGradient, Element, Finite, Guard, Head, Machine, MachineBackward,
-    MachineForward, Outcome as StepOutcome, Squares, Step, Total, Verdict,
+    CROSS_LAYERS, Cross, CrossFirst, CrossGradient, Element, FiniteCheck, Guard, Head, Machine,
+    MachineBackward, MachineForward, Outcome as StepOutcome, Squares, Step, Total, Verdict,
 };
 use rankine_cuda::{Buffer, Pointer};
 
@@ -496,7 +496,7 @@ fn non_finite_values_stop_the_step(bench: &Bench, words: &mut Words) -> Outcome 
     let (sample, column) = (words.below(samples as u64) as usize, words.below(columns as u64 + 8) as usize);
     values[sample * (columns + 8) + column] = bf16::from_f32(wrong);
     let (values, guard) = (bench.buffer(&values)?, Buffer::of(&bench.device, &[guard])?);
-    let finite = Finite {
+    let finite = FiniteCheck {
         values: values.pointer(),
         guard: guard.pointer(),
         samples: samples as u32,

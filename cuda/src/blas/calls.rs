@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use cudarc::cublaslt::sys as lt;
 
-use crate::probe::library::Loaded;
+use crate::probe::library::LoadedLibrary;
 use crate::probe::specs::CUBLAS_LT;
 use crate::runtime::{Error, Result};
 
@@ -107,7 +107,7 @@ impl Calls {
         Self::load().expect("a `Blas` has loaded the library")
     }
 
-    fn of(library: &Loaded) -> Result<Self, String> {
+    fn of(library: &LoadedLibrary) -> Result<Self, String> {
         // SAFETY: the fields' types are those with which the bindings, made from cublasLt.h of CUDA 13.0, declare the
         // functions of these names; the library is of that major version, within which they keep their types.
         unsafe {

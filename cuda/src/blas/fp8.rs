@@ -6,7 +6,7 @@
 
 use half::bf16;
 
-use super::{Blas, Compute, Epilogue, Library, Multiplied, Product, launcher, total};
+use super::{Blas, BlasElement, Compute, Epilogue, Library, Product, launcher, total};
 use crate::kernels::{
     CROSS_LAYERS, Fp8CrossGradient, Fp8CrossGradientMatrices, Fp8CrossKept, Fp8CrossLayer, Fp8CrossMatrices,
     Fp8Factors, Fp8GradientByFirst, Fp8Matrix, Fp8Outputs, Fp8Plain, Fp8Relu, Fp8ReluGradient, Fp8Tensor,
@@ -167,7 +167,7 @@ impl Product {
         Self::fp8_by_library(blas, [x.straight(); 2], out)
     }
 
-    fn fp8_by_library<O: Multiplied>(blas: &Blas, [x, y]: [Fp8Matrix; 2], out: Matrix<O>) -> Result<Self> {
+    fn fp8_by_library<O: BlasElement>(blas: &Blas, [x, y]: [Fp8Matrix; 2], out: Matrix<O>) -> Result<Self> {
         fits(x, y, out);
         let factors = [(x.numbers, false), (y.numbers, true)];
         let scales = Some([x.scaling.inverse(), y.scaling.inverse()]);

@@ -29,7 +29,7 @@ const PATTERN: usize = 1 << 20;
 const FAST_DEPTH_MAX: usize = 4096;
 
 /// Element types that the library multiplies.
-pub(super) trait Multiplied: Pod {
+pub(super) trait BlasElement: Pod {
     /// The library's name for the type.
     const TYPE: lt::cudaDataType_t;
     /// The type's name in tuning records.
@@ -39,7 +39,7 @@ pub(super) trait Multiplied: Pod {
     fn rounded(value: f32) -> Self;
 }
 
-impl<T: Element> Multiplied for T {
+impl<T: Element> BlasElement for T {
     const TYPE: lt::cudaDataType_t = match T::KIND {
         ElementKind::F32 => lt::cudaDataType_t::CUDA_R_32F,
         ElementKind::Bf16 => lt::cudaDataType_t::CUDA_R_16BF,
@@ -56,7 +56,7 @@ impl<T: Element> Multiplied for T {
     }
 }
 
-impl Multiplied for E4m3 {
+impl BlasElement for E4m3 {
     const TYPE: lt::cudaDataType_t = lt::cudaDataType_t::CUDA_R_8F_E4M3;
     const NAME: &'static str = "fp8";
 
@@ -159,7 +159,7 @@ impl Library {
     ///
     /// # Errors
     /// If the library has no algorithm for it.
-    pub(super) fn new<T: Multiplied, O: Multiplied>(
+    pub(super) fn new<T: BlasElement, O: BlasElement>(
         blas: &Blas,
         compute: Compute,
         [(b, transpose_b), (a, transpose_a)]: [(Matrix<T>, bool); 2],
@@ -339,7 +339,7 @@ impl Library {
     }
 
     /// Times the candidates on random numbers and returns the fastest.
-    fn fastest<T: Multiplied, O: Multiplied>(
+    fn fastest<T: BlasElement, O: BlasElement>(
         &self,
         blas: &Blas,
         [a, b]: [&Matrix<T>; 2],
@@ -372,7 +372,7 @@ impl Library {
 }
 
 /// The product's name in tuning records: all that decides which algorithm is fastest.
-fn name<T: Multiplied, O: Multiplied>(
+fn name<T: BlasElement, O: BlasElement>(
     compute: Compute,
     [(x, x_transposed), (y, y_transposed)]: [(Matrix<T>, bool); 2],
     out: Matrix<O>,
@@ -395,7 +395,7 @@ fn name<T: Multiplied, O: Multiplied>(
 }
 
 /// Random numbers in a buffer of a matrix's size.
-fn random<T: Multiplied>(blas: &Blas, matrix: &Matrix<T>) -> Result<Buffer<T>> {
+fn random<T: BlasElement>(blas: &Blas, matrix: &Matrix<T>) -> Result<Buffer<T>> {
     let buffer = Buffer::uninitialized(&blas.device, matrix.rows * matrix.stride)?;
     let mut word = 0x9e37_79b9_7f4a_7c15_u64;
     let numbers = (0..PATTERN.min(buffer.len())).map(|_| {
@@ -444,7 +444,7 @@ struct Layout(lt::cublasLtMatrixLayout_t);
 
 impl Layout {
     /// Our row is the library's column.
-    fn new<T: Multiplied>(matrix: Matrix<T>) -> Result<Self> {
+    fn new<T: BlasElement>(matrix: Matrix<T>) -> Result<Self> {
         let (rows, columns, stride) = (matrix.columns as u64, matrix.rows as u64, matrix.stride as i64);
         let mut layout = std::ptr::null_mut();
         // SAFETY: the pointer is to a live variable.

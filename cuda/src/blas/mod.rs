@@ -25,7 +25,7 @@ pub use crate::kernels::{
 };
 pub use crate::runtime::Matrix;
 pub use library::Blas;
-use library::{Library, Multiplied};
+use library::{BlasElement, Library};
 pub use tuning::{Algorithms, Tuning};
 
 /// Checks that cuBLASLt is installed in the version that is needed.

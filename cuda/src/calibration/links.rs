@@ -4,7 +4,7 @@ use half::bf16;
 
 use super::memory::scattered;
 use super::{Links, Rank, Sum};
-use crate::communication::{AllReduce, PeerBarrier, Shared};
+use crate::communication::{AllReduce, PeerBarrier, SharedBuffer};
 use crate::kernels::{self, Rule, RuleKind, Send, Shard};
 use crate::runtime::{Buffer, Pointer, Result};
 
@@ -46,7 +46,7 @@ struct Rows {
     storage: Buffer<f32>,
     shards: Buffer<Shard>,
     entries: Buffer<u32>,
-    landing: Shared<bf16>,
+    landing: SharedBuffer<bf16>,
 }
 
 impl Rows {

@@ -5,7 +5,7 @@ use half::bf16;
 use super::Rank;
 use crate::blas::{Algorithms, Blas, Compute, Epilogue, Matrix, Product};
 use crate::kernels::{self, LookUp, LookUpTask, Totals};
-use crate::runtime::{Buffer, Pinned, Result};
+use crate::runtime::{Buffer, PinnedBuffer, Result};
 
 /// Bytes copied within the GPU.
 const COPIED: usize = 128 << 20;
@@ -122,7 +122,7 @@ pub(super) fn kernel(rank: &Rank) -> Result<f64> {
 /// Uploads to each of the first `gpus` GPUs at once.
 pub(super) fn upload(rank: &Rank, gpus: usize) -> Result<f64> {
     let takes_part = rank.peers.rank() < gpus;
-    let from = Pinned::<u8>::zeroed(rank.device(), if takes_part { UPLOADED } else { 1 })?;
+    let from = PinnedBuffer::<u8>::zeroed(rank.device(), if takes_part { UPLOADED } else { 1 })?;
     let to = Buffer::<u8>::uninitialized(rank.device(), from.elements().len())?;
     // SAFETY: both have as many bytes, and live until the lane has been waited for.
     let seconds = rank.seconds(1, takes_part, |lane| unsafe { lane.upload(&from, to.pointer()) })?;

@@ -6,4 +6,4 @@ mod peers;
 mod room;
 
 pub use cluster::{Cluster, ClusterSum, GatherNodes, Rail};
-pub use peers::{AllReduce, AllReduceWay, Gather, GiveUpFlag, PeerBarrier, Peers, Shared};
+pub use peers::{AllReduce, AllReduceWay, Gather, GiveUpFlag, PeerBarrier, Peers, SharedBuffer};

@@ -88,7 +88,7 @@ pub struct KeysScatter {
 /// which a new score started.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
-pub struct Before {
+pub struct PrefixCounts {
     /// Before the first key.
     pub keys: [u64; 2],
     /// Before the last new score.
@@ -122,7 +122,7 @@ pub struct Ties {
     /// Ascending.
     pub keys: Pointer<u64>,
     /// One per tile.
-    pub tiles: Pointer<Before>,
+    pub tiles: Pointer<PrefixCounts>,
     /// [`Ties::RESULTS`] numbers. First [`Ties::ADDENDS`], which must be 0 before: twice the number of ordered pairs
     /// plus the ties, as addends where each counts 2^32 times as much as the one before it. Then all positives and
     /// all negatives.

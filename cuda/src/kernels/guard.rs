@@ -199,7 +199,7 @@ unsafe impl Kernel for Verdict {
 /// Looks for non-finite elements. Grid: any; it loops over the samples.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub struct Finite<T> {
+pub struct FiniteCheck<T> {
     /// `[sample][stride]`
     pub values: Pointer<T>,
     /// Records them.
@@ -214,10 +214,10 @@ pub struct Finite<T> {
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Finite<f32>>() == 32);
+const _: () = assert!(size_of::<FiniteCheck<f32>>() == 32);
 
 // SAFETY: `guard.cu` has the same struct.
-unsafe impl<T: Element> Kernel for Finite<T> {
-    const ID: Id = Family::Finite.variant([T::KIND as usize]);
+unsafe impl<T: Element> Kernel for FiniteCheck<T> {
+    const ID: Id = Family::FiniteCheck.variant([T::KIND as usize]);
     const THREADS: u32 = 256;
 }

@@ -8,7 +8,7 @@ use cudarc::driver::{result, sys};
 use super::limits::SHARED_BYTES_MAX;
 use super::names::{FILES, Family};
 use super::{fp8_by_first, fp8_cross, fp8_matmul, matmul};
-use crate::runtime::{Device, Functions, Named, Result};
+use crate::runtime::{Device, DriverResult, Functions, Result};
 
 impl Device {
     /// Opens a GPU, loads the kernels onto it and makes it current on this thread.

@@ -80,9 +80,9 @@ impl<T: Element> LookUp<T> {
         let from = |first: u32| Self { tasks: self.tasks.element(first as usize), ..*self };
         // SAFETY: the caller vouches for it.
         unsafe {
-            lane.launch(&OfRows::<T, 0>(from(0)), (counts[0], 1))?;
-            lane.launch(&OfRows::<T, 1>(from(f32s)), (counts[1], 1))?;
-            lane.launch(&OfRows::<T, 2>(from(f32s + bf16s)), (counts[2], 1))
+            lane.launch(&TypedLookUp::<T, 0>(from(0)), (counts[0], 1))?;
+            lane.launch(&TypedLookUp::<T, 1>(from(f32s)), (counts[1], 1))?;
+            lane.launch(&TypedLookUp::<T, 2>(from(f32s + bf16s)), (counts[2], 1))
         }
     }
 }
@@ -90,10 +90,10 @@ impl<T: Element> LookUp<T> {
 /// The look-ups in tables of the type with number `DTYPE`.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
-struct OfRows<T, const DTYPE: u32>(LookUp<T>);
+struct TypedLookUp<T, const DTYPE: u32>(LookUp<T>);
 
 // SAFETY: `look_up.cu` has the same struct.
-unsafe impl<T: Element, const DTYPE: u32> Kernel for OfRows<T, DTYPE> {
+unsafe impl<T: Element, const DTYPE: u32> Kernel for TypedLookUp<T, DTYPE> {
     const ID: Id = Family::LookUp.variant([T::KIND as usize, DTYPE as usize]);
     const THREADS: u32 = LookUpTask::THREADS;
 }

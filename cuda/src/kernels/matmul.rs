@@ -6,7 +6,7 @@ use cudarc::driver::sys;
 use half::bf16;
 
 use super::Kernel;
-use crate::runtime::{Matrix, Named, Pointer, Result};
+use crate::runtime::{DriverResult, Matrix, Pointer, Result};
 
 /// The architecture of the kernels' machine code, as the driver reports it for a function.
 pub(super) const TARGET: i32 = 90;

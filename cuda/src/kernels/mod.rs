@@ -58,7 +58,7 @@ pub(crate) use all_reduce::{
     AllReduce, AllReduceAtOnce, AllReduceBySlices, AllReduceScatter, AllReduceSpread,
 };
 pub use auc::{
-    Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBefore, TiesCount, TiesCountWeights,
+    KEY_DIGITS, KeysCount, KeysScatter, KeysSum, PrefixCounts, Ties, TiesBefore, TiesCount, TiesCountWeights,
     TiesPairs, TiesPairsWeights, WeightsCount,
 };
 pub(crate) use barrier::{Barrier, Flags, GAVE_UP, Wait};
@@ -82,7 +82,7 @@ pub use fp8_quantize::{
 };
 pub use fp8_scaling::{Fp8Check, Fp8RankMagnitudes, Fp8Rescale, Fp8Scaling, Fp8Tell};
 pub use fp8_tensor::{Fp8CrossKept, Fp8Factors, Fp8Matrix, Fp8Tensor};
-pub use guard::{Finite, Guard, Outcome, Squares, Tally, Verdict};
+pub use guard::{FiniteCheck, Guard, Outcome, Squares, Tally, Verdict};
 pub use head::Head;
 pub use initialize::Initialize;
 pub use judge::{Judge, JudgeParts, JudgeTotal, Sums as JudgeSums};
@@ -98,7 +98,7 @@ pub use merge::{Link, Merge};
 pub use number::{Groups, Number};
 pub use optimizer::{Dtype, Rule, RuleKind};
 pub use pack::Pack;
-pub use pooled::{Pooled, PooledFeature};
+pub use pooled::{PooledFeature, Pooling};
 pub use rails::{RAIL_HEADER, RailLists, RailMark, RailRows};
 pub use reduce::Reduce;
 pub use route::{Pair, Route, RouteBegin, RouteCount, RouteNumber, RouteSort, Segment};

@@ -162,7 +162,7 @@ kernels! {
         Fp8ToBf16 = "fp8_to_bf16";
     "fp8_quantize": Fp8Quantize = "fp8_quantize", Fp8QuantizeWeights = "fp8_quantize_weights";
     "fp8_scaling": Fp8Tell = "fp8_tell", Fp8Check = "fp8_check", Fp8Rescale = "fp8_rescale";
-    "guard": Squares = "squares", Tally = "tally", Verdict = "verdict", Finite = "finite" [ELEMENTS];
+    "guard": Squares = "squares", Tally = "tally", Verdict = "verdict", FiniteCheck = "finite" [ELEMENTS];
     "head": Head = "head" [ELEMENTS];
     "initialize": Initialize = "initialize";
     "judge": JudgeParts = "judge", JudgeTotal = "judge_total";

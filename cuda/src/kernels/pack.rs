@@ -4,7 +4,8 @@ use super::names::Family;
 use super::{Id, Kernel};
 use crate::runtime::Pointer;
 
-/// Copies chosen rows, one after another, to host memory that the GPU accesses ([`crate::Pinned::device_pointer`]).
+/// Copies chosen rows, one after another, to host memory that the GPU accesses
+/// ([`crate::PinnedBuffer::device_pointer`]).
 /// Grid: any.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]

@@ -35,7 +35,7 @@ pub struct PooledFeature {
 /// A rank's side of pooling by owners: splits bags into parts, one per owner, and adds up what owners have pooled.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub struct Pooled {
+pub struct Pooling {
     /// All such features.
     pub features: Pointer<PooledFeature>,
     /// Indexed as the features say.
@@ -74,9 +74,9 @@ pub struct Pooled {
     pub stride: u32,
 }
 
-const _: () = assert!(size_of::<PooledFeature>() == 40 && size_of::<Pooled>() == 288);
+const _: () = assert!(size_of::<PooledFeature>() == 40 && size_of::<Pooling>() == 288);
 
-impl Pooled {
+impl Pooling {
     /// Enqueues splitting bags into parts and writing their ids to the owners of their rows.
     ///
     /// # Safety
@@ -109,7 +109,7 @@ impl Pooled {
     /// Enqueues sending bags' gradients to each owner of a part, with `blocks` blocks per feature.
     ///
     /// # Safety
-    /// As for [`Pooled::add`].
+    /// As for [`Pooling::add`].
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -121,23 +121,23 @@ impl Pooled {
 
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
-struct PooledCount(Pooled);
+struct PooledCount(Pooling);
 
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
-struct PooledScan(Pooled);
+struct PooledScan(Pooling);
 
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
-struct PooledCut(Pooled);
+struct PooledCut(Pooling);
 
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
-struct PooledAdd<T>(Pooled, std::marker::PhantomData<T>);
+struct PooledAdd<T>(Pooling, std::marker::PhantomData<T>);
 
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
-struct PooledSend<T>(Pooled, std::marker::PhantomData<T>);
+struct PooledSend<T>(Pooling, std::marker::PhantomData<T>);
 
 // SAFETY: `pooled.cu` has the same struct.
 unsafe impl Kernel for PooledCount {

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char};
 
 use serde::Serialize;
 
-use super::library::Loaded;
+use super::library::LoadedLibrary;
 use super::{Library, Version};
 
 /// The driver and its GPUs.
@@ -42,12 +42,12 @@ const COMPUTE_CAPABILITY_MAJOR: i32 = 75;
 const COMPUTE_CAPABILITY_MINOR: i32 = 76;
 
 /// Returns the newest CUDA version that the driver supports.
-pub(super) fn version(loaded: &Loaded) -> Result<Version, String> {
+pub(super) fn version(loaded: &LoadedLibrary) -> Result<Version, String> {
     Calls::of(loaded)?.version()
 }
 
 /// Returns the GPUs that the driver shows.
-pub(super) fn devices(loaded: &Loaded) -> Result<Vec<Device>, String> {
+pub(super) fn devices(loaded: &LoadedLibrary) -> Result<Vec<Device>, String> {
     Calls::of(loaded)?.devices()
 }
 
@@ -65,7 +65,7 @@ struct Calls {
 }
 
 impl Calls {
-    fn of(loaded: &Loaded) -> Result<Self, String> {
+    fn of(loaded: &LoadedLibrary) -> Result<Self, String> {
         // SAFETY: each name has the type that cuda.h gives it, since CUDA 11.4 for `cuDeviceGetUuid_v2` and longer
         // for the others; a name whose type changes gets a new suffix.
         unsafe {

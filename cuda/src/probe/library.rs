@@ -23,7 +23,7 @@ pub(crate) struct LibrarySpec {
     pub(super) names: &'static [&'static str],
     /// A function that every version of it has.
     pub(super) symbol: &'static CStr,
-    pub(super) version: fn(&Loaded) -> Result<Version, String>,
+    pub(super) version: fn(&LoadedLibrary) -> Result<Version, String>,
     pub(super) needed: VersionRange,
 }
 
@@ -56,15 +56,15 @@ impl fmt::Display for VersionRange {
 /// A loaded library, which is never unloaded: the driver and NCCL keep threads and thread-local state that would
 /// outlive their code.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedLibrary {
     name: String,
     library: ManuallyDrop<libloading::Library>,
 }
 
 /// A library that was found, whether its version is supported or not.
 #[derive(Debug)]
-pub(crate) struct Found {
-    pub(crate) loaded: Loaded,
+pub(crate) struct FoundLibrary {
+    pub(crate) loaded: LoadedLibrary,
     pub(crate) version: Result<Version, String>,
     /// Why it cannot be used.
     pub(crate) refused: Option<String>,
@@ -100,13 +100,13 @@ impl LibrarySpec {
     ///
     /// # Errors
     /// The attempts, if nothing can be loaded.
-    pub(crate) fn find(&self) -> Result<Found, Vec<Attempt>> {
+    pub(crate) fn find(&self) -> Result<FoundLibrary, Vec<Attempt>> {
         let in_dirs = DIRS.iter().flat_map(|dir| self.names.iter().map(|name| Path::new(dir).join(name)));
         let in_dirs = in_dirs.map(|path| path.display().to_string());
         let candidates = self.names.iter().map(|&name| name.to_owned()).chain(in_dirs);
         let (mut attempts, mut unfit) = (Vec::new(), None);
         for candidate in candidates {
-            match Loaded::open(candidate) {
+            match LoadedLibrary::open(candidate) {
                 Ok(loaded) => {
                     let found = self.judge(loaded);
                     if found.refused.is_none() {
@@ -125,17 +125,17 @@ impl LibrarySpec {
     /// # Errors
     /// [`LoadError`].
     #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "nothing computes"))]
-    pub(crate) fn load(&self) -> Result<Loaded, LoadError> {
+    pub(crate) fn load(&self) -> Result<LoadedLibrary, LoadError> {
         match self.find() {
-            Ok(Found { loaded, refused: None, .. }) => Ok(loaded),
-            Ok(Found { version, refused: Some(why), .. }) => {
+            Ok(FoundLibrary { loaded, refused: None, .. }) => Ok(loaded),
+            Ok(FoundLibrary { version, refused: Some(why), .. }) => {
                 Err(LoadError::Refused { version: version.ok(), why })
             }
             Err(attempts) => Err(LoadError::Missing(attempts)),
         }
     }
 
-    fn judge(&self, loaded: Loaded) -> Found {
+    fn judge(&self, loaded: LoadedLibrary) -> FoundLibrary {
         let version = (self.version)(&loaded);
         let (file, needed) = (loaded.file(self.symbol), self.needed);
         let refused = match &version {
@@ -143,11 +143,11 @@ impl LibrarySpec {
             Ok(version) => Some(format!("{file} has version {version}, but {needed} is needed")),
             Err(why) => Some(format!("{file} does not report its version ({why}), and {needed} is needed")),
         };
-        Found { loaded, version, refused }
+        FoundLibrary { loaded, version, refused }
     }
 
     /// Describes what was found.
-    pub(super) fn describe(&self, found: &Found) -> Library {
+    pub(super) fn describe(&self, found: &FoundLibrary) -> Library {
         Library {
             name: found.loaded.name.clone(),
             path: found.loaded.path(self.symbol),
@@ -163,7 +163,7 @@ fn loader_words(error: &libloading::Error, candidate: &str) -> String {
     if words.starts_with(candidate) { words } else { format!("{candidate}: {words}") }
 }
 
-impl Loaded {
+impl LoadedLibrary {
     fn open(candidate: String) -> Result<Self, Attempt> {
         // SAFETY: loading runs the library's initializers. The names are those of NVIDIA's libraries, which may be
         // loaded at any time from any thread, and the folders are writable only by the machine's owner.
@@ -224,12 +224,12 @@ fn file_in_maps(maps: &str, address: usize) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    fn any_version(_: &Loaded) -> Result<Version, String> {
+    fn any_version(_: &LoadedLibrary) -> Result<Version, String> {
         Ok(Version { major: 13, minor: 0, patch: None })
     }
 
     /// Leaks the names, which must be static.
-    fn spec(names: &[String], version: fn(&Loaded) -> Result<Version, String>) -> LibrarySpec {
+    fn spec(names: &[String], version: fn(&LoadedLibrary) -> Result<Version, String>) -> LibrarySpec {
         let names: Vec<&'static str> = names.iter().map(|name| &*name.clone().leak()).collect();
         let needed = VersionRange { major: 13, minor: 0, later_majors: false };
         LibrarySpec { names: names.leak(), symbol: c"malloc", version, needed }

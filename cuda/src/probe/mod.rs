@@ -15,7 +15,7 @@ pub(crate) mod specs;
 
 pub use driver::{Device, Driver};
 
-use library::{Found, LibrarySpec};
+use library::{FoundLibrary, LibrarySpec};
 use specs::{CUBLAS_LT, CUPTI, DRIVER, NCCL};
 
 /// The libraries that were found.
@@ -126,8 +126,10 @@ fn value_or_error<T: Serialize, S: Serializer>(
 ///
 /// Loading the driver and counting GPUs takes up to a few seconds on a machine with many.
 pub fn probe() -> Probe {
-    let driver =
-        |found: &Found| Driver { library: DRIVER.describe(found), devices: driver::devices(&found.loaded) };
+    let driver = |found: &FoundLibrary| Driver {
+        library: DRIVER.describe(found),
+        devices: driver::devices(&found.loaded),
+    };
     Probe {
         driver: presence(&DRIVER, driver),
         cublas_lt: presence(&CUBLAS_LT, |found| CUBLAS_LT.describe(found)),
@@ -136,7 +138,7 @@ pub fn probe() -> Probe {
     }
 }
 
-fn presence<T>(spec: &LibrarySpec, describe: impl FnOnce(&Found) -> T) -> Presence<T> {
+fn presence<T>(spec: &LibrarySpec, describe: impl FnOnce(&FoundLibrary) -> T) -> Presence<T> {
     match spec.find() {
         Ok(found) => Presence::Found(describe(&found)),
         Err(attempts) => Presence::Missing(attempts),

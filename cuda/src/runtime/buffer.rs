@@ -7,7 +7,7 @@ use bytemuck::Pod;
 use cudarc::driver::result;
 
 use super::device::{Device, settle};
-use super::error::{Named, Result};
+use super::error::{DriverResult, Result};
 use super::lane::Lane;
 use super::memory::Memory;
 use super::pointer::Pointer;

@@ -7,7 +7,7 @@ use cudarc::driver::{result, sys};
 
 use sys::CUdevice_attribute as Attribute;
 
-use super::error::{Error, Named, Result};
+use super::error::{DriverResult, Error, Result};
 use super::kernel::Functions;
 use super::ledger::Ledger;
 use crate::probe::Version;

@@ -236,11 +236,11 @@ impl Error {
 }
 
 /// Adds the name of the failed call to an error.
-pub(crate) trait Named<T> {
+pub(crate) trait DriverResult<T> {
     fn named(self, call: &'static str) -> Result<T>;
 }
 
-impl<T> Named<T> for std::result::Result<T, DriverError> {
+impl<T> DriverResult<T> for std::result::Result<T, DriverError> {
     fn named(self, call: &'static str) -> Result<T> {
         self.map_err(|error| {
             let words = error.error_string().map_or("unknown error".into(), |words| words.to_string_lossy());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cudarc::driver::{result, sys};
 
 use super::device::Device;
-use super::error::{Error, Named, Result};
+use super::error::{DriverResult, Error, Result};
 use super::lane::Lane;
 
 /// A captured CUDA graph. It holds no buffers: those whose addresses it contains must live as long as it is replayed.

@@ -7,11 +7,11 @@ use bytemuck::Pod;
 use cudarc::driver::{result, sys};
 
 use super::device::{Device, settle};
-use super::error::{Named, Result};
+use super::error::{DriverResult, Result};
 use super::kernel::Kernel;
 #[cfg(doc)]
-use super::pinned::Locked;
-use super::pinned::Pinned;
+use super::pinned::PageLock;
+use super::pinned::PinnedBuffer;
 use super::pointer::Pointer;
 
 /// A CUDA stream. Work on one lane runs in order; [`Moment`]s order work between lanes.
@@ -123,7 +123,7 @@ impl Lane {
     ///
     /// # Errors
     /// If the driver reports an error.
-    pub unsafe fn upload<T: Pod>(&self, from: &Pinned<T>, to: Pointer<T>) -> Result<()> {
+    pub unsafe fn upload<T: Pod>(&self, from: &PinnedBuffer<T>, to: Pointer<T>) -> Result<()> {
         if self.measures() {
             return Ok(());
         }
@@ -142,7 +142,12 @@ impl Lane {
     ///
     /// # Errors
     /// If the driver reports an error.
-    pub unsafe fn upload_first<T: Pod>(&self, from: &Pinned<T>, count: usize, to: Pointer<T>) -> Result<()> {
+    pub unsafe fn upload_first<T: Pod>(
+        &self,
+        from: &PinnedBuffer<T>,
+        count: usize,
+        to: Pointer<T>,
+    ) -> Result<()> {
         // SAFETY: the caller vouches for the memory.
         unsafe { result::memcpy_htod_async(to.address(), &from.elements()[..count], self.stream) }
             .named("cuMemcpyHtoDAsync")
@@ -159,7 +164,12 @@ impl Lane {
     ///
     /// # Errors
     /// If the driver reports an error.
-    pub unsafe fn download<T: Pod>(&self, from: Pointer<T>, to: &mut Pinned<T>, count: usize) -> Result<()> {
+    pub unsafe fn download<T: Pod>(
+        &self,
+        from: Pointer<T>,
+        to: &mut PinnedBuffer<T>,
+        count: usize,
+    ) -> Result<()> {
         let to = &mut to.elements_mut()[..count];
         if self.measures() {
             return Ok(());
@@ -168,7 +178,7 @@ impl Lane {
         unsafe { result::memcpy_dtoh_async(to, from.address(), self.stream) }.named("cuMemcpyDtoHAsync")
     }
 
-    /// Enqueues a copy of bytes of [`Locked`] memory. For other memory the host waits until it is done.
+    /// Enqueues a copy of bytes that a [`PageLock`] covers. For other memory the host waits until it is done.
     ///
     /// # Safety
     /// As for [`Lane::upload`].

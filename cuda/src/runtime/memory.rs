@@ -17,7 +17,7 @@ use cudarc::driver::{result, sys};
 
 use super::budget::{Budget, Part};
 use super::device::{Device, settle};
-use super::error::{Error, Named, Result};
+use super::error::{DriverResult, Error, Result};
 use super::ledger::{OTHER, enter};
 
 /// Allocations of at least this size are whole pages.

@@ -8,7 +8,7 @@ use bytemuck::Pod;
 use cudarc::driver::sys;
 
 use super::device::Device;
-use super::error::{Named, Result};
+use super::error::{DriverResult, Result};
 use super::pointer::Pointer;
 
 /// Alignment of memory while the device is only measured, the same as the driver's.
@@ -16,7 +16,7 @@ const PAGE_BYTES: usize = 4096;
 
 /// Elements in page-locked memory of the host.
 #[derive(Debug)]
-pub struct Pinned<T> {
+pub struct PinnedBuffer<T> {
     device: Arc<Device>,
     elements: *mut T,
     len: usize,
@@ -25,9 +25,9 @@ pub struct Pinned<T> {
 }
 
 // SAFETY: the memory is the value's own, and any thread may access it.
-unsafe impl<T: Send> Send for Pinned<T> {}
+unsafe impl<T: Send> Send for PinnedBuffer<T> {}
 
-impl<T: Pod> Pinned<T> {
+impl<T: Pod> PinnedBuffer<T> {
     /// Allocates zeros. The device must be current on this thread.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl<T: Pod> Pinned<T> {
     }
 }
 
-impl<T> Drop for Pinned<T> {
+impl<T> Drop for PinnedBuffer<T> {
     fn drop(&mut self) {
         if let Some(layout) = self.measured {
             // SAFETY: the memory was allocated by `zeroed` with this layout, and is freed once.
@@ -102,17 +102,17 @@ impl<T> Drop for Pinned<T> {
 
 /// Page-locks existing memory, so that a GPU can copy from it asynchronously.
 #[derive(Debug)]
-pub struct Locked {
+pub struct PageLock {
     device: Arc<Device>,
     first: *mut c_void,
 }
 
 // SAFETY: the value never dereferences the address.
-unsafe impl Send for Locked {}
+unsafe impl Send for PageLock {}
 // SAFETY: as for `Send`; a shared reference offers no operations.
-unsafe impl Sync for Locked {}
+unsafe impl Sync for PageLock {}
 
-impl Locked {
+impl PageLock {
     /// Page-locks memory until the value is dropped. The device must be current on this thread.
     ///
     /// # Safety
@@ -130,7 +130,7 @@ impl Locked {
     }
 }
 
-impl Drop for Locked {
+impl Drop for PageLock {
     fn drop(&mut self) {
         let _ = self.device.bind();
         // SAFETY: the memory was locked by `new` and is unlocked once.

@@ -9,7 +9,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::{Mutex, PoisonError};
 
 use super::error::{Error, Result};
-use crate::probe::library::Loaded;
+use crate::probe::library::LoadedLibrary;
 use crate::probe::specs::CUPTI;
 
 /// Something that a GPU did.
@@ -175,7 +175,7 @@ impl Drop for Trace {
 }
 
 impl Calls {
-    fn of(loaded: &Loaded) -> Result<Self, String> {
+    fn of(loaded: &LoadedLibrary) -> Result<Self, String> {
         // SAFETY: each name has the type that cupti_activity.h and cupti_result.h give it.
         unsafe {
             Ok(Self {

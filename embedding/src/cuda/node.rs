@@ -5,7 +5,7 @@ use rankine_cuda::kernels::{
     Dtype, Element, ElementKind, Feature, Groups, Learning, LookUp, LookUpTask, RANKS_MAX, Rate, Reduce,
     Send, Shard, Step, Update,
 };
-use rankine_cuda::{Buffer, Cluster, Lane, PeerBarrier, Pointer, Rail, Shared};
+use rankine_cuda::{Buffer, Cluster, Lane, PeerBarrier, Pointer, Rail, SharedBuffer};
 
 use super::device_rows::{self, DeviceRows, Store};
 use super::error::{Result, check_ids};
@@ -53,9 +53,9 @@ pub struct NodeTables {
     /// Features that look up `landing` by slot.
     landing_features: Buffer<Feature>,
     /// `[slot][width]`, of elements: received rows.
-    landing: Shared<u32>,
+    landing: SharedBuffer<u32>,
     /// `[rank][entries_max][width]`: each rank's sums for this owner's rows.
-    sums: Shared<u32>,
+    sums: SharedBuffer<u32>,
     routes: Vec<NodeRoute>,
     /// If there are several nodes.
     rails: Option<Rails>,

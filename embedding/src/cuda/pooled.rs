@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use rankine_cuda::kernels::{
     self, Element, ElementKind, Learning, LookUp, LookUpTask, PooledFeature, RANKS_MAX, SparseUpdate,
 };
-use rankine_cuda::{Buffer, Lane, Peers, Pointer, Shared};
+use rankine_cuda::{Buffer, Lane, Peers, Pointer, SharedBuffer};
 
 use super::device_rows::{self, Store};
 use super::error::{Error, Result};
@@ -32,12 +32,12 @@ pub(super) struct Pooled {
     /// Features of the rank's batch.
     features: Buffer<PooledFeature>,
     /// `[owner][sample][width]`: vectors of parts, written here by the owners.
-    landing: Shared<u32>,
+    landing: SharedBuffer<u32>,
     faults: Buffer<u32>,
     /// As an owner: the layout of the parts of all ranks, to which its rows are tables.
     received: Layout,
     /// `[sample][rank][width]`: gradients of bags, written here by the ranks.
-    gradients: Shared<u32>,
+    gradients: SharedBuffer<u32>,
     table: Buffer<f32>,
     /// Which rows have been updated, if tracked.
     touched: Option<Buffer<u32>>,
@@ -57,8 +57,8 @@ struct PooledRoute {
     /// `[owner][feature][samples + 1]`: where the parts of the rank's own bags start.
     starts: Buffer<u32>,
     /// As an owner: `[rank][feature][samples + 1]`, and the ids.
-    their_starts: Shared<u32>,
-    their_ids: Shared<u32>,
+    their_starts: SharedBuffer<u32>,
+    their_ids: SharedBuffer<u32>,
     /// As an owner: the route of the rows that these name.
     route: LocalRoute,
 }
@@ -239,7 +239,7 @@ impl Pooled {
         (ids, batch_slot, stride): (Ids, usize, usize),
         vectors: Pointer<u32>,
         gradients: Pointer<u32>,
-    ) -> kernels::Pooled {
+    ) -> kernels::Pooling {
         let route = &self.routes[batch_slot];
         let samples = self.received.samples;
         // This rank's region at each owner.
@@ -252,7 +252,7 @@ impl Pooled {
             })
         };
         let element_bytes = self.element_bytes();
-        kernels::Pooled {
+        kernels::Pooling {
             features: self.features.pointer(),
             ids: ids.ids,
             offsets: ids.offsets,

@@ -15,7 +15,7 @@ use rankine_cuda::kernels::{
     RailRows, Send, Shard,
 };
 use rankine_cuda::nccl::Parcel;
-use rankine_cuda::{Buffer, Cluster, Lane, Moment, Pinned, Pointer, Rail};
+use rankine_cuda::{Buffer, Cluster, Lane, Moment, PinnedBuffer, Pointer, Rail};
 
 use super::error::Result;
 use super::layout::Layout;
@@ -48,7 +48,7 @@ pub(super) struct Rails {
     /// Where the rows of each list go: to its first position.
     firsts: Buffer<u32>,
     /// One per route: 1 + the rows of the rail's longest list.
-    longest: Pinned<u32>,
+    longest: PinnedBuffer<u32>,
 }
 
 /// A batch's route at the owners of rows.
@@ -127,7 +127,7 @@ impl Rails {
             asked: Buffer::filled(device, words, 0)?,
             owned: Buffer::filled(device, words, 0)?,
             firsts: Buffer::filled(device, nodes, 0)?,
-            longest: Pinned::zeroed(device, routes)?,
+            longest: PinnedBuffer::zeroed(device, routes)?,
         };
         // NCCL allocates at the first use of each operation, which must not run while other ranks still allocate.
         cluster.gather(0_u8)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rankine_cuda::kernels::{KeySet, LINE_KEYS, Link, Merge, Number, Pair};
-use rankine_cuda::{Buffer, Device, Lane, Peers, Pointer, Shared};
+use rankine_cuda::{Buffer, Device, Lane, Peers, Pointer, SharedBuffer};
 
 use super::POISON;
 use super::error::Result;
@@ -16,9 +16,9 @@ pub(super) struct NodeRoute {
     // As one that looks up:
     /// The distinct rows that the rank looks up: by owner, ascending within an owner, and last those that every rank
     /// stores. A row's index in this list is its *slot*, at which it is received. Owners read the list.
-    pub(super) list: Shared<u32>,
+    pub(super) list: SharedBuffer<u32>,
     /// Where the rows of each owner start in `list`, and the length of the list. Owners read it.
-    pub(super) starts: Shared<u32>,
+    pub(super) starts: SharedBuffer<u32>,
     /// Slot of each look-up, feature by feature.
     pub(super) slots: Buffer<u32>,
     /// Slot and bag of each look-up, ascending.

@@ -8,7 +8,7 @@
 
 use rankine_cuda::kernels::{RANKS_MAX, SharedSquares};
 use rankine_cuda::nccl::Parcel;
-use rankine_cuda::{Buffer, Lane, Peers, Pointer, Shared};
+use rankine_cuda::{Buffer, Lane, Peers, Pointer, SharedBuffer};
 
 use super::POISON;
 use super::error::Result;
@@ -23,7 +23,7 @@ pub(super) struct Squares {
     /// One per part.
     shared: Buffer<SharedSquares>,
     /// Per shard of the tables that share squares: one per row of the batch.
-    values: Shared<f32>,
+    values: SharedBuffer<f32>,
     /// These shards.
     shards: Vec<ShardSquares>,
 }

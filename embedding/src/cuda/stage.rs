@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rankine_cuda::kernels::Pack;
-use rankine_cuda::{Buffer, Device, Lane, Moment, Pinned};
+use rankine_cuda::{Buffer, Device, Lane, Moment, PinnedBuffer};
 use rayon::prelude::*;
 
 use super::blocks;
@@ -27,8 +27,8 @@ pub(super) struct Stage(Mutex<Option<[Half; 2]>>);
 /// One of the two pieces.
 #[derive(Debug)]
 struct Half {
-    words: Pinned<f32>,
-    positions: Pinned<u32>,
+    words: PinnedBuffer<f32>,
+    positions: PinnedBuffer<u32>,
     /// The moment when it is filled.
     filled: Moment,
 }
@@ -47,7 +47,8 @@ pub(super) struct TableRows<'a> {
 
 impl Half {
     fn new(device: &Arc<Device>) -> Result<Self> {
-        let (words, positions) = (Pinned::zeroed(device, PIECE_WORDS)?, Pinned::zeroed(device, PIECE_ROWS)?);
+        let (words, positions) =
+            (PinnedBuffer::zeroed(device, PIECE_WORDS)?, PinnedBuffer::zeroed(device, PIECE_ROWS)?);
         Ok(Self { words, positions, filled: Moment::new(device)? })
     }
 }

@@ -7,11 +7,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use rankine_cuda::kernels::{
-    Before, Judge, JudgeParts, JudgeSums, JudgeTotal, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties,
-    TiesBefore, TiesCount, TiesCountWeights, TiesPairs, TiesPairsWeights, WeightsCount,
+    Judge, JudgeParts, JudgeSums, JudgeTotal, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, PrefixCounts,
+    Ties, TiesBefore, TiesCount, TiesCountWeights, TiesPairs, TiesPairsWeights, WeightsCount,
 };
 use rankine_cuda::nccl::Parcel;
-use rankine_cuda::{Buffer, Device, Lane, Moment, Pointer, Rail, Shared};
+use rankine_cuda::{Buffer, Device, Lane, Moment, Pointer, Rail, SharedBuffer};
 use rankine_embedding::cuda::Result;
 
 use super::context::{RankContext, RankLinks};
@@ -77,7 +77,7 @@ pub struct CudaEvaluation {
     sorted: Buffer<u64>,
     counts: Buffer<u32>,
     totals: Buffer<u32>,
-    tiles: Buffer<Before>,
+    tiles: Buffer<PrefixCounts>,
     pairs: Buffer<u64>,
     /// `[label][exponent]`, if samples have weights.
     classes: Buffer<u32>,
@@ -87,7 +87,7 @@ pub struct CudaEvaluation {
 #[derive(Debug)]
 enum Keys {
     Local(Buffer<u64>),
-    Shared(Shared<u64>),
+    Shared(SharedBuffer<u64>),
 }
 
 impl Deref for Keys {
@@ -268,7 +268,7 @@ impl CudaEvaluation {
         &self,
         lane: &Lane,
         links: &RankLinks,
-        keys: &Shared<u64>,
+        keys: &SharedBuffer<u64>,
         judged: u64,
         sums: &mut [JudgeSums],
     ) -> Result<u64> {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use rankine_cuda::kernels::{Rate, Step, Totals};
-use rankine_cuda::{Buffer, Device, Lane, Moment, Pinned, Pointer};
+use rankine_cuda::{Buffer, Device, Lane, Moment, PinnedBuffer, Pointer};
 use rankine_embedding::cuda::{Hotness, Ids, Layout, Result};
 use rankine_reader::{Bags, Samples, Schema};
 use rayon::prelude::*;
@@ -100,9 +100,9 @@ pub(super) struct Input {
 pub struct InputSlot {
     layout: InputLayout,
     /// The step's parameters, and the rows.
-    header: Pinned<u32>,
+    header: PinnedBuffer<u32>,
     /// The batch, if it is not unpacked on the GPU.
-    staged: Option<Pinned<u32>>,
+    staged: Option<PinnedBuffer<u32>>,
     words: Buffer<u32>,
     ready: Moment,
 }
@@ -114,7 +114,7 @@ impl InputSlot {
     /// If the GPU or the host has too little memory.
     pub fn new(device: &Arc<Device>, layout: InputLayout) -> Result<Self> {
         Ok(Self {
-            header: Pinned::zeroed(device, layout.totals)?,
+            header: PinnedBuffer::zeroed(device, layout.totals)?,
             staged: None,
             words: Buffer::filled(device, layout.words, 0)?,
             ready: Moment::new(device)?,
@@ -167,7 +167,7 @@ impl InputSlot {
         let (layout, header_words) = (&self.layout, self.layout.rows);
         let staged = match &mut self.staged {
             Some(staged) => staged,
-            none => none.insert(Pinned::zeroed(lane.device(), layout.words - layout.totals)?),
+            none => none.insert(PinnedBuffer::zeroed(lane.device(), layout.words - layout.totals)?),
         };
         layout.stage(batch, samples, staged.elements_mut());
         // SAFETY: the pinned memory has these parts of the layout's words, and is not written before the reader has

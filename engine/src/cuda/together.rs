@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 #[cfg(doc)]
 use rankine_cuda::kernels::Tally;
-use rankine_cuda::{AllReduce, Buffer, ClusterSum, Lane, Moment, Pointer, Rail, Shared};
+use rankine_cuda::{AllReduce, Buffer, ClusterSum, Lane, Moment, Pointer, Rail, SharedBuffer};
 use rankine_embedding::cuda::Result;
 
 use super::context::{RankContext, RankLinks};
@@ -93,7 +93,7 @@ pub(super) enum Gradients {
     /// Those of the only rank.
     Local(Buffer<f32>),
     /// First those of this rank's samples, then those of all ranks.
-    AllReduced { values: Arc<Shared<f32>>, sums: Box<GradientSums> },
+    AllReduced { values: Arc<SharedBuffer<f32>>, sums: Box<GradientSums> },
 }
 
 /// The all-reduces of dense gradients: each part starts as soon as the backward pass has computed it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::{Element, Outcome, Rate, Step};
-use rankine_cuda::{Budget, Graph, Lane, Moment, Pinned};
+use rankine_cuda::{Budget, Graph, Lane, Moment, PinnedBuffer};
 use rankine_embedding::Topology;
 use rankine_embedding::rows::RowsMut;
 use xxhash_rust::xxh3::Xxh3Default;
@@ -43,9 +43,9 @@ pub(super) struct Trainer<T> {
     /// iteration.
     routes: Lane,
     /// One per slot.
-    outcomes: Pinned<Outcome>,
+    outcomes: PinnedBuffer<Outcome>,
     /// One per slot: not 0 if the slot's batch has values that its schema does not admit.
-    faults: Pinned<u32>,
+    faults: PinnedBuffer<u32>,
     /// Created by the first batch that is unpacked on the GPU.
     unpacker: Option<Unpacker>,
     /// Created by the first evaluation.
@@ -116,8 +116,8 @@ impl<T: Element> Trainer<T> {
             copies: Lane::new(device)?,
             routes: Lane::new(device)?,
             slots: Vec::new(),
-            outcomes: Pinned::zeroed(device, SLOTS)?,
-            faults: Pinned::zeroed(device, SLOTS)?,
+            outcomes: PinnedBuffer::zeroed(device, SLOTS)?,
+            faults: PinnedBuffer::zeroed(device, SLOTS)?,
             unpacker: None,
             evaluation: None,
             slot: 0,

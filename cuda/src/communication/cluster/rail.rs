@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::super::nccl::{Communicator, NcclElement, NcclId, Parcel, Reduction};
 use super::Cluster;
 use crate::kernels::Stamp;
-use crate::runtime::{Error, Lane, Moment, Pinned, Pointer, Result};
+use crate::runtime::{Error, Lane, Moment, PinnedBuffer, Pointer, Result};
 
 /// How long the host polls for a moment without sleeping, and how long it sleeps between polls after that.
 const ATTENTION: Duration = Duration::from_micros(500);
@@ -32,7 +32,7 @@ struct Member {
     what: &'static str,
     deadline: Duration,
     /// Number (from 1) of the collective that the GPU is in, or 0.
-    inside: Pinned<u32>,
+    inside: PinnedBuffer<u32>,
     /// Names of the collectives, by number.
     names: Mutex<Vec<&'static str>>,
 }
@@ -52,7 +52,7 @@ impl Rail {
             node: cluster.node(),
             what,
             deadline,
-            inside: Pinned::zeroed(device, 1)?,
+            inside: PinnedBuffer::zeroed(device, 1)?,
             names: Mutex::default(),
         })))
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::super::peers::{AllReduce, Shared};
+use super::super::peers::{AllReduce, SharedBuffer};
 use super::{Cluster, Rail};
 use crate::runtime::{Buffer, Lane, Result};
 
@@ -54,7 +54,7 @@ impl ClusterSum {
     pub fn of_part(
         cluster: &Cluster,
         rail: Option<&Rail>,
-        values: &Arc<Shared<f32>>,
+        values: &Arc<SharedBuffer<f32>>,
         part: Range<usize>,
         numbers: usize,
     ) -> Result<Self> {
@@ -77,7 +77,7 @@ impl ClusterSum {
     pub fn by_slices(
         cluster: &Cluster,
         rail: Option<&Rail>,
-        values: &Arc<Shared<f32>>,
+        values: &Arc<SharedBuffer<f32>>,
         part: Range<usize>,
         numbers: usize,
     ) -> Result<Self> {

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use cudarc::driver::sys::CUstream;
 
-use crate::probe::library::Loaded;
+use crate::probe::library::LoadedLibrary;
 use crate::probe::specs::NCCL;
 use crate::runtime::{Error, Result};
 
@@ -51,7 +51,7 @@ impl Calls {
         Self::of(&library).map_err(Error::NoNccl)
     }
 
-    fn of(library: &Loaded) -> Result<Self, String> {
+    fn of(library: &LoadedLibrary) -> Result<Self, String> {
         // SAFETY: the fields' types are those with which nccl.h declares the functions of these names; a communicator
         // is a pointer, and the enums are ints.
         unsafe {

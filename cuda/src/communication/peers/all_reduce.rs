@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::watch::Watch;
-use super::{Peers, Shared};
+use super::{Peers, SharedBuffer};
 use crate::kernels::{self, AllReduceAtOnce, AllReduceBySlices, AllReduceScatter, AllReduceSpread};
 use crate::runtime::{Buffer, Lane, Result};
 
@@ -43,12 +43,12 @@ impl AllReduceWay {
 pub struct AllReduce {
     way: AllReduceWay,
     watch: Watch,
-    values: Arc<Shared<f32>>,
+    values: Arc<SharedBuffer<f32>>,
     /// Range of the values that are summed.
     part: Range<usize>,
     numbers: Buffer<f64>,
     #[expect(dead_code, reason = "only the kernel accesses them")]
-    inboxes: (Shared<f32>, Shared<f64>),
+    inboxes: (SharedBuffer<f32>, SharedBuffer<f64>),
     #[expect(dead_code, reason = "the kernel counts there")]
     calls: Buffer<u64>,
     parameters: kernels::AllReduce,
@@ -92,7 +92,7 @@ impl AllReduce {
     /// Those of [`Peers::share`].
     pub fn of_part(
         peers: &Peers,
-        values: &Arc<Shared<f32>>,
+        values: &Arc<SharedBuffer<f32>>,
         part: Range<usize>,
         numbers: usize,
     ) -> Result<Self> {
@@ -109,7 +109,7 @@ impl AllReduce {
     /// As there.
     pub fn by_slices(
         peers: &Peers,
-        values: &Arc<Shared<f32>>,
+        values: &Arc<SharedBuffer<f32>>,
         part: Range<usize>,
         numbers: usize,
     ) -> Result<Self> {
@@ -120,7 +120,7 @@ impl AllReduce {
         peers: &Peers,
         way: AllReduceWay,
         blocks_max: usize,
-        values: Arc<Shared<f32>>,
+        values: Arc<SharedBuffer<f32>>,
         part: Range<usize>,
         numbers: usize,
     ) -> Result<Self> {
@@ -272,7 +272,7 @@ impl AllReduce {
     ///
     /// # Errors
     /// As there.
-    pub unsafe fn spread_of(&self, lane: &Lane, values: &Shared<f32>) -> Result<()> {
+    pub unsafe fn spread_of(&self, lane: &Lane, values: &SharedBuffer<f32>) -> Result<()> {
         assert!(
             (0..self.parameters.wait.ranks as usize).all(|rank| values.len_of(rank) >= self.values.len())
         );

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::runtime::{Device, Pinned, Pointer, Result};
+use crate::runtime::{Device, PinnedBuffer, Pointer, Result};
 
 /// A word that a rank's GPU polls while it waits for other ranks.
 #[derive(Debug)]
-pub struct GiveUpFlag(Pinned<u64>);
+pub struct GiveUpFlag(PinnedBuffer<u64>);
 
 // SAFETY: the word is only accessed as a whole, and by atomic operations.
 unsafe impl Sync for GiveUpFlag {}
@@ -15,7 +15,7 @@ unsafe impl Sync for GiveUpFlag {}
 impl GiveUpFlag {
     pub(super) fn new(device: &Arc<Device>) -> Result<Self> {
         device.bind()?;
-        Ok(Self(Pinned::zeroed(device, 1)?))
+        Ok(Self(PinnedBuffer::zeroed(device, 1)?))
     }
 
     pub(super) fn pointer(&self) -> Result<Pointer<u64>> {

@@ -138,7 +138,7 @@ impl Peers {
     ///
     /// # Errors
     /// If there is not enough memory, here or at another rank, or if a rank does not take part in time.
-    pub fn share<T: Pod>(&self, len: usize, byte: u8) -> Result<Shared<T>> {
+    pub fn share<T: Pod>(&self, len: usize, byte: u8) -> Result<SharedBuffer<T>> {
         let (device, bytes) = (self.device(), len * size_of::<T>());
         let accessing = match &self.transport {
             Transport::Threads(_, devices) => devices.as_slice(),
@@ -149,7 +149,7 @@ impl Peers {
             Ok(Arc::new(Buffer::<T>::in_memory(memory, len)))
         });
         if device.ledger().measures() {
-            return Ok(Shared { rank: self.rank, ranks: vec![own?; self.ranks()] });
+            return Ok(SharedBuffer { rank: self.rank, ranks: vec![own?; self.ranks()] });
         }
         let ranks = match &self.transport {
             Transport::Threads(room, _) => {
@@ -164,7 +164,7 @@ impl Peers {
             }
             Transport::Processes(sockets) => self.import(sockets, own)?,
         };
-        Ok(Shared { rank: self.rank, ranks })
+        Ok(SharedBuffer { rank: self.rank, ranks })
     }
 
     /// Sends handles of this process's memory, and maps that of the others.
@@ -240,13 +240,13 @@ impl Drop for Peers {
 /// Elements in this rank's memory that all ranks access, with the addresses of the others'. It dereferences to this
 /// rank's [`Buffer`]. Memory is freed when the last of the ranks has dropped it.
 #[derive(Debug)]
-pub struct Shared<T> {
+pub struct SharedBuffer<T> {
     rank: usize,
     /// Per rank.
     ranks: Vec<Arc<Buffer<T>>>,
 }
 
-impl<T> Shared<T> {
+impl<T> SharedBuffer<T> {
     /// The address, for this rank's GPU, of a rank's first element.
     ///
     /// # Panics
@@ -255,7 +255,7 @@ impl<T> Shared<T> {
         self.ranks[rank].pointer()
     }
 
-    /// [`Shared::of`] for each rank, as kernels take it: null after the last rank.
+    /// [`SharedBuffer::of`] for each rank, as kernels take it: null after the last rank.
     pub fn of_ranks(&self) -> [Pointer<T>; RANKS_MAX] {
         std::array::from_fn(|rank| self.ranks.get(rank).map_or(Pointer::NULL, |buffer| buffer.pointer()))
     }
@@ -269,7 +269,7 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T> Deref for Shared<T> {
+impl<T> Deref for SharedBuffer<T> {
     type Target = Buffer<T>;
 
     fn deref(&self) -> &Buffer<T> {
@@ -277,7 +277,7 @@ impl<T> Deref for Shared<T> {
     }
 }
 
-impl<T> Drop for Shared<T> {
+impl<T> Drop for SharedBuffer<T> {
     fn drop(&mut self) {
         // The last rank to drop a piece waits only for the GPU whose memory it is, so each rank first waits for its
         // own.

@@ -2,16 +2,16 @@
 
 use bytemuck::Pod;
 
-use super::{Peers, Shared};
+use super::{Peers, SharedBuffer};
 use crate::kernels::{Flags, GAVE_UP, Wait};
-use crate::runtime::{Error, Lane, Pinned, Result};
+use crate::runtime::{Error, Lane, PinnedBuffer, Result};
 
 /// Flags that the ranks wait on, and the outcome of waiting.
 #[derive(Debug)]
 pub(super) struct Watch {
-    flags: Shared<Flags>,
+    flags: SharedBuffer<Flags>,
     /// The failure that this rank saw, as in [`Flags::aborted`].
-    told: Pinned<u64>,
+    told: PinnedBuffer<u64>,
     wait: Wait,
     deadline_ms: u128,
     /// What is waited at, for errors.
@@ -22,7 +22,7 @@ impl Watch {
     /// Creates `sequences` flags per rank. A collective call.
     pub(super) fn new(peers: &Peers, sequences: usize) -> Result<Self> {
         let flags = peers.share(sequences, 0)?;
-        let told = Pinned::zeroed(peers.device(), 1)?;
+        let told = PinnedBuffer::zeroed(peers.device(), 1)?;
         let wait = Wait {
             told: told.device_pointer()?,
             give_up: peers.give_up_flag().pointer()?,
@@ -38,7 +38,7 @@ impl Watch {
         self.what = what;
     }
 
-    pub(super) fn flags(&self) -> &Shared<Flags> {
+    pub(super) fn flags(&self) -> &SharedBuffer<Flags> {
         &self.flags
     }
 

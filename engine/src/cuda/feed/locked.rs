@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::{Device, Locked};
+use rankine_cuda::{Device, PageLock};
 use rankine_reader::io::{AlignedMemory, SlabMemory};
 
 use super::super::error::Result;
@@ -11,7 +11,7 @@ use super::super::error::Result;
 #[derive(Debug)]
 pub(super) struct LockedMemory {
     /// Unlocked before the memory is freed.
-    _locked: Locked,
+    _locked: PageLock,
     memory: AlignedMemory,
 }
 
@@ -19,7 +19,7 @@ impl LockedMemory {
     pub(super) fn new(device: &Arc<Device>, bytes: usize) -> Result<Self> {
         let memory = AlignedMemory::new(bytes)?;
         // SAFETY: the memory lives as long as this value, which drops the lock first.
-        let locked = unsafe { Locked::new(device, memory.as_ptr(), memory.bytes()) }?;
+        let locked = unsafe { PageLock::new(device, memory.as_ptr(), memory.bytes()) }?;
         Ok(Self { _locked: locked, memory })
     }
 }

@@ -7,7 +7,7 @@ use std::iter;
 use std::ops::{Deref, Range};
 
 use rankine_cuda::kernels::{DenseInput, DenseUpdate, Element, ElementKind, Guard, Rate, Rule};
-use rankine_cuda::{Buffer, Lane, Pointer, Shared};
+use rankine_cuda::{Buffer, Lane, Pointer, SharedBuffer};
 use rankine_embedding::cuda::Result;
 use rankine_embedding::{Optimizer, UpdateRule};
 
@@ -40,7 +40,7 @@ pub(super) struct Dense<T> {
 pub(super) enum Parameters {
     Local(Buffer<f32>),
     /// Other ranks write their slices to it.
-    Sharded(Shared<f32>),
+    Sharded(SharedBuffer<f32>),
 }
 
 impl Deref for Parameters {

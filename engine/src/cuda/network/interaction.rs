@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rankine_cuda::blas::{Epilogue, Matrix};
-use rankine_cuda::kernels::{Dot, Element, Finite, Machine, MachineBackward, MachineForward};
+use rankine_cuda::kernels::{Dot, Element, FiniteCheck, Machine, MachineBackward, MachineForward};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
@@ -271,9 +271,9 @@ impl<T: Element> Interaction<T> {
     }
 
     /// Checks gradients with respect to the vectors that products write, which no kernel has checked yet.
-    fn finite(&self, shared: &Shared<T>) -> Finite<T> {
+    fn finite(&self, shared: &Shared<T>) -> FiniteCheck<T> {
         let gradients = self.vectors.gradients;
-        Finite {
+        FiniteCheck {
             values: gradients.pointer,
             guard: shared.guard.pointer(),
             samples: shared.samples_count(),
