@@ -343,6 +343,6 @@ fn timed_algorithms_can_be_recorded(bench: &Bench, words: &mut Words) -> Outcome
     refused(elsewhere, "another GPU")?;
     let mut unknown = record;
     unknown.algorithms.values_mut().for_each(|words| *words = "ffff 0 0 0 0 0 0 0".into());
-    refused(unknown, "does not take its algorithm")?;
+    refused(unknown, "rejects its algorithm")?;
     Ok(())
 }
