@@ -6,7 +6,7 @@
 
 use half::bf16;
 
-use super::{Blas, BlasElement, Compute, Epilogue, Library, Product, launcher, total};
+use super::{Blas, BlasElement, Compute, Epilogue, Factor, Library, Product, launcher, total};
 use crate::kernels::{
     CROSS_LAYERS, Fp8CrossGradient, Fp8CrossGradientMatrices, Fp8CrossKept, Fp8CrossLayer, Fp8CrossMatrices,
     Fp8Factors, Fp8GradientByFirst, Fp8Matrix, Fp8Outputs, Fp8Plain, Fp8Relu, Fp8ReluGradient, Fp8Tensor,
@@ -169,7 +169,7 @@ impl Product {
 
     fn fp8_by_library<O: BlasElement>(blas: &Blas, [x, y]: [Fp8Matrix; 2], out: Matrix<O>) -> Result<Self> {
         fits(x, y, out);
-        let factors = [(x.numbers, false), (y.numbers, true)];
+        let factors = [Factor::straight(x.numbers), Factor::transposed(y.numbers)];
         let scales = Some([x.scaling.inverse(), y.scaling.inverse()]);
         let library = Library::new(blas, Compute::Fp8, factors, out, Epilogue::None, scales)?;
         Ok(Self { library: Some(library), kernels: Vec::new(), sums: None })

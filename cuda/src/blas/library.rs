@@ -9,7 +9,7 @@ use bytemuck::Pod;
 use cudarc::cublaslt::sys as lt;
 
 use super::calls::Calls;
-use super::{Algorithms, Compute, Epilogue, Tuning};
+use super::{Algorithms, Compute, Epilogue, Factor, Tuning};
 use crate::kernels::E4m3;
 use crate::kernels::{Element, ElementKind};
 use crate::runtime::{Buffer, Device, Error, Lane, Matrix, Moment, Pointer, Result};
@@ -139,9 +139,9 @@ impl Drop for Blas {
 pub(super) struct Library {
     description: Description,
     // In the library's order, column by column: so the right matrix of a row-major product comes first.
-    a: (u64, Layout),
-    b: (u64, Layout),
-    out: (u64, Layout),
+    a: Operand,
+    b: Operand,
+    out: Operand,
     /// Factor of the previous contents of `out`, which are added.
     keep: f32,
     algorithm: lt::cublasLtMatmulAlgo_t,
@@ -162,16 +162,16 @@ impl Library {
     pub(super) fn new<T: BlasElement, O: BlasElement>(
         blas: &Blas,
         compute: Compute,
-        [(b, transpose_b), (a, transpose_a)]: [(Matrix<T>, bool); 2],
+        factors: [Factor<T>; 2],
         out: Matrix<O>,
         epilogue: Epilogue<T>,
         scales: Option<[Pointer<f32>; 2]>,
     ) -> Result<Self> {
         use lt::cublasLtMatmulDescAttributes_t as Attribute;
         let description = Description::new(compute)?;
-        let transposition = |transpose| if transpose { 1u32 } else { 0 };
-        description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, transposition(transpose_a))?;
-        description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, transposition(transpose_b))?;
+        let [b, a] = factors;
+        description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, u32::from(a.transposed))?;
+        description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, u32::from(b.transposed))?;
         match epilogue {
             Epilogue::None | Epilogue::Add => {}
             Epilogue::BiasRelu { bias } => {
@@ -186,23 +186,23 @@ impl Library {
         if let Some([of_b, of_a]) = scales {
             description.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, of_a.address())?;
             description.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, of_b.address())?;
-            let depth = if transpose_b { b.rows } else { b.columns };
+            let depth = if b.transposed { b.matrix.rows } else { b.matrix.columns };
             description.set(Attribute::CUBLASLT_MATMUL_DESC_FAST_ACCUM, i8::from(depth <= FAST_DEPTH_MAX))?;
         }
         let keep = if matches!(epilogue, Epilogue::Add) { 1.0 } else { 0.0 };
-        let name = name(compute, [(b, transpose_b), (a, transpose_a)], out, epilogue);
+        let name = name(compute, factors, out, epilogue);
         let product = Self {
             description,
-            a: (a.pointer.address(), Layout::new(a)?),
-            b: (b.pointer.address(), Layout::new(b)?),
-            out: (out.pointer.address(), Layout::new(out)?),
+            a: Operand::new(a.matrix)?,
+            b: Operand::new(b.matrix)?,
+            out: Operand::new(out)?,
             keep,
             algorithm: lt::cublasLtMatmulAlgo_t { data: [0; 8] },
         };
         let taken = blas.taken.borrow().get(&name)?;
         let algorithm = match (taken, &blas.algorithms) {
             (Some(algorithm), _) => algorithm,
-            (None, Algorithms::Timed) => product.fastest(blas, [&a, &b], &out)?,
+            (None, Algorithms::Timed) => product.fastest(blas, [&a.matrix, &b.matrix], &out)?,
             (None, Algorithms::Recorded(tuning)) => product.recorded(blas, &name, tuning)?,
             (None, Algorithms::Known) => product.known(blas, &name)?,
         };
@@ -220,7 +220,9 @@ impl Library {
     /// If the library reports an error.
     pub(super) unsafe fn enqueue(&self, blas: &Blas, lane: &Lane) -> Result<()> {
         // SAFETY: the caller vouches for the memory.
-        unsafe { self.enqueue_at(blas, lane, [self.a.0, self.b.0, self.out.0], &self.algorithm) }
+        unsafe {
+            self.enqueue_at(blas, lane, [self.a.address, self.b.address, self.out.address], &self.algorithm)
+        }
     }
 
     /// The same with a given algorithm and other matrices.
@@ -244,14 +246,14 @@ impl Library {
                 self.description.0,
                 std::ptr::from_ref(&one).cast(),
                 pointer(a),
-                self.a.1.0,
+                self.a.layout.0,
                 pointer(b),
-                self.b.1.0,
+                self.b.layout.0,
                 std::ptr::from_ref(&self.keep).cast(),
                 pointer(out),
-                self.out.1.0,
+                self.out.layout.0,
                 pointer(out).cast_mut(),
-                self.out.1.0,
+                self.out.layout.0,
                 algorithm,
                 pointer(blas.workspace.pointer().address()).cast_mut(),
                 blas.workspace.len(),
@@ -280,7 +282,7 @@ impl Library {
     /// Returns whether the library accepts an algorithm for this product.
     fn is_taken(&self, blas: &Blas, algorithm: &lt::cublasLtMatmulAlgo_t) -> bool {
         let mut found = MaybeUninit::<lt::cublasLtMatmulHeuristicResult_t>::uninit();
-        let (a, b, out) = (&self.a.1, &self.b.1, &self.out.1);
+        let (a, b, out) = (&self.a.layout, &self.b.layout, &self.out.layout);
         // SAFETY: all handles live; the pointer is to memory for the result.
         let status = unsafe {
             (Calls::loaded().algorithm_check)(
@@ -315,10 +317,10 @@ impl Library {
             (Calls::loaded().algorithm_heuristic)(
                 blas.handle,
                 self.description.0,
-                self.a.1.0,
-                self.b.1.0,
-                self.out.1.0,
-                self.out.1.0,
+                self.a.layout.0,
+                self.b.layout.0,
+                self.out.layout.0,
+                self.out.layout.0,
                 preference.0,
                 CANDIDATES as i32,
                 found.as_mut_ptr().cast(),
@@ -374,11 +376,11 @@ impl Library {
 /// The product's name in tuning records: all that decides which algorithm is fastest.
 fn name<T: BlasElement, O: BlasElement>(
     compute: Compute,
-    [(x, x_transposed), (y, y_transposed)]: [(Matrix<T>, bool); 2],
+    [x, y]: [Factor<T>; 2],
     out: Matrix<O>,
     epilogue: Epilogue<T>,
 ) -> String {
-    let factor = |matrix: Matrix<T>, transposed| {
+    let factor = |Factor { matrix, transposed }: Factor<T>| {
         let turned = if transposed { " transposed" } else { "" };
         format!("{}x{} of {}{turned}", matrix.rows, matrix.columns, matrix.stride)
     };
@@ -390,7 +392,7 @@ fn name<T: BlasElement, O: BlasElement>(
         Epilogue::Add => ", added",
         Epilogue::BiasRelu { .. } => ", bias, relu",
     };
-    let (x, y) = (factor(x, x_transposed), factor(y, y_transposed));
+    let (x, y) = (factor(x), factor(y));
     format!("{compute:?}: {x} by {y} to {} of {}{epilogue}", O::NAME, out.stride)
 }
 
@@ -436,6 +438,19 @@ impl Drop for Description {
     fn drop(&mut self) {
         // SAFETY: it was made by `new` and is destroyed once.
         let _ = unsafe { (Calls::loaded().description_destroy)(self.0) };
+    }
+}
+
+/// A matrix as the library takes it.
+#[derive(Debug)]
+struct Operand {
+    address: u64,
+    layout: Layout,
+}
+
+impl Operand {
+    fn new<T: BlasElement>(matrix: Matrix<T>) -> Result<Self> {
+        Ok(Self { address: matrix.pointer.address(), layout: Layout::new(matrix)? })
     }
 }
 

@@ -118,6 +118,32 @@ impl<T> Clone for Epilogue<T> {
 
 impl<T> Copy for Epilogue<T> {}
 
+/// A factor of a product.
+#[derive(Debug)]
+struct Factor<T> {
+    matrix: Matrix<T>,
+    /// Whether the product is that of the transposed matrix.
+    transposed: bool,
+}
+
+impl<T> Factor<T> {
+    fn straight(matrix: Matrix<T>) -> Self {
+        Self { matrix, transposed: false }
+    }
+
+    fn transposed(matrix: Matrix<T>) -> Self {
+        Self { matrix, transposed: true }
+    }
+}
+
+impl<T> Clone for Factor<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Factor<T> {}
+
 /// A product of matrices at fixed addresses.
 #[derive(Debug)]
 pub struct Product {
@@ -161,7 +187,7 @@ impl Product {
         epilogue: Epilogue<T>,
     ) -> Result<Self> {
         assert_eq!((x.columns, x.rows, y.rows), (y.columns, out.rows, out.columns));
-        Self::new(blas, compute, [(x, false), (y, true)], out, epilogue)
+        Self::new(blas, compute, [Factor::straight(x), Factor::transposed(y)], out, epilogue)
     }
 
     /// `out = x y`: x `[m, k]`, y `[k, n]`.
@@ -177,7 +203,7 @@ impl Product {
         epilogue: Epilogue<T>,
     ) -> Result<Self> {
         assert_eq!((x.columns, x.rows, y.columns), (y.rows, out.rows, out.columns));
-        Self::new(blas, compute, [(x, false), (y, false)], out, epilogue)
+        Self::new(blas, compute, [Factor::straight(x), Factor::straight(y)], out, epilogue)
     }
 
     /// `out = xᵀ y`: x `[k, m]`, y `[k, n]`.
@@ -193,13 +219,13 @@ impl Product {
         epilogue: Epilogue<T>,
     ) -> Result<Self> {
         assert_eq!((x.rows, x.columns, y.columns), (y.rows, out.rows, out.columns));
-        Self::new(blas, compute, [(x, true), (y, false)], out, epilogue)
+        Self::new(blas, compute, [Factor::transposed(x), Factor::straight(y)], out, epilogue)
     }
 
     fn new<T: Element, O: Element>(
         blas: &Blas,
         compute: Compute,
-        factors: [(Matrix<T>, bool); 2],
+        factors: [Factor<T>; 2],
         out: Matrix<O>,
         epilogue: Epilogue<T>,
     ) -> Result<Self> {
@@ -225,7 +251,7 @@ impl Product {
     fn relu_gradient<T: Element>(
         blas: &Blas,
         compute: Compute,
-        factors: [(Matrix<T>, bool); 2],
+        factors: [Factor<T>; 2],
         out: Matrix<T>,
         outputs: Matrix<T>,
         sums: Pointer<f32>,
@@ -257,7 +283,7 @@ impl Product {
     fn cross<T: Element>(
         blas: &Blas,
         compute: Compute,
-        factors: [(Matrix<T>, bool); 2],
+        factors: [Factor<T>; 2],
         matrices: [Matrix<T>; 4],
         bias: Pointer<f32>,
     ) -> Result<Self> {
@@ -294,7 +320,7 @@ impl Product {
     fn cross_gradient<T: Element>(
         blas: &Blas,
         compute: Compute,
-        factors: [(Matrix<T>, bool); 2],
+        factors: [Factor<T>; 2],
         added: Option<Matrix<T>>,
         matrices: [Matrix<T>; 3],
         sums: Pointer<f32>,
@@ -416,14 +442,14 @@ fn same<T: Element, O: Element>(matrix: Matrix<O>) -> Matrix<T> {
 /// rows that start at multiples of 16 bytes. Otherwise none.
 fn for_hopper<T: Element>(
     blas: &Blas,
-    [(x, x_transposed), (y, y_transposed)]: [(Matrix<T>, bool); 2],
+    [x, y]: [Factor<T>; 2],
     transposed: bool,
     others: &[Matrix<T>],
 ) -> Option<Factors> {
     let tiled = |matrix: &Matrix<T>| is_tiled(&matrix.cast());
     let fits = TypeId::of::<T>() == TypeId::of::<bf16>()
         && blas.device().functions().hopper()
-        && (x_transposed, y_transposed) == (false, transposed)
-        && [x, y].iter().chain(others).all(tiled);
-    fits.then(|| Factors { samples: x.cast(), weights: y.cast() })
+        && (x.transposed, y.transposed) == (false, transposed)
+        && [x.matrix, y.matrix].iter().chain(others).all(tiled);
+    fits.then(|| Factors { samples: x.matrix.cast(), weights: y.matrix.cast() })
 }

@@ -3,7 +3,7 @@
 mod cluster;
 pub mod nccl;
 mod peers;
-mod room;
+mod rendezvous;
 
 pub use cluster::{Cluster, ClusterSum, GatherNodes, Rail};
 pub use peers::{AllReduce, AllReduceWay, Gather, GiveUpFlag, PeerBarrier, Peers, SharedBuffer};

@@ -12,7 +12,7 @@ use bytemuck::Pod;
 
 use super::nccl::NcclId;
 use super::peers::Peers;
-use super::room::Room;
+use super::rendezvous::Rendezvous;
 use crate::runtime::{Device, Error, Result};
 
 pub use rail::Rail;
@@ -38,7 +38,7 @@ enum NodeTransport {
     /// There is only one node.
     Nobody,
     /// All ranks are threads of this process.
-    Threads(Arc<Room>),
+    Threads(Arc<Rendezvous>),
     /// The first rank of each process exchanges values for its node; the other ranks have none.
     Processes(Option<Mutex<GatherNodes>>),
 }
@@ -72,12 +72,12 @@ impl Cluster {
         if nodes == 1 {
             return Ok(Peers::in_process(devices, deadline)?.into_iter().map(Self::of_node).collect());
         }
-        let room = Arc::new(Room::new(devices.len(), deadline));
+        let rendezvous = Arc::new(Rendezvous::new(devices.len(), deadline));
         let mut ranks = Vec::new();
         for (node, devices) in devices.chunks(devices.len() / nodes).enumerate() {
             let of_node = Peers::in_process(devices, deadline)?.into_iter();
             ranks.extend(of_node.map(|peers| {
-                let transport = NodeTransport::Threads(Arc::clone(&room));
+                let transport = NodeTransport::Threads(Arc::clone(&rendezvous));
                 Self { transport, peers, node, nodes }
             }));
         }
@@ -163,8 +163,8 @@ impl Cluster {
         };
         match &self.transport {
             NodeTransport::Nobody => self.peers.gather_bytes(own),
-            NodeTransport::Threads(room) => {
-                let handed = room.exchange(self.rank(), Arc::new(own.to_vec()))?;
+            NodeTransport::Threads(rendezvous) => {
+                let handed = rendezvous.exchange(self.rank(), Arc::new(own.to_vec()))?;
                 let read = |value: &Arc<dyn std::any::Any + Send + Sync>| {
                     value.downcast_ref::<Vec<u8>>().cloned().unwrap_or_default()
                 };
@@ -215,8 +215,8 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        if let NodeTransport::Threads(room) = &self.transport {
-            room.leave(self.rank());
+        if let NodeTransport::Threads(rendezvous) = &self.transport {
+            rendezvous.leave(self.rank());
         }
     }
 }

@@ -17,7 +17,7 @@ use bytemuck::Pod;
 use crate::kernels::RANKS_MAX;
 use crate::runtime::{Buffer, Device, Error, Memory, Pointer, Result};
 
-use super::room::{Room, Value};
+use super::rendezvous::{Rendezvous, Value};
 pub use all_reduce::{AllReduce, AllReduceWay};
 pub use barrier::PeerBarrier;
 pub use give_up::GiveUpFlag;
@@ -44,7 +44,7 @@ pub struct Peers {
 #[derive(Debug)]
 enum Transport {
     /// All in one process; with the GPU of each rank.
-    Threads(Arc<Room>, Vec<Arc<Device>>),
+    Threads(Arc<Rendezvous>, Vec<Arc<Device>>),
     /// In several processes, each with one or more ranks.
     Processes(Sockets),
 }
@@ -66,10 +66,10 @@ impl Peers {
                 return Err(Error::NoPeerAccess { from: from.ordinal(), to: to.ordinal() });
             }
         }
-        let room = Arc::new(Room::new(devices.len(), deadline));
+        let rendezvous = Arc::new(Rendezvous::new(devices.len(), deadline));
         let of_rank = |(rank, device)| {
             let give_up_flag = Arc::new(GiveUpFlag::new(device)?);
-            let transport = Transport::Threads(Arc::clone(&room), devices.to_vec());
+            let transport = Transport::Threads(Arc::clone(&rendezvous), devices.to_vec());
             let (ranks, device) = (devices.len(), Arc::clone(device));
             Ok(Self { rank, ranks, device, deadline, give_up_flag, transport })
         };
@@ -152,13 +152,13 @@ impl Peers {
             return Ok(SharedBuffer { rank: self.rank, ranks: vec![own?; self.ranks()] });
         }
         let ranks = match &self.transport {
-            Transport::Threads(room, _) => {
+            Transport::Threads(rendezvous, _) => {
                 // A rank without memory reports that, so that nobody waits for it.
                 let handed: Value = match &own {
                     Ok(buffer) => Arc::clone(buffer) as Value,
                     Err(_) => Arc::new(()),
                 };
-                let handed = room.exchange(self.rank, handed);
+                let handed = rendezvous.exchange(self.rank, handed);
                 own?;
                 self.downcast(handed?)?
             }
@@ -207,8 +207,9 @@ impl Peers {
             return Ok(vec![own.to_vec(); self.ranks()]);
         }
         match &self.transport {
-            Transport::Threads(room, _) => {
-                let handed = self.downcast::<Vec<u8>>(room.exchange(self.rank, Arc::new(own.to_vec()))?)?;
+            Transport::Threads(rendezvous, _) => {
+                let handed =
+                    self.downcast::<Vec<u8>>(rendezvous.exchange(self.rank, Arc::new(own.to_vec()))?)?;
                 Ok(handed.iter().map(|value| value.to_vec()).collect())
             }
             Transport::Processes(sockets) => {
@@ -231,8 +232,8 @@ impl Peers {
 impl Drop for Peers {
     fn drop(&mut self) {
         // A process's sockets are closed when it is dropped.
-        if let Transport::Threads(room, _) = &self.transport {
-            room.leave(self.rank);
+        if let Transport::Threads(rendezvous, _) = &self.transport {
+            rendezvous.leave(self.rank);
         }
     }
 }

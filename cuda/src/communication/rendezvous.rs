@@ -11,7 +11,7 @@ pub(crate) type Value = Arc<dyn Any + Send + Sync>;
 
 /// A meeting point of all ranks, where each hands out one value per round.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct Rendezvous {
     deadline: Duration,
     state: Mutex<State>,
     changed: Condvar,
@@ -31,8 +31,8 @@ struct State {
     late: Vec<usize>,
 }
 
-impl Room {
-    /// Creates a room for `ranks` ranks, each of which waits up to `deadline` for the others.
+impl Rendezvous {
+    /// Creates a meeting point of `ranks` ranks, each of which waits up to `deadline` for the others.
     pub(crate) fn new(ranks: usize, deadline: Duration) -> Self {
         let state = State {
             round: 0,
@@ -105,32 +105,32 @@ mod tests {
 
     use super::*;
 
-    fn numbers(room: &Room, rank: usize, number: u64) -> Result<Vec<u64>> {
-        let values = room.exchange(rank, Arc::new(number))?;
+    fn numbers(rendezvous: &Rendezvous, rank: usize, number: u64) -> Result<Vec<u64>> {
+        let values = rendezvous.exchange(rank, Arc::new(number))?;
         Ok(values.iter().map(|value| *value.downcast_ref().unwrap()).collect())
     }
 
     #[test]
     fn values_come_in_the_order_of_ranks_round_by_round() {
-        let room = Room::new(4, Duration::from_secs(20));
+        let rendezvous = Rendezvous::new(4, Duration::from_secs(20));
         thread::scope(|scope| {
             for rank in 0..4 {
-                let room = &room;
+                let rendezvous = &rendezvous;
                 scope.spawn(move || {
                     for round in 0..500 {
-                        let found = numbers(room, rank, 10 * round + rank as u64).unwrap();
+                        let found = numbers(rendezvous, rank, 10 * round + rank as u64).unwrap();
                         assert_eq!(found, [0, 1, 2, 3].map(|rank| 10 * round + rank));
                     }
                 });
             }
         });
-        assert!(room.state().complete.is_empty(), "no value is kept");
+        assert!(rendezvous.state().complete.is_empty(), "no value is kept");
     }
 
     #[test]
     fn all_ranks_name_a_rank_that_is_late() {
-        let room = Room::new(4, Duration::from_millis(50));
-        let late = |rank| match numbers(&room, rank, 0) {
+        let rendezvous = Rendezvous::new(4, Duration::from_millis(50));
+        let late = |rank| match numbers(&rendezvous, rank, 0) {
             Err(Error::PeersLate { late, deadline_ms: 50, .. }) => late,
             other => panic!("{other:?}"),
         };
@@ -145,10 +145,10 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_a_rank_that_left() {
-        let room = Room::new(3, Duration::from_secs(1000));
+        let rendezvous = Rendezvous::new(3, Duration::from_secs(1000));
         thread::scope(|scope| {
-            let waiting = scope.spawn(|| numbers(&room, 0, 0));
-            room.leave(2);
+            let waiting = scope.spawn(|| numbers(&rendezvous, 0, 0));
+            rendezvous.leave(2);
             let found = waiting.join().unwrap();
             assert!(matches!(&found, Err(Error::PeersLeft { rank: 0, left }) if left == &[2]), "{found:?}");
         });
@@ -156,11 +156,11 @@ mod tests {
 
     #[test]
     fn leaving_after_the_last_round_is_no_error() {
-        let room = Room::new(2, Duration::from_secs(20));
+        let rendezvous = Rendezvous::new(2, Duration::from_secs(20));
         thread::scope(|scope| {
-            let first = scope.spawn(|| numbers(&room, 0, 7));
-            assert_eq!(numbers(&room, 1, 8).unwrap(), [7, 8]);
-            room.leave(1);
+            let first = scope.spawn(|| numbers(&rendezvous, 0, 7));
+            assert_eq!(numbers(&rendezvous, 1, 8).unwrap(), [7, 8]);
+            rendezvous.leave(1);
             assert_eq!(first.join().unwrap().unwrap(), [7, 8]);
         });
     }
