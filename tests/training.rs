@@ -14,7 +14,7 @@ use rankine::job::Job;
 use rankine::launch::{Activity, Failure, Patience, ProcessGroup};
 use rankine::source::open_checkpoint;
 use rankine::training::{
-    Event, Observer, Progress, RunDir, Start, Stop, Stopped, Summary, TrainError, TrainOptions, train,
+    EndReason, Event, Observer, Progress, RunDir, Start, Stop, Summary, TrainError, TrainOptions, train,
 };
 use support::process::Stalled;
 use support::{Place, SHAPE, SUCCESS, generate, json_lines, run, skipped, weights};
@@ -160,7 +160,7 @@ fn samples_steps_and_epochs_are_counted() {
         // If both limits are reached at the same step, `max_steps` is the reason: the end of the epochs is only noticed
         // when another batch is requested.
         let expected =
-            if most.is_some_and(|most| most <= steps) { Stopped::MaxSteps } else { Stopped::Epochs };
+            if most.is_some_and(|most| most <= steps) { EndReason::MaxSteps } else { EndReason::Epochs };
         assert_eq!(summary.train.stopped, expected, "{name}");
         let expected = (0..steps).map(|before| {
             let (epoch, batch) = (before / STEPS_PER_EPOCH, before % STEPS_PER_EPOCH);
@@ -299,7 +299,7 @@ fn training_ends_at_its_target() {
     let target = format!("eval.target_auc={auc:?}");
     let sets = [&common[..], &[&target]].concat();
     let (seen, summary) = runs.train("exact", &sets);
-    assert_eq!((summary.train.stopped, summary.train.steps), (Stopped::TargetAuc, step));
+    assert_eq!((summary.train.stopped, summary.train.steps), (EndReason::TargetAuc, step));
     assert_eq!(seen.evaluations.last(), Some(&(step, auc)));
     // Nothing is left to do, whether the run is finished or was killed right before its end.
     let (seen, again) = runs.resume("exact", &sets);
@@ -307,7 +307,7 @@ fn training_ends_at_its_target() {
     std::fs::remove_file(RunDir::summary_path(&runs.path("exact"))).unwrap();
     let (seen, again) = runs.resume("exact", &sets);
     assert!(seen.steps.is_empty());
-    assert_eq!((again.train.stopped, again.train.steps), (Stopped::TargetAuc, step));
+    assert_eq!((again.train.stopped, again.train.steps), (EndReason::TargetAuc, step));
 
     let above = format!("eval.target_auc={:?}", auc.next_up());
     let (seen, _) = runs.train("above", &[&common[..], &[&above]].concat());
@@ -501,7 +501,7 @@ fn the_summary_describes_the_training() {
     assert_eq!((&*model.kind, model.dense_parameters, model.embedding_parameters), ("dlrm", 581, 452));
     assert_eq!((&*device.kind, device.precision, device.threads), ("cpu", None, 3));
     assert_eq!((device.ranks, device.nodes, exchange), (1, 1, None));
-    assert_eq!((train.skipped_steps, train.non_finite_steps, train.ids_out_of_range.len()), (None, 0, 0));
+    assert_eq!((train.overflow_steps, train.non_finite_steps, train.ids_out_of_range.len()), (None, 0, 0));
     // The two sides differ by two or three rounded operations.
     let is = |found: f64, expected: f64| (found - expected).abs() <= 4.0 * f64::EPSILON * expected;
     assert!(train.seconds > 0.0 && is(train.ms_per_iteration, train.seconds * 1e3 / 12.0), "{train:?}");

@@ -180,7 +180,7 @@ fn skip_the_same_steps(_: &Bench, words: &mut Words) -> Outcome {
         if !training.losses_on_gpu(&mut model)?[0].is_finite() {
             return Err("a loss within the range is not reported".into());
         }
-        let (now, after) = (model.skipped_steps()?.unwrap_or(0), weights(&model)?);
+        let (now, after) = (model.overflow_steps()?.unwrap_or(0), weights(&model)?);
         if (now > skipped[step]) != (after == before) || !model.diverged_ranks()?.is_empty() {
             return Err(format!("skipped steps: {skipped:?}, then {now}").into());
         }

@@ -414,7 +414,7 @@ fn steps_beyond_the_range_of_f16_are_left_out(bench: &Bench, words: &mut Words) 
         if !training.losses_on_gpu(&mut model)?[0].is_finite() {
             return Err("a loss within the range is not reported".into());
         }
-        skipped.push(model.skipped_steps()?.unwrap_or(0));
+        skipped.push(model.overflow_steps()?.unwrap_or(0));
         let changed = weights(&model)? != before;
         if changed != (skipped.len() as u64 > skipped[skipped.len() - 1]) {
             return Err(format!("skipped steps: {skipped:?}; weights changed: {changed}").into());

@@ -89,7 +89,8 @@ pub struct TrainState {
 #[serde(deny_unknown_fields)]
 pub struct GuardState {
     /// All of them so far.
-    pub skipped_steps: u64,
+    #[serde(rename = "skipped_steps")]
+    pub non_finite_steps: u64,
     /// Those since the last step that was not skipped.
     pub in_a_row: u64,
 }

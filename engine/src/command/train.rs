@@ -123,7 +123,7 @@ fn print_results(summary: &Summary, run: &Path) -> Result<(), CommandError> {
         ))?;
     }
     let train = &summary.train;
-    if let Some(skipped) = train.skipped_steps {
+    if let Some(skipped) = train.overflow_steps {
         output::text(format_args!(
             "overflowed          {skipped} of {} steps were skipped: gradients out of the range of f16\n",
             train.steps

@@ -48,11 +48,15 @@ pub use unpack::Unpacker;
 /// Whether this build has the CUDA back end.
 pub const IN_BUILD: bool = true;
 
+/// The GPUs that this process sees.
+pub fn gpu_count() -> usize {
+    rankine_cuda::Device::count().unwrap_or(0)
+}
+
 /// Opens each GPU, which loads the kernels: the free bytes of its memory, or why it cannot be used.
 pub fn open_each() -> Vec<std::result::Result<u64, String>> {
     use rankine_cuda::Device;
 
     let open = |ordinal| Device::open(ordinal).and_then(|device| Ok(device.budget()?.free_bytes));
-    let count = Device::count().unwrap_or(0);
-    (0..count).map(|ordinal| open(ordinal).map_err(|error| error.to_string())).collect()
+    (0..gpu_count()).map(|ordinal| open(ordinal).map_err(|error| error.to_string())).collect()
 }

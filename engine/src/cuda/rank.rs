@@ -43,7 +43,7 @@ pub(super) trait Rank: Debug + Send {
     fn finish_evaluation(&mut self) -> Result<EvaluationResult>;
 
     /// Returns the number of steps skipped so far, if the precision can skip steps.
-    fn skipped_steps(&self) -> Result<Option<u64>>;
+    fn overflow_steps(&self) -> Result<Option<u64>>;
 
     /// Returns the moment at which all started work will be done.
     fn mark(&self) -> Result<Moment>;

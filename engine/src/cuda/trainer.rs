@@ -382,8 +382,8 @@ impl<T: Element> Rank for Trainer<T> {
         Ok(evaluation.finish_with(&self.main, self.context.links.as_ref())?)
     }
 
-    fn skipped_steps(&self) -> Result<Option<u64>> {
-        Ok(self.network.skipped_steps(&self.main)?)
+    fn overflow_steps(&self) -> Result<Option<u64>> {
+        Ok(self.network.overflow_steps(&self.main)?)
     }
 
     fn mark(&self) -> Result<Moment> {

@@ -143,8 +143,8 @@ impl CudaModel {
     ///
     /// # Errors
     /// If an operation of a GPU failed.
-    pub fn skipped_steps(&self) -> Result<Option<u64>> {
-        self.ranks.call_first(|rank| rank.skipped_steps())
+    pub fn overflow_steps(&self) -> Result<Option<u64>> {
+        self.ranks.call_first(|rank| rank.overflow_steps())
     }
 
     /// Returns the ranks whose dense parameters or frequent rows differ from those of rank 0, after all steps are

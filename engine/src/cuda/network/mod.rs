@@ -248,7 +248,7 @@ impl<T: Element> Network<T> {
 
     /// Returns the number of steps skipped because their gradients exceeded the range of the element type, after the
     /// lane has finished all work enqueued before; `None` if the precision cannot exceed it.
-    pub(super) fn skipped_steps(&self, lane: &Lane) -> Result<Option<u64>> {
+    pub(super) fn overflow_steps(&self, lane: &Lane) -> Result<Option<u64>> {
         Ok(if Self::SCALED { Some(self.shared.guard.read(lane)?[0].skipped) } else { None })
     }
 

@@ -5,15 +5,16 @@ use rankine_embedding::plan::Machine;
 use rankine_reader::Dataset;
 
 use super::super::TrainError;
-use super::super::assignment::RankAssignment;
-use super::super::recorded::Recorded;
+use super::super::processes::RankAssignment;
 use super::super::translate::check_memory;
 use super::cpu::CpuBackend;
 use super::device::Backend;
 use super::gpu::{self, Gpus};
+use super::measurements::Measurements;
 use super::refusal::{NoGpus, Refusal};
 use crate::cpu::{CpuModel, Sharding};
-use crate::job::{DenseUpdate, Job};
+use crate::cuda;
+use crate::job::{DenseUpdate, DeviceKind, Job};
 use crate::model::Model;
 use crate::overlap::Overlap;
 use crate::planning;
@@ -37,9 +38,9 @@ impl Choice {
         assignment: &RankAssignment,
         dataset: &Dataset,
         model: &Model,
-        recorded: &Recorded,
+        measured: &Measurements,
     ) -> Result<Self, TrainError> {
-        match Gpus::select(job, assignment, dataset, model, recorded) {
+        match Gpus::select(job, assignment, dataset, model, measured) {
             Ok(gpus) => Ok(Self::Gpus(gpus)),
             Err(NoGpus::Refused(why)) => Ok(Self::Cpu(plan_for_cpu(job, dataset, model)?, why)),
             Err(NoGpus::Failed(error)) => Err(error),
@@ -73,11 +74,11 @@ impl Choice {
         dataset: &Dataset,
         model: &Model,
         threads: usize,
-        recorded: &Recorded,
+        measured: &Measurements,
     ) -> Result<(Box<dyn Backend>, String), TrainError> {
         let (plan, why) = match self {
             Self::Cpu(plan, why) => (plan, why),
-            Self::Gpus(gpus) => match gpus.initialize(job, dataset, model, recorded) {
+            Self::Gpus(gpus) => match gpus.initialize(job, dataset, model, measured) {
                 Ok(made) => return Ok(made),
                 Err(NoGpus::Refused(why)) => (plan_for_cpu(job, dataset, model)?, why),
                 Err(NoGpus::Failed(error)) => return Err(error),
@@ -96,6 +97,20 @@ impl Choice {
         };
         Ok((Box::new(CpuBackend { model, outcomes: Vec::new() }), why.cpu()))
     }
+}
+
+/// Checks that this build has the device that a job asks for.
+///
+/// # Errors
+/// [`TrainError::Device`].
+pub(in super::super) fn check_build(job: &Job) -> Result<(), TrainError> {
+    if job.device.kind == DeviceKind::Cuda && !cuda::IN_BUILD {
+        return Err(TrainError::Device(
+            "device.kind is \"cuda\", but this build of Rankine trains only on the CPU: set it to \"auto\" or \"cpu\""
+                .into(),
+        ));
+    }
+    Ok(())
 }
 
 /// The device that would train a job here, in words, determined without creating a model: the device that training

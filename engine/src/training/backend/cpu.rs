@@ -8,9 +8,9 @@ use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
 
 use super::super::TrainError;
-use super::super::evaluate::Scorer;
 use super::batches::{Batch, Batches};
 use super::device::{Backend, RankVisit};
+use super::scorer::Scorer;
 use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::cpu::{CpuModel, RankTraffic};
 use crate::evaluation::HeadMetrics;

@@ -7,10 +7,11 @@ use rankine_reader::Samples;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
 
-use super::super::evaluate::Scorer;
-use super::super::phases::{Activity, Ceilings, Phase};
-use super::super::{DeviceMemory, TrainError};
+use super::super::TrainError;
 use super::batches::{Batch, Batches};
+use super::memory::DeviceMemory;
+use super::phases::{Activity, Ceilings, Phase};
+use super::scorer::Scorer;
 use crate::checkpoint::{Checkpoint, CheckpointError, DeviceState, RankState};
 use crate::cpu::RankTraffic;
 use crate::guard::StepOutcome;
@@ -92,7 +93,7 @@ pub(in super::super) trait Backend: Scorer + Weights {
     }
 
     /// Steps skipped because fp16 gradients overflowed; `None` in other precisions.
-    fn skipped_steps(&self) -> Result<Option<u64>, TrainError> {
+    fn overflow_steps(&self) -> Result<Option<u64>, TrainError> {
         Ok(None)
     }
 

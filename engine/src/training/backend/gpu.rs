@@ -11,15 +11,15 @@ use rankine_reader::dataset::{BlockCoding, DatasetPart};
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Samples};
 
-use super::super::assignment::RankAssignment;
-use super::super::evaluate::Scorer;
-use super::super::memory::MemoryPart;
-use super::super::phases::{Activity, Ceilings, Phase};
-use super::super::recorded::Recorded;
-use super::super::{DeviceMemory, TrainError};
+use super::super::TrainError;
+use super::super::processes::RankAssignment;
 use super::batches::{Batch, Batches};
 use super::device::{Backend, Profile, RankVisit};
+use super::measurements::Measurements;
+use super::memory::{DeviceMemory, MemoryPart};
+use super::phases::{Activity, Ceilings, Phase};
 use super::refusal::{NoGpus, Refusal};
+use super::scorer::Scorer;
 use crate::checkpoint::{Checkpoint, CheckpointError, DeviceState};
 pub(super) use crate::cuda::FedBatch;
 use crate::cuda::calibration;
@@ -40,11 +40,6 @@ const WAY_OUT: &str = "Tables take less with embedding.dtype = \"bf16\", fewer r
                        hashing at conversion), a smaller model.embedding_dim, or a sparse optimizer that keeps \
                        less beside each row; all else grows with train.batch_size. With device.kind = \"cpu\" \
                        the host's memory is what counts";
-
-/// The GPUs that this process sees.
-pub(in super::super) fn gpus_seen() -> usize {
-    Device::count().unwrap_or(0)
-}
 
 /// Opens the GPUs that are to train a job, one per rank.
 fn devices(job: &Job, assignment: &RankAssignment, spec: &ModelSpec) -> Result<Vec<Arc<Device>>, NoGpus> {
@@ -143,12 +138,12 @@ impl Gpus {
         assignment: &RankAssignment,
         dataset: &Dataset,
         model: &Model,
-        recorded: &Recorded,
+        measured: &Measurements,
     ) -> Result<Self, NoGpus> {
         let devices = devices(job, assignment, &model.spec)?;
         let mut gpus =
             Self { devices, assignment: assignment.clone(), placed: None, overlaps: Overlaps::ALL };
-        gpus.placed = gpus.place(job, dataset, model, recorded)?;
+        gpus.placed = gpus.place(job, dataset, model, measured)?;
         Ok(gpus)
     }
 
@@ -168,10 +163,10 @@ impl Gpus {
         job: &Job,
         dataset: &Dataset,
         model: &Model,
-        recorded: &Recorded,
+        measured: &Measurements,
     ) -> Result<(Box<dyn Backend>, String), NoGpus> {
         let processes = self.assignment.processes.size();
-        let model = self.create(job, dataset, model, recorded.tuning.as_deref())?;
+        let model = self.create(job, dataset, model, measured.tuning.as_deref())?;
         let name = self.devices[0].name().map_err(Error::from)?;
         let how_many = match (self.assignment.topology.ranks(), processes) {
             (1, _) => "one GPU".into(),
@@ -251,7 +246,7 @@ impl Gpus {
         job: &Job,
         dataset: &Dataset,
         model: &Model,
-        recorded: &Recorded,
+        measured: &Measurements,
     ) -> Result<Option<Placed>, TrainError> {
         let devices = &self.devices;
         let RankAssignment { processes, topology, gpus } = &self.assignment;
@@ -260,7 +255,7 @@ impl Gpus {
         }
         let precision = job.device.precision;
         let apart = (1..gpus.len()).all(|gpu| !gpus[..gpu].contains(&gpus[gpu]));
-        let machine = match (&job.device.machine, &recorded.machine) {
+        let machine = match (&job.device.machine, &measured.machine) {
             (Some(path), _) => planning::machine_of_job(path, 0, job).map_err(TrainError::Device)?,
             (None, Some(text)) => planning::parse_machine(text, precision).map_err(TrainError::Device)?,
             (None, None) => {
@@ -389,8 +384,8 @@ impl Backend for GpuBackend {
         }))
     }
 
-    fn skipped_steps(&self) -> Result<Option<u64>, TrainError> {
-        Ok(self.model.skipped_steps()?)
+    fn overflow_steps(&self) -> Result<Option<u64>, TrainError> {
+        Ok(self.model.overflow_steps()?)
     }
 
     fn profile(&mut self) -> Option<&mut dyn Profile> {

@@ -10,9 +10,19 @@ mod gpu;
 #[cfg(not(feature = "cuda"))]
 #[path = "no_gpu.rs"]
 mod gpu;
+mod measurements;
+mod memory;
+mod phases;
 mod refusal;
+mod scorer;
+mod threads;
 
 pub(super) use batches::Batches;
-pub(super) use choice::{Choice, device_of};
+pub(super) use choice::{Choice, check_build, device_of};
 pub(super) use device::{Backend, Profile};
-pub(super) use gpu::gpus_seen;
+pub(super) use measurements::Measurements;
+pub use memory::{DeviceMemory, MemoryPart};
+pub(super) use phases::Activity;
+pub use phases::{Ceilings, Phase};
+pub use scorer::Scorer;
+pub use threads::thread_pool;

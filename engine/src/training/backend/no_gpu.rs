@@ -4,9 +4,9 @@ use rankine_reader::Dataset;
 use rankine_reader::stream::Position;
 
 use super::super::TrainError;
-use super::super::assignment::RankAssignment;
-use super::super::recorded::Recorded;
+use super::super::processes::RankAssignment;
 use super::device::Backend;
+use super::measurements::Measurements;
 use super::refusal::{NoGpus, Refusal};
 use crate::job::Job;
 use crate::model::Model;
@@ -17,11 +17,6 @@ pub(super) enum Gpus {}
 
 /// A batch that GPUs unpack.
 pub(in super::super) enum FedBatch {}
-
-/// The GPUs that this process sees.
-pub(in super::super) fn gpus_seen() -> usize {
-    0
-}
 
 /// The GPUs that would train a job, in words.
 pub(super) fn device_of(_: &Job, _: &RankAssignment, _: &Model) -> Result<String, NoGpus> {
@@ -34,7 +29,7 @@ impl Gpus {
         assignment: &RankAssignment,
         _: &Dataset,
         _: &Model,
-        _: &Recorded,
+        _: &Measurements,
     ) -> Result<Self, NoGpus> {
         if assignment.processes.size() > 1 {
             let why = "several processes train on GPUs, and this build does not support GPUs";
@@ -56,7 +51,7 @@ impl Gpus {
         _: &Job,
         _: &Dataset,
         _: &Model,
-        _: &Recorded,
+        _: &Measurements,
     ) -> Result<(Box<dyn Backend>, String), NoGpus> {
         match self {}
     }

@@ -5,12 +5,10 @@ use std::time::Instant;
 use rankine_reader::Part;
 use serde::Serialize;
 
-use super::super::assignment::RankAssignment;
-use super::super::backend::Choice;
+use super::super::backend::{Choice, Measurements, thread_pool};
 use super::super::data::open_together;
 use super::super::evaluate::{EvaluationOptions, evaluate};
-use super::super::fit::thread_pool;
-use super::super::recorded::Recorded;
+use super::super::processes::RankAssignment;
 use super::super::translate::translate;
 use super::super::{DeviceMemory, Observer, Stop, TrainError};
 use crate::evaluation::EvalMetrics;
@@ -80,11 +78,11 @@ pub fn bench_eval(
     if options.passes == 0 {
         return Err(TrainError::Device("a measurement needs at least one pass".into()));
     }
-    let choice = Choice::of(job, &assignment, &dataset, &model, &Recorded::default())?;
+    let choice = Choice::of(job, &assignment, &dataset, &model, &Measurements::default())?;
     let (pool, threads) = thread_pool(job)?;
     pool.install(|| {
         let (mut learner, device) =
-            choice.initialize(job, &dataset, &model, threads, &Recorded::default())?;
+            choice.initialize(job, &dataset, &model, threads, &Measurements::default())?;
         // GPUs have memory for a training batch.
         let most = if learner.is_on_gpu() { job.train.batch_size.get() } else { u32::MAX };
         let batch_size = job.eval.batch_size.get();

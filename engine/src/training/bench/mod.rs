@@ -13,11 +13,9 @@ use std::time::{Duration, Instant};
 use rankine_reader::stream::BatchStream;
 use rankine_reader::{Dataset, Part, Samples};
 
-use super::assignment::RankAssignment;
-use super::backend::{Backend, Choice, Profile};
-use super::data::open_together;
-use super::fit::{thread_pool, train_options};
-use super::recorded::Recorded;
+use super::backend::{Backend, Choice, Measurements, Profile, thread_pool};
+use super::data::{open_together, train_options};
+use super::processes::RankAssignment;
 use super::translate::translate;
 use super::{Observer, Stop, TrainError};
 use crate::job::Job;
@@ -82,11 +80,11 @@ pub fn bench_train(
         )));
     }
     let choice =
-        Choice::of(job, &assignment, &dataset, &model, &Recorded::default())?.without(&options.without);
+        Choice::of(job, &assignment, &dataset, &model, &Measurements::default())?.without(&options.without);
     let (pool, threads) = thread_pool(job)?;
     pool.install(|| {
         let (mut learner, device) =
-            choice.initialize(job, &dataset, &model, threads, &Recorded::default())?;
+            choice.initialize(job, &dataset, &model, threads, &Measurements::default())?;
         if options.trace.is_some() && learner.profile().is_none() {
             return Err(TrainError::Device(format!(
                 "traces need a GPU, and {device} trains this job: drop --trace"

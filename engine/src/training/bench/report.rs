@@ -2,8 +2,7 @@
 
 use serde::Serialize;
 
-use super::super::DeviceMemory;
-use super::super::phases::{Ceilings, Phase};
+use super::super::backend::{Ceilings, DeviceMemory, Phase};
 
 /// The time that the steps of a job took, and how it was spent.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -5,8 +5,7 @@ use std::path::Path;
 use rankine_reader::publish::replace_file;
 
 use super::super::TrainError;
-use super::super::backend::{Backend, Profile};
-use super::super::phases::Activity;
+use super::super::backend::{Activity, Backend, Profile};
 use super::TraceSummary;
 
 /// Traces this many steps, which `run` performs and waits for, and writes the GPU's activity to a file.

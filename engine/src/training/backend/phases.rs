@@ -36,12 +36,12 @@ pub struct Phase {
 
 /// An activity of a GPU, as traces show it.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Activity {
-    pub(super) name: String,
-    pub(super) is_kernel: bool,
-    pub(super) device: u32,
-    pub(super) lane: u32,
-    pub(super) begin_ns: u64,
-    pub(super) end_ns: u64,
-    pub(super) bytes: u64,
+pub(in crate::training) struct Activity {
+    pub(in crate::training) name: String,
+    pub(in crate::training) is_kernel: bool,
+    pub(in crate::training) device: u32,
+    pub(in crate::training) lane: u32,
+    pub(in crate::training) begin_ns: u64,
+    pub(in crate::training) end_ns: u64,
+    pub(in crate::training) bytes: u64,
 }

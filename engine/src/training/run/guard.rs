@@ -1,20 +1,20 @@
 //! The job's policy for steps that were skipped because a value was not finite: they are counted, and one of them, or
 //! too many in a row, end the training.
 
-use super::TrainError;
+use super::super::TrainError;
 use crate::checkpoint::GuardState;
 use crate::guard::{NonFinite, StepOutcome};
 use crate::job;
 
 /// The first skipped steps are logged one by one; later ones each time their number has doubled.
-const TOLD: u64 = 10;
+const LOGGED_EACH: u64 = 10;
 
 /// Counts skipped steps, and decides when there are too many of them.
 #[derive(Debug, Clone)]
 pub(super) struct Guard {
     policy: job::Guard,
     /// Whether this process logs for all.
-    tells: bool,
+    logs: bool,
     counted: GuardState,
     /// The last skipped step, and the values that were not finite.
     last: Option<(u64, NonFinite)>,
@@ -24,8 +24,8 @@ pub(super) struct Guard {
 
 impl Guard {
     /// Continues with the counts of a checkpoint.
-    pub(super) fn resumed(policy: &job::Guard, counted: GuardState, tells: bool) -> Self {
-        Self { policy: policy.clone(), tells, counted, last: None, over: false }
+    pub(super) fn resumed(policy: &job::Guard, counted: GuardState, logs: bool) -> Self {
+        Self { policy: policy.clone(), logs, counted, last: None, over: false }
     }
 
     /// The counts so far, for a checkpoint.
@@ -45,16 +45,17 @@ impl Guard {
         if self.over {
             return;
         }
-        self.counted.skipped_steps += 1;
+        self.counted.non_finite_steps += 1;
         self.counted.in_a_row += 1;
-        let GuardState { skipped_steps, in_a_row } = self.counted;
+        let GuardState { non_finite_steps, in_a_row } = self.counted;
         let skips = self.policy.non_finite == job::NonFinite::Skip;
         self.last = Some((step, found.clone()));
         self.over = !skips || in_a_row > self.policy.skipped_in_a_row_max.get();
-        if !self.over && self.tells && (skipped_steps <= TOLD || skipped_steps.is_power_of_two()) {
+        if !self.over && self.logs && (non_finite_steps <= LOGGED_EACH || non_finite_steps.is_power_of_two())
+        {
             tracing::warn!(
-                "skipped step {step}: non-finite values in {found}; {skipped_steps} skipped so far, {in_a_row} in a \
-                 row"
+                "skipped step {step}: non-finite values in {found}; {non_finite_steps} skipped so far, {in_a_row} in \
+                 a row"
             );
         }
     }
@@ -70,7 +71,7 @@ impl Guard {
     /// # Errors
     /// [`TrainError::Diverged`] if all of them were skipped.
     pub(super) fn check_any_written(&self, steps: u64) -> Result<(), TrainError> {
-        let none = self.last.is_some() && self.counted.skipped_steps == steps;
+        let none = self.last.is_some() && self.counted.non_finite_steps == steps;
         if none { Err(self.diverged()) } else { Ok(()) }
     }
 
@@ -124,7 +125,7 @@ mod tests {
             guard.known(before as u64 + 1, outcome);
             assert!(guard.check().is_ok(), "after step {}", before + 1);
         }
-        assert_eq!(guard.state(), GuardState { skipped_steps: 4, in_a_row: 2 });
+        assert_eq!(guard.state(), GuardState { non_finite_steps: 4, in_a_row: 2 });
         // Resuming does not reset it either.
         let mut guard = Guard::resumed(&guard.policy, guard.state(), false);
         guard.known(7, &wrong());

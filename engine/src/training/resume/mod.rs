@@ -8,47 +8,41 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::alive::alive;
-use super::contents::{Comparing, Identity};
-use super::finished::{self, Finished};
-use super::identity::{Trained, Wanted};
-use super::{Event, Observer, RunDir, Stop, Summary, TrainError};
+use super::context::RunContext;
+use super::identity::{ContentsCheck, RunIdentity, TrainingIdentity};
+use super::processes::with_heartbeat;
+use super::run_dir::{RunDir, Summary};
+use super::{Event, Observer, TrainError};
 use crate::blame::Blame;
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Files};
 use crate::job::Job;
-use crate::launch::{Phase, ProcessGroup};
+use crate::launch::Phase;
+use finished::FinishedRun;
 
-/// A run folder that training is to start in.
-#[derive(Clone, Copy)]
-pub(super) struct Folder<'a> {
-    pub(super) path: &'a Path,
-    /// Whether to start at step 0, whatever the folder contains.
-    pub(super) restart: bool,
-    pub(super) files: &'a Arc<dyn Files>,
-    pub(super) processes: &'a ProcessGroup,
-    pub(super) threads: usize,
-    /// Interrupts the comparison of raw files.
-    pub(super) stop: &'a Stop,
-}
+mod finished;
 
-/// The decision.
-pub(super) enum Begin {
+/// Where training starts.
+pub(super) enum StartingPoint {
     /// Nothing: the run is finished, and this is its summary.
     Finished(Box<Summary>),
     /// Training.
-    Train {
-        /// The folder, locked; only of the first process.
-        run: Option<RunDir>,
-        /// The checkpoint to resume from, unless training starts at step 0.
-        from: Option<Arc<Checkpoint>>,
-        /// What is trained, if it was compared with what was trained before.
-        identity: Option<Box<Identity>>,
-    },
+    Train(TrainingStart),
+}
+
+/// What a training starts with; by default nothing, at step 0 in a folder that is yet to be made.
+#[derive(Default)]
+pub(super) struct TrainingStart {
+    /// The folder, locked; only of the first process.
+    pub(super) run: Option<RunDir>,
+    /// The checkpoint to resume from, unless training starts at step 0.
+    pub(super) from: Option<Arc<Checkpoint>>,
+    /// What is trained, if it was compared with what was trained before.
+    pub(super) identity: Option<Box<RunIdentity>>,
 }
 
 /// The first process's decision, as sent to the others.
 #[derive(Serialize, Deserialize)]
-enum Verdict {
+enum Decision {
     Finished(Box<Summary>),
     From(Option<u64>),
     Refused { words: String, blame: Blame },
@@ -60,35 +54,36 @@ enum Verdict {
 /// [`TrainError::RunDir`], [`TrainError::Write`], [`TrainError::Checkpoint`] and [`TrainError::Data`] of the first
 /// process, and [`TrainError::Refused`] with the same message of all others; [`TrainError::Processes`].
 pub(super) fn begin(
-    folder: Folder<'_>,
-    wanted: Wanted<'_>,
+    context: &RunContext<'_>,
+    path: &Path,
+    restart: bool,
     observer: &mut dyn Observer,
-) -> Result<Begin, TrainError> {
+) -> Result<StartingPoint, TrainError> {
     const WHAT: &str = "where training begins";
-    let Folder { path, files, processes, .. } = folder;
+    let RunContext { files, processes, .. } = *context;
     if !processes.is_first() {
         let text = processes.of_first(WHAT, &[])?;
         let verdict = serde_json::from_slice(&text)
             .map_err(|error| TrainError::Device(format!("rank 0 sent no verdict on {WHAT}: {error}")))?;
         return match verdict {
-            Verdict::Finished(summary) => Ok(Begin::Finished(summary)),
-            Verdict::Refused { words, blame } => Err(TrainError::Refused { words, blame }),
-            Verdict::From(step) => {
+            Decision::Finished(summary) => Ok(StartingPoint::Finished(summary)),
+            Decision::Refused { words, blame } => Err(TrainError::Refused { words, blame }),
+            Decision::From(step) => {
                 let dir = RunDir::checkpoints_path(path);
                 let open = |step| Checkpoint::open(files, &dir.join(checkpoint::step_name(step)));
                 let from = step.map(open).transpose()?.map(Arc::new);
                 processes.does(Phase::Preparing, 0);
-                Ok(Begin::Train { run: None, from, identity: None })
+                Ok(StartingPoint::Train(TrainingStart { from, ..TrainingStart::default() }))
             }
         };
     }
-    let decided = decide(folder, wanted, observer);
+    let decided = decide(context, path, restart, observer);
     let verdict = match &decided {
-        Ok(Begin::Finished(summary)) => Verdict::Finished(summary.clone()),
-        Ok(Begin::Train { from, .. }) => {
-            Verdict::From(from.as_ref().map(|checkpoint| checkpoint.manifest().train.step))
+        Ok(StartingPoint::Finished(summary)) => Decision::Finished(summary.clone()),
+        Ok(StartingPoint::Train(TrainingStart { from, .. })) => {
+            Decision::From(from.as_ref().map(|checkpoint| checkpoint.manifest().train.step))
         }
-        Err(error) => Verdict::Refused { words: error.to_string(), blame: error.blame() },
+        Err(error) => Decision::Refused { words: error.to_string(), blame: error.blame() },
     };
     processes.of_first(WHAT, &serde_json::to_vec(&verdict).expect("a verdict is plain data"))?;
     processes.does(Phase::Preparing, 0);
@@ -96,28 +91,29 @@ pub(super) fn begin(
 }
 
 fn decide(
-    Folder { path, restart, files, processes, threads, stop }: Folder<'_>,
-    wanted: Wanted<'_>,
+    context: &RunContext<'_>,
+    path: &Path,
+    restart: bool,
     observer: &mut dyn Observer,
-) -> Result<Begin, TrainError> {
-    let job = wanted.job;
+) -> Result<StartingPoint, TrainError> {
+    let RunContext { job, files, processes, threads, stop, .. } = *context;
     let mut run = RunDir::resume(path, job)?;
     let dir = RunDir::checkpoints_path(path);
     if restart {
         return anew(run, true, job, observer);
     }
-    let mut identity = Identity::of(wanted)?;
-    let mut goes_on = None;
+    let mut identity = RunIdentity::of(context)?;
+    let mut continues = None;
     if let Some(summary) = RunDir::finished(path)? {
-        let comparing = &mut Comparing { threads, stop, observer };
-        let judge = || finished::judge(path, &summary, wanted, &mut identity, comparing);
-        match alive(processes, 0, judge)? {
-            Finished::Stands => return Ok(Begin::Finished(Box::new(summary))),
-            Finished::GoesOn(why) => goes_on = Some(why),
+        let check = &mut ContentsCheck { threads, stop, observer };
+        let judge = || finished::judge(path, &summary, context, &mut identity, check);
+        match with_heartbeat(processes, 0, judge)? {
+            FinishedRun::Complete => return Ok(StartingPoint::Finished(Box::new(summary))),
+            FinishedRun::Continues(why) => continues = Some(why),
         }
     }
-    let (found, skipped) = alive(processes, 0, || checkpoint::latest(files, &dir))?;
-    let from = match (found, &goes_on) {
+    let (found, skipped) = with_heartbeat(processes, 0, || checkpoint::latest(files, &dir))?;
+    let from = match (found, &continues) {
         (Some(from), _) => from,
         (None, None) => {
             clean_up(&**files, &dir, observer)?;
@@ -130,13 +126,13 @@ fn decide(
             )));
         }
     };
-    let trained = Trained::of_checkpoint(from.manifest());
-    let comparing = &mut Comparing { threads, stop, observer };
-    let differs = alive(processes, 0, || identity.difference(&trained, comparing))?;
+    let trained = TrainingIdentity::of_checkpoint(from.manifest());
+    let check = &mut ContentsCheck { threads, stop, observer };
+    let differs = with_heartbeat(processes, 0, || identity.difference(&trained, check))?;
     if let Some(what) = differs {
         return Err(CheckpointError::Mismatch { path: from.path().to_owned(), what }.into());
     }
-    if let Some(why) = goes_on {
+    if let Some(why) = continues {
         tracing::warn!("{why}: resuming from its last checkpoint");
     }
     for skipped in &skipped {
@@ -145,11 +141,15 @@ fn decide(
     }
     clean_up(&**files, &dir, observer)?;
     let step = from.manifest().train.step;
-    if let Some(path) = run.go_on(step, job)? {
+    if let Some(path) = run.continue_after(step, job)? {
         observer.observe(Event::Kept { path: &path });
     }
     observer.observe(Event::Resumed { step, path: from.path() });
-    Ok(Begin::Train { run: Some(run), from: Some(Arc::new(from)), identity: Some(Box::new(identity)) })
+    Ok(StartingPoint::Train(TrainingStart {
+        run: Some(run),
+        from: Some(Arc::new(from)),
+        identity: Some(Box::new(identity)),
+    }))
 }
 
 /// Starts at step 0, and keeps what the folder contains.
@@ -158,13 +158,13 @@ fn anew(
     restarted: bool,
     job: &Job,
     observer: &mut dyn Observer,
-) -> Result<Begin, TrainError> {
+) -> Result<StartingPoint, TrainError> {
     if let Some(path) = run.start_over()? {
         observer.observe(Event::Kept { path: &path });
     }
-    run.go_on(0, job)?;
+    run.continue_after(0, job)?;
     observer.observe(Event::Anew { restarted });
-    Ok(Begin::Train { run: Some(run), from: None, identity: None })
+    Ok(StartingPoint::Train(TrainingStart { run: Some(run), ..TrainingStart::default() }))
 }
 
 /// Removes checkpoints that were being written or removed when a process ended, and reports damaged ones. No other

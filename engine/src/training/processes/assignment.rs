@@ -2,21 +2,20 @@
 
 use rankine_embedding::Topology;
 
-use super::TrainError;
-use super::backend::gpus_seen;
-use super::data::same_everywhere;
-use crate::hooks;
+use super::super::TrainError;
+use super::agreement::same_everywhere;
 use crate::job::{DeviceKind, Job, RankCount, Ranks};
 use crate::launch::{Host, ProcessGroup, ProcessInfo, hosts};
+use crate::{cuda, hooks};
 
 /// The ranks assigned to a process: consecutive, equally many for each process, in the order of processes.
 #[derive(Debug, Clone)]
-pub(super) struct RankAssignment {
-    pub(super) processes: ProcessGroup,
-    pub(super) topology: Topology,
+pub(in crate::training) struct RankAssignment {
+    pub(in crate::training) processes: ProcessGroup,
+    pub(in crate::training) topology: Topology,
     /// The GPU of each rank here, numbered as the driver numbers those that the process sees.
     #[allow(dead_code, reason = "only GPU builds use it")]
-    pub(super) gpus: Vec<usize>,
+    pub(in crate::training) gpus: Vec<usize>,
 }
 
 impl RankAssignment {
@@ -24,11 +23,11 @@ impl RankAssignment {
     /// # Errors
     /// [`TrainError::Device`] if the job, the launcher and the GPUs that processes see contradict each other, or if
     /// processes have different jobs; [`TrainError::Processes`].
-    pub(super) fn of(job: &Job, processes: &ProcessGroup) -> Result<(Job, Self), TrainError> {
+    pub(in crate::training) fn of(job: &Job, processes: &ProcessGroup) -> Result<(Job, Self), TrainError> {
         same_everywhere(processes, "job", &job.to_toml())?;
         let shared = hooks::variable(hooks::LOOPBACK).is_some();
         let found = match processes.size() {
-            1 => alone(job, gpus_seen(), shared),
+            1 => alone(job, cuda::gpu_count(), shared),
             _ => among(job, processes.members(), processes.rank(), shared),
         };
         let (topology, gpus) = found.map_err(TrainError::Device)?;

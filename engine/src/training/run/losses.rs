@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::TrainError;
+use super::super::TrainError;
 use super::guard::Guard;
 use crate::checkpoint::{GuardState, LossState};
 use crate::guard::StepOutcome;
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(losses.last_mean(0.75), 0.75);
         step(&mut losses, 2, 1.5, None);
         assert_eq!((losses.mean(), losses.last_mean(0.75)), (1.5, 1.5));
-        assert_eq!(losses.guard(), GuardState { skipped_steps: 1, in_a_row: 0 });
+        assert_eq!(losses.guard(), GuardState { non_finite_steps: 1, in_a_row: 0 });
         losses.check_end().expect("one step was written");
     }
 

@@ -13,65 +13,66 @@ use rankine_reader::dataset::BlockCoding;
 use rankine_reader::raw::{RawContents, checksums};
 use rankine_reader::{Dataset, Part};
 
-use super::identity::{Trained, Wanted};
-use super::{Event, Observer, Stop, TrainError};
+use super::super::context::RunContext;
+use super::super::{Event, Observer, Stop, TrainError};
+use super::{TrainingIdentity, data_difference};
 use crate::checkpoint::DataIdentity;
 
 /// Files of at most this many bytes in total are read before training starts, which takes a moment.
 const AT_ONCE_BYTES: u64 = 256 << 20;
 
-/// What is trained, with the contents of raw files as far as they are known.
-pub(super) struct Identity {
-    trained: Trained,
+/// The identity of this run, with the contents of raw files as far as they are known.
+pub(in crate::training) struct RunIdentity {
+    trained: TrainingIdentity,
     /// The raw files of the training part.
     train: Vec<PathBuf>,
     /// Those of the evaluation part.
     eval: Vec<PathBuf>,
-    reading: Option<Reading>,
+    reading: Option<ChecksumThread>,
 }
 
 /// How files that may have changed are read.
-pub(super) struct Comparing<'a> {
-    pub(super) threads: usize,
+pub(in crate::training) struct ContentsCheck<'a> {
+    pub(in crate::training) threads: usize,
     /// Ends it early, with [`TrainError::NotBegun`].
-    pub(super) stop: &'a Stop,
-    pub(super) observer: &'a mut dyn Observer,
+    pub(in crate::training) stop: &'a Stop,
+    pub(in crate::training) observer: &'a mut dyn Observer,
 }
 
 /// The checksums, in the order of files; `None` if reading was stopped.
-type Read = rankine_reader::Result<Option<Vec<RawContents>>>;
+type Checksums = rankine_reader::Result<Option<Vec<RawContents>>>;
 
 /// Checksums that are being computed.
-struct Reading {
-    thread: Option<JoinHandle<Read>>,
+struct ChecksumThread {
+    thread: Option<JoinHandle<Checksums>>,
     stop: Arc<AtomicBool>,
 }
 
-impl Reading {
+impl ChecksumThread {
     fn is_finished(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    fn join(mut self) -> Read {
+    fn join(mut self) -> Checksums {
         let Some(thread) = self.thread.take() else { return Ok(None) };
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
-impl Drop for Reading {
+impl Drop for ChecksumThread {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 }
 
-impl Identity {
+impl RunIdentity {
     /// What a job is to train. For raw files it records what the file system reports, and reads no byte of them.
     ///
     /// # Errors
     /// [`TrainError::Data`].
-    pub(super) fn of(wanted: Wanted<'_>) -> Result<Self, TrainError> {
-        let mut trained = Trained::of(wanted)?;
-        let files = |part| raw_files(wanted.dataset, part);
+    pub(in crate::training) fn of(context: &RunContext<'_>) -> Result<Self, TrainError> {
+        let mut trained = TrainingIdentity::of(context)?;
+        let files = |part| raw_files(context.dataset, part);
         let (train, eval) = (files(Part::Train)?, files(Part::Eval)?);
         let contents = |paths: &[PathBuf]| {
             paths.iter().map(|path| RawContents::of(path)).collect::<rankine_reader::Result<_>>()
@@ -87,26 +88,26 @@ impl Identity {
     ///
     /// # Errors
     /// [`TrainError::Data`] if a raw file cannot be read; [`TrainError::NotBegun`].
-    pub(super) fn difference(
+    pub(in crate::training) fn difference(
         &mut self,
-        saved: &Trained,
-        comparing: &mut Comparing<'_>,
+        saved: &TrainingIdentity,
+        check: &mut ContentsCheck<'_>,
     ) -> Result<Option<String>, TrainError> {
         if let Some(what) = saved.difference(&self.trained) {
             return Ok(Some(what));
         }
         let own = &mut self.trained.data;
-        contents_difference(&saved.data, own, &self.train, comparing)
+        contents_difference(&saved.data, own, &self.train, check)
     }
 
     /// The same of the evaluation part.
     ///
     /// # Errors
-    /// As [`Identity::difference`].
-    pub(super) fn eval_difference(
+    /// As [`RunIdentity::difference`].
+    pub(in crate::training) fn eval_difference(
         &mut self,
-        saved: &Trained,
-        comparing: &mut Comparing<'_>,
+        saved: &TrainingIdentity,
+        check: &mut ContentsCheck<'_>,
     ) -> Result<Option<String>, TrainError> {
         let (saved, own) = match (&saved.eval, &mut self.trained.eval) {
             (None, None) => return Ok(None),
@@ -114,15 +115,15 @@ impl Identity {
             (None, Some(_)) => return Ok(Some("there is an evaluation part; the run had none".into())),
             (Some(saved), Some(own)) => (saved, own),
         };
-        if let Some(what) = super::identity::data_difference(saved, own) {
+        if let Some(what) = data_difference(saved, own) {
             return Ok(Some(format!("the evaluation part {what}")));
         }
-        contents_difference(saved, own, &self.eval, comparing)
+        contents_difference(saved, own, &self.eval, check)
     }
 
     /// Starts to compute the checksums that are not known. Those of small files are known when this returns.
-    pub(super) fn read(&mut self) {
-        let Trained { data, eval, .. } = &self.trained;
+    pub(in crate::training) fn read(&mut self) {
+        let TrainingIdentity { data, eval, .. } = &self.trained;
         let all = || data.raw.iter().chain(eval.iter().flat_map(|eval| &eval.raw));
         if all().all(|contents| contents.xxh3.is_some()) {
             return;
@@ -134,7 +135,7 @@ impl Identity {
         let read = move || checksums(&paths, 1, &mut |_, _| !stopped.load(Ordering::Relaxed));
         let thread = thread::Builder::new().name("rankine-checksum".into()).spawn(read);
         match thread {
-            Ok(thread) => self.reading = Some(Reading { thread: Some(thread), stop }),
+            Ok(thread) => self.reading = Some(ChecksumThread { thread: Some(thread), stop }),
             Err(error) => {
                 tracing::warn!("cannot compute checksums of raw files: cannot start a thread: {error}")
             }
@@ -145,7 +146,7 @@ impl Identity {
     }
 
     /// What is trained, as far as it is known now.
-    pub(super) fn known(&mut self) -> &Trained {
+    pub(in crate::training) fn known(&mut self) -> &TrainingIdentity {
         self.take(false);
         &self.trained
     }
@@ -157,7 +158,7 @@ impl Identity {
         };
         match reading.join() {
             Ok(Some(read)) => {
-                let Trained { data, eval, .. } = &mut self.trained;
+                let TrainingIdentity { data, eval, .. } = &mut self.trained;
                 let files = data.raw.iter_mut().chain(eval.iter_mut().flat_map(|eval| &mut eval.raw));
                 for ((known, read), path) in files.zip(read).zip(self.train.iter().chain(&self.eval)) {
                     // Training may have used parts of another file, which this checksum would not cover.
@@ -185,7 +186,7 @@ fn contents_difference(
     saved: &DataIdentity,
     own: &mut DataIdentity,
     paths: &[PathBuf],
-    Comparing { threads, stop, observer }: &mut Comparing<'_>,
+    ContentsCheck { threads, stop, observer }: &mut ContentsCheck<'_>,
 ) -> Result<Option<String>, TrainError> {
     if saved.raw.is_empty() && !own.raw.is_empty() {
         tracing::warn!(
@@ -258,8 +259,8 @@ mod tests {
     /// The message about a file that was seen before and is there now.
     fn said(saved: RawContents, own: RawContents, path: &Path) -> (Option<String>, Option<Checksum>) {
         let mut own = identity(vec![own]);
-        let comparing = &mut Comparing { threads: 2, stop: &Stop::default(), observer: &mut () };
-        let what = contents_difference(&identity(vec![saved]), &mut own, &[path.into()], comparing);
+        let check = &mut ContentsCheck { threads: 2, stop: &Stop::default(), observer: &mut () };
+        let what = contents_difference(&identity(vec![saved]), &mut own, &[path.into()], check);
         (what.expect("the file can be read"), own.raw[0].xxh3)
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rankine_embedding::{LinkTraffic, Traffic};
 use serde::{Deserialize, Serialize};
 
-use super::IdCounts;
+use super::super::ids::IdCounts;
 use crate::cpu::RankTraffic;
 use crate::evaluation::EvalSummary;
 
@@ -102,7 +102,7 @@ pub struct ByLink {
 
 impl ExchangeSummary {
     /// The mean over this many steps.
-    pub(super) fn new(traffic: RankTraffic, steps: u64) -> Self {
+    pub(in crate::training) fn new(traffic: RankTraffic, steps: u64) -> Self {
         let RankTraffic { exchange, reduction } = traffic;
         let mean = |of: Traffic, count: fn(LinkTraffic) -> u64| ByLink {
             within_nodes: count(of.within_nodes) as f64 / steps as f64,
@@ -121,22 +121,23 @@ impl ExchangeSummary {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrainSummary {
     /// Why it ended.
-    pub stopped: Stopped,
+    pub stopped: EndReason,
     /// Steps.
     pub steps: u64,
     /// Samples trained on, over all epochs.
     pub samples: u64,
     /// The mean loss since the last report.
     pub loss: f64,
-    /// Seconds of training, as in [`super::Progress::seconds`].
+    /// Seconds of training, as in [`super::super::Progress::seconds`].
     pub seconds: f64,
     /// Samples per second; the samples and seconds before a resume included.
     pub samples_per_second: f64,
     /// Milliseconds per step.
     pub ms_per_iteration: f64,
-    /// Steps that were skipped because gradients overflowed f16; absent in other precisions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub skipped_steps: Option<u64>,
+    /// Steps that were skipped because gradients overflowed f16 under the loss scale; absent in other precisions. Earlier
+    /// versions of Rankine wrote `skipped_steps`.
+    #[serde(default, alias = "skipped_steps", skip_serializing_if = "Option::is_none")]
+    pub overflow_steps: Option<u64>,
     /// Steps that were skipped because the loss or gradients were not finite.
     #[serde(default)]
     pub non_finite_steps: u64,
@@ -150,7 +151,7 @@ pub struct TrainSummary {
 /// Why training ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stopped {
+pub enum EndReason {
     /// All epochs are done.
     Epochs,
     /// `train.max_steps` is reached.

@@ -1,5 +1,5 @@
 //! What is trained: the model, its update rules, the samples and their order. A checkpoint or a finished run belongs
-//! to a job if these are the same; the contents of raw files are in [`super::contents`].
+//! to a job if these are the same; the contents of raw files are in `contents.rs`.
 
 use rankine_reader::dataset::{BlockCoding, Manifest as DatasetManifest};
 use rankine_reader::sealed::Checksum;
@@ -9,22 +9,18 @@ use serde_json::Value;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::TrainError;
+use super::context::RunContext;
 use crate::checkpoint::{DataIdentity, Manifest, OrderState, RuleState, TableState};
-use crate::job::Job;
-use crate::model::{Model, ModelSpec};
+use crate::model::ModelSpec;
 
-/// What is to be trained.
-#[derive(Clone, Copy)]
-pub(super) struct Wanted<'a> {
-    pub(super) job: &'a Job,
-    pub(super) dataset: &'a Dataset,
-    pub(super) model: &'a Model,
-}
+mod contents;
+
+pub(super) use contents::{ContentsCheck, RunIdentity};
 
 /// What was trained, or is to be: everything that must stay the same when a run is resumed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Trained {
+pub(super) struct TrainingIdentity {
     /// The version of Rankine that trained it.
     pub(super) version: String,
     pub(super) seed: u64,
@@ -39,12 +35,13 @@ pub(super) struct Trained {
     pub(super) tables: Vec<TableState>,
 }
 
-impl Trained {
+impl TrainingIdentity {
     /// What a job is to train, without the contents of raw files.
     ///
     /// # Errors
     /// [`TrainError::Data`].
-    pub(super) fn of(Wanted { job, dataset, model }: Wanted<'_>) -> Result<Self, TrainError> {
+    pub(super) fn of(context: &RunContext<'_>) -> Result<Self, TrainError> {
+        let RunContext { job, dataset, model, .. } = *context;
         let has_eval = dataset.parts().contains(&Part::Eval);
         Ok(Self {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -192,7 +189,7 @@ mod tests {
     use rankine_reader::dataset::FileManifest;
 
     use super::*;
-    use crate::model::{FeatureSpec, HeadSpec, Interaction};
+    use crate::model::{FeatureSpec, HeadSpec, Interaction, Model};
 
     fn table(name: &str, rows: u64) -> TableSpec {
         TableSpec { name: name.into(), rows, dim: 4, dtype: Dtype::Fp32 }
@@ -208,7 +205,7 @@ mod tests {
         assert_eq!(first_difference("", &one, &other).unwrap(), "a is [1,2] but was [1]");
     }
 
-    fn trained() -> Trained {
+    fn trained() -> TrainingIdentity {
         let spec = ModelSpec {
             dense_columns: 3,
             bottom_mlp: vec![4],
@@ -220,7 +217,7 @@ mod tests {
             features: vec![FeatureSpec { column: "a".into(), table: 0, pooling: Pooling::Sum }],
         };
         let model = Model::sgd(spec, 0.5);
-        Trained {
+        TrainingIdentity {
             version: "1".into(),
             seed: 1,
             order: OrderState { shuffle: true, window_blocks: 4 },
@@ -245,7 +242,7 @@ mod tests {
             let rule = UpdateRule::Momentum { momentum: 0.5, nesterov: false };
             RuleState::of(&Optimizer { rule, ..Optimizer::sgd(0.5) })
         }
-        type Change = fn(&mut Trained);
+        type Change = fn(&mut TrainingIdentity);
         let cases: [(&str, Change); 12] = [
             ("part has different columns", |own| own.data.schema = Checksum(9)),
             ("part has different vocabularies", |own| {
@@ -278,7 +275,7 @@ mod tests {
         // In file order windows have no effect; and another version may resume.
         let in_order = |window_blocks| {
             let order = OrderState { shuffle: false, window_blocks };
-            Trained { order, version: window_blocks.to_string(), ..trained() }
+            TrainingIdentity { order, version: window_blocks.to_string(), ..trained() }
         };
         assert_eq!(in_order(1).difference(&in_order(2)), None);
     }

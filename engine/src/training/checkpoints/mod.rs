@@ -8,31 +8,27 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rankine_embedding::Topology;
 use rankine_embedding::rows::{RowSelection, Snapshot};
-use rankine_reader::Dataset;
 
-use super::alive::alive;
-use super::backend::Backend;
-use super::contents::Identity;
-use super::copies::CopyMemory;
-use super::identity::Trained;
-use super::recorded::Recorded;
+use super::backend::{Backend, Measurements};
+use super::context::RunContext;
+use super::identity::{RunIdentity, TrainingIdentity};
+use super::processes::with_heartbeat;
 use super::{Event, Observer, TrainError};
 use crate::checkpoint::{
-    self, Base, Checkpoint, CheckpointError, DenseState, Draft, Files, Manifest, Needs, Published, RankState,
-    ShardFiles, TrainState, write_shard,
+    self, Base, Checkpoint, CheckpointError, Draft, Files, Manifest, Needs, Published, ShardFiles,
+    TrainState, write_shard,
 };
-use crate::job::{self, Job, OnFailure};
+use crate::job::{self, OnFailure};
 use crate::launch::ProcessGroup;
 use crate::saved::Columns;
+use copies::CopyMemory;
+use write::{RankCopy, SideFiles, WriteOutput, WriteTask, choose_rows, publish, write_alone, write_copies};
 
-/// The files beside the shards.
-const JOB_NAME: &str = "job.toml";
-const COLUMNS_NAME: &str = Columns::NAME;
+mod copies;
+mod write;
 
 /// The checkpoints of a run.
 pub(super) struct Checkpoints {
@@ -41,8 +37,8 @@ pub(super) struct Checkpoints {
     dir: PathBuf,
     /// What all manifests of the run have in common, except for the contents of raw files, which become known later.
     frame: Manifest,
-    identity: Identity,
-    recorded: Recorded,
+    identity: RunIdentity,
+    measurements: Measurements,
     job: String,
     /// The columns of the dataset, as text: with them, the model of a checkpoint can score rows.
     columns: String,
@@ -52,7 +48,7 @@ pub(super) struct Checkpoints {
     processes: ProcessGroup,
     /// The ranks of this process.
     first_rank: usize,
-    writing: Option<Writing>,
+    writing: Option<PendingCheckpoint>,
     /// Memory for the next copies.
     memory: CopyMemory,
     /// The last full checkpoint, and the number of incremental ones that build on it.
@@ -62,68 +58,39 @@ pub(super) struct Checkpoints {
 }
 
 /// A checkpoint that is being written.
-struct Writing {
+struct PendingCheckpoint {
     step: u64,
     whole: bool,
     began: Instant,
     /// How long training waited for the copy.
     waited: Duration,
-    work: Work,
+    task: WriteTask,
     /// What remains to be done once all processes have written.
-    rest: Option<Rest>,
-}
-
-/// The writing of this process's shards.
-enum Work {
-    Thread(JoinHandle<Outcome>),
-    Done(Outcome),
-}
-
-impl Work {
-    /// Runs on a thread of its own.
-    fn beside(run: impl FnOnce() -> Outcome + Send + 'static) -> Self {
-        let refused = |error| CheckpointError::State(format!("cannot start a thread: {error}"));
-        let thread = thread::Builder::new().name("rankine-checkpoint".into()).spawn(run);
-        thread.map_or_else(|error| Self::failed(refused(error)), Self::Thread)
-    }
-
-    fn failed(error: CheckpointError) -> Self {
-        Self::Done((Err(error), Vec::new()))
-    }
-}
-
-/// The result of writing, and the memory of the copies.
-type Outcome = (Result<Written, CheckpointError>, Vec<Snapshot>);
-
-/// What was written.
-enum Written {
-    /// The shards of the ranks here; other processes have others.
-    Shards(Vec<ShardFiles>),
-    /// The complete checkpoint.
-    Checkpoint(Published),
+    publication: Option<Publication>,
 }
 
 /// What turns shards into a checkpoint.
-struct Rest {
+struct Publication {
     /// Of the first process.
     draft: Option<Draft>,
     manifest: Manifest,
-    beside: Beside,
+    side_files: SideFiles,
 }
 
-/// The state of one rank, copied.
-type Copied = (usize, Vec<DenseState>, Snapshot);
-
 impl Checkpoints {
-    /// For a run that starts at step 0, or resumes from the checkpoint of a step.
+    /// The checkpoints in the folder `dir`, for a run that starts at step 0, or resumes from the checkpoint of a
+    /// step.
+    ///
+    /// # Errors
+    /// [`TrainError::Checkpoint`] if the folder cannot be read.
     pub(super) fn new(
-        (job, dataset, topology): (&Job, &Dataset, Topology),
-        mut identity: Identity,
-        recorded: Recorded,
-        (files, dir): (Arc<dyn Files>, PathBuf),
-        processes: &ProcessGroup,
+        context: &RunContext<'_>,
+        mut identity: RunIdentity,
+        measurements: Measurements,
+        dir: PathBuf,
         step: u64,
     ) -> Result<Self, TrainError> {
+        let RunContext { job, dataset, processes, topology, files, .. } = *context;
         let trained = identity.known().clone();
         let frame = Manifest {
             version: trained.version,
@@ -141,26 +108,15 @@ impl Checkpoints {
             shards: Vec::new(),
             files: Vec::new(),
         };
-        let needs = checkpoint::list(&*files, &dir)?.into_iter().map(|(step, path)| {
-            let opened = Checkpoint::open(&files, &path);
-            let base = |checkpoint: &Checkpoint| checkpoint.base().map(|base| base.manifest().train.step);
-            let needs = match opened.as_ref().map(base) {
-                Ok(None) => Needs::Itself,
-                Ok(Some(base)) => Needs::Base(base),
-                // A damaged checkpoint cannot be read.
-                Err(error) if error.is_damage() => Needs::Itself,
-                Err(_) => Needs::Unknown,
-            };
-            (step, needs)
-        });
-        let needs = needs.collect();
+        let existing = checkpoint::list(&**files, &dir)?.into_iter();
+        let needs = existing.map(|(step, path)| (step, needs_of(files, &path))).collect();
         Ok(Self {
             settings: job.checkpoint.clone(),
-            files,
+            files: Arc::clone(files),
             dir,
             frame,
             identity,
-            recorded,
+            measurements,
             job: job.to_toml(),
             columns: Columns::of(dataset).to_json(),
             last_step: step,
@@ -191,7 +147,7 @@ impl Checkpoints {
     }
 
     /// What is trained, as far as it is known now.
-    pub(super) fn trained(&mut self) -> &Trained {
+    pub(super) fn trained(&mut self) -> &TrainingIdentity {
         self.identity.known()
     }
 
@@ -216,15 +172,14 @@ impl Checkpoints {
     pub(super) fn is_written(&self) -> bool {
         match &self.writing {
             None => false,
-            Some(Writing { work: Work::Done(_), .. }) => true,
-            Some(Writing { work: Work::Thread(thread), .. }) => thread.is_finished(),
+            Some(PendingCheckpoint { task: WriteTask::Done(_), .. }) => true,
+            Some(PendingCheckpoint { task: WriteTask::Thread(thread), .. }) => thread.is_finished(),
         }
     }
 
     /// Takes the state of a completed step and starts to write it. Without memory for a copy, it is written when this
     /// returns. The first process makes `metrics` durable before the checkpoint is published. All processes call
     /// this.
-    /// call this.
     ///
     /// # Errors
     /// [`TrainError::Checkpoint`] if the failure is to end the training; [`TrainError::Processes`].
@@ -239,28 +194,33 @@ impl Checkpoints {
         let (step, began, base) = (train.step, Instant::now(), self.base());
         (self.last_step, self.last_began) = (step, began);
         let whole = base.is_none();
-        let (job, columns, recorded) = (self.job.clone(), self.columns.clone(), self.recorded.clone());
-        let beside = Beside { job, columns, recorded, metrics };
+        let side_files = SideFiles {
+            job: self.job.clone(),
+            columns: self.columns.clone(),
+            measurements: self.measurements.clone(),
+            metrics,
+        };
         let data = self.identity.known().data.clone();
         let manifest = Manifest { train, base, data, device: learner.device_state()?, ..self.frame.clone() };
-        let (work, rest) = self.take(learner, manifest, beside, observer)?;
+        let (task, publication) = self.capture(learner, manifest, side_files, observer)?;
         let waited = began.elapsed();
-        self.writing = Some(Writing { step, whole, began, waited, work, rest });
+        self.writing = Some(PendingCheckpoint { step, whole, began, waited, task, publication });
         // A single process reports at once what is already written or has failed: there is nobody to agree with.
-        if self.processes.size() == 1 && matches!(&self.writing, Some(Writing { work: Work::Done(_), .. })) {
+        let is_done = matches!(&self.writing, Some(PendingCheckpoint { task: WriteTask::Done(_), .. }));
+        if self.processes.size() == 1 && is_done {
             self.finish(observer)?;
         }
         Ok(())
     }
 
-    /// The other processes hear of a failure here when they have written.
-    fn take(
+    /// Starts to write the current state. The other processes learn of a failure here when they have written.
+    fn capture(
         &mut self,
         learner: &mut dyn Backend,
         manifest: Manifest,
-        beside: Beside,
+        side_files: SideFiles,
         observer: &mut dyn Observer,
-    ) -> Result<(Work, Option<Rest>), TrainError> {
+    ) -> Result<(WriteTask, Option<Publication>), TrainError> {
         let (files, dir, step) = (Arc::clone(&self.files), self.dir.clone(), manifest.train.step);
         let alone = self.processes.size() == 1;
         // Other processes write into the folder that the first one makes.
@@ -271,34 +231,41 @@ impl Checkpoints {
         }
         let draft = match draft {
             Ok(draft) => draft,
-            Err(error) => return Ok((Work::failed(error), Some(Rest { draft: None, manifest, beside }))),
+            Err(error) => {
+                return Ok((
+                    WriteTask::failed(error),
+                    Some(Publication { draft: None, manifest, side_files }),
+                ));
+            }
         };
         let processes = self.processes.clone();
-        let taken = alive(&processes, step, || self.copy_or_write(learner, &manifest, alone, observer));
-        let taken = match taken {
-            Ok(Taken::Copied(copies)) if alone => {
-                let write = move || write_alone(files, &dir, &manifest, copies, beside);
-                return Ok((Work::beside(write), None));
+        let captured =
+            with_heartbeat(&processes, step, || self.copy_or_write(learner, &manifest, alone, observer));
+        let captured = match captured {
+            Ok(Capture::Copied(copies)) if alone => {
+                let write = move || write_alone(files, &dir, &manifest, copies, side_files);
+                return Ok((WriteTask::spawn(write), None));
             }
-            Ok(Taken::Written(draft, shards)) if alone => {
-                let published =
-                    draft.map_or_else(begin, Ok).and_then(|draft| publish(draft, manifest, shards, beside));
-                return Ok((Work::Done((published.map(Written::Checkpoint), Vec::new())), None));
+            Ok(Capture::Written(draft, shards)) if alone => {
+                let published = draft
+                    .map_or_else(begin, Ok)
+                    .and_then(|draft| publish(draft, manifest, shards, side_files));
+                return Ok((WriteTask::Done((published.map(WriteOutput::Checkpoint), Vec::new())), None));
             }
-            taken => taken,
+            captured => captured,
         };
-        let work = match taken {
-            Ok(Taken::Copied(copies)) => {
+        let task = match captured {
+            Ok(Capture::Copied(copies)) => {
                 let (manifest, at) = (manifest.clone(), checkpoint::draft_path(&dir, step));
-                Work::beside(move || {
+                WriteTask::spawn(move || {
                     let written = write_copies(&*files, &at, &manifest, &copies);
-                    (written.map(Written::Shards), copies.into_iter().map(|(_, _, rows)| rows).collect())
+                    (written.map(WriteOutput::Shards), copies.into_iter().map(|copy| copy.rows).collect())
                 })
             }
-            Ok(Taken::Written(_, shards)) => Work::Done((shards.map(Written::Shards), Vec::new())),
-            Err(error) => Work::failed(error),
+            Ok(Capture::Written(_, shards)) => WriteTask::Done((shards.map(WriteOutput::Shards), Vec::new())),
+            Err(error) => WriteTask::failed(error),
         };
-        Ok((work, Some(Rest { draft, manifest, beside })))
+        Ok((task, Some(Publication { draft, manifest, side_files })))
     }
 
     /// Copies the state of the ranks here, or writes it if there is no memory for a copy.
@@ -308,20 +275,20 @@ impl Checkpoints {
         manifest: &Manifest,
         alone: bool,
         observer: &mut dyn Observer,
-    ) -> Result<Taken, CheckpointError> {
+    ) -> Result<Capture, CheckpointError> {
         let (touched, step) = (manifest.base.is_some(), manifest.train.step);
         let first = self.first_rank;
         let found = learner.on_each_rank(move |_, state| {
-            let chosen = choose(&state, touched)?;
+            let chosen = choose_rows(&state, touched)?;
             Ok((Snapshot::bytes(state.rows, &chosen), chosen))
         })?;
         let (bytes, chosen): (Vec<_>, Vec<_>) = found.into_iter().unzip();
         let (bytes, chosen): (u64, _) = (bytes.iter().sum(), Arc::new(chosen));
-        let taken = if self.memory.has_room(bytes) {
+        let captured = if self.memory.has_room(bytes) {
             let spare = Arc::new(self.memory.take());
-            Taken::Copied(learner.on_each_rank(move |rank, state| {
+            Capture::Copied(learner.on_each_rank(move |rank, state| {
                 let rows = Snapshot::of(state.rows, &chosen[rank - first], spare.of(rank - first))?;
-                Ok((rank, state.dense, rows))
+                Ok(RankCopy { rank, dense: state.dense, rows })
             })?)
         } else {
             observer.observe(Event::CheckpointPauses { step, bytes });
@@ -329,7 +296,7 @@ impl Checkpoints {
             let draft = alone.then(|| Draft::begin(Arc::clone(&self.files), &self.dir, step)).transpose()?;
             let (files, at) = (Arc::clone(&self.files), checkpoint::draft_path(&self.dir, step));
             let manifest = Arc::new(manifest.clone());
-            Taken::Written(
+            Capture::Written(
                 draft,
                 learner.on_each_rank(move |rank, state| {
                     write_shard(&*files, &at, rank, &manifest, (&state, &chosen[rank - first]))
@@ -339,7 +306,7 @@ impl Checkpoints {
         if !touched && self.settings.incremental {
             learner.begin_tracking()?;
         }
-        Ok(taken)
+        Ok(captured)
     }
 
     /// The checkpoint that the next one builds on, if it is to be incremental.
@@ -357,21 +324,24 @@ impl Checkpoints {
     /// # Errors
     /// As [`Checkpoints::begin`].
     pub(super) fn finish(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        let Some(Writing { step, whole, began, waited, work, rest }) = self.writing.take() else {
+        let Some(PendingCheckpoint { step, whole, began, waited, task, publication }) = self.writing.take()
+        else {
             return Ok(());
         };
-        let (written, spare) = match work {
-            Work::Thread(thread) => {
-                let joined = alive(&self.processes, step, || thread.join());
+        let (written, spare) = match task {
+            WriteTask::Thread(thread) => {
+                let joined = with_heartbeat(&self.processes, step, || thread.join());
                 joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             }
-            Work::Done(outcome) => outcome,
+            WriteTask::Done(outcome) => outcome,
         };
         self.memory.put(spare);
-        let published = match (written, rest) {
-            (written, Some(rest)) => self.publish_together(written, rest)?,
-            (Ok(Written::Checkpoint(published)), None) => Ok(published),
-            (Ok(Written::Shards(_)), None) => unreachable!("shards of several processes have a rest"),
+        let published = match (written, publication) {
+            (written, Some(publication)) => self.publish_together(written, publication)?,
+            (Ok(WriteOutput::Checkpoint(published)), None) => Ok(published),
+            (Ok(WriteOutput::Shards(_)), None) => {
+                unreachable!("shards of several processes are published together")
+            }
             (Err(error), None) => Err(error),
         };
         match published {
@@ -384,34 +354,34 @@ impl Checkpoints {
     /// Sends the indexes of the shards to the first process, which publishes the checkpoint if all have written.
     fn publish_together(
         &self,
-        written: Result<Written, CheckpointError>,
-        Rest { draft, manifest, beside }: Rest,
+        written: Result<WriteOutput, CheckpointError>,
+        Publication { draft, manifest, side_files }: Publication,
     ) -> Result<Result<Published, CheckpointError>, TrainError> {
-        type Told<T> = Result<T, String>;
-        let (own, error): (Told<Vec<ShardFiles>>, _) = match written {
-            Ok(Written::Shards(shards)) => (Ok(shards), None),
-            Ok(Written::Checkpoint(_)) => unreachable!("several processes write shards"),
+        type Reply<T> = Result<T, String>;
+        let (own, error): (Reply<Vec<ShardFiles>>, _) = match written {
+            Ok(WriteOutput::Shards(shards)) => (Ok(shards), None),
+            Ok(WriteOutput::Checkpoint(_)) => unreachable!("several processes write shards"),
             Err(error) => (Err(error.to_string()), Some(error)),
         };
         let text = serde_json::to_vec(&own).expect("indexes are plain data");
         let all = self.processes.gather("the shards of a checkpoint", &text)?;
         let all = all.iter().map(|text| {
-            let shards: Told<Vec<ShardFiles>> =
+            let shards: Reply<Vec<ShardFiles>> =
                 serde_json::from_slice(text).unwrap_or_else(|error| Err(error.to_string()));
             shards.map_err(CheckpointError::State)
         });
         let all: Result<Vec<_>, _> = all.collect();
         let published =
-            draft.map(|draft| publish(draft, manifest, all.map(|shards| shards.concat()), beside));
-        let told: Option<Told<&Published>> =
+            draft.map(|draft| publish(draft, manifest, all.map(|shards| shards.concat()), side_files));
+        let reply: Option<Reply<&Published>> =
             published.as_ref().map(|published| published.as_ref().map_err(ToString::to_string));
-        let text = serde_json::to_vec(&told).expect("a checkpoint's place is plain data");
+        let text = serde_json::to_vec(&reply).expect("a checkpoint's place is plain data");
         let text = self.processes.of_first("the checkpoint", &text)?;
-        let told: Option<Told<Published>> = serde_json::from_slice(&text).unwrap_or(None);
-        Ok(match (error, published, told) {
+        let reply: Option<Reply<Published>> = serde_json::from_slice(&text).unwrap_or(None);
+        Ok(match (error, published, reply) {
             // The process that failed has the best message.
             (Some(error), ..) | (None, Some(Err(error)), _) => Err(error),
-            (None, _, Some(told)) => told.map_err(CheckpointError::State),
+            (None, _, Some(reply)) => reply.map_err(CheckpointError::State),
             (None, ..) => Err(CheckpointError::State("the first process made no folder for it".into())),
         })
     }
@@ -458,91 +428,21 @@ impl Checkpoints {
     }
 }
 
+/// The earlier checkpoints that the checkpoint at a path needs.
+fn needs_of(files: &Arc<dyn Files>, path: &Path) -> Needs {
+    let base = |checkpoint: Checkpoint| checkpoint.base().map(|base| base.manifest().train.step);
+    match Checkpoint::open(files, path).map(base) {
+        Ok(None) => Needs::Itself,
+        Ok(Some(base)) => Needs::Base(base),
+        // A damaged checkpoint cannot be read.
+        Err(error) if error.is_damage() => Needs::Itself,
+        Err(_) => Needs::Unknown,
+    }
+}
+
 /// The captured state of the ranks here.
-enum Taken {
-    Copied(Vec<Copied>),
+enum Capture {
+    Copied(Vec<RankCopy>),
     /// Already written; into this draft if there is only one process.
     Written(Option<Draft>, Result<Vec<ShardFiles>, CheckpointError>),
-}
-
-/// What is written beside the shards.
-struct Beside {
-    job: String,
-    columns: String,
-    recorded: Recorded,
-    /// Of the first process.
-    metrics: Option<File>,
-}
-
-/// The rows to save of a rank: all, or those that were touched.
-fn choose(state: &RankState<'_>, touched: bool) -> Result<Vec<RowSelection>, CheckpointError> {
-    if !touched {
-        return Ok(RowSelection::all(state.rows));
-    }
-    let chosen = RowSelection::touched(state.rows)?;
-    chosen.ok_or_else(|| CheckpointError::State("nobody kept book of the rows that were updated".into()))
-}
-
-/// Writes a checkpoint whose ranks are all in this process; returns the copies, so that their memory is used again.
-fn write_alone(
-    files: Arc<dyn Files>,
-    dir: &Path,
-    manifest: &Manifest,
-    copies: Vec<Copied>,
-    beside: Beside,
-) -> Outcome {
-    let published = Draft::begin(Arc::clone(&files), dir, manifest.train.step).and_then(|draft| {
-        let written = write_copies(&*files, draft.path(), manifest, &copies);
-        publish(draft, manifest.clone(), written, beside)
-    });
-    (published.map(Written::Checkpoint), copies.into_iter().map(|(_, _, rows)| rows).collect())
-}
-
-/// Writes the copies, one thread per rank.
-fn write_copies(
-    files: &dyn Files,
-    at: &Path,
-    manifest: &Manifest,
-    copies: &[Copied],
-) -> Result<Vec<ShardFiles>, CheckpointError> {
-    thread::scope(|scope| {
-        let shards = copies.iter().map(|(rank, dense, rows)| {
-            scope.spawn(move || {
-                let state = RankState { dense: dense.clone(), rows };
-                write_shard(files, at, *rank, manifest, (&state, &RowSelection::all(rows)))
-            })
-        });
-        let shards: Vec<_> = shards.collect();
-        let join = |shard: thread::ScopedJoinHandle<'_, _>| {
-            shard.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        shards.into_iter().map(join).collect()
-    })
-}
-
-/// Publishes a draft, or removes it.
-fn publish(
-    draft: Draft,
-    manifest: Manifest,
-    written: Result<Vec<ShardFiles>, CheckpointError>,
-    Beside { job, columns, recorded, metrics }: Beside,
-) -> Result<Published, CheckpointError> {
-    // A run that resumes from here keeps as much of the log as there is now.
-    let synced = metrics.map_or(Ok(()), |metrics| metrics.sync_data());
-    let synced = synced.map_err(|source| CheckpointError::Io {
-        doing: "make durable",
-        path: "metrics.jsonl".into(),
-        source,
-    });
-    let shards = match written.and_then(|shards| synced.map(|()| shards)) {
-        Ok(shards) => shards,
-        Err(error) => {
-            draft.abandon();
-            return Err(error);
-        }
-    };
-    let all = [(JOB_NAME, Some(job)), (COLUMNS_NAME, Some(columns))].into_iter();
-    let named: Vec<_> = all.chain(recorded.files()).collect();
-    let beside: Vec<_> = named.iter().filter_map(|(name, text)| Some((*name, text.as_deref()?))).collect();
-    draft.publish(manifest, shards, &beside)
 }

@@ -5,10 +5,9 @@ use rankine_reader::stream::BatchStream;
 use rankine_reader::{Dataset, Part};
 
 use super::TrainError;
-use super::assignment::RankAssignment;
-use super::backend;
-use super::data::{JobData, find_data, open_existing};
-use super::fit::{check_build, thread_pool, train_options};
+use super::backend::{self, check_build, thread_pool};
+use super::data::{JobData, find_data, open_existing, train_options};
+use super::processes::RankAssignment;
 use super::translate::translate;
 use crate::job::Job;
 use crate::launch::ProcessGroup;

@@ -9,11 +9,16 @@ use rankine_reader::files::check_folder;
 use rankine_reader::publish::{Lock, PartialDir, ReservedDir, create_folders, replace_file_under};
 use serde::Serialize;
 
-use super::identity::Trained;
-use super::{Summary, TrainError};
+use super::TrainError;
+use super::identity::TrainingIdentity;
 use crate::job::Job;
 
-mod again;
+mod attempts;
+mod summary;
+
+pub use summary::{
+    ByLink, DataSummary, DeviceSummary, EndReason, ExchangeSummary, ModelSummary, Summary, TrainSummary,
+};
 
 /// The folder of one run; only this process writes to it.
 #[derive(Debug)]
@@ -85,7 +90,7 @@ impl RunDir {
     }
 
     /// Opens a run folder to continue it, or creates it. The log and the job stay as they are until
-    /// [`RunDir::go_on`].
+    /// [`RunDir::continue_after`].
     ///
     /// # Errors
     /// [`TrainError::RunDir`] if the folder is not a run's; [`TrainError::Data`] if another process writes there;
@@ -199,7 +204,7 @@ impl RunDir {
     }
 
     /// Writes `summary.json` atomically, and before it the record of what was trained.
-    pub(super) fn finish(&self, summary: &Summary, trained: &Trained) -> Result<(), TrainError> {
+    pub(super) fn finish(&self, summary: &Summary, trained: &TrainingIdentity) -> Result<(), TrainError> {
         let text = serde_json::to_string_pretty(summary).expect("a summary is plain data") + "\n";
         let path = self.path.join(Self::METRICS_NAME);
         self.metrics.sync_all().map_err(|source| TrainError::Write { path, source })?;

@@ -6,33 +6,40 @@ use std::time::Duration;
 
 use crate::launch::{Phase, ProcessGroup};
 
-/// How often the watchdog hears from this thread.
-const EVERY: Duration = Duration::from_millis(500);
+/// The time between two reports to the watchdog.
+const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs `work` on this thread while another one reports that this process is alive.
-pub(super) fn alive<T>(processes: &ProcessGroup, step: u64, work: impl FnOnce() -> T) -> T {
+pub(in crate::training) fn with_heartbeat<T>(
+    processes: &ProcessGroup,
+    step: u64,
+    work: impl FnOnce() -> T,
+) -> T {
     if !processes.is_watched() {
         return work();
     }
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        let told = scope.spawn(|| {
+        let heartbeat = scope.spawn(|| {
             while !done.load(Ordering::SeqCst) {
                 processes.does(Phase::Saving, step);
-                thread::park_timeout(EVERY);
+                thread::park_timeout(INTERVAL);
             }
         });
-        let _over = Over(&done, told.thread().clone());
+        let _stop = HeartbeatStop { done: &done, thread: heartbeat.thread().clone() };
         work()
     })
 }
 
 /// Stops the reports, also if the work panics.
-struct Over<'a>(&'a AtomicBool, thread::Thread);
+struct HeartbeatStop<'a> {
+    done: &'a AtomicBool,
+    thread: thread::Thread,
+}
 
-impl Drop for Over<'_> {
+impl Drop for HeartbeatStop<'_> {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-        self.1.unpark();
+        self.done.store(true, Ordering::SeqCst);
+        self.thread.unpark();
     }
 }

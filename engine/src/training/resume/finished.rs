@@ -6,19 +6,19 @@ use std::path::Path;
 use rankine_reader::Part;
 use serde_json::Value;
 
-use super::contents::{Comparing, Identity};
-use super::identity::{Wanted, first_difference};
-use super::summary::Stopped;
-use super::{RunDir, Summary, TrainError};
+use super::super::TrainError;
+use super::super::context::RunContext;
+use super::super::identity::{ContentsCheck, RunIdentity, first_difference};
+use super::super::run_dir::{EndReason, RunDir, Summary};
 use crate::job::Job;
 use crate::saved::{SavedModel, SavedModelError};
 
 /// What happens with a finished run.
-pub(super) enum Finished {
+pub(super) enum FinishedRun {
     /// It is what the job asks for.
-    Stands,
+    Complete,
     /// It continues from its last checkpoint, for this reason.
-    GoesOn(String),
+    Continues(String),
 }
 
 /// Settings that change neither what is learned nor how it is evaluated, beyond the rounding of other devices and
@@ -44,9 +44,9 @@ const FREE: [&str; 15] = [
 const ENDS: [&str; 2] = ["train.epochs", "train.max_steps"];
 
 /// Where a job ends, compared with where a run did.
-enum End {
+enum JobEnd {
     Later,
-    Here,
+    Same,
     /// The message that says so.
     Earlier(String),
 }
@@ -59,10 +59,10 @@ enum End {
 pub(super) fn judge(
     path: &Path,
     summary: &Summary,
-    wanted: Wanted<'_>,
-    identity: &mut Identity,
-    comparing: &mut Comparing<'_>,
-) -> Result<Finished, TrainError> {
+    context: &RunContext<'_>,
+    identity: &mut RunIdentity,
+    check: &mut ContentsCheck<'_>,
+) -> Result<FinishedRun, TrainError> {
     let refused = |what: String| {
         TrainError::RunDir(format!(
             "the run {} is finished, and it trained another job: {what}. Undo this change, train in another \
@@ -72,20 +72,20 @@ pub(super) fn judge(
     };
     let saved = RunDir::trained(path)?;
     if let Some(saved) = &saved
-        && let Some(what) = identity.difference(saved, comparing)?
+        && let Some(what) = identity.difference(saved, check)?
     {
         return Err(refused(what));
     }
-    let job = wanted.job;
-    match end(summary, job, wanted.dataset.samples(Part::Train)) {
-        End::Later => {
+    let job = context.job;
+    match end(summary, job, context.dataset.samples(Part::Train)) {
+        JobEnd::Later => {
             let steps = summary.train.steps;
-            return Ok(Finished::GoesOn(format!(
+            return Ok(FinishedRun::Continues(format!(
                 "the run ended after step {steps}, and the job asks for more"
             )));
         }
-        End::Earlier(what) => return Err(refused(what)),
-        End::Here => {}
+        JobEnd::Earlier(what) => return Err(refused(what)),
+        JobEnd::Same => {}
     }
     let Some(saved) = saved else {
         return Err(TrainError::RunDir(format!(
@@ -94,47 +94,50 @@ pub(super) fn judge(
             path.display()
         )));
     };
-    if let Some(what) = identity.eval_difference(&saved, comparing)? {
+    if let Some(what) = identity.eval_difference(&saved, check)? {
         return Err(refused(format!("{what} (`rankine eval` evaluates its model on other samples)")));
     }
     if let Some(what) = job_difference(path, summary, job)? {
         return Err(refused(what));
     }
     match SavedModel::verify(&RunDir::model_path(path)) {
-        Ok((model, _)) if model.steps == summary.train.steps && model.spec == wanted.model.spec => {
-            Ok(Finished::Stands)
+        Ok((model, _)) if model.steps == summary.train.steps && model.spec == context.model.spec => {
+            Ok(FinishedRun::Complete)
         }
-        Ok((model, _)) => Ok(Finished::GoesOn(format!(
+        Ok((model, _)) => Ok(FinishedRun::Continues(format!(
             "{} is the model of step {}, but the run ended after step {}",
             RunDir::model_path(path).display(),
             model.steps,
             summary.train.steps
         ))),
         Err(error @ (SavedModelError::Missing(_) | SavedModelError::Damaged { .. })) => {
-            Ok(Finished::GoesOn(format!("the run is finished, but {error}")))
+            Ok(FinishedRun::Continues(format!("the run is finished, but {error}")))
         }
         Err(error) => Err(error.into()),
     }
 }
 
-fn end(summary: &Summary, job: &Job, epoch_samples: u64) -> End {
+fn end(summary: &Summary, job: &Job, epoch_samples: u64) -> JobEnd {
     let trained = &summary.train;
     let auc = summary.eval.as_ref().and_then(|eval| eval.metrics.first?.auc);
     let reached = job.eval.target_auc.zip(auc).is_some_and(|(target, auc)| auc >= target.get());
     let steps = job.train.max_steps.map_or(u64::MAX, |most| most.get());
     let samples = epoch_samples.saturating_mul(job.train.epochs.get());
     if steps < trained.steps {
-        End::Earlier(format!("train.max_steps is {steps}, and the run took {} steps", trained.steps))
+        JobEnd::Earlier(format!("train.max_steps is {steps}, and the run took {} steps", trained.steps))
     } else if samples < trained.samples {
         let epochs = job.train.epochs.get();
-        End::Earlier(format!("train.epochs is {epochs}, and the run learnt from {} samples", trained.samples))
+        JobEnd::Earlier(format!(
+            "train.epochs is {epochs}, and the run learnt from {} samples",
+            trained.samples
+        ))
     } else if steps == trained.steps
         || samples == trained.samples
-        || (trained.stopped == Stopped::TargetAuc && reached)
+        || (trained.stopped == EndReason::TargetAuc && reached)
     {
-        End::Here
+        JobEnd::Same
     } else {
-        End::Later
+        JobEnd::Later
     }
 }
 
@@ -157,8 +160,8 @@ fn job_difference(path: &Path, summary: &Summary, job: &Job) -> Result<Option<St
             })
         };
         // Without a target, evaluations during training change nothing.
-        let only_told = key == "eval.every_steps" && job.eval.target_auc.is_none();
-        !is(&FREE) && !is(&ENDS) && !only_told
+        let only_logged = key == "eval.every_steps" && job.eval.target_auc.is_none();
+        !is(&FREE) && !is(&ENDS) && !only_logged
     };
     let keys = own.keys().chain(saved.keys()).filter(|key| matters(key));
     let mut keys: Vec<_> = keys.collect();

@@ -10,12 +10,17 @@ use rankine_reader::schema::DenseDtype;
 use rankine_reader::{Dataset, Part, Schema};
 
 use super::ids::{id_rules, with_ids};
+use super::processes::same_everywhere;
 use super::translate::translate;
 use super::{Event, Observer, Stop, TrainError};
 use crate::job::{Conflict, Count, Generate, Job, Raw};
 use crate::launch::ProcessGroup;
 use crate::model::ModelSpec;
 use crate::system;
+
+mod stream;
+
+pub(super) use stream::train_options;
 
 /// Opens the dataset of a job, a folder or raw files. Generates the folder first if it is missing and the job says
 /// how; `stop` interrupts that.
@@ -97,32 +102,6 @@ pub(super) fn open_together(
     let identity = counts.concat() + &manifest.ok().flatten().unwrap_or_default();
     same_everywhere(processes, "dataset", &identity)?;
     Ok(dataset)
-}
-
-/// Compares a text of this process with that of the first one.
-///
-/// # Errors
-/// [`TrainError::Device`] if they differ; [`TrainError::Processes`].
-pub(super) fn same_everywhere(processes: &ProcessGroup, what: &str, text: &str) -> Result<(), TrainError> {
-    // As much as can be sent; a difference behind that is still a difference.
-    const BYTES_MAX: usize = 1 << 19;
-    let own = &text.as_bytes()[..text.len().min(BYTES_MAX)];
-    let sum = xxhash_rust::xxh3::xxh3_64(text.as_bytes());
-    let value = [&sum.to_le_bytes()[..], own].concat();
-    let of_first = processes.of_first(&format!("the {what} of rank 0"), &value)?;
-    if of_first == value {
-        return Ok(());
-    }
-    let there = String::from_utf8_lossy(of_first.get(8..).unwrap_or_default()).into_owned();
-    let here = String::from_utf8_lossy(own);
-    let differ = here.lines().zip(there.lines()).find(|(here, there)| here != there);
-    let (here, there) = differ.unwrap_or(("longer", "shorter"));
-    Err(TrainError::Device(format!(
-        "rank {} has another {what} than rank 0: `{}` here, `{}` there; give all processes the same",
-        processes.rank(),
-        here.trim(),
-        there.trim()
-    )))
 }
 
 /// The format of a job's raw records.

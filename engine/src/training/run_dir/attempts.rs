@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use rankine_reader::sealed;
 use serde::Deserialize;
 
-use super::{RunDir, Summary, TrainError, Trained, unreadable};
+use super::super::TrainError;
+use super::super::identity::TrainingIdentity;
+use super::{RunDir, Summary, unreadable};
 use crate::job::Job;
 
 /// The kind and version of the sealed file that records what was trained.
@@ -40,7 +42,7 @@ impl RunDir {
     ///
     /// # Errors
     /// [`TrainError::RunDir`] if it cannot be read, or is damaged.
-    pub(in crate::training) fn trained(path: &Path) -> Result<Option<Trained>, TrainError> {
+    pub(in crate::training) fn trained(path: &Path) -> Result<Option<TrainingIdentity>, TrainError> {
         let path = path.join(Self::TRAINED_NAME);
         let text = match fs::read(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -57,7 +59,7 @@ impl RunDir {
     }
 
     /// Records what was trained.
-    pub(super) fn write_trained(&self, trained: &Trained) -> Result<(), TrainError> {
+    pub(super) fn write_trained(&self, trained: &TrainingIdentity) -> Result<(), TrainError> {
         self.replace(Self::TRAINED_NAME, &sealed::to_json(TRAINED_KIND, TRAINED_FORMAT, trained))
     }
 
@@ -72,7 +74,11 @@ impl RunDir {
     ///
     /// # Errors
     /// [`TrainError::RunDir`], [`TrainError::Write`].
-    pub(in crate::training) fn go_on(&mut self, step: u64, job: &Job) -> Result<Option<PathBuf>, TrainError> {
+    pub(in crate::training) fn continue_after(
+        &mut self,
+        step: u64,
+        job: &Job,
+    ) -> Result<Option<PathBuf>, TrainError> {
         let kept = Self::finished(&self.path)?.map(|summary| self.keep_finished(&summary)).transpose()?;
         let path = self.path.join(Self::METRICS_NAME);
         let text = fs::read(&path).map_err(|error| unreadable(&path, &error))?;

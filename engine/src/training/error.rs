@@ -1,0 +1,170 @@
+//! Why a run did not complete.
+
+use std::path::PathBuf;
+
+use rankine_reader::StopCause;
+
+use crate::blame::Blame;
+use crate::checkpoint::CheckpointError;
+use crate::guard::NonFinite;
+use crate::job::Conflict;
+use crate::launch::MeetError;
+use crate::planning::PlacementError;
+use crate::saved::SavedModelError;
+
+/// Why a run did not complete.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The job does not suit the dataset or this machine.
+    #[error("{}", list(.0))]
+    Conflicts(Vec<Conflict>),
+    /// The dataset cannot be read, or generated.
+    #[error(transparent)]
+    Data(#[from] rankine_reader::Error),
+    /// The model cannot be saved or loaded.
+    #[error(transparent)]
+    Saved(#[from] SavedModelError),
+    /// A checkpoint cannot be saved, or loaded.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The training was asked to stop, and can be resumed.
+    #[error(
+        "stopped by {cause} after step {step}; the same command with --run-dir {} --resume continues from there",
+        run.display()
+    )]
+    Interrupted {
+        /// What asked.
+        cause: StopCause,
+        /// Steps completed at the last checkpoint.
+        step: u64,
+        /// The run's folder.
+        run: PathBuf,
+    },
+    /// The training was asked to stop before there was anything to train on.
+    #[error(
+        "stopped by {cause} before training began: nothing was trained, and run the same command to try again"
+    )]
+    NotBegun {
+        /// What asked.
+        cause: StopCause,
+    },
+    /// The run folder cannot be used.
+    #[error("{0}")]
+    RunDir(String),
+    /// The first process found a reason not to start; all others end with its message.
+    #[error("{words}")]
+    Refused {
+        /// The first process's message.
+        words: String,
+        /// Who has to act.
+        blame: Blame,
+    },
+    /// The run folder cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's message.
+        source: std::io::Error,
+    },
+    /// The loss or a gradient is not finite.
+    #[error(
+        "training diverged at step {step}: non-finite values in {found}{}. The usual cause is a learning rate that is \
+         too high, or a batch with extreme values; the model was not saved",
+        after_skipped(*.skipped_in_a_row)
+    )]
+    Diverged {
+        /// The step.
+        step: u64,
+        /// The values that were not finite.
+        found: NonFinite,
+        /// Number of skipped steps directly before it.
+        skipped_in_a_row: u64,
+    },
+    /// The model's weights or predictions are not finite.
+    #[error("{0}: training diverged, and the usual cause is a learning rate that is too high")]
+    NotFinite(String),
+    /// The replicas of the ranks differ.
+    #[error(
+        "the replicas of ranks {0:?} differ from that of rank 0: this is a defect of Rankine, or of this machine's \
+         memory; the model was not saved"
+    )]
+    ReplicasDiffer(Vec<usize>),
+    /// The job asks for a device that is not available.
+    #[error("{0}")]
+    Device(String),
+    /// Other processes of the job are missing, or have ended.
+    #[error(transparent)]
+    Processes(#[from] MeetError),
+    /// A rank waited for another one until the time limit.
+    #[error("{}{words}; the model was not saved", at_step(*.step))]
+    Missed {
+        /// The step that was started last; 0 if none was.
+        step: u64,
+        /// Which rank waited for which one, and where.
+        words: String,
+    },
+    /// A GPU operation failed.
+    #[error("the GPU failed: {0}; the model was not saved")]
+    Gpu(String),
+}
+
+impl TrainError {
+    /// The same error, with the number of the step that was started last.
+    pub(super) fn at_step(self, step: u64) -> Self {
+        match self {
+            Self::Missed { words, .. } => Self::Missed { step, words },
+            error => error,
+        }
+    }
+
+    /// Who has to act before training can start.
+    pub(crate) fn blame(&self) -> Blame {
+        match self {
+            Self::Checkpoint(error) => error.blame(),
+            Self::Refused { blame, .. } => *blame,
+            Self::NotBegun { .. } => Blame::Nobody,
+            Self::RunDir(_) | Self::Conflicts(_) | Self::Device(_) => Blame::Usage,
+            Self::Data(rankine_reader::Error::Invalid(_)) => Blame::Usage,
+            Self::Data(rankine_reader::Error::Damaged { .. } | rankine_reader::Error::BadRows(_)) => {
+                Blame::Data
+            }
+            _ => Blame::System,
+        }
+    }
+
+    /// Whether the only error is that another rank is missing: that rank knows the cause.
+    pub fn misses_rank(&self) -> bool {
+        let error = match self {
+            Self::Missed { .. } => return true,
+            Self::Processes(error) | Self::Saved(SavedModelError::Processes(error)) => error,
+            _ => return false,
+        };
+        matches!(error, MeetError::Late { .. } | MeetError::Left { .. })
+    }
+}
+
+impl From<PlacementError> for TrainError {
+    fn from(error: PlacementError) -> Self {
+        match error {
+            PlacementError::Data(error) => Self::Data(error),
+            PlacementError::Topology(_) | PlacementError::Memory(_) => Self::Device(error.to_string()),
+        }
+    }
+}
+
+fn after_skipped(steps: u64) -> String {
+    match steps {
+        0 => String::new(),
+        _ => format!(", and {steps} steps before it were skipped already (guard.skipped_in_a_row_max)"),
+    }
+}
+
+fn at_step(step: u64) -> String {
+    if step == 0 { String::new() } else { format!("at step {step}: ") }
+}
+
+fn list(conflicts: &[Conflict]) -> String {
+    let lines: Vec<_> = conflicts.iter().map(ToString::to_string).collect();
+    lines.join("\n")
+}

@@ -1,0 +1,34 @@
+//! Whether all processes have the same job and data.
+
+use super::super::TrainError;
+use crate::launch::ProcessGroup;
+
+/// Compares a text of this process with that of the first one.
+///
+/// # Errors
+/// [`TrainError::Device`] if they differ; [`TrainError::Processes`].
+pub(in crate::training) fn same_everywhere(
+    processes: &ProcessGroup,
+    what: &str,
+    text: &str,
+) -> Result<(), TrainError> {
+    // As much as can be sent; a difference behind that is still a difference.
+    const BYTES_MAX: usize = 1 << 19;
+    let own = &text.as_bytes()[..text.len().min(BYTES_MAX)];
+    let sum = xxhash_rust::xxh3::xxh3_64(text.as_bytes());
+    let value = [&sum.to_le_bytes()[..], own].concat();
+    let of_first = processes.of_first(&format!("the {what} of rank 0"), &value)?;
+    if of_first == value {
+        return Ok(());
+    }
+    let there = String::from_utf8_lossy(of_first.get(8..).unwrap_or_default()).into_owned();
+    let here = String::from_utf8_lossy(own);
+    let differ = here.lines().zip(there.lines()).find(|(here, there)| here != there);
+    let (here, there) = differ.unwrap_or(("longer", "shorter"));
+    Err(TrainError::Device(format!(
+        "rank {} has another {what} than rank 0: `{}` here, `{}` there; give all processes the same",
+        processes.rank(),
+        here.trim(),
+        there.trim()
+    )))
+}

@@ -1,0 +1,117 @@
+//! The end of a run: the last evaluation, the model and the summary.
+
+use std::path::PathBuf;
+
+use rankine_reader::Part;
+
+use super::super::TrainError;
+use super::super::context::RunContext;
+use super::super::processes::with_heartbeat;
+use super::super::run_dir::{
+    DataSummary, DeviceSummary, EndReason, ExchangeSummary, ModelSummary, Summary, TrainSummary,
+};
+use super::training_loop::TrainingLoop;
+use crate::evaluation::EvalSummary;
+use crate::launch::Phase;
+use crate::saved::{self, Columns, ModelMetadata};
+
+impl TrainingLoop<'_> {
+    /// Evaluates and saves the trained model. Returns the summary, and the path of the run folder if this is the first
+    /// process.
+    ///
+    /// # Errors
+    /// As [`super::train`].
+    pub(super) fn finish(mut self) -> Result<(Summary, Option<PathBuf>), TrainError> {
+        let diverged = self.learner.diverged_ranks()?;
+        if !diverged.is_empty() {
+            return Err(TrainError::ReplicasDiffer(diverged));
+        }
+        self.checkpoints.finish(self.observer)?;
+        let eval = match self.state.last_eval.take() {
+            Some(eval) => Some(eval),
+            None => self.evaluate()?,
+        };
+        self.context.processes.does(Phase::Saving, self.state.step());
+        self.save_model()?;
+        let summary = self.summary(eval)?;
+        if let Some(run) = &self.run {
+            run.finish(&summary, self.checkpoints.trained())?;
+        }
+        self.context.processes.wait("the end of the run")?;
+        Ok((summary, self.run.map(|run| run.path().to_owned())))
+    }
+
+    /// Saves the model, if this is the first process.
+    fn save_model(&mut self) -> Result<(), TrainError> {
+        let RunContext { job, dataset, processes, .. } = self.context;
+        let Some(run) = &mut self.run else {
+            // The rows of this process go to the first one.
+            return Ok(saved::Weights::try_for_each_run(&*self.learner, &mut |_| Ok(()))?);
+        };
+        let dir = run.begin_model()?;
+        let (steps, job) = (self.state.step(), job.to_toml());
+        let learner = &*self.learner;
+        let save = || {
+            let columns = &Columns::of(dataset);
+            let vocabulary = &|name: &str| dataset.checked_file(name);
+            let metadata = ModelMetadata { steps, job: &job, columns, vocabulary };
+            saved::save_into(dir, learner, &metadata)
+        };
+        // With several processes, each one reports its own progress.
+        if processes.size() == 1 {
+            with_heartbeat(processes, steps, save)?
+        } else {
+            save()?
+        };
+        Ok(())
+    }
+
+    fn summary(&self, eval: Option<EvalSummary>) -> Result<Summary, TrainError> {
+        let RunContext { job, dataset, topology, threads, .. } = self.context;
+        let (state, total) = (&self.state, &self.state.total);
+        let seconds = total.time.as_secs_f64();
+        let raw_files = job.data.raw.iter().flat_map(|raw| raw.train.iter().chain(&raw.eval));
+        let traffic = self.learner.traffic().map(|traffic| (traffic, total.steps - state.first_step));
+        Ok(Summary {
+            name: job.name.to_string(),
+            seed: job.seed,
+            version: env!("CARGO_PKG_VERSION").into(),
+            data: DataSummary {
+                dir: job.data.folder().map(|dir| dir.display().to_string()),
+                raw: raw_files.map(|path| path.display().to_string()).collect(),
+                train_samples: dataset.samples(Part::Train),
+                eval_samples: dataset.samples(Part::Eval),
+                reader: self.io.mode.to_string(),
+            },
+            model: ModelSummary {
+                kind: job.model.kind().into(),
+                dense_parameters: self.learner.spec().dense_parameters() as u64,
+                embedding_parameters: self.learner.spec().embedding_parameters(),
+            },
+            device: DeviceSummary {
+                kind: self.learner.kind().name().into(),
+                precision: self.learner.is_on_gpu().then(|| job.device.precision.name().into()),
+                threads,
+                ranks: topology.ranks(),
+                nodes: topology.nodes(),
+            },
+            exchange: traffic
+                .filter(|&(_, steps)| topology.ranks() > 1 && steps > 0)
+                .map(|(traffic, steps)| ExchangeSummary::new(traffic, steps)),
+            train: TrainSummary {
+                stopped: state.end.unwrap_or(EndReason::Epochs),
+                steps: total.steps,
+                samples: total.samples,
+                loss: state.last_loss,
+                seconds,
+                samples_per_second: total.samples_per_second(),
+                ms_per_iteration: seconds * 1e3 / total.steps as f64,
+                overflow_steps: self.learner.overflow_steps()?,
+                non_finite_steps: state.losses.guard().non_finite_steps,
+                ids_out_of_range: state.ids_out_of_range.clone(),
+                reader_wait_share: total.waited.as_secs_f64() / seconds,
+            },
+            eval,
+        })
+    }
+}

@@ -1,0 +1,108 @@
+//! A run from beginning to end: [`train`] prepares it, the [`TrainingLoop`] takes its steps, and `finish.rs` saves the
+//! model and the summary.
+
+mod agreement;
+mod finish;
+mod guard;
+mod losses;
+mod records;
+mod state;
+mod training_loop;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rankine_reader::Stop;
+
+use super::backend::{Choice, Measurements, check_build, thread_pool};
+use super::context::RunContext;
+use super::data::open_together;
+use super::processes::RankAssignment;
+use super::resume::{self, StartingPoint, TrainingStart};
+use super::run_dir::{RunDir, Summary};
+use super::translate::translate;
+use super::{Observer, TrainError};
+use crate::checkpoint::{Disk, Files};
+use crate::job::Job;
+use crate::launch::ProcessGroup;
+use training_loop::TrainingLoop;
+
+/// Where a run goes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TrainOptions<'a> {
+    /// The run's folder; by default a fresh one below `runs`.
+    pub run_dir: Option<&'a Path>,
+    /// The processes that train together, all of which call [`train`]; by default only this one.
+    pub processes: Option<&'a ProcessGroup>,
+    /// Where to start in that folder.
+    pub start: Start,
+    /// A request to stop the training.
+    pub stop: Option<&'a Stop>,
+    /// The file system that checkpoints are written with; by default the machine's own.
+    pub files: Option<&'a Arc<dyn Files>>,
+}
+
+/// Where a training starts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Start {
+    /// At step 0, in a new folder.
+    #[default]
+    New,
+    /// In an existing or new run folder, from its latest good checkpoint, or at step 0 if there is none. If the run
+    /// is finished and is what the job asks for, its summary is returned and nothing is done.
+    Resume,
+    /// In an existing or new run folder, at step 0. Its contents are moved to a folder `before-restart` in it.
+    Restart,
+}
+
+/// Trains a job from beginning to end: opens or generates the dataset, trains, evaluates, saves the model and the
+/// summary. Returns the summary and the path of the run folder. Only the first of several processes writes, and has a
+/// path.
+///
+/// # Errors
+/// See [`TrainError`]. Whatever goes wrong, no model is left that was not completely trained and written.
+pub fn train(
+    job: &Job,
+    options: TrainOptions<'_>,
+    observer: &mut dyn Observer,
+) -> Result<(Summary, Option<PathBuf>), TrainError> {
+    check_build(job)?;
+    let alone = ProcessGroup::alone();
+    let processes = options.processes.unwrap_or(&alone);
+    if let (Some(path), true) = (options.run_dir, processes.is_first()) {
+        RunDir::refuse_locked(path)?;
+    }
+    let (job, assignment) = RankAssignment::of(job, processes)?;
+    let (job, topology) = (&job, assignment.topology);
+    let stop = &options.stop.cloned().unwrap_or_default();
+    let dataset = &open_together(job, processes, stop, observer)?;
+    let model = &translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
+    let files = &options.files.cloned().unwrap_or_else(|| Arc::new(Disk));
+    let (pool, threads) = thread_pool(job)?;
+    let context = RunContext { job, dataset, model, processes, topology, files, threads, stop };
+
+    let mut start = TrainingStart::default();
+    if let Some(path) = options.run_dir.filter(|_| options.start != Start::New) {
+        let restart = options.start == Start::Restart;
+        match pool.install(|| resume::begin(&context, path, restart, observer))? {
+            StartingPoint::Finished(summary) => {
+                return Ok((*summary, processes.is_first().then(|| path.to_owned())));
+            }
+            StartingPoint::Train(found) => start = found,
+        }
+    }
+    let measured = match &start.from {
+        Some(checkpoint) => Measurements::of(checkpoint, topology)?,
+        None => Measurements::default(),
+    };
+    let choice = Choice::of(job, &assignment, dataset, model, &measured)?;
+    if start.run.is_none() && processes.is_first() {
+        start.run = Some(RunDir::create(options.run_dir, job)?);
+    }
+    // The model is built and used inside the pool: rayon runs work on the threads of the pool that called it.
+    pool.install(|| {
+        let (mut training, batches) = TrainingLoop::begin(context, choice, &measured, start, observer)?;
+        training.run(batches)?;
+        training.finish()
+    })
+}

@@ -1,0 +1,113 @@
+//! The state of a run between two steps.
+
+use std::time::Duration;
+
+use rankine_reader::stream::Position;
+
+use super::super::ids::IdCounts;
+use super::super::run_dir::EndReason;
+use super::losses::Losses;
+use crate::checkpoint::TrainState;
+use crate::evaluation::EvalSummary;
+
+/// What changes with each step of a run, the model apart.
+pub(super) struct RunState {
+    /// Steps completed when this attempt started: 0, or those of the checkpoint that it resumed from.
+    pub(super) first_step: u64,
+    /// Since step 0.
+    pub(super) total: Tally,
+    /// Since the last report, or since a resume.
+    pub(super) since_report: Tally,
+    pub(super) losses: Losses,
+    /// The last mean loss that is known.
+    pub(super) last_loss: f64,
+    /// Ids outside their tables, since step 0.
+    pub(super) ids_out_of_range: IdCounts,
+    /// Behind the last sample that was trained on.
+    pub(super) position: Position,
+    /// The evaluation of the last step, if there was one.
+    pub(super) last_eval: Option<EvalSummary>,
+    /// Why training ends, once it is known.
+    pub(super) end: Option<EndReason>,
+}
+
+/// Completed steps and their time, evaluations excluded.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) steps: u64,
+    pub(super) samples: u64,
+    pub(super) time: Duration,
+    /// The part of the time that training waited for the reader.
+    pub(super) waited: Duration,
+}
+
+impl RunState {
+    /// The state that a checkpoint recorded, or the initial one.
+    pub(super) fn resumed(from: TrainState, losses: Losses) -> Self {
+        let time = |seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        Self {
+            first_step: from.step,
+            total: Tally {
+                steps: from.step,
+                samples: from.samples,
+                time: time(from.seconds),
+                waited: time(from.waited_seconds),
+            },
+            since_report: Tally::default(),
+            losses,
+            last_loss: from.loss,
+            ids_out_of_range: from.ids_out_of_range,
+            position: from.position,
+            last_eval: from.eval,
+            end: None,
+        }
+    }
+
+    /// Steps completed.
+    pub(super) fn step(&self) -> u64 {
+        self.total.steps
+    }
+
+    /// Adds a step.
+    pub(super) fn add_step(&mut self, samples: u64, time: Duration, waited: Duration) {
+        for tally in [&mut self.total, &mut self.since_report] {
+            tally.add(samples, time, waited);
+        }
+    }
+
+    /// Adds time that training waited between two steps.
+    pub(super) fn add_time(&mut self, time: Duration) {
+        self.total.time += time;
+        self.since_report.time += time;
+    }
+
+    /// The same for a checkpoint.
+    pub(super) fn to_checkpoint(&self) -> TrainState {
+        let total = &self.total;
+        TrainState {
+            step: total.steps,
+            position: self.position,
+            samples: total.samples,
+            seconds: total.time.as_secs_f64(),
+            waited_seconds: total.waited.as_secs_f64(),
+            losses: self.losses.state(),
+            loss: self.last_loss,
+            guard: self.losses.guard(),
+            ids_out_of_range: self.ids_out_of_range.clone(),
+            eval: self.last_eval.clone(),
+        }
+    }
+}
+
+impl Tally {
+    fn add(&mut self, samples: u64, time: Duration, waited: Duration) {
+        self.steps += 1;
+        self.samples += samples;
+        self.time += time;
+        self.waited += waited;
+    }
+
+    pub(super) fn samples_per_second(&self) -> f64 {
+        self.samples as f64 / self.time.as_secs_f64()
+    }
+}

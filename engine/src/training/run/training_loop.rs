@@ -1,0 +1,346 @@
+//! The training loop: batches in, steps, reports, evaluations and checkpoints.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use rankine_reader::io::IoOptions;
+use rankine_reader::stream::StreamOptions;
+use rankine_reader::{Part, StopCause};
+
+use super::super::backend::{Backend, Batches, Choice, Measurements};
+use super::super::checkpoints::Checkpoints;
+use super::super::context::RunContext;
+use super::super::data::train_options;
+use super::super::evaluate::{EvaluationOptions, evaluate};
+use super::super::identity::RunIdentity;
+use super::super::processes::with_heartbeat;
+use super::super::resume::TrainingStart;
+use super::super::run_dir::{EndReason, RunDir};
+use super::super::{Event, Observer, Progress, TrainError, ids};
+use super::agreement::StepAgreement;
+use super::guard::Guard;
+use super::losses::Losses;
+use super::records::{EvalRecord, TrainRecord};
+use super::state::{RunState, Tally};
+use crate::checkpoint::TrainState;
+use crate::evaluation::{EvalMetrics, EvalSummary};
+use crate::launch::{Phase, ProcessGroup, Stage};
+
+/// A run in progress.
+pub(super) struct TrainingLoop<'a> {
+    pub(super) context: RunContext<'a>,
+    pub(super) observer: &'a mut dyn Observer,
+    pub(super) learner: Box<dyn Backend>,
+    /// The run's folder; only of the first process.
+    pub(super) run: Option<RunDir>,
+    /// The path of that folder.
+    path: PathBuf,
+    pub(super) checkpoints: Checkpoints,
+    /// How samples are read.
+    pub(super) io: IoOptions,
+    pub(super) state: RunState,
+}
+
+impl<'a> TrainingLoop<'a> {
+    /// Creates the model on its device, restores a checkpoint, and starts to read batches.
+    ///
+    /// # Errors
+    /// As [`super::train`].
+    pub(super) fn begin(
+        context: RunContext<'a>,
+        choice: Choice,
+        measured: &Measurements,
+        start: TrainingStart,
+        observer: &'a mut dyn Observer,
+    ) -> Result<(Self, Batches), TrainError> {
+        let RunContext { job, dataset, model, processes, topology, threads, .. } = context;
+        let TrainingStart { run, from, identity } = start;
+        let machine = choice.machine().map(ToOwned::to_owned);
+        if let (Some(run), Some(machine)) = (&run, &machine) {
+            run.write_machine(machine)?;
+        }
+        let (mut learner, device) = choice.initialize(job, dataset, model, threads, measured)?;
+        let tuning = learner.tuning()?;
+        if let (Some(run), Some(record)) = (&run, &tuning) {
+            run.write_tuning(record)?;
+        }
+        let from = match from {
+            Some(checkpoint) => {
+                let train = &checkpoint.manifest().train;
+                with_heartbeat(processes, train.step, || learner.restore(&checkpoint))?;
+                train.clone()
+            }
+            None => TrainState::default(),
+        };
+        let mut io = job.reader.io_options();
+        let stream = StreamOptions { start: from.position, ..train_options(job, io) };
+        let batches = learner.open(dataset.part(Part::Train)?, &stream)?;
+        let path = path_of_first(processes, run.as_ref())?;
+        let mut identity = identity.map_or_else(|| RunIdentity::of(&context), |known| Ok(*known))?;
+        // The first process writes for all.
+        if processes.is_first() {
+            identity.read();
+        }
+        let measurements = Measurements { tuning, machine };
+        let dir = RunDir::checkpoints_path(&path);
+        let mut checkpoints = Checkpoints::new(&context, identity, measurements, dir, from.step)?;
+        checkpoints.prepare(&*learner)?;
+        // The reading mode that worked is not probed, and reported, again for each evaluation.
+        io.mode = batches.rung().into();
+        let memory = learner.memory()?;
+        observer.observe(Event::Started {
+            spec: learner.spec(),
+            device: &device,
+            memory: memory.as_ref(),
+            topology,
+            rung: batches.rung(),
+            samples: context.samples(),
+        });
+        let guard = Guard::resumed(&job.guard, from.guard, processes.is_first());
+        let losses = Losses::resumed(from.step, from.losses, guard);
+        let state = RunState::resumed(from, losses);
+        Ok((Self { context, observer, learner, run, path, checkpoints, io, state }, batches))
+    }
+
+    /// Trains until the job's end is reached or a stop is requested.
+    ///
+    /// # Errors
+    /// As [`super::train`]; [`TrainError::Interrupted`] after a request to stop.
+    pub(super) fn run(&mut self, mut batches: Batches) -> Result<(), TrainError> {
+        // The evaluation at the checkpoint's step may have reached the target.
+        self.end_at_target()?;
+        while self.state.end.is_none() {
+            if self.is_at_max_steps() {
+                self.state.end = Some(EndReason::MaxSteps);
+                break;
+            }
+            let Some(progress) = self.train_step(&mut batches)? else { break };
+            self.report(progress)?;
+            self.evaluate_step()?;
+            let agreed = self.agree()?;
+            self.save_step(agreed)?;
+            if let Some(cause) = agreed.stop.filter(|_| self.state.end.is_none()) {
+                return Err(self.interrupt(cause));
+            }
+        }
+        self.await_steps(batches)
+    }
+
+    fn is_at_max_steps(&self) -> bool {
+        self.context.job.train.max_steps.is_some_and(|most| self.state.step() >= most.get())
+    }
+
+    fn reports_at(&self, step: u64) -> bool {
+        step.is_multiple_of(self.context.job.train.log_every_steps.get())
+    }
+
+    fn evaluates_at(&self, step: u64) -> bool {
+        self.context.job.eval.every_steps.is_some_and(|every| step.is_multiple_of(every.get()))
+    }
+
+    /// Trains on the next batch; `None` if there are no more.
+    fn train_step(&mut self, batches: &mut Batches) -> Result<Option<Progress>, TrainError> {
+        let RunContext { job, processes, .. } = self.context;
+        let began = Instant::now();
+        processes.is_at(Phase::Training, self.state.step(), Stage::Reading);
+        let Some(batch) = batches.next().transpose()? else { return Ok(None) };
+        let waited = began.elapsed();
+        let step = self.state.step() + 1;
+        processes.is_at(Phase::Training, step, Stage::Computing);
+        let optimizer = &job.optimizer;
+        let rate_factor = optimizer.schedule.factor(step);
+        self.learner.train_step(&batch, rate_factor).map_err(|error| error.at_step(step))?;
+        self.state.losses.began(batch.len());
+        // If losses arrive later, reports wait for them; so does a progress display that has none to show yet.
+        let waits = self.reports_at(step) || self.evaluates_at(step) || self.state.losses.are_unknown();
+        if waits {
+            processes.is_at(Phase::Training, step, Stage::Awaiting);
+        }
+        self.take_outcomes(waits).map_err(|error| error.at_step(step))?;
+        self.state.add_step(batch.len() as u64, began.elapsed(), waited);
+        self.count_ids(batch.out_of_range());
+        let state = &mut self.state;
+        let progress = Progress {
+            step,
+            epoch: batch.start().epoch,
+            samples: state.total.samples,
+            loss: state.losses.mean(),
+            non_finite_steps: state.losses.guard().non_finite_steps,
+            dense_learning_rate: optimizer.dense.learning_rate() * rate_factor,
+            sparse_learning_rate: optimizer.sparse.learning_rate() * rate_factor,
+            seconds: state.total.time.as_secs_f64(),
+            samples_per_second: state.since_report.samples_per_second(),
+        };
+        state.position = batch.end();
+        state.last_loss = state.losses.last_mean(state.last_loss);
+        drop(batch);
+        self.observer.observe(Event::Step(progress));
+        Ok(Some(progress))
+    }
+
+    /// Takes the outcomes of steps: of all that were started, or of those that are complete.
+    fn take_outcomes(&mut self, all: bool) -> Result<(), TrainError> {
+        let losses = &mut self.state.losses;
+        self.learner.take_outcomes(all, &mut |outcome| losses.known(&outcome))?;
+        losses.check()
+    }
+
+    /// Counts a batch's ids outside their tables, and warns at the first ones of each column.
+    fn count_ids(&mut self, of_batch: &[u64]) {
+        let RunContext { dataset, processes, .. } = self.context;
+        let (counts, schema) = (&mut self.state.ids_out_of_range, dataset.schema());
+        for number in ids::add(counts, schema, of_batch) {
+            if processes.is_first() {
+                let (column, fate) = (&schema.categorical[number].name, ids::fate(dataset.ids().of(number)));
+                tracing::warn!(
+                    "column {column}: {} ids of a batch are outside its table; {fate}, and all are counted",
+                    counts[column]
+                );
+            }
+        }
+    }
+
+    /// Reports the loss, if a report is due.
+    fn report(&mut self, progress: Progress) -> Result<(), TrainError> {
+        if !self.reports_at(progress.step) {
+            return Ok(());
+        }
+        let ids_out_of_range = &self.state.ids_out_of_range;
+        if let Some(run) = &mut self.run {
+            run.append("train", &TrainRecord { progress, ids_out_of_range })?;
+        }
+        self.observer.observe(Event::Report(progress, ids_out_of_range));
+        self.state.since_report = Tally::default();
+        self.state.losses.begin_anew();
+        Ok(())
+    }
+
+    /// Evaluates the model after a step, if an evaluation is due.
+    fn evaluate_step(&mut self) -> Result<(), TrainError> {
+        self.state.last_eval = None;
+        if self.evaluates_at(self.state.step()) {
+            self.state.last_eval = self.evaluate()?;
+            self.end_at_target()?;
+        }
+        Ok(())
+    }
+
+    /// Ends training if the last evaluation reached the job's target.
+    fn end_at_target(&mut self) -> Result<(), TrainError> {
+        // Only the first process has the result.
+        let auc = self.state.last_eval.as_ref().and_then(|eval| eval.metrics.first?.auc);
+        let auc = auc.map_or(Vec::new(), |auc| auc.to_le_bytes().to_vec());
+        let auc = self.context.processes.of_first("the verdict on the evaluation", &auc)?;
+        let auc = auc.try_into().ok().map(f64::from_le_bytes);
+        let target = self.context.job.eval.target_auc;
+        let is_reached = target.zip(auc).is_some_and(|(target, auc)| auc >= target.get());
+        self.state.end = is_reached.then_some(EndReason::TargetAuc);
+        Ok(())
+    }
+
+    /// Evaluates the model on the evaluation part, if there is one.
+    pub(super) fn evaluate(&mut self) -> Result<Option<EvalSummary>, TrainError> {
+        let RunContext { job, dataset, processes, .. } = self.context;
+        let step = self.state.step();
+        if dataset.samples(Part::Eval) == 0 {
+            return Ok(None);
+        }
+        let began = Instant::now();
+        // The first batch may take long.
+        processes.does(Phase::Evaluating, step);
+        let options = EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: self.io };
+        let mut watched = WatchedEvaluation { step, processes, observer: &mut *self.observer };
+        let (heads, ids_out_of_range) =
+            evaluate(&mut *self.learner, dataset, Part::Eval, &options, &mut watched)?;
+        let metrics = EvalMetrics::from(heads.as_slice());
+        let seconds = began.elapsed().as_secs_f64();
+        if let Some(run) = &mut self.run {
+            let ids_out_of_range = &ids_out_of_range;
+            run.append("eval", &EvalRecord { step, seconds, metrics: &metrics, ids_out_of_range })?;
+        }
+        self.observer.observe(Event::Evaluated { step, heads: &heads });
+        let auc_achievable = dataset.auc_achievable();
+        Ok(Some(EvalSummary { metrics, auc_achievable, seconds, ids_out_of_range }))
+    }
+
+    /// What all processes are to do after a step.
+    fn agree(&self) -> Result<StepAgreement, TrainError> {
+        let own = StepAgreement {
+            stop: self.context.stop.asked(),
+            saves: self.checkpoints.is_due_by_time(),
+            written: self.checkpoints.is_written(),
+        };
+        own.among(self.context.processes, self.state.step())
+    }
+
+    /// Publishes the checkpoint that is written, and saves another one if it is due.
+    fn save_step(&mut self, agreed: StepAgreement) -> Result<(), TrainError> {
+        if agreed.written {
+            self.checkpoints.finish(self.observer)?;
+        }
+        let step = self.state.step();
+        if agreed.saves || self.checkpoints.is_due_by_steps(step) {
+            let began = Instant::now();
+            self.take_outcomes(true).map_err(|error| error.at_step(step))?;
+            self.save()?;
+            self.state.add_time(began.elapsed());
+        }
+        Ok(())
+    }
+
+    /// Takes a checkpoint, and starts to write it.
+    fn save(&mut self) -> Result<(), TrainError> {
+        let metrics = self.run.as_ref().map(RunDir::metrics).transpose()?;
+        self.checkpoints.begin(&mut *self.learner, self.state.to_checkpoint(), metrics, self.observer)
+    }
+
+    /// Saves a checkpoint of the current state, unless there is one, and returns the error that says how to resume.
+    fn interrupt(&mut self, cause: StopCause) -> TrainError {
+        let step = self.state.step();
+        let mut save = || {
+            self.checkpoints.finish(self.observer)?;
+            if self.checkpoints.last_step() != step {
+                self.take_outcomes(true)?;
+                self.save()?;
+                self.checkpoints.finish(self.observer)?;
+            }
+            Ok(())
+        };
+        save().err().unwrap_or_else(|| TrainError::Interrupted { cause, step, run: self.path.clone() })
+    }
+
+    /// Waits for the outcomes of all steps.
+    fn await_steps(&mut self, batches: Batches) -> Result<(), TrainError> {
+        let (began, step) = (Instant::now(), self.state.step());
+        self.context.processes.is_at(Phase::Training, step, Stage::Awaiting);
+        self.take_outcomes(true).map_err(|error| error.at_step(step))?;
+        let state = &mut self.state;
+        state.losses.check_end()?;
+        state.total.time += began.elapsed();
+        drop(batches);
+        state.last_loss = state.losses.last_mean(state.last_loss);
+        Ok(())
+    }
+}
+
+/// The path of the first process's run folder. All processes write checkpoints there.
+fn path_of_first(processes: &ProcessGroup, run: Option<&RunDir>) -> Result<PathBuf, TrainError> {
+    let path = run.map_or_else(Vec::new, |run| run.path().as_os_str().as_bytes().to_vec());
+    Ok(PathBuf::from(OsString::from_vec(processes.of_first("the run's folder", &path)?)))
+}
+
+/// An evaluation that reports to the other processes that it makes progress.
+struct WatchedEvaluation<'a> {
+    step: u64,
+    processes: &'a ProcessGroup,
+    observer: &'a mut dyn Observer,
+}
+
+impl Observer for WatchedEvaluation<'_> {
+    fn observe(&mut self, event: Event<'_>) {
+        self.processes.does(Phase::Evaluating, self.step);
+        self.observer.observe(event);
+    }
+}
