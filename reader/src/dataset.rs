@@ -219,7 +219,9 @@ impl Dataset {
         let path = dir.join(MANIFEST_NAME);
         if !path.exists() {
             check_folder(dir, "a dataset")?;
-            let why = if dir.with_added_extension("partial").exists() {
+            let partial = dir.with_added_extension("partial");
+            // A path without a file name, such as `.`, gets no extension.
+            let why = if partial != dir && partial.exists() {
                 "a conversion to it has not finished, or was interrupted: run it again"
             } else if dir.exists() {
                 "the folder exists but has no dataset.json: is it the folder that convert or generate wrote?"
