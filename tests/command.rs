@@ -134,11 +134,7 @@ fn pipes_and_devices_as_job_files_are_refused_at_once() {
         (vec!["train", "/dev/zero"], "cannot read the job file: ", "/dev/zero is a device"),
         (vec!["check", link.to_str().unwrap()], "cannot read the job file: ", "link.toml is a device"),
         (vec!["check", "/"], "cannot read the job file: ", "/ is a folder"),
-        (
-            vec!["plan", SOUND_JOB, "--machine", &pipe],
-            "cannot read the machine's file: ",
-            "job.toml is a pipe",
-        ),
+        (vec!["plan", SOUND_JOB, "--machine", &pipe], "cannot read the machine file: ", "job.toml is a pipe"),
     ];
     for (args, words, what) in refused {
         let mut command = rankine();

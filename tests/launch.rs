@@ -279,7 +279,7 @@ fn a_wrong_secret_and_a_second_process_of_a_rank_are_refused_and_the_job_continu
         let mut words = String::new();
         stderr.read_to_string(&mut words).unwrap();
         assert_eq!(ended(first).0, Some(SUCCESS), "{words}");
-        assert!(words.contains("that came as rank 2 of 3 was refused: "), "{words}");
+        assert!(words.contains("that connected as rank 2 of 3 was refused: "), "{words}");
     }
 }
 

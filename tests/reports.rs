@@ -449,7 +449,7 @@ fn a_plan_is_printed_in_full() {
     let limit = words(&json, "/limit");
     assert_eq!(limit, "link-between");
     expected += &format!(
-        "\n{} samples/s, limited by link between nodes; mean load of ranks {:.1}% of the slowest\n",
+        "\n{} samples/s, limited by link between nodes; the mean load is {:.1}% of that of the slowest rank\n",
         many(number(&json, "/samples_per_second")),
         number(&json, "/balance") * 100.0
     );

@@ -251,7 +251,7 @@ fn changes_that_prevent_resuming_are_named() {
     refused(&["train.shuffle=false"], &["the order of samples", "train.shuffle was true"]);
     refused(&["model.top_mlp=[17]"], &["the model differs: top_mlp.0 is 17 but was 16"]);
     let momentum = "optimizer.sparse={ kind = 'momentum', learning_rate = 0.1 }";
-    refused(&[momentum], &["embedding.C1 is updated by \"momentum\" but was by \"adagrad\""]);
+    refused(&[momentum], &["the optimizer of embedding.C1 is \"momentum\" but was \"adagrad\""]);
     let other = runs.place.word("other-data");
     let shape = runs.place.word("shape.toml");
     run(["generate", "--shape", &shape, "--samples", "3001", "--seed", "5", "--out", &other]).with(SUCCESS);

@@ -78,7 +78,7 @@ fn a_stalled_read_is_reported() {
         let training = resumed(&place, &job, run, &["guard.step_timeout_s=1.5", &mode]);
         Ended::of(training).with(LOST).says(&[
             "rank 0 has made no progress for 2 s in training",
-            "waiting for the reader's next batch: it hangs, or what it reads or writes does",
+            "waiting for the reader's next batch: it hangs, or a file or device that it uses does",
             "guard.step_timeout_s",
             "not saved",
         ]);

@@ -20,8 +20,7 @@ pub enum TopologyError {
     Empty,
     /// Nodes would have unequal numbers of ranks.
     #[error(
-        "{nodes} nodes cannot have equal parts of {ranks} {}, and rows go between nodes along rails of ranks with the \
-         same place in each: use a multiple of {nodes} ranks",
+        "{ranks} {} cannot be divided evenly among {nodes} nodes: use a multiple of {nodes} ranks",
         if *ranks == 1 { "rank" } else { "ranks" }
     )]
     Uneven {

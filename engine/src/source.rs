@@ -91,7 +91,7 @@ pub enum SourceError {
     },
     /// An export of an older version, outside of its run folder.
     #[error(
-        "{} was exported without its job, which sets how ids beyond a table are handled: export it again with this \
+        "{} was exported without its job, which sets the policy for ids out of range: export it again with this \
          version, or name the run",
         .0.display()
     )]

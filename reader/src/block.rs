@@ -158,7 +158,7 @@ fn too_many_free_values(streams: &[Stream]) -> Option<u64> {
 fn put_bags(column: &Categorical, bags: &Bags, out: &mut Vec<u8>, streams: &mut Vec<Stream>) {
     let counts = || bags.offsets.windows(2).map(|pair| u64::from(pair[1] - pair[0]));
     for count in counts() {
-        assert!(column.hotness.admits(count), "column {} does not admit a bag of {count} ids", column.name);
+        assert!(column.hotness.admits(count), "column {} does not allow a bag of {count} ids", column.name);
     }
     if let Some(id) = bags.ids.iter().find(|&&id| id >= column.rows) {
         panic!("column {}: id {id} is not below its table's {} rows", column.name, column.rows);
@@ -348,7 +348,7 @@ impl<'a> Block<'a> {
             let samples = self.layout.samples as u64;
             if u64::from(ids.count) > samples * u64::from(column.hotness.max()) {
                 return Err(format!(
-                    "column {} has {} ids, more than the schema admits for {samples} samples",
+                    "column {} has {} ids, more than the schema allows for {samples} samples",
                     column.name, ids.count
                 ));
             }

@@ -58,7 +58,7 @@ fn find_driver() -> Result<()> {
     let other = theirs.and_then(file_at).map_or("another file".into(), |path| path.display().to_string());
     Err(Error::NoDriver(format!(
         "the driver's library is {}, and the loader opens {other} as libcuda.so: a stub for linking, or another \
-         driver's; take its folder out of LD_LIBRARY_PATH",
+         driver's; remove its folder from LD_LIBRARY_PATH",
         driver.file(c"cuInit")
     )))
 }

@@ -11,12 +11,12 @@ use super::budget::Budget;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// This machine has no usable driver.
-    #[error("no GPU can be used: {0}; `rankine doctor` shows what was searched")]
+    #[error("no GPU can be used: {0}; `rankine doctor` lists where it looked")]
     NoDriver(String),
     /// The driver is too old for the CUDA version that the kernels are compiled with.
     #[error(
         "the driver supports CUDA {major}.{minor}, but 13.0 is needed: update it to 580 or later; `rankine doctor` \
-         shows which file it is"
+         shows which file was loaded"
     )]
     OldDriver {
         /// Major version of the newest CUDA that it supports.
@@ -34,7 +34,7 @@ pub enum Error {
     },
     /// A GPU that is too old for the kernels.
     #[error(
-        "GPU {ordinal} has compute capability {}.{}, the kernels need 8.0 (Ampere) or later",
+        "GPU {ordinal} has compute capability {}.{}, but the kernels need 8.0 (Ampere) or later",
         capability.0, capability.1
     )]
     OldDevice {
@@ -60,7 +60,7 @@ pub enum Error {
         most: usize,
     },
     /// Some ranks did not take part in a collective call in time.
-    #[error("rank {rank} waited {deadline_ms} ms for {}: their logs say what stopped them", Ranks(late))]
+    #[error("rank {rank} waited {deadline_ms} ms for {}: see their logs for the cause", Ranks(late))]
     PeersLate {
         /// The rank that waited.
         rank: usize,
@@ -122,8 +122,7 @@ pub enum Error {
     },
     /// A rank timed out at a barrier on the GPUs.
     #[error(
-        "rank {waiting} waited {deadline_ms} ms for rank {missing} at {what}: look at that rank's log for what \
-         stopped it"
+        "rank {waiting} waited {deadline_ms} ms for rank {missing} at {what}: see the log of that rank for the cause"
     )]
     PeerBarrier {
         /// The rank that waited.
@@ -146,13 +145,13 @@ pub enum Error {
         what: &'static str,
     },
     /// cuBLASLt is not found or does not initialize.
-    #[error("matrix products need cuBLASLt: {0}; `rankine doctor` shows what was searched")]
+    #[error("matrix products need cuBLASLt: {0}; `rankine doctor` lists where it looked")]
     NoBlas(String),
     /// CUPTI is not found or does not record.
-    #[error("no trace can be taken: {0}; `rankine doctor` shows what was searched")]
+    #[error("no trace can be taken: {0}; `rankine doctor` lists where it looked")]
     NoTrace(String),
     /// NCCL is not found or cannot be used.
-    #[error("ranks on several nodes need NCCL: {0}; `rankine doctor` shows what was searched")]
+    #[error("ranks on several nodes need NCCL: {0}; `rankine doctor` lists where it looked")]
     NoNccl(String),
     /// A call of NCCL, or a collective that it started, failed.
     #[error("{call}: {words}; set NCCL_DEBUG=WARN for details")]
@@ -164,8 +163,8 @@ pub enum Error {
     },
     /// Some ranks did not join an NCCL communicator in time.
     #[error(
-        "rank {rank} of {ranks} waited {deadline_ms} ms for NCCL to join all ranks: look at the others' logs, and \
-         whether NCCL_SOCKET_IFNAME names a network that the nodes share"
+        "rank {rank} of {ranks} waited {deadline_ms} ms for NCCL to join all ranks: see the logs of the other ranks, \
+         and check that NCCL_SOCKET_IFNAME names a network that the nodes share"
     )]
     NcclLate {
         /// The rank that waited.

@@ -36,8 +36,8 @@ impl std::fmt::Display for MemoryShortage {
         let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
         write!(
             f,
-            "the model does not fit: a rank of {} would need {:.2} GiB, {:.2} GiB of it for everything but the tables, \
-             and has {:.2} GiB",
+            "the model does not fit: with {} ranks, a rank needs up to {:.2} GiB ({:.2} GiB without tables) but has \
+             {:.2} GiB",
             self.ranks,
             gib(self.needed_bytes),
             gib(self.rest_bytes),
@@ -48,7 +48,7 @@ impl std::fmt::Display for MemoryShortage {
                 self.forced.iter().map(|(name, how)| format!("{name} ({})", how.name())).collect();
             write!(
                 f,
-                ". Spreading their rows would take less for {}: leave their placement to \"auto\"",
+                ". A rank would need less if the rows of {} were distributed: set their placement to \"auto\"",
                 list(&names)
             )?;
         }
@@ -57,13 +57,15 @@ impl std::fmt::Display for MemoryShortage {
             None if self.memory_is_shared => {
                 f.write_str(". More ranks would not help: they share one memory")?
             }
-            None => f.write_str(". More ranks would not help: what every rank needs is already too much")?,
+            None => f.write_str(
+                ". More ranks would not help: the part that every rank needs is already too large",
+            )?,
         }
         if let Some(bytes) = self.rowwise_state_bytes {
-            let fits = if bytes <= self.memory_bytes { "which fits" } else { "still too much" };
+            let fits = if bytes <= self.memory_bytes { "which fits" } else { "which is still too much" };
             write!(
                 f,
-                ". With optimizer.sparse.kind = \"rowwise-adagrad\", one number of state per row, it would be \
+                ". With optimizer.sparse.kind = \"rowwise-adagrad\", one number of state per row, a rank would need \
                  {:.2} GiB, {fits}",
                 gib(bytes)
             )?;

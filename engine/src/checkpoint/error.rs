@@ -22,7 +22,10 @@ pub enum CheckpointError {
         source: io::Error,
     },
     /// There is no checkpoint.
-    #[error("no checkpoint at {}: it is a folder `checkpoints/step-N` of a run, and has a manifest.json", .0.display())]
+    #[error(
+        "no checkpoint at {}: a checkpoint is a folder `checkpoints/step-N` of a run, with a manifest.json",
+        .0.display()
+    )]
     Missing(PathBuf),
     /// A file differs from what was written.
     #[error("{} is damaged: {what}", path.display())]
@@ -55,8 +58,8 @@ pub enum CheckpointError {
     },
     /// There are checkpoints, and all of them are damaged.
     #[error(
-        "no checkpoint in {} is usable, and nothing was changed:{}\nRestore one of them from a copy and resume again; \
-         or start over deliberately, with --restart instead of --resume, or in another --run-dir",
+        "no checkpoint in {} is usable, and nothing was changed:{}\nRestore one of them from a copy and resume again, \
+         or start over with --restart or in another --run-dir",
         dir.display(), found.iter().map(|line| format!("\n  {line}")).collect::<String>()
     )]
     NoneUsable {
@@ -86,7 +89,7 @@ pub enum CheckpointError {
         tensor: String,
     },
     /// The model's state cannot be read from its device, or restored there.
-    #[error("the model's state cannot be reached: {0}")]
+    #[error("the model's state cannot be read: {0}")]
     State(String),
 }
 

@@ -1,4 +1,4 @@
-//! A run's folder of checkpoints: which exist, which is the latest good one, and which may be removed.
+//! The checkpoints of a run: which exist, which one is the latest intact one, and which may be removed.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

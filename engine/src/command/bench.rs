@@ -33,9 +33,9 @@ enum Command {
 
 /// Read a dataset in every mode that this machine supports, and compare with the speed of the disk
 ///
-/// Reports medians of several interleaved passes; the page cache is dropped before each pass. Measured are the disk
-/// alone, reading blocks, reading and checking blocks on one thread, unpacking samples into batches on one thread, and
-/// shuffling samples into batches that GPUs unpack, on all feeding threads.
+/// Reports medians of several interleaved passes; the page cache is dropped before each pass. The passes measure the
+/// disk alone, reading blocks, reading and checking blocks on one thread, unpacking samples into batches on one
+/// thread, and shuffling samples into batches that GPUs unpack, on all feeding threads.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

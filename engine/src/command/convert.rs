@@ -206,7 +206,7 @@ struct Common {
     #[arg(long, value_name = "FILE", num_args = 1..)]
     eval: Vec<PathBuf>,
 
-    /// What to do with invalid rows: fail, skip, or quarantine (skip them, and keep them in a file)
+    /// What to do with bad rows: fail, skip, or quarantine (skip them, and keep them in a file)
     #[arg(long, value_name = "WHAT", default_value = "fail")]
     on_bad: OnBad,
 

@@ -6,7 +6,7 @@ use rankine::{cuda, doctor};
 
 use super::{CommandError, Exit, launch, output};
 
-/// Report what this machine offers, and what a training would use
+/// Report what this machine offers, and what training would use
 ///
 /// Shows the CPU and its instruction sets, memory and its limits, how files can be read, GPU libraries and GPUs. If
 /// something is missing, the report includes the error of the system. Nothing is changed.
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Only meet the other processes of the launch; rank 0 lists them
+    /// Only connect to the other processes of the launch; rank 0 lists them
     #[arg(long)]
     cluster: bool,
 

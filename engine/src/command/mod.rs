@@ -98,7 +98,7 @@ const EXIT_CODES: [(&str, &str); 8] = [
     ("3", "invalid input data: a damaged dataset, or too many bad rows"),
     ("4", "the model does not fit into the memory of the planned ranks"),
     ("5", "a rank of the job failed, exited or timed out"),
-    ("75", "a signal stopped training, which --resume continues"),
+    ("75", "a signal stopped training; --resume continues it"),
     ("129, 130, 143", "SIGHUP, SIGINT or SIGTERM stopped convert or generate; no dataset was written"),
 ];
 

@@ -429,7 +429,7 @@ impl Report<'_> {
         writeln!(f, "  {:<30} {:>12}", "total", Ms(time.total_s))?;
         writeln!(
             f,
-            "\n{} samples/s, limited by {}; mean load of ranks {:.1}% of the slowest",
+            "\n{} samples/s, limited by {}; the mean load is {:.1}% of that of the slowest rank",
             Many(self.report.samples_per_second),
             self.report.limit.name(),
             self.report.balance * 100.0

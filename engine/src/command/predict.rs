@@ -50,7 +50,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 
-    /// What to do with invalid raw rows: fail, or skip (they are counted and reported)
+    /// What to do with bad rows: fail, or skip (they are counted and reported)
     #[arg(long, value_name = "WHAT", default_value = "fail", value_parser = ["fail", "skip"])]
     on_bad: String,
 

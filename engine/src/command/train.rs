@@ -41,7 +41,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
 
-    /// Resume the run in --run-dir from its latest good checkpoint; start from scratch if it has none, and do nothing
+    /// Resume the run in --run-dir from its latest intact checkpoint; start from scratch if it has none, and do nothing
     /// if the run is finished
     #[arg(long, requires = "run_dir")]
     resume: bool,

@@ -38,8 +38,8 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
     }
     if ranks > 1 {
         if job.device.tune {
-            let why = "several GPUs do not time algorithms yet, and all must use the same: remove it, or name with \
-                       device.tuning the tuning.json of a training on one GPU with the batch size of one rank";
+            let why = "device.tune is not supported on several GPUs, which must all use the same algorithms: remove \
+            it, or set device.tuning to the tuning.json of a run on one GPU with the batch size of one rank";
             refuse("device.tune".into(), why.into());
         }
         for (key, table) in pooled_beyond(job, spec) {

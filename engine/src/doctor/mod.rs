@@ -1,4 +1,4 @@
-//! What this machine offers, and what a training would use: answers "why is it slow here" and "why is my GPU not used"
+//! What this machine offers, and what training would use: answers "why is it slow here" and "why is my GPU not used"
 //! before a job is started.
 //!
 //! [`doctor`] collects the data, [`Report`] is plain data, and its `Display` is readable text. Nothing is changed on

@@ -164,7 +164,7 @@ impl Job {
             if !seen.insert(&head.label) {
                 found.push(Conflict::new(
                     format!("head.{number}.label"),
-                    format!("label {} already has a head", head.label),
+                    format!("the label {} already has a head", head.label),
                 ));
             }
         }

@@ -4,8 +4,8 @@ use serde::Deserialize;
 
 use super::values::{Count, Positive};
 
-/// `[checkpoint]`: when checkpoints are saved, in the run's folder `checkpoints`. A checkpoint holds everything needed
-/// to resume. Without `every_steps` and `every_minutes` one is saved only if a signal stops the run.
+/// `[checkpoint]`: when checkpoints are saved, in the folder `checkpoints` of the run. A checkpoint holds everything
+/// needed to resume. Without `every_steps` and `every_minutes`, one is saved only if a signal stops the run.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]

@@ -37,7 +37,7 @@ impl Data {
 /// each categorical column (as many as its hotness). The columns are named `label` (or `label1`, `label2`, ...), `I1`,
 /// `I2`, ... and `C1`, `C2`, ...
 ///
-/// An invalid record (a label other than 0 and 1, or an id outside of its table) ends the run with an error that names
+/// A bad record (a label other than 0 and 1, or an id outside of its table) ends the run with an error that names
 /// the record. `rankine convert hugectr-raw` can skip such records, and its output takes half the space.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::values::Count;
 
 /// `[embedding]`: how the rows of tables are distributed over the ranks, and what the ranks exchange. A single rank
-/// stores all rows. The choice affects what the model learns only by the rounding of sums.
+/// stores all rows. The choice affects the trained model only through the rounding of sums.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]

@@ -14,7 +14,7 @@ pub struct Guard {
     pub non_finite: NonFinite,
     /// Maximum number of consecutive skipped steps; one more ends the training.
     pub skipped_in_a_row_max: Count,
-    /// Time limit of each step in seconds, reading its batch included, and of each batch of an evaluation. A step that
+    /// Time limit of each step in seconds, including reading its batch, and of each batch of an evaluation. A step that
     /// exceeds it ends the job. Without it, 45 with several processes and 300 with one.
     pub step_timeout_s: Option<Seconds>,
     /// Seconds that GPUs wait for each other at a barrier or an all-reduce.

@@ -196,8 +196,8 @@ impl Table {
     }
 }
 
-/// `[[head]]`: a label to learn. Without any `[[head]]`, all labels of the dataset are learnt with weight 1. The AUC of
-/// the first head is the AUC of the model.
+/// `[[head]]`: a label to learn. Without any `[[head]]`, all labels of the dataset are learned with weight 1. The AUC
+/// of the first head is the AUC of the model.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

@@ -76,9 +76,7 @@ impl fmt::Display for Activity {
             (None, Stage::Working) => Ok(()),
             (None, Stage::Reading) => f.write_str(", waiting for the reader's next batch"),
             (None, Stage::Computing) => f.write_str(", computing it"),
-            (None, Stage::Awaiting) => {
-                f.write_str(", waiting for the device to end the steps that were begun")
-            }
+            (None, Stage::Awaiting) => f.write_str(", waiting for the device to finish the steps in flight"),
         }
     }
 }
@@ -103,7 +101,7 @@ mod tests {
             (told(P::Evaluating, 2, S::Computing, None), "in an evaluation, at step 2, computing it"),
             (
                 told(P::Saving, 3, S::Awaiting, None),
-                "while the model was saved, at step 3, waiting for the device to end the steps that were begun",
+                "while the model was saved, at step 3, waiting for the device to finish the steps in flight",
             ),
             (
                 told(P::Measuring, 4, S::Reading, Some("all")),

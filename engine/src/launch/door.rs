@@ -75,7 +75,7 @@ fn announce(rendezvous: &Rendezvous<'_>, listening: &Listening) {
         tracing::warn!(
             "rank 0 listens on {addresses} without a secret: anyone who can reach this port can join the job. Give all \
              processes one secret with RANKINE_SECRET, or RANKINE_SECRET_FILE or --secret-file with a private file; \
-             `openssl rand -hex 32` makes one"
+             `openssl rand -hex 32` prints one"
         );
     }
 }
@@ -131,7 +131,7 @@ impl Caller {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let slow = self.since.elapsed() > HANDSHAKE;
-                    let why = || format!("did not say who it is within {:.0} s", HANDSHAKE.as_secs_f64());
+                    let why = || format!("did not identify itself within {:.0} s", HANDSHAKE.as_secs_f64());
                     return Ok(if slow { Heard::Stranger(Some(why())) } else { Heard::Pending });
                 }
                 Err(error) => return Err(error),
@@ -256,8 +256,7 @@ impl<'a> Door<'a> {
         };
         let from = self.callers.remove(place).from;
         self.strangers.warn(&format!(
-            "more connections to the meeting port than ranks need: closed the one from {from} before it had said \
-             who it is"
+            "too many connections to the rendezvous port: closed one from {from} that had not identified itself"
         ));
     }
 
@@ -276,7 +275,7 @@ impl<'a> Door<'a> {
                 *arrival = Arrival { process: hello.process, ..Arrival::default() };
             }
             arrival.lines[hello.line as usize] = Some(Wire::of_first(stream, keys));
-            tracing::debug!("rank {} came from {from} ({:?})", hello.rank, hello.line);
+            tracing::debug!("rank {} connected from {from} ({:?})", hello.rank, hello.line);
         }
     }
 
@@ -301,7 +300,7 @@ impl<'a> Door<'a> {
 
     fn refuse(&mut self, from: SocketAddr, hello: Hello, refusal: Refusal) {
         self.refusals.warn(&format!(
-            "a process at {from} that came as rank {} of {} was refused: {refusal}",
+            "a process at {from} that connected as rank {} of {} was refused: {refusal}",
             hello.rank, hello.ranks
         ));
         if let Some(arrival) = hello.rank.checked_sub(1).and_then(|place| self.arrivals.get_mut(place)) {
@@ -330,7 +329,7 @@ impl<'a> Door<'a> {
         }
         let refused = late.iter().find_map(|&rank| Some((rank, self.arrivals[rank - 1].refused?)));
         let refused = refused
-            .map(|(rank, refusal)| format!("a process that came as rank {rank} was refused: {refusal}"));
+            .map(|(rank, refusal)| format!("a process that connected as rank {rank} was refused: {refusal}"));
         MeetError::Late { late, seconds: waited.as_secs_f64(), refused }
     }
 }
@@ -411,7 +410,7 @@ mod tests {
             match heard {
                 Heard::Pending => assert!(pending, "{seconds} s"),
                 Heard::Stranger(Some(why)) => {
-                    assert!(!pending && why == "did not say who it is within 5 s", "{seconds} s: {why}");
+                    assert!(!pending && why == "did not identify itself within 5 s", "{seconds} s: {why}");
                 }
                 _ => panic!("a silent caller is heard"),
             }

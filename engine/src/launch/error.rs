@@ -28,7 +28,8 @@ pub enum Refusal {
     OtherJob,
     /// Its number of processes differs from rank 0's.
     #[error(
-        "rank 0 is one of {ranks}: two jobs meet at the same address, or launchers give their processes different sizes"
+        "rank 0 is one of {ranks}: two jobs meet at the same address, or launchers give their processes different \
+         numbers of processes"
     )]
     OtherRanks {
         /// The number of processes of rank 0.
@@ -40,7 +41,7 @@ pub enum Refusal {
     )]
     RankTaken,
     /// The process that answered as rank 0 does not know the secret.
-    #[error("what listens there does not know the secret: it is another job or another program")]
+    #[error("the process that listens there does not know the secret: it belongs to another job or program")]
     Unproven,
 }
 
@@ -88,7 +89,7 @@ pub enum MeetError {
         why: String,
     },
     /// Rank 0 refused this process.
-    #[error("rank 0 at {address} refused this process, which came as rank {rank}: {refusal}")]
+    #[error("rank 0 at {address} refused this process, which connected as rank {rank}: {refusal}")]
     Refused {
         /// This rank.
         rank: usize,

@@ -65,7 +65,8 @@ impl ProcessInfo {
         let read = |(rank, bytes): (usize, &Vec<u8>)| {
             let member: Self = serde_json::from_slice(bytes).map_err(|error| {
                 MeetError::Stray(format!(
-                    "rank {rank} sent no valid description of itself: {error}; does it run the same version of Rankine?"
+                    "rank {rank} sent an invalid description of itself: {error}; does it run the same version of \
+                     Rankine?"
                 ))
             })?;
             if member.version != self.version || member.rank != rank {

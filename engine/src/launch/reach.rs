@@ -117,7 +117,7 @@ fn attempt(rendezvous: &Rendezvous<'_>, hello: &Hello, time: Duration) -> Result
 
 /// The other side is not rank 0.
 fn foreign() -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, "what listens there is not a process of this version of Rankine")
+    io::Error::new(ErrorKind::InvalidData, "the program that listens there is not this version of Rankine")
 }
 
 fn closed() -> io::Error {

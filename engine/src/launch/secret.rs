@@ -27,7 +27,7 @@ pub enum SecretError {
     },
     /// A secret that can be guessed.
     #[error(
-        "the secret in {place} has {bytes} bytes: it must have {min} to {max}; `openssl rand -hex 32` makes one"
+        "the secret in {place} has {bytes} bytes: it must have {min} to {max}; `openssl rand -hex 32` prints one"
     )]
     Length {
         /// The variable or the file.

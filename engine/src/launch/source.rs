@@ -68,7 +68,7 @@ pub enum LaunchError {
     },
     /// The address to meet at is unknown.
     #[error(
-        "no address to meet at for {ranks} processes ({}): set MASTER_ADDR (and MASTER_PORT) to the host of rank 0, or \
+        "no rendezvous address for {ranks} processes ({}): set MASTER_ADDR (and MASTER_PORT) to the host of rank 0, or \
          give --meet HOST:PORT",
         launcher.variables()
     )]
@@ -124,7 +124,7 @@ impl Launcher {
     pub fn named(name: &str) -> Result<Self, String> {
         let all = || [Self::None].into_iter().chain(Self::ALL);
         let names = || all().map(Self::name).collect::<Vec<_>>().join(", ");
-        all().find(|launcher| launcher.name() == name).ok_or_else(|| format!("there are {}", names()))
+        all().find(|launcher| launcher.name() == name).ok_or_else(|| format!("expected one of {}", names()))
     }
 
     /// The variable with the job's id, which is the same for all its processes.
@@ -244,7 +244,7 @@ fn first(environment: &Environment<'_>, names: &[&'static str]) -> Result<Option
         Err(_) => Err(LaunchError::Invalid {
             name: name.into(),
             value,
-            why: "it must be one number, from 0 on; the number of processes cannot change while they run"
+            why: "it must be a whole number of 0 or more; the number of processes cannot change during a job"
                 .into(),
         }),
     }

@@ -265,7 +265,7 @@ impl Line {
                     self.over = true;
                     return Some(self.lost(
                         "ended without an error message",
-                        "was it killed? The system's log tells which processes ran out of memory",
+                        "was it killed? The system log lists processes that were killed for memory",
                     ));
                 }
             }
@@ -389,7 +389,7 @@ impl Watcher {
         let (rank, of) =
             all.filter(|(_, of)| of.stands_still(self.patience, self.now)).min_by_key(|(_, of)| of.moved)?;
         let what = format!("has made no progress for {:.0} s", self.patience.standstill.as_secs_f64());
-        Some(lost(rank, &what, &of.activity, "it hangs, or what it reads or writes does"))
+        Some(lost(rank, &what, &of.activity, "it hangs, or a file or device that it uses does"))
     }
 
     fn end(&self, verdict: &Failure, end: End) {

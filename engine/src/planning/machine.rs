@@ -58,15 +58,15 @@ pub fn read_machine(
     let path = Path::new(name_or_path);
     if path.extension().is_none() && !path.exists() {
         return Err(format!(
-            "`{name_or_path}` is neither {} nor the path of a machine's file",
+            "`{name_or_path}` is neither {} nor the path of a machine file",
             KNOWN.join(" nor ")
         ));
     }
     let text = rankine_reader::files::read_text(path).map_err(|error| match error {
         rankine_reader::Error::Io { source, .. } => {
-            format!("cannot read the machine's file {}: {source}", path.display())
+            format!("cannot read the machine file {}: {source}", path.display())
         }
-        error => format!("cannot read the machine's file: {error}"),
+        error => format!("cannot read the machine file: {error}"),
     })?;
     parse(&text, known).map_err(|what| format!("{}: {what}", path.display()))
 }
@@ -342,9 +342,9 @@ mod tests {
         assert!(
             read_machine("no/such.toml")
                 .unwrap_err()
-                .contains("cannot read the machine's file no/such.toml: No such")
+                .contains("cannot read the machine file no/such.toml: No such")
         );
         let endless = read_machine("/dev/zero").unwrap_err();
-        assert!(endless.contains("cannot read the machine's file: /dev/zero is a device"), "{endless}");
+        assert!(endless.contains("cannot read the machine file: /dev/zero is a device"), "{endless}");
     }
 }

@@ -23,8 +23,8 @@ pub enum PredictError {
     },
     /// A category has no row of its own, and such rows are not to be scored.
     #[error(
-        "row {row} has a category in column {column} that the model has no row for: it was rare in training or absent \
-         from it. --unknown oov scores such rows with the row that these categories share, --unknown skip omits them"
+        "row {row} has an unknown category in column {column}: it was rare or absent in the training data. --unknown \
+         oov scores such rows with the row for unknown categories, --unknown skip skips them"
     )]
     Unknown {
         /// The number of the row, the first being 1.
@@ -33,7 +33,7 @@ pub enum PredictError {
         column: String,
     },
     /// A row cannot be read, and bad rows are not to be skipped.
-    #[error("{0}\nno predictions were written; --on-bad skip omits such rows, counts and names them")]
+    #[error("{0}\nno predictions were written; --on-bad skip skips such rows, and counts and lists them")]
     BadRow(String),
     /// A prediction is NaN.
     #[error("the prediction of row {row} is not a number: numbers of the row are too large for the model")]

@@ -1,7 +1,7 @@
 //! Scores rows with a trained model, in order: rows of a dataset, or raw rows, encoded with the code, vocabularies and
 //! transforms that made the training's dataset.
 //!
-//! [`Predictions`] scores samples from either source, counts the categories that the model never learnt, and writes a
+//! [`Predictions`] scores samples from either source, counts the categories that the model never learned, and writes a
 //! CSV that appears only when it is complete.
 
 mod error;

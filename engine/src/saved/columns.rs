@@ -129,7 +129,7 @@ impl Columns {
         // A file with another content is a better hint than a missing one.
         let damaged = |error: &rankine_reader::Error| matches!(error, rankine_reader::Error::Damaged { .. });
         let best = errors.iter().position(damaged).unwrap_or(0);
-        let no_folder = || rankine_reader::Error::Invalid(format!("no folder to read {name} from is known"));
+        let no_folder = || rankine_reader::Error::Invalid(format!("the folder of {name} is not known"));
         Err(errors.into_iter().nth(best).unwrap_or_else(no_folder))
     }
 }

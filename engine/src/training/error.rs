@@ -42,7 +42,7 @@ pub enum TrainError {
     },
     /// The training was asked to stop before there was anything to train on.
     #[error(
-        "stopped by {cause} before training began: nothing was trained, and run the same command to try again"
+        "stopped by {cause} before training began: nothing was trained; run the same command again to start"
     )]
     NotBegun {
         /// What asked.

@@ -135,8 +135,8 @@ impl<'a> Starter<'a> {
         let rows: u64 = categorical.iter().map(|column| column.rows).sum();
         out.line(&format!(
             "# A starter job: {} samples to train on and {} to evaluate with, {} dense columns,\n\
-             # {} categorical ones with {rows} rows in all. What is commented out is an option;\n\
-             # docs/reference/job.md has all of them.",
+             # {} categorical ones with {rows} rows in all. Lines that are commented out are options;\n\
+             # docs/reference/job.md lists all of them.",
             self.train_samples,
             self.eval_samples,
             dense.len(),
@@ -260,7 +260,7 @@ impl<'a> Starter<'a> {
         out.line("epochs = 1");
         out.remarked("# max_steps = 100", "ends the training, whatever the epochs");
         if self.eval_samples == 0 {
-            out.table("# There is nothing to evaluate with: give convert or generate an evaluation part.");
+            out.table("# The dataset has no evaluation part: convert with --split, or generate with --eval-samples.");
             return;
         }
         out.table("[eval]");

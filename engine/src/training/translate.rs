@@ -191,13 +191,13 @@ fn check_table(number: usize, table: &job::Table, schema: &Schema, conflicts: &m
         if first.rows != column.rows {
             conflict(format!(
                 "the columns {} and {name} cannot share a table: they have {} and {} rows. Convert them with one \
-                 vocabulary (kind \"shared\"), or hashed to equally many rows",
+                 vocabulary (kind \"shared\"), or hash both to the same number of rows",
                 first.name, first.rows, column.rows
             ));
         } else if !share_meaning(first, column) {
             conflict(format!(
                 "the columns {} and {name} cannot share a table: each has its own vocabulary, so a row means \
-                 different categories. Convert them with one vocabulary (kind \"shared\"), or hashed",
+                 different categories. Convert them with one vocabulary (kind \"shared\"), or hash both",
                 first.name
             ));
         }
@@ -224,7 +224,7 @@ fn known(word: &str, names: &[&str]) -> String {
     match nearest(word, names.iter().copied()) {
         Some(name) => format!("did you mean {name}?"),
         None if names.is_empty() => "there are none".into(),
-        None => format!("there are {}", names.join(", ")),
+        None => format!("known names: {}", names.join(", ")),
     }
 }
 
@@ -289,9 +289,9 @@ fn check_memory_of(
             spec.tables.iter().max_by_key(|table| table.rows).map_or("", |table| table.name.as_str());
         return Err(TrainError::Device(format!(
             "the tables and their optimizer state take {:.1} GiB, but {:.1} GiB of memory are free. The largest table \
-             is {largest}: fewer rows (a higher --min-count, or hashing, at conversion), a smaller \
-             model.embedding_dim, or optimizer.sparse.kind = \"rowwise-adagrad\", which keeps one number a row, or \
-             \"sgd\", which keeps none, take less",
+             is {largest}. To need less, use fewer rows (a higher --min-count, or hashing, at conversion), a smaller \
+             model.embedding_dim, or optimizer.sparse.kind = \"rowwise-adagrad\" (one number of state per row) or \
+             \"sgd\" (no state)",
             of_tables as f64 / GIB,
             usable as f64 / GIB
         )));
@@ -306,8 +306,8 @@ fn check_memory_of(
     if of_layers > usable - of_tables {
         return Err(TrainError::Device(format!(
             "the dense layers take {:.1} GiB with their gradients and optimizer state, the tables {:.1} GiB, and \
-             {:.1} GiB of memory are free. Narrower layers in model.bottom_mlp and model.top_mlp, a smaller \
-             model.cross_rank, or fewer device.ranks take less",
+             {:.1} GiB of memory are free. To need less, use narrower layers in model.bottom_mlp and model.top_mlp, \
+             a smaller model.cross_rank, or fewer device.ranks",
             of_layers as f64 / GIB,
             of_tables as f64 / GIB,
             usable as f64 / GIB

@@ -201,7 +201,7 @@ fn decode_error(error: FrameDecoderError) -> io::Error {
         }
         cause = inner.source();
     }
-    invalid("a frame is not what a compressor wrote")
+    invalid("a frame is corrupt")
 }
 
 #[cfg(test)]

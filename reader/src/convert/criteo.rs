@@ -183,12 +183,12 @@ impl LineParser for CriteoParser {
                 format!("the line is longer than {} bytes; it starts with {shown}", self.line_bytes_max)
             }
             BadReason::FieldCount => format!(
-                "{} fields instead of {} ({}{} numbers and {} categories, separated by tabs) in {shown}",
-                fields(line).count(),
+                "expected {} fields ({}{} numbers and {} categories, separated by tabs), found {}, in {shown}",
                 self.names.len(),
                 if self.labelled { "a label, " } else { "" },
                 self.dense_columns,
-                self.rules.len()
+                self.rules.len(),
+                fields(line).count()
             ),
             BadReason::Label => format!("{shown} is not a label: it must be 0 or 1"),
             BadReason::Number => format!("{shown} is not a 64-bit integer (may be empty)"),
@@ -344,7 +344,7 @@ mod tests {
         check(39, "99999999999999999999999", Some((BadReason::RowNumber, "below 64")));
         let (reason, field, why) = fault_of(b"", &parser_hex).unwrap();
         assert_eq!((reason, field), (BadReason::FieldCount, None));
-        assert!(why.starts_with("1 fields instead of 40"), "{why}");
+        assert!(why.starts_with("expected 40 fields"), "{why}");
         for (line_bytes_max, expected) in [(good.len(), None), (good.len() - 1, Some(BadReason::LineTooLong))]
         {
             let parser = CriteoParser::new(&schema, true, line_bytes_max).unwrap();

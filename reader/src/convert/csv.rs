@@ -404,7 +404,7 @@ impl LineParser for CsvParser {
             }
             BadReason::FieldCount => {
                 let (have, want) = (fields.len(), self.names.len());
-                format!("{have} fields instead of {want} in {shown}")
+                format!("expected {want} fields, found {have}, in {shown}")
             }
             BadReason::Quote => format!("a quote is not closed, or text follows a closing quote, in {shown}"),
             BadReason::Label => {

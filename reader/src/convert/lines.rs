@@ -64,7 +64,7 @@ impl Source {
         let Some(line) = chunk.rows(&limits).next() else { return Ok(None) };
         if line.end - line.start > limits.line_bytes_max {
             return Err(Error::invalid(format!(
-                "the first line of {} is longer than {} bytes: is it really a file of rows?",
+                "the first line of {} is longer than {} bytes: is it a text file with one row per line?",
                 self.path.display(),
                 limits.line_bytes_max
             )));

@@ -216,7 +216,7 @@ impl FromStr for Split {
                 Ok(Self::Random { share: share(part)?, seed })
             }
             ["random", _] => Err(refuse("it lacks a seed")),
-            _ => Err(refuse("it is none of the three")),
+            _ => Err(refuse("it is of no known kind")),
         }
     }
 }
@@ -364,7 +364,7 @@ impl FromStr for DenseDtype {
 /// How a column maps categories to rows of its table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VocabularyChoice {
-    /// A list learnt from the training part.
+    /// A list learned from the training part.
     Exact,
     /// [`crate::vocabulary::hash_row`].
     Hash {
@@ -384,7 +384,7 @@ impl FromStr for VocabularyChoice {
     fn from_str(text: &str) -> Result<Self> {
         let refuse = |why: String| {
             Error::invalid(format!(
-                "'{text}' is not a vocabulary ({why}): write exact (learnt from the training part), hash:ROWS, or \
+                "'{text}' is not a vocabulary ({why}): write exact (learned from the training part), hash:ROWS, or \
                  identity:ROWS (categories are already row numbers)"
             ))
         };
@@ -396,8 +396,10 @@ impl FromStr for VocabularyChoice {
             None if text == "exact" => Ok(Self::Exact),
             Some(("hash", count)) => Ok(Self::Hash { rows: rows(count)? }),
             Some(("identity", count)) => Ok(Self::Identity { rows: rows(count)? }),
-            None if text == "hash" || text == "identity" => Err(refuse("it lacks the table's rows".into())),
-            _ => Err(refuse("it is none of the three".into())),
+            None if text == "hash" || text == "identity" => {
+                Err(refuse("the number of rows is missing".into()))
+            }
+            _ => Err(refuse("it is of no known kind".into())),
         }
     }
 }

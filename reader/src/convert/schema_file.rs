@@ -315,7 +315,7 @@ impl SchemaFile {
     fn add_label(&mut self, entry: LabelEntry) -> Result<()> {
         let rule = match (entry.at_least, &entry.equals) {
             (Some(_), Some(equals)) => {
-                let message = "at_least and equals exclude each other: keep one";
+                let message = "at_least and equals cannot be combined: keep one";
                 return Err(self.text.problem(equals.span(), message));
             }
             (None, None) => LabelRule::Binary,
@@ -373,9 +373,11 @@ impl SchemaFile {
             function = Some(own);
         }
         if let (Some(DenseFunction::None), true) = (function, steps.len() > 1) {
-            return Err(self
-                .text
-                .problem(steps[0].span(), "none excludes other transforms: remove it, or the other one"));
+            return Err(self.text.problem(
+                steps[0].span(),
+                "none cannot be combined with other transforms: remove it, or the other \
+                one",
+            ));
         }
         let name = self.name(entry.name, &entry.column)?;
         let transform = DenseTransform::plain(function.unwrap_or(DenseFunction::None));

@@ -292,7 +292,7 @@ fn bad_rows_are_named_in_order_and_kept() {
     let temp = TestFolder::new();
     let bad = [
         (2, with_field(GOOD_LINE, 0, "2"), Some("label"), "'2' is not a label"),
-        (4, "\tshort".to_owned(), None, "2 fields instead of 40"),
+        (4, "\tshort".to_owned(), None, "expected 40 fields"),
         (5, with_field(GOOD_LINE, 3, "1.5"), Some("I3"), "'1.5' is not a 64-bit integer"),
         (6, with_field(GOOD_LINE, 20, "not\u{7}hex"), Some("C7"), "'not\\x07hex' is not a category"),
         (7, String::new(), None, "1 fields"),

@@ -147,7 +147,7 @@ impl PartialDir {
         self.published = true;
         renamed.map_err(|error| {
             Error::invalid(format!(
-                "cannot give {} its name {}: {error}. It is complete: move it where you want it",
+                "cannot rename {} to {}: {error}. The output is complete: move it to its place",
                 path.display(),
                 target.display()
             ))

@@ -256,7 +256,7 @@ fn remove_leftovers(target: &Path) {
             Ok(()) => {
                 tracing::info!("removed {} ({bytes} bytes), left by an interrupted process", path.display())
             }
-            Err(error) => tracing::warn!("cannot remove {}, which is a leftover: {error}", path.display()),
+            Err(error) => tracing::warn!("cannot remove the leftover {}: {error}", path.display()),
         }
     }
 }

@@ -28,7 +28,7 @@ pub fn refuse_inputs<P: AsRef<Path>>(output: &Path, inputs: impl IntoIterator<It
         let is_folder = metadata.is_dir();
         let same_file = id == Some((metadata.dev(), metadata.ino()));
         let refusal = if path == out || same_file {
-            "is read as an input: writing it would destroy the input".to_owned()
+            "is read as an input, which would be overwritten".to_owned()
         } else if is_folder && out.starts_with(&path) {
             format!("is inside {}, which is read as an input", input.display())
         } else if path.starts_with(&out) {

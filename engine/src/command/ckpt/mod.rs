@@ -18,7 +18,7 @@ mod verify;
 /// Verify, inspect, compare, reshard and export checkpoints
 ///
 /// A checkpoint is a folder `checkpoints/step-N` of a run. If the path is a run folder, its latest checkpoint is used;
-/// `verify` reads all of them. An export is what `export` writes, and what a finished run has in its folder `model`.
+/// `verify` reads all of them. An export is the output of `export`, or the folder `model` of a finished run.
 /// All commands except `reshard` accept an export; `reshard` needs the optimizer state, which exports do not have.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

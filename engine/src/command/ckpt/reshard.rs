@@ -12,7 +12,7 @@ use rankine_reader::publish::{Lock, create_folders, refuse_inputs, replace_file_
 use super::{disk, open};
 use crate::command::{CommandError, Exit, arguments, output};
 
-/// Rewrite a checkpoint with one shard for each of another number of ranks
+/// Rewrite a checkpoint for another number of ranks, with one shard per rank
 ///
 /// Any number of ranks can load any checkpoint, but loading is faster if there is one shard per rank. An incremental
 /// checkpoint becomes a full one.

@@ -123,9 +123,17 @@ fn options<'a>(out: &mut String, arguments: impl Iterator<Item = &'a Arg>) {
                 format!("; one of {}", names.join(", "))
             }
         };
-        *out +=
-            &format!("| `{}` | {default} | {}{choices} |\n", cell(&syntax(arg, takes_value)), cell(&help));
+        *out += &format!(
+            "| `{}` | {default} | {}{choices} |\n",
+            cell(&syntax(arg, takes_value)),
+            cell(&sentences(&help))
+        );
     }
+}
+
+/// Returns the help of an argument with a full stop between its first paragraph and the others.
+fn sentences(help: &str) -> String {
+    help.replacen("\n\n", ". ", 1)
 }
 
 /// Returns an argument as it is written: `-q, --quiet`, `--out <DIR>` or `<FILE>...`.

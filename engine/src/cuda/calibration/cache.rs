@@ -45,7 +45,8 @@ pub(super) fn store(gpus: &Gpus, figures: &Figures) {
         None => Err(io::Error::other("neither XDG_CACHE_HOME nor HOME is set")),
     };
     if let Err(error) = stored {
-        tracing::warn!(%error, "figures of the GPUs cannot be cached and will be measured for each training");
+        tracing::warn!(%error, "cannot cache the measured speeds of the GPUs, so they will be measured again for each \
+        training");
     }
 }
 

@@ -123,7 +123,7 @@ pub fn machine_of(
         Ok(Some(figures)) => Ok(machine(&gpus, &figures, memory_bytes, precision)),
         Ok(None) => Ok(known(memory_bytes, precision)),
         Err(error) => {
-            tracing::warn!(%error, "the GPUs cannot be measured; planning with the figures of H200s");
+            tracing::warn!(%error, "cannot measure the GPUs, so the planner uses the speeds of H200 GPUs");
             Ok(known(memory_bytes, precision))
         }
     }

@@ -104,7 +104,7 @@ impl FedPart {
         match first {
             Err(error) | Ok(Some(Err(error))) => error,
             Ok(_) => DataError::Invalid(format!(
-                "the GPU found ids, labels or bags from sample {} of epoch {} on that the schema does not admit, but \
+                "the GPU found ids, labels or bags from sample {} of epoch {} on that the schema does not allow, but \
                  the CPU found none: the memory of the CPU or of the GPU is not reliable",
                 start.sample, start.epoch
             )),

@@ -81,7 +81,7 @@ fn processes_of_another_version_or_rank_are_named() {
     for (change, words) in [
         ("version", "rank 1 on h runs Rankine 0.0, and rank 0 runs "),
         ("rank", "all processes must run the same version"),
-        ("bytes", "rank 1 sent no valid description of itself: "),
+        ("bytes", "rank 1 sent an invalid description of itself: "),
     ] {
         let address = address();
         let outcomes = on_ranks(2, &address, |process| {

@@ -36,10 +36,9 @@ use crate::planning;
 use crate::saved::{SavedModelError, Weights};
 
 /// What to do if a job is too large.
-const WAY_OUT: &str = "Tables take less with embedding.dtype = \"bf16\", fewer rows (data.generate.rows_cap, or \
-                       hashing at conversion), a smaller model.embedding_dim, or a sparse optimizer that keeps \
-                       less beside each row; all else grows with train.batch_size. With device.kind = \"cpu\" \
-                       the host's memory is what counts";
+const WAY_OUT: &str = "To make tables smaller, use embedding.dtype = \"bf16\", fewer rows (data.generate.rows_cap, or \
+hashing at conversion), a smaller model.embedding_dim, or a sparse optimizer with less state per row; all other parts \
+shrink with train.batch_size. With device.kind = \"cpu\" the job uses host memory instead";
 
 /// Opens the GPUs that are to train a job, one per rank.
 fn devices(job: &Job, assignment: &RankAssignment, spec: &ModelSpec) -> Result<Vec<Arc<Device>>, NoGpus> {
@@ -113,7 +112,7 @@ pub(super) fn device_of(job: &Job, assignment: &RankAssignment, model: &Model) -
             Ok(if count == 1 { format!("one GPU ({name})") } else { format!("{count} GPUs ({name})") })
         }
         Err(why) if job.device.kind == DeviceKind::Cuda => {
-            Err(TrainError::Device(format!("GPUs cannot take this job: {why}")).into())
+            Err(TrainError::Device(format!("GPUs cannot train this job: {why}")).into())
         }
         Err(why) => Err(Refusal::Unusable(why).into()),
     }
@@ -234,7 +233,7 @@ impl Gpus {
             _ if error.gpu().is_none() || error.misses_rank() => error.into(),
             _ if several || job.device.kind == DeviceKind::Cuda => {
                 let it = if devices.len() == 1 { "the GPU" } else { "one of the GPUs" };
-                TrainError::Device(format!("{it} cannot take this job: {error}. {WAY_OUT}")).into()
+                TrainError::Device(format!("{it} cannot train this job: {error}. {WAY_OUT}")).into()
             }
             _ => Refusal::Full { gpus: devices.len(), error: error.to_string() }.into(),
         })
@@ -532,7 +531,7 @@ fn algorithms(job: &Job) -> Result<Algorithms, TrainError> {
     let unusable = |why: String| TrainError::Device(format!("device.tuning: {}: {why}", path.display()));
     let text = rankine_reader::files::read_text(path).map_err(|error| unusable(error.to_string()))?;
     let record = serde_json::from_str(&text);
-    record.map(Algorithms::Recorded).map_err(|error| {
-        unusable(format!("not a tuning.json as a training writes to its run folder: {error}"))
-    })
+    record
+        .map(Algorithms::Recorded)
+        .map_err(|error| unusable(format!("not a tuning.json from a run folder: {error}")))
 }

@@ -41,7 +41,7 @@ impl fmt::Display for Refusal {
             Self::OnlyCpu => f.write_str("only the CPU may train this job"),
             Self::NoGpu => f.write_str("there is no usable GPU"),
             Self::TooFew { ranks, gpus } => {
-                write!(f, "{ranks} ranks need as many GPUs, and there are {gpus}")
+                write!(f, "{ranks} ranks need {ranks} GPUs, but there are {gpus}")
             }
             Self::Unsupported(conflict) => write!(f, "GPUs do not support this job ({conflict})"),
             Self::NoFp8 { gpu } => {
@@ -50,7 +50,7 @@ impl fmt::Display for Refusal {
             Self::Unusable(error) => f.write_str(error),
             Self::Full { gpus, error } => {
                 let it = if *gpus == 1 { "the GPU" } else { "one of the GPUs" };
-                write!(f, "{it} cannot take this job ({error})")
+                write!(f, "{it} cannot train this job ({error})")
             }
         }
     }

@@ -382,7 +382,7 @@ impl Checkpoints {
             // The process that failed has the best message.
             (Some(error), ..) | (None, Some(Err(error)), _) => Err(error),
             (None, _, Some(reply)) => reply.map_err(CheckpointError::State),
-            (None, ..) => Err(CheckpointError::State("the first process made no folder for it".into())),
+            (None, ..) => Err(CheckpointError::State("the first process did not create its folder".into())),
         })
     }
 

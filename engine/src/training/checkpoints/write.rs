@@ -68,7 +68,7 @@ pub(super) fn choose_rows(
         return Ok(RowSelection::all(state.rows));
     }
     let chosen = RowSelection::touched(state.rows)?;
-    chosen.ok_or_else(|| CheckpointError::State("nobody kept book of the rows that were updated".into()))
+    chosen.ok_or_else(|| CheckpointError::State("updated rows were not tracked".into()))
 }
 
 /// Writes a checkpoint whose ranks are all in this process; returns the copies, so that their memory is used again.

@@ -42,7 +42,11 @@ fn open_or_make(job: &Job, stop: &Stop, observer: &mut dyn Observer) -> Result<D
     };
     let spec = generate_spec(settings)?;
     if !Dataset::exists(dir) {
-        tracing::info!("making the dataset {} ({} samples)", dir.display(), spec.samples + spec.eval_samples);
+        tracing::info!(
+            "generating the dataset {} ({} samples)",
+            dir.display(),
+            spec.samples + spec.eval_samples
+        );
         let threads = system::thread_count(job.device.threads);
         let total = spec.samples + spec.eval_samples;
         observer.observe(Event::Generating { samples: 0, total });
@@ -122,7 +126,7 @@ pub fn raw_format(raw: &Raw) -> Result<RawFormat, TrainError> {
 fn other_dataset(dir: &Path, what: &str) -> TrainError {
     let message = format!(
         "the dataset in {} {what}: choose another data.dir, remove that folder, or remove [data.generate] to train on \
-         what is there",
+         the existing dataset",
         dir.display()
     );
     TrainError::Conflicts(vec![Conflict::new("data.generate", message)])

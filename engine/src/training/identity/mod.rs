@@ -86,7 +86,7 @@ impl TrainingIdentity {
         if self.order != own.order && (self.order.shuffle || own.order.shuffle) {
             let OrderState { shuffle, window_blocks } = self.order;
             return Some(format!(
-                "the order of samples differs, so the position in it is meaningless: train.shuffle was {shuffle} \
+                "the order of samples differs, so the saved position cannot be used: train.shuffle was {shuffle} \
                  and train.shuffle_window_blocks was {window_blocks}"
             ));
         }
@@ -99,14 +99,14 @@ impl TrainingIdentity {
         }
         if self.dense != own.dense {
             return Some(format!(
-                "optimizer.dense.kind is \"{}\" but was \"{}\", which has another state",
+                "optimizer.dense.kind is \"{}\" but was \"{}\", which has different state",
                 own.dense.rule, self.dense.rule
             ));
         }
         let other = self.tables.iter().zip(&own.tables).find(|(saved, own)| saved.learns != own.learns);
         other.map(|(saved, own)| {
             format!(
-                "{} is updated by \"{}\" but was by \"{}\", which has another state",
+                "the optimizer of {} is \"{}\" but was \"{}\", which has different state",
                 own.tensor, own.learns.rule, saved.learns.rule
             )
         })
@@ -260,7 +260,7 @@ mod tests {
             ("top_mlp.0 is 9 but was 8", |own| own.spec.top_mlp = vec![9]),
             ("tables.0.rows is 4 but was 3", |own| own.spec.tables[0].rows = 4),
             ("optimizer.dense.kind is \"momentum\" but was \"sgd\"", |own| own.dense = momentum()),
-            ("embedding.a is updated by \"momentum\" but was by \"sgd\"", |own| {
+            ("the optimizer of embedding.a is \"momentum\" but was \"sgd\"", |own| {
                 own.tables[0].learns = momentum()
             }),
         ];

@@ -68,8 +68,8 @@ fn among(job: &Job, members: &[ProcessInfo], rank: usize, shared: bool) -> Resul
     let nodes = job.device.nodes.count().map_or(hosts.len(), |nodes| nodes.get() as usize);
     if nodes < hosts.len() || !nodes.is_multiple_of(hosts.len()) || !processes.is_multiple_of(nodes) {
         return Err(format!(
-            "device.nodes is {nodes}, and the {processes} processes are on {} ({}): set that number, a multiple of it \
-             that gives each node equally many processes, or remove the key",
+            "device.nodes is {nodes}, and the {processes} processes are on {} ({}): set it to that number or to a \
+             multiple that gives each node the same number of processes, or remove the key",
             count_of(hosts.len(), "host", "hosts"),
             hosts.iter().map(|host| host.name.as_str()).collect::<Vec<_>>().join(", ")
         ));
@@ -79,9 +79,9 @@ fn among(job: &Job, members: &[ProcessInfo], rank: usize, shared: bool) -> Resul
             let ranks = ranks.get() as usize;
             if !ranks.is_multiple_of(processes) {
                 return Err(format!(
-                    "device.ranks is {ranks}, and {processes} processes were launched: each takes equally many ranks, \
-                     so ranks must be a multiple of processes. device.ranks = \"auto\" takes all GPUs \
-                     that they see"
+                    "device.ranks is {ranks}, and {processes} processes were launched: all processes must have the \
+                     same number of ranks, so device.ranks must be a multiple of the number of processes. \
+                     device.ranks = \"auto\" uses all GPUs that they see"
                 ));
             }
             ranks / processes
@@ -107,7 +107,7 @@ fn check_order(hosts: &[Host]) -> Result<(), String> {
         each.collect::<Vec<_>>().join("; ")
     };
     if hosts.iter().any(|host| host.ranks.len() != hosts[0].ranks.len()) {
-        return Err(format!("each host must have equally many processes: {}", said()));
+        return Err(format!("every host must have the same number of processes: {}", said()));
     }
     if hosts.iter().flat_map(|host| &host.ranks).enumerate().any(|(place, &rank)| place != rank) {
         return Err(format!(
@@ -134,8 +134,8 @@ fn seen_by_each(members: &[ProcessInfo], hosts: &[Host]) -> Result<usize, String
     let (first, processes) = (counts[0], hosts[0].ranks.len());
     if let Some(other) = counts.iter().position(|&count| count != first) {
         return Err(format!(
-            "device.ranks is \"auto\", and host {} has {first} GPUs and host {} has {}: set device.ranks, or show each \
-             host's processes equally many GPUs with CUDA_VISIBLE_DEVICES",
+            "device.ranks is \"auto\", and host {} has {first} GPUs and host {} has {}: set device.ranks, or make the \
+             same number of GPUs visible on each host (CUDA_VISIBLE_DEVICES)",
             hosts[0].name, hosts[other].name, counts[other]
         ));
     }
@@ -166,8 +166,8 @@ fn gpus_of(
     let first = if all_alike { place * each } else { 0 };
     if seen == 0 || (first + each > seen && !shared) {
         return Err(format!(
-            "device.ranks is {}, so that each of {} processes takes {}; rank {rank} on {} sees {}, as {} of its host's \
-             {} do (CUDA_VISIBLE_DEVICES applies)",
+            "device.ranks is {}, so that each of {} processes takes {}; rank {rank} on {} sees {}, as do {} of its \
+             host's {} (CUDA_VISIBLE_DEVICES applies)",
             each * members.len(),
             members.len(),
             count_of(each, "GPU", "GPUs"),
@@ -188,8 +188,8 @@ fn check_apart(members: &[ProcessInfo], hosts: &[Host], gpus: &[Vec<usize>]) -> 
             for id in gpus[rank].iter().filter_map(|&gpu| members[rank].gpu_ids.get(gpu)) {
                 if let Some((_, other)) = taken.iter().find(|(taken, _)| taken == id) {
                     return Err(format!(
-                        "ranks {other} and {rank} on {} would both take GPU {id}: show each other ones with \
-                         CUDA_VISIBLE_DEVICES, or show all of them to all",
+                        "ranks {other} and {rank} on {} would both take GPU {id}: make different GPUs visible to each \
+                         process with CUDA_VISIBLE_DEVICES, or all GPUs to all processes",
                         host.name
                     ));
                 }

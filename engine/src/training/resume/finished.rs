@@ -128,7 +128,7 @@ fn end(summary: &Summary, job: &Job, epoch_samples: u64) -> JobEnd {
     } else if samples < trained.samples {
         let epochs = job.train.epochs.get();
         JobEnd::Earlier(format!(
-            "train.epochs is {epochs}, and the run learnt from {} samples",
+            "train.epochs is {epochs}, and the run was trained on {} samples",
             trained.samples
         ))
     } else if steps == trained.steps

@@ -63,8 +63,9 @@ pub(super) fn begin(
     let RunContext { files, processes, .. } = *context;
     if !processes.is_first() {
         let text = processes.of_first(WHAT, &[])?;
-        let verdict = serde_json::from_slice(&text)
-            .map_err(|error| TrainError::Device(format!("rank 0 sent no verdict on {WHAT}: {error}")))?;
+        let verdict = serde_json::from_slice(&text).map_err(|error| {
+            TrainError::Device(format!("rank 0 sent an invalid decision on {WHAT}: {error}"))
+        })?;
         return match verdict {
             Decision::Finished(summary) => Ok(StartingPoint::Finished(summary)),
             Decision::Refused { words, blame } => Err(TrainError::Refused { words, blame }),

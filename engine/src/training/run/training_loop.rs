@@ -195,7 +195,7 @@ impl<'a> TrainingLoop<'a> {
             if processes.is_first() {
                 let (column, fate) = (&schema.categorical[number].name, ids::fate(dataset.ids().of(number)));
                 tracing::warn!(
-                    "column {column}: {} ids of a batch are outside its table; {fate}, and all are counted",
+                    "column {column}: a batch has {} ids out of range; {fate}, and all such ids are counted",
                     counts[column]
                 );
             }

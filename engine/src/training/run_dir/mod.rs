@@ -105,7 +105,7 @@ impl RunDir {
         }
         if !path.join(Self::METRICS_NAME).exists() && !path.join(Self::JOB_NAME).exists() {
             return Err(TrainError::RunDir(format!(
-                "{} is not empty and is not a run folder: --resume continues a run",
+                "{} is not empty and is not a run folder, which --resume needs: check --run-dir",
                 path.display()
             )));
         }
