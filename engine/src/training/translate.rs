@@ -224,7 +224,7 @@ fn known(word: &str, names: &[&str]) -> String {
     match nearest(word, names.iter().copied()) {
         Some(name) => format!("did you mean {name}?"),
         None if names.is_empty() => "there are none".into(),
-        None => format!("known names: {}", names.join(", ")),
+        None => format!("the known names are {}", names.join(", ")),
     }
 }
 
