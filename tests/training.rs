@@ -52,7 +52,7 @@ impl<F: FnMut(&Event<'_>) + Send> Observer for Recorder<F> {
         self.1(&event);
         let Self(events, _) = self;
         match event {
-            Event::Started { samples, .. } => events.announced.push(samples),
+            Event::Started(start) => events.announced.push(start.samples),
             Event::Step(progress) => events.steps.push(progress),
             Event::Report(progress, _) => events.reports.push(progress),
             Event::Evaluated { step, heads } => {

@@ -1,7 +1,8 @@
 //! `rankine check`: checks a job file, and whether this machine can train the job, without training.
 
-use rankine::job::JobFile;
-use rankine::training::{self, Columns, Feasibility, TrainError};
+use rankine::job::{Job, JobFile};
+use rankine::model::ModelSpec;
+use rankine::training::{self, Columns, Feasibility, Preview, TrainError};
 use serde::Serialize;
 
 use super::job::JobArgs;
@@ -38,14 +39,14 @@ pub(crate) struct Args {
 
 /// What `--json` prints.
 #[derive(Serialize)]
-struct Checked<'a> {
+struct CheckReport<'a> {
     job: &'a str,
     /// Whether the dataset or the raw files exist.
     dataset_exists: bool,
     /// The model; absent if the columns are unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<ModelSizes>,
-    here: HereReport<'a>,
+    here: MachineReport<'a>,
 }
 
 #[derive(Serialize)]
@@ -60,7 +61,7 @@ struct ModelSizes {
 }
 
 #[derive(Serialize)]
-struct HereReport<'a> {
+struct MachineReport<'a> {
     device: Option<&'a str>,
     reading: Option<&'a str>,
     /// Why this build and machine cannot train the job; empty if they can.
@@ -78,9 +79,26 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         output::text(job.to_toml())?;
         return if args.here { verdict(training::feasibility(&job), &file) } else { Ok(()) };
     }
-    if args.json {
-        let here = training::feasibility(&job);
-        output::json(&Checked {
+    let feasibility = if args.json {
+        let feasibility = training::feasibility(&job);
+        output::json(&CheckReport::new(&job, preview, &feasibility))?;
+        feasibility
+    } else {
+        output::text(format_args!("{} is valid: job `{}`\n", args.job.path.display(), job.name))?;
+        output::text(dataset_line(&job, preview.columns)?)?;
+        if let Some(spec) = &preview.spec {
+            output::text(model_lines(&job, spec, preview.table_bytes))?;
+        }
+        let feasibility = training::feasibility(&job);
+        print_feasibility(&feasibility)?;
+        feasibility
+    };
+    if args.here { verdict(feasibility, &file) } else { Ok(()) }
+}
+
+impl<'a> CheckReport<'a> {
+    fn new(job: &'a Job, preview: Preview, feasibility: &'a Feasibility) -> Self {
+        Self {
             job: job.name.as_str(),
             dataset_exists: preview.columns == Columns::Dataset,
             model: preview.spec.map(|spec| ModelSizes {
@@ -91,69 +109,69 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
                 dense_parameters: spec.dense_parameters() as u64,
                 table_bytes: preview.table_bytes,
             }),
-            here: HereReport {
-                device: here.device.as_deref(),
-                reading: here.reading.as_deref(),
-                obstacles: here.obstacles.iter().map(ToString::to_string).collect(),
+            here: MachineReport {
+                device: feasibility.device.as_deref(),
+                reading: feasibility.reading.as_deref(),
+                obstacles: feasibility.obstacles.iter().map(ToString::to_string).collect(),
             },
-        })?;
-        return if args.here { verdict(here, &file) } else { Ok(()) };
-    }
-    output::text(format_args!("{} is valid: job `{}`\n", args.job.path.display(), job.name))?;
-    output::text(match (&job.data.raw, preview.columns) {
-        (Some(raw), columns) => {
-            let files = raw.train.len() + raw.eval.len();
-            let record_bytes = training::raw_format(raw)?.record_bytes()?;
-            let missing = match columns {
-                Columns::Dataset => "",
-                Columns::Shape | Columns::Unknown => ": not found, so their lengths were not checked",
-            };
-            format!("dataset   {files} raw files with records of {record_bytes} bytes{missing}\n")
         }
-        (None, columns) => {
-            let dir = job.data.folder().map_or_else(String::new, |dir| dir.display().to_string());
-            match columns {
-                Columns::Dataset => format!("dataset   {dir}\n"),
-                Columns::Shape if job.data.generate.is_some() => {
-                    format!("dataset   {dir}: does not exist yet; training generates it\n")
-                }
-                Columns::Shape => {
-                    format!("dataset   {dir}: does not exist; its columns were taken from data.shape\n")
-                }
-                Columns::Unknown => format!(
-                    "dataset   {dir}: does not exist, so its columns were not checked; convert or generate it\n"
-                ),
-            }
-        }
-    })?;
-    if let Some(spec) = preview.spec {
-        output::text(format_args!(
-            "model     {}: {} tables with {} rows, {} embedding and {} dense parameters\n\
-             memory    {:.3} GiB for the tables and their optimizer state\n",
-            job.model.kind(),
-            spec.tables.len(),
-            spec.tables.iter().map(|table| table.rows).sum::<u64>(),
-            spec.embedding_parameters(),
-            spec.dense_parameters(),
-            preview.table_bytes as f64 / (1u64 << 30) as f64
-        ))?;
     }
-    let here = training::feasibility(&job);
-    if let Some(device) = &here.device {
+}
+
+fn dataset_line(job: &Job, columns: Columns) -> Result<String, CommandError> {
+    if let Some(raw) = &job.data.raw {
+        let files = raw.train.len() + raw.eval.len();
+        let record_bytes = training::raw_format(raw)?.record_bytes()?;
+        let missing = match columns {
+            Columns::Dataset => "",
+            Columns::Shape | Columns::Unknown => ": not found, so their lengths were not checked",
+        };
+        return Ok(format!("dataset   {files} raw files with records of {record_bytes} bytes{missing}\n"));
+    }
+    let dir = job.data.folder().map_or_else(String::new, |dir| dir.display().to_string());
+    Ok(match columns {
+        Columns::Dataset => format!("dataset   {dir}\n"),
+        Columns::Shape if job.data.generate.is_some() => {
+            format!("dataset   {dir}: does not exist yet; training generates it\n")
+        }
+        Columns::Shape => {
+            format!("dataset   {dir}: does not exist; its columns were taken from data.shape\n")
+        }
+        Columns::Unknown => format!(
+            "dataset   {dir}: does not exist, so its columns were not checked; convert or generate it\n"
+        ),
+    })
+}
+
+fn model_lines(job: &Job, spec: &ModelSpec, table_bytes: u64) -> String {
+    format!(
+        "model     {}: {} tables with {} rows, {} embedding and {} dense parameters\n\
+         memory    {:.3} GiB for the tables and their optimizer state\n",
+        job.model.kind(),
+        spec.tables.len(),
+        spec.tables.iter().map(|table| table.rows).sum::<u64>(),
+        spec.embedding_parameters(),
+        spec.dense_parameters(),
+        table_bytes as f64 / (1u64 << 30) as f64
+    )
+}
+
+fn print_feasibility(feasibility: &Feasibility) -> Result<(), CommandError> {
+    if let Some(device) = &feasibility.device {
         output::text(format_args!("here      the job would be trained on {device}\n"))?;
     }
-    if let Some(reading) = &here.reading {
+    if let Some(reading) = &feasibility.reading {
         output::text(format_args!("here      the dataset is read with {reading}\n"))?;
     }
-    for obstacle in &here.obstacles {
+    for obstacle in &feasibility.obstacles {
         output::text(format_args!("here      the job cannot be trained: {obstacle}\n"))?;
     }
-    if args.here { verdict(here, &file) } else { Ok(()) }
+    Ok(())
 }
 
 /// Fails with the first obstacle, as training would.
-fn verdict(here: Feasibility, file: &JobFile) -> Result<(), CommandError> {
-    match here.obstacles.into_iter().next() {
+fn verdict(feasibility: Feasibility, file: &JobFile) -> Result<(), CommandError> {
+    match feasibility.obstacles.into_iter().next() {
         None => Ok(()),
         Some(TrainError::Conflicts(conflicts)) => Err(file.error(&conflicts).into()),
         Some(error) => Err(error.into()),

@@ -254,6 +254,27 @@ impl fmt::Display for Inspection<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let schema = self.schema;
         write!(f, "dataset  {}", self.path.display())?;
+        self.fmt_origin(f)?;
+        writeln!(f)?;
+        self.fmt_parts(f)?;
+        writeln!(
+            f,
+            "  columns: {} label, {} dense ({}), {} categorical{}\n",
+            schema.labels.len(),
+            schema.dense.len(),
+            schema.dense_dtype,
+            schema.categorical.len(),
+            if schema.weight.is_some() { ", weights" } else { "" }
+        )?;
+        if !self.tables.is_empty() {
+            self.fmt_tables(f)?;
+        }
+        self.fmt_verified(f)
+    }
+}
+
+impl Inspection<'_> {
+    fn fmt_origin(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.origin {
             Some(Origin::Generated(generation)) => {
                 write!(
@@ -275,7 +296,10 @@ impl fmt::Display for Inspection<'_> {
         if let Some(raw) = self.raw {
             write!(f, "\n  raw records of shape {}: {raw}", raw.shape.name)?;
         }
-        writeln!(f)?;
+        Ok(())
+    }
+
+    fn fmt_parts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for part in &self.parts {
             let rate = |(rate, missing): (&Option<f64>, &u64)| {
                 let rate = rate.map_or("undefined".into(), |rate| format!("{rate:.4}"));
@@ -294,18 +318,10 @@ impl fmt::Display for Inspection<'_> {
                 self.block_samples
             )?;
         }
-        writeln!(
-            f,
-            "  columns: {} label, {} dense ({}), {} categorical{}\n",
-            schema.labels.len(),
-            schema.dense.len(),
-            schema.dense_dtype,
-            schema.categorical.len(),
-            if schema.weight.is_some() { ", weights" } else { "" }
-        )?;
-        if self.tables.is_empty() {
-            return self.fmt_verified(f);
-        }
+        Ok(())
+    }
+
+    fn fmt_tables(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
             "{:<12} {:>12} {:>12} {:>8} {:>9}  most frequent rows",
@@ -333,11 +349,9 @@ impl fmt::Display for Inspection<'_> {
                 frequent.collect::<Vec<_>>().join(", ")
             )?;
         }
-        self.fmt_verified(f)
+        Ok(())
     }
-}
 
-impl Inspection<'_> {
     fn fmt_verified(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(verified) = self.verify.filter(|report| report.is_whole()) else { return Ok(()) };
         let blocks: u64 = verified.parts.iter().map(|part| part.blocks).sum();

@@ -8,7 +8,9 @@ use rankine::checkpoint::{Disk, Faulty, Skipped};
 use rankine::evaluation::HeadMetrics;
 use rankine::job::ThreadCount;
 use rankine::launch::ProcessRank;
-use rankine::training::{self, Event, ExchangeSummary, Observer, RunDir, Start, Stop, Summary, TrainOptions};
+use rankine::training::{
+    self, Event, ExchangeSummary, IdCounts, Observer, RunDir, RunStart, Start, Stop, Summary, TrainOptions,
+};
 use serde::Serialize;
 
 use super::job::JobArgs;
@@ -64,7 +66,7 @@ pub(crate) struct Args {
 
 /// What `--json` prints.
 #[derive(Serialize)]
-struct Trained<'a> {
+struct TrainReport<'a> {
     run: &'a Path,
     #[serde(flatten)]
     summary: &'a Summary,
@@ -96,7 +98,7 @@ pub(crate) fn run(args: Args, process: &ProcessRank, quiet: bool) -> Result<(), 
     let (summary, run) = launch::outcome(&processes, &file, outcome)?;
     let Some(run) = run else { return Ok(()) };
     let printed = match args.json {
-        true => output::json(&Trained { run: &run, summary: &summary }),
+        true => output::json(&TrainReport { run: &run, summary: &summary }),
         false => print_results(&summary, &run),
     };
     if let Err(error) = printed {
@@ -175,79 +177,14 @@ enum Phase {
 
 impl Observer for Watcher {
     fn observe(&mut self, event: Event<'_>) {
-        let quiet = self.quiet;
         match event {
-            Event::Generating { samples, total } => {
-                if !matches!(self.phase, Phase::Generating(..)) {
-                    // Without its thread, generating still stops between two samples.
-                    let deadline = Deadline::new(&self.stop, |_| Exit::Resumable).ok();
-                    self.phase =
-                        Phase::Generating(Progress::new("generating", "samples", total, quiet), deadline);
-                }
-                if let Phase::Generating(progress, _) = &mut self.phase {
-                    progress.at(samples);
-                }
-            }
+            Event::Generating { samples, total } => self.generating(samples, total),
             Event::Generated => self.phase = Phase::Waiting,
-            Event::Checksumming { bytes, total } => {
-                if !matches!(self.phase, Phase::Checksumming(_)) {
-                    self.phase = Phase::Checksumming(Progress::new("comparing", "bytes", total, quiet));
-                }
-                if let Phase::Checksumming(progress) = &mut self.phase {
-                    progress.at(bytes);
-                }
-            }
-            Event::Started { spec, device, memory, topology, rung, samples } => {
-                self.phase = Phase::Waiting;
-                let training = Progress::new("training", "samples", samples, quiet);
-                let ranks = match (topology.ranks(), topology.nodes()) {
-                    (1, _) => String::new(),
-                    (ranks, nodes) => format!(
-                        " with {ranks} ranks on {nodes} {}",
-                        if nodes == 1 { "node" } else { "nodes" }
-                    ),
-                };
-                training.note(&format!(
-                    "training on {device}{ranks}: {} tables with {} parameters, {} dense parameters; reading with \
-                     {rung}",
-                    spec.tables.len(),
-                    spec.embedding_parameters(),
-                    spec.dense_parameters()
-                ));
-                if let Some(memory) = memory {
-                    training.note(&format!("GPU memory: {memory}"));
-                }
-                self.training = Some(training);
-            }
-            Event::Step(progress) => {
-                self.phase = Phase::Waiting;
-                if let Some(training) = &mut self.training {
-                    training.at_after(progress.samples, progress.seconds);
-                    training.message(format!("loss {:.4}", progress.loss));
-                }
-            }
-            Event::Report(progress, ids) => {
-                if let Some(training) = &mut self.training {
-                    let skipped = match progress.non_finite_steps {
-                        0 => String::new(),
-                        steps => format!("  {steps} steps skipped"),
-                    };
-                    let ids = match ids.values().sum() {
-                        0 => String::new(),
-                        ids => format!("  {ids} ids out of range"),
-                    };
-                    let words = format!("step {}  loss {:.4}{skipped}{ids}", progress.step, progress.loss);
-                    training.line(progress.samples, progress.seconds, &words);
-                }
-            }
-            Event::Evaluating { samples, total } => {
-                if !matches!(self.phase, Phase::Evaluating(_)) {
-                    self.phase = Phase::Evaluating(Progress::new("evaluating", "samples", total, quiet));
-                }
-                if let Phase::Evaluating(progress) = &mut self.phase {
-                    progress.at(samples);
-                }
-            }
+            Event::Checksumming { bytes, total } => self.checksumming(bytes, total),
+            Event::Started(start) => self.started(&start),
+            Event::Step(progress) => self.step(&progress),
+            Event::Report(progress, ids) => self.report(&progress, ids),
+            Event::Evaluating { samples, total } => self.evaluating(samples, total),
             Event::Skipped(Skipped { path, why, .. }) => {
                 tracing::warn!("{} is unusable and was set aside: {why}", path.display());
             }
@@ -287,16 +224,94 @@ impl Observer for Watcher {
             Event::CheckpointFailed { step, error } => {
                 tracing::error!("step {step}: checkpoint not saved: {error}; training continues");
             }
-            Event::Evaluated { step, heads } => {
-                self.phase = Phase::Waiting;
-                let Some(training) = &self.training else { return };
-                for HeadMetrics { label, metrics } in heads {
-                    let Some(metrics) = metrics else { continue };
-                    let auc = metrics.auc.map_or_else(|| "undefined".into(), |auc| format!("{auc:.5}"));
-                    let head = if heads.len() > 1 { format!(" {label}:") } else { String::new() };
-                    training.note(&format!("step {step}:{head} AUC {auc}, log loss {:.5}", metrics.log_loss));
-                }
+            Event::Evaluated { step, heads } => self.evaluated(step, heads),
+        }
+    }
+}
+
+impl Watcher {
+    fn generating(&mut self, samples: u64, total: u64) {
+        if !matches!(self.phase, Phase::Generating(..)) {
+            // Without its thread, generating still stops between two samples.
+            let deadline = Deadline::new(&self.stop, |_| Exit::Resumable).ok();
+            let progress = Progress::new("generating", "samples", total, self.quiet);
+            self.phase = Phase::Generating(progress, deadline);
+        }
+        if let Phase::Generating(progress, _) = &mut self.phase {
+            progress.at(samples);
+        }
+    }
+
+    fn checksumming(&mut self, bytes: u64, total: u64) {
+        if !matches!(self.phase, Phase::Checksumming(_)) {
+            self.phase = Phase::Checksumming(Progress::new("comparing", "bytes", total, self.quiet));
+        }
+        if let Phase::Checksumming(progress) = &mut self.phase {
+            progress.at(bytes);
+        }
+    }
+
+    fn started(&mut self, start: &RunStart<'_>) {
+        let RunStart { spec, device, memory, topology, rung, samples } = *start;
+        self.phase = Phase::Waiting;
+        let training = Progress::new("training", "samples", samples, self.quiet);
+        let ranks = match (topology.ranks(), topology.nodes()) {
+            (1, _) => String::new(),
+            (ranks, nodes) => {
+                format!(" with {ranks} ranks on {nodes} {}", if nodes == 1 { "node" } else { "nodes" })
             }
+        };
+        training.note(&format!(
+            "training on {device}{ranks}: {} tables with {} parameters, {} dense parameters; reading with {rung}",
+            spec.tables.len(),
+            spec.embedding_parameters(),
+            spec.dense_parameters()
+        ));
+        if let Some(memory) = memory {
+            training.note(&format!("GPU memory: {memory}"));
+        }
+        self.training = Some(training);
+    }
+
+    fn step(&mut self, progress: &training::Progress) {
+        self.phase = Phase::Waiting;
+        if let Some(training) = &mut self.training {
+            training.at_after(progress.samples, progress.seconds);
+            training.message(format!("loss {:.4}", progress.loss));
+        }
+    }
+
+    fn report(&mut self, progress: &training::Progress, ids: &IdCounts) {
+        let Some(training) = &mut self.training else { return };
+        let skipped = match progress.non_finite_steps {
+            0 => String::new(),
+            steps => format!("  {steps} steps skipped"),
+        };
+        let ids = match ids.values().sum() {
+            0 => String::new(),
+            ids => format!("  {ids} ids out of range"),
+        };
+        let words = format!("step {}  loss {:.4}{skipped}{ids}", progress.step, progress.loss);
+        training.line(progress.samples, progress.seconds, &words);
+    }
+
+    fn evaluating(&mut self, samples: u64, total: u64) {
+        if !matches!(self.phase, Phase::Evaluating(_)) {
+            self.phase = Phase::Evaluating(Progress::new("evaluating", "samples", total, self.quiet));
+        }
+        if let Phase::Evaluating(progress) = &mut self.phase {
+            progress.at(samples);
+        }
+    }
+
+    fn evaluated(&mut self, step: u64, heads: &[HeadMetrics]) {
+        self.phase = Phase::Waiting;
+        let Some(training) = &self.training else { return };
+        for HeadMetrics { label, metrics } in heads {
+            let Some(metrics) = metrics else { continue };
+            let auc = metrics.auc.map_or_else(|| "undefined".into(), |auc| format!("{auc:.5}"));
+            let head = if heads.len() > 1 { format!(" {label}:") } else { String::new() };
+            training.note(&format!("step {step}:{head} AUC {auc}, log loss {:.5}", metrics.log_loss));
         }
     }
 }

@@ -100,7 +100,7 @@ pub(super) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
         }
     }
     // 8 of 16 registers of four floats hold sums.
-    kernel.run::<Base, 2, 1, 2>(Base)
+    kernel.run::<BaseSimd, 2, 1, 2>(BaseSimd)
 }
 
 /// AVX-512: a line is one register.
@@ -217,9 +217,9 @@ impl Simd for Avx2 {
 
 /// The instructions that every processor of the target has.
 #[derive(Clone, Copy)]
-struct Base;
+struct BaseSimd;
 
-impl Simd for Base {
+impl Simd for BaseSimd {
     type Vector = [f32; LANES];
 
     #[inline(always)]
@@ -429,7 +429,7 @@ mod tests {
         };
         let kernel = || AllOperations { x: &x, y: &y, sum: &sum };
         assert_eq!(dispatch(kernel()), expected);
-        assert_eq!(kernel().run::<Base, 2, 1, 2>(Base), expected);
+        assert_eq!(kernel().run::<BaseSimd, 2, 1, 2>(BaseSimd), expected);
         #[cfg(target_arch = "x86_64")]
         {
             #[target_feature(enable = "avx2,fma")]

@@ -29,7 +29,7 @@ pub(super) struct Replica {
 }
 
 /// A step after forward and backward pass.
-pub(super) struct Backward<'a> {
+pub(super) struct BackwardResult<'a> {
     /// The weighted sum of losses, one per head.
     pub(super) loss_sums: Vec<f64>,
     /// `[sample, vector elements]`
@@ -102,7 +102,7 @@ impl Replica {
         batch: &Samples,
         heads: &[HeadLabels<'_>],
         tables: &impl LookUp,
-    ) -> Backward<'_> {
+    ) -> BackwardResult<'_> {
         let elements = self.parts.spec.vector_elements();
         self.vector_gradients.resize(batch.len * elements, 0.0);
         self.logit_gradients.resize(batch.len * heads.len(), 0.0);
@@ -135,7 +135,7 @@ impl Replica {
         }
         let Self { parts, gradients, vector_gradients, logit_gradients, tiles } = self;
         let dense = DenseStep { parts, tiles, sum, gradients };
-        Backward { loss_sums, vector_gradients, vectors_finite, logit_gradients, dense }
+        BackwardResult { loss_sums, vector_gradients, vectors_finite, logit_gradients, dense }
     }
 
     /// Appends the logits of each sample, one per head.

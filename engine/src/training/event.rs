@@ -31,20 +31,7 @@ pub enum Event<'a> {
         total: u64,
     },
     /// Training is about to start.
-    Started {
-        /// The model.
-        spec: &'a ModelSpec,
-        /// The device, in words.
-        device: &'a str,
-        /// The device memory that the job uses, if the device has its own.
-        memory: Option<&'a DeviceMemory>,
-        /// The ranks that train.
-        topology: Topology,
-        /// How blocks are read.
-        rung: Rung,
-        /// Samples that the whole run will train on, unless it is stopped before.
-        samples: u64,
-    },
+    Started(RunStart<'a>),
     /// A step is complete.
     Step(Progress),
     /// A step is complete at which the job reports the loss, and the ids outside their tables so far.
@@ -121,6 +108,23 @@ pub enum Event<'a> {
         /// The metrics of each head.
         heads: &'a [HeadMetrics],
     },
+}
+
+/// A training that is about to start.
+#[derive(Debug, Clone, Copy)]
+pub struct RunStart<'a> {
+    /// The model.
+    pub spec: &'a ModelSpec,
+    /// The device, in words.
+    pub device: &'a str,
+    /// The device memory that the job uses, if the device has its own.
+    pub memory: Option<&'a DeviceMemory>,
+    /// The ranks that train.
+    pub topology: Topology,
+    /// How blocks are read.
+    pub rung: Rung,
+    /// Samples that the whole run will train on, unless it is stopped before.
+    pub samples: u64,
 }
 
 /// The progress of a training.

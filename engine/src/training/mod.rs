@@ -29,14 +29,14 @@ pub use bench::{
 pub use data::{Columns, JobData, Preview, find_data, open_or_generate, preview, raw_format};
 pub use error::TrainError;
 pub use evaluate::{EvaluationOptions, evaluate};
-pub use event::{Event, Observer, Progress};
+pub use event::{Event, Observer, Progress, RunStart};
 pub use feasibility::{Feasibility, feasibility};
 pub use identity::is_of;
 pub use ids::{IdCounts, ids_of, with_ids};
 pub use rankine_reader::{Stop, StopCause};
 pub use run::{Start, TrainOptions, train};
 pub use run_dir::{
-    ByLink, DataSummary, DeviceSummary, EndReason, ExchangeSummary, ModelSummary, RunDir, Summary,
+    DataSummary, DeviceSummary, EndReason, ExchangeSummary, LinkMeans, ModelSummary, RunDir, Summary,
     TrainSummary,
 };
 pub use starter::{StarterData, starter_job};

@@ -11,7 +11,7 @@ use super::cpu::CpuBackend;
 use super::device::Backend;
 use super::gpu::{self, Gpus};
 use super::measurements::Measurements;
-use super::refusal::{NoGpus, Refusal};
+use super::refusal::{GpuSelectionError, Refusal};
 use crate::cpu::{CpuModel, Sharding};
 use crate::cuda;
 use crate::job::{DenseUpdate, DeviceKind, Job};
@@ -20,7 +20,7 @@ use crate::overlap::Overlap;
 use crate::planning;
 
 /// The device that a job is to be trained on.
-pub(in super::super) enum Choice {
+pub(in super::super) enum DeviceChoice {
     /// The CPU, over several ranks if there is a plan; and why.
     #[allow(private_interfaces, reason = "no other module looks inside")]
     Cpu(Option<EmbeddingPlan>, Refusal),
@@ -28,7 +28,7 @@ pub(in super::super) enum Choice {
     Gpus(Gpus),
 }
 
-impl Choice {
+impl DeviceChoice {
     /// Selects the device as the job says; nothing is created yet.
     ///
     /// # Errors
@@ -42,8 +42,8 @@ impl Choice {
     ) -> Result<Self, TrainError> {
         match Gpus::select(job, assignment, dataset, model, measured) {
             Ok(gpus) => Ok(Self::Gpus(gpus)),
-            Err(NoGpus::Refused(why)) => Ok(Self::Cpu(plan_for_cpu(job, dataset, model)?, why)),
-            Err(NoGpus::Failed(error)) => Err(error),
+            Err(GpuSelectionError::Refused(why)) => Ok(Self::Cpu(plan_for_cpu(job, dataset, model)?, why)),
+            Err(GpuSelectionError::Failed(error)) => Err(error),
         }
     }
 
@@ -80,8 +80,8 @@ impl Choice {
             Self::Cpu(plan, why) => (plan, why),
             Self::Gpus(gpus) => match gpus.initialize(job, dataset, model, measured) {
                 Ok(made) => return Ok(made),
-                Err(NoGpus::Refused(why)) => (plan_for_cpu(job, dataset, model)?, why),
-                Err(NoGpus::Failed(error)) => return Err(error),
+                Err(GpuSelectionError::Refused(why)) => (plan_for_cpu(job, dataset, model)?, why),
+                Err(GpuSelectionError::Failed(error)) => return Err(error),
             },
         };
         let model = match plan {
@@ -125,8 +125,8 @@ pub(in super::super) fn device_of(
 ) -> Result<String, TrainError> {
     match gpu::device_of(job, assignment, model) {
         Ok(gpus) => Ok(gpus),
-        Err(NoGpus::Failed(error)) => Err(error),
-        Err(NoGpus::Refused(why)) => check_memory(job, model, None).map(|()| why.cpu()),
+        Err(GpuSelectionError::Failed(error)) => Err(error),
+        Err(GpuSelectionError::Refused(why)) => check_memory(job, model, None).map(|()| why.cpu()),
     }
 }
 

@@ -18,7 +18,7 @@ use super::device::{Backend, Profile, RankVisit};
 use super::measurements::Measurements;
 use super::memory::{DeviceMemory, MemoryPart};
 use super::phases::{Activity, Ceilings, Phase};
-use super::refusal::{NoGpus, Refusal};
+use super::refusal::{GpuSelectionError, Refusal};
 use super::scorer::Scorer;
 use crate::checkpoint::{Checkpoint, CheckpointError, DeviceState};
 pub(super) use crate::cuda::FedBatch;
@@ -41,7 +41,11 @@ hashing at conversion), a smaller model.embedding_dim, or a sparse optimizer wit
 shrink with train.batch_size. With device.kind = \"cpu\" the job uses host memory instead";
 
 /// Opens the GPUs that are to train a job, one per rank.
-fn devices(job: &Job, assignment: &RankAssignment, spec: &ModelSpec) -> Result<Vec<Arc<Device>>, NoGpus> {
+fn devices(
+    job: &Job,
+    assignment: &RankAssignment,
+    spec: &ModelSpec,
+) -> Result<Vec<Arc<Device>>, GpuSelectionError> {
     // Several processes cannot fall back to the CPU.
     let several = assignment.processes.size() > 1;
     let kind = if several { DeviceKind::Cuda } else { job.device.kind };
@@ -84,7 +88,11 @@ fn devices(job: &Job, assignment: &RankAssignment, spec: &ModelSpec) -> Result<V
 }
 
 /// The GPUs that would train a job, in words. Loads the libraries, and compares the free memory with the tables only.
-pub(super) fn device_of(job: &Job, assignment: &RankAssignment, model: &Model) -> Result<String, NoGpus> {
+pub(super) fn device_of(
+    job: &Job,
+    assignment: &RankAssignment,
+    model: &Model,
+) -> Result<String, GpuSelectionError> {
     const GIB: f64 = (1u64 << 30) as f64;
     let devices = devices(job, assignment, &model.spec)?;
     let table_bytes = model.table_bytes() / devices.len().max(1) as u64;
@@ -125,7 +133,7 @@ pub(super) struct Gpus {
     /// The processes that have the others.
     assignment: RankAssignment,
     /// The placement of tables, if there are several ranks.
-    placed: Option<Placed>,
+    placed: Option<PlacedTables>,
     /// The overlaps of an iteration.
     overlaps: Overlaps,
 }
@@ -138,7 +146,7 @@ impl Gpus {
         dataset: &Dataset,
         model: &Model,
         measured: &Measurements,
-    ) -> Result<Self, NoGpus> {
+    ) -> Result<Self, GpuSelectionError> {
         let devices = devices(job, assignment, &model.spec)?;
         let mut gpus =
             Self { devices, assignment: assignment.clone(), placed: None, overlaps: Overlaps::ALL };
@@ -163,7 +171,7 @@ impl Gpus {
         dataset: &Dataset,
         model: &Model,
         measured: &Measurements,
-    ) -> Result<(Box<dyn Backend>, String), NoGpus> {
+    ) -> Result<(Box<dyn Backend>, String), GpuSelectionError> {
         let processes = self.assignment.processes.size();
         let model = self.create(job, dataset, model, measured.tuning.as_deref())?;
         let name = self.devices[0].name().map_err(Error::from)?;
@@ -183,7 +191,7 @@ impl Gpus {
         dataset: &Dataset,
         model: &Model,
         recorded: Option<&str>,
-    ) -> Result<CudaModel, NoGpus> {
+    ) -> Result<CudaModel, GpuSelectionError> {
         let Self { devices, assignment, overlaps, .. } = self;
         let plan = self.placed.as_ref().map(|placed| &placed.plan);
         let columns = dataset.schema().categorical.iter().enumerate();
@@ -246,7 +254,7 @@ impl Gpus {
         dataset: &Dataset,
         model: &Model,
         measured: &Measurements,
-    ) -> Result<Option<Placed>, TrainError> {
+    ) -> Result<Option<PlacedTables>, TrainError> {
         let devices = &self.devices;
         let RankAssignment { processes, topology, gpus } = &self.assignment;
         if topology.ranks() == 1 {
@@ -267,12 +275,12 @@ impl Gpus {
         let machine = String::from_utf8_lossy(&machine).into_owned();
         let planned_with = planning::parse_machine(&machine, precision).map_err(TrainError::Device)?;
         let plan = planning::plan(job, model, dataset, &planned_with)?;
-        Ok(Some(Placed { plan, machine }))
+        Ok(Some(PlacedTables { plan, machine }))
     }
 }
 
 /// The placement of tables over several GPUs.
-struct Placed {
+struct PlacedTables {
     plan: EmbeddingPlan,
     /// The performance assumed for the GPUs, as the text of a machine file.
     machine: String,

@@ -1,5 +1,5 @@
-//! The devices that train a job. Training knows a device as a [`Backend`]; [`Choice`] selects one for a job. Whether a
-//! build has GPUs is decided here.
+//! The devices that train a job. Training knows a device as a [`Backend`]; [`DeviceChoice`] selects one for a job.
+//! Whether a build has GPUs is decided here.
 
 mod batches;
 mod choice;
@@ -18,7 +18,7 @@ mod scorer;
 mod threads;
 
 pub(super) use batches::Batches;
-pub(super) use choice::{Choice, check_build, device_of};
+pub(super) use choice::{DeviceChoice, check_build, device_of};
 pub(super) use device::{Backend, Profile};
 pub(super) use measurements::Measurements;
 pub use memory::{DeviceMemory, MemoryPart};

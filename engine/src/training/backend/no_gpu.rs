@@ -7,7 +7,7 @@ use super::super::TrainError;
 use super::super::processes::RankAssignment;
 use super::device::Backend;
 use super::measurements::Measurements;
-use super::refusal::{NoGpus, Refusal};
+use super::refusal::{GpuSelectionError, Refusal};
 use crate::job::Job;
 use crate::model::Model;
 use crate::overlap::Overlap;
@@ -19,7 +19,7 @@ pub(super) enum Gpus {}
 pub(in super::super) enum FedBatch {}
 
 /// The GPUs that would train a job, in words.
-pub(super) fn device_of(_: &Job, _: &RankAssignment, _: &Model) -> Result<String, NoGpus> {
+pub(super) fn device_of(_: &Job, _: &RankAssignment, _: &Model) -> Result<String, GpuSelectionError> {
     Err(Refusal::OnlyCpu.into())
 }
 
@@ -30,7 +30,7 @@ impl Gpus {
         _: &Dataset,
         _: &Model,
         _: &Measurements,
-    ) -> Result<Self, NoGpus> {
+    ) -> Result<Self, GpuSelectionError> {
         if assignment.processes.size() > 1 {
             let why = "several processes train on GPUs, and this build does not support GPUs";
             return Err(TrainError::Device(why.into()).into());
@@ -52,7 +52,7 @@ impl Gpus {
         _: &Dataset,
         _: &Model,
         _: &Measurements,
-    ) -> Result<(Box<dyn Backend>, String), NoGpus> {
+    ) -> Result<(Box<dyn Backend>, String), GpuSelectionError> {
         match self {}
     }
 }

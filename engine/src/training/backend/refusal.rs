@@ -58,18 +58,18 @@ impl fmt::Display for Refusal {
 
 /// Why there are no GPUs for a job: the CPU trains it instead, or nothing does.
 #[derive(Debug)]
-pub(super) enum NoGpus {
+pub(super) enum GpuSelectionError {
     Refused(Refusal),
     Failed(TrainError),
 }
 
-impl<E: Into<TrainError>> From<E> for NoGpus {
+impl<E: Into<TrainError>> From<E> for GpuSelectionError {
     fn from(error: E) -> Self {
         Self::Failed(error.into())
     }
 }
 
-impl From<Refusal> for NoGpus {
+impl From<Refusal> for GpuSelectionError {
     fn from(why: Refusal) -> Self {
         Self::Refused(why)
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use rankine_reader::Part;
 use serde::Serialize;
 
-use super::super::backend::{Choice, Measurements, thread_pool};
+use super::super::backend::{DeviceChoice, Measurements, thread_pool};
 use super::super::data::open_together;
 use super::super::evaluate::{EvaluationOptions, evaluate};
 use super::super::processes::RankAssignment;
@@ -78,7 +78,7 @@ pub fn bench_eval(
     if options.passes == 0 {
         return Err(TrainError::Device("a measurement needs at least one pass".into()));
     }
-    let choice = Choice::of(job, &assignment, &dataset, &model, &Measurements::default())?;
+    let choice = DeviceChoice::of(job, &assignment, &dataset, &model, &Measurements::default())?;
     let (pool, threads) = thread_pool(job)?;
     pool.install(|| {
         let (mut learner, device) =

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rankine_reader::stream::BatchStream;
 use rankine_reader::{Dataset, Part, Samples};
 
-use super::backend::{Backend, Choice, Measurements, Profile, thread_pool};
+use super::backend::{Backend, DeviceChoice, Measurements, Profile, thread_pool};
 use super::data::{open_together, train_options};
 use super::processes::RankAssignment;
 use super::translate::translate;
@@ -79,8 +79,8 @@ pub fn bench_train(
              train.batch_size"
         )));
     }
-    let choice =
-        Choice::of(job, &assignment, &dataset, &model, &Measurements::default())?.without(&options.without);
+    let choice = DeviceChoice::of(job, &assignment, &dataset, &model, &Measurements::default())?
+        .without(&options.without);
     let (pool, threads) = thread_pool(job)?;
     pool.install(|| {
         let (mut learner, device) =
@@ -101,7 +101,7 @@ pub fn bench_train(
         } else {
             reading(job, &dataset, options, &mut *learner)?
         };
-        let Measured { input, samples, host_ms, device_ms, losses, seconds, trace } = measured;
+        let Measurement { input, samples, host_ms, device_ms, losses, seconds, trace } = measured;
         let times = learner.profile().map(Profile::time_phases).transpose()?;
         let (phases, ceilings) =
             times.map_or((Vec::new(), None), |(phases, ceilings)| (phases, Some(ceilings)));
@@ -134,7 +134,7 @@ pub fn bench_train(
 }
 
 /// The timed steps.
-struct Measured {
+struct Measurement {
     input: Input,
     samples: u64,
     host_ms: Vec<f64>,
@@ -151,7 +151,7 @@ fn resident(
     dataset: &Dataset,
     options: &TrainBenchOptions,
     learner: &mut dyn Backend,
-) -> Result<Measured, TrainError> {
+) -> Result<Measurement, TrainError> {
     let batch_size = job.train.batch_size.get() as usize;
     let mut batches: Vec<Samples> = Vec::new();
     let stream = train_options(job, job.reader.io_options());
@@ -170,7 +170,7 @@ fn resident(
         None => Ok(()),
     };
     let trace = options.trace.as_ref().map(|path| trace::take(learner, path, TRACED_STEPS, repeat));
-    Ok(Measured {
+    Ok(Measurement {
         input: Input::Resident { batches: batches.len() },
         samples: (times.len() * batch_size) as u64,
         device_ms: learner.is_on_gpu().then(|| times.clone()),
@@ -187,7 +187,7 @@ fn reading(
     dataset: &Dataset,
     options: &TrainBenchOptions,
     learner: &mut dyn Backend,
-) -> Result<Measured, TrainError> {
+) -> Result<Measurement, TrainError> {
     let steps = options.steps.max(1);
     let mut stream = train_options(job, job.reader.io_options());
     stream.epochs = None;
@@ -232,7 +232,7 @@ fn reading(
         samples: dataset.samples(Part::Train),
         reader_wait_share: waited.as_secs_f64() / seconds,
     };
-    Ok(Measured {
+    Ok(Measurement {
         input: Input::Read(reading),
         samples,
         host_ms: host_ms.collect(),

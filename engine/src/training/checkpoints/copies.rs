@@ -24,7 +24,7 @@ pub(super) struct CopyMemory {
 
 /// Memory for one copy per rank; each rank takes its own.
 #[derive(Debug)]
-pub(super) struct Spare(Mutex<Vec<Option<Snapshot>>>);
+pub(super) struct SpareCopies(Mutex<Vec<Option<Snapshot>>>);
 
 impl CopyMemory {
     /// Empty. `processes` share the same memory.
@@ -60,9 +60,9 @@ impl CopyMemory {
     }
 
     /// All of the memory, for copies.
-    pub(super) fn take(&mut self) -> Spare {
+    pub(super) fn take(&mut self) -> SpareCopies {
         self.settle();
-        Spare(Mutex::new(std::mem::take(&mut self.spare).into_iter().map(Some).collect()))
+        SpareCopies(Mutex::new(std::mem::take(&mut self.spare).into_iter().map(Some).collect()))
     }
 
     /// Takes back the memory of copies.
@@ -71,7 +71,7 @@ impl CopyMemory {
     }
 }
 
-impl Spare {
+impl SpareCopies {
     /// The memory of the rank with this index among those of this process.
     pub(super) fn of(&self, place: usize) -> Option<Snapshot> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(place).and_then(Option::take)

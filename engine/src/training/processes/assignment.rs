@@ -40,10 +40,10 @@ impl RankAssignment {
 }
 
 /// The ranks, and the GPUs of those in this process.
-type Found = (Topology, Vec<usize>);
+type ProcessRanks = (Topology, Vec<usize>);
 
 /// All ranks are in this process.
-fn alone(job: &Job, seen: usize, shared: bool) -> Result<Found, String> {
+fn alone(job: &Job, seen: usize, shared: bool) -> Result<ProcessRanks, String> {
     let ranks = match job.device.ranks.count() {
         Some(ranks) => ranks.get() as usize,
         None if job.device.kind == DeviceKind::Cpu => 1,
@@ -56,7 +56,7 @@ fn alone(job: &Job, seen: usize, shared: bool) -> Result<Found, String> {
 }
 
 /// Some ranks are in this process, and equally many in each other one.
-fn among(job: &Job, members: &[ProcessInfo], rank: usize, shared: bool) -> Result<Found, String> {
+fn among(job: &Job, members: &[ProcessInfo], rank: usize, shared: bool) -> Result<ProcessRanks, String> {
     let (processes, hosts) = (members.len(), hosts(members));
     if job.device.kind == DeviceKind::Cpu {
         return Err(format!(
@@ -243,7 +243,7 @@ mod tests {
         let job = Job::from_toml("tiny.toml", JOB, sets).unwrap();
         let members = members(processes);
         let each = (0..members.len()).map(|rank| among(&job, &members, rank, false));
-        let each: Vec<Found> = each.collect::<Result<_, _>>()?;
+        let each: Vec<ProcessRanks> = each.collect::<Result<_, _>>()?;
         let topology = each[0].0;
         Ok((topology.ranks(), topology.nodes(), each.into_iter().map(|(_, gpus)| gpus).collect()))
     }

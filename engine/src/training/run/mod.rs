@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use rankine_reader::Stop;
 
-use super::backend::{Choice, Measurements, check_build, thread_pool};
+use super::backend::{DeviceChoice, Measurements, check_build, thread_pool};
 use super::context::RunContext;
 use super::data::open_together;
 use super::processes::RankAssignment;
@@ -95,7 +95,7 @@ pub fn train(
         Some(checkpoint) => Measurements::of(checkpoint, topology)?,
         None => Measurements::default(),
     };
-    let choice = Choice::of(job, &assignment, dataset, model, &measured)?;
+    let choice = DeviceChoice::of(job, &assignment, dataset, model, &measured)?;
     if start.run.is_none() && processes.is_first() {
         start.run = Some(RunDir::create(options.run_dir, job)?);
     }

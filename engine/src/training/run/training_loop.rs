@@ -9,11 +9,12 @@ use rankine_reader::io::IoOptions;
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Part, StopCause};
 
-use super::super::backend::{Backend, Batches, Choice, Measurements};
+use super::super::backend::{Backend, Batches, DeviceChoice, Measurements};
 use super::super::checkpoints::Checkpoints;
 use super::super::context::RunContext;
 use super::super::data::train_options;
 use super::super::evaluate::{EvaluationOptions, evaluate};
+use super::super::event::RunStart;
 use super::super::identity::RunIdentity;
 use super::super::processes::with_heartbeat;
 use super::super::resume::TrainingStart;
@@ -50,7 +51,7 @@ impl<'a> TrainingLoop<'a> {
     /// As [`super::train`].
     pub(super) fn begin(
         context: RunContext<'a>,
-        choice: Choice,
+        choice: DeviceChoice,
         measured: &Measurements,
         start: TrainingStart,
         observer: &'a mut dyn Observer,
@@ -90,14 +91,14 @@ impl<'a> TrainingLoop<'a> {
         // The reading mode that worked is not probed, and reported, again for each evaluation.
         io.mode = batches.rung().into();
         let memory = learner.memory()?;
-        observer.observe(Event::Started {
+        observer.observe(Event::Started(RunStart {
             spec: learner.spec(),
             device: &device,
             memory: memory.as_ref(),
             topology,
             rung: batches.rung(),
             samples: context.samples(),
-        });
+        }));
         let guard = Guard::resumed(&job.guard, from.guard, processes.is_first());
         let losses = Losses::resumed(from.step, from.losses, guard);
         let state = RunState::resumed(from, losses);

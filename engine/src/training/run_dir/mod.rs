@@ -17,7 +17,7 @@ mod attempts;
 mod summary;
 
 pub use summary::{
-    ByLink, DataSummary, DeviceSummary, EndReason, ExchangeSummary, ModelSummary, Summary, TrainSummary,
+    DataSummary, DeviceSummary, EndReason, ExchangeSummary, LinkMeans, ModelSummary, Summary, TrainSummary,
 };
 
 /// The folder of one run; only this process writes to it.

@@ -81,19 +81,19 @@ pub struct DeviceSummary {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ExchangeSummary {
     /// Vectors that owners of rows sent, rows or pooled bags; equally many gradients came back.
-    pub rows: ByLink,
+    pub rows: LinkMeans,
     /// Bytes of the requests, of those vectors and of their gradients.
-    pub bytes: ByLink,
+    pub bytes: LinkMeans,
     /// Bytes of padding that was sent because messages between nodes have fixed sizes.
-    pub padding_bytes: ByLink,
+    pub padding_bytes: LinkMeans,
     /// Bytes of the all-reduces: gradients of dense parameters and of frequent rows, and the parameters if their
     /// update is sharded.
-    pub reduced_bytes: ByLink,
+    pub reduced_bytes: LinkMeans,
 }
 
 /// One number for each kind of link.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct ByLink {
+pub struct LinkMeans {
     /// Between ranks of one node.
     pub within_nodes: f64,
     /// Between ranks of different nodes.
@@ -104,7 +104,7 @@ impl ExchangeSummary {
     /// The mean over this many steps.
     pub(in crate::training) fn new(traffic: RankTraffic, steps: u64) -> Self {
         let RankTraffic { exchange, reduction } = traffic;
-        let mean = |of: Traffic, count: fn(LinkTraffic) -> u64| ByLink {
+        let mean = |of: Traffic, count: fn(LinkTraffic) -> u64| LinkMeans {
             within_nodes: count(of.within_nodes) as f64 / steps as f64,
             between_nodes: count(of.between_nodes) as f64 / steps as f64,
         };
