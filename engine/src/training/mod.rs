@@ -1,6 +1,6 @@
 //! Training as a whole: from a job to a run folder with a model, metrics and a summary.
 //!
-//! Start at [`train`](run::train), which prepares a run and ends it; `run/training_loop.rs` has the loop. Nothing here
+//! Start at [`train`], which prepares a run and ends it; `run/training_loop.rs` has the loop. Nothing here
 //! prints: an [`Observer`] receives events, and the log gets what readers of logs need.
 
 mod backend;

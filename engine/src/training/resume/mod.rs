@@ -63,10 +63,10 @@ pub(super) fn begin(
     let RunContext { files, processes, .. } = *context;
     if !processes.is_first() {
         let text = processes.of_first(WHAT, &[])?;
-        let verdict = serde_json::from_slice(&text).map_err(|error| {
+        let decision = serde_json::from_slice(&text).map_err(|error| {
             TrainError::Device(format!("rank 0 sent an invalid decision on {WHAT}: {error}"))
         })?;
-        return match verdict {
+        return match decision {
             Decision::Finished(summary) => Ok(StartingPoint::Finished(summary)),
             Decision::Refused { words, blame } => Err(TrainError::Refused { words, blame }),
             Decision::From(step) => {
@@ -79,14 +79,14 @@ pub(super) fn begin(
         };
     }
     let decided = decide(context, path, restart, observer);
-    let verdict = match &decided {
+    let decision = match &decided {
         Ok(StartingPoint::Finished(summary)) => Decision::Finished(summary.clone()),
         Ok(StartingPoint::Train(TrainingStart { from, .. })) => {
             Decision::From(from.as_ref().map(|checkpoint| checkpoint.manifest().train.step))
         }
         Err(error) => Decision::Refused { words: error.to_string(), blame: error.blame() },
     };
-    processes.of_first(WHAT, &serde_json::to_vec(&verdict).expect("a verdict is plain data"))?;
+    processes.of_first(WHAT, &serde_json::to_vec(&decision).expect("a decision is plain data"))?;
     processes.does(Phase::Preparing, 0);
     decided
 }

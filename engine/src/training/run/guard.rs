@@ -34,7 +34,7 @@ impl Guard {
     }
 
     /// Records the outcome of a step.
-    pub(super) fn known(&mut self, step: u64, outcome: &StepOutcome) {
+    pub(super) fn record(&mut self, step: u64, outcome: &StepOutcome) {
         let Some(found) = outcome.non_finite() else {
             // A step skipped because of the loss scale does not count, and says nothing about the steps around it.
             if outcome.skipped.is_none() {
@@ -108,10 +108,10 @@ mod tests {
     #[test]
     fn the_first_wrong_step_stops() {
         let mut guard = guard(job::NonFinite::Stop, 5);
-        guard.known(1, &step(None));
+        guard.record(1, &step(None));
         assert!(guard.check().is_ok());
-        guard.known(2, &wrong());
-        guard.known(3, &wrong());
+        guard.record(2, &wrong());
+        guard.record(3, &wrong());
         let error = guard.check().unwrap_err();
         assert!(matches!(error, TrainError::Diverged { step: 2, skipped_in_a_row: 0, .. }), "{error}");
     }
@@ -122,13 +122,13 @@ mod tests {
         // Steps skipped because of the loss scale neither count nor reset the count.
         let outcomes = [wrong(), wrong(), step(None), wrong(), step(Some(SkipReason::LossScale)), wrong()];
         for (before, outcome) in outcomes.iter().enumerate() {
-            guard.known(before as u64 + 1, outcome);
+            guard.record(before as u64 + 1, outcome);
             assert!(guard.check().is_ok(), "after step {}", before + 1);
         }
         assert_eq!(guard.state(), GuardState { non_finite_steps: 4, in_a_row: 2 });
         // Resuming does not reset it either.
         let mut guard = Guard::resumed(&guard.policy, guard.state(), false);
-        guard.known(7, &wrong());
+        guard.record(7, &wrong());
         let error = guard.check().unwrap_err();
         assert!(matches!(error, TrainError::Diverged { step: 7, skipped_in_a_row: 2, .. }), "{error}");
     }

@@ -35,16 +35,16 @@ impl Losses {
     }
 
     /// Records that a step over this many samples was started.
-    pub(super) fn began(&mut self, samples: usize) {
+    pub(super) fn start_step(&mut self, samples: usize) {
         self.ahead.push_back(samples);
     }
 
     /// Records the outcome of the first step that had none.
-    pub(super) fn known(&mut self, outcome: &StepOutcome) {
+    pub(super) fn record(&mut self, outcome: &StepOutcome) {
         let samples = self.ahead.pop_front().expect("a loss comes after its step");
         self.steps += 1;
         self.steps_since += 1;
-        self.guard.known(self.steps, outcome);
+        self.guard.record(self.steps, outcome);
         if outcome.non_finite().is_none() {
             self.sum += outcome.loss * samples as f64;
             self.samples += samples;
@@ -67,7 +67,7 @@ impl Losses {
     }
 
     /// After a report.
-    pub(super) fn begin_anew(&mut self) {
+    pub(super) fn reset(&mut self) {
         (self.sum, self.samples, self.steps_since) = (0.0, 0, 0);
     }
 
@@ -104,8 +104,8 @@ mod tests {
     }
 
     fn step(losses: &mut Losses, samples: usize, loss: f64, skipped: Option<SkipReason>) {
-        losses.began(samples);
-        losses.known(&StepOutcome { loss, skipped });
+        losses.start_step(samples);
+        losses.record(&StepOutcome { loss, skipped });
     }
 
     fn not_finite() -> Option<SkipReason> {
@@ -130,13 +130,13 @@ mod tests {
     #[test]
     fn losses_are_known_in_the_order_of_their_steps() {
         let mut losses = losses(0, LossState::default());
-        losses.began(1);
-        losses.began(3);
+        losses.start_step(1);
+        losses.start_step(3);
         assert!(losses.are_unknown());
-        losses.known(&StepOutcome { loss: 1.0, skipped: None });
+        losses.record(&StepOutcome { loss: 1.0, skipped: None });
         assert!(!losses.are_unknown());
         assert_eq!(losses.state(), LossState { sum: 1.0, samples: 1 });
-        losses.known(&StepOutcome { loss: 5.0, skipped: None });
+        losses.record(&StepOutcome { loss: 5.0, skipped: None });
         assert_eq!(losses.state(), LossState { sum: 16.0, samples: 4 });
     }
 
@@ -161,7 +161,7 @@ mod tests {
         for losses in [&mut before, &mut after] {
             step(losses, 4, 2.0, None);
             assert_eq!(losses.mean(), 1.5);
-            losses.begin_anew();
+            losses.reset();
             assert!(losses.are_unknown());
             assert_eq!(losses.state(), LossState::default());
             step(losses, 1, 7.0, None);

@@ -153,7 +153,7 @@ impl<'a> TrainingLoop<'a> {
         let optimizer = &job.optimizer;
         let rate_factor = optimizer.schedule.factor(step);
         self.learner.train_step(&batch, rate_factor).map_err(|error| error.at_step(step))?;
-        self.state.losses.began(batch.len());
+        self.state.losses.start_step(batch.len());
         // If losses arrive later, reports wait for them; so does a progress display that has none to show yet.
         let waits = self.reports_at(step) || self.evaluates_at(step) || self.state.losses.are_unknown();
         if waits {
@@ -184,7 +184,7 @@ impl<'a> TrainingLoop<'a> {
     /// Takes the outcomes of steps: of all that were started, or of those that are complete.
     fn take_outcomes(&mut self, all: bool) -> Result<(), TrainError> {
         let losses = &mut self.state.losses;
-        self.learner.take_outcomes(all, &mut |outcome| losses.known(&outcome))?;
+        self.learner.take_outcomes(all, &mut |outcome| losses.record(&outcome))?;
         losses.check()
     }
 
@@ -214,7 +214,7 @@ impl<'a> TrainingLoop<'a> {
         }
         self.observer.observe(Event::Report(progress, ids_out_of_range));
         self.state.since_report = Tally::default();
-        self.state.losses.begin_anew();
+        self.state.losses.reset();
         Ok(())
     }
 
