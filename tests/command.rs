@@ -153,7 +153,7 @@ fn numbers_beyond_all_memory_are_errors() {
     generate(&place, SHAPE, 200, 0);
     let job = job(&place);
     let layers = format!("model.top_mlp=[{}]", ["65536"; 64].join(", "));
-    let narrower = "Narrower layers in model.bottom_mlp and model.top_mlp";
+    let narrower = "use narrower layers in model.bottom_mlp and model.top_mlp";
     run(["check", &job, "--set", &layers])
         .with(SUCCESS)
         .stdout_says("cannot be trained: the dense layers take ");

@@ -39,7 +39,7 @@ impl Spoilt {
         let bad = vec![
             (17, with(17, 0, "2"), Some("label"), "'2' is not a label"),
             (120, with(120, 3, "1.5"), Some("I3"), "'1.5' is not a 64-bit integer"),
-            (121, "0\tshort".into(), None, "expected 40 fields"),
+            (121, "0\tshort".into(), None, "separated by tabs), found 2,"),
             (300, with(300, 39, "not hex"), Some("C26"), "'not hex' is not a category"),
         ];
         for (number, text, ..) in &bad {

@@ -261,9 +261,9 @@ fn a_wrong_secret_and_a_second_process_of_a_rank_are_refused_and_the_job_continu
         thread::sleep(Duration::from_secs(1));
         let again = with_secret(1, port);
         for (refused, words) in [
-            (wrong, "came as rank 2: its secret differs from rank 0's"),
-            (without, "came as rank 2: rank 0 has a secret and it has none"),
-            (again, "came as rank 1: another process is that rank"),
+            (wrong, "connected as rank 2: its secret differs from rank 0's"),
+            (without, "connected as rank 2: rank 0 has a secret and it has none"),
+            (again, "connected as rank 1: another process is that rank"),
         ] {
             let begun = Instant::now();
             let (code, _, stderr) = ended(refused);

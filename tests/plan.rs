@@ -91,7 +91,12 @@ fn a_model_that_does_not_fit_exits_with_4_and_a_way_out() {
     let args = ["--ranks", "8", "--machine", "h200", "--memory", "20GiB"];
     let ended = plan(DCNV2, &args).with(DOES_NOT_FIT);
     assert_eq!(ended.stdout, "");
-    ended.says(&["a rank of 8 would need", "and has 20.00 GiB", "16 ranks would suffice", "rowwise-adagrad"]);
+    ended.says(&[
+        "with 8 ranks, a rank needs up to",
+        "but has 20.00 GiB",
+        "16 ranks would suffice",
+        "rowwise-adagrad",
+    ]);
     plan(DCNV2, &[&args[..], &["--json"]].concat()).with(DOES_NOT_FIT);
     // With one number of state per row it fits, as the error says.
     let rowwise = "optimizer.sparse={ kind = \"rowwise-adagrad\", learning_rate = 0.004 }";
@@ -334,7 +339,7 @@ fn a_law_has_the_exponent_of_the_data_to_generate_or_of_the_argument() {
 fn refused_plans_are_explained() {
     plan(DLRM, &["--ranks", "8", "--nodes", "3"])
         .with(USAGE)
-        .says(&["3 nodes cannot have equal parts of 8 ranks"]);
+        .says(&["8 ranks cannot be divided evenly among 3 nodes"]);
     let place = Place::new();
     let job = job(&place);
     plan(&job, &["--ranks", "2"]).with(USAGE).says(&["no dataset at", "--set data.shape=dlrm"]);

@@ -270,7 +270,8 @@ fn bad_rows_end_a_prediction_or_are_skipped_with_their_number() {
     rows[9] = "1\ttoo few".into();
     rows[600] = rows[600].replacen('\t', "\tx", 1);
     let bad = trained.raw("bad.tsv", &rows);
-    let words = ["bad.tsv line 10", "expected 40 fields", "no predictions were written; --on-bad skip"];
+    let words =
+        ["bad.tsv line 10", "separated by tabs), found 2,", "no predictions were written; --on-bad skip"];
     trained.predict("bad.csv", &[&bad]).with(BAD_DATA).says(&words);
     assert!(!trained.place.path("bad.csv").exists() && !trained.place.path("bad.csv.partial").exists());
 
@@ -280,7 +281,7 @@ fn bad_rows_end_a_prediction_or_are_skipped_with_their_number() {
         (&reported["read"], &reported["predicted"], &reported["bad"]),
         (&EVAL.into(), &(EVAL - 2).into(), &2.into())
     );
-    ended.says(&["bad.tsv line 10: 2 fields", "bad.tsv line 601, column I1"]);
+    ended.says(&["bad.tsv line 10: expected 40 fields", "bad.tsv line 601, column I1"]);
     let (good, left) = (trained.predictions("good.csv"), trained.predictions("bad.csv"));
     let expected: Vec<u64> = (1..=EVAL as u64).filter(|row| ![10, 601].contains(row)).collect();
     assert_eq!(left.iter().map(|(row, _)| *row).collect::<Vec<_>>(), expected);
@@ -300,7 +301,7 @@ fn many_bad_rows_are_counted_and_ten_of_them_named() {
     let ended =
         trained.predict("out.csv", &[&trained.raw("bad.tsv", &rows), "--on-bad", "skip"]).with(SUCCESS);
     let named: Vec<_> = ended.stderr.lines().filter(|line| line.contains("skipped: ")).collect();
-    assert!(named.len() == 10 && named[9].contains("bad.tsv line 901: 2 fields"), "{named:#?}");
+    assert!(named.len() == 10 && named[9].contains("bad.tsv line 901: expected 40 fields"), "{named:#?}");
     let reported = ended.json();
     assert_eq!((&reported["bad"], &reported["predicted"]), (&12.into(), &(EVAL - 12).into()));
 }
@@ -330,7 +331,7 @@ fn unknown_categories_are_scored_refused_or_skipped() {
     assert_eq!((counts(&reported), &reported["unknown"]["C3"]), ([5, 3, 2], &two));
     let left: Vec<_> = trained.predictions("skip.csv").iter().map(|(row, _)| *row).collect();
     assert_eq!(left, [1, 3, 4]);
-    let words = ["row 2 has a category in column C3", "--unknown oov", "--unknown skip"];
+    let words = ["row 2 has an unknown category in column C3", "--unknown oov", "--unknown skip"];
     trained.predict("fail.csv", &[&log, "--unknown", "fail"]).with(BAD_DATA).says(&words);
     assert!(!trained.place.path("fail.csv").exists());
 }
@@ -410,7 +411,7 @@ categorical = [
         (&reported["read"], &reported["predicted"], &reported["unknown_skipped"]),
         (&4.into(), &1.into(), &3.into())
     );
-    let words = ["row 2 has a category in column tags"];
+    let words = ["row 2 has an unknown category in column tags"];
     predict(&[&new, "--unknown", "fail"]).with(BAD_DATA).says(&words);
 }
 
@@ -445,7 +446,7 @@ fn files_without_a_good_row_are_refused() {
     let bad = trained.raw("bad.tsv", &["no".to_owned(), "row".to_owned(), "at all".to_owned()]);
     let empty = trained.place.file("empty.tsv", "");
     let skip = ["--on-bad", "skip", "--bad-limit", "100%"];
-    let words = ["all 3 rows read are bad", "bad.tsv line 1: 1 fields", "Criteo's TSV"];
+    let words = ["all 3 rows read are bad", "bad.tsv line 1: expected 40 fields", "Criteo's TSV"];
     trained.predict("none.csv", &[&[bad.as_str()], &skip[..]].concat()).with(BAD_DATA).says(&words);
     let ended = trained.predict("none.csv", &[&[empty.as_str()], &skip[..]].concat()).with(BAD_DATA);
     ended.says(&["the files have no rows"]);

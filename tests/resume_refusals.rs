@@ -387,7 +387,7 @@ fn a_finished_run_is_compared_with_the_job() {
         ("optimizer.schedule={ kind = 'step', every_steps = 10, factor = 0.5 }", "optimizer.schedule"),
         ("train.batch_size=60", "train.batch_size is 60 but was 70"),
         ("train.shuffle=false", "train.shuffle was true"),
-        ("train.epochs=1", "train.epochs is 1, and the run learnt from 6002 samples"),
+        ("train.epochs=1", "train.epochs is 1, and the run was trained on 6002 samples"),
         ("train.max_steps=50", "train.max_steps is 50, and the run took 86 steps"),
         ("eval.target_auc=0.95", "eval.target_auc is 0.95 but was not set"),
         ("guard.non_finite='skip'", "guard.non_finite"),

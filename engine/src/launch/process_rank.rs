@@ -357,8 +357,8 @@ mod tests {
             ("WORLD_SIZE=2", "WORLD_SIZE is set but RANK is not"),
             ("PMIX_RANK=1", "PMIX_RANK is set but OMPI_COMM_WORLD_SIZE or PMI_SIZE is not"),
             ("RANK=2 WORLD_SIZE=2", "RANK is `2`: it must be below WORLD_SIZE, which is 2"),
-            ("RANK=x WORLD_SIZE=2", "RANK is `x`: it must be one number"),
-            ("PET_NNODES=2:4 PET_NODE_RANK=0", "PET_NNODES is `2:4`: it must be one number"),
+            ("RANK=x WORLD_SIZE=2", "RANK is `x`: it must be a whole number"),
+            ("PET_NNODES=2:4 PET_NODE_RANK=0", "PET_NNODES is `2:4`: it must be a whole number"),
             ("RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=p", "MASTER_PORT is `p`: it must be a TCP port"),
             (
                 "RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=0",
@@ -373,7 +373,7 @@ mod tests {
             ("PMI_RANK=7 PMI_SIZE=5000", "PMI_SIZE is `5000`: there can be 4096"),
             (
                 "RANK=0 WORLD_SIZE=99999999999999999999999",
-                "WORLD_SIZE is `99999999999999999999999`: it must be one",
+                "WORLD_SIZE is `99999999999999999999999`: it must be a whole number",
             ),
             ("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0", "set MASTER_ADDR (and MASTER_PORT)"),
             ("RANK=0 WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2", "LOCAL_RANK is `2`"),

@@ -383,7 +383,10 @@ mod tests {
         ];
         lines.iter().for_each(|line| assert!(text.contains(line), "{line}: {text}"));
         let none = Starter::new(&schema, data, None, 12_000, 0).text(16);
-        assert!(none.contains("nothing to evaluate with") && !none.contains("[eval]"), "{none}");
+        assert!(
+            none.contains("no evaluation part: convert with --split") && !none.contains("[eval]"),
+            "{none}"
+        );
     }
 
     #[test]

@@ -498,7 +498,10 @@ mod tests {
             refused(&format!("[[table]]\ncolumns = {columns}"), &[], expected);
         };
         table(r#"["usr"]"#, "table.0.columns: the column usr does not exist: did you mean user?");
-        table(r#"["price"]"#, "the column price is not categorical: there are ad, user, shown, city");
+        table(
+            r#"["price"]"#,
+            "the column price is not categorical: the known names are ad, user, shown, city",
+        );
         table(r#"["ad", "user"]"#, "the columns ad and user cannot share a table: they have 10 and 20 rows");
         table(r#"["ad", "city"]"#, "each has its own vocabulary");
         refused(
@@ -549,7 +552,7 @@ mod tests {
         };
         assert_eq!(told(tables + layers), "fits");
         assert!(told(tables + layers - 1).contains("the dense layers take 80."), "{}", told(0));
-        assert!(told(tables).contains("Narrower layers in model.bottom_mlp and model.top_mlp"));
+        assert!(told(tables).contains("use narrower layers in model.bottom_mlp and model.top_mlp"));
         assert!(told(tables - 1).contains("the tables and their optimizer state take "));
 
         // Each rank has its own, and a share of the state where updates are sharded.

@@ -344,7 +344,7 @@ mod tests {
         check(39, "99999999999999999999999", Some((BadReason::RowNumber, "below 64")));
         let (reason, field, why) = fault_of(b"", &parser_hex).unwrap();
         assert_eq!((reason, field), (BadReason::FieldCount, None));
-        assert!(why.starts_with("expected 40 fields"), "{why}");
+        assert!(why.starts_with("expected 40 fields (") && why.contains("), found 1, in "), "{why}");
         for (line_bytes_max, expected) in [(good.len(), None), (good.len() - 1, Some(BadReason::LineTooLong))]
         {
             let parser = CriteoParser::new(&schema, true, line_bytes_max).unwrap();

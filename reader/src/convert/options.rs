@@ -216,7 +216,7 @@ impl FromStr for Split {
                 Ok(Self::Random { share: share(part)?, seed })
             }
             ["random", _] => Err(refuse("it lacks a seed")),
-            _ => Err(refuse("it is of no known kind")),
+            _ => Err(refuse("unknown kind")),
         }
     }
 }
@@ -399,7 +399,7 @@ impl FromStr for VocabularyChoice {
             None if text == "hash" || text == "identity" => {
                 Err(refuse("the number of rows is missing".into()))
             }
-            _ => Err(refuse("it is of no known kind".into())),
+            _ => Err(refuse("unknown kind".into())),
         }
     }
 }
@@ -490,7 +490,7 @@ mod tests {
         assert!(refusal::<BadLimit>("101%").contains("up to 100%"));
         assert!(refusal::<BadLimit>("-1").contains("a number of rows"));
         assert!(refusal::<OnBad>("ignore").contains("quarantine"));
-        assert!(refusal::<VocabularyChoice>("hash").contains("lacks the table's rows"));
+        assert!(refusal::<VocabularyChoice>("hash").contains("the number of rows is missing"));
         for none in ["hash:0", "identity:0", "hash:4294967297", "identity:4294967297", "hash:-1", "hash:"] {
             assert!(refusal::<VocabularyChoice>(none).contains("ROWS must be a number from 1 to 4294967296"));
         }

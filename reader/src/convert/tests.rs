@@ -292,10 +292,15 @@ fn bad_rows_are_named_in_order_and_kept() {
     let temp = TestFolder::new();
     let bad = [
         (2, with_field(GOOD_LINE, 0, "2"), Some("label"), "'2' is not a label"),
-        (4, "\tshort".to_owned(), None, "expected 40 fields"),
+        (
+            4,
+            "\tshort".to_owned(),
+            None,
+            "expected 40 fields (a label, 13 numbers and 26 categories, separated by tabs), found 2,",
+        ),
         (5, with_field(GOOD_LINE, 3, "1.5"), Some("I3"), "'1.5' is not a 64-bit integer"),
         (6, with_field(GOOD_LINE, 20, "not\u{7}hex"), Some("C7"), "'not\\x07hex' is not a category"),
-        (7, String::new(), None, "1 fields"),
+        (7, String::new(), None, "separated by tabs), found 1,"),
         (8, "y".repeat(5000), None, "longer than 2000 bytes"),
     ];
     let mut lines = vec![GOOD_LINE.to_owned(); 9];
@@ -330,7 +335,7 @@ fn bad_rows_are_named_in_order_and_kept() {
     assert!(refusal.contains("log line 2, column label: '2' is not a label"), "{refusal}");
     let refusal = refuse(OnBad::Skip, BadLimit::default());
     assert!(refusal.contains("6 of 9 rows read in all are bad, but the limit is 1%"), "{refusal}");
-    assert!(refusal.contains("line 4: 2 fields") && refusal.contains("and 1 more"), "{refusal}");
+    assert!(refusal.contains("line 4: expected 40 fields") && refusal.contains("and 1 more"), "{refusal}");
     assert!(refuse(OnBad::Skip, BadLimit::Rows(0)).contains("but the limit is 0"));
     let skipped = ConvertOptions { on_bad: OnBad::Skip, out: temp.path("skipped"), ..base.clone() };
     convert(&skipped).unwrap();

@@ -118,12 +118,12 @@ fn ranks_and_placements_are_refused_with_their_place() {
     assert_refused(
         "[device]\nranks = 6\nnodes = 4\n",
         &[],
-        "job.toml:26:9: 4 nodes cannot have equal parts of 6 ranks",
+        "job.toml:26:9: 6 ranks cannot be divided evenly among 4 nodes",
     );
     assert_refused(
         "",
         &["device.nodes=2"],
-        "--set device.nodes=2: 2 nodes cannot have equal parts of 1 rank,",
+        "--set device.nodes=2: 1 rank cannot be divided evenly among 2 nodes:",
     );
     assert_refused(
         "[device]\nranks = 0\n",

@@ -286,7 +286,7 @@ fn tables_and_heads_are_refused_with_their_place() {
     assert_refused(
         "[[head]]\nlabel = \"A\"\n[[head]]\nlabel = \"A\"\n",
         &[],
-        "job.toml:27:9: label A already has a head",
+        "job.toml:27:9: the label A already has a head",
     );
     assert_refused(
         "[[head]]\nlabel = \"A\"\nweight = 0\n",

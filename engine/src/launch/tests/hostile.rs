@@ -128,7 +128,7 @@ fn who_was_refused_is_named_when_the_rank_does_not_come() {
     });
     let words = "rank 1 did not connect";
     assert!(told[0].contains(words) && told[0].contains("its secret differs from rank 0's"), "{told:?}");
-    assert!(told[1].contains("refused this process, which came as rank 1: its secret"), "{told:?}");
+    assert!(told[1].contains("refused this process, which connected as rank 1: its secret"), "{told:?}");
     assert!(told.iter().all(|told| told.contains("RANKINE_SECRET") && !told.contains("a secret of a test")));
 }
 
@@ -207,14 +207,14 @@ fn a_false_rank_0_is_found_out() {
     let secret = secret("shared");
     let answers: [(Answer, &str); 4] = [
         (|stream| drop(stream), "closed the connection without an answer"),
-        (|mut stream| stream.write_all(&[7; 500]).unwrap_or(()), "not a process of this version"),
+        (|mut stream| stream.write_all(&[7; 500]).unwrap_or(()), "is not this version of Rankine"),
         // What a rank has said comes back to it.
         (
             |mut stream| {
                 let mut bytes = [0; 88];
                 let _ = stream.read_exact(&mut bytes).and_then(|()| stream.write_all(&bytes));
             },
-            "not a process of this version",
+            "is not this version of Rankine",
         ),
         // A challenge as rank 0 makes them, and a welcome whose tag is the rank's own proof.
         (

@@ -290,7 +290,7 @@ fn one_alone_that_hangs_says_where() {
     for (stage, words) in [
         (Stage::Reading, "at step 12, waiting for the reader's next batch: it hangs"),
         (Stage::Computing, "at step 12, computing it: it hangs"),
-        (Stage::Awaiting, "at step 12, waiting for the device to end the steps"),
+        (Stage::Awaiting, "at step 12, waiting for the device to finish the steps"),
     ] {
         let (said, told) = channel();
         let end = move |failure: &Failure, _: &Activity| said.send(failure.to_string()).unwrap();
