@@ -71,7 +71,7 @@ fn streams_that_violate_the_format_are_refused() {
         (0, 16, &[0], "does not have one or two bits"),
         (0, 0, &[1], "does not have one or two bits"),
         (2, 12, &[2], "2 starts but should have 3"),
-        (3, 12, &2401u16.to_le_bytes(), "more than the schema admits"),
+        (3, 12, &2401u16.to_le_bytes(), "more than the schema allows"),
         (3, 8, &offset(4), "does not fit"),
         (3, 8, &[0; 4], "does not fit"),
     ] {

@@ -333,7 +333,7 @@ fn a_folder_that_was_filled_meanwhile_is_not_replaced_and_what_was_written_is_ke
     fs::create_dir(&temp.target).unwrap();
     fs::write(temp.target.join("old"), "old").unwrap();
     let refused = dir.publish().unwrap_err().to_string();
-    assert!(refused.contains("out.partial") && refused.contains("It is complete"), "{refused}");
+    assert!(refused.contains("out.partial") && refused.contains("The output is complete"), "{refused}");
     temp.has(&["out", "out.partial"]);
     assert_eq!(names(&temp.target), BTreeSet::from(["old".into()]));
     // It is not a leftover: the next process does not remove it.
