@@ -19,7 +19,9 @@ use clap::{Parser, ValueEnum};
 use half::bf16;
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Buffer, Cluster, Device, Graph, Lane, Moment, PeerBarrier, Pointer};
-use rankine_embedding::cuda::{self, Feature, Hotness, Ids, Layout, NodeTables};
+use rankine_embedding::cuda::{
+    self, Feature, Hotness, Ids, InitialWeights, Layout, NodeTables, RoutedBatch, UpdateInputs,
+};
 use rankine_embedding::random::philox4x32;
 use rankine_embedding::{Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_reader::generate::{PowerLaw, Shape};
@@ -314,11 +316,11 @@ impl Bench {
         let layout_of_tables = layout.clone();
         Ok(Self {
             tables: NodeTables::initialized::<bf16>(
-                (cluster, None),
+                cluster,
+                None,
                 layout_of_tables,
                 lane,
-                1,
-                drawn,
+                InitialWeights { seed: 1, drawn },
                 options.batches,
             )?,
             device: Arc::clone(device),
@@ -339,6 +341,11 @@ impl Bench {
         Ids { ids, offsets: self.offsets.pointer(), samples: self.samples.pointer() }
     }
 
+    /// The batch in the slot of its number, with its route.
+    fn routed(&self, batch: usize) -> RoutedBatch {
+        RoutedBatch { ids: self.ids(batch), slot: batch, size: 0 }
+    }
+
     fn route_own(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
         // SAFETY: as for the route.
         unsafe { self.tables.route_own(lane, self.ids(batch), batch) }
@@ -356,24 +363,29 @@ impl Bench {
 
     fn send(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
         // SAFETY: as for the route; nothing depends on the received rows while phases are measured separately.
-        unsafe { self.tables.send::<bf16>(lane, batch, 0) }
+        unsafe { self.tables.send::<bf16>(lane, self.routed(batch)) }
     }
 
     fn pool(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
         let samples = self.tables.layout().samples();
         // SAFETY: as for sending.
-        unsafe { self.tables.pool(lane, self.ids(batch), batch, samples, self.vectors.pointer()) }
+        unsafe { self.tables.pool(lane, self.routed(batch), samples, self.vectors.pointer()) }
     }
 
     fn reduce(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
         // SAFETY: as for sending; each rank writes to its own buffers.
-        unsafe { self.tables.reduce(lane, self.ids(batch), batch, self.gradients.pointer()) }
+        unsafe { self.tables.reduce(lane, self.routed(batch), self.gradients.pointer()) }
     }
 
     fn update(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
-        let told = (Pointer::NULL, self.stop.pointer());
+        let inputs = UpdateInputs {
+            rates: self.rates.pointer(),
+            step: self.step.pointer(),
+            scale: Pointer::NULL,
+            stop: self.stop.pointer(),
+        };
         // SAFETY: as for sending.
-        unsafe { self.tables.update(lane, (batch, 0), self.rates.pointer(), self.step.pointer(), told) }
+        unsafe { self.tables.update(lane, self.routed(batch), inputs) }
     }
 
     /// All phases of a batch that has a route.

@@ -8,7 +8,7 @@ use clap::{Parser, ValueEnum};
 use half::bf16;
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Buffer, Device, Graph, Lane, Moment, Pointer};
-use rankine_embedding::cuda::{Feature, Hotness, Ids, Layout, LocalTables};
+use rankine_embedding::cuda::{Feature, Hotness, Ids, InitialWeights, Layout, LocalTables, UpdateInputs};
 use rankine_embedding::{Optimizer, Pooling, UpdateRule};
 use rankine_reader::generate::{PowerLaw, Shape};
 use rayon::prelude::*;
@@ -81,7 +81,12 @@ fn main() -> Result<()> {
     let device = Device::open(0)?;
     let lane = Lane::new(&device)?;
     let began = std::time::Instant::now();
-    let tables = LocalTables::initialized(&device, layout.clone(), &lane, 1, tables.len())?;
+    let tables = LocalTables::initialized(
+        &device,
+        layout.clone(),
+        &lane,
+        InitialWeights { seed: 1, drawn: tables.len() },
+    )?;
     let seconds = began.elapsed().as_secs_f64();
     let gigabytes = 4e-9 * layout.rank_words(0) as f64;
     eprintln!("{gigabytes:.1} GB of tables initialized in {seconds:.2} s");
@@ -123,11 +128,16 @@ fn main() -> Result<()> {
     let gradients: Vec<bf16> = (0..layout.elements()).into_par_iter().map(gradient).collect();
     let gradients = Buffer::of(&device, &gradients)?;
     let update = Graph::capture(&lane, || {
-        let told = (Pointer::NULL, stop.pointer());
+        let inputs = UpdateInputs {
+            rates: rates.pointer(),
+            step: step.pointer(),
+            scale: Pointer::NULL,
+            stop: stop.pointer(),
+        };
         // SAFETY: as for looking up. The batch is the one that was routed last.
         (0..options.batches).try_for_each(|_| unsafe {
             let ids = ids(&batches[options.batches - 1]);
-            tables.update(&lane, ids, gradients.pointer(), rates.pointer(), step.pointer(), told)
+            tables.update(&lane, ids, gradients.pointer(), inputs)
         })
     })?;
     for (what, mut graph) in [("look-up", look_up), ("route", route), ("update", update)] {

@@ -32,33 +32,56 @@
 //!
 //! No sum depends on timing, so runs are bitwise reproducible.
 
-mod device_rows;
 mod error;
-mod frequent;
+mod exchange;
 mod layout;
 mod local;
-mod local_route;
-mod node;
-mod numbering;
-mod optimizer;
-mod parts;
-mod pooled;
-mod rails;
-mod route;
-mod router;
-mod squares;
-mod stage;
+mod routing;
 mod storage;
 
-use rankine_cuda::Device;
+use rankine_cuda::kernels::{Rate, Step};
+use rankine_cuda::{Device, Pointer};
 
-pub use device_rows::DeviceRows;
 pub use error::{Error, Result};
+pub use exchange::NodeTables;
+pub use exchange::route::Snapshot;
 pub use layout::{Feature, Hotness, Ids, Layout};
 pub use local::LocalTables;
-pub use local_route::LocalSnapshot;
-pub use node::NodeTables;
-pub use route::Snapshot;
+pub use local::route::LocalSnapshot;
+pub use storage::device_rows::DeviceRows;
+
+/// The weights with which training starts.
+#[derive(Debug, Clone, Copy)]
+pub struct InitialWeights {
+    /// Together with a table's number, it determines the table's weights, as in [`crate::cpu::Table::initialized`].
+    pub seed: u64,
+    /// The number of tables with random weights. Those after them start with zeros, as first-order terms do.
+    pub drawn: usize,
+}
+
+/// A batch of a rank.
+#[derive(Debug, Clone, Copy)]
+pub struct RoutedBatch {
+    /// Its ids.
+    pub ids: Ids,
+    /// The batch slot, which holds the batch's route if there are several ranks.
+    pub slot: usize,
+    /// The size class of its messages between nodes; 0 with one node.
+    pub size: usize,
+}
+
+/// What an update of rows depends on besides gradients, in the GPU's memory.
+#[derive(Debug, Clone, Copy)]
+pub struct UpdateInputs {
+    /// `[table]`: learning rates.
+    pub rates: Pointer<Rate>,
+    /// The step's number, for stochastic rounding.
+    pub step: Pointer<Step>,
+    /// The factor of gradients, or null for 1.
+    pub scale: Pointer<f32>,
+    /// No row is updated unless this is 0.
+    pub stop: Pointer<u32>,
+}
 
 /// Fill value for uninitialized memory: as an index it would be far out of any buffer.
 const POISON: u8 = 0xff;

@@ -11,7 +11,9 @@ use libtest_mimic::{Failed, Trial};
 use rankine_cuda::kernels::{self, Element, ElementKind, Pair, Rate};
 use rankine_cuda::{Buffer, Cluster, Device, Graph, Lane, Moment};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
-use rankine_embedding::cuda::{Error, Feature, Hotness, Layout, LocalTables, NodeTables};
+use rankine_embedding::cuda::{
+    Error, Feature, Hotness, InitialWeights, Layout, LocalTables, NodeTables, RoutedBatch, UpdateInputs,
+};
 use rankine_embedding::rows::{RowPart, RowPiece, RowSet, Rows, RowsMut, gather, place};
 use rankine_embedding::{
     Dtype, EmbeddingPlan, Exchange, FrequentRows, Optimizer, Pooling, RoundCapacity, Step, TablePlan,
@@ -234,9 +236,9 @@ impl Case {
             let (lane, side) = (Lane::new(&device)?, Lane::of_high_priority(&device)?);
             let (layout, drawn) = (self.layout.clone(), self.layout.tables().len());
             let (lists, rows) = (cluster.join_rail("routes")?, cluster.join_rail("rows")?);
-            let of = (&cluster, lists.as_ref().zip(rows.as_ref()));
-            let mut tables =
-                NodeTables::initialized::<T>(of, layout, &lane, self.of_rank.seed, drawn, ROUTES)?;
+            let rails = lists.as_ref().zip(rows.as_ref());
+            let weights = InitialWeights { seed: self.of_rank.seed, drawn };
+            let mut tables = NodeTables::initialized::<T>(&cluster, rails, layout, &lane, weights, ROUTES)?;
             tables.track_updates()?;
             let bench = Bench { device, lane };
             let rank = Rank { case: self, tables, cluster, bench, side };
@@ -307,6 +309,17 @@ struct DeviceBatch<T> {
     stop: Buffer<u32>,
 }
 
+impl<T> DeviceBatch<T> {
+    fn update_inputs(&self) -> UpdateInputs {
+        UpdateInputs {
+            rates: self.rates.pointer(),
+            step: self.step.pointer(),
+            scale: self.scale.pointer(),
+            stop: self.stop.pointer(),
+        }
+    }
+}
+
 impl Rank<'_> {
     /// Allocates what some batches need, before any of them runs: allocation waits for everything that runs on the
     /// GPU.
@@ -333,18 +346,18 @@ impl Rank<'_> {
     }
 
     /// Enqueues an iteration over a batch that has a route.
-    fn iterate<T: Element>(&self, batch: &DeviceBatch<T>, place: usize, size: usize) -> Result<(), Error> {
-        let (lane, tables, ids) = (&self.bench.lane, &self.tables, batch.ids.ids());
-        let told = (batch.scale.pointer(), batch.stop.pointer());
+    fn iterate<T: Element>(&self, batch: &DeviceBatch<T>, slot: usize, size: usize) -> Result<(), Error> {
+        let (lane, tables) = (&self.bench.lane, &self.tables);
+        let routed = RoutedBatch { ids: batch.ids.ids(), slot, size };
         // SAFETY: the buffers have the sizes that the layout says, and live until all ranks' lanes have been waited
         // for.
         unsafe {
             let samples = self.case.layout.samples();
-            tables.look_up(lane, ids, (place, size), samples, batch.vectors.pointer())?;
-            tables.reduce(lane, ids, place, batch.gradients.pointer())?;
+            tables.look_up(lane, routed, samples, batch.vectors.pointer())?;
+            tables.reduce(lane, routed, batch.gradients.pointer())?;
             tables.meet(lane)?;
-            tables.carry_back(lane, place, size)?;
-            tables.update(lane, (place, size), batch.rates.pointer(), batch.step.pointer(), told)
+            tables.carry_back(lane, routed)?;
+            tables.update(lane, routed, batch.update_inputs())
         }
     }
 
@@ -715,19 +728,23 @@ fn one_rank_learns_as_tables_on_one_gpu(case: &Case, words: &mut Random) -> Outc
     let found = case.on_ranks::<f32, _>(|rank| {
         let (lane, case) = (&rank.bench.lane, &rank.case.of_rank);
         let (layout, drawn) = (case.layout.clone(), case.layout.tables().len());
-        let local = LocalTables::initialized(&rank.bench.device, layout, lane, case.seed, drawn)?;
+        let local = LocalTables::initialized(
+            &rank.bench.device,
+            layout,
+            lane,
+            InitialWeights { seed: case.seed, drawn },
+        )?;
         let uploaded = rank.upload(&with_stops)?;
         for batch in &uploaded {
             rank.routed(batch, 0)?;
             rank.iterate(batch, 0, 0)?;
-            let (ids, rates, step) = (batch.ids.ids(), batch.rates.pointer(), batch.step.pointer());
-            let told = (batch.scale.pointer(), batch.stop.pointer());
+            let ids = batch.ids.ids();
             let vectors = batch.vectors.read(lane)?;
             // SAFETY: the buffers have the sizes that the layout says, and live until the lane has been waited for.
             unsafe {
                 local.look_up(lane, ids, case.layout.samples(), batch.vectors.pointer())?;
                 local.route(lane, ids)?;
-                local.update(lane, ids, batch.gradients.pointer(), rates, step, told)?;
+                local.update(lane, ids, batch.gradients.pointer(), batch.update_inputs())?;
             }
             if bits(&vectors) != bits(&batch.vectors.read(lane)?) {
                 return Err("vectors differ".into());
@@ -1021,7 +1038,14 @@ fn a_rank_that_does_not_come_is_named(gpus: usize) -> Outcome {
         let device = Arc::clone(cluster.device());
         device.bind()?;
         let lane = Lane::new(&device)?;
-        let tables = NodeTables::initialized::<bf16>((&cluster, None), layout.clone(), &lane, 1, 1, ROUTES)?;
+        let tables = NodeTables::initialized::<bf16>(
+            &cluster,
+            None,
+            layout.clone(),
+            &lane,
+            InitialWeights { seed: 1, drawn: 1 },
+            ROUTES,
+        )?;
         let outcome = match cluster.rank() {
             0 => Ok(()),
             _ => waits_time_out(&tables, &lane),

@@ -1,6 +1,6 @@
 //! Selected rows are copied from a GPU to the host unchanged and in order, whatever is stored between them.
 
-use rankine_embedding::cuda::LocalTables;
+use rankine_embedding::cuda::{InitialWeights, LocalTables};
 use rankine_embedding::rows::{Rows, RowsMut};
 
 use super::update::{Case, KINDS, RULES};
@@ -23,7 +23,12 @@ fn listed_rows_come_as_they_lie(bench: &Bench, words: &mut Random) -> Outcome {
     let mut tables: Vec<_> = (0..4).map(small).collect();
     tables.extend([(1_300_000, 4, RULES[0]), (60_000, 128, RULES[6]), (40_001, 260, RULES[3])]);
     let case = Case::new(words, 1, &tables, tables.len(), &KINDS)?;
-    let on_gpu = LocalTables::initialized(&bench.device, case.layout, &bench.lane, case.seed, 0)?;
+    let on_gpu = LocalTables::initialized(
+        &bench.device,
+        case.layout,
+        &bench.lane,
+        InitialWeights { seed: case.seed, drawn: 0 },
+    )?;
     let mut rows = on_gpu.rows(&bench.lane);
     for part in 0..rows.parts().len() {
         let all = 0..rows.parts()[part].rows.len();

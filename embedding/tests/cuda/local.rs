@@ -4,7 +4,9 @@ use half::bf16;
 use rankine_cuda::Buffer;
 use rankine_cuda::kernels::{Element, Pair};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
-use rankine_embedding::cuda::{Error, Feature, Hotness, Ids, Layout, LocalSnapshot, LocalTables};
+use rankine_embedding::cuda::{
+    Error, Feature, Hotness, Ids, InitialWeights, Layout, LocalSnapshot, LocalTables,
+};
 use rankine_embedding::random::UniformField;
 use rankine_embedding::rows::gather;
 use rankine_embedding::{Dtype, Optimizer, Pooling, TableSpec};
@@ -78,7 +80,8 @@ impl Case {
     }
 
     pub(crate) fn tables(&self, bench: &Bench) -> Result<LocalTables, Error> {
-        LocalTables::initialized(&bench.device, self.layout.clone(), &bench.lane, self.seed, self.drawn)
+        let weights = InitialWeights { seed: self.seed, drawn: self.drawn };
+        LocalTables::initialized(&bench.device, self.layout.clone(), &bench.lane, weights)
     }
 
     pub(crate) fn cpu_tables(&self, optimizer: Optimizer) -> Vec<Table> {

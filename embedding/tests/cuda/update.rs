@@ -10,7 +10,7 @@ use libtest_mimic::Failed;
 use rankine_cuda::Buffer;
 use rankine_cuda::kernels::{self, Element, Rate};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
-use rankine_embedding::cuda::{Feature, Hotness, Layout, LocalTables};
+use rankine_embedding::cuda::{Feature, Hotness, InitialWeights, Layout, LocalTables, UpdateInputs};
 use rankine_embedding::rows::{RowSelection, Rows, gather};
 use rankine_embedding::{Dtype, Optimizer, Pooling, Step, TableSpec, UpdateRule};
 
@@ -175,7 +175,12 @@ struct OnGpu<'a> {
 impl<'a> OnGpu<'a> {
     fn new(bench: &'a Bench, case: &'a Case) -> Result<Self, Failed> {
         let (layout, drawn) = (case.layout.clone(), case.layout.tables().len());
-        let mut tables = LocalTables::initialized(&bench.device, layout, &bench.lane, case.seed, drawn)?;
+        let mut tables = LocalTables::initialized(
+            &bench.device,
+            layout,
+            &bench.lane,
+            InitialWeights { seed: case.seed, drawn },
+        )?;
         tables.track_updates()?;
         Ok(Self { case, bench, tables })
     }
@@ -193,9 +198,13 @@ impl<'a> OnGpu<'a> {
         // SAFETY: the buffers have the sizes that the layout says, and live until the lane has been waited for.
         unsafe {
             self.tables.route(lane, ids.ids())?;
-            let (gradients, rates) = (gradients.pointer(), rates.pointer());
-            let told = (scale.pointer(), stop.pointer());
-            self.tables.update(lane, ids.ids(), gradients, rates, at.pointer(), told)?;
+            let inputs = UpdateInputs {
+                rates: rates.pointer(),
+                step: at.pointer(),
+                scale: scale.pointer(),
+                stop: stop.pointer(),
+            };
+            self.tables.update(lane, ids.ids(), gradients.pointer(), inputs)?;
         }
         Ok(self.tables.check(lane)?)
     }

@@ -2,11 +2,11 @@
 
 use rankine_cuda::kernels::{Element, Outcome};
 use rankine_cuda::{Lane, Moment, Pointer};
-use rankine_embedding::cuda::Result;
+use rankine_embedding::cuda::{Result, RoutedBatch};
 
 use super::input::Input;
 use super::network::{Backward, Forward, Network};
-use super::tables::{RoutedBatch, Tables};
+use super::tables::Tables;
 use super::together::RankGroup;
 use crate::overlap::{Overlap, Overlaps};
 

@@ -2,7 +2,10 @@
 
 use rankine_cuda::kernels::{Element, Rate, Step};
 use rankine_cuda::{Lane, Pointer};
-use rankine_embedding::cuda::{DeviceRows, Feature, Hotness, Ids, Layout, LocalTables, NodeTables, Result};
+use rankine_embedding::cuda::{
+    DeviceRows, Feature, Hotness, InitialWeights, Layout, LocalTables, NodeTables, Result, RoutedBatch,
+    UpdateInputs,
+};
 use rankine_reader::schema;
 
 use super::context::{RankContext, RankLinks};
@@ -18,15 +21,6 @@ pub(super) enum Tables {
     Local(Box<LocalTables>),
     /// The rows of this rank.
     Node(Box<NodeTables>),
-}
-
-/// A batch's ids, and the slot of its route if there are several.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct RoutedBatch {
-    pub(super) ids: Ids,
-    pub(super) slot: usize,
-    /// The size class of its messages between nodes; 0 with one node.
-    pub(super) size: usize,
 }
 
 /// The verdict on the device: the scale of gradients, and whether the update is skipped.
@@ -53,17 +47,16 @@ impl Tables {
             layout = layout.with_plan(plan)?;
         }
         // First-order terms start at zero.
-        let drawn = model.spec.tables.len();
+        let weights = InitialWeights { seed: *seed, drawn: model.spec.tables.len() };
         Ok(match links {
             None => {
-                let mut tables = LocalTables::initialized(device, layout, lane, *seed, drawn)?;
+                let mut tables = LocalTables::initialized(device, layout, lane, weights)?;
                 tracks_updates.then(|| tables.track_updates()).transpose()?;
                 Self::Local(tables.into())
             }
             Some(RankLinks { cluster, rails }) => {
                 let rails = rails.as_ref().map(|rails| (&rails.routes, &rails.rows));
-                let mut tables =
-                    NodeTables::initialized::<T>((cluster, rails), layout, lane, *seed, drawn, SLOTS)?;
+                let mut tables = NodeTables::initialized::<T>(cluster, rails, layout, lane, weights, SLOTS)?;
                 tracks_updates.then(|| tables.track_updates()).transpose()?;
                 Self::Node(tables.into())
             }
@@ -136,9 +129,7 @@ impl Tables {
         unsafe {
             match self {
                 Self::Local(tables) => tables.look_up(lane, batch.ids, samples, vectors),
-                Self::Node(tables) => {
-                    tables.look_up(lane, batch.ids, (batch.slot, batch.size), samples, vectors)
-                }
+                Self::Node(tables) => tables.look_up(lane, batch, samples, vectors),
             }
         }
     }
@@ -156,14 +147,14 @@ impl Tables {
     ) -> Result<()> {
         if let Self::Node(tables) = self {
             // SAFETY: the caller vouches for it.
-            unsafe { tables.reduce(lane, batch.ids, batch.slot, gradients) }?;
+            unsafe { tables.reduce(lane, batch, gradients) }?;
         }
         // SAFETY: as above.
         unsafe { self.barrier(lane) }?;
         match self {
             Self::Local(_) => Ok(()),
             // SAFETY: as above.
-            Self::Node(tables) => unsafe { tables.carry_back(lane, batch.slot, batch.size) },
+            Self::Node(tables) => unsafe { tables.carry_back(lane, batch) },
         }
     }
 
@@ -190,13 +181,14 @@ impl Tables {
         batch: RoutedBatch,
         gradients: Pointer<T>,
         (rates, step): (Pointer<Rate>, Pointer<Step>),
-        verdict: VerdictPointers,
+        (scale, stop): VerdictPointers,
     ) -> Result<()> {
+        let inputs = UpdateInputs { rates, step, scale, stop };
         // SAFETY: the caller vouches for it.
         unsafe {
             match self {
-                Self::Local(tables) => tables.update(lane, batch.ids, gradients, rates, step, verdict),
-                Self::Node(tables) => tables.update(lane, (batch.slot, batch.size), rates, step, verdict),
+                Self::Local(tables) => tables.update(lane, batch.ids, gradients, inputs),
+                Self::Node(tables) => tables.update(lane, batch, inputs),
             }
         }
     }

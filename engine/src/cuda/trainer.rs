@@ -7,6 +7,7 @@ use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::{Element, Outcome, Rate, Step};
 use rankine_cuda::{Budget, Graph, Lane, Moment, PinnedBuffer};
 use rankine_embedding::Topology;
+use rankine_embedding::cuda::RoutedBatch;
 use rankine_embedding::rows::RowsMut;
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -20,7 +21,7 @@ use super::iteration::{Iteration, Lanes, Phase};
 use super::network::{Forward, Network, VectorLayout};
 use super::rank::{Rank, SLOTS};
 use super::setup::ModelSetup;
-use super::tables::{RoutedBatch, Tables};
+use super::tables::Tables;
 use super::together::RankGroup;
 use super::unpack::Unpacker;
 use super::work::{PhaseTimes, Sizes, Work, ceilings, fp8_ceiling, time};

@@ -22,12 +22,12 @@ use std::sync::Arc;
 use rankine_cuda::blas::{Blas, Epilogue, Tuning};
 use rankine_cuda::kernels::{DenseInput, Element, ElementKind, Fp8RankMagnitudes, Guard, Outcome, Tally};
 use rankine_cuda::{Buffer, Lane, Pointer};
-use rankine_embedding::cuda::Result;
+use rankine_embedding::cuda::{Result, RoutedBatch};
 
 use super::context::RankContext;
 use super::input::Input;
 use super::setup::ModelSetup;
-use super::tables::{RoutedBatch, Tables};
+use super::tables::Tables;
 use crate::cpu::replica::initial_parameters;
 use crate::job::Precision;
 use crate::model::{Layer, Model, ModelSpec};

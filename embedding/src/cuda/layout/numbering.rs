@@ -5,9 +5,10 @@ use std::ops::Range;
 use rankine_cuda::Pointer;
 use rankine_cuda::kernels::{self, Element, ElementKind, LookUpTask, RANKS_MAX, Route, Segment};
 
-use super::error::{Error, Result};
-use super::layout::{Feature, Hotness, Layout, VECTOR, bits_of};
-use super::parts::{Holder, Part};
+use crate::cuda::InitialWeights;
+use crate::cuda::error::{Error, Result};
+use crate::cuda::layout::parts::{Holder, Part};
+use crate::cuda::layout::{Feature, Hotness, Layout, VECTOR, bits_of};
 use crate::dtype::Dtype;
 use crate::optimizer::UpdateRule;
 use crate::placement::Owner;
@@ -18,7 +19,7 @@ const WIRE: usize = 8;
 
 impl Layout {
     /// Every feature for each part of its table, by number: the basis of look-ups, routes and sums.
-    pub(super) fn sharded_features(&self) -> impl Iterator<Item = (&Feature, usize)> {
+    pub(crate) fn sharded_features(&self) -> impl Iterator<Item = (&Feature, usize)> {
         self.sharded.iter().map(|&(feature, part)| (&self.features[feature], part))
     }
 
@@ -33,23 +34,23 @@ impl Layout {
     }
 
     /// The most look-ups of a part of a table.
-    pub(super) fn part_look_ups(&self, part: &Part) -> usize {
+    pub(crate) fn part_look_ups(&self, part: &Part) -> usize {
         let of_part = self.features.iter().filter(|feature| feature.table == part.table);
         of_part.map(|feature| self.feature_look_ups(feature)).sum()
     }
 
     /// Rows of a part that a rank stores.
-    pub(super) fn part_rows(&self, rank: usize, part: &Part) -> u64 {
+    pub(crate) fn part_rows(&self, rank: usize, part: &Part) -> u64 {
         part.rows_at(rank, self.tables[part.table].rows, self.topology())
     }
 
     /// How many row numbers there are at every rank.
-    pub(super) fn row_numbers(&self) -> usize {
+    pub(crate) fn row_numbers(&self) -> usize {
         self.bases[self.parts.len()] as usize
     }
 
     /// Where each part starts in a rank's memory, in words of four bytes, and where the last one ends.
-    pub(super) fn words(&self, rank: usize) -> Vec<u64> {
+    pub(crate) fn words(&self, rank: usize) -> Vec<u64> {
         let mut words = vec![0];
         for (number, part) in self.parts.iter().enumerate() {
             words.push(words[number] + self.part_rows(rank, part) * self.row_words(number) as u64);
@@ -63,30 +64,30 @@ impl Layout {
     }
 
     /// Words of four bytes from one row of a part to the next.
-    pub(super) fn row_words(&self, part: usize) -> usize {
+    pub(crate) fn row_words(&self, part: usize) -> usize {
         let rule = self.optimizers[self.parts[part].table].rule;
         self.weight_words(part) + rule.state_elements(self.filled_dim(part)).next_multiple_of(VECTOR)
     }
 
     /// Words of a row's weights: state starts where it can be read in vectors of f32.
-    pub(super) fn weight_words(&self, part: usize) -> usize {
+    pub(crate) fn weight_words(&self, part: usize) -> usize {
         let table = &self.tables[self.parts[part].table];
         (self.filled_dim(part) * table.dtype.bytes() / 4).next_multiple_of(VECTOR)
     }
 
     /// Elements of a part's row, padded to whole vectors.
-    pub(super) fn filled_dim(&self, part: usize) -> usize {
+    pub(crate) fn filled_dim(&self, part: usize) -> usize {
         self.parts[part].columns.len().next_multiple_of(VECTOR)
     }
 
     /// Vectors of the widest row.
-    pub(super) fn vectors(&self) -> usize {
+    pub(crate) fn vectors(&self) -> usize {
         (0..self.parts.len()).map(|part| self.filled_dim(part) / VECTOR).max().unwrap_or(0)
     }
 
     /// A rank's parts in the kernels' form; `listed` has the rows that every rank stores of tables of which it does
     /// not store all, part by part.
-    pub(super) fn kernel_shards(&self, rank: usize, listed: Pointer<u32>) -> Vec<kernels::Shard> {
+    pub(crate) fn kernel_shards(&self, rank: usize, listed: Pointer<u32>) -> Vec<kernels::Shard> {
         let (words, mut listed_before) = (self.words(rank), 0);
         let mut of = |(number, part): (usize, &Part)| {
             let (row, step) = match &part.holder {
@@ -123,17 +124,17 @@ impl Layout {
         self.parts.iter().enumerate().map(&mut of).collect()
     }
 
-    /// Per part, the largest magnitude of its initial weights; 0 for tables from number `drawn` on.
-    pub(super) fn bounds(&self, drawn: usize) -> Vec<f32> {
-        let bound = |part: &Part| match part.table < drawn {
+    /// The largest magnitude of the initial weights of each of these parts.
+    pub(crate) fn bounds(&self, parts: &[Part], weights: InitialWeights) -> Vec<f32> {
+        let bound = |part: &Part| match part.table < weights.drawn {
             true => self.tables[part.table].initial_bound(),
             false => 0.0,
         };
-        self.parts.iter().map(bound).collect()
+        parts.iter().map(bound).collect()
     }
 
     /// Features in the kernels' form for a rank.
-    pub(super) fn kernel_features(&self, rank: usize) -> Vec<kernels::Feature> {
+    pub(crate) fn kernel_features(&self, rank: usize) -> Vec<kernels::Feature> {
         let (words, mut slots) = (self.words(rank), 0);
         let of = |(feature, number): (&Feature, usize)| {
             let &Feature { column, table, place, pooling } = feature;
@@ -174,7 +175,7 @@ impl Layout {
 /// The layout, as look-ups and routes see it.
 impl Layout {
     /// The features' numbers in the order of segments.
-    pub(super) fn segment_features(&self) -> Vec<u32> {
+    pub(crate) fn segment_features(&self) -> Vec<u32> {
         let mut order: Vec<_> = (0u32..).zip(self.sharded_features()).collect();
         order.sort_by_key(|(_, (_, part))| self.segment(*part));
         order.into_iter().map(|(number, _)| number).collect()
@@ -187,7 +188,7 @@ impl Layout {
     }
 
     /// The segments, in the form of the kernels that sort look-ups, each with the most look-ups that it can have.
-    pub(super) fn segments(&self) -> Vec<(Segment, usize)> {
+    pub(crate) fn segments(&self) -> Vec<(Segment, usize)> {
         let features: Vec<_> = self.sharded_features().collect();
         let order: Vec<_> =
             self.segment_features().into_iter().map(|number| features[number as usize]).collect();
@@ -216,12 +217,12 @@ impl Layout {
     }
 
     /// Blocks that look up all features' samples, ordered by the types of their rows, and their number per type.
-    pub(super) fn look_up_tasks(&self, features: &[kernels::Feature]) -> (Vec<LookUpTask>, [u32; 3]) {
+    pub(crate) fn look_up_tasks(&self, features: &[kernels::Feature]) -> (Vec<LookUpTask>, [u32; 3]) {
         self.look_up_tasks_of(features, 0..features.len())
     }
 
     /// The same for some of the features.
-    pub(super) fn look_up_tasks_of(
+    pub(crate) fn look_up_tasks_of(
         &self,
         features: &[kernels::Feature],
         some: Range<usize>,
@@ -242,7 +243,7 @@ impl Layout {
 /// The layout, as the exchange between ranks sees it.
 impl Layout {
     /// Returns an error if the exchange cannot number the layout.
-    pub(super) fn check_exchange(&self) -> Result<()> {
+    pub(crate) fn check_exchange(&self) -> Result<()> {
         let features = self.sharded.len() as u64;
         let limits = [
             ("look-ups of the longest feature, times features", features << self.place_bits()),
@@ -260,18 +261,18 @@ impl Layout {
     }
 
     /// Bits of a look-up's position in its feature.
-    pub(super) fn place_bits(&self) -> u32 {
+    pub(crate) fn place_bits(&self) -> u32 {
         let look_ups = self.features.iter().map(|feature| self.feature_look_ups(feature));
         bits_of(look_ups.max().unwrap_or(1))
     }
 
     /// Elements from one exchanged row to the next.
-    pub(super) fn wire_width(&self) -> usize {
+    pub(crate) fn wire_width(&self) -> usize {
         (VECTOR * self.vectors()).next_multiple_of(WIRE)
     }
 
     /// The features of received rows: one table of rows of `T`, looked up by slot.
-    pub(super) fn landing_features<T: Element>(&self) -> Vec<kernels::Feature> {
+    pub(crate) fn landing_features<T: Element>(&self) -> Vec<kernels::Feature> {
         let dtype = match T::KIND {
             ElementKind::F32 => kernels::Dtype::Fp32,
             ElementKind::Bf16 => kernels::Dtype::Bf16,
@@ -290,17 +291,17 @@ impl Layout {
 
     /// Number of key spans that an owner merges: one per rank of its rail; over several nodes one more for rows that
     /// every rank stores.
-    pub(super) fn merged_spans(&self) -> usize {
+    pub(crate) fn merged_spans(&self) -> usize {
         self.nodes + usize::from(self.nodes > 1 && self.owners() > self.ranks)
     }
 
     /// The key, among merged keys, of the first row that every rank stores.
-    pub(super) fn merged_of_all(&self) -> usize {
+    pub(crate) fn merged_of_all(&self) -> usize {
         if self.nodes > 1 { self.owner_span() } else { 0 }
     }
 
     /// The most distinct rows that a rank can look up.
-    pub(super) fn slots_max(&self) -> usize {
+    pub(crate) fn slots_max(&self) -> usize {
         // Listed rows belong to tables with an owned part, where their look-ups are counted.
         self.distinct_max(1, |part| {
             let rows = self.tables[part.table].rows;
@@ -309,30 +310,30 @@ impl Layout {
     }
 
     /// The most distinct rows that a rank can look up at one owner and that only this owner stores.
-    pub(super) fn owned_max(&self) -> usize {
+    pub(crate) fn owned_max(&self) -> usize {
         let owned = |owner, part: &Part| if part.is_everywhere() { 0 } else { self.rail_rows(owner, part) };
         (0..self.ranks).map(|owner| self.distinct_max(1, |part| owned(owner, part))).max().unwrap_or(0)
     }
 
     /// The most distinct rows that a rank can look up at one owner, including those that every rank stores.
-    pub(super) fn entries_max(&self) -> usize {
+    pub(crate) fn entries_max(&self) -> usize {
         let everywhere = |part: &Part| if part.is_everywhere() { self.part_rows(0, part) } else { 0 };
         self.owned_max() + self.distinct_max(1, everywhere)
     }
 
     /// The most distinct rows of an owner that all ranks together can look up.
-    pub(super) fn union_max(&self, owner: usize) -> usize {
+    pub(crate) fn union_max(&self, owner: usize) -> usize {
         self.distinct_max(self.ranks, |part| self.rail_rows(owner, part))
     }
 
     /// The most distinct rows of a rank that the ranks of a node together can look up.
-    pub(super) fn node_max(&self) -> usize {
+    pub(crate) fn node_max(&self) -> usize {
         let at = |rank| self.distinct_max(self.ranks, |part| self.part_rows(rank, part));
         (0..self.ranks()).map(at).max().unwrap_or(0)
     }
 
     /// The same for rows that only this rank stores.
-    pub(super) fn wanted_max(&self) -> usize {
+    pub(crate) fn wanted_max(&self) -> usize {
         let rows = |rank, part: &Part| if part.is_everywhere() { 0 } else { self.part_rows(rank, part) };
         let at = |rank| self.distinct_max(self.ranks, |part| rows(rank, part));
         (0..self.ranks()).map(at).max().unwrap_or(0)
@@ -340,7 +341,7 @@ impl Layout {
 
     /// Rows that the smallest message from one node to a rank of another has room for: the expected number per part,
     /// and all rows that every rank stores.
-    pub(super) fn round_rows(&self) -> usize {
+    pub(crate) fn round_rows(&self) -> usize {
         let rows = |part: &Part| (0..self.ranks()).map(|rank| self.part_rows(rank, part)).max().unwrap_or(0);
         let of_part = |(part, &round): (&Part, &usize)| {
             let round = if part.is_everywhere() { usize::MAX } else { round };
@@ -350,7 +351,7 @@ impl Layout {
     }
 
     /// The most distinct rows of a rank that the ranks of all nodes together can look up.
-    pub(super) fn rank_max(&self, rank: usize) -> usize {
+    pub(crate) fn rank_max(&self, rank: usize) -> usize {
         self.distinct_max(self.ranks(), |part| self.part_rows(rank, part))
     }
 
@@ -370,7 +371,7 @@ impl Layout {
     }
 
     /// Returns whether several ranks store some columns of a table's rows each, and its rule depends on whole rows.
-    pub(super) fn shares_squares(&self, table: usize) -> bool {
+    pub(crate) fn shares_squares(&self, table: usize) -> bool {
         let rowwise = matches!(self.optimizers[table].rule, UpdateRule::RowwiseAdagrad { .. });
         rowwise && self.parts.iter().filter(|part| part.table == table).count() > 1 && !self.is_listed(table)
     }
@@ -390,6 +391,6 @@ fn kernel_dtype(table: &TableSpec) -> u32 {
 }
 
 /// Tiles of this many look-ups.
-pub(super) fn tiles(look_ups: usize) -> usize {
+pub(crate) fn tiles(look_ups: usize) -> usize {
     look_ups.div_ceil(Route::TILE)
 }

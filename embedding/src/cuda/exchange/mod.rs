@@ -1,22 +1,29 @@
 //! Tables over the GPUs of one or more NVLink domains: each rank owns some of the rows, and exchanges them with its
 //! peers.
 
-use rankine_cuda::kernels::{
-    Dtype, Element, ElementKind, Feature, Groups, Learning, LookUp, LookUpTask, RANKS_MAX, Rate, Reduce,
-    Send, Shard, Step, Update,
-};
-use rankine_cuda::{Buffer, Cluster, Lane, PeerBarrier, Pointer, Rail, SharedBuffer};
+pub(crate) mod landing;
+pub(crate) mod pooled;
+pub(crate) mod rails;
+pub(crate) mod route;
+pub(crate) mod squares;
+pub(crate) mod sums;
 
-use super::device_rows::{self, DeviceRows, Store};
+use rankine_cuda::kernels::{Element, ElementKind, Groups, RANKS_MAX, Send, Update};
+use rankine_cuda::{Cluster, Lane, PeerBarrier, Pointer, Rail};
+
+use self::landing::Landing;
+use self::pooled::Pooled;
+use self::rails::{ElementBytes, OwnerUpdates, RailContext, Rails};
+use self::route::{Bits, NodeRoute, Snapshot};
+use self::squares::Squares;
+use self::sums::GradientSums;
 use super::error::{Result, check_ids};
 use super::layout::{Ids, Layout};
-use super::pooled::Pooled;
-use super::rails::{OwnerUpdates, RailContext, Rails};
-use super::route::{Bits, NodeRoute, Snapshot};
-use super::router::Router;
-use super::squares::Squares;
-use super::stage::Stage;
-use super::{POISON, blocks, storage};
+use super::routing::router::Router;
+use super::storage::RowStore;
+use super::storage::device_rows::DeviceRows;
+use super::storage::stage::Stage;
+use super::{InitialWeights, RoutedBatch, UpdateInputs, blocks};
 
 /// One rank's part of all tables.
 ///
@@ -37,32 +44,21 @@ pub struct NodeTables {
     /// The rank's number on its node.
     local_rank: usize,
     seed: u64,
-    /// The type in which rows travel, and, except for f16, sums of gradients.
+    /// The type in which rows travel.
     element: ElementKind,
-    /// The rank's rows, shard by shard.
-    table: Buffer<f32>,
-    shards: Buffer<Shard>,
+    /// The rows that this rank owns.
+    rows: RowStore,
     /// If the rule of tables whose columns several ranks store depends on squares of whole rows.
     squares: Option<Squares>,
     /// Tables whose owners pool.
     pooled: Option<Pooled>,
-    look_up_tasks: Buffer<LookUpTask>,
-    /// Number of tasks per type of row; all tasks have the same type.
-    look_up_counts: [u32; 3],
     router: Router,
-    /// Features that look up `landing` by slot.
-    landing_features: Buffer<Feature>,
-    /// `[slot][width]`, of elements: received rows.
-    landing: SharedBuffer<u32>,
-    /// `[rank][entries_max][width]`: each rank's sums for this owner's rows.
-    sums: SharedBuffer<u32>,
+    landing: Landing,
+    sums: GradientSums,
     routes: Vec<NodeRoute>,
     /// If there are several nodes.
     rails: Option<Rails>,
     union: Bits,
-    parts: Buffer<f32>,
-    /// Which rows have been updated, if tracked.
-    touched: Option<Buffer<u32>>,
     stage: Stage,
     /// For routes, on their lane, and for everything else.
     route_barrier: PeerBarrier,
@@ -70,11 +66,9 @@ pub struct NodeTables {
 }
 
 impl NodeTables {
-    /// Creates the tables as training starts with them: with the weights that [`crate::cpu::Table::initialized`]
-    /// gives for the seed and the tables' numbers, and the matching state. Tables from number `drawn` on start with
-    /// zeros, as first-order terms do. Rows travel as `T`, the type that the model computes in. `routes` is the
-    /// number of batch slots, each of which holds a route. With several nodes there must be two rails: one for routes
-    /// and one for everything else. A collective call.
+    /// Creates the tables with the weights of the start of training, and the matching state. Rows travel as `T`, the
+    /// type that the model computes in. `routes` is the number of batch slots, each of which holds a route. With
+    /// several nodes there must be two rails: one for routes and one for everything else. A collective call.
     ///
     /// # Panics
     /// If the layout is for another number of ranks or nodes, if there are fewer than two routes (one is built while
@@ -83,11 +77,11 @@ impl NodeTables {
     /// # Errors
     /// If the layout is too large to be numbered, if there is not enough memory, or if a peer does not take part.
     pub fn initialized<T: Element>(
-        (cluster, rails): (&Cluster, Option<(&Rail, &Rail)>),
+        cluster: &Cluster,
+        rails: Option<(&Rail, &Rail)>,
         layout: Layout,
         lane: &Lane,
-        seed: u64,
-        drawn: usize,
+        weights: InitialWeights,
         routes: usize,
     ) -> Result<Self> {
         let of_cluster = (cluster.ranks(), cluster.nodes());
@@ -97,71 +91,47 @@ impl NodeTables {
         layout.check_exchange()?;
         let (peers, rank) = (cluster.peers(), cluster.rank());
         let device = peers.device();
-        let table = {
-            let _tables = device.purpose("tables");
-            Buffer::uninitialized(device, layout.rank_words(rank))?
-        };
-        let (landing, sums) = {
-            let _exchange = device.purpose("exchange");
-            let words = |rows, element_bytes| rows * layout.wire_width() * element_bytes / 4;
-            let sums = layout.ranks * layout.entries_max();
-            (
-                peers.share(words(layout.slots_max(), size_of::<T>()), POISON)?,
-                peers.share(words(sums, sum_bytes::<T>()), POISON)?,
-            )
-        };
         let _routes = device.purpose("routes");
-        let parts = Reduce::<T>::parts_len(layout.look_ups(), layout.vectors());
-        let landing_features = layout.landing_features::<T>();
-        let (look_up_tasks, look_up_counts) = layout.look_up_tasks(&landing_features);
+        let (landing, sums) = (Landing::new::<T>(peers, &layout)?, GradientSums::new::<T>(peers, &layout)?);
         let router = Router::new(device, &layout, rank)?;
         let shards = layout.kernel_shards(rank, router.listed());
         let squares = Squares::new(peers, &layout)?;
-        let rails = rails.map(|rails| {
-            let bytes = (size_of::<T>(), sum_bytes::<T>());
-            Rails::new(cluster, &layout, rails, bytes, routes)
-        });
+        let bytes = ElementBytes { row: size_of::<T>(), sum: sums.element_bytes() };
+        let rails = rails.map(|rails| Rails::new(cluster, &layout, rails, bytes, routes));
         let tables = Self {
             rails: rails.transpose()?,
-            table,
-            shards: Buffer::of(device, &shards)?,
+            rows: RowStore::uninitialized(device, layout.rank_words(rank), &shards)?,
             squares,
-            pooled: Pooled::initialized::<T>(peers, &layout, lane, (seed, drawn), routes)?,
-            look_up_tasks: Buffer::of(device, &look_up_tasks)?,
-            look_up_counts,
+            pooled: Pooled::initialized::<T>(peers, &layout, lane, weights, routes)?,
             router,
-            landing_features: Buffer::of(device, &landing_features)?,
             landing,
             sums,
             routes: (0..routes).map(|_| NodeRoute::new(peers, &layout)).collect::<Result<_>>()?,
             union: Bits::new(device, layout.merged_spans() * layout.span)?,
-            parts: Buffer::filled(device, parts, POISON)?,
-            touched: None,
             stage: Stage::default(),
             route_barrier: PeerBarrier::new(peers)?.named("the barrier of routes"),
             barrier: PeerBarrier::new(peers)?.named("the barrier of rows and their gradients"),
             element: T::KIND,
             rank,
             local_rank: peers.rank(),
-            seed,
+            seed: weights.seed,
             layout,
         };
-        if let (Some(squares), Some(rails)) = (&tables.squares, &tables.rails) {
-            for size in 0..rails.sizes() {
-                // Like all of NCCL's operations, once before anything is captured.
-                // SAFETY: the squares belong to this value, and the lane is waited for.
-                unsafe { squares.exchange(lane, rails, size) }?;
-            }
-            rails.wait(lane)?;
-        }
-        // SAFETY: the table was just allocated with as many rows as the layout says.
-        unsafe {
-            let (bounds, rows) = (tables.layout.bounds(drawn), tables.layout.row_numbers());
-            let begin =
-                storage::InitialRows { shards: &shards, bounds: &bounds, rows, words: tables.table.len() };
-            storage::initialize(device, lane, begin, tables.table.pointer(), seed)
-        }?;
+        tables.warm_up(lane)?;
+        let bounds = tables.layout.bounds(&tables.layout.parts, weights);
+        // SAFETY: the rows were just allocated for these shards.
+        unsafe { tables.rows.initialize(lane, &shards, &bounds, &tables.layout, weights.seed) }?;
         Ok(tables)
+    }
+
+    /// Exchanges squares between nodes once in each size: NCCL's operations must run before anything is captured.
+    fn warm_up(&self, lane: &Lane) -> Result<()> {
+        let (Some(squares), Some(rails)) = (&self.squares, &self.rails) else { return Ok(()) };
+        for size in 0..rails.sizes() {
+            // SAFETY: the squares belong to this value, and the lane is waited for.
+            unsafe { squares.exchange(lane, rails, size) }?;
+        }
+        rails.wait(lane)
     }
 
     /// The layout.
@@ -235,13 +205,7 @@ impl NodeTables {
     }
 
     fn rail_context(&self) -> RailContext<'_> {
-        RailContext {
-            layout: &self.layout,
-            set: &self.union,
-            shards: &self.shards,
-            table: self.table.pointer(),
-            local_rank: self.local_rank,
-        }
+        RailContext { layout: &self.layout, set: &self.union, rows: &self.rows, local_rank: self.local_rank }
     }
 
     /// The first part of [`NodeTables::route`], for measuring it separately: finds the rank's look-ups.
@@ -255,7 +219,10 @@ impl NodeTables {
         // SAFETY: router and route were created for the layout; the caller vouches for the ids.
         unsafe {
             self.router.route(lane, &self.layout, ids, self.routes[batch_slot].buffers())?;
-            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.cut(lane, ids, batch_slot))
+            self.pooled.as_ref().map_or(Ok(()), |pooled| {
+                let batch = RoutedBatch { ids, slot: batch_slot, size: 0 };
+                pooled.cut(lane, batch)
+            })
         }
     }
 
@@ -298,16 +265,15 @@ impl NodeTables {
     pub unsafe fn look_up<T: Element>(
         &self,
         lane: &Lane,
-        ids: Ids,
-        (batch_slot, size): (usize, usize),
+        batch: RoutedBatch,
         samples: usize,
         vectors: Pointer<T>,
     ) -> Result<()> {
         // SAFETY: the caller vouches for all of this.
         unsafe {
-            self.send::<T>(lane, batch_slot, size)?;
+            self.send::<T>(lane, batch)?;
             self.meet(lane)?;
-            self.pool(lane, ids, batch_slot, samples, vectors)
+            self.pool(lane, batch, samples, vectors)
         }
     }
 
@@ -321,18 +287,18 @@ impl NodeTables {
     ///
     /// # Errors
     /// If the driver reports an error.
-    pub unsafe fn send<T: Element>(&self, lane: &Lane, batch_slot: usize, size: usize) -> Result<()> {
+    pub unsafe fn send<T: Element>(&self, lane: &Lane, batch: RoutedBatch) -> Result<()> {
         self.check_element::<T>();
-        let (layout, route) = (&self.layout, &self.routes[batch_slot]);
+        let (layout, route) = (&self.layout, &self.routes[batch.slot]);
         let owners = layout.owners() as u32;
         let send = Send::<T> {
-            storage: self.table.pointer(),
-            shards: self.shards.pointer(),
+            storage: self.rows.table.pointer(),
+            shards: self.rows.shards.pointer(),
             entries: route.entries.pointer(),
             firsts: route.firsts.pointer(),
             counts: route.counts.pointer(),
             landings: self.landing.of_ranks().map(Pointer::cast),
-            shards_count: self.shards.len() as u32,
+            shards_count: self.rows.shards.len() as u32,
             capacity: layout.entries_max() as u32,
             rank: self.local_rank as u32,
             ranks: layout.ranks as u32,
@@ -346,7 +312,7 @@ impl NodeTables {
                 if layout.owners() > layout.ranks {
                     self.send_own(lane, send)?;
                 }
-                return rails.send::<T>(lane, self.rail_context(), (route, batch_slot, size), landings);
+                return rails.send::<T>(lane, self.rail_context(), route, batch, landings);
             }
         }
         // As many blocks as the GPU holds at once, so that rows are sent to all ranks at the same time.
@@ -355,7 +321,7 @@ impl NodeTables {
         // slot; the caller vouches for the peers'.
         unsafe {
             send.enqueue(lane, blocks)?;
-            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.send::<T>(lane, batch_slot))
+            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.send::<T>(lane, batch.slot))
         }
     }
 
@@ -389,27 +355,15 @@ impl NodeTables {
     pub unsafe fn pool<T: Element>(
         &self,
         lane: &Lane,
-        ids: Ids,
-        batch_slot: usize,
+        batch: RoutedBatch,
         samples: usize,
         vectors: Pointer<T>,
     ) -> Result<()> {
         self.check_element::<T>();
-        let look_up = LookUp {
-            tables: self.landing.pointer().cast(),
-            features: self.landing_features.pointer(),
-            tasks: self.look_up_tasks.pointer(),
-            ids: self.routes[batch_slot].slots.pointer(),
-            offsets: ids.offsets,
-            samples_count: ids.samples,
-            output: vectors,
-            samples: samples as u32,
-            stride: self.layout.stride as u32,
-        };
-        // SAFETY: landing, slots, features and tasks belong to this value; the caller vouches for the rest.
+        let route = &self.routes[batch.slot];
+        // SAFETY: the caller vouches for all of this.
         unsafe {
-            look_up.enqueue(lane, self.look_up_counts)?;
-            let batch = (ids, batch_slot, self.layout.stride);
+            self.landing.pool(lane, route, batch, (samples, self.layout.stride), vectors)?;
             self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.add(lane, batch, vectors))
         }
     }
@@ -431,37 +385,14 @@ impl NodeTables {
     pub unsafe fn reduce<T: Element>(
         &self,
         lane: &Lane,
-        ids: Ids,
-        batch_slot: usize,
+        batch: RoutedBatch,
         gradients: Pointer<T>,
     ) -> Result<()> {
         self.check_element::<T>();
-        let (layout, route) = (&self.layout, &self.routes[batch_slot]);
-        let reduce = Reduce {
-            pairs: route.sorted.pointer(),
-            count: route.looked_up.pointer(),
-            features: self.router.features.pointer(),
-            offsets: ids.offsets,
-            gradients,
-            parts: self.parts.pointer(),
-            starts: route.starts.pointer(),
-            sums: self.sums.of_ranks(),
-            sample_bits: layout.sample_bits(),
-            stride: layout.stride as u32,
-            vectors: layout.vectors() as u32,
-            width: layout.wire_width() as u32,
-            capacity: layout.entries_max() as u32,
-            rank: self.local_rank as u32,
-            ranks: layout.ranks as u32,
-            dtype: Reduce::<T>::SUMS as u32,
-            owners: layout.owners() as u32,
-            owned: layout.owned_max() as u32,
-        };
-        // SAFETY: the addresses are of this rank's buffers, whose lengths follow from the layout, and of sums, with
-        // one for each row that a rank can look up at an owner; the caller vouches for the rest.
+        let (route, features) = (&self.routes[batch.slot], self.router.features.pointer());
+        // SAFETY: the caller vouches for all of this.
         unsafe {
-            reduce.enqueue(lane, layout.look_ups() as u32)?;
-            let batch = (ids, batch_slot, layout.stride);
+            self.sums.reduce(lane, &self.layout, route, features, batch, gradients)?;
             self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.send_gradients(lane, batch, gradients))
         }
     }
@@ -488,45 +419,27 @@ impl NodeTables {
     ///
     /// # Errors
     /// If the driver or NCCL reports an error.
-    pub unsafe fn carry_back(&self, lane: &Lane, batch_slot: usize, size: usize) -> Result<()> {
+    pub unsafe fn carry_back(&self, lane: &Lane, batch: RoutedBatch) -> Result<()> {
         let Some(rails) = &self.rails else { return Ok(()) };
-        let sums = (self.sums.pointer(), self.sums_dtype());
+        let route = &self.routes[batch.slot];
         // SAFETY: the caller vouches for all of this.
-        unsafe { rails.carry_back(lane, self.rail_context(), (&self.routes[batch_slot], size), sums) }
-    }
-
-    /// The type of sums of gradients.
-    fn sums_dtype(&self) -> Dtype {
-        match self.element {
-            ElementKind::F32 => Reduce::<f32>::SUMS,
-            ElementKind::Bf16 => Reduce::<half::bf16>::SUMS,
-            ElementKind::F16 => Reduce::<half::f16>::SUMS,
-        }
+        unsafe { rails.carry_back(lane, self.rail_context(), route, batch.size, &self.sums) }
     }
 
     /// Enqueues the update of each of this rank's rows that any rank looked up in the batch in the batch slot, by its
-    /// table's rule, from the sum of the ranks' sums, in the order of ranks; of no row if `stop` is not 0. `rates`
-    /// has one rate per table. The step's number matters for stochastic rounding. If rules depend on squares of whole
-    /// rows whose columns several ranks store, the ranks meet in between.
+    /// table's rule, from the sum of the ranks' sums, in the order of ranks. If rules depend on squares of whole rows
+    /// whose columns several ranks store, the ranks meet in between.
     ///
     /// # Safety
-    /// All ranks must have met since they reduced; the lane must be the one of everything but routes; `stop` must be
-    /// the same at all ranks; `rates` must have one entry per table; `scale` is null or the factor of gradients; see
-    /// [`Lane::launch`].
+    /// All ranks must have met since they reduced; the lane must be the one of everything but routes; `inputs.stop`
+    /// must be the same at all ranks, and `inputs.rates` must have one rate per table; see [`Lane::launch`].
     ///
     /// # Errors
     /// If the driver reports an error.
-    pub unsafe fn update(
-        &self,
-        lane: &Lane,
-        (batch_slot, size): (usize, usize),
-        rates: Pointer<Rate>,
-        step: Pointer<Step>,
-        (scale, stop): (Pointer<f32>, Pointer<u32>),
-    ) -> Result<()> {
-        let (layout, route) = (&self.layout, &self.routes[batch_slot]);
+    pub unsafe fn update(&self, lane: &Lane, batch: RoutedBatch, inputs: UpdateInputs) -> Result<()> {
+        let (layout, route) = (&self.layout, &self.routes[batch.slot]);
         let owned = match &self.rails {
-            Some(rails) => rails.owned(batch_slot),
+            Some(rails) => rails.owned(batch.slot),
             None => OwnerUpdates {
                 rows: route.union.pointer(),
                 rows_count: route.union_starts.pointer().element(1),
@@ -536,25 +449,17 @@ impl NodeTables {
             },
         };
         let update = Update {
-            by: Learning {
-                shards: self.shards.pointer(),
-                rates,
-                scale,
-                stop,
-                step,
-                seed: self.seed,
-                storage: self.table.pointer(),
-            },
+            by: self.rows.learning(inputs, self.seed),
             rows: owned.rows,
             rows_count: owned.rows_count,
             sources: owned.sources,
             sums: owned.sums,
             shared: self.squares.as_ref().map_or(Pointer::NULL, Squares::shared),
             squares: self.squares.as_ref().map_or([Pointer::NULL; RANKS_MAX], Squares::of_ranks),
-            shards_count: self.shards.len() as u32,
+            shards_count: self.rows.shards.len() as u32,
             ranks: owned.ranks as u32,
             width: layout.wire_width() as u32,
-            dtype: self.sums_dtype() as u32,
+            dtype: self.sums.dtype() as u32,
             rank: self.local_rank as u32,
             reserved: 0,
         };
@@ -565,12 +470,12 @@ impl NodeTables {
             if let Some(squares) = &self.squares {
                 update.share_squares(lane, vectors, blocks)?;
                 self.meet(lane)?;
-                self.rails.iter().try_for_each(|rails| squares.exchange(lane, rails, size))?;
+                self.rails.iter().try_for_each(|rails| squares.exchange(lane, rails, batch.size))?;
             }
             update.enqueue(lane, vectors, blocks)?;
-            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.update(lane, batch_slot, update.by))?;
+            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.update(lane, batch.slot, inputs))?;
         }
-        device_rows::mark(self.touched.as_ref(), lane, (owned.rows, owned.rows_count), stop)
+        self.rows.mark(lane, owned.rows, owned.rows_count, inputs.stop)
     }
 
     /// Tracks, from the work enqueued next on, which rows are updated, with one bit per row.
@@ -578,18 +483,17 @@ impl NodeTables {
     /// # Errors
     /// If there is not enough memory.
     pub fn track_updates(&mut self) -> Result<()> {
-        self.touched = Some(device_rows::bits(self.table.device(), &self.layout)?);
+        self.rows.track_updates(&self.layout)?;
         self.pooled.as_mut().map_or(Ok(()), Pooled::track_updates)
     }
 
     /// The rows of this rank, for reading and writing once the lane has finished all enqueued work. Of rows that all
     /// ranks have, each rank is responsible for a share.
     pub fn rows<'a>(&'a self, lane: &'a Lane) -> DeviceRows<'a> {
-        let store = Store { table: &self.table, touched: self.touched.as_ref() };
-        let rows = DeviceRows::new(lane, &self.stage).with_parts(&self.layout, self.rank, store);
+        let rows = DeviceRows::new(lane, &self.stage).with_parts(&self.layout, self.rank, &self.rows);
         match &self.pooled {
             None => rows,
-            Some(pooled) => rows.with_pooled(&self.layout, self.rank, (pooled.received(), pooled.store())),
+            Some(pooled) => rows.with_pooled(&self.layout, self.rank, pooled.received(), pooled.rows()),
         }
     }
 
@@ -644,14 +548,6 @@ impl NodeTables {
     pub fn shared_bytes(&self) -> usize {
         let of_routes = self.routes.iter().map(|route| route.list.bytes() + route.starts.bytes());
         let pooled = self.pooled.as_ref().map_or(0, Pooled::shared_bytes);
-        self.landing.bytes() + self.sums.bytes() + of_routes.sum::<usize>() + pooled
-    }
-}
-
-/// Bytes per element of the sums of gradients of a type.
-fn sum_bytes<T: Element>() -> usize {
-    match Reduce::<T>::SUMS {
-        Dtype::Fp32 => 4,
-        _ => 2,
+        self.landing.shared_bytes() + self.sums.shared_bytes() + of_routes.sum::<usize>() + pooled
     }
 }

@@ -1,18 +1,20 @@
 //! Tables on one GPU: nothing is exchanged; rows are looked up and updated in place.
 
+pub(crate) mod route;
+
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{Element, Learning, LookUp, LookUpTask, Rate, Shard, SparseUpdate, Step};
+use rankine_cuda::kernels::{Element, LookUp, LookUpTask, SparseUpdate};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
-use super::POISON;
-use super::device_rows::{self, DeviceRows, Store};
-use super::error::{Result, check_ids};
-use super::layout::{Ids, Layout};
-use super::local_route::{LocalRoute, LocalSnapshot};
-use super::router::Router;
-use super::stage::Stage;
-use super::storage;
+use crate::cuda::error::{Result, check_ids};
+use crate::cuda::layout::{Ids, Layout};
+use crate::cuda::local::route::{LocalRoute, LocalSnapshot};
+use crate::cuda::routing::router::Router;
+use crate::cuda::storage::RowStore;
+use crate::cuda::storage::device_rows::DeviceRows;
+use crate::cuda::storage::stage::Stage;
+use crate::cuda::{InitialWeights, POISON, UpdateInputs};
 
 /// All tables of a model on one GPU, which must be current on the thread.
 #[derive(Debug)]
@@ -20,24 +22,18 @@ pub struct LocalTables {
     layout: Layout,
     seed: u64,
     /// All tables, one after another.
-    table: Buffer<f32>,
+    rows: RowStore,
     look_up_tasks: Buffer<LookUpTask>,
     /// Number of tasks per type of table.
     look_up_counts: [u32; 3],
     router: Router,
     route: LocalRoute,
-    /// The tables, and how their rows learn.
-    shards: Buffer<Shard>,
     parts: Buffer<f32>,
-    /// Which rows have been updated, if tracked.
-    touched: Option<Buffer<u32>>,
     stage: Stage,
 }
 
 impl LocalTables {
-    /// Creates the tables as training starts with them: with the weights that [`crate::cpu::Table::initialized`]
-    /// gives for the seed and the tables' numbers, and the matching state. Tables from number `drawn` on start with
-    /// zeros, as first-order terms do.
+    /// Creates the tables with the weights of the start of training, and the matching state.
     ///
     /// # Panics
     /// If the layout has several ranks, or tables in several parts.
@@ -48,38 +44,27 @@ impl LocalTables {
         device: &Arc<Device>,
         layout: Layout,
         lane: &Lane,
-        seed: u64,
-        drawn: usize,
+        weights: InitialWeights,
     ) -> Result<Self> {
         assert_eq!((layout.ranks, layout.parts.len()), (1, layout.tables.len()), "whole tables on one GPU");
-        let table = {
-            let _tables = device.purpose("tables");
-            Buffer::uninitialized(device, layout.rank_words(0))?
-        };
         let _routes = device.purpose("routes");
         let parts = SparseUpdate::<f32>::parts_len(layout.look_ups(), layout.vectors());
         let (look_up_tasks, look_up_counts) = layout.look_up_tasks(&layout.kernel_features(0));
         let shards = layout.kernel_shards(0, Pointer::NULL);
         let tables = Self {
-            table,
+            rows: RowStore::uninitialized(device, layout.rank_words(0), &shards)?,
             look_up_tasks: Buffer::of(device, &look_up_tasks)?,
             look_up_counts,
             router: Router::new(device, &layout, 0)?,
             route: LocalRoute::new(device, &layout)?,
-            shards: Buffer::of(device, &shards)?,
             parts: Buffer::filled(device, parts, POISON)?,
-            touched: None,
             stage: Stage::default(),
-            seed,
+            seed: weights.seed,
             layout,
         };
-        // SAFETY: the table was just allocated with as many rows as the layout says.
-        unsafe {
-            let (bounds, rows) = (tables.layout.bounds(drawn), tables.layout.row_numbers());
-            let begin =
-                storage::InitialRows { shards: &shards, bounds: &bounds, rows, words: tables.table.len() };
-            storage::initialize(device, lane, begin, tables.table.pointer(), seed)
-        }?;
+        let bounds = tables.layout.bounds(&tables.layout.parts, weights);
+        // SAFETY: the rows were just allocated for these shards.
+        unsafe { tables.rows.initialize(lane, &shards, &bounds, &tables.layout, weights.seed) }?;
         Ok(tables)
     }
 
@@ -105,7 +90,7 @@ impl LocalTables {
         vectors: Pointer<T>,
     ) -> Result<()> {
         let look_up = LookUp {
-            tables: self.table.pointer(),
+            tables: self.rows.table.pointer(),
             features: self.router.features.pointer(),
             tasks: self.look_up_tasks.pointer(),
             ids: ids.ids,
@@ -141,12 +126,11 @@ impl LocalTables {
     }
 
     /// Enqueues the update of each row that the routed batch looks up, by its table's rule, from the sum of its
-    /// gradients; of no row if `stop` is not 0. `rates` has one rate per table. The step's number matters for
-    /// stochastic rounding.
+    /// gradients.
     ///
     /// # Safety
-    /// The ids must be those of the routed batch; `gradients` must have the layout's stride for each of its samples,
-    /// and `rates` one entry per table; see [`Lane::launch`].
+    /// The ids must be those of the routed batch; `gradients` must have the layout's stride for each of its samples;
+    /// `inputs` must have one rate per table; see [`Lane::launch`].
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -155,9 +139,7 @@ impl LocalTables {
         lane: &Lane,
         ids: Ids,
         gradients: Pointer<T>,
-        rates: Pointer<Rate>,
-        step: Pointer<Step>,
-        (scale, stop): (Pointer<f32>, Pointer<u32>),
+        inputs: UpdateInputs,
     ) -> Result<()> {
         let layout = &self.layout;
         let update = SparseUpdate {
@@ -168,15 +150,7 @@ impl LocalTables {
             offsets: ids.offsets,
             gradients,
             parts: self.parts.pointer(),
-            by: Learning {
-                shards: self.shards.pointer(),
-                rates,
-                scale,
-                stop,
-                step,
-                seed: self.seed,
-                storage: self.table.pointer(),
-            },
+            by: self.rows.learning(inputs, self.seed),
             sample_bits: layout.sample_bits(),
             stride: layout.stride as u32,
             vectors: layout.vectors() as u32,
@@ -186,7 +160,7 @@ impl LocalTables {
         // vouches for the rest.
         unsafe { update.enqueue(lane, layout.look_ups() as u32, layout.is_lean()) }?;
         let count = self.route.counts.pointer().element(1);
-        device_rows::mark(self.touched.as_ref(), lane, (self.route.rows.pointer(), count), stop)
+        self.rows.mark(lane, self.route.rows.pointer(), count, inputs.stop)
     }
 
     /// Tracks, from the work enqueued next on, which rows are updated, with one bit per row.
@@ -194,14 +168,12 @@ impl LocalTables {
     /// # Errors
     /// If there is not enough memory.
     pub fn track_updates(&mut self) -> Result<()> {
-        self.touched = Some(device_rows::bits(self.table.device(), &self.layout)?);
-        Ok(())
+        self.rows.track_updates(&self.layout)
     }
 
     /// The rows of all tables, for reading and writing once the lane has finished all enqueued work.
     pub fn rows<'a>(&'a self, lane: &'a Lane) -> DeviceRows<'a> {
-        let store = Store { table: &self.table, touched: self.touched.as_ref() };
-        DeviceRows::new(lane, &self.stage).with_parts(&self.layout, 0, store)
+        DeviceRows::new(lane, &self.stage).with_parts(&self.layout, 0, &self.rows)
     }
 
     /// Number of look-ups in the batch that was routed last, and of distinct rows among them.

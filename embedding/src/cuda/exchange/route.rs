@@ -5,46 +5,46 @@ use std::sync::Arc;
 use rankine_cuda::kernels::{KeySet, LINE_KEYS, Link, Merge, Number, Pair};
 use rankine_cuda::{Buffer, Device, Lane, Peers, Pointer, SharedBuffer};
 
-use super::POISON;
-use super::error::Result;
-use super::layout::Layout;
-use super::router::RouteBuffers;
+use crate::cuda::POISON;
+use crate::cuda::error::Result;
+use crate::cuda::layout::Layout;
+use crate::cuda::routing::router::RouteBuffers;
 
 /// A batch's route in a rank's memory.
 #[derive(Debug)]
-pub(super) struct NodeRoute {
+pub(crate) struct NodeRoute {
     // As one that looks up:
     /// The distinct rows that the rank looks up: by owner, ascending within an owner, and last those that every rank
     /// stores. A row's index in this list is its *slot*, at which it is received. Owners read the list.
-    pub(super) list: SharedBuffer<u32>,
+    pub(crate) list: SharedBuffer<u32>,
     /// Where the rows of each owner start in `list`, and the length of the list. Owners read it.
-    pub(super) starts: SharedBuffer<u32>,
+    pub(crate) starts: SharedBuffer<u32>,
     /// Slot of each look-up, feature by feature.
-    pub(super) slots: Buffer<u32>,
+    pub(crate) slots: Buffer<u32>,
     /// Slot and bag of each look-up, ascending.
-    pub(super) sorted: Buffer<Pair>,
+    pub(crate) sorted: Buffer<Pair>,
     /// Number of look-ups, and of slots.
-    pub(super) looked_up: Buffer<u32>,
+    pub(crate) looked_up: Buffer<u32>,
 
     // As an owner:
     /// `[rank][entries_max]`: the rows that each rank looks up here; those that every rank stores from `owned_max`
     /// on.
-    pub(super) entries: Buffer<u32>,
+    pub(crate) entries: Buffer<u32>,
     /// Per rank the slot, at that rank, of the first of them; then of the first that every rank stores.
-    pub(super) firsts: Buffer<u32>,
+    pub(crate) firsts: Buffer<u32>,
     /// Likewise, their number.
-    pub(super) counts: Buffer<u32>,
+    pub(crate) counts: Buffer<u32>,
     /// The rows that any rank of the node looks up here, ascending. Over several nodes those of each rank of the rail,
     /// by their numbers there, node by node; last those that every rank stores.
-    pub(super) union: Buffer<u32>,
+    pub(crate) union: Buffer<u32>,
     /// Where those of each node start; over several nodes those that every rank stores; and the total number.
-    pub(super) union_starts: Buffer<u32>,
+    pub(crate) union_starts: Buffer<u32>,
     /// `[row of the union][rank]`: 1 + the index of its entry, or 0.
-    pub(super) sources: Buffer<u32>,
+    pub(crate) sources: Buffer<u32>,
 }
 
 impl NodeRoute {
-    pub(super) fn new(peers: &Peers, layout: &Layout) -> Result<Self> {
+    pub(crate) fn new(peers: &Peers, layout: &Layout) -> Result<Self> {
         let (device, union) = (peers.device(), layout.union_max(peers.rank()));
         let words = |len| Buffer::filled(device, len, POISON);
         Ok(Self {
@@ -63,7 +63,7 @@ impl NodeRoute {
     }
 
     /// The buffers that receive the route of the rank's own look-ups.
-    pub(super) fn buffers(&self) -> RouteBuffers {
+    pub(crate) fn buffers(&self) -> RouteBuffers {
         RouteBuffers {
             rows: self.list.pointer(),
             starts: Pointer::NULL,
@@ -75,7 +75,7 @@ impl NodeRoute {
     }
 
     /// The kernels with which an owner finds which of its rows the ranks look up, in order.
-    pub(super) fn merge(&self, layout: &Layout, rank: usize, set: KeySet) -> (Merge, Number, Link) {
+    pub(crate) fn merge(&self, layout: &Layout, rank: usize, set: KeySet) -> (Merge, Number, Link) {
         let merge = Merge {
             lists: self.list.of_ranks(),
             starts: self.starts.of_ranks(),
@@ -114,7 +114,7 @@ impl NodeRoute {
     }
 
     /// Copies the route to host memory, once the lane has finished all enqueued work.
-    pub(super) fn read(&self, lane: &Lane, layout: &Layout) -> Result<Snapshot> {
+    pub(crate) fn read(&self, lane: &Lane, layout: &Layout) -> Result<Snapshot> {
         let starts = self.starts.read(lane)?;
         let counts = self.looked_up.read(lane)?;
         let (look_ups, slots) = (counts[0] as usize, counts[1] as usize);
@@ -172,14 +172,14 @@ pub struct Snapshot {
 
 /// A set of keys in a GPU's memory.
 #[derive(Debug)]
-pub(super) struct Bits {
+pub(crate) struct Bits {
     bits: Buffer<u32>,
-    pub(super) groups: Buffer<u32>,
+    pub(crate) groups: Buffer<u32>,
     lines: Buffer<u32>,
 }
 
 impl Bits {
-    pub(super) fn new(device: &Arc<Device>, keys: usize) -> Result<Self> {
+    pub(crate) fn new(device: &Arc<Device>, keys: usize) -> Result<Self> {
         let words = |len| Buffer::filled(device, len, 0);
         let (bits, groups) = (words(keys / 32)?, words(keys / rankine_cuda::kernels::GROUP_KEYS)?);
         Ok(Self { bits, groups, lines: words(keys / LINE_KEYS)? })
@@ -189,7 +189,7 @@ impl Bits {
     ///
     /// # Safety
     /// See [`Lane::fill`].
-    pub(super) unsafe fn clear(&self, lane: &Lane) -> Result<()> {
+    pub(crate) unsafe fn clear(&self, lane: &Lane) -> Result<()> {
         // SAFETY: the caller vouches for the rest.
         unsafe { self.clear_first(lane, 32 * self.bits.len()) }
     }
@@ -198,12 +198,12 @@ impl Bits {
     ///
     /// # Safety
     /// There must be as many keys; see [`Lane::fill`].
-    pub(super) unsafe fn clear_first(&self, lane: &Lane, keys: usize) -> Result<()> {
+    pub(crate) unsafe fn clear_first(&self, lane: &Lane, keys: usize) -> Result<()> {
         // SAFETY: the caller vouches for it.
         Ok(unsafe { lane.fill(self.bits.pointer(), 0, keys / 32) }?)
     }
 
-    pub(super) fn set(&self) -> KeySet {
+    pub(crate) fn set(&self) -> KeySet {
         KeySet { bits: self.bits.pointer(), groups: self.groups.pointer(), lines: self.lines.pointer() }
     }
 }

@@ -5,19 +5,19 @@ use std::sync::Arc;
 use rankine_cuda::kernels::{BeginState, Initialize, Shard};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
-use super::blocks;
-use super::error::Result;
+use crate::cuda::blocks;
+use crate::cuda::error::Result;
 
 /// The initial rows of a rank.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct InitialRows<'a> {
-    pub(super) shards: &'a [Shard],
+pub(crate) struct InitialRows<'a> {
+    pub(crate) shards: &'a [Shard],
     /// Per shard, the largest magnitude of its initial weights.
-    pub(super) bounds: &'a [f32],
+    pub(crate) bounds: &'a [f32],
     /// Number of all rows.
-    pub(super) rows: usize,
+    pub(crate) rows: usize,
     /// Their size in words of four bytes. Padding is zero, so that rows with equal weights and state are equal.
-    pub(super) words: usize,
+    pub(crate) words: usize,
 }
 
 /// Initializes a rank's rows with the weights that [`crate::cpu::Table::initialized`] gives for the seed and the
@@ -25,7 +25,7 @@ pub(super) struct InitialRows<'a> {
 ///
 /// # Safety
 /// `rows` must point to as many words as the shards need; see [`Lane::launch`].
-pub(super) unsafe fn initialize(
+pub(crate) unsafe fn initialize(
     device: &Arc<Device>,
     lane: &Lane,
     begin: InitialRows<'_>,

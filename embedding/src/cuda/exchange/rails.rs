@@ -11,23 +11,25 @@
 //! go to all nodes, the same along each rail, and all ranks add up the same sums of nodes in the same order.
 
 use rankine_cuda::kernels::{
-    Dtype, Element, GROUP_KEYS, Groups, KeySet, Link, Number, RAIL_HEADER, RANKS_MAX, RailLists, RailMark,
-    RailRows, Send, Shard,
+    Element, GROUP_KEYS, Groups, KeySet, Link, Number, RAIL_HEADER, RANKS_MAX, RailLists, RailMark, RailRows,
+    Send,
 };
 use rankine_cuda::nccl::Parcel;
 use rankine_cuda::{Buffer, Cluster, Lane, Moment, PinnedBuffer, Pointer, Rail};
 
-use super::error::Result;
-use super::layout::Layout;
-use super::route::{Bits, NodeRoute};
-use super::{POISON, blocks};
+use crate::cuda::error::Result;
+use crate::cuda::exchange::route::{Bits, NodeRoute};
+use crate::cuda::exchange::sums::GradientSums;
+use crate::cuda::layout::Layout;
+use crate::cuda::storage::RowStore;
+use crate::cuda::{POISON, RoutedBatch, blocks};
 
 /// The most message sizes: each one is captured separately.
 const SIZES_MAX: usize = 6;
 
 /// A rank's part in its rail.
 #[derive(Debug)]
-pub(super) struct Rails {
+pub(crate) struct Rails {
     /// On the lane of routes, and on the lane of everything else.
     lists: Rail,
     rows: Rail,
@@ -70,34 +72,51 @@ struct RailRoute {
 
 /// What an owner updates: the rows, and where their sums are.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct OwnerUpdates {
-    pub(super) rows: Pointer<u32>,
-    pub(super) rows_count: Pointer<u32>,
-    pub(super) sources: Pointer<u32>,
-    pub(super) sums: Pointer<u32>,
+pub(crate) struct OwnerUpdates {
+    pub(crate) rows: Pointer<u32>,
+    pub(crate) rows_count: Pointer<u32>,
+    pub(crate) sources: Pointer<u32>,
+    pub(crate) sums: Pointer<u32>,
     /// Number of sums per row: one per rank of the node, or over several nodes one per node.
-    pub(super) ranks: usize,
+    pub(crate) ranks: usize,
 }
 
-/// Common to all steps of the exchange: the set in which rows are marked, and this rank's shards.
+/// Bytes per element of rows, and of the sums of their gradients.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RailContext<'a> {
-    pub(super) layout: &'a Layout,
-    pub(super) set: &'a Bits,
-    pub(super) shards: &'a Buffer<Shard>,
-    pub(super) table: Pointer<f32>,
+pub(crate) struct ElementBytes {
+    pub(crate) row: usize,
+    pub(crate) sum: usize,
+}
+
+/// Messages with rows, or with sums of their gradients: one to each other node.
+struct RowMessages<'a> {
+    /// What error messages call them.
+    name: &'static str,
+    from: &'a Buffer<u32>,
+    to: &'a Buffer<u32>,
+    row_bytes: usize,
+    /// Number of rows in each message.
+    rows: usize,
+}
+
+/// Common to all steps of the exchange: the set in which rows are marked, and this rank's rows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RailContext<'a> {
+    pub(crate) layout: &'a Layout,
+    pub(crate) set: &'a Bits,
+    pub(crate) rows: &'a RowStore,
     /// This rank's number on its node.
-    pub(super) local_rank: usize,
+    pub(crate) local_rank: usize,
 }
 
 impl Rails {
-    /// Creates a rank's part, for rows of `element_bytes` bytes per element and sums of `sum_bytes`, and runs each
-    /// collective once. A collective call.
-    pub(super) fn new(
+    /// Creates a rank's part, and runs each collective once. `lists` is for routes, `rows` for everything else. A
+    /// collective call.
+    pub(crate) fn new(
         cluster: &Cluster,
         layout: &Layout,
         (lists, rows): (&Rail, &Rail),
-        (element_bytes, sum_bytes): (usize, usize),
+        bytes: ElementBytes,
         routes: usize,
     ) -> Result<Self> {
         let device = cluster.device();
@@ -105,7 +124,7 @@ impl Rails {
         let (nodes, stride) = (cluster.nodes(), RAIL_HEADER + capacity);
         let union = layout.rank_max(cluster.rank());
         let route = || {
-            Ok::<_, super::Error>(RailRoute {
+            Ok::<_, crate::cuda::Error>(RailRoute {
                 lists: Buffer::filled(device, nodes * stride, 0)?,
                 counts: Buffer::filled(device, nodes, 0)?,
                 wanted: Buffer::filled(device, nodes, 0)?,
@@ -115,7 +134,7 @@ impl Rails {
             })
         };
         let _exchange = device.purpose("exchange between nodes");
-        let words = nodes * stride * layout.wire_width() * element_bytes.max(sum_bytes) / 4;
+        let words = nodes * stride * layout.wire_width() * bytes.row.max(bytes.sum) / 4;
         let rails = Self {
             lists: lists.clone(),
             rows: rows.clone(),
@@ -131,13 +150,13 @@ impl Rails {
         };
         // NCCL allocates at the first use of each operation, which must not run while other ranks still allocate.
         cluster.gather(0_u8)?;
-        rails.warm_up(layout, (element_bytes, sum_bytes))?;
+        rails.warm_up(layout, bytes)?;
         cluster.gather(0_u8)?;
         Ok(rails)
     }
 
     /// Exchanges zeros in every size, so that NCCL has its connections before anything is captured.
-    fn warm_up(&self, layout: &Layout, (element_bytes, sum_bytes): (usize, usize)) -> Result<()> {
+    fn warm_up(&self, layout: &Layout, bytes: ElementBytes) -> Result<()> {
         let lane = Lane::new(self.outgoing.device())?;
         // SAFETY: all buffers belong to this value, and the lane is waited for.
         unsafe {
@@ -147,9 +166,10 @@ impl Rails {
                 self.exchange_lists(&lane, 0, self.rest_of_lists(size + 1))?;
             }
             for &size in &self.sizes {
-                for (bytes, rows) in [(element_bytes, size.min(self.wanted_max)), (sum_bytes, size)] {
+                for (bytes, rows) in [(bytes.row, size.min(self.wanted_max)), (bytes.sum, size)] {
                     let row_bytes = layout.wire_width() * bytes;
-                    self.exchange_rows(&lane, "rows", (&self.owned, &self.asked), (row_bytes, rows))?;
+                    let (from, to) = (&self.owned, &self.asked);
+                    self.exchange_rows(&lane, RowMessages { name: "rows", from, to, row_bytes, rows })?;
                 }
             }
         }
@@ -157,7 +177,7 @@ impl Rails {
     }
 
     /// Waits for the work enqueued on a lane, and fails if another node does not take part.
-    pub(super) fn wait(&self, lane: &Lane) -> Result<()> {
+    pub(crate) fn wait(&self, lane: &Lane) -> Result<()> {
         let moment = Moment::new(lane.device())?;
         lane.record(&moment)?;
         Ok(Rail::wait_for(&moment, &[&self.lists, &self.rows])?)
@@ -167,7 +187,7 @@ impl Rails {
     ///
     /// # Safety
     /// See [`Rail::exchange`].
-    pub(super) unsafe fn exchange_squares(
+    pub(crate) unsafe fn exchange_squares(
         &self,
         lane: &Lane,
         sent: &[Parcel<f32>],
@@ -178,27 +198,27 @@ impl Rails {
     }
 
     /// This node.
-    pub(super) fn node(&self) -> usize {
+    pub(crate) fn node(&self) -> usize {
         self.rows.node()
     }
 
     /// As [`Rail::others`].
-    pub(super) fn others(&self) -> impl Iterator<Item = usize> + use<> {
+    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
         self.rows.others()
     }
 
     /// The most rows of a rank that all nodes together can name with messages of a size.
-    pub(super) fn rows_max(&self, size: usize) -> usize {
+    pub(crate) fn rows_max(&self, size: usize) -> usize {
         self.rows.nodes() * self.sizes[size]
     }
 
     /// Number of message sizes.
-    pub(super) fn sizes(&self) -> usize {
+    pub(crate) fn sizes(&self) -> usize {
         self.sizes.len()
     }
 
     /// The size that the messages of a batch need, once the first part of its route is built.
-    pub(super) fn size_needed(&self, batch_slot: usize) -> usize {
+    pub(crate) fn size_needed(&self, batch_slot: usize) -> usize {
         let word = &self.longest.elements()[batch_slot];
         // SAFETY: the reference is valid and aligned; a GPU writes words as a whole.
         let longest = unsafe { std::ptr::from_ref(word).read_volatile() } as usize;
@@ -212,7 +232,7 @@ impl Rails {
     ///
     /// # Safety
     /// The route of the first hop must be built; see [`Lane::launch`].
-    pub(super) unsafe fn route(
+    pub(crate) unsafe fn route(
         &self,
         lane: &Lane,
         own: RailContext<'_>,
@@ -244,7 +264,7 @@ impl Rails {
     ///
     /// # Safety
     /// The first part of the same route must be the last one that was enqueued; see [`Lane::launch`].
-    pub(super) unsafe fn route_rest(
+    pub(crate) unsafe fn route_rest(
         &self,
         lane: &Lane,
         own: RailContext<'_>,
@@ -339,24 +359,26 @@ impl Rails {
     /// ranks of this node, at the positions of their routes.
     ///
     /// # Safety
-    /// As for [`super::NodeTables::send`], with a size not above the one that the batch needs; see [`Lane::launch`].
-    pub(super) unsafe fn send<T: Element>(
+    /// As for [`crate::cuda::NodeTables::send`], with a size not above the one that the batch needs; see
+    /// [`Lane::launch`].
+    pub(crate) unsafe fn send<T: Element>(
         &self,
         lane: &Lane,
         own: RailContext<'_>,
-        (route, batch_slot, size): (&NodeRoute, usize, usize),
+        route: &NodeRoute,
+        batch: RoutedBatch,
         landings: [Pointer<u32>; RANKS_MAX],
     ) -> Result<()> {
-        let (layout, of_nodes, nodes) = (own.layout, &self.routes[batch_slot], self.rows.nodes());
+        let (layout, of_nodes, nodes) = (own.layout, &self.routes[batch.slot], self.rows.nodes());
         let row_bytes = layout.wire_width() * size_of::<T>();
         let send = Send::<T> {
-            storage: own.table,
-            shards: own.shards.pointer(),
+            storage: own.rows.table.pointer(),
+            shards: own.rows.shards.pointer(),
             entries: of_nodes.lists.pointer().element(RAIL_HEADER),
             firsts: self.firsts.pointer(),
             counts: of_nodes.wanted.pointer(),
             landings: self.rows_of(&self.owned, &self.asked, row_bytes).map(Pointer::cast),
-            shards_count: own.shards.len() as u32,
+            shards_count: own.rows.shards.len() as u32,
             capacity: self.stride as u32,
             rank: self.rows.node() as u32,
             ranks: nodes as u32,
@@ -375,8 +397,9 @@ impl Rails {
         // slot; the caller vouches for the peers'.
         unsafe {
             send.enqueue(lane, blocks)?;
-            let rows = self.sizes[size].min(self.wanted_max);
-            self.exchange_rows(lane, "rows", (&self.owned, &self.asked), (row_bytes, rows))?;
+            let rows = self.sizes[batch.size].min(self.wanted_max);
+            let (from, to) = (&self.owned, &self.asked);
+            self.exchange_rows(lane, RowMessages { name: "rows", from, to, row_bytes, rows })?;
             spread.spread(lane, blocks_of(lane))
         }?;
         Ok(())
@@ -386,31 +409,31 @@ impl Rails {
     ///
     /// # Safety
     /// All ranks of the node must have met since they reduced; as for [`Rails::send`].
-    pub(super) unsafe fn carry_back(
+    pub(crate) unsafe fn carry_back(
         &self,
         lane: &Lane,
         own: RailContext<'_>,
-        (route, size): (&NodeRoute, usize),
-        (sums, dtype): (Pointer<u32>, Dtype),
+        route: &NodeRoute,
+        size: usize,
+        sums: &GradientSums,
     ) -> Result<()> {
-        let bytes = if matches!(dtype, Dtype::Fp32) { 4 } else { 2 };
-        let row_bytes = own.layout.wire_width() * bytes;
+        let row_bytes = own.layout.wire_width() * sums.element_bytes();
         let gather = RailRows {
             rows: self.rows_of(&self.asked, &self.owned, row_bytes),
-            sums,
-            element: dtype as u32,
+            sums: sums.pointer(),
+            element: sums.dtype() as u32,
             ..self.rail_rows(own, route)
         };
         // SAFETY: as for `send`.
         unsafe {
             gather.gather(lane, blocks_of(lane))?;
-            let sums = (row_bytes, self.sizes[size]);
-            self.exchange_rows(lane, "gradients of rows", (&self.asked, &self.owned), sums)
+            let (from, to, rows) = (&self.asked, &self.owned, self.sizes[size]);
+            self.exchange_rows(lane, RowMessages { name: "gradients of rows", from, to, row_bytes, rows })
         }
     }
 
     /// What is to be updated here once gradients have arrived.
-    pub(super) fn owned(&self, batch_slot: usize) -> OwnerUpdates {
+    pub(crate) fn owned(&self, batch_slot: usize) -> OwnerUpdates {
         let route = &self.routes[batch_slot];
         OwnerUpdates {
             rows: route.union.pointer(),
@@ -423,7 +446,7 @@ impl Rails {
 
     /// The rows here that any node names, each with its index among those that each node names, once the lane has
     /// finished all enqueued work.
-    pub(super) fn read(&self, lane: &Lane, batch_slot: usize) -> Result<Vec<(u32, Vec<Option<u32>>)>> {
+    pub(crate) fn read(&self, lane: &Lane, batch_slot: usize) -> Result<Vec<(u32, Vec<Option<u32>>)>> {
         let (route, nodes) = (&self.routes[batch_slot], self.rows.nodes());
         let count = route.union_starts.read(lane)?[1] as usize;
         let rows = route.union.read_part(lane, 0, count)?;
@@ -440,11 +463,11 @@ impl Rails {
             starts: route.union_starts.pointer(),
             sources: route.sources.pointer(),
             firsts: Pointer::NULL,
-            shards: own.shards.pointer(),
+            shards: own.rows.shards.pointer(),
             rows: [Pointer::NULL; RANKS_MAX],
             landings: [Pointer::NULL; RANKS_MAX],
             sums: Pointer::NULL,
-            shards_count: own.shards.len() as u32,
+            shards_count: own.rows.shards.len() as u32,
             nodes: self.rows.nodes() as u32,
             ranks: own.layout.ranks as u32,
             rank: own.local_rank as u32,
@@ -468,13 +491,8 @@ impl Rails {
         })
     }
 
-    unsafe fn exchange_rows(
-        &self,
-        lane: &Lane,
-        name: &'static str,
-        (from, to): (&Buffer<u32>, &Buffer<u32>),
-        (row_bytes, rows): (usize, usize),
-    ) -> Result<()> {
+    unsafe fn exchange_rows(&self, lane: &Lane, messages: RowMessages<'_>) -> Result<()> {
+        let RowMessages { name, from, to, row_bytes, rows } = messages;
         if rows == 0 {
             // No rank of the rail has rows of its own.
             return Ok(());

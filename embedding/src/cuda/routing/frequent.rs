@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rankine_cuda::kernels::{KeySet, LINE_KEYS};
 use rankine_cuda::{Buffer, Device, Pointer};
 
-use super::error::Result;
-use super::layout::Layout;
+use crate::cuda::error::Result;
+use crate::cuda::layout::Layout;
 
 /// The set of frequent rows, with one bit per row of their tables. A member's number in the set is its number among
 /// the rows of each rank, minus the number of the first.
@@ -14,7 +14,7 @@ use super::layout::Layout;
 /// Finding a look-up's row takes 1.125 bits per row of these tables: 26 MB for the 187.8 million rows of dlrm, half
 /// of an H200's L2 cache. One word per row would be 751 MB, of which each look-up would read 32 bytes from memory.
 #[derive(Debug)]
-pub(super) struct Frequent {
+pub(crate) struct Frequent {
     bits: Buffer<u32>,
     lines: Buffer<u32>,
     /// Per member, its row of its table.
@@ -23,7 +23,7 @@ pub(super) struct Frequent {
 
 impl Frequent {
     /// The set for a layout; `None` if no table has such rows.
-    pub(super) fn of(device: &Arc<Device>, layout: &Layout) -> Result<Option<Self>> {
+    pub(crate) fn of(device: &Arc<Device>, layout: &Layout) -> Result<Option<Self>> {
         let (mut bits, mut lines, mut listed) = (Vec::new(), Vec::new(), Vec::new());
         for (_, table, frequent) in layout.listed() {
             let first = 32 * bits.len();
@@ -47,15 +47,15 @@ impl Frequent {
         Ok(Some(Self { bits: of(&bits)?, lines: of(&lines)?, listed: of(&listed)? }))
     }
 
-    pub(super) fn set(&self) -> KeySet {
+    pub(crate) fn set(&self) -> KeySet {
         KeySet { bits: self.bits.pointer(), groups: Pointer::NULL, lines: self.lines.pointer() }
     }
 
     /// Per member, in order: its row of its table.
-    pub(super) fn listed(&self) -> Pointer<u32> {
+    pub(crate) fn listed(&self) -> Pointer<u32> {
         self.listed.pointer()
     }
 }
 
 /// The empty set.
-pub(super) const NONE: KeySet = KeySet { bits: Pointer::NULL, groups: Pointer::NULL, lines: Pointer::NULL };
+pub(crate) const NONE: KeySet = KeySet { bits: Pointer::NULL, groups: Pointer::NULL, lines: Pointer::NULL };

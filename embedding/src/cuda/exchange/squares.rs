@@ -10,16 +10,16 @@ use rankine_cuda::kernels::{RANKS_MAX, SharedSquares};
 use rankine_cuda::nccl::Parcel;
 use rankine_cuda::{Buffer, Lane, Peers, Pointer, SharedBuffer};
 
-use super::POISON;
-use super::error::Result;
-use super::layout::Layout;
-use super::parts::{Holder, Part};
-use super::rails::Rails;
+use crate::cuda::POISON;
+use crate::cuda::error::Result;
+use crate::cuda::exchange::rails::Rails;
+use crate::cuda::layout::Layout;
+use crate::cuda::layout::parts::{Holder, Part};
 use crate::placement::Owner;
 
 /// The squares of a batch's rows.
 #[derive(Debug)]
-pub(super) struct Squares {
+pub(crate) struct Squares {
     /// One per part.
     shared: Buffer<SharedSquares>,
     /// Per shard of the tables that share squares: one per row of the batch.
@@ -40,7 +40,7 @@ struct ShardSquares {
 
 impl Squares {
     /// Creates it; `None` if no rows share squares. A collective call.
-    pub(super) fn new(peers: &Peers, layout: &Layout) -> Result<Option<Self>> {
+    pub(crate) fn new(peers: &Peers, layout: &Layout) -> Result<Option<Self>> {
         let (mut begins, mut shards, mut end) = (vec![0; layout.tables.len()], Vec::new(), 0);
         for (table, begin) in begins.iter_mut().enumerate().filter(|(table, _)| layout.shares_squares(*table))
         {
@@ -76,12 +76,12 @@ impl Squares {
     }
 
     /// Per part, in the kernels' form.
-    pub(super) fn shared(&self) -> Pointer<SharedSquares> {
+    pub(crate) fn shared(&self) -> Pointer<SharedSquares> {
         self.shared.pointer()
     }
 
     /// The addresses of the squares at each rank of the node.
-    pub(super) fn of_ranks(&self) -> [Pointer<f32>; RANKS_MAX] {
+    pub(crate) fn of_ranks(&self) -> [Pointer<f32>; RANKS_MAX] {
         self.values.of_ranks()
     }
 
@@ -90,7 +90,7 @@ impl Squares {
     /// # Safety
     /// All ranks of the node must have met since they wrote theirs; the size must be that of the batch; see
     /// [`Lane::launch`].
-    pub(super) unsafe fn exchange(&self, lane: &Lane, rails: &Rails, size: usize) -> Result<()> {
+    pub(crate) unsafe fn exchange(&self, lane: &Lane, rails: &Rails, size: usize) -> Result<()> {
         let (node, most) = (rails.node(), rails.rows_max(size));
         let parcel = |rank, shard: &ShardSquares| Parcel {
             rank,

@@ -1,10 +1,13 @@
 //! Which rank owns which row, and where ids and vectors are stored.
 
+pub(crate) mod numbering;
+pub(crate) mod parts;
+
 use rankine_cuda::Pointer;
 use rankine_cuda::kernels::{GROUP_KEYS, LINE_KEYS, RANKS_MAX, Route, SparseUpdate};
 
-use super::error::{Error, Result};
-use super::parts::{Holder, Part};
+use crate::cuda::error::{Error, Result};
+use crate::cuda::layout::parts::{Holder, Part};
 use crate::dtype::Dtype;
 use crate::optimizer::{Optimizer, UpdateRule};
 use crate::placement::{EmbeddingPlan, FrequentRows, RoundCapacity};
@@ -12,7 +15,7 @@ use crate::table::{Pooling, TableSpec};
 use crate::topology::Topology;
 
 /// Elements per vector in which rows are read.
-pub(super) const VECTOR: usize = 4;
+pub(crate) const VECTOR: usize = 4;
 
 /// The number of ids per sample in a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,30 +82,30 @@ pub struct Ids {
 #[derive(Debug, Clone)]
 pub struct Layout {
     /// Ranks of a node.
-    pub(super) ranks: usize,
-    pub(super) nodes: usize,
+    pub(crate) ranks: usize,
+    pub(crate) nodes: usize,
     /// Per part: the rows that the smallest message between nodes has room for.
-    pub(super) rounds: Vec<usize>,
-    pub(super) samples: usize,
-    pub(super) stride: usize,
-    pub(super) tables: Vec<TableSpec>,
+    pub(crate) rounds: Vec<usize>,
+    pub(crate) samples: usize,
+    pub(crate) stride: usize,
+    pub(crate) tables: Vec<TableSpec>,
     /// One per table.
-    pub(super) optimizers: Vec<Optimizer>,
-    pub(super) columns: Vec<Hotness>,
-    pub(super) features: Vec<Feature>,
+    pub(crate) optimizers: Vec<Optimizer>,
+    pub(crate) columns: Vec<Hotness>,
+    pub(crate) features: Vec<Feature>,
     /// Those with owners first, in the order of tables.
-    pub(super) parts: Vec<Part>,
+    pub(crate) parts: Vec<Part>,
     /// Parts whose owners pool; nothing else here about rows and keys applies to them.
-    pub(super) pooled: Vec<Part>,
+    pub(crate) pooled: Vec<Part>,
     /// Every feature for each part of its table, by number; for rows that every rank stores, only if no row of the
     /// table has an owner.
-    pub(super) sharded: Vec<(usize, usize)>,
+    pub(crate) sharded: Vec<(usize, usize)>,
     /// Per table: the key of its first row in the set of rows that every rank stores.
-    pub(super) listed_keys: Vec<Option<u32>>,
+    pub(crate) listed_keys: Vec<Option<u32>>,
     /// Where each part's row numbers start at every rank, and where the last one's end.
-    pub(super) bases: Vec<u64>,
+    pub(crate) bases: Vec<u64>,
     /// Keys of a rank's rows, rounded up to whole groups.
-    pub(super) span: usize,
+    pub(crate) span: usize,
 }
 
 impl Layout {
@@ -268,7 +271,7 @@ impl Layout {
     }
 
     /// Keys per owner: those of all ranks of its rail.
-    pub(super) fn owner_span(&self) -> usize {
+    pub(crate) fn owner_span(&self) -> usize {
         self.nodes * self.span
     }
 
@@ -293,7 +296,7 @@ impl Layout {
     }
 
     /// Returns whether all tables are f32 and learn by SGD or element-wise Adagrad.
-    pub(super) fn is_lean(&self) -> bool {
+    pub(crate) fn is_lean(&self) -> bool {
         let rules = self.optimizers.iter().map(|optimizer| optimizer.rule);
         self.tables.iter().all(|table| table.dtype == Dtype::Fp32)
             && rules.into_iter().all(|rule| matches!(rule, UpdateRule::Sgd | UpdateRule::Adagrad { .. }))
@@ -343,7 +346,7 @@ impl Layout {
 
     /// Number of lists of rows that an owner reads: one per rank; if there are rows that every rank stores, two per
     /// rank.
-    pub(super) fn lists(&self) -> usize {
+    pub(crate) fn lists(&self) -> usize {
         self.ranks * (1 + self.owners() - self.ranks)
     }
 
@@ -371,7 +374,7 @@ impl Layout {
 
     /// The parts, by number, with rows that every rank stores of tables of which it does not store all; with these
     /// tables and rows.
-    pub(super) fn listed(&self) -> impl Iterator<Item = (usize, usize, &FrequentRows)> {
+    pub(crate) fn listed(&self) -> impl Iterator<Item = (usize, usize, &FrequentRows)> {
         let parts = self.parts.iter().enumerate();
         parts.filter_map(|(number, part)| {
             Some((number, part.table, part.listed(self.tables[part.table].rows)?))
@@ -379,7 +382,7 @@ impl Layout {
     }
 
     /// The ranks of all nodes.
-    pub(super) fn topology(&self) -> Topology {
+    pub(crate) fn topology(&self) -> Topology {
         Topology::new(self.ranks().max(1), self.nodes).expect("equal numbers of ranks per node")
     }
 
@@ -390,7 +393,7 @@ impl Layout {
 }
 
 /// Bits needed to number this many things.
-pub(super) fn bits_of(things: usize) -> u32 {
+pub(crate) fn bits_of(things: usize) -> u32 {
     usize::BITS - things.saturating_sub(1).leading_zeros()
 }
 

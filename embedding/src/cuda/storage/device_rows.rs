@@ -1,16 +1,13 @@
 //! A rank's rows in a GPU's memory, for reading and writing outside of training.
 
 use std::ops::Range;
-use std::sync::Arc;
 
-use rankine_cuda::kernels::Mark;
-use rankine_cuda::{Buffer, Device, Lane, Pointer};
+use rankine_cuda::Lane;
 
-use super::blocks;
-use super::error::Result;
-use super::layout::Layout;
-use super::parts::{Holder, Part};
-use super::stage::{Stage, TableRows};
+use crate::cuda::layout::Layout;
+use crate::cuda::layout::parts::{Holder, Part};
+use crate::cuda::storage::RowStore;
+use crate::cuda::storage::stage::{Stage, TableRows};
 use crate::placement::Owner;
 use crate::rows::{RowLayout, RowPart, RowSet, Rows, RowsError, RowsMut, Touched};
 
@@ -33,52 +30,25 @@ pub struct DeviceRows<'a> {
     stage: &'a Stage,
 }
 
-/// A buffer with rows, and one bit per row if updates are tracked.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Store<'a> {
-    pub(super) table: &'a Buffer<f32>,
-    pub(super) touched: Option<&'a Buffer<u32>>,
-}
-
 /// The location of a part.
 #[derive(Debug, Clone, Copy)]
 struct PartLocation<'a> {
-    store: Store<'a>,
+    store: &'a RowStore,
     /// The first word of its first row.
     words: usize,
     /// That row's number among all rows of the store.
     base: usize,
 }
 
-/// Records which rows are updated, if tracking is on.
-pub(super) fn mark(
-    touched: Option<&Buffer<u32>>,
-    lane: &Lane,
-    (rows, count): (Pointer<u32>, Pointer<u32>),
-    stop: Pointer<u32>,
-) -> Result<()> {
-    let Some(bits) = touched else { return Ok(()) };
-    let mark = Mark { rows, count, stop, bits: bits.pointer() };
-    // SAFETY: the rows are numbers of the layout, each of which has a bit; they live as long as the update's buffers.
-    unsafe { lane.launch(&mark, (blocks(lane.device()), 1)) }?;
-    Ok(())
-}
-
-/// Allocates one bit per row number of a layout.
-pub(super) fn bits(device: &Arc<Device>, layout: &Layout) -> Result<Buffer<u32>> {
-    let _tables = device.purpose("tables");
-    Ok(Buffer::filled(device, layout.row_numbers().div_ceil(32), 0)?)
-}
-
 impl<'a> DeviceRows<'a> {
     /// Creates it without parts.
-    pub(super) fn new(lane: &'a Lane, stage: &'a Stage) -> Self {
+    pub(crate) fn new(lane: &'a Lane, stage: &'a Stage) -> Self {
         let (parts, locations, everywhere) = Default::default();
         Self { parts, locations, everywhere, lane, stage }
     }
 
     /// Adds the parts of a layout that a rank has.
-    pub(super) fn with_parts(mut self, layout: &Layout, rank: usize, store: Store<'a>) -> Self {
+    pub(crate) fn with_parts(mut self, layout: &Layout, rank: usize, store: &'a RowStore) -> Self {
         let words = layout.words(rank);
         for (number, part) in layout.parts.iter().enumerate() {
             let location =
@@ -89,11 +59,12 @@ impl<'a> DeviceRows<'a> {
     }
 
     /// Adds the pooled parts of a layout: the rank's rows of each are a table in its layout of received bags.
-    pub(super) fn with_pooled(
+    pub(crate) fn with_pooled(
         mut self,
         layout: &Layout,
         rank: usize,
-        (received, store): (&Layout, Store<'a>),
+        received: &Layout,
+        store: &'a RowStore,
     ) -> Self {
         let words = received.words(0);
         for (number, part) in layout.pooled.iter().enumerate() {
@@ -198,7 +169,7 @@ impl Rows for DeviceRows<'_> {
     fn copy(&self, part: usize, positions: Range<u64>, to: &mut [f32]) -> Result<(), RowsError> {
         let (first, len) = self.words(part, &positions);
         assert_eq!(to.len(), len, "room for the rows");
-        let table = self.locations[part].store.table;
+        let table = &self.locations[part].store.table;
         if len > STAGED_WORDS {
             return self.stage.copy(self.lane, (table, first), to).map_err(unreachable);
         }
@@ -209,7 +180,7 @@ impl Rows for DeviceRows<'_> {
         let RowPart { rows, layout, .. } = &self.parts[part];
         let PartLocation { store, words, .. } = self.locations[part];
         let from = TableRows {
-            table: store.table,
+            table: &store.table,
             first: words,
             rows: rows.len() as usize,
             row_words: layout.words,
@@ -219,7 +190,7 @@ impl Rows for DeviceRows<'_> {
 
     fn touched(&self, part: usize) -> Result<Option<Touched>, RowsError> {
         let PartLocation { store, base, .. } = self.locations[part];
-        let Some(bits) = store.touched else { return Ok(None) };
+        let Some(bits) = &store.touched else { return Ok(None) };
         let rows = self.parts[part].rows.len();
         let words = bits.read_part(self.lane, base / 32, (base % 32 + rows as usize).div_ceil(32));
         let words = words.map_err(unreachable)?;
@@ -247,7 +218,7 @@ impl RowsMut for DeviceRows<'_> {
     ) -> Result<(), RowsError> {
         let (first, len) = self.words(part, &positions);
         let mut words = vec![0.0; len];
-        let table = self.locations[part].store.table;
+        let table = &self.locations[part].store.table;
         if !whole {
             table.read_into(self.lane, first, &mut words).map_err(unreachable)?;
         }
@@ -261,7 +232,7 @@ impl RowsMut for DeviceRows<'_> {
 
     fn begin_tracking(&mut self) -> Result<(), RowsError> {
         for PartLocation { store, .. } in &self.locations {
-            let Some(bits) = store.touched else {
+            let Some(bits) = &store.touched else {
                 return Err(RowsError("the tables do not track updated rows".into()));
             };
             // SAFETY: the words are this buffer's, and the lane is that of all that marks rows.

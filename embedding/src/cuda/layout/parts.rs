@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::error::{Error, Result};
+use crate::cuda::error::{Error, Result};
 use crate::optimizer::{Optimizer, UpdateRule};
 use crate::placement::{EmbeddingPlan, Exchange, FrequentRows, Owner, Shard};
 use crate::table::TableSpec;
@@ -10,15 +10,15 @@ use crate::topology::Topology;
 
 /// Some columns of rows of a table, and who stores them.
 #[derive(Debug, Clone)]
-pub(super) struct Part {
-    pub(super) table: usize,
-    pub(super) columns: Range<usize>,
-    pub(super) holder: Holder,
+pub(crate) struct Part {
+    pub(crate) table: usize,
+    pub(crate) columns: Range<usize>,
+    pub(crate) holder: Holder,
 }
 
 /// Who stores rows.
 #[derive(Debug, Clone)]
-pub(super) enum Holder {
+pub(crate) enum Holder {
     /// All infrequent rows of a table: each has one owner.
     Owned(Owner),
     /// Every rank stores each of these.
@@ -27,7 +27,7 @@ pub(super) enum Holder {
 
 impl Part {
     /// The parts of tables whose rows all take turns among the ranks.
-    pub(super) fn in_turns(tables: &[TableSpec]) -> Vec<Self> {
+    pub(crate) fn in_turns(tables: &[TableSpec]) -> Vec<Self> {
         let whole = |(table, spec): (usize, &TableSpec)| Self {
             table,
             columns: 0..spec.dim,
@@ -39,7 +39,7 @@ impl Part {
     /// The parts that a plan divides tables into. First those whose rows are exchanged: those with owners in the
     /// order of tables; then listed rows of tables; then tables that every rank stores completely. After them, those
     /// whose owners pool.
-    pub(super) fn of_plan(
+    pub(crate) fn of_plan(
         plan: &EmbeddingPlan,
         tables: &[TableSpec],
         optimizers: &[Optimizer],
@@ -83,19 +83,19 @@ impl Part {
     }
 
     /// The frequent rows, if they are not the whole table of `rows` rows.
-    pub(super) fn listed(&self, rows: u64) -> Option<&FrequentRows> {
+    pub(crate) fn listed(&self, rows: u64) -> Option<&FrequentRows> {
         match &self.holder {
             Holder::Everywhere(frequent) if frequent.len() < rows => Some(frequent),
             _ => None,
         }
     }
 
-    pub(super) fn is_everywhere(&self) -> bool {
+    pub(crate) fn is_everywhere(&self) -> bool {
         matches!(self.holder, Holder::Everywhere(_))
     }
 
     /// Rows that a rank stores of it if the table has `rows`.
-    pub(super) fn rows_at(&self, rank: usize, rows: u64, topology: Topology) -> u64 {
+    pub(crate) fn rows_at(&self, rank: usize, rows: u64, topology: Topology) -> u64 {
         match &self.holder {
             Holder::Owned(owner) => owner.rows_at(rank, rows, topology),
             Holder::Everywhere(frequent) => frequent.len(),
@@ -103,7 +103,7 @@ impl Part {
     }
 
     /// The most rows that a rank stores of it.
-    pub(super) fn room(&self, rows: u64, topology: Topology) -> u64 {
+    pub(crate) fn room(&self, rows: u64, topology: Topology) -> u64 {
         match &self.holder {
             Holder::Owned(Owner::Rank(owner)) => self.rows_at(*owner, rows, topology),
             _ => self.rows_at(0, rows, topology),

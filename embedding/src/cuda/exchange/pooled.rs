@@ -2,32 +2,35 @@
 //! the parts of all ranks' bags.
 //!
 //! To an owner, the parts of bags that ranks send it are ragged columns, one for each rank and feature; the rows that
-//! it owns are tables on one GPU. So their route, vectors and update are those of [`super::LocalTables`], except that
-//! vectors are written to the ranks whose bags they belong to, and gradients come from there.
+//! it owns are tables on one GPU. So their route, vectors and update are those of [`crate::cuda::LocalTables`], except
+//! that vectors are written to the ranks whose bags they belong to, and gradients come from there.
 
 use half::{bf16, f16};
 use rankine_cuda::kernels::{
-    self, Element, ElementKind, Learning, LookUp, LookUpTask, PooledFeature, RANKS_MAX, SparseUpdate,
+    self, Element, ElementKind, LookUp, LookUpTask, PooledFeature, RANKS_MAX, SparseUpdate,
 };
 use rankine_cuda::{Buffer, Lane, Peers, Pointer, SharedBuffer};
 
-use super::device_rows::{self, Store};
-use super::error::{Error, Result};
-use super::layout::{Feature, Hotness, Ids, Layout, VECTOR};
-use super::local_route::LocalRoute;
-use super::parts::{Holder, Part};
-use super::router::Router;
-use super::{POISON, blocks, storage};
+use crate::cuda::error::{Error, Result};
+use crate::cuda::layout::parts::{Holder, Part};
+use crate::cuda::layout::{Feature, Hotness, Ids, Layout, VECTOR};
+use crate::cuda::local::route::LocalRoute;
+use crate::cuda::routing::router::Router;
+use crate::cuda::storage::RowStore;
+use crate::cuda::{InitialWeights, POISON, RoutedBatch, UpdateInputs, blocks};
 use crate::placement::Owner;
 use crate::table::{Pooling, TableSpec};
 
 /// One rank's share of tables whose owners pool.
 #[derive(Debug)]
-pub(super) struct Pooled {
+pub(crate) struct Pooled {
     rank: usize,
     ranks: usize,
+    seed: u64,
     /// Elements of a sample's parts.
     width: usize,
+    /// Elements of a sample's vectors in the rank's batch.
+    stride: usize,
     element: ElementKind,
     /// Features of the rank's batch.
     features: Buffer<PooledFeature>,
@@ -38,10 +41,7 @@ pub(super) struct Pooled {
     received: Layout,
     /// `[sample][rank][width]`: gradients of bags, written here by the ranks.
     gradients: SharedBuffer<u32>,
-    table: Buffer<f32>,
-    /// Which rows have been updated, if tracked.
-    touched: Option<Buffer<u32>>,
-    shards: Buffer<kernels::Shard>,
+    rows: RowStore,
     router: Router,
     /// Features that look up for each rank, with positions in that rank's landing.
     look_up_features: Buffer<kernels::Feature>,
@@ -65,7 +65,7 @@ struct PooledRoute {
 
 impl Layout {
     /// Look-ups of tables whose owners pool: each feature, by number, for each of these parts, by number.
-    pub(super) fn pooled_features(&self) -> Vec<(usize, usize)> {
+    pub(crate) fn pooled_features(&self) -> Vec<(usize, usize)> {
         let of_feature = |(number, feature): (usize, &Feature)| {
             let parts = self.pooled.iter().enumerate();
             let own = parts.filter(|(_, part)| part.table == feature.table);
@@ -108,6 +108,23 @@ impl Layout {
         Ok(layout.with_optimizers(&optimizers))
     }
 
+    /// The shards of a rank's rows in the kernels' form, given the layout of what it receives.
+    fn pooled_shards(&self, rank: usize, received: &Self) -> Vec<kernels::Shard> {
+        let topology = self.topology();
+        let shard = |(part, shard): (&Part, kernels::Shard)| {
+            let every_rank = matches!(part.holder, Holder::Owned(Owner::EveryRank));
+            kernels::Shard {
+                table: part.table as u32,
+                column: part.columns.start as u32,
+                rows: part.rows_at(rank, self.tables[part.table].rows, topology) as u32,
+                row: if every_rank { rank as u32 } else { 0 },
+                step: if every_rank { self.ranks as u32 } else { 1 },
+                ..shard
+            }
+        };
+        self.pooled.iter().zip(received.kernel_shards(0, Pointer::NULL)).map(shard).collect()
+    }
+
     /// The features of a rank's batch in the kernels' form.
     fn kernel_pooled(&self) -> Vec<PooledFeature> {
         let (mut part_place, mut part_ids) = (0, 0);
@@ -139,14 +156,26 @@ impl Layout {
     }
 }
 
+impl PooledRoute {
+    fn new(peers: &Peers, layout: &Layout, received: &Layout) -> Result<Self> {
+        let starts = peers.ranks() * layout.pooled_features().len() * (layout.samples + 1);
+        Ok(Self {
+            starts: Buffer::filled(peers.device(), starts, 0)?,
+            their_starts: peers.share(starts, 0)?,
+            their_ids: peers.share(received.ids(), 0)?,
+            route: LocalRoute::new(peers.device(), received)?,
+        })
+    }
+}
+
 impl Pooled {
-    /// The pooled tables of a layout, `None` if there are none; see [`super::NodeTables::initialized`]. A collective
-    /// call.
-    pub(super) fn initialized<T: Element>(
+    /// The pooled tables of a layout, `None` if there are none; see [`crate::cuda::NodeTables::initialized`]. A
+    /// collective call.
+    pub(crate) fn initialized<T: Element>(
         peers: &Peers,
         layout: &Layout,
         lane: &Lane,
-        (seed, drawn): (u64, usize),
+        weights: InitialWeights,
         routes: usize,
     ) -> Result<Option<Self>> {
         if layout.pooled.is_empty() {
@@ -154,41 +183,13 @@ impl Pooled {
         }
         let (device, rank, ranks) = (peers.device(), peers.rank(), peers.ranks());
         let (received, width) = (layout.received(rank)?, layout.pooled_width());
-        let table = {
-            let _tables = device.purpose("tables");
-            Buffer::uninitialized(device, received.rank_words(0))?
-        };
         let (landing, gradients) = {
             let _exchange = device.purpose("exchange");
             let words = (ranks * layout.samples * width * size_of::<T>()).div_ceil(4);
             (peers.share(words, POISON)?, peers.share(words, POISON)?)
         };
         let _routes = device.purpose("routes");
-        let starts = ranks * layout.pooled_features().len() * (layout.samples + 1);
-        let route = || {
-            Ok(PooledRoute {
-                starts: Buffer::filled(device, starts, 0)?,
-                their_starts: peers.share(starts, 0)?,
-                their_ids: peers.share(received.ids(), 0)?,
-                route: LocalRoute::new(device, &received)?,
-            })
-        };
-        let topology = layout.topology();
-        let shard = |(part, shard): (&Part, kernels::Shard)| kernels::Shard {
-            table: part.table as u32,
-            column: part.columns.start as u32,
-            rows: part.rows_at(rank, layout.tables[part.table].rows, topology) as u32,
-            row: if matches!(part.holder, Holder::Owned(Owner::EveryRank)) { rank as u32 } else { 0 },
-            step: if matches!(part.holder, Holder::Owned(Owner::EveryRank)) { ranks as u32 } else { 1 },
-            ..shard
-        };
-        let shards = layout.pooled.iter().zip(received.kernel_shards(0, Pointer::NULL));
-        let shards: Vec<_> = shards.map(shard).collect();
-        let bound = |part: &Part| match part.table < drawn {
-            true => layout.tables[part.table].initial_bound(),
-            false => 0.0,
-        };
-        let bounds: Vec<_> = layout.pooled.iter().map(bound).collect();
+        let shards = layout.pooled_shards(rank, &received);
         let look_up_features: Vec<_> = received
             .kernel_features(0)
             .into_iter()
@@ -199,48 +200,36 @@ impl Pooled {
             let (tasks, counts) = received.look_up_tasks_of(&look_up_features, of * each..(of + 1) * each);
             Ok::<_, Error>((Buffer::of(device, &tasks)?, counts))
         });
+        let sums = SparseUpdate::<f32>::parts_len(received.look_ups(), received.vectors());
         let pooled = Self {
             rank,
             ranks,
+            seed: weights.seed,
             width,
+            stride: layout.stride,
             element: T::KIND,
             features: Buffer::of(device, &layout.kernel_pooled())?,
             landing,
             faults: Buffer::filled(device, 1, 0)?,
             gradients,
-            table,
-            touched: None,
-            shards: Buffer::of(device, &shards)?,
+            rows: RowStore::uninitialized(device, received.rank_words(0), &shards)?,
             router: Router::new(device, &received, 0)?,
             tasks: tasks.collect::<Result<_>>()?,
             look_up_features: Buffer::of(device, &look_up_features)?,
             samples: Buffer::of(device, &[layout.samples as u32])?,
-            sums: Buffer::filled(
-                device,
-                SparseUpdate::<f32>::parts_len(received.look_ups(), received.vectors()),
-                POISON,
-            )?,
-            routes: (0..routes).map(|_| route()).collect::<Result<_>>()?,
+            sums: Buffer::filled(device, sums, POISON)?,
+            routes: (0..routes).map(|_| PooledRoute::new(peers, layout, &received)).collect::<Result<_>>()?,
             received,
         };
-        let begin = storage::InitialRows {
-            shards: &shards,
-            bounds: &bounds,
-            rows: pooled.received.row_numbers(),
-            words: pooled.table.len(),
-        };
-        // SAFETY: the table was just allocated with as many rows as the layout says.
-        unsafe { storage::initialize(device, lane, begin, pooled.table.pointer(), seed) }?;
+        let bounds = layout.bounds(&layout.pooled, weights);
+        // SAFETY: the rows were just allocated for these shards.
+        unsafe { pooled.rows.initialize(lane, &shards, &bounds, &pooled.received, weights.seed) }?;
         Ok(Some(pooled))
     }
 
-    fn kernel(
-        &self,
-        (ids, batch_slot, stride): (Ids, usize, usize),
-        vectors: Pointer<u32>,
-        gradients: Pointer<u32>,
-    ) -> kernels::Pooling {
-        let route = &self.routes[batch_slot];
+    fn kernel(&self, batch: RoutedBatch, vectors: Pointer<u32>, gradients: Pointer<u32>) -> kernels::Pooling {
+        let RoutedBatch { ids, slot, .. } = batch;
+        let route = &self.routes[slot];
         let samples = self.received.samples;
         // This rank's region at each owner.
         let starts = self.rank * self.features.len() * (samples + 1);
@@ -270,7 +259,7 @@ impl Pooled {
             ranks: self.ranks as u32,
             width: self.width as u32,
             their_stride: (self.ranks * self.width) as u32,
-            stride: stride as u32,
+            stride: self.stride as u32,
         }
     }
 
@@ -281,9 +270,9 @@ impl Pooled {
     /// Enqueues splitting the rank's bags into parts and sending their ids to the owners.
     ///
     /// # Safety
-    /// As for [`super::NodeTables::route`].
-    pub(super) unsafe fn cut(&self, lane: &Lane, ids: Ids, batch_slot: usize) -> Result<()> {
-        let kernel = self.kernel((ids, batch_slot, 0), Pointer::NULL, Pointer::NULL);
+    /// As for [`crate::cuda::NodeTables::route`].
+    pub(crate) unsafe fn cut(&self, lane: &Lane, batch: RoutedBatch) -> Result<()> {
+        let kernel = self.kernel(batch, Pointer::NULL, Pointer::NULL);
         // SAFETY: features and starts belong to this value, and owners have room for the ids of all samples; the
         // caller vouches for the rest.
         Ok(unsafe { kernel.cut(lane) }?)
@@ -292,8 +281,8 @@ impl Pooled {
     /// Enqueues building the route of the parts that this owner has received.
     ///
     /// # Safety
-    /// As for [`super::NodeTables::route`]; all ranks must have sent their parts.
-    pub(super) unsafe fn route(&self, lane: &Lane, batch_slot: usize) -> Result<()> {
+    /// As for [`crate::cuda::NodeTables::route`]; all ranks must have sent their parts.
+    pub(crate) unsafe fn route(&self, lane: &Lane, batch_slot: usize) -> Result<()> {
         let route = &self.routes[batch_slot];
         // SAFETY: router and route were created for this layout, and the ids fit it.
         unsafe {
@@ -313,15 +302,15 @@ impl Pooled {
     /// Enqueues pooling the parts that this owner has received, and writes each rank's vectors into its memory.
     ///
     /// # Safety
-    /// As for [`super::NodeTables::look_up`].
-    pub(super) unsafe fn send<T: Element>(&self, lane: &Lane, batch_slot: usize) -> Result<()> {
+    /// As for [`crate::cuda::NodeTables::look_up`].
+    pub(crate) unsafe fn send<T: Element>(&self, lane: &Lane, batch_slot: usize) -> Result<()> {
         let (ids, samples) = (self.received_ids(batch_slot), self.received.samples);
         for turn in 1..=self.ranks {
             // Each owner starts with a different rank and ends with itself.
             let to = (self.rank + turn) % self.ranks;
             let (tasks, counts) = &self.tasks[to];
             let look_up = LookUp::<T> {
-                tables: self.table.pointer(),
+                tables: self.rows.table.pointer(),
                 features: self.look_up_features.pointer(),
                 tasks: tasks.pointer(),
                 ids: ids.ids,
@@ -341,11 +330,11 @@ impl Pooled {
     /// Enqueues adding up what owners have pooled.
     ///
     /// # Safety
-    /// As for [`super::NodeTables::look_up`].
-    pub(super) unsafe fn add<T: Element>(
+    /// As for [`crate::cuda::NodeTables::look_up`].
+    pub(crate) unsafe fn add<T: Element>(
         &self,
         lane: &Lane,
-        batch: (Ids, usize, usize),
+        batch: RoutedBatch,
         vectors: Pointer<T>,
     ) -> Result<()> {
         let kernel = self.kernel(batch, vectors.cast(), Pointer::NULL);
@@ -356,11 +345,11 @@ impl Pooled {
     /// Enqueues sending bags' gradients to each owner of a part.
     ///
     /// # Safety
-    /// As for [`super::NodeTables::reduce`].
-    pub(super) unsafe fn send_gradients<T: Element>(
+    /// As for [`crate::cuda::NodeTables::reduce`].
+    pub(crate) unsafe fn send_gradients<T: Element>(
         &self,
         lane: &Lane,
-        batch: (Ids, usize, usize),
+        batch: RoutedBatch,
         gradients: Pointer<T>,
     ) -> Result<()> {
         let kernel = self.kernel(batch, Pointer::NULL, gradients.cast());
@@ -371,19 +360,24 @@ impl Pooled {
     /// Enqueues the update of this owner's rows that any part names.
     ///
     /// # Safety
-    /// As for [`super::NodeTables::update`].
-    pub(super) unsafe fn update(&self, lane: &Lane, batch_slot: usize, by: Learning) -> Result<()> {
+    /// As for [`crate::cuda::NodeTables::update`].
+    pub(crate) unsafe fn update(&self, lane: &Lane, batch_slot: usize, inputs: UpdateInputs) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe {
             match self.element {
-                ElementKind::F32 => self.update_from::<f32>(lane, batch_slot, by),
-                ElementKind::Bf16 => self.update_from::<bf16>(lane, batch_slot, by),
-                ElementKind::F16 => self.update_from::<f16>(lane, batch_slot, by),
+                ElementKind::F32 => self.update_from::<f32>(lane, batch_slot, inputs),
+                ElementKind::Bf16 => self.update_from::<bf16>(lane, batch_slot, inputs),
+                ElementKind::F16 => self.update_from::<f16>(lane, batch_slot, inputs),
             }
         }
     }
 
-    unsafe fn update_from<T: Element>(&self, lane: &Lane, batch_slot: usize, by: Learning) -> Result<()> {
+    unsafe fn update_from<T: Element>(
+        &self,
+        lane: &Lane,
+        batch_slot: usize,
+        inputs: UpdateInputs,
+    ) -> Result<()> {
         let (layout, route) = (&self.received, &self.routes[batch_slot].route);
         let update = SparseUpdate::<T> {
             pairs: route.sorted.pointer(),
@@ -393,7 +387,7 @@ impl Pooled {
             offsets: self.routes[batch_slot].their_starts.pointer(),
             gradients: self.gradients.pointer().cast(),
             parts: self.sums.pointer(),
-            by: Learning { shards: self.shards.pointer(), storage: self.table.pointer(), ..by },
+            by: self.rows.learning(inputs, self.seed),
             sample_bits: layout.sample_bits(),
             stride: layout.stride as u32,
             vectors: layout.vectors() as u32,
@@ -402,8 +396,7 @@ impl Pooled {
         // SAFETY: all other addresses are of this value's buffers, whose lengths follow from the layout; the caller
         // vouches for the rest.
         unsafe { update.enqueue(lane, layout.look_ups() as u32, layout.is_lean()) }?;
-        let rows = (route.rows.pointer(), route.counts.pointer().element(1));
-        device_rows::mark(self.touched.as_ref(), lane, rows, by.stop)
+        self.rows.mark(lane, route.rows.pointer(), route.counts.pointer().element(1), inputs.stop)
     }
 
     /// Blocks per feature.
@@ -412,28 +405,27 @@ impl Pooled {
     }
 
     /// Tracks, from the work enqueued next on, which rows are updated.
-    pub(super) fn track_updates(&mut self) -> Result<()> {
-        self.touched = Some(device_rows::bits(self.table.device(), &self.received)?);
-        Ok(())
+    pub(crate) fn track_updates(&mut self) -> Result<()> {
+        self.rows.track_updates(&self.received)
     }
 
     /// The rows that the rank owns, as tables on one GPU: one per pooled part of the layout.
-    pub(super) fn received(&self) -> &Layout {
+    pub(crate) fn received(&self) -> &Layout {
         &self.received
     }
 
-    /// Their buffers.
-    pub(super) fn store(&self) -> Store<'_> {
-        Store { table: &self.table, touched: self.touched.as_ref() }
+    /// These rows.
+    pub(crate) fn rows(&self) -> &RowStore {
+        &self.rows
     }
 
     /// Waits for the lane, and returns how many ids were out of range.
-    pub(super) fn faults(&self, lane: &Lane) -> Result<u32> {
+    pub(crate) fn faults(&self, lane: &Lane) -> Result<u32> {
         Ok(self.faults.read(lane)?[0])
     }
 
     /// Bytes of this rank's memory that peers access.
-    pub(super) fn shared_bytes(&self) -> usize {
+    pub(crate) fn shared_bytes(&self) -> usize {
         let of_routes = self.routes.iter().map(|route| route.their_starts.bytes() + route.their_ids.bytes());
         self.landing.bytes() + self.gradients.bytes() + of_routes.sum::<usize>()
     }

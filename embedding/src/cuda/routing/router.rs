@@ -6,33 +6,33 @@ use std::sync::Arc;
 use rankine_cuda::kernels::{self, Feature, Pair, RouteBegin, RouteCount, RouteNumber, RouteSort, Segment};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
-use super::POISON;
-use super::error::Result;
-use super::frequent::{self, Frequent};
-use super::layout::{Ids, Layout};
-use super::numbering::tiles;
+use crate::cuda::POISON;
+use crate::cuda::error::Result;
+use crate::cuda::layout::numbering::tiles;
+use crate::cuda::layout::{Ids, Layout};
+use crate::cuda::routing::frequent::{self, Frequent};
 
 /// The buffers that receive a route.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RouteBuffers {
+pub(crate) struct RouteBuffers {
     /// The distinct rows, by owner, and ascending within an owner. A row's index in this list is its *slot*.
-    pub(super) rows: Pointer<u32>,
+    pub(crate) rows: Pointer<u32>,
     /// Null, or per slot: where its bags start in `sorted`; then the end of the last one.
-    pub(super) starts: Pointer<u32>,
+    pub(crate) starts: Pointer<u32>,
     /// Null, or where the slots of each owner start, then the number of slots.
-    pub(super) owner_starts: Pointer<u32>,
+    pub(crate) owner_starts: Pointer<u32>,
     /// Null, or per look-up: its slot.
-    pub(super) slots: Pointer<u32>,
+    pub(crate) slots: Pointer<u32>,
     /// Slot and bag of each look-up, ascending.
-    pub(super) sorted: Pointer<Pair>,
+    pub(crate) sorted: Pointer<Pair>,
     /// Number of look-ups, and of distinct rows.
-    pub(super) counts: Pointer<u32>,
+    pub(crate) counts: Pointer<u32>,
 }
 
 /// Builds routes, one after another.
 #[derive(Debug)]
-pub(super) struct Router {
-    pub(super) features: Buffer<Feature>,
+pub(crate) struct Router {
+    pub(crate) features: Buffer<Feature>,
     order: Buffer<u32>,
     segments: Buffer<Segment>,
     tile_segments: Buffer<u32>,
@@ -50,7 +50,7 @@ pub(super) struct Router {
 }
 
 impl Router {
-    pub(super) fn new(device: &Arc<Device>, layout: &Layout, rank: usize) -> Result<Self> {
+    pub(crate) fn new(device: &Arc<Device>, layout: &Layout, rank: usize) -> Result<Self> {
         let order = layout.segment_features();
         let (segments, look_ups): (Vec<_>, Vec<_>) = layout.segments().into_iter().unzip();
         let of_tile = |(number, look_ups)| std::iter::repeat_n(number, tiles(look_ups));
@@ -79,7 +79,7 @@ impl Router {
     /// # Safety
     /// The layout must be the one with which this was created, and the ids must fit it; `to` must have room for as
     /// much as the layout says; see [`Lane::launch`].
-    pub(super) unsafe fn route(
+    pub(crate) unsafe fn route(
         &self,
         lane: &Lane,
         layout: &Layout,
@@ -138,12 +138,12 @@ impl Router {
     }
 
     /// The rows that every rank stores, of tables of which it does not store all.
-    pub(super) fn listed(&self) -> Pointer<u32> {
+    pub(crate) fn listed(&self) -> Pointer<u32> {
         self.frequent.as_ref().map_or(Pointer::NULL, Frequent::listed)
     }
 
     /// Waits for the lane, and returns how many ids were out of range.
-    pub(super) fn faults(&self, lane: &Lane) -> Result<u32> {
+    pub(crate) fn faults(&self, lane: &Lane) -> Result<u32> {
         Ok(self.faults.read(lane)?[0])
     }
 }

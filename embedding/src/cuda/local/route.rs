@@ -5,26 +5,26 @@ use std::sync::Arc;
 use rankine_cuda::kernels::Pair;
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
-use super::POISON;
-use super::error::Result;
-use super::layout::Layout;
-use super::router::RouteBuffers;
+use crate::cuda::POISON;
+use crate::cuda::error::Result;
+use crate::cuda::layout::Layout;
+use crate::cuda::routing::router::RouteBuffers;
 
 /// A batch's route in the GPU's memory.
 #[derive(Debug)]
-pub(super) struct LocalRoute {
+pub(crate) struct LocalRoute {
     /// The distinct rows among those of all tables, ascending. A row's index in this list is its *slot*.
-    pub(super) rows: Buffer<u32>,
+    pub(crate) rows: Buffer<u32>,
     /// Per slot: where its bags start in `sorted`; then the end of the last one.
-    pub(super) starts: Buffer<u32>,
+    pub(crate) starts: Buffer<u32>,
     /// Slot and bag of each look-up, ascending.
-    pub(super) sorted: Buffer<Pair>,
+    pub(crate) sorted: Buffer<Pair>,
     /// Number of look-ups, and of distinct rows.
-    pub(super) counts: Buffer<u32>,
+    pub(crate) counts: Buffer<u32>,
 }
 
 impl LocalRoute {
-    pub(super) fn new(device: &Arc<Device>, layout: &Layout) -> Result<Self> {
+    pub(crate) fn new(device: &Arc<Device>, layout: &Layout) -> Result<Self> {
         let words = |len| Buffer::filled(device, len, POISON);
         let rows = layout.look_ups().min(layout.row_numbers());
         Ok(Self {
@@ -36,7 +36,7 @@ impl LocalRoute {
     }
 
     /// The buffers that receive the route.
-    pub(super) fn buffers(&self) -> RouteBuffers {
+    pub(crate) fn buffers(&self) -> RouteBuffers {
         RouteBuffers {
             rows: self.rows.pointer(),
             starts: self.starts.pointer(),
@@ -48,7 +48,7 @@ impl LocalRoute {
     }
 
     /// Copies the route to host memory, once the lane has finished all enqueued work.
-    pub(super) fn read(&self, lane: &Lane) -> Result<LocalSnapshot> {
+    pub(crate) fn read(&self, lane: &Lane) -> Result<LocalSnapshot> {
         let counts = self.counts.read(lane)?;
         let (look_ups, slots) = (counts[0] as usize, counts[1] as usize);
         let sorted = self.sorted.read_part(lane, 0, look_ups)?;

@@ -10,8 +10,8 @@ use rankine_cuda::kernels::Pack;
 use rankine_cuda::{Buffer, Device, Lane, Moment, PinnedBuffer};
 use rayon::prelude::*;
 
-use super::blocks;
-use super::error::Result;
+use crate::cuda::blocks;
+use crate::cuda::error::Result;
 
 /// Words per piece: 32 MiB.
 const PIECE_WORDS: usize = 8 << 20;
@@ -22,7 +22,7 @@ const COPY_WORDS: usize = 1 << 18;
 
 /// Host memory that is page-locked at first use, and then kept: 68 MiB.
 #[derive(Debug, Default)]
-pub(super) struct Stage(Mutex<Option<[Half; 2]>>);
+pub(crate) struct Stage(Mutex<Option<[Half; 2]>>);
 
 /// One of the two pieces.
 #[derive(Debug)]
@@ -35,14 +35,14 @@ struct Half {
 
 /// Consecutive rows of one table.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct TableRows<'a> {
-    pub(super) table: &'a Buffer<f32>,
+pub(crate) struct TableRows<'a> {
+    pub(crate) table: &'a Buffer<f32>,
     /// The first word of the first row.
-    pub(super) first: usize,
+    pub(crate) first: usize,
     /// The number of rows.
-    pub(super) rows: usize,
+    pub(crate) rows: usize,
     /// Words from one row to the next.
-    pub(super) row_words: usize,
+    pub(crate) row_words: usize,
 }
 
 impl Half {
@@ -58,7 +58,7 @@ impl Stage {
     ///
     /// # Panics
     /// If the table has fewer words after the first.
-    pub(super) fn copy(
+    pub(crate) fn copy(
         &self,
         lane: &Lane,
         (table, first): (&Buffer<f32>, usize),
@@ -76,7 +76,7 @@ impl Stage {
     ///
     /// # Panics
     /// If there is no such position, or `to` has another length.
-    pub(super) fn copy_listed(
+    pub(crate) fn copy_listed(
         &self,
         lane: &Lane,
         from: TableRows<'_>,
