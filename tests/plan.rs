@@ -119,8 +119,8 @@ fn a_model_that_does_not_fit_exits_with_4_and_a_way_out() {
     );
     forced.with(DOES_NOT_FIT).says(&[
         "C20 (replicated)",
-        "leave their placement to \"auto\"",
-        "what every rank needs is already too much",
+        "set their placement to \"auto\"",
+        "the part that every rank needs is already too large",
     ]);
 }
 

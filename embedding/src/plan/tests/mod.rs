@@ -399,8 +399,12 @@ fn what_does_not_fit_says_what_would() {
     let rowwise = shortage.rowwise_state_bytes.unwrap();
     assert!((40_000_000..42_000_000).contains(&rowwise), "{shortage:?}");
     let words = shortage.to_string();
-    for part in ["a rank of 2 would need 0.06 GiB", "4 ranks would suffice", "rowwise-adagrad", "which fits"]
-    {
+    for part in [
+        "with 2 ranks, a rank needs up to 0.06 GiB",
+        "4 ranks would suffice",
+        "rowwise-adagrad",
+        "which fits",
+    ] {
         assert!(words.contains(part), "{words}");
     }
     let PlanError::Memory(forced) = of(Some(Placement::Replicated)).unwrap_err();
