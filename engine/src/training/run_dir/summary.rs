@@ -134,8 +134,8 @@ pub struct TrainSummary {
     pub samples_per_second: f64,
     /// Milliseconds per step.
     pub ms_per_iteration: f64,
-    /// Steps that were skipped because gradients overflowed f16 under the loss scale; absent in other precisions. Earlier
-    /// versions of Rankine wrote `skipped_steps`.
+    /// Steps that were skipped because gradients overflowed f16 under the loss scale; absent in other precisions.
+    /// Earlier versions of Rankine wrote `skipped_steps`.
     #[serde(default, alias = "skipped_steps", skip_serializing_if = "Option::is_none")]
     pub overflow_steps: Option<u64>,
     /// Steps that were skipped because the loss or gradients were not finite.
