@@ -24,6 +24,16 @@ impl<T> Clone for Matrix<T> {
 impl<T> Copy for Matrix<T> {}
 
 impl<T> Matrix<T> {
+    /// Returns a matrix whose rows are stored without gaps.
+    pub fn contiguous(pointer: Pointer<T>, rows: usize, columns: usize) -> Self {
+        Self { pointer, rows, columns, stride: columns }
+    }
+
+    /// Returns the first rows.
+    pub fn first_rows(self, rows: usize) -> Self {
+        Self { rows, ..self }
+    }
+
     /// Returns the same matrix, reinterpreted as elements of another type of the same size.
     pub fn cast<U>(self) -> Matrix<U> {
         let Self { pointer, rows, columns, stride } = self;

@@ -8,12 +8,12 @@ use rankine_embedding::Topology;
 use rankine_reader::Samples;
 use rayon::prelude::*;
 
-use super::feed::{FedBatch, FedPart};
+use super::feed::{FeedBatch, FeedPart};
 
 /// A rank's samples of a batch.
 pub(super) enum Batch<'a> {
     Unpacked(Cow<'a, Samples>, Range<usize>),
-    Packed(Arc<FedPart>),
+    Packed(Arc<FeedPart>),
 }
 
 impl Batch<'_> {
@@ -28,7 +28,7 @@ impl Batch<'_> {
 /// A batch of all ranks.
 pub(super) enum GlobalBatch<'a> {
     Unpacked(&'a Samples, Range<usize>),
-    Packed(&'a FedBatch),
+    Packed(&'a FeedBatch),
 }
 
 impl<'a> GlobalBatch<'a> {

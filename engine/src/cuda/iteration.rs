@@ -1,101 +1,16 @@
-//! An iteration: its phases, and how they are distributed over lanes.
+//! An iteration: its phases, who does each of them, and how they are distributed over lanes.
 
 use rankine_cuda::kernels::{Element, Outcome};
-use rankine_cuda::{Lane, Moment, Pointer};
-use rankine_embedding::cuda::{Result, RoutedBatch};
+use rankine_cuda::{Lane, Pointer};
+use rankine_embedding::cuda::{Result, RoutedBatch, UpdateInputs};
 
+use super::group::RankGroup;
 use super::input::Input;
+use super::lanes::Lanes;
 use super::network::{Backward, Forward, Network};
+use super::phase::Phase;
 use super::tables::Tables;
-use super::together::RankGroup;
-use crate::overlap::{Overlap, Overlaps};
-
-/// The parts of an iteration, each of one lane, in the order in which they could run one after another. With several
-/// ranks, look-ups need the route, so it is built before the iteration; one GPU builds it within.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
-    BottomForward,
-    LookUp,
-    Interact,
-    TopForward,
-    Head,
-    TopBackward,
-    TopWeights,
-    InteractBackward,
-    InteractWeights,
-    Reduce,
-    BottomBackward,
-    BottomWeights,
-    TopBiases,
-    OtherBiases,
-    AllReduceTop,
-    AllReduceInteraction,
-    AllReduceBottom,
-    Verdict,
-    Route,
-    UpdateTables,
-    UpdateDense,
-}
-
-impl Phase {
-    pub(crate) const ALL: [Self; 21] = [
-        Self::BottomForward,
-        Self::LookUp,
-        Self::Interact,
-        Self::TopForward,
-        Self::Head,
-        Self::TopBackward,
-        Self::TopWeights,
-        Self::InteractBackward,
-        Self::InteractWeights,
-        Self::Reduce,
-        Self::BottomBackward,
-        Self::BottomWeights,
-        Self::TopBiases,
-        Self::OtherBiases,
-        Self::AllReduceTop,
-        Self::AllReduceInteraction,
-        Self::AllReduceBottom,
-        Self::Verdict,
-        Self::Route,
-        Self::UpdateTables,
-        Self::UpdateDense,
-    ];
-
-    /// Whether the phase consists only of layers, so that no other rank takes part in it.
-    pub(super) fn is_local(self) -> bool {
-        let of_ranks = matches!(self, Self::LookUp | Self::Reduce | Self::Route | Self::UpdateTables);
-        let sums = matches!(self, Self::AllReduceTop | Self::AllReduceInteraction | Self::AllReduceBottom);
-        !of_ranks && !sums && !matches!(self, Self::Verdict | Self::UpdateDense)
-    }
-
-    /// Its name in reports.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::BottomForward => "bottom MLP",
-            Self::LookUp => "look-ups",
-            Self::Interact => "interaction",
-            Self::TopForward => "top MLP",
-            Self::Head => "heads and loss",
-            Self::TopBackward => "top MLP backward",
-            Self::TopWeights => "top MLP weight gradients",
-            Self::InteractBackward => "interaction backward",
-            Self::InteractWeights => "interaction weight gradients",
-            Self::Reduce => "row gradients to owners",
-            Self::BottomBackward => "bottom MLP backward",
-            Self::BottomWeights => "bottom MLP weight gradients",
-            Self::TopBiases => "top MLP bias gradients",
-            Self::OtherBiases => "other bias gradients",
-            Self::AllReduceTop => "all-reduce, top MLP",
-            Self::AllReduceInteraction => "all-reduce, interaction",
-            Self::AllReduceBottom => "all-reduce, bottom MLP",
-            Self::Verdict => "verdict",
-            Self::Route => "route",
-            Self::UpdateTables => "update of tables",
-            Self::UpdateDense => "update of dense parameters",
-        }
-    }
-}
+use crate::overlap::Overlap;
 
 /// The data of an iteration.
 #[derive(Clone, Copy)]
@@ -115,88 +30,6 @@ pub(super) struct Iteration<'a, T> {
     pub(super) outcomes: Pointer<Outcome>,
 }
 
-/// The lanes of an iteration. In parallel with the layers, the look-ups and the steps that lead to the tables' update
-/// run on lanes of their own, and so do the weight gradients: only the verdict waits for them, and they use what the
-/// backward pass leaves idle. With several ranks, gradients are all-reduced on one more lane.
-pub(super) struct Lanes<'a> {
-    main: &'a Lane,
-    /// `None` if everything runs on the main lane.
-    side: Option<SideLanes>,
-    overlaps: Overlaps,
-    started: Moment,
-    looked_up: Moment,
-    routed: Moment,
-    /// The backward pass has finished the top MLP, the interaction and the bottom MLP.
-    backward_done: [Moment; 3],
-    /// The weight gradients of the top MLP and of the interaction are done.
-    weights_done: [Moment; 2],
-    reduced: Moment,
-    summed: Moment,
-    verdict_done: Moment,
-    updated: Moment,
-}
-
-/// The lanes besides the main one.
-struct SideLanes {
-    tables: Lane,
-    routes: Lane,
-    weights: Lane,
-    /// Used with several ranks.
-    sums: Lane,
-}
-
-impl<'a> Lanes<'a> {
-    /// Creates lanes for work that may overlap with the main lane, which starts and ends an iteration. If several
-    /// ranks share a GPU there are no such lanes: the GPU has fewer queues than they would have lanes, and in one
-    /// queue a rank's work could wait for work of another rank that waits for it.
-    pub(super) fn new(main: &'a Lane, shared: bool, overlaps: Overlaps) -> Result<Self> {
-        let device = main.device();
-        let side = || -> Result<_> {
-            Ok(SideLanes {
-                tables: Lane::of_high_priority(device)?,
-                routes: Lane::new(device)?,
-                weights: Lane::new(device)?,
-                sums: Lane::of_high_priority(device)?,
-            })
-        };
-        let moment = || Moment::new(device);
-        Ok(Self {
-            main,
-            side: (!shared).then(side).transpose()?,
-            overlaps,
-            started: moment()?,
-            looked_up: moment()?,
-            routed: moment()?,
-            backward_done: [moment()?, moment()?, moment()?],
-            weights_done: [moment()?, moment()?],
-            reduced: moment()?,
-            summed: moment()?,
-            verdict_done: moment()?,
-            updated: moment()?,
-        })
-    }
-
-    /// Returns the lane of the work that may overlap: the main one if the overlap is off.
-    fn of(&self, overlap: Overlap) -> &Lane {
-        let Some(side) = self.side.as_ref().filter(|_| self.overlaps.has(overlap)) else {
-            return self.main;
-        };
-        match overlap {
-            Overlap::LookUps | Overlap::RowGradients => &side.tables,
-            Overlap::Routes => &side.routes,
-            Overlap::WeightGradients | Overlap::DenseUpdate => &side.weights,
-            Overlap::GradientSums => &side.sums,
-            Overlap::Input => unreachable!("batches come before the iteration"),
-        }
-    }
-
-    /// Returns the lane of the bias gradients, short kernels that run in parallel with others.
-    fn of_biases(&self) -> &Lane {
-        let side = self.side.as_ref().filter(|_| self.overlaps.has(Overlap::WeightGradients));
-        side.map_or(self.main, |side| &side.tables)
-    }
-}
-
 impl<T: Element> Iteration<'_, T> {
     /// Enqueues a phase.
     ///
@@ -211,7 +44,7 @@ impl<T: Element> Iteration<'_, T> {
         unsafe {
             match phase {
                 Phase::BottomForward => network.bottom_forward(lane, input, forward),
-                Phase::LookUp => network.look_up(lane, tables, batch, samples),
+                Phase::LookUp => tables.look_up(lane, batch, samples, network.vectors()),
                 Phase::Interact => network.interact(lane, forward),
                 Phase::TopForward => network.hidden_forward(lane, forward),
                 Phase::Head => network.head(lane, input, samples, true),
@@ -219,7 +52,7 @@ impl<T: Element> Iteration<'_, T> {
                 Phase::TopWeights => network.hidden_weights(lane, backward),
                 Phase::InteractBackward => network.interact_backward(lane, backward),
                 Phase::InteractWeights => network.interact_weights(lane, backward),
-                Phase::Reduce => network.reduce(lane, tables, batch),
+                Phase::Reduce => tables.reduce(lane, batch, network.vector_gradients()),
                 Phase::BottomBackward => network.bottom_backward(lane, backward),
                 Phase::BottomWeights => network.bottom_weights(lane, backward),
                 Phase::TopBiases => network.top_sums(lane, backward),
@@ -232,7 +65,11 @@ impl<T: Element> Iteration<'_, T> {
                 Phase::AllReduceBottom => network.sum_bottom(lane),
                 Phase::Verdict => network.verdict(lane, input, outcomes),
                 Phase::Route => self.route(lane),
-                Phase::UpdateTables => network.update_tables(lane, tables, (batch, input)),
+                Phase::UpdateTables => {
+                    let (scale, stop) = network.table_scale_and_stop();
+                    let inputs = UpdateInputs { rates: input.rates, step: input.step, scale, stop };
+                    tables.update(lane, batch, network.vector_gradients(), inputs)
+                }
                 Phase::UpdateDense => network.update(lane, input),
             }
         }

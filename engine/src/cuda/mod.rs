@@ -20,30 +20,30 @@ mod context;
 mod error;
 mod evaluation;
 mod feed;
+mod group;
 mod input;
 mod iteration;
+mod lanes;
 mod links;
 mod model;
 mod network;
+mod phase;
 mod rank;
 mod refusal;
 mod setup;
 mod tables;
-mod together;
 mod trainer;
-mod unpack;
 mod work;
 
 pub use calibration::{Measurement, machine_here, measure_all};
 pub use error::{Error, Result};
 pub use evaluation::{CudaEvaluation, EvaluationResult, EvaluationShape, ScoredBatch};
-pub use feed::{FedBatch, FedPart, Feed};
-pub use input::{InputLayout, InputSlot};
+pub use feed::{Feed, FeedBatch, FeedPart, FeedRanks};
+pub use input::{InputLayout, InputSlot, Unpacker};
 pub use links::links;
 pub use model::CudaModel;
 pub use refusal::refusals;
 pub use setup::{BatchShape, Execution, ModelSetup};
-pub use unpack::Unpacker;
 
 /// Whether this build has the CUDA back end.
 pub const IN_BUILD: bool = true;

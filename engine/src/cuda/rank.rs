@@ -15,9 +15,6 @@ use super::work::PhaseTimes;
 use crate::checkpoint::{DenseState, DeviceState};
 use crate::guard::StepOutcome;
 
-/// Batches that are on the GPU at once: one that is computed, one that is ready, one that is being copied.
-pub(super) const SLOTS: usize = 3;
-
 /// One rank, for any type of activations. It receives only its own samples of every batch. With several ranks, all of
 /// them call each operation, in the same order. The rank's GPU must be the current one of the thread.
 pub(super) trait Rank: Debug + Send {

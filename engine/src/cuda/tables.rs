@@ -1,6 +1,6 @@
 //! A rank's part of the tables: all of them on a single GPU, otherwise its rows and the exchange with other ranks.
 
-use rankine_cuda::kernels::{Element, Rate, Step};
+use rankine_cuda::kernels::Element;
 use rankine_cuda::{Lane, Pointer};
 use rankine_embedding::cuda::{
     DeviceRows, Feature, Hotness, InitialWeights, Layout, LocalTables, NodeTables, Result, RoutedBatch,
@@ -9,8 +9,8 @@ use rankine_embedding::cuda::{
 use rankine_reader::schema;
 
 use super::context::{RankContext, RankLinks};
+use super::input::SLOTS;
 use super::network::VectorLayout;
-use super::rank::SLOTS;
 use super::setup::ModelSetup;
 use crate::model::{FeatureSpec, ModelSpec};
 
@@ -22,9 +22,6 @@ pub(super) enum Tables {
     /// The rows of this rank.
     Node(Box<NodeTables>),
 }
-
-/// The verdict on the device: the scale of gradients, and whether the update is skipped.
-pub(super) type VerdictPointers = (Pointer<f32>, Pointer<u32>);
 
 impl Tables {
     /// Creates the tables of a model as they are at the start of training, for batches of `samples` samples of this
@@ -174,16 +171,14 @@ impl Tables {
     ///
     /// # Safety
     /// The ids must be those of the routed batch; `gradients` must have the layout's stride for each of its samples,
-    /// and `rates` one entry per table; see [`Lane::launch`].
+    /// and `inputs` one rate per table; see [`Lane::launch`].
     pub(super) unsafe fn update<T: Element>(
         &self,
         lane: &Lane,
         batch: RoutedBatch,
         gradients: Pointer<T>,
-        (rates, step): (Pointer<Rate>, Pointer<Step>),
-        (scale, stop): VerdictPointers,
+        inputs: UpdateInputs,
     ) -> Result<()> {
-        let inputs = UpdateInputs { rates, step, scale, stop };
         // SAFETY: the caller vouches for it.
         unsafe {
             match self {

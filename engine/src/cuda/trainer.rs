@@ -15,15 +15,16 @@ use super::batch::Batch;
 use super::context::RankContext;
 use super::error::{Error, Result};
 use super::evaluation::{CudaEvaluation, EvaluationResult, EvaluationSizes, ScoredBatch};
-use super::feed::FedPart;
-use super::input::{Input, InputLayout, InputSlot};
-use super::iteration::{Iteration, Lanes, Phase};
+use super::feed::FeedPart;
+use super::group::RankGroup;
+use super::input::{Input, InputLayout, InputSlot, SLOTS, Unpacker};
+use super::iteration::Iteration;
+use super::lanes::Lanes;
 use super::network::{Forward, Network, VectorLayout};
-use super::rank::{Rank, SLOTS};
+use super::phase::Phase;
+use super::rank::Rank;
 use super::setup::ModelSetup;
 use super::tables::Tables;
-use super::together::RankGroup;
-use super::unpack::Unpacker;
 use super::work::{PhaseTimes, Sizes, Work, ceilings, fp8_ceiling, time};
 use crate::checkpoint::{DenseState, DeviceState};
 use crate::guard::{FoundOn, NonFinite, SkipReason, StepOutcome};
@@ -90,7 +91,7 @@ struct StepInFlight {
     /// Whether it is a training step, which has a loss.
     trains: bool,
     /// Its batch, if the GPU unpacks it: the GPU may not have read all of its blocks yet.
-    fed: Option<Arc<FedPart>>,
+    fed: Option<Arc<FeedPart>>,
 }
 
 impl<T: Element> Trainer<T> {
@@ -553,7 +554,7 @@ fn enqueue_pass<T: Element>(
     unsafe {
         network.bottom_forward(main, input, plan)?;
         if let Some(tables) = tables {
-            network.look_up(main, tables, batch, samples)?;
+            tables.look_up(main, batch, samples, network.vectors())?;
         }
         network.interact(main, plan)?;
         network.hidden_forward(main, plan)?;

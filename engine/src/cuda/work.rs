@@ -9,7 +9,7 @@ use rankine_cuda::kernels::{Element, Fp8Scaling};
 use rankine_cuda::{Buffer, Device, E4m3, Graph, Lane, Moment};
 use rankine_embedding::cuda::Result;
 
-use super::iteration::Phase;
+use super::phase::Phase;
 use crate::model::{Interaction, Layer, Model};
 
 /// Rows and columns of the matrices with which the peak rate of products is measured.

@@ -10,7 +10,7 @@ use rankine_embedding::Topology;
 use rankine_reader::stream::{Packed, PackedBatch, PackedBlock, PackedStream};
 
 use super::super::error::Result;
-use super::freed::{CopierMessage, FreedBlocks};
+use super::release::{CopierMessage, ReleasedBlocks};
 use super::ring::BlockRing;
 
 /// Copies enqueued on a GPU at the same time; each holds a slab.
@@ -99,7 +99,7 @@ struct Stopped;
 /// The state of a copier.
 struct CopierState<'a> {
     copies: Copies<'a>,
-    freed: FreedBlocks,
+    freed: ReleasedBlocks,
     pending: PendingBlocks,
 }
 
@@ -141,7 +141,7 @@ impl Copier {
         self.lane.device().bind()?;
         let mut state = CopierState {
             copies: Copies { lane: &self.lane, in_flight: VecDeque::new() },
-            freed: FreedBlocks::of_gpus(1 + self.others.len()),
+            freed: ReleasedBlocks::of_gpus(1 + self.others.len()),
             pending: PendingBlocks::default(),
         };
         let waits = self.recipients == Recipients::Needed;

@@ -9,10 +9,11 @@
 //! them. Shuffled samples are in nearly all blocks, so each block goes over PCIe to one GPU, whose copy engines pass
 //! it on.
 
+mod batch;
+mod columns;
 mod copier;
-mod fed;
-mod freed;
-mod locked;
+mod memory;
+mod release;
 mod ring;
 
 use std::sync::Arc;
@@ -27,11 +28,12 @@ use rankine_reader::io::{Rung, SlabRing};
 use rankine_reader::stream::{BlockStream, Order, PackedBatch, PackedStream, StreamOptions};
 
 use super::error::Result;
+use batch::Source;
+pub use batch::{FeedBatch, FeedPart};
+pub(super) use columns::{fixed_columns, ragged_columns};
 use copier::{COPIES_MAX, CopiedBatch, Copier, REQUESTS_MAX, Recipients, distribute};
-use fed::Source;
-pub use fed::{FedBatch, FedPart};
-use freed::CopierMessage;
-use locked::{KeptMemory, LockedMemory};
+use memory::{KeptMemory, LockedMemory};
+use release::CopierMessage;
 pub(super) use ring::BlockRing;
 
 /// Batches that may be in flight on a GPU while the next one is awaited.
@@ -62,6 +64,17 @@ pub struct Feed {
     _memory: Arc<LockedMemory>,
 }
 
+/// The ranks that a feed serves: those of this process.
+#[derive(Debug, Clone, Copy)]
+pub struct FeedRanks<'a> {
+    /// Their GPUs, in the order of ranks.
+    pub devices: &'a [Arc<Device>],
+    /// All ranks of the job.
+    pub topology: Topology,
+    /// The first rank of this process.
+    pub first: usize,
+}
+
 impl Feed {
     /// Starts to read a part of a dataset and to copy it to the GPUs, each of which gets its share of every batch's
     /// samples. If blocks are to `stay`, the rings hold all of them, and batches may be kept: for one epoch. Several
@@ -79,10 +92,10 @@ impl Feed {
         stay: bool,
     ) -> Result<Self> {
         let topology = Topology::new(devices.len(), 1).expect("there is a GPU");
-        Self::open_shares((devices, topology, 0), part, options, stay)
+        Self::open_shares(FeedRanks { devices, topology, first: 0 }, part, options, stay)
     }
 
-    /// The same for the GPUs of some ranks, the first of which is given: they receive only their shares.
+    /// The same for the GPUs of some of a job's ranks: they receive only their shares.
     ///
     /// # Panics
     /// As [`Feed::open`].
@@ -90,11 +103,12 @@ impl Feed {
     /// # Errors
     /// As [`Feed::open`].
     pub fn open_shares(
-        (devices, topology, first): (&[Arc<Device>], Topology, usize),
+        ranks: FeedRanks<'_>,
         part: impl Into<Arc<DatasetPart>>,
         options: &StreamOptions,
         stay: bool,
     ) -> Result<Self> {
+        let FeedRanks { devices, topology, first } = ranks;
         let part = part.into();
         let recipients = match options.order {
             Order::File if topology.ranks() > 1 => Recipients::Needed,
@@ -185,12 +199,12 @@ impl Feed {
     }
 
     /// Returns a GPU's part of a batch, whose blocks are complete once these moments have passed.
-    fn part(&self, index: usize, batch: &Arc<PackedBatch>, number: u64, copied: &[Arc<Moment>]) -> FedPart {
+    fn part(&self, index: usize, batch: &Arc<PackedBatch>, number: u64, copied: &[Arc<Moment>]) -> FeedPart {
         let (copied, freed) = match self.recipients {
             Recipients::Needed => (copied[index..=index].to_vec(), (index..index + 1, 0)),
             Recipients::All => (copied.to_vec(), (0..self.rings.len(), index)),
         };
-        FedPart {
+        FeedPart {
             batch: Arc::clone(batch),
             rows: self.topology.share(batch.len(), self.first + index),
             number,
@@ -203,7 +217,7 @@ impl Feed {
 }
 
 impl Iterator for Feed {
-    type Item = Result<FedBatch>;
+    type Item = Result<FeedBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let (mut moments, mut last, mut failed) = (Vec::new(), None, None);
@@ -221,7 +235,7 @@ impl Iterator for Feed {
             Some((number, batch)) if failed.is_none() && moments.len() == self.rings.len() => {
                 let part = |index| Arc::new(self.part(index, &batch, number, &moments));
                 let parts = (0..self.rings.len()).map(part).collect();
-                Some(Ok(FedBatch { len: batch.len(), start: batch.start, parts }))
+                Some(Ok(FeedBatch { len: batch.len(), start: batch.start, parts }))
             }
             _ => {
                 self.stop();

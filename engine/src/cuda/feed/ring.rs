@@ -8,7 +8,7 @@ use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::PackedBlock;
 
 use super::super::error::Result;
-use super::super::unpack::ragged_columns;
+use super::columns::ragged_columns;
 
 /// A ring of blocks in a GPU's memory.
 #[derive(Debug)]

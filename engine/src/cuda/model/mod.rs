@@ -15,12 +15,12 @@ use bytemuck::Pod;
 use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::Step;
 use rankine_cuda::{Budget, Device};
-use rankine_embedding::{Optimizer, Topology};
+use rankine_embedding::Optimizer;
 use rankine_reader::Samples;
 
 use super::batch::GlobalBatch;
 use super::error::Result;
-use super::feed::FedBatch;
+use super::feed::{FeedBatch, FeedRanks};
 use super::setup::ModelSetup;
 use crate::guard::StepOutcome;
 use crate::model::ModelSpec;
@@ -78,10 +78,10 @@ impl CudaModel {
         &self.setup.devices
     }
 
-    /// Returns this process's GPUs, the topology of all ranks, and this process's first rank: they determine which
-    /// shares of a batch these GPUs receive.
-    pub fn shares(&self) -> (&[Arc<Device>], Topology, usize) {
-        (&self.setup.devices, self.ranks.topology(), self.ranks.first())
+    /// Returns the ranks of this process, to open their feed.
+    pub fn feed_ranks(&self) -> FeedRanks<'_> {
+        let (devices, ranks) = (&self.setup.devices, &self.ranks);
+        FeedRanks { devices, topology: ranks.topology(), first: ranks.first() }
     }
 
     /// Returns the memory budget of the GPU that uses most.
@@ -112,7 +112,7 @@ impl CudaModel {
     ///
     /// # Errors
     /// If an operation of a GPU failed, or an earlier batch has values that its schema does not admit.
-    pub fn train_fed(&mut self, batch: &FedBatch, rate_factor: f64) -> Result<()> {
+    pub fn train_fed(&mut self, batch: &FeedBatch, rate_factor: f64) -> Result<()> {
         self.step(GlobalBatch::Packed(batch), rate_factor)
     }
 

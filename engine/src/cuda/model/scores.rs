@@ -6,7 +6,7 @@ use super::CudaModel;
 use crate::cuda::batch::{GlobalBatch, chunks};
 use crate::cuda::error::Result;
 use crate::cuda::evaluation::{EvaluationResult, EvaluationShape, EvaluationSizes};
-use crate::cuda::feed::FedBatch;
+use crate::cuda::feed::FeedBatch;
 
 impl CudaModel {
     /// Appends the logits of each sample in the shares of this process's ranks, one per head.
@@ -60,7 +60,7 @@ impl CudaModel {
     ///
     /// # Errors
     /// As [`CudaModel::train_fed`].
-    pub fn evaluate_fed(&mut self, batch: &FedBatch) -> Result<()> {
+    pub fn evaluate_fed(&mut self, batch: &FeedBatch) -> Result<()> {
         self.evaluate_batch(GlobalBatch::Packed(batch))
     }
 

@@ -5,7 +5,7 @@ use rankine_reader::Samples;
 
 use super::CudaModel;
 use crate::cuda::error::Result;
-use crate::cuda::rank::SLOTS;
+use crate::cuda::input::SLOTS;
 use crate::cuda::work::PhaseTimes;
 
 impl CudaModel {

@@ -14,7 +14,8 @@ use rankine_cuda::Cluster;
 use rankine_reader::Error as DataError;
 
 use crate::cuda::error::{Error, Result};
-use crate::cuda::rank::{Rank, SLOTS};
+use crate::cuda::input::SLOTS;
+use crate::cuda::rank::Rank;
 
 /// A command to a thread.
 type Command = Box<dyn FnOnce(&mut dyn Rank) -> Result<()> + Send>;

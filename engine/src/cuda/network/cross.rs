@@ -7,7 +7,7 @@ use rankine_cuda::kernels::{CROSS_LAYERS, CrossFirst, CrossGradient, Element};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
-use super::shared::{ActivationMatrices, Activations, PartialSums, Shared, dense, first_rows};
+use super::shared::{ActivationMatrices, Activations, PartialSums, Shared};
 use crate::model::Layer;
 
 /// A model's cross layers.
@@ -75,7 +75,7 @@ impl<T: Element> CrossNetwork<T> {
             let (product, output) = (buffer()?, buffer()?);
             let (gradients, product_gradients) = (buffer()?, buffer()?);
             let made = CrossLayer { input, low_rank, layer, product, output, gradients, product_gradients };
-            input = dense(made.output.pointer(), samples, columns);
+            input = Matrix::contiguous(made.output.pointer(), samples, columns);
             Ok(made)
         };
         Ok(Self {
@@ -86,7 +86,7 @@ impl<T: Element> CrossNetwork<T> {
     }
 
     fn matrix(&self, buffer: &Buffer<T>) -> Matrix<T> {
-        dense(buffer.pointer(), self.first.values.rows, self.first.values.columns)
+        Matrix::contiguous(buffer.pointer(), self.first.values.rows, self.first.values.columns)
     }
 
     /// Returns the last layer's result.
@@ -96,9 +96,10 @@ impl<T: Element> CrossNetwork<T> {
     }
 
     pub(super) fn plan_forward(&self, shared: &Shared<T>, samples: usize) -> Result<Forward> {
-        let rows = |matrix| first_rows(matrix, samples);
+        let rows = |matrix: Matrix<T>| matrix.first_rows(samples);
         let product = |layer: &Layer, x: Matrix<T>, out: Matrix<T>, epilogue| {
-            let weights = dense(shared.dense.weights().element(layer.offset), layer.outputs, layer.inputs);
+            let weights =
+                Matrix::contiguous(shared.dense.weights().element(layer.offset), layer.outputs, layer.inputs);
             Product::by_transposed(&shared.blas, shared.compute, rows(x), weights, rows(out), epilogue)
         };
         let products = |cross: &CrossLayer<T>| {
@@ -144,11 +145,12 @@ impl<T: Element> CrossNetwork<T> {
         let Shared { blas, weights_blas, compute, dense: parameters, .. } = shared;
         let d_weights = |layer: &Layer, dy: Matrix<T>, x: Matrix<T>| {
             let gradients = parameters.gradients.pointer().element(layer.offset);
-            let gradients = dense(gradients, layer.outputs, layer.inputs);
+            let gradients = Matrix::contiguous(gradients, layer.outputs, layer.inputs);
             Product::of_transposed(weights_blas, *compute, dy, x, gradients, Epilogue::None)
         };
         let d_input = |layer: &Layer, dy: Matrix<T>, dx: Matrix<T>, epilogue| {
-            let weights = dense(parameters.weights().element(layer.offset), layer.outputs, layer.inputs);
+            let weights =
+                Matrix::contiguous(parameters.weights().element(layer.offset), layer.outputs, layer.inputs);
             Product::straight(blas, *compute, dy, weights, dx, epilogue)
         };
         let mut before: Option<&CrossLayer<T>> = None;

@@ -12,7 +12,7 @@ use rankine_embedding::cuda::Result;
 use rankine_embedding::{Optimizer, UpdateRule};
 
 use super::super::context::RankContext;
-use super::super::together::Gradients;
+use super::super::group::Gradients;
 use super::layers::Layers;
 use super::squares::Squares;
 use crate::checkpoint::DenseState;

@@ -6,11 +6,11 @@ use rankine_cuda::kernels::{self, Element, Outcome, Tally, Verdict};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
+use super::super::group::GradientSums;
 use super::super::input::Input;
-use super::super::together::GradientSums;
 use super::layers::Layers;
-use super::places::VectorLayout;
 use super::shared::{ActivationMatrices, PartialSums, Shared};
+use super::vector_layout::VectorLayout;
 use crate::model::ModelSpec;
 
 /// A model's heads.

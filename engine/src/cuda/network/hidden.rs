@@ -1,13 +1,17 @@
 //! The hidden layers of the top MLP: in the element type of activations, or in fp8.
 
-use rankine_cuda::Lane;
+use std::sync::Arc;
+
 use rankine_cuda::kernels::Element;
+use rankine_cuda::{Device, Lane};
 use rankine_embedding::cuda::Result;
 
 use super::fp8::{self, Fp8Mlp};
-use super::interaction::InputEpilogue;
+use super::interaction::{InputEpilogue, TopInput};
 use super::mlp::{self, Mlp};
+use super::quantization::Fp8Builder;
 use super::shared::{ActivationMatrices, Shared};
+use crate::model::Layer;
 
 /// Hidden layers.
 #[derive(Debug)]
@@ -31,6 +35,29 @@ pub(super) enum Backward {
 }
 
 impl<T: Element> Hidden<T> {
+    /// Creates layers after `input`, for batches of `samples` samples: in fp8 if there is a builder of fp8 tensors.
+    pub(super) fn new(
+        device: &Arc<Device>,
+        layers: &[Layer],
+        input: TopInput<T>,
+        builder: Option<&mut Fp8Builder>,
+        samples: usize,
+    ) -> Result<Self> {
+        Ok(match (builder, input) {
+            (Some(builder), input) => {
+                let input = match input {
+                    TopInput::Elements(matrices) => fp8::Input::Elements(matrices.cast()),
+                    TopInput::Fp8(buffers) => fp8::Input::Fp8(buffers),
+                };
+                Self::Fp8(Fp8Mlp::new(builder, layers, input, samples)?.into())
+            }
+            (None, TopInput::Elements(ActivationMatrices { values, gradients })) => {
+                Self::Elements(Mlp::new(device, layers, (values, Some(gradients)), None, true)?)
+            }
+            (None, TopInput::Fp8(_)) => unreachable!("an interaction in fp8 implies hidden layers in fp8"),
+        })
+    }
+
     /// Returns the last layer's output; `None` without layers.
     pub(super) fn output(&self) -> Option<ActivationMatrices<T>> {
         match self {

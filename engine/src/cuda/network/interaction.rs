@@ -8,10 +8,11 @@ use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
 use super::cross::{self, CrossNetwork};
-use super::fp8::{self, Fp8Buffers, Fp8Builder, Fp8Cross};
+use super::fp8::{self, Fp8Cross};
 use super::layers::Layers;
-use super::places::VectorLayout;
+use super::quantization::{Fp8Buffers, Fp8Builder};
 use super::shared::{ActivationMatrices, Activations, Shared};
+use super::vector_layout::VectorLayout;
 use crate::model::{self, ModelSpec};
 
 /// A model's interaction.

@@ -3,7 +3,7 @@
 //!
 //! Zeros stay zeros: a padded column is multiplied by 0, and so its gradient is 0.
 
-use super::places::{PaddedRow, VectorLayout};
+use super::vector_layout::{PaddedRow, VectorLayout};
 use crate::model::{Interaction, Layer, MlpSpec, ModelSpec};
 
 /// Layers with their sizes on the GPU, in the order of their parameters.
@@ -128,7 +128,7 @@ impl Layers {
 mod tests {
     use rankine_embedding::{Dtype, Pooling, TableSpec};
 
-    use super::super::places::MULTIPLE;
+    use super::super::vector_layout::MULTIPLE;
     use super::*;
     use crate::model::{FeatureSpec, HeadSpec};
 

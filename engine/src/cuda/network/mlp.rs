@@ -7,7 +7,7 @@ use rankine_cuda::kernels::{Columns, Element};
 use rankine_cuda::{Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
-use super::shared::{ActivationMatrices, Activations, PartialSums, Shared, dense, first_rows};
+use super::shared::{ActivationMatrices, Activations, PartialSums, Shared};
 use crate::model::Layer;
 
 /// Layers, each fed by the one before it.
@@ -78,9 +78,9 @@ impl<T: Element> Mlp<T> {
         let product = |matrices: &LayerMatrices<T>| {
             let layer = matrices.layer;
             let parameters = shared.dense.weights();
-            let weights = dense(parameters.element(layer.offset), layer.outputs, layer.inputs);
+            let weights = Matrix::contiguous(parameters.element(layer.offset), layer.outputs, layer.inputs);
             let epilogue = Epilogue::BiasRelu { bias: parameters.element(layer.bias().start) };
-            let (x, out) = (first_rows(matrices.input, samples), first_rows(matrices.output.values, samples));
+            let (x, out) = (matrices.input.first_rows(samples), matrices.output.values.first_rows(samples));
             Product::by_transposed(&shared.blas, shared.compute, x, weights, out, epilogue)
         };
         Ok(Forward(self.layers.iter().map(product).collect::<Result<_, _>>()?))
@@ -105,10 +105,11 @@ impl<T: Element> Mlp<T> {
                 output: ActivationMatrices { gradients: dy, .. },
             } = matrices;
             let Layer { inputs, outputs, offset, .. } = layer;
-            let gradients = dense(parameters.gradients.pointer().element(offset), outputs, inputs);
+            let gradients =
+                Matrix::contiguous(parameters.gradients.pointer().element(offset), outputs, inputs);
             let d_weights =
                 Product::of_transposed(of_weights, compute, dy, input, gradients, Epilogue::None)?;
-            let weights = dense(parameters.weights().element(offset), outputs, inputs);
+            let weights = Matrix::contiguous(parameters.weights().element(offset), outputs, inputs);
             // The gradients with respect to the input are those with respect to the output of the layer before, and
             // give its bias gradients.
             let epilogue = before.map_or(input_epilogue, |before| Epilogue::ReluGradient {

@@ -1,7 +1,7 @@
 //! A model's parts on a GPU, and the work of a forward and a backward pass.
 //!
 //! The matrix of vectors connects the parts: the bottom MLP and the look-ups write it, the interaction reads it, and
-//! the heads read its first-order terms; [`places`] describes its layout. Each part plans its products once and
+//! the heads read its first-order terms; [`vector_layout`] describes its layout. Each part plans its products once and
 //! enqueues them, with the kernels around them, whenever a graph is captured.
 
 mod cross;
@@ -12,34 +12,34 @@ mod hidden;
 mod interaction;
 mod layers;
 mod mlp;
-mod places;
+mod quantization;
 mod shared;
 mod squares;
 mod state;
+mod vector_layout;
 
 use std::sync::Arc;
 
 use rankine_cuda::blas::{Blas, Epilogue, Tuning};
 use rankine_cuda::kernels::{DenseInput, Element, ElementKind, Fp8RankMagnitudes, Guard, Outcome, Tally};
 use rankine_cuda::{Buffer, Lane, Pointer};
-use rankine_embedding::cuda::{Result, RoutedBatch};
+use rankine_embedding::cuda::Result;
 
 use super::context::RankContext;
 use super::input::Input;
 use super::setup::ModelSetup;
-use super::tables::Tables;
 use crate::cpu::replica::initial_parameters;
 use crate::job::Precision;
 use crate::model::{Layer, Model, ModelSpec};
 use dense::Dense;
-use fp8::{Fp8Builder, Fp8Mlp};
 use head::Head;
 use hidden::Hidden;
 use interaction::{Interaction, TopInput};
 use layers::Layers;
 use mlp::Mlp;
-pub(super) use places::VectorLayout;
+use quantization::Fp8Builder;
 use shared::{ActivationMatrices, Activations, Shared};
+pub(super) use vector_layout::VectorLayout;
 
 /// The first loss scale, for precisions that scale the loss, and the number of steps without a skipped one after which
 /// it is doubled: those of PyTorch's `GradScaler`.
@@ -100,7 +100,7 @@ impl Fp8Layers {
 
     /// Whether their sizes allow fp8.
     pub(super) fn fit(&self) -> bool {
-        fp8::takes(&self.cross) && fp8::takes(&self.hidden)
+        quantization::takes(&self.cross) && quantization::takes(&self.hidden)
     }
 }
 
@@ -131,7 +131,8 @@ impl<T: Element> Network<T> {
         let _activations = device.purpose("activations");
         let layers = Layers::new(spec, vector_layout);
         let ranks = context.ranks();
-        let (tally_numbers, tensors_max) = (Tally::numbers(spec.heads.len()), fp8::tensors_max(&layers));
+        let (tally_numbers, tensors_max) =
+            (Tally::numbers(spec.heads.len()), quantization::tensors_max(&layers));
         let numbers = tally_numbers + if fp8 { ranks * tensors_max } else { 0 };
         let sharded = execution.shard_dense_update;
         let dense = Dense::new(context, layers, parameters, &rules.dense, numbers, sharded)?;
@@ -143,34 +144,15 @@ impl<T: Element> Network<T> {
             .then(|| Fp8Builder::new(device, layers.pad(parameters), dense.parameters.pointer(), ranks));
         let interaction = Interaction::new(device, spec, (vector_layout, layers), inputs, builder.as_mut())?;
         let first = rows.first_columns(vector_layout.first);
-        let (input_buffers, dense_input) = match layers.bottom.first() {
-            Some(layer) => {
-                let buffers = Activations::new(device, samples, layer.inputs)?;
-                let input = buffers.matrices();
-                (Some(buffers), input)
-            }
-            None => (None, first),
+        let input_buffers = match layers.bottom.first() {
+            Some(layer) => Some(Activations::new(device, samples, layer.inputs)?),
+            None => None,
         };
+        let dense_input = input_buffers.as_ref().map_or(first, Activations::matrices);
         let bottom = (dense_input.values, None);
         let bottom = Mlp::new(device, &layers.bottom, bottom, Some(first), interaction.through_relu())?;
-        let top = interaction.output();
-        let hidden = match (&mut builder, top.clone()) {
-            (Some(builder), top) => {
-                let input = match top {
-                    TopInput::Elements(top) => fp8::Input::Elements(top.cast()),
-                    TopInput::Fp8(buffers) => fp8::Input::Fp8(buffers),
-                };
-                Hidden::Fp8(Fp8Mlp::new(builder, &layers.hidden, input, samples)?.into())
-            }
-            (None, TopInput::Elements(ActivationMatrices { values, gradients })) => {
-                let input = (values, Some(gradients));
-                Hidden::Elements(Mlp::new(device, &layers.hidden, input, None, true)?)
-            }
-            (None, TopInput::Fp8(_)) => {
-                unreachable!("an interaction in fp8 implies hidden layers in fp8")
-            }
-        };
-        let head_input = match (hidden.output(), top) {
+        let hidden = Hidden::new(device, &layers.hidden, interaction.output(), builder.as_mut(), samples)?;
+        let head_input = match (hidden.output(), interaction.output()) {
             (Some(output), _) => (output, true),
             (None, TopInput::Elements(top)) => (top, false),
             (None, TopInput::Fp8(_)) => unreachable!("an interaction in fp8 implies hidden layers"),
@@ -183,10 +165,7 @@ impl<T: Element> Network<T> {
         });
         let fp8 = builder.map(|builder| builder.finish(of_ranks, tensors_max)).transpose()?;
         if let Some(fp8) = &fp8 {
-            let lane = Lane::new(device)?;
-            // SAFETY: the parameters are complete, and the lane is waited for.
-            unsafe { fp8.quantize_weights(&lane) }?;
-            lane.synchronize()?;
+            fp8.quantize_first_weights(device)?;
         }
         let shared = Shared {
             device: Arc::clone(device),
@@ -315,19 +294,14 @@ impl<T: Element> Network<T> {
         }
     }
 
-    /// Enqueues the look-ups, from a batch's ids to the other vectors and to first-order terms.
-    ///
-    /// # Safety
-    /// As for [`Network::bottom_forward`].
-    pub(super) unsafe fn look_up(
-        &self,
-        lane: &Lane,
-        tables: &Tables,
-        batch: RoutedBatch,
-        samples: usize,
-    ) -> Result<()> {
-        // SAFETY: as for `bottom_forward`.
-        unsafe { tables.look_up(lane, batch, samples, self.vectors.matrices().values.pointer) }
+    /// Returns the address of the vectors of a batch, `[sample][stride]`: look-ups write those of the features.
+    pub(super) fn vectors(&self) -> Pointer<T> {
+        self.vectors.matrices().values.pointer
+    }
+
+    /// Returns the address of the gradients with respect to them.
+    pub(super) fn vector_gradients(&self) -> Pointer<T> {
+        self.vectors.matrices().gradients.pointer
     }
 
     /// Enqueues the interaction of the vectors, after all of them are written.
@@ -527,30 +501,9 @@ impl<T: Element> Network<T> {
         }
     }
 
-    /// Enqueues sending row gradients to their owners, after [`Network::interact_backward`]; the batch must be routed.
-    ///
-    /// # Safety
-    /// As for [`Network::head`].
-    pub(super) unsafe fn reduce(&self, lane: &Lane, tables: &Tables, batch: RoutedBatch) -> Result<()> {
-        // SAFETY: as for `bottom_forward`.
-        unsafe { tables.reduce(lane, batch, self.vectors.matrices().gradients.pointer) }
-    }
-
-    /// Enqueues the update of the tables, after [`Network::verdict`] and [`Network::reduce`].
-    ///
-    /// # Safety
-    /// As for [`Network::head`].
-    pub(super) unsafe fn update_tables(
-        &self,
-        lane: &Lane,
-        tables: &Tables,
-        (batch, input): (RoutedBatch, Input),
-    ) -> Result<()> {
-        let (gradients, guard) = (self.vectors.matrices().gradients.pointer, self.shared.guard.pointer());
-        // SAFETY: as for `bottom_forward`.
-        unsafe {
-            let verdict = (guard.table_scale(), guard.stop());
-            tables.update(lane, batch, gradients, (input.rates, input.step), verdict)
-        }
+    /// Returns the addresses of the factor of gradients for tables, and of the verdict: not 0 if the step is skipped.
+    pub(super) fn table_scale_and_stop(&self) -> (Pointer<f32>, Pointer<u32>) {
+        let guard = self.shared.guard.pointer();
+        (guard.table_scale(), guard.stop())
     }
 }

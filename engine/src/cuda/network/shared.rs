@@ -8,7 +8,7 @@ use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
 use super::dense::Dense;
-use super::fp8::Fp8;
+use super::quantization::Fp8;
 
 /// Blocks per multiprocessor, for kernels that loop.
 const BLOCKS_EACH: u32 = 8;
@@ -116,17 +116,7 @@ impl<T: Element> Activations<T> {
     }
 
     pub(super) fn matrices(&self) -> ActivationMatrices<T> {
-        let matrix = |buffer: &Buffer<T>| dense(buffer.pointer(), self.samples, self.columns);
+        let matrix = |buffer: &Buffer<T>| Matrix::contiguous(buffer.pointer(), self.samples, self.columns);
         ActivationMatrices { values: matrix(&self.values), gradients: matrix(&self.gradients) }
     }
-}
-
-/// Returns a matrix whose rows are stored without gaps.
-pub(super) fn dense<T>(pointer: Pointer<T>, rows: usize, columns: usize) -> Matrix<T> {
-    Matrix { pointer, rows, columns, stride: columns }
-}
-
-/// Returns the first rows of a matrix, for a pass over fewer samples than its buffer holds.
-pub(super) fn first_rows<T>(matrix: Matrix<T>, rows: usize) -> Matrix<T> {
-    Matrix { rows, ..matrix }
 }

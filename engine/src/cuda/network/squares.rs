@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rankine_cuda::{AllReduce, Buffer, Device, Lane, Peers, Pointer, kernels};
 use rankine_embedding::cuda::Result;
 
-use super::super::together::Gradients;
+use super::super::group::Gradients;
 
 /// The approximate number of parts in which all squares are summed: the same on any GPU.
 const PARTS: u32 = 1024;

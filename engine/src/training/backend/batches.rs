@@ -7,7 +7,7 @@ use rankine_reader::io::Rung;
 use rankine_reader::stream::{self, BatchStream, Position, StreamOptions};
 
 use super::super::TrainError;
-use super::gpu::FedBatch;
+use super::gpu::FeedBatch;
 
 /// Batches, prepared ahead of the step that uses them.
 pub(in super::super) struct Batches {
@@ -20,7 +20,7 @@ pub(in super::super) struct Batches {
 pub(in super::super) enum Batch {
     Unpacked(stream::Batch),
     #[allow(dead_code, reason = "only builds with CUDA have GPUs that unpack batches")]
-    Packed(FedBatch),
+    Packed(FeedBatch),
 }
 
 impl Batches {

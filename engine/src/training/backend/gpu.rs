@@ -21,7 +21,7 @@ use super::phases::{Activity, Ceilings, Phase};
 use super::refusal::{GpuSelectionError, Refusal};
 use super::scorer::Scorer;
 use crate::checkpoint::{Checkpoint, CheckpointError, DeviceState};
-pub(super) use crate::cuda::FedBatch;
+pub(super) use crate::cuda::FeedBatch;
 use crate::cuda::calibration;
 use crate::cuda::{
     BatchShape, CudaEvaluation, CudaModel, Error, EvaluationResult, EvaluationShape, Execution, Feed,
@@ -291,7 +291,7 @@ struct PlacedTables {
 struct GpuBackend {
     model: CudaModel,
     /// The evaluation part.
-    resident: Vec<FedBatch>,
+    resident: Vec<FeedBatch>,
     /// Moments that were marked.
     marks: Vec<Moment>,
     /// The trace in progress.
@@ -311,7 +311,7 @@ fn open(
 ) -> Result<Batches, TrainError> {
     match part.coding {
         BlockCoding::Packed { .. } if part.ids.all_fail() => {
-            match Feed::open_shares(model.shares(), part, options, stay) {
+            match Feed::open_shares(model.feed_ranks(), part, options, stay) {
                 Ok(feed) => Ok(Batches::new(feed.rung(), feed.map(|batch| Ok(Batch::Packed(batch?))))),
                 Err(Error::Gpu(error)) => Err(TrainError::Device(format!(
                     "not enough memory to stage batches for the GPU: {error}. A smaller \

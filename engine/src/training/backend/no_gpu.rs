@@ -16,7 +16,7 @@ use crate::overlap::Overlap;
 pub(super) enum Gpus {}
 
 /// A batch that GPUs unpack.
-pub(in super::super) enum FedBatch {}
+pub(in super::super) enum FeedBatch {}
 
 /// The GPUs that would train a job, in words.
 pub(super) fn device_of(_: &Job, _: &RankAssignment, _: &Model) -> Result<String, GpuSelectionError> {
@@ -57,7 +57,7 @@ impl Gpus {
     }
 }
 
-impl FedBatch {
+impl FeedBatch {
     pub(super) fn len(&self) -> usize {
         match *self {}
     }

@@ -7,14 +7,17 @@ use std::sync::Arc;
 
 use half::bf16;
 use rankine_cuda::blas::{
-    Fp8CrossGradientMatrices, Fp8CrossKept, Fp8CrossMatrices, Fp8Factors, Fp8Matrix, Fp8Tensor, Product,
+    Fp8CrossGradientMatrices, Fp8CrossKept, Fp8CrossMatrices, Fp8Factors, Fp8Matrix, Fp8Tensor, Matrix,
+    Product,
 };
 use rankine_cuda::kernels::{CROSS_LAYERS, Element, Fp8CrossFirst, Fp8Quantize};
 use rankine_cuda::{Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
-use super::super::shared::{ActivationMatrices, Shared, dense, first_rows};
-use super::{ACTIVATIONS_AT_FIRST, Fp8Buffers, Fp8Builder, Fp8RowBuffer, GRADIENTS_AT_FIRST};
+use super::super::quantization::{
+    ACTIVATIONS_AT_FIRST, Fp8Buffers, Fp8Builder, Fp8RowBuffer, GRADIENTS_AT_FIRST,
+};
+use super::super::shared::{ActivationMatrices, Shared};
 use crate::model::Layer;
 
 /// A model's cross layers, at least one.
@@ -156,7 +159,7 @@ impl Fp8Cross {
             };
             products.push(Product::fp8_cross(blas, matrices, learns)?);
         }
-        let quantize = self.first.quantize(fp8, first_rows(self.vectors.values, samples), learns);
+        let quantize = self.first.quantize(fp8, self.vectors.values.first_rows(samples), learns);
         Ok(Forward(quantize, products))
     }
 
@@ -187,7 +190,7 @@ impl Fp8Cross {
                 &shared.weights_blas,
                 dy,
                 x,
-                dense(gradients, layer.outputs, layer.inputs),
+                Matrix::contiguous(gradients, layer.outputs, layer.inputs),
             )
         };
         let mut before: Option<&CrossLayer> = None;

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use half::bf16;
-use rankine_cuda::blas::{Fp8Factors, Fp8Outputs, Fp8Tensor, Product};
+use rankine_cuda::blas::{Fp8Factors, Fp8Outputs, Fp8Tensor, Matrix, Product};
 use rankine_cuda::kernels::{Columns, Element, Fp8Quantize};
 use rankine_cuda::{Buffer, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
-use super::super::shared::{ActivationMatrices, Activations, PartialSums, Shared, dense, first_rows};
-use super::{CrossGradientOutputs, Fp8, Fp8Buffers, Fp8Builder};
+use super::super::quantization::{Fp8, Fp8Buffers, Fp8Builder};
+use super::super::shared::{ActivationMatrices, Activations, PartialSums, Shared};
+use super::cross::CrossGradientOutputs;
 use crate::model::Layer;
 
 /// Fully connected layers in fp8 with a ReLU after each.
@@ -120,14 +121,14 @@ impl Fp8Mlp {
                     Product::fp8_relu(blas, x, weights, bias, out, learns)
                 }
                 None => {
-                    let out = first_rows(self.output().values, samples);
+                    let out = self.output().values.first_rows(samples);
                     Product::fp8_to_bf16(blas, x.straight(), weights.straight(), Some(bias), out)
                 }
             }
         };
         let products = self.layers.iter().enumerate().map(product).collect::<Result<_, _>>()?;
         let quantize = self.input.map(|input| {
-            let values = first_rows(input.values, samples);
+            let values = input.values.first_rows(samples);
             self.layers[0].input.quantize(fp8, values, learns)
         });
         Ok(Forward(quantize, products))
@@ -165,7 +166,7 @@ impl Fp8Mlp {
         let products = |(number, tensors): (usize, &LayerTensors)| -> Result<_> {
             let [x, weights, dy] = self.tensors(fp8, number, samples);
             let Layer { inputs, outputs, offset, .. } = tensors.layer;
-            let gradients = dense(sums.element(offset), outputs, inputs);
+            let gradients = Matrix::contiguous(sums.element(offset), outputs, inputs);
             let d_weights = Product::fp8_by_weights(&shared.weights_blas, dy, x, gradients)?;
             Ok((d_weights, d_input(number, tensors, dy, weights)?))
         };

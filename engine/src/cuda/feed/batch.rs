@@ -9,21 +9,21 @@ use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::{BatchStream, BlockRow, PackedBatch, Position, StreamOptions};
 use rankine_reader::{Error as DataError, Schema};
 
-use super::freed::CopierMessage;
+use super::release::CopierMessage;
 use super::ring::BlockRing;
 
 /// Samples of one step, for one GPU or several.
 #[derive(Debug, Clone)]
-pub struct FedBatch {
+pub struct FeedBatch {
     pub(super) len: usize,
     pub(super) start: Position,
-    pub(super) parts: Vec<Arc<FedPart>>,
+    pub(super) parts: Vec<Arc<FeedPart>>,
 }
 
 /// A GPU's samples of a batch, whose blocks are in its memory or are being copied there. Dropping it releases the
 /// blocks that no later batch needs.
 #[derive(Debug)]
-pub struct FedPart {
+pub struct FeedPart {
     pub(super) batch: Arc<PackedBatch>,
     pub(super) rows: Range<usize>,
     pub(super) number: u64,
@@ -42,7 +42,7 @@ pub(super) struct Source {
     pub(super) options: StreamOptions,
 }
 
-impl FedBatch {
+impl FeedBatch {
     /// Returns the number of samples.
     pub fn len(&self) -> usize {
         self.len
@@ -59,12 +59,12 @@ impl FedBatch {
     }
 
     /// Returns each GPU's part, in the order of ranks.
-    pub fn parts(&self) -> &[Arc<FedPart>] {
+    pub fn parts(&self) -> &[Arc<FeedPart>] {
         &self.parts
     }
 }
 
-impl FedPart {
+impl FeedPart {
     /// Returns the number of samples.
     pub fn len(&self) -> usize {
         self.rows.len()
@@ -112,7 +112,7 @@ impl FedPart {
     }
 }
 
-impl Drop for FedPart {
+impl Drop for FeedPart {
     fn drop(&mut self) {
         let (freed, copiers, gpu) = &self.freed;
         for freed in &freed[copiers.clone()] {

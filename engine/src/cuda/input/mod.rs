@@ -1,99 +1,24 @@
 //! The input of a step: copying or unpacking batches into slots of a GPU.
 
-use std::mem::offset_of;
+mod layout;
+mod unpack;
+
 use std::ops::Range;
 use std::sync::Arc;
 
 use rankine_cuda::kernels::{Rate, Step, Totals};
 use rankine_cuda::{Buffer, Device, Lane, Moment, PinnedBuffer, Pointer};
-use rankine_embedding::cuda::{Hotness, Ids, Layout, Result};
+use rankine_embedding::cuda::{Hotness, Ids, Result};
 use rankine_reader::{Bags, Samples, Schema};
-use rayon::prelude::*;
 
-use super::feed::FedPart;
-use super::unpack::Unpacker;
-use crate::model::ModelSpec;
+use super::feed::FeedPart;
+pub(super) use layout::Input;
+pub use layout::InputLayout;
+use layout::{STEP_SAMPLES, STEP_WORDS};
+pub use unpack::Unpacker;
 
-/// The layout of a slot, in words of four bytes: first the step's parameters, then the rows of packed blocks that make
-/// up a batch if the GPU unpacks it, then the batch.
-#[derive(Debug, Clone)]
-pub struct InputLayout {
-    /// The categorical columns, and the number of samples that a slot holds.
-    ids_layout: Layout,
-    /// For each head, the number of its label column.
-    labels_of: Vec<usize>,
-    dense_columns: usize,
-    rates: usize,
-    rows: usize,
-    totals: usize,
-    own_totals: usize,
-    labels: usize,
-    weights: usize,
-    dense: usize,
-    offsets: usize,
-    ids: usize,
-    words: usize,
-}
-
-/// Words of the step's parameters.
-const STEP_WORDS: usize = size_of::<Step>() / 4;
-/// The word with the number of samples.
-const STEP_SAMPLES: usize = offset_of!(Step, samples) / 4;
-/// Every part starts at a multiple of this number of words, so that kernels may read vectors.
-const ALIGNMENT: usize = 64;
-
-impl InputLayout {
-    /// The layout for a model's batches, with ids in the layout of the tables.
-    pub fn new(spec: &ModelSpec, layout: &Layout) -> Self {
-        let mut end = STEP_WORDS;
-        let mut part = |words: usize| {
-            let begin = end.next_multiple_of(ALIGNMENT);
-            end = begin + words;
-            begin
-        };
-        let (heads, samples) = (spec.heads.len(), layout.samples());
-        let (rates, rows) = (part(2 * layout.tables().len()), part(2 * samples));
-        let totals = part(2 * heads);
-        Self {
-            labels_of: spec.heads.iter().map(|head| head.label_number).collect(),
-            dense_columns: spec.dense_columns,
-            rates,
-            rows,
-            totals,
-            own_totals: if layout.ranks() > 1 { part(2 * heads) } else { totals },
-            labels: part(samples * heads),
-            weights: part(samples),
-            dense: part(samples * spec.dense_columns),
-            offsets: part(layout.offsets()),
-            ids: part(layout.ids()),
-            words: part(0),
-            ids_layout: layout.clone(),
-        }
-    }
-
-    fn samples(&self) -> usize {
-        self.ids_layout.samples()
-    }
-}
-
-/// The addresses of a batch on the GPU.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Input {
-    pub(super) step: Pointer<Step>,
-    /// One per table.
-    pub(super) rates: Pointer<Rate>,
-    /// For each head: the sum of the weights of the samples with its label, over all ranks.
-    pub(super) totals: Pointer<f64>,
-    /// The same for this rank's samples only.
-    pub(super) own_totals: Pointer<f64>,
-    /// `[head][sample]`: NaN if the label is missing, and after the batch's samples.
-    pub(super) labels: Pointer<f32>,
-    /// One per sample.
-    pub(super) weights: Pointer<f32>,
-    /// `[sample][column]`: zeros after the batch's samples.
-    pub(super) dense: Pointer<f32>,
-    pub(super) ids: Ids,
-}
+/// Batches that are on the GPU at once: one that is computed, one that is ready, one that is being copied.
+pub(super) const SLOTS: usize = 3;
 
 /// The buffers of a batch in host memory and on the GPU.
 #[derive(Debug)]
@@ -189,7 +114,7 @@ impl InputSlot {
     pub fn unpack(
         &mut self,
         (lane, reader): (&Lane, &Lane),
-        batch: &FedPart,
+        batch: &FeedPart,
         (unpacker, faults): (&Unpacker, Pointer<u32>),
         parameters: (Step, &[Rate]),
     ) -> Result<()> {
@@ -266,57 +191,5 @@ impl InputSlot {
             dense_columns: layout.dense_columns,
             categorical: hotness.iter().enumerate().map(bags).collect(),
         })
-    }
-}
-
-impl InputLayout {
-    /// Writes samples of a batch to words that start where the batch does.
-    fn stage(&self, batch: &Samples, samples: Range<usize>, words: &mut [u32]) {
-        let (count, room, hotness) = (samples.len(), self.samples(), self.ids_layout.columns());
-        assert_eq!((batch.dense_columns, batch.categorical.len()), (self.dense_columns, hotness.len()));
-        let begin = |part: usize| part - self.totals;
-        for (head, &number) in self.labels_of.iter().enumerate() {
-            let labels = &mut words[begin(self.labels) + head * room..][..room];
-            let labels: &mut [f32] = bytemuck::cast_slice_mut(labels);
-            labels[..count].copy_from_slice(&batch.labels[number][samples.clone()]);
-            labels[count..].fill(f32::NAN);
-        }
-        let weights: &mut [f32] = bytemuck::cast_slice_mut(&mut words[begin(self.weights)..][..room]);
-        match batch.weights.get(samples.clone()) {
-            Some(given) => weights[..count].copy_from_slice(given),
-            None => weights[..count].fill(1.0),
-        }
-        weights[count..].fill(0.0);
-        let columns = self.dense_columns;
-        let dense: &mut [f32] = bytemuck::cast_slice_mut(&mut words[begin(self.dense)..][..room * columns]);
-        dense[..count * columns]
-            .copy_from_slice(&batch.dense[samples.start * columns..samples.end * columns]);
-        dense[count * columns..].fill(0.0);
-        let (before_ids, mut ids) = words.split_at_mut(begin(self.ids));
-        let mut offsets = &mut before_ids[begin(self.offsets)..];
-        let mut jobs = Vec::with_capacity(hotness.len());
-        for (hotness, bags) in hotness.iter().zip(&batch.categorical) {
-            let of_ragged = if matches!(hotness, Hotness::Ragged { .. }) { room + 1 } else { 0 };
-            let own = ids.split_off_mut(..room * hotness.max()).expect("the layout has room for all columns");
-            let own_offsets = offsets.split_off_mut(..of_ragged).expect("as for ids");
-            jobs.push((bags, own, own_offsets));
-        }
-        let put = |(bags, ids, offsets)| put_bags(bags, samples.clone(), ids, offsets);
-        jobs.into_par_iter().for_each(put);
-    }
-}
-
-/// Writes the bags of some samples to a column's buffer for ids, and their offsets to that for offsets, if it has one;
-/// samples after them get empty bags.
-fn put_bags(bags: &Bags, samples: Range<usize>, ids: &mut [u32], offsets: &mut [u32]) {
-    let first = bags.offsets[samples.start];
-    let from = &bags.ids[first as usize..bags.offsets[samples.end] as usize];
-    // An id that does not fit in 32 bits is out of range, which the tables report.
-    let narrow = |&id: &u64| u32::try_from(id).unwrap_or(u32::MAX);
-    ids.iter_mut().zip(from).for_each(|(to, from)| *to = narrow(from));
-    if !offsets.is_empty() {
-        let (own, after) = offsets.split_at_mut(samples.len());
-        own.iter_mut().zip(&bags.offsets[samples]).for_each(|(to, from)| *to = from - first);
-        after.fill(from.len() as u32);
     }
 }

@@ -6,10 +6,10 @@ use rankine_cuda::kernels::{IdColumn, Unpack, UnpackBags, UnpackFixed, UnpackSiz
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::{Layout, Result};
 use rankine_reader::Schema;
-use rankine_reader::schema::{DenseDtype, Hotness};
+use rankine_reader::schema::DenseDtype;
 
-use super::feed::BlockRing;
-use super::input::Input;
+use super::layout::Input;
+use crate::cuda::feed::{BlockRing, fixed_columns, ragged_columns};
 
 /// The columns of a schema and their layout in batches, as the kernels read them.
 #[derive(Debug)]
@@ -118,37 +118,4 @@ impl Unpacker {
         }
         Ok(())
     }
-}
-
-/// Returns the columns of fixed hotness, with their numbers among all columns, but without their positions in a batch.
-fn fixed_columns(schema: &Schema) -> impl Iterator<Item = (usize, IdColumn)> {
-    columns(schema).filter_map(|(number, hotness, column)| match hotness {
-        Hotness::Fixed(_) => Some((number, column)),
-        Hotness::Ragged { .. } => None,
-    })
-}
-
-/// Returns the ragged columns in the same way.
-pub(super) fn ragged_columns(schema: &Schema) -> impl Iterator<Item = (usize, IdColumn)> {
-    let ragged = columns(schema).filter(|(_, hotness, _)| matches!(hotness, Hotness::Ragged { .. }));
-    ragged
-        .enumerate()
-        .map(|(index, (number, _, column))| (number, IdColumn { place: index as u32, ..column }))
-}
-
-fn columns(schema: &Schema) -> impl Iterator<Item = (usize, Hotness, IdColumn)> {
-    let first = schema.labels.len() + schema.weight.iter().len() + schema.dense.len();
-    schema.categorical.iter().enumerate().map(move |(number, column)| {
-        let stream = (first + 3 * number) as u32;
-        let id_column = IdColumn {
-            rows: column.rows,
-            stream,
-            hotness: column.hotness.max(),
-            ids: 0,
-            offsets: 0,
-            place: 0,
-            reserved: 0,
-        };
-        (number, column.hotness, id_column)
-    })
 }

@@ -13,10 +13,10 @@ pub(super) enum CopierMessage {
 
 /// The blocks that no batch needs any more, on any of some GPUs.
 #[derive(Debug)]
-pub(super) struct FreedBlocks(Vec<FreedOnGpu>);
+pub(super) struct ReleasedBlocks(Vec<ReleasedOnGpu>);
 
 #[derive(Debug, Clone, Default)]
-struct FreedOnGpu {
+struct ReleasedOnGpu {
     /// All blocks below this number.
     before: u32,
     /// The first batch that is still in use.
@@ -25,13 +25,13 @@ struct FreedOnGpu {
     later: BTreeMap<u64, u32>,
 }
 
-impl FreedBlocks {
+impl ReleasedBlocks {
     pub(super) fn of_gpus(count: usize) -> Self {
-        Self(vec![FreedOnGpu::default(); count])
+        Self(vec![ReleasedOnGpu::default(); count])
     }
 
     pub(super) fn add(&mut self, gpu: usize, number: u64, keep_from: u32) {
-        let FreedOnGpu { before, batch, later } = &mut self.0[gpu];
+        let ReleasedOnGpu { before, batch, later } = &mut self.0[gpu];
         later.insert(number, keep_from);
         while let Some(keep_from) = later.remove(batch) {
             *before = keep_from;
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn blocks_are_free_once_all_batches_before_are_done_everywhere() {
-        let mut freed = FreedBlocks::of_gpus(2);
+        let mut freed = ReleasedBlocks::of_gpus(2);
         for gpu in [1, 0] {
             freed.add(gpu, 1, 7);
             assert_eq!(freed.before(), 0);

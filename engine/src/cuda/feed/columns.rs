@@ -1,0 +1,38 @@
+//! The categorical columns of a schema, as the kernels that index and unpack blocks read them.
+
+use rankine_cuda::kernels::IdColumn;
+use rankine_reader::Schema;
+use rankine_reader::schema::Hotness;
+
+/// Returns the columns of fixed hotness, with their numbers among all columns, but without their positions in a batch.
+pub(in crate::cuda) fn fixed_columns(schema: &Schema) -> impl Iterator<Item = (usize, IdColumn)> {
+    columns(schema).filter_map(|(number, hotness, column)| match hotness {
+        Hotness::Fixed(_) => Some((number, column)),
+        Hotness::Ragged { .. } => None,
+    })
+}
+
+/// Returns the ragged columns in the same way.
+pub(in crate::cuda) fn ragged_columns(schema: &Schema) -> impl Iterator<Item = (usize, IdColumn)> {
+    let ragged = columns(schema).filter(|(_, hotness, _)| matches!(hotness, Hotness::Ragged { .. }));
+    ragged
+        .enumerate()
+        .map(|(index, (number, _, column))| (number, IdColumn { place: index as u32, ..column }))
+}
+
+fn columns(schema: &Schema) -> impl Iterator<Item = (usize, Hotness, IdColumn)> {
+    let first = schema.labels.len() + schema.weight.iter().len() + schema.dense.len();
+    schema.categorical.iter().enumerate().map(move |(number, column)| {
+        let stream = (first + 3 * number) as u32;
+        let id_column = IdColumn {
+            rows: column.rows,
+            stream,
+            hotness: column.hotness.max(),
+            ids: 0,
+            offsets: 0,
+            place: 0,
+            reserved: 0,
+        };
+        (number, column.hotness, id_column)
+    })
+}
