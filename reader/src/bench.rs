@@ -352,11 +352,11 @@ fn drop_cache(files: &[PathBuf]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing;
+    use crate::tests;
 
     #[test]
     fn pieces_cover_the_blocks() {
-        let dataset = testing::dataset(1000, 64);
+        let dataset = tests::dataset(1000, 64);
         let part = Dataset::open(&dataset.dir()).unwrap().part(Part::Train).unwrap();
         let bytes: u64 = part.blocks.iter().map(|block| u64::from(block.bytes)).sum();
         let pieces = pieces(&part);
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn every_rung_is_measured_or_reports_why_not() {
-        let dataset = testing::dataset(1000, 64);
+        let dataset = tests::dataset(1000, 64);
         let options = ReadBenchOptions { bytes_max: 20_000, ..ReadBenchOptions::default() };
         let bench = bench_read(&dataset.dir(), &options).unwrap();
         assert_eq!(bench.rungs.iter().map(|rung| rung.rung).collect::<Vec<_>>(), Rung::ALL);
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn rates_are_amounts_per_second() {
-        let dataset = testing::dataset(1000, 64);
+        let dataset = tests::dataset(1000, 64);
         let part = Dataset::open(&dataset.dir()).unwrap().part(Part::Train).unwrap();
         let block_bytes = u64::from(part.blocks[0].bytes);
         assert!(part.blocks.iter().all(|block| u64::from(block.bytes) == block_bytes));

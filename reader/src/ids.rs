@@ -114,12 +114,12 @@ mod tests {
 
     use super::*;
     use crate::schema::{Categorical, DenseDtype, Label, Pooling, VocabularyKind};
-    use crate::testing;
+    use crate::tests;
 
     proptest! {
         #[test]
         fn rules_replace_or_remove_ids(
-            (schema, mut samples) in testing::any_samples(300),
+            (schema, mut samples) in tests::any_samples(300),
             choices in prop::collection::vec(0..3usize, 20),
             wild in prop::collection::vec(
                 (any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u64>()),

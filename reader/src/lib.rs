@@ -39,7 +39,7 @@ mod shape;
 mod stop;
 mod tabulated;
 #[cfg(test)]
-mod testing;
+mod tests;
 
 pub use dataset::Dataset;
 pub use error::{Error, Result};

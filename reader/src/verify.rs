@@ -234,7 +234,7 @@ mod tests {
     use crate::dataset::Manifest;
     use crate::publish::tests::seccomp::{Refused, refuse_in_this_thread};
     use crate::sealed::Checksum;
-    use crate::testing;
+    use crate::tests;
 
     const THREADS: NonZeroUsize = NonZeroUsize::new(3).unwrap();
 
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_whole_dataset_is_read_to_the_end() {
-        let dataset = testing::dataset(1000, 64);
+        let dataset = tests::dataset(1000, 64);
         let report = check(&dataset.dir());
         assert!(report.is_whole(), "{report:?}");
         assert_eq!(report.files, 1);
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn each_damage_is_named_and_the_rest_is_still_read() {
-        let dataset = testing::dataset(1000, 64);
+        let dataset = tests::dataset(1000, 64);
         let opened = Dataset::open(&dataset.dir()).unwrap();
         let train = opened.part(Part::Train).unwrap();
         let path = &train.files[0];
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn damages_past_the_limit_are_counted() {
-        let dataset = testing::dataset(1000, 20);
+        let dataset = tests::dataset(1000, 20);
         let train = Dataset::open(&dataset.dir()).unwrap().part(Part::Train).unwrap();
         let mut bytes = fs::read(&train.files[0]).unwrap();
         for block in &train.blocks {
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_part_cut_short_does_not_hide_the_other() {
-        let dataset = testing::dataset(1000, 64);
+        let dataset = tests::dataset(1000, 64);
         let path = dataset.dir().join("train/00000.blocks");
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.set_len(file.metadata().unwrap().len() - 1).unwrap();
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn sums_and_counts_that_do_not_match_the_samples_are_damage() {
-        let dataset = testing::dataset(1000, 64);
+        let dataset = tests::dataset(1000, 64);
         let good = Dataset::open(&dataset.dir()).unwrap().manifest().unwrap().clone();
         let manifest_path = dataset.dir().join(MANIFEST_NAME);
         let damages = |manifest: &Manifest| {
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn the_rest_of_a_part_is_skipped_after_too_many_failed_reads() {
         // 50 training blocks and five evaluation blocks.
-        let dataset = testing::dataset(1000, 20);
+        let dataset = tests::dataset(1000, 20);
         let report = std::thread::scope(|scope| {
             let failing = scope.spawn(|| {
                 let no_ring = Refused { call: libc::SYS_io_uring_setup, errno: libc::ENOSYS };

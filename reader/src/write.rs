@@ -351,7 +351,7 @@ mod tests {
     use crate::dataset::Dataset;
     use crate::publish::tests::file_calls::{assert_durable, observe};
     use crate::stream::{BatchStream, StreamOptions};
-    use crate::testing;
+    use crate::tests;
 
     /// Counts how often each row of a column occurs, one by one: most frequent first, equal counts in row order.
     fn counts(samples: &Samples, column: usize) -> Vec<(u64, u64)> {
@@ -364,10 +364,10 @@ mod tests {
 
     #[test]
     fn a_part_continues_in_further_files_and_is_counted_as_a_whole() {
-        let dataset = testing::dataset(1000, 64);
+        let dataset = tests::dataset(1000, 64);
         let (schema, train) = (&dataset.schema, &dataset.samples);
         // The last block has one sample.
-        let eval = testing::samples_of(schema, 257, 2);
+        let eval = tests::samples_of(schema, 257, 2);
         let block_bytes = Dataset::open(&dataset.dir()).unwrap().part(Part::Train).unwrap().blocks[0].bytes;
         let home = tempfile::tempdir().unwrap();
         let target = home.path().join("data");
@@ -381,7 +381,7 @@ mod tests {
                 writer.push(Part::Train, &train.slice(from..to)).unwrap();
                 writer.push(Part::Eval, &eval.slice(from * 257 / 1000..to * 257 / 1000)).unwrap();
             }
-            let manifest = writer.finish(testing::origin()).unwrap();
+            let manifest = writer.finish(tests::origin()).unwrap();
             dir.publish().unwrap();
             manifest
         });
@@ -428,7 +428,7 @@ mod tests {
 
     #[test]
     fn invalid_writes_are_refused() {
-        let dataset = testing::dataset(10, 4);
+        let dataset = tests::dataset(10, 4);
         let home = tempfile::tempdir().unwrap();
         let dir = PartialDir::create(&home.path().join("data")).unwrap();
         let refused = |schema, block_samples| {
@@ -438,7 +438,7 @@ mod tests {
         let unlabelled = Schema { labels: Vec::new(), ..dataset.schema.clone() };
         assert!(refused(unlabelled, 4).contains("no label column"));
         let empty = DatasetWriter::new(&dir, dataset.schema.clone(), 4).unwrap();
-        assert!(empty.finish(testing::origin()).unwrap_err().to_string().contains("at least one"));
+        assert!(empty.finish(tests::origin()).unwrap_err().to_string().contains("at least one"));
         let written = write_file(dir.path(), "a", b"12345").unwrap();
         let expected = FileManifest { name: "a".into(), bytes: 5, xxh3: Checksum(xxh3_64(b"12345")) };
         assert_eq!(written, expected);

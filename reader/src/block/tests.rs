@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::schema::{Hotness, Label, Pooling, VocabularyKind};
-use crate::testing;
+use crate::tests;
 use proptest::prelude::*;
 
 const ID: BlockId = BlockId { dataset: 7, part: Part::Eval, index: 3 };
@@ -38,7 +38,7 @@ fn one_column(rows: u64, hotness: Hotness) -> Schema {
 #[test]
 fn large_bags_of_one_row_are_restored() {
     let schema = one_column(1, Hotness::Fixed(64));
-    let samples = testing::samples_of(&schema, 40_000, 1);
+    let samples = tests::samples_of(&schema, 40_000, 1);
     let bytes = encode(&schema, ID, &samples).unwrap();
     assert_eq!(bytes.len(), 2 * BLOCK_ALIGN);
     let mut back = Samples::new(&schema);
@@ -50,7 +50,7 @@ fn large_bags_of_one_row_are_restored() {
 #[test]
 fn values_that_take_no_bits_are_limited() {
     let schema = one_column(1, Hotness::Fixed(64));
-    let bytes = encode(&schema, ID, &testing::samples_of(&schema, 100, 1)).unwrap();
+    let bytes = encode(&schema, ID, &tests::samples_of(&schema, 100, 1)).unwrap();
     let hostile = with_descriptor(&bytes, 3, 12, &u32::MAX.to_le_bytes());
     let refusal = Block::parse(&hostile, &schema).unwrap_err();
     assert!(refusal.contains("values that take no bits, over the limit of 33554432"), "{refusal}");
@@ -63,7 +63,7 @@ fn values_that_take_no_bits_are_limited() {
 #[test]
 fn streams_that_violate_the_format_are_refused() {
     let schema = one_column(50, Hotness::Ragged { max: 4 });
-    let samples = testing::samples_of(&schema, 600, 1);
+    let samples = tests::samples_of(&schema, 600, 1);
     let bytes = encode(&schema, ID, &samples).unwrap();
     let offset = |by: u32| (Block::parse(&bytes, &schema).unwrap().streams()[3].offset + by).to_le_bytes();
     for (number, at, to, what) in [
@@ -92,7 +92,7 @@ fn streams_that_violate_the_format_are_refused() {
 #[test]
 fn a_header_and_ids_of_another_schema_are_refused() {
     let schema = one_column(50, Hotness::Ragged { max: 4 });
-    let mut samples = testing::samples_of(&schema, 600, 1);
+    let mut samples = tests::samples_of(&schema, 600, 1);
     samples.categorical[0].ids[7] = 49;
     let bytes = encode(&schema, ID, &samples).unwrap();
     let with = |at: usize, to: &[u8]| {
@@ -131,7 +131,7 @@ fn a_header_and_ids_of_another_schema_are_refused() {
 
 proptest! {
     #[test]
-    fn decoding_restores_the_encoded_samples((schema, samples) in testing::any_samples(600)) {
+    fn decoding_restores_the_encoded_samples((schema, samples) in tests::any_samples(600)) {
         let bytes = encode(&schema, ID, &samples).unwrap();
         prop_assert_eq!(bytes.len() % BLOCK_ALIGN, 0);
         let block = Block::parse(&bytes, &schema).unwrap();
@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn starts_point_into_the_middle((schema, samples) in testing::any_samples(1200)) {
+    fn starts_point_into_the_middle((schema, samples) in tests::any_samples(1200)) {
         let bytes = encode(&schema, ID, &samples).unwrap();
         let block = Block::parse(&bytes, &schema).unwrap();
         let first = block.streams().len() - 3 * schema.categorical.len();
@@ -162,7 +162,7 @@ proptest! {
 
     #[test]
     fn a_flipped_bit_is_an_error(
-        (schema, samples) in testing::any_samples(50),
+        (schema, samples) in tests::any_samples(50),
         at in any::<prop::sample::Index>(),
     ) {
         let mut bytes = encode(&schema, ID, &samples).unwrap();
@@ -174,7 +174,7 @@ proptest! {
     /// Bytes with a valid checksum that are wrong anywhere else must not panic either.
     #[test]
     fn arbitrary_bytes_do_not_panic(
-        (schema, samples) in testing::any_samples(50),
+        (schema, samples) in tests::any_samples(50),
         changes in prop::collection::vec((16..1000usize, any::<u8>()), 1..8),
     ) {
         let mut bytes = encode(&schema, ID, &samples).unwrap();

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::convert::fault::{BadReason, BadRow};
-use crate::convert::options::{BadLimit, OnBad};
-use crate::convert::source::RowSource;
+use crate::convert::plan::options::{BadLimit, OnBad};
+use crate::convert::rows::fault::{BadReason, BadRow};
+use crate::convert::rows::source::RowSource;
 use crate::error::{Error, Result};
 use crate::write::CheckedFile;
 

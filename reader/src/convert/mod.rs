@@ -9,62 +9,38 @@
 //! `docs/guide/converting.md` is the guide for users.
 
 mod bad;
-mod compressed;
-mod count;
-mod criteo;
-mod csv;
-#[cfg(test)]
-mod csv_tests;
-mod encode;
-mod fault;
-mod hugectr;
+mod formats;
 mod learn;
-mod lines;
-mod moments;
-mod number;
-mod options;
-#[cfg(feature = "parquet")]
-mod parquet;
 mod pass;
 mod plan;
+mod pool;
 mod predict;
 mod rehearse;
 mod report;
-#[cfg(test)]
-mod result_tests;
 mod rows;
-mod schema_file;
-mod selection;
-mod source;
-#[cfg(test)]
-mod speed;
-mod spill;
-#[cfg(test)]
-mod testing;
 #[cfg(test)]
 mod tests;
 mod text;
-mod unknown;
 mod write;
 
 pub use crate::origin::{
     CategorySource, ColumnSources, Conversion, CsvFormat, LabelRule, LabelSource, RowCounts, RowFormat,
 };
 pub use bad::{BAD_ROWS_NAME, BadTally};
-pub use encode::Encoder;
-pub use fault::{BadName, BadReason};
-pub use hugectr::convert_hugectr_raw;
-pub use options::{
+pub use formats::hugectr::convert_hugectr_raw;
+pub use plan::options::{
     BadLimit, ColumnVocabulary, ConvertOptions, CriteoColumns, DenseMode, OnBad, Split, TABLE_ROWS_MAX,
     VocabularyChoice,
 };
+pub use plan::schema_file::SchemaFile;
 pub use predict::{RawChunk, RawReader};
 #[doc(hidden)]
 pub use rehearse::rehearse;
 pub use report::{CategoricalReport, ConversionReport, DenseReport, ExactReport, REPORT_NAME};
 pub use rows::RawRows;
-pub use schema_file::SchemaFile;
-pub use unknown::{DISTINCT_VALUES_MAX, UnknownCategories};
+pub use rows::fault::{BadName, BadReason};
+pub use write::encode::Encoder;
+pub use write::unknown::{DISTINCT_VALUES_MAX, UnknownCategories};
 
 use std::fs;
 use std::path::PathBuf;
@@ -78,11 +54,11 @@ use crate::stop::Stop;
 use crate::vocabulary;
 use crate::write::{CheckedFile, DatasetWriter, write_file};
 
-use criteo::CriteoParser;
-use lines::{Limits, LineRules, Source};
+use formats::criteo::CriteoParser;
 use pass::Pass;
 use plan::Plan;
-use source::RowSource;
+use rows::source::RowSource;
+use text::lines::{Limits, LineRules, Source};
 use text::{LineParser, TextSource};
 use write::WriteResult;
 
@@ -158,12 +134,12 @@ fn convert_csv_within(
 ) -> Result<ConversionReport> {
     options.validate()?;
     if min_count == 0 {
-        return Err(options::no_min_count());
+        return Err(plan::options::no_min_count());
     }
     let plan = schema.csv_plan(min_count, options.dense_dtype);
     let RowFormat::Csv(format) = &plan.format else { unreachable!("a plan for CSV reads CSV") };
-    let refuse = |missing: csv::MissingColumn| schema.column_problem(&missing.column, missing.why);
-    let source = csv::csv_source(format, plan.target(), options.sources()?, limits, refuse)?;
+    let refuse = |missing: formats::csv::MissingColumn| schema.column_problem(&missing.column, missing.why);
+    let source = formats::csv::csv_source(format, plan.target(), options.sources()?, limits, refuse)?;
     convert(options, &plan, &source, progress)
 }
 
@@ -180,18 +156,18 @@ pub fn convert_parquet(
 ) -> Result<ConversionReport> {
     options.validate()?;
     if min_count == 0 {
-        return Err(options::no_min_count());
+        return Err(plan::options::no_min_count());
     }
     #[cfg(feature = "parquet")]
     {
         let files = options.sources()?;
-        let lists = parquet::lists(&files[0], schema.categories())?;
+        let lists = formats::parquet::lists(&files[0], schema.categories())?;
         let plan = schema.parquet_plan(min_count, options.dense_dtype, &lists)?;
         let RowFormat::Parquet(sources) = &plan.format else {
             unreachable!("a plan for Parquet reads Parquet")
         };
         let refuse = |column: &str, why| schema.column_problem(column, why);
-        let source = parquet::parquet_source(sources, plan.target(), files, refuse)?;
+        let source = formats::parquet::parquet_source(sources, plan.target(), files, refuse)?;
         convert(options, &plan, &source, progress)
     }
     #[cfg(not(feature = "parquet"))]

@@ -1,13 +1,12 @@
 //! The common part of all passes over the sources: chunks, rows, and the part that each row belongs to.
 
-use std::sync::{Mutex, PoisonError};
-
 use crate::convert::Progress;
 use crate::convert::bad::BadRows;
-use crate::convert::fault::BadRow;
-use crate::convert::options::{ConvertOptions, Split};
-use crate::convert::selection::{Assignment, Selection};
-use crate::convert::source::{PartRows, RowSource, Span};
+use crate::convert::plan::options::{ConvertOptions, Split};
+use crate::convert::pool::Pool;
+use crate::convert::rows::fault::BadRow;
+use crate::convert::rows::selection::{Assignment, Selection};
+use crate::convert::rows::source::{PartRows, RowSource, Span};
 use crate::error::Result;
 use crate::schema::Schema;
 
@@ -77,25 +76,5 @@ impl<'a, S: RowSource> Pass<'a, S> {
         let taken = take(&rows)?;
         self.rows.put(rows);
         Ok((taken, bad))
-    }
-}
-
-/// Objects that are expensive to create for each chunk.
-#[derive(Debug)]
-pub(crate) struct Pool<T>(Mutex<Vec<T>>);
-
-impl<T> Default for Pool<T> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
-}
-
-impl<T> Pool<T> {
-    pub(crate) fn take(&self) -> Option<T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
-    }
-
-    pub(crate) fn put(&self, thing: T) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(thing);
     }
 }

@@ -4,17 +4,17 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use crate::convert::csv::{MissingColumn, csv_source};
-use crate::convert::encode::Encoder;
-use crate::convert::fault::BadName;
-use crate::convert::hugectr::RecordSource;
-use crate::convert::lines::{Limits, LineRules, Source};
+use crate::convert::formats::csv::{MissingColumn, csv_source};
+use crate::convert::formats::hugectr::RecordSource;
 #[cfg(feature = "parquet")]
-use crate::convert::parquet;
-use crate::convert::pass::Pool;
-use crate::convert::selection::Selection;
-use crate::convert::source::{NamedTarget, Needed, PartRows, RowSource};
-use crate::convert::unknown::{UnknownCategories, UnknownCounter};
+use crate::convert::formats::parquet;
+use crate::convert::pool::Pool;
+use crate::convert::rows::fault::BadName;
+use crate::convert::rows::selection::Selection;
+use crate::convert::rows::source::{NamedTarget, Needed, PartRows, RowSource};
+use crate::convert::text::lines::{Limits, LineRules, Source};
+use crate::convert::write::encode::Encoder;
+use crate::convert::write::unknown::{UnknownCategories, UnknownCounter};
 use crate::convert::{CriteoParser, Progress, criteo_source};
 use crate::error::{Error, Result};
 use crate::ids::IdRules;
@@ -74,9 +74,29 @@ impl RawReader<'_> {
     ) -> Result<Vec<UnknownCategories>> {
         let unknown = UnknownCounter::new(self.schema.categorical.len());
         let read = OrderedRead { reader: self, unknown: &unknown, progress, take };
-        with_source(files, self.format, self.schema, (Needed::Features, Limits::default(), self.ids), read)?;
+        let input = RawInput {
+            files,
+            format: self.format,
+            schema: self.schema,
+            needed: Needed::Features,
+            limits: Limits::default(),
+            ids: self.ids,
+        };
+        with_source(input, read)?;
         Ok(unknown.counts())
     }
+}
+
+/// Files of raw rows, and how to read them for samples of a schema.
+#[derive(Clone, Copy)]
+pub(crate) struct RawInput<'a> {
+    pub(crate) files: &'a [PathBuf],
+    pub(crate) format: &'a RowFormat,
+    pub(crate) schema: &'a Schema,
+    /// The columns that the files must have.
+    pub(crate) needed: Needed,
+    pub(crate) limits: Limits,
+    pub(crate) ids: &'a IdRules,
 }
 
 /// Work on raw rows of any format.
@@ -85,17 +105,12 @@ pub(crate) trait SourceTask {
     fn run<S: RowSource>(self, source: &S) -> Result<()>;
 }
 
-/// Opens files of raw rows for samples of a schema.
+/// Opens files of raw rows, and performs a task on them.
 ///
 /// # Errors
 /// Those of `task`; [`Error::Io`]; [`Error::Invalid`] if the files lack columns that are `needed`.
-pub(crate) fn with_source(
-    files: &[PathBuf],
-    format: &RowFormat,
-    schema: &Schema,
-    (needed, limits, ids): (Needed, Limits, &IdRules),
-    task: impl SourceTask,
-) -> Result<()> {
+pub(crate) fn with_source(input: RawInput<'_>, task: impl SourceTask) -> Result<()> {
+    let RawInput { files, format, schema, needed, limits, ids } = input;
     let files = files.iter().map(|path| Source::new(path, true)).collect::<Result<Vec<_>>>()?;
     let standardized = |dense: &Dense| dense.transform != DenseTransform::plain(dense.transform.function);
     let standardized: Vec<bool> = schema.dense.iter().map(standardized).collect();

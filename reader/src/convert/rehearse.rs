@@ -3,10 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::convert::lines::Limits;
-use crate::convert::predict::{SourceTask, with_source};
-use crate::convert::selection::Selection;
-use crate::convert::source::{Needed, PartRows, RowSource};
+use crate::convert::predict::{RawInput, SourceTask, with_source};
+use crate::convert::rows::selection::Selection;
+use crate::convert::rows::source::{Needed, PartRows, RowSource};
+use crate::convert::text::lines::Limits;
 use crate::error::Result;
 use crate::ids::IdRules;
 use crate::origin::RowFormat;
@@ -16,7 +16,7 @@ use crate::schema::Schema;
 /// Returns the number of good rows.
 ///
 /// # Errors
-/// As [`super::RawReader::read`].
+/// As [`crate::convert::RawReader::read`].
 ///
 /// # Panics
 /// If `chunk_bytes`, the length of a chunk, is less than 2.
@@ -25,13 +25,9 @@ pub fn rehearse(file: &Path, format: &RowFormat, schema: &Schema, chunk_bytes: u
     let limits = Limits { chunk_bytes, line_bytes_max: chunk_bytes / 2 };
     let (files, mut good) = ([PathBuf::from(file)], 0);
     for needed in [Needed::All, Needed::Features] {
-        with_source(
-            &files,
-            format,
-            schema,
-            (needed, limits, &IdRules::default()),
-            SingleThreadedRead { schema, good: &mut good },
-        )?;
+        let ids = &IdRules::default();
+        let input = RawInput { files: &files, format, schema, needed, limits, ids };
+        with_source(input, SingleThreadedRead { schema, good: &mut good })?;
     }
     Ok(good)
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-use crate::convert::fault::BadReason;
-use crate::convert::unknown::UnknownCategories;
+use crate::convert::rows::fault::BadReason;
+use crate::convert::write::unknown::UnknownCategories;
 use crate::origin::Conversion;
 use crate::schema::VocabularyKind;
 

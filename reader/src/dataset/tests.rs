@@ -4,11 +4,11 @@ use std::fs::OpenOptions;
 
 use super::*;
 use crate::block::{self, Block, BlockId};
-use crate::testing::{self, TestDataset};
+use crate::tests::{self, TestDataset};
 
 /// 1000 samples in 16 blocks for training, and 100 in two blocks for evaluation.
 fn dataset() -> TestDataset {
-    testing::dataset(1000, 64)
+    tests::dataset(1000, 64)
 }
 
 impl TestDataset {

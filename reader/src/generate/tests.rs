@@ -7,7 +7,7 @@ use crate::dataset::Dataset;
 use crate::publish::tests::file_calls::{assert_durable, observe};
 use crate::schema::Pooling;
 use crate::stream::{BatchStream, StreamOptions};
-use crate::testing::tree_bytes;
+use crate::tests::tree_bytes;
 
 fn small(shape: Shape, samples: u64) -> GenerateSpec {
     GenerateSpec { shape, rows_cap: Some(1000), samples, eval_samples: samples / 4, alpha: 1.1, seed: 3 }

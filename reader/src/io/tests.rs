@@ -14,7 +14,7 @@ use super::*;
 use crate::error::{Error, Result};
 use crate::publish::tests::seccomp::{Refused, refuse_in_this_thread};
 use crate::rng::Rng;
-use crate::testing::{skipped, working_rungs};
+use crate::tests::{skipped, working_rungs};
 
 /// The disk's response to a read.
 #[derive(Debug, Clone, Copy, PartialEq)]

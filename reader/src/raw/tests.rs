@@ -11,7 +11,7 @@ use crate::part::Part;
 use crate::samples::Samples;
 use crate::stream::{BatchStream, Order, Position, StreamOptions};
 use crate::survey::survey;
-use crate::testing::{self, working_rungs};
+use crate::tests::{self, working_rungs};
 
 fn shape(rows: &[u64], hotness: &[u32], dense: usize) -> Shape {
     Shape { rows: rows.into(), hotness: hotness.into(), dense, ..Shape::load("dlrm").unwrap() }
@@ -38,7 +38,7 @@ fn any_format() -> impl Strategy<Value = RawFormat> {
 
 /// Returns samples without missing labels, which records cannot have.
 fn samples_of(schema: &Schema, len: usize, seed: u64) -> Samples {
-    let mut samples = testing::samples_of(schema, len, seed);
+    let mut samples = tests::samples_of(schema, len, seed);
     for label in samples.labels.iter_mut().flatten().filter(|label| label.is_nan()) {
         *label = 0.0;
     }

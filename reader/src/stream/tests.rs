@@ -10,13 +10,13 @@ use crate::dataset::{Dataset, DatasetPart};
 use crate::io::{AlignedMemory, IoMode, SlabMemory, SlabRing};
 use crate::part::Part;
 use crate::samples::Samples;
-use crate::testing::{self, TestDataset, working_rungs};
+use crate::tests::{self, TestDataset, working_rungs};
 
 const SAMPLES: usize = 1000;
 const BLOCK_SAMPLES: u32 = 64;
 
 fn dataset() -> TestDataset {
-    testing::dataset(SAMPLES, BLOCK_SAMPLES)
+    tests::dataset(SAMPLES, BLOCK_SAMPLES)
 }
 
 fn options(batch_size: usize, order: Order, start: Position) -> StreamOptions {
@@ -72,7 +72,7 @@ fn file_order_is_the_order_of_writing() {
 #[test]
 fn each_shuffled_epoch_has_every_sample_once_in_a_new_order() {
     let dataset = dataset();
-    // The first dense column is the sample's number: see `testing::dataset`.
+    // The first dense column is the sample's number: see `tests::dataset`.
     let numbers = |samples: &Samples| -> Vec<u32> {
         samples.dense.chunks(samples.dense_columns).map(|row| row[0] as u32).collect()
     };
@@ -238,7 +238,7 @@ fn memory_is_reused() {
     }
     assert!(addresses.len() < 50, "{} buffers for 300 batches", addresses.len());
     // Samples that are moved out belong to the consumer; replaced or incomplete samples are not reused.
-    let mut other = testing::dataset(10, 4).samples;
+    let mut other = tests::dataset(10, 4).samples;
     other.labels.truncate(1);
     for number in 0..60 {
         let mut batch = stream.next().unwrap().unwrap();
@@ -387,7 +387,7 @@ fn invalid_streams_are_refused() {
         let error = blocks(&damaged, ring(&part)).to_string();
         assert!(error.contains(&format!("its index lists a block of {bytes} bytes")), "{error}");
     }
-    let longer = testing::dataset(SAMPLES, 500);
+    let longer = tests::dataset(SAMPLES, 500);
     let error = blocks(&self::part(&longer), SlabRing::allocate(8, 4096).unwrap()).to_string();
     assert!(error.contains("more than a buffer's 4096"), "{error}");
 }

@@ -153,13 +153,13 @@ impl RowWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing;
+    use crate::tests;
     use proptest::prelude::*;
 
     proptest! {
         #[test]
         fn gathering_returns_the_pushed_samples(
-            (schema, samples) in testing::any_samples(700),
+            (schema, samples) in tests::any_samples(700),
             order in prop::collection::vec(any::<prop::sample::Index>(), 0..50),
         ) {
             let mut window = RowWindow::new(&schema);

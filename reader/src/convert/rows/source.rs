@@ -1,9 +1,9 @@
 //! What a conversion or prediction requires of a format of raw rows: reading them from start to end, in chunks that
 //! threads can process independently, and naming bad rows.
 
-use crate::convert::fault::{BadName, BadRow};
 use crate::convert::rows::RawRows;
-use crate::convert::selection::Selection;
+use crate::convert::rows::fault::{BadName, BadRow};
+use crate::convert::rows::selection::Selection;
 use crate::error::Result;
 use crate::part::Part;
 use crate::schema::{DenseDtype, DenseFunction, Schema};

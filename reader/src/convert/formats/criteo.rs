@@ -1,9 +1,9 @@
 //! Criteo's TSV: parses a line into a label, numbers and categories, or returns why it is bad.
 
-use crate::convert::fault::{BadReason, Fault};
-use crate::convert::number;
+use crate::convert::rows::fault::{BadReason, Fault};
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
 use crate::convert::text::LineParser;
+use crate::convert::text::number;
 use crate::error::{Error, Result};
 use crate::escape::excerpt;
 use crate::key::ShortKey;
@@ -287,7 +287,7 @@ fn is_hex(bytes: [u8; 8]) -> bool {
 mod tests {
     use super::*;
     use crate::convert::LINE_BYTES_MAX;
-    use crate::convert::testing::{GOOD_LINE, schema, with_field};
+    use crate::convert::tests::{GOOD_LINE, schema, with_field};
     use proptest::prelude::*;
 
     fn fault_of(line: &[u8], parser: &CriteoParser) -> Option<(BadReason, Option<u32>, String)> {
@@ -306,7 +306,7 @@ mod tests {
         schema.categorical[25].rows = 64;
         let parser = CriteoParser::new(&schema, true, 4000).unwrap();
         let good = with_field(GOOD_LINE, 39, "63");
-        let parser_hex = CriteoParser::new(&crate::convert::testing::schema(), true, LINE_BYTES_MAX).unwrap();
+        let parser_hex = CriteoParser::new(&crate::convert::tests::schema(), true, LINE_BYTES_MAX).unwrap();
         assert_eq!(fault_of(GOOD_LINE.as_bytes(), &parser_hex), None);
         let check = |field: u32, value: &str, expected: Option<(BadReason, &str)>| {
             let line = with_field(&good, field as usize, value);

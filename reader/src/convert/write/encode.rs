@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::convert::rows::{RawBags, RawKeys, RawRows, RawValues};
-use crate::convert::unknown::UnknownCounter;
+use crate::convert::write::unknown::UnknownCounter;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::samples::{Bags, Samples};
@@ -210,8 +210,8 @@ fn close_bags(raw: &RawBags, rows: usize, bags: &mut Bags, before: usize) {
 mod tests {
     use super::*;
     use crate::convert::LINE_BYTES_MAX;
-    use crate::convert::criteo::CriteoParser;
-    use crate::convert::testing::{GOOD_LINE, schema, with_field};
+    use crate::convert::formats::criteo::CriteoParser;
+    use crate::convert::tests::{GOOD_LINE, schema, with_field};
     use crate::convert::text::LineParser;
 
     #[test]

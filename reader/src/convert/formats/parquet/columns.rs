@@ -3,7 +3,7 @@
 use parquet::basic::{ConvertedType, LogicalType, Type as PhysicalType};
 use parquet::schema::types::{ColumnDescPtr, SchemaDescriptor};
 
-use crate::convert::lines::Source;
+use crate::convert::text::lines::Source;
 use crate::nearest;
 
 /// Number of column names that a message lists.

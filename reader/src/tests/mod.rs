@@ -11,7 +11,7 @@ use crate::schema::{
     VocabularyKind,
 };
 
-#[path = "../../tests/support/skipped.rs"]
+#[path = "../../../tests/support/skipped.rs"]
 mod skipped;
 
 pub(crate) use skipped::skipped;

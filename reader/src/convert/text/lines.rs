@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::convert::compressed::Compression;
-use crate::convert::pass::Pool;
+use crate::convert::pool::Pool;
+use crate::convert::text::compressed::Compression;
 use crate::error::{Error, IoContext, Result};
 
 /// Limits that bound memory regardless of the length of lines.
@@ -21,7 +21,7 @@ pub(crate) struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { chunk_bytes: 2 << 20, line_bytes_max: super::LINE_BYTES_MAX }
+        Self { chunk_bytes: 2 << 20, line_bytes_max: crate::convert::LINE_BYTES_MAX }
     }
 }
 

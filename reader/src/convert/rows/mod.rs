@@ -1,5 +1,9 @@
 //! Rows in columnar form, whatever their source format: counted while learning and then encoded.
 
+pub(crate) mod fault;
+pub(crate) mod selection;
+pub(crate) mod source;
+
 use crate::key::ShortKey;
 use crate::schema::{Hotness, Schema, VocabularyKind};
 
@@ -195,11 +199,11 @@ impl RawKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::convert::testing;
+    use crate::convert::tests;
 
     #[test]
     fn truncation_removes_later_values_from_every_column() {
-        let mut schema = testing::schema();
+        let mut schema = tests::schema();
         schema.dense.truncate(1);
         schema.categorical.truncate(2);
         schema.categorical[0].hotness = Hotness::Ragged { max: 9 };

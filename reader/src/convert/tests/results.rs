@@ -10,8 +10,8 @@ use std::sync::Mutex;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::testing::{SMALL, TestFolder, samples_of};
-use super::*;
+use crate::convert::tests::{SMALL, TestFolder, samples_of};
+use crate::convert::*;
 use crate::dataset::Dataset;
 use crate::part::Part;
 use crate::samples::Samples;

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
+use crate::convert::learn::spill::{Run, SpillFile, merge_runs};
 use crate::convert::rows::RawKeys;
-use crate::convert::spill::{Run, SpillFile, merge_runs};
 use crate::error::Result;
 use crate::key::{LongMap, ShortKey, ShortMap};
 use crate::stop::Stop;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::block::Block;
 use crate::convert::CriteoColumns;
-use crate::convert::lines::Limits;
+use crate::convert::text::lines::Limits;
 use crate::dataset::Dataset;
 use crate::part::Part;
 use crate::samples::Samples;

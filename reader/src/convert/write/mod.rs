@@ -1,17 +1,21 @@
 //! The writing pass: rows become samples and samples become blocks, each in order and on separate threads.
 
+pub(crate) mod encode;
+pub(crate) mod unknown;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
 use crossbeam_channel::{Sender, bounded};
 
-use crate::convert::encode::Encoder;
-use crate::convert::fault::{BadReason, BadRow};
-use crate::convert::pass::{Pass, Pool};
+use crate::convert::pass::Pass;
+use crate::convert::pool::Pool;
 use crate::convert::rows::RawRows;
-use crate::convert::source::{RowSource, Span};
-use crate::convert::unknown::{UnknownCategories, UnknownCounter};
+use crate::convert::rows::fault::{BadReason, BadRow};
+use crate::convert::rows::source::{RowSource, Span};
+use crate::convert::write::encode::Encoder;
+use crate::convert::write::unknown::{UnknownCategories, UnknownCounter};
 use crate::error::{Error, Result};
 use crate::ordered::ordered_map;
 use crate::origin::RowCounts;

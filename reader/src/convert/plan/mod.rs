@@ -1,9 +1,13 @@
 //! The plan of a conversion: the columns as far as they are known before any row is read, and how they become a
 //! schema once the training part has been read.
 
+pub(crate) mod moments;
+pub(crate) mod options;
+pub(crate) mod schema_file;
+
 use crate::convert::BAG_MAX;
-use crate::convert::moments::Moments;
-use crate::convert::source::{NamedTarget, Needed};
+use crate::convert::plan::moments::Moments;
+use crate::convert::rows::source::{NamedTarget, Needed};
 use crate::error::Result;
 use crate::origin::RowFormat;
 use crate::schema::{Hotness, Schema, VocabularyKind};

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use memchr::memmem::Finder;
 
-use crate::convert::fault::{BadReason, Fault};
-use crate::convert::lines::{Limits, LineRules, Quoting, Source, closing_quote};
+use crate::convert::BAG_MAX;
+use crate::convert::rows::fault::{BadReason, Fault};
+use crate::convert::rows::source::{NamedTarget, Needed};
 use crate::convert::rows::{RawRows, RawValues};
-use crate::convert::source::{NamedTarget, Needed};
+use crate::convert::text::lines::{Limits, LineRules, Quoting, Source, closing_quote};
+use crate::convert::text::number;
 use crate::convert::text::{LineParser, TextSource};
-use crate::convert::{BAG_MAX, number};
 use crate::error::{Error, Result};
 use crate::escape::excerpt;
 use crate::nearest;

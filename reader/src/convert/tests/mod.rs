@@ -1,5 +1,12 @@
 //! Whole conversions.
 
+mod csv;
+mod folder;
+mod results;
+mod speed;
+
+pub(crate) use folder::*;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
@@ -8,12 +15,11 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 
-use super::testing::{GOOD_LINE, SMALL, TestFolder, samples_of, with_field};
-use super::*;
+use crate::convert::*;
 use crate::dataset::Dataset;
 use crate::part::Part;
 use crate::samples::Samples;
-use crate::testing::{skipped, tree_bytes as tree};
+use crate::tests::{skipped, tree_bytes as tree};
 
 /// Returns lines of power-law categories with missing values.
 fn good_lines(count: usize, seed: u64) -> Vec<String> {

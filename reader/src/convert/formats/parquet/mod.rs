@@ -10,12 +10,13 @@ use parquet::column::reader::ColumnReader;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
-use crate::convert::fault::{BadName, BadReason, BadRow, Fault};
-use crate::convert::lines::Source;
+use crate::convert::BAG_MAX;
+use crate::convert::rows::fault::{BadName, BadReason, BadRow, Fault};
+use crate::convert::rows::selection::Selection;
+use crate::convert::rows::source::{NamedTarget, Needed, PartRows, RowSource, Span};
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
-use crate::convert::selection::Selection;
-use crate::convert::source::{NamedTarget, Needed, PartRows, RowSource, Span};
-use crate::convert::{BAG_MAX, number};
+use crate::convert::text::lines::Source;
+use crate::convert::text::number;
 use crate::error::{Error, IoContext, Result};
 use crate::escape::excerpt;
 use crate::origin::{ColumnSources, LabelRule};

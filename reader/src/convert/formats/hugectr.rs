@@ -3,14 +3,14 @@
 use std::fs::File;
 use std::io::Read;
 
-use crate::convert::fault::{BadName, BadReason, BadRow, Fault};
-use crate::convert::lines::Source;
-use crate::convert::options::ConvertOptions;
 use crate::convert::plan::Plan;
+use crate::convert::plan::options::ConvertOptions;
 use crate::convert::report::ConversionReport;
+use crate::convert::rows::fault::{BadName, BadReason, BadRow, Fault};
+use crate::convert::rows::selection::Selection;
+use crate::convert::rows::source::{PartRows, RowSource, Span, largest_number};
 use crate::convert::rows::{RawRows, RawValues};
-use crate::convert::selection::Selection;
-use crate::convert::source::{PartRows, RowSource, Span, largest_number};
+use crate::convert::text::lines::Source;
 use crate::convert::{Progress, convert};
 use crate::error::{Error, IoContext, Result};
 use crate::ids::IdRules;
@@ -255,7 +255,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::convert::testing::{TestFolder, samples_of};
+    use crate::convert::tests::{TestFolder, samples_of};
     use crate::convert::{BAD_ROWS_NAME, OnBad, RowCounts, Split};
     use crate::generate::Shape;
     use crate::part::Part;

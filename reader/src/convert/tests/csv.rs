@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 
-use super::testing::{SMALL, TestFolder, samples_of};
-use super::*;
+use crate::convert::tests::{SMALL, TestFolder, samples_of};
+use crate::convert::*;
 use crate::dataset::Dataset;
 use crate::part::Part;
 use crate::samples::Samples;
 use crate::schema::{DenseDtype, DenseFunction, Hotness, Pooling, VocabularyKind};
-use crate::testing::tree_bytes;
+use crate::tests::tree_bytes;
 use crate::vocabulary::hash_row;
 
 const SCHEMA: &str = r#"

@@ -1,12 +1,16 @@
 //! Rows of text: files of lines and their parsers.
 
+pub(crate) mod compressed;
+pub(crate) mod lines;
+pub(crate) mod number;
+
 use std::sync::Arc;
 
-use crate::convert::fault::{BadName, BadRow, Fault};
-use crate::convert::lines::{Chunk, Chunks, Limits, LineRules, Source};
 use crate::convert::rows::RawRows;
-use crate::convert::selection::Selection;
-use crate::convert::source::{PartRows, RowSource, Span};
+use crate::convert::rows::fault::{BadName, BadRow, Fault};
+use crate::convert::rows::selection::Selection;
+use crate::convert::rows::source::{PartRows, RowSource, Span};
+use crate::convert::text::lines::{Chunk, Chunks, Limits, LineRules, Source};
 use crate::error::Result;
 
 /// A parser for the rows of one file.

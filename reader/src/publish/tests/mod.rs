@@ -20,7 +20,7 @@ use super::*;
 use seccomp::{NO_FLOCK, Refused, refuse_in_this_thread};
 
 pub(crate) mod file_calls;
-#[path = "../../../tests/support/seccomp.rs"]
+#[path = "../../../../tests/support/seccomp.rs"]
 #[allow(dead_code, reason = "no commands are run here")]
 pub(crate) mod seccomp;
 

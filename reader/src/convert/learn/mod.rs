@@ -1,14 +1,18 @@
 //! The learning pass over the training part: which categories get rows, and how numbers are standardized.
 
+pub(crate) mod count;
+pub(crate) mod spill;
+
 use std::path::Path;
 
-use crate::convert::count::CategoryCounter;
-use crate::convert::fault::BadRow;
-use crate::convert::moments::Moments;
-use crate::convert::pass::{Pass, Pool};
+use crate::convert::learn::count::CategoryCounter;
+use crate::convert::pass::Pass;
+use crate::convert::plan::moments::Moments;
 use crate::convert::plan::{Learnt, Plan};
+use crate::convert::pool::Pool;
+use crate::convert::rows::fault::BadRow;
+use crate::convert::rows::source::{PartRows, RowSource};
 use crate::convert::rows::{RawKeys, RawRows, RawValues};
-use crate::convert::source::{PartRows, RowSource};
 use crate::error::Result;
 use crate::ordered::ordered_map;
 use crate::schema::{DenseFunction, VocabularyKind};

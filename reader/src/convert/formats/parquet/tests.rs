@@ -15,7 +15,7 @@ use crate::dataset::Dataset;
 use crate::error::Error;
 use crate::part::Part;
 use crate::schema::DenseDtype;
-use crate::testing::tree_bytes;
+use crate::tests::tree_bytes;
 
 const MESSAGE: &str = "
     message rows {
