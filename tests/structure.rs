@@ -54,8 +54,7 @@ impl Crate {
     /// Parses a module and its children, which are files of `folder`.
     fn parse_module(&mut self, path: ModulePath, file: &Path, folder: &Path) {
         let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        let syntax =
-            syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let syntax = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let mut reader = ModuleReader::new(file);
         reader.visit_file(&syntax);
         let children = std::mem::take(&mut reader.children);
