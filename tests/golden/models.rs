@@ -116,6 +116,11 @@ fn checkpoint() {
     fs::remove_file(mistakes.place.path("bad/checkpoints/step-2/shard-00000.safetensors"))
         .expect("it is there");
     mistakes.run("a missing shard", "rankine ckpt verify bad/checkpoints/step-2");
+    mistakes.run(
+        "missing shards of two paths",
+        "rankine ckpt verify bad/checkpoints/step-2 bad/checkpoints/step-2",
+    );
+    mistakes.run("a missing shard and damage", "rankine ckpt verify bad");
     mistakes.edit("bad/checkpoints/step-4/manifest.json", "\"step\": 4", "\"step\": 5");
     mistakes.run("an edited manifest", "rankine ckpt inspect bad/checkpoints/step-4");
     mistakes.check("checkpoint");

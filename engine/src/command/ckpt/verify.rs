@@ -54,7 +54,7 @@ impl fmt::Display for Checked {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
-    let (mut intact, mut damaged) = (Vec::new(), Vec::new());
+    let (mut intact, mut failed) = (Vec::new(), Vec::new());
     for path in &args.paths {
         let source = ModelSource::find(path, Artifact::Any)?;
         let checked: Vec<Result<Checked, CommandError>> = match &source {
@@ -65,21 +65,23 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
             match checked {
                 Ok(checked) if args.json => intact.push(checked),
                 Ok(checked) => output::text(checked)?,
-                Err(error) => damaged.push(error),
+                Err(error) => failed.push(error),
             }
         }
     }
     if args.json {
-        let damaged: Vec<_> = damaged.iter().map(ToString::to_string).collect();
+        let damaged: Vec<_> = failed.iter().map(ToString::to_string).collect();
         output::json(&serde_json::json!({ "intact": intact, "damaged": damaged }))?;
     }
-    let mut damaged = damaged.into_iter();
-    let Some(first) = damaged.next() else { return Ok(()) };
-    let others: Vec<_> = damaged.map(|error| error.to_string()).collect();
-    if others.is_empty() {
-        return Err(first);
-    }
-    Err(CommandError::new(Exit::BadData, format!("{first}\n{}", others.join("\n"))))
+    all_of(failed)
+}
+
+/// Combines the errors of all paths, if there are any. Damage decides the exit code, otherwise the first error.
+fn all_of(errors: Vec<CommandError>) -> Result<(), CommandError> {
+    let exits = || errors.iter().map(CommandError::exit);
+    let Some(exit) = exits().find(|exit| *exit == Exit::BadData).or(exits().next()) else { return Ok(()) };
+    let messages: Vec<_> = errors.iter().map(ToString::to_string).collect();
+    Err(CommandError::new(exit, messages.join("\n")))
 }
 
 fn verify_export(dir: &Path) -> Result<Checked, CommandError> {
