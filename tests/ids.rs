@@ -171,7 +171,12 @@ fn without_a_policy_ids_out_of_range_are_errors_that_name_it() {
         "guard.ids_out_of_range",
     ]);
     // Columns of row numbers have no out-of-vocabulary row unless one is named.
-    let words = ["guard.ids_out_of_range", "column C1 has no exact vocabulary", "oov_row", "\"skip\""];
+    let words = [
+        "guard.ids_out_of_range",
+        "columns C1, C2, C3, C4, C5, C6 have no exact vocabulary",
+        "oov_row",
+        "\"skip\"",
+    ];
     train(place, &plain, "oov", &["guard.ids_out_of_range=oov"]).with(USAGE).says(&words);
     run(["check", &plain, "--set", "guard.ids_out_of_range=oov"]).with(USAGE).says(&words);
     let beyond =
