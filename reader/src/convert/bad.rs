@@ -166,7 +166,7 @@ impl<'a, S: RowSource> BadRows<'a, S> {
         let name = self.source.name(chunk, row);
         if self.on_bad == OnBad::Fail {
             return Err(Error::BadRows(format!(
-                "{name}. Correct the row, or skip it with --on-bad skip or quarantine"
+                "{name}; correct the row, or skip it with --on-bad skip or quarantine"
             )));
         }
         if let Some(dir) = self.dir {
