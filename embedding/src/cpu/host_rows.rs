@@ -6,7 +6,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::Table;
-use crate::rows::{RowPart, RowSet, Rows, RowsError, RowsMut, Touched};
+use crate::rows::{RowPart, RowSet, Rows, RowsError, RowsMut, TouchedRows};
 
 /// Words that one task copies.
 const COPY_WORDS: usize = 1 << 18;
@@ -91,7 +91,7 @@ impl<T: Borrow<Table>> Rows for HostRows<T> {
         Ok(())
     }
 
-    fn touched(&self, part: usize) -> Result<Option<Touched>, RowsError> {
+    fn touched(&self, part: usize) -> Result<Option<TouchedRows>, RowsError> {
         Ok(self.table(part).touched().cloned())
     }
 }

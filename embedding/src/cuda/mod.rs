@@ -44,10 +44,10 @@ use rankine_cuda::{Device, Pointer};
 
 pub use error::{Error, Result};
 pub use exchange::NodeTables;
-pub use exchange::route::Snapshot;
+pub use exchange::route::RouteSnapshot;
 pub use layout::{Feature, Hotness, Ids, Layout};
 pub use local::LocalTables;
-pub use local::route::LocalSnapshot;
+pub use local::route::LocalRouteSnapshot;
 pub use storage::device_rows::DeviceRows;
 
 /// The weights with which training starts.

@@ -25,7 +25,7 @@ fn random(dim: usize, stream: u32) -> Vec<f32> {
 }
 
 /// A row, or any number of parameters, that learns by the formulas of the papers in f64, at a constant rate.
-pub(crate) struct Exact {
+pub(crate) struct F64Parameters {
     rule: UpdateRule,
     rate: f64,
     decay: f64,
@@ -38,7 +38,7 @@ pub(crate) struct Exact {
     largest: f64,
 }
 
-impl Exact {
+impl F64Parameters {
     pub(crate) fn new(optimizer: Optimizer, rate_factor: f64, weights: &[f32]) -> Self {
         let Optimizer { rule, learning_rate, weight_decay } = optimizer;
         let rate = learning_rate * rate_factor;
@@ -131,7 +131,7 @@ impl Exact {
 }
 
 /// The weight and state that a rule yields in each of some steps.
-struct ByHand {
+struct HandCase {
     rule: UpdateRule,
     weight_decay: f32,
     /// The initial weights.
@@ -141,30 +141,30 @@ struct ByHand {
 }
 
 /// Every number is exact in f32, and so is every result: nothing is rounded. The learning rate is 1/2.
-const BY_HAND: [ByHand; 10] = [
+const BY_HAND: [HandCase; 10] = [
     // With decay the gradient is 1 + 2/4; then 4 + 1.25/4.
-    ByHand {
+    HandCase {
         rule: UpdateRule::Sgd,
         weight_decay: 0.25,
         weights: &[2.0],
         steps: &[(&[1.0], &[1.25], &[]), (&[4.0], &[1.25 - 2.15625], &[])],
     },
     // b = 2, then 2/2 + 1.5.
-    ByHand {
+    HandCase {
         rule: UpdateRule::Momentum { momentum: 0.5, nesterov: false },
         weight_decay: 0.5,
         weights: &[2.0],
         steps: &[(&[1.0], &[1.0], &[2.0]), (&[1.0], &[-0.25], &[2.5])],
     },
     // b = 2, a step of 2 + 2/2; then b = 2/2 + 1.25, a step of 1.25 + 2.25/2.
-    ByHand {
+    HandCase {
         rule: UpdateRule::Momentum { momentum: 0.5, nesterov: true },
         weight_decay: 0.5,
         weights: &[2.0],
         steps: &[(&[1.0], &[0.5], &[2.0]), (&[1.0], &[-0.6875], &[2.25])],
     },
     // a = 9 + 4², a step of 4 / (5 + 3); then a = 25 + 12², a step of 12 / (13 + 3).
-    ByHand {
+    HandCase {
         rule: UpdateRule::Adagrad { initial_accumulator: 9.0, epsilon: 3.0 },
         weight_decay: 0.5,
         weights: &[2.0, -2.0],
@@ -175,7 +175,7 @@ const BY_HAND: [ByHand; 10] = [
     },
     // Gradients with decay are 8, 0, 0, 0: their mean square is 16, a = 9 + 16, a step of 8 / (5 + 3). Then they are
     // all 12: a = 25 + 144, steps of 12 / (13 + 3).
-    ByHand {
+    HandCase {
         rule: UpdateRule::RowwiseAdagrad { initial_accumulator: 9.0, epsilon: 3.0 },
         weight_decay: 0.5,
         weights: &[2.0, 0.0, -2.0, 4.0],
@@ -185,14 +185,14 @@ const BY_HAND: [ByHand; 10] = [
         ],
     },
     // m = 2/2, v = 4/4; corrected they are 2 and 4: a step of 2 / (2 + 2).
-    ByHand {
+    HandCase {
         rule: UpdateRule::Adam { beta1: 0.5, beta2: 0.75, epsilon: 2.0 },
         weight_decay: 0.5,
         weights: &[2.0, 0.0],
         steps: &[(&[1.0, 0.0], &[1.75, 0.0], &[1.0, 0.0, 1.0, 0.0])],
     },
     // z = 3/2, n = 9: -(1.5 - 0.75) / (1 + 3 + 2); z = 1.5 + 4/2 + (5 - 3)/8, n = 25: -(3.75 - 0.75) / (1 + 5 + 2).
-    ByHand {
+    HandCase {
         rule: UpdateRule::Ftrl { beta: 1.0, l1: 1.5, l2: 4.0 },
         weight_decay: 0.0,
         weights: &[0.0, 0.0],
@@ -202,21 +202,21 @@ const BY_HAND: [ByHand; 10] = [
         ],
     },
     // z starts as -5 · 2, and the step is Adagrad's: 3 / (5 + 3), 3 being the gradient with decay.
-    ByHand {
+    HandCase {
         rule: UpdateRule::Ftrl { beta: 5.0, l1: 0.0, l2: 0.0 },
         weight_decay: 0.5,
         weights: &[2.0],
         steps: &[(&[2.0], &[2.0 - 0.1875], &[-10.0 + 1.5 - 6.0, 9.0])],
     },
     // |z| is 0.75 and at most lr l1: exactly 0.
-    ByHand {
+    HandCase {
         rule: UpdateRule::Ftrl { beta: 1.0, l1: 1.5, l2: 0.0 },
         weight_decay: 0.0,
         weights: &[0.0, 0.0],
         steps: &[(&[1.5, -1.5], &[0.0, 0.0], &[0.75, -0.75, 2.25, 2.25])],
     },
     // Division by zero: parameters without a gradient stay.
-    ByHand {
+    HandCase {
         rule: UpdateRule::Ftrl { beta: 0.0, l1: 0.0, l2: 0.0 },
         weight_decay: 0.0,
         weights: &[3.0],
@@ -226,7 +226,7 @@ const BY_HAND: [ByHand; 10] = [
 
 #[test]
 fn steps_are_those_computed_by_hand() {
-    for ByHand { rule, weight_decay, weights, steps } in BY_HAND {
+    for HandCase { rule, weight_decay, weights, steps } in BY_HAND {
         let optimizer = Optimizer { rule, learning_rate: 2.0, weight_decay };
         let mut weights = weights.to_vec();
         let mut state = vec![f32::NAN; rule.state_elements(weights.len())];
@@ -260,7 +260,7 @@ fn every_rule_equals_its_formula_over_many_steps() {
             let mut state = vec![f32::NAN; rule.state_elements(dim)];
             rule.initialize(&weights, &mut state);
             let optimizer = Optimizer { rule, learning_rate: 0.125, weight_decay };
-            let mut exact = Exact::new(optimizer, 1.0, &weights);
+            let mut exact = F64Parameters::new(optimizer, 1.0, &weights);
             for number in 1..=20 {
                 let gradient = random(dim, number);
                 let step = Step { number: u64::from(number), rate_factor: 1.0 };

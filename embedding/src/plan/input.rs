@@ -21,7 +21,7 @@ pub struct PlanInput<'a> {
     /// Their speed.
     pub machine: &'a Machine,
     /// Everything but the tables.
-    pub rest: Rest,
+    pub rest: NonTableLoad,
 }
 
 /// A table to be placed.
@@ -46,9 +46,9 @@ pub struct TableInput<'a> {
 
 /// What a rank stores and does per iteration in addition to the tables.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Rest {
+pub struct NonTableLoad {
     /// Memory.
-    pub memory: RestMemory,
+    pub memory: NonTableMemory,
     /// Operations of matrix products.
     pub flops: f64,
     /// Matrix products.
@@ -61,7 +61,7 @@ pub struct Rest {
 
 /// Memory of a rank for everything but the tables, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct RestMemory {
+pub struct NonTableMemory {
     /// Dense parameters.
     pub parameter_bytes: u64,
     /// Their gradients.
@@ -74,7 +74,7 @@ pub struct RestMemory {
     pub batch_bytes: u64,
 }
 
-impl RestMemory {
+impl NonTableMemory {
     /// The sum of all parts.
     pub fn bytes(&self) -> u64 {
         let Self { parameter_bytes, gradient_bytes, state_bytes, activation_bytes, batch_bytes } = self;

@@ -18,10 +18,10 @@ mod search;
 mod tests;
 
 pub use error::{MemoryShortage, PlanError};
-pub use input::{PlanInput, Rest, RestMemory, TableInput};
+pub use input::{NonTableLoad, NonTableMemory, PlanInput, TableInput};
 pub use machine::{FrequentSums, LinkSpeed, Machine};
 pub use report::{
-    Alternative, Limit, MemoryReport, PlanReport, Planned, RankReport, ReductionReport, TableReport,
+    Alternative, Limit, MemoryReport, PlanOutcome, PlanReport, RankReport, ReductionReport, TableReport,
     TimeParts,
 };
 
@@ -29,7 +29,7 @@ pub use report::{
 ///
 /// # Errors
 /// [`PlanError::Memory`] if no plan was found that fits.
-pub fn plan(input: &PlanInput<'_>) -> Result<Planned, PlanError> {
+pub fn plan(input: &PlanInput<'_>) -> Result<PlanOutcome, PlanError> {
     let search = search::Search::new(input);
     let (choices, totals) = search.run();
     if totals.excess(&search.context) > 0.0 {

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::choice::Choice;
 use super::cost::{Load, Parts, RailLists, Reduction};
-use super::input::{PlanInput, RestMemory};
+use super::input::{NonTableMemory, PlanInput};
 use super::search::{Restriction, Search};
 use crate::placement::{EmbeddingPlan, Exchange, Owner, Placement, RoundCapacity, TablePlan};
 use crate::traffic::{KEY_BYTES, LENGTH_BYTES, LinkTraffic, Traffic};
@@ -118,7 +118,7 @@ pub struct MemoryReport {
     /// How much of it is not for tables.
     pub rest_bytes: u64,
     /// The parts of that.
-    pub rest: RestMemory,
+    pub rest: NonTableMemory,
 }
 
 /// Predictions for a rank.
@@ -210,14 +210,14 @@ pub struct Alternative {
 
 /// A plan, and its predicted performance.
 #[derive(Debug, Clone)]
-pub struct Planned {
+pub struct PlanOutcome {
     /// The placement of each table.
     pub plan: EmbeddingPlan,
     /// The predictions, and the reasons for each placement.
     pub report: PlanReport,
 }
 
-pub(super) fn planned(input: &PlanInput<'_>, search: &Search<'_>, choices: &[Choice]) -> Planned {
+pub(super) fn planned(input: &PlanInput<'_>, search: &Search<'_>, choices: &[Choice]) -> PlanOutcome {
     let context = &search.context;
     let totals = search.load(choices);
     let tables = choices.iter().zip(&input.tables).zip(&search.tables).map(|((choice, table), costs)| {
@@ -280,7 +280,7 @@ pub(super) fn planned(input: &PlanInput<'_>, search: &Search<'_>, choices: &[Cho
         per_rank,
         tables: (0..choices.len()).map(|table| table_report(search, choices, &totals, table)).collect(),
     };
-    Planned { plan, report }
+    PlanOutcome { plan, report }
 }
 
 impl TimeParts {

@@ -11,7 +11,7 @@ use std::cmp::Ordering;
 use super::choice::Choice;
 use super::cost::{Context, Load, Parts, TableCosts};
 use super::error::MemoryShortage;
-use super::input::{PlanInput, Rest};
+use super::input::{NonTableLoad, PlanInput};
 use crate::optimizer::UpdateRule;
 use crate::placement::{Exchange, Placement, TablePlan};
 use crate::topology::Topology;
@@ -368,7 +368,7 @@ pub(super) fn shortage(input: &PlanInput<'_>, search: &Search<'_>, totals: &Load
         (0..load.ranks.len()).map(|rank| load.memory_of(rank, context)).fold(0.0, f64::max)
     };
     // Rows in equal parts wherever the job allows it: no plan needs less.
-    let spread = |topology: Topology, rule: Option<UpdateRule>, rest: Rest| -> f64 {
+    let spread = |topology: Topology, rule: Option<UpdateRule>, rest: NonTableLoad| -> f64 {
         let context = Context::new(topology, input.machine, rest, input.batch_size);
         let mut load = rest.memory.bytes() as f64;
         for table in &search.tables {

@@ -22,7 +22,7 @@ mod touched;
 pub use format::RowLayout;
 pub use place::{RowPiece, gather, place};
 pub use snapshot::{RowSelection, Snapshot};
-pub use touched::Touched;
+pub use touched::TouchedRows;
 
 /// Rows could not be accessed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -196,7 +196,7 @@ pub trait Rows {
     ///
     /// # Errors
     /// As [`Rows::read`].
-    fn touched(&self, part: usize) -> Result<Option<Touched>, RowsError>;
+    fn touched(&self, part: usize) -> Result<Option<TouchedRows>, RowsError>;
 }
 
 /// Rows that can be changed.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{RowPart, RowSet, Rows, RowsError, Touched};
+use super::{RowPart, RowSet, Rows, RowsError, TouchedRows};
 use crate::memory::Memory;
 
 /// Positions of a part that are to be saved.
@@ -155,7 +155,7 @@ impl Rows for Snapshot {
         Ok(&self.words[part][positions.start as usize * words..positions.end as usize * words])
     }
 
-    fn touched(&self, _: usize) -> Result<Option<Touched>, RowsError> {
+    fn touched(&self, _: usize) -> Result<Option<TouchedRows>, RowsError> {
         Ok(None)
     }
 }

@@ -42,7 +42,7 @@ fn numbered(spec: &TableSpec, rule: UpdateRule) -> Table {
 }
 
 /// A part as it is saved.
-struct Saved {
+struct SavedPart {
     columns: Range<usize>,
     rows: RowSet,
     weights: Vec<u8>,
@@ -50,11 +50,11 @@ struct Saved {
 }
 
 /// Reads everything from ranks, as saving does: the rows that a rank is responsible for, or the touched ones.
-fn taken(rows: &dyn Rows, dtype: Dtype, chosen: &[RowSelection]) -> Vec<Saved> {
+fn taken(rows: &dyn Rows, dtype: Dtype, chosen: &[RowSelection]) -> Vec<SavedPart> {
     let snapshot = Snapshot::of(rows, chosen, None).unwrap();
     let saved = |(number, part): (usize, &RowPart)| {
         let words = snapshot.read(number, 0..part.rows.len(), &mut Vec::new()).unwrap().to_vec();
-        let mut saved = Saved {
+        let mut saved = SavedPart {
             columns: part.columns.clone(),
             rows: part.rows.clone(),
             weights: Vec::new(),
@@ -76,10 +76,10 @@ fn taken(rows: &dyn Rows, dtype: Dtype, chosen: &[RowSelection]) -> Vec<Saved> {
     snapshot.parts().iter().enumerate().map(saved).collect()
 }
 
-fn put(rows: &mut dyn RowsMut, dtype: Dtype, saved: &[Saved]) {
+fn put(rows: &mut dyn RowsMut, dtype: Dtype, saved: &[SavedPart]) {
     // Listed rows take precedence, so they are written last.
     for listed in [false, true] {
-        for Saved { columns, rows: of, weights, state } in saved {
+        for SavedPart { columns, rows: of, weights, state } in saved {
             if matches!(of, RowSet::Listed(_)) == listed {
                 let state = state.iter().map(Vec::as_slice).collect();
                 let piece =
@@ -236,7 +236,7 @@ proptest! {
     fn marks_are_the_rows_that_were_marked(
         rows in prop::collection::btree_set(0..300u64, 0..40), among in prop::array::uniform2(0..=300u64),
     ) {
-        let mut touched = Touched::none(300);
+        let mut touched = TouchedRows::none(300);
         touched.mark(&rows.iter().copied().collect::<Vec<_>>());
         let [first, end] = [among[0].min(among[1]), among[0].max(among[1])];
         prop_assert_eq!(touched.among(first..end), rows.range(first..end).copied().collect::<Vec<_>>());
@@ -247,7 +247,7 @@ proptest! {
 #[test]
 fn marks_of_many_rows_are_listed_in_order() {
     const ROWS: u64 = 1_000_003;
-    let mut touched = Touched::none(ROWS);
+    let mut touched = TouchedRows::none(ROWS);
     // Runs of rows, gaps longer than what one thread lists, and the last row.
     let marked: Vec<_> = (0..ROWS).filter(|row| row % 7 < row / 300_000 || *row == ROWS - 1).collect();
     touched.mark(&marked);
@@ -279,13 +279,13 @@ fn listed_rows_are_copied_as_they_lie() {
 
 /// Rows whose near neighbours are edited together, as on a GPU. If an edit that claims to set everything does not,
 /// the rest is lost.
-struct Windowed<'a> {
+struct WindowedRows<'a> {
     rows: HostRows<&'a mut Table>,
     gap_words: usize,
     edits: Vec<(Range<u64>, bool)>,
 }
 
-impl Rows for Windowed<'_> {
+impl Rows for WindowedRows<'_> {
     fn parts(&self) -> &[RowPart] {
         self.rows.parts()
     }
@@ -299,12 +299,12 @@ impl Rows for Windowed<'_> {
         self.rows.read(part, positions, scratch)
     }
 
-    fn touched(&self, part: usize) -> Result<Option<Touched>, RowsError> {
+    fn touched(&self, part: usize) -> Result<Option<TouchedRows>, RowsError> {
         self.rows.touched(part)
     }
 }
 
-impl RowsMut for Windowed<'_> {
+impl RowsMut for WindowedRows<'_> {
     fn edit(
         &mut self,
         part: usize,
@@ -342,7 +342,7 @@ fn near_rows_are_edited_together_and_what_lies_between_them_stays() {
     let saved = taken(&rows, Dtype::Fp32, &chosen);
     let mut table = Table::zeroed(spec.clone(), optimizer(rule));
     let zeroed = table.clone();
-    let mut to = Windowed { rows: whole(&mut table), gap_words, edits: Vec::new() };
+    let mut to = WindowedRows { rows: whole(&mut table), gap_words, edits: Vec::new() };
     put(&mut to, Dtype::Fp32, &saved);
     assert_eq!(to.edits, [(1..7, false), (10..11, true), (39..40, true)]);
     for row in 0..40 {
@@ -351,7 +351,7 @@ fn near_rows_are_edited_together_and_what_lies_between_them_stays() {
     }
 
     // Only weights, as in an export: the existing state stays, so no edit sets everything.
-    let mut to = Windowed { rows: whole(&mut table), gap_words: 0, edits: Vec::new() };
+    let mut to = WindowedRows { rows: whole(&mut table), gap_words: 0, edits: Vec::new() };
     let weights: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0].iter().flat_map(|value| value.to_le_bytes()).collect();
     let piece = RowPiece {
         table: 0,

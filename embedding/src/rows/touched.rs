@@ -9,11 +9,11 @@ const LIST_WORDS: usize = 1 << 12;
 
 /// One bit per row, by position.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Touched {
+pub struct TouchedRows {
     words: Vec<u32>,
 }
 
-impl Touched {
+impl TouchedRows {
     /// No marks, for `rows` rows.
     pub fn none(rows: u64) -> Self {
         Self { words: vec![0; Self::words(rows)] }

@@ -5,7 +5,7 @@ use rankine_cuda::Buffer;
 use rankine_cuda::kernels::{Element, Pair};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{
-    Error, Feature, Hotness, Ids, InitialWeights, Layout, LocalSnapshot, LocalTables,
+    Error, Feature, Hotness, Ids, InitialWeights, Layout, LocalRouteSnapshot, LocalTables,
 };
 use rankine_embedding::random::UniformField;
 use rankine_embedding::rows::gather;
@@ -298,9 +298,9 @@ fn rows_past_two_to_the_31_elements_are_found(bench: &Bench, words: &mut Random)
 }
 
 /// The expected route of a batch.
-fn expected_route(case: &Case, columns: &[Column]) -> LocalSnapshot {
+fn expected_route(case: &Case, columns: &[Column]) -> LocalRouteSnapshot {
     let layout = &case.layout;
-    let mut expected = LocalSnapshot { rows: Vec::new(), starts: Vec::new(), sorted: Vec::new() };
+    let mut expected = LocalRouteSnapshot { rows: Vec::new(), starts: Vec::new(), sorted: Vec::new() };
     for (table, spec) in layout.tables().iter().enumerate() {
         let (numbers, features) = case.cpu_features(columns, table);
         if features.is_empty() {
@@ -322,11 +322,11 @@ fn expected_route(case: &Case, columns: &[Column]) -> LocalSnapshot {
     expected
 }
 
-fn check_route(found: &LocalSnapshot, expected: &LocalSnapshot) -> Outcome {
+fn check_route(found: &LocalRouteSnapshot, expected: &LocalRouteSnapshot) -> Outcome {
     if found == expected {
         return Ok(());
     }
-    let sizes = |route: &LocalSnapshot| (route.rows.len(), route.sorted.len());
+    let sizes = |route: &LocalRouteSnapshot| (route.rows.len(), route.sorted.len());
     let differs = found.sorted.iter().zip(&expected.sorted).position(|(found, expected)| found != expected);
     let row = found.rows.iter().zip(&expected.rows).position(|(found, expected)| found != expected);
     let (have, wanted) = (sizes(found), sizes(expected));

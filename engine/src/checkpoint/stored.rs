@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use rankine_embedding::cpu::{HostRows, Table};
-use rankine_embedding::rows::{RowPart, RowSet, Rows, RowsError, Touched};
+use rankine_embedding::rows::{RowPart, RowSet, Rows, RowsError, TouchedRows};
 use rankine_embedding::{Optimizer, TableSpec, UpdateRule};
 
 use super::manifest::{RuleState, TableState};
@@ -127,7 +127,7 @@ impl Rows for StoredRows<'_> {
         Ok(scratch)
     }
 
-    fn touched(&self, _: usize) -> Result<Option<Touched>, RowsError> {
+    fn touched(&self, _: usize) -> Result<Option<TouchedRows>, RowsError> {
         Ok(None)
     }
 }

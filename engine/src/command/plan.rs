@@ -9,7 +9,7 @@ use rankine::cuda;
 use rankine::job::{Count, DeviceKind, Job, NonNegative, RankCount, Ranks};
 use rankine::planning::{self, Origin, Planning, Source, Sweep, SweepBatch};
 use rankine::training::{self, JobData, TrainError};
-use rankine_embedding::plan::{Alternative, Machine, PlanReport, RestMemory, TableReport};
+use rankine_embedding::plan::{Alternative, Machine, NonTableMemory, PlanReport, TableReport};
 use rankine_embedding::{Exchange, Placement, Topology};
 use rankine_reader::nearest;
 use serde::Serialize;
@@ -373,7 +373,7 @@ impl Report<'_> {
         writeln!(f, "\nmemory per rank")?;
         writeln!(f, "  tables and optimizer state     {}", spread(&|rank| rank.table_bytes))?;
         writeln!(f, "  messages and frequent rows     {}", spread(&|rank| rank.buffer_bytes))?;
-        let RestMemory { parameter_bytes, gradient_bytes, state_bytes, activation_bytes, batch_bytes } =
+        let NonTableMemory { parameter_bytes, gradient_bytes, state_bytes, activation_bytes, batch_bytes } =
             memory.rest;
         writeln!(f, "  dense parameters               {}", Bytes(parameter_bytes))?;
         writeln!(f, "  their gradients and state      {}", Bytes(gradient_bytes + state_bytes))?;

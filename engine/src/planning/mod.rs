@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use rankine_embedding::frequency::{BagLengths, FrequencyProfile, TableFrequencies};
-use rankine_embedding::plan::{Machine, PlanError, PlanInput, Planned, TableInput};
+use rankine_embedding::plan::{Machine, PlanError, PlanInput, PlanOutcome, TableInput};
 use rankine_embedding::{EmbeddingPlan, Exchange, Optimizer, Placement, TableSpec, Topology, TopologyError};
 use rankine_reader::Dataset;
 
@@ -127,7 +127,12 @@ impl Planning {
     ///
     /// # Errors
     /// [`PlanError`] if the model does not fit into memory.
-    pub fn plan(&self, topology: Topology, machine: &Machine, batch_size: u64) -> Result<Planned, PlanError> {
+    pub fn plan(
+        &self,
+        topology: Topology,
+        machine: &Machine,
+        batch_size: u64,
+    ) -> Result<PlanOutcome, PlanError> {
         let table = |number: usize| {
             let (spec, optimizer) = &self.tables[number];
             let PlacementRequest { placement, exchange, frequent_rows } = self.requests[number];

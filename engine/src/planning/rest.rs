@@ -1,7 +1,7 @@
 //! The memory and work of a rank apart from the tables: the dense part of the model, and the samples.
 
 use rankine_embedding::Topology;
-use rankine_embedding::plan::{Machine, Rest, RestMemory};
+use rankine_embedding::plan::{Machine, NonTableLoad, NonTableMemory};
 
 use crate::model::{Interaction, Model};
 
@@ -24,7 +24,7 @@ pub fn rest(
     topology: Topology,
     machine: &Machine,
     sharded_update: bool,
-) -> Rest {
+) -> NonTableLoad {
     let Model { spec, rules } = model;
     let samples = batch_size as f64 / topology.ranks() as f64;
     let layout = spec.dense_layout();
@@ -55,8 +55,8 @@ pub fn rest(
     let sample_bytes = (columns * F32_BYTES) as f64 + ids * ID_BYTES;
     // Gradients are read; state and weights are read and written.
     let updated = ((parameters * 3 + state * 2) / share * F32_BYTES) as f64;
-    Rest {
-        memory: RestMemory {
+    NonTableLoad {
+        memory: NonTableMemory {
             parameter_bytes: parameters * (F32_BYTES + computed),
             gradient_bytes: parameters * machine.reduction_element_bytes,
             state_bytes: state.div_ceil(share) * F32_BYTES,
@@ -125,7 +125,7 @@ mod tests {
         // Two ranks of one node, with four samples each, of 3.5 ids.
         let topology = Topology::new(2, 1).unwrap();
         let of = |machine: &Machine, sharded| rest(&model, 3.5, 8, topology, machine, sharded);
-        let Rest { memory, flops, matmuls, memory_traffic_bytes, reduced_elements } =
+        let NonTableLoad { memory, flops, matmuls, memory_traffic_bytes, reduced_elements } =
             of(&Machine::cpu(0), false);
         // Layers 2-3-4 and 7-5-1, where 7 is 4 units and the dot products of three pairs.
         let parameters = (2 * 3 + 3) + (3 * 4 + 4) + (7 * 5 + 5) + (5 + 1);

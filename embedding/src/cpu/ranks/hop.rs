@@ -11,9 +11,9 @@ use crate::placement::Owner;
 /// Returns the member of a group that a row of a stream is sent to.
 type MemberOf<'a> = &'a dyn Fn(usize, u64) -> usize;
 
-/// How vectors of each stream are sent.
+/// The sizes of what each stream sends.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wires<'a> {
+pub(super) struct StreamSizes<'a> {
     /// Elements per vector, for each stream.
     pub(super) dims: &'a [usize],
     /// Vectors per stream that one round carries along a rail.
@@ -22,7 +22,7 @@ pub(super) struct Wires<'a> {
     pub(super) round_ids: &'a [usize],
 }
 
-impl Wires<'_> {
+impl StreamSizes<'_> {
     fn streams(&self) -> usize {
         self.dims.len()
     }
@@ -55,32 +55,42 @@ struct Hop {
 impl Hop {
     /// Takes the vectors of the items that arrived here to the ranks that sent them; vectors of parts are summed in
     /// the order of the group.
-    fn down(&self, communicator: &mut Communicator, wires: Wires<'_>, vectors: &[Vec<f32>]) -> Lists<f32> {
+    fn down(
+        &self,
+        communicator: &mut Communicator,
+        sizes: StreamSizes<'_>,
+        vectors: &[Vec<f32>],
+    ) -> Lists<f32> {
         communicator
             .count_rows(self.group, self.received.iter().map(|lists| lists.iter().map(Vec::len).sum()));
-        self.carry(communicator, wires, vectors, &self.received, &self.sent, &self.own)
+        self.carry(communicator, sizes, vectors, &self.received, &self.sent, &self.own)
     }
 
     /// Takes the gradients of the items that this rank sent to the ranks where they arrived; gradients of equal rows
     /// are summed in the order of the group.
-    fn up(&self, communicator: &mut Communicator, wires: Wires<'_>, gradients: &[Vec<f32>]) -> Lists<f32> {
-        self.carry(communicator, wires, gradients, &self.sent, &self.received, &self.arrived)
+    fn up(
+        &self,
+        communicator: &mut Communicator,
+        sizes: StreamSizes<'_>,
+        gradients: &[Vec<f32>],
+    ) -> Lists<f32> {
+        self.carry(communicator, sizes, gradients, &self.sent, &self.received, &self.arrived)
     }
 
     fn carry(
         &self,
         communicator: &mut Communicator,
-        wires: Wires<'_>,
+        sizes: StreamSizes<'_>,
         vectors: &[Vec<f32>],
         from: &[Lists<u32>],
         to: &[Lists<u32>],
         lens: &[usize],
     ) -> Lists<f32> {
-        let outgoing = gather(vectors, wires.dims, from);
-        let incoming = communicator.exchange(self.group, wires.round_vectors, wires.dims, outgoing);
+        let outgoing = gather(vectors, sizes.dims, from);
+        let incoming = communicator.exchange(self.group, sizes.round_vectors, sizes.dims, outgoing);
         let mut out: Lists<f32> =
-            lens.iter().zip(wires.dims).map(|(len, dim)| vec![0.0; len * dim]).collect();
-        add_at(&mut out, wires.dims, to, &incoming);
+            lens.iter().zip(sizes.dims).map(|(len, dim)| vec![0.0; len * dim]).collect();
+        add_at(&mut out, sizes.dims, to, &incoming);
         out
     }
 }
@@ -89,28 +99,28 @@ impl Hop {
 fn route_rows(
     communicator: &mut Communicator,
     group: Group,
-    wires: Wires<'_>,
+    sizes: StreamSizes<'_>,
     rows: &[&[u64]],
     member_of: MemberOf<'_>,
 ) -> (Hop, Lists<u64>) {
-    let places = communicator.group(group).len();
-    let mut sent = vec![vec![Vec::new(); wires.streams()]; places];
-    let mut outgoing = vec![vec![Vec::new(); wires.streams()]; places];
+    let members = communicator.group(group).len();
+    let mut sent = vec![vec![Vec::new(); sizes.streams()]; members];
+    let mut outgoing = vec![vec![Vec::new(); sizes.streams()]; members];
     for (stream, rows) in rows.iter().enumerate() {
         for (position, &row) in rows.iter().enumerate() {
-            let place = member_of(stream, row);
-            sent[place][stream].push(position as u32);
-            outgoing[place][stream].push(row);
+            let member = member_of(stream, row);
+            sent[member][stream].push(position as u32);
+            outgoing[member][stream].push(row);
         }
     }
-    let incoming = wires.exchange(communicator, group, wires.round_vectors, outgoing);
+    let incoming = sizes.exchange(communicator, group, sizes.round_vectors, outgoing);
     let merge = |stream: usize| {
         let mut rows: Vec<_> = incoming.iter().flat_map(|lists| &lists[stream]).copied().collect();
         rows.sort_unstable();
         rows.dedup();
         rows
     };
-    let merged: Lists<u64> = (0..wires.streams()).map(merge).collect();
+    let merged: Lists<u64> = (0..sizes.streams()).map(merge).collect();
     let positions = |(list, merged): (&Vec<u64>, &Vec<u64>)| {
         let mut position = 0;
         let found = list.iter().map(|row| {
@@ -164,31 +174,31 @@ impl BagList {
 fn route_bags(
     communicator: &mut Communicator,
     group: Group,
-    wires: Wires<'_>,
+    sizes: StreamSizes<'_>,
     bags: &[&BagList],
     member_of: MemberOf<'_>,
 ) -> (Hop, Vec<BagList>) {
-    let places = communicator.group(group).len();
-    let mut sent: Vec<Lists<u32>> = vec![vec![Vec::new(); wires.streams()]; places];
-    let mut lengths: Vec<Lists<u32>> = vec![vec![Vec::new(); wires.streams()]; places];
-    let mut ids: Vec<Lists<u64>> = vec![vec![Vec::new(); wires.streams()]; places];
+    let members = communicator.group(group).len();
+    let mut sent: Vec<Lists<u32>> = vec![vec![Vec::new(); sizes.streams()]; members];
+    let mut lengths: Vec<Lists<u32>> = vec![vec![Vec::new(); sizes.streams()]; members];
+    let mut ids: Vec<Lists<u64>> = vec![vec![Vec::new(); sizes.streams()]; members];
     for (stream, bags) in bags.iter().enumerate() {
         for bag in 0..bags.len() {
             for &row in bags.bag(bag) {
-                let place = member_of(stream, row);
-                let (sent, lengths) = (&mut sent[place][stream], &mut lengths[place][stream]);
+                let member = member_of(stream, row);
+                let (sent, lengths) = (&mut sent[member][stream], &mut lengths[member][stream]);
                 if sent.last() != Some(&(bag as u32)) {
                     sent.push(bag as u32);
                     lengths.push(0);
                 }
                 *lengths.last_mut().expect("a part was started") += 1;
-                ids[place][stream].push(row);
+                ids[member][stream].push(row);
             }
         }
     }
-    let lengths = wires.exchange(communicator, group, wires.round_vectors, lengths);
-    let ids = wires.exchange(communicator, group, wires.round_ids, ids);
-    let mut parts = vec![BagList::default(); wires.streams()];
+    let lengths = sizes.exchange(communicator, group, sizes.round_vectors, lengths);
+    let ids = sizes.exchange(communicator, group, sizes.round_ids, ids);
+    let mut parts = vec![BagList::default(); sizes.streams()];
     let mut received = Vec::new();
     for (lengths, ids) in lengths.into_iter().zip(ids) {
         let numbers = parts.iter_mut().zip(lengths.iter().zip(ids)).map(|(parts, (lengths, ids))| {
@@ -225,17 +235,17 @@ impl Path {
     /// owns and some rank names, ascending.
     pub(super) fn of_rows(
         communicator: &mut Communicator,
-        wires: Wires<'_>,
+        sizes: StreamSizes<'_>,
         rows: &[&[u64]],
         owners: &[Owner],
     ) -> (Self, Lists<u64>) {
         let topology = communicator.topology();
         let owner = |stream: usize, row| owners[stream].of(row, topology);
-        let place = |stream: usize, row| topology.local_rank(owner(stream, row));
+        let local_rank = |stream: usize, row| topology.local_rank(owner(stream, row));
         let node = |stream: usize, row| topology.node_of(owner(stream, row));
-        let (first, named) = route_rows(communicator, Group::Node, wires, rows, &place);
+        let (first, named) = route_rows(communicator, Group::Node, sizes, rows, &local_rank);
         let named: Vec<_> = named.iter().map(Vec::as_slice).collect();
-        let (second, owned) = route_rows(communicator, Group::Rail, wires, &named, &node);
+        let (second, owned) = route_rows(communicator, Group::Rail, sizes, &named, &node);
         (Self { first, second }, owned)
     }
 
@@ -243,17 +253,17 @@ impl Path {
     /// answers once per bag, then within the node. Returns the parts whose rows this rank owns.
     pub(super) fn of_bags(
         communicator: &mut Communicator,
-        wires: Wires<'_>,
+        sizes: StreamSizes<'_>,
         bags: &[&BagList],
         owners: &[Owner],
     ) -> (Self, Vec<BagList>) {
         let topology = communicator.topology();
         let owner = |stream: usize, row| owners[stream].of(row, topology);
         let node = |stream: usize, row| topology.node_of(owner(stream, row));
-        let place = |stream: usize, row| topology.local_rank(owner(stream, row));
-        let (first, parts) = route_bags(communicator, Group::Rail, wires, bags, &node);
+        let local_rank = |stream: usize, row| topology.local_rank(owner(stream, row));
+        let (first, parts) = route_bags(communicator, Group::Rail, sizes, bags, &node);
         let parts: Vec<_> = parts.iter().collect();
-        let (second, owned) = route_bags(communicator, Group::Node, wires, &parts, &place);
+        let (second, owned) = route_bags(communicator, Group::Node, sizes, &parts, &local_rank);
         (Self { first, second }, owned)
     }
 
@@ -261,22 +271,22 @@ impl Path {
     pub(super) fn down(
         &self,
         communicator: &mut Communicator,
-        wires: Wires<'_>,
+        sizes: StreamSizes<'_>,
         vectors: &[Vec<f32>],
     ) -> Lists<f32> {
-        let passed_on = self.second.down(communicator, wires, vectors);
-        self.first.down(communicator, wires, &passed_on)
+        let passed_on = self.second.down(communicator, sizes, vectors);
+        self.first.down(communicator, sizes, &passed_on)
     }
 
     /// Takes the gradients of what this rank named to the owners, stream by stream.
     pub(super) fn up(
         &self,
         communicator: &mut Communicator,
-        wires: Wires<'_>,
+        sizes: StreamSizes<'_>,
         gradients: &[Vec<f32>],
     ) -> Lists<f32> {
-        let passed_on = self.first.up(communicator, wires, gradients);
-        self.second.up(communicator, wires, &passed_on)
+        let passed_on = self.first.up(communicator, sizes, gradients);
+        self.second.up(communicator, sizes, &passed_on)
     }
 }
 

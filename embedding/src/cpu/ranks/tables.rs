@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::communicator::Communicator;
-use super::hop::{BagList, Path, Wires};
+use super::hop::{BagList, Path, StreamSizes};
 use crate::cpu::table::sum_in_runs;
 use crate::cpu::{Bags, Feature, FeatureSlot, HostRows, Route, Table};
 use crate::dtype::Rounding;
@@ -155,12 +155,12 @@ impl RankTables {
     pub fn rows(&self) -> HostRows<&Table> {
         let mut found = Vec::new();
         for (number, (planned, table)) in self.plan.tables.iter().zip(&self.tables).enumerate() {
-            let place = PartLocation { plan: &self.plan, rank: self.rank, table: number };
-            found.extend(table.replica.iter().map(|own| (place.of_frequent(own), own)));
+            let location = PartLocation { plan: &self.plan, rank: self.rank, table: number };
+            found.extend(table.replica.iter().map(|own| (location.of_frequent(own), own)));
             let shards = planned.shards.iter().zip(&table.shards);
             found.extend(shards.filter_map(|(shard, own)| {
                 let own = own.as_ref()?;
-                Some((place.of_shard(shard, own), own))
+                Some((location.of_shard(shard, own), own))
             }));
         }
         HostRows::new(found)
@@ -170,12 +170,12 @@ impl RankTables {
     pub fn rows_mut(&mut self) -> HostRows<&mut Table> {
         let mut found = Vec::new();
         for (number, (planned, table)) in self.plan.tables.iter().zip(&mut self.tables).enumerate() {
-            let place = PartLocation { plan: &self.plan, rank: self.rank, table: number };
-            found.extend(table.replica.iter_mut().map(|own| (place.of_frequent(own), own)));
+            let location = PartLocation { plan: &self.plan, rank: self.rank, table: number };
+            found.extend(table.replica.iter_mut().map(|own| (location.of_frequent(own), own)));
             let shards = planned.shards.iter().zip(&mut table.shards);
             found.extend(shards.filter_map(|(shard, own)| {
                 let own = own.as_mut()?;
-                Some((place.of_shard(shard, own), own))
+                Some((location.of_shard(shard, own), own))
             }));
         }
         HostRows::new(found)
@@ -202,8 +202,8 @@ impl RankTables {
         if let Some(streams) = &rows {
             let owned = streams.of.iter().zip(&streams.owned);
             let weights = owned.map(|(&at, rows)| self.weights_of(at, rows)).collect::<Vec<_>>();
-            let wires = streams.wires();
-            let fetched = streams.path.down(communicator, wires, &weights);
+            let sizes = streams.sizes();
+            let fetched = streams.path.down(communicator, sizes, &weights);
             for (&(table, shard), fetched) in streams.of.iter().zip(&fetched) {
                 let columns = self.plan.tables[table].shards[shard].columns.clone();
                 let (route, dim) = (&tables[table].route, self.tables[table].spec.dim);
@@ -217,8 +217,8 @@ impl RankTables {
         if let Some(streams) = &bags {
             let owned = streams.of.iter().zip(&streams.owned);
             let pooled = owned.map(|(&at, parts)| self.pool_parts(at, parts)).collect::<Vec<_>>();
-            let wires = streams.wires();
-            let fetched = streams.path.down(communicator, wires, &pooled);
+            let sizes = streams.sizes();
+            let fetched = streams.path.down(communicator, sizes, &pooled);
             for (&(table, shard), fetched) in streams.of.iter().zip(&fetched) {
                 let columns = self.plan.tables[table].shards[shard].columns.clone();
                 let dim = self.tables[table].spec.dim;
@@ -294,7 +294,7 @@ impl RankTables {
                 columns_of(&of_rows[table], self.tables[table].spec.dim, columns)
             });
             let sums: Vec<_> = sums.collect();
-            let owned = streams.path.up(communicator, streams.wires(), &sums);
+            let owned = streams.path.up(communicator, streams.sizes(), &sums);
             for ((&(table, shard), rows), sums) in streams.of.iter().zip(&streams.owned).zip(owned) {
                 let rows = self.local(table, shard, rows);
                 batch.pending.push(ShardGradients { table, shard, rows, sums });
@@ -306,7 +306,7 @@ impl RankTables {
                 columns_of(&of_bags[table], self.tables[table].spec.dim, columns)
             });
             let own: Vec<_> = own.collect();
-            let owned = streams.path.up(communicator, streams.wires(), &own);
+            let owned = streams.path.up(communicator, streams.sizes(), &own);
             for ((&(table, shard), parts), gradients) in streams.of.iter().zip(&streams.owned).zip(&owned) {
                 let route = parts.route(self.tables[table].spec.rows);
                 let dim = self.plan.tables[table].shards[shard].columns.len();
@@ -392,16 +392,16 @@ impl RankTables {
     }
 
     fn open_rows(&self, communicator: &mut Communicator, tables: &[TableBatch]) -> Option<Streams<Vec<u64>>> {
-        Streams::open(&self.plan, Exchange::Rows, |of, wires, owners| {
+        Streams::open(&self.plan, Exchange::Rows, |of, sizes, owners| {
             let rows: Vec<_> = of.iter().map(|&(table, _)| tables[table].route.rows.as_slice()).collect();
-            Path::of_rows(communicator, wires, &rows, owners)
+            Path::of_rows(communicator, sizes, &rows, owners)
         })
     }
 
     fn open_bags(&self, communicator: &mut Communicator, tables: &[TableBatch]) -> Option<Streams<BagList>> {
-        Streams::open(&self.plan, Exchange::Pooled, |of, wires, owners| {
+        Streams::open(&self.plan, Exchange::Pooled, |of, sizes, owners| {
             let bags: Vec<_> = of.iter().map(|&(table, _)| &tables[table].infrequent).collect();
-            Path::of_bags(communicator, wires, &bags, owners)
+            Path::of_bags(communicator, sizes, &bags, owners)
         })
     }
 
@@ -459,7 +459,7 @@ impl<T> Streams<T> {
     fn open(
         plan: &EmbeddingPlan,
         exchange: Exchange,
-        route: impl FnOnce(&[(usize, usize)], Wires<'_>, &[Owner]) -> (Path, Vec<T>),
+        route: impl FnOnce(&[(usize, usize)], StreamSizes<'_>, &[Owner]) -> (Path, Vec<T>),
     ) -> Option<Self> {
         let tables = plan.tables.iter().enumerate().filter(|(_, planned)| planned.exchange == exchange);
         let of: Vec<_> =
@@ -472,13 +472,13 @@ impl<T> Streams<T> {
         let rounds = of.iter().map(|&(table, _)| plan.tables[table].round);
         let (round_vectors, round_ids): (Vec<_>, Vec<_>) =
             rounds.map(|round| (round.vectors, round.ids)).unzip();
-        let wires = Wires { dims: &dims, round_vectors: &round_vectors, round_ids: &round_ids };
-        let (path, owned) = route(&of, wires, &owners);
+        let sizes = StreamSizes { dims: &dims, round_vectors: &round_vectors, round_ids: &round_ids };
+        let (path, owned) = route(&of, sizes, &owners);
         Some(Self { of, dims, round_vectors, round_ids, path, owned })
     }
 
-    fn wires(&self) -> Wires<'_> {
-        Wires { dims: &self.dims, round_vectors: &self.round_vectors, round_ids: &self.round_ids }
+    fn sizes(&self) -> StreamSizes<'_> {
+        StreamSizes { dims: &self.dims, round_vectors: &self.round_vectors, round_ids: &self.round_ids }
     }
 }
 

@@ -337,7 +337,7 @@ fn expected_traffic(case: &Case) -> Traffic {
             let owner = |row: &u64| shard.owner.of(*row, topology);
             let mut named = BTreeSet::new();
             for rank in 0..topology.ranks() {
-                let (node, place) = (topology.node_of(rank), topology.local_rank(rank));
+                let (node, local_rank) = (topology.node_of(rank), topology.local_rank(rank));
                 match planned.exchange {
                     Exchange::Rows => {
                         let rows: BTreeSet<_> =
@@ -357,7 +357,7 @@ fn expected_traffic(case: &Case) -> Traffic {
                                 ids.iter().filter(|row| is(owner(row))).count() as u64
                             };
                             for to in 0..topology.nodes() {
-                                let via = topology.rank(to, place);
+                                let via = topology.rank(to, local_rank);
                                 let at_node = ids_at(&|owner| topology.node_of(owner) == to);
                                 if at_node == 0 {
                                     continue;

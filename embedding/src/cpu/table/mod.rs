@@ -10,7 +10,7 @@ use crate::dtype::{Dtype, Rounding};
 use crate::memory::Memory;
 use crate::optimizer::{Optimizer, Step, Update, UpdateRule};
 use crate::random::UniformField;
-use crate::rows::{RowLayout, Touched};
+use crate::rows::{RowLayout, TouchedRows};
 use crate::table::TableSpec;
 use crate::vectorized;
 
@@ -32,7 +32,7 @@ pub struct Table {
     /// The random field of the initial weights, if they were drawn from one.
     field: Option<UniformField>,
     /// Which rows have been updated, if tracked.
-    touched: Option<Touched>,
+    touched: Option<TouchedRows>,
 }
 
 impl Table {
@@ -196,13 +196,13 @@ impl Table {
     }
 
     /// Which rows have been updated since [`Table::begin_tracking`]; `None` if it was not called.
-    pub fn touched(&self) -> Option<&Touched> {
+    pub fn touched(&self) -> Option<&TouchedRows> {
         self.touched.as_ref()
     }
 
     /// Starts recording which rows are updated, one bit each.
     pub fn begin_tracking(&mut self) {
-        self.touched = Some(Touched::none(self.spec.rows));
+        self.touched = Some(TouchedRows::none(self.spec.rows));
     }
 }
 

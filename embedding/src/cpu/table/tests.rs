@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::cpu::{Bags, FeatureSlot};
 use crate::dtype::Dtype;
-use crate::optimizer::tests::{Exact, ROUNDOFF};
+use crate::optimizer::tests::{F64Parameters, ROUNDOFF};
 use crate::random::philox4x32;
 use crate::table::Pooling;
 
@@ -178,7 +178,7 @@ fn rows_without_an_id_are_untouched_and_others_learn_once() {
         let mut table = Table::initialized(spec, optimizer, 3, 0);
         table.begin_tracking();
         let mut exact: Vec<_> =
-            sums.iter().map(|&(row, _)| Exact::new(optimizer, 0.5, table.weights(row))).collect();
+            sums.iter().map(|&(row, _)| F64Parameters::new(optimizer, 0.5, table.weights(row))).collect();
         let before = table.clone();
         let mut route = Route::default();
         route.build(&features, ROWS as u64);

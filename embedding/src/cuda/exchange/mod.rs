@@ -12,9 +12,9 @@ use rankine_cuda::kernels::{Element, ElementKind, Groups, RANKS_MAX, Send, Updat
 use rankine_cuda::{Cluster, Lane, PeerBarrier, Pointer, Rail};
 
 use self::landing::Landing;
-use self::pooled::Pooled;
+use self::pooled::PooledTables;
 use self::rails::{ElementBytes, OwnerUpdates, RailContext, Rails};
-use self::route::{Bits, NodeRoute, Snapshot};
+use self::route::{KeyBitmap, NodeRoute, RouteSnapshot};
 use self::squares::Squares;
 use self::sums::GradientSums;
 use super::error::{Result, check_ids};
@@ -22,7 +22,7 @@ use super::layout::{Ids, Layout};
 use super::routing::router::Router;
 use super::storage::RowStore;
 use super::storage::device_rows::DeviceRows;
-use super::storage::stage::Stage;
+use super::storage::stage::StagingMemory;
 use super::{InitialWeights, RoutedBatch, UpdateInputs, blocks};
 
 /// One rank's part of all tables.
@@ -51,15 +51,15 @@ pub struct NodeTables {
     /// If the rule of tables whose columns several ranks store depends on squares of whole rows.
     squares: Option<Squares>,
     /// Tables whose owners pool.
-    pooled: Option<Pooled>,
+    pooled: Option<PooledTables>,
     router: Router,
     landing: Landing,
     sums: GradientSums,
     routes: Vec<NodeRoute>,
     /// If there are several nodes.
     rails: Option<Rails>,
-    union: Bits,
-    stage: Stage,
+    union: KeyBitmap,
+    stage: StagingMemory,
     /// For routes, on their lane, and for everything else.
     route_barrier: PeerBarrier,
     barrier: PeerBarrier,
@@ -102,13 +102,13 @@ impl NodeTables {
             rails: rails.transpose()?,
             rows: RowStore::uninitialized(device, layout.rank_words(rank), &shards)?,
             squares,
-            pooled: Pooled::initialized::<T>(peers, &layout, lane, weights, routes)?,
+            pooled: PooledTables::initialized::<T>(peers, &layout, lane, weights, routes)?,
             router,
             landing,
             sums,
             routes: (0..routes).map(|_| NodeRoute::new(peers, &layout)).collect::<Result<_>>()?,
-            union: Bits::new(device, layout.merged_spans() * layout.span)?,
-            stage: Stage::default(),
+            union: KeyBitmap::new(device, layout.merged_spans() * layout.span)?,
+            stage: StagingMemory::default(),
             route_barrier: PeerBarrier::new(peers)?.named("the barrier of routes"),
             barrier: PeerBarrier::new(peers)?.named("the barrier of rows and their gradients"),
             element: T::KIND,
@@ -484,7 +484,7 @@ impl NodeTables {
     /// If there is not enough memory.
     pub fn track_updates(&mut self) -> Result<()> {
         self.rows.track_updates(&self.layout)?;
-        self.pooled.as_mut().map_or(Ok(()), Pooled::track_updates)
+        self.pooled.as_mut().map_or(Ok(()), PooledTables::track_updates)
     }
 
     /// The rows of this rank, for reading and writing once the lane has finished all enqueued work. Of rows that all
@@ -516,7 +516,7 @@ impl NodeTables {
     ///
     /// # Errors
     /// If the lane's work failed.
-    pub fn snapshot(&self, lane: &Lane, batch_slot: usize) -> Result<Snapshot> {
+    pub fn snapshot(&self, lane: &Lane, batch_slot: usize) -> Result<RouteSnapshot> {
         let mut snapshot = self.routes[batch_slot].read(lane, &self.layout)?;
         if let Some(rails) = &self.rails {
             snapshot.named = rails.read(lane, batch_slot)?;
@@ -547,7 +547,7 @@ impl NodeTables {
     /// Bytes of this rank's memory that peers access, without checksums and sizes.
     pub fn shared_bytes(&self) -> usize {
         let of_routes = self.routes.iter().map(|route| route.list.bytes() + route.starts.bytes());
-        let pooled = self.pooled.as_ref().map_or(0, Pooled::shared_bytes);
+        let pooled = self.pooled.as_ref().map_or(0, PooledTables::shared_bytes);
         self.landing.shared_bytes() + self.sums.shared_bytes() + of_routes.sum::<usize>() + pooled
     }
 }

@@ -23,7 +23,7 @@ use crate::table::{Pooling, TableSpec};
 
 /// One rank's share of tables whose owners pool.
 #[derive(Debug)]
-pub(crate) struct Pooled {
+pub(crate) struct PooledTables {
     rank: usize,
     ranks: usize,
     seed: u64,
@@ -168,7 +168,7 @@ impl PooledRoute {
     }
 }
 
-impl Pooled {
+impl PooledTables {
     /// The pooled tables of a layout, `None` if there are none; see [`crate::cuda::NodeTables::initialized`]. A
     /// collective call.
     pub(crate) fn initialized<T: Element>(

@@ -18,7 +18,7 @@ use rankine_cuda::nccl::Parcel;
 use rankine_cuda::{Buffer, Cluster, Lane, Moment, PinnedBuffer, Pointer, Rail};
 
 use crate::cuda::error::Result;
-use crate::cuda::exchange::route::{Bits, NodeRoute};
+use crate::cuda::exchange::route::{KeyBitmap, NodeRoute};
 use crate::cuda::exchange::sums::GradientSums;
 use crate::cuda::layout::Layout;
 use crate::cuda::storage::RowStore;
@@ -103,7 +103,7 @@ struct RowMessages<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RailContext<'a> {
     pub(crate) layout: &'a Layout,
-    pub(crate) set: &'a Bits,
+    pub(crate) set: &'a KeyBitmap,
     pub(crate) rows: &'a RowStore,
     /// This rank's number on its node.
     pub(crate) local_rank: usize,

@@ -114,7 +114,7 @@ impl NodeRoute {
     }
 
     /// Copies the route to host memory, once the lane has finished all enqueued work.
-    pub(crate) fn read(&self, lane: &Lane, layout: &Layout) -> Result<Snapshot> {
+    pub(crate) fn read(&self, lane: &Lane, layout: &Layout) -> Result<RouteSnapshot> {
         let starts = self.starts.read(lane)?;
         let counts = self.looked_up.read(lane)?;
         let (look_ups, slots) = (counts[0] as usize, counts[1] as usize);
@@ -137,7 +137,7 @@ impl NodeRoute {
             Some(entry.checked_sub(owned).unwrap_or(entry))
         };
         let sources = sources.chunks_exact(layout.ranks);
-        Ok(Snapshot {
+        Ok(RouteSnapshot {
             list: (0..layout.owners()).flat_map(of_owner).collect(),
             slots: self.slots.read(lane)?,
             sorted: self.sorted.read_part(lane, 0, look_ups)?,
@@ -150,7 +150,7 @@ impl NodeRoute {
 
 /// A route in host memory, for inspection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct RouteSnapshot {
     /// The distinct rows that the rank looks up: pairs of owner and number there, ascending. Rows that every rank
     /// stores have an extra owner after the last rank. Indexes in the list are slots.
     pub list: Vec<(usize, u32)>,
@@ -172,13 +172,13 @@ pub struct Snapshot {
 
 /// A set of keys in a GPU's memory.
 #[derive(Debug)]
-pub(crate) struct Bits {
+pub(crate) struct KeyBitmap {
     bits: Buffer<u32>,
     pub(crate) groups: Buffer<u32>,
     lines: Buffer<u32>,
 }
 
-impl Bits {
+impl KeyBitmap {
     pub(crate) fn new(device: &Arc<Device>, keys: usize) -> Result<Self> {
         let words = |len| Buffer::filled(device, len, 0);
         let (bits, groups) = (words(keys / 32)?, words(keys / rankine_cuda::kernels::GROUP_KEYS)?);

@@ -9,11 +9,11 @@ use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use crate::cuda::error::{Result, check_ids};
 use crate::cuda::layout::{Ids, Layout};
-use crate::cuda::local::route::{LocalRoute, LocalSnapshot};
+use crate::cuda::local::route::{LocalRoute, LocalRouteSnapshot};
 use crate::cuda::routing::router::Router;
 use crate::cuda::storage::RowStore;
 use crate::cuda::storage::device_rows::DeviceRows;
-use crate::cuda::storage::stage::Stage;
+use crate::cuda::storage::stage::StagingMemory;
 use crate::cuda::{InitialWeights, POISON, UpdateInputs};
 
 /// All tables of a model on one GPU, which must be current on the thread.
@@ -29,7 +29,7 @@ pub struct LocalTables {
     router: Router,
     route: LocalRoute,
     parts: Buffer<f32>,
-    stage: Stage,
+    stage: StagingMemory,
 }
 
 impl LocalTables {
@@ -58,7 +58,7 @@ impl LocalTables {
             router: Router::new(device, &layout, 0)?,
             route: LocalRoute::new(device, &layout)?,
             parts: Buffer::filled(device, parts, POISON)?,
-            stage: Stage::default(),
+            stage: StagingMemory::default(),
             seed: weights.seed,
             layout,
         };
@@ -121,7 +121,7 @@ impl LocalTables {
     ///
     /// # Errors
     /// If the lane's work failed.
-    pub fn snapshot(&self, lane: &Lane) -> Result<LocalSnapshot> {
+    pub fn snapshot(&self, lane: &Lane) -> Result<LocalRouteSnapshot> {
         self.route.read(lane)
     }
 

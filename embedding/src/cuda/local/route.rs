@@ -48,19 +48,19 @@ impl LocalRoute {
     }
 
     /// Copies the route to host memory, once the lane has finished all enqueued work.
-    pub(crate) fn read(&self, lane: &Lane) -> Result<LocalSnapshot> {
+    pub(crate) fn read(&self, lane: &Lane) -> Result<LocalRouteSnapshot> {
         let counts = self.counts.read(lane)?;
         let (look_ups, slots) = (counts[0] as usize, counts[1] as usize);
         let sorted = self.sorted.read_part(lane, 0, look_ups)?;
         let rows = self.rows.read_part(lane, 0, slots)?;
         let starts = self.starts.read_part(lane, 0, slots + 1)?;
-        Ok(LocalSnapshot { rows, starts, sorted })
+        Ok(LocalRouteSnapshot { rows, starts, sorted })
     }
 }
 
 /// A route in host memory, for inspection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LocalSnapshot {
+pub struct LocalRouteSnapshot {
     /// The distinct rows among those of all tables, ascending; their indexes are slots.
     pub rows: Vec<u32>,
     /// Per slot: where its bags start in `sorted`; then the end of the last one.

@@ -14,14 +14,14 @@ use crate::cuda::layout::Layout;
 /// Finding a look-up's row takes 1.125 bits per row of these tables: 26 MB for the 187.8 million rows of dlrm, half
 /// of an H200's L2 cache. One word per row would be 751 MB, of which each look-up would read 32 bytes from memory.
 #[derive(Debug)]
-pub(crate) struct Frequent {
+pub(crate) struct FrequentRowSet {
     bits: Buffer<u32>,
     lines: Buffer<u32>,
     /// Per member, its row of its table.
     listed: Buffer<u32>,
 }
 
-impl Frequent {
+impl FrequentRowSet {
     /// The set for a layout; `None` if no table has such rows.
     pub(crate) fn of(device: &Arc<Device>, layout: &Layout) -> Result<Option<Self>> {
         let (mut bits, mut lines, mut listed) = (Vec::new(), Vec::new(), Vec::new());

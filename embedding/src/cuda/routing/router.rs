@@ -10,7 +10,7 @@ use crate::cuda::POISON;
 use crate::cuda::error::Result;
 use crate::cuda::layout::numbering::tiles;
 use crate::cuda::layout::{Ids, Layout};
-use crate::cuda::routing::frequent::{self, Frequent};
+use crate::cuda::routing::frequent::{self, FrequentRowSet};
 
 /// The buffers that receive a route.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +41,7 @@ pub(crate) struct Router {
     zeros: Buffer<u32>,
     pairs: Buffer<Pair>,
     faults: Buffer<u32>,
-    frequent: Option<Frequent>,
+    frequent: Option<FrequentRowSet>,
     /// Number of the first row of the set.
     frequent_base: u32,
     passes: u32,
@@ -67,7 +67,7 @@ impl Router {
             zeros: Buffer::filled(device, zeros, POISON)?,
             pairs: Buffer::filled(device, layout.look_ups(), POISON)?,
             faults: Buffer::filled(device, 1, 0)?,
-            frequent: Frequent::of(device, layout)?,
+            frequent: FrequentRowSet::of(device, layout)?,
             frequent_base: layout.listed().next().map_or(0, |(part, ..)| layout.bases[part] as u32),
             passes,
             number_tiles,
@@ -117,7 +117,7 @@ impl Router {
             place_bits: layout.place_bits(),
             ranks: layout.ranks as u32,
             span: layout.owner_span() as u32,
-            frequent: self.frequent.as_ref().map_or(frequent::NONE, Frequent::set),
+            frequent: self.frequent.as_ref().map_or(frequent::NONE, FrequentRowSet::set),
             frequent_base: self.frequent_base,
             owners: layout.owners() as u32,
             nodes: layout.nodes() as u32,
@@ -139,7 +139,7 @@ impl Router {
 
     /// The rows that every rank stores, of tables of which it does not store all.
     pub(crate) fn listed(&self) -> Pointer<u32> {
-        self.frequent.as_ref().map_or(Pointer::NULL, Frequent::listed)
+        self.frequent.as_ref().map_or(Pointer::NULL, FrequentRowSet::listed)
     }
 
     /// Waits for the lane, and returns how many ids were out of range.

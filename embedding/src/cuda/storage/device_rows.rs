@@ -7,9 +7,9 @@ use rankine_cuda::Lane;
 use crate::cuda::layout::Layout;
 use crate::cuda::layout::parts::{Holder, Part};
 use crate::cuda::storage::RowStore;
-use crate::cuda::storage::stage::{Stage, TableRows};
+use crate::cuda::storage::stage::{StagingMemory, TableRows};
 use crate::placement::Owner;
-use crate::rows::{RowLayout, RowPart, RowSet, Rows, RowsError, RowsMut, Touched};
+use crate::rows::{RowLayout, RowPart, RowSet, Rows, RowsError, RowsMut, TouchedRows};
 
 /// Rows that are copied to the host at a time, for rows that all ranks have.
 const SHARED_ROWS: usize = 1 << 14;
@@ -27,7 +27,7 @@ pub struct DeviceRows<'a> {
     /// The parts that all ranks have.
     everywhere: Vec<usize>,
     lane: &'a Lane,
-    stage: &'a Stage,
+    stage: &'a StagingMemory,
 }
 
 /// The location of a part.
@@ -42,7 +42,7 @@ struct PartLocation<'a> {
 
 impl<'a> DeviceRows<'a> {
     /// Creates it without parts.
-    pub(crate) fn new(lane: &'a Lane, stage: &'a Stage) -> Self {
+    pub(crate) fn new(lane: &'a Lane, stage: &'a StagingMemory) -> Self {
         let (parts, locations, everywhere) = Default::default();
         Self { parts, locations, everywhere, lane, stage }
     }
@@ -188,7 +188,7 @@ impl Rows for DeviceRows<'_> {
         self.stage.copy_listed(self.lane, from, positions, to).map_err(unreachable)
     }
 
-    fn touched(&self, part: usize) -> Result<Option<Touched>, RowsError> {
+    fn touched(&self, part: usize) -> Result<Option<TouchedRows>, RowsError> {
         let PartLocation { store, base, .. } = self.locations[part];
         let Some(bits) = &store.touched else { return Ok(None) };
         let rows = self.parts[part].rows.len();
@@ -199,12 +199,12 @@ impl Rows for DeviceRows<'_> {
             let above = words.get(at + 1).copied().unwrap_or(0);
             (u64::from(words[at]) | u64::from(above) << 32) >> shift
         };
-        let mut own: Vec<u32> = (0..Touched::words(rows)).map(|at| word(at) as u32).collect();
+        let mut own: Vec<u32> = (0..TouchedRows::words(rows)).map(|at| word(at) as u32).collect();
         // The last word also has bits of the next part.
         if let (Some(last), 1..) = (own.last_mut(), rows % 32) {
             *last &= (1 << (rows % 32)) - 1;
         }
-        Ok(Some(Touched::of(own)))
+        Ok(Some(TouchedRows::of(own)))
     }
 }
 

@@ -22,11 +22,11 @@ const COPY_WORDS: usize = 1 << 18;
 
 /// Host memory that is page-locked at first use, and then kept: 68 MiB.
 #[derive(Debug, Default)]
-pub(crate) struct Stage(Mutex<Option<[Half; 2]>>);
+pub(crate) struct StagingMemory(Mutex<Option<[StagingPiece; 2]>>);
 
 /// One of the two pieces.
 #[derive(Debug)]
-struct Half {
+struct StagingPiece {
     words: PinnedBuffer<f32>,
     positions: PinnedBuffer<u32>,
     /// The moment when it is filled.
@@ -45,7 +45,7 @@ pub(crate) struct TableRows<'a> {
     pub(crate) row_words: usize,
 }
 
-impl Half {
+impl StagingPiece {
     fn new(device: &Arc<Device>) -> Result<Self> {
         let (words, positions) =
             (PinnedBuffer::zeroed(device, PIECE_WORDS)?, PinnedBuffer::zeroed(device, PIECE_ROWS)?);
@@ -53,7 +53,7 @@ impl Half {
     }
 }
 
-impl Stage {
+impl StagingMemory {
     /// Copies words of a table, once the lane has finished all enqueued work.
     ///
     /// # Panics
@@ -117,12 +117,12 @@ impl Stage {
         lane: &Lane,
         piece_words: usize,
         to: &mut [f32],
-        mut enqueue: impl FnMut(&mut Half, usize, usize) -> Result<()>,
+        mut enqueue: impl FnMut(&mut StagingPiece, usize, usize) -> Result<()>,
     ) -> Result<()> {
         let mut locked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let halves = match &mut *locked {
             Some(halves) => halves,
-            none => none.insert([Half::new(lane.device())?, Half::new(lane.device())?]),
+            none => none.insert([StagingPiece::new(lane.device())?, StagingPiece::new(lane.device())?]),
         };
         lane.synchronize()?;
         let mut pieces = to.chunks_mut(piece_words).enumerate();

@@ -6,7 +6,7 @@
 use std::ops::{AddAssign, SubAssign};
 
 use super::choice::Choice;
-use super::input::{Rest, TableInput};
+use super::input::{NonTableLoad, TableInput};
 use super::machine::{FrequentSums, Machine};
 use crate::cpu::Table;
 use crate::dtype::Dtype;
@@ -35,7 +35,7 @@ const SPLIT_STEP_SHARE: usize = 12;
 pub(super) struct Context<'a> {
     pub(super) topology: Topology,
     pub(super) machine: &'a Machine,
-    pub(super) rest: Rest,
+    pub(super) rest: NonTableLoad,
     /// Samples of the batch, of a node and of a rank.
     pub(super) batch: f64,
     pub(super) of_node: f64,
@@ -43,7 +43,7 @@ pub(super) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    pub(super) fn new(topology: Topology, machine: &'a Machine, rest: Rest, batch_size: u64) -> Self {
+    pub(super) fn new(topology: Topology, machine: &'a Machine, rest: NonTableLoad, batch_size: u64) -> Self {
         let batch = batch_size as f64;
         let (of_node, of_rank) = (batch / topology.nodes() as f64, batch / topology.ranks() as f64);
         Self { topology, machine, rest, batch, of_node, of_rank }
@@ -302,17 +302,20 @@ impl<'a> TableCosts<'a> {
         let (nodes, per_node) = (topology.nodes(), topology.ranks_per_node());
         let vector = machine.vector_element_bytes as f64 * columns as f64;
         let bytes = KEY_BYTES as f64 + 2.0 * vector;
-        let of_place =
-            |place: usize, of: &[f64]| -> f64 { (0..nodes).map(|node| of[topology.rank(node, place)]).sum() };
-        let of_places: Vec<_> = (0..per_node).map(|place| of_place(place, &owned.of_rank)).collect();
-        let on_rails: Vec<_> = (0..per_node).map(|place| of_place(place, &owned.of_node)).collect();
-        let all: f64 = of_places.iter().sum();
+        let of_local_rank = |local_rank: usize, of: &[f64]| -> f64 {
+            (0..nodes).map(|node| of[topology.rank(node, local_rank)]).sum()
+        };
+        let of_local_ranks: Vec<_> =
+            (0..per_node).map(|local_rank| of_local_rank(local_rank, &owned.of_rank)).collect();
+        let on_rails: Vec<_> =
+            (0..per_node).map(|local_rank| of_local_rank(local_rank, &owned.of_node)).collect();
+        let all: f64 = of_local_ranks.iter().sum();
         let lookups: f64 = owned.lookups.iter().sum();
         for (rank, load) in ranks.iter_mut().enumerate() {
-            let place = topology.local_rank(rank);
-            let within = (all - of_places[place]).max(0.0);
-            let between = (on_rails[place] - owned.of_node[rank]).max(0.0);
-            let served_within = (per_node - 1) as f64 * of_places[place];
+            let local_rank = topology.local_rank(rank);
+            let within = (all - of_local_ranks[local_rank]).max(0.0);
+            let between = (on_rails[local_rank] - owned.of_node[rank]).max(0.0);
+            let served_within = (per_node - 1) as f64 * of_local_ranks[local_rank];
             let served_between = (nodes - 1) as f64 * owned.of_node[rank];
             load.within += Flow { rows: within, asked: within * bytes, served: served_within * bytes };
             load.between += Flow { rows: between, asked: between * bytes, served: served_between * bytes };

@@ -11,7 +11,7 @@ use crate::plan::search::Search;
 use crate::plan::tests::counted::{
     KnownTable, choice_of, counted, known, machine, rest, seconds, shards_of, summed, topologies,
 };
-use crate::plan::{Alternative, LinkSpeed, PlanInput, Planned, RestMemory, plan};
+use crate::plan::{Alternative, LinkSpeed, NonTableMemory, PlanInput, PlanOutcome, plan};
 use crate::traffic::{LinkTraffic, Traffic};
 
 #[track_caller]
@@ -121,7 +121,7 @@ proptest! {
         let placement = [Placement::Replicated, Placement::RowWise, Placement::Hybrid, Placement::TableWise][kind];
         let inputs = tables.iter().map(|known| known.input(Some(placement), Some(exchange)));
         let input = PlanInput { tables: inputs.collect(), batch_size: 18, topology, machine: &machine, rest: rest() };
-        let Planned { plan, report } = plan(&input).unwrap();
+        let PlanOutcome { plan, report } = plan(&input).unwrap();
         let context = Context::new(topology, &machine, rest(), 18);
         let choice = |known: &KnownTable, planned: &TablePlan| match planned.shards.first() {
             None => (Choice::replicated(), known.spec.rows),
@@ -311,7 +311,7 @@ proptest! {
         let topology = Topology::new(ranks, 1).unwrap();
         let link = LinkSpeed { bytes_per_s: 1e3, latency_s: 1.0, reduction_efficiency: 0.5, reduction_latency_s: 1.0 };
         let machine = Machine { within_nodes: link, memory_bytes_per_s: 1e4, ..machine(gpu) };
-        let context = Context::new(topology, &machine, Rest::default(), 18);
+        let context = Context::new(topology, &machine, NonTableLoad::default(), 18);
         let input = known.input(None, None);
         let best = TableCosts::new(&input, context).best_split(Exchange::Rows);
         let time = |split| {
@@ -416,7 +416,7 @@ fn times_are_those_computed_by_hand() {
         overlap: 0.5,
         ..Machine::cpu(0)
     };
-    let memory = RestMemory {
+    let memory = NonTableMemory {
         parameter_bytes: 1,
         gradient_bytes: 2,
         state_bytes: 4,
@@ -424,8 +424,9 @@ fn times_are_those_computed_by_hand() {
         batch_bytes: 16,
     };
     assert_eq!(memory.bytes(), 31);
-    let memory = RestMemory { batch_bytes: 7, ..RestMemory::default() };
-    let rest = Rest { memory, flops: 20.0, matmuls: 3, memory_traffic_bytes: 2000.0, reduced_elements: 100 };
+    let memory = NonTableMemory { batch_bytes: 7, ..NonTableMemory::default() };
+    let rest =
+        NonTableLoad { memory, flops: 20.0, matmuls: 3, memory_traffic_bytes: 2000.0, reduced_elements: 100 };
     let context = Context::new(Topology::new(4, 2).unwrap(), &machine, rest, 8);
     assert_eq!((context.batch, context.of_node, context.of_rank), (8.0, 4.0, 2.0));
     let mut load = Load { reduced_elements: 60.0, shards: 2, sharing_squares: 1, ..Load::none(&context) };

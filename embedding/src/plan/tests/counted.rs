@@ -9,7 +9,7 @@ use crate::optimizer::UpdateRule;
 use crate::placement::{Exchange, Owner, Placement, Shard};
 use crate::plan::choice::Choice;
 use crate::plan::cost::{Context, Flow, RankLoad};
-use crate::plan::{FrequentSums, Machine, Rest, RestMemory, TableInput};
+use crate::plan::{FrequentSums, Machine, NonTableLoad, NonTableMemory, TableInput};
 use crate::table::TableSpec;
 use crate::topology::Topology;
 
@@ -261,7 +261,7 @@ pub(in crate::plan) fn counted(known: &KnownTable, choice: &Choice, context: &Co
         } else {
             let share = |lookups: f64| lookups / per_sample(known.lookups());
             let of_node = |node: usize| -> f64 {
-                (0..per_node).map(|place| of_owner[topology.rank(node, place)]).sum()
+                (0..per_node).map(|local_rank| of_owner[topology.rank(node, local_rank)]).sum()
             };
             let mut asks = |from: usize, of: usize, samples: f64, lookups: f64, within: bool| {
                 let (bags, ids) = (samples * known.hits(share(lookups)), samples * lookups);
@@ -274,9 +274,9 @@ pub(in crate::plan) fn counted(known: &KnownTable, choice: &Choice, context: &Co
                 flow(&mut loads[of], Flow { rows: 0.0, asked: 0.0, served: crosses });
             };
             for from in 0..ranks {
-                let (node, place) = (topology.node_of(from), topology.local_rank(from));
+                let (node, local_rank) = (topology.node_of(from), topology.local_rank(from));
                 for to in (0..nodes).filter(|&to| to != node) {
-                    asks(from, topology.rank(to, place), samples, of_node(to), false);
+                    asks(from, topology.rank(to, local_rank), samples, of_node(to), false);
                 }
                 // For the bags of its whole rail.
                 for to in topology.node_group(from).into_iter().filter(|&to| to != from) {
@@ -425,9 +425,9 @@ pub(in crate::plan) fn machine(gpu: bool) -> Machine {
     Machine { lookup_bytes: 17.0, ..machine }
 }
 
-pub(in crate::plan) fn rest() -> Rest {
-    Rest {
-        memory: RestMemory { batch_bytes: 1000, ..RestMemory::default() },
+pub(in crate::plan) fn rest() -> NonTableLoad {
+    NonTableLoad {
+        memory: NonTableMemory { batch_bytes: 1000, ..NonTableMemory::default() },
         flops: 1e4,
         matmuls: 3,
         memory_traffic_bytes: 1e3,

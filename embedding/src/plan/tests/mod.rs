@@ -161,8 +161,8 @@ fn input<'a>(
     topology: Topology,
     machine: &'a Machine,
 ) -> PlanInput<'a> {
-    let rest = Rest {
-        memory: RestMemory { batch_bytes: 1 << 20, ..RestMemory::default() },
+    let rest = NonTableLoad {
+        memory: NonTableMemory { batch_bytes: 1 << 20, ..NonTableMemory::default() },
         flops: 1e6,
         matmuls: 9,
         memory_traffic_bytes: 1e6,
@@ -258,7 +258,7 @@ fn inputs<'a>(
 }
 
 /// Every row of every column is stored exactly once, or is frequent.
-fn assert_whole(planned: &Planned, tables: &[Lawful]) {
+fn assert_whole(planned: &PlanOutcome, tables: &[Lawful]) {
     let plan = &planned.plan;
     assert_eq!(plan.tables.len(), tables.len());
     for (table, (spec, ..)) in plan.tables.iter().zip(tables) {
@@ -281,7 +281,7 @@ fn assert_whole(planned: &Planned, tables: &[Lawful]) {
 }
 
 /// Every rank's tables have the size that the report says, and fit.
-fn assert_fits(planned: &Planned, tables: &[Lawful], machine: &Machine) {
+fn assert_fits(planned: &PlanOutcome, tables: &[Lawful], machine: &Machine) {
     let specs: Vec<_> = tables
         .iter()
         .map(|(spec, rule, _)| {
