@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use libtest_mimic::Failed;
 use rankine::cuda::{
-    BatchShape, CudaModel, EvaluationShape, Execution, Feed, InputLayout, InputSlot, ModelSetup,
+    BatchShape, CudaModel, EvaluationShape, Execution, Feed, InputLanes, InputLayout, InputSlot, ModelSetup,
+    StepParameters,
 };
 use rankine::evaluation::{Evaluation, HeadMetrics};
 use rankine::job::Precision;
@@ -159,8 +160,10 @@ struct Slot {
     faults: PinnedBuffer<u32>,
 }
 
-const STEP: Step =
-    Step { number: 7, samples: 0, loss_place: 1, dense: Rate { rate: 0.5, root_correction: 1.0 } };
+const PARAMETERS: StepParameters<'_> = StepParameters {
+    step: Step { number: 7, samples: 0, loss_place: 1, dense: Rate { rate: 0.5, root_correction: 1.0 } },
+    rates: &[Rate { rate: 0.0, root_correction: 0.0 }],
+};
 
 impl Slot {
     fn new(bench: &Bench, schema: &Schema, batch_size: usize) -> Result<Self, Failed> {
@@ -236,12 +239,8 @@ fn batches_are_unpacked_as_on_the_cpu(bench: &Bench, words: &mut Words) -> Outco
             return Err(format!("a batch starts at {:?}, not at {:?}", fed.start(), batch.start).into());
         }
         let faults = slot.faults.device_pointer()?;
-        slot.slot.unpack(
-            (&bench.lane, &slot.lane),
-            &fed.parts()[0],
-            (&unpacker, faults),
-            (STEP, &[Rate::default()]),
-        )?;
+        let lanes = InputLanes { copies: &bench.lane, reader: &slot.lane };
+        slot.slot.unpack(lanes, &fed.parts()[0], &unpacker, faults, PARAMETERS)?;
         let what = format!("{options:?} at {:?} of columns of {:?} bits", batch.start, dataset.bits);
         slot.check(&what, &batch.samples)?;
         // Some are released late, and not in their order.
@@ -267,7 +266,8 @@ fn batches_are_staged_as_they_are(bench: &Bench, words: &mut Words) -> Outcome {
         let samples = &batch?.samples;
         let some = words.below(samples.len as u64) as usize..samples.len;
         let expected = samples.slice(some.clone());
-        slot.slot.send((&bench.lane, &slot.lane), samples, some, (STEP, &[Rate::default()]))?;
+        let lanes = InputLanes { copies: &bench.lane, reader: &slot.lane };
+        slot.slot.send(lanes, samples, some, PARAMETERS)?;
         slot.check("a staged batch", &expected)?;
     }
     Ok(())
@@ -392,7 +392,8 @@ fn values_that_the_schema_does_not_admit_are_named(bench: &Bench, words: &mut Wo
         let fed = fed?;
         let fed = &fed.parts()[0];
         let faults = slot.faults.device_pointer()?;
-        slot.slot.unpack((&bench.lane, &slot.lane), fed, (&unpacker, faults), (STEP, &[Rate::default()]))?;
+        let lanes = InputLanes { copies: &bench.lane, reader: &slot.lane };
+        slot.slot.unpack(lanes, fed, &unpacker, faults, PARAMETERS)?;
         slot.lane.synchronize()?;
         if slot.faults.elements()[1] == 0 {
             continue;

@@ -39,7 +39,7 @@ pub use calibration::{Measurement, machine_here, measure_all};
 pub use error::{Error, Result};
 pub use evaluation::{CudaEvaluation, EvaluationResult, EvaluationShape, ScoredBatch};
 pub use feed::{Feed, FeedBatch, FeedPart, FeedRanks};
-pub use input::{InputLayout, InputSlot, Unpacker};
+pub use input::{InputLanes, InputLayout, InputSlot, StepParameters, Unpacker};
 pub use links::links;
 pub use model::CudaModel;
 pub use refusal::refusals;

@@ -17,7 +17,7 @@ use super::error::{Error, Result};
 use super::evaluation::{CudaEvaluation, EvaluationResult, EvaluationSizes, ScoredBatch};
 use super::feed::FeedPart;
 use super::group::RankGroup;
-use super::input::{Input, InputLayout, InputSlot, SLOTS, Unpacker};
+use super::input::{Input, InputLanes, InputLayout, InputSlot, SLOTS, StepParameters, Unpacker};
 use super::iteration::Iteration;
 use super::lanes::Lanes;
 use super::network::{Forward, Network, VectorLayout};
@@ -154,7 +154,7 @@ impl<T: Element> Trainer<T> {
         };
         let pass_of = |tables: Option<&Tables>, slot: usize, size: usize, input: &InputSlot| {
             let batch = RoutedBatch { ids: input.input().ids, slot, size };
-            enqueue_pass(network, tables, main, (input.input(), batch), &scoring)
+            enqueue_pass(network, tables, main, input.input(), batch, &scoring)
         };
         // Once without a graph, so that libraries load what they need. Nothing is updated meanwhile.
         network.hold(main, true)?;
@@ -219,11 +219,12 @@ impl<T: Element> Trainer<T> {
         }
         let (slot, trains) = (self.slot, step.number > 0);
         let TrainSlot { input, .. } = &mut self.slots[slot];
-        let parameters = (Step { loss_place: slot as u32, ..step }, rates);
+        let parameters = StepParameters { step: Step { loss_place: slot as u32, ..step }, rates };
         let copies =
             if self.setup.execution.overlaps.has(Overlap::Input) { &self.copies } else { &self.main };
         let overlaps_routes = self.group.is_some() && self.setup.execution.overlaps.has(Overlap::Routes);
-        let lanes = (copies, if overlaps_routes { &self.routes } else { &self.main });
+        let reader = if overlaps_routes { &self.routes } else { &self.main };
+        let lanes = InputLanes { copies, reader };
         let fed = match batch {
             Batch::Unpacked(batch, samples) => {
                 input.send(lanes, &batch, samples, parameters)?;
@@ -236,7 +237,7 @@ impl<T: Element> Trainer<T> {
                     Some(unpacker) => unpacker,
                     none => none.insert(input.unpacker(self.main.device(), batch.schema())?),
                 };
-                input.unpack(lanes, &batch, (unpacker, faults), parameters)?;
+                input.unpack(lanes, &batch, unpacker, faults, parameters)?;
                 Some(batch)
             }
         };
@@ -546,7 +547,8 @@ fn enqueue_pass<T: Element>(
     network: &Network<T>,
     tables: Option<&Tables>,
     main: &Lane,
-    (input, batch): (Input, RoutedBatch),
+    input: Input,
+    batch: RoutedBatch,
     plan: &Forward,
 ) -> Result<()> {
     let samples = plan.samples();

@@ -11,7 +11,7 @@ use rankine_reader::stream::{Packed, PackedBatch, PackedBlock, PackedStream};
 
 use super::super::error::Result;
 use super::release::{CopierMessage, ReleasedBlocks};
-use super::ring::BlockRing;
+use super::ring::{BlockRing, BlockSize};
 
 /// Copies enqueued on a GPU at the same time; each holds a slab.
 pub(super) const COPIES_MAX: usize = 8;
@@ -187,12 +187,12 @@ impl Copier {
         // moment has passed, and the rings live as long as this value, which waits for the lane.
         let put = unsafe { self.ring.put(&self.lane, number, &block) };
         let samples = block.block().map_or(0, |block| block.samples());
-        let bytes = block.bytes().len();
+        let size = BlockSize { bytes: block.bytes().len(), samples };
         copies.in_flight.push_back((block, moment));
         put?;
         for other in &self.others {
             // SAFETY: as above.
-            unsafe { self.ring.copy_to_peer(&self.lane, number, (bytes, samples), other) }?;
+            unsafe { self.ring.copy_to_peer(&self.lane, number, size, other) }?;
         }
         let (_, moment) = &copies.in_flight[copies.in_flight.len() - 1];
         self.lane.record(moment)?;

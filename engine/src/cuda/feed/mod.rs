@@ -130,7 +130,7 @@ impl Feed {
             device.bind()?;
             let _input = device.purpose("input");
             let writers = if recipients == Recipients::All && devices.len() > 1 { devices } else { &[] };
-            let ring = BlockRing::new((device, writers), &source.part, slots, slab_bytes)?;
+            let ring = BlockRing::new(device, writers, &source.part, slots, slab_bytes)?;
             rings.push(Arc::new(ring));
         }
         let (freed, messages): (Vec<_>, Vec<_>) = devices.iter().map(|_| channel()).unzip();

@@ -10,6 +10,13 @@ use rankine_reader::stream::PackedBlock;
 use super::super::error::Result;
 use super::columns::ragged_columns;
 
+/// The size of a block.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BlockSize {
+    pub(super) bytes: usize,
+    pub(super) samples: usize,
+}
+
 /// A ring of blocks in a GPU's memory.
 #[derive(Debug)]
 pub(in crate::cuda) struct BlockRing {
@@ -25,7 +32,8 @@ pub(in crate::cuda) struct BlockRing {
 impl BlockRing {
     /// Allocates a ring on a GPU; the other devices write into it, too.
     pub(super) fn new(
-        (device, others): (&Arc<Device>, &[Arc<Device>]),
+        device: &Arc<Device>,
+        others: &[Arc<Device>],
         part: &DatasetPart,
         slots: usize,
         block_bytes: usize,
@@ -83,8 +91,7 @@ impl BlockRing {
         Ok(())
     }
 
-    /// Enqueues copying a block, `bytes` long and with `samples` samples, that [`BlockRing::put`] has stored in a
-    /// slot, to the same slot of another GPU's ring.
+    /// Enqueues copying a block that [`BlockRing::put`] has stored in a slot to the same slot of another GPU's ring.
     ///
     /// # Safety
     /// The other ring must live until the lane has done this, and nothing may read the contents of its slot.
@@ -92,9 +99,10 @@ impl BlockRing {
         &self,
         lane: &Lane,
         number: u32,
-        (bytes, samples): (usize, usize),
+        size: BlockSize,
         to: &Self,
     ) -> Result<()> {
+        let BlockSize { bytes, samples } = size;
         assert!(self.slots == to.slots && bytes <= self.blocks.len() / self.slots);
         let slot = number as usize % self.slots;
         let block = slot * self.addresses.block_bytes as usize;

@@ -20,6 +20,24 @@ pub use unpack::Unpacker;
 /// Batches that are on the GPU at once: one that is computed, one that is ready, one that is being copied.
 pub(super) const SLOTS: usize = 3;
 
+/// The lanes that work on the slot of a batch.
+#[derive(Debug, Clone, Copy)]
+pub struct InputLanes<'a> {
+    /// Copies the batch, and unpacks it if it is packed.
+    pub copies: &'a Lane,
+    /// Waits until the batch is in its slot.
+    pub reader: &'a Lane,
+}
+
+/// The parameters of a step.
+#[derive(Debug, Clone, Copy)]
+pub struct StepParameters<'a> {
+    /// Its number and the dense learning rate. The number of samples is that of the batch.
+    pub step: Step,
+    /// One per table.
+    pub rates: &'a [Rate],
+}
+
 /// The buffers of a batch in host memory and on the GPU.
 #[derive(Debug)]
 pub struct InputSlot {
@@ -73,8 +91,8 @@ impl InputSlot {
         Unpacker::new(device, schema, &self.layout.labels_of, &self.layout.ids_layout)
     }
 
-    /// Enqueues copying samples of a batch, with the step's parameters, on a lane, and makes `reader` wait for it. All
-    /// work enqueued for the slot before must be done.
+    /// Enqueues copying samples of a batch, with the step's parameters. All work enqueued for the slot before must be
+    /// done.
     ///
     /// # Panics
     /// If there are more samples than the slot holds, or their columns do not match the layout.
@@ -83,11 +101,12 @@ impl InputSlot {
     /// If the driver refuses.
     pub fn send(
         &mut self,
-        (lane, reader): (&Lane, &Lane),
+        lanes: InputLanes<'_>,
         batch: &Samples,
         samples: Range<usize>,
-        parameters: (Step, &[Rate]),
+        parameters: StepParameters<'_>,
     ) -> Result<()> {
+        let lane = lanes.copies;
         self.write_header(samples.len(), parameters);
         let (layout, header_words) = (&self.layout, self.layout.rows);
         let staged = match &mut self.staged {
@@ -101,10 +120,11 @@ impl InputSlot {
             lane.upload_first(&self.header, header_words, self.words.pointer())?;
             lane.upload(staged, self.words.pointer().element(layout.totals))?;
         }
-        self.complete(lane, reader)
+        self.complete(lanes)
     }
 
-    /// The same for a batch whose blocks are on the GPU or being copied there: the GPU unpacks it.
+    /// The same for a batch whose blocks are on the GPU or being copied there: the GPU unpacks it. A value that the
+    /// schema does not admit sets the entry of `faults` at the step's index of losses.
     ///
     /// # Panics
     /// If there are more samples than the slot holds.
@@ -113,11 +133,13 @@ impl InputSlot {
     /// If the driver refuses.
     pub fn unpack(
         &mut self,
-        (lane, reader): (&Lane, &Lane),
+        lanes: InputLanes<'_>,
         batch: &FeedPart,
-        (unpacker, faults): (&Unpacker, Pointer<u32>),
-        parameters: (Step, &[Rate]),
+        unpacker: &Unpacker,
+        faults: Pointer<u32>,
+        parameters: StepParameters<'_>,
     ) -> Result<()> {
+        let lane = lanes.copies;
         self.write_header(batch.len(), parameters);
         let rows = self.layout.rows;
         let to = self.header.elements_mut()[rows..].chunks_exact_mut(2);
@@ -130,11 +152,11 @@ impl InputSlot {
             lane.upload_first(&self.header, rows + 2 * batch.len(), self.words.pointer())?;
             unpacker.enqueue(lane, batch.ring(), rows_at, self.input(), faults)?;
         }
-        self.complete(lane, reader)
+        self.complete(lanes)
     }
 
-    fn write_header(&mut self, samples: usize, (step, rates): (Step, &[Rate])) {
-        let layout = &self.layout;
+    fn write_header(&mut self, samples: usize, parameters: StepParameters<'_>) {
+        let (layout, StepParameters { step, rates }) = (&self.layout, parameters);
         assert!(samples <= layout.samples() && rates.len() == layout.ids_layout.tables().len());
         let words = self.header.elements_mut();
         let step = Step { samples: samples as u32, ..step };
@@ -143,7 +165,8 @@ impl InputSlot {
     }
 
     /// Enqueues computing the sums of weights from the batch.
-    fn complete(&self, lane: &Lane, reader: &Lane) -> Result<()> {
+    fn complete(&self, lanes: InputLanes<'_>) -> Result<()> {
+        let InputLanes { copies: lane, reader } = lanes;
         let (layout, input) = (&self.layout, self.input());
         let totals = Totals {
             labels: input.labels,

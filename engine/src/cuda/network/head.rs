@@ -8,18 +8,23 @@ use rankine_embedding::cuda::Result;
 
 use super::super::group::GradientSums;
 use super::super::input::Input;
-use super::layers::Layers;
+use super::layers::Layouts;
 use super::shared::{ActivationMatrices, PartialSums, Shared};
 use super::vector_layout::VectorLayout;
 use crate::model::ModelSpec;
 
+/// The input of the last layer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HeadInput<T> {
+    pub(super) matrices: ActivationMatrices<T>,
+    /// Whether a ReLU precedes it.
+    pub(super) relu: bool,
+}
+
 /// A model's heads.
 #[derive(Debug)]
 pub(super) struct Head<T> {
-    /// The input of the last layer.
-    input: ActivationMatrices<T>,
-    /// Whether a ReLU precedes it.
-    relu: bool,
+    input: HeadInput<T>,
     /// The first-order terms of features, in the vectors' rows.
     wide: ActivationMatrices<T>,
     wide_features: usize,
@@ -37,10 +42,11 @@ impl<T: Element> Head<T> {
     pub(super) fn new(
         device: &Arc<Device>,
         spec: &ModelSpec,
-        (vector_layout, layers): (&VectorLayout, &Layers),
-        (input, relu): (ActivationMatrices<T>, bool),
+        layouts: Layouts<'_>,
+        input: HeadInput<T>,
         vectors: ActivationMatrices<T>,
     ) -> Result<Self> {
+        let Layouts { vectors: vector_layout, layers } = layouts;
         let (samples, heads) = (vectors.values.rows, spec.heads.len());
         let weights: Vec<_> = spec.heads.iter().map(|head| head.weight).collect();
         let pieces = kernels::Head::<T>::pieces(samples as u32) as usize;
@@ -53,7 +59,6 @@ impl<T: Element> Head<T> {
         let end = layers.linear.map_or(layers.head.end(), |layer| layer.end());
         Ok(Self {
             input,
-            relu,
             wide,
             wide_features: vector_layout.wide.len(),
             dense_columns: layers.linear.map_or(0, |layer| layer.inputs),
@@ -78,11 +83,12 @@ impl<T: Element> Head<T> {
         &self,
         lane: &Lane,
         shared: &Shared<T>,
-        (input, samples): (Input, usize),
+        input: Input,
+        samples: usize,
         [terms, term_gradients]: [Pointer<f32>; 2],
         back: bool,
     ) -> Result<()> {
-        let ActivationMatrices { values, gradients } = self.input;
+        let ActivationMatrices { values, gradients } = self.input.matrices;
         let head = kernels::Head {
             input: values.pointer,
             weights: shared.dense.parameters.pointer().element(shared.dense.layers.head.offset),
@@ -108,7 +114,7 @@ impl<T: Element> Head<T> {
             wide_features: self.wide_features as u32,
             wide_step: VectorLayout::terms(self.heads()) as u32,
             wide_stride: self.wide.values.stride as u32,
-            relu: u32::from(self.relu),
+            relu: u32::from(self.input.relu),
             reserved: 0,
         };
         // SAFETY: there are as many parts and losses as pieces of a batch; the caller vouches for the input.
@@ -135,7 +141,8 @@ impl<T: Element> Head<T> {
         &self,
         lane: &Lane,
         shared: &Shared<T>,
-        (numbers, rank): (Pointer<f64>, usize),
+        numbers: Pointer<f64>,
+        rank: usize,
     ) -> Result<()> {
         let tally = Tally {
             losses: self.losses.pointer(),
@@ -163,7 +170,8 @@ impl<T: Element> Head<T> {
         shared: &Shared<T>,
         input: Input,
         outcomes: Pointer<Outcome>,
-        (norm_max, scale_interval): (Option<f32>, u32),
+        norm_max: Option<f32>,
+        scale_interval: u32,
     ) -> Result<()> {
         let sum = shared.dense.gradients.sums().map(GradientSums::numbers);
         let own = (self.losses.pointer(), kernels::Head::<T>::pieces(shared.samples_count()));

@@ -9,10 +9,9 @@ use rankine_embedding::cuda::Result;
 
 use super::cross::{self, CrossNetwork};
 use super::fp8::{self, Fp8Cross};
-use super::layers::Layers;
+use super::layers::Layouts;
 use super::quantization::{Fp8Buffers, Fp8Builder};
 use super::shared::{ActivationMatrices, Activations, Shared};
-use super::vector_layout::VectorLayout;
 use crate::model::{self, ModelSpec};
 
 /// A model's interaction.
@@ -74,10 +73,11 @@ impl<T: Element> Interaction<T> {
     pub(super) fn new(
         device: &Arc<Device>,
         spec: &ModelSpec,
-        (vector_layout, layers): (&VectorLayout, &Layers),
+        layouts: Layouts<'_>,
         vectors: ActivationMatrices<T>,
         fp8: Option<&mut Fp8Builder>,
     ) -> Result<Self> {
+        let Layouts { vectors: vector_layout, layers } = layouts;
         let samples = vectors.values.rows;
         let kind = match spec.interaction {
             model::Interaction::Dot => {

@@ -18,14 +18,21 @@ pub(in crate::cuda) struct Layers {
     pub(super) head: Layer,
     /// The first-order terms of the dense columns, after the head; neither inputs nor outputs are padded.
     pub(super) linear: Option<Layer>,
-    pairs: Vec<Pair>,
+    paddings: Vec<LayerPadding>,
     /// The number of all elements.
     len: usize,
 }
 
+/// How a network's vectors and layers are laid out on the GPU.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layouts<'a> {
+    pub(super) vectors: &'a VectorLayout,
+    pub(super) layers: &'a Layers,
+}
+
 /// A layer of the model and its layout on the GPU.
 #[derive(Debug, Clone)]
-struct Pair {
+struct LayerPadding {
     model: Layer,
     padded_layer: Layer,
     inputs: PaddedRow,
@@ -35,11 +42,11 @@ struct Pair {
 impl Layers {
     pub(in crate::cuda) fn new(spec: &ModelSpec, vector_layout: &VectorLayout) -> Self {
         let layout = spec.dense_layout();
-        let (mut pairs, mut len) = (Vec::new(), 0);
+        let (mut paddings, mut len) = (Vec::new(), 0);
         let mut layer = |model: &Layer, inputs: &PaddedRow, outputs: PaddedRow| {
             let padded_layer = Layer { inputs: inputs.len, outputs: outputs.len, offset: len, ..*model };
             len = padded_layer.end();
-            pairs.push(Pair { model: *model, padded_layer, inputs: inputs.clone(), outputs });
+            paddings.push(LayerPadding { model: *model, padded_layer, inputs: inputs.clone(), outputs });
             padded_layer
         };
         let mut mlp =
@@ -70,7 +77,7 @@ impl Layers {
         let mut hidden = mlp(&layout.top, top_inputs, &PaddedRow::exact);
         let head = hidden.pop().expect("the top MLP has a layer");
         let linear = mlp(&layout.linear, PaddedRow::exact(spec.dense_columns), &PaddedRow::exact).pop();
-        Self { bottom, cross, hidden, head, linear, pairs, len }
+        Self { bottom, cross, hidden, head, linear, paddings, len }
     }
 
     /// Returns where the parameters of the bottom MLP, of the interaction and of the top MLP end. The first two are
@@ -84,7 +91,7 @@ impl Layers {
     /// order, with default values as padding.
     pub(super) fn pad<V: Copy + Default>(&self, parameters: &[V]) -> Vec<V> {
         let mut padded = vec![V::default(); self.len];
-        for Pair { model, padded_layer, inputs, outputs } in &self.pairs {
+        for LayerPadding { model, padded_layer, inputs, outputs } in &self.paddings {
             let rows = parameters[model.weight()].chunks_exact(model.inputs);
             for (row, position) in rows.zip(outputs.positions()) {
                 inputs.put(
@@ -102,13 +109,13 @@ impl Layers {
 
     /// Returns the number of the model's parameters.
     pub(super) fn parameters(&self) -> usize {
-        self.pairs.last().map_or(0, |pair| pair.model.end())
+        self.paddings.last().map_or(0, |padding| padding.model.end())
     }
 
     /// Returns the model's parameters, given those of the GPU.
     pub(in crate::cuda) fn unpad(&self, padded: &[f32]) -> Vec<f32> {
         let mut parameters = vec![0.0; self.parameters()];
-        for Pair { model, padded_layer, inputs, outputs } in &self.pairs {
+        for LayerPadding { model, padded_layer, inputs, outputs } in &self.paddings {
             let rows = parameters[model.weight()].chunks_exact_mut(model.inputs);
             for (row, position) in rows.zip(outputs.positions()) {
                 inputs.take(

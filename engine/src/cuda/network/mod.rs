@@ -32,10 +32,10 @@ use crate::cpu::replica::initial_parameters;
 use crate::job::Precision;
 use crate::model::{Layer, Model, ModelSpec};
 use dense::Dense;
-use head::Head;
+use head::{Head, HeadInput};
 use hidden::Hidden;
 use interaction::{Interaction, TopInput};
-use layers::Layers;
+use layers::{Layers, Layouts};
 use mlp::Mlp;
 use quantization::Fp8Builder;
 use shared::{ActivationMatrices, Activations, Shared};
@@ -140,9 +140,10 @@ impl<T: Element> Network<T> {
         let vectors = Activations::new(device, samples, vector_layout.stride)?;
         let rows = vectors.matrices();
         let inputs = rows.first_columns(vector_layout.vectors.len);
+        let layouts = Layouts { vectors: vector_layout, layers };
         let mut builder = (fp8 && !layers.hidden.is_empty())
             .then(|| Fp8Builder::new(device, layers.pad(parameters), dense.parameters.pointer(), ranks));
-        let interaction = Interaction::new(device, spec, (vector_layout, layers), inputs, builder.as_mut())?;
+        let interaction = Interaction::new(device, spec, layouts, inputs, builder.as_mut())?;
         let first = rows.first_columns(vector_layout.first);
         let input_buffers = match layers.bottom.first() {
             Some(layer) => Some(Activations::new(device, samples, layer.inputs)?),
@@ -153,11 +154,11 @@ impl<T: Element> Network<T> {
         let bottom = Mlp::new(device, &layers.bottom, bottom, Some(first), interaction.through_relu())?;
         let hidden = Hidden::new(device, &layers.hidden, interaction.output(), builder.as_mut(), samples)?;
         let head_input = match (hidden.output(), interaction.output()) {
-            (Some(output), _) => (output, true),
-            (None, TopInput::Elements(top)) => (top, false),
+            (Some(matrices), _) => HeadInput { matrices, relu: true },
+            (None, TopInput::Elements(matrices)) => HeadInput { matrices, relu: false },
             (None, TopInput::Fp8(_)) => unreachable!("an interaction in fp8 implies hidden layers"),
         };
-        let head = Head::new(device, spec, (vector_layout, layers), head_input, rows)?;
+        let head = Head::new(device, spec, layouts, head_input, rows)?;
         let of_ranks = dense.gradients.sums().map(|sums| Fp8RankMagnitudes {
             largest: sums.numbers().pointer().element(tally_numbers),
             rank: context.rank() as u32,
@@ -330,7 +331,7 @@ impl<T: Element> Network<T> {
     pub(super) unsafe fn head(&self, lane: &Lane, input: Input, samples: usize, back: bool) -> Result<()> {
         let terms = self.interaction.terms();
         // SAFETY: as for `bottom_forward`.
-        unsafe { self.head.enqueue(lane, &self.shared, (input, samples), terms, back) }
+        unsafe { self.head.enqueue(lane, &self.shared, input, samples, terms, back) }
     }
 
     /// Enqueues the backward pass of the top MLP's hidden layers, after [`Network::head`].
@@ -455,7 +456,7 @@ impl<T: Element> Network<T> {
         if let Some(sums) = self.shared.dense.gradients.sums() {
             // SAFETY: as for `bottom_forward`.
             unsafe {
-                self.head.tally(lane, &self.shared, (sums.numbers().pointer(), self.rank))?;
+                self.head.tally(lane, &self.shared, sums.numbers().pointer(), self.rank)?;
                 self.shared
                     .fp8
                     .iter()
@@ -483,8 +484,8 @@ impl<T: Element> Network<T> {
             let gradients = self.shared.dense.gradients.pointer();
             self.shared.dense.squares.enqueue(lane, gradients)?;
             self.shared.fp8.iter().try_for_each(|fp8| fp8.check(lane, self.shared.guard.pointer()))?;
-            let rules = (self.norm_max, if Self::SCALED { SCALE_INTERVAL } else { 0 });
-            self.head.verdict(lane, &self.shared, input, outcomes, rules)
+            let scale_interval = if Self::SCALED { SCALE_INTERVAL } else { 0 };
+            self.head.verdict(lane, &self.shared, input, outcomes, self.norm_max, scale_interval)
         }
     }
 
