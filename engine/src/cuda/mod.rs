@@ -28,12 +28,12 @@ mod links;
 mod model;
 mod network;
 mod phase;
+mod phase_work;
 mod rank;
 mod refusal;
 mod setup;
 mod tables;
 mod trainer;
-mod work;
 
 pub use calibration::{Measurement, machine_here, measure_all};
 pub use error::{Error, Result};

@@ -11,7 +11,7 @@ use rankine_embedding::rows::RowsMut;
 use super::batch::Batch;
 use super::error::Result;
 use super::evaluation::{EvaluationResult, EvaluationSizes};
-use super::work::PhaseTimes;
+use super::phase_work::PhaseTimes;
 use crate::checkpoint::{DenseState, DeviceState};
 use crate::guard::StepOutcome;
 

@@ -22,10 +22,10 @@ use super::iteration::Iteration;
 use super::lanes::Lanes;
 use super::network::{Forward, Network, VectorLayout};
 use super::phase::Phase;
+use super::phase_work::{IterationSizes, PhaseTimes, PhaseWork, ceilings, fp8_ceiling, time};
 use super::rank::Rank;
 use super::setup::ModelSetup;
 use super::tables::Tables;
-use super::work::{PhaseTimes, Sizes, Work, ceilings, fp8_ceiling, time};
 use crate::checkpoint::{DenseState, DeviceState};
 use crate::guard::{FoundOn, NonFinite, SkipReason, StepOutcome};
 use crate::overlap::Overlap;
@@ -449,7 +449,7 @@ impl<T: Element> Rank for Trainer<T> {
         // SAFETY: as above.
         unsafe { iteration.enqueue(Phase::Route, &self.main) }?;
         let [look_ups, distinct_rows] = self.tables.counts(&self.main, 0)?;
-        let sizes = Sizes {
+        let sizes = IterationSizes {
             model: &self.setup.model,
             samples: layout.samples() as u64,
             element_bytes: size_of::<T>() as u64,
@@ -461,7 +461,7 @@ impl<T: Element> Rank for Trainer<T> {
         let mut phases = Vec::new();
         for phase in Phase::ALL {
             let work = sizes.work(phase);
-            if work != Work::default() {
+            if work != PhaseWork::default() {
                 self.context.barrier()?;
                 // SAFETY: as above; the steps before have done all work that precedes the phase.
                 let ms = time(&self.main, || unsafe { iteration.enqueue(phase, &self.main) })?;

@@ -10,7 +10,6 @@
 
 mod batches;
 mod blocks;
-mod checked;
 mod packed;
 mod plan;
 mod rows;

@@ -1,6 +1,7 @@
 //! Batches whose samples are still packed, named by block and row, for consumers that unpack them, such as GPUs.
 
 use std::collections::VecDeque;
+use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -8,7 +9,9 @@ use crate::background::Background;
 use crate::dataset::{BlockCoding, DatasetPart};
 use crate::error::{Error, Result};
 use crate::io::{Rung, SlabRing};
-use crate::stream::checked::checked_blocks;
+use crate::ordered::ordered_map;
+use crate::stop::Stop;
+use crate::stream::blocks::UncheckedBlock;
 use crate::stream::rows::{RowsOfWindow, Run};
 use crate::stream::{BlockRow, BlockStream, PackedBlock, Plan, Position, StreamOptions};
 
@@ -213,4 +216,25 @@ impl Iterator for PackedStream {
         }
         Some(Ok(Packed::Block(block)))
     }
+}
+
+/// Returns the blocks of a stream in order, checked ahead by `threads` threads; up to `ready` of them wait for the
+/// consumer. The first error is the last item. The result of the thread is the ring.
+fn checked_blocks(
+    mut blocks: BlockStream,
+    threads: usize,
+    ready: usize,
+) -> Result<Background<Result<PackedBlock>, SlabRing>> {
+    let threads = NonZeroUsize::new(threads).expect("at least one thread checks");
+    Background::spawn("rankine-blocks", ready, move |out, _| {
+        let unchecked = std::iter::from_fn(|| blocks.next_unchecked());
+        let checked = ordered_map(threads, &Stop::default(), unchecked, UncheckedBlock::check, |block| {
+            // This error stops the other threads; it is never returned.
+            out.send(Ok(block)).map_err(|_| Error::invalid("the consumer of blocks was dropped"))
+        });
+        if let Err(error) = checked {
+            let _ = out.send(Err(error));
+        }
+        blocks.close()
+    })
 }

@@ -2,14 +2,13 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 
 use rankine_cuda::Moment;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::{BatchStream, BlockRow, PackedBatch, Position, StreamOptions};
 use rankine_reader::{Error as DataError, Schema};
 
-use super::release::CopierMessage;
+use super::release::ReleaseSender;
 use super::ring::BlockRing;
 
 /// Samples of one step, for one GPU or several.
@@ -31,8 +30,7 @@ pub struct FeedPart {
     pub(super) copied: Vec<Arc<Moment>>,
     pub(super) ring: Arc<BlockRing>,
     pub(super) source: Arc<Source>,
-    /// The threads that copy to this GPU, and the number by which they know it.
-    pub(super) freed: (Arc<[Sender<CopierMessage>]>, Range<usize>, usize),
+    pub(super) release: ReleaseSender,
 }
 
 /// The source of batches.
@@ -114,11 +112,6 @@ impl FeedPart {
 
 impl Drop for FeedPart {
     fn drop(&mut self) {
-        let (freed, copiers, gpu) = &self.freed;
-        for freed in &freed[copiers.clone()] {
-            let (gpu, number, keep_from) = (*gpu, self.number, self.batch.keep_from);
-            // If the thread has ended, nothing waits for this.
-            let _ = freed.send(CopierMessage::Batch { gpu, number, keep_from });
-        }
+        self.release.send(self.number, self.batch.keep_from);
     }
 }

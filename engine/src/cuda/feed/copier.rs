@@ -93,13 +93,13 @@ pub(super) struct Copier {
     pub(super) messages: Receiver<CopierMessage>,
 }
 
-/// The feed has ended.
-struct Stopped;
+/// The end of the feed: nobody takes its batches any more.
+struct EndOfFeed;
 
 /// The state of a copier.
 struct CopierState<'a> {
     copies: Copies<'a>,
-    freed: ReleasedBlocks,
+    released: ReleasedBlocks,
     pending: PendingBlocks,
 }
 
@@ -141,7 +141,7 @@ impl Copier {
         self.lane.device().bind()?;
         let mut state = CopierState {
             copies: Copies { lane: &self.lane, in_flight: VecDeque::new() },
-            freed: ReleasedBlocks::of_gpus(1 + self.others.len()),
+            released: ReleasedBlocks::of_gpus(1 + self.others.len()),
             pending: PendingBlocks::default(),
         };
         let waits = self.recipients == Recipients::Needed;
@@ -158,7 +158,7 @@ impl Copier {
                     }
                     let moment = Arc::new(Moment::new(self.lane.device())?);
                     self.lane.record(&moment)?;
-                    out.send(Ok(CopiedBatch { number, batch, moment })).map_err(|_| Stopped)
+                    out.send(Ok(CopiedBatch { number, batch, moment })).map_err(|_| EndOfFeed)
                 }
             };
             if done.is_err() {
@@ -172,14 +172,14 @@ impl Copier {
     /// Copies a block to its slot, once that is free on all GPUs that receive it.
     fn copy(
         &self,
-        CopierState { copies, freed, .. }: &mut CopierState<'_>,
+        CopierState { copies, released, .. }: &mut CopierState<'_>,
         number: u32,
         block: Arc<PackedBlock>,
-    ) -> Result<Result<(), Stopped>> {
-        while number.wrapping_sub(freed.before()) as usize >= self.ring.slots {
+    ) -> Result<Result<(), EndOfFeed>> {
+        while number.wrapping_sub(released.before()) as usize >= self.ring.slots {
             match self.messages.recv() {
-                Ok(CopierMessage::Batch { gpu, number, keep_from }) => freed.add(gpu, number, keep_from),
-                Ok(CopierMessage::Stop) | Err(_) => return Ok(Err(Stopped)),
+                Ok(CopierMessage::Batch { gpu, number, keep_from }) => released.add(gpu, number, keep_from),
+                Ok(CopierMessage::Stop) | Err(_) => return Ok(Err(EndOfFeed)),
             }
         }
         let moment = copies.room()?;
@@ -200,12 +200,12 @@ impl Copier {
     }
 
     /// Copies the blocks that a batch's samples for this GPU still need.
-    fn copy_needed(&self, state: &mut CopierState<'_>, batch: &PackedBatch) -> Result<Result<(), Stopped>> {
+    fn copy_needed(&self, state: &mut CopierState<'_>, batch: &PackedBatch) -> Result<Result<(), EndOfFeed>> {
         for number in batch.blocks(self.topology.share(batch.len(), self.rank)) {
             if let Some(block) = state.pending.take(number)
                 && self.copy(state, number, block)?.is_err()
             {
-                return Ok(Err(Stopped));
+                return Ok(Err(EndOfFeed));
             }
         }
         state.pending.keep_from(batch.keep_from);

@@ -9,13 +9,13 @@ use super::super::error::Result;
 
 /// Memory for slabs that a GPU reads directly.
 #[derive(Debug)]
-pub(super) struct LockedMemory {
+pub(super) struct PageLockedMemory {
     /// Unlocked before the memory is freed.
     _locked: PageLock,
     memory: AlignedMemory,
 }
 
-impl LockedMemory {
+impl PageLockedMemory {
     pub(super) fn new(device: &Arc<Device>, bytes: usize) -> Result<Self> {
         let memory = AlignedMemory::new(bytes)?;
         // SAFETY: the memory lives as long as this value, which drops the lock first.
@@ -26,10 +26,10 @@ impl LockedMemory {
 
 /// Slab memory that stays locked beyond the slabs' life, because unlocking it may wait for GPUs that wait for each
 /// other.
-pub(super) struct KeptMemory(pub(super) Arc<LockedMemory>);
+pub(super) struct SlabRingMemory(pub(super) Arc<PageLockedMemory>);
 
 // SAFETY: the bytes belong to the memory; a GPU reads it only while the slab is kept, see `Copier`.
-unsafe impl SlabMemory for KeptMemory {
+unsafe impl SlabMemory for SlabRingMemory {
     fn as_ptr(&self) -> *mut u8 {
         self.0.memory.as_ptr()
     }

@@ -32,8 +32,8 @@ use batch::Source;
 pub use batch::{FeedBatch, FeedPart};
 pub(super) use columns::{fixed_columns, ragged_columns};
 use copier::{COPIES_MAX, CopiedBatch, Copier, REQUESTS_MAX, Recipients, distribute};
-use memory::{KeptMemory, LockedMemory};
-use release::CopierMessage;
+use memory::{PageLockedMemory, SlabRingMemory};
+use release::{CopierMessage, ReleaseSender};
 pub(super) use ring::BlockRing;
 
 /// Batches that may be in flight on a GPU while the next one is awaited.
@@ -58,10 +58,10 @@ pub struct Feed {
     /// One per GPU; empty once the threads have ended.
     copied: Vec<Receiver<Result<CopiedBatch>>>,
     /// One per GPU, to its thread.
-    freed: Arc<[Sender<CopierMessage>]>,
+    senders: Arc<[Sender<CopierMessage>]>,
     threads: Vec<JoinHandle<()>>,
     /// The memory of the slabs. It is unlocked when this is dropped, not before.
-    _memory: Arc<LockedMemory>,
+    _memory: Arc<PageLockedMemory>,
 }
 
 /// The ranks that a feed serves: those of this process.
@@ -120,8 +120,8 @@ impl Feed {
         let pending = if recipients == Recipients::Needed { kept + window } else { 0 };
         let slabs = slabs + ahead + pending;
         devices[0].bind()?;
-        let memory = Arc::new(LockedMemory::new(&devices[0], slabs * slab_bytes)?);
-        let ring = SlabRing::new(KeptMemory(Arc::clone(&memory)), slab_bytes)?;
+        let memory = Arc::new(PageLockedMemory::new(&devices[0], slabs * slab_bytes)?);
+        let ring = SlabRing::new(SlabRingMemory(Arc::clone(&memory)), slab_bytes)?;
         let stream = PackedStream::with_ring(Arc::clone(&part), options, ring)?;
         let source = Arc::new(Source { part, options: *options });
         let slots = if stay { source.part.blocks.len() } else { slots(&source.part, options) };
@@ -133,7 +133,7 @@ impl Feed {
             let ring = BlockRing::new(device, writers, &source.part, slots, slab_bytes)?;
             rings.push(Arc::new(ring));
         }
-        let (freed, messages): (Vec<_>, Vec<_>) = devices.iter().map(|_| channel()).unzip();
+        let (senders, messages): (Vec<_>, Vec<_>) = devices.iter().map(|_| channel()).unzip();
         let mut feed = Self {
             rung: stream.rung(),
             topology,
@@ -142,7 +142,7 @@ impl Feed {
             source,
             rings,
             copied: Vec::new(),
-            freed: freed.into(),
+            senders: senders.into(),
             threads: Vec::new(),
             _memory: memory,
         };
@@ -200,9 +200,9 @@ impl Feed {
 
     /// Returns a GPU's part of a batch, whose blocks are complete once these moments have passed.
     fn part(&self, index: usize, batch: &Arc<PackedBatch>, number: u64, copied: &[Arc<Moment>]) -> FeedPart {
-        let (copied, freed) = match self.recipients {
-            Recipients::Needed => (copied[index..=index].to_vec(), (index..index + 1, 0)),
-            Recipients::All => (copied.to_vec(), (0..self.rings.len(), index)),
+        let (copied, copiers, gpu) = match self.recipients {
+            Recipients::Needed => (copied[index..=index].to_vec(), index..index + 1, 0),
+            Recipients::All => (copied.to_vec(), 0..self.rings.len(), index),
         };
         FeedPart {
             batch: Arc::clone(batch),
@@ -211,7 +211,7 @@ impl Feed {
             copied,
             ring: Arc::clone(&self.rings[index]),
             source: Arc::clone(&self.source),
-            freed: (Arc::clone(&self.freed), freed.0, freed.1),
+            release: ReleaseSender { senders: Arc::clone(&self.senders), copiers, gpu },
         }
     }
 }
@@ -249,9 +249,9 @@ impl Feed {
     /// Ends the threads. A panic of theirs is resumed here, so that a broken feed is not taken for a short one.
     fn stop(&mut self) {
         self.copied.clear();
-        self.freed.iter().for_each(|freed| {
+        self.senders.iter().for_each(|sender| {
             // A thread that has ended needs no message.
-            let _ = freed.send(CopierMessage::Stop);
+            let _ = sender.send(CopierMessage::Stop);
         });
         for thread in self.threads.drain(..) {
             if let Err(panic) = thread.join()

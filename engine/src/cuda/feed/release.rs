@@ -1,6 +1,9 @@
 //! Which blocks no batch needs any more, so that others may take their slots.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 /// A message to a thread that copies.
 #[derive(Debug)]
@@ -9,6 +12,27 @@ pub(super) enum CopierMessage {
     Batch { gpu: usize, number: u64, keep_from: u32 },
     /// The feed has ended.
     Stop,
+}
+
+/// The way from a GPU's part of a batch to the threads that copy its blocks.
+#[derive(Debug)]
+pub(super) struct ReleaseSender {
+    /// One per GPU of this process.
+    pub(super) senders: Arc<[Sender<CopierMessage>]>,
+    /// Those whose threads copy to the GPU.
+    pub(super) copiers: Range<usize>,
+    /// The number by which they know it.
+    pub(super) gpu: usize,
+}
+
+impl ReleaseSender {
+    /// Reports that the GPU has finished a batch: no later batch uses blocks before `keep_from`.
+    pub(super) fn send(&self, number: u64, keep_from: u32) {
+        for sender in &self.senders[self.copiers.clone()] {
+            // If the thread has ended, nothing waits for this.
+            let _ = sender.send(CopierMessage::Batch { gpu: self.gpu, number, keep_from });
+        }
+    }
 }
 
 /// The blocks that no batch needs any more, on any of some GPUs.
@@ -42,7 +66,7 @@ impl ReleasedBlocks {
     /// Returns the first block that may still be needed.
     pub(super) fn before(&self) -> u32 {
         // The numbers of blocks wrap around; those of batches do not.
-        self.0.iter().min_by_key(|freed| freed.batch).map_or(0, |freed| freed.before)
+        self.0.iter().min_by_key(|gpu| gpu.batch).map_or(0, |gpu| gpu.before)
     }
 }
 
@@ -52,21 +76,21 @@ mod tests {
 
     #[test]
     fn blocks_are_free_once_all_batches_before_are_done_everywhere() {
-        let mut freed = ReleasedBlocks::of_gpus(2);
+        let mut released = ReleasedBlocks::of_gpus(2);
         for gpu in [1, 0] {
-            freed.add(gpu, 1, 7);
-            assert_eq!(freed.before(), 0);
+            released.add(gpu, 1, 7);
+            assert_eq!(released.before(), 0);
         }
-        freed.add(0, 0, 4);
-        assert_eq!(freed.before(), 0);
-        freed.add(1, 0, 4);
-        assert_eq!(freed.before(), 7);
-        assert!(freed.0.iter().all(|freed| freed.later.is_empty()));
-        freed.add(1, 2, 7);
-        freed.add(1, 3, 9);
-        assert_eq!(freed.before(), 7);
-        freed.add(0, 3, 9);
-        freed.add(0, 2, 7);
-        assert_eq!(freed.before(), 9);
+        released.add(0, 0, 4);
+        assert_eq!(released.before(), 0);
+        released.add(1, 0, 4);
+        assert_eq!(released.before(), 7);
+        assert!(released.0.iter().all(|gpu| gpu.later.is_empty()));
+        released.add(1, 2, 7);
+        released.add(1, 3, 9);
+        assert_eq!(released.before(), 7);
+        released.add(0, 3, 9);
+        released.add(0, 2, 7);
+        assert_eq!(released.before(), 9);
     }
 }

@@ -6,7 +6,7 @@ use rankine_reader::Samples;
 use super::CudaModel;
 use crate::cuda::error::Result;
 use crate::cuda::input::SLOTS;
-use crate::cuda::work::PhaseTimes;
+use crate::cuda::phase_work::PhaseTimes;
 
 impl CudaModel {
     /// Returns the moment at which the started steps will be done, on the first GPU.

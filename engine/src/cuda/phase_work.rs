@@ -18,9 +18,9 @@ const SIDE: usize = 8192;
 const REPETITIONS: usize = 10;
 const ROUNDS: usize = 3;
 
-/// The bytes and operations of some work.
+/// The bytes that a phase moves, and its operations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Work {
+pub(crate) struct PhaseWork {
     /// Bytes read and written; data that stay in a cache until they are read again count once.
     pub(crate) bytes: u64,
     /// Multiplications and additions of matrix products.
@@ -33,7 +33,7 @@ pub(crate) struct Work {
 #[derive(Debug)]
 pub(crate) struct PhaseTimes {
     /// Each phase with its milliseconds and its work.
-    pub(crate) phases: Vec<(Phase, f64, Work)>,
+    pub(crate) phases: Vec<(Phase, f64, PhaseWork)>,
     pub(crate) bytes_per_s: f64,
     pub(crate) flops_per_s: f64,
     /// For products in fp8, if there are any.
@@ -42,7 +42,7 @@ pub(crate) struct PhaseTimes {
 
 /// The sizes from which the work of a phase follows.
 #[derive(Debug)]
-pub(super) struct Sizes<'a> {
+pub(super) struct IterationSizes<'a> {
     pub(super) model: &'a Model,
     pub(super) samples: u64,
     /// Bytes of an element of activations.
@@ -54,9 +54,9 @@ pub(super) struct Sizes<'a> {
     pub(super) ranks: u64,
 }
 
-impl Sizes<'_> {
+impl IterationSizes<'_> {
     /// Returns what a phase must move and compute; nothing if the model has no such phase.
-    pub(super) fn work(&self, phase: Phase) -> Work {
+    pub(super) fn work(&self, phase: Phase) -> PhaseWork {
         let Self {
             model: Model { spec, rules },
             samples,
@@ -68,11 +68,11 @@ impl Sizes<'_> {
         } = *self;
         let layout = spec.dense_layout();
         let activations = |elements: usize| samples * element_bytes * elements as u64;
-        let bytes = |bytes: u64| Work { bytes, ..Work::default() };
+        let bytes = |bytes: u64| PhaseWork { bytes, ..PhaseWork::default() };
         let in_fp8 = Self { element_bytes: if fp8 { 1 } else { element_bytes }, ..*self };
         let crossed = matches!(spec.interaction, Interaction::Cross { .. });
         let interaction = |times| match crossed {
-            true => Work { fp8, ..in_fp8.interaction(times) },
+            true => PhaseWork { fp8, ..in_fp8.interaction(times) },
             false => self.interaction(times),
         };
         let (head, hidden) = layout.top.layers.split_last().expect("the top MLP has a layer");
@@ -82,13 +82,13 @@ impl Sizes<'_> {
             Phase::BottomForward => self.forward(&layout.bottom.layers),
             Phase::LookUp => bytes(4 * look_ups + distinct_rows * weights + embeddings),
             Phase::Interact => interaction(1),
-            Phase::TopForward => Work { fp8, ..in_fp8.forward(hidden) },
+            Phase::TopForward => PhaseWork { fp8, ..in_fp8.forward(hidden) },
             Phase::Head => bytes(2 * activations(head.inputs)),
-            Phase::TopBackward => Work { fp8, ..in_fp8.input_gradients(hidden, true) },
-            Phase::TopWeights => Work { fp8, ..in_fp8.weight_gradients(hidden) },
+            Phase::TopBackward => PhaseWork { fp8, ..in_fp8.input_gradients(hidden, true) },
+            Phase::TopWeights => PhaseWork { fp8, ..in_fp8.weight_gradients(hidden) },
             Phase::InteractBackward => interaction(2),
             Phase::InteractWeights => {
-                Work { fp8: fp8 && crossed, ..in_fp8.weight_gradients(&self.cross_layers()) }
+                PhaseWork { fp8: fp8 && crossed, ..in_fp8.weight_gradients(&self.cross_layers()) }
             }
             Phase::BottomBackward => self.input_gradients(&layout.bottom.layers, false),
             Phase::BottomWeights => self.weight_gradients(&layout.bottom.layers),
@@ -97,7 +97,7 @@ impl Sizes<'_> {
             Phase::Reduce | Phase::AllReduceTop | Phase::AllReduceInteraction | Phase::AllReduceBottom
                 if ranks == 1 =>
             {
-                Work::default()
+                PhaseWork::default()
             }
             Phase::Reduce => bytes(8 * look_ups + embeddings + distinct_rows * weights),
             // Each rank reads its gradients, and writes the sums.
@@ -128,27 +128,27 @@ impl Sizes<'_> {
         (if with_state { self.model.table_bytes() } else { weights }) / rows
     }
 
-    fn forward(&self, layers: &[Layer]) -> Work {
+    fn forward(&self, layers: &[Layer]) -> PhaseWork {
         sum(layers.iter().map(|layer| self.layer(layer, self.element_bytes)))
     }
 
     /// The gradients with respect to inputs, except those of the first layer if nothing needs them.
-    fn input_gradients(&self, layers: &[Layer], to_input: bool) -> Work {
+    fn input_gradients(&self, layers: &[Layer], to_input: bool) -> PhaseWork {
         let needed = layers.iter().skip(usize::from(!to_input));
         sum(needed.map(|layer| self.layer(layer, self.element_bytes)))
     }
 
     /// The gradients with respect to weights.
-    fn weight_gradients(&self, layers: &[Layer]) -> Work {
+    fn weight_gradients(&self, layers: &[Layer]) -> PhaseWork {
         sum(layers.iter().map(|layer| self.layer(layer, 4)))
     }
 
     /// A product with a layer's matrix, or one that gives its weight gradients; `bytes` are the bytes per element of
     /// the matrix.
-    fn layer(&self, layer: &Layer, bytes: u64) -> Work {
+    fn layer(&self, layer: &Layer, bytes: u64) -> PhaseWork {
         let weights = (layer.inputs * layer.outputs) as u64;
         let elements = (layer.inputs + layer.outputs) as u64;
-        Work {
+        PhaseWork {
             bytes: self.samples * self.element_bytes * elements + weights * bytes,
             flops: 2 * self.samples * weights,
             fp8: false,
@@ -162,12 +162,12 @@ impl Sizes<'_> {
 
     /// The interaction's forward pass reads the vectors once, the backward pass twice. Weight gradients are counted
     /// elsewhere.
-    fn interaction(&self, times: u64) -> Work {
+    fn interaction(&self, times: u64) -> PhaseWork {
         let Self { model: Model { spec, .. }, samples, element_bytes, .. } = *self;
         let (vectors, width) = (spec.vectors() as u64, spec.vector_elements() as u64);
         let moved = |elements: u64| samples * element_bytes * elements;
         match spec.interaction {
-            Interaction::Dot => Work {
+            Interaction::Dot => PhaseWork {
                 bytes: moved(times * width + spec.top_inputs() as u64),
                 flops: times * samples * (vectors - 1) * width,
                 fp8: false,
@@ -177,10 +177,12 @@ impl Sizes<'_> {
                 // In addition to what its products read, each layer reads x0, and in the backward pass their outputs,
                 // too.
                 let others = moved(times * width * layers as u64);
-                Work { bytes: products.bytes + others, ..products }
+                PhaseWork { bytes: products.bytes + others, ..products }
             }
-            Interaction::FactorizationMachine => Work { bytes: moved(times * width), ..Work::default() },
-            Interaction::Concat => Work::default(),
+            Interaction::FactorizationMachine => {
+                PhaseWork { bytes: moved(times * width), ..PhaseWork::default() }
+            }
+            Interaction::Concat => PhaseWork::default(),
         }
     }
 }
@@ -190,8 +192,12 @@ fn weights_of(layers: &[Layer]) -> u64 {
     layers.iter().map(|layer| (layer.end() - layer.offset) as u64).sum()
 }
 
-fn sum(work: impl Iterator<Item = Work>) -> Work {
-    work.fold(Work::default(), |a, b| Work { bytes: a.bytes + b.bytes, flops: a.flops + b.flops, ..a })
+fn sum(work: impl Iterator<Item = PhaseWork>) -> PhaseWork {
+    work.fold(PhaseWork::default(), |a, b| PhaseWork {
+        bytes: a.bytes + b.bytes,
+        flops: a.flops + b.flops,
+        ..a
+    })
 }
 
 /// Returns how long some work takes on the GPU, in milliseconds, as the least of several measurements: `enqueue` is
