@@ -1,11 +1,11 @@
 //! Measures reading rates: of the device, through each rung, with checks, and in batches, unpacked and packed.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use rustix::fs::{Advice, fadvise};
 use serde::Serialize;
 
 use crate::dataset::{Dataset, DatasetPart};
@@ -342,9 +342,8 @@ fn pieces(part: &DatasetPart) -> Vec<ReadRequest> {
 fn drop_cache(files: &[PathBuf]) -> Result<()> {
     for path in files {
         let file = File::open(path).context("open", path)?;
-        // SAFETY: the descriptor is open, and the call touches no memory of this process. It is advice, so its result
-        // is ignored.
-        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+        // It is advice, so its result is ignored.
+        let _ = fadvise(&file, 0, None, Advice::DontNeed);
     }
     Ok(())
 }

@@ -191,10 +191,8 @@ impl Screen {
 impl TermLike for Screen {
     fn width(&self) -> u16 {
         const DEFAULT: u16 = 80;
-        let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: the request fills a `winsize`, which lives through the call; on failure it stays as it is.
-        unsafe { libc::ioctl(libc::STDERR_FILENO, libc::TIOCGWINSZ, &raw mut size) };
-        if size.ws_col == 0 { DEFAULT } else { size.ws_col }
+        let columns = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| size.ws_col);
+        if columns == 0 { DEFAULT } else { columns }
     }
 
     fn move_cursor_up(&self, count: usize) -> io::Result<()> {

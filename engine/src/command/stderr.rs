@@ -10,6 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 /// How long a message waits for a pipe or a terminal that accepts nothing.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Pause before a second attempt if a descriptor that was ready accepted nothing.
@@ -114,11 +116,8 @@ impl Sink {
 
     /// Waits until the descriptor accepts bytes or reports an error.
     fn is_ready(&self, patience: Duration) -> bool {
-        let mut poll = libc::pollfd { fd: self.file.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-        let milliseconds = patience.as_millis().try_into().unwrap_or(i32::MAX);
-        // SAFETY: `poll` is one `pollfd` that lives through the call, and its descriptor is open.
-        let ready = unsafe { libc::poll(&raw mut poll, 1, milliseconds) };
-        ready > 0
+        let timeout = Timespec::try_from(patience).ok();
+        poll(&mut [PollFd::new(&self.file, PollFlags::OUT)], timeout.as_ref()).is_ok_and(|ready| ready > 0)
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -66,12 +64,7 @@ pub(super) fn choose(paths: &Arc<[PathBuf]>, ring: &SlabRing, options: &IoOption
 pub(super) fn is_in_memory(file: &File) -> bool {
     const TMPFS: i64 = 0x0102_1994;
     const RAMFS: i64 = 0x8584_58f6;
-    let mut about = MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: the descriptor is open, and the pointer is valid for one such value.
-    let known = unsafe { libc::fstatfs(file.as_raw_fd(), about.as_mut_ptr()) } == 0;
-    // SAFETY: this is plain data, for which zeros are also valid.
-    let kind = unsafe { about.assume_init() }.f_type;
-    known && [TMPFS, RAMFS].contains(&kind)
+    rustix::fs::fstatfs(file).is_ok_and(|about| [TMPFS, RAMFS].contains(&about.f_type))
 }
 
 /// A backend whose trial read worked.

@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -33,11 +34,10 @@ impl ReadAt for File {
     }
 
     unsafe fn read_at(&self, offset: u64, into: *mut u8, bytes: u32) -> io::Result<u32> {
-        let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
-        // SAFETY: the caller guarantees the buffer; the descriptor is open as long as `self`.
-        let read = unsafe { libc::pread(self.as_raw_fd(), into.cast(), bytes as usize, offset) };
-        // At most `bytes`, so it fits; only -1 is negative.
-        u32::try_from(read).map_err(|_| io::Error::last_os_error())
+        // SAFETY: the caller guarantees the buffer, which may be uninitialized.
+        let into = unsafe { slice::from_raw_parts_mut(into.cast::<MaybeUninit<u8>>(), bytes as usize) };
+        let (read, _) = rustix::io::pread(self, into, offset)?;
+        Ok(read.len() as u32)
     }
 }
 

@@ -167,9 +167,8 @@ mod tests {
                 Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => continue,
                 opened => opened.unwrap(),
             };
-            // SAFETY: the descriptor is open, and the call touches no memory.
-            let flags = unsafe { libc::fcntl(opened.as_raw_fd(), libc::F_GETFL) };
-            assert_eq!(flags & libc::O_DIRECT != 0, direct);
+            let flags = rustix::fs::fcntl_getfl(&opened).unwrap();
+            assert_eq!(flags.contains(rustix::fs::OFlags::DIRECT), direct);
         }
     }
 }

@@ -1,10 +1,11 @@
 //! The process that holds a lock: its record in the lock file, and whether it still runs.
 
 use std::fs;
-use std::io;
 use std::process;
 
 use jiff::Timestamp;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
 /// The initial PID namespace of every Linux kernel (`PROC_PID_INIT_INO`), which processes outside containers use.
@@ -85,13 +86,10 @@ impl Owner {
 
 /// Returns whether the process with this PID and start time runs in this PID namespace.
 fn process_life(pid: u32, start_ticks: u64) -> Life {
-    let Some(signed) = libc::pid_t::try_from(pid).ok().filter(|&pid| pid > 0) else {
+    let Some(of_process) = i32::try_from(pid).ok().filter(|&pid| pid > 0).and_then(Pid::from_raw) else {
         return Life::Unknown;
     };
-    // SAFETY: signal 0 is not sent; the call only checks that the process exists.
-    let exists = unsafe { libc::kill(signed, 0) } == 0
-        || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH);
-    if !exists {
+    if test_kill_process(of_process) == Err(Errno::SRCH) {
         return Life::Dead;
     }
     match stat(pid) {

@@ -8,7 +8,7 @@ mod watch;
 
 use std::any::Any;
 use std::ops::Deref;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -175,7 +175,7 @@ impl Peers {
             Err(_) => (None, [0, 0]),
         };
         // As among threads, a rank without memory reports that to the others.
-        let handed = sockets.exchange(bytemuck::bytes_of(&sizes), handle.map(AsRawFd::as_raw_fd));
+        let handed = sockets.exchange(bytemuck::bytes_of(&sizes), handle.map(AsFd::as_fd));
         let (_, own) = exported?;
         let import = |(other, handed): (usize, Option<Message>)| {
             let Some(Message { value, handle }) = handed else { return Ok(Arc::clone(&own)) };

@@ -2,12 +2,21 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Write};
+use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use rustix::cmsg_space;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
 
 use crate::runtime::{Error, Result};
 
@@ -101,7 +110,7 @@ impl ConnectedRank {
             if remaining.is_zero() {
                 return Err(Error::PeersLate { rank, late: late(), deadline_ms: deadline.as_millis() });
             }
-            if !wait(&[listener.as_raw_fd()], remaining)[0] {
+            if !wait(vec![PollFd::new(&listener, PollFlags::IN)], remaining)[0] {
                 continue;
             }
             let Ok((stream, _)) = listener.accept() else { continue };
@@ -145,7 +154,11 @@ impl Sockets {
     }
 
     /// Sends a value, and returns the values of all other ranks; its own entry is none.
-    pub(super) fn exchange(&self, value: &[u8], handle: Option<RawFd>) -> Result<Vec<Option<Message>>> {
+    pub(super) fn exchange(
+        &self,
+        value: &[u8],
+        handle: Option<BorrowedFd<'_>>,
+    ) -> Result<Vec<Option<Message>>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.failed {
             let why = "an earlier exchange between the ranks failed".into();
@@ -161,7 +174,7 @@ impl Sockets {
         &self,
         state: &State,
         value: &[u8],
-        handle: Option<RawFd>,
+        handle: Option<BorrowedFd<'_>>,
     ) -> Result<Vec<Option<Message>>> {
         let rank = self.rank;
         assert!(value.len() <= VALUE_BYTES_MAX, "a value of {} bytes is too large", value.len());
@@ -183,8 +196,8 @@ impl Sockets {
                 let late = missing.iter().map(|(other, _)| *other).collect();
                 return Err(Error::PeersLate { rank, late, deadline_ms: self.deadline.as_millis() });
             }
-            let sockets: Vec<_> = missing.iter().map(|(_, stream)| stream.as_raw_fd()).collect();
-            let mut ready = wait(&sockets, remaining).into_iter();
+            let sockets = missing.iter().map(|(_, stream)| PollFd::new(*stream, PollFlags::IN)).collect();
+            let mut ready = wait(sockets, remaining).into_iter();
             let (come, still): (Vec<_>, Vec<_>) =
                 missing.into_iter().partition(|_| ready.next() == Some(true));
             missing = still;
@@ -213,63 +226,42 @@ fn listen() -> io::Result<(UnixListener, String)> {
 }
 
 /// Returns which sockets have something to read or are closed; waits for the first.
-fn wait(sockets: &[RawFd], time: Duration) -> Vec<bool> {
-    let mut polled: Vec<_> =
-        sockets.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
-    let time = i32::try_from(time.as_millis()).unwrap_or(i32::MAX).max(1);
-    // SAFETY: the pointer is to this many descriptors. A failure is a signal: then nothing is ready.
-    let _ = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, time) };
-    polled.iter().map(|one| one.revents != 0).collect()
+fn wait(mut sockets: Vec<PollFd<'_>>, time: Duration) -> Vec<bool> {
+    // A failure is a signal: then nothing is ready.
+    let _ = poll(&mut sockets, Timespec::try_from(time).ok().as_ref());
+    sockets.iter().map(|socket| !socket.revents().is_empty()).collect()
 }
 
 /// Returns whether the other side of a socket is a process of the same user.
 fn is_own_user(stream: &UnixStream) -> bool {
+    // Not with rustix, whose type for process ids has no 0, which the system reports for a process of another PID
+    // namespace.
     let mut other = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     let to = (&raw mut other).cast();
     // SAFETY: the pointers are to live values, the first with the size that the second gives.
     let told =
         unsafe { libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut len) };
-    // SAFETY: querying the own user has no precondition.
-    told == 0 && other.uid == unsafe { libc::geteuid() }
+    told == 0 && other.uid == rustix::process::geteuid().as_raw()
 }
 
-/// Buffer for the one handle that can accompany a message, aligned as the system requires.
-#[repr(align(8))]
-struct Control([u8; 32]);
-
-const HANDLE_BYTES: u32 = size_of::<RawFd>() as u32;
-
 /// Sends all bytes, with a handle attached to the first of them.
-fn send(stream: &UnixStream, mut bytes: &[u8], mut handle: Option<RawFd>) -> io::Result<()> {
+fn send(stream: &UnixStream, mut bytes: &[u8], mut handle: Option<BorrowedFd<'_>>) -> io::Result<()> {
     while !bytes.is_empty() {
-        let mut control = Control([0; 32]);
-        let mut pieces = [IoSlice::new(bytes)];
-        // SAFETY: all zeros are a valid value of this plain C struct: no address, and no control data.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_iov = pieces.as_mut_ptr().cast();
-        message.msg_iovlen = 1;
-        if let Some(handle) = handle {
-            message.msg_control = control.0.as_mut_ptr().cast();
-            // SAFETY: these functions compute with lengths and with the address of `control`, which has room for a
-            // header and one handle.
-            unsafe {
-                message.msg_controllen = libc::CMSG_SPACE(HANDLE_BYTES) as _;
-                let head = libc::CMSG_FIRSTHDR(&message);
-                (*head).cmsg_level = libc::SOL_SOCKET;
-                (*head).cmsg_type = libc::SCM_RIGHTS;
-                (*head).cmsg_len = libc::CMSG_LEN(HANDLE_BYTES) as _;
-                libc::CMSG_DATA(head).cast::<RawFd>().write_unaligned(handle);
-            }
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let attached = handle.as_slice();
+        if !attached.is_empty() {
+            let has_room = control.push(SendAncillaryMessage::ScmRights(attached));
+            assert!(has_room, "the buffer has room for one handle");
         }
-        // SAFETY: the message's pointers are to values that live until it is sent.
-        let sent = unsafe { libc::sendmsg(stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
-        match usize::try_from(sent) {
+        match sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
             Ok(sent) => {
                 bytes = &bytes[sent..];
                 handle = None;
             }
-            Err(_) => interrupted(io::Error::last_os_error())?,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(())
@@ -295,48 +287,32 @@ fn receive(stream: &UnixStream, time: Duration) -> io::Result<(u64, Message)> {
 /// Fills the buffer from the socket, and stores a handle if one arrives with the bytes.
 fn fill(stream: &UnixStream, mut bytes: &mut [u8], handle: &mut Option<OwnedFd>) -> io::Result<()> {
     while !bytes.is_empty() {
-        let mut control = Control([0; 32]);
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut pieces = [IoSliceMut::new(bytes)];
-        // SAFETY: all zeros are a valid value of this plain C struct.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_iov = pieces.as_mut_ptr().cast();
-        message.msg_iovlen = 1;
-        message.msg_control = control.0.as_mut_ptr().cast();
-        message.msg_controllen = control.0.len() as _;
-        // SAFETY: the message's pointers are to values that live until it is received.
-        let received = unsafe { libc::recvmsg(stream.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
-        match usize::try_from(received) {
-            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(received) => bytes = &mut bytes[received..],
-            Err(_) => {
-                interrupted(io::Error::last_os_error())?;
-                continue;
+        let received = match recvmsg(stream, &mut pieces, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => continue,
+            received => received?.bytes,
+        };
+        if received == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(handles) = message {
+                // A handle received before is closed.
+                *handle = handles.last().or(handle.take());
             }
         }
-        // SAFETY: the system has filled `control` as far as the message says, and these functions stay within that.
-        unsafe {
-            let head = libc::CMSG_FIRSTHDR(&message);
-            if !head.is_null()
-                && (*head).cmsg_level == libc::SOL_SOCKET
-                && (*head).cmsg_type == libc::SCM_RIGHTS
-            {
-                let number = libc::CMSG_DATA(head).cast::<RawFd>().read_unaligned();
-                // The system has opened it for this process only; a handle received before is closed.
-                *handle = Some(OwnedFd::from_raw_fd(number));
-            }
-        }
+        bytes = &mut bytes[received..];
     }
     Ok(())
-}
-
-fn interrupted(error: io::Error) -> io::Result<()> {
-    if error.kind() == ErrorKind::Interrupted { Ok(()) } else { Err(error) }
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::io::Read;
+    use std::io::{Read, pipe};
+    use std::os::fd::AsFd;
     use std::sync::Barrier;
     use std::thread;
 
@@ -372,16 +348,11 @@ mod tests {
         on_ranks(4, Duration::from_secs(20), |rank, sockets| {
             for round in 0..200 {
                 // A pipe whose other end sends the rank's number.
-                let mut ends = [0; 2];
-                // SAFETY: the pointer is to two live integers, which become two open handles.
-                let [from, to] = unsafe {
-                    assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
-                    ends.map(|end| OwnedFd::from_raw_fd(end))
-                };
-                File::from(to).write_all(&[rank as u8; 3]).unwrap();
+                let (from, mut to) = pipe().unwrap();
+                to.write_all(&[rank as u8; 3]).unwrap();
                 let value = vec![rank as u8; rank * round];
                 let with_handle = (rank + round) % 2 == 0;
-                let handed = sockets.exchange(&value, with_handle.then_some(from.as_raw_fd())).unwrap();
+                let handed = sockets.exchange(&value, with_handle.then_some(from.as_fd())).unwrap();
                 for (other, handed) in handed.into_iter().enumerate() {
                     let Some(Message { value, handle }) = handed else {
                         assert_eq!(other, rank);

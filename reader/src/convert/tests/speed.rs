@@ -18,14 +18,8 @@ const CATEGORIES: [u64; 26] = [
 
 /// Returns the seconds of processor time used by this process: wall time means little on a machine with other work.
 fn processor_seconds() -> f64 {
-    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: `getrusage` fills the struct that it is given, and the zeroed one is valid if it does not.
-    let usage = unsafe {
-        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
-        usage.assume_init()
-    };
-    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 /// Writes lines whose categories follow a power law of exponent 1.1, as hexadecimal digits, until the file has
