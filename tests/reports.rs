@@ -70,14 +70,13 @@ fn a_training_prints_its_summary() {
             String::new()
         } else {
             let of = |what: &str, link: &str| number(&summary, &format!("/exchange/{what}/{link}"));
-            let mib = |link| of("bytes", link) / f64::from(1 << 20);
+            let size = |link| size(of("bytes", link).round() as u64);
             format!(
-                "exchanged           {:.0} vectors per step within nodes ({:.1} MiB), {:.0} between nodes \
-                 ({:.1} MiB)\n",
+                "exchanged           {:.0} vectors per step within nodes ({}), {:.0} between nodes ({})\n",
                 of("rows", "within_nodes"),
-                mib("within_nodes"),
+                size("within_nodes"),
                 of("rows", "between_nodes"),
-                mib("between_nodes")
+                size("between_nodes")
             )
         };
         let expected = format!(
@@ -247,11 +246,11 @@ fn checkpoints_are_described_as_on_disk() {
         let incremental = format!("  incremental, based on step 8: {rows_added} rows updated since\n");
         let position = &train["position"];
         let mut expected = format!(
-            "{}: {:.3} GB, saved by Rankine {}\n  step {at}, {samples} samples; continues in epoch {} at sample {}; \
+            "{}: {}, saved by Rankine {}\n  step {at}, {samples} samples; continues in epoch {} at sample {}; \
              loss {:.5}, seed 5\n{}  saved on 2 ranks and 1 nodes\n  581 dense parameters, \
              optimizer adagrad with sum\n",
             step(at).display(),
-            of_shards as f64 / 1e9,
+            size(of_shards),
             env!("CARGO_PKG_VERSION"),
             whole(position, "/epoch"),
             whole(position, "/sample"),
@@ -318,11 +317,11 @@ fn a_check_prints_the_size_of_a_model() {
     .stdout;
     // The bottom MLP has 4 inputs; the top MLP has 8192 units and the dot products of 21 pairs.
     let dense = (4 * 8192 + 8192) + ((8192 + 21) * 16 + 16) + (16 + 1);
-    let gib = (113 * 8192 * 4 * 3) as f64 / f64::from(1 << 30);
+    let memory = size(113 * 8192 * 4 * 3);
     let expected = format!(
         "{job} is valid: job `small`\ndataset   {data}\n\
          model     dlrm: 6 tables with 113 rows, {} embedding and {dense} dense parameters\n\
-         memory    {gib:.3} GiB for the tables and their optimizer state\n\
+         memory    {memory} for the tables and their optimizer state\n\
          here      the job would be trained on the CPU\n",
         113 * 8192
     );
@@ -330,23 +329,22 @@ fn a_check_prints_the_size_of_a_model() {
 }
 
 /// Formats bytes with a binary unit.
-fn bytes(count: u64) -> String {
-    scaled(count as f64, 1024.0, &[" B", " KiB", " MiB", " GiB", " TiB"])
+fn size(count: u64) -> String {
+    let (mut value, mut unit) = (count as f64, 0);
+    while value >= 1024.0 {
+        (value, unit) = (value / 1024.0, unit + 1);
+    }
+    let decimals = usize::from(unit > 0);
+    format!("{value:.decimals$} {}", ["B", "KiB", "MiB", "GiB", "TiB"][unit])
 }
 
 fn many(count: f64) -> String {
-    scaled(count, 1000.0, &["", " k", " M", " G"])
-}
-
-/// Formats a number in the first unit in which it is below `base`, with one decimal if it has fewer than three digits
-/// and a unit.
-fn scaled(mut value: f64, base: f64, units: &[&str]) -> String {
-    let mut unit = 0;
-    while value.round() >= base {
-        (value, unit) = (value / base, unit + 1);
+    let (mut value, mut unit) = (count, 0);
+    while value.round() >= 1000.0 {
+        (value, unit) = (value / 1000.0, unit + 1);
     }
     let decimals = usize::from(unit > 0 && value < 99.95);
-    format!("{value:.decimals$}{}", units[unit])
+    format!("{value:.decimals$}{}", ["", " k", " M", " G"][unit])
 }
 
 fn ms(seconds: f64) -> String {
@@ -386,15 +384,15 @@ fn a_plan_is_printed_in_full() {
             placed(table),
             many(number(table, "/frequent_rows")),
             number(table, "/frequent_share") * 100.0,
-            bytes(whole(table, "/rank_bytes")),
-            bytes(whole(table, "/traffic/within_nodes/bytes")),
-            bytes(whole(table, "/traffic/between_nodes/bytes")),
+            size(whole(table, "/rank_bytes")),
+            size(whole(table, "/traffic/within_nodes/bytes")),
+            size(whole(table, "/traffic/between_nodes/bytes")),
             words(table, "/reason")
         );
     }
     let spread = |key: &str| {
         let of_ranks: Vec<_> = list(&json, "/per_rank").iter().map(|rank| whole(rank, key)).collect();
-        let (least, most) = (bytes(*of_ranks.iter().min().unwrap()), bytes(*of_ranks.iter().max().unwrap()));
+        let (least, most) = (size(*of_ranks.iter().min().unwrap()), size(*of_ranks.iter().max().unwrap()));
         if least == most { most } else { format!("{least} to {most}") }
     };
     let rest = |key: &str| whole(&json, &format!("/memory/rest/{key}"));
@@ -406,12 +404,12 @@ fn a_plan_is_printed_in_full() {
          batches                        {}\n  fullest rank                   {} of {} ({:.1}%)\n",
         spread("/table_bytes"),
         spread("/buffer_bytes"),
-        bytes(rest("parameter_bytes")),
-        bytes(rest("gradient_bytes") + rest("state_bytes")),
-        bytes(rest("activation_bytes")),
-        bytes(rest("batch_bytes")),
-        bytes(needed),
-        bytes(available),
+        size(rest("parameter_bytes")),
+        size(rest("gradient_bytes") + rest("state_bytes")),
+        size(rest("activation_bytes")),
+        size(rest("batch_bytes")),
+        size(needed),
+        size(available),
         needed as f64 / available as f64 * 100.0
     );
     expected += "\ntraffic per step, over all ranks\n";
@@ -419,16 +417,16 @@ fn a_plan_is_printed_in_full() {
         let of = |what: &str| whole(&json, &format!("/traffic/{key}/{what}"));
         let padding = match of("padding_bytes") {
             0 => String::new(),
-            padding => format!(", and {} of padding", bytes(padding)),
+            padding => format!(", and {} of padding", size(padding)),
         };
         let rows = many(of("rows") as f64);
-        expected += &format!("  {name}                  {} in {rows} vectors{padding}\n", bytes(of("bytes")));
+        expected += &format!("  {name}                  {} in {rows} vectors{padding}\n", size(of("bytes")));
     }
     let all_reduce = |key: &str| whole(&json, &format!("/all_reduce/{key}"));
     expected += &format!(
         "  all-reduce                     {} within nodes, {} between nodes ({} elements, {} of frequent rows)\n",
-        bytes(all_reduce("within_bytes")),
-        bytes(all_reduce("between_bytes")),
+        size(all_reduce("within_bytes")),
+        size(all_reduce("between_bytes")),
         many(all_reduce("elements") as f64),
         many(all_reduce("frequent_elements") as f64)
     );
@@ -476,7 +474,7 @@ fn a_sweep_and_an_explanation_are_printed_in_full() {
             (whole(point, "/nodes"), whole(point, "/ranks"), whole(point, "/batch_size"));
         assert_eq!((ranks, batch), (8 * nodes, 65_536 * nodes));
         expected += &format!("{nodes:>5} {ranks:>6} {batch:>9}");
-        let on_a_rank = bytes(whole(point, "/needed_bytes"));
+        let on_a_rank = size(whole(point, "/needed_bytes"));
         if point["iteration"].is_null() {
             expected += &format!(
                 " {:>13} {:>12} {:>10} {on_a_rank:>10} {:>10} {:>10}  memory capacity\n",
@@ -494,8 +492,8 @@ fn a_sweep_and_an_explanation_are_printed_in_full() {
             ms(number(point, "/iteration/total_s")),
             many(rate),
             format!("{:.1}%", efficiency * 100.0),
-            bytes(whole(point, "/traffic/within_nodes/bytes")),
-            bytes(whole(point, "/traffic/between_nodes/bytes"))
+            size(whole(point, "/traffic/within_nodes/bytes")),
+            size(whole(point, "/traffic/between_nodes/bytes"))
         );
         assert_eq!(list(point, "/placements").iter().map(|count| count.as_u64().unwrap()).sum::<u64>(), 26);
     }
@@ -528,10 +526,10 @@ fn a_sweep_and_an_explanation_are_printed_in_full() {
             placed(alternative),
             owners,
             many(number(alternative, "/frequent_rows")),
-            bytes(whole(alternative, "/rank_bytes")),
-            bytes(whole(alternative, "/within_bytes")),
-            bytes(whole(alternative, "/between_bytes")),
-            bytes(whole(alternative, "/all_reduce_bytes")),
+            size(whole(alternative, "/rank_bytes")),
+            size(whole(alternative, "/within_bytes")),
+            size(whole(alternative, "/between_bytes")),
+            size(whole(alternative, "/all_reduce_bytes")),
             ms(number(alternative, "/iteration_s")),
         ];
         let found: Vec<_> = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();

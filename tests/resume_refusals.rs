@@ -357,7 +357,7 @@ fn leftovers_of_dead_processes_are_removed_or_reported() {
         let ended = runs.train_verbosely("run", &["--resume"]).with(SUCCESS);
         ended.says(&[
             "removed",
-            "step-60.partial (123.5 kB)",
+            "step-60.partial (120.6 KiB)",
             "step-50.damaged (",
             "is a damaged checkpoint",
         ]);

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use bytesize::ByteSize;
 use serde::Serialize;
 
 /// How much of a GPU's memory is used for which purpose.
@@ -31,13 +32,12 @@ impl Budget {
     }
 }
 
-/// `12.3 GB: tables 9.8, routes 1.2, ...`
+/// `12.30 GiB: tables 9.80 GiB, routes 1.20 GiB, ...`
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let gb = |bytes: u64| bytes as f64 / 1e9;
-        write!(f, "{:.2} GB", gb(self.bytes()))?;
+        write!(f, "{:.2}", ByteSize(self.bytes()))?;
         for (number, Part { purpose, bytes }) in self.parts.iter().enumerate() {
-            write!(f, "{} {purpose} {:.2}", if number == 0 { ":" } else { "," }, gb(*bytes))?;
+            write!(f, "{} {purpose} {:.2}", if number == 0 { ":" } else { "," }, ByteSize(*bytes))?;
         }
         Ok(())
     }

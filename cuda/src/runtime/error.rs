@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::fmt;
 
+use bytesize::ByteSize;
 use cudarc::driver::{DriverError, sys};
 
 use super::budget::Budget;
@@ -184,9 +185,9 @@ pub enum Error {
     },
     /// More memory is needed than is free.
     #[error(
-        "not enough memory: {free:.2} GB of {total:.2} are free, and this takes {needed}",
-        free = needed.free_bytes as f64 / 1e9,
-        total = needed.total_bytes as f64 / 1e9
+        "not enough memory: {free:.2} of {total:.2} are free, and this takes {needed}",
+        free = ByteSize(needed.free_bytes),
+        total = ByteSize(needed.total_bytes)
     )]
     OutOfMemory {
         /// The memory needed and the memory available.

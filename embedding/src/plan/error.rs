@@ -1,5 +1,7 @@
 //! Why there is no plan, and what would help.
 
+use bytesize::ByteSize;
+
 use crate::placement::Placement;
 
 /// Why there is no plan.
@@ -33,15 +35,13 @@ pub struct MemoryShortage {
 
 impl std::fmt::Display for MemoryShortage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
         write!(
             f,
-            "the model does not fit: with {} ranks, a rank needs up to {:.2} GiB ({:.2} GiB without tables) but has \
-             {:.2} GiB",
+            "the model does not fit: with {} ranks, a rank needs up to {:.2} ({:.2} without tables) but has {:.2}",
             self.ranks,
-            gib(self.needed_bytes),
-            gib(self.rest_bytes),
-            gib(self.memory_bytes)
+            ByteSize(self.needed_bytes),
+            ByteSize(self.rest_bytes),
+            ByteSize(self.memory_bytes)
         )?;
         if !self.forced.is_empty() {
             let names: Vec<_> =
@@ -66,8 +66,8 @@ impl std::fmt::Display for MemoryShortage {
             write!(
                 f,
                 ". With optimizer.sparse.kind = \"rowwise-adagrad\", one number of state per row, a rank would need \
-                 {:.2} GiB, {fits}",
-                gib(bytes)
+                 {:.2}, {fits}",
+                ByteSize(bytes)
             )?;
         }
         Ok(())

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use bytesize::ByteSize;
 use clap::Subcommand;
 use rankine::job::ThreadCount;
 use rankine::launch::ProcessRank;
@@ -255,11 +256,11 @@ impl fmt::Display for Iteration<'_> {
             )?;
         }
         if let Some(memory) = &bench.memory {
-            writeln!(f, "\n{:<26} {:>10}", "memory", "GB")?;
+            writeln!(f, "\nmemory")?;
             let rows = memory.parts.iter().map(|MemoryPart { purpose, bytes }| (purpose.as_str(), *bytes));
             let all = [("free", memory.free_bytes), ("total", memory.total_bytes)];
             for (purpose, bytes) in rows.chain(all) {
-                writeln!(f, "{purpose:<26} {:>10.3}", bytes as f64 / 1e9)?;
+                writeln!(f, "{purpose:<26} {:>10}", ByteSize(bytes))?;
             }
         }
         let Some(Ceilings { gb_per_s, tflop_per_s, fp8_tflop_per_s }) = bench.ceilings else { return Ok(()) };
@@ -297,7 +298,8 @@ impl fmt::Display for Table<'_> {
         let ReadBench { part, depth, block_bytes, device, rungs } = self.0;
         writeln!(f, "{part} part, blocks of {block_bytes:.0} bytes, {depth} reads in flight")?;
         let raw = device.rate.gb_per_s;
-        let reads = format!("{}, {} reads of {} KiB", device.rung, device.depth, device.read_bytes / 1024);
+        let reads =
+            format!("{}, {} reads of {}", device.rung, device.depth, ByteSize(device.read_bytes.into()));
         writeln!(f, "device          {raw:>6.2} GB/s  ({reads})\n")?;
         writeln!(
             f,
@@ -405,9 +407,9 @@ mod tests {
                  not overlapped      routes, input\nms/iteration        {times}, 9 steps\n  on the GPU        {times}\n\
                  samples/s           12346, 300 per step\n\
                  trace               t.json: 4 steps of 55 kernels; no kernel runs 25.0% of the time\n\n\
-                 memory                             GB\ntables                          2.000\n\
-                 routes                          0.001\nfree                            3.000\n\
-                 total                           5.001\n\n\
+                 memory\ntables                        1.9 GiB\n\
+                 routes                      976.6 KiB\nfree                          2.8 GiB\n\
+                 total                         4.7 GiB\n\n\
                  part, timed alone                  ms       GB/s    TFLOP/s   roofline\n\
                  update                          0.250       2000      100.0        50%\n\
                  limit                                       4000      700.0\n\
@@ -464,7 +466,7 @@ mod tests {
         let text = Table(&bench).to_string();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "eval part, blocks of 1000 bytes, 16 reads in flight");
-        assert_eq!(lines[1], "device            2.00 GB/s  (pread, 8 reads of 256 KiB)");
+        assert_eq!(lines[1], "device            2.00 GB/s  (pread, 8 reads of 256.0 KiB)");
         let cells: Vec<_> = lines[4].split_whitespace().collect();
         assert_eq!(cells, ["pread", "1.50", "75%", "1.25", "0.50", "1234", "5678"]);
         assert_eq!(lines[5], "mmap            refused: no");

@@ -1,5 +1,6 @@
 //! `rankine check`: checks a job file, and whether this machine can train the job, without training.
 
+use bytesize::ByteSize;
 use rankine::job::{Job, JobFile};
 use rankine::model::ModelSpec;
 use rankine::training::{self, Columns, Feasibility, Preview, TrainError};
@@ -146,13 +147,13 @@ fn dataset_line(job: &Job, columns: Columns) -> Result<String, CommandError> {
 fn model_lines(job: &Job, spec: &ModelSpec, table_bytes: u64) -> String {
     format!(
         "model     {}: {} tables with {} rows, {} embedding and {} dense parameters\n\
-         memory    {:.3} GiB for the tables and their optimizer state\n",
+         memory    {} for the tables and their optimizer state\n",
         job.model.kind(),
         spec.tables.len(),
         spec.tables.iter().map(|table| table.rows).sum::<u64>(),
         spec.embedding_parameters(),
         spec.dense_parameters(),
-        table_bytes as f64 / (1u64 << 30) as f64
+        ByteSize(table_bytes)
     )
 }
 

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use bytesize::ByteSize;
 use rankine::cuda;
 use rankine::job::{Count, DeviceKind, Job, NonNegative, RankCount, Ranks};
 use rankine::planning::{self, Origin, Planning, Source, Sweep, SweepBatch};
@@ -253,21 +254,6 @@ struct Explanation<'a> {
     table: &'a TableReport,
 }
 
-/// A number of bytes with a binary unit.
-struct Bytes(u64);
-
-impl fmt::Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = ["B", "KiB", "MiB", "GiB", "TiB"];
-        let (mut value, mut unit) = (self.0 as f64, 0);
-        while value >= 1023.5 && unit + 1 < units.len() {
-            (value, unit) = (value / 1024.0, unit + 1);
-        }
-        let digits = if unit == 0 || value >= 99.95 { 0 } else { 1 };
-        f.pad(&format!("{value:.digits$} {}", units[unit]))
-    }
-}
-
 /// A count with a decimal unit.
 struct Many(f64);
 
@@ -344,9 +330,9 @@ impl fmt::Display for Report<'_> {
                 placed(table.placement, table.exchange),
                 Many(table.frequent_rows as f64),
                 table.frequent_share * 100.0,
-                Bytes(table.rank_bytes),
-                Bytes(table.traffic.within_nodes.bytes),
-                Bytes(table.traffic.between_nodes.bytes),
+                ByteSize(table.rank_bytes),
+                ByteSize(table.traffic.within_nodes.bytes),
+                ByteSize(table.traffic.between_nodes.bytes),
                 table.reason
             )?;
         }
@@ -363,10 +349,10 @@ impl Report<'_> {
             let (least, most) = ranks
                 .iter()
                 .fold((u64::MAX, 0), |(least, most), rank| (least.min(of(rank)), most.max(of(rank))));
-            if Bytes(least).to_string() == Bytes(most).to_string() {
-                Bytes(most).to_string()
+            if ByteSize(least).to_string() == ByteSize(most).to_string() {
+                ByteSize(most).to_string()
             } else {
-                format!("{} to {}", Bytes(least), Bytes(most))
+                format!("{} to {}", ByteSize(least), ByteSize(most))
             }
         };
         let memory = &self.report.memory;
@@ -375,15 +361,15 @@ impl Report<'_> {
         writeln!(f, "  messages and frequent rows     {}", spread(&|rank| rank.buffer_bytes))?;
         let NonTableMemory { parameter_bytes, gradient_bytes, state_bytes, activation_bytes, batch_bytes } =
             memory.rest;
-        writeln!(f, "  dense parameters               {}", Bytes(parameter_bytes))?;
-        writeln!(f, "  their gradients and state      {}", Bytes(gradient_bytes + state_bytes))?;
-        writeln!(f, "  activations                    {}", Bytes(activation_bytes))?;
-        writeln!(f, "  batches                        {}", Bytes(batch_bytes))?;
+        writeln!(f, "  dense parameters               {}", ByteSize(parameter_bytes))?;
+        writeln!(f, "  their gradients and state      {}", ByteSize(gradient_bytes + state_bytes))?;
+        writeln!(f, "  activations                    {}", ByteSize(activation_bytes))?;
+        writeln!(f, "  batches                        {}", ByteSize(batch_bytes))?;
         writeln!(
             f,
             "  fullest rank                   {} of {} ({:.1}%)",
-            Bytes(memory.needed_bytes),
-            Bytes(memory.available_bytes),
+            ByteSize(memory.needed_bytes),
+            ByteSize(memory.available_bytes),
             memory.needed_bytes as f64 / memory.available_bytes as f64 * 100.0
         )
     }
@@ -393,9 +379,9 @@ impl Report<'_> {
         writeln!(f, "\ntraffic per step, over all ranks")?;
         for (name, link) in [("within nodes", traffic.within_nodes), ("between nodes", traffic.between_nodes)]
         {
-            write!(f, "  {name:<30} {} in {} vectors", Bytes(link.bytes), Many(link.rows as f64))?;
+            write!(f, "  {name:<30} {} in {} vectors", ByteSize(link.bytes), Many(link.rows as f64))?;
             if link.padding_bytes > 0 {
-                write!(f, ", and {} of padding", Bytes(link.padding_bytes))?;
+                write!(f, ", and {} of padding", ByteSize(link.padding_bytes))?;
             }
             writeln!(f)?;
         }
@@ -403,8 +389,8 @@ impl Report<'_> {
             f,
             "  {:<30} {} within nodes, {} between nodes ({} elements, {} of frequent rows)",
             "all-reduce",
-            Bytes(all_reduce.within_bytes),
-            Bytes(all_reduce.between_bytes),
+            ByteSize(all_reduce.within_bytes),
+            ByteSize(all_reduce.between_bytes),
             Many(all_reduce.elements as f64),
             Many(all_reduce.frequent_elements as f64)
         )
@@ -488,10 +474,10 @@ impl fmt::Display for Explanation<'_> {
                 placed(alternative.placement, alternative.exchange),
                 owners,
                 Many(alternative.frequent_rows as f64),
-                Bytes(alternative.rank_bytes),
-                Bytes(alternative.within_bytes),
-                Bytes(alternative.between_bytes),
-                Bytes(alternative.all_reduce_bytes),
+                ByteSize(alternative.rank_bytes),
+                ByteSize(alternative.within_bytes),
+                ByteSize(alternative.between_bytes),
+                ByteSize(alternative.all_reduce_bytes),
                 Ms(alternative.iteration_s),
                 (alternative.iteration_s / report.iteration.total_s - 1.0) * 100.0
             );
@@ -532,9 +518,9 @@ impl fmt::Display for SweepReport<'_> {
                 or_none(point.iteration.map(|parts| Ms(parts.total_s).to_string())),
                 or_none(point.samples_per_second.map(|rate| Many(rate).to_string())),
                 or_none(point.efficiency.map(|share| format!("{:.1}%", share * 100.0))),
-                Bytes(point.needed_bytes).to_string(),
-                or_none(point.traffic.map(|traffic| Bytes(traffic.within_nodes.bytes).to_string())),
-                or_none(point.traffic.map(|traffic| Bytes(traffic.between_nodes.bytes).to_string())),
+                ByteSize(point.needed_bytes),
+                or_none(point.traffic.map(|traffic| ByteSize(traffic.within_nodes.bytes).to_string())),
+                or_none(point.traffic.map(|traffic| ByteSize(traffic.between_nodes.bytes).to_string())),
                 point.limit.name()
             )?;
         }
@@ -548,12 +534,6 @@ mod tests {
 
     #[test]
     fn numbers_have_units() {
-        let bytes = |bytes| Bytes(bytes).to_string();
-        assert_eq!(
-            [bytes(0), bytes(1023), bytes(1536), bytes(5 << 30)],
-            ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]
-        );
-        assert_eq!(bytes((1 << 20) - 1), "1.0 MiB");
         assert_eq!(
             [Many(7.0), Many(999.6), Many(2.5e9)].map(|many| many.to_string()),
             ["7", "1.0 k", "2.5 G"]

@@ -1,9 +1,9 @@
 //! `rankine train`: trains the model of a job file.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bytesize::ByteSize;
 use rankine::checkpoint::{Disk, Faulty, Skipped};
 use rankine::evaluation::HeadMetrics;
 use rankine::job::ThreadCount;
@@ -115,13 +115,12 @@ fn print_results(summary: &Summary, run: &Path) -> Result<(), CommandError> {
         output::text(MetricsText { metrics: &eval.metrics, auc_achievable: eval.auc_achievable })?;
     }
     if let Some(ExchangeSummary { rows, bytes, .. }) = &summary.exchange {
-        const MIB: f64 = (1 << 20) as f64;
         output::text(format_args!(
-            "exchanged           {:.0} vectors per step within nodes ({:.1} MiB), {:.0} between nodes ({:.1} MiB)\n",
+            "exchanged           {:.0} vectors per step within nodes ({}), {:.0} between nodes ({})\n",
             rows.within_nodes,
-            bytes.within_nodes / MIB,
+            ByteSize(bytes.within_nodes.round() as u64),
             rows.between_nodes,
-            bytes.between_nodes / MIB
+            ByteSize(bytes.between_nodes.round() as u64)
         ))?;
     }
     let train = &summary.train;
@@ -189,11 +188,11 @@ impl Observer for Watcher {
                 tracing::warn!("{} is unusable and was set aside: {why}", path.display());
             }
             Event::Removed { path, bytes } => {
-                let size = Size(bytes);
+                let size = ByteSize(bytes);
                 self.note(&format!("removed {} ({size}), left by an interrupted run", path.display()));
             }
             Event::Damaged { path, bytes } => {
-                let (path, size) = (path.display(), Size(bytes));
+                let (path, size) = (path.display(), ByteSize(bytes));
                 tracing::warn!(
                     "{path} ({size}) is a damaged checkpoint: delete it when you no longer need it"
                 );
@@ -209,16 +208,15 @@ impl Observer for Watcher {
                 self.note("no checkpoint to resume from: starting at step 0");
             }
             Event::CheckpointPauses { step, bytes } => {
-                let gb = bytes as f64 / 1e9;
+                let size = ByteSize(bytes);
                 self.note(&format!(
-                    "step {step}: no memory for a copy of {gb:.1} GB, so training waits until the checkpoint is written"
+                    "step {step}: no memory for a copy of {size}, so training waits until the checkpoint is written"
                 ));
             }
             Event::Checkpointed { step, bytes, seconds, waited_seconds } => {
                 self.note(&format!(
-                    "step {step}: checkpoint saved, {:.2} GB in {seconds:.1} s; training waited for \
-                     {waited_seconds:.2} s",
-                    bytes as f64 / 1e9
+                    "step {step}: checkpoint saved, {} in {seconds:.1} s; training waited for {waited_seconds:.2} s",
+                    ByteSize(bytes)
                 ));
             }
             Event::CheckpointFailed { step, error } => {
@@ -313,31 +311,5 @@ impl Watcher {
             let head = if heads.len() > 1 { format!(" {label}:") } else { String::new() };
             training.note(&format!("step {step}:{head} AUC {auc}, log loss {:.5}", metrics.log_loss));
         }
-    }
-}
-
-/// A readable number of bytes.
-struct Size(u64);
-
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            bytes @ 0..10_000 => write!(f, "{bytes} bytes"),
-            bytes @ 10_000..10_000_000 => write!(f, "{:.1} kB", bytes as f64 / 1e3),
-            bytes @ 10_000_000..10_000_000_000 => write!(f, "{:.1} MB", bytes as f64 / 1e6),
-            bytes => write!(f, "{:.1} GB", bytes as f64 / 1e9),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_have_the_unit_that_fits() {
-        let text = [0, 9_999, 10_000, 9_999_999, 10_000_000, 9_999_999_999, 10_000_000_000].map(Size);
-        let expected = ["0 bytes", "9999 bytes", "10.0 kB", "10000.0 kB", "10.0 MB", "10000.0 MB", "10.0 GB"];
-        assert_eq!(text.map(|size| size.to_string()), expected);
     }
 }

@@ -8,6 +8,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use bytesize::ByteSize;
 use rankine_cuda::probe::{Attempt, Device, Driver, Library, Presence, Probe};
 use serde::Serialize;
 
@@ -139,16 +140,16 @@ impl fmt::Display for Report {
             line(f, "", format_args!("{:<9} {}", feature.name, if feature.present { "yes" } else { "no" }))?;
         }
         if let Some(memory) = &self.memory {
-            let (available, total) = (size(memory.available_bytes), size(memory.total_bytes));
+            let (available, total) = (ByteSize(memory.available_bytes), ByteSize(memory.total_bytes));
             line(f, "memory", format_args!("{available} available of {total}"))?;
             if let Some(limit) = memory.cgroup_limit_bytes {
-                line(f, "", format_args!("limit of this process: {}", size(limit)))?;
+                line(f, "", format_args!("limit of this process: {}", ByteSize(limit)))?;
             }
         }
         match self.locked_memory {
             Some(LockedMemory::Unlimited) => line(f, "memlock", format_args!("unlimited"))?,
             Some(LockedMemory::Bytes(bytes)) => {
-                line(f, "memlock", format_args!("{} (raise it with `ulimit -l`)", size(bytes)))?;
+                line(f, "memlock", format_args!("{} (raise it with `ulimit -l`)", ByteSize(bytes)))?;
             }
             None => {}
         }
@@ -181,7 +182,7 @@ fn write_gpu(f: &mut fmt::Formatter<'_>, gpu: &Probe, backends: &[Backend]) -> f
                 Ok(devices) => {
                     for (i, device) in devices.iter().enumerate() {
                         let Device { name, memory_bytes, compute_capability: (major, minor), .. } = device;
-                        let memory = size(*memory_bytes);
+                        let memory = ByteSize(*memory_bytes);
                         line(
                             f,
                             "",
@@ -192,7 +193,7 @@ fn write_gpu(f: &mut fmt::Formatter<'_>, gpu: &Probe, backends: &[Backend]) -> f
                                 line(f, "", format_args!("  not used: {why}"))?;
                             }
                             Some(Backend { free_bytes: Some(free), .. }) => {
-                                line(f, "", format_args!("  {} free; kernels were loaded", size(*free)))?;
+                                line(f, "", format_args!("  {} free; kernels were loaded", ByteSize(*free)))?;
                             }
                             _ => {}
                         }
@@ -258,19 +259,6 @@ fn line(f: &mut fmt::Formatter<'_>, heading: &str, text: fmt::Arguments<'_>) -> 
     writeln!(f, "{heading:<9} {text}")
 }
 
-/// Formats a number of bytes with a suitable unit.
-fn size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
-    let unit = (bytes.checked_ilog2().unwrap_or(0) as usize / 10).min(UNITS.len() - 1);
-    let scaled = bytes as f64 / (1u64 << (10 * unit)) as f64;
-    // A whole number is written without decimals.
-    if scaled.fract() == 0.0 {
-        format!("{scaled} {}", UNITS[unit])
-    } else {
-        format!("{scaled:.1} {}", UNITS[unit])
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use rankine_cuda::probe::Version;
@@ -279,14 +267,6 @@ mod tests {
     use crate::system::Feature;
 
     const CUDA_13: Version = Version { major: 13, minor: 0, patch: None };
-
-    #[test]
-    fn sizes_have_the_unit_that_fits() {
-        let cases = [(0, "0 bytes"), (1023, "1023 bytes"), (8 << 20, "8 MiB"), (3 << 29, "1.5 GiB")];
-        for (bytes, expected) in cases {
-            assert_eq!(size(bytes), expected);
-        }
-    }
 
     #[test]
     fn a_report_lists_what_was_found_and_what_would_be_used() {
@@ -364,15 +344,15 @@ Rankine 9.9
 cpu       A Processor, 6 threads for this process
           avx2      yes
           avx512f   no
-memory    12 GiB available of 64 GiB
+memory    12.0 GiB available of 64.0 GiB
           limit of this process: 1.5 GiB
-memlock   8 MiB (raise it with `ulimit -l`)
+memlock   8.0 MiB (raise it with `ulimit -l`)
 driver    CUDA 13.0 (/lib/libcuda.so.1)
-          GPU 0: Some GPU, 80 GiB, compute capability 9.0
-            79 GiB free; kernels were loaded
-          GPU 1: Some GPU, 80 GiB, compute capability 9.0
+          GPU 0: Some GPU, 80.0 GiB, compute capability 9.0
+            79.0 GiB free; kernels were loaded
+          GPU 1: Some GPU, 80.0 GiB, compute capability 9.0
             not used: it is busy
-          GPU 2: Some GPU, 80 GiB, compute capability 9.0
+          GPU 2: Some GPU, 80.0 GiB, compute capability 9.0
 cublasLt  13.0 (/lib/libcublasLt.so.13)
           not used: it is too old
 nccl      unknown version (/lib/libnccl.so.2)

@@ -1,5 +1,6 @@
 //! From a job to its model: applies the job to the columns of a dataset.
 
+use bytesize::ByteSize;
 use rankine_embedding::cpu::RankTables;
 use rankine_embedding::{EmbeddingPlan, Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_reader::schema::{self, Categorical, VocabularyKind};
@@ -277,7 +278,6 @@ fn check_memory_of(
     model: &model::Model,
     plan: Option<&EmbeddingPlan>,
 ) -> Result<(), TrainError> {
-    const GIB: f64 = (1u64 << 30) as f64;
     let model::Model { spec, rules } = model;
     let tables = model.all_tables();
     let of_tables = match plan {
@@ -288,12 +288,12 @@ fn check_memory_of(
         let largest =
             spec.tables.iter().max_by_key(|table| table.rows).map_or("", |table| table.name.as_str());
         return Err(TrainError::Device(format!(
-            "the tables and their optimizer state take {:.1} GiB, but {:.1} GiB of memory are free. The largest table \
+            "the tables and their optimizer state take {}, but {} of memory are free. The largest table \
              is {largest}. To need less, use fewer rows (a higher --min-count, or hashing, at conversion), a smaller \
              model.embedding_dim, or optimizer.sparse.kind = \"rowwise-adagrad\" (one number of state per row) or \
              \"sgd\" (no state)",
-            of_tables as f64 / GIB,
-            usable as f64 / GIB
+            ByteSize(of_tables),
+            ByteSize(usable)
         )));
     }
     let ranks = plan.map_or(1, |plan| plan.topology.ranks()) as u64;
@@ -305,12 +305,12 @@ fn check_memory_of(
     let of_layers = elements.saturating_mul(size_of::<f32>() as u64);
     if of_layers > usable - of_tables {
         return Err(TrainError::Device(format!(
-            "the dense layers take {:.1} GiB with their gradients and optimizer state, the tables {:.1} GiB, and \
-             {:.1} GiB of memory are free. To need less, use narrower layers in model.bottom_mlp and model.top_mlp, \
-             a smaller model.cross_rank, or fewer device.ranks",
-            of_layers as f64 / GIB,
-            of_tables as f64 / GIB,
-            usable as f64 / GIB
+            "the dense layers take {} with their gradients and optimizer state, the tables {}, and {} of memory are \
+             free. To need less, use narrower layers in model.bottom_mlp and model.top_mlp, a smaller \
+             model.cross_rank, or fewer device.ranks",
+            ByteSize(of_layers),
+            ByteSize(of_tables),
+            ByteSize(usable)
         )));
     }
     Ok(())

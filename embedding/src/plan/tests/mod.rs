@@ -400,7 +400,7 @@ fn what_does_not_fit_says_what_would() {
     assert!((40_000_000..42_000_000).contains(&rowwise), "{shortage:?}");
     let words = shortage.to_string();
     for part in [
-        "with 2 ranks, a rank needs up to 0.06 GiB",
+        "with 2 ranks, a rank needs up to 62.04 MiB",
         "4 ranks would suffice",
         "rowwise-adagrad",
         "which fits",

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use bytesize::ByteSize;
 use rankine::checkpoint::{Checkpoint, Manifest, PieceOf};
 use rankine::saved::SavedModel;
 use rankine::source::{Artifact, ModelSource};
@@ -104,12 +105,7 @@ impl fmt::Display for Inspection<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Manifest { train, seed, version, spec, dense, tables, device, ranks, nodes, base, .. } =
             self.manifest;
-        writeln!(
-            f,
-            "{}: {:.3} GB, saved by Rankine {version}",
-            self.path.display(),
-            self.bytes as f64 / 1e9
-        )?;
+        writeln!(f, "{}: {}, saved by Rankine {version}", self.path.display(), ByteSize(self.bytes))?;
         writeln!(
             f,
             "  step {}, {} samples; continues in epoch {} at sample {}; loss {:.5}, seed {seed}",

@@ -12,6 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytesize::ByteSize;
 use rankine_cuda::Device;
 use rankine_cuda::calibration::{Figures, Links, Sum};
 use rankine_embedding::plan::{LinkSpeed, Machine};
@@ -190,7 +191,7 @@ impl fmt::Display for Measurement {
             line("rows of 256 bytes to all others, all sending", gb(*all_bytes_per_s))?;
             line("barrier of all GPUs", us(*barrier_s))?;
             for Sum { bytes, seconds } in sums {
-                line(&format!("all-reduce over all GPUs, {} KiB each", bytes >> 10), us(*seconds))?;
+                line(&format!("all-reduce over all GPUs, {} each", ByteSize(*bytes)), us(*seconds))?;
             }
         }
         Ok(())

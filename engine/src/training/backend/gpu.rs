@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytesize::ByteSize;
 use rankine_cuda::Error::{NoDevice, NoDriver};
 use rankine_cuda::blas::Algorithms;
 use rankine_cuda::{ActivityKind, Device, Moment, Trace};
@@ -93,7 +94,6 @@ pub(super) fn device_of(
     assignment: &RankAssignment,
     model: &Model,
 ) -> Result<String, GpuSelectionError> {
-    const GIB: f64 = (1u64 << 30) as f64;
     let devices = devices(job, assignment, &model.spec)?;
     let table_bytes = model.table_bytes() / devices.len().max(1) as u64;
     let check = || -> Result<(), String> {
@@ -105,9 +105,9 @@ pub(super) fn device_of(
             let budget = device.bind().and_then(|()| device.budget()).map_err(|error| error.to_string())?;
             if table_bytes > budget.free_bytes {
                 return Err(format!(
-                    "the tables and their optimizer state take {:.1} GiB per GPU, but {:.1} GiB are free. {WAY_OUT}",
-                    table_bytes as f64 / GIB,
-                    budget.free_bytes as f64 / GIB
+                    "the tables and their optimizer state take {} per GPU, but {} are free. {WAY_OUT}",
+                    ByteSize(table_bytes),
+                    ByteSize(budget.free_bytes)
                 ));
             }
         }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use bytesize::ByteSize;
 use serde::Serialize;
 
 /// The memory of a device that has its own.
@@ -26,13 +27,12 @@ pub struct MemoryPart {
 
 impl fmt::Display for DeviceMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let gb = |bytes: u64| bytes as f64 / 1e9;
         let taken = self.parts.iter().map(|part| part.bytes).sum();
-        write!(f, "{:.2} GB of {:.1}", gb(taken), gb(self.total_bytes))?;
+        write!(f, "{:.2} of {:.2}", ByteSize(taken), ByteSize(self.total_bytes))?;
         for (number, MemoryPart { purpose, bytes }) in self.parts.iter().enumerate() {
-            write!(f, "{} {purpose} {:.2}", if number == 0 { ":" } else { "," }, gb(*bytes))?;
+            write!(f, "{} {purpose} {:.2}", if number == 0 { ":" } else { "," }, ByteSize(*bytes))?;
         }
-        write!(f, "; {:.2} remain free", gb(self.free_bytes))
+        write!(f, "; {:.2} remain free", ByteSize(self.free_bytes))
     }
 }
 
@@ -48,7 +48,7 @@ mod tests {
             free_bytes: 50_000_000_000,
             total_bytes: 150_110_000_000,
         };
-        let line = "97.66 GB of 150.1: tables 96.16, routes 1.50; 50.00 remain free";
+        let line = "90.95 GiB of 139.80 GiB: tables 89.56 GiB, routes 1.40 GiB; 46.57 GiB remain free";
         assert_eq!(memory.to_string(), line);
     }
 }
