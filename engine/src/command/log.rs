@@ -4,11 +4,13 @@ use std::env;
 use std::io::{self, IsTerminal, Write};
 
 use clap::ColorChoice;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use super::{CommandError, Exit, stderr};
 
-/// Environment variable with the lowest level of messages that are printed.
+/// Environment variable with the lowest level of messages that are printed, or one for each crate.
 pub(crate) const VARIABLE: &str = "RANKINE_LOG";
 
 /// Sends the library's events to stderr if they have at least the level in `RANKINE_LOG`, or else `default`. With
@@ -19,7 +21,7 @@ pub(crate) fn init(
     rank: Option<usize>,
 ) -> Result<(), CommandError> {
     let asked = env::var_os(VARIABLE).map(|text| text.to_string_lossy().into_owned());
-    let level = level(asked.as_deref(), default)?;
+    let targets = targets(asked.as_deref(), default)?;
     let no_color = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let colored = match color {
         ColorChoice::Auto => io::stderr().is_terminal() && !no_color,
@@ -29,9 +31,11 @@ pub(crate) fn init(
     tracing_subscriber::fmt()
         .compact()
         .with_target(false)
-        .with_max_level(level)
+        .with_max_level(LevelFilter::TRACE)
         .with_ansi(colored)
         .with_writer(move || Lines { rank })
+        .finish()
+        .with(targets)
         .init();
     Ok(())
 }
@@ -55,30 +59,34 @@ impl Write for Lines {
     }
 }
 
-fn level(text: Option<&str>, default: LevelFilter) -> Result<LevelFilter, CommandError> {
-    match text.map(str::to_ascii_lowercase).as_deref() {
-        None | Some("") => Ok(default),
-        Some("info") => Ok(LevelFilter::INFO),
-        Some("error") => Ok(LevelFilter::ERROR),
-        Some("warn") => Ok(LevelFilter::WARN),
-        Some("debug") => Ok(LevelFilter::DEBUG),
-        Some("trace") => Ok(LevelFilter::TRACE),
-        Some(other) => Err(CommandError::new(
-            Exit::Usage,
-            format!("{VARIABLE} is `{other}`: expected error, warn, info, debug or trace"),
-        )),
-    }
+/// Parses a level, or a list such as `warn,rankine_reader=debug`.
+fn targets(text: Option<&str>, default: LevelFilter) -> Result<Targets, CommandError> {
+    let Some(text) = text.filter(|text| !text.is_empty()) else {
+        return Ok(Targets::new().with_default(default));
+    };
+    // Every word may be a target. If it is no crate of Rankine, it is a misspelled level.
+    let known = |targets: &Targets| targets.iter().all(|(target, _)| target.starts_with("rankine"));
+    text.parse().ok().filter(known).ok_or_else(|| {
+        let what = format!("{VARIABLE} is `{text}`: expected error, warn, info, debug or trace");
+        CommandError::new(Exit::Usage, what)
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use tracing::Level;
+
     use super::*;
 
     #[test]
     fn levels_are_parsed_and_typos_are_errors() {
-        assert_eq!(level(None, LevelFilter::WARN).unwrap(), LevelFilter::WARN);
-        assert_eq!(level(Some("DEBUG"), LevelFilter::WARN).unwrap(), LevelFilter::DEBUG);
-        let error = level(Some("verbose"), LevelFilter::INFO).unwrap_err();
+        let level = |text, default| targets(text, default).unwrap().default_level();
+        assert_eq!(level(None, LevelFilter::WARN), Some(LevelFilter::WARN));
+        assert_eq!(level(Some("DEBUG"), LevelFilter::WARN), Some(LevelFilter::DEBUG));
+        let of_crates = targets(Some("warn,rankine_reader=debug"), LevelFilter::INFO).unwrap();
+        assert!(of_crates.would_enable("rankine_reader::io", &Level::DEBUG));
+        assert!(!of_crates.would_enable("rankine::training", &Level::INFO));
+        let error = targets(Some("verbose"), LevelFilter::INFO).unwrap_err();
         assert_eq!(error.exit(), Exit::Usage);
         assert!(error.to_string().contains("RANKINE_LOG is `verbose`"), "{error}");
     }

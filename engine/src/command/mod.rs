@@ -84,7 +84,7 @@ Without data, on synthetic clicks:
 
 /// Environment variables and their meaning.
 const ENVIRONMENT: [(&str, &str); 4] = [
-    (log::VARIABLE, "error, warn, info, debug or trace; overrides --quiet and --verbose"),
+    (log::VARIABLE, "error, warn, info, debug, trace or CRATE=LEVEL; overrides --quiet, --verbose"),
     ("NO_COLOR", "if not empty, messages have no colors, unless --color says otherwise"),
     ("RANKINE_SECRET", "the secret that the processes of a job share"),
     ("RANKINE_SECRET_FILE", "a file with that secret; --secret-file overrides it"),

@@ -1,6 +1,7 @@
 //! The file of predictions: CSV with a column `row` and one column per head. It appears only when it is complete.
 
-use std::io::Write;
+use std::io;
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use rankine_reader::publish::PartialFile;
@@ -11,7 +12,7 @@ use super::error::PredictError;
 #[derive(Debug)]
 pub(super) struct PredictionFile {
     path: PathBuf,
-    out: PartialFile,
+    out: csv::Writer<PartialFile>,
 }
 
 impl PredictionFile {
@@ -20,9 +21,9 @@ impl PredictionFile {
         path: &Path,
         labels: impl Iterator<Item = &'a str>,
     ) -> Result<Self, PredictError> {
-        let mut this = Self { path: path.to_owned(), out: PartialFile::create(path)? };
-        let header = labels.fold(String::from("row"), |header, label| header + "," + &field(label));
-        this.put(|out| writeln!(out, "{header}"))?;
+        let mut this =
+            Self { path: path.to_owned(), out: csv::Writer::from_writer(PartialFile::create(path)?) };
+        this.put(iter::once("row").chain(labels))?;
         Ok(this)
     }
 
@@ -32,34 +33,22 @@ impl PredictionFile {
         row: u64,
         probabilities: impl Iterator<Item = f64>,
     ) -> Result<(), PredictError> {
-        self.put(|out| {
-            write!(out, "{row}")?;
-            for probability in probabilities {
-                write!(out, ",{probability}")?;
-            }
-            out.write_all(b"\n")
-        })
+        self.put(iter::once(row.to_string()).chain(probabilities.map(|probability| probability.to_string())))
     }
 
-    fn put(
-        &mut self,
-        write: impl FnOnce(&mut PartialFile) -> std::io::Result<()>,
-    ) -> Result<(), PredictError> {
-        write(&mut self.out).map_err(|source| PredictError::Write { path: self.path.clone(), source })
+    fn put(&mut self, fields: impl Iterator<Item: AsRef<[u8]>>) -> Result<(), PredictError> {
+        let written = self.out.write_record(fields);
+        written.map_err(|error| PredictError::Write { path: self.path.clone(), source: error.into() })
     }
 
     /// Gives the file its name, after it is on disk.
     pub(super) fn publish(self) -> Result<(), PredictError> {
-        Ok(self.out.publish()?)
-    }
-}
-
-/// Returns a name as a CSV field.
-fn field(name: &str) -> String {
-    if name.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", name.replace('"', "\"\""))
-    } else {
-        name.into()
+        let Self { path, out } = self;
+        let out = out.into_inner().map_err(|error| {
+            let source = io::Error::other(error.to_string());
+            PredictError::Write { path, source }
+        })?;
+        Ok(out.publish()?)
     }
 }
 
