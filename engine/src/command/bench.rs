@@ -1,6 +1,6 @@
 //! `rankine bench`: measures how fast this machine reads, trains and evaluates.
 
-use std::fmt;
+use std::fmt::{self, Display};
 use std::path::PathBuf;
 
 use bytesize::ByteSize;
@@ -16,6 +16,7 @@ use rankine_reader::Part;
 use rankine_reader::bench::{ReadBench, ReadBenchOptions, bench_read};
 
 use super::job::JobArgs;
+use super::table::TextTable;
 use super::{CommandError, arguments, launch, output};
 
 /// Measure how fast this machine reads, trains or evaluates
@@ -198,7 +199,7 @@ fn run_eval(args: Eval, process: &ProcessRank) -> Result<(), CommandError> {
 
 struct Passes<'a>(&'a EvalBench);
 
-impl fmt::Display for Passes<'_> {
+impl Display for Passes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bench = self.0;
         let EvalBench { device, samples, batch_size, first_seconds, seconds, seconds_median, .. } = bench;
@@ -217,7 +218,7 @@ impl fmt::Display for Passes<'_> {
 
 struct Iteration<'a>(&'a TrainBench);
 
-impl fmt::Display for Iteration<'_> {
+impl Display for Iteration<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bench = self.0;
         let times = |times: &Times| {
@@ -256,27 +257,32 @@ impl fmt::Display for Iteration<'_> {
             )?;
         }
         if let Some(memory) = &bench.memory {
-            writeln!(f, "\nmemory")?;
             let rows = memory.parts.iter().map(|MemoryPart { purpose, bytes }| (purpose.as_str(), *bytes));
             let all = [("free", memory.free_bytes), ("total", memory.total_bytes)];
+            let mut lines = TextTable::new(["memory", ""], &[0]);
             for (purpose, bytes) in rows.chain(all) {
-                writeln!(f, "{purpose:<26} {:>10}", ByteSize(bytes))?;
+                lines.row([&purpose, &ByteSize(bytes)]);
             }
+            write!(f, "\n{lines}")?;
         }
         let Some(Ceilings { gb_per_s, tflop_per_s, fp8_tflop_per_s }) = bench.ceilings else { return Ok(()) };
-        writeln!(
-            f,
-            "\n{:<26} {:>10} {:>10} {:>10} {:>10}",
-            "part, timed alone", "ms", "GB/s", "TFLOP/s", "roofline"
-        )?;
+        let mut lines = TextTable::new(["part, timed alone", "ms", "GB/s", "TFLOP/s", "roofline"], &[0]);
         for phase in &bench.phases {
             let Phase { name, ms, gb_per_s, tflop_per_s, roofline_share, .. } = phase;
             let share = 100.0 * roofline_share;
-            writeln!(f, "{name:<26} {ms:>10.3} {gb_per_s:>10.0} {tflop_per_s:>10.1} {share:>9.0}%")?;
+            lines.row([
+                name,
+                &format_args!("{ms:.3}"),
+                &format_args!("{gb_per_s:.0}"),
+                &format_args!("{tflop_per_s:.1}"),
+                &format_args!("{share:.0}%"),
+            ]);
         }
-        writeln!(f, "{:<26} {:>10} {gb_per_s:>10.0} {tflop_per_s:>10.1}", "limit", "")?;
-        fp8_tflop_per_s
-            .map_or(Ok(()), |fp8| writeln!(f, "{:<26} {:>10} {:>10} {fp8:>10.1}", "limit in fp8", "", ""))
+        lines.row([&"limit", &"", &format_args!("{gb_per_s:.0}"), &format_args!("{tflop_per_s:.1}")]);
+        if let Some(fp8) = fp8_tflop_per_s {
+            lines.row([&"limit in fp8", &"", &"", &format_args!("{fp8:.1}")]);
+        }
+        write!(f, "\n{lines}")
     }
 }
 
@@ -293,7 +299,7 @@ fn run_read(args: Read) -> Result<(), CommandError> {
 
 struct Table<'a>(&'a ReadBench);
 
-impl fmt::Display for Table<'_> {
+impl Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ReadBench { part, depth, block_bytes, device, rungs } = self.0;
         writeln!(f, "{part} part, blocks of {block_bytes:.0} bytes, {depth} reads in flight")?;
@@ -301,34 +307,33 @@ impl fmt::Display for Table<'_> {
         let reads =
             format!("{}, {} reads of {}", device.rung, device.depth, ByteSize(device.read_bytes.into()));
         writeln!(f, "device          {raw:>6.2} GB/s  ({reads})\n")?;
-        writeln!(
-            f,
-            "{:<15} {:>11} {:>10} {:>14} {:>14} {:>16} {:>16}",
+        let headings = [
             "",
             "read GB/s",
             "of device",
             "checked GB/s",
             "unpacked GB/s",
             "unpacked samp/s",
-            "for GPUs samp/s"
-        )?;
+            "for GPUs samp/s",
+        ];
+        let mut lines = TextTable::new(headings, &[0]);
+        let mut refused = Vec::new();
         for rung in rungs {
             match &rung.outcome {
-                Ok(rates) => writeln!(
-                    f,
-                    "{:<15} {:>11.2} {:>9.0}% {:>14.2} {:>14.2} {:>16.0} {:>16.0}",
-                    rung.rung,
-                    rates.packed.gb_per_s,
-                    100.0 * rates.share_of_device,
-                    rates.verified.gb_per_s,
-                    rates.decoded.gb_per_s,
-                    rates.decoded.samples_per_s,
-                    rates.packed_batches.samples_per_s
-                )?,
-                Err(why) => writeln!(f, "{:<15} refused: {why}", rung.rung)?,
+                Ok(rates) => lines.row([
+                    &rung.rung,
+                    &format_args!("{:.2}", rates.packed.gb_per_s),
+                    &format_args!("{:.0}%", 100.0 * rates.share_of_device),
+                    &format_args!("{:.2}", rates.verified.gb_per_s),
+                    &format_args!("{:.2}", rates.decoded.gb_per_s),
+                    &format_args!("{:.0}", rates.decoded.samples_per_s),
+                    &format_args!("{:.0}", rates.packed_batches.samples_per_s),
+                ]),
+                Err(why) => refused.push(format!("{}: refused: {why}", rung.rung)),
             }
         }
-        Ok(())
+        lines.fmt(f)?;
+        refused.iter().try_for_each(|line| writeln!(f, "{line}"))
     }
 }
 
@@ -407,13 +412,11 @@ mod tests {
                  not overlapped      routes, input\nms/iteration        {times}, 9 steps\n  on the GPU        {times}\n\
                  samples/s           12346, 300 per step\n\
                  trace               t.json: 4 steps of 55 kernels; no kernel runs 25.0% of the time\n\n\
-                 memory\ntables                        1.9 GiB\n\
-                 routes                      976.6 KiB\nfree                          2.8 GiB\n\
-                 total                         4.7 GiB\n\n\
-                 part, timed alone                  ms       GB/s    TFLOP/s   roofline\n\
-                 update                          0.250       2000      100.0        50%\n\
-                 limit                                       4000      700.0\n\
-                 limit in fp8                                         1300.0\n"
+                 memory\ntables    1.9 GiB\nroutes  976.6 KiB\nfree      2.8 GiB\ntotal     4.7 GiB\n\n\
+                 part, timed alone     ms  GB/s  TFLOP/s  roofline\n\
+                 update             0.250  2000    100.0       50%\n\
+                 limit                     4000    700.0\n\
+                 limit in fp8                     1300.0\n"
             )
         );
     }
@@ -469,6 +472,6 @@ mod tests {
         assert_eq!(lines[1], "device            2.00 GB/s  (pread, 8 reads of 256.0 KiB)");
         let cells: Vec<_> = lines[4].split_whitespace().collect();
         assert_eq!(cells, ["pread", "1.50", "75%", "1.25", "0.50", "1234", "5678"]);
-        assert_eq!(lines[5], "mmap            refused: no");
+        assert_eq!(lines[5], "mmap: refused: no");
     }
 }

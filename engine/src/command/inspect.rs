@@ -1,6 +1,6 @@
 //! `rankine inspect`: shows what a dataset contains, and verifies it.
 
-use std::fmt;
+use std::fmt::{self, Display};
 use std::path::PathBuf;
 
 use rankine::job::ThreadCount;
@@ -16,6 +16,7 @@ use rankine_reader::{Dataset, Part, Schema, vocabulary};
 use serde::Serialize;
 
 use super::raw::RecordArgs;
+use super::table::{TextTable, counted};
 use super::{CommandError, Exit, output};
 
 /// Number of frequent rows listed for each table.
@@ -250,7 +251,7 @@ fn tables(dataset: &Dataset, statistics: &[TableStatistics]) -> rankine_reader::
         .collect()
 }
 
-impl fmt::Display for Inspection<'_> {
+impl Display for Inspection<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let schema = self.schema;
         write!(f, "dataset  {}", self.path.display())?;
@@ -308,13 +309,13 @@ impl Inspection<'_> {
             let rates: Vec<_> = part.label_rates.iter().zip(&part.labels_missing).map(rate).collect();
             writeln!(
                 f,
-                "  {:<6} {} samples, label rate {}, {:.1} bytes per sample ({} bytes in {} blocks of {} samples)",
+                "  {:<6} {} samples, label rate {}, {:.1} bytes per sample ({} bytes in {} of {} samples)",
                 part.part.name(),
                 part.samples,
                 rates.join(", "),
                 part.bytes_per_sample,
                 part.bytes,
-                part.blocks,
+                counted(part.blocks, "block"),
                 self.block_samples
             )?;
         }
@@ -322,11 +323,8 @@ impl Inspection<'_> {
     }
 
     fn fmt_tables(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{:<12} {:>12} {:>12} {:>8} {:>9}  most frequent rows",
-            "table", "rows", "looked up", "ids/bag", "top 1%"
-        )?;
+        let headings = ["table", "rows", "looked up", "ids/bag", "top 1%", "most frequent rows"];
+        let mut lines = TextTable::new(headings, &[0, 5]);
         for table in &self.tables {
             let frequent = table.most_frequent.iter().map(|row| {
                 let name = row.category.as_ref().map_or_else(
@@ -338,18 +336,16 @@ impl Inspection<'_> {
                 );
                 format!("{name} {:.1}%", row.share * 100.0)
             });
-            writeln!(
-                f,
-                "{:<12} {:>12} {:>12} {:>8.2} {:>8.1}%  {}",
-                table.name,
-                table.rows,
-                table.distinct_rows,
-                table.hotness_mean,
-                table.top_1_percent_share * 100.0,
-                frequent.collect::<Vec<_>>().join(", ")
-            )?;
+            lines.row([
+                &table.name,
+                &table.rows,
+                &table.distinct_rows,
+                &format_args!("{:.2}", table.hotness_mean),
+                &format_args!("{:.1}%", table.top_1_percent_share * 100.0),
+                &frequent.collect::<Vec<_>>().join(", "),
+            ]);
         }
-        Ok(())
+        lines.fmt(f)
     }
 
     fn fmt_verified(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

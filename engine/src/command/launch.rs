@@ -14,6 +14,7 @@ use rankine::training::TrainError;
 use rankine_cuda::probe::{Presence, probe};
 use serde::Serialize;
 
+use super::table::{TextTable, counted};
 use super::{CommandError, Exit, output};
 
 /// Number of timed exchanges.
@@ -208,15 +209,15 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<(), CommandError> {
 impl fmt::Display for ClusterReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { exchange_ms, nodes, members, .. } = self;
-        writeln!(f, "{:>5} {:>5} {:>8} {:>5}  host", "rank", "node", "process", "GPUs")?;
+        let mut lines = TextTable::new(["rank", "node", "process", "GPUs", "host"], &[4]);
         for ProcessInfo { rank, process, gpus, host, .. } in members {
             let node = nodes.iter().position(|host| host.ranks.contains(rank)).unwrap_or(0);
-            writeln!(f, "{rank:>5} {node:>5} {process:>8} {gpus:>5}  {host}")?;
+            lines.row([rank, &node, process, gpus, host]);
         }
         let processes = if members.len() == 1 { "process" } else { "processes" };
-        let of_nodes = if nodes.len() == 1 { "node" } else { "nodes" };
-        let (count, of) = (members.len(), nodes.len());
-        writeln!(f, "{count} {processes} on {of} {of_nodes}; an exchange takes {exchange_ms:.2} ms")?;
+        let of_nodes = counted(nodes.len() as u64, "node");
+        let count = members.len();
+        writeln!(f, "{lines}{count} {processes} on {of_nodes}; an exchange takes {exchange_ms:.2} ms")?;
         self.links.iter().flatten().try_for_each(|link| link.fmt(f))
     }
 }
@@ -314,10 +315,10 @@ mod tests {
         };
         assert_eq!(
             cluster(vec![member(0, "a", 1), member(1, "b", 2), member(2, "a", 0)]).to_string(),
-            " rank  node  process  GPUs  host\n\
-             \u{20}   0     0      100     1  a\n\
-             \u{20}   1     1      101     2  b\n\
-             \u{20}   2     0      102     0  a\n\
+            "rank  node  process  GPUs  host\n\
+             \u{20}  0     0      100     1  a\n\
+             \u{20}  1     1      101     2  b\n\
+             \u{20}  2     0      102     0  a\n\
              3 processes on 2 nodes; an exchange takes 0.25 ms\n"
         );
         let alone = cluster(vec![member(0, "a", 0)]).to_string();

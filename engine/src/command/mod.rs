@@ -36,6 +36,7 @@ mod progress;
 mod raw;
 mod signals;
 mod stderr;
+mod table;
 #[cfg(test)]
 mod tests;
 mod train;

@@ -3,7 +3,7 @@
 //! Nothing is trained, and no GPU is needed: the prediction uses the job, the frequencies of its rows, and the known or
 //! measured speeds of a machine.
 
-use std::fmt;
+use std::fmt::{self, Display};
 
 use bytesize::ByteSize;
 use rankine::cuda;
@@ -16,6 +16,7 @@ use rankine_reader::nearest;
 use serde::Serialize;
 
 use super::job::JobArgs;
+use super::table::TextTable;
 use super::{CommandError, Exit, arguments, output};
 
 /// Plan which ranks store a job's tables; predict memory, traffic and step time
@@ -257,7 +258,7 @@ struct Explanation<'a> {
 /// A count with a decimal unit.
 struct Many(f64);
 
-impl fmt::Display for Many {
+impl Display for Many {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = ["", " k", " M", " G"];
         let (mut value, mut unit) = (self.0, 0);
@@ -272,7 +273,7 @@ impl fmt::Display for Many {
 /// Seconds, shown in milliseconds.
 struct Ms(f64);
 
-impl fmt::Display for Ms {
+impl Display for Ms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&format!("{:.3} ms", self.0 * 1e3))
     }
@@ -310,32 +311,38 @@ impl Report<'_> {
     }
 }
 
-impl fmt::Display for Report<'_> {
+impl Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.fmt_head(f)?;
         let report = self.report;
-        let width = report.tables.iter().map(|table| table.name.chars().count()).max().unwrap_or(0).max(5);
-        writeln!(
-            f,
-            "\n{:<width$} {:>9} {:>4}  {:<19} {:>9} {:>7} {:>10} {:>10} {:>10}  why",
-            "table", "rows", "dim", "placement", "frequent", "of ids", "on a rank", "within", "between"
-        )?;
+        let headings = [
+            "table",
+            "rows",
+            "dim",
+            "placement",
+            "frequent",
+            "of ids",
+            "on a rank",
+            "within",
+            "between",
+            "why",
+        ];
+        let mut lines = TextTable::new(headings, &[0, 3, 9]);
         for table in &report.tables {
-            writeln!(
-                f,
-                "{:<width$} {:>9} {:>4}  {:<19} {:>9} {:>6.1}% {:>10} {:>10} {:>10}  {}",
-                table.name,
-                Many(table.rows as f64),
-                table.dim,
-                placed(table.placement, table.exchange),
-                Many(table.frequent_rows as f64),
-                table.frequent_share * 100.0,
-                ByteSize(table.rank_bytes),
-                ByteSize(table.traffic.within_nodes.bytes),
-                ByteSize(table.traffic.between_nodes.bytes),
-                table.reason
-            )?;
+            lines.row([
+                &table.name,
+                &Many(table.rows as f64),
+                &table.dim,
+                &placed(table.placement, table.exchange),
+                &Many(table.frequent_rows as f64),
+                &format_args!("{:.1}%", table.frequent_share * 100.0),
+                &ByteSize(table.rank_bytes),
+                &ByteSize(table.traffic.within_nodes.bytes),
+                &ByteSize(table.traffic.between_nodes.bytes),
+                &table.reason,
+            ]);
         }
+        write!(f, "\n{lines}")?;
         self.fmt_memory(f)?;
         self.fmt_traffic(f)?;
         self.fmt_time(f)
@@ -423,7 +430,7 @@ impl Report<'_> {
     }
 }
 
-impl fmt::Display for Explanation<'_> {
+impl Display for Explanation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (report, table) = (self.shown.report, self.table);
         self.shown.fmt_head(f)?;
@@ -437,11 +444,9 @@ impl fmt::Display for Explanation<'_> {
                 * 100.0
         )?;
         writeln!(f, "placement    {}: {}\n", placed(table.placement, table.exchange), table.reason)?;
-        writeln!(
-            f,
-            "{:<20} {:>6} {:>9} {:>10} {:>10} {:>10} {:>11} {:>13}",
-            "", "owners", "frequent", "on a rank", "within", "between", "all-reduce", "iteration"
-        )?;
+        let headings =
+            ["", "owners", "frequent", "on a rank", "within", "between", "all-reduce", "iteration", "", ""];
+        let mut lines = TextTable::new(headings, &[0, 9]);
         let all_reduce = report.all_reduce;
         // The share of this table in the all-reduce.
         let share = table.reduced_elements as f64 / all_reduce.elements.max(1) as f64;
@@ -469,34 +474,32 @@ impl fmt::Display for Explanation<'_> {
                 0 => "all".into(),
                 owners => owners.to_string(),
             };
-            let line = format!(
-                "{:<20} {:>6} {:>9} {:>10} {:>10} {:>10} {:>11} {:>13} {:>+7.2}%  {note}",
-                placed(alternative.placement, alternative.exchange),
-                owners,
-                Many(alternative.frequent_rows as f64),
-                ByteSize(alternative.rank_bytes),
-                ByteSize(alternative.within_bytes),
-                ByteSize(alternative.between_bytes),
-                ByteSize(alternative.all_reduce_bytes),
-                Ms(alternative.iteration_s),
-                (alternative.iteration_s / report.iteration.total_s - 1.0) * 100.0
-            );
-            writeln!(f, "{}", line.trim_end())?;
+            let change = (alternative.iteration_s / report.iteration.total_s - 1.0) * 100.0;
+            lines.row([
+                &placed(alternative.placement, alternative.exchange),
+                &owners,
+                &Many(alternative.frequent_rows as f64),
+                &ByteSize(alternative.rank_bytes),
+                &ByteSize(alternative.within_bytes),
+                &ByteSize(alternative.between_bytes),
+                &ByteSize(alternative.all_reduce_bytes),
+                &Ms(alternative.iteration_s),
+                &format_args!("{change:+.2}%"),
+                &note,
+            ]);
         }
-        Ok(())
+        lines.fmt(f)
     }
 }
 
-impl fmt::Display for SweepReport<'_> {
+impl Display for SweepReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Sweep { ranks_per_node, fixed_batch, points } = &self.sweep;
         let same = if *fixed_batch { "same batch size over all ranks" } else { "same batch size per rank" };
         writeln!(f, "job          {}, {same}", self.job)?;
         writeln!(f, "machine      {}, {ranks_per_node} ranks per node", self.machine)?;
         origin(f, self.statistics)?;
-        writeln!(
-            f,
-            "\n{:>5} {:>6} {:>9} {:>13} {:>12} {:>10} {:>10} {:>10} {:>10}  limited by",
+        let headings = [
             "nodes",
             "ranks",
             "batch",
@@ -505,26 +508,26 @@ impl fmt::Display for SweepReport<'_> {
             "efficiency",
             "on a rank",
             "within",
-            "between"
-        )?;
+            "between",
+            "limited by",
+        ];
+        let mut lines = TextTable::new(headings, &[9]);
         for point in points {
             let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".into());
-            writeln!(
-                f,
-                "{:>5} {:>6} {:>9} {:>13} {:>12} {:>10} {:>10} {:>10} {:>10}  {}",
-                point.nodes,
-                point.ranks,
-                point.batch_size,
-                or_none(point.iteration.map(|parts| Ms(parts.total_s).to_string())),
-                or_none(point.samples_per_second.map(|rate| Many(rate).to_string())),
-                or_none(point.efficiency.map(|share| format!("{:.1}%", share * 100.0))),
-                ByteSize(point.needed_bytes),
-                or_none(point.traffic.map(|traffic| ByteSize(traffic.within_nodes.bytes).to_string())),
-                or_none(point.traffic.map(|traffic| ByteSize(traffic.between_nodes.bytes).to_string())),
-                point.limit.name()
-            )?;
+            lines.row([
+                &point.nodes,
+                &point.ranks,
+                &point.batch_size,
+                &or_none(point.iteration.map(|parts| Ms(parts.total_s).to_string())),
+                &or_none(point.samples_per_second.map(|rate| Many(rate).to_string())),
+                &or_none(point.efficiency.map(|share| format!("{:.1}%", share * 100.0))),
+                &ByteSize(point.needed_bytes),
+                &or_none(point.traffic.map(|traffic| ByteSize(traffic.within_nodes.bytes).to_string())),
+                &or_none(point.traffic.map(|traffic| ByteSize(traffic.between_nodes.bytes).to_string())),
+                &point.limit.name(),
+            ]);
         }
-        Ok(())
+        write!(f, "\n{lines}")
     }
 }
 

@@ -1,7 +1,6 @@
 //! Exchange of small values over TCP: from all processes to rank 0, and from there to all.
 
 use std::io::ErrorKind;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::door::{Connections, accept_all};
@@ -11,10 +10,10 @@ use super::process_rank::ProcessRank;
 use super::reach::reach_first;
 use super::rendezvous::{GRACE, Rendezvous};
 use super::secret::Secret;
-use super::wire::Wire;
+use super::wire::{self, Wire};
 
-/// Time between two looks at the connections.
-const PAUSE: Duration = Duration::from_millis(1);
+/// Longest time between two looks at the clock.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Most bytes of a value that a rank sends only to rank 0.
 pub(super) const COLLECTED_BYTES_MAX: usize = 1 << 29;
 
@@ -192,7 +191,7 @@ impl Meeting {
             if begun.elapsed() > self.deadline {
                 return Err(MeetError::Late { late, seconds: begun.elapsed().as_secs_f64(), refused: None });
             }
-            thread::sleep(PAUSE);
+            wire::wait(late.iter().map(|rank| &others[rank - 1]), PAUSE);
         }
     }
 

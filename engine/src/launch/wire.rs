@@ -102,6 +102,14 @@ impl Wire {
     }
 }
 
+/// Waits until one of the connections can be read or has ended, at most this long.
+pub(super) fn wait<'a>(wires: impl Iterator<Item = &'a Wire>, time: Duration) {
+    let mut polled: Vec<_> = wires.map(|wire| PollFd::new(&wire.stream, PollFlags::IN)).collect();
+    let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+    // A signal interrupts it; then all connections are read.
+    let _ = poll(&mut polled, Some(&time));
+}
+
 /// Never the keys.
 impl fmt::Debug for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

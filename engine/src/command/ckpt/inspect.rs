@@ -10,6 +10,7 @@ use rankine::source::{Artifact, ModelSource};
 use serde::Serialize;
 
 use super::open;
+use crate::command::table::counted;
 use crate::command::{CommandError, output};
 
 /// Show what a checkpoint contains: position of the training, tables and their optimizer state, shards
@@ -118,7 +119,7 @@ impl fmt::Display for Inspection<'_> {
                 base.step, self.rows_added
             )?;
         }
-        writeln!(f, "  saved on {ranks} ranks and {nodes} nodes")?;
+        writeln!(f, "  saved on {} and {}", counted(*ranks as u64, "rank"), counted(*nodes as u64, "node"))?;
         let keeps = |state: &[String]| match state {
             [] => String::new(),
             names => format!(" with {}", names.join(" and ")),
