@@ -553,7 +553,7 @@ fn an_inspection_counts_the_rows() {
         "  eval   1 samples, label rate 0.0000, undefined (1 missing), ",
         "  columns: 2 label, 0 dense (f32), 2 categorical\n",
         "\\* 50.0%, x 50.0%\n",
-        "     2.00    100.0%  9 62.5%, 8 25.0%, 7 12.5%\n",
+        "     2.00  100.0%  9 62.5%, 8 25.0%, 7 12.5%\n",
     ] {
         assert!(reported.contains(words), "`{words}` is not in:\n{reported}");
     }
