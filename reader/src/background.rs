@@ -55,6 +55,11 @@ impl<T, L> Background<T, L> {
         self.left.take().expect("the thread has ended with a result")
     }
 
+    /// Returns the number of items that wait to be taken.
+    pub(crate) fn ready(&self) -> usize {
+        self.items.as_ref().map_or(0, Receiver::len)
+    }
+
     /// Ends the thread. A panic of the thread continues here, so that a broken stream does not pass for a short one.
     fn stop(&mut self) {
         (self.stop, self.items) = (None, None);

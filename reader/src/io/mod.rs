@@ -5,6 +5,7 @@
 //! at open selects one. Nothing here knows what a block is: see [`crate::stream`].
 
 mod backend;
+mod count;
 mod ladder;
 mod mapped;
 mod options;
@@ -18,6 +19,7 @@ mod tests;
 mod uring;
 mod window;
 
+pub use count::BytesRead;
 pub use options::{DEPTH_MAX, IoMode, IoOptions, Rung};
 pub use probe::probe;
 pub use reads::Reads;

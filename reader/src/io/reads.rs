@@ -7,9 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::Sender;
-
 use super::backend::{Backend, ReadOp};
+use super::count::BytesRead;
 use super::ladder;
 use super::options::{IoOptions, Rung};
 use super::request::{ReadRequest, SLAB_ALIGN};
@@ -30,6 +29,7 @@ const RETRY_WAIT_MAX: Duration = Duration::from_millis(64);
 #[derive(Debug)]
 pub struct Reads {
     rung: Rung,
+    bytes: BytesRead,
     slabs: Background<Result<Slab>, SlabRing>,
 }
 
@@ -65,16 +65,27 @@ impl Reads {
         let flight = Flight { files, slab_bytes, backend, active, in_flight: 0 };
         // Capacity for every slab and an error, so that the thread never blocks on sending.
         let capacity = ring.slabs() as usize + 1;
+        let bytes = BytesRead::default();
+        let counted = bytes.clone();
         let slabs = Background::spawn("rankine-io", capacity, move |out, stop| {
-            drive(flight, requests, &ring, depth as usize, out, stop);
+            let send = |result: Result<Slab>| {
+                result.iter().for_each(|slab| counted.add(slab.len()));
+                out.send(result).is_ok()
+            };
+            drive(flight, requests, &ring, depth as usize, &send, stop);
             ring
         })?;
-        Ok(Self { rung, slabs })
+        Ok(Self { rung, bytes, slabs })
     }
 
     /// Returns the rung in use.
     pub fn rung(&self) -> Rung {
         self.rung
+    }
+
+    /// Returns the count of the bytes that were read.
+    pub fn bytes(&self) -> &BytesRead {
+        &self.bytes
     }
 
     /// Stops reading and returns the ring, for the next reader. Slabs that are still held return to it when they are
@@ -92,13 +103,14 @@ impl Iterator for Reads {
     }
 }
 
-/// The reader's thread: starts reads while there are free slabs, and sends completed ones in order.
+/// The reader's thread: starts reads while there are free slabs, and sends completed ones in order. `send` returns
+/// whether the consumer still takes slabs.
 fn drive(
     mut flight: Flight,
     mut requests: impl Iterator<Item = ReadRequest>,
     ring: &SlabRing,
     depth: usize,
-    out: &Sender<Result<Slab>>,
+    send: &dyn Fn(Result<Slab>) -> bool,
     stop: &StopSignal,
 ) {
     let mut done: BTreeMap<u64, Result<Slab>> = BTreeMap::new();
@@ -110,7 +122,7 @@ fn drive(
         while let Some(result) = done.remove(&next_out) {
             next_out += 1;
             let last = result.is_err();
-            if out.send(result).is_err() || last {
+            if !send(result) || last {
                 return;
             }
         }
@@ -148,7 +160,7 @@ fn drive(
             }
             Ok(None) => {}
             Err(error) => {
-                let _ = out.send(Err(error));
+                send(Err(error));
                 return;
             }
         }

@@ -8,7 +8,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::background::{Background, StopSignal};
 use crate::dataset::DatasetPart;
 use crate::error::{Error, Result};
-use crate::io::{Rung, SlabRing};
+use crate::io::{BytesRead, Rung, SlabRing};
 use crate::samples::Samples;
 use crate::stream::window::RowWindow;
 use crate::stream::{BlockStream, PackedBlock, Plan, Position, StreamOptions, Window};
@@ -44,6 +44,7 @@ impl Drop for Batch {
 #[derive(Debug)]
 pub struct BatchStream {
     rung: Rung,
+    bytes: BytesRead,
     batches: Background<Result<Batch>, SlabRing>,
 }
 
@@ -79,7 +80,7 @@ impl BatchStream {
                 "a stream of batches needs a batch size and a prefetch of at least 1",
             ));
         }
-        let rung = blocks.rung();
+        let (rung, bytes) = (blocks.rung(), blocks.bytes().clone());
         // The maximum number of batches at once, except those that the consumer holds.
         let (recycle, recycled) = bounded(options.prefetch + 2);
         let assembler =
@@ -87,12 +88,22 @@ impl BatchStream {
         let batches = Background::spawn("rankine-batches", options.prefetch, move |out, stop| {
             assembler.run(blocks, out, stop)
         })?;
-        Ok(Self { rung, batches })
+        Ok(Self { rung, bytes, batches })
     }
 
     /// Returns the rung in use.
     pub fn rung(&self) -> Rung {
         self.rung
+    }
+
+    /// Returns the count of the bytes that were read.
+    pub fn bytes(&self) -> &BytesRead {
+        &self.bytes
+    }
+
+    /// Returns the number of batches that wait to be taken.
+    pub fn ready(&self) -> usize {
+        self.batches.ready()
     }
 
     /// Stops reading and returns the ring, for the next stream.

@@ -7,7 +7,7 @@ use crate::block::{self, Block, BlockLayout};
 use crate::dataset::{BlockCoding, BlockLocation, DatasetPart};
 use crate::error::{Error, Result};
 use crate::ids::IdRules;
-use crate::io::{IoOptions, ReadRequest, Reads, Rung, SLAB_ALIGN, Slab, SlabRing};
+use crate::io::{BytesRead, IoOptions, ReadRequest, Reads, Rung, SLAB_ALIGN, Slab, SlabRing};
 use crate::raw::{RecordDecoder, RecordFaultKind};
 use crate::samples::Samples;
 use crate::stream::{Plan, Window};
@@ -188,6 +188,11 @@ impl BlockStream {
     /// Returns the rung in use.
     pub fn rung(&self) -> Rung {
         self.reads.rung()
+    }
+
+    /// Returns the count of the bytes that were read.
+    pub fn bytes(&self) -> &BytesRead {
+        self.reads.bytes()
     }
 
     /// Returns the part being read.

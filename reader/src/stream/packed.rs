@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::background::Background;
 use crate::dataset::{BlockCoding, DatasetPart};
 use crate::error::{Error, Result};
-use crate::io::{Rung, SlabRing};
+use crate::io::{BytesRead, Rung, SlabRing};
 use crate::ordered::ordered_map;
 use crate::stop::Stop;
 use crate::stream::blocks::UncheckedBlock;
@@ -90,6 +90,7 @@ pub enum Packed {
 #[derive(Debug)]
 pub struct PackedStream {
     rung: Rung,
+    bytes: BytesRead,
     blocks: Background<Result<PackedBlock>, SlabRing>,
     /// One per window, in order.
     windows: Background<RowsOfWindow, ()>,
@@ -125,7 +126,7 @@ impl PackedStream {
         }
         let plan = Plan::new(&part, options.order, options.epochs, options.start)?;
         let blocks = BlockStream::with_ring(Arc::clone(&part), plan.clone(), &options.io, ring)?;
-        let rung = blocks.rung();
+        let (rung, bytes) = (blocks.rung(), blocks.bytes().clone());
         let part_samples = part.samples;
         let windows = Background::spawn("rankine-order", WINDOWS_AHEAD, move |out, _| {
             let mut first = 0_u32;
@@ -139,6 +140,7 @@ impl PackedStream {
         })?;
         Ok(Self {
             rung,
+            bytes,
             blocks: checked_blocks(blocks, Self::CHECKERS, Self::BLOCKS_READY)?,
             windows,
             part_samples,
@@ -170,6 +172,11 @@ impl PackedStream {
     /// Returns the rung in use.
     pub fn rung(&self) -> Rung {
         self.rung
+    }
+
+    /// Returns the count of the bytes that were read.
+    pub fn bytes(&self) -> &BytesRead {
+        &self.bytes
     }
 
     /// Stops reading and returns the ring: see [`BlockStream::close`].
