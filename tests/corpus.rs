@@ -320,7 +320,11 @@ fn shapes_schemas_and_jobs() {
     let schema = place.path("schema.toml");
     read_variants("a schema file", &schema, true, || SchemaFile::load(&schema).map(drop).map_err(error_text));
     let configs = files_below(&root().join("configs"));
-    for path in configs.iter().filter(|path| !support::word(path).ends_with("-schema.toml")) {
+    let is_job = |path: &&PathBuf| {
+        let path = support::word(path);
+        path.ends_with(".toml") && !path.ends_with("-schema.toml")
+    };
+    for path in configs.iter().filter(is_job) {
         place.file("job.toml", fs::read(path).unwrap());
         let job = place.path("job.toml");
         read_variants("a job", &job, true, || Job::load(&job, &[] as &[&str]).map(drop).map_err(error_text));

@@ -53,9 +53,9 @@ impl<F: FnMut(&Event<'_>) + Send> Observer for Recorder<F> {
         let Self(events, _) = self;
         match event {
             Event::Started(start) => events.announced.push(start.samples),
-            Event::Step(progress) => events.steps.push(progress),
-            Event::Report(progress, _) => events.reports.push(progress),
-            Event::Evaluated { step, heads } => {
+            Event::Step(progress, _) => events.steps.push(progress),
+            Event::Report(report) => events.reports.push(report.progress),
+            Event::Evaluated { step, heads, .. } => {
                 let auc = EvalMetrics::from(heads).first.unwrap().auc.unwrap();
                 events.evaluations.push((step, auc));
             }
@@ -396,7 +396,7 @@ fn a_stop_leaves_one_checkpoint_of_its_step() {
         let (sets, stop) = (["train.epochs=2", &every], Stop::default());
         let options = TrainOptions { stop: Some(&stop), ..TrainOptions::default() };
         let (seen, ended) = runs.try_train(&name, &sets, options, |event| {
-            if matches!(event, Event::Step(Progress { step: 5, .. })) {
+            if matches!(event, Event::Step(Progress { step: 5, .. }, _)) {
                 stop.ask();
             }
         });
@@ -554,7 +554,7 @@ fn an_evaluation_that_hangs_is_reported_as_such() {
         let options = TrainOptions { processes: Some(&processes), ..TrainOptions::default() };
         let mut has_leases = true;
         let (_, trained) = runs.try_train(&format!("begins-{begins}"), &[], options, |event| match event {
-            Event::Step(Progress { step: STEPS_PER_EPOCH, .. }) if begins => {
+            Event::Step(Progress { step: STEPS_PER_EPOCH, .. }, _) if begins => {
                 *stalled.lock().unwrap() = Stalled::new(&eval);
                 has_leases = stalled.lock().unwrap().is_some();
             }

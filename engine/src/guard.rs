@@ -34,6 +34,38 @@ pub enum SkipReason {
     NonFinite(NonFinite),
 }
 
+impl SkipReason {
+    /// The names of all reasons, for counts.
+    pub const NAMES: [&str; 4] = ["loss", "dense_gradients", "vector_gradients", "loss_scale"];
+
+    /// Returns the index in [`SkipReason::NAMES`]: of the first that holds, since a loss that is not finite makes
+    /// gradients that are not finite either.
+    fn index(&self) -> usize {
+        match self {
+            Self::NonFinite(NonFinite { loss: true, .. }) => 0,
+            Self::NonFinite(NonFinite { dense_gradients: true, .. }) => 1,
+            Self::NonFinite(_) => 2,
+            Self::LossScale => 3,
+        }
+    }
+}
+
+/// Counts of skipped steps by reason.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SkippedSteps([u64; SkipReason::NAMES.len()]);
+
+impl SkippedSteps {
+    /// Counts a step that was skipped for this reason.
+    pub fn add(&mut self, reason: &SkipReason) {
+        self.0[reason.index()] += 1;
+    }
+
+    /// Returns each reason's name and count.
+    pub fn iter(self) -> impl Iterator<Item = (&'static str, u64)> {
+        SkipReason::NAMES.into_iter().zip(self.0)
+    }
+}
+
 /// What is not finite in a step, or so large that its sums or squares would not be finite.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NonFinite {
@@ -128,6 +160,20 @@ mod tests {
         let text =
             "the loss, the gradients of dense parameters and the gradients with respect to vectors of C1, C7";
         assert_eq!(found.to_string(), format!("{text}, on 2 ranks"));
+    }
+
+    #[test]
+    fn a_skipped_step_counts_for_the_first_cause() {
+        let mut skipped = SkippedSteps::default();
+        let dense = NonFinite { dense_gradients: true, vector_gradients: true, ..NonFinite::default() };
+        let loss = NonFinite { loss: true, ..dense.clone() };
+        let vectors = NonFinite { vector_gradients: true, ..NonFinite::default() };
+        for found in [dense.clone(), dense, vectors, loss] {
+            skipped.add(&SkipReason::NonFinite(found));
+        }
+        skipped.add(&SkipReason::LossScale);
+        let expected = [("loss", 1), ("dense_gradients", 2), ("vector_gradients", 1), ("loss_scale", 1)];
+        assert!(skipped.iter().eq(expected));
     }
 
     /// The sums and squares that the largest gradients allow are finite.

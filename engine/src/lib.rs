@@ -21,6 +21,7 @@ pub mod job;
 pub mod launch;
 mod logit;
 pub mod model;
+pub mod monitoring;
 pub mod overlap;
 pub mod planning;
 pub mod prediction;

@@ -81,7 +81,7 @@ struct StopAt(u64, Stop);
 
 impl Observer for StopAt {
     fn observe(&mut self, event: Event<'_>) {
-        if let Event::Step(progress) = event
+        if let Event::Step(progress, _) = event
             && progress.step == self.0
         {
             self.1.ask();

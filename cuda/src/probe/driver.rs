@@ -126,7 +126,7 @@ impl Calls {
             self.attribute(COMPUTE_CAPABILITY_MAJOR, device)?,
             self.attribute(COMPUTE_CAPABILITY_MINOR, device)?,
         );
-        Ok(Device { name, uuid: shown(uuid), memory_bytes: memory_bytes as u64, compute_capability })
+        Ok(Device { name, uuid: uuid_text(uuid), memory_bytes: memory_bytes as u64, compute_capability })
     }
 
     fn attribute(&self, attribute: i32, device: i32) -> Result<u32, String> {
@@ -158,7 +158,8 @@ impl Calls {
 }
 
 /// Formats a UUID as nvidia-smi does: `GPU-` and the bytes in hexadecimal, in five groups.
-fn shown(uuid: [u8; 16]) -> String {
+/// Writes the UUID of a GPU as NVIDIA's tools do.
+pub fn uuid_text(uuid: [u8; 16]) -> String {
     let mut text = String::from("GPU");
     for (place, byte) in uuid.into_iter().enumerate() {
         if [0, 4, 6, 8, 10].contains(&place) {

@@ -15,7 +15,7 @@ use rankine::training::{
 use rankine_reader::Part;
 use rankine_reader::bench::{ReadBench, ReadBenchOptions, bench_read};
 
-use super::job::JobArgs;
+use super::job::{JobArgs, setting};
 use super::table::TextTable;
 use super::{CommandError, arguments, launch, output};
 
@@ -171,7 +171,7 @@ pub(crate) fn run(args: Args, process: &ProcessRank) -> Result<(), CommandError>
 }
 
 fn run_train(args: Train, process: &ProcessRank) -> Result<(), CommandError> {
-    let file = args.job.read_with_threads(args.threads)?;
+    let file = args.job.read_with(setting("device.threads", args.threads))?;
     let job = file.job()?;
     let processes = args.launch.form(process, &job.guard)?;
     let Train { warm_up, steps, resident, trace, without, json, .. } = args;
@@ -185,7 +185,7 @@ fn run_train(args: Train, process: &ProcessRank) -> Result<(), CommandError> {
 }
 
 fn run_eval(args: Eval, process: &ProcessRank) -> Result<(), CommandError> {
-    let file = args.job.read_with_threads(args.threads)?;
+    let file = args.job.read_with(setting("device.threads", args.threads))?;
     let job = file.job()?;
     let processes = args.launch.form(process, &job.guard)?;
     let options = EvalBenchOptions { passes: args.passes };

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use clap::Subcommand;
 use rankine::job::{Count, ThreadCount};
+use rankine::monitoring::{Command, Monitor};
 use rankine::system;
 use rankine_reader::Stop;
 use rankine_reader::convert::{
@@ -18,7 +19,7 @@ use serde::Serialize;
 
 use super::progress::Progress;
 use super::raw::RecordArgs;
-use super::{CommandError, output, signals};
+use super::{CommandError, monitoring, output, signals};
 
 /// Convert click logs to a dataset
 ///
@@ -221,6 +222,9 @@ struct Common {
     /// Print the conversion report as JSON instead of text
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    monitoring: monitoring::Args,
 }
 
 impl Common {
@@ -247,7 +251,7 @@ impl Named {
         self,
         convert: Convert,
         stop: &Stop,
-        bars: &Bars,
+        bars: &Bars<'_>,
     ) -> Result<(ConversionReport, PathBuf), CommandError> {
         let schema = SchemaFile::load(&self.schema)?;
         let options = self.common.options(self.dense_dtype, stop).with_memory(self.counting.memory);
@@ -257,11 +261,11 @@ impl Named {
 }
 
 impl Args {
-    fn json(&self) -> bool {
+    fn common(&self) -> &Common {
         match &self.format {
-            Format::CriteoTsv(args) => args.common.json,
-            Format::Csv(Csv { named }) | Format::Parquet(Parquet { named }) => named.common.json,
-            Format::HugectrRaw(args) => args.common.json,
+            Format::CriteoTsv(args) => &args.common,
+            Format::Csv(Csv { named }) | Format::Parquet(Parquet { named }) => &named.common,
+            Format::HugectrRaw(args) => &args.common,
         }
     }
 }
@@ -275,7 +279,9 @@ struct Converted<'a> {
 }
 
 pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
-    let (bars, json) = (Bars::new(quiet), args.json());
+    let Common { json, monitoring, out, .. } = args.common();
+    let (json, monitor) = (*json, monitoring.start(Command::Convert, out)?);
+    let bars = Bars::new(quiet, monitor.as_ref());
     let (stop, deadline) = signals::work()?;
     let (report, out) = match args.format {
         Format::CriteoTsv(args) => {
@@ -321,24 +327,31 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
 }
 
 /// A progress bar for each pass over the input.
-pub(super) struct Bars {
+pub(super) struct Bars<'a> {
     quiet: bool,
+    monitor: Option<&'a Monitor>,
     /// The current pass and its bar.
     current: Mutex<Option<(&'static str, Progress)>>,
 }
 
-impl Bars {
-    pub(super) fn new(quiet: bool) -> Self {
-        Self { quiet, current: Mutex::default() }
+impl<'a> Bars<'a> {
+    pub(super) fn new(quiet: bool, monitor: Option<&'a Monitor>) -> Self {
+        Self { quiet, monitor, current: Mutex::default() }
+    }
+
+    /// Returns the progress of a task, which is exported if there is a monitor.
+    pub(super) fn progress(&self, task: &'static str, unit: &'static str, total: u64) -> Progress {
+        let exported = self.monitor.map(|monitor| monitor.task(task, unit, total));
+        Progress::new(task, unit, total, self.quiet).exported(exported)
     }
 }
 
-impl convert::Progress for Bars {
+impl convert::Progress for Bars<'_> {
     fn advance(&self, pass: &'static str, bytes_done: u64, bytes_total: u64) {
         // A panic elsewhere must not be hidden by a second one about the bar.
         let mut bar = self.current.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if bar.as_ref().is_none_or(|(shown, _)| *shown != pass) {
-            *bar = Some((pass, Progress::new(pass, "bytes", bytes_total, self.quiet)));
+            *bar = Some((pass, self.progress(pass, "bytes", bytes_total)));
         }
         if let Some((_, progress)) = bar.as_mut() {
             progress.at(bytes_done);

@@ -1,9 +1,11 @@
 //! `rankine eval`: evaluates a trained model.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use rankine::evaluation::EvalMetrics;
 use rankine::job::ThreadCount;
+use rankine::monitoring::Command;
 use rankine::source::{Artifact, ModelSource, OpenModel};
 use rankine::training::{self, EvaluationOptions, Event, IdCounts, Observer};
 use rankine_reader::convert::RowFormat;
@@ -12,7 +14,7 @@ use serde::Serialize;
 
 use super::metrics::{MetricsText, ids_out_of_range};
 use super::progress::Progress;
-use super::{CommandError, Exit, output};
+use super::{CommandError, Exit, monitoring, output};
 
 /// Evaluate a trained model on a dataset: AUC, log loss, calibration
 ///
@@ -54,6 +56,9 @@ pub(crate) struct Args {
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    monitoring: monitoring::Args,
 }
 
 #[derive(Serialize)]
@@ -67,6 +72,7 @@ struct Outcome {
 }
 
 pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
+    let monitor = args.monitoring.start(Command::Eval, &args.run)?;
     let opened = ModelSource::find(&args.run, Artifact::Model)?.open()?;
     let mut job = opened.job().clone();
     job.device.threads = args.threads.or(job.device.threads);
@@ -78,10 +84,21 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
         EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: job.reader.io_options() };
     let (pool, _) = training::thread_pool(job)?;
     let mut watcher = Watcher { quiet, progress: None };
+    let mut monitored;
+    let observer: &mut dyn Observer = match &monitor {
+        Some(monitor) => {
+            monitored = monitor.evaluation(&mut watcher);
+            &mut monitored
+        }
+        None => &mut watcher,
+    };
+    let began = Instant::now();
     let (heads, ids) = pool.install(|| {
         let mut model = opened.load()?;
-        training::evaluate(&mut model, &dataset, args.part, &options, &mut watcher)
+        training::evaluate(&mut model, &dataset, args.part, &options, observer)
     })?;
+    let (step, seconds) = (0, began.elapsed().as_secs_f64());
+    observer.observe(Event::Evaluated { step, part: args.part, seconds, heads: &heads });
     drop(watcher);
     let metrics = EvalMetrics::from(heads.as_slice());
     // The achievable AUC is that of the evaluation part.
@@ -121,7 +138,7 @@ struct Watcher {
 
 impl Observer for Watcher {
     fn observe(&mut self, event: Event<'_>) {
-        if let Event::Evaluating { samples, total } = event {
+        if let Event::Evaluating { samples, total, .. } = event {
             let quiet = self.quiet;
             let progress = || Progress::new("evaluating", "samples", total, quiet);
             self.progress.get_or_insert_with(progress).at(samples);

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rankine::job::{Count, NonNegative, ThreadCount};
+use rankine::monitoring::Command;
 use rankine::system;
 use rankine_reader::generate::{self, GenerateSpec, Shape};
 use rankine_reader::origin::Origin;
@@ -10,7 +11,7 @@ use rankine_reader::publish::refuse_inputs;
 use serde::Serialize;
 
 use super::progress::Progress;
-use super::{CommandError, output, signals};
+use super::{CommandError, monitoring, output, signals};
 
 /// Generate a synthetic dataset whose ids follow a power law
 ///
@@ -61,6 +62,9 @@ pub(crate) struct Args {
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    monitoring: monitoring::Args,
 }
 
 /// What `--json` prints.
@@ -83,7 +87,10 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
         seed: args.seed,
     };
     refuse_inputs(&args.out, [Path::new(&args.shape)])?;
-    let mut progress = Progress::new("generating", "samples", spec.samples + spec.eval_samples, quiet);
+    let monitor = args.monitoring.start(Command::Generate, &args.out)?;
+    let total = spec.samples + spec.eval_samples;
+    let task = monitor.as_ref().map(|monitor| monitor.task("generating", "samples", total));
+    let mut progress = Progress::new("generating", "samples", total, quiet).exported(task);
     let threads = system::thread_count(args.threads);
     let (stop, deadline) = signals::work()?;
     let manifest = generate::generate(&spec, &args.out, threads, &stop, |samples| progress.at(samples))?;

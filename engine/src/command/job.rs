@@ -1,8 +1,9 @@
 //! The job file as an argument, shared by all commands that need one.
 
+use std::fmt;
 use std::path::PathBuf;
 
-use rankine::job::{JobError, JobFile, ThreadCount};
+use rankine::job::{JobError, JobFile};
 
 /// A job file and changes to it.
 #[derive(Debug, clap::Args)]
@@ -24,10 +25,14 @@ impl JobArgs {
         JobFile::read(&self.path, &self.sets)
     }
 
-    /// Reads the file, applies the sets, and then sets the number of threads.
-    pub(crate) fn read_with_threads(&self, threads: Option<ThreadCount>) -> Result<JobFile, JobError> {
-        let threads = threads.map(|threads| format!("device.threads={threads}"));
-        let sets: Vec<_> = self.sets.iter().cloned().chain(threads).collect();
+    /// Reads the file, applies the sets, and then the settings of other arguments.
+    pub(crate) fn read_with(&self, settings: impl IntoIterator<Item = String>) -> Result<JobFile, JobError> {
+        let sets: Vec<_> = self.sets.iter().cloned().chain(settings).collect();
         JobFile::read(&self.path, &sets)
     }
+}
+
+/// Returns what `--set` takes for an argument that sets a key, if the argument is given.
+pub(crate) fn setting(key: &str, value: Option<impl fmt::Display>) -> Option<String> {
+    value.map(|value| format!("{key}={value}"))
 }

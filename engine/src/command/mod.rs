@@ -29,6 +29,7 @@ mod job;
 mod launch;
 mod log;
 mod metrics;
+mod monitoring;
 mod output;
 mod plan;
 mod predict;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use rankine::job::{Job, ThreadCount};
+use rankine::monitoring::Command;
 use rankine::prediction::{OnUnknown, PredictionCounts, Predictions, RowOptions, predict_part, predict_rows};
 use rankine::source::{Artifact, ModelSource, OpenModel};
 use rankine::system;
@@ -15,7 +16,7 @@ use serde::Serialize;
 
 use super::convert::Bars;
 use super::progress::Progress;
-use super::{CommandError, Exit, output};
+use super::{CommandError, Exit, monitoring, output};
 
 /// Score rows with a trained model, as CSV with one probability per row and label
 ///
@@ -70,6 +71,9 @@ pub(crate) struct Args {
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    monitoring: monitoring::Args,
 }
 
 /// What `--json` prints.
@@ -83,6 +87,7 @@ struct Outcome<'a> {
 }
 
 pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
+    let monitor = args.monitoring.start(Command::Predict, &args.out)?;
     let source = ModelSource::find(&args.run, Artifact::Model)?;
     // Predictions may be written to a run folder, but must not overwrite what training wrote there.
     let run = match &source {
@@ -101,7 +106,7 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
         let model = opened.load()?;
         let ids = training::ids_of(job, schema)?;
         let mut predictions = Predictions::create(model, schema, args.unknown, ids, &args.out)?;
-        predict(&args, job, &opened, &mut predictions, quiet)?;
+        predict(&args, job, &opened, &mut predictions, Bars::new(quiet, monitor.as_ref()))?;
         Ok::<_, CommandError>(predictions.finish()?)
     })?;
     let seconds = began.elapsed().as_secs_f64();
@@ -127,7 +132,7 @@ fn predict(
     job: &Job,
     model: &OpenModel,
     predictions: &mut Predictions<'_>,
-    quiet: bool,
+    bars: Bars<'_>,
 ) -> Result<(), CommandError> {
     let batch_size = job.eval.batch_size.get() as usize;
     if let Some(data) = &args.data {
@@ -135,7 +140,7 @@ fn predict(
         model.columns().check(&dataset)?;
         let dataset = training::with_ids(job, dataset)?;
         let options = EvaluationOptions { batch_size, io: job.reader.io_options() };
-        let mut progress = Progress::new("predicting", "rows", dataset.samples(args.part), quiet);
+        let mut progress = bars.progress("predicting", "rows", dataset.samples(args.part));
         predict_part(predictions, &dataset, args.part, &options, &mut |rows| progress.at(rows))?;
         return Ok(());
     }
@@ -150,7 +155,7 @@ fn predict(
     let threads = system::thread_count(job.device.threads);
     let options =
         RowOptions { batch_size, threads, bad_limit: (args.on_bad == "skip").then_some(args.bad_limit) };
-    Ok(predict_rows(predictions, &args.files, format, &encoder, &options, &Bars::new(quiet))?)
+    Ok(predict_rows(predictions, &args.files, format, &encoder, &options, &bars)?)
 }
 
 /// Reports the speed and unknown ids and categories on stderr.

@@ -9,6 +9,8 @@ use indicatif::{
     HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike,
 };
 
+use rankine::monitoring::Task;
+
 use super::stderr;
 
 /// Minimum time between two plain lines.
@@ -22,6 +24,8 @@ pub(crate) struct Progress {
     pace: Arc<Mutex<Pace>>,
     began: Instant,
     view: View,
+    /// Where it is exported.
+    task: Option<Task>,
 }
 
 #[derive(Debug)]
@@ -65,7 +69,13 @@ impl Progress {
         } else {
             View::Lines { what: what.to_owned(), unit, last: began }
         };
-        Self { pace, began, view }
+        Self { pace, began, view, task: None }
+    }
+
+    /// Exports the progress as that of a task, too.
+    pub(crate) fn exported(mut self, task: Option<Task>) -> Self {
+        self.task = task;
+        self
     }
 
     /// Reports that `done` units are done.
@@ -77,6 +87,9 @@ impl Progress {
     /// parts of the work may have been done earlier, with other work in between.
     pub(crate) fn at_after(&mut self, done: u64, seconds: f64) {
         self.keep(done, seconds);
+        if let Some(task) = &mut self.task {
+            task.at(done);
+        }
         match &mut self.view {
             View::Nothing => (),
             View::Bar(bar) => bar.set_position(done),

@@ -6,18 +6,19 @@ use std::sync::Arc;
 use bytesize::ByteSize;
 use rankine::checkpoint::{Disk, Faulty, Skipped};
 use rankine::evaluation::HeadMetrics;
-use rankine::job::ThreadCount;
+use rankine::job::{ListenAddress, ThreadCount};
 use rankine::launch::ProcessRank;
 use rankine::training::{
-    self, Event, ExchangeSummary, IdCounts, Observer, RunDir, RunStart, Start, Stop, Summary, TrainOptions,
+    self, DeviceMemory, Event, ExchangeSummary, Observer, Report, RunDir, RunStart, Start, Stop, Summary,
+    TrainOptions,
 };
 use serde::Serialize;
 
-use super::job::JobArgs;
+use super::job::{JobArgs, setting};
 use super::metrics::{MetricsText, ids_out_of_range};
 use super::progress::Progress;
 use super::signals::Deadline;
-use super::{CommandError, Exit, arguments, launch, output, signals};
+use super::{CommandError, Exit, arguments, launch, monitoring, output, signals};
 
 /// Train the model of a job file
 ///
@@ -56,6 +57,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = arguments::threads)]
     threads: Option<ThreadCount>,
 
+    /// Serve metrics for Prometheus, the same as --set metrics.listen=ADDRESS
+    #[arg(long, value_name = "IP:PORT|PORT")]
+    metrics: Option<ListenAddress>,
+
     /// Print the summary as JSON instead of text
     #[arg(long)]
     json: bool,
@@ -73,15 +78,26 @@ struct TrainReport<'a> {
 }
 
 pub(crate) fn run(args: Args, process: &ProcessRank, quiet: bool) -> Result<(), CommandError> {
-    let file = args.job.read_with_threads(args.threads)?;
+    let settings = [setting("device.threads", args.threads), setting("metrics.listen", args.metrics)];
+    let file = args.job.read_with(settings.into_iter().flatten())?;
     let job = file.job()?;
     let processes = args.launch.form(process, &job.guard)?;
     let stop = signals::training()?;
     let mut watcher = Watcher { quiet, phase: Phase::Waiting, training: None, stop: stop.clone() };
     let files =
         Faulty::by_environment(Arc::new(Disk)).map_err(|what| CommandError::new(Exit::Usage, what))?;
+    let monitor = monitoring::of_training(&job, process, &processes, quiet)
+        .inspect_err(|error| drop(processes.fail(&error.to_string(), false)))?;
     // The first process reports for all.
-    let observer: &mut dyn Observer = if processes.is_first() { &mut watcher } else { &mut () };
+    let shown: &mut dyn Observer = if processes.is_first() { &mut watcher } else { &mut () };
+    let mut monitored;
+    let observer: &mut dyn Observer = match &monitor {
+        Some(monitor) => {
+            monitored = monitor.training(shown);
+            &mut monitored
+        }
+        None => shown,
+    };
     let options = TrainOptions {
         run_dir: args.run_dir.as_deref(),
         processes: Some(&processes),
@@ -181,9 +197,9 @@ impl Observer for Watcher {
             Event::Generated => self.phase = Phase::Waiting,
             Event::Checksumming { bytes, total } => self.checksumming(bytes, total),
             Event::Started(start) => self.started(&start),
-            Event::Step(progress) => self.step(&progress),
-            Event::Report(progress, ids) => self.report(&progress, ids),
-            Event::Evaluating { samples, total } => self.evaluating(samples, total),
+            Event::Step(progress, _) => self.step(&progress),
+            Event::Report(report) => self.report(&report),
+            Event::Evaluating { samples, total, .. } => self.evaluating(samples, total),
             Event::Skipped(Skipped { path, why, .. }) => {
                 tracing::warn!("{} is unusable and was set aside: {why}", path.display());
             }
@@ -222,7 +238,8 @@ impl Observer for Watcher {
             Event::CheckpointFailed { step, error } => {
                 tracing::error!("step {step}: checkpoint not saved: {error}; training continues");
             }
-            Event::Evaluated { step, heads } => self.evaluated(step, heads),
+            Event::Evaluated { step, heads, .. } => self.evaluated(step, heads),
+            Event::Finished(_) => {}
         }
     }
 }
@@ -250,7 +267,7 @@ impl Watcher {
     }
 
     fn started(&mut self, start: &RunStart<'_>) {
-        let RunStart { spec, device, memory, topology, rung, samples } = *start;
+        let RunStart { spec, device, memory, topology, rung, samples, .. } = *start;
         self.phase = Phase::Waiting;
         let training = Progress::new("training", "samples", samples, self.quiet);
         let ranks = match (topology.ranks(), topology.nodes()) {
@@ -265,7 +282,7 @@ impl Watcher {
             spec.embedding_parameters(),
             spec.dense_parameters()
         ));
-        if let Some(memory) = memory {
+        if let Some(memory) = DeviceMemory::fullest(memory.to_vec()) {
             training.note(&format!("GPU memory: {memory}"));
         }
         self.training = Some(training);
@@ -279,13 +296,14 @@ impl Watcher {
         }
     }
 
-    fn report(&mut self, progress: &training::Progress, ids: &IdCounts) {
+    fn report(&mut self, report: &Report<'_>) {
         let Some(training) = &mut self.training else { return };
+        let progress = &report.progress;
         let skipped = match progress.non_finite_steps {
             0 => String::new(),
             steps => format!("  {steps} steps skipped"),
         };
-        let ids = match ids.values().sum() {
+        let ids = match report.ids_out_of_range.values().sum() {
             0 => String::new(),
             ids => format!("  {ids} ids out of range"),
         };

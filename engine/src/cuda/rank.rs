@@ -42,6 +42,12 @@ pub(super) trait Rank: Debug + Send {
     /// Returns the number of steps skipped so far, if the precision can skip steps.
     fn overflow_steps(&self) -> Result<Option<u64>>;
 
+    /// Returns the factor of the gradients, if the precision scales them.
+    fn loss_scale(&self) -> Result<Option<f64>>;
+
+    /// Returns the look-ups in the batch of the first slot, and the distinct rows among them, after all steps are done.
+    fn look_ups(&self) -> Result<[u64; 2]>;
+
     /// Returns the moment at which all started work will be done.
     fn mark(&self) -> Result<Moment>;
 

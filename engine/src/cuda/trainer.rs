@@ -389,6 +389,14 @@ impl<T: Element> Rank for Trainer<T> {
         Ok(self.network.overflow_steps(&self.main)?)
     }
 
+    fn loss_scale(&self) -> Result<Option<f64>> {
+        Ok(self.network.loss_scale(&self.main)?)
+    }
+
+    fn look_ups(&self) -> Result<[u64; 2]> {
+        Ok(self.tables.counts(&self.main, 0)?)
+    }
+
     fn mark(&self) -> Result<Moment> {
         let moment = Moment::new(self.main.device())?;
         self.main.record(&moment)?;

@@ -6,6 +6,7 @@ use super::checkpoint::Checkpoint;
 use super::data::{Data, Reader};
 use super::embedding::Embedding;
 use super::guard::Guard;
+use super::metrics::Metrics;
 use super::model::{Head, Model, Table};
 use super::optimizer::Optimizers;
 use super::train::{Device, Eval, Train};
@@ -53,6 +54,9 @@ pub struct Job {
     /// The devices that train the model.
     #[serde(default)]
     pub device: Device,
+    /// Where the metrics of the training can be watched.
+    #[serde(default)]
+    pub metrics: Metrics,
 }
 
 fn default_seed() -> u64 {

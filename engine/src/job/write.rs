@@ -8,8 +8,8 @@ use super::optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, Row
 use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 use super::values::{Count, NonNegative, Width};
 use super::{
-    Checkpoint, Data, Device, Dtype, Embedding, Eval, Exchange, Generate, Guard, IdPolicy, Job, Placement,
-    Raw, Reader, Train,
+    Checkpoint, Data, Device, Dtype, Embedding, Eval, Exchange, Generate, Guard, IdPolicy, Job, Metrics,
+    Placement, Raw, Reader, Train,
 };
 
 impl Job {
@@ -42,6 +42,7 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
         guard,
         reader,
         device,
+        metrics,
     } = job;
     writeln!(out, "# The effective job, with every default filled in.")?;
     writeln!(out, "name = {}", quoted(name.as_str()))?;
@@ -66,7 +67,13 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
     let machine = machine.as_ref().map(|path| quoted_path(path));
     write_option(out, "machine", machine.as_ref(), "measured or typical speeds of the device")?;
     write_option(out, "threads", threads.as_ref(), "all threads that the process may use")?;
-    writeln!(out, "ranks = {ranks}\nnodes = {nodes}\ndense_update = \"{}\"", dense_update.name())
+    writeln!(out, "ranks = {ranks}\nnodes = {nodes}\ndense_update = \"{}\"", dense_update.name())?;
+    let Metrics { listen, textfile, tensorboard, mllog } = metrics;
+    writeln!(out, "\n[metrics]")?;
+    write_option(out, "listen", listen.map(|address| quoted(&address.to_string())).as_ref(), "no port")?;
+    let textfile = textfile.as_ref().map(|path| quoted_path(path));
+    write_option(out, "textfile", textfile.as_ref(), "no file")?;
+    writeln!(out, "tensorboard = {tensorboard}\nmllog = {mllog}")
 }
 
 fn write_data(out: &mut String, data: &Data) -> fmt::Result {

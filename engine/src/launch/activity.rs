@@ -23,7 +23,7 @@ pub enum Phase {
 
 impl Phase {
     /// Whether each piece of the work is short, so that no progress for long means that the process hangs.
-    pub(super) fn goes_by_small_steps(self) -> bool {
+    pub fn goes_by_small_steps(self) -> bool {
         matches!(self, Self::Training | Self::Evaluating | Self::Saving)
     }
 }

@@ -9,7 +9,7 @@ use super::meeting::{Meeting, WatchLines};
 use super::process_info::ProcessInfo;
 use super::process_rank::ProcessRank;
 use super::secret::Secret;
-use super::watch::{Failure, Patience, Watch};
+use super::watch::{Failure, Patience, Pulse, Watch};
 
 /// The terms on which processes meet.
 #[derive(Debug, Clone)]
@@ -163,6 +163,11 @@ impl ProcessGroup {
         if let Some(watch) = &self.0.watch {
             watch.does(change);
         }
+    }
+
+    /// What this process does and whether it makes progress, as its watchdog sees it; `None` without a watchdog.
+    pub fn pulse(&self) -> Option<Pulse> {
+        self.0.watch.as_ref().map(Watch::pulse)
     }
 
     /// Whether a watchdog ends a process without progress.

@@ -40,4 +40,4 @@ pub use process_info::{Host, ProcessInfo, hosts};
 pub use process_rank::{ProcessRank, RankArguments, Spread};
 pub use secret::{Secret, SecretError};
 pub use source::{LaunchError, Launcher};
-pub use watch::{Failure, Patience};
+pub use watch::{Failure, Patience, Pulse};

@@ -71,6 +71,17 @@ pub struct Failure {
     pub(super) follows: bool,
 }
 
+/// What a process does, and for how long it has made no progress.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pulse {
+    /// What it does.
+    pub activity: Activity,
+    /// The time since its last progress.
+    pub still: Duration,
+    /// The time without progress after which the watchdog ends the process, if its work has small steps.
+    pub limit: Duration,
+}
+
 /// Ends the process, which was in this activity when a rank was lost.
 pub(super) type End = Box<dyn FnOnce(&Failure, &Activity) + Send>;
 
@@ -103,6 +114,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     activity: Activity,
+    /// When this process made progress last, as far as the thread has noticed.
+    moved: Option<Instant>,
     /// Why this process fails, until it is sent.
     report: Option<Failure>,
     verdict: Option<Failure>,
@@ -134,6 +147,16 @@ impl Watch {
         let activity = &mut self.shared.state().activity;
         change(activity);
         activity.signs += 1;
+    }
+
+    /// Returns what this process does, and whether it makes progress.
+    pub(super) fn pulse(&self) -> Pulse {
+        let state = self.shared.state();
+        Pulse {
+            activity: state.activity.clone(),
+            still: state.moved.map_or(Duration::ZERO, |moved| moved.elapsed()),
+            limit: self.patience.standstill,
+        }
     }
 
     /// Sets a function that is called, on the watchdog's thread, when a rank is lost: it must release threads that
@@ -319,11 +342,12 @@ impl Watcher {
             self.begin_periods(now);
         }
         self.now = now;
-        let (activity, report, done) = {
+        let (report, done) = {
             let mut state = self.shared.state();
-            (state.activity.clone(), state.report.take(), state.done)
+            self.own.is(state.activity.clone(), now);
+            state.moved = Some(self.own.moved);
+            (state.report.take(), state.done)
         };
-        self.own.is(activity, now);
         if let Some(report) = report {
             self.report(report);
         }

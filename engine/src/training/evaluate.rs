@@ -4,7 +4,7 @@ use rankine_reader::io::IoOptions;
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Part};
 
-use super::backend::Scorer;
+use super::backend::{Scorer, ScoringProgress};
 use super::ids::{self, IdCounts};
 use super::{Event, Observer, TrainError};
 use crate::evaluation::HeadMetrics;
@@ -32,9 +32,10 @@ pub fn evaluate(
 ) -> Result<(Vec<HeadMetrics>, IdCounts), TrainError> {
     let (total, mut ids) = (dataset.samples(part), IdCounts::new());
     let stream = StreamOptions { io: options.io, ..StreamOptions::one_epoch(options.batch_size) };
-    let heads = model.judge(dataset.part(part)?, &stream, &mut |samples, out_of_range| {
+    let heads = model.judge(dataset.part(part)?, &stream, &mut |progress| {
+        let ScoringProgress { samples, bytes_read, out_of_range } = progress;
         ids::add(&mut ids, dataset.schema(), out_of_range);
-        observer.observe(Event::Evaluating { samples, total });
+        observer.observe(Event::Evaluating { samples, total, bytes_read });
     })?;
     let heads = heads.ok_or_else(|| {
         let dir = dataset.dir().display();

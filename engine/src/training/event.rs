@@ -1,14 +1,20 @@
 //! The events of a run, and who observes them.
 
 use std::path::Path;
+use std::time::Duration;
 
-use rankine_embedding::Topology;
+use rankine_embedding::{LinkTraffic, Topology};
 use rankine_reader::io::Rung;
+use rankine_reader::{Dataset, Part};
 
 use super::backend::DeviceMemory;
 use super::ids::IdCounts;
+use super::run_dir::Summary;
 use crate::checkpoint::{CheckpointError, Skipped};
+use crate::cpu::RankTraffic;
 use crate::evaluation::HeadMetrics;
+use crate::guard::SkippedSteps;
+use crate::job::{DeviceKind, Precision};
 use crate::model::ModelSpec;
 
 /// Events of a run, for an observer. Each one replaces the state that the one before described.
@@ -33,15 +39,17 @@ pub enum Event<'a> {
     /// Training is about to start.
     Started(RunStart<'a>),
     /// A step is complete.
-    Step(Progress),
-    /// A step is complete at which the job reports the loss, and the ids outside their tables so far.
-    Report(Progress, &'a IdCounts),
+    Step(Progress, StepDetails),
+    /// A step is complete at which the job reports the loss.
+    Report(Report<'a>),
     /// Progress of evaluating the model.
     Evaluating {
         /// Samples scored.
         samples: u64,
         /// Samples to score.
         total: u64,
+        /// Bytes read so far.
+        bytes_read: u64,
     },
     /// A damaged checkpoint was skipped, and set aside.
     Skipped(&'a Skipped),
@@ -105,9 +113,15 @@ pub enum Event<'a> {
     Evaluated {
         /// Steps completed at the evaluation.
         step: u64,
+        /// The part of the dataset.
+        part: Part,
+        /// Seconds that it took.
+        seconds: f64,
         /// The metrics of each head.
         heads: &'a [HeadMetrics],
     },
+    /// The run is finished: its model and summary are saved.
+    Finished(&'a Summary),
 }
 
 /// A training that is about to start.
@@ -115,16 +129,28 @@ pub enum Event<'a> {
 pub struct RunStart<'a> {
     /// The model.
     pub spec: &'a ModelSpec,
+    /// The dataset.
+    pub dataset: &'a Dataset,
     /// The device, in words.
     pub device: &'a str,
-    /// The device memory that the job uses, if the device has its own.
-    pub memory: Option<&'a DeviceMemory>,
+    /// The kind of device.
+    pub kind: DeviceKind,
+    /// The precision of GPUs; `None` on the CPU.
+    pub precision: Option<Precision>,
+    /// The memory of each GPU of this process.
+    pub memory: &'a [DeviceMemory],
     /// The ranks that train.
     pub topology: Topology,
     /// How blocks are read.
     pub rung: Rung,
     /// Samples that the whole run will train on, unless it is stopped before.
     pub samples: u64,
+    /// Samples trained on before the start.
+    pub samples_done: u64,
+    /// Steps completed at the start: 0, or those of the checkpoint that training resumes from.
+    pub step: u64,
+    /// Ids outside their tables in those steps.
+    pub ids_out_of_range: &'a IdCounts,
 }
 
 /// The progress of a training.
@@ -152,10 +178,87 @@ pub struct Progress {
     pub samples_per_second: f64,
 }
 
+/// Where the time of a step went, and the state of the reader after it. All counts are of this process, since it
+/// started.
+#[derive(Debug, Clone, Copy)]
+pub struct StepDetails {
+    /// Samples of the step, over all ranks.
+    pub samples: u64,
+    /// Time waiting for the reader.
+    pub reading: Duration,
+    /// Time computing the step, or enqueueing it on GPUs, which may first have to complete an earlier one.
+    pub computing: Duration,
+    /// Time waiting for the outcomes of steps.
+    pub awaiting: Duration,
+    /// Bytes of the training part read so far.
+    pub bytes_read: u64,
+    /// Batches that are ready for the next steps.
+    pub batches_ready: usize,
+    /// Steps skipped so far.
+    pub skipped: SkippedSteps,
+}
+
+/// What a report of the loss includes.
+#[derive(Debug, Clone, Copy)]
+pub struct Report<'a> {
+    /// The progress.
+    pub progress: Progress,
+    /// Ids outside their tables, since step 0.
+    pub ids_out_of_range: &'a IdCounts,
+    /// What takes time to find out, if the observer asks for it.
+    pub details: Option<&'a ReportDetails>,
+}
+
+/// Details of a report.
+#[derive(Debug, Clone, Default)]
+pub struct ReportDetails {
+    /// The loss scale; `None` unless the precision is fp16.
+    pub loss_scale: Option<f64>,
+    /// Bytes that ranks sent each other since this process started; `None` on GPUs, which do not count them.
+    pub exchanged: Option<ExchangedBytes>,
+    /// The look-ups of the last batch, by table; on GPUs, which do not separate them, those of all tables together.
+    pub look_ups: Vec<LookUpCount>,
+}
+
+/// Bytes that ranks sent each other: requests, vectors, gradients, padding and all-reduces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExchangedBytes {
+    /// Between ranks of one node.
+    pub within_nodes: u64,
+    /// Between ranks of different nodes.
+    pub between_nodes: u64,
+}
+
+impl From<RankTraffic> for ExchangedBytes {
+    fn from(RankTraffic { exchange, reduction }: RankTraffic) -> Self {
+        let bytes = |link: LinkTraffic| link.bytes + link.padding_bytes;
+        Self {
+            within_nodes: bytes(exchange.within_nodes) + bytes(reduction.within_nodes),
+            between_nodes: bytes(exchange.between_nodes) + bytes(reduction.between_nodes),
+        }
+    }
+}
+
+/// Look-ups in a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LookUpCount {
+    /// The table; `None` for all tables together.
+    pub table: Option<String>,
+    /// Look-ups.
+    pub look_ups: u64,
+    /// Distinct rows among them.
+    pub distinct_rows: u64,
+}
+
 /// Observes a run.
 pub trait Observer: Send {
     /// Receives an event.
     fn observe(&mut self, event: Event<'_>);
+
+    /// Whether reports are to include details, which take time.
+    fn wants_details(&self) -> bool {
+        false
+    }
 }
 
 /// Ignores all events.

@@ -21,7 +21,7 @@ mod run_dir;
 mod starter;
 mod translate;
 
-pub use backend::{Ceilings, DeviceMemory, MemoryPart, Phase, Scorer, thread_pool};
+pub use backend::{Ceilings, DeviceMemory, MemoryPart, Phase, Scorer, ScoringProgress, thread_pool};
 pub use bench::{
     EvalBench, EvalBenchOptions, Input, Reading, Times, TraceSummary, TrainBench, TrainBenchOptions,
     bench_eval, bench_train,
@@ -29,7 +29,9 @@ pub use bench::{
 pub use data::{Columns, JobData, Preview, find_data, open_or_generate, preview, raw_format};
 pub use error::TrainError;
 pub use evaluate::{EvaluationOptions, evaluate};
-pub use event::{Event, Observer, Progress, RunStart};
+pub use event::{
+    Event, ExchangedBytes, LookUpCount, Observer, Progress, Report, ReportDetails, RunStart, StepDetails,
+};
 pub use feasibility::{Feasibility, feasibility};
 pub use identity::is_of;
 pub use ids::{IdCounts, ids_of, with_ids};

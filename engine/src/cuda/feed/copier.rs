@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 
+use crossbeam_channel::Sender;
 use rankine_cuda::{Lane, Moment};
 use rankine_embedding::Topology;
 use rankine_reader::stream::{Packed, PackedBatch, PackedBlock, PackedStream};
@@ -39,6 +40,9 @@ pub(super) struct CopiedBatch {
     pub(super) batch: Arc<PackedBatch>,
     pub(super) moment: Arc<Moment>,
 }
+
+/// Sends copied batches to the feed.
+pub(super) type BatchSender = Sender<Result<CopiedBatch>>;
 
 /// Distributes the reader's blocks and batches to the GPUs until the feed ends; an error goes to the first GPU.
 pub(super) fn distribute(
@@ -126,18 +130,14 @@ impl PendingBlocks {
 }
 
 impl Copier {
-    pub(super) fn run(self, sent: &Receiver<Result<CopyRequest>>, out: &SyncSender<Result<CopiedBatch>>) {
+    pub(super) fn run(self, sent: &Receiver<Result<CopyRequest>>, out: &BatchSender) {
         if let Err(error) = self.feed(sent, out) {
             // If the receiver has gone, nobody needs the error.
             let _ = out.send(Err(error));
         }
     }
 
-    fn feed(
-        &self,
-        sent: &Receiver<Result<CopyRequest>>,
-        out: &SyncSender<Result<CopiedBatch>>,
-    ) -> Result<()> {
+    fn feed(&self, sent: &Receiver<Result<CopyRequest>>, out: &BatchSender) -> Result<()> {
         self.lane.device().bind()?;
         let mut state = CopierState {
             copies: Copies { lane: &self.lane, in_flight: VecDeque::new() },

@@ -17,14 +17,15 @@ mod release;
 mod ring;
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 
+use crossbeam_channel::{Receiver, bounded};
 use rankine_cuda::{Device, Lane, Moment};
 use rankine_embedding::Topology;
 use rankine_reader::Error as DataError;
 use rankine_reader::dataset::DatasetPart;
-use rankine_reader::io::{Rung, SlabRing};
+use rankine_reader::io::{BytesRead, Rung, SlabRing};
 use rankine_reader::stream::{BlockStream, Order, PackedBatch, PackedStream, StreamOptions};
 
 use super::error::Result;
@@ -48,6 +49,7 @@ const BATCHES_IN_FLIGHT: usize = 4;
 #[derive(Debug)]
 pub struct Feed {
     rung: Rung,
+    bytes: BytesRead,
     topology: Topology,
     /// The rank of the first GPU.
     first: usize,
@@ -136,6 +138,7 @@ impl Feed {
         let (senders, messages): (Vec<_>, Vec<_>) = devices.iter().map(|_| channel()).unzip();
         let mut feed = Self {
             rung: stream.rung(),
+            bytes: stream.bytes().clone(),
             topology,
             first,
             recipients,
@@ -161,7 +164,7 @@ impl Feed {
             let copier =
                 Copier { rank, topology, recipients, ring, others, lane: Lane::new(device)?, messages };
             let (sender, sent) = sync_channel(REQUESTS_MAX);
-            let (out, copied) = sync_channel(options.prefetch + window_batches);
+            let (out, copied) = bounded(options.prefetch + window_batches);
             copiers.push(sender);
             feed.copied.push(copied);
             feed.spawn(format!("rankine-feed-{rank}"), move || copier.run(&sent, &out))?;
@@ -196,6 +199,16 @@ impl Feed {
     /// Returns how blocks are read.
     pub fn rung(&self) -> Rung {
         self.rung
+    }
+
+    /// Returns the bytes read so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes.get()
+    }
+
+    /// Returns the number of batches that all GPUs have.
+    pub fn ready(&self) -> usize {
+        self.copied.iter().map(Receiver::len).min().unwrap_or(0)
     }
 
     /// Returns a GPU's part of a batch, whose blocks are complete once these moments have passed.

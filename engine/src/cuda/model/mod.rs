@@ -84,13 +84,12 @@ impl CudaModel {
         FeedRanks { devices, topology: ranks.topology(), first: ranks.first() }
     }
 
-    /// Returns the memory budget of the GPU that uses most.
+    /// Returns the memory budgets of this process's GPUs, in the order of ranks.
     ///
     /// # Errors
     /// If the driver does not report the free memory.
-    pub fn budget(&self) -> Result<Budget> {
-        let budgets = self.ranks.call_all(|rank| rank.budget())?;
-        Ok(budgets.into_iter().max_by_key(Budget::bytes).expect("every model has a rank"))
+    pub fn budgets(&self) -> Result<Vec<Budget>> {
+        self.ranks.call_all(|rank| rank.budget())
     }
 
     /// Starts a training step on a batch; `rate_factor` is the schedule's factor of every learning rate. Waits only if
@@ -145,6 +144,24 @@ impl CudaModel {
     /// If an operation of a GPU failed.
     pub fn overflow_steps(&self) -> Result<Option<u64>> {
         self.ranks.call_first(|rank| rank.overflow_steps())
+    }
+
+    /// Returns the factor of the gradients in fp16, after all steps are done; `None` in other precisions.
+    ///
+    /// # Errors
+    /// If an operation of a GPU failed.
+    pub fn loss_scale(&self) -> Result<Option<f64>> {
+        self.ranks.call_first(|rank| rank.loss_scale())
+    }
+
+    /// Returns the look-ups of the ranks of this process in a recent batch, and the distinct rows that each of them
+    /// looked up, after all steps are done.
+    ///
+    /// # Errors
+    /// If an operation of a GPU failed.
+    pub fn look_ups(&self) -> Result<[u64; 2]> {
+        let counts = self.ranks.call_all(|rank| rank.look_ups())?;
+        Ok(counts.into_iter().fold([0; 2], |sum, count| [sum[0] + count[0], sum[1] + count[1]]))
     }
 
     /// Returns the ranks whose dense parameters or frequent rows differ from those of rank 0, after all steps are

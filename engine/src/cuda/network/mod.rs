@@ -232,6 +232,11 @@ impl<T: Element> Network<T> {
         Ok(if Self::SCALED { Some(self.shared.guard.read(lane)?[0].skipped) } else { None })
     }
 
+    /// Returns the factor of the gradients, as [`Network::overflow_steps`] does.
+    pub(super) fn loss_scale(&self, lane: &Lane) -> Result<Option<f64>> {
+        Ok(if Self::SCALED { Some(f64::from(self.shared.guard.read(lane)?[0].loss_scale)) } else { None })
+    }
+
     /// Blocks or allows all updates, and resets the guard to its state at the start of training.
     pub(super) fn hold(&self, lane: &Lane, hold: bool) -> Result<()> {
         Ok(self.shared.guard.write(lane, &[Guard { held: u32::from(hold), ..Self::guard() }])?)

@@ -333,7 +333,13 @@ fn any_job() -> impl Strategy<Value = Job> {
             ids_out_of_range: if non_finite == NonFinite::Stop { IdPolicy::Fail } else { IdPolicy::Skip },
         },
     );
-    let saving = (eval, checkpoint, guard);
+    let metrics = (any::<bool>(), any::<bool>(), 0u16..).prop_map(|(tensorboard, mllog, port)| Metrics {
+        listen: tensorboard.then(|| format!("[::1]:{port}").parse().unwrap()),
+        textfile: mllog.then(|| "a \"b\"/rankine.prom".into()),
+        tensorboard,
+        mllog,
+    });
+    let saving = (eval, checkpoint, guard, metrics);
     (name, any::<u64>(), data, model, embedding, train, saving, reader, device).prop_map(
         |(
             name,
@@ -342,7 +348,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             (model, tables, heads, optimizer),
             embedding,
             train,
-            (eval, checkpoint, guard),
+            (eval, checkpoint, guard, metrics),
             reader,
             device,
         )| Job {
@@ -360,6 +366,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             guard,
             reader,
             device,
+            metrics,
         },
     )
 }

@@ -10,11 +10,22 @@ use super::super::TrainError;
 use super::gpu::FeedBatch;
 
 /// Batches, prepared ahead of the step that uses them.
-pub(in super::super) struct Batches {
+pub(in super::super) struct Batches(Box<dyn BatchSource>);
+
+/// Where batches come from.
+pub(super) trait BatchSource: Iterator<Item = Result<Batch, TrainError>> {
     /// How blocks are read.
-    rung: Rung,
-    batches: Box<dyn Iterator<Item = Result<Batch, TrainError>>>,
+    fn rung(&self) -> Rung;
+
+    /// Bytes read so far.
+    fn bytes_read(&self) -> u64;
+
+    /// Batches that wait to be taken.
+    fn ready(&self) -> usize;
 }
+
+/// Batches that the CPU unpacks.
+struct UnpackedBatches(BatchStream);
 
 /// The samples of one step.
 pub(in super::super) enum Batch {
@@ -24,12 +35,9 @@ pub(in super::super) enum Batch {
 }
 
 impl Batches {
-    /// Batches from a source that reads blocks as `rung` says.
-    pub(super) fn new(
-        rung: Rung,
-        batches: impl Iterator<Item = Result<Batch, TrainError>> + 'static,
-    ) -> Self {
-        Self { rung, batches: Box::new(batches) }
+    /// Batches from a source.
+    pub(super) fn new(source: impl BatchSource + 'static) -> Self {
+        Self(Box::new(source))
     }
 
     /// Starts to read a part that the CPU unpacks.
@@ -40,13 +48,22 @@ impl Batches {
         part: impl Into<Arc<DatasetPart>>,
         options: &StreamOptions,
     ) -> Result<Self, TrainError> {
-        let stream = BatchStream::open(part, options)?;
-        Ok(Self::new(stream.rung(), stream.map(|batch| Ok(Batch::Unpacked(batch?)))))
+        Ok(Self::new(UnpackedBatches(BatchStream::open(part, options)?)))
     }
 
     /// How blocks are read.
     pub(in super::super) fn rung(&self) -> Rung {
-        self.rung
+        self.0.rung()
+    }
+
+    /// Bytes read so far.
+    pub(in super::super) fn bytes_read(&self) -> u64 {
+        self.0.bytes_read()
+    }
+
+    /// Batches that wait to be taken.
+    pub(in super::super) fn ready(&self) -> usize {
+        self.0.ready()
     }
 }
 
@@ -54,7 +71,29 @@ impl Iterator for Batches {
     type Item = Result<Batch, TrainError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.batches.next()
+        self.0.next()
+    }
+}
+
+impl Iterator for UnpackedBatches {
+    type Item = Result<Batch, TrainError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.0.next()?.map(Batch::Unpacked).map_err(TrainError::from))
+    }
+}
+
+impl BatchSource for UnpackedBatches {
+    fn rung(&self) -> Rung {
+        self.0.rung()
+    }
+
+    fn bytes_read(&self) -> u64 {
+        self.0.bytes().get()
+    }
+
+    fn ready(&self) -> usize {
+        self.0.ready()
     }
 }
 

@@ -8,9 +8,11 @@ use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
 
 use super::super::TrainError;
+use super::super::event::ReportDetails;
 use super::batches::{Batch, Batches};
 use super::device::{Backend, RankVisit};
-use super::scorer::Scorer;
+use super::look_ups;
+use super::scorer::{Scorer, ScoringProgress};
 use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::cpu::{CpuModel, RankTraffic};
 use crate::evaluation::HeadMetrics;
@@ -80,6 +82,12 @@ impl Backend for CpuBackend {
     fn traffic(&self) -> Option<RankTraffic> {
         Some(self.model.traffic())
     }
+
+    fn report_details(&self, batch: &Batch) -> Result<ReportDetails, TrainError> {
+        let Batch::Unpacked(batch) = batch else { unreachable!("batches are opened for the back end") };
+        let look_ups = look_ups::count(self.model.spec(), &batch.samples);
+        Ok(ReportDetails { loss_scale: None, exchanged: Some(self.model.traffic().into()), look_ups })
+    }
 }
 
 impl Scorer for CpuBackend {
@@ -87,7 +95,7 @@ impl Scorer for CpuBackend {
         &mut self,
         part: DatasetPart,
         options: &StreamOptions,
-        progress: &mut dyn FnMut(u64, &[u64]),
+        progress: &mut dyn FnMut(ScoringProgress<'_>),
     ) -> Result<Option<Vec<HeadMetrics>>, TrainError> {
         self.model.judge(part, options, progress)
     }

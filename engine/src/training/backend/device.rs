@@ -8,6 +8,7 @@ use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
 
 use super::super::TrainError;
+use super::super::event::ReportDetails;
 use super::batches::{Batch, Batches};
 use super::memory::DeviceMemory;
 use super::phases::{Activity, Ceilings, Phase};
@@ -87,9 +88,12 @@ pub(in super::super) trait Backend: Scorer + Weights {
         Ok(None)
     }
 
-    /// The device memory that the model uses, if the device has its own; with several, that of the fullest one.
-    fn memory(&self) -> Result<Option<DeviceMemory>, TrainError> {
-        Ok(None)
+    /// The memory of each device of this process that has its own.
+    ///
+    /// # Errors
+    /// [`TrainError::Gpu`].
+    fn memory(&self) -> Result<Vec<DeviceMemory>, TrainError> {
+        Ok(Vec::new())
     }
 
     /// Steps skipped because fp16 gradients overflowed; `None` in other precisions.
@@ -101,6 +105,12 @@ pub(in super::super) trait Backend: Scorer + Weights {
     fn traffic(&self) -> Option<RankTraffic> {
         None
     }
+
+    /// Finds out the details of a report after a step on this batch, when all steps are complete.
+    ///
+    /// # Errors
+    /// [`TrainError::Gpu`].
+    fn report_details(&self, batch: &Batch) -> Result<ReportDetails, TrainError>;
 
     /// Looks into its iterations, if the device allows it.
     fn profile(&mut self) -> Option<&mut dyn Profile> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytesize::ByteSize;
 use rankine_cuda::Error::{NoDevice, NoDriver};
 use rankine_cuda::blas::Algorithms;
+use rankine_cuda::probe::uuid_text;
 use rankine_cuda::{ActivityKind, Device, Moment, Trace};
 use rankine_embedding::EmbeddingPlan;
 use rankine_embedding::cuda::Error as GpuError;
@@ -13,14 +14,15 @@ use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Samples};
 
 use super::super::TrainError;
+use super::super::event::{LookUpCount, ReportDetails};
 use super::super::processes::RankAssignment;
-use super::batches::{Batch, Batches};
+use super::batches::{Batch, BatchSource, Batches};
 use super::device::{Backend, Profile, RankVisit};
 use super::measurements::Measurements;
 use super::memory::{DeviceMemory, MemoryPart};
 use super::phases::{Activity, Ceilings, Phase};
 use super::refusal::{GpuSelectionError, Refusal};
-use super::scorer::Scorer;
+use super::scorer::{Scorer, ScoringProgress};
 use crate::checkpoint::{Checkpoint, CheckpointError, DeviceState};
 pub(super) use crate::cuda::FeedBatch;
 use crate::cuda::calibration;
@@ -291,11 +293,36 @@ struct PlacedTables {
 struct GpuBackend {
     model: CudaModel,
     /// The evaluation part.
-    resident: Vec<FeedBatch>,
+    resident: Vec<Batch>,
     /// Moments that were marked.
     marks: Vec<Moment>,
     /// The trace in progress.
     trace: Option<Trace>,
+}
+
+/// Batches that GPUs unpack.
+struct PackedBatches(Feed);
+
+impl Iterator for PackedBatches {
+    type Item = Result<Batch, TrainError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.0.next()?.map(Batch::Packed).map_err(TrainError::from))
+    }
+}
+
+impl BatchSource for PackedBatches {
+    fn rung(&self) -> Rung {
+        self.0.rung()
+    }
+
+    fn bytes_read(&self) -> u64 {
+        self.0.bytes_read()
+    }
+
+    fn ready(&self) -> usize {
+        self.0.ready()
+    }
 }
 
 /// Starts to read a part for the GPUs of a model. The CPU unpacks raw records and data whose ids have rules; GPUs
@@ -312,7 +339,7 @@ fn open(
     match part.coding {
         BlockCoding::Packed { .. } if part.ids.all_fail() => {
             match Feed::open_shares(model.feed_ranks(), part, options, stay) {
-                Ok(feed) => Ok(Batches::new(feed.rung(), feed.map(|batch| Ok(Batch::Packed(batch?))))),
+                Ok(feed) => Ok(Batches::new(PackedBatches(feed))),
                 Err(Error::Gpu(error)) => Err(TrainError::Device(format!(
                     "not enough memory to stage batches for the GPU: {error}. A smaller \
                      train.shuffle_window_blocks or train.batch_size needs less"
@@ -381,22 +408,40 @@ impl Backend for GpuBackend {
         Ok(Some(record.expect("a record is plain data") + "\n"))
     }
 
-    fn memory(&self) -> Result<Option<DeviceMemory>, TrainError> {
-        let budget = self.model.budget()?;
+    fn memory(&self) -> Result<Vec<DeviceMemory>, TrainError> {
         let part = |part: rankine_cuda::Part| MemoryPart { purpose: part.purpose.into(), bytes: part.bytes };
-        Ok(Some(DeviceMemory {
-            parts: budget.parts.into_iter().map(part).collect(),
-            free_bytes: budget.free_bytes,
-            total_bytes: budget.total_bytes,
-        }))
+        let of_gpu = |(device, budget): (&Arc<Device>, rankine_cuda::Budget)| {
+            Ok(DeviceMemory {
+                gpu: device.ordinal(),
+                uuid: uuid_text(device.uuid().map_err(Error::from)?),
+                parts: budget.parts.into_iter().map(part).collect(),
+                free_bytes: budget.free_bytes,
+                total_bytes: budget.total_bytes,
+            })
+        };
+        self.model.devices().iter().zip(self.model.budgets()?).map(of_gpu).collect()
     }
 
     fn overflow_steps(&self) -> Result<Option<u64>, TrainError> {
         Ok(self.model.overflow_steps()?)
     }
 
+    fn report_details(&self, _: &Batch) -> Result<ReportDetails, TrainError> {
+        let [look_ups, distinct_rows] = self.model.look_ups()?;
+        let look_ups = vec![LookUpCount { table: None, look_ups, distinct_rows }];
+        Ok(ReportDetails { loss_scale: self.model.loss_scale()?, exchanged: None, look_ups })
+    }
+
     fn profile(&mut self) -> Option<&mut dyn Profile> {
         Some(self)
+    }
+}
+
+/// Scores a batch of the evaluation in progress.
+fn evaluate_batch(model: &mut CudaModel, batch: &Batch) -> Result<(), Error> {
+    match batch {
+        Batch::Unpacked(batch) => model.evaluate(&batch.samples),
+        Batch::Packed(batch) => model.evaluate_fed(batch),
     }
 }
 
@@ -406,7 +451,7 @@ impl Scorer for GpuBackend {
         &mut self,
         part: DatasetPart,
         options: &StreamOptions,
-        progress: &mut dyn FnMut(u64, &[u64]),
+        progress: &mut dyn FnMut(ScoringProgress<'_>),
     ) -> Result<Option<Vec<HeadMetrics>>, TrainError> {
         if !CudaEvaluation::fits(part.samples) {
             let samples = part.samples;
@@ -420,30 +465,24 @@ impl Scorer for GpuBackend {
             weighted: part.schema.weight.is_some(),
         })?;
         let mut samples = 0;
-        let mut count = |batch: usize, out_of_range: &[u64]| {
-            samples += batch as u64;
-            progress(samples, out_of_range);
+        let mut count = |batch: &Batch, bytes_read: u64| {
+            samples += batch.len() as u64;
+            progress(ScoringProgress { samples, bytes_read, out_of_range: batch.out_of_range() });
         };
         // Kept until all samples are scored.
         let mut batches = None;
         if self.resident.is_empty() {
             let stay = Feed::fits(self.model.devices(), &part, &options)?;
             let batches = batches.insert(open(&self.model, part, &options, stay)?);
-            for batch in batches {
-                let batch = batch?;
-                match &batch {
-                    Batch::Unpacked(batch) => self.model.evaluate(&batch.samples)?,
-                    Batch::Packed(batch) => {
-                        self.model.evaluate_fed(batch)?;
-                        self.resident.extend(stay.then(|| batch.clone()));
-                    }
-                }
-                count(batch.len(), batch.out_of_range());
+            while let Some(batch) = batches.next().transpose()? {
+                evaluate_batch(&mut self.model, &batch)?;
+                count(&batch, batches.bytes_read());
+                self.resident.extend(Some(batch).filter(|batch| stay && matches!(batch, Batch::Packed(_))));
             }
         } else {
             for batch in &self.resident {
-                self.model.evaluate_fed(batch)?;
-                count(batch.len(), &[]);
+                evaluate_batch(&mut self.model, batch)?;
+                count(batch, 0);
             }
         }
         let EvaluationResult { heads, nan_logits } = self.model.finish_evaluation()?;

@@ -8,6 +8,10 @@ use serde::Serialize;
 /// The memory of a device that has its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DeviceMemory {
+    /// The number of the device.
+    pub gpu: usize,
+    /// Its UUID, as NVIDIA's tools write it.
+    pub uuid: String,
     /// What the job uses, the largest part first.
     pub parts: Vec<MemoryPart>,
     /// Bytes that remain free.
@@ -25,10 +29,21 @@ pub struct MemoryPart {
     pub bytes: u64,
 }
 
+impl DeviceMemory {
+    /// The device that the job uses most of.
+    pub fn fullest(devices: Vec<Self>) -> Option<Self> {
+        devices.into_iter().max_by_key(Self::bytes)
+    }
+
+    /// Bytes that the job uses.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.bytes).sum()
+    }
+}
+
 impl fmt::Display for DeviceMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let taken = self.parts.iter().map(|part| part.bytes).sum();
-        write!(f, "{:.2} of {:.2}", ByteSize(taken), ByteSize(self.total_bytes))?;
+        write!(f, "{:.2} of {:.2}", ByteSize(self.bytes()), ByteSize(self.total_bytes))?;
         for (number, MemoryPart { purpose, bytes }) in self.parts.iter().enumerate() {
             write!(f, "{} {purpose} {:.2}", if number == 0 { ":" } else { "," }, ByteSize(*bytes))?;
         }
@@ -44,6 +59,8 @@ mod tests {
     fn a_line_says_what_is_taken_for_what() {
         let part = |purpose: &str, bytes| MemoryPart { purpose: purpose.into(), bytes };
         let memory = DeviceMemory {
+            gpu: 0,
+            uuid: String::new(),
             parts: vec![part("tables", 96_160_000_000), part("routes", 1_500_000_000)],
             free_bytes: 50_000_000_000,
             total_bytes: 150_110_000_000,

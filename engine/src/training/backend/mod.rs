@@ -10,6 +10,7 @@ mod gpu;
 #[cfg(not(feature = "cuda"))]
 #[path = "no_gpu.rs"]
 mod gpu;
+mod look_ups;
 mod measurements;
 mod memory;
 mod phases;
@@ -17,12 +18,12 @@ mod refusal;
 mod scorer;
 mod threads;
 
-pub(super) use batches::Batches;
+pub(super) use batches::{Batch, Batches};
 pub(super) use choice::{DeviceChoice, check_build, device_of};
 pub(super) use device::{Backend, Profile};
 pub(super) use measurements::Measurements;
 pub use memory::{DeviceMemory, MemoryPart};
 pub(super) use phases::Activity;
 pub use phases::{Ceilings, Phase};
-pub use scorer::Scorer;
+pub use scorer::{Scorer, ScoringProgress};
 pub use threads::thread_pool;

@@ -7,11 +7,21 @@ use super::super::TrainError;
 use crate::cpu::CpuModel;
 use crate::evaluation::{Evaluation, HeadMetrics};
 
+/// The progress of an evaluation, after each batch.
+#[derive(Debug, Clone, Copy)]
+pub struct ScoringProgress<'a> {
+    /// Samples scored so far.
+    pub samples: u64,
+    /// Bytes read so far; those of blocks that were kept from an earlier evaluation are not read again.
+    pub bytes_read: u64,
+    /// Ids outside their tables in this batch, one count per categorical column; empty if none was counted.
+    pub out_of_range: &'a [u64],
+}
+
 /// A model that can be evaluated.
 pub trait Scorer {
     /// Scores every sample that a stream over a part yields. Returns the metrics of each head, in the model's order,
-    /// or `None` if a score is not a number. `progress` is called with the number of samples scored and, for each
-    /// batch, the number of ids outside their tables: one count per categorical column, or empty.
+    /// or `None` if a score is not a number. `progress` is called after each batch.
     ///
     /// # Errors
     /// [`TrainError::Data`], [`TrainError::Gpu`].
@@ -19,7 +29,7 @@ pub trait Scorer {
         &mut self,
         part: DatasetPart,
         options: &StreamOptions,
-        progress: &mut dyn FnMut(u64, &[u64]),
+        progress: &mut dyn FnMut(ScoringProgress<'_>),
     ) -> Result<Option<Vec<HeadMetrics>>, TrainError>;
 }
 
@@ -28,12 +38,12 @@ impl Scorer for CpuModel {
         &mut self,
         part: DatasetPart,
         options: &StreamOptions,
-        progress: &mut dyn FnMut(u64, &[u64]),
+        progress: &mut dyn FnMut(ScoringProgress<'_>),
     ) -> Result<Option<Vec<HeadMetrics>>, TrainError> {
         let mut evaluation = Evaluation::new(&self.spec().heads);
         let mut logits = Vec::new();
-        for batch in BatchStream::open(part, options)? {
-            let batch = batch?;
+        let mut batches = BatchStream::open(part, options)?;
+        while let Some(batch) = batches.next().transpose()? {
             let samples = &batch.samples;
             logits.clear();
             self.logits(samples, &mut logits);
@@ -41,7 +51,11 @@ impl Scorer for CpuModel {
                 return Ok(None);
             }
             evaluation.add(samples, &logits);
-            progress(evaluation.samples(), &batch.out_of_range);
+            progress(ScoringProgress {
+                samples: evaluation.samples(),
+                bytes_read: batches.bytes().get(),
+                out_of_range: &batch.out_of_range,
+            });
         }
         Ok(Some(evaluation.metrics()))
     }

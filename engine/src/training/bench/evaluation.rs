@@ -109,7 +109,7 @@ pub fn bench_eval(
             seconds_median,
             samples_per_second: samples as f64 / seconds_median,
             metrics: heads.as_slice().into(),
-            memory: learner.memory()?,
+            memory: DeviceMemory::fullest(learner.memory()?),
         })
     })
 }

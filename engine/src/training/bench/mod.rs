@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rankine_reader::stream::BatchStream;
 use rankine_reader::{Dataset, Part, Samples};
 
-use super::backend::{Backend, DeviceChoice, Measurements, Profile, thread_pool};
+use super::backend::{Backend, DeviceChoice, DeviceMemory, Measurements, Profile, thread_pool};
 use super::data::{open_together, train_options};
 use super::processes::RankAssignment;
 use super::translate::translate;
@@ -125,7 +125,7 @@ pub fn bench_train(
             seconds,
             loss_at_begin: loss.map(|[begin, _]| begin),
             loss_at_end: loss.map(|[_, end]| end),
-            memory: learner.memory()?,
+            memory: DeviceMemory::fullest(learner.memory()?),
             ceilings,
             phases,
             trace,

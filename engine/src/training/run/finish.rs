@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use rankine_reader::Part;
 
-use super::super::TrainError;
 use super::super::context::RunContext;
 use super::super::processes::with_heartbeat;
 use super::super::run_dir::{
     DataSummary, DeviceSummary, EndReason, ExchangeSummary, ModelSummary, Summary, TrainSummary,
 };
+use super::super::{Event, TrainError};
 use super::training_loop::TrainingLoop;
 use crate::evaluation::EvalSummary;
 use crate::launch::Phase;
@@ -37,6 +37,7 @@ impl TrainingLoop<'_> {
         if let Some(run) = &self.run {
             run.finish(&summary, self.checkpoints.trained())?;
         }
+        self.observer.observe(Event::Finished(&summary));
         self.context.processes.wait("the end of the run")?;
         Ok((summary, self.run.map(|run| run.path().to_owned())))
     }

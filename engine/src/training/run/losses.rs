@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::super::TrainError;
 use super::guard::Guard;
 use crate::checkpoint::{GuardState, LossState};
-use crate::guard::StepOutcome;
+use crate::guard::{SkippedSteps, StepOutcome};
 
 /// The mean loss of steps since the last report, as far as losses are known, and the guard's counts. Steps that were
 /// skipped because a value was not finite do not contribute to the mean.
@@ -20,13 +20,23 @@ pub(super) struct Losses {
     sum: f64,
     samples: usize,
     guard: Guard,
+    /// Since this process started.
+    skipped: SkippedSteps,
 }
 
 impl Losses {
     /// After this many steps, with the losses since the last report.
     pub(super) fn resumed(steps: u64, LossState { sum, samples }: LossState, guard: Guard) -> Self {
         let samples = samples as usize;
-        Self { ahead: VecDeque::new(), steps, steps_since: u64::from(samples > 0), sum, samples, guard }
+        Self {
+            ahead: VecDeque::new(),
+            steps,
+            steps_since: u64::from(samples > 0),
+            sum,
+            samples,
+            guard,
+            skipped: SkippedSteps::default(),
+        }
     }
 
     /// The losses since the last report.
@@ -45,6 +55,7 @@ impl Losses {
         self.steps += 1;
         self.steps_since += 1;
         self.guard.record(self.steps, outcome);
+        outcome.skipped.iter().for_each(|reason| self.skipped.add(reason));
         if outcome.non_finite().is_none() {
             self.sum += outcome.loss * samples as f64;
             self.samples += samples;
@@ -74,6 +85,11 @@ impl Losses {
     /// What the guard has counted.
     pub(super) fn guard(&self) -> GuardState {
         self.guard.state()
+    }
+
+    /// The skipped steps, since this process started.
+    pub(super) fn skipped(&self) -> SkippedSteps {
+        self.skipped
     }
 
     /// # Errors

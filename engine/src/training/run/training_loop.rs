@@ -9,12 +9,12 @@ use rankine_reader::io::IoOptions;
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Part, StopCause};
 
-use super::super::backend::{Backend, Batches, DeviceChoice, Measurements};
+use super::super::backend::{Backend, Batch, Batches, DeviceChoice, Measurements};
 use super::super::checkpoints::Checkpoints;
 use super::super::context::RunContext;
 use super::super::data::train_options;
 use super::super::evaluate::{EvaluationOptions, evaluate};
-use super::super::event::RunStart;
+use super::super::event::{Report, RunStart, StepDetails};
 use super::super::identity::RunIdentity;
 use super::super::processes::with_heartbeat;
 use super::super::resume::TrainingStart;
@@ -93,11 +93,17 @@ impl<'a> TrainingLoop<'a> {
         let memory = learner.memory()?;
         observer.observe(Event::Started(RunStart {
             spec: learner.spec(),
+            dataset,
             device: &device,
-            memory: memory.as_ref(),
+            kind: learner.kind(),
+            precision: learner.is_on_gpu().then_some(job.device.precision),
+            memory: &memory,
             topology,
             rung: batches.rung(),
             samples: context.samples(),
+            samples_done: from.samples,
+            step: from.step,
+            ids_out_of_range: &from.ids_out_of_range,
         }));
         let guard = Guard::resumed(&job.guard, from.guard, processes.is_first());
         let losses = Losses::resumed(from.step, from.losses, guard);
@@ -117,8 +123,9 @@ impl<'a> TrainingLoop<'a> {
                 self.state.end = Some(EndReason::MaxSteps);
                 break;
             }
-            let Some(progress) = self.train_step(&mut batches)? else { break };
-            self.report(progress)?;
+            let Some((progress, batch)) = self.train_step(&mut batches)? else { break };
+            self.report(progress, &batch)?;
+            drop(batch);
             self.evaluate_step()?;
             let agreed = self.agree()?;
             self.save_step(agreed)?;
@@ -142,7 +149,7 @@ impl<'a> TrainingLoop<'a> {
     }
 
     /// Trains on the next batch; `None` if there are no more.
-    fn train_step(&mut self, batches: &mut Batches) -> Result<Option<Progress>, TrainError> {
+    fn train_step(&mut self, batches: &mut Batches) -> Result<Option<(Progress, Batch)>, TrainError> {
         let RunContext { job, processes, .. } = self.context;
         let began = Instant::now();
         processes.is_at(Phase::Training, self.state.step(), Stage::Reading);
@@ -153,6 +160,7 @@ impl<'a> TrainingLoop<'a> {
         let optimizer = &job.optimizer;
         let rate_factor = optimizer.schedule.factor(step);
         self.learner.train_step(&batch, rate_factor).map_err(|error| error.at_step(step))?;
+        let computed = began.elapsed();
         self.state.losses.start_step(batch.len());
         // If losses arrive later, reports wait for them; so does a progress display that has none to show yet.
         let waits = self.reports_at(step) || self.evaluates_at(step) || self.state.losses.are_unknown();
@@ -160,7 +168,8 @@ impl<'a> TrainingLoop<'a> {
             processes.is_at(Phase::Training, step, Stage::Awaiting);
         }
         self.take_outcomes(waits).map_err(|error| error.at_step(step))?;
-        self.state.add_step(batch.len() as u64, began.elapsed(), waited);
+        let elapsed = began.elapsed();
+        self.state.add_step(batch.len() as u64, elapsed, waited);
         self.count_ids(batch.out_of_range());
         let state = &mut self.state;
         let progress = Progress {
@@ -176,9 +185,17 @@ impl<'a> TrainingLoop<'a> {
         };
         state.position = batch.end();
         state.last_loss = state.losses.last_mean(state.last_loss);
-        drop(batch);
-        self.observer.observe(Event::Step(progress));
-        Ok(Some(progress))
+        let details = StepDetails {
+            samples: batch.len() as u64,
+            reading: waited,
+            computing: computed.saturating_sub(waited),
+            awaiting: elapsed.saturating_sub(computed),
+            bytes_read: batches.bytes_read(),
+            batches_ready: batches.ready(),
+            skipped: state.losses.skipped(),
+        };
+        self.observer.observe(Event::Step(progress, details));
+        Ok(Some((progress, batch)))
     }
 
     /// Takes the outcomes of steps: of all that were started, or of those that are complete.
@@ -203,16 +220,22 @@ impl<'a> TrainingLoop<'a> {
         }
     }
 
-    /// Reports the loss, if a report is due.
-    fn report(&mut self, progress: Progress) -> Result<(), TrainError> {
+    /// Reports the loss, if a report is due after this batch.
+    fn report(&mut self, progress: Progress, batch: &Batch) -> Result<(), TrainError> {
         if !self.reports_at(progress.step) {
             return Ok(());
         }
+        let details =
+            self.observer.wants_details().then(|| self.learner.report_details(batch)).transpose()?;
         let ids_out_of_range = &self.state.ids_out_of_range;
         if let Some(run) = &mut self.run {
             run.append("train", &TrainRecord { progress, ids_out_of_range })?;
         }
-        self.observer.observe(Event::Report(progress, ids_out_of_range));
+        self.observer.observe(Event::Report(Report {
+            progress,
+            ids_out_of_range,
+            details: details.as_ref(),
+        }));
         self.state.since_report = Tally::default();
         self.state.losses.reset();
         Ok(())
@@ -261,7 +284,7 @@ impl<'a> TrainingLoop<'a> {
             let ids_out_of_range = &ids_out_of_range;
             run.append("eval", &EvalRecord { step, seconds, metrics: &metrics, ids_out_of_range })?;
         }
-        self.observer.observe(Event::Evaluated { step, heads: &heads });
+        self.observer.observe(Event::Evaluated { step, part: Part::Eval, seconds, heads: &heads });
         let auc_achievable = dataset.auc_achievable();
         Ok(Some(EvalSummary { metrics, auc_achievable, seconds, ids_out_of_range }))
     }

@@ -1,0 +1,110 @@
+//! Metrics for Prometheus, as commands start them.
+
+use std::path::Path;
+
+use rankine::job::{Job, ListenAddress};
+use rankine::launch::{ProcessGroup, ProcessRank, hosts};
+use rankine::monitoring::{Command, Monitor, MonitorError, MonitorOptions, Readiness, RunInfo};
+
+use super::{CommandError, Exit, stderr};
+
+/// The argument of commands that have no job.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Serve metrics for Prometheus on this address, or on this port of the loopback interface
+    #[arg(long, value_name = "IP:PORT|PORT")]
+    metrics: Option<ListenAddress>,
+}
+
+impl Args {
+    /// Starts to serve metrics, if that is requested, before the command opens its data. `output` names the work.
+    pub(crate) fn start(&self, command: Command, output: &Path) -> Result<Option<Monitor>, CommandError> {
+        let Some(address) = self.metrics else { return Ok(None) };
+        let name = output.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let monitor = Monitor::start(MonitorOptions {
+            info: RunInfo { command, name, rank: 0, processes: 1 },
+            listen: address.of_local_rank(0),
+            textfile: None,
+            readiness: None,
+        })?;
+        announce(&monitor);
+        Ok(Some(monitor))
+    }
+}
+
+/// Starts to export the metrics of a training, if its job asks for that.
+pub(crate) fn of_training(
+    job: &Job,
+    process: &ProcessRank,
+    processes: &ProcessGroup,
+    quiet: bool,
+) -> Result<Option<Monitor>, CommandError> {
+    let metrics = &job.metrics;
+    if metrics.listen.is_none() && metrics.textfile.is_none() {
+        return Ok(None);
+    }
+    let local_rank = local_rank(process, processes);
+    let listen = metrics.listen.map(|address| {
+        address.of_local_rank(local_rank).ok_or_else(|| {
+            let what = format!("metrics.listen: local rank {local_rank} has no port after {address}");
+            CommandError::new(Exit::Usage, what)
+        })
+    });
+    let group = processes.clone();
+    let monitor = Monitor::start(MonitorOptions {
+        info: RunInfo {
+            command: Command::Train,
+            name: job.name.to_string(),
+            rank: process.rank,
+            processes: process.ranks,
+        },
+        listen: listen.transpose()?,
+        textfile: metrics.textfile.clone(),
+        readiness: Some(Box::new(move || readiness(&group))),
+    })?;
+    if processes.is_first() {
+        announce(&monitor);
+    } else if let (Some(address), false) = (monitor.address(), quiet) {
+        // Only rank 0 logs what is no warning, but nobody else knows this port.
+        stderr::line(format_args!("rank {}: metrics: http://{address}/metrics", process.rank));
+    }
+    Ok(Some(monitor))
+}
+
+fn announce(monitor: &Monitor) {
+    if let Some(address) = monitor.address() {
+        tracing::info!("metrics: http://{address}/metrics");
+    }
+}
+
+/// Returns the rank of this process among those of its host.
+fn local_rank(process: &ProcessRank, processes: &ProcessGroup) -> usize {
+    let position = || {
+        let hosts = hosts(processes.members());
+        hosts.iter().find_map(|host| host.ranks.iter().position(|rank| *rank == process.rank))
+    };
+    process.local_rank.or_else(position).unwrap_or(0)
+}
+
+/// Whether training advances: the watchdog has seen progress within half of the time after which it would end the
+/// process.
+fn readiness(processes: &ProcessGroup) -> Readiness {
+    let Some(pulse) = processes.pulse() else { return Readiness::Ready };
+    let still = pulse.still.as_secs_f64();
+    if !pulse.activity.phase.goes_by_small_steps() {
+        return Readiness::NotReady(format!("not training yet, {}", pulse.activity));
+    }
+    if pulse.still > pulse.limit / 2 {
+        return Readiness::NotReady(format!("no progress for {still:.0} s {}", pulse.activity));
+    }
+    Readiness::Ready
+}
+
+impl From<MonitorError> for CommandError {
+    fn from(error: MonitorError) -> Self {
+        match error {
+            MonitorError::Write(error) => error.into(),
+            error => Self::new(Exit::Failed, error),
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The metrics of one process, and how they get out.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus::Registry;
+
+use super::catalog::Catalog;
+use super::families::{Beat, Command, Common, Evaluating, RunInfo, Started, Task, Training};
+use super::gpus::GpuCollector;
+use super::observer::{EvaluationObserver, TrainingObserver};
+use super::process::{self, ProcessCollector};
+use super::server::{Request, Response, Server};
+use super::text;
+use super::textfile::{Textfile, path_of_rank};
+use crate::training::Observer;
+
+/// A command without a watchdog is ready while it made progress within this time.
+const STANDSTILL: Duration = Duration::from_secs(60);
+
+/// Whether the work of a process advances.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Readiness {
+    /// It does.
+    Ready,
+    /// It does not, for this reason.
+    NotReady(String),
+}
+
+/// What a monitor is started with.
+pub struct MonitorOptions {
+    /// What runs.
+    pub info: RunInfo,
+    /// Where to listen for requests.
+    pub listen: Option<SocketAddr>,
+    /// The file to write metrics to.
+    pub textfile: Option<PathBuf>,
+    /// Tells whether the work advances; by default, whether a [`Task`] does.
+    pub readiness: Option<Box<dyn Fn() -> Readiness + Send>>,
+}
+
+/// Why metrics cannot be exported.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MonitorError {
+    /// The address cannot be listened on.
+    #[error("metrics cannot be served on {address}: {}", why_not(.source))]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The file cannot be written.
+    #[error("metrics cannot be written: {0}")]
+    Write(#[from] rankine_reader::Error),
+}
+
+/// Says what a failure to listen means, and the way out.
+fn why_not(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "another process uses this port. Choose another port, or 0 for any".into()
+        }
+        io::ErrorKind::PermissionDenied => "this port is not permitted. Choose one above 1023".into(),
+        io::ErrorKind::AddrNotAvailable => "no network interface here has this address".into(),
+        _ => error.to_string(),
+    }
+}
+
+/// The metrics of one process. Dropping it ends their export.
+pub struct Monitor {
+    common: Common,
+    metrics: Metrics,
+    beat: Arc<Beat>,
+    gpus: GpuCollector,
+    server: Option<Server>,
+    /// Writes the final values when it is dropped.
+    _textfile: Option<Textfile>,
+}
+
+/// The metrics of a command, besides those that all commands have.
+enum Metrics {
+    Training(Box<Training>),
+    Evaluation(Evaluating),
+    Tasks,
+}
+
+impl fmt::Debug for Monitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Monitor").field("address", &self.address()).finish_non_exhaustive()
+    }
+}
+
+impl Monitor {
+    /// Starts to export metrics; nothing but what the options name.
+    ///
+    /// # Errors
+    /// [`MonitorError`]; nothing is exported then.
+    pub fn start(options: MonitorOptions) -> Result<Self, MonitorError> {
+        let MonitorOptions { info, listen, textfile, readiness } = options;
+        let mut catalog = Catalog::default();
+        let (common, metrics) = register(&mut catalog, info);
+        let gpus = GpuCollector::new();
+        if let Metrics::Training(_) = &metrics {
+            gpus.register(&mut catalog);
+        }
+        let beat = Arc::new(Beat::default());
+        let readiness = readiness.unwrap_or_else(|| {
+            let beat = Arc::clone(&beat);
+            Box::new(move || readiness_of(&beat))
+        });
+        let registry = catalog.registry;
+        let server = listen.map(|address| {
+            let registry = registry.clone();
+            let refused = |source| MonitorError::Listen { address, source };
+            let listener = TcpListener::bind(address).map_err(refused)?;
+            let routes = move |request: &Request<'_>| answer(request, &registry, &*readiness);
+            Server::start(listener, routes).map_err(refused)
+        });
+        let server = server.transpose()?;
+        let RunInfo { name, rank, .. } = common.info().clone();
+        let textfile = textfile.map(|path| {
+            let path = path_of_rank(&path, rank);
+            Textfile::start(&path, move || text::for_textfile(&registry, &name, rank))
+        });
+        let textfile = textfile.transpose()?;
+        Ok(Self { common, metrics, beat, gpus, server, _textfile: textfile })
+    }
+
+    /// Returns the address on which it listens.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.server.as_ref().map(Server::address)
+    }
+
+    /// Returns an observer of a training that records its events as metrics, and passes them on.
+    ///
+    /// # Panics
+    /// If the monitor is of another command.
+    pub fn training<'a>(&'a self, inner: &'a mut dyn Observer) -> TrainingObserver<'a> {
+        let Metrics::Training(metrics) = &self.metrics else { panic!("the monitor is not of a training") };
+        TrainingObserver::new(self, metrics, inner)
+    }
+
+    /// Returns an observer of a single evaluation.
+    ///
+    /// # Panics
+    /// If the monitor is of another command.
+    pub fn evaluation<'a>(&'a self, inner: &'a mut dyn Observer) -> EvaluationObserver<'a> {
+        let Metrics::Evaluation(metrics) = &self.metrics else {
+            panic!("the monitor is not of an evaluation")
+        };
+        EvaluationObserver::new(self, metrics, inner)
+    }
+
+    /// Starts a task of `total` units, whose progress is exported.
+    pub fn task(&self, task: &'static str, unit: &str, total: u64) -> Task {
+        self.common.task(task, unit, total, &self.beat)
+    }
+
+    /// Describes the run, once its device is known.
+    pub(super) fn describe(&self, started: &Started) {
+        self.common.describe(started);
+    }
+
+    /// Exports power and energy of these GPUs: the ordinal and UUID of each.
+    pub(super) fn watch_gpus(&self, gpus: Vec<(usize, String)>) {
+        self.gpus.watch(gpus);
+    }
+}
+
+/// Registers the metrics of a command.
+fn register(catalog: &mut Catalog, info: RunInfo) -> (Common, Metrics) {
+    let command = info.command;
+    let common = Common::new(catalog, info);
+    let metrics = match command {
+        Command::Train => Metrics::Training(Box::new(Training::new(catalog))),
+        Command::Eval => Metrics::Evaluation(Evaluating::new(catalog)),
+        Command::Predict | Command::Convert | Command::Generate => Metrics::Tasks,
+    };
+    catalog.collector(ProcessCollector::new(), &process::FAMILIES);
+    (common, metrics)
+}
+
+/// Returns every family that any command exports, for the reference.
+#[cfg(test)]
+pub(super) fn families() -> Vec<super::catalog::Family> {
+    let mut catalog = Catalog::default();
+    register(&mut catalog, RunInfo { command: Command::Train, ..RunInfo::default() });
+    catalog.families.extend(super::gpus::FAMILIES);
+    catalog.families
+}
+
+/// What the server says about itself at `/`.
+const INDEX: &str = "\
+Rankine
+
+/metrics  metrics for Prometheus
+/healthz  whether the process is alive
+/readyz   whether its work advances
+";
+
+/// Answers a request.
+fn answer(request: &Request<'_>, registry: &Registry, readiness: &dyn Fn() -> Readiness) -> Response {
+    match request.path {
+        "/metrics" => Response { status: 200, content_type: text::CONTENT_TYPE, body: text::of(registry) },
+        "/healthz" => Response::text(200, "ok\n"),
+        "/readyz" => match readiness() {
+            Readiness::Ready => Response::text(200, "ready\n"),
+            Readiness::NotReady(why) => Response::text(503, format!("{why}\n")),
+        },
+        "/" => Response::text(200, INDEX),
+        _ => Response::text(404, "not found: / lists what is here\n"),
+    }
+}
+
+/// A command without a watchdog is ready while it makes progress.
+fn readiness_of(beat: &Beat) -> Readiness {
+    let still = beat.still();
+    if still < STANDSTILL {
+        return Readiness::Ready;
+    }
+    Readiness::NotReady(format!("no progress for {:.0} s", still.as_secs_f64()))
+}

@@ -1,0 +1,177 @@
+//! What metrics say of a run, and that nothing disappears from the reference.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+
+use super::catalog::Family;
+use super::families::TableLabels;
+use super::monitor::families;
+use super::*;
+use crate::training::{Event, Observer};
+
+/// Returns the value of a series, written as in the text format.
+fn value(text: &str, series: &str) -> Option<f64> {
+    text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+}
+
+fn get(monitor: &Monitor, path: &str) -> String {
+    let address = monitor.address().expect("it listens");
+    let mut client = TcpStream::connect(address).expect("it accepts");
+    write!(client, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("it receives");
+    let mut response = String::new();
+    client.read_to_string(&mut response).expect("it answers");
+    response
+}
+
+fn monitor(command: Command, readiness: Option<Readiness>) -> Monitor {
+    Monitor::start(MonitorOptions {
+        info: RunInfo { command, name: "a \"name\"\n".into(), rank: 2, processes: 4 },
+        listen: "127.0.0.1:0".parse().ok(),
+        textfile: None,
+        readiness: readiness.map(|readiness| Box::new(move || readiness.clone()) as Box<_>),
+    })
+    .expect("a port is free")
+}
+
+#[test]
+fn known_series_are_exported_at_zero_from_the_start() {
+    let page = get(&monitor(Command::Train, None), "/metrics");
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n"), "{page}");
+    for series in [
+        "rankine_train_samples_total",
+        "rankine_train_skipped_steps_total{reason=\"loss_scale\"}",
+        "rankine_train_phase_seconds_count{phase=\"reading\"}",
+        "rankine_exchange_bytes_total{scope=\"between_nodes\"}",
+        "rankine_reader_bytes_total{part=\"eval\"}",
+        "rankine_checkpoint_failures_total",
+        "rankine_checkpoint_last_success_timestamp_seconds",
+    ] {
+        assert_eq!(value(&page, series), Some(0.0), "{series} in\n{page}");
+    }
+    let info = "rankine_run_info{command=\"train\",device=\"\",name=\"a \\\"name\\\"\\n\",nodes=\"\",precision=\"\",ranks=\"\"}";
+    assert_eq!(value(&page, info), Some(1.0), "{page}");
+    assert_eq!((value(&page, "rankine_rank"), value(&page, "rankine_processes")), (Some(2.0), Some(4.0)));
+    assert!(value(&page, "process_resident_memory_bytes").is_some_and(|bytes| bytes > 0.0));
+    // Undefined values are not exported as 0.
+    assert!(!page.contains("\nrankine_train_loss ") && !page.contains("\nrankine_eval_auc{"), "{page}");
+}
+
+#[test]
+fn a_task_counts_units_and_their_share() {
+    let monitor = monitor(Command::Convert, None);
+    let mut task = monitor.task("converting", "bytes", 200);
+    task.at(50);
+    task.at(120);
+    // A second task of the same name continues the count.
+    monitor.task("converting", "bytes", 10).at(5);
+    let page = get(&monitor, "/metrics");
+    assert_eq!(value(&page, "rankine_task_done_total{task=\"converting\",unit=\"bytes\"}"), Some(125.0));
+    assert_eq!(value(&page, "rankine_task_progress_ratio{task=\"converting\"}"), Some(0.5));
+    assert!(!page.contains("rankine_train_"), "{page}");
+}
+
+#[test]
+fn an_evaluation_counts_bytes_and_samples() {
+    struct Seen(u64);
+    impl Observer for Seen {
+        fn observe(&mut self, event: Event<'_>) {
+            let Event::Evaluating { samples, .. } = event else { return };
+            self.0 = samples;
+        }
+    }
+    let (monitor, mut seen) = (monitor(Command::Eval, None), Seen(0));
+    let mut observer = monitor.evaluation(&mut seen);
+    observer.observe(Event::Evaluating { samples: 30, total: 40, bytes_read: 700 });
+    let page = get(&monitor, "/metrics");
+    assert_eq!(value(&page, "rankine_reader_bytes_total{part=\"eval\"}"), Some(700.0));
+    assert_eq!(value(&page, "rankine_task_progress_ratio{task=\"evaluating\"}"), Some(0.75));
+    assert_eq!(seen.0, 30, "events are passed on");
+}
+
+#[test]
+fn readiness_is_a_status_code_with_the_reason() {
+    let ready = get(&monitor(Command::Train, Some(Readiness::Ready)), "/readyz");
+    assert!(ready.starts_with("HTTP/1.1 200 ") && ready.ends_with("\r\n\r\nready\n"), "{ready}");
+    let why = Readiness::NotReady("no progress for 9 s".into());
+    let monitor = monitor(Command::Train, Some(why));
+    let standing = get(&monitor, "/readyz");
+    assert!(standing.starts_with("HTTP/1.1 503 ") && standing.ends_with("\r\n\r\nno progress for 9 s\n"));
+    assert!(get(&monitor, "/healthz").starts_with("HTTP/1.1 200 "), "it is alive nevertheless");
+    assert!(get(&monitor, "/other").starts_with("HTTP/1.1 404 "));
+}
+
+#[test]
+fn a_port_in_use_is_an_error_that_says_so() {
+    let first = monitor(Command::Train, None);
+    let error = Monitor::start(MonitorOptions {
+        info: RunInfo::default(),
+        listen: first.address(),
+        textfile: None,
+        readiness: None,
+    });
+    let error = error.expect_err("the port is in use").to_string();
+    let address = first.address().expect("it listens");
+    let expected = format!("metrics cannot be served on {address}: another process uses this port");
+    assert!(error.starts_with(&expected), "{error}");
+}
+
+/// The node exporter refuses series that two files have, and has metrics of its own process.
+#[test]
+fn a_textfile_names_job_and_rank_and_leaves_the_process_out() {
+    let place = tempfile::tempdir().expect("there is room");
+    let path = place.path().join("rankine.prom");
+    let info = RunInfo { command: Command::Train, name: "ads".into(), rank: 3, processes: 4 };
+    drop(
+        Monitor::start(MonitorOptions { info, listen: None, textfile: Some(path.clone()), readiness: None })
+            .expect("the folder is writable"),
+    );
+    let text = std::fs::read_to_string(place.path().join("rankine-rank3.prom")).expect("it was written");
+    assert!(!path.exists());
+    assert_eq!(value(&text, "rankine_train_steps_total{name=\"ads\",rank=\"3\"}"), Some(0.0), "{text}");
+    assert!(text.contains("rankine_run_info{command=\"train\",device=\"\",name=\"ads\","), "{text}");
+    assert!(!text.contains("process_"), "{text}");
+}
+
+#[test]
+fn tables_beyond_the_limit_share_a_label() {
+    let names: Vec<String> = (0..70).map(|number| format!("C{number}")).collect();
+    let labels = TableLabels::new(names.iter().map(String::as_str));
+    assert_eq!((labels.of("C63"), labels.of("C64"), labels.of("C69")), ("C63", "other", "other"));
+}
+
+/// `docs/reference/metrics.md` lists every metric; `UPDATE_EXPECT=1` rewrites it. A metric, type or label that
+/// disappears from it breaks dashboards and alerts.
+#[test]
+fn the_reference_lists_every_metric() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/metrics.md");
+    let page = std::fs::read_to_string(&path).expect("the page exists");
+    let (before, after) =
+        (page.find("| name |").expect("a table"), page.find("\n\n## Stability").expect("the end"));
+    let expected = table(&families());
+    let made = format!("{}{}{}", &page[..before], expected, &page[after..]);
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        std::fs::write(&path, made).expect("the page can be written");
+    } else {
+        assert_eq!(page, made, "run the test with UPDATE_EXPECT=1, and review the difference");
+    }
+}
+
+fn table(families: &[Family]) -> String {
+    let row = |family: &Family| {
+        let Family { name, kind, labels, meaning } = family;
+        let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
+        format!("| `{name}` | {kind} | {} | {} | {meaning} |", labels.join(", "), unit(name))
+    };
+    let mut rows =
+        vec!["| name | type | labels | unit | meaning |".to_owned(), "|---|---|---|---|---|".to_owned()];
+    rows.extend(families.iter().map(row));
+    rows.join("\n")
+}
+
+/// Returns the unit that a name ends in.
+fn unit(name: &str) -> &'static str {
+    let stem = name.strip_suffix("_total").unwrap_or(name);
+    let units = ["seconds", "bytes", "ratio", "watts", "joules", "samples", "steps", "batches", "ids"];
+    units.into_iter().find(|unit| stem.ends_with(unit)).unwrap_or("")
+}
