@@ -1,4 +1,5 @@
-//! A block: some thousand samples stored column by column, each column packed, with one checksum over everything.
+//! A block: up to 65536 samples by default, stored column by column, each column packed, with one checksum over
+//! everything.
 //!
 //! `docs/reference/dataset-format.md` specifies the layout byte by byte; the constants here are its source.
 
