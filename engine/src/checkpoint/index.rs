@@ -36,7 +36,7 @@ pub struct ShardIndex {
 pub struct PieceEntry {
     /// What it holds.
     #[serde(flatten)]
-    pub of: PieceOf,
+    pub contents: PieceContents,
     /// Its length.
     pub bytes: u64,
     /// Its checksum.
@@ -46,7 +46,7 @@ pub struct PieceEntry {
 /// The contents of a piece.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum PieceOf {
+pub enum PieceContents {
     /// Dense parameters: `count` of them from `first` on, followed by as many values of each kind of state.
     Dense {
         /// The first parameter.
@@ -109,7 +109,7 @@ impl SavedRows {
     }
 }
 
-impl PieceOf {
+impl PieceContents {
     /// Whether it overrides other pieces.
     pub fn is_listed(&self) -> bool {
         matches!(self, Self::Rows { rows: SavedRows::Listed { .. }, .. })
@@ -164,7 +164,7 @@ impl ShardIndex {
     pub(super) fn validate(&self, manifest: &Manifest) -> Result<(), String> {
         let mut end = self.header_bytes;
         for (number, piece) in self.pieces.iter().enumerate() {
-            if piece.of.bytes(manifest) != Some(piece.bytes) {
+            if piece.contents.bytes(manifest) != Some(piece.bytes) {
                 return Err(format!("piece {number} does not belong to this model"));
             }
             if piece.bytes > PIECE_BYTES_MAX {

@@ -32,7 +32,7 @@ pub use faults::{Fault, Faulty};
 pub use files::{Disk, Files, Input, Output};
 pub(crate) use folder::set_aside;
 pub use folder::{Leftovers, Needs, Skipped, latest, leftovers, list, prune};
-pub use index::{PieceEntry, PieceOf, SavedRows, ShardIndex};
+pub use index::{PieceContents, PieceEntry, SavedRows, ShardIndex};
 pub use manifest::NAME as MANIFEST_NAME;
 pub use manifest::{
     Base, DataIdentity, DeviceState, Fp8State, GuardState, LossScale, LossState, Manifest, OrderState,

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::error::Doing;
 use super::files::{Files, Input};
-use super::index::{self, PieceOf, SavedRows, ShardIndex};
+use super::index::{self, PieceContents, SavedRows, ShardIndex};
 use super::manifest::{self, Manifest, TrainState};
 use super::piece::{self, Piece};
 use super::{CheckpointError, DenseState, step_name};
@@ -154,10 +154,10 @@ impl Checkpoint {
         let mut elements = vec![0u64; self.manifest.tables.len()];
         let mut dense = 0u64;
         for piece in self.shards.iter().flat_map(|shard| &shard.pieces) {
-            match &piece.of {
-                PieceOf::Dense { dense_count, .. } => dense = dense.saturating_add(*dense_count),
-                PieceOf::Rows { rows: SavedRows::Listed { .. }, .. } => {}
-                &PieceOf::Rows { table, columns: (first, end), rows, .. } => {
+            match &piece.contents {
+                PieceContents::Dense { dense_count, .. } => dense = dense.saturating_add(*dense_count),
+                PieceContents::Rows { rows: SavedRows::Listed { .. }, .. } => {}
+                &PieceContents::Rows { table, columns: (first, end), rows, .. } => {
                     elements[table] =
                         elements[table].saturating_add(rows.len().saturating_mul((end - first) as u64));
                 }
@@ -197,7 +197,7 @@ impl Checkpoint {
             (0..shard.pieces.len()).into_par_iter().try_for_each_init(Vec::new, |words, piece| {
                 let what = |what| CheckpointError::damaged(&reader.path, what);
                 reader.read(piece, words)?;
-                piece::read(&shard.pieces[piece].of, &self.manifest, words).map(drop).map_err(what)
+                piece::read(&shard.pieces[piece].contents, &self.manifest, words).map(drop).map_err(what)
             })?;
             totals.bytes += file.bytes + shard.bytes;
             totals.pieces += shard.pieces.len();
@@ -222,7 +222,7 @@ impl Checkpoint {
     /// known.
     fn for_each_piece(
         &self,
-        wanted: &dyn Fn(&PieceOf, Option<Ends>) -> bool,
+        wanted: &dyn Fn(&PieceContents, Option<Ends>) -> bool,
         take: &mut dyn FnMut(Piece<'_>) -> Result<(), CheckpointError>,
     ) -> Result<(), CheckpointError> {
         if let Some(base) = &self.base {
@@ -234,7 +234,7 @@ impl Checkpoint {
                 let pieces = shard.pieces.iter().zip(ends).enumerate();
                 let mut chosen = pieces
                     .filter(|(_, (piece, ends))| {
-                        piece.of.is_listed() == listed && wanted(&piece.of, ends.get().copied())
+                        piece.contents.is_listed() == listed && wanted(&piece.contents, ends.get().copied())
                     })
                     .peekable();
                 if chosen.peek().is_none() {
@@ -243,7 +243,7 @@ impl Checkpoint {
                 let reader = self.open_shard(shard)?;
                 for (number, (piece, ends)) in chosen {
                     reader.read(number, &mut words)?;
-                    let read = piece::read(&piece.of, &self.manifest, &words);
+                    let read = piece::read(&piece.contents, &self.manifest, &words);
                     let read = read.map_err(|what| CheckpointError::damaged(&reader.path, what))?;
                     if let Piece::Rows(RowPiece { rows: RowSet::Listed(rows), .. }) = &read {
                         ends.get_or_init(|| {
@@ -268,7 +268,7 @@ impl Checkpoint {
             parameters: vec![0.0; len],
             state: vec![vec![0.0; len]; self.manifest.dense.state.len()],
         };
-        let is_dense = |of: &PieceOf, _| matches!(of, PieceOf::Dense { .. });
+        let is_dense = |contents: &PieceContents, _| matches!(contents, PieceContents::Dense { .. });
         self.for_each_piece(&is_dense, &mut |piece| {
             if let Piece::Dense(first, numbers) = piece {
                 let kinds = std::iter::once(&mut dense.parameters).chain(&mut dense.state);
@@ -288,9 +288,9 @@ impl Checkpoint {
     /// reached; rows of tables are then partly set.
     pub fn load_rows(&self, rows: &mut dyn RowsMut) -> Result<(), CheckpointError> {
         let parts = rows.parts().to_vec();
-        let wanted = |of: &PieceOf, ends| match of {
-            PieceOf::Dense { .. } => false,
-            &PieceOf::Rows { table, rows, .. } => {
+        let wanted = |contents: &PieceContents, ends| match contents {
+            PieceContents::Dense { .. } => false,
+            &PieceContents::Rows { table, rows, .. } => {
                 parts.iter().any(|part| part.table == table && may_meet((rows, ends), &part.rows))
             }
         };

@@ -6,7 +6,7 @@ use rankine_embedding::Dtype;
 use rankine_embedding::rows::{RowPart, RowPiece, RowSet};
 use safetensors::tensor;
 
-use super::index::{PIECE_BYTES, PieceOf, SavedRows};
+use super::index::{PIECE_BYTES, PieceContents, SavedRows};
 use super::manifest::{Manifest, RuleState, TableState};
 
 /// A tensor of a piece.
@@ -20,26 +20,26 @@ pub(super) struct PieceTensor {
 
 /// The tensors of piece `number` of a shard, in the order of their bytes: rows, then state, then weights, so that
 /// each starts at a multiple of its element size.
-pub(super) fn tensors(number: usize, of: &PieceOf, manifest: &Manifest) -> Vec<PieceTensor> {
+pub(super) fn tensors(number: usize, contents: &PieceContents, manifest: &Manifest) -> Vec<PieceTensor> {
     let plain = |name: String, dtype: tensor::Dtype, shape: Vec<usize>, element: usize| PieceTensor {
         bytes: element * shape.iter().product::<usize>(),
         name,
         dtype,
         shape,
     };
-    match *of {
-        PieceOf::Dense { dense_count, .. } => {
+    match *contents {
+        PieceContents::Dense { dense_count, .. } => {
             let names = manifest.dense.state.iter().map(String::as_str);
             let tensor = |name| {
                 plain(format!("dense/{number}.{name}"), tensor::Dtype::F32, vec![dense_count as usize], 4)
             };
             std::iter::once("parameters").chain(names).map(tensor).collect()
         }
-        PieceOf::Rows { table, columns: (first, end), rows, states } => {
+        PieceContents::Rows { table, columns: (first, end), rows, states } => {
             let TableState { tensor, table, learns } = &manifest.tables[table];
             let (count, width) = (rows.len() as usize, end - first);
             let name = |part: &str| format!("{tensor}/{number}.{part}");
-            let list = of.is_listed().then(|| plain(name("rows"), tensor::Dtype::U64, vec![count], 8));
+            let list = contents.is_listed().then(|| plain(name("rows"), tensor::Dtype::U64, vec![count], 8));
             let shape = if learns.rowwise { vec![count] } else { vec![count, width] };
             let state = learns.state[..states].iter();
             let state = state.map(|kept| plain(name(kept), tensor::Dtype::F32, shape.clone(), 4));
@@ -65,8 +65,8 @@ pub(super) fn cut(len: u64, bytes: usize) -> impl Iterator<Item = Range<u64>> {
 }
 
 /// The piece that holds some rows of a part.
-pub(super) fn of_rows(part: &RowPart, rows: &RowSet, learns: &RuleState) -> PieceOf {
-    PieceOf::Rows {
+pub(super) fn of_rows(part: &RowPart, rows: &RowSet, learns: &RuleState) -> PieceContents {
+    PieceContents::Rows {
         table: part.table,
         columns: (part.columns.start, part.columns.end),
         rows: SavedRows::of(rows),
@@ -77,7 +77,7 @@ pub(super) fn of_rows(part: &RowPart, rows: &RowSet, learns: &RuleState) -> Piec
 /// Sets the bytes of a piece of rows from their words in memory; `false` if some of them are not finite.
 ///
 /// # Panics
-/// If the buffer is not [`PieceOf::bytes`] long.
+/// If the buffer is not [`PieceContents::bytes`] long.
 pub(super) fn write_rows(
     part: &RowPart,
     (rows, words): (&RowSet, &[f32]),
@@ -120,21 +120,25 @@ pub(super) enum Piece<'a> {
     Rows(RowPiece<'a>),
 }
 
-/// Reads a piece whose length is [`PieceOf::bytes`]. The words keep values aligned to their size.
+/// Reads a piece whose length is [`PieceContents::bytes`]. The words keep values aligned to their size.
 ///
 /// # Errors
 /// What is wrong with it: rows that are not in order, or not in the table.
-pub(super) fn read<'a>(of: &PieceOf, manifest: &Manifest, words: &'a [u64]) -> Result<Piece<'a>, String> {
+pub(super) fn read<'a>(
+    contents: &PieceContents,
+    manifest: &Manifest,
+    words: &'a [u64],
+) -> Result<Piece<'a>, String> {
     let bytes: &[u8] = bytemuck::cast_slice(words);
-    match *of {
-        PieceOf::Dense { dense_first, dense_count } => {
+    match *contents {
+        PieceContents::Dense { dense_first, dense_count } => {
             let numbers: &[f32] = bytemuck::cast_slice(bytes);
             let kinds = 1 + manifest.dense.state.len();
             let count = dense_count as usize;
             let kinds = (0..kinds).map(|kind| &numbers[kind * count..][..count]);
             Ok(Piece::Dense(dense_first as usize, kinds.collect()))
         }
-        PieceOf::Rows { table, columns: (first, end), rows, states } => {
+        PieceContents::Rows { table, columns: (first, end), rows, states } => {
             let of_table = &manifest.tables[table];
             let count = rows.len() as usize;
             let (set, mut begin) = match rows {

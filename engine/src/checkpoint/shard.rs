@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::Doing;
 use super::files::{Files, Output};
-use super::index::{self, PieceEntry, PieceOf, ShardIndex};
+use super::index::{self, PieceContents, PieceEntry, ShardIndex};
 use super::manifest::Manifest;
 use super::writer::Writer;
 use super::{CheckpointError, DenseState, RankState, piece};
@@ -88,7 +88,7 @@ struct Making<'a> {
     state: &'a RankState<'a>,
     file: Writer,
     /// The pieces to write.
-    sources: VecDeque<(PieceOf, Source<'a>)>,
+    sources: VecDeque<(PieceContents, Source<'a>)>,
     /// The pieces written.
     index: ShardIndex,
     /// A buffer for rows that are not adjacent in memory.
@@ -120,8 +120,8 @@ impl<'a> Making<'a> {
 
     /// The source of the next piece: dense parameters first, then part by part; `None` after the last one.
     fn next(&self) -> Option<(usize, u64)> {
-        self.sources.front().map(|(of, source)| match (of, source) {
-            (PieceOf::Dense { dense_first, .. }, _) => (0, *dense_first),
+        self.sources.front().map(|(contents, source)| match (contents, source) {
+            (PieceContents::Dense { dense_first, .. }, _) => (0, *dense_first),
             (_, Source::Rows(choice, numbers)) => (1 + choice.part, numbers.start),
             _ => unreachable!("pieces are planned with their sources"),
         })
@@ -129,17 +129,17 @@ impl<'a> Making<'a> {
 
     /// Writes the next piece, if there is one.
     fn write_piece(&mut self) -> Result<(), CheckpointError> {
-        let Some((of, source)) = self.sources.pop_front() else { return Ok(()) };
-        let len = of.bytes(self.manifest).expect("pieces are planned from the model");
+        let Some((contents, source)) = self.sources.pop_front() else { return Ok(()) };
+        let len = contents.bytes(self.manifest).expect("pieces are planned from the model");
         let room = self.file.next(len as usize);
         let bytes = room.map_err(|source| CheckpointError::Io {
             doing: "write",
             path: self.dir.join(&self.index.name),
             source,
         })?;
-        fill(&of, &source, self.manifest, self.state, (&mut self.words, bytes))?;
+        fill(&contents, &source, self.manifest, self.state, (&mut self.words, bytes))?;
         self.index.bytes += len;
-        self.index.pieces.push(PieceEntry { of, bytes: len, xxh3: Checksum::of(bytes) });
+        self.index.pieces.push(PieceEntry { contents, bytes: len, xxh3: Checksum::of(bytes) });
         Ok(())
     }
 
@@ -173,12 +173,12 @@ fn plan<'a>(
     manifest: &Manifest,
     state: &'a RankState<'_>,
     chosen: &'a [RowSelection],
-) -> Vec<(PieceOf, Source<'a>)> {
+) -> Vec<(PieceContents, Source<'a>)> {
     let of_dense = state.dense.iter().flat_map(|dense| {
         let kinds = 1 + dense.state.len();
         piece::cut(dense.parameters.len() as u64, 4 * kinds).map(move |range| {
             let (first, count) = (dense.first as u64 + range.start, range.end - range.start);
-            (PieceOf::Dense { dense_first: first, dense_count: count }, Source::Dense(dense))
+            (PieceContents::Dense { dense_first: first, dense_count: count }, Source::Dense(dense))
         })
     });
     let of_rows = chosen.iter().flat_map(|choice| {
@@ -194,10 +194,10 @@ fn plan<'a>(
 }
 
 /// The safetensors header.
-fn header(manifest: &Manifest, sources: &[(PieceOf, Source<'_>)]) -> Vec<u8> {
+fn header(manifest: &Manifest, sources: &[(PieceContents, Source<'_>)]) -> Vec<u8> {
     let (mut tensors, mut end) = (Vec::new(), 0);
-    for (number, (of, _)) in sources.iter().enumerate() {
-        for tensor in piece::tensors(number, of, manifest) {
+    for (number, (contents, _)) in sources.iter().enumerate() {
+        for tensor in piece::tensors(number, contents, manifest) {
             let start = end;
             end += tensor.bytes;
             let info = TensorInfo { dtype: tensor.dtype, shape: tensor.shape, data_offsets: (start, end) };
@@ -213,14 +213,14 @@ fn header(manifest: &Manifest, sources: &[(PieceOf, Source<'_>)]) -> Vec<u8> {
 
 /// Sets the bytes of a piece.
 fn fill(
-    of: &PieceOf,
+    contents: &PieceContents,
     source: &Source<'_>,
     manifest: &Manifest,
     state: &RankState<'_>,
     (words, bytes): (&mut Vec<f32>, &mut [u8]),
 ) -> Result<(), CheckpointError> {
-    match (of, source) {
-        (&PieceOf::Dense { dense_first, dense_count }, Source::Dense(dense)) => {
+    match (contents, source) {
+        (&PieceContents::Dense { dense_first, dense_count }, Source::Dense(dense)) => {
             let range =
                 dense_first as usize - dense.first..(dense_first + dense_count) as usize - dense.first;
             let kinds = std::iter::once(&dense.parameters).chain(&dense.state);
@@ -232,7 +232,7 @@ fn fill(
                 bytes.copy_from_slice(bytemuck::cast_slice(numbers));
             }
         }
-        (&PieceOf::Rows { states, .. }, Source::Rows(choice, numbers)) => {
+        (&PieceContents::Rows { states, .. }, Source::Rows(choice, numbers)) => {
             let part = &state.rows.parts()[choice.part];
             let positions = choice.positions.part(numbers.clone());
             let rows = part.rows.at(&positions);

@@ -40,8 +40,8 @@ fn what_takes_several_pieces_comes_back() {
     });
     let checkpoint = open(&files, 1).unwrap();
     let pieces = &checkpoint.shards()[0].pieces;
-    let dense = |piece: &&PieceEntry| matches!(piece.of, PieceOf::Dense { .. });
-    let rows = |piece: &&PieceEntry| matches!(piece.of, PieceOf::Rows { table: 0, .. });
+    let dense = |piece: &&PieceEntry| matches!(piece.contents, PieceContents::Dense { .. });
+    let rows = |piece: &&PieceEntry| matches!(piece.contents, PieceContents::Rows { table: 0, .. });
     assert_eq!((pieces.iter().filter(dense).count(), pieces.iter().filter(rows).count()), (2, 2));
     checkpoint.verify().unwrap();
     let mut back = CpuModel::initialized(&learning, 4);
@@ -185,8 +185,8 @@ fn what_a_manifest_or_an_index_says_wrongly_is_refused() {
     type OfShard = fn(&mut ShardIndex);
     type OfAll = fn(&mut Manifest);
     fn rows(index: &mut ShardIndex, change: impl Fn(&mut SavedRows, &mut (usize, usize))) {
-        let of_first_table = index.pieces.iter_mut().find_map(|piece| match &mut piece.of {
-            PieceOf::Rows { table: 0, rows, columns, .. } => Some((rows, columns)),
+        let of_first_table = index.pieces.iter_mut().find_map(|piece| match &mut piece.contents {
+            PieceContents::Rows { table: 0, rows, columns, .. } => Some((rows, columns)),
             _ => None,
         });
         let (rows, columns) = of_first_table.unwrap();
@@ -205,7 +205,9 @@ fn what_a_manifest_or_an_index_says_wrongly_is_refused() {
         (
             "does not belong to this model",
             |index| {
-                let PieceOf::Dense { dense_first, .. } = &mut index.pieces[0].of else { panic!("{index:?}") };
+                let PieceContents::Dense { dense_first, .. } = &mut index.pieces[0].contents else {
+                    panic!("{index:?}")
+                };
                 *dense_first += 1;
             },
             none_of_all,
@@ -237,8 +239,8 @@ fn what_the_index_of_an_addition_says_wrongly_is_refused() {
         ("its pieces have", |index| index.pieces.truncate(index.pieces.len() - 1)),
         // Equally many bytes: 2 weights, 6 values of state and a row number instead of 4, 4 and a row number.
         ("does not belong to this model", |index| {
-            let first_table = index.pieces.iter_mut().find_map(|piece| match &mut piece.of {
-                PieceOf::Rows { table: 0, columns, states, .. } => Some((columns, states)),
+            let first_table = index.pieces.iter_mut().find_map(|piece| match &mut piece.contents {
+                PieceContents::Rows { table: 0, columns, states, .. } => Some((columns, states)),
                 _ => None,
             });
             let (columns, states) = first_table.unwrap();
@@ -262,11 +264,12 @@ fn lists_of_rows_are_checked() {
         addition(&files);
         let checkpoint = open(&files, 4).unwrap();
         let index = &checkpoint.shards()[0];
-        let is_list =
-            |piece: &PieceEntry| matches!(piece.of, PieceOf::Rows { table: 0, .. }) && piece.of.is_listed();
+        let is_list = |piece: &PieceEntry| {
+            matches!(piece.contents, PieceContents::Rows { table: 0, .. }) && piece.contents.is_listed()
+        };
         let number = index.pieces.iter().position(is_list).unwrap();
         let (begin, bytes) = (index.begins()[number] as usize, index.pieces[number].bytes as usize);
-        let PieceOf::Rows { rows, .. } = index.pieces[number].of else { unreachable!() };
+        let PieceContents::Rows { rows, .. } = index.pieces[number].contents else { unreachable!() };
         let last = begin + 8 * (rows.len() as usize - 1);
         let mut sum = Checksum(0);
         disk.change(&checkpoint.path().join(&index.name), |file| {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use bytesize::ByteSize;
-use rankine::checkpoint::{Checkpoint, Manifest, PieceOf};
+use rankine::checkpoint::{Checkpoint, Manifest, PieceContents};
 use rankine::saved::SavedModel;
 use rankine::source::{Artifact, ModelSource};
 use serde::Serialize;
@@ -81,9 +81,9 @@ impl<'a> Inspection<'a> {
     fn of(checkpoint: &'a Checkpoint) -> Self {
         let shards = checkpoint.shards();
         let pieces = shards.iter().flat_map(|shard| &shard.pieces);
-        let rows = pieces.map(|piece| match &piece.of {
-            PieceOf::Rows { rows, .. } => rows.len(),
-            PieceOf::Dense { .. } => 0,
+        let rows = pieces.map(|piece| match &piece.contents {
+            PieceContents::Rows { rows, .. } => rows.len(),
+            PieceContents::Dense { .. } => 0,
         });
         Self {
             path: checkpoint.path().to_owned(),
