@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 
-/// Makes one operation on checkpoint files fail: see [`crate::checkpoint::Faulty::by_environment`].
+/// Makes one operation on checkpoint files fail: see [`crate::checkpoint::FaultyFiles::by_environment`].
 pub(crate) const FAULT: &str = "RANKINE_TEST_FAULT";
 /// Bytes that copies of the state may take, instead of the free memory.
 pub(crate) const COPY_BYTES: &str = "RANKINE_TEST_COPY_BYTES";

@@ -58,7 +58,7 @@ impl FromStr for Rehearsal {
 
 /// Files that fail one operation.
 #[derive(Debug)]
-pub struct Faulty {
+pub struct FaultyFiles {
     files: Arc<dyn Files>,
     counter: Arc<Counter>,
 }
@@ -71,7 +71,7 @@ struct Counter {
     fault: Fault,
 }
 
-impl Faulty {
+impl FaultyFiles {
     /// Operation number `at`, from 1, fails; with 0 none does.
     pub fn new(files: Arc<dyn Files>, at: u64, fault: Fault) -> Self {
         Self { files, counter: Arc::new(Counter { done: AtomicU64::new(0), at, fault }) }
@@ -110,7 +110,7 @@ impl Counter {
     }
 }
 
-impl Files for Faulty {
+impl Files for FaultyFiles {
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         self.counter.count()?;
         self.files.create_dir(path)

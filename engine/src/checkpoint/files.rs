@@ -153,7 +153,12 @@ impl Files for Disk {
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn Output>> {
-        Ok(Box::new(Written { file: File::create_new(path)?, path: path.to_owned(), direct: None, end: 0 }))
+        Ok(Box::new(DiskOutput {
+            file: File::create_new(path)?,
+            path: path.to_owned(),
+            direct: None,
+            end: 0,
+        }))
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
@@ -205,7 +210,7 @@ impl Files for Disk {
 }
 
 /// A file that is being written.
-struct Written {
+struct DiskOutput {
     file: File,
     path: PathBuf,
     /// The same file for direct writes, once one was requested.
@@ -213,7 +218,7 @@ struct Written {
     end: u64,
 }
 
-impl Output for Written {
+impl Output for DiskOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write_at(bytes, self.end)?;
         self.end += written as u64;

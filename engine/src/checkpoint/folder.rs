@@ -15,7 +15,7 @@ const DAMAGED: &str = ".damaged";
 
 /// A checkpoint that cannot be used.
 #[derive(Debug)]
-pub struct Skipped {
+pub struct DamagedCheckpoint {
     /// Its step.
     pub step: u64,
     /// Its folder.
@@ -54,8 +54,8 @@ pub fn list(files: &dyn Files, dir: &Path) -> Result<Vec<(u64, PathBuf)>, Checkp
 pub fn latest(
     files: &Arc<dyn Files>,
     dir: &Path,
-) -> Result<(Option<Checkpoint>, Vec<Skipped>), CheckpointError> {
-    let mut skipped = Vec::new();
+) -> Result<(Option<Checkpoint>, Vec<DamagedCheckpoint>), CheckpointError> {
+    let mut damaged = Vec::new();
     for (step, path) in list(&**files, dir)? {
         let opened = Checkpoint::open(files, &path).and_then(|checkpoint| {
             if checkpoint.manifest().train.step != step {
@@ -65,17 +65,17 @@ pub fn latest(
             Ok(checkpoint)
         });
         match opened {
-            Ok(checkpoint) => return Ok((Some(checkpoint), skipped)),
-            Err(why) if why.is_damage() => skipped.push(Skipped { step, path, why }),
+            Ok(checkpoint) => return Ok((Some(checkpoint), damaged)),
+            Err(why) if why.is_damage() => damaged.push(DamagedCheckpoint { step, path, why }),
             Err(why) => return Err(CheckpointError::Unreadable { path, why: Box::new(why) }),
         }
     }
     let aside = leftovers(&**files, dir)?.damaged;
-    if skipped.is_empty() && aside.is_empty() {
-        return Ok((None, skipped));
+    if damaged.is_empty() && aside.is_empty() {
+        return Ok((None, damaged));
     }
     let set_aside = aside.iter().map(|path| format!("{} was found to be damaged before", path.display()));
-    let found = skipped.iter().map(|skipped| skipped.why.to_string()).chain(set_aside).collect();
+    let found = damaged.iter().map(|damaged| damaged.why.to_string()).chain(set_aside).collect();
     Err(CheckpointError::NoneUsable { dir: dir.to_owned(), found })
 }
 

@@ -28,10 +28,10 @@ use std::ops::Range;
 use rankine_embedding::rows::Rows;
 
 pub use error::CheckpointError;
-pub use faults::{Fault, Faulty};
+pub use faults::{Fault, FaultyFiles};
 pub use files::{Disk, Files, Input, Output};
 pub(crate) use folder::set_aside;
-pub use folder::{Leftovers, Needs, Skipped, latest, leftovers, list, prune};
+pub use folder::{DamagedCheckpoint, Leftovers, Needs, latest, leftovers, list, prune};
 pub use index::{PieceContents, PieceEntry, SavedRows, ShardIndex};
 pub use manifest::NAME as MANIFEST_NAME;
 pub use manifest::{
@@ -39,7 +39,7 @@ pub use manifest::{
     RuleState, TableState, TrainState,
 };
 pub use open::{Checkpoint, Totals};
-pub use publish::{Draft, Published, draft_path};
+pub use publish::{Draft, PublishedCheckpoint, draft_path};
 pub use shard::{ShardFiles, write_shard, write_shards};
 pub use stored::StoredRows;
 

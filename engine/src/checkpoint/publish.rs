@@ -30,7 +30,7 @@ pub struct Draft {
 
 /// A checkpoint that exists, and is durable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Published {
+pub struct PublishedCheckpoint {
     /// Its step.
     pub step: u64,
     /// Its folder.
@@ -79,7 +79,7 @@ impl Draft {
         manifest: Manifest,
         shards: Vec<ShardFiles>,
         beside: &[(&str, &str)],
-    ) -> Result<Published, CheckpointError> {
+    ) -> Result<PublishedCheckpoint, CheckpointError> {
         match self.complete(manifest, shards, beside) {
             Ok(published) => {
                 self.files.sync_dir(&self.dir).doing("make durable", &self.dir)?;
@@ -97,7 +97,7 @@ impl Draft {
         mut manifest: Manifest,
         shards: Vec<ShardFiles>,
         beside: &[(&str, &str)],
-    ) -> Result<Published, CheckpointError> {
+    ) -> Result<PublishedCheckpoint, CheckpointError> {
         let Self { files, target, partial, .. } = self;
         let files = &**files;
         let mut bytes: u64 = shards.iter().map(|shard| shard.bytes).sum();
@@ -110,7 +110,13 @@ impl Draft {
         files.sync_dir(partial).doing("make durable", partial)?;
         files.rename(partial, target).doing("rename to its final name", partial)?;
         let base = manifest.base.map(|base| base.step);
-        Ok(Published { step: manifest.train.step, path: target.clone(), bytes, xxh3: written.xxh3, base })
+        Ok(PublishedCheckpoint {
+            step: manifest.train.step,
+            path: target.clone(),
+            bytes,
+            xxh3: written.xxh3,
+            base,
+        })
     }
 
     /// Removes as much of it as possible. Only logs errors: the one that led here is reported.

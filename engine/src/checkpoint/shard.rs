@@ -49,7 +49,7 @@ pub fn write_shard(
     manifest: &Manifest,
     (state, chosen): (&RankState<'_>, &[RowSelection]),
 ) -> Result<ShardFiles, CheckpointError> {
-    let mut shard = Making::begin((files, dir), rank, manifest, (state, chosen))?;
+    let mut shard = ShardDraft::begin((files, dir), rank, manifest, (state, chosen))?;
     while shard.next().is_some() {
         shard.write_piece()?;
     }
@@ -70,18 +70,18 @@ pub fn write_shards(
     let chosen: Vec<_> = states.iter().map(|state| RowSelection::all(state.rows)).collect();
     let mut shards = Vec::new();
     for (rank, (state, chosen)) in states.iter().zip(&chosen).enumerate() {
-        shards.push(Making::begin((files, dir), rank, manifest, (state, chosen))?);
+        shards.push(ShardDraft::begin((files, dir), rank, manifest, (state, chosen))?);
     }
-    while let Some(next) = shards.iter().filter_map(Making::next).min() {
+    while let Some(next) = shards.iter().filter_map(ShardDraft::next).min() {
         for shard in shards.iter_mut().filter(|shard| shard.next() == Some(next)) {
             shard.write_piece()?;
         }
     }
-    shards.into_iter().map(Making::finish).collect()
+    shards.into_iter().map(ShardDraft::finish).collect()
 }
 
 /// A shard that is being written.
-struct Making<'a> {
+struct ShardDraft<'a> {
     files: &'a dyn Files,
     dir: &'a Path,
     manifest: &'a Manifest,
@@ -95,7 +95,7 @@ struct Making<'a> {
     words: Vec<f32>,
 }
 
-impl<'a> Making<'a> {
+impl<'a> ShardDraft<'a> {
     fn begin(
         (files, dir): (&'a dyn Files, &'a Path),
         rank: usize,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytesize::ByteSize;
-use rankine::checkpoint::{Disk, Faulty, Skipped};
+use rankine::checkpoint::{DamagedCheckpoint, Disk, FaultyFiles};
 use rankine::evaluation::HeadMetrics;
 use rankine::job::{ListenAddress, ThreadCount};
 use rankine::launch::ProcessRank;
@@ -85,7 +85,7 @@ pub(crate) fn run(args: Args, process: &ProcessRank, quiet: bool) -> Result<(), 
     let stop = signals::training()?;
     let mut watcher = Watcher { quiet, phase: Phase::Waiting, training: None, stop: stop.clone() };
     let files =
-        Faulty::by_environment(Arc::new(Disk)).map_err(|what| CommandError::new(Exit::Usage, what))?;
+        FaultyFiles::by_environment(Arc::new(Disk)).map_err(|what| CommandError::new(Exit::Usage, what))?;
     let monitor = monitoring::of_training(&job, process, &processes, quiet)
         .inspect_err(|error| drop(processes.fail(&error.to_string(), false)))?;
     // The first process reports for all.
@@ -200,7 +200,7 @@ impl Observer for Watcher {
             Event::Step(progress, _) => self.step(&progress),
             Event::Report(report) => self.report(&report),
             Event::Evaluating { samples, total, .. } => self.evaluating(samples, total),
-            Event::Skipped(Skipped { path, why, .. }) => {
+            Event::Skipped(DamagedCheckpoint { path, why, .. }) => {
                 tracing::warn!("{} is unusable and was set aside: {why}", path.display());
             }
             Event::Removed { path, bytes } => {

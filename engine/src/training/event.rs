@@ -10,7 +10,7 @@ use rankine_reader::{Dataset, Part};
 use super::backend::DeviceMemory;
 use super::ids::IdCounts;
 use super::run_dir::Summary;
-use crate::checkpoint::{CheckpointError, Skipped};
+use crate::checkpoint::{CheckpointError, DamagedCheckpoint};
 use crate::cpu::RankTraffic;
 use crate::evaluation::HeadMetrics;
 use crate::guard::SkippedSteps;
@@ -52,7 +52,7 @@ pub enum Event<'a> {
         bytes_read: u64,
     },
     /// A damaged checkpoint was skipped, and set aside.
-    Skipped(&'a Skipped),
+    Skipped(&'a DamagedCheckpoint),
     /// A partial checkpoint, left by a process that ended while it wrote or removed it, was removed.
     Removed {
         /// The folder.

@@ -136,7 +136,7 @@ fn save(
     model: &CpuModel,
     step: u64,
     base: Option<Base>,
-) -> Result<Published, CheckpointError> {
+) -> Result<PublishedCheckpoint, CheckpointError> {
     let draft = Draft::begin(Arc::clone(files), Path::new(DIR), step)?;
     let manifest = manifest(step, base);
     let written = model.on_each_rank(|rank, state| {
@@ -195,12 +195,12 @@ impl Course {
         published: &mut Vec<u64>,
         failed: &mut dyn FnMut(CheckpointError) -> bool,
     ) -> Option<CpuModel> {
-        let (found, skipped) = match latest(files, Path::new(DIR)) {
+        let (found, damaged) = match latest(files, Path::new(DIR)) {
             Ok(found) => found,
             Err(error) => return failed(error).then(fresh),
         };
-        for skipped in skipped {
-            let _ = set_aside(&**files, Path::new(DIR), skipped.step);
+        for damaged in damaged {
+            let _ = set_aside(&**files, Path::new(DIR), damaged.step);
         }
         let (mut model, first) = match &found {
             Some(checkpoint) => (loaded(checkpoint), checkpoint.manifest().train.step),
@@ -261,8 +261,8 @@ impl Course {
     /// step. No folder with the name of a checkpoint is bad: only power failures damage files.
     #[track_caller]
     fn check(&self, files: &Arc<dyn Files>, published: &[u64], what: &str) {
-        let (found, skipped) = latest(files, Path::new(DIR)).unwrap();
-        assert!(skipped.is_empty(), "{what}: {skipped:?}");
+        let (found, damaged) = latest(files, Path::new(DIR)).unwrap();
+        assert!(damaged.is_empty(), "{what}: {damaged:?}");
         for (step, path) in list(&**files, Path::new(DIR)).unwrap() {
             let verified = Checkpoint::open(files, &path).and_then(|checkpoint| checkpoint.verify());
             verified.unwrap_or_else(|error| panic!("{what}: step {step}: {error}"));
@@ -308,7 +308,7 @@ fn simulated() -> (Arc<Simulated>, Arc<dyn Files>) {
 fn power_may_fail_before_any_operation() {
     let course = Course::new();
     let (_, files) = simulated();
-    let counting = Arc::new(Faulty::new(files, 0, Fault::Kill));
+    let counting = Arc::new(FaultyFiles::new(files, 0, Fault::Kill));
     course.run(&(Arc::clone(&counting) as Arc<dyn Files>), &mut Vec::new(), &mut |error| panic!("{error}"));
     let operations = counting.operations();
     assert!(operations > 150, "{operations}");
@@ -323,7 +323,7 @@ fn power_may_fail_before_any_operation() {
             let what = format!("seed {seed}, operation {at}");
             let (disk, files) = simulated();
             // The first failure ends the run, as the power failure does.
-            let cut: Arc<dyn Files> = Arc::new(Faulty::new(files, at, Fault::Error(5)));
+            let cut: Arc<dyn Files> = Arc::new(FaultyFiles::new(files, at, Fault::Error(5)));
             let mut published = Vec::new();
             let ended = course.run(&cut, &mut published, &mut |_| false);
             let back: Arc<dyn Files> = Arc::new(disk.after_power_failure(&mut next));
@@ -353,7 +353,7 @@ fn any_operation_may_fail() {
         loop {
             at += if long() { 1 } else { 5 };
             let (disk, files) = simulated();
-            let faulty = Arc::new(Faulty::new(files, at, fault));
+            let faulty = Arc::new(FaultyFiles::new(files, at, fault));
             let (mut published, mut failures) = (Vec::new(), 0);
             course.run(&(Arc::clone(&faulty) as Arc<dyn Files>), &mut published, &mut |_| {
                 failures += 1;
@@ -428,8 +428,8 @@ fn every_flipped_bit_is_found() {
             disk.change(path, |bytes| *bytes = kept);
         }
     }
-    let (_, skipped) = latest(&files, Path::new(DIR)).unwrap();
-    assert!(skipped.is_empty(), "{skipped:?}");
+    let (_, damaged) = latest(&files, Path::new(DIR)).unwrap();
+    assert!(damaged.is_empty(), "{damaged:?}");
 }
 
 /// Full checkpoints of steps 2, 4 and 6 of an untrained model.
@@ -456,14 +456,15 @@ fn flip_a_bit(disk: &Simulated, step: u64) {
 #[test]
 fn an_error_of_reading_is_not_damage() {
     let (_, files) = three();
-    let counting = Arc::new(Faulty::new(Arc::clone(&files), 0, Fault::Kill));
+    let counting = Arc::new(FaultyFiles::new(Arc::clone(&files), 0, Fault::Kill));
     latest(&(Arc::clone(&counting) as Arc<dyn Files>), Path::new(DIR)).unwrap();
     let operations = counting.operations();
     assert!(operations > 10, "{operations}");
     // EIO, EACCES, EISDIR, ENOENT, ESTALE.
     for code in [5, 13, 21, 2, 116] {
         for at in 1..=operations {
-            let faulty: Arc<dyn Files> = Arc::new(Faulty::new(Arc::clone(&files), at, Fault::Error(code)));
+            let faulty: Arc<dyn Files> =
+                Arc::new(FaultyFiles::new(Arc::clone(&files), at, Fault::Error(code)));
             let error = latest(&faulty, Path::new(DIR)).unwrap_err();
             let what = format!("error {code} at operation {at}: {error}");
             match &error {
@@ -547,8 +548,8 @@ fn a_missing_base_is_not_damage() {
 fn without_a_usable_checkpoint_nothing_is_found() {
     let (disk, files) = three();
     flip_a_bit(&disk, 6);
-    let (found, skipped) = latest(&files, Path::new(DIR)).unwrap();
-    assert_eq!((found.unwrap().manifest().train.step, skipped.len(), skipped[0].step), (4, 1, 6));
+    let (found, damaged) = latest(&files, Path::new(DIR)).unwrap();
+    assert_eq!((found.unwrap().manifest().train.step, damaged.len(), damaged[0].step), (4, 1, 6));
     flip_a_bit(&disk, 2);
     flip_a_bit(&disk, 4);
     let error = latest(&files, Path::new(DIR)).unwrap_err();
@@ -562,7 +563,7 @@ fn without_a_usable_checkpoint_nothing_is_found() {
     let error = latest(&files, Path::new(DIR)).unwrap_err();
     assert!(matches!(&error, CheckpointError::NoneUsable { found, .. } if found.len() == 3), "{error}");
     let (_, empty) = simulated();
-    assert!(matches!(latest(&empty, Path::new(DIR)), Ok((None, skipped)) if skipped.is_empty()));
+    assert!(matches!(latest(&empty, Path::new(DIR)), Ok((None, damaged)) if damaged.is_empty()));
 }
 
 /// A copy under another name would make training resume at a step that it did not reach.
@@ -571,9 +572,9 @@ fn a_checkpoint_of_another_step_than_its_name_says_is_passed_over() {
     let (_, files) = three();
     let at = |step| Path::new(DIR).join(step_name(step));
     files.rename(&at(6), &at(8)).unwrap();
-    let (found, skipped) = latest(&files, Path::new(DIR)).unwrap();
+    let (found, damaged) = latest(&files, Path::new(DIR)).unwrap();
     assert_eq!(found.unwrap().manifest().train.step, 4);
-    let [Skipped { step: 8, why, .. }] = &skipped[..] else { panic!("{skipped:?}") };
+    let [DamagedCheckpoint { step: 8, why, .. }] = &damaged[..] else { panic!("{damaged:?}") };
     assert!(why.to_string().contains("another step"), "{why}");
 }
 

@@ -11,7 +11,7 @@ fn save_part(
     model: &CpuModel,
     manifest: &Manifest,
     choose: impl Fn(RankState<'_>) -> Result<ShardFiles, CheckpointError> + Sync,
-) -> Published {
+) -> PublishedCheckpoint {
     let draft = Draft::begin(Arc::clone(files), Path::new(DIR), manifest.train.step).unwrap();
     let shards = model.on_each_rank(|_, state| choose(state)).unwrap();
     draft.publish(manifest.clone(), shards, &[]).unwrap()
@@ -123,9 +123,9 @@ fn an_addition_to_a_damaged_checkpoint_is_passed_over() {
     save(&files, &model, 1, None).unwrap();
     assert_eq!(latest(&files, Path::new(DIR)).unwrap().0.unwrap().manifest().train.step, 4);
     flip_a_bit(&disk, 2);
-    let (found, skipped) = latest(&files, Path::new(DIR)).unwrap();
+    let (found, damaged) = latest(&files, Path::new(DIR)).unwrap();
     assert_eq!(found.unwrap().manifest().train.step, 1);
-    assert_eq!(skipped.iter().map(|skipped| skipped.step).collect::<Vec<_>>(), [4, 2]);
+    assert_eq!(damaged.iter().map(|damaged| damaged.step).collect::<Vec<_>>(), [4, 2]);
 }
 
 /// A step has one name: other spellings of the number name something else.

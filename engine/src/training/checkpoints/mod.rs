@@ -18,7 +18,7 @@ use super::identity::{RunIdentity, TrainingIdentity};
 use super::processes::with_heartbeat;
 use super::{Event, Observer, TrainError};
 use crate::checkpoint::{
-    self, Base, Checkpoint, CheckpointError, Draft, Files, Manifest, Needs, Published, ShardFiles,
+    self, Base, Checkpoint, CheckpointError, Draft, Files, Manifest, Needs, PublishedCheckpoint, ShardFiles,
     TrainState, write_shard,
 };
 use crate::job::{self, OnFailure};
@@ -356,7 +356,7 @@ impl Checkpoints {
         &self,
         written: Result<WriteOutput, CheckpointError>,
         Publication { draft, manifest, side_files }: Publication,
-    ) -> Result<Result<Published, CheckpointError>, TrainError> {
+    ) -> Result<Result<PublishedCheckpoint, CheckpointError>, TrainError> {
         type Reply<T> = Result<T, String>;
         let (own, error): (Reply<Vec<ShardFiles>>, _) = match written {
             Ok(WriteOutput::Shards(shards)) => (Ok(shards), None),
@@ -373,11 +373,11 @@ impl Checkpoints {
         let all: Result<Vec<_>, _> = all.collect();
         let published =
             draft.map(|draft| publish(draft, manifest, all.map(|shards| shards.concat()), side_files));
-        let reply: Option<Reply<&Published>> =
+        let reply: Option<Reply<&PublishedCheckpoint>> =
             published.as_ref().map(|published| published.as_ref().map_err(ToString::to_string));
         let text = serde_json::to_vec(&reply).expect("a checkpoint's place is plain data");
         let text = self.processes.of_first("the checkpoint", &text)?;
-        let reply: Option<Reply<Published>> = serde_json::from_slice(&text).unwrap_or(None);
+        let reply: Option<Reply<PublishedCheckpoint>> = serde_json::from_slice(&text).unwrap_or(None);
         Ok(match (error, published, reply) {
             // The process that failed has the best message.
             (Some(error), ..) | (None, Some(Err(error)), _) => Err(error),
@@ -389,11 +389,11 @@ impl Checkpoints {
     fn done(
         &mut self,
         whole: bool,
-        published: Published,
+        published: PublishedCheckpoint,
         (began, waited): (Instant, Duration),
         observer: &mut dyn Observer,
     ) {
-        let Published { step, bytes, xxh3, base, .. } = published;
+        let PublishedCheckpoint { step, bytes, xxh3, base, .. } = published;
         if whole {
             self.whole = Some((Base { step, xxh3 }, 0));
         }

@@ -9,7 +9,8 @@ use rankine_embedding::rows::{RowSelection, Snapshot};
 
 use super::super::backend::Measurements;
 use crate::checkpoint::{
-    CheckpointError, DenseState, Draft, Files, Manifest, Published, RankState, ShardFiles, write_shard,
+    CheckpointError, DenseState, Draft, Files, Manifest, PublishedCheckpoint, RankState, ShardFiles,
+    write_shard,
 };
 use crate::saved::Columns;
 
@@ -40,7 +41,7 @@ pub(super) enum WriteOutput {
     /// The shards of the ranks here; other processes have others.
     Shards(Vec<ShardFiles>),
     /// The complete checkpoint.
-    Checkpoint(Published),
+    Checkpoint(PublishedCheckpoint),
 }
 
 /// The state of one rank, copied.
@@ -114,7 +115,7 @@ pub(super) fn publish(
     manifest: Manifest,
     written: Result<Vec<ShardFiles>, CheckpointError>,
     SideFiles { job, columns, measurements, metrics }: SideFiles,
-) -> Result<Published, CheckpointError> {
+) -> Result<PublishedCheckpoint, CheckpointError> {
     // A run that resumes from here keeps as much of the log as there is now.
     let synced = metrics.map_or(Ok(()), |metrics| metrics.sync_data());
     let synced = synced.map_err(|source| CheckpointError::Io {

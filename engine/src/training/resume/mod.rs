@@ -113,7 +113,7 @@ fn decide(
             FinishedRun::Continues(why) => continues = Some(why),
         }
     }
-    let (found, skipped) = with_heartbeat(processes, 0, || checkpoint::latest(files, &dir))?;
+    let (found, damaged) = with_heartbeat(processes, 0, || checkpoint::latest(files, &dir))?;
     let from = match (found, &continues) {
         (Some(from), _) => from,
         (None, None) => {
@@ -136,9 +136,9 @@ fn decide(
     if let Some(why) = continues {
         tracing::warn!("{why}: resuming from its last checkpoint");
     }
-    for skipped in &skipped {
-        checkpoint::set_aside(&**files, &dir, skipped.step)?;
-        observer.observe(Event::Skipped(skipped));
+    for damaged in &damaged {
+        checkpoint::set_aside(&**files, &dir, damaged.step)?;
+        observer.observe(Event::Skipped(damaged));
     }
     clean_up(&**files, &dir, observer)?;
     let step = from.manifest().train.step;
