@@ -141,14 +141,14 @@ impl CheckpointError {
     }
 }
 
-/// Adds to an `io::Error` what was being done, and to which file.
-pub(super) trait Doing<T> {
+/// Adds the operation and the file to an `io::Error`.
+pub(super) trait IoContext<T> {
     /// `doing` is a verb that reads well after "cannot".
-    fn doing(self, doing: &'static str, path: &Path) -> Result<T, CheckpointError>;
+    fn context(self, doing: &'static str, path: &Path) -> Result<T, CheckpointError>;
 }
 
-impl<T> Doing<T> for io::Result<T> {
-    fn doing(self, doing: &'static str, path: &Path) -> Result<T, CheckpointError> {
+impl<T> IoContext<T> for io::Result<T> {
+    fn context(self, doing: &'static str, path: &Path) -> Result<T, CheckpointError> {
         self.map_err(|source| match source.kind() {
             // Not an error of the operating system: bytes are missing.
             io::ErrorKind::UnexpectedEof => CheckpointError::damaged(path, "it ends before its last byte"),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::error::Doing;
+use super::error::IoContext;
 use super::files::Files;
 use super::{Checkpoint, CheckpointError, step_name};
 
@@ -29,7 +29,7 @@ pub struct DamagedCheckpoint {
 /// # Errors
 /// [`CheckpointError::Io`].
 pub fn list(files: &dyn Files, dir: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
-    let names = files.names(dir).doing("read", dir)?;
+    let names = files.names(dir).context("read", dir)?;
     let steps = names.iter().filter_map(|name| {
         let step = name.strip_prefix("step-")?.parse().ok()?;
         // One spelling per step.
@@ -93,7 +93,7 @@ pub struct Leftovers {
 /// # Errors
 /// [`CheckpointError::Io`].
 pub fn leftovers(files: &dyn Files, dir: &Path) -> Result<Leftovers, CheckpointError> {
-    let mut names = files.names(dir).doing("read", dir)?;
+    let mut names = files.names(dir).context("read", dir)?;
     names.sort_unstable();
     let mut found = Leftovers::default();
     for name in names {
@@ -119,15 +119,15 @@ pub fn leftovers(files: &dyn Files, dir: &Path) -> Result<Leftovers, CheckpointE
 /// [`CheckpointError::Io`].
 pub(crate) fn set_aside(files: &dyn Files, dir: &Path, step: u64) -> Result<PathBuf, CheckpointError> {
     let path = dir.join(step_name(step));
-    let names: BTreeSet<_> = files.names(dir).doing("read", dir)?.into_iter().collect();
+    let names: BTreeSet<_> = files.names(dir).context("read", dir)?.into_iter().collect();
     let numbered = (2..).map(|number| format!("{}{DAMAGED}-{number}", step_name(step)));
     let name = std::iter::once(format!("{}{DAMAGED}", step_name(step)))
         .chain(numbered)
         .find(|name| !names.contains(name))
         .expect("numbers do not run out");
     let aside = dir.join(name);
-    files.rename(&path, &aside).doing("rename", &path)?;
-    files.sync_dir(dir).doing("make durable", dir)?;
+    files.rename(&path, &aside).context("rename", &path)?;
+    files.sync_dir(dir).context("make durable", dir)?;
     Ok(aside)
 }
 
@@ -164,13 +164,13 @@ pub fn prune(
     }
     for step in all.into_iter().filter(|step| !kept.contains(step)) {
         let (path, going) = (dir.join(step_name(step)), dir.join(format!("{}{PARTIAL}", step_name(step))));
-        if files.names(dir).doing("read", dir)?.contains(&format!("{}{PARTIAL}", step_name(step))) {
-            files.remove_dir(&going).doing("remove", &going)?;
+        if files.names(dir).context("read", dir)?.contains(&format!("{}{PARTIAL}", step_name(step))) {
+            files.remove_dir(&going).context("remove", &going)?;
         }
-        files.rename(&path, &going).doing("rename", &path)?;
+        files.rename(&path, &going).context("rename", &path)?;
         // Otherwise a power failure could bring back its name without its files.
-        files.sync_dir(dir).doing("make durable", dir)?;
-        files.remove_dir(&going).doing("remove", &going)?;
+        files.sync_dir(dir).context("make durable", dir)?;
+        files.remove_dir(&going).context("remove", &going)?;
     }
     Ok(())
 }

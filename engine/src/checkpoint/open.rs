@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::error::Doing;
+use super::error::IoContext;
 use super::files::{Files, Input};
 use super::index::{self, PieceContents, SavedRows, ShardIndex};
 use super::manifest::{self, Manifest, TrainState};
@@ -190,7 +190,7 @@ impl Checkpoint {
         for (shard, file) in self.shards.iter().zip(&self.manifest.shards) {
             let reader = self.open_shard(shard)?;
             let mut header = vec![0; shard.header_bytes as usize];
-            reader.input.read_exact_at(&mut header, 0).doing("read", &reader.path)?;
+            reader.input.read_exact_at(&mut header, 0).context("read", &reader.path)?;
             if Checksum::of(&header) != shard.header_xxh3 {
                 return Err(CheckpointError::damaged(&reader.path, "the checksum of its header is wrong"));
             }
@@ -208,8 +208,8 @@ impl Checkpoint {
 
     fn open_shard<'a>(&self, index: &'a ShardIndex) -> Result<ShardReader<'a>, CheckpointError> {
         let path = self.path.join(&index.name);
-        let input = self.files.open(&path).doing("open", &path)?;
-        let bytes = input.size().doing("read", &path)?;
+        let input = self.files.open(&path).context("open", &path)?;
+        let bytes = input.size().context("read", &path)?;
         if bytes != index.bytes {
             let what = format!("it has {bytes} bytes and should have {}", index.bytes);
             return Err(CheckpointError::damaged(&path, what));
@@ -340,7 +340,7 @@ impl ShardReader<'_> {
         words.clear();
         words.resize(len.div_ceil(8), 0);
         let bytes = &mut bytemuck::cast_slice_mut(words)[..len];
-        self.input.read_exact_at(bytes, self.begins[number]).doing("read", &self.path)?;
+        self.input.read_exact_at(bytes, self.begins[number]).context("read", &self.path)?;
         if Checksum::of(bytes) != entry.xxh3 {
             let what = format!("the checksum of the piece at byte {} is wrong", self.begins[number]);
             return Err(CheckpointError::damaged(&self.path, what));
@@ -351,13 +351,13 @@ impl ShardReader<'_> {
 
 /// Reads a short file.
 fn read_whole(files: &dyn Files, path: &Path) -> Result<Vec<u8>, CheckpointError> {
-    let input = files.open(path).doing("open", path)?;
-    let len = input.size().doing("read", path)?;
+    let input = files.open(path).context("open", path)?;
+    let len = input.size().context("read", path)?;
     if len > SEALED_BYTES_MAX {
         return Err(CheckpointError::damaged(path, "it is too long"));
     }
     let mut bytes = vec![0; len as usize];
-    input.read_exact_at(&mut bytes, 0).doing("read", path)?;
+    input.read_exact_at(&mut bytes, 0).context("read", path)?;
     Ok(bytes)
 }
 

@@ -7,7 +7,7 @@ use rankine_reader::dataset::FileManifest;
 use rankine_reader::sealed::{self, Checksum};
 use serde::{Deserialize, Serialize};
 
-use super::error::Doing;
+use super::error::IoContext;
 use super::files::Files;
 use super::folder::PARTIAL;
 use super::manifest::{self, Manifest};
@@ -51,15 +51,15 @@ impl Draft {
     pub fn begin(files: Arc<dyn Files>, dir: &Path, step: u64) -> Result<Self, CheckpointError> {
         let target = dir.join(step_name(step));
         let partial = draft_path(dir, step);
-        files.create_dir(dir).doing("create", dir)?;
+        files.create_dir(dir).context("create", dir)?;
         // Its own name must survive a power failure, too.
         let above = dir.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new("."));
-        files.sync_dir(above).doing("make durable", above)?;
+        files.sync_dir(above).context("make durable", above)?;
         let name = format!("{}{PARTIAL}", step_name(step));
-        if files.names(dir).doing("read", dir)?.contains(&name) {
-            files.remove_dir(&partial).doing("remove", &partial)?;
+        if files.names(dir).context("read", dir)?.contains(&name) {
+            files.remove_dir(&partial).context("remove", &partial)?;
         }
-        files.create_dir(&partial).doing("create", &partial)?;
+        files.create_dir(&partial).context("create", &partial)?;
         Ok(Self { files, dir: dir.to_owned(), target, partial })
     }
 
@@ -82,7 +82,7 @@ impl Draft {
     ) -> Result<PublishedCheckpoint, CheckpointError> {
         match self.complete(manifest, shards, beside) {
             Ok(published) => {
-                self.files.sync_dir(&self.dir).doing("make durable", &self.dir)?;
+                self.files.sync_dir(&self.dir).context("make durable", &self.dir)?;
                 Ok(published)
             }
             Err(error) => {
@@ -107,8 +107,8 @@ impl Draft {
         let text = sealed::to_json(manifest::KIND, manifest::FORMAT, &manifest);
         let written = write_file(files, partial, manifest::NAME, text.as_bytes())?;
         bytes += written.bytes + manifest.files.iter().map(|file| file.bytes).sum::<u64>();
-        files.sync_dir(partial).doing("make durable", partial)?;
-        files.rename(partial, target).doing("rename to its final name", partial)?;
+        files.sync_dir(partial).context("make durable", partial)?;
+        files.rename(partial, target).context("rename to its final name", partial)?;
         let base = manifest.base.map(|base| base.step);
         Ok(PublishedCheckpoint {
             step: manifest.train.step,

@@ -9,7 +9,7 @@ use rankine_reader::sealed::{self, Checksum};
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 
-use super::error::Doing;
+use super::error::IoContext;
 use super::files::{Files, Output};
 use super::index::{self, PieceContents, PieceEntry, ShardIndex};
 use super::manifest::Manifest;
@@ -106,8 +106,8 @@ impl<'a> ShardDraft<'a> {
         let name = file_name(rank);
         let path = dir.join(&name);
         let header = header(manifest, &sources);
-        let mut file = files.create(&path).and_then(Writer::new).doing("create", &path)?;
-        file.next(header.len()).doing("write", &path)?.copy_from_slice(&header);
+        let mut file = files.create(&path).and_then(Writer::new).context("create", &path)?;
+        file.next(header.len()).context("write", &path)?.copy_from_slice(&header);
         let index = ShardIndex {
             name,
             bytes: header.len() as u64,
@@ -146,7 +146,7 @@ impl<'a> ShardDraft<'a> {
     /// Makes it durable, with its index.
     fn finish(self) -> Result<ShardFiles, CheckpointError> {
         let Self { files, dir, file, index, .. } = self;
-        file.finish().doing("make durable", &dir.join(&index.name))?;
+        file.finish().context("make durable", &dir.join(&index.name))?;
         let text = sealed::to_json(index::KIND, index::FORMAT, &index);
         let written = write_file(files, dir, &index.name.replace(".safetensors", ".json"), text.as_bytes())?;
         Ok(ShardFiles { bytes: index.bytes + written.bytes, index: written })
@@ -161,10 +161,10 @@ pub(super) fn write_file(
     bytes: &[u8],
 ) -> Result<FileManifest, CheckpointError> {
     let path = dir.join(name);
-    let mut file = files.create(&path).doing("create", &path)?;
+    let mut file = files.create(&path).context("create", &path)?;
     let file: &mut dyn Output = &mut *file;
-    file.write_all(bytes).doing("write", &path)?;
-    file.sync().doing("make durable", &path)?;
+    file.write_all(bytes).context("write", &path)?;
+    file.sync().context("make durable", &path)?;
     Ok(FileManifest { name: name.into(), bytes: bytes.len() as u64, xxh3: Checksum::of(bytes) })
 }
 
