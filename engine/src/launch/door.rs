@@ -17,7 +17,7 @@ use super::frame::{Kind, Message, ranks_to_bytes};
 use super::handshake::{
     Answer, Challenge, HANDSHAKE, HELLO_BYTES, Hello, JobTag, Keys, PROOF_BYTES, Transcript, job_tag, random,
 };
-use super::listen::Listening;
+use super::listen::Listeners;
 use super::rendezvous::{GRACE, Rendezvous};
 use super::wire::Wire;
 
@@ -43,13 +43,13 @@ pub(super) struct Connections {
 /// # Errors
 /// [`MeetError::Listen`]; [`MeetError::Late`] with the missing ranks.
 pub(super) fn accept_all(rendezvous: &Rendezvous<'_>) -> Result<Connections, MeetError> {
-    let listening = Listening::at(rendezvous.address, rendezvous.process.spread)?;
-    announce(rendezvous, &listening);
+    let listeners = Listeners::at(rendezvous.address, rendezvous.process.spread)?;
+    announce(rendezvous, &listeners);
     let begun = Instant::now();
     let mut door = Door::new(rendezvous);
     loop {
-        door.wait(&listening.listeners);
-        door.accept(&listening.listeners);
+        door.wait(&listeners.sockets);
+        door.accept(&listeners.sockets);
         door.hear();
         if door.arrivals.iter().flat_map(|arrival| &arrival.lines).all(Option::is_some) {
             // The listeners are closed when this function returns: nothing connects later.
@@ -62,16 +62,16 @@ pub(super) fn accept_all(rendezvous: &Rendezvous<'_>) -> Result<Connections, Mee
 }
 
 /// Logs where rank 0 listens, and warns if that is open to others.
-fn announce(rendezvous: &Rendezvous<'_>, listening: &Listening) {
-    let addresses = listening.words();
-    match &listening.everywhere {
+fn announce(rendezvous: &Rendezvous<'_>, listeners: &Listeners) {
+    let addresses = listeners.words();
+    match &listeners.everywhere {
         None => tracing::info!("rank 0 listens on {addresses}"),
         Some(why) => tracing::warn!(
             "rank 0 listens on {addresses}, which is all addresses of this host: {why}; set MASTER_ADDR or --meet to \
              an address of this host to listen only there"
         ),
     }
-    if listening.is_exposed() && !rendezvous.secret.is_given() {
+    if listeners.is_exposed() && !rendezvous.secret.is_given() {
         tracing::warn!(
             "rank 0 listens on {addresses} without a secret: anyone who can reach this port can join the job. Give all \
              processes one secret with RANKINE_SECRET, or RANKINE_SECRET_FILE or --secret-file with a private file; \
@@ -94,9 +94,9 @@ struct Door<'a> {
     job: JobTag,
     arrivals: Vec<Arrival>,
     callers: Vec<Caller>,
-    strangers: Limited,
-    refusals: Limited,
-    troubles: Limited,
+    strangers: WarningLimiter,
+    refusals: WarningLimiter,
+    troubles: WarningLimiter,
 }
 
 /// An unauthenticated connection.
@@ -110,8 +110,8 @@ struct Caller {
     said: Option<(Hello, Challenge)>,
 }
 
-/// The result of reading from a caller.
-enum Heard {
+/// What is known about a caller after reading from it.
+enum Identification {
     Pending,
     /// It is not a rank, for this reason; without a reason if it disconnected.
     Stranger(Option<String>),
@@ -120,19 +120,23 @@ enum Heard {
 }
 
 impl Caller {
-    fn hear(&mut self, rendezvous: &Rendezvous<'_>) -> io::Result<Heard> {
+    fn hear(&mut self, rendezvous: &Rendezvous<'_>) -> io::Result<Identification> {
         let wanted = if self.said.is_none() { HELLO_BYTES } else { PROOF_BYTES };
         while self.bytes.len() < wanted {
             let mut piece = [0; HELLO_BYTES];
             let room = wanted - self.bytes.len();
             match self.stream.read(&mut piece[..room]) {
-                Ok(0) => return Ok(Heard::Stranger(None)),
+                Ok(0) => return Ok(Identification::Stranger(None)),
                 Ok(read) => self.bytes.extend(&piece[..read]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let slow = self.since.elapsed() > HANDSHAKE;
                     let why = || format!("did not identify itself within {:.0} s", HANDSHAKE.as_secs_f64());
-                    return Ok(if slow { Heard::Stranger(Some(why())) } else { Heard::Pending });
+                    return Ok(if slow {
+                        Identification::Stranger(Some(why()))
+                    } else {
+                        Identification::Pending
+                    });
                 }
                 Err(error) => return Err(error),
             }
@@ -145,19 +149,19 @@ impl Caller {
     }
 
     /// Answers a hello.
-    fn challenge(&mut self, bytes: &[u8], rendezvous: &Rendezvous<'_>) -> io::Result<Heard> {
+    fn challenge(&mut self, bytes: &[u8], rendezvous: &Rendezvous<'_>) -> io::Result<Identification> {
         let Some(hello) = bytes.try_into().ok().and_then(Hello::read) else {
             let why = "is not a process of this version of Rankine".to_owned();
-            return Ok(Heard::Stranger(Some(why)));
+            return Ok(Identification::Stranger(Some(why)));
         };
         let challenge = Challenge { secret: rendezvous.secret.is_given(), nonce: random()? };
         // A new connection has buffer space for it; otherwise it is closed.
         self.stream.write_all(&challenge.to_bytes())?;
         self.said = Some((hello, challenge));
         match (hello.secret, challenge.secret) {
-            (true, false) => Ok(Heard::Refused(hello, Refusal::FirstHasNoSecret)),
-            (false, true) => Ok(Heard::Refused(hello, Refusal::RankHasNoSecret)),
-            _ => Ok(Heard::Pending),
+            (true, false) => Ok(Identification::Refused(hello, Refusal::FirstHasNoSecret)),
+            (false, true) => Ok(Identification::Refused(hello, Refusal::RankHasNoSecret)),
+            _ => Ok(Identification::Pending),
         }
     }
 
@@ -168,13 +172,13 @@ impl Caller {
         hello: Hello,
         challenge: &Challenge,
         rendezvous: &Rendezvous<'_>,
-    ) -> io::Result<Heard> {
+    ) -> io::Result<Identification> {
         let transcript = Transcript::new(rendezvous.secret, &hello, challenge);
         if bytes.try_into().is_ok_and(|proof| transcript.is_proof(proof)) {
-            return Ok(Heard::Rank(hello, transcript.keys()));
+            return Ok(Identification::Rank(hello, transcript.keys()));
         }
         self.stream.write_all(&transcript.answer(Answer::WrongSecret))?;
-        Ok(Heard::Refused(hello, Refusal::WrongSecret))
+        Ok(Identification::Refused(hello, Refusal::WrongSecret))
     }
 }
 
@@ -182,7 +186,7 @@ impl<'a> Door<'a> {
     fn new(rendezvous: &'a Rendezvous<'a>) -> Self {
         let arrivals = (1..rendezvous.process.ranks).map(|_| Arrival::default()).collect();
         let job = job_tag(rendezvous.process.job.as_deref());
-        let [strangers, refusals, troubles] = std::array::from_fn(|_| Limited::default());
+        let [strangers, refusals, troubles] = std::array::from_fn(|_| WarningLimiter::default());
         Self { rendezvous, job, arrivals, callers: Vec::new(), strangers, refusals, troubles }
     }
 
@@ -227,13 +231,15 @@ impl<'a> Door<'a> {
         for mut caller in std::mem::take(&mut self.callers) {
             let from = caller.from;
             match caller.hear(self.rendezvous) {
-                Ok(Heard::Pending) => self.callers.push(caller),
-                Ok(Heard::Rank(hello, keys)) => self.answer(caller, hello, &keys),
-                Ok(Heard::Refused(hello, refusal)) => self.refuse(from, hello, refusal),
-                Ok(Heard::Stranger(Some(why))) => {
+                Ok(Identification::Pending) => self.callers.push(caller),
+                Ok(Identification::Rank(hello, keys)) => self.answer(caller, hello, &keys),
+                Ok(Identification::Refused(hello, refusal)) => self.refuse(from, hello, refusal),
+                Ok(Identification::Stranger(Some(why))) => {
                     self.strangers.warn(&format!("a connection from {from} {why}; it was closed"));
                 }
-                Ok(Heard::Stranger(None)) | Err(_) => tracing::debug!("a connection from {from} ended"),
+                Ok(Identification::Stranger(None)) | Err(_) => {
+                    tracing::debug!("a connection from {from} ended")
+                }
             }
         }
         while self.callers.len() > CALLERS_MAX.max(2 * self.rendezvous.process.ranks) {
@@ -251,10 +257,10 @@ impl<'a> Door<'a> {
             let of_host = hosts.get(&caller.from.ip()).copied().unwrap_or(0);
             (std::cmp::Reverse(of_host), caller.said.is_some(), caller.since)
         };
-        let Some(place) = (0..self.callers.len()).min_by_key(|&place| rank(&self.callers[place])) else {
+        let Some(index) = (0..self.callers.len()).min_by_key(|&index| rank(&self.callers[index])) else {
             return;
         };
-        let from = self.callers.remove(place).from;
+        let from = self.callers.remove(index).from;
         self.strangers.warn(&format!(
             "too many connections to the rendezvous port: closed one from {from} that had not identified itself"
         ));
@@ -287,7 +293,7 @@ impl<'a> Door<'a> {
         if hello.ranks != ranks {
             return Answer::OtherRanks(ranks as u32);
         }
-        let Some(arrival) = hello.rank.checked_sub(1).and_then(|place| self.arrivals.get(place)) else {
+        let Some(arrival) = hello.rank.checked_sub(1).and_then(|index| self.arrivals.get(index)) else {
             return Answer::RankTaken;
         };
         // A process that connects again has lost its connection; one that has ended is replaced by the next one.
@@ -303,7 +309,7 @@ impl<'a> Door<'a> {
             "a process at {from} that connected as rank {} of {} was refused: {refusal}",
             hello.rank, hello.ranks
         ));
-        if let Some(arrival) = hello.rank.checked_sub(1).and_then(|place| self.arrivals.get_mut(place)) {
+        if let Some(arrival) = hello.rank.checked_sub(1).and_then(|index| self.arrivals.get_mut(index)) {
             arrival.refused = Some(refusal);
         }
     }
@@ -336,12 +342,12 @@ impl<'a> Door<'a> {
 
 /// Warnings of one kind that strangers can cause: rate limited.
 #[derive(Default)]
-struct Limited {
+struct WarningLimiter {
     last: Option<Instant>,
     left_out: u64,
 }
 
-impl Limited {
+impl WarningLimiter {
     fn warn(&mut self, words: &str) {
         if self.last.is_some_and(|last| last.elapsed() < LOG_PAUSE) {
             self.left_out += 1;
@@ -408,8 +414,8 @@ mod tests {
             let heard =
                 heard.take(100).inspect(|_| std::thread::sleep(Duration::from_millis(1))).last().unwrap();
             match heard {
-                Heard::Pending => assert!(pending, "{seconds} s"),
-                Heard::Stranger(Some(why)) => {
+                Identification::Pending => assert!(pending, "{seconds} s"),
+                Identification::Stranger(Some(why)) => {
                     assert!(!pending && why == "did not identify itself within 5 s", "{seconds} s: {why}");
                 }
                 _ => panic!("a silent caller is heard"),

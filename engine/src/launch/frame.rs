@@ -72,9 +72,9 @@ impl Message {
 }
 
 /// A complete message as received, with its tag.
-pub(super) struct Sealed(Vec<u8>);
+pub(super) struct Frame(Vec<u8>);
 
-impl Sealed {
+impl Frame {
     /// The message.
     ///
     /// # Errors
@@ -118,11 +118,11 @@ impl Inbox {
     ///
     /// # Errors
     /// `UnexpectedEof` if the other side has ended, and `InvalidData` for a message of more than `most` bytes.
-    pub(super) fn read(&mut self, mut stream: impl Read, most: usize) -> io::Result<Option<Sealed>> {
+    pub(super) fn read(&mut self, mut stream: impl Read, most: usize) -> io::Result<Option<Frame>> {
         loop {
             let wanted = self.wanted(most)?;
             if self.0.len() == wanted {
-                return Ok(Some(Sealed(std::mem::take(&mut self.0))));
+                return Ok(Some(Frame(std::mem::take(&mut self.0))));
             }
             let mut piece = vec![0; (wanted - self.0.len()).min(1 << 16)];
             match stream.read(&mut piece) {
@@ -195,10 +195,10 @@ mod tests {
         for kind in [1, 2, 3, 4, 5, 6, 7] {
             let frame = [&[kind][..], &head[1..]].concat();
             let tag = seal.next(&frame);
-            let open = Sealed([&frame[..], tag.as_bytes()].concat()).unproven().unwrap();
+            let open = Frame([&frame[..], tag.as_bytes()].concat()).unproven().unwrap();
             assert_eq!((open.kind as u8, open.round, &open.bytes[..]), (kind, 0x0102, &b"why"[..]));
         }
-        let unknown = Sealed([&[8][..], &sealed[1..]].concat());
+        let unknown = Frame([&[8][..], &sealed[1..]].concat());
         assert_eq!(unknown.unproven().unwrap_err().kind(), ErrorKind::InvalidData);
     }
 

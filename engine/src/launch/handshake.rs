@@ -240,7 +240,7 @@ fn number(bytes: &[u8], at: usize) -> u32 {
 }
 
 fn piece<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    std::array::from_fn(|place| bytes[at + place])
+    std::array::from_fn(|index| bytes[at + index])
 }
 
 #[cfg(test)]

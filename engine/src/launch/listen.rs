@@ -12,13 +12,13 @@ const ADDRESSES_MAX: usize = 16;
 
 /// The listeners of rank 0.
 #[derive(Debug)]
-pub(super) struct Listening {
-    pub(super) listeners: Vec<TcpListener>,
+pub(super) struct Listeners {
+    pub(super) sockets: Vec<TcpListener>,
     /// Why it listens on all addresses of the host, if it does.
     pub(super) everywhere: Option<String>,
 }
 
-impl Listening {
+impl Listeners {
     /// Listens on those addresses of this host that the name resolves to; on all, if none of them can be reached by
     /// others.
     ///
@@ -44,10 +44,10 @@ impl Listening {
                 words(&found)
             ),
             Ok(found) => {
-                let listeners = found.iter().filter_map(|&one| bind_own(one).transpose());
-                let listeners: Vec<_> = listeners.collect::<io::Result<_>>().map_err(failed)?;
-                if !listeners.is_empty() {
-                    return Ok(Self { listeners, everywhere: None });
+                let sockets = found.iter().filter_map(|&one| bind_own(one).transpose());
+                let sockets: Vec<_> = sockets.collect::<io::Result<_>>().map_err(failed)?;
+                if !sockets.is_empty() {
+                    return Ok(Self { sockets, everywhere: None });
                 }
                 format!(
                     "`{}` resolves to {}, which is not an address of this host (a Kubernetes service or a router may \
@@ -57,8 +57,8 @@ impl Listening {
                 )
             }
         };
-        let listeners = bind_all(address.port).map_err(failed)?;
-        Ok(Self { listeners, everywhere: Some(everywhere) })
+        let sockets = bind_all(address.port).map_err(failed)?;
+        Ok(Self { sockets, everywhere: Some(everywhere) })
     }
 
     /// The addresses, as text.
@@ -72,7 +72,7 @@ impl Listening {
     }
 
     fn addresses(&self) -> Vec<SocketAddr> {
-        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+        self.sockets.iter().filter_map(|socket| socket.local_addr().ok()).collect()
     }
 }
 
@@ -144,16 +144,16 @@ mod tests {
         TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
     }
 
-    fn at(host: &str, spread: Spread) -> Listening {
-        Listening::at(&Address { host: host.into(), port: free_port() }, spread).unwrap()
+    fn at(host: &str, spread: Spread) -> Listeners {
+        Listeners::at(&Address { host: host.into(), port: free_port() }, spread).unwrap()
     }
 
     #[test]
     fn loopback_means_loopback() {
         for host in ["127.0.0.1", "localhost", "127.0.0.2"] {
             for spread in [Spread::Unknown, Spread::OneNode] {
-                let listening = at(host, spread);
-                assert!(!listening.is_exposed() && listening.everywhere.is_none(), "{listening:?}");
+                let listeners = at(host, spread);
+                assert!(!listeners.is_exposed() && listeners.everywhere.is_none(), "{listeners:?}");
             }
         }
         // An address leaves no doubt.
@@ -167,9 +167,9 @@ mod tests {
             ("192.0.2.7", "not an address of this host"),
             ("no-such-host.invalid", "cannot be resolved here"),
         ] {
-            let listening = at(host, Spread::Unknown);
-            assert!(listening.is_exposed());
-            let why = listening.everywhere.unwrap();
+            let listeners = at(host, Spread::Unknown);
+            assert!(listeners.is_exposed());
+            let why = listeners.everywhere.unwrap();
             assert!(why.contains(words) && why.contains(host), "{why}");
         }
         // What Kubeflow tells rank 0.

@@ -150,9 +150,9 @@ impl Meeting {
         };
         let message = Message { kind, round: self.round, bytes };
         let mut left = Vec::new();
-        for (place, wire) in others.iter_mut().enumerate() {
+        for (index, wire) in others.iter_mut().enumerate() {
             if wire.block(self.deadline).and_then(|()| wire.send(&message)).is_err() {
-                left.push(place + 1);
+                left.push(index + 1);
             }
         }
         let values = outcome?;
@@ -167,16 +167,16 @@ impl Meeting {
         let begun = Instant::now();
         let mut values: Vec<Option<Vec<u8>>> = vec![None; others.len()];
         loop {
-            for (place, wire) in others.iter_mut().enumerate() {
-                if values[place].is_some() {
+            for (index, wire) in others.iter_mut().enumerate() {
+                if values[index].is_some() {
                     continue;
                 }
-                let rank = place + 1;
+                let rank = index + 1;
                 wire.unblock().map_err(|_| MeetError::Left { left: vec![rank] })?;
                 match wire.read(bytes_max) {
                     Ok(None) => {}
                     Ok(Some(Message { kind: Kind::Values, round, bytes })) if round == self.round => {
-                        values[place] = Some(bytes);
+                        values[index] = Some(bytes);
                     }
                     Ok(Some(_)) => return Err(stray(rank)),
                     Err(error) if error.kind() == ErrorKind::InvalidData => return Err(stray(rank)),
@@ -184,7 +184,7 @@ impl Meeting {
                 }
             }
             let late: Vec<_> =
-                (0..others.len()).filter(|&place| values[place].is_none()).map(|at| at + 1).collect();
+                (0..others.len()).filter(|&index| values[index].is_none()).map(|at| at + 1).collect();
             if late.is_empty() {
                 return Ok(values.into_iter().flatten().collect());
             }

@@ -20,7 +20,7 @@ use super::wire::Wire;
 
 /// Longest time between two signs of life.
 const BEAT: Duration = Duration::from_secs(1);
-/// Time between two looks at the connections.
+/// Time between two checks of the connections.
 const PAUSE: Duration = Duration::from_millis(50);
 /// A pause of this length means that the process was stopped (SIGSTOP, Ctrl-Z, `scontrol suspend`) or its machine
 /// suspended. Nothing could happen meanwhile, so all time limits start again.
@@ -100,12 +100,12 @@ impl fmt::Debug for Release {
 #[derive(Debug)]
 pub(super) struct Watch {
     patience: Patience,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedState {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -133,9 +133,9 @@ impl Watch {
         patience: Patience,
         end: End,
     ) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SharedState::default());
         let others = if rank == 0 { 1 } else { 0 };
-        let line = |(place, wire)| Line::new(place + others, wire);
+        let line = |(index, wire)| Line::new(index + others, wire);
         let lines = lines.into_iter().enumerate().map(line).collect::<std::io::Result<_>>()?;
         let watcher = Watcher::new(rank, patience, Arc::clone(&shared), lines);
         let thread = thread::Builder::new().name("rankine-watch".into()).spawn(|| watcher.run(end))?;
@@ -191,7 +191,7 @@ impl Watch {
     }
 }
 
-impl Shared {
+impl SharedState {
     fn state(&self) -> MutexGuard<'_, State> {
         // The state is consistent after each change, even if a thread panicked.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -202,20 +202,20 @@ impl Shared {
 struct Watcher {
     rank: usize,
     patience: Patience,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     lines: Vec<Line>,
     /// On rank 0: the failure, and when it became known.
     found: Vec<(Failure, Instant)>,
     /// When this process sent its last sign of life, in which phase, and whether it waited for others.
     told: Option<(Instant, (Phase, bool))>,
-    own: Own,
-    /// The time of the last look. All time limits are measured between looks, so that a suspension of this thread is
+    progress: Progress,
+    /// The time of the last check. All time limits are measured between checks, so that a suspension of this thread is
     /// noticed before it counts against any process.
     now: Instant,
 }
 
-/// The result of a look.
-enum Look {
+/// What the watchdog does after a check.
+enum Decision {
     /// Nothing is wrong.
     GoOn,
     /// This process is complete.
@@ -224,8 +224,8 @@ enum Look {
     End(Failure),
 }
 
-/// This process.
-struct Own {
+/// What a process does, and since when.
+struct Progress {
     activity: Activity,
     /// When it made progress last.
     moved: Instant,
@@ -236,17 +236,17 @@ struct Line {
     rank: usize,
     wire: Wire,
     heard: Instant,
-    of: Own,
+    progress: Progress,
     /// Nothing more is expected from it.
     over: bool,
 }
 
-impl Own {
+impl Progress {
     fn new(now: Instant) -> Self {
         Self { activity: Activity::default(), moved: now }
     }
 
-    fn is(&mut self, activity: Activity, now: Instant) {
+    fn update(&mut self, activity: Activity, now: Instant) {
         if activity.signs != self.activity.signs {
             self.moved = now;
         }
@@ -264,7 +264,7 @@ impl Line {
     fn new(rank: usize, wire: Wire) -> std::io::Result<Self> {
         wire.unblock()?;
         let now = Instant::now();
-        Ok(Self { rank, wire, heard: now, of: Own::new(now), over: false })
+        Ok(Self { rank, wire, heard: now, progress: Progress::new(now), over: false })
     }
 
     /// Reads messages; returns the failure, if there is one.
@@ -275,7 +275,7 @@ impl Line {
                 Ok(Some(Message { kind: Kind::Alive, bytes, .. })) => {
                     self.heard = now;
                     if let Ok(activity) = serde_json::from_slice(&bytes) {
-                        self.of.is(activity, now);
+                        self.progress.update(activity, now);
                     }
                 }
                 Ok(Some(Message { kind: Kind::Failed, bytes, .. })) => {
@@ -302,7 +302,7 @@ impl Line {
     }
 
     fn lost(&self, what: &str, why: &str) -> Failure {
-        lost(self.rank, what, &self.of.activity, why)
+        lost(self.rank, what, &self.progress.activity, why)
     }
 
     fn send(&mut self, kind: Kind, value: &impl Serialize) {
@@ -321,59 +321,68 @@ fn lost(rank: usize, what: &str, activity: &Activity, why: &str) -> Failure {
 }
 
 impl Watcher {
-    fn new(rank: usize, patience: Patience, shared: Arc<Shared>, lines: Vec<Line>) -> Self {
+    fn new(rank: usize, patience: Patience, shared: Arc<SharedState>, lines: Vec<Line>) -> Self {
         let now = Instant::now();
-        Self { rank, patience, shared, lines, found: Vec::new(), told: None, own: Own::new(now), now }
+        Self {
+            rank,
+            patience,
+            shared,
+            lines,
+            found: Vec::new(),
+            told: None,
+            progress: Progress::new(now),
+            now,
+        }
     }
 
     fn run(mut self, end: End) {
         loop {
-            match self.look_at(Instant::now()) {
-                Look::GoOn => thread::sleep(PAUSE),
-                Look::Done => return,
-                Look::End(verdict) => return self.end(&verdict, end),
+            match self.check(Instant::now()) {
+                Decision::GoOn => thread::sleep(PAUSE),
+                Decision::Done => return,
+                Decision::End(verdict) => return self.end(&verdict, end),
             }
         }
     }
 
     /// Sends this process's activity to the others, and reads theirs.
-    fn look_at(&mut self, now: Instant) -> Look {
+    fn check(&mut self, now: Instant) -> Decision {
         if now.duration_since(self.now) > SUSPENDED {
             self.begin_periods(now);
         }
         self.now = now;
         let (report, done) = {
             let mut state = self.shared.state();
-            self.own.is(state.activity.clone(), now);
-            state.moved = Some(self.own.moved);
+            self.progress.update(state.activity.clone(), now);
+            state.moved = Some(self.progress.moved);
             (state.report.take(), state.done)
         };
         if let Some(report) = report {
             self.report(report);
         }
         let beat = self.patience.beat();
-        let state = (self.own.activity.phase, self.own.activity.waits_for.is_some());
+        let state = (self.progress.activity.phase, self.progress.activity.waits_for.is_some());
         if self.told.is_none_or(|(told, before)| now.duration_since(told) > beat || before != state) {
             self.told = Some((now, state));
             for line in &mut self.lines {
-                line.send(Kind::Alive, &self.own.activity);
+                line.send(Kind::Alive, &self.progress.activity);
             }
         }
-        if let Some(verdict) = self.look() {
-            return Look::End(verdict);
+        if let Some(verdict) = self.failure() {
+            return Decision::End(verdict);
         }
         if done {
             self.lines.iter_mut().for_each(|line| line.send(Kind::Done, &()));
-            return Look::Done;
+            return Decision::Done;
         }
-        Look::GoOn
+        Decision::GoOn
     }
 
     /// Restarts all time limits. A process that was suspended by itself is still found, by those that were not.
     fn begin_periods(&mut self, now: Instant) {
-        self.own.moved = now;
+        self.progress.moved = now;
         for line in &mut self.lines {
-            (line.heard, line.of.moved) = (now, now);
+            (line.heard, line.progress.moved) = (now, now);
         }
     }
 
@@ -385,8 +394,8 @@ impl Watcher {
         }
     }
 
-    /// Looks at all other processes; returns why all end, once that is known.
-    fn look(&mut self) -> Option<Failure> {
+    /// Checks all other processes; returns why all end, once that is known.
+    fn failure(&mut self) -> Option<Failure> {
         let (patience, now) = (self.patience, self.now);
         let read = |line: &mut Line| Some((line.read(patience, now)?, now));
         let found: Vec<_> = self.lines.iter_mut().filter_map(read).collect();
@@ -408,12 +417,12 @@ impl Watcher {
 
     /// The process without progress for the longest time, if that is too long.
     fn at_a_standstill(&self) -> Option<Failure> {
-        let others = self.lines.iter().filter(|line| !line.over).map(|line| (line.rank, &line.of));
-        let all = others.chain([(self.rank, &self.own)]);
-        let (rank, of) =
-            all.filter(|(_, of)| of.stands_still(self.patience, self.now)).min_by_key(|(_, of)| of.moved)?;
+        let others = self.lines.iter().filter(|line| !line.over).map(|line| (line.rank, &line.progress));
+        let all = others.chain([(self.rank, &self.progress)]);
+        let still = all.filter(|(_, progress)| progress.stands_still(self.patience, self.now));
+        let (rank, progress) = still.min_by_key(|(_, progress)| progress.moved)?;
         let what = format!("has made no progress for {:.0} s", self.patience.standstill.as_secs_f64());
-        Some(lost(rank, &what, &of.activity, "it hangs, or a file or device that it uses does"))
+        Some(lost(rank, &what, &progress.activity, "it hangs, or a file or device that it uses does"))
     }
 
     fn end(&self, verdict: &Failure, end: End) {
@@ -433,7 +442,7 @@ impl Watcher {
             // A process must not wait for a GPU when it exits.
             thread::sleep(LAST);
         }
-        end(verdict, &self.own.activity);
+        end(verdict, &self.progress.activity);
     }
 }
 
@@ -461,14 +470,14 @@ mod tests {
         (watcher, others, now)
     }
 
-    /// Looks every 50 ms from one time to another, both in seconds; returns when the job ends, and why.
-    fn looks(watcher: &mut Watcher, start: Instant, from: f64, to: f64) -> Option<(f64, String)> {
-        let looks = ((to - from) / PAUSE.as_secs_f64()) as u32;
-        (0..=looks).find_map(|look| {
-            let seconds = from + f64::from(look) * PAUSE.as_secs_f64();
-            match watcher.look_at(start + Duration::from_secs_f64(seconds)) {
-                Look::End(failure) => Some((seconds, failure.words)),
-                Look::GoOn | Look::Done => None,
+    /// Checks every 50 ms from one time to another, both in seconds; returns when the job ends, and why.
+    fn checks(watcher: &mut Watcher, start: Instant, from: f64, to: f64) -> Option<(f64, String)> {
+        let checks = ((to - from) / PAUSE.as_secs_f64()) as u32;
+        (0..=checks).find_map(|check| {
+            let seconds = from + f64::from(check) * PAUSE.as_secs_f64();
+            match watcher.check(start + Duration::from_secs_f64(seconds)) {
+                Decision::End(failure) => Some((seconds, failure.words)),
+                Decision::GoOn | Decision::Done => None,
             }
         })
     }
@@ -501,7 +510,7 @@ mod tests {
         tells(&mut others[0], Phase::Training, 5, true);
         tells(&mut others[1], Phase::Preparing, 6, false);
         tells(&mut others[2], Phase::Training, 7, false);
-        let (seconds, words) = looks(&mut watcher, start, 0.0, 400.0).expect("the hang is found");
+        let (seconds, words) = checks(&mut watcher, start, 0.0, 400.0).expect("the hang is found");
         assert!((300.0..300.5).contains(&seconds), "{seconds}");
         assert!(
             words.starts_with("rank 3 has made no progress for 300 s in training, at step 7: "),
@@ -514,7 +523,7 @@ mod tests {
         let (mut watcher, mut others, start) = watcher(2);
         watcher.shared.state().activity.waits_for = Some("all".into());
         others[0].send(&Message { kind: Kind::Done, round: 0, bytes: b"null".to_vec() }).unwrap();
-        assert_eq!(looks(&mut watcher, start, 0.0, 100.0), None);
+        assert_eq!(checks(&mut watcher, start, 0.0, 100.0), None);
     }
 
     #[test]
@@ -526,23 +535,23 @@ mod tests {
         };
         let (mut watcher, mut others, start) = watcher(3);
         fails(&mut others[0], 1, true);
-        assert_eq!(looks(&mut watcher, start, 0.0, 2.0), None);
+        assert_eq!(checks(&mut watcher, start, 0.0, 2.0), None);
         fails(&mut others[1], 2, false);
-        assert_eq!(looks(&mut watcher, start, 2.0, 4.0), Some((2.0, "rank 2 failed".into())));
+        assert_eq!(checks(&mut watcher, start, 2.0, 4.0), Some((2.0, "rank 2 failed".into())));
         // Nothing has happened to any other one: then that is why all end, after 3 s of grace.
         let (mut watcher, mut others, start) = self::watcher(3);
         fails(&mut others[0], 1, true);
-        let (seconds, words) = looks(&mut watcher, start, 0.0, 10.0).expect("all end");
+        let (seconds, words) = checks(&mut watcher, start, 0.0, 10.0).expect("all end");
         assert!((3.0..3.2).contains(&seconds) && words == "rank 1 failed", "{seconds}: {words}");
     }
 
     #[test]
     fn a_suspended_process_gets_a_new_period_and_a_hang_is_still_found() {
         let (mut watcher, _, start) = watcher(1);
-        assert_eq!(looks(&mut watcher, start, 0.0, 299.0), None);
+        assert_eq!(checks(&mut watcher, start, 0.0, 299.0), None);
         // Stopped for an hour, a second before the period is over.
-        assert_eq!(looks(&mut watcher, start, 3899.0, 4198.0), None);
-        let (seconds, words) = looks(&mut watcher, start, 4198.0, 4300.0).expect("the hang is found");
+        assert_eq!(checks(&mut watcher, start, 3899.0, 4198.0), None);
+        let (seconds, words) = checks(&mut watcher, start, 4198.0, 4300.0).expect("the hang is found");
         assert!((4199.0..4200.0).contains(&seconds), "{seconds}");
         assert!(words.contains("rank 0 has made no progress for 300 s"), "{words}");
     }
@@ -550,9 +559,9 @@ mod tests {
     #[test]
     fn a_suspended_job_does_not_miss_the_others_and_one_suspended_rank_is_missed() {
         let (mut watcher, _others, start) = watcher(3);
-        assert_eq!(looks(&mut watcher, start, 0.0, 39.0), None);
-        assert_eq!(looks(&mut watcher, start, 1039.0, 1078.0), None);
-        let (seconds, words) = looks(&mut watcher, start, 1078.0, 1100.0).expect("the silence is found");
+        assert_eq!(checks(&mut watcher, start, 0.0, 39.0), None);
+        assert_eq!(checks(&mut watcher, start, 1039.0, 1078.0), None);
+        let (seconds, words) = checks(&mut watcher, start, 1078.0, 1100.0).expect("the silence is found");
         assert!((1079.0..1080.0).contains(&seconds), "{seconds}");
         assert!(words.contains("has been silent for 40 s"), "{words}");
     }
@@ -571,9 +580,9 @@ mod tests {
     fn the_cause_goes_before_what_follows_from_it() {
         let (mut watcher, mut others, start) = watcher(3);
         send(&mut others[0], Kind::Failed, &failed(1, true));
-        assert_eq!(looks(&mut watcher, start, 0.0, 2.0), None);
+        assert_eq!(checks(&mut watcher, start, 0.0, 2.0), None);
         send(&mut others[1], Kind::Failed, &failed(2, false));
-        let (_, words) = looks(&mut watcher, start, 2.0, 2.5).expect("all is known");
+        let (_, words) = checks(&mut watcher, start, 2.0, 2.5).expect("all is known");
         assert_eq!(words, "rank 2 failed");
     }
 
@@ -581,7 +590,7 @@ mod tests {
     fn what_follows_from_nothing_known_is_told_after_the_grace() {
         let (mut watcher, mut others, start) = watcher(3);
         send(&mut others[0], Kind::Failed, &failed(1, true));
-        let (seconds, words) = looks(&mut watcher, start, 0.0, 10.0).expect("the failure is reported");
+        let (seconds, words) = checks(&mut watcher, start, 0.0, 10.0).expect("the failure is reported");
         assert!((3.0..3.2).contains(&seconds) && words == "rank 1 failed", "{seconds}: {words}");
         // A failure that does not follow from another one is reported at once.
         let [first, mut other] = pair();
@@ -589,7 +598,7 @@ mod tests {
         let mut watcher = Watcher::new(1, PATIENCE, Arc::default(), lines);
         let start = watcher.now;
         send(&mut other, Kind::Failed, &failed(2, false));
-        let (seconds, words) = looks(&mut watcher, start, 0.0, 1.0).expect("the failure is reported");
+        let (seconds, words) = checks(&mut watcher, start, 0.0, 1.0).expect("the failure is reported");
         assert!(seconds < 0.2 && words == "rank 2 failed", "{seconds}: {words}");
     }
 
@@ -598,12 +607,12 @@ mod tests {
     fn whoever_waits_or_prepares_is_not_at_a_standstill() {
         let (mut alone, _, start) = watcher(1);
         alone.shared.state().activity.phase = Phase::Preparing;
-        assert_eq!(looks(&mut alone, start, 0.0, 400.0), None);
+        assert_eq!(checks(&mut alone, start, 0.0, 400.0), None);
         alone.shared.state().activity.phase = Phase::Training;
         alone.shared.state().activity.waits_for = Some("the dataset".to_owned());
-        assert_eq!(looks(&mut alone, start, 400.0, 800.0), None);
+        assert_eq!(checks(&mut alone, start, 400.0, 800.0), None);
         alone.shared.state().activity.waits_for = None;
-        assert!(looks(&mut alone, start, 800.0, 800.1).is_some());
+        assert!(checks(&mut alone, start, 800.0, 800.1).is_some());
 
         let (mut watcher, mut others, start) = watcher(2);
         let mut activity = Activity { phase: Phase::Training, signs: 1, ..Activity::default() };
@@ -612,14 +621,14 @@ mod tests {
             activity.signs += u64::from(seconds < 100.0);
             watcher.shared.state().activity.signs += u64::from(seconds < 200.0);
             send(&mut others[0], Kind::Alive, &activity);
-            assert_eq!(looks(&mut watcher, start, seconds, seconds + 9.9), None);
+            assert_eq!(checks(&mut watcher, start, seconds, seconds + 9.9), None);
         }
         for seconds in (300..390).step_by(10).map(f64::from) {
             send(&mut others[0], Kind::Alive, &activity);
-            assert_eq!(looks(&mut watcher, start, seconds, seconds + 9.9), None);
+            assert_eq!(checks(&mut watcher, start, seconds, seconds + 9.9), None);
         }
         send(&mut others[0], Kind::Alive, &activity);
-        let (seconds, words) = looks(&mut watcher, start, 390.0, 400.0).expect("it stands still");
+        let (seconds, words) = checks(&mut watcher, start, 390.0, 400.0).expect("it stands still");
         assert!(
             (390.0..391.0).contains(&seconds) && words.starts_with("rank 1 has made no progress"),
             "{words}"
@@ -642,12 +651,12 @@ mod tests {
                 state.activity.signs += u64::from(seconds < last[0]);
                 state.activity.waits_for.clone_from(&activity.waits_for);
                 drop(state);
-                assert_eq!(looks(&mut watcher, start, seconds, seconds + 9.9), None);
+                assert_eq!(checks(&mut watcher, start, seconds, seconds + 9.9), None);
             }
             activity.waits_for = None;
             send(&mut others[0], Kind::Alive, &activity);
             watcher.shared.state().activity.waits_for = None;
-            let (_, words) = looks(&mut watcher, start, 600.0, 610.0).expect("the standstill is found");
+            let (_, words) = checks(&mut watcher, start, 600.0, 610.0).expect("the standstill is found");
             assert!(words.starts_with(&format!("rank {first} has made no progress")), "{words}");
         }
     }
@@ -658,10 +667,10 @@ mod tests {
         let (mut watcher, mut others, start) = watcher(2);
         watcher.shared.state().activity.phase = Phase::Preparing;
         send(&mut others[0], Kind::Done, &());
-        assert_eq!(looks(&mut watcher, start, 0.0, 100.0), None);
+        assert_eq!(checks(&mut watcher, start, 0.0, 100.0), None);
         let (mut watcher, others, start) = self::watcher(2);
         drop(others);
-        let (seconds, words) = looks(&mut watcher, start, 0.0, 1.0).expect("the loss is found");
+        let (seconds, words) = checks(&mut watcher, start, 0.0, 1.0).expect("the loss is found");
         assert!(seconds < 0.2 && words.starts_with("rank 1 ended without an error message"), "{words}");
     }
 }

@@ -90,8 +90,8 @@ impl Wire {
     /// `UnexpectedEof` if the other side has ended; `InvalidData` if the bytes are not its next message, or more than
     /// `most`.
     pub(super) fn read(&mut self, most: usize) -> io::Result<Option<Message>> {
-        let sealed = self.inbox.read(&self.stream, most)?;
-        sealed.map(|sealed| sealed.open(&mut self.receives)).transpose()
+        let frame = self.inbox.read(&self.stream, most)?;
+        frame.map(|frame| frame.open(&mut self.receives)).transpose()
     }
 
     /// Whether the other side has closed the connection, even if unread bytes are left.
