@@ -29,7 +29,7 @@ use super::{CommandError, monitoring, output, signals};
 #[command(after_help = "\
 Examples:
   rankine convert criteo-tsv train.txt --out data/criteo --split last:0.1
-  rankine convert csv ratings.csv --schema films.toml --out data/films --split random:0.1:1
+  rankine convert csv ratings.csv --schema ratings.toml --out data/ratings --split random:0.1:1
   rankine convert parquet day_*.parquet --schema ads.toml --out data/ads")]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -110,7 +110,7 @@ A schema file lists the columns to convert, and how; other columns are ignored:
 docs/reference/schema.md lists every key.
 
 Examples:
-  rankine convert csv ratings.csv --schema films.toml --out data/films --split last:0.2
+  rankine convert csv ratings.csv --schema ratings.toml --out data/ratings --split last:0.2
   rankine convert csv train-*.csv.gz --eval test.csv --schema ads.toml --out data/ads --on-bad skip")]
 struct Csv {
     #[command(flatten)]
@@ -124,7 +124,7 @@ struct Csv {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  rankine convert parquet ratings.parquet --schema films.toml --out data/films --split last:0.2
+  rankine convert parquet ratings.parquet --schema ratings.toml --out data/ratings --split last:0.2
   rankine convert parquet day_*.parquet --eval test.parquet --schema ads.toml --out data/ads")]
 struct Parquet {
     #[command(flatten)]
