@@ -56,10 +56,10 @@ Examples:
   rankine convert criteo-tsv train.txt --out data/kaggle --on-bad quarantine --bad-limit 0.1%")]
 struct CriteoTsv {
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
 
     #[command(flatten)]
-    counting: Counting,
+    counts: CountArgs,
 
     /// How often a category must occur in the training part to get its own row; rarer categories share row 0
     #[arg(long, value_name = "N", default_value = "1", value_parser = super::arguments::count)]
@@ -114,7 +114,7 @@ Examples:
   rankine convert csv train-*.csv.gz --eval test.csv --schema ads.toml --out data/ads --on-bad skip")]
 struct Csv {
     #[command(flatten)]
-    named: Named,
+    columns: NamedColumnArgs,
 }
 
 /// Convert Parquet, with a schema file that describes the columns
@@ -128,7 +128,7 @@ Examples:
   rankine convert parquet day_*.parquet --eval test.parquet --schema ads.toml --out data/ads")]
 struct Parquet {
     #[command(flatten)]
-    named: Named,
+    columns: NamedColumnArgs,
 }
 
 /// Convert raw files of HugeCTR and MLPerf: records of labels, numbers and ids of four bytes each
@@ -143,7 +143,7 @@ Examples:
   rankine convert hugectr-raw train.bin --shape shapes/mine.toml --ids global-offset --out data/mine")]
 struct HugectrRaw {
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
 
     /// The columns of a record: dlrm, dlrm-dcnv2, or the path of a shape file
     #[arg(long, value_name = "SHAPE")]
@@ -159,9 +159,9 @@ struct HugectrRaw {
 
 /// Arguments for formats with named columns.
 #[derive(Debug, clap::Args)]
-struct Named {
+struct NamedColumnArgs {
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
 
     /// Schema file: the columns to convert, and how
     #[arg(long, value_name = "FILE")]
@@ -177,12 +177,12 @@ struct Named {
     dense_dtype: DenseDtype,
 
     #[command(flatten)]
-    counting: Counting,
+    counts: CountArgs,
 }
 
 /// Arguments for formats whose categories are counted.
 #[derive(Debug, clap::Args)]
-struct Counting {
+struct CountArgs {
     /// Memory for counting categories, such as 512MiB or 2GiB; beyond it, counts are kept in temporary files
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = super::arguments::bytes)]
     memory: u64,
@@ -190,7 +190,7 @@ struct Counting {
 
 /// Arguments for all formats.
 #[derive(Debug, clap::Args)]
-struct Common {
+struct CommonArgs {
     /// Input files
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
@@ -227,7 +227,7 @@ struct Common {
     monitoring: monitoring::Args,
 }
 
-impl Common {
+impl CommonArgs {
     fn options(self, dense_dtype: DenseDtype, stop: &Stop) -> ConvertOptions {
         ConvertOptions {
             split: self.split,
@@ -245,7 +245,7 @@ impl Common {
 type Convert =
     fn(&ConvertOptions, &SchemaFile, u64, &dyn convert::Progress) -> rankine_reader::Result<ConversionReport>;
 
-impl Named {
+impl NamedColumnArgs {
     /// Converts with the function for the format, and returns also the dataset's folder.
     fn convert(
         self,
@@ -254,17 +254,17 @@ impl Named {
         bars: &Bars<'_>,
     ) -> Result<(ConversionReport, PathBuf), CommandError> {
         let schema = SchemaFile::load(&self.schema)?;
-        let options = self.common.options(self.dense_dtype, stop).with_memory(self.counting.memory);
+        let options = self.common.options(self.dense_dtype, stop).with_memory(self.counts.memory);
         refuse_inputs(&options.out, [&self.schema])?;
         Ok((convert(&options, &schema, self.min_count.get(), bars)?, options.out))
     }
 }
 
 impl Args {
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonArgs {
         match &self.format {
             Format::CriteoTsv(args) => &args.common,
-            Format::Csv(Csv { named }) | Format::Parquet(Parquet { named }) => &named.common,
+            Format::Csv(Csv { columns }) | Format::Parquet(Parquet { columns }) => &columns.common,
             Format::HugectrRaw(args) => &args.common,
         }
     }
@@ -272,14 +272,14 @@ impl Args {
 
 /// What `--json` prints.
 #[derive(Serialize)]
-struct Converted<'a> {
+struct ConversionOutput<'a> {
     dataset: &'a Path,
     #[serde(flatten)]
     report: &'a ConversionReport,
 }
 
 pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
-    let Common { json, monitoring, out, .. } = args.common();
+    let CommonArgs { json, monitoring, out, .. } = args.common();
     let (json, monitor) = (*json, monitoring.start(Command::Convert, out)?);
     let bars = Bars::new(quiet, monitor.as_ref());
     let (stop, deadline) = signals::work()?;
@@ -291,20 +291,20 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
                 vocabulary: args.vocabulary,
                 columns: args.columns,
             };
-            let options = args.common.options(args.dense_dtype, &stop).with_memory(args.counting.memory);
+            let options = args.common.options(args.dense_dtype, &stop).with_memory(args.counts.memory);
             (convert_criteo(&options, &columns, &bars)?, options.out)
         }
-        Format::Csv(Csv { named }) => named.convert(convert_csv, &stop, &bars)?,
+        Format::Csv(Csv { columns }) => columns.convert(convert_csv, &stop, &bars)?,
         Format::HugectrRaw(args) => {
             let options = args.common.options(args.dense_dtype, &stop);
             refuse_inputs(&options.out, [&args.shape])?;
             (convert_hugectr_raw(&options, &args.records.format(&args.shape)?, &bars)?, options.out)
         }
-        Format::Parquet(Parquet { named }) => named.convert(convert_parquet, &stop, &bars)?,
+        Format::Parquet(Parquet { columns }) => columns.convert(convert_parquet, &stop, &bars)?,
     };
     drop((bars, deadline));
     if json {
-        return output::json(&Converted { dataset: &out, report: &report });
+        return output::json(&ConversionOutput { dataset: &out, report: &report });
     }
     let rows = &report.conversion.rows;
     let unknown = |of: fn(&ExactReport) -> &UnknownCategories| {

@@ -69,7 +69,7 @@ pub(crate) struct Args {
 
 /// What `--json` prints.
 #[derive(Serialize)]
-struct Generated<'a> {
+struct GenerationOutput<'a> {
     dataset: &'a Path,
     samples: u64,
     eval_samples: u64,
@@ -99,7 +99,7 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
     if args.json {
         let (samples, eval_samples) = (spec.samples, spec.eval_samples);
         let auc_achievable = generation.auc_achievable;
-        return output::json(&Generated { dataset: &args.out, samples, eval_samples, auc_achievable });
+        return output::json(&GenerationOutput { dataset: &args.out, samples, eval_samples, auc_achievable });
     }
     if let Some(auc) = generation.auc_achievable {
         output::text(format_args!("achievable AUC  {auc:.5}\n"))?;

@@ -256,9 +256,9 @@ struct Explanation<'a> {
 }
 
 /// A count with a decimal unit.
-struct Many(f64);
+struct DecimalCount(f64);
 
-impl Display for Many {
+impl Display for DecimalCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = ["", " k", " M", " G"];
         let (mut value, mut unit) = (self.0, 0);
@@ -331,10 +331,10 @@ impl Display for Report<'_> {
         for table in &report.tables {
             lines.row([
                 &table.name,
-                &Many(table.rows as f64),
+                &DecimalCount(table.rows as f64),
                 &table.dim,
                 &placed(table.placement, table.exchange),
-                &Many(table.frequent_rows as f64),
+                &DecimalCount(table.frequent_rows as f64),
                 &format_args!("{:.1}%", table.frequent_share * 100.0),
                 &ByteSize(table.rank_bytes),
                 &ByteSize(table.traffic.within_nodes.bytes),
@@ -386,7 +386,7 @@ impl Report<'_> {
         writeln!(f, "\ntraffic per step, over all ranks")?;
         for (name, link) in [("within nodes", traffic.within_nodes), ("between nodes", traffic.between_nodes)]
         {
-            write!(f, "  {name:<30} {} in {} vectors", ByteSize(link.bytes), Many(link.rows as f64))?;
+            write!(f, "  {name:<30} {} in {} vectors", ByteSize(link.bytes), DecimalCount(link.rows as f64))?;
             if link.padding_bytes > 0 {
                 write!(f, ", and {} of padding", ByteSize(link.padding_bytes))?;
             }
@@ -398,8 +398,8 @@ impl Report<'_> {
             "all-reduce",
             ByteSize(all_reduce.within_bytes),
             ByteSize(all_reduce.between_bytes),
-            Many(all_reduce.elements as f64),
-            Many(all_reduce.frequent_elements as f64)
+            DecimalCount(all_reduce.elements as f64),
+            DecimalCount(all_reduce.frequent_elements as f64)
         )
     }
 
@@ -423,7 +423,7 @@ impl Report<'_> {
         writeln!(
             f,
             "\n{} samples/s, limited by {}; the mean load is {:.1}% of that of the slowest rank",
-            Many(self.report.samples_per_second),
+            DecimalCount(self.report.samples_per_second),
             self.report.limit.name(),
             self.report.balance * 100.0
         )
@@ -439,7 +439,7 @@ impl Display for Explanation<'_> {
             f,
             "look-ups     {:.2} per sample; {} distinct rows per batch ({:.1}%)",
             table.lookups_per_sample,
-            Many(table.distinct_rows as f64),
+            DecimalCount(table.distinct_rows as f64),
             table.distinct_rows as f64 / (table.lookups_per_sample * report.batch_size as f64).max(1.0)
                 * 100.0
         )?;
@@ -478,7 +478,7 @@ impl Display for Explanation<'_> {
             lines.row([
                 &placed(alternative.placement, alternative.exchange),
                 &owners,
-                &Many(alternative.frequent_rows as f64),
+                &DecimalCount(alternative.frequent_rows as f64),
                 &ByteSize(alternative.rank_bytes),
                 &ByteSize(alternative.within_bytes),
                 &ByteSize(alternative.between_bytes),
@@ -519,7 +519,7 @@ impl Display for SweepReport<'_> {
                 &point.ranks,
                 &point.batch_size,
                 &or_none(point.iteration.map(|parts| Ms(parts.total_s).to_string())),
-                &or_none(point.samples_per_second.map(|rate| Many(rate).to_string())),
+                &or_none(point.samples_per_second.map(|rate| DecimalCount(rate).to_string())),
                 &or_none(point.efficiency.map(|share| format!("{:.1}%", share * 100.0))),
                 &ByteSize(point.needed_bytes),
                 &or_none(point.traffic.map(|traffic| ByteSize(traffic.within_nodes.bytes).to_string())),
@@ -538,7 +538,7 @@ mod tests {
     #[test]
     fn numbers_have_units() {
         assert_eq!(
-            [Many(7.0), Many(999.6), Many(2.5e9)].map(|many| many.to_string()),
+            [DecimalCount(7.0), DecimalCount(999.6), DecimalCount(2.5e9)].map(|count| count.to_string()),
             ["7", "1.0 k", "2.5 G"]
         );
         assert_eq!(format!("{:>10}", Ms(0.0123456)), " 12.346 ms");

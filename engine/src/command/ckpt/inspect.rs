@@ -30,8 +30,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     if let ModelSource::Export(dir) = ModelSource::find(&args.path, Artifact::Any)? {
-        let exported = Exported { model: SavedModel::open(&dir)?, path: dir };
-        return if args.json { output::json(&exported) } else { output::text(&exported) };
+        let inspection = ExportInspection { model: SavedModel::open(&dir)?, path: dir };
+        return if args.json { output::json(&inspection) } else { output::text(&inspection) };
     }
     let checkpoint = open(&args.path)?;
     let inspection = Inspection::of(&checkpoint);
@@ -40,12 +40,12 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
 
 /// The contents of an export.
 #[derive(Serialize)]
-struct Exported {
+struct ExportInspection {
     path: PathBuf,
     model: SavedModel,
 }
 
-impl fmt::Display for Exported {
+impl fmt::Display for ExportInspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SavedModel { spec, schema, steps, .. } = &self.model;
         writeln!(f, "{}: export of the model of step {steps}", self.path.display())?;

@@ -31,7 +31,7 @@ pub(crate) struct Args {
 
 /// A checkpoint or an export that is intact.
 #[derive(Serialize)]
-struct Checked {
+struct Verification {
     path: PathBuf,
     files: usize,
     /// Pieces of a checkpoint's shards.
@@ -40,7 +40,7 @@ struct Checked {
     bytes: u64,
 }
 
-impl fmt::Display for Checked {
+impl fmt::Display for Verification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, files, pieces, bytes } = self;
         let path = path.display();
@@ -57,14 +57,14 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let (mut intact, mut failed) = (Vec::new(), Vec::new());
     for path in &args.paths {
         let source = ModelSource::find(path, Artifact::Any)?;
-        let checked: Vec<Result<Checked, CommandError>> = match &source {
+        let verifications: Vec<Result<Verification, CommandError>> = match &source {
             ModelSource::Export(dir) => vec![verify_export(dir)],
             _ => source.checkpoints()?.into_iter().map(verify_checkpoint).collect(),
         };
-        for checked in checked {
-            match checked {
-                Ok(checked) if args.json => intact.push(checked),
-                Ok(checked) => output::text(checked)?,
+        for verification in verifications {
+            match verification {
+                Ok(verification) if args.json => intact.push(verification),
+                Ok(verification) => output::text(verification)?,
                 Err(error) => failed.push(error),
             }
         }
@@ -84,12 +84,12 @@ fn all_of(errors: Vec<CommandError>) -> Result<(), CommandError> {
     Err(CommandError::new(exit, messages.join("\n")))
 }
 
-fn verify_export(dir: &Path) -> Result<Checked, CommandError> {
+fn verify_export(dir: &Path) -> Result<Verification, CommandError> {
     let (_, VerifiedSize { files, bytes }) = SavedModel::verify(dir)?;
-    Ok(Checked { path: dir.to_owned(), files, pieces: None, bytes })
+    Ok(Verification { path: dir.to_owned(), files, pieces: None, bytes })
 }
 
-fn verify_checkpoint(path: PathBuf) -> Result<Checked, CommandError> {
+fn verify_checkpoint(path: PathBuf) -> Result<Verification, CommandError> {
     let Totals { files, pieces, bytes } = Checkpoint::open(&disk(), &path)?.verify()?;
-    Ok(Checked { path, files, pieces: Some(pieces), bytes })
+    Ok(Verification { path, files, pieces: Some(pieces), bytes })
 }
