@@ -23,7 +23,7 @@ pub enum JobError {
     #[error("cannot read the job file: {0}")]
     NotText(String),
     /// The file or a `--set` is not valid.
-    #[error("{}", Listed(.0))]
+    #[error("{}", ProblemList(.0))]
     Invalid(Vec<Problem>),
 }
 
@@ -37,9 +37,9 @@ impl JobError {
     }
 }
 
-struct Listed<'a>(&'a [Problem]);
+struct ProblemList<'a>(&'a [Problem]);
 
-impl Display for Listed<'_> {
+impl Display for ProblemList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.len() > 1 {
             writeln!(f, "{} problems with the job\n", self.0.len())?;
