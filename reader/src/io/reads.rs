@@ -61,8 +61,8 @@ impl Reads {
         backend: Box<dyn Backend>,
     ) -> Result<Self> {
         let slab_bytes = ring.slab_bytes();
-        let active = (0..ring.slabs()).map(|_| None).collect();
-        let flight = Flight { files, slab_bytes, backend, active, in_flight: 0 };
+        let reads = (0..ring.slabs()).map(|_| None).collect();
+        let flight = Flight { files, slab_bytes, backend, reads, in_flight: 0 };
         // Capacity for every slab and an error, so that the thread never blocks on sending.
         let capacity = ring.slabs() as usize + 1;
         let bytes = BytesRead::default();
@@ -169,18 +169,18 @@ fn drive(
 
 /// The reads in flight and the permits for the slabs that they write to.
 ///
-/// This keeps buffers from being freed or reused while the kernel writes to them: a permit is in `active` from before
+/// This keeps buffers from being freed or reused while the kernel writes to them: a permit is in `reads` from before
 /// its read is started until its completion was returned, and `Drop` waits for all of them.
 struct Flight {
     files: Arc<[PathBuf]>,
     slab_bytes: usize,
     backend: Box<dyn Backend>,
     /// By slab.
-    active: Vec<Option<Active>>,
+    reads: Vec<Option<PendingRead>>,
     in_flight: usize,
 }
 
-struct Active {
+struct PendingRead {
     slab: VacantSlab,
     request: ReadRequest,
     number: u64,
@@ -206,24 +206,24 @@ impl Flight {
                 self.slab_bytes
             )));
         }
-        self.submit(Active { slab, request, number, done: 0, retries: 0 })
+        self.submit(PendingRead { slab, request, number, done: 0, retries: 0 })
     }
 
     /// Submits the missing part of a read.
-    fn submit(&mut self, active: Active) -> Result<()> {
-        let (index, request, done) = (active.slab.index(), active.request, active.done);
-        assert!(done < request.bytes && self.active[index as usize].is_none());
+    fn submit(&mut self, read: PendingRead) -> Result<()> {
+        let (index, request, done) = (read.slab.index(), read.request, read.done);
+        assert!(done < request.bytes && self.reads[index as usize].is_none());
         let op = ReadOp {
             slab: index,
             file: request.file,
             offset: request.offset + u64::from(done),
             // SAFETY: done < bytes <= slab_bytes, checked in `start`, so the address is within the slab.
-            into: unsafe { active.slab.address().add(done as usize) },
+            into: unsafe { read.slab.address().add(done as usize) },
             bytes: request.padded_bytes() - done,
         };
-        self.active[index as usize] = Some(active);
+        self.reads[index as usize] = Some(read);
         // SAFETY: the bytes are within one slab, whose length is a multiple of SLAB_ALIGN. Its only permit is in
-        // `active`, which it leaves only when the completion has been returned (`wait`) or never (`Drop`). The permit
+        // `reads`, which it leaves only when the completion has been returned (`wait`) or never (`Drop`). The permit
         // keeps the memory alive.
         match unsafe { self.backend.start(&op) } {
             Ok(()) => {
@@ -232,7 +232,7 @@ impl Flight {
             }
             Err(source) => {
                 // Nothing is in flight for it, so the permit may be dropped.
-                self.active[index as usize] = None;
+                self.reads[index as usize] = None;
                 let path = self.files[request.file as usize].clone();
                 Err(Error::Io { doing: "open", path, source })
             }
@@ -247,18 +247,17 @@ impl Flight {
         let completion = match self.backend.wait() {
             Ok(completion) => completion,
             Err(source) => {
-                let active = self.active.iter().flatten().next().expect("a read is in flight");
-                let path = self.files[active.request.file as usize].clone();
+                let read = self.reads.iter().flatten().next().expect("a read is in flight");
+                let path = self.files[read.request.file as usize].clone();
                 return Err(Error::Io { doing: "wait for reads of", path, source });
             }
         };
-        let active =
-            self.active[completion.slab as usize].take().expect("completions answer reads in flight");
+        let read = self.reads[completion.slab as usize].take().expect("completions answer reads in flight");
         self.in_flight -= 1;
-        let (number, file) = (active.number, active.request.file);
+        let (number, file) = (read.number, read.request.file);
         let outcome = match completion.result {
-            Ok(bytes) => self.advance(active, bytes),
-            Err(error) => self.retry(active, error),
+            Ok(bytes) => self.advance(read, bytes),
+            Err(error) => self.retry(read, error),
         };
         Ok(match outcome {
             Ok(Progress::Whole(slab)) => Some((number, Ok(slab))),
@@ -274,15 +273,15 @@ impl Flight {
     }
 
     /// Accounts for bytes that were read.
-    fn advance(&mut self, mut active: Active, bytes: u32) -> Result<Progress, Failure> {
-        let request = active.request;
-        let (before, came) = (active.done, active.done.saturating_add(bytes).min(request.bytes));
+    fn advance(&mut self, mut read: PendingRead, bytes: u32) -> Result<Progress, Failure> {
+        let request = read.request;
+        let (before, came) = (read.done, read.done.saturating_add(bytes).min(request.bytes));
         if came == request.bytes {
-            return Ok(Progress::Whole(active.slab.filled(request, active.number)));
+            return Ok(Progress::Whole(read.slab.filled(request, read.number)));
         }
         // Direct reads resume at a page boundary, so part of a page is read again.
-        active.done = came - came % self.backend.granularity();
-        if active.done == before {
+        read.done = came - came % self.backend.granularity();
+        if read.done == before {
             let end = request.offset + u64::from(came);
             let what = format!(
                 "the file ends there, but {} more bytes are expected: was it truncated?",
@@ -290,25 +289,23 @@ impl Flight {
             );
             return Err(Failure::Other(Error::damaged(&self.files[request.file as usize], end, what)));
         }
-        active.retries = 0;
-        self.submit(active).map(|()| Progress::Resumed).map_err(Failure::Other)
+        read.retries = 0;
+        self.submit(read).map(|()| Progress::Resumed).map_err(Failure::Other)
     }
 
     /// Submits again what the kernel postponed.
-    fn retry(&mut self, mut active: Active, error: io::Error) -> Result<Progress, Failure> {
+    fn retry(&mut self, mut read: PendingRead, error: io::Error) -> Result<Progress, Failure> {
         let wait = match error.kind() {
             io::ErrorKind::Interrupted => Duration::ZERO,
-            io::ErrorKind::WouldBlock => {
-                RETRY_WAIT_MAX.min(Duration::from_millis(1 << active.retries.min(6)))
-            }
-            _ => return Err(Failure::AtOffset(active.request.offset + u64::from(active.done), error)),
+            io::ErrorKind::WouldBlock => RETRY_WAIT_MAX.min(Duration::from_millis(1 << read.retries.min(6))),
+            _ => return Err(Failure::AtOffset(read.request.offset + u64::from(read.done), error)),
         };
-        active.retries += 1;
-        if active.retries > RETRIES_MAX {
-            return Err(Failure::AtOffset(active.request.offset + u64::from(active.done), error));
+        read.retries += 1;
+        if read.retries > RETRIES_MAX {
+            return Err(Failure::AtOffset(read.request.offset + u64::from(read.done), error));
         }
         std::thread::sleep(wait);
-        self.submit(active).map(|()| Progress::Resumed).map_err(Failure::Other)
+        self.submit(read).map(|()| Progress::Resumed).map_err(Failure::Other)
     }
 }
 
@@ -329,14 +326,14 @@ impl Drop for Flight {
         while self.in_flight > 0 {
             match self.backend.wait() {
                 Ok(completion) => {
-                    self.active[completion.slab as usize] = None;
+                    self.reads[completion.slab as usize] = None;
                     self.in_flight -= 1;
                 }
                 Err(error) => {
                     // The kernel may write to these slabs at any later time, so their permits, and therefore the
                     // memory, are never released.
                     tracing::error!(%error, reads = self.in_flight, "reads in flight are lost, their buffers leak");
-                    self.active.drain(..).for_each(std::mem::forget);
+                    self.reads.drain(..).for_each(std::mem::forget);
                     return;
                 }
             }

@@ -62,7 +62,7 @@ unsafe impl SlabMemory for AlignedMemory {
     }
 }
 
-struct Shared {
+struct RingMemory {
     memory: Box<dyn SlabMemory>,
     slab_bytes: usize,
     slabs: u32,
@@ -72,7 +72,7 @@ struct Shared {
 /// A fixed number of slabs of equal size, divided from one allocation. A reader owns it while it reads, and
 /// [`super::Reads::close`] returns it.
 pub struct SlabRing {
-    shared: Arc<Shared>,
+    memory: Arc<RingMemory>,
     free: Receiver<u32>,
 }
 
@@ -102,8 +102,8 @@ impl SlabRing {
         for index in 0..slabs {
             given_back.try_send(index).expect("the channel has room for every slab");
         }
-        let shared = Shared { memory: Box::new(memory), slab_bytes, slabs, given_back };
-        Ok(Self { shared: Arc::new(shared), free })
+        let memory = RingMemory { memory: Box::new(memory), slab_bytes, slabs, given_back };
+        Ok(Self { memory: Arc::new(memory), free })
     }
 
     /// Allocates `slabs` slabs of `slab_bytes`.
@@ -122,28 +122,28 @@ impl SlabRing {
 
     /// Returns the number of slabs.
     pub fn slabs(&self) -> u32 {
-        self.shared.slabs
+        self.memory.slabs
     }
 
     /// Returns the bytes per slab.
     pub fn slab_bytes(&self) -> usize {
-        self.shared.slab_bytes
+        self.memory.slab_bytes
     }
 
     /// Returns the address of each slab by index, for registering them with the kernel or a GPU.
     pub fn addresses(&self) -> impl Iterator<Item = *mut u8> + '_ {
-        (0..self.shared.slabs).map(|index| self.shared.address(index))
+        (0..self.memory.slabs).map(|index| self.memory.address(index))
     }
 
     /// Returns a handle that keeps the memory from being freed.
     pub(super) fn keep_alive(&self) -> KeepAlive {
-        KeepAlive { _shared: Arc::clone(&self.shared) }
+        KeepAlive { _memory: Arc::clone(&self.memory) }
     }
 
     /// Returns a free slab if there is one.
     pub(super) fn try_take(&self) -> Option<VacantSlab> {
         let index = self.free.try_recv().ok()?;
-        Some(VacantSlab { shared: Arc::clone(&self.shared), index })
+        Some(VacantSlab { memory: Arc::clone(&self.memory), index })
     }
 
     /// Waits for a free slab; returns `None` once `stop` is disconnected.
@@ -153,13 +153,13 @@ impl SlabRing {
             crossbeam_channel::select! {
                 recv(self.free) -> index => {
                     let index = index.expect("the ring itself holds a sender");
-                    return Some(VacantSlab { shared: Arc::clone(&self.shared), index });
+                    return Some(VacantSlab { memory: Arc::clone(&self.memory), index });
                 }
                 recv(stop) -> _ => return None,
                 default(STARVED_AFTER) => {
                     if !warned {
                         // Expected while the consumer pauses (an evaluation, a checkpoint); a clue if it hangs.
-                        tracing::debug!(slabs = self.shared.slabs, "reader waits: the consumer holds every slab");
+                        tracing::debug!(slabs = self.memory.slabs, "reader waits: the consumer holds every slab");
                         warned = true;
                     }
                 }
@@ -171,14 +171,14 @@ impl SlabRing {
 impl fmt::Debug for SlabRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SlabRing")
-            .field("slabs", &self.shared.slabs)
-            .field("slab_bytes", &self.shared.slab_bytes)
+            .field("slabs", &self.memory.slabs)
+            .field("slab_bytes", &self.memory.slab_bytes)
             .field("free", &self.free.len())
             .finish()
     }
 }
 
-impl Shared {
+impl RingMemory {
     fn address(&self, index: u32) -> *mut u8 {
         // SAFETY: index < slabs, and slabs * slab_bytes are within the memory.
         unsafe { self.memory.as_ptr().add(index as usize * self.slab_bytes) }
@@ -187,12 +187,12 @@ impl Shared {
 
 /// A handle that keeps the memory of a ring alive.
 pub(super) struct KeepAlive {
-    _shared: Arc<Shared>,
+    _memory: Arc<RingMemory>,
 }
 
 /// The permit to write into a slab, owned by the reader. Dropping it frees the slab.
 pub(super) struct VacantSlab {
-    shared: Arc<Shared>,
+    memory: Arc<RingMemory>,
     index: u32,
 }
 
@@ -203,12 +203,12 @@ impl VacantSlab {
 
     /// Returns the first of the slab's bytes. They may be written until the permit is dropped or filled.
     pub(super) fn address(&self) -> *mut u8 {
-        self.shared.address(self.index)
+        self.memory.address(self.index)
     }
 
     /// Turns the permit to write into one to read, after all writes of the request have completed.
     pub(super) fn filled(self, request: ReadRequest, number: u64) -> Slab {
-        assert!(request.bytes as usize <= self.shared.slab_bytes, "a request fits its slab");
+        assert!(request.bytes as usize <= self.memory.slab_bytes, "a request fits its slab");
         Slab { vacant: self, request, number }
     }
 }
@@ -216,7 +216,7 @@ impl VacantSlab {
 impl Drop for VacantSlab {
     fn drop(&mut self) {
         // The channel has capacity for every slab, so sending fails only if the ring is gone, which is fine.
-        let _ = self.shared.given_back.try_send(self.index);
+        let _ = self.memory.given_back.try_send(self.index);
     }
 }
 
@@ -245,7 +245,7 @@ impl Slab {
 
     /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the slab's bytes are valid and initialized for as long as `shared` lives (`SlabMemory`), which this
+        // SAFETY: the slab's bytes are valid and initialized for as long as `memory` lives (`SlabMemory`), which this
         // slab keeps alive. Only the holder of a slab's one permit writes to it, and `filled` has consumed the
         // permit: nothing writes until this slab is dropped, which the borrow rules out.
         unsafe { std::slice::from_raw_parts(self.vacant.address(), self.request.bytes as usize) }

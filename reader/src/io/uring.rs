@@ -91,36 +91,34 @@ impl Backend for UringBackend {
     }
 
     unsafe fn start(&mut self, op: &ReadOp) -> io::Result<()> {
-        let acquired = self.files.acquire(op.file, |path| Self::open(path, self.setup.direct))?;
-        let fd = self.files.get(acquired.slot).as_raw_fd();
-        if acquired.fresh && self.fixed_files {
+        let lease = self.files.acquire(op.file, |path| Self::open(path, self.setup.direct))?;
+        let fd = self.files.get(lease.slot).as_raw_fd();
+        if lease.fresh && self.fixed_files {
             // No read in flight uses the slot, so its previous file may be closed. If the table cannot be changed,
             // descriptors work as well.
-            self.fixed_files = self.ring.submitter().register_files_update(acquired.slot, &[fd]).is_ok();
+            self.fixed_files = self.ring.submitter().register_files_update(lease.slot, &[fd]).is_ok();
         }
         let (into, bytes, offset) = (op.into, op.bytes, op.offset);
         // A slab's index is its index among the registered buffers. The kernel accepts at most 2^14 of those.
         let buffer = op.slab as u16;
         let entry = match (self.setup.fixed_buffers, self.fixed_files) {
-            (true, true) => opcode::ReadFixed::new(types::Fixed(acquired.slot), into, bytes, buffer)
-                .offset(offset)
-                .build(),
+            (true, true) => {
+                opcode::ReadFixed::new(types::Fixed(lease.slot), into, bytes, buffer).offset(offset).build()
+            }
             (true, false) => {
                 opcode::ReadFixed::new(types::Fd(fd), into, bytes, buffer).offset(offset).build()
             }
-            (false, true) => {
-                opcode::Read::new(types::Fixed(acquired.slot), into, bytes).offset(offset).build()
-            }
+            (false, true) => opcode::Read::new(types::Fixed(lease.slot), into, bytes).offset(offset).build(),
             (false, false) => opcode::Read::new(types::Fd(fd), into, bytes).offset(offset).build(),
         };
         let entry = entry.user_data(u64::from(op.slab));
         // SAFETY: the caller keeps the bytes valid and untouched until the completion is returned. The file also
         // stays open in its slot until then: it is acquired.
         if unsafe { self.ring.submission().push(&entry) }.is_err() {
-            self.files.release(acquired.slot);
+            self.files.release(lease.slot);
             return Err(io::Error::other("more reads in flight than the queue has entries"));
         }
-        self.slots[op.slab as usize] = acquired.slot;
+        self.slots[op.slab as usize] = lease.slot;
         Ok(())
     }
 

@@ -31,10 +31,10 @@ struct Slot<T> {
     last_use: u64,
 }
 
-/// A file that is ready to be read.
+/// A use of an open file, until [`FileWindow::release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Acquired {
-    /// The slot that the file occupies until [`FileWindow::release`].
+pub(super) struct FileLease {
+    /// The slot that the file occupies.
     pub(super) slot: u32,
     /// Whether the file was just opened and is new in the slot.
     pub(super) fresh: bool,
@@ -56,13 +56,13 @@ impl<T> FileWindow<T> {
         &mut self,
         file: u32,
         open: impl FnOnce(&Path) -> io::Result<T>,
-    ) -> io::Result<Acquired> {
+    ) -> io::Result<FileLease> {
         self.uses += 1;
         if let Some(slot) = self.slot_of[file as usize] {
             let used = &mut self.slots[slot as usize];
             used.in_flight += 1;
             used.last_use = self.uses;
-            return Ok(Acquired { slot, fresh: false });
+            return Ok(FileLease { slot, fresh: false });
         }
         let open = open(&self.paths[file as usize])?;
         let new = Slot { file, open, in_flight: 1, last_use: self.uses };
@@ -77,7 +77,7 @@ impl<T> FileWindow<T> {
             slot as u32
         };
         self.slot_of[file as usize] = Some(slot);
-        Ok(Acquired { slot, fresh: true })
+        Ok(FileLease { slot, fresh: true })
     }
 
     /// Returns the file in a slot.
@@ -108,10 +108,10 @@ mod tests {
         let mut window = window(1000);
         for round in 0..3 {
             for file in 0..1000 {
-                let acquired = window.acquire(file, open).unwrap();
-                assert!(acquired.fresh, "round {round}: the window holds fewer files than one round uses");
-                assert_eq!(window.get(acquired.slot), Path::new(&file.to_string()));
-                window.release(acquired.slot);
+                let lease = window.acquire(file, open).unwrap();
+                assert!(lease.fresh, "round {round}: the window holds fewer files than one round uses");
+                assert_eq!(window.get(lease.slot), Path::new(&file.to_string()));
+                window.release(lease.slot);
             }
             assert_eq!(window.slots.len(), OPEN_FILES_MAX);
             assert_eq!(window.slot_of.iter().flatten().count(), OPEN_FILES_MAX);
@@ -123,20 +123,20 @@ mod tests {
         let mut window = window(1000);
         let held = window.acquire(7, open).unwrap();
         for file in 100..900 {
-            let acquired = window.acquire(file, open).unwrap();
-            assert_ne!(acquired.slot, held.slot);
-            window.release(acquired.slot);
+            let lease = window.acquire(file, open).unwrap();
+            assert_ne!(lease.slot, held.slot);
+            window.release(lease.slot);
         }
-        assert_eq!(window.acquire(7, open).unwrap(), Acquired { slot: held.slot, fresh: false });
+        assert_eq!(window.acquire(7, open).unwrap(), FileLease { slot: held.slot, fresh: false });
     }
 
     #[test]
     fn the_least_recently_used_file_is_closed() {
         let mut window = window(1000);
         let mut is_opened = |file: u32| {
-            let acquired = window.acquire(file, open).unwrap();
-            window.release(acquired.slot);
-            acquired.fresh
+            let lease = window.acquire(file, open).unwrap();
+            window.release(lease.slot);
+            lease.fresh
         };
         let full = OPEN_FILES_MAX as u32;
         assert!((0..full).all(&mut is_opened));

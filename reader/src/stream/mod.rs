@@ -20,7 +20,7 @@ use crate::io::IoOptions;
 pub use batches::{Batch, BatchStream};
 pub use blocks::{BlockStream, PackedBlock};
 pub(crate) use blocks::{bytes_before, check_block, decode_records};
-pub use packed::{Packed, PackedBatch, PackedStream};
+pub use packed::{PackedBatch, PackedItem, PackedStream};
 pub use plan::{Plan, Window};
 pub use rows::BlockRow;
 

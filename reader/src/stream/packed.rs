@@ -74,7 +74,7 @@ impl PackedBatch {
 
 /// An item of a [`PackedStream`].
 #[derive(Debug)]
-pub enum Packed {
+pub enum PackedItem {
     /// A block, in numeric order. Later batches have samples of it.
     Block(PackedBlock),
     /// A batch, all of whose blocks have been yielded.
@@ -207,11 +207,11 @@ impl PackedStream {
 const WINDOWS_AHEAD: usize = 1;
 
 impl Iterator for PackedStream {
-    type Item = Result<Packed>;
+    type Item = Result<PackedItem>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if let Some(batch) = self.ready.pop_front() {
-            return Some(Ok(Packed::Batch(batch)));
+            return Some(Ok(PackedItem::Batch(batch)));
         }
         let block = match self.blocks.next()? {
             Ok(block) => block,
@@ -221,7 +221,7 @@ impl Iterator for PackedStream {
             let window = self.windows.next().expect("blocks and orders follow the same plan");
             self.divide(&Arc::new(window));
         }
-        Some(Ok(Packed::Block(block)))
+        Some(Ok(PackedItem::Block(block)))
     }
 }
 

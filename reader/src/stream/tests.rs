@@ -284,12 +284,12 @@ fn collect_packed(part: &DatasetPart, options: &StreamOptions) -> Vec<(Samples, 
     let (mut blocks, mut kept_from, mut batches) = (Vec::new(), 0, Vec::new());
     for packed in PackedStream::with_ring(part.clone(), options, ring).unwrap() {
         match packed.unwrap() {
-            Packed::Block(block) => {
+            PackedItem::Block(block) => {
                 let mut samples = Samples::new(&part.schema);
                 block.decode_into(&mut samples).unwrap();
                 blocks.push(samples);
             }
-            Packed::Batch(batch) => {
+            PackedItem::Batch(batch) => {
                 assert!(blocks.len() - kept_from <= kept_max);
                 let mut samples = Samples::new(&part.schema);
                 let rows: Vec<_> = batch.rows(0..batch.len()).collect();
@@ -429,7 +429,7 @@ fn caller_memory_is_read_into_and_kept_for_its_blocks() {
     let mut stream = PackedStream::with_ring(part, &options, ring).unwrap();
     let mut blocks = Vec::new();
     while blocks.len() < 3 {
-        if let Packed::Block(block) = stream.next().unwrap().unwrap() {
+        if let PackedItem::Block(block) = stream.next().unwrap().unwrap() {
             assert!(range.contains(&block.bytes().as_ptr().addr()));
             blocks.push(block);
         }

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use crossbeam_channel::Sender;
 use rankine_cuda::{Lane, Moment};
 use rankine_embedding::Topology;
-use rankine_reader::stream::{Packed, PackedBatch, PackedBlock, PackedStream};
+use rankine_reader::stream::{PackedBatch, PackedBlock, PackedItem, PackedStream};
 
 use super::super::error::Result;
 use super::release::{CopierMessage, ReleasedBlocks};
@@ -58,7 +58,7 @@ pub(super) fn distribute(
                 let _ = copiers[0].send(Err(error.into()));
                 return;
             }
-            Ok(Packed::Block(block)) => {
+            Ok(PackedItem::Block(block)) => {
                 let (number, block) = (blocks, Arc::new(block));
                 blocks = blocks.wrapping_add(1);
                 let takers = match recipients {
@@ -69,7 +69,7 @@ pub(super) fn distribute(
                     .iter()
                     .try_for_each(|copier| copier.send(Ok(CopyRequest::Block(number, Arc::clone(&block)))))
             }
-            Ok(Packed::Batch(batch)) => {
+            Ok(PackedItem::Batch(batch)) => {
                 let (number, batch) = (batches, Arc::new(batch));
                 batches += 1;
                 copiers
