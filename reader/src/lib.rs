@@ -34,10 +34,10 @@ mod key;
 mod nearest;
 mod ordered;
 mod part;
+mod precomputed;
 mod rng;
 mod shape;
 mod stop;
-mod tabulated;
 #[cfg(test)]
 mod tests;
 

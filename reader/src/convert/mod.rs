@@ -224,15 +224,15 @@ fn convert<S: RowSource>(
     refuse_inputs(&options.out, options.files.iter().chain(&options.eval))?;
     let dir = PartialDir::create(&options.out)?;
     let pass = Pass::new(options, source, &plan.draft, progress)?;
-    let mut learnt = learn::learn(&pass, plan, dir.path())?;
-    let schema = plan.schema(&learnt)?;
-    let encoder = Encoder::new(&schema, std::mem::take(&mut learnt.vocabularies))?;
+    let mut statistics = learn::learn(&pass, plan, dir.path())?;
+    let schema = plan.schema(&statistics)?;
+    let encoder = Encoder::new(&schema, std::mem::take(&mut statistics.vocabularies))?;
 
     let block_samples = plan.format.block_samples(&schema)?;
     let mut writer = DatasetWriter::new(&dir, schema.clone(), block_samples)?;
     write_vocabularies(&dir, &schema, &encoder, &mut writer, &options.stop)?;
     let written = write::write(&pass, &encoder, &schema, dir.path(), &mut writer)?;
-    if learnt.rows.is_some_and(|rows| rows != written.rows.read) {
+    if statistics.rows.is_some_and(|rows| rows != written.rows.read) {
         return Err(Error::invalid("the sources changed during the conversion: run it again"));
     }
     if written.rows.train == 0 {

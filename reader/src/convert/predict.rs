@@ -11,7 +11,7 @@ use crate::convert::formats::parquet;
 use crate::convert::pool::Pool;
 use crate::convert::rows::fault::BadName;
 use crate::convert::rows::selection::Selection;
-use crate::convert::rows::source::{NamedTarget, Needed, PartRows, RowSource};
+use crate::convert::rows::source::{NamedTarget, PartRows, RequiredColumns, RowSource};
 use crate::convert::text::lines::{Limits, LineRules, Source};
 use crate::convert::write::encode::Encoder;
 use crate::convert::write::unknown::{UnknownCategories, UnknownCounter};
@@ -78,7 +78,7 @@ impl RawReader<'_> {
             files,
             format: self.format,
             schema: self.schema,
-            needed: Needed::Features,
+            needed: RequiredColumns::Features,
             limits: Limits::default(),
             ids: self.ids,
         };
@@ -94,7 +94,7 @@ pub(crate) struct RawInput<'a> {
     pub(crate) format: &'a RowFormat,
     pub(crate) schema: &'a Schema,
     /// The columns that the files must have.
-    pub(crate) needed: Needed,
+    pub(crate) needed: RequiredColumns,
     pub(crate) limits: Limits,
     pub(crate) ids: &'a IdRules,
 }
@@ -118,7 +118,7 @@ pub(crate) fn with_source(input: RawInput<'_>, task: impl SourceTask) -> Result<
     match format {
         RowFormat::CriteoTsv => {
             let labelled = |file: &Source| {
-                if needed == Needed::All {
+                if needed == RequiredColumns::All {
                     return Ok(true);
                 }
                 let first = file.first_row(LineRules::default(), limits)?;

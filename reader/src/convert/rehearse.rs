@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::convert::predict::{RawInput, SourceTask, with_source};
 use crate::convert::rows::selection::Selection;
-use crate::convert::rows::source::{Needed, PartRows, RowSource};
+use crate::convert::rows::source::{PartRows, RequiredColumns, RowSource};
 use crate::convert::text::lines::Limits;
 use crate::error::Result;
 use crate::ids::IdRules;
@@ -24,7 +24,7 @@ pub fn rehearse(file: &Path, format: &RowFormat, schema: &Schema, chunk_bytes: u
     assert!(chunk_bytes > 1, "a chunk must be longer than a line, and a line must not be empty");
     let limits = Limits { chunk_bytes, line_bytes_max: chunk_bytes / 2 };
     let (files, mut good) = ([PathBuf::from(file)], 0);
-    for needed in [Needed::All, Needed::Features] {
+    for needed in [RequiredColumns::All, RequiredColumns::Features] {
         let ids = &IdRules::default();
         let input = RawInput { files: &files, format, schema, needed, limits, ids };
         with_source(input, SingleThreadedRead { schema, good: &mut good })?;

@@ -2,10 +2,10 @@
 
 use crate::error::Result;
 use crate::ids::{IdRules, OutOfRange};
+use crate::precomputed::PrecomputedFunction;
 use crate::raw::{FIELD_BYTES, RawDense, RawFormat, RawIds};
 use crate::samples::Samples;
 use crate::schema::{DenseDtype, DenseFunction, DenseTransform};
-use crate::tabulated::Tabulated;
 
 /// Records that are decoded together: 64 of MLPerf's longest take 57 KiB.
 const TILE_RECORDS: usize = 64;
@@ -56,7 +56,7 @@ pub struct RecordDecoder {
     dense: usize,
     columns: Vec<IdColumn>,
     /// The logarithms of small integers.
-    logarithms: Tabulated<f32>,
+    logarithms: PrecomputedFunction<f32>,
     transform: DenseTransform,
 }
 
@@ -89,7 +89,7 @@ impl RecordDecoder {
             record_bytes,
             labels,
             dense,
-            logarithms: Tabulated::new(|x| transform.apply(Some(x))),
+            logarithms: PrecomputedFunction::new(|x| transform.apply(Some(x))),
             transform,
         })
     }

@@ -7,7 +7,7 @@ use memchr::memmem::Finder;
 
 use crate::convert::BAG_MAX;
 use crate::convert::rows::fault::{BadReason, Fault};
-use crate::convert::rows::source::{NamedTarget, Needed};
+use crate::convert::rows::source::{NamedTarget, RequiredColumns};
 use crate::convert::rows::{RawRows, RawValues};
 use crate::convert::text::lines::{Limits, LineRules, Quoting, Source, closing_quote};
 use crate::convert::text::number;
@@ -136,7 +136,7 @@ fn column_names(
     rules: LineRules,
     fields: FieldRules,
     limits: Limits,
-    needed: Needed,
+    needed: RequiredColumns,
 ) -> Result<Vec<String>> {
     let first = || file.first_row(rules, limits);
     let Some(columns) = &format.columns else {
@@ -155,7 +155,7 @@ fn column_names(
         };
         return Ok(names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect());
     };
-    if needed == Needed::Features {
+    if needed == RequiredColumns::Features {
         let sources = &format.sources;
         let targets: Vec<&String> =
             sources.labels.iter().map(|label| &label.column).chain(&sources.weight).collect();
@@ -211,14 +211,14 @@ impl CsvParser {
         };
         let feature = |column: &String| find(column)?.ok_or_else(|| lacks(column));
         let target = |column: &String| match find(column)? {
-            None if needed == Needed::All => Err(lacks(column)),
+            None if needed == RequiredColumns::All => Err(lacks(column)),
             field => Ok(field),
         };
 
         let mut targets: Vec<Vec<Target>> = names.iter().map(|_| Vec::new()).collect();
         let mut labels_absent = Vec::new();
         for (number, label) in format.sources.labels.iter().enumerate() {
-            let may_be_missing = label.mask_missing || needed == Needed::Features;
+            let may_be_missing = label.mask_missing || needed == RequiredColumns::Features;
             match target(&label.column)? {
                 Some(field) => {
                     let rule = label.rule.clone();

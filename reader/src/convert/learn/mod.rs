@@ -8,28 +8,28 @@ use std::path::Path;
 use crate::convert::learn::count::CategoryCounter;
 use crate::convert::pass::Pass;
 use crate::convert::plan::moments::Moments;
-use crate::convert::plan::{Learnt, Plan};
+use crate::convert::plan::{ColumnStatistics, Plan};
 use crate::convert::pool::Pool;
 use crate::convert::rows::fault::BadRow;
 use crate::convert::rows::source::{PartRows, RowSource};
 use crate::convert::rows::{RawKeys, RawRows, RawValues};
 use crate::error::Result;
 use crate::ordered::ordered_map;
+use crate::precomputed::PrecomputedFunction;
 use crate::schema::{DenseFunction, VocabularyKind};
-use crate::tabulated::Tabulated;
 
 /// Reads all sources if there is anything to learn. Bad rows are already checked here, so that a conversion that
 /// cannot succeed ends early.
-pub(crate) fn learn<S: RowSource>(pass: &Pass<'_, S>, plan: &Plan, dir: &Path) -> Result<Learnt> {
+pub(crate) fn learn<S: RowSource>(pass: &Pass<'_, S>, plan: &Plan, dir: &Path) -> Result<ColumnStatistics> {
     let draft = &plan.draft;
-    let mut learnt = Learnt {
+    let mut statistics = ColumnStatistics {
         vocabularies: vec![None; draft.categorical.len()],
         moments: vec![Moments::default(); draft.dense.len()],
         largest_bags: vec![0; draft.categorical.len()],
         rows: None,
     };
     if !plan.must_learn() {
-        return Ok(learnt);
+        return Ok(statistics);
     }
     let options = pass.options;
     let counted = CountedColumns::new(plan)?;
@@ -37,7 +37,7 @@ pub(crate) fn learn<S: RowSource>(pass: &Pass<'_, S>, plan: &Plan, dir: &Path) -
     let counter = CategoryCounter::new(counted.vocabularies.len(), budget_bytes, dir, &options.stop)?;
     // One table per function, since all columns are read in parallel.
     let functions: Vec<_> = draft.dense.iter().map(|column| column.transform.function).collect();
-    let table = |function: DenseFunction| (function, Tabulated::new(|x| function.apply(x)));
+    let table = |function: DenseFunction| (function, PrecomputedFunction::new(|x| function.apply(x)));
     let tables = [DenseFunction::None, DenseFunction::SignedLog1p, DenseFunction::MlperfLog]
         .map(|function| functions.contains(&function).then(|| table(function)));
     let table_of = |number: usize| {
@@ -60,7 +60,7 @@ pub(crate) fn learn<S: RowSource>(pass: &Pass<'_, S>, plan: &Plan, dir: &Path) -
             });
             Ok((moments.collect(), largest_bags(rows)))
         })?;
-        Ok(LearntChunk { chunk, bad, moments, largest_bags })
+        Ok(ChunkStatistics { chunk, bad, moments, largest_bags })
     };
 
     let mut rows = 0;
@@ -70,12 +70,12 @@ pub(crate) fn learn<S: RowSource>(pass: &Pass<'_, S>, plan: &Plan, dir: &Path) -
         &options.stop,
         pass.source.chunks(),
         work,
-        |looked: LearntChunk<S::Chunk>| {
+        |looked: ChunkStatistics<S::Chunk>| {
             let span = pass.source.span(&looked.chunk);
             rows += span.rows;
             bad_rows.take(&looked.chunk, &looked.bad)?;
-            learnt.moments.iter_mut().zip(&looked.moments).for_each(|(sum, own)| sum.merge(own));
-            learnt
+            statistics.moments.iter_mut().zip(&looked.moments).for_each(|(sum, own)| sum.merge(own));
+            statistics
                 .largest_bags
                 .iter_mut()
                 .zip(&looked.largest_bags)
@@ -85,7 +85,7 @@ pub(crate) fn learn<S: RowSource>(pass: &Pass<'_, S>, plan: &Plan, dir: &Path) -
         },
     )?;
     bad_rows.finish()?;
-    learnt.rows = Some(rows);
+    statistics.rows = Some(rows);
 
     let numbers = (0..counted.vocabularies.len()).map(Ok);
     let work = |number: usize| {
@@ -93,10 +93,10 @@ pub(crate) fn learn<S: RowSource>(pass: &Pass<'_, S>, plan: &Plan, dir: &Path) -
         Ok((column, counter.vocabulary(number, min_count)?))
     };
     ordered_map(options.threads, &options.stop, numbers, work, |(column, vocabulary)| {
-        learnt.vocabularies[column] = Some(vocabulary);
+        statistics.vocabularies[column] = Some(vocabulary);
         Ok(())
     })?;
-    Ok(learnt)
+    Ok(statistics)
 }
 
 /// Which columns are counted, and which are counted together.
@@ -135,7 +135,7 @@ impl CountedColumns {
 }
 
 /// What was learnt from a chunk.
-struct LearntChunk<C> {
+struct ChunkStatistics<C> {
     chunk: C,
     bad: Vec<BadRow>,
     moments: Vec<Moments>,

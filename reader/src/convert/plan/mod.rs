@@ -7,7 +7,7 @@ pub(crate) mod schema_file;
 
 use crate::convert::BAG_MAX;
 use crate::convert::plan::moments::Moments;
-use crate::convert::rows::source::{NamedTarget, Needed};
+use crate::convert::rows::source::{NamedTarget, RequiredColumns};
 use crate::error::Result;
 use crate::origin::RowFormat;
 use crate::schema::{Hotness, Schema, VocabularyKind};
@@ -26,7 +26,7 @@ pub(crate) struct Plan {
 
 /// What was learnt from the rows.
 #[derive(Debug, Default)]
-pub(crate) struct Learnt {
+pub(crate) struct ColumnStatistics {
     /// One entry per categorical column; `None` if it does not own an exact vocabulary.
     pub(crate) vocabularies: Vec<Option<Vocabulary>>,
     /// One entry per dense column: moments of its function's values in the training part.
@@ -40,7 +40,7 @@ pub(crate) struct Learnt {
 impl Plan {
     /// Returns the columns to read from files of named columns.
     pub(crate) fn target(&self) -> NamedTarget<'_> {
-        NamedTarget { schema: &self.draft, standardized: &self.standardized, needed: Needed::All }
+        NamedTarget { schema: &self.draft, standardized: &self.standardized, needed: RequiredColumns::All }
     }
 
     /// Returns whether rows must be read before the schema is known.
@@ -56,20 +56,20 @@ impl Plan {
     ///
     /// # Errors
     /// If a column shares a vocabulary that does not exist.
-    pub(crate) fn schema(&self, learnt: &Learnt) -> Result<Schema> {
+    pub(crate) fn schema(&self, statistics: &ColumnStatistics) -> Result<Schema> {
         let mut schema = self.draft.clone();
         for (number, column) in schema.dense.iter_mut().enumerate() {
             if self.standardized[number] {
-                column.transform = learnt.moments[number].transform(column.transform.function);
+                column.transform = statistics.moments[number].transform(column.transform.function);
             }
         }
         for (number, column) in schema.categorical.iter_mut().enumerate() {
             let owner = self.draft.vocabulary_owner(number)?;
-            if let Some(vocabulary) = learnt.vocabularies.get(owner).and_then(Option::as_ref) {
+            if let Some(vocabulary) = statistics.vocabularies.get(owner).and_then(Option::as_ref) {
                 column.rows = vocabulary.rows();
             }
             if let Hotness::Ragged { max } = &mut column.hotness {
-                *max = learnt.largest_bags.get(number).copied().unwrap_or(BAG_MAX).max(1);
+                *max = statistics.largest_bags.get(number).copied().unwrap_or(BAG_MAX).max(1);
             }
         }
         Ok(schema)

@@ -10,7 +10,7 @@ use crate::schema::{DenseDtype, DenseFunction, Schema};
 
 /// Which columns a file may lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Needed {
+pub(crate) enum RequiredColumns {
     /// None: the rows are for training or evaluation.
     All,
     /// Labels and weight; labels that exist may be empty.
@@ -24,7 +24,7 @@ pub(crate) struct NamedTarget<'a> {
     pub(crate) schema: &'a Schema,
     /// For each dense column, whether it is standardized, now or later.
     pub(crate) standardized: &'a [bool],
-    pub(crate) needed: Needed,
+    pub(crate) needed: RequiredColumns,
 }
 
 impl NamedTarget<'_> {

@@ -135,7 +135,7 @@ const NUMBERS: &str = "label = { column = \"l\" }\n[[categorical]]\ncolumn = \"l
     [[dense]]\ncolumn = \"a\"\nname = \"e\"\ntransform = \"mlperf-log\"\n\
     [[dense]]\ncolumn = \"b\"\nname = \"f\"\n";
 
-/// Returns numbers of all kinds: negative, fractional, missing, and integers inside and outside the tabulated range.
+/// Returns numbers of all kinds: negative, fractional, missing, and integers inside and outside the precomputed range.
 fn numbers(count: usize) -> Vec<[Option<f64>; 2]> {
     let number = |n: usize| match n % 7 {
         0 => None,

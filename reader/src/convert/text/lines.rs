@@ -78,7 +78,7 @@ impl Source {
         let mut magic = Vec::new();
         file.by_ref().take(Compression::MAGIC_BYTES as u64).read_to_end(&mut magic).context("read", path)?;
         file.rewind().context("read", path)?;
-        let file = Metered { file, taken: Arc::clone(taken) };
+        let file = MeteredFile { file, taken: Arc::clone(taken) };
         let compression = Compression::of(&magic);
         let text = match compression {
             Some(compression) => compression.text(file),
@@ -89,12 +89,12 @@ impl Source {
 }
 
 /// A file that counts the bytes read from it.
-struct Metered {
+struct MeteredFile {
     file: File,
     taken: Arc<AtomicU64>,
 }
 
-impl Read for Metered {
+impl Read for MeteredFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let bytes = self.file.read(buffer)?;
         self.taken.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -221,7 +221,7 @@ pub(crate) fn closing_quote(bytes: &[u8], mut from: usize) -> Option<usize> {
 pub(crate) struct Chunk {
     /// The number of its source.
     pub(crate) source: usize,
-    pub(crate) bytes: Recycled,
+    pub(crate) bytes: PooledBuffer,
     /// Bytes at the front that belong to no row that starts here: the rest of an earlier chunk's line, or a header.
     pub(crate) skipped_bytes: usize,
     /// How its rows are separated: at line ends if `None`.
@@ -241,18 +241,18 @@ pub(crate) struct Chunk {
 /// A buffer that is returned to its pool: memory fresh from the system for each chunk costs more time than finding
 /// the lines in it.
 #[derive(Debug)]
-pub(crate) struct Recycled {
+pub(crate) struct PooledBuffer {
     bytes: Vec<u8>,
     spare: Arc<Pool<Vec<u8>>>,
 }
 
-impl Drop for Recycled {
+impl Drop for PooledBuffer {
     fn drop(&mut self) {
         self.spare.put(std::mem::take(&mut self.bytes));
     }
 }
 
-impl std::ops::Deref for Recycled {
+impl std::ops::Deref for PooledBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -424,7 +424,7 @@ impl<'a> Chunks<'a> {
             first_line: self.next_line,
             first_row: self.next_row,
             rows,
-            bytes: Recycled { bytes, spare: Arc::clone(&self.spare) },
+            bytes: PooledBuffer { bytes, spare: Arc::clone(&self.spare) },
             bytes_done: self.taken.load(Ordering::Relaxed),
         };
         let lines = match quoting {

@@ -6,9 +6,9 @@ use crate::convert::rows::{RawBags, RawKeys, RawRows, RawValues};
 use crate::convert::write::unknown::UnknownCounter;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
+use crate::precomputed::PrecomputedFunction;
 use crate::samples::{Bags, Samples};
 use crate::schema::{DenseDtype, DenseTransform, Schema, VocabularyKind};
-use crate::tabulated::Tabulated;
 use crate::vocabulary::{self, Vocabulary, hash_row};
 
 /// Turns raw rows into samples of a schema: transforms numbers and looks up categories.
@@ -22,7 +22,7 @@ pub struct Encoder {
 #[derive(Debug)]
 struct DenseColumn {
     transform: DenseTransform,
-    table: Tabulated<f32>,
+    table: PrecomputedFunction<f32>,
 }
 
 impl DenseColumn {
@@ -79,8 +79,8 @@ impl Encoder {
         });
         let dense = schema.dense.iter().map(|column| {
             let transform = column.transform;
-            let column = DenseColumn { transform, table: Tabulated::new(|_| 0.0) };
-            let table = Tabulated::new(|x| column.stored(x, schema.dense_dtype.largest()));
+            let column = DenseColumn { transform, table: PrecomputedFunction::new(|_| 0.0) };
+            let table = PrecomputedFunction::new(|x| column.stored(x, schema.dense_dtype.largest()));
             DenseColumn { transform, table }
         });
         Ok(Self {

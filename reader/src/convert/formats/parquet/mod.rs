@@ -13,7 +13,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use crate::convert::BAG_MAX;
 use crate::convert::rows::fault::{BadName, BadReason, BadRow, Fault};
 use crate::convert::rows::selection::Selection;
-use crate::convert::rows::source::{NamedTarget, Needed, PartRows, RowSource, Span};
+use crate::convert::rows::source::{NamedTarget, PartRows, RequiredColumns, RowSource, Span};
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
 use crate::convert::text::lines::Source;
 use crate::convert::text::number;
@@ -119,21 +119,21 @@ pub(crate) fn parquet_source(
         let mut actions = Vec::new();
         let (mut labels_absent, mut weight_absent) = (Vec::new(), false);
         for (number, label) in sources.labels.iter().enumerate() {
-            let may_be_missing = label.mask_missing || needed == Needed::Features;
+            let may_be_missing = label.mask_missing || needed == RequiredColumns::Features;
             let text = matches!(label.rule, LabelRule::EqualsText(_));
             match leaf(&label.column, if text { ValueKind::Text } else { ValueKind::Number }, false)? {
                 Some((leaf, _)) => {
                     let target = Target::Label { number, rule: label.rule.clone(), may_be_missing };
                     actions.push(Action { leaf, target });
                 }
-                None if needed == Needed::All => return Err(lacks(&label.column)),
+                None if needed == RequiredColumns::All => return Err(lacks(&label.column)),
                 None => labels_absent.push(number),
             }
         }
         if let Some(column) = &sources.weight {
             match leaf(column, ValueKind::Number, false)? {
                 Some((leaf, _)) => actions.push(Action { leaf, target: Target::Weight }),
-                None if needed == Needed::All => return Err(lacks(column)),
+                None if needed == RequiredColumns::All => return Err(lacks(column)),
                 None => weight_absent = true,
             }
         }
