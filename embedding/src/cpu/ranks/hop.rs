@@ -9,7 +9,7 @@ use super::communicator::{Communicator, Group, Lists};
 use crate::placement::Owner;
 
 /// Returns the member of a group that a row of a stream is sent to.
-type MemberOf<'a> = &'a dyn Fn(usize, u64) -> usize;
+type Destination<'a> = &'a dyn Fn(usize, u64) -> usize;
 
 /// The sizes of what each stream sends.
 #[derive(Debug, Clone, Copy)]
@@ -101,14 +101,14 @@ fn route_rows(
     group: Group,
     sizes: StreamSizes<'_>,
     rows: &[&[u64]],
-    member_of: MemberOf<'_>,
+    destination: Destination<'_>,
 ) -> (Hop, Lists<u64>) {
     let members = communicator.group(group).len();
     let mut sent = vec![vec![Vec::new(); sizes.streams()]; members];
     let mut outgoing = vec![vec![Vec::new(); sizes.streams()]; members];
     for (stream, rows) in rows.iter().enumerate() {
         for (position, &row) in rows.iter().enumerate() {
-            let member = member_of(stream, row);
+            let member = destination(stream, row);
             sent[member][stream].push(position as u32);
             outgoing[member][stream].push(row);
         }
@@ -176,7 +176,7 @@ fn route_bags(
     group: Group,
     sizes: StreamSizes<'_>,
     bags: &[&BagList],
-    member_of: MemberOf<'_>,
+    destination: Destination<'_>,
 ) -> (Hop, Vec<BagList>) {
     let members = communicator.group(group).len();
     let mut sent: Vec<Lists<u32>> = vec![vec![Vec::new(); sizes.streams()]; members];
@@ -185,7 +185,7 @@ fn route_bags(
     for (stream, bags) in bags.iter().enumerate() {
         for bag in 0..bags.len() {
             for &row in bags.bag(bag) {
-                let member = member_of(stream, row);
+                let member = destination(stream, row);
                 let (sent, lengths) = (&mut sent[member][stream], &mut lengths[member][stream]);
                 if sent.last() != Some(&(bag as u32)) {
                     sent.push(bag as u32);
@@ -299,8 +299,8 @@ fn gather(vectors: &[Vec<f32>], dims: &[usize], numbers: &[Lists<u32>]) -> Vec<L
         }
         out
     };
-    let of_place = |numbers: &Lists<u32>| vectors.iter().zip(dims).zip(numbers).map(of_stream).collect();
-    numbers.iter().map(of_place).collect()
+    let of_member = |numbers: &Lists<u32>| vectors.iter().zip(dims).zip(numbers).map(of_stream).collect();
+    numbers.iter().map(of_member).collect()
 }
 
 /// Adds what each member sent to the vectors with the agreed numbers, in the order of the group.
