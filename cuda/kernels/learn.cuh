@@ -6,7 +6,7 @@
 #include "team.cuh"
 
 // What an update needs apart from the sums.
-struct Learning {
+struct UpdateContext {
     const Shard* shards;
     // One per table.
     const Rate* rates;
@@ -19,10 +19,10 @@ struct Learning {
     u64 seed;
     float* storage;
 };
-static_assert(sizeof(Learning) == 56);
+static_assert(sizeof(UpdateContext) == 56);
 
-__device__ inline float* row_at(const Learning& by, const Shard& shard, u32 row) {
-    return by.storage + shard.words + u64(row - shard.base) * shard.row_words;
+__device__ inline float* row_at(const UpdateContext& context, const Shard& shard, u32 row) {
+    return context.storage + shard.words + u64(row - shard.base) * shard.row_words;
 }
 
 // The first `count` of four elements, then zeros.
@@ -89,12 +89,12 @@ __device__ inline float squares_of_row(const TEAM& team, const Rule& rule, const
 // Updates a row from its sum, which is stored in shared memory as `sums` says. `F32` removes the code for other types
 // at compile time.
 template <u32 KIND, bool F32 = false, class TEAM>
-__device__ inline void learn(const Learning& by, const TEAM& team, const Shard& shard, u32 row,
+__device__ inline void learn(const UpdateContext& context, const TEAM& team, const Shard& shard, u32 row,
                              const float4 (&sums)[TEAM::VECTORS][TEAM::LANES], WholeRow whole = {}) {
     constexpr u32 VECTORS = TEAM::VECTORS;
     const u32 dtype = F32 ? u32(FP32) : shard.dtype;
-    Rate rate = by.rates[shard.table];
-    float* const at = row_at(by, shard, row);
+    Rate rate = context.rates[shard.table];
+    float* const at = row_at(context, shard, row);
     float* const first_at = at + shard.first;
     float* const second_at = at + shard.second;
     float4 sum[VECTORS], weights[VECTORS], first[VECTORS], second[VECTORS];
@@ -107,7 +107,7 @@ __device__ inline void learn(const Learning& by, const TEAM& team, const Shard& 
         if (STATES<KIND> > 0) first[vector] = load_weights(first_at, column, FP32);
         if (STATES<KIND> > 1) second[vector] = load_weights(second_at, column, FP32);
         sum[vector] = first_of(sums[vector][team.lane], shard.dim - column);
-        if (by.scale != nullptr) sum[vector] = scaled(sum[vector], *by.scale);
+        if (context.scale != nullptr) sum[vector] = scaled(sum[vector], *context.scale);
     }
     constexpr u32 BY = KIND == ROWWISE_ADAGRAD ? SGD : KIND;
     if constexpr (KIND == ROWWISE_ADAGRAD) {
@@ -125,7 +125,7 @@ __device__ inline void learn(const Learning& by, const TEAM& team, const Shard& 
         if (column >= shard.dim) continue;
         apply4<BY>(shard.rule, rate, sum[vector], weights[vector], first[vector], second[vector]);
         if (dtype != FP32) {
-            const uint2 key = rounding_key(by.seed, by.step->number);
+            const uint2 key = rounding_key(context.seed, context.step->number);
             weights[vector] = rounded_at_random(dtype, key, shard.table, row_of_table(shard, row),
                                                 shard.column + column, weights[vector]);
         }
@@ -137,35 +137,35 @@ __device__ inline void learn(const Learning& by, const TEAM& team, const Shard& 
 
 // Updates a row by its table's rule.
 template <class TEAM>
-__device__ inline void learn_by_rule(const Learning& by, const TEAM& team, const Shard& shard, u32 row,
+__device__ inline void learn_by_rule(const UpdateContext& context, const TEAM& team, const Shard& shard, u32 row,
                                      const float4 (&sums)[TEAM::VECTORS][TEAM::LANES], WholeRow whole = {}) {
     switch (shard.rule.kind) {
-        case SGD: learn<SGD>(by, team, shard, row, sums); break;
-        case MOMENTUM: learn<MOMENTUM>(by, team, shard, row, sums); break;
-        case NESTEROV: learn<NESTEROV>(by, team, shard, row, sums); break;
-        case ADAGRAD: learn<ADAGRAD>(by, team, shard, row, sums); break;
-        case ROWWISE_ADAGRAD: learn<ROWWISE_ADAGRAD>(by, team, shard, row, sums, whole); break;
-        case ADAM: learn<ADAM>(by, team, shard, row, sums); break;
-        case FTRL: learn<FTRL>(by, team, shard, row, sums); break;
+        case SGD: learn<SGD>(context, team, shard, row, sums); break;
+        case MOMENTUM: learn<MOMENTUM>(context, team, shard, row, sums); break;
+        case NESTEROV: learn<NESTEROV>(context, team, shard, row, sums); break;
+        case ADAGRAD: learn<ADAGRAD>(context, team, shard, row, sums); break;
+        case ROWWISE_ADAGRAD: learn<ROWWISE_ADAGRAD>(context, team, shard, row, sums, whole); break;
+        case ADAM: learn<ADAM>(context, team, shard, row, sums); break;
+        case FTRL: learn<FTRL>(context, team, shard, row, sums); break;
     }
 }
 
 // The same for a lean table: f32 weights, with SGD or element-wise Adagrad. Other rules and stochastic rounding need
 // so many registers that some would spill to memory, even if no table uses them.
 template <class TEAM>
-__device__ inline void learn_lean(const Learning& by, const TEAM& team, const Shard& shard, u32 row,
+__device__ inline void learn_lean(const UpdateContext& context, const TEAM& team, const Shard& shard, u32 row,
                                   const float4 (&sums)[TEAM::VECTORS][TEAM::LANES]) {
     if (shard.rule.kind == ADAGRAD) {
-        learn<ADAGRAD, true>(by, team, shard, row, sums);
+        learn<ADAGRAD, true>(context, team, shard, row, sums);
     } else {
-        learn<SGD, true>(by, team, shard, row, sums);
+        learn<SGD, true>(context, team, shard, row, sums);
     }
 }
 
 // The same as `learn_by_rule`, but one function for all its callers: for wide rows it is long, and took minutes to
 // compile when inlined.
 template <class TEAM>
-__device__ __noinline__ void learn_apart(const Learning& by, const TEAM& team, const Shard& shard, u32 row,
+__device__ __noinline__ void learn_apart(const UpdateContext& context, const TEAM& team, const Shard& shard, u32 row,
                                          const float4 (&sums)[TEAM::VECTORS][TEAM::LANES]) {
-    learn_by_rule(by, team, shard, row, sums);
+    learn_by_rule(context, team, shard, row, sums);
 }

@@ -22,7 +22,7 @@ struct SparseUpdate {
     const void* gradients;
     // [block][2][vectors of the widest row]: for the row in which a block begins, and for the row in which it ends.
     float4* parts;
-    Learning by;
+    UpdateContext context;
     u32 sample_bits;
     u32 stride;
     // Vectors of the widest row.
@@ -31,24 +31,24 @@ struct SparseUpdate {
 };
 static_assert(sizeof(SparseUpdate) == 128);
 
-__device__ inline bool stopped(const SparseUpdate& p) { return *p.by.stop != 0; }
+__device__ inline bool stopped(const SparseUpdate& p) { return *p.context.stop != 0; }
 
 __device__ inline u32 turned(const SparseUpdate&, u32 block, u32) { return block; }
 
 __device__ inline u32 target(const SparseUpdate& p, u32 slot) { return p.rows[slot]; }
 
 __device__ inline void expect(const SparseUpdate& p, const Feature& feature, u32 row) {
-    prefetch(p.by.storage + feature.words + u64(row - feature.base) * feature.row_words, feature.row_words);
+    prefetch(p.context.storage + feature.words + u64(row - feature.base) * feature.row_words, feature.row_words);
 }
 
 template <class TEAM>
 __device__ inline void finish(const SparseUpdate& p, const TEAM& team, Pending of,
                               const float4 (&sums)[TEAM::VECTORS][TEAM::LANES]) {
-    const Shard& shard = p.by.shards[p.features[of.feature].shard];
+    const Shard& shard = p.context.shards[p.features[of.feature].shard];
     if constexpr (TEAM::VECTORS == 1) {
-        learn_by_rule(p.by, team, shard, of.target, sums);
+        learn_by_rule(p.context, team, shard, of.target, sums);
     } else {
-        learn_apart(p.by, team, shard, of.target, sums);
+        learn_apart(p.context, team, shard, of.target, sums);
     }
 }
 
@@ -58,7 +58,7 @@ struct LeanUpdate : SparseUpdate {};
 template <class TEAM>
 __device__ inline void finish(const LeanUpdate& p, const TEAM& team, Pending of,
                               const float4 (&sums)[TEAM::VECTORS][TEAM::LANES]) {
-    learn_lean(p.by, team, p.by.shards[p.features[of.feature].shard], of.target, sums);
+    learn_lean(p.context, team, p.context.shards[p.features[of.feature].shard], of.target, sums);
 }
 
 #define RUNS(NAME, T, P, LANES, VECTORS)                                                      \

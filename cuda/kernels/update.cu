@@ -28,7 +28,7 @@ struct SharedSquares {
 static_assert(sizeof(SharedSquares) == 24);
 
 struct Update {
-    Learning by;
+    UpdateContext context;
     // The union of the rows that ranks looked up, and their number.
     const u32* rows;
     const u32* rows_count;
@@ -91,7 +91,8 @@ __device__ inline u32 rows_before(const Update& p, u32 count, u32 base) {
 // What all owners of a row's columns have sent of its squares, shard by shard.
 __device__ inline WholeRow whole_row(const Update& p, u32 shard, u32 place, u32 count) {
     const SharedSquares shared = p.shared[shard];
-    const float* squares = p.squares[p.rank] + shared.begin + (place - rows_before(p, count, p.by.shards[shard].base));
+    const u32 before = rows_before(p, count, p.context.shards[shard].base);
+    const float* squares = p.squares[p.rank] + shared.begin + (place - before);
     float sum = squares[0];
     for (u32 other = 1; other < shared.shards; other++) sum += squares[other * shared.rows];
     return {sum, shared.dim};
@@ -102,7 +103,7 @@ __device__ inline void update_rows(const Update& p) {
     using TEAM = Team<LANES, VECTORS>;
     __shared__ float4 sums[TEAM::COUNT][VECTORS][LANES];
     const TEAM team;
-    if (*p.by.stop != 0) return;
+    if (*p.context.stop != 0) return;
     const u32 count = *p.rows_count, teams = gridDim.x * TEAM::COUNT;
     const u32 sum_words = p.dtype == FP32 ? p.width : p.width / 2;
     const float* all_sums = static_cast<const float*>(p.sums);
@@ -112,9 +113,9 @@ __device__ inline void update_rows(const Update& p) {
         u32 own_row = 0, own_shard = 0;
         if (team.lane < here) {
             own_row = p.rows[begin + team.lane];
-            own_shard = shard_of(p.by.shards, p.shards_count, own_row);
-            const Shard& shard = p.by.shards[own_shard];
-            prefetch(row_at(p.by, shard, own_row), shard.row_words);
+            own_shard = shard_of(p.context.shards, p.shards_count, own_row);
+            const Shard& shard = p.context.shards[own_shard];
+            prefetch(row_at(p.context, shard, own_row), shard.row_words);
         }
         for (u32 i = team.lane; i < here * p.ranks; i += LANES) {
             const u32 source = p.sources[begin * p.ranks + i];
@@ -122,14 +123,14 @@ __device__ inline void update_rows(const Update& p) {
         }
         for (u32 i = 0; i < here; i++) {
             const u32 row = team.of(own_row, i), number = team.of(own_shard, i);
-            const Shard& shard = p.by.shards[number];
+            const Shard& shard = p.context.shards[number];
             float4 sum[VECTORS];
             add_up(p, team, begin + i, filled_dim(shard), sum);
 #pragma unroll
             for (u32 vector = 0; vector < VECTORS; vector++) sums[team.number][vector][team.lane] = sum[vector];
             __syncwarp(team.mask);
             const WholeRow whole = shard.shares_squares != 0 ? whole_row(p, number, begin + i, count) : WholeRow{};
-            learn_by_rule(p.by, team, shard, row, sums[team.number], whole);
+            learn_by_rule(p.context, team, shard, row, sums[team.number], whole);
         }
     }
 }
@@ -139,11 +140,11 @@ template <u32 LANES, u32 VECTORS>
 __device__ inline void share_squares(const Update& p) {
     using TEAM = Team<LANES, VECTORS>;
     const TEAM team;
-    if (*p.by.stop != 0) return;
+    if (*p.context.stop != 0) return;
     const u32 count = *p.rows_count, teams = gridDim.x * TEAM::COUNT;
     for (u32 place = blockIdx.x * TEAM::COUNT + team.number; place < count; place += teams) {
-        const u32 row = p.rows[place], number = shard_of(p.by.shards, p.shards_count, row);
-        const Shard& shard = p.by.shards[number];
+        const u32 row = p.rows[place], number = shard_of(p.context.shards, p.shards_count, row);
+        const Shard& shard = p.context.shards[number];
         if (shard.shares_squares == 0) continue;
         float4 sum[VECTORS], weights[VECTORS];
         add_up(p, team, place, filled_dim(shard), sum);
@@ -152,9 +153,9 @@ __device__ inline void share_squares(const Update& p) {
             const u32 column = (vector * LANES + team.lane) * VECTOR;
             weights[vector] = zeros();
             if (column < shard.dim) {
-                weights[vector] = load_weights(row_at(p.by, shard, row), column, shard.dtype);
+                weights[vector] = load_weights(row_at(p.context, shard, row), column, shard.dtype);
                 sum[vector] = first_of(sum[vector], shard.dim - column);
-                if (p.by.scale != nullptr) sum[vector] = scaled(sum[vector], *p.by.scale);
+                if (p.context.scale != nullptr) sum[vector] = scaled(sum[vector], *p.context.scale);
             }
         }
         const float squares = squares_of_row(team, shard.rule, sum, weights);

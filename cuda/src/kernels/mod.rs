@@ -103,7 +103,7 @@ pub use rails::{RAIL_HEADER, RailLists, RailMark, RailRows};
 pub use reduce::Reduce;
 pub use route::{Pair, Route, RouteBegin, RouteCount, RouteNumber, RouteSort, Segment};
 pub use rows::Send;
-pub use shard::{Learning, Shard};
+pub use shard::{Shard, UpdateContext};
 pub use sparse_update::SparseUpdate;
 pub(crate) use stamp::Stamp;
 pub use totals::Totals;

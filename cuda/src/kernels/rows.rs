@@ -49,21 +49,21 @@ impl<T: Element> Send<T> {
         // SAFETY: the caller vouches for the addresses.
         unsafe {
             match self.width {
-                0..=16 => lane.launch(&SendBy::<T, 4>(*self), blocks),
-                17..=64 => lane.launch(&SendBy::<T, 16>(*self), blocks),
-                _ => lane.launch(&SendBy::<T, 32>(*self), blocks),
+                0..=16 => lane.launch(&TeamSend::<T, 4>(*self), blocks),
+                17..=64 => lane.launch(&TeamSend::<T, 16>(*self), blocks),
+                _ => lane.launch(&TeamSend::<T, 32>(*self), blocks),
             }
         }
     }
 }
 
-/// The same by teams of `LANES` lanes.
+/// [`Send`] by teams of `LANES` lanes.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
-struct SendBy<T, const LANES: u32>(Send<T>);
+struct TeamSend<T, const LANES: u32>(Send<T>);
 
 // SAFETY: `rows.cu` has the same struct.
-unsafe impl<T: Element, const LANES: u32> Kernel for SendBy<T, LANES> {
+unsafe impl<T: Element, const LANES: u32> Kernel for TeamSend<T, LANES> {
     const ID: Id = Family::Send.variant([T::KIND as usize, lanes(LANES)]);
     const THREADS: u32 = 256;
 }

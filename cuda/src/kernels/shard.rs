@@ -44,7 +44,7 @@ pub struct Shard {
 /// What an update needs apart from gradients.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub struct Learning {
+pub struct UpdateContext {
     /// Ordered by base.
     pub shards: Pointer<Shard>,
     /// One per table.
@@ -61,4 +61,4 @@ pub struct Learning {
     pub storage: Pointer<f32>,
 }
 
-const _: () = assert!(size_of::<Shard>() == 96 && size_of::<Learning>() == 56);
+const _: () = assert!(size_of::<Shard>() == 96 && size_of::<UpdateContext>() == 56);

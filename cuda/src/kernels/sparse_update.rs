@@ -2,7 +2,7 @@
 
 use super::names::{Family, team};
 use super::team::{self, THREADS, by_width};
-use super::{Element, Feature, Id, Kernel, Learning, Pair};
+use super::{Element, Feature, Id, Kernel, Pair, UpdateContext};
 use crate::runtime::{Lane, Pointer, Result};
 
 /// Sums the gradients of each distinct row and updates it.
@@ -24,7 +24,7 @@ pub struct SparseUpdate<T> {
     /// [`SparseUpdate::parts_len`] elements: partial sums of rows that span several blocks.
     pub parts: Pointer<f32>,
     /// Parameters of the update.
-    pub by: Learning,
+    pub context: UpdateContext,
     /// Bits of a bag that are the sample's.
     pub sample_bits: u32,
     /// Elements from one sample to the next, a multiple of 4.

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::names::{Family, team};
 use super::team::{THREADS, by_width};
-use super::{Id, Kernel, Learning, RANKS_MAX};
+use super::{Id, Kernel, RANKS_MAX, UpdateContext};
 use crate::runtime::{Lane, Pointer, Result};
 
 /// Where the shared squares of a shard's rows are stored, if other ranks have more of their columns.
@@ -30,7 +30,7 @@ pub struct SharedSquares {
 #[derive(Debug, Clone, Copy)]
 pub struct Update {
     /// Parameters of the update.
-    pub by: Learning,
+    pub context: UpdateContext,
     /// The union of the rows that ranks look up here.
     pub rows: Pointer<u32>,
     /// How many rows.

@@ -50,13 +50,13 @@ pub struct Trace {
 
 /// `CUptiResult`, an enum of the size of an int; 0 is success.
 type Status = i32;
-type Request = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
-type Complete = unsafe extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
+type RequestCallback = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
+type CompletionCallback = unsafe extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 
 /// The functions that are used here, with the types that cupti_activity.h declares.
 #[derive(Debug, Clone, Copy)]
 struct Calls {
-    register: unsafe extern "C" fn(Request, Complete) -> Status,
+    register: unsafe extern "C" fn(RequestCallback, CompletionCallback) -> Status,
     enable: unsafe extern "C" fn(u32) -> Status,
     disable: unsafe extern "C" fn(u32) -> Status,
     flush: unsafe extern "C" fn(u32) -> Status,

@@ -449,7 +449,7 @@ impl NodeTables {
             },
         };
         let update = Update {
-            by: self.rows.learning(inputs, self.seed),
+            context: self.rows.update_context(inputs, self.seed),
             rows: owned.rows,
             rows_count: owned.rows_count,
             sources: owned.sources,

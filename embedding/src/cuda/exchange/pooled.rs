@@ -387,7 +387,7 @@ impl PooledTables {
             offsets: self.routes[batch_slot].their_starts.pointer(),
             gradients: self.gradients.pointer().cast(),
             parts: self.sums.pointer(),
-            by: self.rows.learning(inputs, self.seed),
+            context: self.rows.update_context(inputs, self.seed),
             sample_bits: layout.sample_bits(),
             stride: layout.stride as u32,
             vectors: layout.vectors() as u32,

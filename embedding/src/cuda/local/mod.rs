@@ -150,7 +150,7 @@ impl LocalTables {
             offsets: ids.offsets,
             gradients,
             parts: self.parts.pointer(),
-            by: self.rows.learning(inputs, self.seed),
+            context: self.rows.update_context(inputs, self.seed),
             sample_bits: layout.sample_bits(),
             stride: layout.stride as u32,
             vectors: layout.vectors() as u32,

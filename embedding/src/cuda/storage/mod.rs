@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{Learning, Mark, Shard};
+use rankine_cuda::kernels::{Mark, Shard, UpdateContext};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use crate::cuda::error::Result;
@@ -53,10 +53,10 @@ impl RowStore {
     }
 
     /// What the update of these rows depends on, in the kernels' form.
-    pub(crate) fn learning(&self, inputs: UpdateInputs, seed: u64) -> Learning {
+    pub(crate) fn update_context(&self, inputs: UpdateInputs, seed: u64) -> UpdateContext {
         let UpdateInputs { rates, step, scale, stop } = inputs;
         let (shards, storage) = (self.shards.pointer(), self.table.pointer());
-        Learning { shards, rates, scale, stop, step, seed, storage }
+        UpdateContext { shards, rates, scale, stop, step, seed, storage }
     }
 
     /// Tracks, from the work enqueued next on, which rows are updated.
