@@ -97,7 +97,7 @@ impl Rank {
         for &bytes in &self.options.bytes {
             let len = bytes / 4;
             // Not zeros, which would draw less power. The values are reset before they grow too large.
-            let terms: Vec<f32> = (0..len).map(|place| ((place * 7919) % 10007) as f32 * 1e-9).collect();
+            let terms: Vec<f32> = (0..len).map(|index| ((index * 7919) % 10007) as f32 * 1e-9).collect();
             let source = Buffer::of(self.peers.device(), &terms)?;
             for (way, name) in [(AllReduceWay::AtOnce, "at once"), (AllReduceWay::BySlices, "by slices")] {
                 if way == AllReduceWay::AtOnce && bytes > 4 << 20 {
@@ -127,7 +127,7 @@ impl Rank {
         let world = Communicator::new(peers.device(), id, peers.rank(), peers.ranks(), DEADLINE)?;
         for &bytes in &self.options.bytes {
             let len = bytes / 4;
-            let terms: Vec<f32> = (0..len).map(|place| ((place * 7919) % 10007) as f32 * 1e-9).collect();
+            let terms: Vec<f32> = (0..len).map(|index| ((index * 7919) % 10007) as f32 * 1e-9).collect();
             let source = Buffer::of(peers.device(), &terms)?;
             let values = Buffer::of(peers.device(), &terms)?;
             let enqueue = || {

@@ -85,8 +85,8 @@ __device__ inline void send_slices(const AllReduce& p) {
         for (u32 turn = 0; turn < FLIGHT; turn++) {
 #pragma unroll
             for (u32 step = 1; step < MOST; step++) {
-                const u64 place = first + turn * stride, at = (rank + step) % ranks * p.slice + place;
-                if (step < ranks && place < p.slice && at < p.vectors) vectors[turn][step - 1] = own[at];
+                const u64 index = first + turn * stride, at = (rank + step) % ranks * p.slice + index;
+                if (step < ranks && index < p.slice && at < p.vectors) vectors[turn][step - 1] = own[at];
             }
         }
 #pragma unroll
@@ -94,9 +94,9 @@ __device__ inline void send_slices(const AllReduce& p) {
 #pragma unroll
             for (u32 step = 1; step < MOST; step++) {
                 const u32 owner = (rank + step) % ranks;
-                const u64 place = first + turn * stride, at = owner * p.slice + place;
-                if (step < ranks && place < p.slice && at < p.vectors) {
-                    p.inbox[owner][rank * p.slice + place] = vectors[turn][step - 1];
+                const u64 index = first + turn * stride, at = owner * p.slice + index;
+                if (step < ranks && index < p.slice && at < p.vectors) {
+                    p.inbox[owner][rank * p.slice + index] = vectors[turn][step - 1];
                 }
             }
         }
@@ -122,22 +122,22 @@ __device__ inline void sum_slice(const AllReduce& p, const TELL& tell) {
         for (u32 turn = 0; turn < FLIGHT; turn++) {
 #pragma unroll
             for (u32 from = 0; from < MOST; from++) {
-                const u64 place = first + turn * stride;
-                if (from < ranks && place < count) {
-                    vectors[turn][from] = from == rank ? own[begin + place] : inbox[from * p.slice + place];
+                const u64 index = first + turn * stride;
+                if (from < ranks && index < count) {
+                    vectors[turn][from] = from == rank ? own[begin + index] : inbox[from * p.slice + index];
                 }
             }
         }
 #pragma unroll
         for (u32 turn = 0; turn < FLIGHT; turn++) {
-            const u64 place = first + turn * stride;
-            if (place >= count) break;
+            const u64 index = first + turn * stride;
+            if (index >= count) break;
             float4 sum = vectors[turn][0];
 #pragma unroll
             for (u32 from = 1; from < MOST; from++) {
                 if (from < ranks) add(sum, vectors[turn][from]);
             }
-            tell(begin + place, sum);
+            tell(begin + index, sum);
         }
     }
 }
@@ -180,11 +180,11 @@ __device__ inline void spread(const AllReduce& p) {
     for (u32 i = threadIdx.x; rank == 0 && i < has_numbers; i += THREADS) {
         for (u32 peer = 0; peer < ranks; peer++) p.numbers_inbox[peer][numbers + i] = p.numbers[i];
     }
-    for (u64 place = u64(blockIdx.x) * THREADS + threadIdx.x; place < count; place += u64(gridDim.x) * THREADS) {
-        const float4 sum = p.values[rank][begin + place];
+    for (u64 index = u64(blockIdx.x) * THREADS + threadIdx.x; index < count; index += u64(gridDim.x) * THREADS) {
+        const float4 sum = p.values[rank][begin + index];
 #pragma unroll
         for (u32 step = 1; step < MOST; step++) {
-            if (step < ranks) p.values[(rank + step) % ranks][begin + place] = sum;
+            if (step < ranks) p.values[(rank + step) % ranks][begin + index] = sum;
         }
     }
     meet_all(p, 2 * call + 2);
@@ -198,28 +198,28 @@ __device__ inline void at_once(const AllReduce& p) {
     const u64 call = p.calls[blockIdx.x], stride = u64(gridDim.x) * THREADS;
     float4* own = p.values[rank];
     send_numbers(p, call);
-    for (u64 place = u64(blockIdx.x) * THREADS + threadIdx.x; place < p.vectors; place += stride) {
-        const float4 vector = own[place];
+    for (u64 index = u64(blockIdx.x) * THREADS + threadIdx.x; index < p.vectors; index += stride) {
+        const float4 vector = own[index];
 #pragma unroll
         for (u32 step = 1; step < MOST; step++) {
-            if (step < ranks) p.inbox[(rank + step) % ranks][inbox_of(p, call, rank) * p.vectors + place] = vector;
+            if (step < ranks) p.inbox[(rank + step) % ranks][inbox_of(p, call, rank) * p.vectors + index] = vector;
         }
     }
     meet_all(p, 2 * call + 1);
     const float4* inbox = p.inbox[rank];
-    for (u64 place = u64(blockIdx.x) * THREADS + threadIdx.x; place < p.vectors; place += stride) {
+    for (u64 index = u64(blockIdx.x) * THREADS + threadIdx.x; index < p.vectors; index += stride) {
         float4 vectors[MOST];
 #pragma unroll
         for (u32 from = 0; from < MOST; from++) {
             if (from >= ranks) continue;
-            vectors[from] = from == rank ? own[place] : inbox[inbox_of(p, call, from) * p.vectors + place];
+            vectors[from] = from == rank ? own[index] : inbox[inbox_of(p, call, from) * p.vectors + index];
         }
         float4 sum = vectors[0];
 #pragma unroll
         for (u32 from = 1; from < MOST; from++) {
             if (from < ranks) add(sum, vectors[from]);
         }
-        own[place] = sum;
+        own[index] = sum;
     }
     sum_numbers(p, call);
     if (threadIdx.x == 0) p.calls[blockIdx.x] = call + 1;

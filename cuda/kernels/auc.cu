@@ -36,8 +36,8 @@ extern "C" __global__ void __launch_bounds__(KEYS_THREADS) keys_count(const __gr
     const u32 begin = blockIdx.x * KEYS_TILE + threadIdx.x;
 #pragma unroll
     for (u32 round = 0; round < KEYS_EACH; round++) {
-        const u32 place = begin + round * KEYS_THREADS;
-        const u32 digit = place < p.count ? digit_of(p.keys[place], p.pass) : ~0u;
+        const u32 index = begin + round * KEYS_THREADS;
+        const u32 digit = index < p.count ? digit_of(p.keys[index], p.pass) : ~0u;
         u32 equals;
         // Neighbouring scores often share a digit, so lanes with equal digits are counted with one atomic.
         if (first_of_equals(digit, equals) && digit != ~0u) atomicAdd(digits + digit, __popc(equals));
@@ -102,8 +102,8 @@ extern "C" __global__ void __launch_bounds__(KEYS_THREADS) keys_scatter(const __
     u16 rank[KEYS_EACH];
 #pragma unroll
     for (u32 round = 0; round < KEYS_EACH; round++) {
-        const u32 place = own + round * WARP;
-        keys[round] = place < count ? p.keys[begin + place] : 0;
+        const u32 index = own + round * WARP;
+        keys[round] = index < count ? p.keys[begin + index] : 0;
     }
 #pragma unroll
     for (u32 round = 0; round < KEYS_EACH; round++) {
@@ -139,9 +139,9 @@ extern "C" __global__ void __launch_bounds__(KEYS_THREADS) keys_scatter(const __
         tile[ranks[warp][digit_of(keys[round], p.pass)] + rank[round]] = keys[round];
     }
     __syncthreads();
-    for (u32 place = threadIdx.x; place < count; place += KEYS_THREADS) {
-        const u64 key = tile[place];
-        p.sorted[shifts[digit_of(key, p.pass)] + place] = key;
+    for (u32 index = threadIdx.x; index < count; index += KEYS_THREADS) {
+        const u64 key = tile[index];
+        p.sorted[shifts[digit_of(key, p.pass)] + index] = key;
     }
 }
 
@@ -165,8 +165,8 @@ extern "C" __global__ void __launch_bounds__(KEYS_THREADS) weights_count(const _
     const u32 begin = blockIdx.x * KEYS_TILE + threadIdx.x;
 #pragma unroll
     for (u32 round = 0; round < KEYS_EACH; round++) {
-        const u32 place = begin + round * KEYS_THREADS;
-        const u32 low = place < p.count ? u32(p.keys[place]) : 0;
+        const u32 index = begin + round * KEYS_THREADS;
+        const u32 low = index < p.count ? u32(p.keys[index]) : 0;
         const u32 own = low << 1 != 0 ? low >> 23 : ~0u;
         u32 equals;
         if (first_of_equals(own, equals) && own != ~0u) atomicAdd(classes + own, __popc(equals));
@@ -330,16 +330,16 @@ struct Walk {
     InTile in_tile;
 
     __device__ Walk(const Ties& p, InTile* warps) : of(p) {
-        const u32 place = blockIdx.x * KEYS_TILE + threadIdx.x * KEYS_EACH;
-        here = place < p.count ? min(KEYS_EACH, p.count - place) : 0;
+        const u32 index = blockIdx.x * KEYS_TILE + threadIdx.x * KEYS_EACH;
+        here = index < p.count ? min(KEYS_EACH, p.count - index) : 0;
         InTile own = {};
 #pragma unroll
         for (u32 i = 0; i < KEYS_EACH; i++) {
-            keys[i] = i < here ? p.keys[place + i] : 0;
+            keys[i] = i < here ? p.keys[index + i] : 0;
             if (i < here) own = own + of.counted(keys[i]);
         }
-        first_of_all = place == 0;
-        score_before = here > 0 && place > 0 ? u32(p.keys[place - 1] >> 32) : 0;
+        first_of_all = index == 0;
+        score_before = here > 0 && index > 0 ? u32(p.keys[index - 1] >> 32) : 0;
         before = exclusive_scan(own, warps, in_tile, [](InTile a, InTile b) { return a + b; });
     }
 
@@ -448,8 +448,8 @@ __device__ void count_pairs(const Ties& p) {
     };
     walk.starts([&](InTile start) { add(before.keys + Of::counts(start)); });
     // The last score ends with the last key.
-    const u32 place = blockIdx.x * KEYS_TILE + threadIdx.x * KEYS_EACH;
-    if (walk.here > 0 && place + walk.here == p.count) {
+    const u32 index = blockIdx.x * KEYS_TILE + threadIdx.x * KEYS_EACH;
+    if (walk.here > 0 && index + walk.here == p.count) {
         add({p.result[PAIRS_ADDENDS], p.result[PAIRS_ADDENDS + 1]});
     }
 #pragma unroll

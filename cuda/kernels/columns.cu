@@ -32,12 +32,12 @@ __device__ inline void sum_columns(const Columns& p) {
     if (column < p.columns) {
 #pragma unroll 4
         for (u32 sample = blockIdx.x * PIECE + row; sample < end; sample += ROWS) {
-            T* place = static_cast<T*>(p.gradients) + u64(sample) * p.stride + column;
-            float4 values = load4(place);
+            T* address = static_cast<T*>(p.gradients) + u64(sample) * p.stride + column;
+            float4 values = load4(address);
             if (p.outputs != nullptr) {
                 const T* outputs = static_cast<const T*>(p.outputs) + u64(sample) * p.outputs_stride + column;
                 values = where_positive(values, load4(outputs));
-                store4(place, values);
+                store4(address, values);
             }
             add(sum, values);
         }

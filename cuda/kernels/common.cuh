@@ -135,7 +135,7 @@ struct Feature {
     // Elements of a row, a multiple of VECTOR.
     u32 dim;
     // Where the vector starts within a sample's vectors.
-    u32 place;
+    u32 vector_offset;
     u32 shard;
     // Type of the rows: a `Dtype`.
     u32 dtype;

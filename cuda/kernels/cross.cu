@@ -38,9 +38,9 @@ __device__ inline void cross(const Cross& p) {
     for (u32 sample = blockIdx.x * PIECE + row; sample < end; sample += ROWS) {
         const float4 x0 = load4(static_cast<const T*>(p.first) + u64(sample) * p.first_stride + column);
         const float4 x = load4(static_cast<const T*>(p.input) + u64(sample) * p.input_stride + column);
-        const u64 place = u64(sample) * p.columns + column;
-        const float4 u = load4(static_cast<const T*>(p.product) + place);
-        store4(static_cast<T*>(p.output) + place,
+        const u64 index = u64(sample) * p.columns + column;
+        const float4 u = load4(static_cast<const T*>(p.product) + index);
+        store4(static_cast<T*>(p.output) + index,
                make_float4(x0.x * (u.x + b.x) + x.x, x0.y * (u.y + b.y) + x.y, x0.z * (u.z + b.z) + x.z,
                            x0.w * (u.w + b.w) + x.w));
     }
@@ -88,16 +88,16 @@ __device__ inline void cross_gradient(const CrossGradient& p) {
     if (column < p.columns) {
 #pragma unroll 4
         for (u32 sample = blockIdx.x * PIECE + row; sample < end; sample += ROWS) {
-            const u64 place = u64(sample) * p.columns + column;
-            T* gradients = static_cast<T*>(p.gradients) + place;
+            const u64 index = u64(sample) * p.columns + column;
+            T* gradients = static_cast<T*>(p.gradients) + index;
             const float4 x0 = load4(static_cast<const T*>(p.first) + u64(sample) * p.first_stride + column);
             float4 g = load4(gradients);
             if (p.added != nullptr) {
-                add(g, load4(static_cast<const T*>(p.added) + place));
+                add(g, load4(static_cast<const T*>(p.added) + index));
                 store4(gradients, g);
             }
             const float4 by_product = make_float4(x0.x * g.x, x0.y * g.y, x0.z * g.z, x0.w * g.w);
-            store4(static_cast<T*>(p.product_gradients) + place, by_product);
+            store4(static_cast<T*>(p.product_gradients) + index, by_product);
             add(sum, by_product);
         }
     }
@@ -158,13 +158,13 @@ __device__ inline void cross_first(const CrossFirst& p) {
     bool wrong = false;
 #pragma unroll 2
     for (u32 sample = blockIdx.x * PIECE + row; sample < end; sample += ROWS) {
-        const u64 place = u64(sample) * p.columns + column;
+        const u64 index = u64(sample) * p.columns + column;
         T* by_first = static_cast<T*>(p.first_gradients) + u64(sample) * p.first_stride + column;
         float4 u[COUNT], g[COUNT];
 #pragma unroll
         for (u32 layer = 0; layer < COUNT; layer++) {
-            u[layer] = load4(static_cast<const T*>(p.products[layer]) + place);
-            g[layer] = load4(static_cast<const T*>(p.gradients[layer]) + place);
+            u[layer] = load4(static_cast<const T*>(p.products[layer]) + index);
+            g[layer] = load4(static_cast<const T*>(p.gradients[layer]) + index);
         }
         float4 total = load4(by_first);
         if (p.through != 0) add(total, g[0]);

@@ -153,16 +153,16 @@ constexpr u32 PIECE = 8;
 
 __device__ inline u32 rounded_up(u32 value, u32 multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-__device__ inline u32 shared_address(const void* place) { return u32(__cvta_generic_to_shared(place)); }
+__device__ inline u32 shared_address(const void* address) { return u32(__cvta_generic_to_shared(address)); }
 
 // Sixteen rows of sixteen elements, as the left factor of `multiply_add`. Registers 0 and 2 are the first eight rows
 // as the right factor, read as columns; 1 and 3 are the other rows.
 template <class T>
 __device__ inline void load_rows(u32 (&tile)[4], const T* from, u32 row) {
-    const u32 lane = threadIdx.x % WARP, place = shared_address(from + lane % EDGE * row + lane / EDGE * PIECE);
+    const u32 lane = threadIdx.x % WARP, address = shared_address(from + lane % EDGE * row + lane / EDGE * PIECE);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(tile[0]), "=r"(tile[1]), "=r"(tile[2]), "=r"(tile[3])
-                 : "r"(place)
+                 : "r"(address)
                  : "memory");
 }
 
@@ -170,10 +170,10 @@ __device__ inline void load_rows(u32 (&tile)[4], const T* from, u32 row) {
 // the address of eight elements of a row; the first sixteen lanes do so for the first columns.
 template <class T>
 __device__ inline void load_columns(u32 (&tile)[4], const T* from) {
-    const u32 place = shared_address(from);
+    const u32 address = shared_address(from);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(tile[0]), "=r"(tile[1]), "=r"(tile[2]), "=r"(tile[3])
-                 : "r"(place)
+                 : "r"(address)
                  : "memory");
 }
 
@@ -218,9 +218,9 @@ __device__ inline void load_vectors(const Dot& p, u32 sample, T* z) {
     const u32 row = p.dim + PAD_HALF, vectors = WARP * PIECE / p.dim, columns = WARP * PIECE % p.dim;
     const T* from = static_cast<const T*>(p.vectors) + u64(sample) * p.vectors_stride;
     for (Walk at(p); at.vector < p.count; at.step(vectors, columns, p.dim)) {
-        const u32 place = shared_address(z + at.vector * row + at.column);
+        const u32 address = shared_address(z + at.vector * row + at.column);
         const T* piece = from + at.vector * p.dim + at.column;
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place), "l"(piece));
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(piece));
     }
 }
 
@@ -303,11 +303,11 @@ struct Back {
     static constexpr u32 ROWS = TILES * EDGE, G_ROW = ROWS + PAD_HALF, WARPS = DOT_THREADS / WARP;
 
     // In elements.
-    u32 row, products, matrix, warp, zeros, places;
+    u32 row, products, matrix, warp, zeros, positions;
 
     __device__ explicit Back(const Dot& p)
         : row(p.dim + PAD_HALF), products(p.count * row), matrix(products + p.stride), warp(matrix + ROWS * G_ROW),
-          zeros(WARPS * warp), places(zeros + row) {}
+          zeros(WARPS * warp), positions(zeros + row) {}
 };
 
 // One warp per sample.
@@ -322,14 +322,14 @@ __device__ inline void dot_backward(const Dot& p, float4* memory) {
     T* const products = z + layout.products;
     T* const g = z + layout.matrix;
     T* const zeros = all + layout.zeros;
-    u32* const places = reinterpret_cast<u32*>(all + layout.places);
+    u32* const positions = reinterpret_cast<u32*>(all + layout.positions);
     const u32 pairs = p.count * (p.count - 1) / 2;
     const u32 vectors = WARP * PIECE / p.dim, columns = WARP * PIECE % p.dim;
     T zero;
     store(&zero, 0.0f);
     for (u32 i = threadIdx.x; i < pairs; i += DOT_THREADS) {
         const Pair pair = pair_of(i);
-        places[i] = (pair.high * G_ROW + pair.low) << 16 | (pair.low * G_ROW + pair.high);
+        positions[i] = (pair.high * G_ROW + pair.low) << 16 | (pair.low * G_ROW + pair.high);
     }
     for (u32 i = lane; i < ROWS * G_ROW; i += WARP) g[i] = zero;
     for (u32 i = threadIdx.x; i < row; i += DOT_THREADS) zeros[i] = zero;
@@ -352,8 +352,8 @@ __device__ inline void dot_backward(const Dot& p, float4* memory) {
         vectors_loaded();
 #pragma unroll 4
         for (u32 i = lane; i < pairs; i += WARP) {
-            const u32 place = places[i];
-            g[place >> 16] = g[place & 0xffff] = products[p.passed + i];
+            const u32 position = positions[i];
+            g[position >> 16] = g[position & 0xffff] = products[p.passed + i];
         }
         __syncwarp();
         u32 scales[TILES][TILES][4];
@@ -382,18 +382,18 @@ __device__ inline void dot_backward(const Dot& p, float4* memory) {
                 const u32 vector = tile * EDGE + below * 8 + lane / 4, column = left + half * 8 + lane % 4 * 2;
                 float2 values = make_float2(sums[tile][half][below * 2], sums[tile][half][below * 2 + 1]);
                 if (vector >= p.count) continue;
-                T* place = z + vector * row + column;
+                T* address = z + vector * row + column;
                 if (vector == 0 && p.passed > 0) {
                     const float2 more = load2(products + column);
                     values = make_float2(values.x + more.x, values.y + more.y);
                     if (p.relu != 0) {
-                        const float2 outputs = load2(place);
+                        const float2 outputs = load2(address);
                         values = make_float2(outputs.x > 0 ? values.x : 0, outputs.y > 0 ? values.y : 0);
                     }
                 }
                 const auto pair = pair_of(z, values);
                 most = larger(most, pair);
-                *reinterpret_cast<decltype(most)*>(place) = pair;
+                *reinterpret_cast<decltype(most)*>(address) = pair;
             }
         }
         __syncwarp();

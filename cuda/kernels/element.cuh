@@ -95,7 +95,7 @@ struct Step {
     // Samples in the batch. Buffers have room for more; the rest is ignored.
     u32 samples;
     // Index at which the loss is stored.
-    u32 loss_place;
+    u32 loss_index;
     // For the dense parameters.
     Rate dense;
 };

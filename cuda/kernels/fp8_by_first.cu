@@ -50,8 +50,8 @@ constexpr u32 SLICES = SAMPLES / THIN;
 // The output of a slice: two halves of 64 columns.
 constexpr u32 OUT_BYTES = 2 * THIN_BYTES;
 // Per warpgroup: bytes of all its buffers, and the most buffers (which have barriers).
-constexpr u32 PLACES_BYTES = 40 << 10;
-constexpr u32 PLACES_MAX = PLACES_BYTES / OUT_BYTES;
+constexpr u32 BUFFERS_BYTES = 40 << 10;
+constexpr u32 BUFFERS_MAX = BUFFERS_BYTES / OUT_BYTES;
 constexpr float BF16_MAX = 3.38953139e38f;
 
 __device__ inline float2 unpacked_fp8(u32 pair) {
@@ -60,20 +60,20 @@ __device__ inline float2 unpacked_fp8(u32 pair) {
 
 __device__ inline void by_first(const Fp8ByFirst& p) {
     // A buffer has u and g of each layer.
-    const u32 place_bytes = 2 * p.layers * THIN_BYTES, count = PLACES_BYTES / place_bytes;
+    const u32 buffer_bytes = 2 * p.layers * THIN_BYTES, count = BUFFERS_BYTES / buffer_bytes;
     extern __shared__ __align__(1024) u8 memory[];
-    const Room<PLACES_MAX, PLACES_BYTES / PLACES_MAX> room{shared_address(memory)};
+    const Room<BUFFERS_MAX, BUFFERS_BYTES / BUFFERS_MAX> room{shared_address(memory)};
     const u32 group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
     const Pairs pairs(p.count, p.columns, p.depth);
     const Stages stages = room.stages();
-    const auto places_of = [&](u32 consumer) {
-        Places places = room.places(consumer);
-        places.bytes = place_bytes, places.count = count;
-        return places;
+    const auto buffers_of = [&](u32 consumer) {
+        SliceBuffers buffers = room.buffers(consumer);
+        buffers.bytes = buffer_bytes, buffers.count = count;
+        return buffers;
     };
     if (threadIdx.x == 0) {
         stages.make();
-        for (u32 consumer = 0; consumer < 2; consumer++) places_of(consumer).make();
+        for (u32 consumer = 0; consumer < 2; consumer++) buffers_of(consumer).make();
         barriers_made();
     }
     __syncthreads();
@@ -83,7 +83,7 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
         if (warp == 0 && lane == 0) fetch_factors<Fp8Factors>(pairs, stages, p.weights, p.samples);
         if ((warp == 1 || warp == 2) && lane == 0) {
             const auto fetch = [&](u32 barrier, u32 to, u32 column, u32 sample) {
-                arrive_with_bytes(barrier, place_bytes);
+                arrive_with_bytes(barrier, buffer_bytes);
                 for (u32 layer = 0; layer < p.layers; layer++) {
                     fetch_tile(to + 2 * layer * THIN_BYTES, p.products[layer], barrier, column, sample);
                     fetch_tile(to + (2 * layer + 1) * THIN_BYTES, p.gradients[layer], barrier, column, sample);
@@ -93,13 +93,13 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
                 write_tile(p.output, from, column, sample);
                 write_tile(p.output, from + THIN_BYTES, column + COLUMNS / 2, sample);
             };
-            carry_slices<THIN, COLUMNS>(pairs, places_of(warp - 1), warp - 1, fetch, write);
+            carry_slices<THIN, COLUMNS>(pairs, buffers_of(warp - 1), warp - 1, fetch, write);
         }
     } else {
         take_registers<232>();
         const Pieces own;
         const u32 consumer = group - 1;
-        const Places places = places_of(consumer);
+        const SliceBuffers buffers = buffers_of(consumer);
         const float unit = p.weights_scaling->inverse * p.samples_scaling->inverse;
         // Four pieces: u of 8 samples, u of the next 8, and the same for g. This lane gives the address of a sample's
         // 16 columns.
@@ -117,10 +117,10 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
             multiply_tile<Fp8Factors>(sums, pairs, stages, ring, consumer, number);
 #pragma unroll
             for (u32 slice = 0; slice < SLICES; slice++) {
-                const u32 item = number * SLICES + slice, place = item % count;
-                const u32 at = places.base + place * places.bytes;
+                const u32 item = number * SLICES + slice, buffer = item % count;
+                const u32 at = buffers.base + buffer * buffers.bytes;
                 u32 results[2][2][2];
-                wait(places.given + 8 * place, item / count & 1);
+                wait(buffers.given + 8 * buffer, item / count & 1);
 #pragma unroll
                 for (u32 half = 0; half < 2; half++) {
                     // For 8 samples and the next 8: both columns of the first of two samples, then of the second.
@@ -182,7 +182,7 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
                     }
                 }
                 stores_shown();
-                arrive(places.finished + 8 * place);
+                arrive(buffers.finished + 8 * buffer);
             }
         }
         if (wrong) atomicOr(&p.guard->found, WRONG_VECTORS);

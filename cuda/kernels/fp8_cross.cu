@@ -50,9 +50,9 @@ static_assert(sizeof(Fp8Cross) == 1024);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // The buffer of a slice: its two inputs, which become its two outputs, and the second output transposed.
-constexpr u32 PLACE_BYTES = 3 * SLICE_BYTES;
+constexpr u32 BUFFER_BYTES = 3 * SLICE_BYTES;
 // Per warpgroup.
-constexpr u32 PLACES = 3;
+constexpr u32 BUFFERS = 3;
 constexpr u32 SLICES = SAMPLES / SLICE;
 
 // What is done with the products.
@@ -69,14 +69,14 @@ __device__ inline void unpacked_fp8(u32 word, float2& first, float2& second) {
 template <Then THEN>
 __device__ inline void fp8_cross(const Fp8Cross& p) {
     extern __shared__ __align__(1024) u8 memory[];
-    const Room<PLACES, PLACE_BYTES> room{shared_address(memory)};
+    const Room<BUFFERS, BUFFER_BYTES> room{shared_address(memory)};
     const u32 group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
     const Pairs pairs(p.count, p.columns, p.depth);
     const Stages stages = room.stages();
     const bool second = p.second != 0, learns = THEN == BACK || p.learns != 0;
     if (threadIdx.x == 0) {
         stages.make();
-        for (u32 consumer = 0; consumer < 2; consumer++) room.places(consumer).make();
+        for (u32 consumer = 0; consumer < 2; consumer++) room.buffers(consumer).make();
         barriers_made();
     }
     __syncthreads();
@@ -95,13 +95,13 @@ __device__ inline void fp8_cross(const Fp8Cross& p) {
                 write_tile(p.outputs[1], from + SLICE_BYTES, column, sample);
                 if (learns) write_tile(p.turned, from + 2 * SLICE_BYTES, sample, column);
             };
-            carry_slices<SLICE, COLUMNS>(pairs, room.places(warp - 1), warp - 1, fetch, write);
+            carry_slices<SLICE, COLUMNS>(pairs, room.buffers(warp - 1), warp - 1, fetch, write);
         }
     } else {
         take_registers<232>();
         const Pieces own;
         const u32 consumer = group - 1;
-        const Places places = room.places(consumer);
+        const SliceBuffers buffers = room.buffers(consumer);
         // Scales are powers of two, and so are all of these factors. Sums are in the product of both factors' units
         // and inputs in their own; results go into theirs.
         const float unit = p.weights_scaling->inverse * p.samples_scaling->inverse;
@@ -131,9 +131,9 @@ __device__ inline void fp8_cross(const Fp8Cross& p) {
             multiply_tile<Fp8Factors>(sums, pairs, stages, ring, consumer, number);
 #pragma unroll
             for (u32 slice = 0; slice < SLICES; slice++) {
-                const u32 item = number * SLICES + slice, place = item % PLACES;
-                const u32 at = places.base + place * places.bytes;
-                wait(places.given + 8 * place, item / PLACES & 1);
+                const u32 item = number * SLICES + slice, buffer = item % BUFFERS;
+                const u32 at = buffers.base + buffer * buffers.bytes;
+                wait(buffers.given + 8 * buffer, item / BUFFERS & 1);
 #pragma unroll
                 for (u32 half = 0; half < 2; half++) {
                     const u32 rows = at + own.rows(half);
@@ -176,7 +176,7 @@ __device__ inline void fp8_cross(const Fp8Cross& p) {
                     if (learns) store_turned(at + 2 * SLICE_BYTES + own.turned(half), pieces[1]);
                 }
                 stores_shown();
-                arrive(places.finished + 8 * place);
+                arrive(buffers.finished + 8 * buffer);
             }
             if (THEN == BACK) {
                 float* const parts = p.parts + u64(sample / SAMPLES) * p.columns;

@@ -62,12 +62,12 @@ __device__ inline void fp8_cross_first(const Fp8CrossFirst& p) {
     bool wrong = false;
 #pragma unroll 2
     for (u32 sample = blockIdx.x * PIECE + row; sample < end; sample += ROWS) {
-        const u64 place = u64(sample) * p.columns + column;
+        const u64 index = u64(sample) * p.columns + column;
         uint2 products[COUNT], gradients[COUNT];
 #pragma unroll
         for (u32 layer = 0; layer < COUNT; layer++) {
-            products[layer] = *reinterpret_cast<const uint2*>(p.products[layer] + place);
-            gradients[layer] = *reinterpret_cast<const uint2*>(p.gradients[layer] + place);
+            products[layer] = *reinterpret_cast<const uint2*>(p.products[layer] + index);
+            gradients[layer] = *reinterpret_cast<const uint2*>(p.gradients[layer] + index);
         }
         bf16* const by_first = p.first_gradients + u64(sample) * p.first_stride + column;
         const float4 low = load4(by_first), high = load4(by_first + 4);

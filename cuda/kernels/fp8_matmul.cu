@@ -135,8 +135,8 @@ __device__ inline void fp8_matmul(const Fp8Matmul& p) {
                         values.y = fmaf(sums[half][i / 2 * 4 + 2 + i % 2], factor, by_column[half][1]);
                         if (relu && values.x < 0) values.x = 0;
                         if (relu && values.y < 0) values.y = 0;
-                        const u32 in_eight = lane % 4 * 2 + i % 2, place = (own.warp * 2 + lane / 16) ^ in_eight;
-                        const u32 at = tile + half * ROWS_BYTES + (i / 2 * 8 + in_eight) * 128 + place * 16;
+                        const u32 in_eight = lane % 4 * 2 + i % 2, chunk = (own.warp * 2 + lane / 16) ^ in_eight;
+                        const u32 at = tile + half * ROWS_BYTES + (i / 2 * 8 + in_eight) * 128 + chunk * 16;
                         store_word(at + lane / 4 % 4 * 4, packed_pair(values));
                     }
                 } else {

@@ -136,25 +136,25 @@ extern "C" __global__ void __launch_bounds__(QUANTIZE_THREADS)
     const u32 across = (layer.inputs + TILE - 1) / TILE, down = (layer.outputs + TILE - 1) / TILE;
     if (blockIdx.x >= across * down) return;
     const u32 output = blockIdx.x / across * TILE, input = blockIdx.x % across * TILE;
-    const u32 place = threadIdx.x % 16 * 4;
+    const u32 offset = threadIdx.x % 16 * 4;
     const float scale = layer.scaling->scale;
     float largest = 0;
     for (u32 row = threadIdx.x / 16; row < TILE; row += QUANTIZE_THREADS / 16) {
-        if (output + row >= layer.outputs || input + place >= layer.inputs) continue;
-        const float4 values = load4(layer.values + u64(output + row) * layer.inputs + input + place);
+        if (output + row >= layer.outputs || input + offset >= layer.inputs) continue;
+        const float4 values = load4(layer.values + u64(output + row) * layer.inputs + input + offset);
         const float scaled[4] = {values.x * scale, values.y * scale, values.z * scale, values.w * scale};
 #pragma unroll
         for (u32 k = 0; k < 4; k++) largest = fmaxf(largest, fabsf(scaled[k]));
         const u32 bytes = packed_fp8(scaled[0], scaled[1], scaled[2], scaled[3]);
-        *reinterpret_cast<u32*>(layer.rows + u64(paired(output + row)) * layer.inputs + input + place) = bytes;
+        *reinterpret_cast<u32*>(layer.rows + u64(paired(output + row)) * layer.inputs + input + offset) = bytes;
 #pragma unroll
-        for (u32 k = 0; k < 4; k++) turned[place + k][row] = u8(bytes >> k * 8);
+        for (u32 k = 0; k < 4; k++) turned[offset + k][row] = u8(bytes >> k * 8);
     }
     // Contains a barrier of the block.
     observe_in_block(layer.scaling, largest);
     for (u32 row = threadIdx.x / 16; row < TILE; row += QUANTIZE_THREADS / 16) {
-        if (input + row >= layer.inputs || output + place >= layer.outputs) continue;
-        *reinterpret_cast<u32*>(layer.turned + u64(paired(input + row)) * layer.outputs + output + place) =
-            *reinterpret_cast<const u32*>(&turned[row][place]);
+        if (input + row >= layer.inputs || output + offset >= layer.outputs) continue;
+        *reinterpret_cast<u32*>(layer.turned + u64(paired(input + row)) * layer.outputs + output + offset) =
+            *reinterpret_cast<const u32*>(&turned[row][offset]);
     }
 }

@@ -169,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(GUARD_THREADS) verdict(const __grid
     // A scale of 1 cannot be the reason for an overflow.
     const bool scaled = p.scale_interval != 0;
     outcome.by_scale = scaled && outcome.wrong != 0 && (outcome.wrong & WRONG_LOSS) == 0 && guard.loss_scale > 1;
-    p.outcomes[p.step->loss_place] = outcome;
+    p.outcomes[p.step->loss_index] = outcome;
     guard.stop = outcome.wrong | guard.held;
     guard.found = 0;
     const double clip = double(p.norm_max) / (sqrt(squares) * unscaled + 1e-6);

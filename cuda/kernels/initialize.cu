@@ -35,8 +35,8 @@ extern "C" __global__ void __launch_bounds__(256) initialize(const __grid_consta
             const uint4 words =
                 philox(make_uint4(row, 0, (own.column + column) / VECTOR, own.table), make_uint2(u32(p.seed), u32(p.seed >> 32)));
             const u32 here = bound == 0 ? 0 : own.dim - column;
-            const auto number = [&](u32 word, u32 place) {
-                return here > place ? nearest(own.dtype, uniform(word, bound)) : 0.0f;
+            const auto number = [&](u32 word, u32 index) {
+                return here > index ? nearest(own.dtype, uniform(word, bound)) : 0.0f;
             };
             store_weights(weights, column, own.dtype,
                           make_float4(number(words.x, 0), number(words.y, 1), number(words.z, 2), number(words.w, 3)));

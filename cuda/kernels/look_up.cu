@@ -133,7 +133,7 @@ __device__ inline void look_up(const LookUp& p) {
     const Feature feature = p.features[task.feature];
     const u32 column = threadIdx.x % task.lanes * VECTOR, columns = task.lanes * VECTOR;
     const Part part = {feature, p.tables + feature.words, column, columns, first, last, there};
-    T* output = static_cast<T*>(p.output) + feature.place;
+    T* output = static_cast<T*>(p.output) + feature.vector_offset;
     if (feature.offsets == FIXED && feature.hotness == 1) {
         copy_rows<DTYPE>(p, part, output);
     } else {

@@ -59,11 +59,11 @@ __device__ inline void machine_backward(const Machine& p) {
             for (u32 vector = 0; vector < p.count; vector++) sum += load(vectors + vector * p.dim + d);
             for (u32 vector = 0; vector < p.count; vector++) {
                 const float value = load(vectors + vector * p.dim + d);
-                T* place = gradients + vector * p.dim + d;
-                float gradient = load(place) + scale * (sum - value);
+                T* address = gradients + vector * p.dim + d;
+                float gradient = load(address) + scale * (sum - value);
                 if (vector == 0 && p.relu != 0 && !(value > 0)) gradient = 0;
-                wrong |= !holds(place, gradient);
-                store(place, gradient);
+                wrong |= !holds(address, gradient);
+                store(address, gradient);
             }
         }
     }

@@ -46,7 +46,7 @@ constexpr u32 BOX_BYTES = SLICE * ROW_BYTES;
 constexpr u32 SLICE_BYTES = 2 * BOX_BYTES;
 constexpr u32 SLICES = SAMPLES / SLICE;
 // Per warpgroup.
-constexpr u32 PLACES_BYTES = 40 << 10;
+constexpr u32 BUFFERS_BYTES = 40 << 10;
 
 // The work after the products; see `Matmul`.
 struct ReluGradient {
@@ -90,17 +90,17 @@ __device__ inline void finish(u32& first, u32& other, float2 sum, float& of_colu
 template <class Then>
 __device__ inline void matmul(const Matmul& p) {
     using Factors = Bf16Factors<Then::TURNED>;
-    constexpr u32 TAKEN = Then::TAKEN, PLACE_BYTES = TAKEN * SLICE_BYTES, PLACES = PLACES_BYTES / PLACE_BYTES;
+    constexpr u32 TAKEN = Then::TAKEN, BUFFER_BYTES = TAKEN * SLICE_BYTES, BUFFERS = BUFFERS_BYTES / BUFFER_BYTES;
     constexpr bool SUMMED = !std::is_same_v<Then, CrossLayer>;
     extern __shared__ __align__(1024) u8 memory[];
-    const Room<PLACES, PLACE_BYTES> room{shared_address(memory)};
+    const Room<BUFFERS, BUFFER_BYTES> room{shared_address(memory)};
     const u32 group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
     const Pairs pairs(p.count, p.columns, p.depth * sizeof(bf16));
     const Stages stages = room.stages();
     const bool second = TAKEN == 2 && p.second != 0;
     if (threadIdx.x == 0) {
         stages.make();
-        for (u32 consumer = 0; consumer < 2; consumer++) room.places(consumer).make(GROUP_THREADS / WARP);
+        for (u32 consumer = 0; consumer < 2; consumer++) room.buffers(consumer).make(GROUP_THREADS / WARP);
         barriers_made();
     }
     __syncthreads();
@@ -124,12 +124,12 @@ __device__ inline void matmul(const Matmul& p) {
                     write_tile(p.outputs[i / 2], from + i * BOX_BYTES, column + i % 2 * (COLUMNS / 2), sample);
                 }
             };
-            carry_slices<SLICE, COLUMNS>(pairs, room.places(warp - 1), warp - 1, fetch, write);
+            carry_slices<SLICE, COLUMNS>(pairs, room.buffers(warp - 1), warp - 1, fetch, write);
         }
     } else {
         take_registers<232>();
         const u32 consumer = group - 1;
-        const Places places = room.places(consumer);
+        const SliceBuffers buffers = room.buffers(consumer);
         // This lane gives the address of a row of one of four pieces: two of 8 columns for each of two of 8 samples.
         const u32 piece = (warp * 2 + (lane >> 3 & 1)) ^ (lane & 7);
         const u32 row = ((lane >> 4) * 8 + (lane & 7)) * ROW_BYTES + piece * 16;
@@ -154,9 +154,9 @@ __device__ inline void matmul(const Matmul& p) {
             multiply_tile<Factors>(sums, pairs, stages, ring, consumer, number);
 #pragma unroll
             for (u32 slice = 0; slice < SLICES; slice++) {
-                const u32 item = number * SLICES + slice, place = item % PLACES;
-                const u32 elements = places.base + place * places.bytes + row;
-                wait(places.given + 8 * place, item / PLACES & 1);
+                const u32 item = number * SLICES + slice, buffer = item % BUFFERS;
+                const u32 elements = buffers.base + buffer * buffers.bytes + row;
+                wait(buffers.given + 8 * buffer, item / BUFFERS & 1);
 #pragma unroll
                 for (u32 j = 0; j < SLICE / 8; j++) {
                     const u32 half = j / (SLICE / 16), sixteen = j % (SLICE / 16);
@@ -174,7 +174,7 @@ __device__ inline void matmul(const Matmul& p) {
                 }
                 stores_shown();
                 __syncwarp();
-                if (lane == 0) arrive(places.finished + 8 * place);
+                if (lane == 0) arrive(buffers.finished + 8 * buffer);
             }
             if constexpr (SUMMED) {
                 float* const parts = p.parts + u64(pairs.sample(pair) / SAMPLES) * p.columns;

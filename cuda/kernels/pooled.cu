@@ -22,8 +22,8 @@ struct PooledFeature {
     u32 owner;
     // Elements, a multiple of VECTOR, and where they start in a sample's vectors and in its parts' vectors.
     u32 dim;
-    u32 place;
-    u32 part_place;
+    u32 vector_offset;
+    u32 part_offset;
     // Where its ids start at an owner, among those of this rank.
     u32 part_ids;
 };
@@ -133,12 +133,12 @@ extern "C" __global__ void __launch_bounds__(POOLED_THREADS) pooled_cut(const __
     }
     for (u32 i = 0; i < bag.size; i++) {
         const u32 row = row_of(p, feature, bag.begin + i), owner = owner_of(p, feature, row);
-        u32 place = 0;
+        u32 index = 0;
 #pragma unroll
         for (u32 rank = 0; rank < RANKS_MAX; rank++) {
-            if (rank == owner) place = next[rank]++;
+            if (rank == owner) index = next[rank]++;
         }
-        p.their_ids[owner][feature.part_ids + place] = feature.owner == TURNS ? row / p.ranks : row;
+        p.their_ids[owner][feature.part_ids + index] = feature.owner == TURNS ? row / p.ranks : row;
     }
 }
 
@@ -162,11 +162,11 @@ __device__ inline void add_parts(const Pooling& p) {
             float4 sum = make_float4(0, 0, 0, 0);
             for (u32 owner = 0; owner < p.ranks; owner++) {
                 if ((owners >> owner & 1) == 0) continue;
-                const u64 at = (u64(owner) * p.samples + sample) * p.width + feature.part_place + column;
+                const u64 at = (u64(owner) * p.samples + sample) * p.width + feature.part_offset + column;
                 add(sum, load4(static_cast<const T*>(p.parts) + at));
             }
             if (scale != 1) sum = make_float4(sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale);
-            stream4(static_cast<T*>(p.vectors) + u64(sample) * p.stride + feature.place + column, sum);
+            stream4(static_cast<T*>(p.vectors) + u64(sample) * p.stride + feature.vector_offset + column, sum);
         }
     }
 }
@@ -183,9 +183,10 @@ __device__ inline void send_gradients(const Pooling& p) {
         for (u32 owner = 0; owner < p.ranks; owner++) owners |= u32(has_part(p, owner, blockIdx.y, sample)) << owner;
         if (owners == 0) continue;
         for (u32 column = lane * VECTOR; column < feature.dim; column += WARP * VECTOR) {
-            float4 value = load4(static_cast<const T*>(p.gradients) + u64(sample) * p.stride + feature.place + column);
+            const T* gradients = static_cast<const T*>(p.gradients) + u64(sample) * p.stride;
+            float4 value = load4(gradients + feature.vector_offset + column);
             if (scale != 1) value = make_float4(value.x * scale, value.y * scale, value.z * scale, value.w * scale);
-            const u64 at = u64(sample) * p.their_stride + feature.part_place + column;
+            const u64 at = u64(sample) * p.their_stride + feature.part_offset + column;
             for (u32 owner = 0; owner < p.ranks; owner++) {
                 if (owners >> owner & 1) store4(static_cast<T*>(p.their_gradients[owner]) + at, value);
             }

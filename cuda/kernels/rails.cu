@@ -122,14 +122,14 @@ struct OwnRow {
     // The number of nodes if every rank stores the row.
     u32 node = 0;
     // Its number among those of its node, and the dimension of its vector.
-    u32 place = 0;
+    u32 index = 0;
     u32 dim = 0;
 };
 
 __device__ inline OwnRow own_row(const RailRows& p, u32 number) {
     OwnRow own;
     while (own.node + 1 < p.nodes + p.of_all && number >= p.starts[own.node + 1]) own.node++;
-    own.place = number - p.starts[own.node];
+    own.index = number - p.starts[own.node];
     own.dim = filled_dim(p.shards[shard_of(p.shards, p.shards_count, p.named[number])]);
     return own;
 }
@@ -169,18 +169,18 @@ __device__ inline void spread_rows(const RailRows& p) {
         OwnRow own;
         if (team.lane < RAIL_ROWS && begin + team.lane < count) own = own_row(p, begin + team.lane);
         const u32 here = min(RAIL_ROWS, count - begin);
-        u32 nodes[RAIL_ROWS], places[RAIL_ROWS], dims[RAIL_ROWS];
+        u32 nodes[RAIL_ROWS], indices[RAIL_ROWS], dims[RAIL_ROWS];
 #pragma unroll
         for (u32 i = 0; i < RAIL_ROWS; i++) {
             nodes[i] = team.of(own.node, i);
-            places[i] = team.of(own.place, i);
+            indices[i] = team.of(own.index, i);
             dims[i] = team.of(own.dim, i);
         }
         for (u32 column = team.lane * VECTOR; column < p.width; column += LANES * VECTOR) {
             uint4 values[RAIL_ROWS];
 #pragma unroll
             for (u32 i = 0; i < RAIL_ROWS; i++) {
-                const u8* from = static_cast<const u8*>(p.rows[nodes[i]]) + places[i] * row_bytes;
+                const u8* from = static_cast<const u8*>(p.rows[nodes[i]]) + indices[i] * row_bytes;
                 if (column < dims[i]) values[i] = load_four(from, column, p.element);
             }
             // Each rank starts with a different peer.
@@ -214,7 +214,7 @@ __device__ inline void gather_sums(const RailRows& p) {
         const u32 here = min(RAIL_ROWS, count - begin);
 #pragma unroll
         for (u32 i = 0; i < RAIL_ROWS; i++) {
-            const u32 node = team.of(own.node, i), place = team.of(own.place, i), dim = team.of(own.dim, i);
+            const u32 node = team.of(own.node, i), index = team.of(own.index, i), dim = team.of(own.dim, i);
             if (i >= here) continue;
             const u32* sources = p.sources + u64(begin + i) * p.ranks;
             const bool of_all = node == p.nodes;
@@ -225,7 +225,7 @@ __device__ inline void gather_sums(const RailRows& p) {
                     if (source != 0) add(sum, load_weights(sums + u64(source - 1) * sum_words, column, p.element));
                 }
                 for (u32 to = of_all ? 0 : node; to < (of_all ? p.nodes : node + 1); to++) {
-                    const u64 at = place + (of_all ? p.starts[to + 1] - p.starts[to] : 0);
+                    const u64 at = index + (of_all ? p.starts[to + 1] - p.starts[to] : 0);
                     if (p.element == FP32) {
                         store4(static_cast<float*>(p.rows[to]) + at * p.width + column, sum);
                     } else {

@@ -84,7 +84,7 @@ struct Route {
     u32 pass;
     u32 sample_bits;
     // Bits of a look-up's position in its feature. If slots are needed, the position is sorted instead of the sample.
-    u32 place_bits;
+    u32 position_bits;
     // Ranks of a node.
     u32 ranks;
     // Keys per owner; over several nodes, keys of all ranks of its rail.
@@ -167,7 +167,7 @@ __device__ __noinline__ u32 sample_of(const u32* offsets, u32 samples, u32 wante
 // The keys and bags of a segment's look-ups; must be asked for in ascending order.
 struct Source {
     // The current feature, by its position in the order of segments, and where its look-ups start and end.
-    u32 place;
+    u32 index;
     u32 begin = 0;
     u32 end = 0;
     u32 number;
@@ -181,17 +181,17 @@ struct Source {
     u32 frequent;
     u32 sample;
 
-    __device__ explicit Source(const Segment& segment) : place(segment.first - 1) {}
+    __device__ explicit Source(const Segment& segment) : index(segment.first - 1) {}
 
     // The key of a look-up's row. An id out of range is counted, and the last row is taken.
     __device__ u32 key(const Route& p, u32 look_up, u32& faults) {
         if (look_up >= end) {
             do {
-                place++;
-                begin = p.begins[place];
-                end = p.begins[place + 1];
+                index++;
+                begin = p.begins[index];
+                end = p.begins[index + 1];
             } while (look_up >= end);
-            number = p.order[place];
+            number = p.order[index];
             const Feature& feature = p.features[number];
             hotness = feature.hotness;
             base = feature.base;
@@ -223,7 +223,7 @@ struct Source {
     // Call after `key`.
     __device__ u32 bag(const Route& p, u32 look_up) {
         const u32 at = look_up - begin;
-        if (p.slots != nullptr) return number << p.place_bits | at;
+        if (p.slots != nullptr) return number << p.position_bits | at;
         if (offsets != nullptr) {
             sample = sample_of(offsets, *p.samples_count, *offsets + at, sample);
         } else {
@@ -315,7 +315,7 @@ __device__ inline u32 next_tile(u32* ticket) {
 extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const __grid_constant__ Route p) {
     __shared__ uint2 staged[ROUTE_TILE];
     // [warp][digit]: number of pairs of the warp, then where they go in the tile.
-    __shared__ u16 places[ROUTE_WARPS][BINS];
+    __shared__ u16 starts[ROUTE_WARPS][BINS];
     // Where a digit's pairs go, minus their position in the tile.
     __shared__ u32 targets[BINS];
     __shared__ u32 warps[ROUTE_WARPS + 1];
@@ -329,7 +329,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
     const uint2* from = odd ? p.sorted : p.pairs;
     uint2* to = odd ? p.pairs : p.sorted;
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    for (u32 i = threadIdx.x; i < ROUTE_WARPS * bins; i += ROUTE_THREADS) places[i >> segment.digit_bits][i & (bins - 1)] = 0;
+    for (u32 i = threadIdx.x; i < ROUTE_WARPS * bins; i += ROUTE_THREADS) starts[i >> segment.digit_bits][i & (bins - 1)] = 0;
 
     // A warp takes consecutive pairs, round by round.
     const u32 own = warp * (ROUTE_TILE / ROUTE_WARPS) + lane;
@@ -368,9 +368,9 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
             equal &= set ? others : ~others;
         }
         const u32 below = equal & ((1u << lane) - 1);
-        if (here) ranks[round / 2] |= (places[warp][digit] + __popc(below)) << round % 2 * 16;
+        if (here) ranks[round / 2] |= (starts[warp][digit] + __popc(below)) << round % 2 * 16;
         __syncwarp();
-        if (here && below == 0) places[warp][digit] += __popc(equal);
+        if (here && below == 0) starts[warp][digit] += __popc(equal);
         __syncwarp();
     }
     __syncthreads();
@@ -386,7 +386,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
         counts[i] = totals[i] = 0;
         if (i >= own_bins) continue;
 #pragma unroll
-        for (u32 other = 0; other < ROUTE_WARPS; other++) counts[i] += places[other][first_bin + i];
+        for (u32 other = 0; other < ROUTE_WARPS; other++) counts[i] += starts[other][first_bin + i];
         tell(states + i, (in_segment == 0 ? SUMMED : OWN) | counts[i]);
         count += counts[i];
         totals[i] = histogram[i];
@@ -403,12 +403,12 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
             tell(states + i, SUMMED | (before + counts[i]));
         }
         targets[first_bin + i] = global + before - local;
-        u32 place = local;
+        u32 start = local;
 #pragma unroll
         for (u32 other = 0; other < ROUTE_WARPS; other++) {
-            const u32 of_warp = places[other][first_bin + i];
-            places[other][first_bin + i] = place;
-            place += of_warp;
+            const u32 of_warp = starts[other][first_bin + i];
+            starts[other][first_bin + i] = start;
+            start += of_warp;
         }
         local += counts[i];
         global += totals[i];
@@ -419,7 +419,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
     for (u32 round = 0; round < ROUNDS; round++) {
         if (own + round * WARP >= tile.count) continue;
         const u32 digit = (pairs[round].x - segment.base) >> shift & (bins - 1);
-        staged[places[warp][digit] + (ranks[round / 2] >> round % 2 * 16 & 0xffff)] = pairs[round];
+        staged[starts[warp][digit] + (ranks[round / 2] >> round % 2 * 16 & 0xffff)] = pairs[round];
     }
     __syncthreads();
     for (u32 i = threadIdx.x; i < tile.count; i += ROUTE_THREADS) {
@@ -430,17 +430,17 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
 
 // Stores a look-up's slot at its position, and returns its bag.
 __device__ inline u32 leave_slot(const Route& p, u32 look_up, u32 slot) {
-    const u32 number = look_up >> p.place_bits, at = look_up & ((1u << p.place_bits) - 1);
+    const u32 number = look_up >> p.position_bits, at = look_up & ((1u << p.position_bits) - 1);
     const Feature& feature = p.features[number];
-    u32 sample = at, place = at;
+    u32 sample = at, position = at;
     if (feature.offsets != FIXED) {
         const u32* offsets = p.offsets + feature.offsets;
-        place += *offsets;
-        sample = sample_of(offsets, *p.samples_count, place, 0);
+        position += *offsets;
+        sample = sample_of(offsets, *p.samples_count, position, 0);
     } else if (feature.hotness != 1) {
         sample = at / feature.hotness;
     }
-    p.slots[feature.slots + place] = slot;
+    p.slots[feature.slots + position] = slot;
     return number << p.sample_bits | sample;
 }
 

@@ -152,14 +152,14 @@ __device__ inline void sum_runs(const P& p) {
         next_pair.x = ~0u;
         if (first + LANES + team.lane < length) next_pair = p.pairs[begin + first + LANES + team.lane];
         const u32 number = pair.y >> p.sample_bits;
-        u32 place = 0, row = 0, vectors = 0;
+        u32 offset = 0, row = 0, vectors = 0;
         float scale = 0;
         const u32 previous = __shfl_up_sync(team.mask, pair.x, 1, LANES);
         const bool head = there && pair.x != (team.lane == 0 ? current : previous);
         if (there) {
             const Feature& feature = p.features[number];
             const u32 sample = pair.y & ((1u << p.sample_bits) - 1);
-            place = (sample * p.stride + feature.place) / VECTOR;
+            offset = (sample * p.stride + feature.vector_offset) / VECTOR;
             vectors = feature.dim / VECTOR;
             scale = feature.mean == 0 ? 1 : bag_scale(feature, bag_of(feature, p.offsets, sample).size);
             if (head) {
@@ -173,7 +173,7 @@ __device__ inline void sum_runs(const P& p) {
             Four<T> values[TEAM::PAIRS][VECTORS];
 #pragma unroll
             for (u32 i = 0; i < TEAM::PAIRS; i++) {
-                const u32 source = team.of(place, next + i), width = team.of(vectors, next + i);
+                const u32 source = team.of(offset, next + i), width = team.of(vectors, next + i);
 #pragma unroll
                 for (u32 vector = 0; vector < VECTORS; vector++) {
                     const u32 column = vector * LANES + team.lane;

@@ -85,7 +85,7 @@ struct Slices {
 // The ring of slice buffers of one warpgroup, with their barriers: inputs have arrived (`given`), elements are
 // finished (`finished`). The barriers distinguish only even rounds from odd ones; since the buffers are its own, a
 // warpgroup never reaches a buffer before its slice of the round before has left it.
-struct Places {
+struct SliceBuffers {
     u32 base;
     u32 bytes;
     u32 count;
@@ -95,9 +95,9 @@ struct Places {
     // Called by one thread. `arrivals` is how many arrive when a slice is finished: all threads of the warpgroup, or
     // one per warp.
     __device__ inline void make(u32 arrivals = GROUP_THREADS) const {
-        for (u32 place = 0; place < count; place++) {
-            barrier_make(given + 8 * place, 1);
-            barrier_make(finished + 8 * place, arrivals);
+        for (u32 buffer = 0; buffer < count; buffer++) {
+            barrier_make(given + 8 * buffer, 1);
+            barrier_make(finished + 8 * buffer, arrivals);
         }
     }
 };
@@ -105,23 +105,23 @@ struct Places {
 // Fetches the inputs of a warpgroup's slices and writes their outputs, by one thread. `fetch` gets a barrier (at
 // which it announces its bytes), the buffer, a column and a sample; `write` gets all but the barrier.
 template <u32 HEIGHT, u32 WIDTH, class FETCH, class WRITE>
-__device__ inline void carry_slices(const Pairs& pairs, const Places& places, u32 consumer, const FETCH& fetch,
+__device__ inline void carry_slices(const Pairs& pairs, const SliceBuffers& buffers, u32 consumer, const FETCH& fetch,
                                     const WRITE& write) {
     Slices<HEIGHT, WIDTH> ahead(pairs, consumer), behind = ahead;
-    const auto fetch_next = [&](u32 place) {
+    const auto fetch_next = [&](u32 buffer) {
         if (ahead.done(pairs)) return;
-        const u32 barrier = places.given + 8 * place, to = places.base + place * places.bytes;
+        const u32 barrier = buffers.given + 8 * buffer, to = buffers.base + buffer * buffers.bytes;
         fetch(barrier, to, ahead.column(pairs), ahead.sample(pairs));
         ahead.advance(pairs);
     };
-    for (u32 place = 0; place < places.count; place++) fetch_next(place);
+    for (u32 buffer = 0; buffer < buffers.count; buffer++) fetch_next(buffer);
     for (u32 number = 0; !behind.done(pairs); number++) {
-        const u32 place = number % places.count, from = places.base + place * places.bytes;
-        wait(places.finished + 8 * place, number / places.count & 1);
+        const u32 buffer = number % buffers.count, from = buffers.base + buffer * buffers.bytes;
+        wait(buffers.finished + 8 * buffer, number / buffers.count & 1);
         write(from, behind.column(pairs), behind.sample(pairs));
         writes_begun();
         writes_read();
-        fetch_next(place);
+        fetch_next(buffer);
         behind.advance(pairs);
     }
     writes_done();
@@ -149,18 +149,19 @@ struct Stages {
     }
 };
 
-// Shared memory with the stages and, for each warpgroup, at most `PLACES` buffers of `PLACE_BYTES` bytes.
-template <u32 PLACES, u32 PLACE_BYTES>
+// Shared memory with the stages and, for each warpgroup, at most `BUFFERS` buffers of `BUFFER_BYTES` bytes.
+template <u32 BUFFERS, u32 BUFFER_BYTES>
 struct Room {
-    static constexpr u32 PLACES_AT = STAGES * STAGE_BYTES;
-    static constexpr u32 BARRIERS_AT = PLACES_AT + 2 * PLACES * PLACE_BYTES;
-    static_assert(BARRIERS_AT + 8 * (Stages::BARRIERS + 4 * PLACES) <= SHARED_BYTES_MAX);
+    static constexpr u32 BUFFERS_AT = STAGES * STAGE_BYTES;
+    static constexpr u32 BARRIERS_AT = BUFFERS_AT + 2 * BUFFERS * BUFFER_BYTES;
+    static_assert(BARRIERS_AT + 8 * (Stages::BARRIERS + 4 * BUFFERS) <= SHARED_BYTES_MAX);
     u32 base;
 
     __device__ inline Stages stages() const { return Stages(base, base + BARRIERS_AT); }
-    __device__ inline Places places(u32 consumer) const {
-        const u32 given = base + BARRIERS_AT + 8 * (Stages::BARRIERS + consumer * 2 * PLACES);
-        return Places{base + PLACES_AT + consumer * PLACES * PLACE_BYTES, PLACE_BYTES, PLACES, given, given + 8 * PLACES};
+    __device__ inline SliceBuffers buffers(u32 consumer) const {
+        const u32 given = base + BARRIERS_AT + 8 * (Stages::BARRIERS + consumer * 2 * BUFFERS);
+        const u32 first = base + BUFFERS_AT + consumer * BUFFERS * BUFFER_BYTES;
+        return SliceBuffers{first, BUFFER_BYTES, BUFFERS, given, given + 8 * BUFFERS};
     }
 };
 

@@ -44,7 +44,7 @@ struct IdColumn {
     u32 ids;
     u32 offsets;
     // For ragged columns: its number among them. For others: the first of its tiles.
-    u32 place;
+    u32 index;
     u32 reserved;
 };
 static_assert(sizeof(IdColumn) == 32);
@@ -107,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_index(const 
     }
     if (wrong) p.ring.wrong[p.slot] = 1;
     // Whatever the values are, no bag reaches beyond the stream.
-    u32* begins = p.ring.begins + u64(p.slot) * p.ring.begins_slot + column.place * p.ring.begins_column;
+    u32* begins = p.ring.begins + u64(p.slot) * p.ring.begins_slot + column.index * p.ring.begins_column;
     if (sample < p.samples) begins[sample] = u32(min(begin + before, u64(count)));
     if (sample + 1 == p.samples) begins[p.samples] = count;
 }
@@ -149,7 +149,7 @@ static_assert(sizeof(Unpack) == 168);
 
 __device__ inline const u8* block_of(const Unpack& p, uint2 row) { return p.ring.blocks + row.x * p.ring.block_bytes; }
 
-__device__ inline void fault(const Unpack& p) { p.faults[p.step->loss_place] = 1; }
+__device__ inline void fault(const Unpack& p) { p.faults[p.step->loss_index] = 1; }
 
 // Labels, weights and dense columns. Grid: one block per UNPACK_THREADS samples, times heads, weight and dense
 // columns.
@@ -195,11 +195,11 @@ extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_fixed(const 
     u32 low = 0;
     for (u32 high = p.fixed_columns; high - low > 1;) {
         const u32 middle = (low + high) / 2;
-        (p.fixed[middle].place <= blockIdx.x ? low : high) = middle;
+        (p.fixed[middle].index <= blockIdx.x ? low : high) = middle;
     }
     const IdColumn column = p.fixed[low];
     const u32 count = min(p.step->samples, p.samples) * column.hotness;
-    const u32 first = (blockIdx.x - column.place) * UNPACK_TILE + threadIdx.x;
+    const u32 first = (blockIdx.x - column.index) * UNPACK_TILE + threadIdx.x;
 #pragma unroll
     for (u32 i = 0; i < UNPACK_TILE / UNPACK_THREADS; i++) {
         const u32 at = first + i * UNPACK_THREADS;
@@ -217,7 +217,7 @@ __device__ inline uint2 bag(const Unpack& p, const IdColumn& column, u32 sample)
     if (sample >= min(p.step->samples, p.samples)) return make_uint2(0, 0);
     const uint2 row = p.rows[sample];
     const u32* begins =
-        p.ring.begins + u64(row.x) * p.ring.begins_slot + column.place * p.ring.begins_column + row.y;
+        p.ring.begins + u64(row.x) * p.ring.begins_slot + column.index * p.ring.begins_column + row.y;
     const u32 begin = begins[0], size = begins[1] - begin;
     const bool wrong = p.ring.wrong[row.x] != 0 || size > column.hotness;
     if (wrong) fault(p);

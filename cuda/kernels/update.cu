@@ -56,9 +56,9 @@ constexpr u32 UPDATE_ROWS = 4;
 
 // The sum over the ranks' sums for a row of the union, in their order.
 template <class TEAM>
-__device__ inline void add_up(const Update& p, const TEAM& team, u32 place, u32 dim, float4 (&sum)[TEAM::VECTORS]) {
+__device__ inline void add_up(const Update& p, const TEAM& team, u32 index, u32 dim, float4 (&sum)[TEAM::VECTORS]) {
     const u32 sum_words = p.dtype == FP32 ? p.width : p.width / 2;
-    const u32* sources = p.sources + u64(place) * p.ranks;
+    const u32* sources = p.sources + u64(index) * p.ranks;
 #pragma unroll
     for (u32 vector = 0; vector < TEAM::VECTORS; vector++) sum[vector] = zeros();
 #pragma unroll 4
@@ -89,10 +89,10 @@ __device__ inline u32 rows_before(const Update& p, u32 count, u32 base) {
 }
 
 // What all owners of a row's columns have sent of its squares, shard by shard.
-__device__ inline WholeRow whole_row(const Update& p, u32 shard, u32 place, u32 count) {
+__device__ inline WholeRow whole_row(const Update& p, u32 shard, u32 index, u32 count) {
     const SharedSquares shared = p.shared[shard];
-    const u32 before = rows_before(p, count, p.context.shards[shard].base);
-    const float* squares = p.squares[p.rank] + shared.begin + (place - before);
+    const float* squares =
+        p.squares[p.rank] + shared.begin + (index - rows_before(p, count, p.context.shards[shard].base));
     float sum = squares[0];
     for (u32 other = 1; other < shared.shards; other++) sum += squares[other * shared.rows];
     return {sum, shared.dim};
@@ -142,12 +142,12 @@ __device__ inline void share_squares(const Update& p) {
     const TEAM team;
     if (*p.context.stop != 0) return;
     const u32 count = *p.rows_count, teams = gridDim.x * TEAM::COUNT;
-    for (u32 place = blockIdx.x * TEAM::COUNT + team.number; place < count; place += teams) {
-        const u32 row = p.rows[place], number = shard_of(p.context.shards, p.shards_count, row);
+    for (u32 index = blockIdx.x * TEAM::COUNT + team.number; index < count; index += teams) {
+        const u32 row = p.rows[index], number = shard_of(p.context.shards, p.shards_count, row);
         const Shard& shard = p.context.shards[number];
         if (shard.shares_squares == 0) continue;
         float4 sum[VECTORS], weights[VECTORS];
-        add_up(p, team, place, filled_dim(shard), sum);
+        add_up(p, team, index, filled_dim(shard), sum);
 #pragma unroll
         for (u32 vector = 0; vector < VECTORS; vector++) {
             const u32 column = (vector * LANES + team.lane) * VECTOR;
@@ -160,7 +160,7 @@ __device__ inline void share_squares(const Update& p) {
         }
         const float squares = squares_of_row(team, shard.rule, sum, weights);
         const SharedSquares shared = p.shared[number];
-        const u32 at = shared.begin + shared.number * shared.rows + place - rows_before(p, count, shard.base);
+        const u32 at = shared.begin + shared.number * shared.rows + index - rows_before(p, count, shard.base);
         for (u32 rank = team.lane; rank < RANKS_MAX; rank += LANES) {
             if ((shared.owners >> rank & 1) != 0) p.squares[rank][at] = squares;
         }

@@ -173,7 +173,7 @@ fn main() -> Result<()> {
         column: table,
         table,
         // A sample's first vector is the bottom MLP's.
-        place: (1 + table) * dim,
+        vector_offset: (1 + table) * dim,
         pooling: Pooling::Sum,
     };
     let features: Vec<_> = (0..tables.len()).map(feature).collect();

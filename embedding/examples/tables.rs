@@ -70,7 +70,7 @@ fn main() -> Result<()> {
         column,
         table: column,
         // A sample's first vector is the bottom MLP's.
-        place: (1 + column) * dim,
+        vector_offset: (1 + column) * dim,
         pooling: Pooling::Sum,
     };
     let features: Vec<_> = (0..tables.len()).map(feature).collect();

@@ -161,7 +161,7 @@ struct Slot {
 }
 
 const PARAMETERS: StepParameters<'_> = StepParameters {
-    step: Step { number: 7, samples: 0, loss_place: 1, dense: Rate { rate: 0.5, root_correction: 1.0 } },
+    step: Step { number: 7, samples: 0, loss_index: 1, dense: Rate { rate: 0.5, root_correction: 1.0 } },
     rates: &[Rate { rate: 0.0, root_correction: 0.0 }],
 };
 

@@ -381,7 +381,7 @@ fn verdict_of(
     let [losses_at, totals_at, weights_at] =
         [losses, totals, weights].map(|values| Buffer::of(&bench.device, values));
     let (losses_at, totals_at, weights_at) = (losses_at?, totals_at?, weights_at?);
-    let step = Buffer::of(&bench.device, &[Step { loss_place: 1, ..Step::default() }])?;
+    let step = Buffer::of(&bench.device, &[Step { loss_index: 1, ..Step::default() }])?;
     let others = StepOutcome { loss: 5.0, ..StepOutcome::default() };
     let (outcomes, parts) =
         (Buffer::of(&bench.device, &[others; 3])?, Buffer::<f64>::filled(&bench.device, 36, 0xff)?);

@@ -352,7 +352,7 @@ impl Library {
             return Ok(candidates[0]);
         }
         let (a, b, out) = (random(blas, a)?, random(blas, b)?, random(blas, out)?);
-        let places = [a.pointer().address(), b.pointer().address(), out.pointer().address()];
+        let addresses = [a.pointer().address(), b.pointer().address(), out.pointer().address()];
         let lane = Lane::new(&blas.device)?;
         let (begin, end) = (Moment::new(&blas.device)?, Moment::new(&blas.device)?);
         let mut times = vec![f64::INFINITY; candidates.len()];
@@ -361,7 +361,7 @@ impl Library {
                 lane.record(&begin)?;
                 for _ in 0..RUNS {
                     // SAFETY: the buffers are as large as the matrices and live until the lane was waited for.
-                    unsafe { self.enqueue_at(blas, &lane, places, algorithm) }?;
+                    unsafe { self.enqueue_at(blas, &lane, addresses, algorithm) }?;
                 }
                 lane.record(&end)?;
                 lane.synchronize()?;

@@ -56,7 +56,7 @@ pub(super) fn gather(rank: &Rank) -> Result<f64> {
         rows: ROWS as u32,
         row_words: DIM as u32,
         dim: DIM as u32,
-        place: (number * DIM) as u32,
+        vector_offset: (number * DIM) as u32,
         shard: 0,
         dtype: kernels::Dtype::Fp32 as u32,
         slots: 0,

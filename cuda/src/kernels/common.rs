@@ -44,7 +44,7 @@ pub struct Feature {
     /// Elements of a row, a multiple of 4.
     pub dim: u32,
     /// Where its vector starts within a sample's vectors.
-    pub place: u32,
+    pub vector_offset: u32,
     /// The number of the shard.
     pub shard: u32,
     /// Type of the shard's rows: a [`Dtype`].

@@ -83,7 +83,7 @@ pub struct Step {
     /// Samples in the batch. Buffers have room for more; the rest is ignored.
     pub samples: u32,
     /// Index at which the loss is stored.
-    pub loss_place: u32,
+    pub loss_index: u32,
     /// For the dense parameters.
     pub dense: Rate,
 }

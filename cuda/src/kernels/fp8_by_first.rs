@@ -10,9 +10,9 @@ use crate::runtime::{Matrix, Pointer, Result};
 /// Samples of a slice.
 const THIN: usize = 16;
 /// Bytes of one warpgroup's slice buffers, of which there are ten at most, and their barriers.
-const PLACES_BYTES: usize = (40 << 10) + 10 * 2 * 8;
+const BUFFERS_BYTES: usize = (40 << 10) + 10 * 2 * 8;
 /// The stages, and the buffers of both warpgroups.
-pub(super) const SHARED_BYTES: u32 = (STAGES_BYTES + 2 * PLACES_BYTES) as u32;
+pub(super) const SHARED_BYTES: u32 = (STAGES_BYTES + 2 * BUFFERS_BYTES) as u32;
 
 /// The kernel's parameters.
 #[repr(C, align(64))]
@@ -65,12 +65,12 @@ impl Fp8ByFirst {
             layers: layers.len() as u32,
             reserved: [0; 14],
         };
-        for (place, layer) in layers.iter().enumerate() {
-            all.products[place] = tiles(layer.product.numbers, THIN, COLUMNS)?;
-            all.gradients[place] = tiles(layer.gradients.numbers, THIN, COLUMNS)?;
-            all.products_scalings[place] = layer.product.scaling;
-            all.gradients_scalings[place] = layer.gradients.scaling;
-            all.biases[place] = layer.bias;
+        for (index, layer) in layers.iter().enumerate() {
+            all.products[index] = tiles(layer.product.numbers, THIN, COLUMNS)?;
+            all.gradients[index] = tiles(layer.gradients.numbers, THIN, COLUMNS)?;
+            all.products_scalings[index] = layer.product.scaling;
+            all.gradients_scalings[index] = layer.gradients.scaling;
+            all.biases[index] = layer.bias;
         }
         Ok(all)
     }

@@ -6,9 +6,9 @@ use super::{Fp8Factors, Fp8Matrix, Fp8Scaling, Fp8Tensor, Kernel};
 use crate::runtime::{Pointer, Result};
 
 /// Slice buffers of each of two warpgroups; each buffer holds three slices.
-const PLACES: usize = 3;
+const BUFFERS: usize = 3;
 /// The stages, the slice buffers, and their barriers.
-pub(super) const SHARED_BYTES: u32 = (STAGES_BYTES + 2 * PLACES * (3 * SLICE * COLUMNS + 2 * 8)) as u32;
+pub(super) const SHARED_BYTES: u32 = (STAGES_BYTES + 2 * BUFFERS * (3 * SLICE * COLUMNS + 2 * 8)) as u32;
 
 /// Parameters of both kernels.
 #[repr(C, align(64))]

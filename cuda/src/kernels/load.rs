@@ -50,7 +50,7 @@ fn load() -> Result<Functions> {
     ];
     let mut hopper = true;
     for (kernel, shared_bytes) in all {
-        hopper &= allow_matmul(functions[kernel.variant([]).place], shared_bytes)?;
+        hopper &= allow_matmul(functions[kernel.variant([]).index], shared_bytes)?;
     }
     Ok(Functions::new(functions, hopper))
 }

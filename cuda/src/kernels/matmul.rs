@@ -23,9 +23,9 @@ pub(super) const STAGES_BYTES: usize = STAGES * (COLUMNS + SAMPLES) * ROW_BYTES 
 /// Samples per slice, in boxes of [`DEPTH`] columns.
 const SLICE: usize = 32;
 /// The most slice buffers of each of two warpgroups.
-const PLACES: usize = 5;
+const BUFFERS: usize = 5;
 /// The stages, the slice buffers, and their barriers.
-pub(super) const SHARED_BYTES: u32 = (STAGES_BYTES + 2 * PLACES * (2 * SLICE * ROW_BYTES + 2 * 8)) as u32;
+pub(super) const SHARED_BYTES: u32 = (STAGES_BYTES + 2 * BUFFERS * (2 * SLICE * ROW_BYTES + 2 * 8)) as u32;
 
 /// Descriptor with which the GPU reads or writes a matrix tile by tile.
 #[repr(C, align(64))]

@@ -39,21 +39,21 @@ impl Names {
 }
 
 impl Family {
-    /// The kernel with the given ending of each kind, by their places in the list.
+    /// The kernel with the given ending of each kind, by their indexes in the list.
     pub(super) const fn variant<const KINDS: usize>(self, endings: [usize; KINDS]) -> Id {
-        let (mut place, mut family, mut file) = (0, self as usize, 0);
+        let (mut index, mut family, mut file) = (0, self as usize, 0);
         while family >= FILES[file].families.len() {
             family -= FILES[file].families.len();
             let mut before = 0;
             while before < FILES[file].families.len() {
-                place += FILES[file].families[before].count();
+                index += FILES[file].families[before].count();
                 before += 1;
             }
             file += 1;
         }
         let mut before = 0;
         while before < family {
-            place += FILES[file].families[before].count();
+            index += FILES[file].families[before].count();
             before += 1;
         }
         let names = &FILES[file].families[family];
@@ -64,11 +64,11 @@ impl Family {
             variant = variant * names.endings[kind].len() + endings[kind];
             kind += 1;
         }
-        Id { name: names.name, place: place + variant }
+        Id { name: names.name, index: index + variant }
     }
 }
 
-/// The place of a number of ranks in [`RANKS`].
+/// The index of a number of ranks in [`RANKS`].
 pub(super) const fn ranks(most: usize) -> usize {
     match most {
         2 => 0,
@@ -78,7 +78,7 @@ pub(super) const fn ranks(most: usize) -> usize {
     }
 }
 
-/// The place of a number of lanes in [`LANES`].
+/// The index of a number of lanes in [`LANES`].
 pub(super) const fn lanes(lanes: u32) -> usize {
     match lanes {
         4 => 0,
@@ -88,7 +88,7 @@ pub(super) const fn lanes(lanes: u32) -> usize {
     }
 }
 
-/// The place of a team in [`TEAMS`].
+/// The index of a team in [`TEAMS`].
 pub(super) const fn team(lanes: u32, vectors: u32) -> usize {
     match (lanes, vectors) {
         (4, 1) => 0,

@@ -25,9 +25,9 @@ pub struct PooledFeature {
     /// Elements, a multiple of 4.
     pub dim: u32,
     /// Where its vector starts within a sample's vectors.
-    pub place: u32,
+    pub vector_offset: u32,
     /// Where its part's vector starts within a sample's parts at an owner.
-    pub part_place: u32,
+    pub part_offset: u32,
     /// Where its ids start at an owner, among those of this rank.
     pub part_ids: u32,
 }

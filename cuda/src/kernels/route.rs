@@ -91,7 +91,7 @@ pub struct Route {
     /// Bits of a bag that are the sample's.
     pub sample_bits: u32,
     /// If slots are needed: bits of a look-up's position in its feature; the feature's number must fit above them.
-    pub place_bits: u32,
+    pub position_bits: u32,
     /// Ranks of a node.
     pub ranks: u32,
     /// Keys per owner: the keys of its rows start at `owner * span`. Over several nodes, those of all ranks of its

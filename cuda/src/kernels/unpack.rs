@@ -42,7 +42,7 @@ pub struct IdColumn {
     /// Where its offsets start, if it is ragged.
     pub offsets: u32,
     /// For ragged columns: its number among them. For fixed hotness: the number of its first tile.
-    pub place: u32,
+    pub index: u32,
     /// 0.
     pub reserved: u32,
 }

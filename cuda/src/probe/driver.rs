@@ -161,8 +161,8 @@ impl Calls {
 /// Writes the UUID of a GPU as NVIDIA's tools do.
 pub fn uuid_text(uuid: [u8; 16]) -> String {
     let mut text = String::from("GPU");
-    for (place, byte) in uuid.into_iter().enumerate() {
-        if [0, 4, 6, 8, 10].contains(&place) {
+    for (index, byte) in uuid.into_iter().enumerate() {
+        if [0, 4, 6, 8, 10].contains(&index) {
             text.push('-');
         }
         text.push_str(&format!("{byte:02x}"));
@@ -174,7 +174,7 @@ pub fn uuid_text(uuid: [u8; 16]) -> String {
 mod tests {
     #[test]
     fn uuids_are_written_as_by_nvidia_smi() {
-        let uuid = std::array::from_fn(|place| place as u8 * 17);
+        let uuid = std::array::from_fn(|index| index as u8 * 17);
         assert_eq!(super::shown(uuid), "GPU-00112233-4455-6677-8899-aabbccddeeff");
     }
 }

@@ -214,8 +214,8 @@ struct Ranks<'a>(&'a [usize]);
 impl fmt::Display for Ranks<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.len() == 1 { "rank" } else { "ranks" })?;
-        for (place, rank) in self.0.iter().enumerate() {
-            write!(f, "{} {rank}", if place == 0 { "" } else { "," })?;
+        for (index, rank) in self.0.iter().enumerate() {
+            write!(f, "{} {rank}", if index == 0 { "" } else { "," })?;
         }
         Ok(())
     }

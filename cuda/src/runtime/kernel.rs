@@ -7,8 +7,8 @@ use cudarc::driver::sys;
 pub struct Id {
     /// The name of its family.
     pub(crate) name: &'static str,
-    /// Its place among all kernels.
-    pub(crate) place: usize,
+    /// Its index among all kernels.
+    pub(crate) index: usize,
 }
 
 /// The parameter of a kernel.
@@ -31,19 +31,19 @@ pub unsafe trait Kernel: Copy {
 /// The functions that a GPU has loaded, one per kernel. They are unloaded with the context.
 #[derive(Debug)]
 pub(crate) struct Functions {
-    by_place: Vec<sys::CUfunction>,
+    by_index: Vec<sys::CUfunction>,
     /// Whether the Hopper-only ones are loaded.
     hopper: bool,
 }
 
 impl Functions {
-    /// Takes the functions of all kernels, in the order of [`Id::place`].
-    pub(crate) fn new(by_place: Vec<sys::CUfunction>, hopper: bool) -> Self {
-        Self { by_place, hopper }
+    /// Takes the functions of all kernels, in the order of [`Id::index`].
+    pub(crate) fn new(by_index: Vec<sys::CUfunction>, hopper: bool) -> Self {
+        Self { by_index, hopper }
     }
 
     pub(crate) fn function(&self, id: Id) -> sys::CUfunction {
-        self.by_place[id.place]
+        self.by_index[id.index]
     }
 
     pub(crate) fn hopper(&self) -> bool {

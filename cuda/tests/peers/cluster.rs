@@ -60,14 +60,14 @@ fn clusters(machine: &Machine, deadline: Duration) -> Result<Option<Vec<Cluster>
 /// Gathers values through one rank of each process; a node has one or two processes. Needs fewer GPUs than ranks.
 fn hand_each_other_values(machine: &Machine, words: &mut Random) -> Outcome {
     let (processes, each) = (1 + words.below(3) as usize, 1 + words.below(2) as usize);
-    let places = processes * each;
+    let local_ranks = processes * each;
     let devices: Vec<_> =
-        (0..NODES * places).map(|rank| machine.devices[rank % machine.gpus()].clone()).collect();
+        (0..NODES * local_ranks).map(|rank| machine.devices[rank % machine.gpus()].clone()).collect();
     // Every caller sends to all callers.
     let callers = NODES * processes;
     let handed = Arc::new((Mutex::new(vec![Vec::new(); callers]), Barrier::new(callers)));
     let mut joined = Vec::new();
-    for (node, devices) in devices.chunks(places).enumerate() {
+    for (node, devices) in devices.chunks(local_ranks).enumerate() {
         let mut peers = Peers::in_process(devices, DEADLINE)?.into_iter();
         for process in 0..processes {
             let (caller, handed) = (node * processes + process, Arc::clone(&handed));
@@ -90,7 +90,7 @@ fn hand_each_other_values(machine: &Machine, words: &mut Random) -> Outcome {
             for round in 0..20 {
                 let found = cluster.gather(10 * round + cluster.rank() as u64)?;
                 let expected: Vec<_> = (0..cluster.ranks() as u64).map(|rank| 10 * round + rank).collect();
-                if found != expected || cluster.ranks() != NODES * places {
+                if found != expected || cluster.ranks() != NODES * local_ranks {
                     return Err(format!("rank {}: {found:?}", cluster.rank()).into());
                 }
             }
@@ -102,7 +102,7 @@ fn hand_each_other_values(machine: &Machine, words: &mut Random) -> Outcome {
 
 fn sums_are_the_same_everywhere(machine: &Machine, words: &mut Random) -> Outcome {
     let Some(clusters) = clusters(machine, DEADLINE)? else { return Ok(()) };
-    let (ranks, places) = (clusters.len(), clusters.len() / NODES);
+    let (ranks, local_ranks) = (clusters.len(), clusters.len() / NODES);
     let len = words.one_of(&[0, 1, 5, 2049, 70_000, 1_000_003]);
     let numbers = words.one_of(&[0, 1, 3, 600]);
     let terms: Vec<(Vec<f32>, Vec<f64>)> = (0..ranks)
@@ -113,9 +113,9 @@ fn sums_are_the_same_everywhere(machine: &Machine, words: &mut Random) -> Outcom
         .collect();
     // Over two nodes the order does not matter; within each it is the order of local ranks.
     let of_node = |node: usize| {
-        let mut of_places = terms[node * places..][..places].iter();
-        let mut sum = of_places.next().cloned().unwrap_or_default();
-        for (values, numbers) in of_places {
+        let mut of_node = terms[node * local_ranks..][..local_ranks].iter();
+        let mut sum = of_node.next().cloned().unwrap_or_default();
+        for (values, numbers) in of_node {
             sum.0.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
             sum.1.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += number);
         }
@@ -164,7 +164,7 @@ fn rails_exchange_in_graphs(machine: &Machine, _: &mut Random) -> Outcome {
     const LEN: usize = 100_000;
     let Some(clusters) = clusters(machine, DEADLINE)? else { return Ok(()) };
     on_ranks(clusters, |cluster, lane| {
-        let (device, rank, places) = (cluster.device(), cluster.rank(), cluster.peers().ranks());
+        let (device, rank, local_ranks) = (cluster.device(), cluster.rank(), cluster.peers().ranks());
         // Two rails, on two lanes at the same time.
         let aside = Lane::new(device)?;
         let rails =
@@ -200,7 +200,7 @@ fn rails_exchange_in_graphs(machine: &Machine, _: &mut Random) -> Outcome {
         }
         lane.record(&joined)?;
         Rail::wait_for(&joined, &rails.each_ref())?;
-        let other = (rank + places) % cluster.ranks();
+        let other = (rank + local_ranks) % cluster.ranks();
         for received in &received {
             if received.read(lane)?.iter().any(|&from| from as usize != other) {
                 return Err(format!("rank {rank} did not receive what rank {other} sent").into());
@@ -224,9 +224,9 @@ fn a_rail_without_a_rank_ends(machine: &Machine, _: &mut Random) -> Outcome {
         unsafe { sum.enqueue(lane) }?;
         lane.synchronize()?;
         cluster.gather(0_u8)?;
-        let places = cluster.peers().ranks();
+        let local_ranks = cluster.peers().ranks();
         // The ranks of the last node do not take part; the others time out.
-        if cluster.rank() + places <= last {
+        if cluster.rank() + local_ranks <= last {
             // SAFETY: as above.
             unsafe { sum.enqueue(lane) }?;
             let moment = Moment::new(cluster.device())?;

@@ -31,7 +31,7 @@ fn values_are_gathered(machine: &Machine, words: &mut Random) -> Outcome {
 
 /// A rank's memory contents.
 fn pattern(rank: usize, len: usize) -> Vec<u32> {
-    (0..len).map(|place| (place as u32).wrapping_mul(31) ^ (rank as u32) << 24).collect()
+    (0..len).map(|index| (index as u32).wrapping_mul(31) ^ (rank as u32) << 24).collect()
 }
 
 fn memory_is_shared(machine: &Machine, words: &mut Random) -> Outcome {
@@ -111,8 +111,8 @@ fn sequences_do_not_disturb_each_other(machine: &Machine, words: &mut Random) ->
         for turn in 0..50 {
             // Ranks enqueue the two in different orders.
             let order = [(&first, lane), (&second, &other)];
-            for place in [0, 1] {
-                let (barrier, lane) = order[(place + turn + peers.rank()) % 2];
+            for index in [0, 1] {
+                let (barrier, lane) = order[(index + turn + peers.rank()) % 2];
                 // SAFETY: the barriers live until both lanes have been waited for.
                 unsafe { barrier.enqueue(lane) }?;
             }

@@ -31,7 +31,7 @@ fn collectives_of_nccl_are_captured(machine: &Machine, _: &mut Random) -> Outcom
         let (device, rank) = (peers.device(), peers.rank());
         let world = Communicator::new(device, id, rank, ranks, DEADLINE)?;
         const LEN: usize = 1000;
-        let own: Vec<f32> = (0..LEN).map(|place| (place + rank) as f32).collect();
+        let own: Vec<f32> = (0..LEN).map(|index| (index + rank) as f32).collect();
         let values = Buffer::of(device, &own)?;
         let greatest = Buffer::<u32>::of(device, &[rank as u32 + 5])?;
         let of_last = Buffer::<u64>::of(device, &[rank as u64 + 100])?;
@@ -67,7 +67,7 @@ fn collectives_of_nccl_are_captured(machine: &Machine, _: &mut Random) -> Outcom
         unsafe { graph.replay(lane) }?;
         lane.synchronize()?;
         world.check()?;
-        let sums = (0..LEN).map(|place| (0..ranks).map(|rank| (place + rank) as f32).sum::<f32>());
+        let sums = (0..LEN).map(|index| (0..ranks).map(|rank| (index + rank) as f32).sum::<f32>());
         let from: Vec<u8> = (0..ranks).flat_map(|other| vec![other as u8; rank + 1]).collect();
         let right = values.read(lane)? == sums.collect::<Vec<_>>()
             && greatest.read(lane)? == [ranks as u32 + 4]

@@ -24,7 +24,7 @@ const VARIABLE: &str = "RANKINE_TEST_RANK";
 pub(crate) fn run_as_rank() -> Option<ExitCode> {
     let told = std::env::var(VARIABLE).ok()?;
     let told: Vec<_> = told.splitn(6, ' ').collect();
-    let number = |place: usize| told[place].parse().expect("the test says numbers");
+    let number = |index: usize| told[index].parse().expect("the test says numbers");
     let outcome = process([0, 1, 2, 3].map(number), told[4], Path::new(told[5]));
     if let Err(failed) = &outcome {
         eprintln!("{}", failed.message().unwrap_or_default());

@@ -85,11 +85,11 @@ fn sums_are_in_the_order_of_ranks(machine: &Machine, words: &mut Random) -> Outc
     })?;
     for (rank, found) in found.iter().enumerate() {
         for (turn, (found, expected)) in found.iter().zip(&sums).enumerate() {
-            let place = found.0.iter().zip(&expected.0).position(|(a, b)| a.to_bits() != b.to_bits());
+            let index = found.0.iter().zip(&expected.0).position(|(a, b)| a.to_bits() != b.to_bits());
             let number = found.1.iter().zip(&expected.1).position(|(a, b)| a.to_bits() != b.to_bits());
-            if place.is_some() || number.is_some() {
+            if index.is_some() || number.is_some() {
                 let what = format!("{way:?} of {len} over {ranks} ranks in {blocks} blocks, turn {turn}");
-                return Err(format!("{what}: rank {rank} differs at {place:?}, {number:?}").into());
+                return Err(format!("{what}: rank {rank} differs at {index:?}, {number:?}").into());
             }
         }
     }

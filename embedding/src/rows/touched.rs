@@ -57,9 +57,9 @@ impl TouchedRows {
         let counts: Vec<_> = runs.clone().map(Iterator::count).collect();
         let mut listed = vec![0; counts.iter().sum()];
         let mut rest = &mut listed[..];
-        let places: Vec<_> = counts.into_iter().filter_map(|count| rest.split_off_mut(..count)).collect();
-        runs.zip(places).for_each(|(run, places)| {
-            places.iter_mut().zip(run).for_each(|(place, row)| *place = row);
+        let slices: Vec<_> = counts.into_iter().filter_map(|count| rest.split_off_mut(..count)).collect();
+        runs.zip(slices).for_each(|(run, slice)| {
+            slice.iter_mut().zip(run).for_each(|(to, row)| *to = row);
         });
         listed
     }

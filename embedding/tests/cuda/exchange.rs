@@ -55,12 +55,13 @@ pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bo
     gpus.extend((devices > 2).then_some(devices));
     let mut trials = Vec::new();
     // Between nodes NCCL is used, which needs one GPU per rank.
-    for places in [1, 2] {
-        let gpus = NODES * places;
+    for local_ranks in [1, 2] {
+        let gpus = NODES * local_ranks;
         for (name, body) in bodies {
-            let trial = Trial::test(format!("exchange::{name}_on_{NODES}_nodes_of_{places}"), move || {
-                on_cases((seed, NODE_CASES.min(most)), |words| Case::of_nodes(words, places), body)
-            });
+            let trial =
+                Trial::test(format!("exchange::{name}_on_{NODES}_nodes_of_{local_ranks}"), move || {
+                    on_cases((seed, NODE_CASES.min(most)), |words| Case::of_nodes(words, local_ranks), body)
+                });
             trials.push((trial, devices < gpus));
         }
     }
@@ -157,8 +158,8 @@ impl Case {
     }
 
     /// Ranks on two nodes with this many GPUs each; the smallest messages are usually too small for all rows.
-    fn of_nodes(words: &mut Random, places: usize) -> Result<Self, Failed> {
-        let (mut of_rank, ranks) = (random_case(words, &[1, 2, 63, 64, 65, 300, 1500])?, NODES * places);
+    fn of_nodes(words: &mut Random, local_ranks: usize) -> Result<Self, Failed> {
+        let (mut of_rank, ranks) = (random_case(words, &[1, 2, 63, 64, 65, 300, 1500])?, NODES * local_ranks);
         let topology = Topology::new(ranks, NODES)?;
         let owners: Vec<_> = (0..ranks).collect();
         let plan = |(table, optimizer): (&TableSpec, &mut Optimizer)| {
@@ -188,7 +189,7 @@ impl Case {
     }
 
     /// Ranks of a node.
-    fn places(&self) -> usize {
+    fn local_ranks(&self) -> usize {
         self.layout.ranks() / self.layout.nodes()
     }
 
@@ -216,7 +217,7 @@ impl Case {
         of_table
             .map(|(number, feature)| {
                 let Column { offsets, ids } = &columns[feature.column];
-                let slot = FeatureSlot { stride: self.of_rank.stride, offset: feature.place };
+                let slot = FeatureSlot { stride: self.of_rank.stride, offset: feature.vector_offset };
                 let bags = Bags { offsets, ids };
                 (number, cpu::Feature { bags, pooling: feature.pooling, slot })
             })
@@ -366,26 +367,26 @@ impl Rank<'_> {
         &self,
         lane: &Lane,
         batch: &DeviceBatch<T>,
-        (place, size): (usize, usize),
+        (slot, size): (usize, usize),
     ) -> Result<(), Error> {
         // SAFETY: as for iterations.
         unsafe {
-            self.tables.route(lane, batch.ids.ids(), place)?;
-            if size > 0 { self.tables.route_rest(lane, place, size) } else { Ok(()) }
+            self.tables.route(lane, batch.ids.ids(), slot)?;
+            if size > 0 { self.tables.route_rest(lane, slot, size) } else { Ok(()) }
         }
     }
 
     /// Enqueues a batch's route on the lane, and returns the size of messages between nodes that it needs.
-    fn routed<T>(&self, batch: &DeviceBatch<T>, place: usize) -> Result<usize, Failed> {
-        self.route(&self.bench.lane, batch, (place, 0))?;
+    fn routed<T>(&self, batch: &DeviceBatch<T>, slot: usize) -> Result<usize, Failed> {
+        self.route(&self.bench.lane, batch, (slot, 0))?;
         if self.tables.sizes() == 1 {
             return Ok(0);
         }
         self.bench.lane.synchronize()?;
-        let size = self.tables.size_needed(place);
+        let size = self.tables.size_needed(slot);
         if size > 0 {
             // SAFETY: as for iterations.
-            unsafe { self.tables.route_rest(&self.bench.lane, place, size) }?;
+            unsafe { self.tables.route_rest(&self.bench.lane, slot, size) }?;
         }
         Ok(size)
     }
@@ -417,8 +418,8 @@ impl Rank<'_> {
 }
 
 /// The step with a given index in a test.
-fn step(place: usize) -> Step {
-    Step { number: place as u64 + 1, rate_factor: 1.0 / (place as f64 + 1.0) }
+fn step(slot: usize) -> Step {
+    Step { number: slot as u64 + 1, rate_factor: 1.0 / (slot as f64 + 1.0) }
 }
 
 /// Combines the ranks' rows of each table: each element must be at exactly one rank.
@@ -467,16 +468,16 @@ fn routes_are_the_cpus(case: &Case, words: &mut Random) -> Outcome {
         rank.tables.check(&rank.bench.lane)?;
         Ok(rank.tables.snapshot(&rank.bench.lane, 0)?)
     })?;
-    let (places, nodes, span) = (case.places(), case.layout.nodes(), case.layout.span());
+    let (local_ranks, nodes, span) = (case.local_ranks(), case.layout.nodes(), case.layout.span());
     let mut unions = vec![Union::new(); case.ranks()];
     for (rank, found) in routes.iter().enumerate() {
         let expected = look_ups(case, &batches[1].columns[rank]);
         let (mut list, mut sorted) = (Vec::new(), Vec::new());
         for ((owner, number), look_ups) in &expected {
-            for &(bag, place) in look_ups {
-                if found.slots[place] as usize != list.len() {
+            for &(bag, index) in look_ups {
+                if found.slots[index] as usize != list.len() {
                     return Err(
-                        format!("rank {rank}: look-up {place} has slot {}", found.slots[place]).into()
+                        format!("rank {rank}: look-up {index} has slot {}", found.slots[index]).into()
                     );
                 }
                 sorted.push(Pair { slot: list.len() as u32, bag });
@@ -487,24 +488,24 @@ fn routes_are_the_cpus(case: &Case, words: &mut Random) -> Outcome {
             let have = (found.list.len(), found.sorted.len());
             return Err(format!("rank {rank}: {have:?}, not {:?}", (list.len(), sorted.len())).into());
         }
-        let node = rank / places;
-        for (owner, union) in unions[node * places..][..places].iter_mut().enumerate() {
+        let node = rank / local_ranks;
+        for (owner, union) in unions[node * local_ranks..][..local_ranks].iter_mut().enumerate() {
             // Rows that every rank stores are in each one's union, over several nodes after all others.
             let behind = if nodes > 1 { nodes * span } else { 0 };
-            for (of, first) in [(owner, 0), (places, behind as u32)] {
+            for (of, first) in [(owner, 0), (local_ranks, behind as u32)] {
                 for (entry, &(_, number)) in list.iter().filter(|(other, _)| *other == of).enumerate() {
-                    union.entry(first + number).or_insert_with(|| vec![None; places])[rank % places] =
-                        Some(entry as u32);
+                    union.entry(first + number).or_insert_with(|| vec![None; local_ranks])
+                        [rank % local_ranks] = Some(entry as u32);
                 }
             }
         }
     }
     for (rank, found) in routes.iter().enumerate().filter(|_| nodes > 1) {
-        let (own, place) = (rank / places, rank % places);
+        let (own, local_rank) = (rank / local_ranks, rank % local_ranks);
         let mut named = Union::new();
         for node in 0..nodes {
             let is_own = |number: u32| [own, nodes].contains(&(number as usize / span));
-            let of_own = unions[node * places + place].keys().filter(|&&number| is_own(number));
+            let of_own = unions[node * local_ranks + local_rank].keys().filter(|&&number| is_own(number));
             for (entry, &number) in of_own.enumerate() {
                 let row = number % span as u32;
                 named.entry(row).or_insert_with(|| vec![None; nodes])[node] = Some(entry as u32);
@@ -534,9 +535,9 @@ fn look_ups(case: &Case, columns: &[Column]) -> BTreeMap<(usize, u32), Vec<(u32,
         let feature = &layout.features()[feature];
         let Column { offsets, ids } = &columns[feature.column];
         for (sample, bag) in offsets.windows(2).enumerate() {
-            for place in bag[0]..bag[1] {
-                let (owner, row) = layout.locate(part, ids[place as usize]);
-                let look_up = (number << layout.sample_bits() | sample as u32, first + place as usize);
+            for index in bag[0]..bag[1] {
+                let (owner, row) = layout.locate(part, ids[index as usize]);
+                let look_up = (number << layout.sample_bits() | sample as u32, first + index as usize);
                 rows.entry((owner, row as u32)).or_default().push(look_up);
             }
         }
@@ -564,7 +565,7 @@ fn expected_vectors<T: Element>(case: &Case, tables: &[Table], columns: &[Column
                 sum.iter_mut().zip(row).for_each(|(sum, weight)| *sum += weight);
             }
             let scale = feature.pooling.scale(bag.len());
-            let to = vector[feature.place..].iter_mut();
+            let to = vector[feature.vector_offset..].iter_mut();
             to.zip(sum).for_each(|(to, sum)| *to = T::of(sum * scale));
         }
     }
@@ -585,7 +586,7 @@ fn slack_of_pooled<T: Element>(case: &Case, tables: &[Table], columns: &[Column]
         let (table, Column { offsets, ids }) = (&tables[feature.table], &columns[feature.column]);
         for (sample, bag) in offsets.windows(2).enumerate() {
             let bag = &ids[bag[0] as usize..bag[1] as usize];
-            let of_sample = &mut slack[sample * case.of_rank.stride + feature.place..];
+            let of_sample = &mut slack[sample * case.of_rank.stride + feature.vector_offset..];
             for (column, slack) in of_sample[..table.spec().dim].iter_mut().enumerate() {
                 let size: f64 = bag.iter().map(|&id| f64::from(table.weights(id)[column]).abs()).sum();
                 // Exchanged rows are rounded individually, pooled rows are not; each part, and the sum of the parts,
@@ -608,12 +609,12 @@ fn travelled<T: Element>(sum: f32) -> f32 {
 /// in which they travel.
 fn update_on_cpu<T: Element>(case: &Case, tables: &mut [Table], batch: &Batch<T>, step: Step) {
     for (number, table) in tables.iter_mut().enumerate() {
-        let (dim, places) = (table.spec().dim, case.places());
+        let (dim, local_ranks) = (table.spec().dim, case.local_ranks());
         let (mut ids, mut sums) = (Vec::new(), Vec::new());
         // If owners pool, gradients of bags travel unchanged.
         let pooled = case.layout.pooled().any(|feature| case.layout.features()[feature].table == number);
         let ranks: Vec<_> = batch.columns.iter().zip(&batch.gradients).collect();
-        for ranks in ranks.chunks(places) {
+        for ranks in ranks.chunks(local_ranks) {
             let mut of_node = Vec::new();
             for (columns, gradients) in ranks {
                 of_node.extend(sums_of_rank(case, (columns, gradients), table, number, pooled));
@@ -709,8 +710,8 @@ fn tables_learn_as_on_the_cpu<T: Element>(case: &Case, words: &mut Random) -> Ou
             if let Some(at) = both.position(differs) {
                 let (sample, element) = (at / case.of_rank.stride, at % case.of_rank.stride);
                 let (have, wanted) = (vectors[number][at], expected[at]);
-                let place = format!("step {number}, rank {rank}, sample {sample}, element {element}");
-                return Err(format!("{place}: {have:?}, not {wanted:?}").into());
+                let element = format!("step {number}, rank {rank}, sample {sample}, element {element}");
+                return Err(format!("{element}: {have:?}, not {wanted:?}").into());
             }
         }
         if *stop == 0 {
@@ -919,8 +920,8 @@ fn sums_in_bf16_are_near_the_exact_ones(case: &Case, words: &mut Random) -> Outc
                 size * (travels * super::BF16_ROUNDING + (counts[row] + 8.0) * super::F32_ROUNDING) * 1.02;
             let bound = RATE * summed + 2.0 * super::F32_ROUNDING * (before.abs() + exact.abs());
             if (f64::from(have) - exact).abs() > bound || have.is_nan() {
-                let place = format!("table {number}, row {row}, column {column}");
-                return Err(format!("{place}: {have}, not {exact} within {bound}").into());
+                let element = format!("table {number}, row {row}, column {column}");
+                return Err(format!("{element}: {have}, not {exact} within {bound}").into());
             }
         }
     }
@@ -938,21 +939,21 @@ fn captured_iterations_have_the_same_bits(case: &Case, words: &mut Random) -> Ou
             let uploaded = rank.upload(&with_stops)?;
             let (forked, joined) = (Moment::new(&rank.bench.device)?, Moment::new(&rank.bench.device)?);
             // The batches' sizes must be known before anything is captured.
-            let sizes = (0..ROUTES).rev().map(|place| rank.routed(&uploaded[place], place));
+            let sizes = (0..ROUTES).rev().map(|slot| rank.routed(&uploaded[slot], slot));
             let mut sizes = sizes.collect::<Result<Vec<_>, _>>()?;
             sizes.reverse();
             let pair = || {
-                for place in 0..ROUTES {
-                    let next = (place + 1) % ROUTES;
+                for slot in 0..ROUTES {
+                    let next = (slot + 1) % ROUTES;
                     if captured {
                         lane.record(&forked)?;
                         side.wait(&forked)?;
                         rank.route(side, &uploaded[next], (next, sizes[next]))?;
                         side.record(&joined)?;
-                        rank.iterate(&uploaded[place], place, sizes[place])?;
+                        rank.iterate(&uploaded[slot], slot, sizes[slot])?;
                         lane.wait(&joined)?;
                     } else {
-                        rank.iterate(&uploaded[place], place, sizes[place])?;
+                        rank.iterate(&uploaded[slot], slot, sizes[slot])?;
                         rank.route(lane, &uploaded[next], (next, sizes[next]))?;
                     }
                 }
@@ -1031,7 +1032,7 @@ fn waits_time_out(tables: &NodeTables, lane: &Lane) -> Outcome {
 fn a_rank_that_does_not_come_is_named(gpus: usize) -> Outcome {
     let devices: Vec<_> = (0..2).map(|rank| Device::open(rank % gpus)).collect::<Result<_, _>>()?;
     let table = TableSpec { name: "t".into(), rows: 10, dim: 4, dtype: Dtype::Fp32 };
-    let feature = Feature { column: 0, table: 0, place: 0, pooling: Pooling::Sum };
+    let feature = Feature { column: 0, table: 0, vector_offset: 0, pooling: Pooling::Sum };
     let layout = Layout::new(2, 1, 4, &[table], &[Hotness::Fixed(1)], &[feature])?;
     let together = Barrier::new(2);
     let one = |cluster: Cluster| -> Outcome {

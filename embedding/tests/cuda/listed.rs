@@ -9,8 +9,8 @@ use super::{Bench, Body, Outcome, Random};
 pub(crate) const BODIES: &[Body] = &[("listed_rows_come_as_they_lie", 2, listed_rows_come_as_they_lie)];
 
 /// The word at a position of a part; all words of a part differ.
-fn word(part: usize, place: usize) -> f32 {
-    f32::from_bits((place as u32).wrapping_mul(0x9e37_79b1) ^ (part as u32).wrapping_mul(0x85eb_ca77))
+fn word(part: usize, index: usize) -> f32 {
+    f32::from_bits((index as u32).wrapping_mul(0x9e37_79b1) ^ (part as u32).wrapping_mul(0x85eb_ca77))
 }
 
 /// Tables of every rule, with rows of all widths. One has more rows than are selected at a time; two have more words
@@ -33,7 +33,7 @@ fn listed_rows_come_as_they_lie(bench: &Bench, words: &mut Random) -> Outcome {
     for part in 0..rows.parts().len() {
         let all = 0..rows.parts()[part].rows.len();
         rows.edit(part, all, true, &mut |all| {
-            all.iter_mut().enumerate().for_each(|(place, to)| *to = word(part, place));
+            all.iter_mut().enumerate().for_each(|(index, to)| *to = word(part, index));
         })?;
     }
     for (number, part) in rows.parts().iter().enumerate() {

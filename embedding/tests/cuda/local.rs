@@ -65,16 +65,16 @@ impl Case {
                 _ => Hotness::Ragged { max: words.one_of(&[1, 4, 30]) },
             })
             .collect();
-        let (mut features, mut place) = (Vec::new(), 0);
+        let (mut features, mut vector_offset) = (Vec::new(), 0);
         for _ in 0..columns.len() as u64 + words.below(3) {
             let table = words.below(tables.len() as u64) as usize;
-            place += words.one_of(&[0, 0, 4, 12]);
+            vector_offset += words.one_of(&[0, 0, 4, 12]);
             let pooling = words.one_of(&[Pooling::Sum, Pooling::Mean]);
-            features.push(Feature { column: features.len() % columns.len(), table, place, pooling });
-            place += tables[table].dim.next_multiple_of(4);
+            features.push(Feature { column: features.len() % columns.len(), table, vector_offset, pooling });
+            vector_offset += tables[table].dim.next_multiple_of(4);
         }
         let samples = words.one_of(&[1, 2, 63, 65, 700, 3_000]);
-        let stride = place + words.one_of(&[0, 4]);
+        let stride = vector_offset + words.one_of(&[0, 4]);
         let layout = Layout::new(1, samples, stride, &tables, &columns, &features)?;
         Ok(Self { layout, seed: words.below(1 << 60), drawn: words.below(tables.len() as u64 + 1) as usize })
     }
@@ -130,7 +130,7 @@ impl Case {
         cpu::Feature {
             bags: Bags { offsets, ids },
             pooling: feature.pooling,
-            slot: FeatureSlot { stride, offset: feature.place },
+            slot: FeatureSlot { stride, offset: feature.vector_offset },
         }
     }
 }
@@ -210,10 +210,10 @@ fn expected_vectors<T: Element>(case: &Case, columns: &[Column], samples: usize)
         let mut pooled = vec![0.0; there * stride];
         table.pool(&case.cpu_feature(columns, feature), 0, &mut pooled);
         for sample in 0..samples {
-            let to = &mut expected[sample * stride + feature.place..][..dim.next_multiple_of(4)];
+            let to = &mut expected[sample * stride + feature.vector_offset..][..dim.next_multiple_of(4)];
             to.fill(T::of(0.0));
             if sample < there {
-                let from = &pooled[sample * stride + feature.place..][..dim];
+                let from = &pooled[sample * stride + feature.vector_offset..][..dim];
                 to.iter_mut().zip(from).for_each(|(to, &from)| *to = T::of(from));
             }
         }
@@ -271,8 +271,12 @@ fn rows_past_two_to_the_31_elements_are_found(bench: &Bench, words: &mut Random)
         );
         return Ok(());
     }
-    let feature =
-        |number| Feature { column: number, table: number, place: 256 * number, pooling: Pooling::Sum };
+    let feature = |number| Feature {
+        column: number,
+        table: number,
+        vector_offset: 256 * number,
+        pooling: Pooling::Sum,
+    };
     let columns = [Hotness::Fixed(1), Hotness::Fixed(1)];
     let layout = Layout::new(1, 1_000, 512, &tables, &columns, &[feature(0), feature(1)])?;
     let case = Case { layout, seed: words.below(1 << 60), drawn: 2 };
@@ -357,7 +361,7 @@ fn routes_of_many_look_ups_are_sorted(bench: &Bench, words: &mut Random) -> Outc
     let table = |rows| TableSpec { name: String::new(), rows, dim: 4, dtype: Dtype::Fp32 };
     let tables = [table(5_000_000), table(3), table(40_000_000)];
     let columns = [Hotness::Fixed(70), Hotness::Fixed(3), Hotness::Ragged { max: 20 }, Hotness::Fixed(1)];
-    let feature = |column, table| Feature { column, table, place: 4 * column, pooling: Pooling::Sum };
+    let feature = |column, table| Feature { column, table, vector_offset: 4 * column, pooling: Pooling::Sum };
     let features = [feature(0, 0), feature(1, 1), feature(2, 2), feature(3, 0)];
     let layout = Layout::new(1, 30_000, 16, &tables, &columns, &features)?;
     let case = Case { layout, seed: 1, drawn: 0 };

@@ -76,12 +76,12 @@ impl Case {
         let gap = words.one_of(&[0, 4, 8]);
         let mut stride = gap;
         let feature = |number: usize| {
-            let (column, table, place) = (number / 2, number % tables.len(), stride);
+            let (column, table, vector_offset) = (number / 2, number % tables.len(), stride);
             stride += specs[table].dim.next_multiple_of(4) + gap;
             // A third of a number cannot be summed exactly.
             let pooling =
                 if columns[column] == Hotness::Fixed(3) { Pooling::Sum } else { words.one_of(&POOLINGS) };
-            Feature { column, table, place, pooling }
+            Feature { column, table, vector_offset, pooling }
         };
         let features: Vec<_> = (0..features).map(feature).collect();
         let layout = Layout::new(1, samples, stride, &specs, &columns, &features)?;
@@ -137,7 +137,7 @@ impl Case {
     pub(crate) fn with_gaps<T: Element>(&self, mut gradients: Vec<T>) -> Vec<T> {
         let mut of_feature = vec![false; self.stride];
         for feature in self.layout.features() {
-            of_feature[feature.place..][..self.layout.tables()[feature.table].dim].fill(true);
+            of_feature[feature.vector_offset..][..self.layout.tables()[feature.table].dim].fill(true);
         }
         for sample in gradients.chunks_exact_mut(self.stride) {
             let between = sample.iter_mut().zip(&of_feature).filter(|(_, of_feature)| !**of_feature);
@@ -153,7 +153,7 @@ impl Case {
             let of = |feature: &Feature| cpu::Feature {
                 bags: Bags { offsets: &batch[feature.column].offsets, ids: &batch[feature.column].ids },
                 pooling: feature.pooling,
-                slot: FeatureSlot { stride: self.stride, offset: feature.place },
+                slot: FeatureSlot { stride: self.stride, offset: feature.vector_offset },
             };
             let features: Vec<_> = features.map(of).collect();
             if !features.is_empty() {
@@ -232,8 +232,8 @@ impl<'a> OnGpu<'a> {
             let differs = |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits();
             if let Some(column) = have.iter().zip(table.weights(row)).position(differs) {
                 let (name, have, expected) = (&table.spec().name, have[column], table.weights(row)[column]);
-                let place = format!("step {number}, table {name}, row {row}, column {column}");
-                return Err(format!("{place}: {have}, not {expected}: {:?}", self.case.layout).into());
+                let element = format!("step {number}, table {name}, row {row}, column {column}");
+                return Err(format!("{element}: {have}, not {expected}: {:?}", self.case.layout).into());
             }
         }
         Ok(())

@@ -37,11 +37,11 @@ pub fn links(
     let hosts = hosts(members);
     let node = hosts.iter().find(|host| host.ranks.contains(&rank)).map(|host| host.ranks.clone());
     let node = node.unwrap_or_else(|| vec![rank]);
-    let place = node.iter().position(|&other| other == rank).unwrap_or(0);
+    let local_rank = node.iter().position(|&other| other == rank).unwrap_or(0);
     let device = match members[rank].gpus {
         0 => Err("it sees no GPU".to_owned()),
         // A process that sees only one GPU uses it.
-        gpus => Device::open(place % gpus).map_err(|error| error.to_string()),
+        gpus => Device::open(local_rank % gpus).map_err(|error| error.to_string()),
     };
     // No process may wait for one without a GPU.
     let complaint = device.as_ref().err().cloned().unwrap_or_default();
@@ -61,7 +61,7 @@ pub fn links(
         Ok(node.iter().map(|&rank| all[rank].clone()).collect())
     };
     let devices = std::slice::from_ref(&device);
-    let peers = Peers::of_processes(devices, place, node.len(), deadline, &mut gather);
+    let peers = Peers::of_processes(devices, local_rank, node.len(), deadline, &mut gather);
     let by_peers = peers.and_then(|peers| by_peers(&peers[0])).map_err(|error| error.to_string());
     let of_node = link("the GPUs of a node, by their own memory", node.len(), by_peers);
 

@@ -225,14 +225,14 @@ impl Tables {
 /// first-order terms, if the model has any.
 fn table_features(spec: &ModelSpec, vector_layout: &VectorLayout) -> Vec<Feature> {
     let columns = || spec.features.iter().enumerate();
-    let vector = |((column, feature), &place): ((usize, &FeatureSpec), _)| {
+    let vector = |((column, feature), &vector_offset): ((usize, &FeatureSpec), _)| {
         let &FeatureSpec { table, pooling, .. } = feature;
-        Feature { column, table, place, pooling }
+        Feature { column, table, vector_offset, pooling }
     };
-    let terms = |((column, feature), &place): ((usize, &FeatureSpec), _)| Feature {
+    let terms = |((column, feature), &vector_offset): ((usize, &FeatureSpec), _)| Feature {
         column,
         table: spec.tables.len() + column,
-        place,
+        vector_offset,
         pooling: feature.pooling,
     };
     let vectors = columns().zip(&vector_layout.features).map(vector);

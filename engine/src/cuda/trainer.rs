@@ -219,7 +219,7 @@ impl<T: Element> Trainer<T> {
         }
         let (slot, trains) = (self.slot, step.number > 0);
         let TrainSlot { input, .. } = &mut self.slots[slot];
-        let parameters = StepParameters { step: Step { loss_place: slot as u32, ..step }, rates };
+        let parameters = StepParameters { step: Step { loss_index: slot as u32, ..step }, rates };
         let copies =
             if self.setup.execution.overlaps.has(Overlap::Input) { &self.copies } else { &self.main };
         let overlaps_routes = self.group.is_some() && self.setup.execution.overlaps.has(Overlap::Routes);

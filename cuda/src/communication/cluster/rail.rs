@@ -130,8 +130,8 @@ impl Rail {
     ) -> Result<()> {
         let number = {
             let mut names = self.0.names.lock().unwrap_or_else(PoisonError::into_inner);
-            let place = names.iter().position(|&other| other == name);
-            place.unwrap_or_else(|| {
+            let known = names.iter().position(|&other| other == name);
+            known.unwrap_or_else(|| {
                 names.push(name);
                 names.len() - 1
             })

@@ -118,8 +118,8 @@ proptest! {
                         prop_assert!((f64::from(value) - exact).abs() <= tolerance, "{value} {exact}");
                     }
                     let gradient = &mut gradients[at..at + dim];
-                    let place = step << 32 | (number as u64) << 16 | sample as u64;
-                    UniformField::new(seed, 77).fill_row(place, 1.0, gradient);
+                    let row = step << 32 | (number as u64) << 16 | sample as u64;
+                    UniformField::new(seed, 77).fill_row(row, 1.0, gradient);
                     for &row in bag {
                         for (sum, &gradient) in sums[row as usize].iter_mut().zip(&*gradient) {
                             sum.add(f64::from(gradient) * column.scale(sample));

@@ -95,16 +95,21 @@ impl Layout {
         let tables: Vec<_> = self.pooled.iter().map(of_part).collect();
         let optimizers: Vec<_> = self.pooled.iter().map(|part| self.optimizers[part.table]).collect();
         let (mut columns, mut features) = (Vec::new(), Vec::new());
-        let mut place = 0;
+        let mut vector_offset = 0;
         for _ in 0..self.ranks {
             for (feature, part) in self.pooled_features() {
                 let max = self.columns[self.features[feature].column].max();
-                features.push(Feature { column: columns.len(), table: part, place, pooling: Pooling::Sum });
+                features.push(Feature {
+                    column: columns.len(),
+                    table: part,
+                    vector_offset,
+                    pooling: Pooling::Sum,
+                });
                 columns.push(Hotness::Ragged { max });
-                place += self.pooled_dim(part);
+                vector_offset += self.pooled_dim(part);
             }
         }
-        let layout = Self::new(1, self.samples, place, &tables, &columns, &features)?;
+        let layout = Self::new(1, self.samples, vector_offset, &tables, &columns, &features)?;
         Ok(layout.with_optimizers(&optimizers))
     }
 
@@ -127,7 +132,7 @@ impl Layout {
 
     /// The features of a rank's batch in the kernels' form.
     fn kernel_pooled(&self) -> Vec<PooledFeature> {
-        let (mut part_place, mut part_ids) = (0, 0);
+        let (mut part_offset, mut part_ids) = (0, 0);
         let of = |(number, part): (usize, usize)| {
             let (feature, dim) = (&self.features[number], self.pooled_dim(part));
             let hotness = self.columns[feature.column];
@@ -144,11 +149,11 @@ impl Layout {
                     _ => kernels::Feature::TURNS,
                 },
                 dim: dim as u32,
-                place: (feature.place + self.pooled[part].columns.start) as u32,
-                part_place: part_place as u32,
+                vector_offset: (feature.vector_offset + self.pooled[part].columns.start) as u32,
+                part_offset: part_offset as u32,
                 part_ids: part_ids as u32,
             };
-            part_place += dim;
+            part_offset += dim;
             part_ids += self.samples * hotness.max();
             of_feature
         };
@@ -193,7 +198,10 @@ impl PooledTables {
         let look_up_features: Vec<_> = received
             .kernel_features(0)
             .into_iter()
-            .map(|feature| kernels::Feature { place: feature.place % width as u32, ..feature })
+            .map(|feature| kernels::Feature {
+                vector_offset: feature.vector_offset % width as u32,
+                ..feature
+            })
             .collect();
         let each = layout.pooled_features().len();
         let tasks = (0..ranks).map(|of| {

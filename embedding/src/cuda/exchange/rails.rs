@@ -451,9 +451,9 @@ impl Rails {
         let count = route.union_starts.read(lane)?[1] as usize;
         let rows = route.union.read_part(lane, 0, count)?;
         let sources = route.sources.read_part(lane, 0, count * nodes)?;
-        let place_in =
+        let index_in =
             |(node, &source): (usize, &u32)| Some(source.checked_sub(1)? - (node * self.stride) as u32);
-        let of_row = |sources: &[u32]| sources.iter().enumerate().map(place_in).collect();
+        let of_row = |sources: &[u32]| sources.iter().enumerate().map(index_in).collect();
         Ok(rows.into_iter().zip(sources.chunks_exact(nodes).map(of_row)).collect())
     }
 

@@ -46,7 +46,7 @@ pub struct Feature {
     /// The number of the table.
     pub table: usize,
     /// The first element of its vector within a sample's vectors.
-    pub place: usize,
+    pub vector_offset: usize,
     /// How bags are pooled.
     pub pooling: Pooling,
 }
@@ -127,13 +127,13 @@ impl Layout {
         features: &[Feature],
     ) -> Result<Self> {
         assert!(columns.iter().all(|hotness| hotness.max() > 0), "a column has room for an id");
-        assert!(features.iter().all(|&Feature { column, table, place, .. }| {
+        assert!(features.iter().all(|&Feature { column, table, vector_offset, .. }| {
             column < columns.len()
                 && table < tables.len()
-                && place + tables[table].dim.next_multiple_of(VECTOR) <= stride
+                && vector_offset + tables[table].dim.next_multiple_of(VECTOR) <= stride
         }));
-        let places = features.iter().map(|feature| ("where a vector begins", feature.place));
-        for (what, have) in places.chain([("the stride", stride)]) {
+        let begins = features.iter().map(|feature| ("where a vector begins", feature.vector_offset));
+        for (what, have) in begins.chain([("the stride", stride)]) {
             if have % VECTOR != 0 {
                 return Err(Error::NotByFour { what, have });
             }
@@ -410,15 +410,16 @@ mod tests {
         rows.iter().map(|&rows| TableSpec { name: "t".into(), rows, dim: 8, dtype: Dtype::Fp32 }).collect()
     }
 
-    fn feature(table: usize, place: usize) -> Feature {
-        Feature { column: 0, table, place, pooling: Pooling::Sum }
+    fn feature(table: usize, vector_offset: usize) -> Feature {
+        Feature { column: 0, table, vector_offset, pooling: Pooling::Sum }
     }
 
     #[test]
     fn what_cannot_be_numbered_is_refused() {
-        let refused = |ranks, samples, stride, rows: u64, place| {
+        let refused = |ranks, samples, stride, rows: u64, vector_offset| {
             let columns = [Hotness::Ragged { max: 4 }];
-            Layout::new(ranks, samples, stride, &tables(&[rows]), &columns, &[feature(0, place)]).unwrap_err()
+            Layout::new(ranks, samples, stride, &tables(&[rows]), &columns, &[feature(0, vector_offset)])
+                .unwrap_err()
         };
         assert!(matches!(refused(2, 1, 8, u64::from(u32::MAX), 0), Error::TooLarge { .. }));
         assert!(matches!(refused(1, (1 << 28) + 1, 8, 5, 0), Error::TooLarge { .. }));
@@ -427,12 +428,12 @@ mod tests {
     }
 
     #[test]
-    fn every_row_of_a_part_has_one_place() {
+    fn every_row_of_a_part_has_one_key() {
         let tables = tables(&[5, 1, 70_000, 3, 6, 900]);
         let features: Vec<_> = (0..tables.len()).map(|table| feature(table, 0)).collect();
         for (ranks, nodes) in [(1, 1), (2, 1), (3, 1), (4, 1), (2, 2), (4, 2), (6, 3)] {
             let layout = Layout::new(ranks, 3, 8, &tables, &[Hotness::Fixed(1)], &features).unwrap();
-            let (layout, places) = (layout.with_nodes(nodes).unwrap(), ranks / nodes);
+            let (layout, local_ranks) = (layout.with_nodes(nodes).unwrap(), ranks / nodes);
             let topology = Topology::new(ranks, nodes).unwrap();
             let owners: Vec<_> = (0..ranks).collect();
             let plans = vec![
@@ -444,7 +445,7 @@ mod tests {
                 TablePlan::hybrid(&tables[5], Exchange::Rows, FrequentRows::listed(vec![899, 3])),
             ];
             let planned = layout.clone().with_plan(&EmbeddingPlan { topology, tables: plans }).unwrap();
-            assert_eq!((layout.owners(), planned.owners()), (places, places + 1));
+            assert_eq!((layout.owners(), planned.owners()), (local_ranks, local_ranks + 1));
             for layout in [layout, planned] {
                 let (mut seen, mut of_owners) = (BTreeSet::new(), vec![0; ranks + 1]);
                 for &(_, part) in layout.looked_up() {
@@ -453,7 +454,7 @@ mod tests {
                         // Over several nodes keys are ordered by the owner's local rank, then by its node.
                         let (node, own) = (number as usize / layout.span, number as usize % layout.span);
                         assert!(own < layout.row_numbers() && node < nodes && seen.insert((owner, number)));
-                        of_owners[if owner == places { ranks } else { topology.rank(node, owner) }] += 1;
+                        of_owners[if owner == local_ranks { ranks } else { topology.rank(node, owner) }] += 1;
                     }
                 }
                 for rank in 0..ranks {

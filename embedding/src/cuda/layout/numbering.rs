@@ -137,7 +137,7 @@ impl Layout {
     pub(crate) fn kernel_features(&self, rank: usize) -> Vec<kernels::Feature> {
         let (words, mut slots) = (self.words(rank), 0);
         let of = |(feature, number): (&Feature, usize)| {
-            let &Feature { column, table, place, pooling } = feature;
+            let &Feature { column, table, vector_offset, pooling } = feature;
             let ragged = matches!(self.columns[column], Hotness::Ragged { .. });
             let part = &self.parts[number];
             let of_feature = kernels::Feature {
@@ -150,7 +150,7 @@ impl Layout {
                 rows: self.tables[table].rows as u32,
                 row_words: self.row_words(number) as u32,
                 dim: self.filled_dim(number) as u32,
-                place: (place + part.columns.start) as u32,
+                vector_offset: (vector_offset + part.columns.start) as u32,
                 shard: number as u32,
                 dtype: kernel_dtype(&self.tables[table]),
                 slots,
@@ -246,7 +246,7 @@ impl Layout {
     pub(crate) fn check_exchange(&self) -> Result<()> {
         let features = self.sharded.len() as u64;
         let limits = [
-            ("look-ups of the longest feature, times features", features << self.place_bits()),
+            ("look-ups of the longest feature, times features", features << self.position_bits()),
             ("rows that all ranks look up at an owner", (self.ranks * self.entries_max()) as u64 + 1),
         ];
         let (have, most) = (self.ranks as u64, RANKS_MAX as u64);
@@ -261,7 +261,7 @@ impl Layout {
     }
 
     /// Bits of a look-up's position in its feature.
-    pub(crate) fn place_bits(&self) -> u32 {
+    pub(crate) fn position_bits(&self) -> u32 {
         let look_ups = self.features.iter().map(|feature| self.feature_look_ups(feature));
         bits_of(look_ups.max().unwrap_or(1))
     }

@@ -87,7 +87,7 @@ impl Router {
         to: RouteBuffers,
     ) -> Result<()> {
         let (tiles, zeros) = (self.tile_segments.len(), self.zeros.pointer());
-        let places = ZeroedOffsets::new(self.segments.len(), tiles, self.passes, self.number_tiles);
+        let begins = ZeroedOffsets::new(self.segments.len(), tiles, self.passes, self.number_tiles);
         let route = kernels::Route {
             features: self.features.pointer(),
             order: self.order.pointer(),
@@ -98,9 +98,9 @@ impl Router {
             samples_count: ids.samples,
             begins: self.begins.pointer(),
             histograms: zeros,
-            states: zeros.element(places.states),
-            tile_states: zeros.element(places.tile_states),
-            tickets: zeros.element(places.tickets),
+            states: zeros.element(begins.states),
+            tile_states: zeros.element(begins.tile_states),
+            tickets: zeros.element(begins.tickets),
             faults: self.faults.pointer(),
             pairs: self.pairs.pointer(),
             sorted: to.sorted,
@@ -114,7 +114,7 @@ impl Router {
             passes: self.passes,
             pass: 0,
             sample_bits: layout.sample_bits(),
-            place_bits: layout.place_bits(),
+            position_bits: layout.position_bits(),
             ranks: layout.ranks as u32,
             span: layout.owner_span() as u32,
             frequent: self.frequent.as_ref().map_or(frequent::NONE, FrequentRowSet::set),

@@ -141,8 +141,8 @@ impl Layout {
     fn row_layout(&self, part: usize) -> RowLayout {
         let Part { table, columns, .. } = &self.parts[part];
         let weights = (columns.len(), self.tables[*table].dtype);
-        let places = (self.weight_words(part), self.filled_dim(part));
-        RowLayout::new(self.row_words(part), weights, self.optimizers[*table].rule, places)
+        let widths = (self.weight_words(part), self.filled_dim(part));
+        RowLayout::new(self.row_words(part), weights, self.optimizers[*table].rule, widths)
     }
 }
 

@@ -17,7 +17,7 @@ pub(in crate::cuda) fn ragged_columns(schema: &Schema) -> impl Iterator<Item = (
     let ragged = columns(schema).filter(|(_, hotness, _)| matches!(hotness, Hotness::Ragged { .. }));
     ragged
         .enumerate()
-        .map(|(index, (number, _, column))| (number, IdColumn { place: index as u32, ..column }))
+        .map(|(index, (number, _, column))| (number, IdColumn { index: index as u32, ..column }))
 }
 
 fn columns(schema: &Schema) -> impl Iterator<Item = (usize, Hotness, IdColumn)> {
@@ -30,7 +30,7 @@ fn columns(schema: &Schema) -> impl Iterator<Item = (usize, Hotness, IdColumn)> 
             hotness: column.hotness.max(),
             ids: 0,
             offsets: 0,
-            place: 0,
+            index: 0,
             reserved: 0,
         };
         (number, column.hotness, id_column)

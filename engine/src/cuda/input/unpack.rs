@@ -45,7 +45,7 @@ impl Unpacker {
         let fixed = fixed_columns(schema).map(position).map(|column| {
             let first = tiles;
             tiles += (samples * column.hotness).div_ceil(Unpack::TILE);
-            IdColumn { place: first, ..column }
+            IdColumn { index: first, ..column }
         });
         let fixed = Buffer::of(device, &fixed.collect::<Vec<_>>())?;
         let ragged = Buffer::of(device, &ragged_columns(schema).map(position).collect::<Vec<_>>())?;

@@ -73,8 +73,8 @@ impl CopyMemory {
 
 impl SpareCopies {
     /// The memory of the rank with this index among those of this process.
-    pub(super) fn of(&self, place: usize) -> Option<Snapshot> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(place).and_then(Option::take)
+    pub(super) fn of(&self, index: usize) -> Option<Snapshot> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(index).and_then(Option::take)
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
         memory.prepare(vec![vec![10, 2000], vec![5]]);
         assert!(memory.has_room(4 * 2015));
         let spare = memory.take();
-        let rooms = [0, 1, 0, 2].map(|place| spare.of(place).as_ref().map(Snapshot::room));
+        let rooms = [0, 1, 0, 2].map(|index| spare.of(index).as_ref().map(Snapshot::room));
         assert_eq!(rooms, [Some(8040), Some(20), None, None]);
         assert!(memory.take().of(0).is_none());
     }

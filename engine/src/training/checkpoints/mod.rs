@@ -375,7 +375,7 @@ impl Checkpoints {
             draft.map(|draft| publish(draft, manifest, all.map(|shards| shards.concat()), side_files));
         let reply: Option<Reply<&PublishedCheckpoint>> =
             published.as_ref().map(|published| published.as_ref().map_err(ToString::to_string));
-        let text = serde_json::to_vec(&reply).expect("a checkpoint's place is plain data");
+        let text = serde_json::to_vec(&reply).expect("a reply is plain data");
         let text = self.processes.of_first("the checkpoint", &text)?;
         let reply: Option<Reply<PublishedCheckpoint>> = serde_json::from_slice(&text).unwrap_or(None);
         Ok(match (error, published, reply) {

@@ -109,7 +109,7 @@ fn check_order(hosts: &[Host]) -> Result<(), String> {
     if hosts.iter().any(|host| host.ranks.len() != hosts[0].ranks.len()) {
         return Err(format!("every host must have the same number of processes: {}", said()));
     }
-    if hosts.iter().flat_map(|host| &host.ranks).enumerate().any(|(place, &rank)| place != rank) {
+    if hosts.iter().flat_map(|host| &host.ranks).enumerate().any(|(index, &rank)| index != rank) {
         return Err(format!(
             "ranks of processes must be numbered host by host: {}. Use Slurm's --distribution=block, or mpirun's \
              --map-by slot",
@@ -159,11 +159,11 @@ fn gpus_of(
     shared: bool,
 ) -> Result<Vec<usize>, String> {
     let host = hosts.iter().find(|host| host.ranks.contains(&rank)).expect("every process is on a host");
-    let place = host.ranks.iter().position(|&other| other == rank).unwrap_or(0);
+    let index = host.ranks.iter().position(|&other| other == rank).unwrap_or(0);
     let seen = members[rank].gpus;
     // Processes that see different GPUs have them to themselves.
     let all_alike = host.ranks.iter().all(|&other| members[other].gpu_ids == members[rank].gpu_ids);
-    let first = if all_alike { place * each } else { 0 };
+    let first = if all_alike { index * each } else { 0 };
     if seen == 0 || (first + each > seen && !shared) {
         return Err(format!(
             "device.ranks is {}, so that each of {} processes takes {}; rank {rank} on {} sees {}, as do {} of its \
