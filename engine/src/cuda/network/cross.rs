@@ -7,7 +7,7 @@ use rankine_cuda::kernels::{CROSS_LAYERS, CrossFirst, CrossGradient, Element};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
-use super::shared::{ActivationMatrices, Activations, PartialSums, Shared};
+use super::resources::{ActivationMatrices, Activations, PartialSums, Resources};
 use crate::model::Layer;
 
 /// A model's cross layers.
@@ -95,18 +95,21 @@ impl<T: Element> CrossNetwork<T> {
         ActivationMatrices { values: self.matrix(&last.output), gradients: self.matrix(&last.gradients) }
     }
 
-    pub(super) fn plan_forward(&self, shared: &Shared<T>, samples: usize) -> Result<Forward> {
+    pub(super) fn plan_forward(&self, resources: &Resources<T>, samples: usize) -> Result<Forward> {
         let rows = |matrix: Matrix<T>| matrix.first_rows(samples);
         let product = |layer: &Layer, x: Matrix<T>, out: Matrix<T>, epilogue| {
-            let weights =
-                Matrix::contiguous(shared.dense.weights().element(layer.offset), layer.outputs, layer.inputs);
-            Product::by_transposed(&shared.blas, shared.compute, rows(x), weights, rows(out), epilogue)
+            let weights = Matrix::contiguous(
+                resources.dense.weights().element(layer.offset),
+                layer.outputs,
+                layer.inputs,
+            );
+            Product::by_transposed(&resources.blas, resources.compute, rows(x), weights, rows(out), epilogue)
         };
         let products = |cross: &CrossLayer<T>| {
             let epilogue = Epilogue::Cross {
                 first: rows(self.first.values),
                 input: rows(cross.input),
-                bias: shared.dense.parameters.pointer().element(cross.layer.bias().start),
+                bias: resources.dense.parameters.pointer().element(cross.layer.bias().start),
                 product: rows(self.matrix(&cross.product)),
             };
             let out = self.matrix(&cross.output);
@@ -126,23 +129,28 @@ impl<T: Element> CrossNetwork<T> {
     }
 
     /// Returns the epilogue of the product that computes the gradients with respect to the last layer's result.
-    pub(super) fn input_epilogue(&self, shared: &Shared<T>) -> Epilogue<T> {
-        self.layers.last().map_or(Epilogue::None, |last| self.gradient(shared, last, None))
+    pub(super) fn input_epilogue(&self, resources: &Resources<T>) -> Epilogue<T> {
+        self.layers.last().map_or(Epilogue::None, |last| self.gradient(resources, last, None))
     }
 
     /// Returns the epilogue of the product that computes the gradients with respect to a layer's result, including
     /// those that bypass the layer after it.
-    fn gradient(&self, shared: &Shared<T>, layer: &CrossLayer<T>, added: Option<Matrix<T>>) -> Epilogue<T> {
+    fn gradient(
+        &self,
+        resources: &Resources<T>,
+        layer: &CrossLayer<T>,
+        added: Option<Matrix<T>>,
+    ) -> Epilogue<T> {
         Epilogue::CrossGradient {
             added,
             first: self.first.values,
             product: self.matrix(&layer.product_gradients),
-            sums: shared.dense.gradients.pointer().element(layer.layer.bias().start),
+            sums: resources.dense.gradients.pointer().element(layer.layer.bias().start),
         }
     }
 
-    pub(super) fn plan_backward(&self, shared: &Shared<T>) -> Result<Backward> {
-        let Shared { blas, weights_blas, compute, dense: parameters, .. } = shared;
+    pub(super) fn plan_backward(&self, resources: &Resources<T>) -> Result<Backward> {
+        let Resources { blas, weights_blas, compute, dense: parameters, .. } = resources;
         let d_weights = |layer: &Layer, dy: Matrix<T>, x: Matrix<T>| {
             let gradients = parameters.gradients.pointer().element(layer.offset);
             let gradients = Matrix::contiguous(gradients, layer.outputs, layer.inputs);
@@ -162,7 +170,7 @@ impl<T: Element> CrossNetwork<T> {
                 None => (self.first.gradients, Epilogue::None),
                 Some(before) => {
                     let added = self.matrix(&cross.gradients);
-                    (self.matrix(&before.gradients), self.gradient(shared, before, Some(added)))
+                    (self.matrix(&before.gradients), self.gradient(resources, before, Some(added)))
                 }
             };
             before = Some(cross);
@@ -193,9 +201,9 @@ impl<T: Element> CrossNetwork<T> {
     ///
     /// # Safety
     /// The plan must be of this network, and for as many samples as there are; see [`Lane::launch`].
-    pub(super) unsafe fn forward(&self, lane: &Lane, shared: &Shared<T>, plan: &Forward) -> Result<()> {
+    pub(super) unsafe fn forward(&self, lane: &Lane, resources: &Resources<T>, plan: &Forward) -> Result<()> {
         // SAFETY: the matrices are this value's, or those that it was made for; the caller vouches for the order.
-        unsafe { plan.0.iter().flatten().try_for_each(|product| product.enqueue(&shared.blas, lane)) }?;
+        unsafe { plan.0.iter().flatten().try_for_each(|product| product.enqueue(&resources.blas, lane)) }?;
         Ok(())
     }
 
@@ -204,17 +212,22 @@ impl<T: Element> CrossNetwork<T> {
     ///
     /// # Safety
     /// As for [`CrossNetwork::forward`].
-    pub(super) unsafe fn backward(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
+    pub(super) unsafe fn backward(
+        &self,
+        lane: &Lane,
+        resources: &Resources<T>,
+        plan: &Backward,
+    ) -> Result<()> {
         // SAFETY: as for `forward`.
         unsafe {
             if let Some(parts) = &self.bias_sums {
-                self.start_backward(lane, shared, parts)?;
+                self.start_backward(lane, resources, parts)?;
             }
             for product in plan.0.iter().rev().flat_map(|layer| &layer.d_input) {
-                product.enqueue_product(&shared.blas, lane)?;
+                product.enqueue_product(&resources.blas, lane)?;
             }
             for (number, layers) in self.layers.chunks(CROSS_LAYERS).enumerate() {
-                let first = self.first_gradients(shared, layers, number == 0);
+                let first = self.first_gradients(resources, layers, number == 0);
                 lane.launch(&first, first.grid())?;
             }
         }
@@ -226,10 +239,15 @@ impl<T: Element> CrossNetwork<T> {
     /// # Safety
     /// [`CrossNetwork::backward`] must come before; nothing else may use the second workspace meanwhile. See
     /// [`Lane::launch`].
-    pub(super) unsafe fn weights(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
+    pub(super) unsafe fn weights(
+        &self,
+        lane: &Lane,
+        resources: &Resources<T>,
+        plan: &Backward,
+    ) -> Result<()> {
         let mut products = plan.0.iter().rev().flat_map(|layer| &layer.d_weights);
         // SAFETY: as for `forward`.
-        unsafe { products.try_for_each(|product| product.enqueue(&shared.weights_blas, lane)) }?;
+        unsafe { products.try_for_each(|product| product.enqueue(&resources.weights_blas, lane)) }?;
         Ok(())
     }
 
@@ -237,11 +255,11 @@ impl<T: Element> CrossNetwork<T> {
     ///
     /// # Safety
     /// [`CrossNetwork::backward`] must come before; see [`Lane::launch`].
-    pub(super) unsafe fn sums(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
+    pub(super) unsafe fn sums(&self, lane: &Lane, resources: &Resources<T>, plan: &Backward) -> Result<()> {
         // SAFETY: as for `forward`; a bias has as many gradients as its layer has outputs.
         unsafe {
             if let (Some(parts), Some(last)) = (&self.bias_sums, self.layers.last()) {
-                parts.add_up(lane, shared.dense.gradients.pointer().element(last.layer.bias().start))?;
+                parts.add_up(lane, resources.dense.gradients.pointer().element(last.layer.bias().start))?;
             }
             let mut products = plan.0.iter().flat_map(|layer| &layer.d_input);
             products.try_for_each(|product| product.enqueue_sums(lane))?;
@@ -250,7 +268,12 @@ impl<T: Element> CrossNetwork<T> {
     }
 
     /// Enqueues the gradients with respect to the last layer's product, from those with respect to its result.
-    unsafe fn start_backward(&self, lane: &Lane, shared: &Shared<T>, parts: &PartialSums) -> Result<()> {
+    unsafe fn start_backward(
+        &self,
+        lane: &Lane,
+        resources: &Resources<T>,
+        parts: &PartialSums,
+    ) -> Result<()> {
         let Some(last) = self.layers.last() else { return Ok(()) };
         let gradient = CrossGradient {
             first: self.first.values.pointer,
@@ -258,7 +281,7 @@ impl<T: Element> CrossNetwork<T> {
             gradients: last.gradients.pointer(),
             product_gradients: last.product_gradients.pointer(),
             parts: parts.pointer(),
-            samples: shared.samples_count(),
+            samples: resources.samples_count(),
             columns: self.first.values.columns as u32,
             first_stride: self.first.values.stride as u32,
             reserved: 0,
@@ -270,16 +293,21 @@ impl<T: Element> CrossNetwork<T> {
 
     /// Returns the kernel that adds the shares of some layers to the gradients with respect to the vectors; `through`
     /// if they are the first layers.
-    fn first_gradients(&self, shared: &Shared<T>, layers: &[CrossLayer<T>], through: bool) -> CrossFirst<T> {
+    fn first_gradients(
+        &self,
+        resources: &Resources<T>,
+        layers: &[CrossLayer<T>],
+        through: bool,
+    ) -> CrossFirst<T> {
         let Matrix { pointer, columns, stride, .. } = self.first.gradients;
         let mut first = CrossFirst {
             products: [Pointer::NULL; CROSS_LAYERS],
             gradients: [Pointer::NULL; CROSS_LAYERS],
             biases: [Pointer::NULL; CROSS_LAYERS],
             first_gradients: pointer,
-            guard: shared.guard.pointer(),
+            guard: resources.guard.pointer(),
             layers: layers.len() as u32,
-            samples: shared.samples_count(),
+            samples: resources.samples_count(),
             columns: columns as u32,
             first_stride: stride as u32,
             through: u32::from(through),
@@ -288,7 +316,7 @@ impl<T: Element> CrossNetwork<T> {
         for (number, layer) in layers.iter().enumerate() {
             first.products[number] = layer.product.pointer();
             first.gradients[number] = layer.gradients.pointer();
-            first.biases[number] = shared.dense.parameters.pointer().element(layer.layer.bias().start);
+            first.biases[number] = resources.dense.parameters.pointer().element(layer.layer.bias().start);
         }
         first
     }

@@ -9,7 +9,7 @@ use rankine_embedding::cuda::Result;
 use super::super::group::GradientSums;
 use super::super::input::Input;
 use super::layers::Layouts;
-use super::shared::{ActivationMatrices, PartialSums, Shared};
+use super::resources::{ActivationMatrices, PartialSums, Resources};
 use super::vector_layout::VectorLayout;
 use crate::model::ModelSpec;
 
@@ -82,7 +82,7 @@ impl<T: Element> Head<T> {
     pub(super) unsafe fn enqueue(
         &self,
         lane: &Lane,
-        shared: &Shared<T>,
+        resources: &Resources<T>,
         input: Input,
         samples: usize,
         [terms, term_gradients]: [Pointer<f32>; 2],
@@ -91,12 +91,12 @@ impl<T: Element> Head<T> {
         let ActivationMatrices { values, gradients } = self.input.matrices;
         let head = kernels::Head {
             input: values.pointer,
-            weights: shared.dense.parameters.pointer().element(shared.dense.layers.head.offset),
+            weights: resources.dense.parameters.pointer().element(resources.dense.layers.head.offset),
             labels: input.labels,
             sample_weights: input.weights,
             totals: input.totals,
             head_weights: self.weights.pointer(),
-            guard: shared.guard.pointer(),
+            guard: resources.guard.pointer(),
             dense: input.dense,
             wide: self.wide.values.pointer,
             wide_gradients: self.wide.gradients.pointer,
@@ -126,9 +126,9 @@ impl<T: Element> Head<T> {
     ///
     /// # Safety
     /// [`Head::enqueue`] must come before; see [`Lane::launch`].
-    pub(super) unsafe fn sums(&self, lane: &Lane, shared: &Shared<T>) -> Result<()> {
+    pub(super) unsafe fn sums(&self, lane: &Lane, resources: &Resources<T>) -> Result<()> {
         // The head's parameters are stored one after another, at the end of all.
-        let sums = shared.dense.gradients.pointer().element(shared.dense.layers.head.offset);
+        let sums = resources.dense.gradients.pointer().element(resources.dense.layers.head.offset);
         // SAFETY: there are as many gradients as parameters; the caller vouches for the order.
         unsafe { self.parts.add_up(lane, sums) }
     }
@@ -140,15 +140,15 @@ impl<T: Element> Head<T> {
     pub(super) unsafe fn tally(
         &self,
         lane: &Lane,
-        shared: &Shared<T>,
+        resources: &Resources<T>,
         numbers: Pointer<f64>,
         rank: usize,
     ) -> Result<()> {
         let tally = Tally {
             losses: self.losses.pointer(),
-            guard: shared.guard.pointer(),
+            guard: resources.guard.pointer(),
             numbers,
-            pieces: kernels::Head::<T>::pieces(shared.samples_count()),
+            pieces: kernels::Head::<T>::pieces(resources.samples_count()),
             heads: self.heads() as u32,
             rank: rank as u32,
             reserved: 0,
@@ -167,26 +167,26 @@ impl<T: Element> Head<T> {
     pub(super) unsafe fn verdict(
         &self,
         lane: &Lane,
-        shared: &Shared<T>,
+        resources: &Resources<T>,
         input: Input,
         outcomes: Pointer<Outcome>,
         norm_max: Option<f32>,
         scale_interval: u32,
     ) -> Result<()> {
-        let sum = shared.dense.gradients.sums().map(GradientSums::numbers);
-        let own = (self.losses.pointer(), kernels::Head::<T>::pieces(shared.samples_count()));
+        let sum = resources.dense.gradients.sums().map(GradientSums::numbers);
+        let own = (self.losses.pointer(), kernels::Head::<T>::pieces(resources.samples_count()));
         let (of_step, pieces) = sum.map_or(own, |numbers| (numbers.pointer(), 1));
         let verdict = Verdict {
             losses: of_step,
             totals: input.totals,
             head_weights: self.weights.pointer(),
-            parts: shared.dense.squares.parts().pointer(),
+            parts: resources.dense.squares.parts().pointer(),
             step: input.step,
             outcomes,
-            guard: shared.guard.pointer(),
+            guard: resources.guard.pointer(),
             pieces,
             heads: self.heads() as u32,
-            parts_count: shared.dense.squares.parts().len() as u32,
+            parts_count: resources.dense.squares.parts().len() as u32,
             norm_max: norm_max.unwrap_or(f32::INFINITY),
             scale_interval,
             together: u32::from(sum.is_some()),

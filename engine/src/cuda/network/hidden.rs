@@ -10,7 +10,7 @@ use super::fp8::{self, Fp8Mlp};
 use super::interaction::{InputEpilogue, TopInput};
 use super::mlp::{self, Mlp};
 use super::quantization::Fp8Builder;
-use super::shared::{ActivationMatrices, Shared};
+use super::resources::{ActivationMatrices, Resources};
 use crate::model::Layer;
 
 /// Hidden layers.
@@ -67,26 +67,33 @@ impl<T: Element> Hidden<T> {
     }
 
     /// `learns` is whether a backward pass follows.
-    pub(super) fn plan_forward(&self, shared: &Shared<T>, samples: usize, learns: bool) -> Result<Forward> {
+    pub(super) fn plan_forward(
+        &self,
+        resources: &Resources<T>,
+        samples: usize,
+        learns: bool,
+    ) -> Result<Forward> {
         Ok(match self {
-            Self::Elements(mlp) => Forward::Elements(mlp.plan_forward(shared, samples)?),
-            Self::Fp8(mlp) => Forward::Fp8(mlp.plan_forward(shared, samples, learns)?),
+            Self::Elements(mlp) => Forward::Elements(mlp.plan_forward(resources, samples)?),
+            Self::Fp8(mlp) => Forward::Fp8(mlp.plan_forward(resources, samples, learns)?),
         })
     }
 
     /// `input_epilogue` is that of the product that computes the gradients with respect to the first layer's input.
     pub(super) fn plan_backward(
         &self,
-        shared: &Shared<T>,
+        resources: &Resources<T>,
         input_epilogue: InputEpilogue<T>,
     ) -> Result<Backward> {
         Ok(match (self, input_epilogue) {
             (Self::Elements(mlp), InputEpilogue::Elements(input_epilogue)) => {
-                Backward::Elements(mlp.plan_backward(shared, &shared.weights_blas, input_epilogue)?)
+                Backward::Elements(mlp.plan_backward(resources, &resources.weights_blas, input_epilogue)?)
             }
-            (Self::Fp8(mlp), InputEpilogue::Elements(_)) => Backward::Fp8(mlp.plan_backward(shared, None)?),
+            (Self::Fp8(mlp), InputEpilogue::Elements(_)) => {
+                Backward::Fp8(mlp.plan_backward(resources, None)?)
+            }
             (Self::Fp8(mlp), InputEpilogue::Fp8(outputs)) => {
-                Backward::Fp8(mlp.plan_backward(shared, Some(outputs))?)
+                Backward::Fp8(mlp.plan_backward(resources, Some(outputs))?)
             }
             (Self::Elements(_), InputEpilogue::Fp8(_)) => {
                 unreachable!("after an interaction in fp8, hidden layers are in fp8, too")
@@ -98,12 +105,12 @@ impl<T: Element> Hidden<T> {
     ///
     /// # Safety
     /// The plan must be of these layers and for as many samples as there are; see [`Lane::launch`].
-    pub(super) unsafe fn forward(&self, lane: &Lane, shared: &Shared<T>, plan: &Forward) -> Result<()> {
+    pub(super) unsafe fn forward(&self, lane: &Lane, resources: &Resources<T>, plan: &Forward) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe {
             match (self, plan) {
-                (Self::Elements(mlp), Forward::Elements(plan)) => mlp.forward(lane, shared, plan),
-                (Self::Fp8(mlp), Forward::Fp8(plan)) => mlp.forward(lane, shared, plan),
+                (Self::Elements(mlp), Forward::Elements(plan)) => mlp.forward(lane, resources, plan),
+                (Self::Fp8(mlp), Forward::Fp8(plan)) => mlp.forward(lane, resources, plan),
                 _ => unreachable!("the plan is for these layers"),
             }
         }
@@ -113,12 +120,17 @@ impl<T: Element> Hidden<T> {
     ///
     /// # Safety
     /// As for [`Hidden::forward`].
-    pub(super) unsafe fn backward(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
+    pub(super) unsafe fn backward(
+        &self,
+        lane: &Lane,
+        resources: &Resources<T>,
+        plan: &Backward,
+    ) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe {
             match (self, plan) {
-                (Self::Elements(mlp), Backward::Elements(plan)) => mlp.backward(lane, shared, plan),
-                (Self::Fp8(mlp), Backward::Fp8(plan)) => mlp.backward(lane, shared, plan),
+                (Self::Elements(mlp), Backward::Elements(plan)) => mlp.backward(lane, resources, plan),
+                (Self::Fp8(mlp), Backward::Fp8(plan)) => mlp.backward(lane, resources, plan),
                 _ => unreachable!("the plan is for these layers"),
             }
         }
@@ -129,14 +141,19 @@ impl<T: Element> Hidden<T> {
     /// # Safety
     /// [`Hidden::backward`] must come before; nothing else may use the second workspace meanwhile. See
     /// [`Lane::launch`].
-    pub(super) unsafe fn weights(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
+    pub(super) unsafe fn weights(
+        &self,
+        lane: &Lane,
+        resources: &Resources<T>,
+        plan: &Backward,
+    ) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe {
             match (self, plan) {
                 (Self::Elements(mlp), Backward::Elements(plan)) => {
-                    mlp.weights(lane, &shared.weights_blas, plan)
+                    mlp.weights(lane, &resources.weights_blas, plan)
                 }
-                (Self::Fp8(mlp), Backward::Fp8(plan)) => mlp.weights(lane, shared, plan),
+                (Self::Fp8(mlp), Backward::Fp8(plan)) => mlp.weights(lane, resources, plan),
                 _ => unreachable!("the plan is for these layers"),
             }
         }
@@ -146,12 +163,12 @@ impl<T: Element> Hidden<T> {
     ///
     /// # Safety
     /// [`Hidden::backward`] must come before; see [`Lane::launch`].
-    pub(super) unsafe fn sums(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
+    pub(super) unsafe fn sums(&self, lane: &Lane, resources: &Resources<T>, plan: &Backward) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe {
             match (self, plan) {
-                (Self::Elements(mlp), Backward::Elements(plan)) => mlp.sums(lane, shared, plan),
-                (Self::Fp8(mlp), Backward::Fp8(plan)) => mlp.sums(lane, shared, plan),
+                (Self::Elements(mlp), Backward::Elements(plan)) => mlp.sums(lane, resources, plan),
+                (Self::Fp8(mlp), Backward::Fp8(plan)) => mlp.sums(lane, resources, plan),
                 _ => unreachable!("the plan is for these layers"),
             }
         }

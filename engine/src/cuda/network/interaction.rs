@@ -11,7 +11,7 @@ use super::cross::{self, CrossNetwork};
 use super::fp8::{self, Fp8Cross};
 use super::layers::Layouts;
 use super::quantization::{Fp8Buffers, Fp8Builder};
-use super::shared::{ActivationMatrices, Activations, Shared};
+use super::resources::{ActivationMatrices, Activations, Resources};
 use crate::model::{self, ModelSpec};
 
 /// A model's interaction.
@@ -126,27 +126,32 @@ impl<T: Element> Interaction<T> {
     }
 
     /// `learns` is whether a backward pass follows.
-    pub(super) fn plan_forward(&self, shared: &Shared<T>, samples: usize, learns: bool) -> Result<Forward> {
+    pub(super) fn plan_forward(
+        &self,
+        resources: &Resources<T>,
+        samples: usize,
+        learns: bool,
+    ) -> Result<Forward> {
         Ok(match &self.kind {
-            Kind::Cross(network) => Forward::Cross(network.plan_forward(shared, samples)?),
-            Kind::Fp8Cross(network) => Forward::Fp8Cross(network.plan_forward(shared, samples, learns)?),
+            Kind::Cross(network) => Forward::Cross(network.plan_forward(resources, samples)?),
+            Kind::Fp8Cross(network) => Forward::Fp8Cross(network.plan_forward(resources, samples, learns)?),
             Kind::Dot(_) | Kind::Machine(_) | Kind::Concat => Forward::Kernels(samples),
         })
     }
 
-    pub(super) fn plan_backward(&self, shared: &Shared<T>) -> Result<Backward> {
+    pub(super) fn plan_backward(&self, resources: &Resources<T>) -> Result<Backward> {
         Ok(match &self.kind {
-            Kind::Cross(network) => Backward::Cross(network.plan_backward(shared)?),
-            Kind::Fp8Cross(network) => Backward::Fp8Cross(network.plan_backward(shared)?),
+            Kind::Cross(network) => Backward::Cross(network.plan_backward(resources)?),
+            Kind::Fp8Cross(network) => Backward::Fp8Cross(network.plan_backward(resources)?),
             Kind::Dot(_) | Kind::Machine(_) | Kind::Concat => Backward::Kernels,
         })
     }
 
     /// Returns the epilogue of the product that computes the gradients with respect to the top MLP's input.
-    pub(super) fn input_epilogue(&self, shared: &Shared<T>) -> InputEpilogue<T> {
+    pub(super) fn input_epilogue(&self, resources: &Resources<T>) -> InputEpilogue<T> {
         match &self.kind {
-            Kind::Cross(network) => InputEpilogue::Elements(network.input_epilogue(shared)),
-            Kind::Fp8Cross(network) => InputEpilogue::Fp8(network.gradient_outputs(shared)),
+            Kind::Cross(network) => InputEpilogue::Elements(network.input_epilogue(resources)),
+            Kind::Fp8Cross(network) => InputEpilogue::Fp8(network.gradient_outputs(resources)),
             Kind::Dot(_) | Kind::Machine(_) | Kind::Concat => InputEpilogue::Elements(Epilogue::None),
         }
     }
@@ -155,21 +160,23 @@ impl<T: Element> Interaction<T> {
     ///
     /// # Safety
     /// The plan must be of this interaction and for as many samples as there are; see [`Lane::launch`].
-    pub(super) unsafe fn forward(&self, lane: &Lane, shared: &Shared<T>, plan: &Forward) -> Result<()> {
+    pub(super) unsafe fn forward(&self, lane: &Lane, resources: &Resources<T>, plan: &Forward) -> Result<()> {
         // SAFETY: the buffers are this value's, or those that it was made for, and hold a batch; the caller vouches
         // for the order.
         unsafe {
             match (&self.kind, plan) {
                 (Kind::Dot(products), &Forward::Kernels(samples)) => {
-                    let dot = self.dot(shared, samples, products.matrices().values);
+                    let dot = self.dot(resources, samples, products.matrices().values);
                     let dot = Dot { gradients: Pointer::NULL, ..dot };
                     dot.enqueue_forward(lane)?;
                 }
-                (Kind::Cross(network), Forward::Cross(plan)) => network.forward(lane, shared, plan)?,
-                (Kind::Fp8Cross(network), Forward::Fp8Cross(plan)) => network.forward(lane, shared, plan)?,
+                (Kind::Cross(network), Forward::Cross(plan)) => network.forward(lane, resources, plan)?,
+                (Kind::Fp8Cross(network), Forward::Fp8Cross(plan)) => {
+                    network.forward(lane, resources, plan)?
+                }
                 (Kind::Machine([terms, _]), &Forward::Kernels(samples)) => {
-                    let machine = self.machine(shared, samples, terms);
-                    lane.launch(&MachineForward(machine), shared.blocks())?;
+                    let machine = self.machine(resources, samples, terms);
+                    lane.launch(&MachineForward(machine), resources.blocks())?;
                 }
                 (Kind::Concat, Forward::Kernels(_)) => {}
                 _ => unreachable!("the plan is for this interaction"),
@@ -183,23 +190,30 @@ impl<T: Element> Interaction<T> {
     ///
     /// # Safety
     /// As for [`Interaction::forward`].
-    pub(super) unsafe fn backward(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
+    pub(super) unsafe fn backward(
+        &self,
+        lane: &Lane,
+        resources: &Resources<T>,
+        plan: &Backward,
+    ) -> Result<()> {
         // SAFETY: as for `forward`.
         unsafe {
             match (&self.kind, plan) {
                 (Kind::Dot(products), Backward::Kernels) => {
-                    let dot = self.dot(shared, shared.samples, products.matrices().gradients);
+                    let dot = self.dot(resources, resources.samples, products.matrices().gradients);
                     dot.enqueue_backward(lane)?;
                 }
-                (Kind::Cross(network), Backward::Cross(plan)) => network.backward(lane, shared, plan)?,
+                (Kind::Cross(network), Backward::Cross(plan)) => network.backward(lane, resources, plan)?,
                 (Kind::Fp8Cross(network), Backward::Fp8Cross(plan)) => {
-                    network.backward(lane, shared, plan)?;
+                    network.backward(lane, resources, plan)?;
                 }
                 (Kind::Machine([_, gradients]), Backward::Kernels) => {
-                    let machine = self.machine(shared, shared.samples, gradients);
-                    lane.launch(&MachineBackward(machine), shared.blocks())?;
+                    let machine = self.machine(resources, resources.samples, gradients);
+                    lane.launch(&MachineBackward(machine), resources.blocks())?;
                 }
-                (Kind::Concat, Backward::Kernels) => lane.launch(&self.finite(shared), shared.blocks())?,
+                (Kind::Concat, Backward::Kernels) => {
+                    lane.launch(&self.finite(resources), resources.blocks())?
+                }
                 _ => unreachable!("the plan is for this interaction"),
             }
         }
@@ -211,12 +225,17 @@ impl<T: Element> Interaction<T> {
     /// # Safety
     /// [`Interaction::backward`] must come before; nothing else may use the second workspace meanwhile. See
     /// [`Lane::launch`].
-    pub(super) unsafe fn weights(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
+    pub(super) unsafe fn weights(
+        &self,
+        lane: &Lane,
+        resources: &Resources<T>,
+        plan: &Backward,
+    ) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe {
             match (&self.kind, plan) {
-                (Kind::Cross(network), Backward::Cross(plan)) => network.weights(lane, shared, plan),
-                (Kind::Fp8Cross(network), Backward::Fp8Cross(plan)) => network.weights(lane, shared, plan),
+                (Kind::Cross(network), Backward::Cross(plan)) => network.weights(lane, resources, plan),
+                (Kind::Fp8Cross(network), Backward::Fp8Cross(plan)) => network.weights(lane, resources, plan),
                 _ => Ok(()),
             }
         }
@@ -226,24 +245,24 @@ impl<T: Element> Interaction<T> {
     ///
     /// # Safety
     /// [`Interaction::backward`] must come before; see [`Lane::launch`].
-    pub(super) unsafe fn sums(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
+    pub(super) unsafe fn sums(&self, lane: &Lane, resources: &Resources<T>, plan: &Backward) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe {
             match (&self.kind, plan) {
-                (Kind::Cross(network), Backward::Cross(plan)) => network.sums(lane, shared, plan),
+                (Kind::Cross(network), Backward::Cross(plan)) => network.sums(lane, resources, plan),
                 (Kind::Fp8Cross(network), Backward::Fp8Cross(plan)) => network.sums(lane, plan),
                 _ => Ok(()),
             }
         }
     }
 
-    fn dot(&self, shared: &Shared<T>, samples: usize, products: Matrix<T>) -> Dot<T> {
+    fn dot(&self, resources: &Resources<T>, samples: usize, products: Matrix<T>) -> Dot<T> {
         let ActivationMatrices { values, gradients } = self.vectors;
         Dot {
             vectors: values.pointer,
             products: products.pointer,
             gradients: gradients.pointer,
-            guard: shared.guard.pointer(),
+            guard: resources.guard.pointer(),
             samples: samples as u32,
             count: self.count as u32,
             dim: (values.columns / self.count) as u32,
@@ -255,13 +274,13 @@ impl<T: Element> Interaction<T> {
         }
     }
 
-    fn machine(&self, shared: &Shared<T>, samples: usize, terms: &Buffer<f32>) -> Machine<T> {
+    fn machine(&self, resources: &Resources<T>, samples: usize, terms: &Buffer<f32>) -> Machine<T> {
         let ActivationMatrices { values, gradients } = self.vectors;
         Machine {
             vectors: values.pointer,
             gradients: gradients.pointer,
             terms: terms.pointer(),
-            guard: shared.guard.pointer(),
+            guard: resources.guard.pointer(),
             samples: samples as u32,
             count: self.count as u32,
             dim: (values.columns / self.count) as u32,
@@ -272,12 +291,12 @@ impl<T: Element> Interaction<T> {
     }
 
     /// Checks gradients with respect to the vectors that products write, which no kernel has checked yet.
-    fn finite(&self, shared: &Shared<T>) -> FiniteCheck<T> {
+    fn finite(&self, resources: &Resources<T>) -> FiniteCheck<T> {
         let gradients = self.vectors.gradients;
         FiniteCheck {
             values: gradients.pointer,
-            guard: shared.guard.pointer(),
-            samples: shared.samples_count(),
+            guard: resources.guard.pointer(),
+            samples: resources.samples_count(),
             columns: gradients.columns as u32,
             stride: gradients.stride as u32,
             reserved: 0,

@@ -7,7 +7,7 @@ use rankine_cuda::kernels::{Columns, Element};
 use rankine_cuda::{Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
-use super::shared::{ActivationMatrices, Activations, PartialSums, Shared};
+use super::resources::{ActivationMatrices, Activations, PartialSums, Resources};
 use crate::model::Layer;
 
 /// Layers, each fed by the one before it.
@@ -74,14 +74,14 @@ impl<T: Element> Mlp<T> {
         self.layers.last().map(|matrices| matrices.output)
     }
 
-    pub(super) fn plan_forward(&self, shared: &Shared<T>, samples: usize) -> Result<Forward> {
+    pub(super) fn plan_forward(&self, resources: &Resources<T>, samples: usize) -> Result<Forward> {
         let product = |matrices: &LayerMatrices<T>| {
             let layer = matrices.layer;
-            let parameters = shared.dense.weights();
+            let parameters = resources.dense.weights();
             let weights = Matrix::contiguous(parameters.element(layer.offset), layer.outputs, layer.inputs);
             let epilogue = Epilogue::BiasRelu { bias: parameters.element(layer.bias().start) };
             let (x, out) = (matrices.input.first_rows(samples), matrices.output.values.first_rows(samples));
-            Product::by_transposed(&shared.blas, shared.compute, x, weights, out, epilogue)
+            Product::by_transposed(&resources.blas, resources.compute, x, weights, out, epilogue)
         };
         Ok(Forward(self.layers.iter().map(product).collect::<Result<_, _>>()?))
     }
@@ -90,11 +90,11 @@ impl<T: Element> Mlp<T> {
     /// gradients with respect to the first layer's input.
     pub(super) fn plan_backward(
         &self,
-        shared: &Shared<T>,
+        resources: &Resources<T>,
         of_weights: &Blas,
         input_epilogue: Epilogue<T>,
     ) -> Result<Backward> {
-        let Shared { blas, compute, dense: parameters, .. } = shared;
+        let Resources { blas, compute, dense: parameters, .. } = resources;
         let compute = *compute;
         let mut before: Option<&LayerMatrices<T>> = None;
         let products = |matrices| {
@@ -127,9 +127,9 @@ impl<T: Element> Mlp<T> {
     ///
     /// # Safety
     /// The plan must be of these layers and for as many samples as there are; see [`Lane::launch`].
-    pub(super) unsafe fn forward(&self, lane: &Lane, shared: &Shared<T>, plan: &Forward) -> Result<()> {
+    pub(super) unsafe fn forward(&self, lane: &Lane, resources: &Resources<T>, plan: &Forward) -> Result<()> {
         // SAFETY: the matrices are this value's, or those that it was made for; the caller vouches for the order.
-        unsafe { plan.0.iter().try_for_each(|product| product.enqueue(&shared.blas, lane)) }?;
+        unsafe { plan.0.iter().try_for_each(|product| product.enqueue(&resources.blas, lane)) }?;
         Ok(())
     }
 
@@ -137,14 +137,19 @@ impl<T: Element> Mlp<T> {
     ///
     /// # Safety
     /// As for [`Mlp::forward`].
-    pub(super) unsafe fn backward(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
+    pub(super) unsafe fn backward(
+        &self,
+        lane: &Lane,
+        resources: &Resources<T>,
+        plan: &Backward,
+    ) -> Result<()> {
         // SAFETY: as for `forward`.
         unsafe {
             if !self.through_last_relu {
-                self.sum_last(lane, shared)?;
+                self.sum_last(lane, resources)?;
             }
             for d_input in plan.0.iter().rev().filter_map(|(_, d_input)| d_input.as_ref()) {
-                d_input.enqueue_product(&shared.blas, lane)?;
+                d_input.enqueue_product(&resources.blas, lane)?;
             }
         }
         Ok(())
@@ -164,14 +169,14 @@ impl<T: Element> Mlp<T> {
     ///
     /// # Safety
     /// [`Mlp::backward`] must come before; see [`Lane::launch`].
-    pub(super) unsafe fn sums(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
+    pub(super) unsafe fn sums(&self, lane: &Lane, resources: &Resources<T>, plan: &Backward) -> Result<()> {
         let Some(LayerMatrices { layer, .. }) = self.layers.last() else { return Ok(()) };
         // SAFETY: as for `forward`; a bias has as many gradients as its layer has outputs.
         unsafe {
             if self.through_last_relu {
-                self.sum_last(lane, shared)?;
+                self.sum_last(lane, resources)?;
             }
-            self.parts.add_up(lane, shared.dense.gradients.pointer().element(layer.bias().start))?;
+            self.parts.add_up(lane, resources.dense.gradients.pointer().element(layer.bias().start))?;
             let mut d_input = plan.0.iter().filter_map(|(_, d_input)| d_input.as_ref());
             d_input.try_for_each(|d_input| d_input.enqueue_sums(lane))?;
         }
@@ -180,13 +185,13 @@ impl<T: Element> Mlp<T> {
 
     /// Enqueues partial sums of the last layer's bias gradients. Products apply the ReLUs between layers; if the last
     /// ReLU is still to be applied, this kernel does it.
-    unsafe fn sum_last(&self, lane: &Lane, shared: &Shared<T>) -> Result<()> {
+    unsafe fn sum_last(&self, lane: &Lane, resources: &Resources<T>) -> Result<()> {
         let Some(LayerMatrices { layer, output, .. }) = self.layers.last() else { return Ok(()) };
         let columns = Columns {
             gradients: output.gradients.pointer,
             outputs: if self.through_last_relu { Pointer::NULL } else { output.values.pointer },
             parts: self.parts.pointer(),
-            samples: shared.samples_count(),
+            samples: resources.samples_count(),
             columns: layer.outputs as u32,
             stride: output.gradients.stride as u32,
             outputs_stride: output.values.stride as u32,

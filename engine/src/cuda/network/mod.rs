@@ -13,7 +13,7 @@ mod interaction;
 mod layers;
 mod mlp;
 mod quantization;
-mod shared;
+mod resources;
 mod squares;
 mod state;
 mod vector_layout;
@@ -38,7 +38,7 @@ use interaction::{Interaction, TopInput};
 use layers::{Layers, Layouts};
 use mlp::Mlp;
 use quantization::Fp8Builder;
-use shared::{ActivationMatrices, Activations, Shared};
+use resources::{ActivationMatrices, Activations, Resources};
 pub(super) use vector_layout::VectorLayout;
 
 /// The first loss scale, for precisions that scale the loss, and the number of steps without a skipped one after which
@@ -49,7 +49,7 @@ const SCALE_INTERVAL: u32 = 2000;
 /// A model's weights, and the activations of a batch.
 #[derive(Debug)]
 pub(super) struct Network<T> {
-    shared: Shared<T>,
+    resources: Resources<T>,
     dense_columns: usize,
     rank: usize,
     /// The largest norm of all dense gradients.
@@ -168,7 +168,7 @@ impl<T: Element> Network<T> {
         if let Some(fp8) = &fp8 {
             fp8.quantize_first_weights(device)?;
         }
-        let shared = Shared {
+        let resources = Resources {
             device: Arc::clone(device),
             blas: Blas::new(device, execution.algorithms.clone())?,
             weights_blas: Blas::new(device, execution.algorithms.clone())?,
@@ -179,7 +179,7 @@ impl<T: Element> Network<T> {
             fp8,
         };
         Ok(Self {
-            shared,
+            resources,
             dense_columns: spec.dense_columns,
             rank: context.rank(),
             norm_max: rules.dense_clip_norm,
@@ -195,24 +195,24 @@ impl<T: Element> Network<T> {
 
     /// Returns the algorithms that products use.
     pub(super) fn tuning(&self) -> Tuning {
-        let mut tuning = self.shared.blas.tuning();
-        tuning.algorithms.extend(self.shared.weights_blas.tuning().algorithms);
+        let mut tuning = self.resources.blas.tuning();
+        tuning.algorithms.extend(self.resources.weights_blas.tuning().algorithms);
         tuning
     }
 
     /// Returns the dense parameters with their padding, after the lane has finished all work enqueued before.
     pub(super) fn all_parameters(&self, lane: &Lane) -> Result<Vec<f32>> {
-        Ok(self.shared.dense.parameters.read(lane)?)
+        Ok(self.resources.dense.parameters.read(lane)?)
     }
 
     /// Returns the dense parameters of the model, after the lane has finished all work enqueued before.
     pub(super) fn parameters(&self, lane: &Lane) -> Result<Vec<f32>> {
-        Ok(self.shared.dense.layers.unpad(&self.shared.dense.parameters.read(lane)?))
+        Ok(self.resources.dense.layers.unpad(&self.resources.dense.parameters.read(lane)?))
     }
 
     /// Returns the logits of the first samples of the last forward pass.
     pub(super) fn logits(&self, lane: &Lane, samples: usize) -> Result<Vec<f32>> {
-        let heads = self.head.logits.len() / self.shared.samples;
+        let heads = self.head.logits.len() / self.resources.samples;
         Ok(self.head.logits.read_part(lane, 0, samples * heads)?)
     }
 
@@ -229,7 +229,7 @@ impl<T: Element> Network<T> {
     /// Returns the number of steps skipped because their gradients exceeded the range of the element type, after the
     /// lane has finished all work enqueued before; `None` if the precision cannot exceed it.
     pub(super) fn overflow_steps(&self, lane: &Lane) -> Result<Option<u64>> {
-        Ok(if Self::SCALED { Some(self.shared.guard.read(lane)?[0].skipped) } else { None })
+        Ok(if Self::SCALED { Some(self.resources.guard.read(lane)?[0].skipped) } else { None })
     }
 
     /// Returns the factor of the gradients, as [`Network::overflow_steps`] does.
@@ -239,39 +239,39 @@ impl<T: Element> Network<T> {
 
     /// Blocks or allows all updates, and resets the guard to its state at the start of training.
     pub(super) fn hold(&self, lane: &Lane, hold: bool) -> Result<()> {
-        Ok(self.shared.guard.write(lane, &[Guard { held: u32::from(hold), ..Self::guard() }])?)
+        Ok(self.resources.guard.write(lane, &[Guard { held: u32::from(hold), ..Self::guard() }])?)
     }
 
     /// Clears all dense gradients, and the findings on them.
     pub(super) fn forget_gradients(&self, lane: &Lane) -> Result<()> {
-        let gradients = &self.shared.dense.gradients;
+        let gradients = &self.resources.dense.gradients;
         gradients.write(lane, &vec![0.0; gradients.len()])?;
         self.hold(lane, false)
     }
 
     /// Whether hidden and cross layers are in fp8.
     pub(super) fn multiplies_fp8(&self) -> bool {
-        self.shared.fp8.is_some()
+        self.resources.fp8.is_some()
     }
 
     /// Plans the products of a forward pass over `samples` samples; `learns` is whether a backward pass follows.
     pub(super) fn plan_forward(&self, samples: usize, learns: bool) -> Result<Forward> {
-        let shared = &self.shared;
+        let resources = &self.resources;
         Ok(Forward {
             samples,
-            bottom: self.bottom.plan_forward(shared, samples)?,
-            interaction: self.interaction.plan_forward(shared, samples, learns)?,
-            hidden: self.hidden.plan_forward(shared, samples, learns)?,
+            bottom: self.bottom.plan_forward(resources, samples)?,
+            interaction: self.interaction.plan_forward(resources, samples, learns)?,
+            hidden: self.hidden.plan_forward(resources, samples, learns)?,
         })
     }
 
     /// Plans the products of a backward pass over a batch.
     pub(super) fn plan_backward(&self) -> Result<Backward> {
-        let shared = &self.shared;
+        let resources = &self.resources;
         Ok(Backward {
-            bottom: self.bottom.plan_backward(shared, &shared.blas, Epilogue::None)?,
-            interaction: self.interaction.plan_backward(shared)?,
-            hidden: self.hidden.plan_backward(shared, self.interaction.input_epilogue(shared))?,
+            bottom: self.bottom.plan_backward(resources, &resources.blas, Epilogue::None)?,
+            interaction: self.interaction.plan_backward(resources)?,
+            hidden: self.hidden.plan_backward(resources, self.interaction.input_epilogue(resources))?,
         })
     }
 
@@ -295,8 +295,8 @@ impl<T: Element> Network<T> {
         // SAFETY: all addresses but the input's are of this value's buffers, which hold a batch; the caller vouches
         // for the input.
         unsafe {
-            lane.launch(&convert, self.shared.blocks())?;
-            self.bottom.forward(lane, &self.shared, &plan.bottom)
+            lane.launch(&convert, self.resources.blocks())?;
+            self.bottom.forward(lane, &self.resources, &plan.bottom)
         }
     }
 
@@ -316,7 +316,7 @@ impl<T: Element> Network<T> {
     /// As for [`Network::bottom_forward`].
     pub(super) unsafe fn interact(&self, lane: &Lane, plan: &Forward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { self.interaction.forward(lane, &self.shared, &plan.interaction) }
+        unsafe { self.interaction.forward(lane, &self.resources, &plan.interaction) }
     }
 
     /// Enqueues the top MLP's hidden layers.
@@ -325,7 +325,7 @@ impl<T: Element> Network<T> {
     /// As for [`Network::bottom_forward`].
     pub(super) unsafe fn hidden_forward(&self, lane: &Lane, plan: &Forward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { self.hidden.forward(lane, &self.shared, &plan.hidden) }
+        unsafe { self.hidden.forward(lane, &self.resources, &plan.hidden) }
     }
 
     /// Enqueues the last layer: to logits if `back` is false, otherwise to losses and the gradients with respect to
@@ -336,7 +336,7 @@ impl<T: Element> Network<T> {
     pub(super) unsafe fn head(&self, lane: &Lane, input: Input, samples: usize, back: bool) -> Result<()> {
         let terms = self.interaction.terms();
         // SAFETY: as for `bottom_forward`.
-        unsafe { self.head.enqueue(lane, &self.shared, input, samples, terms, back) }
+        unsafe { self.head.enqueue(lane, &self.resources, input, samples, terms, back) }
     }
 
     /// Enqueues the backward pass of the top MLP's hidden layers, after [`Network::head`].
@@ -345,7 +345,7 @@ impl<T: Element> Network<T> {
     /// As for [`Network::head`].
     pub(super) unsafe fn hidden_backward(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { self.hidden.backward(lane, &self.shared, &plan.hidden) }
+        unsafe { self.hidden.backward(lane, &self.resources, &plan.hidden) }
     }
 
     /// Enqueues the backward pass of the interaction, to the gradients with respect to the vectors.
@@ -354,7 +354,7 @@ impl<T: Element> Network<T> {
     /// As for [`Network::head`].
     pub(super) unsafe fn interact_backward(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { self.interaction.backward(lane, &self.shared, &plan.interaction) }
+        unsafe { self.interaction.backward(lane, &self.resources, &plan.interaction) }
     }
 
     /// Enqueues the backward pass of the bottom MLP.
@@ -363,7 +363,7 @@ impl<T: Element> Network<T> {
     /// As for [`Network::head`].
     pub(super) unsafe fn bottom_backward(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { self.bottom.backward(lane, &self.shared, &plan.bottom) }
+        unsafe { self.bottom.backward(lane, &self.resources, &plan.bottom) }
     }
 
     /// Enqueues the weight gradients of the top MLP's hidden layers, after [`Network::hidden_backward`]. They and
@@ -373,7 +373,7 @@ impl<T: Element> Network<T> {
     /// As for [`Network::head`].
     pub(super) unsafe fn hidden_weights(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { self.hidden.weights(lane, &self.shared, &plan.hidden) }
+        unsafe { self.hidden.weights(lane, &self.resources, &plan.hidden) }
     }
 
     /// Enqueues the interaction's weight gradients, after [`Network::interact_backward`].
@@ -382,7 +382,7 @@ impl<T: Element> Network<T> {
     /// As for [`Network::head`].
     pub(super) unsafe fn interact_weights(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { self.interaction.weights(lane, &self.shared, &plan.interaction) }
+        unsafe { self.interaction.weights(lane, &self.resources, &plan.interaction) }
     }
 
     /// Enqueues the bottom MLP's weight gradients, after [`Network::bottom_backward`] and on its lane.
@@ -391,7 +391,7 @@ impl<T: Element> Network<T> {
     /// As for [`Network::head`].
     pub(super) unsafe fn bottom_weights(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { self.bottom.weights(lane, &self.shared.blas, &plan.bottom) }
+        unsafe { self.bottom.weights(lane, &self.resources.blas, &plan.bottom) }
     }
 
     /// Enqueues the bias gradients of the top MLP and the gradients of the heads' parameters, after [`Network::head`]
@@ -402,8 +402,8 @@ impl<T: Element> Network<T> {
     pub(super) unsafe fn top_sums(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
         unsafe {
-            self.head.sums(lane, &self.shared)?;
-            self.hidden.sums(lane, &self.shared, &plan.hidden)
+            self.head.sums(lane, &self.resources)?;
+            self.hidden.sums(lane, &self.resources, &plan.hidden)
         }
     }
 
@@ -413,7 +413,7 @@ impl<T: Element> Network<T> {
     /// As for [`Network::head`].
     pub(super) unsafe fn interact_sums(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { self.interaction.sums(lane, &self.shared, &plan.interaction) }
+        unsafe { self.interaction.sums(lane, &self.resources, &plan.interaction) }
     }
 
     /// Enqueues the bottom MLP's bias gradients, after [`Network::bottom_backward`].
@@ -422,7 +422,7 @@ impl<T: Element> Network<T> {
     /// As for [`Network::head`].
     pub(super) unsafe fn bottom_sums(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { self.bottom.sums(lane, &self.shared, &plan.bottom) }
+        unsafe { self.bottom.sums(lane, &self.resources, &plan.bottom) }
     }
 
     /// Enqueues the all-reduce of the top MLP's gradients, after [`Network::hidden_backward`]; nothing with one rank.
@@ -431,7 +431,7 @@ impl<T: Element> Network<T> {
     /// # Safety
     /// As for [`Network::head`].
     pub(super) unsafe fn sum_top(&self, lane: &Lane) -> Result<()> {
-        if let Some(sums) = self.shared.dense.gradients.sums() {
+        if let Some(sums) = self.resources.dense.gradients.sums() {
             // SAFETY: as for `bottom_forward`.
             unsafe { sums.enqueue(&sums.top, lane) }?;
         }
@@ -443,7 +443,7 @@ impl<T: Element> Network<T> {
     /// # Safety
     /// As for [`Network::head`].
     pub(super) unsafe fn sum_interaction(&self, lane: &Lane) -> Result<()> {
-        if let Some(sums) = self.shared.dense.gradients.sums()
+        if let Some(sums) = self.resources.dense.gradients.sums()
             && let Some(interaction) = &sums.interaction
         {
             // SAFETY: as for `bottom_forward`.
@@ -458,14 +458,14 @@ impl<T: Element> Network<T> {
     /// # Safety
     /// As for [`Network::head`].
     pub(super) unsafe fn sum_bottom(&self, lane: &Lane) -> Result<()> {
-        if let Some(sums) = self.shared.dense.gradients.sums() {
+        if let Some(sums) = self.resources.dense.gradients.sums() {
             // SAFETY: as for `bottom_forward`.
             unsafe {
-                self.head.tally(lane, &self.shared, sums.numbers().pointer(), self.rank)?;
-                self.shared
+                self.head.tally(lane, &self.resources, sums.numbers().pointer(), self.rank)?;
+                self.resources
                     .fp8
                     .iter()
-                    .try_for_each(|fp8| fp8.add_largest(lane, self.shared.guard.pointer()))?;
+                    .try_for_each(|fp8| fp8.add_largest(lane, self.resources.guard.pointer()))?;
                 sums.enqueue_bottom(lane)?;
             }
         }
@@ -475,7 +475,7 @@ impl<T: Element> Network<T> {
     /// Returns an error if a rank has timed out waiting for another in an all-reduce of gradients, as far as known
     /// now.
     pub(super) fn check_now(&self) -> Result<()> {
-        self.shared.dense.check_now()
+        self.resources.dense.check_now()
     }
 
     /// Enqueues the verdict on a step, after all gradients are complete and all-reduced: whether the step is applied.
@@ -486,11 +486,11 @@ impl<T: Element> Network<T> {
     pub(super) unsafe fn verdict(&self, lane: &Lane, input: Input, outcomes: Pointer<Outcome>) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
         unsafe {
-            let gradients = self.shared.dense.gradients.pointer();
-            self.shared.dense.squares.enqueue(lane, gradients)?;
-            self.shared.fp8.iter().try_for_each(|fp8| fp8.check(lane, self.shared.guard.pointer()))?;
+            let gradients = self.resources.dense.gradients.pointer();
+            self.resources.dense.squares.enqueue(lane, gradients)?;
+            self.resources.fp8.iter().try_for_each(|fp8| fp8.check(lane, self.resources.guard.pointer()))?;
             let scale_interval = if Self::SCALED { SCALE_INTERVAL } else { 0 };
-            self.head.verdict(lane, &self.shared, input, outcomes, self.norm_max, scale_interval)
+            self.head.verdict(lane, &self.resources, input, outcomes, self.norm_max, scale_interval)
         }
     }
 
@@ -499,17 +499,17 @@ impl<T: Element> Network<T> {
     /// # Safety
     /// As for [`Network::head`].
     pub(super) unsafe fn update(&self, lane: &Lane, input: Input) -> Result<()> {
-        let (shared, guard) = (&self.shared, self.shared.guard.pointer());
+        let (resources, guard) = (&self.resources, self.resources.guard.pointer());
         // SAFETY: as for `bottom_forward`.
         unsafe {
-            shared.dense.update(lane, input.step.dense_rate(), guard, shared.blocks())?;
-            shared.fp8.iter().try_for_each(|fp8| fp8.update(lane, guard))
+            resources.dense.update(lane, input.step.dense_rate(), guard, resources.blocks())?;
+            resources.fp8.iter().try_for_each(|fp8| fp8.update(lane, guard))
         }
     }
 
     /// Returns the addresses of the factor of gradients for tables, and of the verdict: not 0 if the step is skipped.
     pub(super) fn table_scale_and_stop(&self) -> (Pointer<f32>, Pointer<u32>) {
-        let guard = self.shared.guard.pointer();
+        let guard = self.resources.guard.pointer();
         (guard.table_scale(), guard.stop())
     }
 }

@@ -10,20 +10,20 @@ use crate::checkpoint::{DenseState, DeviceState, Fp8State, LossScale};
 impl<T: Element> Network<T> {
     /// Whether each rank keeps only the optimizer state of some dense parameters.
     pub(in crate::cuda) fn is_sharded(&self) -> bool {
-        self.shared.dense.is_sharded()
+        self.resources.dense.is_sharded()
     }
 
     /// Returns the dense parameters whose optimizer state this rank keeps, with that state, after the lane has
     /// finished all work enqueued before.
     pub(in crate::cuda) fn dense_state(&self, lane: &Lane) -> Result<Vec<DenseState>> {
-        self.shared.dense.read(lane)
+        self.resources.dense.read(lane)
     }
 
     /// Returns the state besides parameters, after the lane has finished all work enqueued before.
     pub(in crate::cuda) fn device_state(&self, lane: &Lane) -> Result<DeviceState> {
-        let guard = self.shared.guard.read(lane)?[0];
+        let guard = self.resources.guard.read(lane)?[0];
         let Guard { loss_scale: scale, steady, skipped, .. } = guard;
-        let scalings = self.shared.fp8.as_ref().map_or(Ok(Vec::new()), |fp8| fp8.scalings().read(lane))?;
+        let scalings = self.resources.fp8.as_ref().map_or(Ok(Vec::new()), |fp8| fp8.scalings().read(lane))?;
         Ok(DeviceState {
             loss_scale: Self::SCALED.then_some(LossScale { scale, steady, skipped }),
             fp8: scalings.iter().map(fp8_state).collect(),
@@ -38,15 +38,15 @@ impl<T: Element> Network<T> {
         dense: &DenseState,
         device: Option<&DeviceState>,
     ) -> Result<()> {
-        self.shared.dense.write(lane, &dense.parameters, &dense.state)?;
+        self.resources.dense.write(lane, &dense.parameters, &dense.state)?;
         let mut guard = Self::guard();
         if let Some(LossScale { scale, steady, skipped }) =
             device.and_then(|device| device.loss_scale).filter(|_| Self::SCALED)
         {
             guard = Guard { steady, skipped, ..Guard::new(scale) };
         }
-        self.shared.guard.write(lane, &[guard])?;
-        let Some(fp8) = &self.shared.fp8 else { return Ok(()) };
+        self.resources.guard.write(lane, &[guard])?;
+        let Some(fp8) = &self.resources.fp8 else { return Ok(()) };
         let scalings: Vec<_> =
             device.map(|device| &device.fp8[..]).unwrap_or_default().iter().map(scaling).collect();
         if scalings.len() == fp8.scalings().len() {

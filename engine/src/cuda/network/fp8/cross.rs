@@ -17,7 +17,7 @@ use rankine_embedding::cuda::Result;
 use super::super::quantization::{
     ACTIVATIONS_AT_FIRST, Fp8Buffers, Fp8Builder, Fp8RowBuffer, GRADIENTS_AT_FIRST,
 };
-use super::super::shared::{ActivationMatrices, Shared};
+use super::super::resources::{ActivationMatrices, Resources};
 use crate::model::Layer;
 
 /// A model's cross layers, at least one.
@@ -128,11 +128,11 @@ impl Fp8Cross {
     /// `learns` is whether a backward pass follows.
     pub(in crate::cuda::network) fn plan_forward<T: Element>(
         &self,
-        shared: &Shared<T>,
+        resources: &Resources<T>,
         samples: usize,
         learns: bool,
     ) -> Result<Forward> {
-        let (blas, fp8) = (&shared.blas, shared.fp8());
+        let (blas, fp8) = (&resources.blas, resources.fp8());
         let first = self.first.tensor(fp8, samples).straight();
         let mut products = Vec::new();
         for (number, cross) in self.layers.iter().enumerate() {
@@ -146,7 +146,7 @@ impl Fp8Cross {
                     values.straight()
                 }
             };
-            let bias = shared.dense.parameters.pointer().element(cross.layer.bias().start);
+            let bias = resources.dense.parameters.pointer().element(cross.layer.bias().start);
             let weights = cross.weights.weights(fp8).straight();
             let matrices = Fp8CrossMatrices {
                 factors: Fp8Factors { samples: factor, weights },
@@ -166,28 +166,31 @@ impl Fp8Cross {
     /// Returns the outputs of the product that computes the gradients with respect to the last layer's result.
     pub(in crate::cuda::network) fn gradient_outputs<T: Element>(
         &self,
-        shared: &Shared<T>,
+        resources: &Resources<T>,
     ) -> CrossGradientOutputs {
-        self.gradient(shared, self.layers.last().expect("there is a layer"))
+        self.gradient(resources, self.layers.last().expect("there is a layer"))
     }
 
     /// Returns the outputs of the product that computes the gradients with respect to a layer's result.
-    fn gradient<T: Element>(&self, shared: &Shared<T>, layer: &CrossLayer) -> CrossGradientOutputs {
-        let (fp8, samples) = (shared.fp8(), shared.samples);
+    fn gradient<T: Element>(&self, resources: &Resources<T>, layer: &CrossLayer) -> CrossGradientOutputs {
+        let (fp8, samples) = (resources.fp8(), resources.samples);
         CrossGradientOutputs {
             first: self.first.tensor(fp8, samples).straight(),
             gradients: layer.gradients.matrix(fp8, samples),
             product: layer.product_gradients.tensor(fp8, samples),
-            sums: shared.dense.gradients.pointer().element(layer.layer.bias().start),
+            sums: resources.dense.gradients.pointer().element(layer.layer.bias().start),
         }
     }
 
-    pub(in crate::cuda::network) fn plan_backward<T: Element>(&self, shared: &Shared<T>) -> Result<Backward> {
-        let (blas, fp8, samples) = (&shared.blas, shared.fp8(), shared.samples);
+    pub(in crate::cuda::network) fn plan_backward<T: Element>(
+        &self,
+        resources: &Resources<T>,
+    ) -> Result<Backward> {
+        let (blas, fp8, samples) = (&resources.blas, resources.fp8(), resources.samples);
         let d_weights = |layer: &Layer, dy: Fp8Tensor, x: Fp8Tensor| {
-            let gradients = shared.dense.gradients.pointer().element(layer.offset);
+            let gradients = resources.dense.gradients.pointer().element(layer.offset);
             Product::fp8_by_weights(
-                &shared.weights_blas,
+                &resources.weights_blas,
                 dy,
                 x,
                 Matrix::contiguous(gradients, layer.outputs, layer.inputs),
@@ -219,13 +222,13 @@ impl Fp8Cross {
             inputs.push(match before {
                 None => {
                     let first = &self.layers[..self.layers.len().min(CROSS_LAYERS)];
-                    let kept: Vec<_> = first.iter().map(|layer| layer.kept(shared)).collect();
-                    let (out, guard) = (self.vectors.gradients, shared.guard.pointer());
+                    let kept: Vec<_> = first.iter().map(|layer| layer.kept(resources)).collect();
+                    let (out, guard) = (self.vectors.gradients, resources.guard.pointer());
                     Product::fp8_by_first(blas, factors, &kept, out, guard)?
                 }
                 Some(before) => {
                     let added = cross.gradients.matrix(fp8, samples);
-                    self.gradient(shared, before).product(shared, factors, Some(added))?
+                    self.gradient(resources, before).product(resources, factors, Some(added))?
                 }
             });
             before = Some(cross);
@@ -234,7 +237,7 @@ impl Fp8Cross {
         let others = self.layers.chunks(CROSS_LAYERS).skip(1);
         Ok(Backward {
             layers,
-            first_gradients: others.map(|layers| self.first_gradients(shared, layers)).collect(),
+            first_gradients: others.map(|layers| self.first_gradients(resources, layers)).collect(),
         })
     }
 
@@ -245,13 +248,13 @@ impl Fp8Cross {
     pub(in crate::cuda::network) unsafe fn forward<T: Element>(
         &self,
         lane: &Lane,
-        shared: &Shared<T>,
+        resources: &Resources<T>,
         Forward(quantize, products): &Forward,
     ) -> Result<()> {
         // SAFETY: the matrices are this value's, or those that it was made for; the caller vouches for the order.
         unsafe {
             lane.launch(quantize, quantize.grid())?;
-            products.iter().try_for_each(|product| product.enqueue(&shared.blas, lane))?;
+            products.iter().try_for_each(|product| product.enqueue(&resources.blas, lane))?;
         }
         Ok(())
     }
@@ -264,13 +267,13 @@ impl Fp8Cross {
     pub(in crate::cuda::network) unsafe fn backward<T: Element>(
         &self,
         lane: &Lane,
-        shared: &Shared<T>,
+        resources: &Resources<T>,
         plan: &Backward,
     ) -> Result<()> {
         // SAFETY: as for `forward`.
         unsafe {
             for product in plan.layers.iter().rev().flat_map(|[_, d_input]| d_input) {
-                product.enqueue_product(&shared.blas, lane)?;
+                product.enqueue_product(&resources.blas, lane)?;
             }
             plan.first_gradients.iter().try_for_each(|first| lane.launch(first, first.grid()))?;
         }
@@ -285,12 +288,12 @@ impl Fp8Cross {
     pub(in crate::cuda::network) unsafe fn weights<T: Element>(
         &self,
         lane: &Lane,
-        shared: &Shared<T>,
+        resources: &Resources<T>,
         plan: &Backward,
     ) -> Result<()> {
         let mut products = plan.layers.iter().rev().flat_map(|[d_weights, _]| d_weights);
         // SAFETY: as for `forward`.
-        unsafe { products.try_for_each(|product| product.enqueue(&shared.weights_blas, lane)) }?;
+        unsafe { products.try_for_each(|product| product.enqueue(&resources.weights_blas, lane)) }?;
         Ok(())
     }
 
@@ -307,7 +310,7 @@ impl Fp8Cross {
 
     /// Returns the kernel that adds to the gradients with respect to the vectors the shares of layers that exceed
     /// those which the last product handles.
-    fn first_gradients<T: Element>(&self, shared: &Shared<T>, layers: &[CrossLayer]) -> Fp8CrossFirst {
+    fn first_gradients<T: Element>(&self, resources: &Resources<T>, layers: &[CrossLayer]) -> Fp8CrossFirst {
         let gradients = self.vectors.gradients;
         let mut first = Fp8CrossFirst {
             products: [Pointer::NULL; CROSS_LAYERS],
@@ -316,16 +319,16 @@ impl Fp8Cross {
             gradients_scalings: [Pointer::NULL; CROSS_LAYERS],
             biases: [Pointer::NULL; CROSS_LAYERS],
             first_gradients: gradients.pointer,
-            guard: shared.guard.pointer(),
+            guard: resources.guard.pointer(),
             layers: layers.len() as u32,
-            samples: shared.samples_count(),
+            samples: resources.samples_count(),
             columns: gradients.columns as u32,
             first_stride: gradients.stride as u32,
             through: 0,
             reserved: 0,
         };
         for (number, layer) in layers.iter().enumerate() {
-            let kept = layer.kept(shared);
+            let kept = layer.kept(resources);
             first.products[number] = kept.product.numbers.pointer;
             first.gradients[number] = kept.gradients.numbers.pointer;
             first.products_scalings[number] = kept.product.scaling;
@@ -338,11 +341,11 @@ impl Fp8Cross {
 
 impl CrossLayer {
     /// Returns what the gradients with respect to x0 follow from.
-    fn kept<T: Element>(&self, shared: &Shared<T>) -> Fp8CrossKept {
+    fn kept<T: Element>(&self, resources: &Resources<T>) -> Fp8CrossKept {
         Fp8CrossKept {
-            product: self.product.matrix(shared.fp8(), shared.samples),
-            gradients: self.gradients.matrix(shared.fp8(), shared.samples),
-            bias: shared.dense.parameters.pointer().element(self.layer.bias().start),
+            product: self.product.matrix(resources.fp8(), resources.samples),
+            gradients: self.gradients.matrix(resources.fp8(), resources.samples),
+            bias: resources.dense.parameters.pointer().element(self.layer.bias().start),
         }
     }
 }
@@ -351,12 +354,12 @@ impl CrossGradientOutputs {
     /// Plans the product that computes the gradients, with the matrix to be added.
     pub(super) fn product<T: Element>(
         self,
-        shared: &Shared<T>,
+        resources: &Resources<T>,
         factors: Fp8Factors,
         added: Option<Fp8Matrix>,
     ) -> Result<Product> {
         let Self { first, gradients, product, sums } = self;
         let matrices = Fp8CrossGradientMatrices { factors, first, added, out: gradients, product };
-        Ok(Product::fp8_cross_gradient(&shared.blas, matrices, sums)?)
+        Ok(Product::fp8_cross_gradient(&resources.blas, matrices, sums)?)
     }
 }

@@ -9,7 +9,7 @@ use rankine_cuda::{Buffer, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
 use super::super::quantization::{Fp8, Fp8Buffers, Fp8Builder};
-use super::super::shared::{ActivationMatrices, Activations, PartialSums, Shared};
+use super::super::resources::{ActivationMatrices, Activations, PartialSums, Resources};
 use super::cross::CrossGradientOutputs;
 use crate::model::Layer;
 
@@ -106,14 +106,14 @@ impl Fp8Mlp {
     /// `learns` is whether a backward pass follows.
     pub(in crate::cuda::network) fn plan_forward<T: Element>(
         &self,
-        shared: &Shared<T>,
+        resources: &Resources<T>,
         samples: usize,
         learns: bool,
     ) -> Result<Forward> {
-        let (blas, fp8) = (&shared.blas, shared.fp8());
+        let (blas, fp8) = (&resources.blas, resources.fp8());
         let product = |(number, tensors): (usize, &LayerTensors)| {
             let [x, weights, _] = self.tensors(fp8, number, samples);
-            let bias = shared.dense.parameters.pointer().element(tensors.layer.bias().start);
+            let bias = resources.dense.parameters.pointer().element(tensors.layer.bias().start);
             match self.layers.get(number + 1) {
                 Some(next) => {
                     let [outputs, ..] = self.tensors(fp8, number + 1, samples);
@@ -137,11 +137,11 @@ impl Fp8Mlp {
     /// `gradient_outputs` has the outputs of the gradients with respect to the first layer's input if that is in fp8.
     pub(in crate::cuda::network) fn plan_backward<T: Element>(
         &self,
-        shared: &Shared<T>,
+        resources: &Resources<T>,
         gradient_outputs: Option<CrossGradientOutputs>,
     ) -> Result<Backward> {
-        let (blas, samples, sums) = (&shared.blas, shared.samples, shared.dense.gradients.pointer());
-        let fp8 = shared.fp8();
+        let (blas, samples, sums) = (&resources.blas, resources.samples, resources.dense.gradients.pointer());
+        let fp8 = resources.fp8();
         let d_input =
             |number: usize, tensors: &LayerTensors, dy: Fp8Tensor, weights: Fp8Tensor| -> Result<_> {
                 let factors = Fp8Factors { samples: dy.straight(), weights: weights.across() };
@@ -157,7 +157,9 @@ impl Fp8Mlp {
                         let Fp8Factors { samples, weights } = factors;
                         Ok(Product::fp8_to_bf16(blas, samples, weights, None, input.gradients)?)
                     }
-                    (None, None, Some(gradient_outputs)) => gradient_outputs.product(shared, factors, None),
+                    (None, None, Some(gradient_outputs)) => {
+                        gradient_outputs.product(resources, factors, None)
+                    }
                     (None, None, None) => {
                         unreachable!("an input in fp8 comes with the outputs of its gradients")
                     }
@@ -167,7 +169,7 @@ impl Fp8Mlp {
             let [x, weights, dy] = self.tensors(fp8, number, samples);
             let Layer { inputs, outputs, offset, .. } = tensors.layer;
             let gradients = Matrix::contiguous(sums.element(offset), outputs, inputs);
-            let d_weights = Product::fp8_by_weights(&shared.weights_blas, dy, x, gradients)?;
+            let d_weights = Product::fp8_by_weights(&resources.weights_blas, dy, x, gradients)?;
             Ok((d_weights, d_input(number, tensors, dy, weights)?))
         };
         let products = self.layers.iter().enumerate().map(products).collect::<Result<_>>()?;
@@ -182,13 +184,13 @@ impl Fp8Mlp {
     pub(in crate::cuda::network) unsafe fn forward<T: Element>(
         &self,
         lane: &Lane,
-        shared: &Shared<T>,
+        resources: &Resources<T>,
         Forward(quantize, products): &Forward,
     ) -> Result<()> {
         // SAFETY: the matrices are this value's, or those that it was made for; the caller vouches for the order.
         unsafe {
             quantize.iter().try_for_each(|quantize| lane.launch(quantize, quantize.grid()))?;
-            products.iter().try_for_each(|product| product.enqueue(&shared.blas, lane))?;
+            products.iter().try_for_each(|product| product.enqueue(&resources.blas, lane))?;
         }
         Ok(())
     }
@@ -201,14 +203,14 @@ impl Fp8Mlp {
     pub(in crate::cuda::network) unsafe fn backward<T: Element>(
         &self,
         lane: &Lane,
-        shared: &Shared<T>,
+        resources: &Resources<T>,
         Backward(quantize, products): &Backward,
     ) -> Result<()> {
         // SAFETY: as for `forward`.
         unsafe {
             lane.launch(quantize, quantize.grid())?;
             for (_, d_input) in products.iter().rev() {
-                d_input.enqueue_product(&shared.blas, lane)?;
+                d_input.enqueue_product(&resources.blas, lane)?;
             }
         }
         Ok(())
@@ -222,12 +224,15 @@ impl Fp8Mlp {
     pub(in crate::cuda::network) unsafe fn weights<T: Element>(
         &self,
         lane: &Lane,
-        shared: &Shared<T>,
+        resources: &Resources<T>,
         Backward(_, products): &Backward,
     ) -> Result<()> {
         // SAFETY: as for `forward`.
         unsafe {
-            products.iter().rev().try_for_each(|(d_weights, _)| d_weights.enqueue(&shared.weights_blas, lane))
+            products
+                .iter()
+                .rev()
+                .try_for_each(|(d_weights, _)| d_weights.enqueue(&resources.weights_blas, lane))
         }?;
         Ok(())
     }
@@ -239,7 +244,7 @@ impl Fp8Mlp {
     pub(in crate::cuda::network) unsafe fn sums<T: Element>(
         &self,
         lane: &Lane,
-        shared: &Shared<T>,
+        resources: &Resources<T>,
         Backward(_, products): &Backward,
     ) -> Result<()> {
         let layer = self.layers[self.layers.len() - 1].layer;
@@ -248,7 +253,7 @@ impl Fp8Mlp {
             gradients: gradients.pointer,
             outputs: Pointer::NULL,
             parts: self.parts.pointer(),
-            samples: shared.samples_count(),
+            samples: resources.samples_count(),
             columns: layer.outputs as u32,
             stride: gradients.stride as u32,
             outputs_stride: 0,
@@ -257,7 +262,7 @@ impl Fp8Mlp {
         // has as many gradients as its layer has outputs.
         unsafe {
             lane.launch(&columns, columns.grid())?;
-            self.parts.add_up(lane, shared.dense.gradients.pointer().element(layer.bias().start))?;
+            self.parts.add_up(lane, resources.dense.gradients.pointer().element(layer.bias().start))?;
             products.iter().try_for_each(|(_, d_input)| d_input.enqueue_sums(lane))?;
         }
         Ok(())

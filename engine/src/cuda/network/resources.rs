@@ -15,7 +15,7 @@ const BLOCKS_EACH: u32 = 8;
 
 /// The resources that the parts of a network share.
 #[derive(Debug)]
-pub(super) struct Shared<T> {
+pub(super) struct Resources<T> {
     pub(super) device: Arc<Device>,
     pub(super) blas: Blas,
     /// For weight gradients, which may be computed in parallel with all other products.
@@ -29,7 +29,7 @@ pub(super) struct Shared<T> {
     pub(super) fp8: Option<Fp8>,
 }
 
-impl<T: Element> Shared<T> {
+impl<T: Element> Resources<T> {
     /// Returns the grid of kernels that loop.
     pub(super) fn blocks(&self) -> (u32, u32) {
         (BLOCKS_EACH * self.device.multiprocessors(), 1)
