@@ -81,15 +81,15 @@ pub fn bench_eval(
     let choice = DeviceChoice::of(job, &assignment, &dataset, &model, &Measurements::default())?;
     let (pool, threads) = thread_pool(job)?;
     pool.install(|| {
-        let (mut learner, device) =
+        let (mut backend, device) =
             choice.initialize(job, &dataset, &model, threads, &Measurements::default())?;
         // GPUs have memory for a training batch.
-        let most = if learner.is_on_gpu() { job.train.batch_size.get() } else { u32::MAX };
+        let most = if backend.is_on_gpu() { job.train.batch_size.get() } else { u32::MAX };
         let batch_size = job.eval.batch_size.get();
         let how = EvaluationOptions { batch_size: batch_size as usize, io: job.reader.io_options() };
         let mut pass = || {
             let began = Instant::now();
-            let (heads, _) = evaluate(&mut *learner, &dataset, Part::Eval, &how, observer)?;
+            let (heads, _) = evaluate(&mut *backend, &dataset, Part::Eval, &how, observer)?;
             Ok::<_, TrainError>((began.elapsed().as_secs_f64(), heads))
         };
         processes.does(Phase::Measuring, 0);
@@ -109,7 +109,7 @@ pub fn bench_eval(
             seconds_median,
             samples_per_second: samples as f64 / seconds_median,
             metrics: heads.as_slice().into(),
-            memory: DeviceMemory::fullest(learner.memory()?),
+            memory: DeviceMemory::fullest(backend.memory()?),
         })
     })
 }

@@ -83,26 +83,26 @@ pub fn bench_train(
         .without(&options.without);
     let (pool, threads) = thread_pool(job)?;
     pool.install(|| {
-        let (mut learner, device) =
+        let (mut backend, device) =
             choice.initialize(job, &dataset, &model, threads, &Measurements::default())?;
-        if options.trace.is_some() && learner.profile().is_none() {
+        if options.trace.is_some() && backend.profile().is_none() {
             return Err(TrainError::Device(format!(
                 "traces need a GPU, and {device} trains this job: drop --trace"
             )));
         }
-        if !options.without.is_empty() && learner.profile().is_none() {
+        if !options.without.is_empty() && backend.profile().is_none() {
             return Err(TrainError::Device(format!(
                 "parts of an iteration overlap only on GPUs, and {device} trains this job: drop --without"
             )));
         }
         processes.does(launch::Phase::Measuring, 0);
         let measured = if options.resident {
-            resident(job, &dataset, options, &mut *learner)?
+            resident(job, &dataset, options, &mut *backend)?
         } else {
-            reading(job, &dataset, options, &mut *learner)?
+            reading(job, &dataset, options, &mut *backend)?
         };
         let Measurement { input, samples, host_ms, device_ms, losses, seconds, trace } = measured;
-        let times = learner.profile().map(Profile::time_phases).transpose()?;
+        let times = backend.profile().map(Profile::time_phases).transpose()?;
         let (phases, ceilings) =
             times.map_or((Vec::new(), None), |(phases, ceilings)| (phases, Some(ceilings)));
         processes.wait("the end of the measurement")?;
@@ -115,8 +115,8 @@ pub fn bench_train(
             device,
             batch_size,
             without: options.without.iter().map(|overlap| overlap.name().into()).collect(),
-            embedding_parameters: learner.spec().embedding_parameters(),
-            dense_parameters: learner.spec().dense_parameters() as u64,
+            embedding_parameters: backend.spec().embedding_parameters(),
+            dense_parameters: backend.spec().dense_parameters() as u64,
             input,
             steps: host_ms.len(),
             iteration: Times::of(host_ms),
@@ -125,7 +125,7 @@ pub fn bench_train(
             seconds,
             loss_at_begin: loss.map(|[begin, _]| begin),
             loss_at_end: loss.map(|[_, end]| end),
-            memory: DeviceMemory::fullest(learner.memory()?),
+            memory: DeviceMemory::fullest(backend.memory()?),
             ceilings,
             phases,
             trace,
@@ -150,7 +150,7 @@ fn resident(
     job: &Job,
     dataset: &Dataset,
     options: &TrainBenchOptions,
-    learner: &mut dyn Backend,
+    backend: &mut dyn Backend,
 ) -> Result<Measurement, TrainError> {
     let batch_size = job.train.batch_size.get() as usize;
     let mut batches: Vec<Samples> = Vec::new();
@@ -161,19 +161,19 @@ fn resident(
     // The last batch of an epoch may be shorter.
     batches.retain(|batch| batch.len == batch_size);
     let rate_factor = job.optimizer.schedule.factor(1);
-    learner.time_steps(&batches, rate_factor, options.warm_up)?;
+    backend.time_steps(&batches, rate_factor, options.warm_up)?;
     let began = Instant::now();
-    let times = learner.time_steps(&batches, rate_factor, options.steps.max(1))?;
+    let times = backend.time_steps(&batches, rate_factor, options.steps.max(1))?;
     let seconds = began.elapsed().as_secs_f64();
-    let repeat = |learner: &mut dyn Backend| match learner.profile() {
+    let repeat = |backend: &mut dyn Backend| match backend.profile() {
         Some(profile) => profile.repeat_steps(TRACED_STEPS),
         None => Ok(()),
     };
-    let trace = options.trace.as_ref().map(|path| trace::take(learner, path, TRACED_STEPS, repeat));
+    let trace = options.trace.as_ref().map(|path| trace::take(backend, path, TRACED_STEPS, repeat));
     Ok(Measurement {
         input: Input::Resident { batches: batches.len() },
         samples: (times.len() * batch_size) as u64,
-        device_ms: learner.is_on_gpu().then(|| times.clone()),
+        device_ms: backend.is_on_gpu().then(|| times.clone()),
         host_ms: times,
         losses: Vec::new(),
         seconds,
@@ -186,46 +186,46 @@ fn reading(
     job: &Job,
     dataset: &Dataset,
     options: &TrainBenchOptions,
-    learner: &mut dyn Backend,
+    backend: &mut dyn Backend,
 ) -> Result<Measurement, TrainError> {
     let steps = options.steps.max(1);
     let mut stream = train_options(job, job.reader.io_options());
     stream.epochs = None;
-    let mut batches = learner.open(dataset.part(Part::Train)?, &stream)?;
+    let mut batches = backend.open(dataset.part(Part::Train)?, &stream)?;
     let rung = batches.rung();
     let (mut losses, mut samples, mut waited) = (Vec::new(), 0, Duration::ZERO);
     let mut moments = Vec::with_capacity(steps + 1);
     for step in 1..=options.warm_up + steps {
         if step > options.warm_up && moments.is_empty() {
             // Batches in flight belong to the warm-up.
-            learner.take_outcomes(true, &mut |_| ())?;
+            backend.take_outcomes(true, &mut |_| ())?;
             losses.clear();
             moments.push(Instant::now());
-            learner.profile().map(Profile::mark).transpose()?;
+            backend.profile().map(Profile::mark).transpose()?;
         }
         let began = Instant::now();
         let Some(batch) = batches.next().transpose()? else { break };
         let wait = began.elapsed();
-        learner.train_step(&batch, job.optimizer.schedule.factor(step as u64))?;
-        learner.take_outcomes(false, &mut |outcome| losses.push(outcome.loss))?;
+        backend.train_step(&batch, job.optimizer.schedule.factor(step as u64))?;
+        backend.take_outcomes(false, &mut |outcome| losses.push(outcome.loss))?;
         if !moments.is_empty() {
             moments.push(Instant::now());
-            learner.profile().map(Profile::mark).transpose()?;
+            backend.profile().map(Profile::mark).transpose()?;
             waited += wait;
             samples += batch.len() as u64;
         }
     }
-    learner.take_outcomes(true, &mut |outcome| losses.push(outcome.loss))?;
+    backend.take_outcomes(true, &mut |outcome| losses.push(outcome.loss))?;
     let seconds = moments[0].elapsed().as_secs_f64();
-    let more = |learner: &mut dyn Backend| {
+    let more = |backend: &mut dyn Backend| {
         for step in 1..=TRACED_STEPS {
             let Some(batch) = batches.next().transpose()? else { break };
             let number = options.warm_up + steps + step;
-            learner.train_step(&batch, job.optimizer.schedule.factor(number as u64))?;
+            backend.train_step(&batch, job.optimizer.schedule.factor(number as u64))?;
         }
-        learner.take_outcomes(true, &mut |_| ())
+        backend.take_outcomes(true, &mut |_| ())
     };
-    let trace = options.trace.as_ref().map(|path| trace::take(learner, path, TRACED_STEPS, more));
+    let trace = options.trace.as_ref().map(|path| trace::take(backend, path, TRACED_STEPS, more));
     let host_ms = moments.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e3);
     let reading = Reading {
         rung: rung.to_string(),
@@ -236,7 +236,7 @@ fn reading(
         input: Input::Read(reading),
         samples,
         host_ms: host_ms.collect(),
-        device_ms: learner.profile().map(|profile| profile.ms_between_marks()).transpose()?,
+        device_ms: backend.profile().map(|profile| profile.ms_between_marks()).transpose()?,
         losses,
         seconds,
         trace: trace.transpose()?,

@@ -14,14 +14,14 @@ use super::TraceSummary;
 /// Those of `run`; [`TrainError::Device`] if no trace can be taken here, [`TrainError::Data`] if the file cannot be
 /// written.
 pub(super) fn take(
-    learner: &mut dyn Backend,
+    backend: &mut dyn Backend,
     path: &Path,
     steps: usize,
     run: impl FnOnce(&mut dyn Backend) -> Result<(), TrainError>,
 ) -> Result<TraceSummary, TrainError> {
-    learner.profile().map(Profile::begin_trace).transpose()?;
-    run(learner)?;
-    let activities = learner.profile().map(Profile::end_trace).transpose()?.unwrap_or_default();
+    backend.profile().map(Profile::begin_trace).transpose()?;
+    run(backend)?;
+    let activities = backend.profile().map(Profile::end_trace).transpose()?.unwrap_or_default();
     replace_file(path, chrome(&activities).to_string().as_bytes())?;
     let kernels = activities.iter().filter(|activity| activity.is_kernel).count();
     Ok(TraceSummary {

@@ -134,11 +134,11 @@ impl Checkpoints {
     ///
     /// # Errors
     /// [`TrainError::Checkpoint`] if the rows of a rank cannot be reached.
-    pub(super) fn prepare(&mut self, learner: &dyn Backend) -> Result<(), TrainError> {
+    pub(super) fn prepare(&mut self, backend: &dyn Backend) -> Result<(), TrainError> {
         if self.settings.every_steps.is_none() && self.settings.every_minutes.is_none() {
             return Ok(());
         }
-        let words = learner.on_each_rank(|_, state| {
+        let words = backend.on_each_rank(|_, state| {
             let all = RowSelection::all(state.rows);
             Ok(all.iter().map(|choice| choice.words(state.rows)).collect())
         })?;
@@ -185,7 +185,7 @@ impl Checkpoints {
     /// [`TrainError::Checkpoint`] if the failure is to end the training; [`TrainError::Processes`].
     pub(super) fn begin(
         &mut self,
-        learner: &mut dyn Backend,
+        backend: &mut dyn Backend,
         train: TrainState,
         metrics: Option<File>,
         observer: &mut dyn Observer,
@@ -201,8 +201,8 @@ impl Checkpoints {
             metrics,
         };
         let data = self.identity.known().data.clone();
-        let manifest = Manifest { train, base, data, device: learner.device_state()?, ..self.frame.clone() };
-        let (task, publication) = self.capture(learner, manifest, side_files, observer)?;
+        let manifest = Manifest { train, base, data, device: backend.device_state()?, ..self.frame.clone() };
+        let (task, publication) = self.capture(backend, manifest, side_files, observer)?;
         let waited = began.elapsed();
         self.writing = Some(PendingCheckpoint { step, whole, began, waited, task, publication });
         // A single process reports at once what is already written or has failed: there is nobody to agree with.
@@ -216,7 +216,7 @@ impl Checkpoints {
     /// Starts to write the current state. The other processes learn of a failure here when they have written.
     fn capture(
         &mut self,
-        learner: &mut dyn Backend,
+        backend: &mut dyn Backend,
         manifest: Manifest,
         side_files: SideFiles,
         observer: &mut dyn Observer,
@@ -240,7 +240,7 @@ impl Checkpoints {
         };
         let processes = self.processes.clone();
         let captured =
-            with_heartbeat(&processes, step, || self.copy_or_write(learner, &manifest, alone, observer));
+            with_heartbeat(&processes, step, || self.copy_or_write(backend, &manifest, alone, observer));
         let captured = match captured {
             Ok(Capture::Copied(copies)) if alone => {
                 let write = move || write_alone(files, &dir, &manifest, copies, side_files);
@@ -271,14 +271,14 @@ impl Checkpoints {
     /// Copies the state of the ranks here, or writes it if there is no memory for a copy.
     fn copy_or_write(
         &mut self,
-        learner: &mut dyn Backend,
+        backend: &mut dyn Backend,
         manifest: &Manifest,
         alone: bool,
         observer: &mut dyn Observer,
     ) -> Result<Capture, CheckpointError> {
         let (touched, step) = (manifest.base.is_some(), manifest.train.step);
         let first = self.first_rank;
-        let found = learner.on_each_rank(move |_, state| {
+        let found = backend.on_each_rank(move |_, state| {
             let chosen = choose_rows(&state, touched)?;
             Ok((Snapshot::bytes(state.rows, &chosen), chosen))
         })?;
@@ -286,7 +286,7 @@ impl Checkpoints {
         let (bytes, chosen): (u64, _) = (bytes.iter().sum(), Arc::new(chosen));
         let captured = if self.memory.has_room(bytes) {
             let spare = Arc::new(self.memory.take());
-            Capture::Copied(learner.on_each_rank(move |rank, state| {
+            Capture::Copied(backend.on_each_rank(move |rank, state| {
                 let rows = Snapshot::of(state.rows, &chosen[rank - first], spare.of(rank - first))?;
                 Ok(RankCopy { rank, dense: state.dense, rows })
             })?)
@@ -298,13 +298,13 @@ impl Checkpoints {
             let manifest = Arc::new(manifest.clone());
             Capture::Written(
                 draft,
-                learner.on_each_rank(move |rank, state| {
+                backend.on_each_rank(move |rank, state| {
                     write_shard(&*files, &at, rank, &manifest, (&state, &chosen[rank - first]))
                 }),
             )
         };
         if !touched && self.settings.incremental {
-            learner.begin_tracking()?;
+            backend.begin_tracking()?;
         }
         Ok(captured)
     }
