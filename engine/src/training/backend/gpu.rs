@@ -273,7 +273,7 @@ impl Gpus {
             }
         };
         let (machine, _) = planning::write_machine(&machine, "h200", precision);
-        let machine = processes.of_first("what the GPUs do in a second", machine.as_bytes())?;
+        let machine = processes.of_first("the measured performance of the GPUs", machine.as_bytes())?;
         let machine = String::from_utf8_lossy(&machine).into_owned();
         let planned_with = planning::parse_machine(&machine, precision).map_err(TrainError::Device)?;
         let plan = planning::plan(job, model, dataset, &planned_with)?;
