@@ -234,7 +234,7 @@ impl<T: Element> Network<T> {
 
     /// Returns the factor of the gradients, as [`Network::overflow_steps`] does.
     pub(super) fn loss_scale(&self, lane: &Lane) -> Result<Option<f64>> {
-        Ok(if Self::SCALED { Some(f64::from(self.shared.guard.read(lane)?[0].loss_scale)) } else { None })
+        Ok(if Self::SCALED { Some(f64::from(self.resources.guard.read(lane)?[0].loss_scale)) } else { None })
     }
 
     /// Blocks or allows all updates, and resets the guard to its state at the start of training.

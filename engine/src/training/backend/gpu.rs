@@ -10,6 +10,7 @@ use rankine_cuda::{ActivityKind, Device, Moment, Trace};
 use rankine_embedding::EmbeddingPlan;
 use rankine_embedding::cuda::Error as GpuError;
 use rankine_reader::dataset::{BlockCoding, DatasetPart};
+use rankine_reader::io::Rung;
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Samples};
 

@@ -22,7 +22,7 @@ impl TrainingLoop<'_> {
     /// # Errors
     /// As [`super::train`].
     pub(super) fn finish(mut self) -> Result<(Summary, Option<PathBuf>), TrainError> {
-        let diverged = self.learner.diverged_ranks()?;
+        let diverged = self.backend.diverged_ranks()?;
         if !diverged.is_empty() {
             return Err(TrainError::ReplicasDiffer(diverged));
         }
@@ -47,16 +47,16 @@ impl TrainingLoop<'_> {
         let RunContext { job, dataset, processes, .. } = self.context;
         let Some(run) = &mut self.run else {
             // The rows of this process go to the first one.
-            return Ok(saved::Weights::try_for_each_run(&*self.learner, &mut |_| Ok(()))?);
+            return Ok(saved::Weights::try_for_each_run(&*self.backend, &mut |_| Ok(()))?);
         };
         let dir = run.begin_model()?;
         let (steps, job) = (self.state.step(), job.to_toml());
-        let learner = &*self.learner;
+        let backend = &*self.backend;
         let save = || {
             let columns = &Columns::of(dataset);
             let vocabulary = &|name: &str| dataset.checked_file(name);
             let metadata = ModelMetadata { steps, job: &job, columns, vocabulary };
-            saved::save_into(dir, learner, &metadata)
+            saved::save_into(dir, backend, &metadata)
         };
         // With several processes, each one reports its own progress.
         if processes.size() == 1 {
@@ -72,7 +72,7 @@ impl TrainingLoop<'_> {
         let (state, total) = (&self.state, &self.state.total);
         let seconds = total.time.as_secs_f64();
         let raw_files = job.data.raw.iter().flat_map(|raw| raw.train.iter().chain(&raw.eval));
-        let traffic = self.learner.traffic().map(|traffic| (traffic, total.steps - state.first_step));
+        let traffic = self.backend.traffic().map(|traffic| (traffic, total.steps - state.first_step));
         Ok(Summary {
             name: job.name.to_string(),
             seed: job.seed,
@@ -86,12 +86,12 @@ impl TrainingLoop<'_> {
             },
             model: ModelSummary {
                 kind: job.model.kind().into(),
-                dense_parameters: self.learner.spec().dense_parameters() as u64,
-                embedding_parameters: self.learner.spec().embedding_parameters(),
+                dense_parameters: self.backend.spec().dense_parameters() as u64,
+                embedding_parameters: self.backend.spec().embedding_parameters(),
             },
             device: DeviceSummary {
-                kind: self.learner.kind().name().into(),
-                precision: self.learner.is_on_gpu().then(|| job.device.precision.name().into()),
+                kind: self.backend.kind().name().into(),
+                precision: self.backend.is_on_gpu().then(|| job.device.precision.name().into()),
                 threads,
                 ranks: topology.ranks(),
                 nodes: topology.nodes(),
@@ -107,7 +107,7 @@ impl TrainingLoop<'_> {
                 seconds,
                 samples_per_second: total.samples_per_second(),
                 ms_per_iteration: seconds * 1e3 / total.steps as f64,
-                overflow_steps: self.learner.overflow_steps()?,
+                overflow_steps: self.backend.overflow_steps()?,
                 non_finite_steps: state.losses.guard().non_finite_steps,
                 ids_out_of_range: state.ids_out_of_range.clone(),
                 reader_wait_share: total.waited.as_secs_f64() / seconds,

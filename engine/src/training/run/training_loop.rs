@@ -33,7 +33,7 @@ use crate::launch::{Phase, ProcessGroup, Stage};
 pub(super) struct TrainingLoop<'a> {
     pub(super) context: RunContext<'a>,
     pub(super) observer: &'a mut dyn Observer,
-    pub(super) learner: Box<dyn Backend>,
+    pub(super) backend: Box<dyn Backend>,
     /// The run's folder; only of the first process.
     pub(super) run: Option<RunDir>,
     /// The path of that folder.
@@ -62,22 +62,22 @@ impl<'a> TrainingLoop<'a> {
         if let (Some(run), Some(machine)) = (&run, &machine) {
             run.write_machine(machine)?;
         }
-        let (mut learner, device) = choice.initialize(job, dataset, model, threads, measured)?;
-        let tuning = learner.tuning()?;
+        let (mut backend, device) = choice.initialize(job, dataset, model, threads, measured)?;
+        let tuning = backend.tuning()?;
         if let (Some(run), Some(record)) = (&run, &tuning) {
             run.write_tuning(record)?;
         }
         let from = match from {
             Some(checkpoint) => {
                 let train = &checkpoint.manifest().train;
-                with_heartbeat(processes, train.step, || learner.restore(&checkpoint))?;
+                with_heartbeat(processes, train.step, || backend.restore(&checkpoint))?;
                 train.clone()
             }
             None => TrainState::default(),
         };
         let mut io = job.reader.io_options();
         let stream = StreamOptions { start: from.position, ..train_options(job, io) };
-        let batches = learner.open(dataset.part(Part::Train)?, &stream)?;
+        let batches = backend.open(dataset.part(Part::Train)?, &stream)?;
         let path = path_of_first(processes, run.as_ref())?;
         let mut identity = identity.map_or_else(|| RunIdentity::of(&context), |known| Ok(*known))?;
         // The first process writes for all.
@@ -87,16 +87,16 @@ impl<'a> TrainingLoop<'a> {
         let measurements = Measurements { tuning, machine };
         let dir = RunDir::checkpoints_path(&path);
         let mut checkpoints = Checkpoints::new(&context, identity, measurements, dir, from.step)?;
-        checkpoints.prepare(&*learner)?;
+        checkpoints.prepare(&*backend)?;
         // The reading mode that worked is not probed, and reported, again for each evaluation.
         io.mode = batches.rung().into();
-        let memory = learner.memory()?;
+        let memory = backend.memory()?;
         observer.observe(Event::Started(RunStart {
-            spec: learner.spec(),
+            spec: backend.spec(),
             dataset,
             device: &device,
-            kind: learner.kind(),
-            precision: learner.is_on_gpu().then_some(job.device.precision),
+            kind: backend.kind(),
+            precision: backend.is_on_gpu().then_some(job.device.precision),
             memory: &memory,
             topology,
             rung: batches.rung(),
@@ -108,7 +108,7 @@ impl<'a> TrainingLoop<'a> {
         let guard = Guard::resumed(&job.guard, from.guard, processes.is_first());
         let losses = Losses::resumed(from.step, from.losses, guard);
         let state = RunState::resumed(from, losses);
-        Ok((Self { context, observer, learner, run, path, checkpoints, io, state }, batches))
+        Ok((Self { context, observer, backend, run, path, checkpoints, io, state }, batches))
     }
 
     /// Trains until the job's end is reached or a stop is requested.
@@ -159,7 +159,7 @@ impl<'a> TrainingLoop<'a> {
         processes.is_at(Phase::Training, step, Stage::Computing);
         let optimizer = &job.optimizer;
         let rate_factor = optimizer.schedule.factor(step);
-        self.learner.train_step(&batch, rate_factor).map_err(|error| error.at_step(step))?;
+        self.backend.train_step(&batch, rate_factor).map_err(|error| error.at_step(step))?;
         let computed = began.elapsed();
         self.state.losses.start_step(batch.len());
         // If losses arrive later, reports wait for them; so does a progress display that has none to show yet.
@@ -201,7 +201,7 @@ impl<'a> TrainingLoop<'a> {
     /// Takes the outcomes of steps: of all that were started, or of those that are complete.
     fn take_outcomes(&mut self, all: bool) -> Result<(), TrainError> {
         let losses = &mut self.state.losses;
-        self.learner.take_outcomes(all, &mut |outcome| losses.record(&outcome))?;
+        self.backend.take_outcomes(all, &mut |outcome| losses.record(&outcome))?;
         losses.check()
     }
 
@@ -226,7 +226,7 @@ impl<'a> TrainingLoop<'a> {
             return Ok(());
         }
         let details =
-            self.observer.wants_details().then(|| self.learner.report_details(batch)).transpose()?;
+            self.observer.wants_details().then(|| self.backend.report_details(batch)).transpose()?;
         let ids_out_of_range = &self.state.ids_out_of_range;
         if let Some(run) = &mut self.run {
             run.append("train", &TrainRecord { progress, ids_out_of_range })?;
@@ -277,7 +277,7 @@ impl<'a> TrainingLoop<'a> {
         let options = EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: self.io };
         let mut watched = WatchedEvaluation { step, processes, observer: &mut *self.observer };
         let (heads, ids_out_of_range) =
-            evaluate(&mut *self.learner, dataset, Part::Eval, &options, &mut watched)?;
+            evaluate(&mut *self.backend, dataset, Part::Eval, &options, &mut watched)?;
         let metrics = EvalMetrics::from(heads.as_slice());
         let seconds = began.elapsed().as_secs_f64();
         if let Some(run) = &mut self.run {
@@ -317,7 +317,7 @@ impl<'a> TrainingLoop<'a> {
     /// Takes a checkpoint, and starts to write it.
     fn save(&mut self) -> Result<(), TrainError> {
         let metrics = self.run.as_ref().map(RunDir::metrics).transpose()?;
-        self.checkpoints.begin(&mut *self.learner, self.state.to_checkpoint(), metrics, self.observer)
+        self.checkpoints.begin(&mut *self.backend, self.state.to_checkpoint(), metrics, self.observer)
     }
 
     /// Saves a checkpoint of the current state, unless there is one, and returns the error that says how to resume.
