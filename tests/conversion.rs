@@ -254,7 +254,7 @@ fn the_worked_example_of_the_guide_converts() {
     let schema = place.file("typo.toml", of_the_guide("toml").replace("separator", "seperator"));
     run(["convert", "csv", &ratings, "--schema", &schema, "--out", &place.word("typo")])
         .with(USAGE)
-        .says(&["typo.toml:24:1: unknown field `seperator`", "did you mean `separator`?"]);
+        .says(&["typo.toml:24:1: unknown key `seperator` in [categorical.2]", "did you mean `separator`?"]);
 }
 
 #[test]

@@ -37,6 +37,17 @@ pub fn read_text(path: &Path) -> Result<String> {
     })
 }
 
+/// Reads a small text file like [`read_text`]; `what` is its name in messages: "the job file".
+///
+/// # Errors
+/// Those of [`read_text`], as messages that start with "cannot read" and `what`.
+pub fn read_named_text(what: &str, path: &Path) -> Result<String, String> {
+    read_text(path).map_err(|error| match error {
+        Error::Io { source, .. } => format!("cannot read {what} {}: {source}", path.display()),
+        error => format!("cannot read {what}: {error}"),
+    })
+}
+
 /// Checks that a path leads to a regular file.
 ///
 /// # Errors

@@ -1,5 +1,10 @@
 //! "Did you mean": the known word nearest to an unknown one.
 
+/// Returns the question ": did you mean `...`?", or nothing if no candidate is near.
+pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(word, candidates).map(|name| format!(": did you mean `{name}`?")).unwrap_or_default()
+}
+
 /// Returns the candidate nearest to `word`, or `None` if more than a third of the letters (at least one) would be
 /// wrong.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {

@@ -39,8 +39,6 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 mod train;
-mod tree;
-mod typed;
 mod values;
 mod write;
 
@@ -48,12 +46,13 @@ pub use checkpoint::{Checkpoint, OnFailure};
 pub use data::{Data, Generate, Raw, Reader};
 pub use definition::Job;
 pub use embedding::{Dtype, Embedding, Exchange, Placement};
-pub use error::{Conflict, JobError, Problem};
+pub use error::JobError;
 pub use file::JobFile;
 pub use guard::{Guard, IdPolicy, NonFinite};
 pub use metrics::{ListenAddress, Metrics};
 pub use model::{Dcnv2, DeepFm, Dlrm, Head, Model, Table, WideDeep};
 pub use optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, RowwiseAdagrad, Sgd};
+pub use rankine_reader::document::{Conflict, Problem};
 pub use schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 pub use train::{DenseUpdate, Device, DeviceKind, Eval, Precision, Train};
 pub use values::{

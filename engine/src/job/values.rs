@@ -396,9 +396,7 @@ impl FromStr for Shape {
         if text.contains('/') || Path::new(text).extension().is_some() {
             return Ok(Self::File(text.into()));
         }
-        let suggestion = rankine_reader::nearest(text, Self::BUILT_IN.map(|(name, _)| name))
-            .map(|name| format!(": did you mean `{name}`?"))
-            .unwrap_or_default();
+        let suggestion = rankine_reader::did_you_mean(text, Self::BUILT_IN.map(|(name, _)| name));
         Err(format!("`{text}` is not dlrm, dlrm-dcnv2 or the path of a shape file{suggestion}"))
     }
 }

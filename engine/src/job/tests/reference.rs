@@ -13,9 +13,11 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value};
 
 use super::super::schedule::Schedule;
-use super::super::typed::KIND;
 use super::super::{Job, Model};
 use super::jobs_in_configs;
+
+/// The key of a table that names the choice.
+const KIND: &str = "kind";
 
 /// Environment variable: if it is set, the test writes the documents instead of comparing them.
 const BLESS: &str = "RANKINE_BLESS";

@@ -419,45 +419,55 @@ fn mistakes_in_a_schema_file_are_shown_with_their_position() {
     let dense = |transform: &str| format!("{label}[[dense]]\ncolumn = \"x\"\ntransform = {transform}");
     let categorical = |rest: &str| format!("{label}[[categorical]]\ncolumn = \"c\"\n{rest}");
     for (text, position, what) in [
-        ("", "1:1", "the schema has no label"),
+        ("", "", "the schema has no label"),
         ("[label]\ncolumn = 3", "2:10", "expected a string"),
         ("[label]\ncolum = \"l\"", "2:1", "did you mean `column`?"),
         ("[labels]\n", "1:2", "did you mean `label`?"),
-        ("[label", "1:7", ""),
+        ("[label", "1:7", "invalid TOML: unclosed table"),
+        ("label = 3", "1:9", "`label`: expected a table, found a number"),
+        ("[label]\ncolum = \"l\"", "2:1", "unknown key `colum` in [label]\n"),
+        ("[[label]]\ncolum = \"l\"", "2:1", "unknown key `colum` in [label.0]\n"),
+        ("[label]\ncolumn = \"l\"\nequals = 1979-05-27", "3:10", "expected a value other than a date"),
         ("[label]\ncolumn = \"l\"\nat_least = 1\nequals = 2", "4:10", "cannot be combined"),
         ("[label]\ncolumn = \"l\"\nequals = []", "3:10", "equals must be a number or the text"),
         ("[label]\ncolumn = \"l\"\nequals = \"\"", "3:10", "equals must be a number or the text"),
         ("[label]\ncolumn = \"l\"\nequals = nan", "3:10", "equals must be a number or the text"),
-        ("[label]\ncolumn = \"l\"\nat_least = inf", "2:10", "at_least must be a finite number"),
+        ("[label]\ncolumn = \"l\"\nat_least = inf", "3:12", "at_least must be a finite number"),
         ("[label]\ncolumn = \"l\"\nmissing = \"maks\"", "3:11", "did you mean `mask`?"),
         ("[label]\ncolumn = \"l\"\n[weight]\ncolumn = \"l\"", "4:10", "the name \"l\" is already used"),
         ("[label]\ncolumn = \"a/b\"", "2:10", "is not a valid file name"),
-        (&dense("\"log\""), "5:13", "\"log\" is not a transform"),
-        (&dense("\"standardise\""), "5:13", "did you mean \"standardize\"?"),
+        (&dense("\"log\""), "5:13", "unknown value `log` for `dense.0.transform`"),
+        (&dense("\"standardise\""), "5:13", "did you mean `standardize`?"),
+        (&dense("3"), "5:13", "`dense.0.transform`: expected a name, found a number"),
+        (&dense("[\"log1p\", \"none\"]"), "5:23", "none cannot be combined with other transforms"),
         (&dense("[\"standardize\", \"log1p\"]"), "5:29", "write it before standardize"),
         (&dense("[\"log1p\", \"mlperf-log\"]"), "5:23", "keep one of them"),
         (&dense("[\"none\", \"standardize\"]"), "5:14", "none cannot be combined with other transforms"),
         (&dense("[\"standardize\", \"standardize\"]"), "5:29", "twice"),
         (&categorical("separator = \"\""), "5:13", "separator must not be empty"),
-        (&categorical("pooling = \"max\""), "5:11", "unknown variant `max`"),
+        (&categorical("pooling = \"max\""), "5:11", "unknown value `max` for `categorical.0.pooling`"),
         (
             &categorical("vocabulary = { kind = \"exact\", rows = 3 }"),
-            "5:39",
-            "does not take rows, but min_count",
+            "5:32",
+            "the kind `exact` has no key `rows` in [categorical.0.vocabulary]",
         ),
         (
             &categorical("vocabulary = { kind = \"exact\", min_count = 0 }"),
             "5:44",
             "use 1 to keep every category",
         ),
-        (&categorical("vocabulary = { kind = \"hash\" }"), "5:14", "needs rows"),
+        (
+            &categorical("vocabulary = { kind = \"hash\" }"),
+            "5:14",
+            "vocabulary], which the kind `hash` needs",
+        ),
         (&categorical("vocabulary = { kind = \"hash\", rows = 0 }"), "5:38", "a number from 1 to"),
         (
             &categorical("vocabulary = { kind = \"hash\", rows = 4294967297 }"),
             "5:38",
             "a number from 1 to 4294967296",
         ),
-        (&categorical("vocabulary = { kind = \"shared\" }"), "5:14", "needs with"),
+        (&categorical("vocabulary = { kind = \"shared\" }"), "5:14", "missing key `with`"),
         (
             &categorical(
                 "[[categorical]]\ncolumn = \"d\"\nvocabulary = { kind = \"shared\", with = \"c\" }\n\
@@ -477,10 +487,11 @@ fn mistakes_in_a_schema_file_are_shown_with_their_position() {
         (&format!("{label}[format]\ndelimiter = \"ab\""), "4:13", "one ASCII character"),
         (&format!("{label}[format]\nheader = false"), "3:1", "columns = [\"...\""),
         (&format!("{label}[format]\ncolumns = [\"a\"]"), "4:11", "add header = false"),
-        (&format!("{label}[format]\nheader = false\ncolumns = [\"a\", \"a\"]"), "5:11", "listed twice"),
+        (&format!("{label}[format]\nheader = false\ncolumns = [\"a\", \"a\"]"), "5:17", "listed twice"),
     ] {
         let refusal = SchemaFile::parse("s.toml", text).unwrap_err().to_string();
-        assert!(refusal.starts_with(&format!("s.toml:{position}: ")), "{text}\n{refusal}");
+        let place = if position.is_empty() { "s.toml".into() } else { format!("s.toml:{position}") };
+        assert!(refusal.starts_with(&format!("{place}: ")), "{text}\n{refusal}");
         assert!(refusal.contains(what), "{text}\n{refusal}");
     }
 }

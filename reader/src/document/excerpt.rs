@@ -5,8 +5,7 @@ use std::ops::Range;
 use unicode_width::UnicodeWidthStr;
 
 /// A line of a text, made safe to print in a terminal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Excerpt {
+pub(super) struct Excerpt {
     /// The number of the line, counted from 1.
     pub line: usize,
     /// Where the words start in the line, in characters counted from 1.
@@ -25,7 +24,7 @@ const BYTES_AFTER: usize = 240;
 impl Excerpt {
     /// Returns the line of `text` in which `words`, a range of bytes, starts. A range beyond the text is clamped to
     /// it.
-    pub fn of(text: &str, words: Range<usize>) -> Self {
+    pub(super) fn of(text: &str, words: Range<usize>) -> Self {
         let start = floor_char_boundary(text, words.start);
         let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
         let line_end = text[start..].find('\n').map_or(text.len(), |at| start + at);
@@ -44,16 +43,11 @@ impl Excerpt {
         }
     }
 
-    /// Returns the line with carets below it and the line number in the margin.
-    pub fn numbered(&self) -> String {
-        self.with_margin(&self.line.to_string())
-    }
-
-    /// Returns the line with carets below it and `margin` before the line.
-    pub fn with_margin(&self, margin: &str) -> String {
+    /// Returns a line feed, then the line with carets below it and `margin` before it.
+    pub(super) fn with_margin(&self, margin: &str) -> String {
         let Self { text, indent, carets, .. } = self;
         let (width, carets) = (margin.len(), "^".repeat(*carets));
-        format!("{:width$} |\n{margin} | {text}\n{:width$} | {indent}{carets}", "", "")
+        format!("\n{:width$} |\n{margin} | {text}\n{:width$} | {indent}{carets}", "", "")
     }
 }
 
@@ -76,19 +70,20 @@ mod tests {
     use super::*;
 
     fn shown(text: &str, words: Range<usize>) -> String {
-        Excerpt::of(text, words).numbered()
+        let excerpt = Excerpt::of(text, words);
+        excerpt.with_margin(&excerpt.line.to_string())
     }
 
     #[test]
     fn carets_stand_under_the_words_in_columns_of_a_terminal() {
-        assert_eq!(shown("a = 1\nbc = 2\r\nd = 3", 6..8), "  |\n2 | bc = 2\n  | ^^");
+        assert_eq!(shown("a = 1\nbc = 2\r\nd = 3", 6..8), "\n  |\n2 | bc = 2\n  | ^^");
         // A Chinese character takes two columns, a combining accent none.
         let text = "\"名前\" = e\u{301}x";
         let at = text.find('x').unwrap();
-        assert_eq!(shown(text, at..at + 1), format!("  |\n1 | {text}\n  | {}^", " ".repeat(10)));
-        assert_eq!(shown(text, 0..8), format!("  |\n1 | {text}\n  | ^^^^^^"));
+        assert_eq!(shown(text, at..at + 1), format!("\n  |\n1 | {text}\n  | {}^", " ".repeat(10)));
+        assert_eq!(shown(text, 0..8), format!("\n  |\n1 | {text}\n  | ^^^^^^"));
         assert_eq!(Excerpt::of(text, at..at + 1).column, 10);
-        assert_eq!(shown("\tx = \u{1b}[2J", 5..9), "  |\n1 | \tx = \u{fffd}[2J\n  | \t    ^^^^");
+        assert_eq!(shown("\tx = \u{1b}[2J", 5..9), "\n  |\n1 | \tx = \u{fffd}[2J\n  | \t    ^^^^");
     }
 
     #[test]
@@ -96,7 +91,7 @@ mod tests {
         let text = format!("{}x{}", "a".repeat(200), "b".repeat(300));
         let found = shown(&text, 200..201);
         let line = format!("...{}x{}...", "a".repeat(BYTES_BEFORE), "b".repeat(BYTES_AFTER - 1));
-        assert_eq!(found, format!("  |\n1 | {line}\n  | {}^", " ".repeat(3 + BYTES_BEFORE)));
+        assert_eq!(found, format!("\n  |\n1 | {line}\n  | {}^", " ".repeat(3 + BYTES_BEFORE)));
     }
 
     #[test]

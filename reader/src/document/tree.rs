@@ -1,7 +1,7 @@
-//! A job file as a tree in which every key and value remembers where it is written: in the file, or in a `--set`.
+//! A TOML file as a tree in which every key and value remembers where it is written: in the file, or in a `--set`.
 //!
 //! The deserializer of the `toml` crate knows positions only of the text that it parses. Here `--set` replaces parts of
-//! the tree, and checks across fields need the position of a key after the typed job was built.
+//! the tree, and checks across keys need the position of a key after the types were built.
 
 use std::ops::Range;
 
@@ -56,17 +56,16 @@ pub(super) struct SyntaxError {
 const PATH_KEYS_MAX: usize = 16;
 
 impl Node {
-    /// Parses a job file.
+    /// Parses a file.
     pub(super) fn parse(text: &str) -> Result<Self, SyntaxError> {
         let fragment = Fragment { source: 0, offset: 0 };
         let table = DeTable::parse(text).map_err(|error| fragment.syntax_error(&error, text))?;
         fragment.node(Spanned::new(0..0, DeValue::Table(table.into_inner())))
     }
 
-    /// Parses `a.b=VALUE`, the `index`-th `--set`, and puts the value into the tree. A value that is not TOML is a
-    /// string, so that paths and names need no quotes.
-    pub(super) fn set(&mut self, argument: &str, index: usize) -> Result<(), SyntaxError> {
-        let source = index + 1;
+    /// Parses `a.b=VALUE`, the `--set` with the index `source` among texts, and puts the value into the tree. A value
+    /// that is not TOML is a string, so that paths and names need no quotes.
+    pub(super) fn set(&mut self, argument: &str, source: usize) -> Result<(), SyntaxError> {
         let whole = Fragment { source, offset: 0 };
         let Some((path, text)) = argument.split_once('=') else {
             return Err(SyntaxError {
@@ -166,12 +165,14 @@ impl Node {
         child.entries_at(rest)
     }
 
-    /// Returns the origin of a dotted key: that of its value, or else of the innermost existing table around it.
+    /// Returns the origin of a dotted key: that of its value, or else of the innermost existing table around it. The
+    /// index 0 is ignored where no list is written, as [`OneOrMany`](super::OneOrMany) allows.
     pub(super) fn origin_of(&self, dotted: &str) -> &Origin {
         let mut node = self;
         for key in dotted.split('.') {
             match node.child(key) {
                 Some(child) => node = child,
+                None if key == "0" && !matches!(node.value, Value::Array(_)) => {}
                 None => break,
             }
         }

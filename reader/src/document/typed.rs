@@ -1,16 +1,17 @@
 //! From the tree to types: a serde deserializer whose errors are structured. They hold what serde knows, such as the
 //! unknown key and the list of known keys, and the origin of the value.
 //!
-//! A choice with settings (`model`, `optimizer.dense`, `optimizer.schedule`) is written as a table whose `kind` is the
+//! A choice with settings (`model` of a job, `vocabulary` of a schema) is written as a table whose `kind` is the
 //! choice and whose other keys are its settings, or as only the name if all settings have defaults. The derived enums
 //! do not handle this, so the table is taken apart here. (Serde's own `tag = "kind"` first copies the table into a
 //! buffer, which loses the origins of its keys.)
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
+use std::marker::PhantomData;
 
-use serde::de::value::BorrowedStrDeserializer;
+use serde::de::value::{BorrowedStrDeserializer, MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{
-    self, Deserialize, DeserializeSeed, Deserializer, EnumAccess, Error, Expected, MapAccess, SeqAccess,
+    Deserialize, DeserializeSeed, Deserializer, EnumAccess, Error, Expected, MapAccess, SeqAccess,
     Unexpected, VariantAccess, Visitor,
 };
 use serde::forward_to_deserialize_any;
@@ -20,10 +21,36 @@ use super::tree::{Entry, Node, Origin, Value};
 /// The key of a table that names the choice.
 pub(super) const KIND: &str = "kind";
 
-/// Reads a type from a tree.
-pub(super) fn read<'de, T: Deserialize<'de>>(root: &'de Node) -> Result<T, Misfit> {
-    T::deserialize(root)
+/// A list, or a value that stands for a list of one.
+#[derive(Debug)]
+pub struct OneOrMany<T>(pub Vec<T>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OneOrManyVisitor<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrManyVisitor<T> {
+            type Value = OneOrMany<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("one value, or a list of values")
+            }
+
+            fn visit_newtype_struct<D: Deserializer<'de>>(self, one: D) -> Result<Self::Value, D::Error> {
+                T::deserialize(one).map(|one| OneOrMany(vec![one]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, many: A) -> Result<Self::Value, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(many)).map(OneOrMany)
+            }
+        }
+
+        deserializer.deserialize_newtype_struct(ONE_OR_MANY, OneOrManyVisitor(PhantomData))
+    }
 }
+
+/// The name by which the deserializer of a tree knows that a list may be written as its only value.
+const ONE_OR_MANY: &str = "OneOrMany";
 
 /// Why a tree does not fit the type.
 #[derive(Debug)]
@@ -66,7 +93,7 @@ impl Misfit {
 }
 
 impl Display for Misfit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.reason {
             Reason::UnknownKey { key, .. } => write!(f, "unknown key `{key}`"),
             Reason::UnknownChoice { found, .. } => write!(f, "unknown value `{found}`"),
@@ -113,7 +140,10 @@ impl Error for Misfit {
 fn plain_words(expected: &dyn Expected) -> String {
     let words = expected.to_string();
     match words.as_str() {
-        "u64" => "a whole number of 0 or more".into(),
+        "u64" | "usize" => "a whole number of 0 or more".into(),
+        "u32" => "a whole number from 0 to 4294967295".into(),
+        "f64" => "a number".into(),
+        "any valid TOML value" => "a value other than a date".into(),
         "a boolean" => "true or false".into(),
         "a sequence" => "a list".into(),
         "path string" => "a path".into(),
@@ -175,10 +205,13 @@ impl<'de> Deserializer<'de> for &'de Node {
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
         self,
-        _name: &'static str,
+        name: &'static str,
         visitor: V,
     ) -> Result<V::Value, Misfit> {
-        visitor.visit_newtype_struct(self)
+        match &self.value {
+            Value::Array(_) if name == ONE_OR_MANY => self.deserialize_any(visitor),
+            _ => visitor.visit_newtype_struct(self),
+        }
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -309,7 +342,7 @@ impl<'de> VariantAccess<'de> for Choice<'de> {
     }
 
     fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Misfit> {
-        let settings = de::value::MapAccessDeserializer::new(Fields::new(self.settings, true));
+        let settings = MapAccessDeserializer::new(Fields::new(self.settings, true));
         seed.deserialize(settings).map_err(|misfit| misfit.at(self.origin))
     }
 
