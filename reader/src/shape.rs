@@ -4,6 +4,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::did_you_mean;
+use crate::document::{Conflict, Document};
 use crate::error::{Error, Result};
 use crate::files::read_text;
 use crate::schema::{
@@ -46,11 +48,11 @@ struct UncheckedShape {
 }
 
 impl TryFrom<UncheckedShape> for Shape {
-    type Error = String;
+    type Error = Conflict;
 
     fn try_from(
         UncheckedShape { name, dense, rows, hotness, ragged, pooling }: UncheckedShape,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, Conflict> {
         let shape = Self { name, dense, rows, hotness, ragged, pooling };
         shape.validate().map(|()| shape)
     }
@@ -72,48 +74,58 @@ impl Shape {
     /// # Errors
     /// As [`read_text`]; [`Error::Invalid`] if it is not a shape.
     pub fn load(name_or_path: &str) -> Result<Self> {
-        if let Some((_, text)) = BUILT_IN.iter().find(|(name, _)| *name == name_or_path) {
-            return Self::from_toml(text).map_err(Error::Invalid);
+        if let Some((name, text)) = BUILT_IN.iter().find(|(name, _)| *name == name_or_path) {
+            return Self::from_toml(name, text);
         }
         let path = Path::new(name_or_path);
         if !path.exists() {
-            let known = BUILT_IN.map(|(name, _)| name).join(", ");
+            let known = BUILT_IN.map(|(name, _)| name);
             return Err(Error::invalid(format!(
-                "'{name_or_path}' is neither a file nor a built-in shape ({known})"
+                "'{name_or_path}' is neither a file nor a built-in shape ({}){}",
+                known.join(", "),
+                did_you_mean(name_or_path, known)
             )));
         }
-        let text = read_text(path)?;
-        Self::from_toml(&text)
-            .map_err(|what| Error::invalid(format!("{} is not a shape file: {what}", path.display())))
+        Self::from_toml(name_or_path, &read_text(path)?)
     }
 
     /// Returns the built-in shapes.
     pub fn built_in() -> impl Iterator<Item = Self> {
         BUILT_IN
             .iter()
-            .map(|(name, text)| Self::from_toml(text).unwrap_or_else(|what| panic!("{name}: {what}")))
+            .map(|(name, text)| Self::from_toml(name, text).unwrap_or_else(|what| panic!("{what}")))
     }
 
-    /// Parses the text of a shape file.
-    fn from_toml(text: &str) -> Result<Self, String> {
-        toml::from_str(text).map_err(|error| error.to_string())
+    /// Parses the text of a shape file that is called `name` in messages.
+    fn from_toml(name: &str, text: &str) -> Result<Self> {
+        let document = Document::parse(name, text)?;
+        let shape: UncheckedShape = document.read()?;
+        Ok(Self::try_from(shape).map_err(|conflict| document.problem(&conflict))?)
     }
 
-    fn validate(&self) -> Result<(), String> {
+    fn validate(&self) -> Result<(), Conflict> {
+        let conflict = |key: &str, message: String| Err(Conflict::new(key, message));
         if !self.hotness.is_empty() && self.hotness.len() != self.rows.len() {
-            return Err(format!("it has {} tables and {} hotnesses", self.rows.len(), self.hotness.len()));
+            let message =
+                format!("there are {} tables and {} hotnesses", self.rows.len(), self.hotness.len());
+            return conflict("hotness", message);
         }
         if self.rows.is_empty() && self.dense == 0 {
-            return Err("it has neither tables nor dense features".into());
+            return conflict("rows", "there are neither tables nor dense features".into());
         }
         if self.dense > MAX_DENSE {
-            return Err(format!("it has {} dense features; the limit is {MAX_DENSE}", self.dense));
+            return conflict(
+                "dense",
+                format!("{} dense features exceed the limit of {MAX_DENSE}", self.dense),
+            );
         }
-        if let Some(rows) = self.rows.iter().find(|&&rows| rows == 0 || rows > MAX_ROWS) {
-            return Err(format!("a table has {rows} rows; it must have 1 to {MAX_ROWS}"));
+        if let Some(at) = self.rows.iter().position(|&rows| rows == 0 || rows > MAX_ROWS) {
+            let message = format!("a table has {} rows; it must have 1 to {MAX_ROWS}", self.rows[at]);
+            return conflict(&format!("rows.{at}"), message);
         }
-        if let Some(hotness) = self.hotness.iter().find(|&&hotness| hotness == 0 || hotness > HOTNESS_MAX) {
-            return Err(format!("a hotness of {hotness} is not within 1 to {HOTNESS_MAX}"));
+        if let Some(at) = self.hotness.iter().position(|&hotness| hotness == 0 || hotness > HOTNESS_MAX) {
+            let message = format!("a hotness of {} is not within 1 to {HOTNESS_MAX}", self.hotness[at]);
+            return conflict(&format!("hotness.{at}"), message);
         }
         Ok(())
     }
@@ -164,7 +176,7 @@ mod tests {
     #[test]
     fn a_shape_gives_its_columns_names_rows_and_bags() {
         let text = "name='x'\ndense=2\nrows=[5,100,7]\nhotness=[1,4,2]\nragged=true\npooling='mean'";
-        let shape = Shape::from_toml(text).unwrap();
+        let shape = Shape::from_toml("x.toml", text).unwrap();
         let schema = shape.schema(Some(10));
         assert!(schema.names().eq(["label", "I1", "I2", "C1", "C2", "C3"]));
         let columns: Vec<_> =
@@ -178,7 +190,7 @@ mod tests {
         assert_eq!(fixed.categorical[1].hotness, Hotness::Fixed(4));
         assert_eq!(fixed.dense_dtype, DenseDtype::F16);
         assert_eq!(fixed.dense[0].transform, DenseTransform::plain(DenseFunction::MlperfLog));
-        let plain = Shape::from_toml("name='x'\ndense=0\nrows=[5,6]").unwrap();
+        let plain = Shape::from_toml("x.toml", "name='x'\ndense=0\nrows=[5,6]").unwrap();
         assert_eq!((plain.pooling, plain.ragged, plain.ids()), (Pooling::Sum, false, 2));
     }
 
@@ -190,26 +202,32 @@ mod tests {
         assert_eq!((dcnv2.rows.len(), dcnv2.rows.iter().sum::<u64>()), (26, 204_184_588));
         assert_eq!(dcnv2.hotness.iter().sum::<u32>(), 214);
         let error = Shape::load("dlmr").unwrap_err().to_string();
-        assert!(error.contains("neither a file nor") && error.contains("dlrm-dcnv2"), "{error}");
-        for bad in [
-            "",
-            "name='x'\ndense=1\nrows=[0]",
-            "name='x'\ndense=1\nrows=[1]\nhotness=[1,1]",
-            "name='x'\ndense=0\nrows=[]",
-            "name='x'\ndense=1\nrows=[4294967297]",
-            "name='x'\ndense=1\nrows=[1]\nhotness=[0]",
-            "name='x'\ndense=1\nrows=[1]\nhotness=[65537]",
-            "name='x'\ndense=65537\nrows=[1]",
+        assert!(error.ends_with("built-in shape (dlrm, dlrm-dcnv2): did you mean `dlrm`?"), "{error}");
+        for (bad, expected) in [
+            ("", "x.toml: missing key `name`"),
+            ("name='x'\ndense=1\nrow=[1]", "x.toml:3:1: unknown key `row`\n  |\n3 | row=[1]\n  | ^^^\n"),
+            ("name='x'\ndense=1\nrow=[1]", "did you mean `rows`?"),
+            ("name='x'\ndense=1\nrows=[1]\npooling='men'", "unknown value `men` for `pooling`"),
+            ("name='x'\ndense=-1\nrows=[1]", "`dense`: expected a whole number of 0 or more, found -1"),
+            ("name='x'\ndense=1\nrows=[3, 0]", "x.toml:3:10: a table has 0 rows"),
+            ("name='x'\ndense=1\nrows=[1]\nhotness=[1,1]", "x.toml:4:9: there are 1 tables and 2 hotnesses"),
+            ("name='x'\ndense=0\nrows=[]", "neither tables nor dense"),
+            ("name='x'\ndense=1\nrows=[4294967297]", "must have 1 to 4294967296"),
+            ("name='x'\ndense=1\nrows=[1]\nhotness=[0]", "x.toml:4:10: a hotness of 0"),
+            ("name='x'\ndense=1\nrows=[1]\nhotness=[65537]", "within 1 to 65536"),
+            ("name='x'\ndense=1\nrows=[1]\nhotness=[4294967296]", "from 0 to 4294967295"),
+            ("name='x'\ndense=65537\nrows=[1]", "the limit of 65536"),
         ] {
-            assert!(Shape::from_toml(bad).is_err(), "{bad}");
+            let error = Shape::from_toml("x.toml", bad).unwrap_err().to_string();
+            assert!(error.contains(expected), "{bad}\n{error}");
         }
         for good in
             ["name='x'\ndense=65536\nrows=[]", "name='x'\ndense=0\nrows=[4294967296]\nhotness=[65536]"]
         {
-            assert!(Shape::from_toml(good).is_ok(), "{good}");
+            assert!(Shape::from_toml("x.toml", good).is_ok(), "{good}");
         }
         let many = r#"{"name": "x", "dense": 18446744073709551615, "rows": [18446744073709551615]}"#;
         let error = serde_json::from_str::<Shape>(many).unwrap_err().to_string();
-        assert!(error.contains("dense features; the limit is 65536"), "{error}");
+        assert!(error.contains("dense features exceed the limit of 65536"), "{error}");
     }
 }

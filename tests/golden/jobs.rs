@@ -168,6 +168,10 @@ fn command_line() {
     mistakes.run("unknown log level", "RANKINE_LOG=loud rankine check job.toml");
     mistakes.run("no samples", "rankine generate --shape dlrm --samples 0 --out data");
     mistakes.run("misspelt shape", "rankine generate --shape dlmr --samples 10 --out data");
+    mistakes.file("wrong.toml", SHAPE.replace("rows", "row"));
+    mistakes.run("unknown key of a shape", "rankine generate --shape wrong.toml --samples 10 --out data");
+    mistakes.file("wrong.toml", SHAPE.replace("rows = [", "rows = [0, "));
+    mistakes.run("table without rows", "rankine generate --shape wrong.toml --samples 10 --out data");
     mistakes.run("negative exponent", "rankine generate --shape dlrm --samples 10 --alpha -1 --out data");
     mistakes.run("no dataset for a job", "rankine init --data data");
     generate(&mistakes.place, SHAPE, 100, 0);
