@@ -318,7 +318,7 @@ fn machines_are_read_from_files() {
     );
     let wrong = place.file("wrong.toml", "base = \"h200\"\ntflop = 3\n");
     let ended = plan(DLRM, &[&args[..], &[&wrong]].concat()).with(USAGE);
-    ended.says(&["wrong.toml: ", "unknown field `tflop`"]);
+    ended.says(&["wrong.toml:2:1: unknown key `tflop`", "did you mean `tflops`?"]);
     plan(DLRM, &[&args[..], &["h100"]].concat()).with(USAGE).says(&["`h100` is neither cpu nor h200"]);
 }
 

@@ -117,6 +117,10 @@ fn plan() {
     mistakes.run("unknown machine", "rankine plan job.toml --ranks 4 --machine h20");
     mistakes.file("machine.toml", "name = \"mine\"\n");
     mistakes.run("incomplete machine file", "rankine plan job.toml --ranks 4 --machine ./machine.toml");
+    mistakes.file("machine.toml", "base = \"h200\"\n\n[within_nodes]\ngb_per_sec = 400\n");
+    mistakes.run("unknown key of a link", "rankine plan job.toml --ranks 4 --machine machine.toml");
+    mistakes.file("machine.toml", "base = \"h200\"\noverlap = 1.5\n");
+    mistakes.run("share above 1", "rankine plan job.toml --ranks 4 --machine machine.toml");
     mistakes.run("unknown table", "rankine plan job.toml --ranks 4 --machine h200 --explain C9");
     mistakes.run("sample of no data", "rankine plan job.toml --ranks 4 --machine h200 --sample 1000");
     mistakes.run("model that does not fit", "rankine plan job.toml --ranks 4 --machine h200 --memory 1KiB");

@@ -12,7 +12,7 @@ use rankine::planning::{self, Origin, Planning, Source, Sweep, SweepBatch};
 use rankine::training::{self, JobData, TrainError};
 use rankine_embedding::plan::{Alternative, Machine, NonTableMemory, PlanReport, TableReport};
 use rankine_embedding::{Exchange, Placement, Topology};
-use rankine_reader::nearest;
+use rankine_reader::did_you_mean;
 use serde::Serialize;
 
 use super::job::JobArgs;
@@ -225,8 +225,8 @@ fn planning(job: &Job, args: &Args) -> Result<(Planning, Origin), PlanningError>
 fn find<'a>(tables: &'a [TableReport], name: &str) -> Result<&'a TableReport, CommandError> {
     tables.iter().find(|table| table.name == name).ok_or_else(|| {
         let names = tables.iter().map(|table| table.name.as_str());
-        let hint = nearest(name, names).map(|near| format!(": did you mean {near}?")).unwrap_or_default();
-        CommandError::new(Exit::Usage, format!("the model has no table {name}{hint}"))
+        let meant = did_you_mean(name, names);
+        CommandError::new(Exit::Usage, format!("the model has no table {name}{meant}"))
     })
 }
 

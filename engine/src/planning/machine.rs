@@ -3,21 +3,24 @@
 use std::path::Path;
 
 use rankine_embedding::plan::{LinkSpeed, Machine};
+use rankine_reader::did_you_mean;
+use rankine_reader::document::{Conflict, Document, Problem};
+use rankine_reader::files::read_named_text;
 use serde::Deserialize;
 
-use crate::job::Precision;
+use crate::job::{Fraction, NonNegative, Positive, Precision};
 
 /// The content of a machine file. Missing values are those of the base machine.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MachineFile {
-    base: String,
+    base: Base,
     name: Option<String>,
-    memory_gib: Option<f64>,
-    memory_gb_per_s: Option<f64>,
-    tflops: Option<f64>,
-    matmul_latency_us: Option<f64>,
-    shard_latency_us: Option<f64>,
+    memory_gib: Option<Positive>,
+    memory_gb_per_s: Option<Positive>,
+    tflops: Option<Positive>,
+    matmul_latency_us: Option<NonNegative>,
+    shard_latency_us: Option<NonNegative>,
     #[serde(default)]
     within_nodes: LinkFile,
     #[serde(default)]
@@ -25,66 +28,78 @@ struct MachineFile {
     table_element_bytes: Option<u64>,
     vector_element_bytes: Option<u64>,
     reduction_element_bytes: Option<u64>,
-    lookup_bytes: Option<f64>,
-    overlap: Option<f64>,
+    lookup_bytes: Option<NonNegative>,
+    overlap: Option<Fraction>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LinkFile {
-    gb_per_s: Option<f64>,
-    latency_us: Option<f64>,
-    reduction_efficiency: Option<f64>,
-    reduction_latency_us: Option<f64>,
+    gb_per_s: Option<Positive>,
+    latency_us: Option<NonNegative>,
+    reduction_efficiency: Option<Fraction>,
+    reduction_latency_us: Option<NonNegative>,
 }
 
-/// The names of the built-in machines.
-const KNOWN: [&str; 2] = ["cpu", "h200"];
+/// A built-in machine.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Base {
+    Cpu,
+    H200,
+}
+
+impl Base {
+    const NAMED: [(&str, Self); 2] = [("cpu", Self::Cpu), ("h200", Self::H200)];
+}
+
+/// What a file does not say about the built-in machines.
+#[derive(Debug, Clone, Copy)]
+struct Host {
+    cpu_memory_bytes: u64,
+    precision: Precision,
+}
+
+impl Host {
+    fn machine(self, base: Base) -> Machine {
+        match base {
+            Base::Cpu => Machine::cpu(self.cpu_memory_bytes),
+            Base::H200 => in_precision(Machine::h200(), self.precision),
+        }
+    }
+}
 
 /// Returns a built-in machine, `cpu` or `h200`, or the one that a file describes. `cpu` has `cpu_memory_bytes` of
 /// memory; GPUs compute in `precision`.
 ///
 /// # Errors
-/// What is wrong with the name or the file, with path and line.
+/// What is wrong with the name or the file, with path, line and column.
 pub fn read_machine(
     name_or_path: &str,
     cpu_memory_bytes: u64,
     precision: Precision,
 ) -> Result<Machine, String> {
-    let known = |name: &str| known(name, cpu_memory_bytes, precision);
-    if let Some(machine) = known(name_or_path) {
-        return Ok(machine);
+    let host = Host { cpu_memory_bytes, precision };
+    if let Some((_, base)) = Base::NAMED.into_iter().find(|(name, _)| *name == name_or_path) {
+        return Ok(host.machine(base));
     }
     let path = Path::new(name_or_path);
     if path.extension().is_none() && !path.exists() {
-        return Err(format!(
-            "`{name_or_path}` is neither {} nor the path of a machine file",
-            KNOWN.join(" nor ")
-        ));
+        let known = Base::NAMED.map(|(name, _)| name);
+        let (names, meant) = (known.join(" nor "), did_you_mean(name_or_path, known));
+        return Err(format!("`{name_or_path}` is neither {names} nor the path of a machine file{meant}"));
     }
-    let text = rankine_reader::files::read_text(path).map_err(|error| match error {
-        rankine_reader::Error::Io { source, .. } => {
-            format!("cannot read the machine file {}: {source}", path.display())
-        }
-        error => format!("cannot read the machine file: {error}"),
-    })?;
-    parse(&text, known).map_err(|what| format!("{}: {what}", path.display()))
+    let text = read_named_text("the machine file", path)?;
+    parse(name_or_path, &text, host).map_err(|problem| problem.to_string())
 }
 
-fn known(name: &str, cpu_memory_bytes: u64, precision: Precision) -> Option<Machine> {
-    match name {
-        "cpu" => Some(Machine::cpu(cpu_memory_bytes)),
-        "h200" => Some(in_precision(Machine::h200(), precision)),
-        _ => None,
-    }
-}
-
-/// Parses the text of a machine file; see [`read_machine`].
+/// Parses the text of a machine file that is called `machine.toml` in messages; see [`read_machine`].
 ///
 /// # Errors
-/// What is wrong with it, with the line or key.
+/// What is wrong with it, with line and column.
 pub fn parse_machine(text: &str, precision: Precision) -> Result<Machine, String> {
-    parse(text, |name| known(name, 0, precision))
+    let host = Host { cpu_memory_bytes: 0, precision };
+    parse("machine.toml", text, host).map_err(|problem| problem.to_string())
 }
 
 /// Returns the machine with the element size of a precision: GPUs store vectors and activations in it.
@@ -96,43 +111,51 @@ pub(crate) fn in_precision(machine: Machine, precision: Precision) -> Machine {
     Machine { vector_element_bytes, ..machine }
 }
 
-fn parse(text: &str, known: impl Fn(&str) -> Option<Machine>) -> Result<Machine, String> {
-    let file: MachineFile = toml::from_str(text).map_err(|error| error.to_string())?;
-    let base = known(&file.base)
-        .ok_or_else(|| format!("`base` is `{}` and must be {}", file.base, KNOWN.join(" or ")))?;
-    let memory_bytes = match positive("memory_gib", file.memory_gib, f64::from(1 << 30))? {
-        Some(bytes) => bytes as u64,
-        None => base.memory_bytes,
-    };
+fn parse(name: &str, text: &str, host: Host) -> Result<Machine, Problem> {
+    let document = Document::parse(name, text)?;
+    let file: MachineFile = document.read()?;
+    check(&file).map_err(|conflict| document.problem(&conflict))?;
+    let base = host.machine(file.base);
     Ok(Machine {
         name: file.name.unwrap_or_else(|| base.name.clone()),
-        memory_bytes,
+        memory_bytes: scaled(file.memory_gib, f64::from(1 << 30))
+            .map_or(base.memory_bytes, |bytes| bytes as u64),
         memory_is_shared: base.memory_is_shared && file.memory_gib.is_none(),
-        memory_bytes_per_s: positive("memory_gb_per_s", file.memory_gb_per_s, 1e9)?
-            .unwrap_or(base.memory_bytes_per_s),
-        flops: positive("tflops", file.tflops, 1e12)?.unwrap_or(base.flops),
-        matmul_latency_s: latency("matmul_latency_us", file.matmul_latency_us)?
-            .unwrap_or(base.matmul_latency_s),
-        shard_latency_s: latency("shard_latency_us", file.shard_latency_us)?.unwrap_or(base.shard_latency_s),
-        within_nodes: link("within_nodes", &file.within_nodes, base.within_nodes)?,
-        between_nodes: link("between_nodes", &file.between_nodes, base.between_nodes)?,
-        table_element_bytes: width("table_element_bytes", file.table_element_bytes)?
-            .unwrap_or(base.table_element_bytes),
+        memory_bytes_per_s: scaled(file.memory_gb_per_s, 1e9).unwrap_or(base.memory_bytes_per_s),
+        flops: scaled(file.tflops, 1e12).unwrap_or(base.flops),
+        matmul_latency_s: seconds(file.matmul_latency_us).unwrap_or(base.matmul_latency_s),
+        shard_latency_s: seconds(file.shard_latency_us).unwrap_or(base.shard_latency_s),
+        within_nodes: link(&file.within_nodes, base.within_nodes),
+        between_nodes: link(&file.between_nodes, base.between_nodes),
+        table_element_bytes: file.table_element_bytes.unwrap_or(base.table_element_bytes),
         narrow_tables: base.narrow_tables,
-        vector_element_bytes: width("vector_element_bytes", file.vector_element_bytes)?
-            .unwrap_or(base.vector_element_bytes),
-        reduction_element_bytes: width("reduction_element_bytes", file.reduction_element_bytes)?
-            .unwrap_or(base.reduction_element_bytes),
-        lookup_bytes: match file.lookup_bytes {
-            Some(bytes) if !(bytes.is_finite() && bytes >= 0.0) => {
-                return Err(format!("`lookup_bytes` is {bytes} and must be at least 0"));
-            }
-            bytes => bytes.unwrap_or(base.lookup_bytes),
-        },
+        vector_element_bytes: file.vector_element_bytes.unwrap_or(base.vector_element_bytes),
+        reduction_element_bytes: file.reduction_element_bytes.unwrap_or(base.reduction_element_bytes),
+        lookup_bytes: file.lookup_bytes.map_or(base.lookup_bytes, NonNegative::get),
         frequent_sums: base.frequent_sums,
         pools_all: base.pools_all,
-        overlap: share("overlap", file.overlap)?.unwrap_or(base.overlap),
+        overlap: file.overlap.map_or(base.overlap, Fraction::get),
     })
+}
+
+fn check(file: &MachineFile) -> Result<(), Conflict> {
+    for (key, bytes) in [
+        ("table_element_bytes", file.table_element_bytes),
+        ("vector_element_bytes", file.vector_element_bytes),
+        ("reduction_element_bytes", file.reduction_element_bytes),
+    ] {
+        if let Some(bytes) = bytes.filter(|bytes| ![1, 2, 4, 8].contains(bytes)) {
+            return Err(Conflict::new(key, format!("`{key}`: expected 1, 2, 4 or 8, found {bytes}")));
+        }
+    }
+    for (name, link) in [("within_nodes", &file.within_nodes), ("between_nodes", &file.between_nodes)] {
+        if link.reduction_efficiency.map(Fraction::get) == Some(0.0) {
+            let key = format!("{name}.reduction_efficiency");
+            let message = format!("`{key}` is 0: all-reduces would never end");
+            return Err(Conflict::new(key, message));
+        }
+    }
+    Ok(())
 }
 
 /// Writes a machine as the text of a machine file; also returns the machine that this text describes, whose rates and
@@ -160,7 +183,8 @@ pub fn write_machine(machine: &Machine, base: &str, precision: Precision) -> (St
         line("reduction_efficiency", link.reduction_efficiency);
         line("reduction_latency_us", link.reduction_latency_s * 1e6);
     }
-    let read = parse(&text, |name| known(name, machine.memory_bytes, precision));
+    let host = Host { cpu_memory_bytes: machine.memory_bytes, precision };
+    let read = parse("machine.toml", &text, host);
     (text, read.expect("the file was just written"))
 }
 
@@ -168,64 +192,29 @@ fn to_four_digits(value: f64) -> f64 {
     format!("{value:.3e}").parse().unwrap_or(value)
 }
 
-fn link(name: &str, file: &LinkFile, base: LinkSpeed) -> Result<LinkSpeed, String> {
-    let key = |key: &str| format!("{name}.{key}");
-    let efficiency = share(&key("reduction_efficiency"), file.reduction_efficiency)?;
-    if efficiency == Some(0.0) {
-        return Err(format!("`{}` is 0: all-reduces would never end", key("reduction_efficiency")));
-    }
-    Ok(LinkSpeed {
-        bytes_per_s: positive(&key("gb_per_s"), file.gb_per_s, 1e9)?.unwrap_or(base.bytes_per_s),
-        latency_s: latency(&key("latency_us"), file.latency_us)?.unwrap_or(base.latency_s),
-        reduction_efficiency: efficiency.unwrap_or(base.reduction_efficiency),
-        reduction_latency_s: latency(&key("reduction_latency_us"), file.reduction_latency_us)?
-            .unwrap_or(base.reduction_latency_s),
-    })
-}
-
-/// Checks that a value is above 0, and multiplies it by its unit.
-fn positive(key: &str, value: Option<f64>, unit: f64) -> Result<Option<f64>, String> {
-    match value {
-        Some(value) if !(value.is_finite() && value > 0.0) => {
-            Err(format!("`{key}` is {value} and must be above 0"))
-        }
-        value => Ok(value.map(|value| value * unit)),
+fn link(file: &LinkFile, base: LinkSpeed) -> LinkSpeed {
+    LinkSpeed {
+        bytes_per_s: scaled(file.gb_per_s, 1e9).unwrap_or(base.bytes_per_s),
+        latency_s: seconds(file.latency_us).unwrap_or(base.latency_s),
+        reduction_efficiency: file.reduction_efficiency.map_or(base.reduction_efficiency, Fraction::get),
+        reduction_latency_s: seconds(file.reduction_latency_us).unwrap_or(base.reduction_latency_s),
     }
 }
 
-fn latency(key: &str, value: Option<f64>) -> Result<Option<f64>, String> {
-    match value {
-        Some(value) if !(value.is_finite() && value >= 0.0) => {
-            Err(format!("`{key}` is {value} and must be at least 0"))
-        }
-        value => Ok(value.map(|value| value / 1e6)),
-    }
+fn scaled(value: Option<Positive>, unit: f64) -> Option<f64> {
+    value.map(|value| value.get() * unit)
 }
 
-fn share(key: &str, value: Option<f64>) -> Result<Option<f64>, String> {
-    match value {
-        Some(value) if !(0.0..=1.0).contains(&value) => {
-            Err(format!("`{key}` is {value} and must be from 0 to 1"))
-        }
-        value => Ok(value),
-    }
-}
-
-fn width(key: &str, value: Option<u64>) -> Result<Option<u64>, String> {
-    match value {
-        Some(value) if ![1, 2, 4, 8].contains(&value) => {
-            Err(format!("`{key}` is {value} and must be 1, 2, 4 or 8"))
-        }
-        value => Ok(value),
-    }
+fn seconds(us: Option<NonNegative>) -> Option<f64> {
+    us.map(|us| us.get() / 1e6)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(text: &str, cpu_memory_bytes: u64) -> Result<Machine, String> {
-        super::parse(text, |name| known(name, cpu_memory_bytes, Precision::Bf16))
+    fn parse(text: &str, cpu_memory_bytes: u64) -> Result<Machine, Problem> {
+        super::parse("m.toml", text, Host { cpu_memory_bytes, precision: Precision::Bf16 })
     }
 
     fn read_machine(name_or_path: &str) -> Result<Machine, String> {
@@ -320,25 +309,35 @@ mod tests {
     #[test]
     fn wrong_files_are_refused_with_the_key() {
         for (text, expected) in [
-            ("base = \"h100\"", "`base` is `h100` and must be cpu or h200"),
-            ("memory_gib = 3", "missing field `base`"),
-            ("base = \"cpu\"\nmemory = 3", "unknown field `memory`"),
-            ("base = \"cpu\"\ntflops = 0", "`tflops` is 0 and must be above 0"),
-            ("base = \"cpu\"\n[within_nodes]\nlatency_us = -1", "`within_nodes.latency_us` is -1"),
-            ("base = \"cpu\"\n[within_nodes]\nreduction_efficiency = 0", "all-reduces would never end"),
-            ("base = \"cpu\"\nlookup_bytes = -1", "`lookup_bytes` is -1 and must be at least 0"),
-            ("base = \"cpu\"\nmemory_gib = inf", "`memory_gib` is inf and must be above 0"),
+            ("base = \"h20\"", "m.toml:1:8: unknown value `h20` for `base`\n"),
+            ("base = \"h20\"", "\n  = did you mean `h200`?\n  = known values: cpu, h200"),
+            ("memory_gib = 3", "m.toml: missing key `base`"),
+            ("base = \"cpu\"\ntflop = 3", "m.toml:2:1: unknown key `tflop`\n  |\n2 | tflop = 3\n  | ^^^^^\n"),
+            ("base = \"cpu\"\n[within_nodes]\nlatency_ms = 3", "did you mean `latency_us`?"),
+            ("base = \"cpu\"\ntflops = 0", "m.toml:2:10: `tflops`: expected a number above 0"),
             (
-                "base = \"cpu\"\n[between_nodes]\nreduction_latency_us = nan",
-                "`between_nodes.reduction_latency_us`",
+                "base = \"cpu\"\n[within_nodes]\nlatency_us = -1",
+                "m.toml:3:14: `within_nodes.latency_us`: expected a number of 0 or more",
             ),
-            ("base = \"cpu\"\noverlap = 1.5", "`overlap` is 1.5 and must be from 0 to 1"),
-            ("base = \"cpu\"\nvector_element_bytes = 3", "must be 1, 2, 4 or 8"),
+            (
+                "base = \"cpu\"\n[within_nodes]\nreduction_efficiency = 0",
+                "m.toml:3:24: `within_nodes.reduction_efficiency` is 0: all-reduces would never end",
+            ),
+            ("base = \"cpu\"\nlookup_bytes = -1", "expected a number of 0 or more"),
+            ("base = \"cpu\"\nmemory_gib = inf", "found inf"),
+            ("base = \"cpu\"\n[between_nodes]\nreduction_latency_us = nan", "found NaN"),
+            ("base = \"cpu\"\noverlap = 1.5", "`overlap`: expected a number from 0 to 1, found 1.5"),
+            (
+                "base = \"cpu\"\nvector_element_bytes = 3",
+                "m.toml:2:24: `vector_element_bytes`: expected 1, 2, 4 or 8, found 3",
+            ),
         ] {
-            let error = parse(text, 0).unwrap_err();
+            let error = parse(text, 0).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
-        assert!(read_machine("h20").unwrap_err().contains("neither cpu nor h200 nor the path"));
+        let misspelt = read_machine("h20").unwrap_err();
+        let expected = "`h20` is neither cpu nor h200 nor the path of a machine file: did you mean `h200`?";
+        assert_eq!(misspelt, expected);
         assert!(
             read_machine("no/such.toml")
                 .unwrap_err()
