@@ -175,6 +175,6 @@ mod tests {
     #[test]
     fn uuids_are_written_as_by_nvidia_smi() {
         let uuid = std::array::from_fn(|index| index as u8 * 17);
-        assert_eq!(super::shown(uuid), "GPU-00112233-4455-6677-8899-aabbccddeeff");
+        assert_eq!(super::uuid_text(uuid), "GPU-00112233-4455-6677-8899-aabbccddeeff");
     }
 }

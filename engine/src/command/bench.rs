@@ -393,7 +393,13 @@ mod tests {
             without: vec!["routes".into(), "input".into()],
             on_device: Some(trained().iteration),
             loss_at_begin: None,
-            memory: Some(DeviceMemory { parts, free_bytes: 3_000_000_000, total_bytes: 5_001_000_000 }),
+            memory: Some(DeviceMemory {
+                gpu: 0,
+                uuid: String::new(),
+                parts,
+                free_bytes: 3_000_000_000,
+                total_bytes: 5_001_000_000,
+            }),
             ceilings: Some(Ceilings { gb_per_s: 4000.0, tflop_per_s: 700.0, fp8_tflop_per_s: Some(1300.0) }),
             phases: vec![phase],
             trace: Some(TraceSummary {
