@@ -10,6 +10,7 @@ use super::{CommandError, Exit, stderr};
 
 /// The argument of commands that have no job.
 #[derive(Debug, clap::Args)]
+#[group(skip)]
 pub(crate) struct Args {
     /// Serve metrics for Prometheus on this address, or on this port of the loopback interface
     #[arg(long, value_name = "IP:PORT|PORT")]

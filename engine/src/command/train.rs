@@ -239,7 +239,7 @@ impl Observer for Watcher {
                 tracing::error!("step {step}: checkpoint not saved: {error}; training continues");
             }
             Event::Evaluated { step, heads, .. } => self.evaluated(step, heads),
-            Event::Finished(_) => {}
+            Event::Finished { .. } => {}
         }
     }
 }

@@ -113,10 +113,6 @@ impl Common {
         self.run_info.with_label_values(&labels).set(1.0);
     }
 
-    pub(super) fn info(&self) -> &RunInfo {
-        &self.info
-    }
-
     /// Starts a task of `total` units.
     pub(super) fn task(&self, task: &'static str, unit: &str, total: u64, beat: &Arc<Beat>) -> Task {
         let progress = self.task_progress.with_label_values(&[task]);

@@ -10,8 +10,8 @@ use std::time::Duration;
 use prometheus::Registry;
 
 use super::catalog::Catalog;
-use super::families::{Beat, Command, Common, Evaluating, RunInfo, Started, Task, Training};
-use super::gpus::GpuCollector;
+use super::command::CommandMetrics;
+use super::families::{Beat, Command, Evaluating, RunInfo, Task, Training};
 use super::observer::{EvaluationObserver, TrainingObserver};
 use super::process::{self, ProcessCollector};
 use super::server::{Request, Response, Server};
@@ -74,10 +74,8 @@ fn why_not(error: &io::Error) -> String {
 
 /// The metrics of one process. Dropping it ends their export.
 pub struct Monitor {
-    common: Common,
+    command: CommandMetrics,
     metrics: Metrics,
-    beat: Arc<Beat>,
-    gpus: GpuCollector,
     server: Option<Server>,
     /// Writes the final values when it is dropped.
     _textfile: Option<Textfile>,
@@ -104,14 +102,10 @@ impl Monitor {
     pub fn start(options: MonitorOptions) -> Result<Self, MonitorError> {
         let MonitorOptions { info, listen, textfile, readiness } = options;
         let mut catalog = Catalog::default();
-        let (common, metrics) = register(&mut catalog, info);
-        let gpus = GpuCollector::new();
-        if let Metrics::Training(_) = &metrics {
-            gpus.register(&mut catalog);
-        }
-        let beat = Arc::new(Beat::default());
+        let (name, rank) = (info.name.clone(), info.rank);
+        let (command, metrics) = register(&mut catalog, info);
         let readiness = readiness.unwrap_or_else(|| {
-            let beat = Arc::clone(&beat);
+            let beat = Arc::clone(&command.beat);
             Box::new(move || readiness_of(&beat))
         });
         let registry = catalog.registry;
@@ -123,13 +117,12 @@ impl Monitor {
             Server::start(listener, routes).map_err(refused)
         });
         let server = server.transpose()?;
-        let RunInfo { name, rank, .. } = common.info().clone();
         let textfile = textfile.map(|path| {
             let path = path_of_rank(&path, rank);
             Textfile::start(&path, move || text::for_textfile(&registry, &name, rank))
         });
         let textfile = textfile.transpose()?;
-        Ok(Self { common, metrics, beat, gpus, server, _textfile: textfile })
+        Ok(Self { command, metrics, server, _textfile: textfile })
     }
 
     /// Returns the address on which it listens.
@@ -143,7 +136,7 @@ impl Monitor {
     /// If the monitor is of another command.
     pub fn training<'a>(&'a self, inner: &'a mut dyn Observer) -> TrainingObserver<'a> {
         let Metrics::Training(metrics) = &self.metrics else { panic!("the monitor is not of a training") };
-        TrainingObserver::new(self, metrics, inner)
+        TrainingObserver::new(&self.command, metrics, inner)
     }
 
     /// Returns an observer of a single evaluation.
@@ -154,36 +147,29 @@ impl Monitor {
         let Metrics::Evaluation(metrics) = &self.metrics else {
             panic!("the monitor is not of an evaluation")
         };
-        EvaluationObserver::new(self, metrics, inner)
+        EvaluationObserver::new(&self.command, metrics, inner)
     }
 
     /// Starts a task of `total` units, whose progress is exported.
     pub fn task(&self, task: &'static str, unit: &str, total: u64) -> Task {
-        self.common.task(task, unit, total, &self.beat)
-    }
-
-    /// Describes the run, once its device is known.
-    pub(super) fn describe(&self, started: &Started) {
-        self.common.describe(started);
-    }
-
-    /// Exports power and energy of these GPUs: the ordinal and UUID of each.
-    pub(super) fn watch_gpus(&self, gpus: Vec<(usize, String)>) {
-        self.gpus.watch(gpus);
+        self.command.task(task, unit, total)
     }
 }
 
 /// Registers the metrics of a command.
-fn register(catalog: &mut Catalog, info: RunInfo) -> (Common, Metrics) {
-    let command = info.command;
-    let common = Common::new(catalog, info);
-    let metrics = match command {
-        Command::Train => Metrics::Training(Box::new(Training::new(catalog))),
+fn register(catalog: &mut Catalog, info: RunInfo) -> (CommandMetrics, Metrics) {
+    let kind = info.command;
+    let command = CommandMetrics::new(catalog, info);
+    let metrics = match kind {
+        Command::Train => {
+            command.gpus.register(catalog);
+            Metrics::Training(Box::new(Training::new(catalog)))
+        }
         Command::Eval => Metrics::Evaluation(Evaluating::new(catalog)),
         Command::Predict | Command::Convert | Command::Generate => Metrics::Tasks,
     };
     catalog.collector(ProcessCollector::new(), &process::FAMILIES);
-    (common, metrics)
+    (command, metrics)
 }
 
 /// Returns every family that any command exports, for the reference.
@@ -191,7 +177,6 @@ fn register(catalog: &mut Catalog, info: RunInfo) -> (Common, Metrics) {
 pub(super) fn families() -> Vec<super::catalog::Family> {
     let mut catalog = Catalog::default();
     register(&mut catalog, RunInfo { command: Command::Train, ..RunInfo::default() });
-    catalog.families.extend(super::gpus::FAMILIES);
     catalog.families
 }
 

@@ -49,7 +49,8 @@ fn known_series_are_exported_at_zero_from_the_start() {
     ] {
         assert_eq!(value(&page, series), Some(0.0), "{series} in\n{page}");
     }
-    let info = "rankine_run_info{command=\"train\",device=\"\",name=\"a \\\"name\\\"\\n\",nodes=\"\",precision=\"\",ranks=\"\"}";
+    let info = "rankine_run_info{command=\"train\",device=\"\",name=\"a \\\"name\\\"\\n\",nodes=\"\",\
+        precision=\"\",ranks=\"\"}";
     assert_eq!(value(&page, info), Some(1.0), "{page}");
     assert_eq!((value(&page, "rankine_rank"), value(&page, "rankine_processes")), (Some(2.0), Some(4.0)));
     assert!(value(&page, "process_resident_memory_bytes").is_some_and(|bytes| bytes > 0.0));

@@ -29,6 +29,7 @@ pub(super) fn for_textfile(registry: &Registry, name: &str, rank: usize) -> Vec<
             labels.push(pair("name", name));
         }
         labels.push(pair("rank", &rank.to_string()));
+        labels.sort_by(|one, other| one.name().cmp(other.name()));
         metric.set_label(labels);
     }
     encode(&families)

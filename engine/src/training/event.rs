@@ -3,15 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rankine_embedding::{LinkTraffic, Topology};
+use rankine_embedding::Topology;
 use rankine_reader::io::Rung;
 use rankine_reader::{Dataset, Part};
 
 use super::backend::DeviceMemory;
 use super::ids::IdCounts;
-use super::run_dir::Summary;
+use super::report::ReportDetails;
 use crate::checkpoint::{CheckpointError, DamagedCheckpoint};
-use crate::cpu::RankTraffic;
 use crate::evaluation::HeadMetrics;
 use crate::guard::SkippedSteps;
 use crate::job::{DeviceKind, Precision};
@@ -121,7 +120,10 @@ pub enum Event<'a> {
         heads: &'a [HeadMetrics],
     },
     /// The run is finished: its model and summary are saved.
-    Finished(&'a Summary),
+    Finished {
+        /// Steps completed.
+        step: u64,
+    },
 }
 
 /// A training that is about to start.
@@ -207,47 +209,6 @@ pub struct Report<'a> {
     pub ids_out_of_range: &'a IdCounts,
     /// What takes time to find out, if the observer asks for it.
     pub details: Option<&'a ReportDetails>,
-}
-
-/// Details of a report.
-#[derive(Debug, Clone, Default)]
-pub struct ReportDetails {
-    /// The loss scale; `None` unless the precision is fp16.
-    pub loss_scale: Option<f64>,
-    /// Bytes that ranks sent each other since this process started; `None` on GPUs, which do not count them.
-    pub exchanged: Option<ExchangedBytes>,
-    /// The look-ups of the last batch, by table; on GPUs, which do not separate them, those of all tables together.
-    pub look_ups: Vec<LookUpCount>,
-}
-
-/// Bytes that ranks sent each other: requests, vectors, gradients, padding and all-reduces.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ExchangedBytes {
-    /// Between ranks of one node.
-    pub within_nodes: u64,
-    /// Between ranks of different nodes.
-    pub between_nodes: u64,
-}
-
-impl From<RankTraffic> for ExchangedBytes {
-    fn from(RankTraffic { exchange, reduction }: RankTraffic) -> Self {
-        let bytes = |link: LinkTraffic| link.bytes + link.padding_bytes;
-        Self {
-            within_nodes: bytes(exchange.within_nodes) + bytes(reduction.within_nodes),
-            between_nodes: bytes(exchange.between_nodes) + bytes(reduction.between_nodes),
-        }
-    }
-}
-
-/// Look-ups in a batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LookUpCount {
-    /// The table; `None` for all tables together.
-    pub table: Option<String>,
-    /// Look-ups.
-    pub look_ups: u64,
-    /// Distinct rows among them.
-    pub distinct_rows: u64,
 }
 
 /// Observes a run.

@@ -15,6 +15,7 @@ mod feasibility;
 mod identity;
 pub(crate) mod ids;
 mod processes;
+mod report;
 mod resume;
 mod run;
 mod run_dir;
@@ -29,13 +30,12 @@ pub use bench::{
 pub use data::{Columns, JobData, Preview, find_data, open_or_generate, preview, raw_format};
 pub use error::TrainError;
 pub use evaluate::{EvaluationOptions, evaluate};
-pub use event::{
-    Event, ExchangedBytes, LookUpCount, Observer, Progress, Report, ReportDetails, RunStart, StepDetails,
-};
+pub use event::{Event, Observer, Progress, Report, RunStart, StepDetails};
 pub use feasibility::{Feasibility, feasibility};
 pub use identity::is_of;
 pub use ids::{IdCounts, ids_of, with_ids};
 pub use rankine_reader::{Stop, StopCause};
+pub use report::{ExchangedBytes, LookUpCount, ReportDetails};
 pub use run::{Start, TrainOptions, train};
 pub use run_dir::{
     DataSummary, DeviceSummary, EndReason, ExchangeSummary, LinkMeans, ModelSummary, RunDir, Summary,

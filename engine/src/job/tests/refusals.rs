@@ -115,7 +115,7 @@ job.toml:22:2: unknown key `traim`
    |  ^^^^^
    = did you mean `train`?
    = known keys: name, seed, data, model, table, head, embedding, optimizer, train, eval, checkpoint, guard, reader, \
-             device",
+             device, metrics",
         ),
         (
             "[64, 16]",

@@ -8,7 +8,7 @@ use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
 
 use super::super::TrainError;
-use super::super::event::ReportDetails;
+use super::super::report::ReportDetails;
 use super::batches::{Batch, Batches};
 use super::device::{Backend, RankVisit};
 use super::look_ups;

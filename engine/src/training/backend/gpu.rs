@@ -15,8 +15,8 @@ use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Samples};
 
 use super::super::TrainError;
-use super::super::event::{LookUpCount, ReportDetails};
 use super::super::processes::RankAssignment;
+use super::super::report::{LookUpCount, ReportDetails};
 use super::batches::{Batch, BatchSource, Batches};
 use super::device::{Backend, Profile, RankVisit};
 use super::measurements::Measurements;

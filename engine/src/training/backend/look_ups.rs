@@ -3,7 +3,7 @@
 use rankine_reader::Samples;
 use rayon::prelude::*;
 
-use super::super::event::LookUpCount;
+use super::super::report::LookUpCount;
 use crate::model::ModelSpec;
 
 /// Counts the look-ups of a batch, and the distinct rows among them, table by table.

@@ -37,7 +37,7 @@ impl TrainingLoop<'_> {
         if let Some(run) = &self.run {
             run.finish(&summary, self.checkpoints.trained())?;
         }
-        self.observer.observe(Event::Finished(&summary));
+        self.observer.observe(Event::Finished { step: self.state.step() });
         self.context.processes.wait("the end of the run")?;
         Ok((summary, self.run.map(|run| run.path().to_owned())))
     }

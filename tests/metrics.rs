@@ -1,0 +1,135 @@
+//! The metrics of commands, as Prometheus sees them: they agree with the summary, and a port that is taken is an error
+//! before any work is done.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Stdio;
+
+use support::{FAILED, Place, SHAPE, SUCCESS, generate, job, json_file, rankine, run, train};
+
+mod support;
+
+/// Returns the value of a series of a page.
+#[track_caller]
+fn value(page: &str, series: &str) -> f64 {
+    let found = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok());
+    found.unwrap_or_else(|| panic!("`{series}` is not in:\n{page}"))
+}
+
+/// Trains with a textfile, whose last version has the final values, and compares them with the summary.
+fn a_run_agrees(ranks: u32) {
+    let place = Place::new();
+    generate(&place, SHAPE, 2000, 400);
+    let textfile = format!("metrics.textfile={}", place.word("rankine.prom"));
+    let ranks = format!("device.ranks={ranks}");
+    let sets = [textfile.as_str(), &ranks, "checkpoint.every_steps=5", "eval.every_steps=10"];
+    train(&place, &job(&place), "run", &sets).with(SUCCESS);
+    let summary = json_file(&place.path("run/summary.json"));
+    let page = fs::read_to_string(place.path("rankine.prom")).expect("the file is written");
+    let metric = |name: &str, labels: &str| {
+        // Labels are sorted by name.
+        let mut labels: Vec<_> = labels.split(',').filter(|label| !label.is_empty()).collect();
+        labels.extend(["name=\"small\"", "rank=\"0\""]);
+        labels.sort_unstable();
+        value(&page, &format!("{name}{{{}}}", labels.join(",")))
+    };
+    let trained = &summary["train"];
+    let number = |value: &serde_json::Value| value.as_f64().expect("a number");
+    assert_eq!(metric("rankine_train_samples_total", ""), number(&trained["samples"]));
+    assert_eq!(metric("rankine_train_steps_total", ""), number(&trained["steps"]));
+    assert_eq!(metric("rankine_train_step_seconds_count", ""), number(&trained["steps"]));
+    assert_eq!(metric("rankine_train_progress_ratio", ""), 1.0);
+    assert_eq!(metric("rankine_train_loss", ""), number(&trained["loss"]));
+    let head = "head=\"label\",part=\"eval\"";
+    assert_eq!(metric("rankine_eval_auc", head), number(&summary["eval"]["auc"]));
+    assert_eq!(metric("rankine_eval_log_loss", head), number(&summary["eval"]["log_loss"]));
+    assert_eq!(metric("rankine_eval_calibration_ratio", head), number(&summary["eval"]["calibration"]));
+    assert!(metric("rankine_reader_bytes_total", "part=\"train\"") > 0.0);
+    assert!(metric("rankine_reader_bytes_total", "part=\"eval\"") > 0.0);
+    assert_eq!(metric("rankine_checkpoint_seconds_count", ""), 3.0);
+    assert!(metric("rankine_checkpoint_bytes_total", "") > 0.0);
+    // The mean of a step times steps is the total, of all three kinds of bytes.
+    for scope in ["within_nodes", "between_nodes"] {
+        let mean = |kind: &str| summary["exchange"][kind][scope].as_f64().unwrap_or(0.0);
+        let total =
+            (mean("bytes") + mean("padding_bytes") + mean("reduced_bytes")) * number(&trained["steps"]);
+        let exported = metric("rankine_exchange_bytes_total", &format!("scope=\"{scope}\""));
+        // Exported as of the last report, at step 10 of 16.
+        assert!(exported <= total && (exported > 0.0) == (total > 0.0), "{exported} of {total}");
+    }
+    let distinct = metric("rankine_embedding_distinct_ratio", "table=\"C6\"");
+    assert!(distinct > 0.0 && distinct <= 3.0 / 128.0, "3 rows, 128 look-ups: {distinct}");
+}
+
+#[test]
+fn the_metrics_of_a_run_agree_with_its_summary() {
+    a_run_agrees(1);
+}
+
+#[test]
+fn the_metrics_of_four_ranks_agree_with_their_summary() {
+    a_run_agrees(4);
+}
+
+/// Sends a request, and returns the whole response.
+fn get(address: &str, path: &str) -> String {
+    let mut client = TcpStream::connect(address).expect("the endpoint accepts");
+    write!(client, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("it receives");
+    let mut response = String::new();
+    client.read_to_string(&mut response).expect("it answers");
+    response
+}
+
+#[test]
+fn a_training_serves_its_metrics_while_it_runs() {
+    let place = Place::new();
+    generate(&place, SHAPE, 2000, 400);
+    let mut command = rankine();
+    command.args(["train", &job(&place), "--metrics", "0", "--run-dir", &place.word("run")]);
+    // So long that only the signal ends it.
+    command.args(["--set", "train.epochs=100000", "--set", "train.log_every_steps=1"]);
+    let mut training =
+        command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the command starts");
+    let mut lines = BufReader::new(training.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
+    let address =
+        lines.find_map(|line| Some(line.split_once("http://")?.1.strip_suffix("/metrics")?.to_owned()));
+    let address = address.expect("the address is printed");
+    assert!(address.starts_with("127.0.0.1:"), "{address}");
+    // Steps are reported once they are complete.
+    let step = lines.find(|line| line.contains("step "));
+    assert!(step.is_some());
+    let (page, ready) = (get(&address, "/metrics"), get(&address, "/readyz"));
+    assert!(value(&page, "rankine_train_steps_total") >= 1.0);
+    assert!(ready.starts_with("HTTP/1.1 200 "), "{ready}");
+    let pid = rustix::process::Pid::from_child(&training);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+    lines.for_each(drop);
+    assert_eq!(training.wait().expect("it ends").code(), Some(support::RESUMABLE));
+}
+
+#[test]
+fn a_port_in_use_is_an_error_before_anything_is_written() {
+    let place = Place::new();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = taken.local_addr().expect("it is bound").to_string();
+    let out = place.word("data");
+    let args = ["generate", "--shape", "dlrm", "--rows-cap", "10", "--samples", "10", "--out", &out];
+    run(args.into_iter().chain(["--metrics", &address]))
+        .with(FAILED)
+        .says(&["metrics cannot be served on", "another process uses this port"]);
+    assert!(!place.path("data").exists());
+    generate(&place, SHAPE, 2000, 400);
+    let listen = format!("metrics.listen={address}");
+    train(&place, &job(&place), "run", &[&listen]).with(FAILED).says(&["another process uses this port"]);
+    assert!(!place.path("run").exists());
+}
+
+#[test]
+fn an_address_without_a_port_is_refused() {
+    let place = Place::new();
+    generate(&place, SHAPE, 2000, 400);
+    train(&place, &job(&place), "run", &["metrics.listen=localhost"])
+        .with(support::USAGE)
+        .says(&["metrics.listen", "an IP address and a port, such as 127.0.0.1:9464, or a port"]);
+}
