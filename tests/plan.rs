@@ -150,7 +150,7 @@ fn a_table_is_explained() {
     };
     assert!(replicated(&table) && !replicated(&tight));
     let unknown = ["--ranks", "8", "--machine", "h200", "--explain", "C200"];
-    plan(DLRM, &unknown).with(USAGE).says(&["the model has no table C200: did you mean C20?"]);
+    plan(DLRM, &unknown).with(USAGE).says(&["the model has no table C200: did you mean `C20`?"]);
 }
 
 #[test]
