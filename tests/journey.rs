@@ -86,6 +86,10 @@ fn from_nothing_to_an_evaluated_model() {
     let steps: Vec<_> = trained.iter().map(|line| line["step"].as_u64().unwrap()).collect();
     assert_eq!(steps, (1..=SAMPLES.div_ceil(128) / 10).map(|report| report * 10).collect::<Vec<_>>());
     assert!(trained.iter().all(|line| line["loss"].as_f64().is_some_and(|loss| loss > 0.0)));
+    let times: Vec<_> = metrics.iter().map(|line| line["time"].as_str().unwrap()).collect();
+    assert!(times.is_sorted(), "{times:?}");
+    let shape = |time: &str| time.replace(|char: char| char.is_ascii_digit(), "0");
+    assert!(times.iter().all(|time| shape(time) == "0000-00-00T00:00:00.000Z"), "{times:?}");
     let steps: Vec<_> = evaluated.iter().map(|line| line["step"].as_u64().unwrap()).collect();
     assert_eq!(steps, [500, 1000, SAMPLES.div_ceil(128)]);
     assert_eq!(evaluated[2]["auc"], summary["eval"]["auc"]);

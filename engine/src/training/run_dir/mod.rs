@@ -177,15 +177,18 @@ impl RunDir {
         run.join(Self::MODEL_NAME)
     }
 
-    /// Appends a line to `metrics.jsonl`: an object with the field `kind` and those of `record`.
+    /// Appends a line to `metrics.jsonl`: an object with the fields `kind`, `time` and those of `record`.
     pub(super) fn append(&mut self, kind: &'static str, record: &impl Serialize) -> Result<(), TrainError> {
         #[derive(Serialize)]
         struct Line<'a, T> {
             kind: &'static str,
+            /// RFC 3339, in UTC.
+            time: String,
             #[serde(flatten)]
             record: &'a T,
         }
-        let mut line = serde_json::to_vec(&Line { kind, record }).expect("records are plain data");
+        let time = format!("{:.3}", Timestamp::now());
+        let mut line = serde_json::to_vec(&Line { kind, time, record }).expect("records are plain data");
         line.push(b'\n');
         self.metrics
             .write_all(&line)
