@@ -21,9 +21,10 @@ pub struct Metrics {
     /// Prometheus's node exporter, which reads files named `*.prom`. With several processes, all but the first one
     /// insert their rank before the extension.
     pub textfile: Option<PathBuf>,
-    /// Whether to write event files for TensorBoard into the folder `tensorboard` of the run.
+    /// Whether to write event files for TensorBoard into the folder `tensorboard` of the run: the losses, learning
+    /// rates and evaluations of `metrics.jsonl`.
     pub tensorboard: bool,
-    /// Whether to write MLPerf's log lines into the file `mllog.log` of the run.
+    /// Whether to write MLPerf's log of the training into the file `mllog.log` of the run.
     pub mllog: bool,
 }
 

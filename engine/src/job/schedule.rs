@@ -108,6 +108,16 @@ pub struct Cosine {
 }
 
 impl Schedule {
+    /// Returns the name in a job file.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Constant => "constant",
+            Self::WarmupPolynomial(_) => "warmup-polynomial",
+            Self::Step(_) => "step",
+            Self::Cosine(_) => "cosine",
+        }
+    }
+
     /// Returns the factor of all learning rates at a step; the first step is 1.
     pub fn factor(&self, step: u64) -> f64 {
         match self {
@@ -151,7 +161,7 @@ impl Step {
 
 impl Cosine {
     /// The last step with the full rate.
-    pub(super) fn decay_start_step(&self) -> u64 {
+    pub(crate) fn decay_start_step(&self) -> u64 {
         self.decay_start_step.unwrap_or(self.warmup_steps)
     }
 

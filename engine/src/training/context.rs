@@ -1,6 +1,7 @@
 //! What is fixed for a run from its beginning to its end.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use rankine_embedding::Topology;
 use rankine_reader::{Dataset, Part, Stop};
@@ -26,6 +27,8 @@ pub(super) struct RunContext<'a> {
     pub(super) threads: usize,
     /// The request to stop.
     pub(super) stop: &'a Stop,
+    /// When this process began to prepare the run.
+    pub(super) began: SystemTime,
 }
 
 impl RunContext<'_> {

@@ -19,6 +19,7 @@ mod report;
 mod resume;
 mod run;
 mod run_dir;
+mod run_logs;
 mod starter;
 mod translate;
 

@@ -31,6 +31,7 @@ impl TrainingLoop<'_> {
             Some(eval) => Some(eval),
             None => self.evaluate()?,
         };
+        self.logs.end(self.state.total.samples, eval.as_ref().map(|eval| &eval.metrics))?;
         self.context.processes.does(Phase::Saving, self.state.step());
         self.save_model()?;
         let summary = self.summary(eval)?;

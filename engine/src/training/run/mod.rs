@@ -11,6 +11,7 @@ mod training_loop;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use rankine_reader::Stop;
 
@@ -66,6 +67,7 @@ pub fn train(
     options: TrainOptions<'_>,
     observer: &mut dyn Observer,
 ) -> Result<(Summary, Option<PathBuf>), TrainError> {
+    let began = SystemTime::now();
     check_build(job)?;
     let alone = ProcessGroup::alone();
     let processes = options.processes.unwrap_or(&alone);
@@ -79,7 +81,7 @@ pub fn train(
     let model = &translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
     let files = &options.files.cloned().unwrap_or_else(|| Arc::new(Disk));
     let (pool, threads) = thread_pool(job)?;
-    let context = RunContext { job, dataset, model, processes, topology, files, threads, stop };
+    let context = RunContext { job, dataset, model, processes, topology, files, threads, stop, began };
 
     let mut start = TrainingStart::default();
     if let Some(path) = options.run_dir.filter(|_| options.start != Start::New) {

@@ -19,6 +19,7 @@ use super::super::identity::RunIdentity;
 use super::super::processes::with_heartbeat;
 use super::super::resume::TrainingStart;
 use super::super::run_dir::{EndReason, RunDir};
+use super::super::run_logs::{LogStart, RunLogs};
 use super::super::{Event, Observer, Progress, TrainError, ids};
 use super::agreement::StepAgreement;
 use super::guard::Guard;
@@ -27,6 +28,7 @@ use super::records::{EvalRecord, TrainRecord};
 use super::state::{RunState, Tally};
 use crate::checkpoint::TrainState;
 use crate::evaluation::{EvalMetrics, EvalSummary};
+use crate::job::Precision;
 use crate::launch::{Phase, ProcessGroup, Stage};
 
 /// A run in progress.
@@ -36,6 +38,8 @@ pub(super) struct TrainingLoop<'a> {
     pub(super) backend: Box<dyn Backend>,
     /// The run's folder; only of the first process.
     pub(super) run: Option<RunDir>,
+    /// The logs in it for other tools.
+    pub(super) logs: RunLogs,
     /// The path of that folder.
     path: PathBuf,
     pub(super) checkpoints: Checkpoints,
@@ -77,6 +81,8 @@ impl<'a> TrainingLoop<'a> {
         };
         let mut io = job.reader.io_options();
         let stream = StreamOptions { start: from.position, ..train_options(job, io) };
+        // For MLPerf, the time to train starts before the first sample is read.
+        let logs = begin_logs(&context, &*backend, run.as_ref(), &from)?;
         let batches = backend.open(dataset.part(Part::Train)?, &stream)?;
         let path = path_of_first(processes, run.as_ref())?;
         let mut identity = identity.map_or_else(|| RunIdentity::of(&context), |known| Ok(*known))?;
@@ -108,7 +114,7 @@ impl<'a> TrainingLoop<'a> {
         let guard = Guard::resumed(&job.guard, from.guard, processes.is_first());
         let losses = Losses::resumed(from.step, from.losses, guard);
         let state = RunState::resumed(from, losses);
-        Ok((Self { context, observer, backend, run, path, checkpoints, io, state }, batches))
+        Ok((Self { context, observer, backend, run, logs, path, checkpoints, io, state }, batches))
     }
 
     /// Trains until the job's end is reached or a stop is requested.
@@ -231,6 +237,7 @@ impl<'a> TrainingLoop<'a> {
         if let Some(run) = &mut self.run {
             run.append("train", &TrainRecord { progress, ids_out_of_range })?;
         }
+        self.logs.report(&progress)?;
         self.observer.observe(Event::Report(Report {
             progress,
             ids_out_of_range,
@@ -261,6 +268,10 @@ impl<'a> TrainingLoop<'a> {
         let target = self.context.job.eval.target_auc;
         let is_reached = target.zip(auc).is_some_and(|(target, auc)| auc >= target.get());
         self.state.end = is_reached.then_some(EndReason::TargetAuc);
+        if is_reached {
+            let last = self.state.last_eval.as_ref().map(|eval| &eval.metrics);
+            self.logs.end(self.state.total.samples, last)?;
+        }
         Ok(())
     }
 
@@ -271,6 +282,7 @@ impl<'a> TrainingLoop<'a> {
         if dataset.samples(Part::Eval) == 0 {
             return Ok(None);
         }
+        self.logs.evaluation_begins(self.state.total.samples)?;
         let began = Instant::now();
         // The first batch may take long.
         processes.does(Phase::Evaluating, step);
@@ -284,6 +296,7 @@ impl<'a> TrainingLoop<'a> {
             let ids_out_of_range = &ids_out_of_range;
             run.append("eval", &EvalRecord { step, seconds, metrics: &metrics, ids_out_of_range })?;
         }
+        self.logs.evaluation_ends(step, &metrics)?;
         self.observer.observe(Event::Evaluated { step, part: Part::Eval, seconds, heads: &heads });
         let auc_achievable = dataset.auc_achievable();
         Ok(Some(EvalSummary { metrics, auc_achievable, seconds, ids_out_of_range }))
@@ -330,7 +343,7 @@ impl<'a> TrainingLoop<'a> {
                 self.save()?;
                 self.checkpoints.finish(self.observer)?;
             }
-            Ok(())
+            self.logs.sync()
         };
         save().err().unwrap_or_else(|| TrainError::Interrupted { cause, step, run: self.path.clone() })
     }
@@ -347,6 +360,19 @@ impl<'a> TrainingLoop<'a> {
         state.last_loss = state.losses.last_mean(state.last_loss);
         Ok(())
     }
+}
+
+/// Begins or continues the logs for other tools, if this is the first process.
+fn begin_logs(
+    context: &RunContext<'_>,
+    backend: &dyn Backend,
+    run: Option<&RunDir>,
+    from: &TrainState,
+) -> Result<RunLogs, TrainError> {
+    let Some(run) = run else { return Ok(RunLogs::default()) };
+    let precision = if backend.is_on_gpu() { context.job.device.precision } else { Precision::Fp32 };
+    let start = LogStart { step: from.step, samples: from.samples, precision: precision.name() };
+    RunLogs::begin(context, run, start)
 }
 
 /// The path of the first process's run folder. All processes write checkpoints there.

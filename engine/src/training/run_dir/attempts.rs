@@ -113,8 +113,15 @@ impl RunDir {
     /// [`TrainError::Write`]; files moved until then are in the new folder.
     pub(in crate::training) fn start_over(&mut self) -> Result<Option<PathBuf>, TrainError> {
         let checkpoints = Self::checkpoints_path(&self.path);
-        let names =
-            [Self::MODEL_NAME, Self::SUMMARY_NAME, Self::TRAINED_NAME, Self::TUNING_NAME, Self::MACHINE_NAME];
+        let names = [
+            Self::MODEL_NAME,
+            Self::SUMMARY_NAME,
+            Self::TRAINED_NAME,
+            Self::TUNING_NAME,
+            Self::MACHINE_NAME,
+            Self::TENSORBOARD_NAME,
+            Self::MLLOG_NAME,
+        ];
         if !self.has_log()
             && !is_there(&checkpoints)
             && !names.iter().any(|name| is_there(&self.path.join(name)))

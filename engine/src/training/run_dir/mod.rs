@@ -41,6 +41,8 @@ impl RunDir {
     const TUNING_NAME: &str = "tuning.json";
     const TRAINED_NAME: &str = "trained.json";
     const MACHINE_NAME: &str = "machine.toml";
+    const TENSORBOARD_NAME: &str = "tensorboard";
+    const MLLOG_NAME: &str = "mllog.log";
 
     /// Makes a run folder, by default `runs/NAME-TIME`, and writes the effective job into it.
     ///
@@ -157,6 +159,16 @@ impl RunDir {
         run.join(Self::SUMMARY_NAME)
     }
 
+    /// The folder of TensorBoard's event files of a run.
+    pub(super) fn tensorboard_path(run: &Path) -> PathBuf {
+        run.join(Self::TENSORBOARD_NAME)
+    }
+
+    /// MLPerf's log of a run.
+    pub(super) fn mllog_path(run: &Path) -> PathBuf {
+        run.join(Self::MLLOG_NAME)
+    }
+
     /// All paths that training writes in a run folder.
     pub fn contents(run: &Path) -> Vec<PathBuf> {
         let names = [
@@ -168,6 +180,8 @@ impl RunDir {
             Self::TUNING_NAME,
             Self::TRAINED_NAME,
             Self::MACHINE_NAME,
+            Self::TENSORBOARD_NAME,
+            Self::MLLOG_NAME,
         ];
         names.map(|name| run.join(name)).into()
     }
