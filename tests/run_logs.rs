@@ -1,6 +1,8 @@
 //! The logs of a run for other tools agree with `metrics.jsonl`: TensorBoard's event files and MLPerf's log, also after
 //! a resume and a restart.
 
+#![allow(clippy::unwrap_used, reason = "the parsers of a test may panic")]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -74,20 +76,15 @@ impl Runs {
 
         let evaluated = lines.iter().filter(|line| line["kind"] == "eval");
         let evaluated: Vec<_> = evaluated
-            .map(|line| {
-                (
-                    samples_after(line["step"].as_u64().expect("the log is whole")),
-                    line["auc"].as_f64().expect("the log is whole"),
-                )
-            })
+            .map(|line| (samples_after(line["step"].as_u64().unwrap()), line["auc"].as_f64().unwrap()))
             .collect();
         let log = mllog(&run);
         let accuracies = log.iter().filter(|line| line["key"] == "eval_accuracy");
         let accuracies: Vec<_> = accuracies
             .map(|line| {
-                let count = line["metadata"]["samples_count"].as_u64().expect("the log is whole");
+                let count = line["metadata"]["samples_count"].as_u64().unwrap();
                 assert_eq!(line["metadata"]["epoch_num"], count as f64 / SAMPLES as f64);
-                (count, line["value"].as_f64().expect("the log is whole"))
+                (count, line["value"].as_f64().unwrap())
             })
             .collect();
         assert_eq!(accuracies, evaluated, "{name}");
@@ -113,11 +110,11 @@ fn expected_scalars(lines: &[Value]) -> Scalars {
     const TRAIN: [&str; 4] = ["loss", "dense_learning_rate", "sparse_learning_rate", "samples_per_second"];
     const EVAL: [&str; 3] = ["auc", "log_loss", "calibration"];
     let of_line = |line: &Value| {
-        let kind = line["kind"].as_str().expect("the log is whole");
+        let kind = line["kind"].as_str().unwrap();
         let names = if kind == "train" { &TRAIN[..] } else { &EVAL };
         let scalar = |name| {
             let value = line[name].as_f64().unwrap_or_else(|| panic!("no {name} in {line}"));
-            ((format!("{kind}/{name}"), line["step"].as_u64().expect("the log is whole")), value as f32)
+            ((format!("{kind}/{name}"), line["step"].as_u64().unwrap()), value as f32)
         };
         names.iter().map(scalar).collect::<Vec<_>>()
     };
@@ -129,7 +126,7 @@ fn expected_scalars(lines: &[Value]) -> Scalars {
 fn shown_scalars(dir: &Path) -> Scalars {
     let mut shown = Scalars::new();
     for file in files_below(dir) {
-        let events = events(&fs::read(&file).expect("the log is whole"));
+        let events = events(&fs::read(&file).unwrap());
         assert_eq!(events[0].version.as_deref(), Some("brain.Event:2"));
         assert!(events[1].is_start, "{}", file.display());
         shown.retain(|(_, step), _| *step < events[1].step);
@@ -145,7 +142,7 @@ fn shown_scalars(dir: &Path) -> Scalars {
 /// Returns the first steps of a run's event files.
 fn first_steps(run: &Path) -> Vec<u64> {
     let files = files_below(&run.join("tensorboard"));
-    files.iter().map(|file| events(&fs::read(file).expect("the log is whole"))[1].step).collect()
+    files.iter().map(|file| events(&fs::read(file).unwrap())[1].step).collect()
 }
 
 #[derive(Default)]
@@ -160,7 +157,7 @@ struct Event {
 fn events(mut bytes: &[u8]) -> Vec<Event> {
     let mut events = Vec::new();
     while !bytes.is_empty() {
-        let length = u64::from_le_bytes(bytes[..8].try_into().expect("the log is whole")) as usize;
+        let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
         events.push(event(&bytes[12..12 + length]));
         bytes = &bytes[16 + length..];
     }
@@ -171,11 +168,10 @@ fn event(message: &[u8]) -> Event {
     let mut event = Event::default();
     for (number, field) in fields(message) {
         match (number, field) {
-            (1, Field::Eight) => {}
+            // Seconds since 1970.
+            (1, Field::Eight(time)) => assert!(f64::from_le_bytes(time) > 1.6e9),
             (2, Field::Varint(step)) => event.step = step,
-            (3, Field::Bytes(version)) => {
-                event.version = Some(String::from_utf8(version.to_vec()).expect("the log is whole"))
-            }
+            (3, Field::Bytes(version)) => event.version = Some(String::from_utf8(version.to_vec()).unwrap()),
             (5, Field::Bytes(summary)) => event.scalars = fields(summary).into_iter().map(scalar).collect(),
             (7, Field::Bytes(log)) => event.is_start = log == [8, 1],
             (number, _) => panic!("field {number}"),
@@ -188,7 +184,7 @@ fn scalar((_, value): (u64, Field<'_>)) -> (String, f32) {
     let Field::Bytes(value) = value else { panic!("a value is a message") };
     match fields(value)[..] {
         [(1, Field::Bytes(tag)), (2, Field::Four(bits))] => {
-            (String::from_utf8(tag.to_vec()).expect("the log is whole"), f32::from_le_bytes(bits))
+            (String::from_utf8(tag.to_vec()).unwrap(), f32::from_le_bytes(bits))
         }
         _ => panic!("a value has a tag and a number"),
     }
@@ -196,8 +192,7 @@ fn scalar((_, value): (u64, Field<'_>)) -> (String, f32) {
 
 enum Field<'a> {
     Varint(u64),
-    /// Wall-clock times, which no test compares.
-    Eight,
+    Eight([u8; 8]),
     Bytes(&'a [u8]),
     Four([u8; 4]),
 }
@@ -220,17 +215,12 @@ fn fields(mut message: &[u8]) -> Vec<(u64, Field<'_>)> {
         let key = varint(&mut message);
         let field = match key & 7 {
             0 => Field::Varint(varint(&mut message)),
-            1 => {
-                message.split_off(..8).expect("the log is whole");
-                Field::Eight
-            }
+            1 => Field::Eight(message.split_off(..8).unwrap().try_into().unwrap()),
             2 => {
                 let length = varint(&mut message) as usize;
-                Field::Bytes(message.split_off(..length).expect("the log is whole"))
+                Field::Bytes(message.split_off(..length).unwrap())
             }
-            5 => Field::Four(
-                message.split_off(..4).expect("the log is whole").try_into().expect("the log is whole"),
-            ),
+            5 => Field::Four(message.split_off(..4).unwrap().try_into().unwrap()),
             kind => panic!("a field of kind {kind}"),
         };
         found.push((key >> 3, field));
@@ -239,16 +229,13 @@ fn fields(mut message: &[u8]) -> Vec<(u64, Field<'_>)> {
 }
 
 fn mllog(run: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(run.join("mllog.log")).expect("the log is whole");
-    let line = |line: &str| {
-        serde_json::from_str(line.strip_prefix(":::MLLOG ").expect("the log is whole"))
-            .expect("the log is whole")
-    };
+    let text = fs::read_to_string(run.join("mllog.log")).unwrap();
+    let line = |line: &str| serde_json::from_str(line.strip_prefix(":::MLLOG ").unwrap()).unwrap();
     text.lines().map(line).collect()
 }
 
 fn keys(log: &[Value]) -> Vec<String> {
-    log.iter().map(|line| line["key"].as_str().expect("the log is whole").to_owned()).collect()
+    log.iter().map(|line| line["key"].as_str().unwrap().to_owned()).collect()
 }
 
 fn value(log: &[Value], key: &str) -> Value {
@@ -288,10 +275,10 @@ fn logs_have_the_metrics_and_the_settings() {
     for (key, expected) in expected {
         assert_eq!(value(&log, key), expected, "{key}");
     }
-    let block = log.iter().find(|line| line["key"] == "block_start").expect("the log is whole");
+    let block = log.iter().find(|line| line["key"] == "block_start").unwrap();
     assert_eq!(block["metadata"]["epoch_count"], EPOCHS);
-    assert_eq!(log.last().expect("the log is whole")["metadata"]["status"], "success");
-    assert_eq!(log.last().expect("the log is whole")["metadata"]["samples_count"], samples_after(STEPS));
+    assert_eq!(log.last().unwrap()["metadata"]["status"], "success");
+    assert_eq!(log.last().unwrap()["metadata"]["samples_count"], samples_after(STEPS));
 }
 
 #[test]
@@ -301,7 +288,7 @@ fn a_target_decides_how_the_run_ends() {
         runs.train(target, &[&format!("eval.target_auc={target}")]).with(SUCCESS);
         runs.agree(target);
         let log = mllog(&runs.place.path(target));
-        let last = &log.last().expect("the log is whole")["metadata"];
+        let last = &log.last().unwrap()["metadata"];
         assert_eq!((&last["status"], &last["samples_count"]), (&status.into(), &samples_after(steps).into()));
         let keys = keys(&log);
         assert_eq!(keys[keys.len() - 4..], ["eval_accuracy", "eval_stop", "block_stop", "run_stop"]);
@@ -370,14 +357,12 @@ fn a_log_that_cannot_be_written_is_an_error() {
         runs.train(name, &["train.max_steps=25"]).with(SUCCESS);
         let path = runs.place.path(name).join(name);
         if path.is_dir() {
-            fs::remove_dir_all(&path).expect("the log is whole");
-            fs::write(&path, "").expect("the log is whole");
+            fs::remove_dir_all(&path).unwrap();
+            fs::write(&path, "").unwrap();
         } else {
-            fs::remove_file(&path).expect("the log is whole");
-            fs::create_dir(&path).expect("the log is whole");
+            fs::remove_file(&path).unwrap();
+            fs::create_dir(&path).unwrap();
         }
-        runs.train_again(name, &[], "--resume")
-            .with(FAILED)
-            .says(&[path.to_str().expect("the log is whole")]);
+        runs.train_again(name, &[], "--resume").with(FAILED).says(&[path.to_str().unwrap()]);
     }
 }

@@ -134,21 +134,21 @@ mod tests {
 
     #[test]
     fn settings_are_those_of_the_job() {
-        let schedule = |text: &str| {
-            let of: ScheduleSettings = (&toml::from_str::<Schedule>(text).unwrap()).into();
+        let numbers = |of: &Schedule| {
+            let of = ScheduleSettings::from(of);
             (of.name, [of.warmup_steps, of.decay_start_step, of.decay_steps])
         };
-        assert_eq!(schedule("kind = 'constant'"), ("constant", [0, 0, 0]));
-        let text = "kind = 'warmup-polynomial'\nwarmup_steps = 3\ndecay_start_step = 5\ndecay_steps = 7";
+        let schedule = |text: &str| numbers(&toml::from_str(text).unwrap());
+        assert_eq!(numbers(&Schedule::Constant), ("constant", [0, 0, 0]));
+        let text = "[warmup-polynomial]\nwarmup_steps = 3\ndecay_start_step = 5\ndecay_steps = 7";
         assert_eq!(schedule(text), ("warmup-polynomial", [3, 5, 7]));
-        let text = "kind = 'cosine'\nwarmup_steps = 3\ndecay_steps = 7";
+        let text = "[cosine]\nwarmup_steps = 3\ndecay_steps = 7";
         assert_eq!(schedule(text), ("cosine", [3, 3, 7]));
-        let text = "kind = 'step'\nfactor = 0.5\nmilestones = [4, 6]\nwarmup_steps = 2";
+        let text = "[step]\nfactor = 0.5\nmilestones = [4, 6]\nwarmup_steps = 2";
         assert_eq!(schedule(text), ("step", [2, 4, 0]));
-        assert_eq!(schedule("kind = 'step'\nfactor = 0.5\nevery_steps = 9"), ("step", [0, 9, 0]));
+        assert_eq!(schedule("[step]\nfactor = 0.5\nevery_steps = 9"), ("step", [0, 9, 0]));
 
-        let text =
-            "kind = 'rowwise-adagrad'\nlearning_rate = 0.5\ninitial_accumulator = 0.25\nepsilon = 0.125";
+        let text = "[rowwise-adagrad]\nlearning_rate = 0.5\ninitial_accumulator = 0.25\nepsilon = 0.125";
         let adagrad = AdagradSettings { initial_accumulator: 0.25, epsilon: 0.125 };
         let expected = OptimizerSettings {
             name: "rowwise-adagrad",
