@@ -1,6 +1,9 @@
 //! A registry that remembers what it registers, so that the reference of all metrics can be generated.
 
-use prometheus::core::Collector;
+use std::collections::HashMap;
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{
     Counter, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts,
     Registry,
@@ -19,6 +22,52 @@ pub(super) struct Family {
     pub(super) kind: &'static str,
     pub(super) labels: &'static [&'static str],
     pub(super) meaning: &'static str,
+}
+
+impl Family {
+    /// Returns its description, for a collector that reads values when they are asked for.
+    pub(super) fn desc(&self) -> Desc {
+        let labels = self.labels.iter().map(|&label| label.to_owned()).collect();
+        Desc::new(self.name.to_owned(), self.meaning.to_owned(), labels, HashMap::new())
+            .expect("names and labels are valid constants")
+    }
+
+    /// Returns it with values, each with those of its labels.
+    pub(super) fn with_values<const LABELS: usize>(
+        &self,
+        values: impl IntoIterator<Item = ([String; LABELS], f64)>,
+    ) -> MetricFamily {
+        let is_counter = self.kind == "counter";
+        let metric = |(labels, value): ([String; LABELS], f64)| {
+            let mut metric = Metric::default();
+            let labels = self.labels.iter().zip(labels);
+            metric.set_label(labels.map(|(name, value)| label_pair(name, value)).collect());
+            if is_counter {
+                let mut counter = proto::Counter::default();
+                counter.set_value(value);
+                metric.set_counter(counter);
+            } else {
+                let mut gauge = proto::Gauge::default();
+                gauge.set_value(value);
+                metric.set_gauge(gauge);
+            }
+            metric
+        };
+        let mut family = MetricFamily::default();
+        family.set_name(self.name.to_owned());
+        family.set_help(self.meaning.to_owned());
+        family.set_field_type(if is_counter { MetricType::COUNTER } else { MetricType::GAUGE });
+        family.set_metric(values.into_iter().map(metric).collect());
+        family
+    }
+}
+
+/// Returns a label with its value.
+pub(super) fn label_pair(name: &str, value: String) -> LabelPair {
+    let mut pair = LabelPair::default();
+    pair.set_name(name.to_owned());
+    pair.set_value(value);
+    pair
 }
 
 /// The metrics of a process.

@@ -12,6 +12,7 @@ use prometheus::{Counter, Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec}
 use rankine_reader::Part;
 
 use super::catalog::Catalog;
+use super::gpus::GpuCollector;
 use crate::evaluation::HeadMetrics;
 use crate::guard::SkipReason;
 
@@ -67,6 +68,9 @@ pub(super) struct Common {
     run_info: GaugeVec,
     task_done: IntCounterVec,
     task_progress: GaugeVec,
+    /// When a task advanced last.
+    pub(super) beat: Arc<Beat>,
+    pub(super) gpus: GpuCollector,
 }
 
 impl Common {
@@ -98,6 +102,8 @@ impl Common {
                 &["task"],
                 "Share of a task that is done.",
             ),
+            beat: Arc::default(),
+            gpus: GpuCollector::new(),
         };
         common.describe(&Started::default());
         common
@@ -113,12 +119,12 @@ impl Common {
         self.run_info.with_label_values(&labels).set(1.0);
     }
 
-    /// Starts a task of `total` units.
-    pub(super) fn task(&self, task: &'static str, unit: &str, total: u64, beat: &Arc<Beat>) -> Task {
+    /// Starts a task of `total` units, whose progress is exported.
+    pub(super) fn task(&self, task: &'static str, unit: &str, total: u64) -> Task {
         let progress = self.task_progress.with_label_values(&[task]);
         progress.set(0.0);
         let done = self.task_done.with_label_values(&[task, unit]);
-        Task { done, before: 0, progress, total, beat: Arc::clone(beat) }
+        Task { done, before: 0, progress, total, beat: Arc::clone(&self.beat) }
     }
 }
 

@@ -5,7 +5,6 @@
 //! requests, on a thread of low priority, and never waits for training, nor training for it.
 
 mod catalog;
-mod command;
 mod families;
 mod gpus;
 mod monitor;

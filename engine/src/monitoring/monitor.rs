@@ -10,8 +10,7 @@ use std::time::Duration;
 use prometheus::Registry;
 
 use super::catalog::Catalog;
-use super::command::CommandMetrics;
-use super::families::{Beat, Command, Evaluating, RunInfo, Task, Training};
+use super::families::{Beat, Command, Common, Evaluating, RunInfo, Task, Training};
 use super::observer::{EvaluationObserver, TrainingObserver};
 use super::process::{self, ProcessCollector};
 use super::server::{Request, Response, Server};
@@ -39,7 +38,7 @@ pub struct MonitorOptions {
     pub listen: Option<SocketAddr>,
     /// The file to write metrics to.
     pub textfile: Option<PathBuf>,
-    /// Tells whether the work advances; by default, whether a [`Task`] does.
+    /// Returns whether the work makes progress. Without it, the progress of [`Task`]s decides.
     pub readiness: Option<Box<dyn Fn() -> Readiness + Send>>,
 }
 
@@ -74,7 +73,7 @@ fn why_not(error: &io::Error) -> String {
 
 /// The metrics of one process. Dropping it ends their export.
 pub struct Monitor {
-    command: CommandMetrics,
+    common: Common,
     metrics: Metrics,
     server: Option<Server>,
     /// Writes the final values when it is dropped.
@@ -103,9 +102,9 @@ impl Monitor {
         let MonitorOptions { info, listen, textfile, readiness } = options;
         let mut catalog = Catalog::default();
         let (name, rank) = (info.name.clone(), info.rank);
-        let (command, metrics) = register(&mut catalog, info);
+        let (common, metrics) = register(&mut catalog, info);
         let readiness = readiness.unwrap_or_else(|| {
-            let beat = Arc::clone(&command.beat);
+            let beat = Arc::clone(&common.beat);
             Box::new(move || readiness_of(&beat))
         });
         let registry = catalog.registry;
@@ -122,7 +121,7 @@ impl Monitor {
             Textfile::start(&path, move || text::for_textfile(&registry, &name, rank))
         });
         let textfile = textfile.transpose()?;
-        Ok(Self { command, metrics, server, _textfile: textfile })
+        Ok(Self { common, metrics, server, _textfile: textfile })
     }
 
     /// Returns the address on which it listens.
@@ -136,7 +135,7 @@ impl Monitor {
     /// If the monitor is of another command.
     pub fn training<'a>(&'a self, inner: &'a mut dyn Observer) -> TrainingObserver<'a> {
         let Metrics::Training(metrics) = &self.metrics else { panic!("the monitor is not of a training") };
-        TrainingObserver::new(&self.command, metrics, inner)
+        TrainingObserver::new(&self.common, metrics, inner)
     }
 
     /// Returns an observer of a single evaluation.
@@ -147,29 +146,29 @@ impl Monitor {
         let Metrics::Evaluation(metrics) = &self.metrics else {
             panic!("the monitor is not of an evaluation")
         };
-        EvaluationObserver::new(&self.command, metrics, inner)
+        EvaluationObserver::new(&self.common, metrics, inner)
     }
 
     /// Starts a task of `total` units, whose progress is exported.
     pub fn task(&self, task: &'static str, unit: &str, total: u64) -> Task {
-        self.command.task(task, unit, total)
+        self.common.task(task, unit, total)
     }
 }
 
 /// Registers the metrics of a command.
-fn register(catalog: &mut Catalog, info: RunInfo) -> (CommandMetrics, Metrics) {
-    let kind = info.command;
-    let command = CommandMetrics::new(catalog, info);
-    let metrics = match kind {
+fn register(catalog: &mut Catalog, info: RunInfo) -> (Common, Metrics) {
+    let command = info.command;
+    let common = Common::new(catalog, info);
+    let metrics = match command {
         Command::Train => {
-            command.gpus.register(catalog);
+            common.gpus.register(catalog);
             Metrics::Training(Box::new(Training::new(catalog)))
         }
         Command::Eval => Metrics::Evaluation(Evaluating::new(catalog)),
         Command::Predict | Command::Convert | Command::Generate => Metrics::Tasks,
     };
     catalog.collector(ProcessCollector::new(), &process::FAMILIES);
-    (command, metrics)
+    (common, metrics)
 }
 
 /// Returns every family that any command exports, for the reference.

@@ -4,8 +4,7 @@ use std::time::SystemTime;
 
 use rankine_reader::{Dataset, OutOfRange};
 
-use super::command::CommandMetrics;
-use super::families::{Evaluating, Started, TableLabels, Task, Training, raise};
+use super::families::{Common, Evaluating, Started, TableLabels, Task, Training, raise};
 use crate::job::Precision;
 use crate::model::{FeatureSpec, ModelSpec};
 use crate::training::{
@@ -14,7 +13,7 @@ use crate::training::{
 
 /// Records the events of a run as metrics, and passes them on.
 pub struct TrainingObserver<'a> {
-    command: &'a CommandMetrics,
+    common: &'a Common,
     metrics: &'a Training,
     inner: &'a mut dyn Observer,
     tables: TableLabels,
@@ -38,13 +37,9 @@ struct Column {
 }
 
 impl<'a> TrainingObserver<'a> {
-    pub(super) fn new(
-        command: &'a CommandMetrics,
-        metrics: &'a Training,
-        inner: &'a mut dyn Observer,
-    ) -> Self {
+    pub(super) fn new(common: &'a Common, metrics: &'a Training, inner: &'a mut dyn Observer) -> Self {
         Self {
-            command,
+            common,
             metrics,
             inner,
             tables: TableLabels::default(),
@@ -61,7 +56,7 @@ impl<'a> TrainingObserver<'a> {
             spec, dataset, memory, topology, samples, samples_done, step, ids_out_of_range, ..
         } = *start;
         self.task = None;
-        self.command.describe(&Started {
+        self.common.describe(&Started {
             device: start.kind.name().into(),
             precision: start.precision.map_or("fp32", Precision::name).into(),
             nodes: topology.nodes(),
@@ -80,7 +75,7 @@ impl<'a> TrainingObserver<'a> {
             self.metrics.reader.rejected.with_label_values(&[table.as_str(), policy]);
         }
         memory.iter().for_each(|gpu| self.gpu_memory(gpu));
-        self.command.gpus.watch(memory.iter().map(|gpu| (gpu.gpu, gpu.uuid.clone())).collect());
+        self.common.gpus.watch(memory.iter().map(|gpu| (gpu.gpu, gpu.uuid.clone())).collect());
     }
 
     fn gpu_memory(&self, memory: &DeviceMemory) {
@@ -149,7 +144,7 @@ impl<'a> TrainingObserver<'a> {
 
     fn task(&mut self, name: &'static str, unit: &str, done: u64, total: u64) {
         if self.task.as_ref().is_none_or(|(current, _)| *current != name) {
-            self.task = Some((name, self.command.task(name, unit, total)));
+            self.task = Some((name, self.common.task(name, unit, total)));
         }
         if let Some((_, task)) = &mut self.task {
             task.at(done);
@@ -210,18 +205,14 @@ impl Observer for TrainingObserver<'_> {
 /// Records a single evaluation as metrics, and passes its events on.
 pub struct EvaluationObserver<'a> {
     metrics: &'a Evaluating,
-    command: &'a CommandMetrics,
+    common: &'a Common,
     inner: &'a mut dyn Observer,
     task: Option<Task>,
 }
 
 impl<'a> EvaluationObserver<'a> {
-    pub(super) fn new(
-        command: &'a CommandMetrics,
-        metrics: &'a Evaluating,
-        inner: &'a mut dyn Observer,
-    ) -> Self {
-        Self { metrics, command, inner, task: None }
+    pub(super) fn new(common: &'a Common, metrics: &'a Evaluating, inner: &'a mut dyn Observer) -> Self {
+        Self { metrics, common, inner, task: None }
     }
 }
 
@@ -230,7 +221,7 @@ impl Observer for EvaluationObserver<'_> {
         match &event {
             Event::Evaluating { samples, total, bytes_read } => {
                 raise(&self.metrics.reader.eval_bytes, *bytes_read);
-                let task = || self.command.task("evaluating", "samples", *total);
+                let task = || self.common.task("evaluating", "samples", *total);
                 self.task.get_or_insert_with(task).at(*samples);
             }
             Event::Evaluated { part, seconds, heads, .. } => self.metrics.eval.record(*part, *seconds, heads),

@@ -1,10 +1,9 @@
 //! Metrics of the process itself, under the names that all Prometheus clients use.
 
-use std::collections::HashMap;
 use std::fs;
 
 use prometheus::core::{Collector, Desc};
-use prometheus::proto::{Counter, Gauge, Metric, MetricFamily, MetricType};
+use prometheus::proto::MetricFamily;
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 
@@ -31,11 +30,7 @@ pub(super) struct ProcessCollector(Vec<Desc>);
 
 impl ProcessCollector {
     pub(super) fn new() -> Self {
-        let desc = |family: &Family| {
-            Desc::new(family.name.into(), family.meaning.into(), Vec::new(), HashMap::new())
-                .expect("names are valid constants")
-        };
-        Self(FAMILIES.iter().map(desc).collect())
+        Self(FAMILIES.iter().map(Family::desc).collect())
     }
 }
 
@@ -47,29 +42,8 @@ impl Collector for ProcessCollector {
     fn collect(&self) -> Vec<MetricFamily> {
         let values = read().unwrap_or_default();
         let known = FAMILIES.iter().zip(values).filter_map(|(family, value)| Some((family, value?)));
-        known.map(|(family, value)| family_of(family, value)).collect()
+        known.map(|(family, value)| family.with_values([([], value)])).collect()
     }
-}
-
-fn family_of(family: &Family, value: f64) -> MetricFamily {
-    let mut metric = Metric::default();
-    let kind = if family.kind == "counter" {
-        let mut counter = Counter::default();
-        counter.set_value(value);
-        metric.set_counter(counter);
-        MetricType::COUNTER
-    } else {
-        let mut gauge = Gauge::default();
-        gauge.set_value(value);
-        metric.set_gauge(gauge);
-        MetricType::GAUGE
-    };
-    let mut made = MetricFamily::default();
-    made.set_name(family.name.to_owned());
-    made.set_help(family.meaning.to_owned());
-    made.set_field_type(kind);
-    made.set_metric(vec![metric]);
-    made
 }
 
 /// Reads the values of [`FAMILIES`].

@@ -1,7 +1,9 @@
 //! The text format of Prometheus.
 
-use prometheus::proto::{LabelPair, MetricFamily};
+use prometheus::proto::MetricFamily;
 use prometheus::{Encoder, Registry, TextEncoder};
+
+use super::catalog::label_pair;
 
 /// The type of the text.
 pub(super) const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
@@ -15,20 +17,14 @@ pub(super) fn of(registry: &Registry) -> Vec<u8> {
 /// out, since the exporter has such metrics itself. The labels `name` and `rank` keep jobs and processes of one host
 /// apart, which different targets do otherwise.
 pub(super) fn for_textfile(registry: &Registry, name: &str, rank: usize) -> Vec<u8> {
-    let pair = |label: &str, value: &str| {
-        let mut pair = LabelPair::default();
-        pair.set_name(label.to_owned());
-        pair.set_value(value.to_owned());
-        pair
-    };
     let mut families = registry.gather();
     families.retain(|family| family.name().starts_with("rankine_"));
     for metric in families.iter_mut().flat_map(MetricFamily::mut_metric) {
         let mut labels = metric.get_label().to_vec();
         if labels.iter().all(|label| label.name() != "name") {
-            labels.push(pair("name", name));
+            labels.push(label_pair("name", name.to_owned()));
         }
-        labels.push(pair("rank", &rank.to_string()));
+        labels.push(label_pair("rank", rank.to_string()));
         labels.sort_by(|one, other| one.name().cmp(other.name()));
         metric.set_label(labels);
     }

@@ -1,13 +1,12 @@
 //! Metrics in a file, for jobs that nobody can scrape.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rankine_reader::Result;
 use rankine_reader::publish::replace_file;
+use rankine_reader::{Error, Result};
 
 /// Time between two writes.
 const EVERY: Duration = Duration::from_secs(15);
@@ -48,13 +47,9 @@ impl Textfile {
             }
         };
         let thread = std::thread::Builder::new().name("rankine-textfile".into()).spawn(run);
-        let thread = thread.map_err(|error| thread_refused(&error))?;
+        let thread = thread.map_err(|error| Error::Invalid(format!("cannot start a thread: {error}")))?;
         Ok(Self { end: Some(end), thread: Some(thread) })
     }
-}
-
-fn thread_refused(error: &io::Error) -> rankine_reader::Error {
-    rankine_reader::Error::Invalid(format!("cannot start a thread: {error}"))
 }
 
 impl Drop for Textfile {

@@ -1,11 +1,10 @@
 //! Power and energy, read from NVML when metrics are asked for.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use nvml_wrapper::{Device, Nvml};
 use prometheus::core::{Collector, Desc};
-use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::proto::MetricFamily;
 
 use super::super::catalog::{Catalog, Family};
 use super::FAMILIES;
@@ -22,12 +21,11 @@ pub(in super::super) struct GpuCollector {
 
 impl GpuCollector {
     pub(in super::super) fn new() -> Self {
-        let desc = |family: &Family| {
-            let labels = family.labels.iter().map(|&label| label.to_owned()).collect();
-            Desc::new(family.name.into(), family.meaning.into(), labels, HashMap::new())
-                .expect("names and labels are valid constants")
-        };
-        Self { descs: FAMILIES.iter().map(desc).collect(), gpus: Arc::default(), nvml: Arc::default() }
+        Self {
+            descs: FAMILIES.iter().map(Family::desc).collect(),
+            gpus: Arc::default(),
+            nvml: Arc::default(),
+        }
     }
 
     /// Registers the metrics.
@@ -56,20 +54,12 @@ impl Collector for GpuCollector {
         for (gpu, uuid) in gpus {
             let Ok(device) = nvml.device_by_uuid(uuid.as_str()) else { continue };
             let (watts, joules) = read(&device);
-            watts.iter().for_each(|&watts| power.push(metric(gpu, &uuid, watts, MetricType::GAUGE)));
-            joules.iter().for_each(|&joules| energy.push(metric(gpu, &uuid, joules, MetricType::COUNTER)));
+            let labels = [gpu.to_string(), uuid];
+            power.extend(watts.map(|watts| (labels.clone(), watts)));
+            energy.extend(joules.map(|joules| (labels, joules)));
         }
-        let kinds = [(power, MetricType::GAUGE), (energy, MetricType::COUNTER)];
-        let families = FAMILIES.iter().zip(kinds).filter(|(_, (metrics, _))| !metrics.is_empty());
-        let made = families.map(|(family, (metrics, kind))| {
-            let mut made = MetricFamily::default();
-            made.set_name(family.name.to_owned());
-            made.set_help(family.meaning.to_owned());
-            made.set_field_type(kind);
-            made.set_metric(metrics);
-            made
-        });
-        made.collect()
+        let families = FAMILIES.iter().zip([power, energy]).filter(|(_, values)| !values.is_empty());
+        families.map(|(family, values)| family.with_values(values)).collect()
     }
 }
 
@@ -78,25 +68,4 @@ fn read(device: &Device<'_>) -> (Option<f64>, Option<f64>) {
     let thousandths = |value: u64| value as f64 / 1e3;
     let power = device.power_usage().ok().map(|milliwatts| thousandths(milliwatts.into()));
     (power, device.total_energy_consumption().ok().map(thousandths))
-}
-
-fn metric(gpu: usize, uuid: &str, value: f64, kind: MetricType) -> Metric {
-    let pair = |name: &str, value: String| {
-        let mut pair = LabelPair::default();
-        pair.set_name(name.to_owned());
-        pair.set_value(value);
-        pair
-    };
-    let mut metric = Metric::default();
-    metric.set_label(vec![pair("gpu", gpu.to_string()), pair("uuid", uuid.to_owned())]);
-    if kind == MetricType::COUNTER {
-        let mut counter = Counter::default();
-        counter.set_value(value);
-        metric.set_counter(counter);
-    } else {
-        let mut gauge = Gauge::default();
-        gauge.set_value(value);
-        metric.set_gauge(gauge);
-    }
-    metric
 }
