@@ -33,9 +33,7 @@ impl MlLog {
     /// Those of the file system.
     #[track_caller]
     fn point(&mut self, key: &str, value: impl Into<Value>, metadata: &[(&str, Value)]) -> io::Result<()> {
-        let value = value.into();
-        let (time_ms, source) = ((self.now)(), Location::caller());
-        self.append(&Line { time_ms, kind: Kind::Point, key, value, source, metadata })
+        self.log(Kind::Point, key, value.into(), metadata)
     }
 
     /// Logs the start of an interval. MLPerf names the two ends of an interval by different keys, such as `eval_start`
@@ -50,9 +48,7 @@ impl MlLog {
         value: impl Into<Value>,
         metadata: &[(&str, Value)],
     ) -> io::Result<()> {
-        let value = value.into();
-        let (time_ms, source) = ((self.now)(), Location::caller());
-        self.append(&Line { time_ms, kind: Kind::Start, key, value, source, metadata })
+        self.log(Kind::Start, key, value.into(), metadata)
     }
 
     /// Logs the end of an interval.
@@ -66,9 +62,7 @@ impl MlLog {
         value: impl Into<Value>,
         metadata: &[(&str, Value)],
     ) -> io::Result<()> {
-        let value = value.into();
-        let (time_ms, source) = ((self.now)(), Location::caller());
-        self.append(&Line { time_ms, kind: Kind::End, key, value, source, metadata })
+        self.log(Kind::End, key, value.into(), metadata)
     }
 
     /// Makes all lines durable.
@@ -77,6 +71,12 @@ impl MlLog {
     /// Those of the file system.
     fn sync(&mut self) -> io::Result<()> {
         self.records.sync()
+    }
+
+    #[track_caller]
+    fn log(&mut self, kind: Kind, key: &str, value: Value, metadata: &[(&str, Value)]) -> io::Result<()> {
+        let (time_ms, source) = ((self.now)(), Location::caller());
+        self.append(&Line { time_ms, kind, key, value, source, metadata })
     }
 
     fn append(&mut self, line: &Line<'_>) -> io::Result<()> {
