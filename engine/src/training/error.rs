@@ -1,5 +1,6 @@
 //! Why a run did not complete.
 
+use std::io;
 use std::path::PathBuf;
 
 use rankine_reader::StopCause;
@@ -65,7 +66,7 @@ pub enum TrainError {
         /// The file.
         path: PathBuf,
         /// The operating system's message.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The loss or a gradient is not finite.
     #[error(
@@ -110,6 +111,12 @@ pub enum TrainError {
 }
 
 impl TrainError {
+    /// Makes the error of a file or folder that cannot be written.
+    pub(super) fn write(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Write { path, source }
+    }
+
     /// The same error, with the number of the step that was started last.
     pub(super) fn at_step(self, step: u64) -> Self {
         match self {

@@ -83,10 +83,10 @@ impl RunDir {
         let path = self.path.join(Self::METRICS_NAME);
         let text = fs::read(&path).map_err(|error| unreadable(&path, &error))?;
         let written = self.metrics.set_len(lines_up_to(&text, step) as u64);
-        written.and_then(|()| self.metrics.sync_all()).map_err(failed(&path))?;
+        written.and_then(|()| self.metrics.sync_all()).map_err(TrainError::write(&path))?;
         let model = Self::model_path(&self.path);
         if is_there(&model) {
-            fs::remove_dir_all(&model).map_err(failed(&model))?;
+            fs::remove_dir_all(&model).map_err(TrainError::write(&model))?;
         }
         self.write_job(job)?;
         Ok(kept)
@@ -139,13 +139,13 @@ impl RunDir {
             } else {
                 fs::rename(&checkpoints, Self::checkpoints_path(&kept))
             };
-            moved.or_else(|_| move_entries(&checkpoints, &kept)).map_err(failed(&checkpoints))?;
+            moved.or_else(|_| move_entries(&checkpoints, &kept)).map_err(TrainError::write(&checkpoints))?;
         }
         sync(&kept)?;
         sync(&self.path)?;
         // Its lock stays with it.
         let emptied = self.metrics.set_len(0).and_then(|()| self.metrics.sync_all());
-        emptied.map_err(failed(&self.path.join(Self::METRICS_NAME)))?;
+        emptied.map_err(TrainError::write(&self.path.join(Self::METRICS_NAME)))?;
         Ok(Some(kept))
     }
 
@@ -157,7 +157,7 @@ impl RunDir {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                     path = self.path.join(format!("{name}-{number}"));
                 }
-                made => return made.map(|()| path.clone()).map_err(failed(&path)),
+                made => return made.map(|()| path.clone()).map_err(TrainError::write(&path)),
             }
         }
         unreachable!("a folder with four billion entries")
@@ -167,7 +167,7 @@ impl RunDir {
         let path = self.path.join(name);
         match fs::rename(&path, folder.join(name)) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            moved => moved.map_err(failed(&path)),
+            moved => moved.map_err(TrainError::write(&path)),
         }
     }
 
@@ -175,7 +175,7 @@ impl RunDir {
         let (path, copy) = (self.path.join(name), folder.join(name));
         match fs::copy(&path, &copy) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            copied => copied.and_then(|_| File::open(&copy)?.sync_all()).map_err(failed(&copy)),
+            copied => copied.and_then(|_| File::open(&copy)?.sync_all()).map_err(TrainError::write(&copy)),
         }
     }
 }
@@ -185,13 +185,8 @@ fn is_there(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }
 
-fn failed(path: &Path) -> impl FnOnce(std::io::Error) -> TrainError {
-    let path = path.to_owned();
-    move |source| TrainError::Write { path, source }
-}
-
 fn sync(dir: &Path) -> Result<(), TrainError> {
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed(dir))
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(TrainError::write(dir))
 }
 
 /// Moves the entries of a folder into a new folder in it, which is named like `named`.

@@ -56,7 +56,7 @@ impl RunLogs {
         if job.metrics.tensorboard {
             let path = RunDir::tensorboard_path(run.path());
             let first_step = if start.step == 0 { 0 } else { start.step + 1 };
-            logs.events = Some(EventFile::create(&path, first_step).map_err(failed(path))?);
+            logs.events = Some(EventFile::create(&path, first_step).map_err(TrainError::write(path))?);
         }
         if job.metrics.mllog {
             let path = RunDir::mllog_path(run.path());
@@ -71,7 +71,7 @@ impl RunLogs {
                 log.train_begins(start.samples)?;
                 Ok(log)
             };
-            let log = begin().map_err(failed(path.clone()))?;
+            let log = begin().map_err(TrainError::write(path.clone()))?;
             logs.mllog = Some(MlperfLog { path, log });
         }
         Ok(logs)
@@ -121,7 +121,9 @@ impl RunLogs {
         let is_missed = self.target_auc.is_some_and(|target| auc.is_none_or(|auc| auc < target));
         let status = if is_missed { RunStatus::Aborted } else { RunStatus::Success };
         let mllog = self.mllog.take();
-        mllog.map_or(Ok(()), |MlperfLog { path, log }| log.end(status, samples).map_err(failed(path)))?;
+        mllog.map_or(Ok(()), |MlperfLog { path, log }| {
+            log.end(status, samples).map_err(TrainError::write(path))
+        })?;
         self.sync()
     }
 
@@ -136,12 +138,12 @@ impl RunLogs {
 
     fn in_events(&mut self, write: impl FnOnce(&mut EventFile) -> io::Result<()>) -> Result<(), TrainError> {
         let Some(events) = &mut self.events else { return Ok(()) };
-        write(events).map_err(|source| TrainError::Write { path: events.path().to_owned(), source })
+        write(events).map_err(|error| TrainError::write(events.path())(error))
     }
 
     fn in_mllog(&mut self, write: impl FnOnce(&mut RunLog) -> io::Result<()>) -> Result<(), TrainError> {
         let Some(MlperfLog { path, log }) = &mut self.mllog else { return Ok(()) };
-        write(log).map_err(|source| TrainError::Write { path: path.clone(), source })
+        write(log).map_err(|error| TrainError::write(&*path)(error))
     }
 }
 
@@ -161,10 +163,6 @@ fn scalars(metrics: &EvalMetrics) -> Vec<(String, f64)> {
     let heads =
         metrics.heads.iter().filter_map(|(label, metrics)| Some((format!("eval/{label}"), (*metrics)?)));
     heads.flat_map(|(prefix, metrics)| of(prefix, &metrics)).collect()
-}
-
-fn failed(path: PathBuf) -> impl FnOnce(io::Error) -> TrainError {
-    move |source| TrainError::Write { path, source }
 }
 
 #[cfg(test)]
