@@ -341,8 +341,7 @@ impl<'a> Bars<'a> {
 
     /// Returns the progress of a task, which is exported if there is a monitor.
     pub(super) fn progress(&self, task: &'static str, unit: &'static str, total: u64) -> Progress {
-        let exported = self.monitor.map(|monitor| monitor.task(task, unit, total));
-        Progress::new(task, unit, total, self.quiet).exported(exported)
+        Progress::monitored(self.monitor, task, unit, total, self.quiet)
     }
 }
 

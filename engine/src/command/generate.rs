@@ -89,8 +89,7 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
     refuse_inputs(&args.out, [Path::new(&args.shape)])?;
     let monitor = args.monitoring.start(Command::Generate, &args.out)?;
     let total = spec.samples + spec.eval_samples;
-    let task = monitor.as_ref().map(|monitor| monitor.task("generating", "samples", total));
-    let mut progress = Progress::new("generating", "samples", total, quiet).exported(task);
+    let mut progress = Progress::monitored(monitor.as_ref(), "generating", "samples", total, quiet);
     let threads = system::thread_count(args.threads);
     let (stop, deadline) = signals::work()?;
     let manifest = generate::generate(&spec, &args.out, threads, &stop, |samples| progress.at(samples))?;

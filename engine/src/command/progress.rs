@@ -9,7 +9,7 @@ use indicatif::{
     HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike,
 };
 
-use rankine::monitoring::Task;
+use rankine::monitoring::{Monitor, Task};
 
 use super::stderr;
 
@@ -72,10 +72,17 @@ impl Progress {
         Self { pace, began, view, task: None }
     }
 
-    /// Exports the progress as that of a task, too.
-    pub(crate) fn exported(mut self, task: Option<Task>) -> Self {
-        self.task = task;
-        self
+    /// Creates a progress that is exported as a task, too, if there is a monitor.
+    pub(crate) fn monitored(
+        monitor: Option<&Monitor>,
+        what: &'static str,
+        unit: &'static str,
+        total: u64,
+        quiet: bool,
+    ) -> Self {
+        let mut progress = Self::new(what, unit, total, quiet);
+        progress.task = monitor.map(|monitor| monitor.task(what, unit, total));
+        progress
     }
 
     /// Reports that `done` units are done.
