@@ -113,8 +113,7 @@ pub enum TrainError {
 impl TrainError {
     /// Makes the error of a file or folder that cannot be written.
     pub(super) fn write(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
-        let path = path.into();
-        move |source| Self::Write { path, source }
+        move |source| Self::Write { path: path.into(), source }
     }
 
     /// The same error, with the number of the step that was started last.

@@ -85,7 +85,7 @@ impl RunDir {
     fn locked(path: PathBuf, lock: Lock) -> Result<Self, TrainError> {
         let log = path.join(Self::METRICS_NAME);
         let metrics = File::options().append(true).create(true).open(&log);
-        let metrics = metrics.map_err(|source| TrainError::Write { path: log, source })?;
+        let metrics = metrics.map_err(TrainError::write(log))?;
         let model = ReservedDir::new(&Self::model_path(&path))?;
         model.discard_leftover()?;
         Ok(Self { path, metrics, model: Some(model), lock })
@@ -140,8 +140,7 @@ impl RunDir {
 
     /// The log, for another thread that makes it durable.
     pub(super) fn metrics(&self) -> Result<File, TrainError> {
-        let path = || self.path.join(Self::METRICS_NAME);
-        self.metrics.try_clone().map_err(|source| TrainError::Write { path: path(), source })
+        self.metrics.try_clone().map_err(TrainError::write(self.path.join(Self::METRICS_NAME)))
     }
 
     /// The folder.
@@ -223,8 +222,7 @@ impl RunDir {
     /// Writes `summary.json` atomically, and before it the record of what was trained.
     pub(super) fn finish(&self, summary: &Summary, trained: &TrainingIdentity) -> Result<(), TrainError> {
         let text = serde_json::to_string_pretty(summary).expect("a summary is plain data") + "\n";
-        let path = self.path.join(Self::METRICS_NAME);
-        self.metrics.sync_all().map_err(|source| TrainError::Write { path, source })?;
+        self.metrics.sync_all().map_err(TrainError::write(self.path.join(Self::METRICS_NAME)))?;
         self.write_trained(trained)?;
         self.replace(Self::SUMMARY_NAME, &text)
     }

@@ -71,7 +71,7 @@ impl RunLogs {
                 log.train_begins(start.samples)?;
                 Ok(log)
             };
-            let log = begin().map_err(TrainError::write(path.clone()))?;
+            let log = begin().map_err(TrainError::write(&path))?;
             logs.mllog = Some(MlperfLog { path, log });
         }
         Ok(logs)
@@ -138,12 +138,12 @@ impl RunLogs {
 
     fn in_events(&mut self, write: impl FnOnce(&mut EventFile) -> io::Result<()>) -> Result<(), TrainError> {
         let Some(events) = &mut self.events else { return Ok(()) };
-        write(events).map_err(|error| TrainError::write(events.path())(error))
+        write(events).map_err(TrainError::write(events.path()))
     }
 
     fn in_mllog(&mut self, write: impl FnOnce(&mut RunLog) -> io::Result<()>) -> Result<(), TrainError> {
         let Some(MlperfLog { path, log }) = &mut self.mllog else { return Ok(()) };
-        write(log).map_err(|error| TrainError::write(&*path)(error))
+        write(log).map_err(TrainError::write(&*path))
     }
 }
 
