@@ -1,21 +1,14 @@
 //! The metrics of commands, as Prometheus sees them: they agree with the summary, and a port that is taken is an error
 //! before any work is done.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
 
+use support::exported::{Exported, value};
 use support::{FAILED, Place, SHAPE, SUCCESS, generate, job, json_file, rankine, run, train};
 
 mod support;
-
-/// Returns the value of a series of a page.
-#[track_caller]
-fn value(page: &str, series: &str) -> f64 {
-    let found = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok());
-    found.unwrap_or_else(|| panic!("`{series}` is not in:\n{page}"))
-}
 
 /// Trains with a textfile, whose last version has the final values, and compares them with the summary.
 fn a_run_agrees(ranks: u32) {
@@ -25,40 +18,11 @@ fn a_run_agrees(ranks: u32) {
     let ranks = format!("device.ranks={ranks}");
     let sets = [textfile.as_str(), &ranks, "checkpoint.every_steps=5", "eval.every_steps=10"];
     train(&place, &job(&place), "run", &sets).with(SUCCESS);
-    let summary = json_file(&place.path("run/summary.json"));
-    let page = fs::read_to_string(place.path("rankine.prom")).expect("the file is written");
-    let metric = |name: &str, labels: &str| {
-        // Labels are sorted by name.
-        let mut labels: Vec<_> = labels.split(',').filter(|label| !label.is_empty()).collect();
-        labels.extend(["name=\"small\"", "rank=\"0\""]);
-        labels.sort_unstable();
-        value(&page, &format!("{name}{{{}}}", labels.join(",")))
-    };
-    let trained = &summary["train"];
-    let number = |value: &serde_json::Value| value.as_f64().expect("a number");
-    assert_eq!(metric("rankine_train_samples_total", ""), number(&trained["samples"]));
-    assert_eq!(metric("rankine_train_steps_total", ""), number(&trained["steps"]));
-    assert_eq!(metric("rankine_train_step_seconds_count", ""), number(&trained["steps"]));
-    assert_eq!(metric("rankine_train_progress_ratio", ""), 1.0);
-    assert_eq!(metric("rankine_train_loss", ""), number(&trained["loss"]));
-    let head = "head=\"label\",part=\"eval\"";
-    assert_eq!(metric("rankine_eval_auc", head), number(&summary["eval"]["auc"]));
-    assert_eq!(metric("rankine_eval_log_loss", head), number(&summary["eval"]["log_loss"]));
-    assert_eq!(metric("rankine_eval_calibration_ratio", head), number(&summary["eval"]["calibration"]));
-    assert!(metric("rankine_reader_bytes_total", "part=\"train\"") > 0.0);
-    assert!(metric("rankine_reader_bytes_total", "part=\"eval\"") > 0.0);
-    assert_eq!(metric("rankine_checkpoint_seconds_count", ""), 3.0);
-    assert!(metric("rankine_checkpoint_bytes_total", "") > 0.0);
-    // The mean of a step times steps is the total, of all three kinds of bytes.
-    for scope in ["within_nodes", "between_nodes"] {
-        let mean = |kind: &str| summary["exchange"][kind][scope].as_f64().unwrap_or(0.0);
-        let total =
-            (mean("bytes") + mean("padding_bytes") + mean("reduced_bytes")) * number(&trained["steps"]);
-        let exported = metric("rankine_exchange_bytes_total", &format!("scope=\"{scope}\""));
-        // Exported as of the last report, at step 10 of 16.
-        assert!(exported <= total && (exported > 0.0) == (total > 0.0), "{exported} of {total}");
-    }
-    let distinct = metric("rankine_embedding_distinct_ratio", "table=\"C6\"");
+    let exported = Exported::read(&place.path("rankine.prom"), 0);
+    exported.agrees_with(&json_file(&place.path("run/summary.json")));
+    assert_eq!(exported.value("rankine_checkpoint_seconds_count", ""), 3.0);
+    assert!(exported.value("rankine_checkpoint_bytes_total", "") > 0.0);
+    let distinct = exported.value("rankine_embedding_distinct_ratio", "table=\"C6\"");
     assert!(distinct > 0.0 && distinct <= 3.0 / 128.0, "3 rows, 128 look-ups: {distinct}");
 }
 

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed};
+use support::exported::Exported;
 
 #[path = "support/strangers.rs"]
 mod strangers;
@@ -24,6 +25,17 @@ const OF_NODES: [(Body, usize); 4] = [
     (("two_processes_on_each_node_train_as_threads_do", || train_as_threads((4, 1), &["device.nodes=2"])), 4),
     (("nodes_of_one_that_share_nothing_train_as_one_gpu", || nodes_train_as_one_gpu(1)), 2),
     (("nodes_of_two_that_share_nothing_train_as_one_gpu", || nodes_train_as_one_gpu(2)), 2),
+];
+
+/// GPUs that one process, or each of two, trains on.
+const ON_TWO_GPUS: [(Body, usize); 2] = [
+    (("metrics_of_one_process_on_two_gpus_agree_with_its_summary", || metrics_agree_with_the_summary(1)), 2),
+    (
+        ("metrics_of_two_processes_on_two_gpus_agree_with_their_summary", || {
+            metrics_agree_with_the_summary(2)
+        }),
+        2,
+    ),
 ];
 
 const BODIES: [Body; 9] = [
@@ -46,7 +58,7 @@ const BODIES: [Body; 9] = [
 fn main() -> ExitCode {
     let gpus = support::gpus();
     let of_one = BODIES.into_iter().map(|body| (body, 1));
-    let trials = of_one.chain(OF_NODES).map(|((name, body), wanted)| {
+    let trials = of_one.chain(OF_NODES).chain(ON_TWO_GPUS).map(|((name, body), wanted)| {
         let missing = (gpus < wanted).then(|| format!("{gpus} GPUs were found, but {wanted} are needed"));
         support::trial(name, missing.as_deref(), body)
     });
@@ -255,6 +267,23 @@ fn nodes_train_as_one_gpu(each: usize) -> Outcome {
             Err(format!("the loss of step {}: {nodes}, but {single} on one GPU", step + 1).into())
         }
     }
+}
+
+/// Trains on two GPUs with a textfile, whose last version has the final values, and compares them with the summary.
+fn metrics_agree_with_the_summary(processes: usize) -> Outcome {
+    let folder = JobFolder::new()?;
+    let textfile = format!("metrics.textfile={}", folder.path("rankine.prom").display());
+    for child in folder.processes("run", processes, &["device.ranks=2", &textfile])? {
+        succeeded(child)?;
+    }
+    let summary = support::json_file(&folder.path("run/summary.json"));
+    Exported::read(&folder.path("rankine.prom"), 0).agrees_with(&summary);
+    if processes == 2 {
+        let other = Exported::read(&folder.path("rankine-rank1.prom"), 1);
+        assert_eq!(summary["train"]["steps"], other.value("rankine_train_steps_total", ""));
+        assert_eq!(summary["train"]["samples"], other.value("rankine_train_samples_total", ""));
+    }
+    Ok(())
 }
 
 /// The losses that a run has recorded.

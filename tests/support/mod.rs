@@ -12,6 +12,7 @@ use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
 
 pub(crate) mod durable;
+pub(crate) mod exported;
 pub(crate) mod films;
 pub(crate) mod process;
 pub(crate) mod python;
