@@ -2,7 +2,7 @@
 //!
 //! A [`Monitor`] keeps the metrics of one process. What happens reaches it as events: [`Monitor::training`] observes a
 //! training, and a [`Task`] follows any other piece of work. `families/` lists every metric; [`server`] answers
-//! requests, on a thread of low priority, and never waits for training, nor training for it.
+//! requests, on a thread that only gets idle processor time, and never waits for training, nor training for it.
 
 mod catalog;
 mod families;

@@ -1,6 +1,6 @@
 //! A very small HTTP/1.1 server for the metrics of a training process.
 //!
-//! One thread of the lowest priority serves all connections without blocking. It must never delay training, whatever
+//! One thread, which only gets idle processor time, serves all connections without blocking. It must never delay training, whatever
 //! clients do, so everything has a limit: connections, bytes of a request, time per connection, and work per turn of
 //! the loop. Nothing is logged per request.
 //!
@@ -44,9 +44,9 @@ struct Limits {
     grace: Duration,
     /// How long it does not accept after an error, such as too many open files.
     accept_pause: Duration,
-    /// The priority of the thread, up to 19, the lowest. Tests that measure time take a usual one, 0: they also run on
-    /// machines whose processors are all busy.
-    nice: i32,
+    /// Whether the thread only gets processor time that no other thread wants. Tests that measure time run it as usual:
+    /// they also run on machines whose processors are all busy.
+    idle: bool,
 }
 
 impl Default for Limits {
@@ -55,7 +55,7 @@ impl Default for Limits {
             connection: Duration::from_secs(5),
             grace: Duration::from_millis(50),
             accept_pause: Duration::from_millis(100),
-            nice: 19,
+            idle: true,
         }
     }
 }
@@ -76,8 +76,8 @@ impl Server {
     /// Starts the thread `rankine-metrics`, which answers GET and HEAD requests with `routes`.
     ///
     /// `routes` runs on that thread, for one request at a time; meanwhile other clients wait. It must not hold a lock
-    /// that training takes: the thread has the lowest priority, so on a busy machine it can lose the processor while it
-    /// holds the lock. If `routes` panics, the client gets status 500. The first panic is logged, but the panic hook of
+    /// that training takes: the thread only gets idle processor time, so on a busy machine it can lose the processor
+    /// while it holds the lock. If `routes` panics, the client gets status 500. The first panic is logged, but the panic hook of
     /// the process still prints each.
     ///
     /// Up to [`CONNECTIONS_MAX`] responses are in memory at the same time.

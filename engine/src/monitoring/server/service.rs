@@ -11,7 +11,6 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
-use rustix::process::setpriority_process;
 
 use super::connection::{Connection, Stage};
 use super::message::{Request, Response, answer};
@@ -20,6 +19,15 @@ use super::{CONNECTIONS_MAX, Limits};
 /// The most connections accepted per turn. All connections are served between two turns, so that in a flood of new
 /// connections each is served several times before it is the oldest and has to go.
 const ACCEPTED_MAX: usize = 16;
+
+/// Makes the calling thread run only while no other thread wants its processor (`SCHED_IDLE`). The lowest priority of
+/// usual threads is not enough: such a thread stops a busy one for milliseconds at a time, longer than a step on CPUs,
+/// whose threads wait for each other.
+fn take_idle_time_only() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the call reads the parameters, and 0 is the calling thread. A refusal does no harm.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
+}
 
 /// The state of the thread.
 pub(super) struct Service<R> {
@@ -59,8 +67,9 @@ impl<R: Fn(&Request<'_>) -> Response> Service<R> {
 
     /// Serves until the server is dropped.
     pub(super) fn run(mut self) {
-        // Linux applies it to the calling thread alone. A refusal does no harm.
-        let _ = setpriority_process(None, self.limits.nice);
+        if self.limits.idle {
+            take_idle_time_only();
+        }
         while self.listener.is_some() {
             self.turn();
         }

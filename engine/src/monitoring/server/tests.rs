@@ -7,7 +7,7 @@ use std::sync::{Weak, mpsc};
 
 use rustix::event::EventfdFlags;
 use rustix::net::sockopt::set_socket_send_buffer_size;
-use rustix::process::{Resource, Rlimit, getpriority_process, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::message::{HEAD_BYTES_MAX, answer};
 use super::*;
@@ -19,7 +19,7 @@ const PATIENT: Limits = Limits {
     connection: PATIENCE,
     grace: Duration::from_millis(50),
     accept_pause: Duration::from_millis(100),
-    nice: 0,
+    idle: false,
 };
 const SHORT: Limits = Limits { connection: Duration::from_millis(300), ..PATIENT };
 
@@ -376,15 +376,17 @@ fn a_panic_of_the_routes_is_answered_with_500() {
 }
 
 #[test]
-fn the_thread_has_a_name_and_the_lowest_priority() {
-    let before = getpriority_process(None).unwrap();
-    let describe = |_: &Request<'_>| {
-        let priority = getpriority_process(None).unwrap();
-        Response::text(200, format!("{} {priority}", thread::current().name().unwrap()))
+fn the_thread_has_a_name_and_only_takes_idle_time() {
+    // SAFETY: 0 is the calling thread.
+    let policy = || unsafe { libc::sched_getscheduler(0) };
+    let before = policy();
+    let describe = move |_: &Request<'_>| {
+        Response::text(200, format!("{} {}", thread::current().name().unwrap(), policy()))
     };
     let server = Server::start(listener(), describe).unwrap();
-    assert!(exchange(server.address(), SCRAPE).ends_with("\r\n\r\nrankine-metrics 19"));
-    assert_eq!(getpriority_process(None).unwrap(), before);
+    let expected = format!("\r\n\r\nrankine-metrics {}", libc::SCHED_IDLE);
+    assert!(exchange(server.address(), SCRAPE).ends_with(&expected));
+    assert_eq!(policy(), before);
 }
 
 #[test]
