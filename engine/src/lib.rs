@@ -25,6 +25,7 @@ pub mod monitoring;
 pub mod overlap;
 pub mod planning;
 pub mod prediction;
+pub mod report;
 pub mod saved;
 pub mod source;
 pub mod system;

@@ -153,6 +153,11 @@ impl RunDir {
         run.join(Self::JOB_NAME)
     }
 
+    /// The log of losses and evaluations of a run.
+    pub fn metrics_path(run: &Path) -> PathBuf {
+        run.join(Self::METRICS_NAME)
+    }
+
     /// The summary of a finished run.
     pub fn summary_path(run: &Path) -> PathBuf {
         run.join(Self::SUMMARY_NAME)

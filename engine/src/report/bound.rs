@@ -1,0 +1,95 @@
+//! What bounds the steps of a training.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::training::StepDetails;
+
+/// What takes most of the time of steps, and its share.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Bound {
+    /// What takes most of the time.
+    pub by: BoundBy,
+    /// Its share of the time, from 0 to 1.
+    pub share: f64,
+}
+
+/// A part of the time of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BoundBy {
+    /// Waiting for the reader.
+    Reading,
+    /// Computing the step, or enqueueing it on GPUs.
+    Computing,
+    /// Waiting for the outcomes of steps: for GPUs, or for other ranks.
+    Awaiting,
+}
+
+impl fmt::Display for BoundBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reading => "reading",
+            Self::Computing => "computing",
+            Self::Awaiting => "awaiting",
+        })
+    }
+}
+
+/// Such as `bound by reading (62%)`.
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "bound by {} ({:.0}%)", self.by, self.share * 100.0)
+    }
+}
+
+/// Where the time of several steps went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StepTimes {
+    /// Time waiting for the reader.
+    pub reading: Duration,
+    /// Time computing, or enqueueing on GPUs.
+    pub computing: Duration,
+    /// Time waiting for the outcomes of steps.
+    pub awaiting: Duration,
+}
+
+impl StepTimes {
+    /// Adds a step.
+    pub fn add(&mut self, step: &StepDetails) {
+        self.reading += step.reading;
+        self.computing += step.computing;
+        self.awaiting += step.awaiting;
+    }
+
+    /// What bounds these steps; `None` if they took no time.
+    pub fn bound(&self) -> Option<Bound> {
+        let total = self.reading + self.computing + self.awaiting;
+        let parts = [
+            (BoundBy::Reading, self.reading),
+            (BoundBy::Computing, self.computing),
+            (BoundBy::Awaiting, self.awaiting),
+        ];
+        let (by, time) = parts.into_iter().max_by_key(|&(_, time)| time)?;
+        (!total.is_zero()).then(|| Bound { by, share: time.as_secs_f64() / total.as_secs_f64() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_part_bounds_the_step() {
+        let times = |reading, computing, awaiting| {
+            let [reading, computing, awaiting] = [reading, computing, awaiting].map(Duration::from_millis);
+            StepTimes { reading, computing, awaiting }.bound().map(|bound| bound.to_string())
+        };
+        assert_eq!(times(62, 20, 18).as_deref(), Some("bound by reading (62%)"));
+        assert_eq!(times(1, 3, 0).as_deref(), Some("bound by computing (75%)"));
+        assert_eq!(times(0, 0, 7).as_deref(), Some("bound by awaiting (100%)"));
+        assert_eq!(times(0, 0, 0), None);
+    }
+}

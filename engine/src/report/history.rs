@@ -1,0 +1,160 @@
+//! The log of a run, `metrics.jsonl`.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::ReportError;
+use super::view::RunSeries;
+use crate::evaluation::Metrics;
+
+/// The longest line. Lines name columns with ids out of range, of which there may be thousands.
+const LINE_BYTES_MAX: u64 = 16 << 20;
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// What the log of a run says. It has no superseded lines: a run that resumes removes those after its checkpoint.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct History {
+    /// Values by step.
+    pub series: RunSeries,
+    /// The last report of the loss.
+    pub report: Option<LoggedReport>,
+    /// The last evaluation.
+    pub evaluation: Option<LoggedEvaluation>,
+    /// The time of the first report, RFC 3339 in UTC, and its seconds of training.
+    pub first: Option<(String, f64)>,
+}
+
+/// A report of the loss. A number that was not finite is `None`.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LoggedReport {
+    /// Steps completed.
+    pub step: u64,
+    /// Epochs completed.
+    pub epoch: u64,
+    /// Samples trained on.
+    pub samples: u64,
+    /// Seconds of training.
+    pub seconds: f64,
+    /// Samples per second since the report before.
+    pub samples_per_second: Option<f64>,
+    /// The mean loss since the report before.
+    pub loss: Option<f64>,
+}
+
+/// An evaluation.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LoggedEvaluation {
+    /// Steps completed.
+    pub step: u64,
+    /// The metrics of the first head; `None` if no sample has its label.
+    pub first: Option<Metrics>,
+    /// The metrics of every head, by label; empty if the model has one head.
+    pub heads: BTreeMap<String, Option<Metrics>>,
+}
+
+/// A line of either kind. Null is a number that was not finite.
+#[derive(Deserialize)]
+struct Line<'a> {
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    time: Cow<'a, str>,
+    step: u64,
+    epoch: Option<u64>,
+    samples: Option<u64>,
+    loss: Option<f64>,
+    dense_learning_rate: Option<f64>,
+    seconds: Option<f64>,
+    samples_per_second: Option<f64>,
+    auc: Option<f64>,
+    log_loss: Option<f64>,
+    normalized_entropy: Option<f64>,
+    calibration: Option<f64>,
+    label_rate: Option<f64>,
+    /// Only the last evaluation's are read.
+    #[serde(borrow)]
+    heads: Option<&'a RawValue>,
+}
+
+impl History {
+    /// Reads a log line by line. A last line that is cut off is ignored: the run may be writing it. A log that does
+    /// not exist is empty.
+    ///
+    /// # Errors
+    /// [`ReportError::Read`]; [`ReportError::Damaged`] with the number of the line.
+    pub fn read(path: &Path) -> Result<Self, ReportError> {
+        let unreadable = |source| ReportError::Read { path: path.to_owned(), source };
+        let file = match File::open(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            file => file.map_err(unreadable)?,
+        };
+        let mut reader = BufReader::with_capacity(BUFFER_BYTES, file);
+        let mut history = Self::default();
+        let mut heads = None;
+        let mut line = Vec::new();
+        for number in 1.. {
+            line.clear();
+            if (&mut reader).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).map_err(unreadable)? == 0 {
+                break;
+            }
+            match serde_json::from_slice::<Line<'_>>(&line) {
+                Ok(read) => {
+                    history.add(&read);
+                    if read.kind == "eval" {
+                        heads = read.heads.map(|heads| (number, heads.to_owned()));
+                    }
+                }
+                Err(_) if !line.ends_with(b"\n") && (line.len() as u64) < LINE_BYTES_MAX => break,
+                Err(error) => return Err(ReportError::damaged(path, Some(number), &error)),
+            }
+        }
+        if let (Some(evaluation), Some((number, heads))) = (&mut history.evaluation, heads) {
+            let read = serde_json::from_str(heads.get());
+            evaluation.heads = read.map_err(|error| ReportError::damaged(path, Some(number), &error))?;
+        }
+        Ok(history)
+    }
+
+    fn add(&mut self, line: &Line<'_>) {
+        let Self { series, .. } = self;
+        let number = |value: Option<f64>| value.unwrap_or(f64::NAN);
+        // Other kinds may be added to the log.
+        match &*line.kind {
+            "train" => {
+                series.loss.push(line.step, number(line.loss));
+                series.samples_per_second.push(line.step, number(line.samples_per_second));
+                series.dense_learning_rate.push(line.step, number(line.dense_learning_rate));
+                let seconds = line.seconds.unwrap_or_default();
+                self.first.get_or_insert_with(|| (line.time.clone().into_owned(), seconds));
+                self.report = Some(LoggedReport {
+                    step: line.step,
+                    epoch: line.epoch.unwrap_or_default(),
+                    samples: line.samples.unwrap_or_default(),
+                    seconds,
+                    samples_per_second: line.samples_per_second,
+                    loss: line.loss,
+                });
+            }
+            "eval" => {
+                series.auc.push(line.step, number(line.auc));
+                series.log_loss.push(line.step, number(line.log_loss));
+                let first = line.samples.zip(line.label_rate).map(|(samples, label_rate)| Metrics {
+                    samples,
+                    auc: line.auc,
+                    log_loss: number(line.log_loss),
+                    normalized_entropy: line.normalized_entropy,
+                    calibration: line.calibration,
+                    label_rate,
+                });
+                self.evaluation = Some(LoggedEvaluation { step: line.step, first, heads: BTreeMap::new() });
+            }
+            _ => (),
+        }
+    }
+}

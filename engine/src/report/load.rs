@@ -1,0 +1,237 @@
+//! Reads a run folder.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::ReportError;
+use super::history::{History, LoggedReport};
+use super::view::{
+    DeviceView, HeadView, ModelView, PhaseView, ProgressView, RunState, RunView, ScoresView, TableView,
+};
+use crate::evaluation::{EvalMetrics, Metrics};
+use crate::model::ModelSpec;
+use crate::saved::{SavedModel, SavedModelError};
+use crate::training::{RunDir, Summary};
+
+const SCORES_NAME: &str = "scores.json";
+
+/// The content of `scores.json`.
+#[derive(Deserialize)]
+struct Scores {
+    heads: Vec<ScoresView>,
+}
+
+/// Reads a run folder, finished or not. The log, the summary, the model and the scores may be absent.
+///
+/// # Errors
+/// [`ReportError::NotARun`] without a job; [`ReportError::Read`]; [`ReportError::Damaged`].
+pub fn load(run: &Path) -> Result<RunView, ReportError> {
+    let settings = settings(run)?;
+    let history = History::read(&RunDir::metrics_path(run))?;
+    let summary: Option<Summary> = json(&RunDir::summary_path(run))?;
+    let spec = spec(run)?;
+    let scores: Option<Scores> = json(&run.join(SCORES_NAME))?;
+
+    let named = |name: &str| settings.get(name).cloned().unwrap_or_default();
+    let mut view = RunView {
+        name: named("name"),
+        run: Some(run.display().to_string()),
+        state: RunState::Unfinished,
+        started: started(run, &history),
+        device: device(&settings),
+        model: ModelView { kind: named("model.kind"), ..ModelView::default() },
+        progress: history.report.map(progress).unwrap_or_default(),
+        tables: spec.as_ref().map(tables).unwrap_or_default(),
+        scores: scores.map(|scores| scores.heads).unwrap_or_default(),
+        ..RunView::default()
+    };
+    if let Some(spec) = &spec {
+        view.model.dense_parameters = Some(spec.dense_parameters() as u64);
+        view.model.embedding_parameters = Some(spec.embedding_parameters());
+    }
+    let evaluation = history.evaluation.map(|last| EvalMetrics { first: last.first, heads: last.heads });
+    if let Some(evaluation) = evaluation {
+        view.evaluation = heads(&evaluation, spec.as_ref(), None);
+    }
+    if let Some(summary) = summary {
+        finish(&mut view, summary, spec.as_ref());
+    }
+    view.series = history.series;
+    view.settings = settings;
+    Ok(view)
+}
+
+/// Sets what the summary of a finished run says.
+fn finish(view: &mut RunView, summary: Summary, spec: Option<&ModelSpec>) {
+    let Summary { name, version, model, device, train, eval, .. } = summary;
+    view.state = RunState::Finished;
+    (view.name, view.version) = (name, Some(version));
+    view.device = DeviceView {
+        kind: device.kind,
+        name: None,
+        precision: device.precision,
+        ranks: Some(device.ranks),
+        nodes: Some(device.nodes),
+    };
+    view.model = ModelView {
+        kind: model.kind,
+        dense_parameters: Some(model.dense_parameters),
+        embedding_parameters: Some(model.embedding_parameters),
+    };
+    view.progress = ProgressView {
+        step: train.steps,
+        epoch: view.progress.epoch,
+        samples: train.samples,
+        total_samples: Some(train.samples),
+        seconds: train.seconds,
+        samples_per_second: Some(train.samples_per_second),
+        eta_seconds: None,
+        // The last steps may have been too few for a report, or none of them finite.
+        loss: Some(train.loss).filter(|loss| loss.is_finite()).or(view.progress.loss),
+    };
+    let reading = train.reader_wait_share * train.seconds;
+    let phase = |name: &str, seconds, meaning: &str| PhaseView {
+        name: name.to_owned(),
+        seconds,
+        meaning: meaning.to_owned(),
+        floor_seconds: None,
+    };
+    view.phases = vec![
+        phase("reading", reading, "waits for the reader"),
+        phase("other", train.seconds - reading, "computes, exchanges, and waits for checkpoints"),
+    ];
+    if let Some(eval) = eval {
+        view.evaluation = heads(&eval.metrics, spec, eval.auc_achievable);
+    }
+}
+
+/// One entry a head; the first head has its label from the model.
+fn heads(metrics: &EvalMetrics, spec: Option<&ModelSpec>, auc_achievable: Option<f64>) -> Vec<HeadView> {
+    let head = |label: Option<&str>, metrics: &Metrics| HeadView {
+        label: label.map(str::to_owned),
+        samples: metrics.samples,
+        auc: metrics.auc,
+        log_loss: Some(metrics.log_loss).filter(|loss| loss.is_finite()),
+        normalized_entropy: metrics.normalized_entropy,
+        calibration: metrics.calibration,
+        label_rate: Some(metrics.label_rate),
+        auc_achievable,
+    };
+    if metrics.heads.is_empty() {
+        let label = spec.and_then(|spec| Some(spec.heads.first()?.label.as_str()));
+        return metrics.first.iter().map(|metrics| head(label, metrics)).collect();
+    }
+    let mut heads: Vec<_> = metrics.heads.iter().collect();
+    // The log sorts them by label; without the model, the metrics say which head is the first.
+    heads.sort_by_key(|&(label, found)| match spec {
+        Some(spec) => spec.heads.iter().position(|known| known.label == *label),
+        None => Some(usize::from(*found != metrics.first)),
+    });
+    let entry = |(label, metrics): (&String, &Option<Metrics>)| match metrics {
+        // The achievable AUC is recorded without saying of which head.
+        Some(metrics) => HeadView { auc_achievable: None, ..head(Some(label), metrics) },
+        None => HeadView { label: Some(label.clone()), ..HeadView::default() },
+    };
+    heads.into_iter().map(entry).collect()
+}
+
+fn progress(report: LoggedReport) -> ProgressView {
+    let LoggedReport { step, epoch, samples, seconds, samples_per_second, loss } = report;
+    ProgressView { step, epoch, samples, seconds, samples_per_second, loss, ..ProgressView::default() }
+}
+
+/// The device that the job asks for. `auto` ranks are unknown.
+fn device(settings: &BTreeMap<String, String>) -> DeviceView {
+    let value = |name: &str| settings.get(name).cloned();
+    let kind = value("device.kind").unwrap_or_default();
+    let number = |name: &str| value(name)?.parse().ok();
+    DeviceView {
+        precision: value("device.precision").filter(|_| kind != "cpu"),
+        name: None,
+        ranks: number("device.ranks"),
+        nodes: number("device.nodes"),
+        kind,
+    }
+}
+
+fn tables(spec: &ModelSpec) -> Vec<TableView> {
+    let table = |table: &rankine_embedding::TableSpec| TableView {
+        name: table.name.clone(),
+        rows: table.rows,
+        dim: table.dim,
+        bytes: table.rows.saturating_mul((table.dim * table.dtype.bytes()) as u64),
+        ..TableView::default()
+    };
+    spec.tables.iter().map(table).collect()
+}
+
+/// When training started: the first report says how long before it that was. Without a report it is the time at which
+/// the job was written.
+fn started(run: &Path, history: &History) -> Option<String> {
+    let by_log = history.first.as_ref().and_then(|(time, seconds)| {
+        let reported: Timestamp = time.parse().ok()?;
+        reported.checked_sub(Duration::try_from_secs_f64(*seconds).ok()?).ok()
+    });
+    let written = || Timestamp::try_from(fs::metadata(RunDir::job_path(run)).ok()?.modified().ok()?).ok();
+    by_log.or_else(written).map(|time| format!("{time:.0}"))
+}
+
+/// The settings of the effective job.
+fn settings(run: &Path) -> Result<BTreeMap<String, String>, ReportError> {
+    let path = RunDir::job_path(run);
+    let text = match fs::read_to_string(&path) {
+        Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {
+            return Err(ReportError::NotARun { path: run.to_owned(), missing: "job.toml" });
+        }
+        text => text.map_err(|source| ReportError::Read { path: path.clone(), source })?,
+    };
+    let job: toml::Table =
+        toml::from_str(&text).map_err(|error| ReportError::damaged(&path, None, &error.message()))?;
+    let mut settings = BTreeMap::new();
+    for (name, value) in &job {
+        flatten(name, value, &mut settings);
+    }
+    Ok(settings)
+}
+
+/// Adds the settings of a value. The elements of an array of tables are numbered from 0.
+fn flatten(name: &str, value: &toml::Value, settings: &mut BTreeMap<String, String>) {
+    match value {
+        toml::Value::Table(table) => {
+            table.iter().for_each(|(key, value)| flatten(&format!("{name}.{key}"), value, settings));
+        }
+        toml::Value::Array(array) if array.iter().any(toml::Value::is_table) => {
+            let numbered = array.iter().enumerate();
+            numbered.for_each(|(number, value)| flatten(&format!("{name}.{number}"), value, settings));
+        }
+        toml::Value::String(text) => drop(settings.insert(name.to_owned(), text.clone())),
+        value => drop(settings.insert(name.to_owned(), value.to_string())),
+    }
+}
+
+/// The model's parts; `None` if it is not saved yet.
+fn spec(run: &Path) -> Result<Option<ModelSpec>, ReportError> {
+    match SavedModel::open(&RunDir::model_path(run)) {
+        Ok(model) => Ok(Some(model.spec)),
+        Err(SavedModelError::Missing(_)) => Ok(None),
+        Err(SavedModelError::Read { path, source }) => Err(ReportError::Read { path, source }),
+        Err(SavedModelError::Damaged { path, what }) => Err(ReportError::damaged(&path, None, &what)),
+        Err(error) => Err(ReportError::damaged(&RunDir::model_path(run), None, &error)),
+    }
+}
+
+/// Reads a JSON file that may be absent.
+fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ReportError> {
+    let text = match fs::read(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        text => text.map_err(|source| ReportError::Read { path: path.to_owned(), source })?,
+    };
+    serde_json::from_slice(&text).map(Some).map_err(|error| ReportError::damaged(path, None, &error))
+}

@@ -1,0 +1,140 @@
+//! Tests of reading run folders.
+
+use std::fs;
+use std::path::Path;
+
+use super::*;
+
+fn train(step: u64, loss: &str) -> String {
+    format!(
+        "{{\"kind\":\"train\",\"time\":\"2026-11-24T15:00:{:02}.500Z\",\"step\":{step},\"epoch\":0,\"samples\":{},\
+         \"loss\":{loss},\"dense_learning_rate\":0.5,\"seconds\":2.5,\"samples_per_second\":100.0}}\n",
+        step % 60,
+        step * 10
+    )
+}
+
+fn eval(step: u64, auc: &str, heads: &str) -> String {
+    format!(
+        "{{\"kind\":\"eval\",\"time\":\"2026-11-24T15:01:00.000Z\",\"step\":{step},\"seconds\":0.1,\"samples\":50,\
+         \"auc\":{auc},\"log_loss\":0.25,\"normalized_entropy\":0.9,\"calibration\":1.5,\"label_rate\":0.125{heads}}}\n"
+    )
+}
+
+const JOB: &str = "name = \"ads\"\n[model]\nkind = \"dlrm\"\ntop_mlp = [64, 1]\n[train]\nbatch_size = 10\n\
+                   [[data.tables]]\nname = \"C1\"\n[device]\nkind = \"cpu\"\nprecision = \"bf16\"\nranks = \"auto\"\n\
+                   nodes = 1\n";
+
+const SUMMARY: &str = r#"{"name": "ads", "seed": 1, "version": "0.1.0",
+    "data": {"train_samples": 100, "eval_samples": 50, "reader": "pread"},
+    "model": {"kind": "dlrm", "dense_parameters": 7, "embedding_parameters": 8},
+    "device": {"kind": "cpu", "threads": 2, "ranks": 3, "nodes": 1},
+    "train": {"stopped": "epochs", "steps": 10, "samples": 100, "loss": 0.5, "seconds": 4.0,
+              "samples_per_second": 25.0, "ms_per_iteration": 400.0, "reader_wait_share": 0.25},
+    "eval": {"samples": 50, "auc": 0.75, "log_loss": 0.5, "normalized_entropy": 1.0, "calibration": 1.0,
+             "label_rate": 0.5, "auc_achievable": 0.8, "seconds": 0.1}}"#;
+
+fn run(job: &str, log: &str) -> tempfile::TempDir {
+    let run = tempfile::tempdir().expect("there is room");
+    write(run.path(), "job.toml", job);
+    write(run.path(), "metrics.jsonl", log);
+    run
+}
+
+fn write(run: &Path, name: &str, text: &str) {
+    fs::write(run.join(name), text).expect("it can be written");
+}
+
+#[test]
+fn a_run_without_a_summary_is_unfinished_and_has_the_logged_values() {
+    let log = [train(4, "0.5"), eval(4, "0.75", ""), train(8, "null"), eval(8, "null", "")].concat();
+    let run = run(JOB, &log);
+    let view = load(run.path()).expect("it is a run");
+    assert_eq!((view.name.as_str(), view.version, view.state), ("ads", None, RunState::Unfinished));
+    assert_eq!(view.started.as_deref(), Some("2026-11-24T15:00:02Z"));
+    let DeviceView { kind, precision, ranks, nodes, .. } = view.device;
+    assert_eq!((kind.as_str(), precision, ranks, nodes), ("cpu", None, None, Some(1)));
+    let progress = &view.progress;
+    assert_eq!((progress.step, progress.samples, progress.seconds, progress.loss), (8, 80, 2.5, None));
+    assert_eq!(view.series.auc.points().next(), Some((4, 0.75)));
+    assert_eq!(view.series.loss.points().map(|point| point.0).collect::<Vec<_>>(), [4, 8]);
+    let [head] = &view.evaluation[..] else { panic!("one head") };
+    assert_eq!((head.samples, head.auc, head.log_loss), (50, None, Some(0.25)));
+    let settings: Vec<_> = view.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let expected = [
+        "data.tables.0.name=C1",
+        "device.kind=cpu",
+        "device.nodes=1",
+        "device.precision=bf16",
+        "device.ranks=auto",
+        "model.kind=dlrm",
+        "model.top_mlp=[64, 1]",
+        "name=ads",
+        "train.batch_size=10",
+    ];
+    assert_eq!(settings, expected);
+}
+
+#[test]
+fn a_summary_takes_precedence_over_the_log() {
+    let run = run(JOB, &[train(8, "0.75"), eval(8, "0.625", "")].concat());
+    write(run.path(), "summary.json", SUMMARY);
+    let scores = r#"{"bins": {"from": -16.0, "width": 0.0625}, "heads": [{"label": "a", "negatives": [1.0],
+                    "positives": [2.5]}]}"#;
+    write(run.path(), "scores.json", scores);
+    let view = load(run.path()).expect("it is a run");
+    assert_eq!((view.state, view.version.as_deref()), (RunState::Finished, Some("0.1.0")));
+    assert_eq!((view.progress.step, view.progress.loss, view.device.ranks), (10, Some(0.5), Some(3)));
+    assert_eq!((view.evaluation[0].auc, view.evaluation[0].auc_achievable), (Some(0.75), Some(0.8)));
+    assert_eq!((view.phases[0].seconds, view.phases[1].seconds), (1.0, 3.0));
+    assert_eq!(view.scores[0].positives, [2.5]);
+    let json = serde_json::to_value(&view).expect("a view is plain data");
+    assert_eq!((&json["state"], &json["series"]["auc"]["values"][0]), (&"finished".into(), &0.625.into()));
+}
+
+#[test]
+fn every_head_of_the_last_evaluation_is_read() {
+    let first = r#"{"samples":50,"auc":0.5,"log_loss":0.25,"normalized_entropy":0.9,"calibration":1.5,"#;
+    let heads = format!(r#","heads":{{"buy":null,"click":{first}"label_rate":0.125}}}}"#);
+    let log = [eval(4, "0.5", ""), eval(8, "0.5", &heads)].concat();
+    let view = load(run(JOB, &log).path()).expect("it is a run");
+    let heads: Vec<_> = view.evaluation.iter().map(|head| (head.label.as_deref(), head.samples)).collect();
+    // The log sorts heads by label, and repeats the metrics of the first.
+    assert_eq!(heads, [(Some("click"), 50), (Some("buy"), 0)]);
+}
+
+#[test]
+fn a_last_line_that_is_cut_off_is_ignored_and_a_damaged_one_is_named() {
+    let whole = train(4, "0.5");
+    for cut in [1, whole.len() / 2, whole.len() - 2] {
+        let view = load(run(JOB, &[&whole, &train(8, "0.5")[..cut]].concat()).path());
+        assert_eq!(view.expect("the line is being written").progress.step, 4, "{cut}");
+    }
+    // Only the line feed is missing.
+    let view = load(run(JOB, whole.trim_end()).path());
+    assert_eq!(view.expect("the line is complete").progress.step, 4);
+    let damaged = run(JOB, &[&whole, "{\"kind\":\"tra\n", &whole].concat());
+    let error = load(damaged.path()).expect_err("a line is torn");
+    assert!(matches!(error, ReportError::Damaged { line: Some(2), .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(
+        text.contains("metrics.jsonl is damaged in line 2: ") && text.contains("Remove that line"),
+        "{text}"
+    );
+}
+
+#[test]
+fn errors_name_the_file_and_the_way_out() {
+    let empty = tempfile::tempdir().expect("there is room");
+    let text = load(empty.path()).expect_err("it is empty").to_string();
+    assert!(text.contains("has no job.toml: name a folder that `rankine train` wrote"), "{text}");
+    for name in ["job.toml", "summary.json", "scores.json"] {
+        let run = run(JOB, "");
+        write(run.path(), name, "{ no");
+        let text = load(run.path()).expect_err("it is damaged").to_string();
+        assert!(text.contains(&format!("{name} is damaged: ")), "{text}");
+    }
+    // A job alone is a run that has not reported anything.
+    let view = load(run(JOB, "").path()).expect("it is a run");
+    assert!(view.started.is_some() && view.series.loss.is_empty());
+}

@@ -1,0 +1,272 @@
+//! A run as the live page and reports show it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::bound::Bound;
+use super::series::Series;
+
+/// A run. What is unknown is null or absent in JSON, and so is a number that is not finite.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct RunView {
+    /// The job's name.
+    pub name: String,
+    /// The version of Rankine that trained it; `None` if nothing recorded that.
+    pub version: Option<String>,
+    /// The run folder.
+    pub run: Option<String>,
+    /// The state.
+    pub state: RunState,
+    /// When training started, RFC 3339 in UTC.
+    pub started: Option<String>,
+    /// The work in progress, live only.
+    pub task: Option<TaskView>,
+    /// The device.
+    pub device: DeviceView,
+    /// The model.
+    pub model: ModelView,
+    /// The progress, at the last report.
+    pub progress: ProgressView,
+    /// What bounds the steps.
+    pub bound: Option<Bound>,
+    /// Values by step.
+    pub series: RunSeries,
+    /// The last evaluation, one entry a head.
+    pub evaluation: Vec<HeadView>,
+    /// Where the time of the training went, since the start.
+    pub phases: Vec<PhaseView>,
+    /// The memory of GPUs.
+    pub memory: Vec<GpuMemoryView>,
+    /// The tables.
+    pub tables: Vec<TableView>,
+    /// The ranks, live only.
+    pub ranks: Vec<RankView>,
+    /// Warnings, the oldest first.
+    pub warnings: Vec<WarningView>,
+    /// The effective job: the value of each setting as text, by its name, such as `train.batch_size`.
+    pub settings: BTreeMap<String, String>,
+    /// The scores of the last evaluation, one entry a head.
+    pub scores: Vec<ScoresView>,
+}
+
+/// The state of a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunState {
+    /// Before the first step.
+    #[default]
+    Starting,
+    /// Training.
+    Training,
+    /// Evaluating.
+    Evaluating,
+    /// The model and the summary are saved.
+    Finished,
+    /// The folder has no summary: training goes on, was interrupted or failed.
+    Unfinished,
+}
+
+impl RunState {
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Training => "training",
+            Self::Evaluating => "evaluating",
+            Self::Finished => "finished",
+            Self::Unfinished => "unfinished",
+        }
+    }
+}
+
+/// A piece of work in progress.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct TaskView {
+    /// What is done, such as `generating`.
+    pub name: String,
+    /// The unit of the numbers, such as `samples`.
+    pub unit: String,
+    /// Units done.
+    pub done: u64,
+    /// Units to do.
+    pub total: u64,
+}
+
+/// The device of a run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct DeviceView {
+    /// `cpu` or `cuda`.
+    pub kind: String,
+    /// Its name.
+    pub name: Option<String>,
+    /// The precision of GPUs; `None` on the CPU.
+    pub precision: Option<String>,
+    /// Number of ranks; `None` if it depends on the machine and nothing recorded it.
+    pub ranks: Option<usize>,
+    /// Number of nodes, likewise.
+    pub nodes: Option<usize>,
+}
+
+/// The model of a run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct ModelView {
+    /// The family.
+    pub kind: String,
+    /// Parameters of the MLPs, the cross layers and the dense columns' first-order terms.
+    pub dense_parameters: Option<u64>,
+    /// Parameters of the tables.
+    pub embedding_parameters: Option<u64>,
+}
+
+/// The progress of a training.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct ProgressView {
+    /// Steps completed.
+    pub step: u64,
+    /// Epochs completed.
+    pub epoch: u64,
+    /// Samples trained on.
+    pub samples: u64,
+    /// Samples that the whole run trains on.
+    pub total_samples: Option<u64>,
+    /// Seconds of training, as in [`crate::training::Progress::seconds`].
+    pub seconds: f64,
+    /// Samples per second: since the last report, and for a finished run over the whole training.
+    pub samples_per_second: Option<f64>,
+    /// Seconds left at this rate.
+    pub eta_seconds: Option<f64>,
+    /// The mean loss since the last report.
+    pub loss: Option<f64>,
+}
+
+/// Values by step.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct RunSeries {
+    /// The mean loss since the report before.
+    #[serde(skip_serializing_if = "Series::is_empty")]
+    pub loss: Series,
+    /// The rate since the report before.
+    #[serde(skip_serializing_if = "Series::is_empty")]
+    pub samples_per_second: Series,
+    /// The learning rate of the MLPs.
+    #[serde(skip_serializing_if = "Series::is_empty")]
+    pub dense_learning_rate: Series,
+    /// The first head's AUC, of each evaluation.
+    #[serde(skip_serializing_if = "Series::is_empty")]
+    pub auc: Series,
+    /// The first head's log loss, of each evaluation.
+    #[serde(skip_serializing_if = "Series::is_empty")]
+    pub log_loss: Series,
+}
+
+/// The quality of one head's predictions; the fields are those of [`crate::evaluation::Metrics`].
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct HeadView {
+    /// The label column; `None` if nothing recorded it.
+    pub label: Option<String>,
+    /// Samples scored.
+    pub samples: u64,
+    /// The area under the ROC curve.
+    pub auc: Option<f64>,
+    /// Mean binary cross-entropy in nats.
+    pub log_loss: Option<f64>,
+    /// Log loss divided by the entropy of the label rate.
+    pub normalized_entropy: Option<f64>,
+    /// Sum of predicted probabilities over sum of labels.
+    pub calibration: Option<f64>,
+    /// The share of labels that are 1.
+    pub label_rate: Option<f64>,
+    /// For generated data: the AUC of the teacher that made the labels.
+    pub auc_achievable: Option<f64>,
+}
+
+/// A part of the time of a training.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct PhaseView {
+    /// Its name.
+    pub name: String,
+    /// The seconds that it took.
+    pub seconds: f64,
+    /// What happens in it.
+    pub meaning: String,
+    /// The seconds that the device takes at least, by its ceilings.
+    pub floor_seconds: Option<f64>,
+}
+
+/// The memory of a GPU.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct GpuMemoryView {
+    /// The GPU's number.
+    pub gpu: usize,
+    /// Its UUID.
+    pub uuid: String,
+    /// What its memory is used for.
+    pub parts: Vec<MemoryPartView>,
+    /// Bytes that are free.
+    pub free_bytes: u64,
+}
+
+/// A part of the memory of a GPU.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct MemoryPartView {
+    /// Its purpose, such as `tables`.
+    pub purpose: String,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// An embedding table.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct TableView {
+    /// Its name.
+    pub name: String,
+    /// Rows.
+    pub rows: u64,
+    /// Elements of a row.
+    pub dim: usize,
+    /// Bytes of its weights.
+    pub bytes: u64,
+    /// How it is placed on the ranks.
+    pub placement: Option<String>,
+    /// Distinct rows per look-up.
+    pub distinct_ratio: Option<f64>,
+    /// The share of the look-ups of the most frequent rows.
+    pub top_share: Option<f64>,
+}
+
+/// A rank.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct RankView {
+    /// Its number.
+    pub rank: usize,
+    /// Its host.
+    pub host: String,
+    /// Whether it is known to be well.
+    pub healthy: bool,
+    /// What it does, such as `training`.
+    pub activity: String,
+    /// Seconds since its last sign of progress.
+    pub still_seconds: f64,
+}
+
+/// A warning.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct WarningView {
+    /// When it was given, RFC 3339 in UTC.
+    pub time: String,
+    /// What it says.
+    pub text: String,
+}
+
+/// Histograms of a head's scores: weights of samples by bins of the logit. Bin `b` of 512 has the logits from
+/// `b / 16 - 16` up to that of the next bin; the first and the last one have all beyond, too.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ScoresView {
+    /// The label column.
+    pub label: String,
+    /// The sums of weights of samples with the label 0.
+    pub negatives: Vec<f64>,
+    /// The sums of weights of samples with the label 1.
+    pub positives: Vec<f64>,
+}
