@@ -96,6 +96,18 @@ impl VerifyReport {
 /// # Errors
 /// [`Error::Invalid`] if checking cannot start. Damages are not errors; the report lists them.
 pub fn verify(dataset: &Dataset, threads: NonZeroUsize) -> Result<VerifyReport> {
+    verify_watched(dataset, threads, &mut |_| ())
+}
+
+/// Likewise; calls `at` with the bytes of blocks read so far, of those in [`block_bytes`].
+///
+/// # Errors
+/// As [`verify`].
+pub fn verify_watched(
+    dataset: &Dataset,
+    threads: NonZeroUsize,
+    at: &mut dyn FnMut(u64),
+) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
     for file in dataset.files() {
         report.files += 1;
@@ -119,7 +131,7 @@ pub fn verify(dataset: &Dataset, threads: NonZeroUsize) -> Result<VerifyReport> 
             }
         };
         let before = report.damages_found();
-        let found = verify_part(&part, threads, &mut report)?;
+        let found = verify_part(&part, threads, &mut report, at)?;
         let positives: Vec<u64> = found.iter().map(|counts| counts.positive).collect();
         let missing: Vec<u64> = found.iter().map(|counts| counts.missing).collect();
         let listed = dataset.manifest().and_then(|manifest| manifest.parts.get(&part.part));
@@ -138,6 +150,12 @@ pub fn verify(dataset: &Dataset, threads: NonZeroUsize) -> Result<VerifyReport> 
     Ok(report)
 }
 
+/// The bytes of all blocks of a dataset, as its manifest lists them.
+pub fn block_bytes(dataset: &Dataset) -> u64 {
+    let parts = dataset.manifest().into_iter().flat_map(|manifest| manifest.parts.values());
+    parts.flat_map(|part| &part.blocks).map(|file| file.bytes).sum()
+}
+
 /// The result of checking one block.
 struct CheckedBlock {
     index: usize,
@@ -150,7 +168,9 @@ fn verify_part(
     part: &Arc<DatasetPart>,
     threads: NonZeroUsize,
     report: &mut VerifyReport,
+    at: &mut dyn FnMut(u64),
 ) -> Result<Vec<LabelCounts>> {
+    let before: u64 = report.parts.iter().map(|part| part.bytes).sum();
     let mut labels = vec![LabelCounts::default(); part.schema.labels.len()];
     let mut read = PartReport { part: part.part, blocks: 0, samples: 0, bytes: 0 };
     let spare = Mutex::new(Vec::new());
@@ -171,6 +191,7 @@ fn verify_part(
             next = checked.index + 1;
             read.blocks += 1;
             read.bytes += u64::from(part.blocks[checked.index].bytes);
+            at(before + read.bytes);
             match checked.labels {
                 Ok(found) => {
                     read.samples += part.samples_of(checked.index as u64);
@@ -252,6 +273,17 @@ mod tests {
         assert_eq!(counts, [(Part::Train, 16, 1000), (Part::Eval, 2, 100)]);
         let bytes = fs::metadata(dataset.dir().join("train/00000.blocks")).unwrap().len();
         assert_eq!(report.parts[0].bytes, bytes);
+    }
+
+    #[test]
+    fn the_progress_counts_every_block_once() {
+        let folder = tests::dataset(1000, 64);
+        let dataset = Dataset::open(&folder.dir()).unwrap();
+        let mut seen = Vec::new();
+        let report = verify_watched(&dataset, THREADS, &mut |bytes| seen.push(bytes)).unwrap();
+        assert_eq!(seen.len() as u64, report.parts.iter().map(|part| part.blocks).sum::<u64>());
+        assert!(seen.is_sorted_by(|before, after| before < after), "{seen:?}");
+        assert_eq!(seen.last(), Some(&block_bytes(&dataset)));
     }
 
     #[test]
