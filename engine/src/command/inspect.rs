@@ -11,10 +11,11 @@ use rankine_reader::raw::RawFormat;
 use rankine_reader::schema::{Hotness, VocabularyKind};
 use rankine_reader::statistics::TableStatistics;
 use rankine_reader::survey::survey;
-use rankine_reader::verify::{VerifyReport, verify};
+use rankine_reader::verify::{VerifyReport, block_bytes, verify_watched};
 use rankine_reader::{Dataset, Part, Schema, vocabulary};
 use serde::Serialize;
 
+use super::progress::Progress;
 use super::raw::RecordArgs;
 use super::table::{TextTable, counted};
 use super::{CommandError, Exit, output};
@@ -58,7 +59,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(crate) fn run(args: Args) -> Result<(), CommandError> {
+pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
     if let Some(shape) = &args.shape {
         return inspect_raw(&args, &args.records.format(shape)?);
     }
@@ -67,8 +68,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         return Err(CommandError::new(Exit::Usage, what));
     };
     let dataset = Dataset::open(path)?;
-    let verified =
-        if args.verify { Some(verify(&dataset, system::thread_count(args.threads))?) } else { None };
+    let verified = args.verify.then(|| verified(&dataset, args.threads, quiet)).transpose()?;
     // If the statistics are damaged, the damage is still reported.
     let tables = match dataset.statistics().and_then(|statistics| tables(&dataset, &statistics)) {
         Ok(tables) => tables,
@@ -104,6 +104,16 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Verifies a dataset, with a progress.
+fn verified(
+    dataset: &Dataset,
+    threads: Option<ThreadCount>,
+    quiet: bool,
+) -> Result<VerifyReport, CommandError> {
+    let mut progress = Progress::new("verifying", "bytes", block_bytes(dataset), quiet);
+    Ok(verify_watched(dataset, system::thread_count(threads), &mut |bytes| progress.at(bytes))?)
 }
 
 #[derive(Serialize)]

@@ -35,6 +35,7 @@ mod plan;
 mod predict;
 mod progress;
 mod raw;
+mod runs;
 mod signals;
 mod stderr;
 mod table;
@@ -78,6 +79,7 @@ From click logs to predictions:
   rankine inspect data/criteo
   rankine init --data data/criteo --out job.toml
   rankine train job.toml --run-dir runs/criteo
+  rankine runs
   rankine eval --run runs/criteo
   rankine predict --run runs/criteo new.txt --out predictions.csv
 
@@ -121,6 +123,7 @@ enum Command {
     Inspect(inspect::Args),
     Init(init::Args),
     Train(train::Args),
+    Runs(runs::Args),
     Eval(eval::Args),
     Predict(predict::Args),
     Check(check::Args),
@@ -249,9 +252,10 @@ fn color_of_help(arguments: impl Iterator<Item = OsString>) -> ColorChoice {
 fn run(command: Command, process: &ProcessRank, quiet: bool) -> Result<(), CommandError> {
     match command {
         Command::Convert(args) => convert::run(args, quiet),
-        Command::Inspect(args) => inspect::run(args),
+        Command::Inspect(args) => inspect::run(args, quiet),
         Command::Init(args) => init::run(args),
         Command::Train(args) => train::run(args, process, quiet),
+        Command::Runs(args) => runs::run(args),
         Command::Eval(args) => eval::run(args, quiet),
         Command::Predict(args) => predict::run(args, quiet),
         Command::Check(args) => check::run(args),

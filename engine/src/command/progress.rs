@@ -18,6 +18,9 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 /// Maximum frame rate of bars.
 const FRAMES_PER_SECOND: u8 = 20;
 
+/// Columns that a bar, its rate, its unit and the time left take; the digits of the position are not counted.
+const REST_COLUMNS: usize = 47;
+
 /// Shows the progress of one piece of work.
 #[derive(Debug)]
 pub(crate) struct Progress {
@@ -105,10 +108,12 @@ impl Progress {
         }
     }
 
-    /// Sets the text next to the bar.
-    pub(crate) fn message(&mut self, message: String) {
+    /// Sets the text next to the bar. Each of `more` follows it if the terminal has room.
+    pub(crate) fn message(&mut self, text: String, more: &[String]) {
         if let View::Bar(bar) = &self.view {
-            bar.set_message(message);
+            let total = HumanCount(bar.length().unwrap_or_default()).to_string();
+            let rest = REST_COLUMNS + bar.prefix().len() + 2 * total.len();
+            bar.set_message(fitting(columns().saturating_sub(rest), text, more));
         }
     }
 
@@ -152,6 +157,24 @@ impl Drop for Progress {
             bar.finish_and_clear();
         }
     }
+}
+
+/// Returns `text` and those of `more` that fit behind it into this number of columns.
+fn fitting(room: usize, mut text: String, more: &[String]) -> String {
+    for next in more {
+        if text.len() + 2 + next.len() > room {
+            break;
+        }
+        text = text + "  " + next;
+    }
+    text
+}
+
+/// Returns the width of the terminal of stderr.
+fn columns() -> usize {
+    const DEFAULT: usize = 80;
+    let columns = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| size.ws_col);
+    if columns == 0 { DEFAULT } else { usize::from(columns) }
 }
 
 fn lock(pace: &Mutex<Pace>) -> MutexGuard<'_, Pace> {
@@ -210,9 +233,7 @@ impl Screen {
 
 impl TermLike for Screen {
     fn width(&self) -> u16 {
-        const DEFAULT: u16 = 80;
-        let columns = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| size.ws_col);
-        if columns == 0 { DEFAULT } else { columns }
+        u16::try_from(columns()).unwrap_or(u16::MAX)
     }
 
     fn move_cursor_up(&self, count: usize) -> io::Result<()> {
@@ -263,6 +284,16 @@ mod tests {
         let pace = *lock(&progress.pace);
         assert_eq!(pace.rate(), 30.0);
         assert_eq!(pace.seconds_left(), Some(20.0));
+    }
+
+    #[test]
+    fn a_narrow_terminal_shows_less() {
+        let more = ["AUC 0.75000".to_owned(), "bound by reading (62%)".to_owned()];
+        let shown = |room| fitting(room, "loss 0.5000".into(), &more);
+        assert_eq!(shown(0), "loss 0.5000");
+        assert_eq!(shown(23), "loss 0.5000");
+        assert_eq!(shown(24), "loss 0.5000  AUC 0.75000");
+        assert_eq!(shown(48), "loss 0.5000  AUC 0.75000  bound by reading (62%)");
     }
 
     #[test]

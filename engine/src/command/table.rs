@@ -12,6 +12,11 @@ pub(super) struct TextTable(Table);
 impl TextTable {
     /// A table with these headings. Cells stand at the right of their column, those of the columns `left` at the left.
     pub(super) fn new<const N: usize>(headings: [&str; N], left: &[usize]) -> Self {
+        Self::of(headings, left)
+    }
+
+    /// Likewise, with a number of columns that is not fixed.
+    pub(super) fn of<'a>(headings: impl IntoIterator<Item = &'a str>, left: &[usize]) -> Self {
         let mut table = Table::new();
         table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
         table.set_header(headings);
@@ -24,7 +29,12 @@ impl TextTable {
 
     /// Adds a row. Cells that are missing at its end are empty.
     pub(super) fn row<const N: usize>(&mut self, cells: [&dyn Display; N]) {
-        self.0.add_row(cells.map(ToString::to_string));
+        self.cells(cells.map(ToString::to_string));
+    }
+
+    /// Likewise, with a number of cells that is not fixed.
+    pub(super) fn cells(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.0.add_row(cells);
     }
 }
 

@@ -8,9 +8,10 @@ use rankine::checkpoint::{DamagedCheckpoint, Disk, FaultyFiles};
 use rankine::evaluation::HeadMetrics;
 use rankine::job::{ListenAddress, ThreadCount};
 use rankine::launch::ProcessRank;
+use rankine::report::{Bound, StepTimes};
 use rankine::training::{
-    self, DeviceMemory, Event, ExchangeSummary, Observer, Report, RunDir, RunStart, Start, Stop, Summary,
-    TrainOptions,
+    self, DeviceMemory, Event, ExchangeSummary, Observer, Report, RunDir, RunStart, Start, StepDetails, Stop,
+    Summary, TrainOptions,
 };
 use serde::Serialize;
 
@@ -83,7 +84,7 @@ pub(crate) fn run(args: Args, process: &ProcessRank, quiet: bool) -> Result<(), 
     let job = file.job()?;
     let processes = args.launch.form(process, &job.guard)?;
     let stop = signals::training()?;
-    let mut watcher = Watcher { quiet, phase: Phase::Waiting, training: None, stop: stop.clone() };
+    let mut watcher = Watcher::new(quiet, stop.clone());
     let files =
         FaultyFiles::by_environment(Arc::new(Disk)).map_err(|what| CommandError::new(Exit::Usage, what))?;
     let monitor = monitoring::of_training(&job, process, &processes, quiet)
@@ -170,9 +171,43 @@ struct Watcher {
     training: Option<Progress>,
     /// The signal to stop the training.
     stop: Stop,
+    standing: Standing,
+}
+
+/// What is shown next to the loss.
+#[derive(Default)]
+struct Standing {
+    /// The first head's AUC at the last evaluation.
+    auc: Option<f64>,
+    /// Of the steps since the last report.
+    times: StepTimes,
+    /// What bounded the steps before the last report: a few steps do not say.
+    bound: Option<Bound>,
+}
+
+impl Standing {
+    /// Adds a step.
+    fn step(&mut self, details: &StepDetails) {
+        self.times.add(details);
+    }
+
+    /// Starts anew after a report.
+    fn report(&mut self) {
+        self.bound = std::mem::take(&mut self.times).bound();
+    }
+
+    /// What follows the loss: the AUC and what bounds the steps, as far as they are known.
+    fn words(&self) -> Vec<String> {
+        let auc = self.auc.map(|auc| format!("AUC {auc:.5}"));
+        auc.into_iter().chain(self.bound.map(|bound| bound.to_string())).collect()
+    }
 }
 
 impl Watcher {
+    fn new(quiet: bool, stop: Stop) -> Self {
+        Self { quiet, phase: Phase::Waiting, training: None, stop, standing: Standing::default() }
+    }
+
     /// Prints a note.
     fn note(&self, text: &str) {
         match &self.training {
@@ -197,7 +232,7 @@ impl Observer for Watcher {
             Event::Generated => self.phase = Phase::Waiting,
             Event::Checksumming { bytes, total } => self.checksumming(bytes, total),
             Event::Started(start) => self.started(&start),
-            Event::Step(progress, _) => self.step(&progress),
+            Event::Step(progress, details) => self.step(&progress, &details),
             Event::Report(report) => self.report(&report),
             Event::Evaluating { samples, total, .. } => self.evaluating(samples, total),
             Event::Skipped(DamagedCheckpoint { path, why, .. }) => {
@@ -288,15 +323,17 @@ impl Watcher {
         self.training = Some(training);
     }
 
-    fn step(&mut self, progress: &training::Progress) {
+    fn step(&mut self, progress: &training::Progress, details: &StepDetails) {
         self.phase = Phase::Waiting;
+        self.standing.step(details);
         if let Some(training) = &mut self.training {
             training.at_after(progress.samples, progress.seconds);
-            training.message(format!("loss {:.4}", progress.loss));
+            training.message(format!("loss {:.4}", progress.loss), &self.standing.words());
         }
     }
 
     fn report(&mut self, report: &Report<'_>) {
+        self.standing.report();
         let Some(training) = &mut self.training else { return };
         let progress = &report.progress;
         let skipped = match progress.non_finite_steps {
@@ -307,7 +344,8 @@ impl Watcher {
             0 => String::new(),
             ids => format!("  {ids} ids out of range"),
         };
-        let words = format!("step {}  loss {:.4}{skipped}{ids}", progress.step, progress.loss);
+        let standing: String = self.standing.words().iter().map(|word| format!("  {word}")).collect();
+        let words = format!("step {}  loss {:.4}{standing}{skipped}{ids}", progress.step, progress.loss);
         training.line(progress.samples, progress.seconds, &words);
     }
 
@@ -322,6 +360,7 @@ impl Watcher {
 
     fn evaluated(&mut self, step: u64, heads: &[HeadMetrics]) {
         self.phase = Phase::Waiting;
+        self.standing.auc = heads.first().and_then(|head| head.metrics?.auc);
         let Some(training) = &self.training else { return };
         for HeadMetrics { label, metrics } in heads {
             let Some(metrics) = metrics else { continue };
@@ -329,5 +368,30 @@ impl Watcher {
             let head = if heads.len() > 1 { format!(" {label}:") } else { String::new() };
             training.note(&format!("step {step}:{head} AUC {auc}, log loss {:.5}", metrics.log_loss));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_is_known() {
+        let mut standing = Standing::default();
+        assert!(standing.words().is_empty());
+        standing.times = StepTimes {
+            reading: Duration::from_millis(62),
+            computing: Duration::from_millis(38),
+            awaiting: Duration::ZERO,
+        };
+        standing.report();
+        assert_eq!(standing.words(), ["bound by reading (62%)"]);
+        // Each report has the steps since the one before.
+        standing.auc = Some(0.75);
+        standing.times.computing += Duration::from_millis(10);
+        standing.report();
+        assert_eq!(standing.words(), ["AUC 0.75000", "bound by computing (100%)"]);
     }
 }
