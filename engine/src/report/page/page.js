@@ -1,0 +1,810 @@
+// The page of a training: polls `run.json`, or shows the runs that a report embeds.
+"use strict";
+
+const POLL_MS = 2000;
+const SLOW_POLL_MS = 10000;
+const TIMEOUT_MS = 8000;
+const ROWS_MAX = 200;
+
+const STATES = {
+  starting: "starting",
+  training: "training",
+  evaluating: "evaluating",
+  finished: "finished",
+  unfinished: "unfinished",
+};
+const BOUNDS = {
+  reading: "waiting for the reader",
+  computing: "computing steps",
+  awaiting: "waiting for outcomes",
+};
+const CURVES = [
+  { key: "loss", title: "Training loss", y: { name: "loss", format: small } },
+  { key: "samples_per_second", title: "Samples per second", y: { name: "samples/s", format: rate } },
+  { key: "dense_learning_rate", title: "Learning rate (dense)", y: { name: "learning rate", format: small } },
+  { key: "auc", title: "AUC", y: { name: "AUC", format: five } },
+  { key: "log_loss", title: "Log loss", y: { name: "log loss", format: five } },
+];
+
+// ---- Parts that several sections use ----
+
+/** Sets the text of a value, its exact value as a tooltip, and `data-value`, which checks read. */
+function setValue(target, text, exact) {
+  setText(target, text);
+  const there = exact !== null && exact !== undefined;
+  setAttribute(target, "data-value", there ? exact : null);
+  setAttribute(target, "title", there && String(exact) !== text ? exact : null);
+}
+
+/** Creates a section with a heading, hidden until `show` is true. `fill` updates it from a view. */
+function section(title, level, content, show, fill) {
+  const root = element("section", { hidden: true }, element(`h${level}`, { text: title }), ...content);
+  return {
+    root,
+    update(view) {
+      root.hidden = !show(view);
+      if (!root.hidden) fill(view);
+    },
+  };
+}
+
+/** A table of items. Columns have `title`, `text` and `exact` of an item, and `number`; `sortable` adds buttons. */
+class ItemTable {
+  constructor({ label, columns, keyOf, sortable }) {
+    Object.assign(this, { columns, keyOf, sortBy: null, items: [] });
+    this.headings = columns.map((column, at) => {
+      const cell = element("th", { scope: "col", class: column.number ? "number" : null });
+      if (sortable) cell.append(element("button", { type: "button", text: column.title, click: () => this.sort(at) }));
+      else cell.textContent = column.title;
+      return cell;
+    });
+    this.body = element("tbody");
+    this.note = element("p", { class: "note", hidden: true });
+    this.root = element(
+      "div",
+      {},
+      scrolling(label, element("table", {}, element("thead", {}, element("tr", {}, ...this.headings)), this.body)),
+      this.note,
+    );
+  }
+
+  sort(at) {
+    const numeric = this.columns[at].number;
+    const down = this.sortBy?.at === at ? !this.sortBy.down : Boolean(numeric);
+    this.sortBy = { at, down };
+    this.headings.forEach((heading, column) => {
+      setAttribute(heading, "aria-sort", column === at ? (down ? "descending" : "ascending") : null);
+    });
+    this.update(this.items);
+  }
+
+  update(items) {
+    this.items = items;
+    const { columns } = this;
+    let rows = Array.from(items);
+    if (this.sortBy) {
+      const { at, down } = this.sortBy;
+      const value = (item) => (columns[at].exact ?? columns[at].text)(item);
+      const missing = (item) => value(item) === null || value(item) === undefined;
+      rows.sort(
+        (a, b) => missing(a) - missing(b) || (value(a) < value(b) ? -1 : Number(value(a) > value(b))) * (down ? -1 : 1),
+      );
+    }
+    this.note.hidden = rows.length <= ROWS_MAX;
+    setText(this.note, `${ROWS_MAX} of ${whole(rows.length)} rows.`);
+    rows = rows.slice(0, ROWS_MAX);
+    // Columns without any value are left out.
+    const empty = columns.map((column) => column.optional && rows.every((item) => column.text(item) === MISSING));
+    this.headings.forEach((heading, at) => {
+      heading.hidden = empty[at];
+    });
+    reconcile(
+      this.body,
+      rows,
+      this.keyOf,
+      () => element("tr"),
+      (row, item) => {
+        reconcile(
+          row,
+          columns,
+          (_, at) => at,
+          (column, at) =>
+            element(at ? "td" : "th", {
+              class: column.number ? "number" : column.wrap ? "wrap" : null,
+              scope: at ? null : "row",
+            }),
+          (cell, column, at) => {
+            setText(cell, column.text(item));
+            cell.hidden = empty[at];
+            if (column.exact) setValue(cell, column.text(item), column.exact(item) ?? null);
+            if (column.metric) setAttribute(cell, "data-metric", column.metric(item));
+            const mark = column.mark?.(item);
+            cell.classList.toggle("best", Boolean(mark));
+            // Before the number, so that digits stay in line.
+            if (mark) cell.prepend(element("span", { class: "mark", text: "best " }));
+          },
+        );
+      },
+    );
+  }
+}
+
+function some(list) {
+  return Array.isArray(list) && list.length > 0;
+}
+
+// ---- Sections of a run ----
+
+function header(level) {
+  const name = element(`h${level}`);
+  const state = element("span", { class: "state", "data-metric": "state" });
+  const facts = element("ul", { class: "facts" });
+  return {
+    root: element("header", { class: "run-header" }, element("div", { class: "title" }, name, state), facts),
+    update(view) {
+      setText(name, view.name || view.run || "run");
+      setValue(state, STATES[view.state] ?? String(view.state ?? ""), view.state);
+      state.dataset.state = view.state;
+      const { device, model } = view;
+      const ranks =
+        device?.ranks > 1 ? `${device.ranks} ranks${device.nodes > 1 ? ` on ${device.nodes} nodes` : ""}` : null;
+      const parameters =
+        finite(model?.dense_parameters) === null && finite(model?.embedding_parameters) === null
+          ? null
+          : `${compact(model.dense_parameters)} dense and ${compact(model.embedding_parameters)} embedding parameters`;
+      const texts = [
+        view.run,
+        device?.name || device?.kind,
+        device?.precision,
+        ranks ?? (device?.ranks === 1 ? "1 rank" : null),
+        model?.kind,
+        parameters,
+        view.version ? `Rankine ${view.version}` : null,
+      ].filter((text) => text && text !== view.name);
+      reconcile(
+        facts,
+        texts,
+        (_, at) => at,
+        () => element("li"),
+        (item, text) => setText(item, text),
+      );
+    },
+  };
+}
+
+function progress(level) {
+  const fill = element("div", { class: "fill" });
+  const bar = element(
+    "div",
+    { class: "bar", role: "progressbar", "aria-label": "Samples", "aria-valuemin": "0", "aria-valuemax": "100" },
+    fill,
+  );
+  const label = element("p", { class: "percent" });
+  const task = element("p", { class: "note", hidden: true });
+  const tiles = element("dl", { class: "tiles" });
+  return section(
+    "Progress",
+    level,
+    [element("div", { class: "progress" }, bar, label), task, tiles],
+    (view) => view.progress,
+    (view) => {
+      const now = view.progress;
+      const share = now.total_samples > 0 ? Math.min(now.samples / now.total_samples, 1) : null;
+      bar.parentElement.hidden = share === null;
+      if (share !== null) {
+        fill.style.width = `${100 * share}%`;
+        setAttribute(bar, "aria-valuenow", Math.floor(100 * share));
+        setValue(label, `${Math.floor(100 * share)}%`, share);
+      }
+      task.hidden = !view.task;
+      if (view.task) {
+        const { name, done, total, unit } = view.task;
+        setText(task, `${name}: ${whole(done)}${total ? ` of ${whole(total)}` : ""} ${unit}`);
+      }
+      const head = view.evaluation?.[0];
+      const of = now.total_samples > 0 ? `of ${compact(now.total_samples)}` : "";
+      const bound = view.bound && finite(view.bound.share) !== null ? view.bound : null;
+      const ends = finite(now.eta_seconds) !== null && view.state !== "finished";
+      const facts = [
+        ["step", "Step", whole(now.step), now.step],
+        ["epoch", "Epoch", whole(now.epoch), now.epoch],
+        ["samples", "Samples", compact(now.samples), now.samples, of],
+        ["rate", "Rate", rate(now.samples_per_second), now.samples_per_second],
+        ["seconds", "Time", duration(now.seconds), now.seconds],
+        ends ? ["eta", "Time left", duration(now.eta_seconds), now.eta_seconds] : null,
+        ["loss", "Loss", small(now.loss), now.loss],
+        head ? ["auc", "AUC", five(head.auc), head.auc, view.evaluation.length > 1 ? labelOf(head) : ""] : null,
+        bound
+          ? ["bound", "Bound by", bound.by, bound.share, `${percent(bound.share)} ${BOUNDS[bound.by] ?? ""}`]
+          : null,
+      ].filter((fact) => fact && fact[2] !== MISSING);
+      reconcile(
+        tiles,
+        facts,
+        ([key]) => key,
+        ([key, title]) =>
+          element(
+            "div",
+            {},
+            element("dt", { text: title }),
+            element(
+              "dd",
+              {},
+              element("span", { class: "value", "data-metric": key }),
+              element("span", { class: "of" }),
+            ),
+          ),
+        (tile, [, , text, exact, extra]) => {
+          setValue(tile.querySelector(".value"), text, exact);
+          setText(tile.querySelector(".of"), extra ?? "");
+        },
+      );
+    },
+  );
+}
+
+function lineOf(view, key, label, nth = 0) {
+  const found = view.series?.[key];
+  return { label, nth, x: found?.steps ?? [], y: found?.values ?? [] };
+}
+
+function curves(level) {
+  const made = CURVES.map((curve) => new Chart({ ...curve, x: STEP, level: level + 1 }));
+  const grid = element("div", { class: "charts" }, ...made.map((chart) => chart.root));
+  const hasData = (view) =>
+    CURVES.some(({ key }) => view.series?.[key]?.values?.some((value) => finite(value) !== null));
+  return section("Curves", level, [grid], hasData, (view) => {
+    made.forEach((chart, at) => chart.update([lineOf(view, CURVES[at].key, CURVES[at].title)]));
+  });
+}
+
+function phases(level) {
+  const list = element("ul", { class: "phases" });
+  const key = element("p", { class: "note" });
+  return section(
+    "Where the time goes",
+    level,
+    [list, key],
+    (view) => some(view.phases),
+    (view) => {
+      const total = sum(view.phases.map((phase) => phase.seconds ?? 0)) || 1;
+      const longest =
+        Math.max(...view.phases.map((phase) => Math.max(phase.seconds ?? 0, phase.floor_seconds ?? 0))) || 1;
+      const floors = view.phases.some((phase) => finite(phase.floor_seconds) !== null);
+      setText(
+        key,
+        floors ? "The mark is the floor: the least time that the device's bandwidth and arithmetic allow." : "",
+      );
+      key.hidden = !floors;
+      reconcile(
+        list,
+        view.phases,
+        (phase) => phase.name,
+        () =>
+          element(
+            "li",
+            {},
+            element("span", { class: "name" }),
+            element("span", { class: "number seconds" }),
+            element("span", { class: "number share" }),
+            element(
+              "span",
+              { class: "bar", "aria-hidden": "true" },
+              element("span", { class: "fill" }),
+              element("span", { class: "floor" }),
+            ),
+            element("span", { class: "meaning" }),
+          ),
+        (item, phase) => {
+          const [name, seconds, share, bar, meaning] = item.children;
+          setText(name, phase.name.replaceAll("_", " "));
+          setValue(seconds, duration(phase.seconds), phase.seconds);
+          setText(share, percent((phase.seconds ?? 0) / total));
+          const [fill, floor] = bar.children;
+          fill.style.width = `${(100 * (phase.seconds ?? 0)) / longest}%`;
+          const hasFloor = finite(phase.floor_seconds) !== null;
+          floor.hidden = !hasFloor;
+          if (hasFloor) floor.style.left = `${(100 * phase.floor_seconds) / longest}%`;
+          const text = phase.meaning ?? "";
+          setText(meaning, hasFloor ? `${text}${text ? "; " : ""}floor ${duration(phase.floor_seconds)}` : text);
+        },
+      );
+    },
+  );
+}
+
+/** The charts of a head's scores. */
+function scoreCharts(level) {
+  const share = { name: "share", format: percent };
+  const unit = (min, max) => [0, Math.max(1, max)];
+  const rates = { name: "predicted", format: percent };
+  let [baseRate, highest] = [0, 1];
+  const upTo = (_, max) => [0, (max || 1) * 1.08];
+  // Both axes of the reliability have the same range, so that the diagonal is one.
+  const square = () => [0, highest];
+  let shown = "";
+  const made = {
+    reliability: new Chart({
+      title: "Reliability",
+      level,
+      x: { ...rates, range: square },
+      y: { name: "observed", format: percent, range: square },
+      reference: () => [
+        [0, 0],
+        [highest, highest],
+      ],
+    }),
+    roc: new Chart({
+      title: "ROC",
+      level,
+      x: { name: "false positive rate", format: percent, range: unit },
+      y: { name: "true positive rate", format: percent, range: unit },
+      reference: () => [
+        [0, 0],
+        [1, 1],
+      ],
+    }),
+    precision: new Chart({
+      title: "Precision and recall",
+      level,
+      x: { name: "recall", format: percent, range: unit },
+      y: { name: "precision", format: percent, range: unit },
+      reference: () => [
+        [0, baseRate],
+        [1, baseRate],
+      ],
+    }),
+    scores: new Chart({
+      title: "Scores",
+      level,
+      steps: true,
+      x: { name: "log-odds", format: (logit) => `${logit.toFixed(2)} (${percent(probability(logit))})` },
+      y: { ...share, range: upTo },
+    }),
+  };
+  const name = element("p", { class: "head" });
+  const root = element(
+    "div",
+    {},
+    name,
+    element("div", { class: "charts" }, ...Object.values(made).map((chart) => chart.root)),
+  );
+  return {
+    root,
+    update(head, several) {
+      name.hidden = !several;
+      setText(name, labelOf(head));
+      const state = JSON.stringify([
+        sum(head.negatives),
+        sum(head.positives),
+        head.negatives.map((n, at) => (n * at) % 97).join(),
+      ]);
+      if (state === shown) return;
+      shown = state;
+      const [negatives, positives] = [sum(head.negatives), sum(head.positives)];
+      baseRate = positives / (negatives + positives);
+      const { roc, precision } = negatives > 0 && positives > 0 ? thresholdCurves(head) : { roc: {}, precision: {} };
+      const density = densities(head);
+      const calibration = reliability(head);
+      highest = 1.08 * Math.max(...calibration.x, ...calibration.y) || 1;
+      made.reliability.update([{ label: "Observed rate", ...calibration }]);
+      made.roc.update([{ label: "True positive rate", ...roc }]);
+      made.precision.update([{ label: "Precision", ...precision }]);
+      made.scores.update([
+        { label: "negatives", nth: 0, x: density.x, y: density.negatives },
+        { label: "positives", nth: 1, x: density.x, y: density.positives },
+      ]);
+    },
+  };
+}
+
+/** The name of a head, which old runs do not record. */
+function labelOf(head) {
+  return head.label ?? "label";
+}
+
+function evaluation(level) {
+  const metric = (key, title, format, optional) => ({
+    title,
+    number: true,
+    optional,
+    text: (head) => format(head[key]),
+    exact: (head) => head[key],
+    metric: (head) => `${labelOf(head)}.${key}`,
+  });
+  const table = new ItemTable({
+    label: "Metrics of each head",
+    keyOf: (_, at) => at,
+    columns: [
+      { title: "Head", text: labelOf },
+      metric("samples", "Samples", compact),
+      metric("auc", "AUC", five),
+      metric("auc_achievable", "AUC achievable", five, true),
+      metric("log_loss", "Log loss", five),
+      metric("normalized_entropy", "Normalized entropy", five),
+      metric("calibration", "Calibration", five),
+      metric("label_rate", "Label rate", percent),
+    ],
+  });
+  const heads = element("div");
+  const note = element("p", {
+    class: "note",
+    text: "Dashed lines: perfect calibration, chance, and the label rate. Scores are shares of each class.",
+  });
+  const parts = new Map();
+  return section(
+    "Evaluation",
+    level,
+    [table.root, heads, note],
+    (view) => some(view.evaluation) || some(view.scores),
+    (view) => {
+      table.root.hidden = !some(view.evaluation);
+      table.update(view.evaluation ?? []);
+      const scores = (view.scores ?? []).filter((head) => sum(head.negatives) + sum(head.positives) > 0);
+      note.hidden = !scores.length;
+      reconcile(
+        heads,
+        scores,
+        (head) => head.label,
+        (head) => {
+          parts.set(head.label, scoreCharts(level + 1));
+          return parts.get(head.label).root;
+        },
+        (_, head) => parts.get(head.label).update(head, scores.length > 1),
+      );
+    },
+  );
+}
+
+function memory(level) {
+  const list = element("div", { class: "memory" });
+  return section(
+    "GPU memory",
+    level,
+    [list],
+    (view) => some(view.memory),
+    (view) => {
+      reconcile(
+        list,
+        view.memory,
+        (gpu) => `${gpu.gpu}/${gpu.uuid}`,
+        () =>
+          element(
+            "div",
+            {},
+            element("p", { class: "head" }),
+            element("div", { class: "stack", "aria-hidden": "true" }),
+            element("ul", { class: "legend" }),
+          ),
+        (root, gpu) => {
+          const [name, stack, legend] = root.children;
+          const parts = gpu.parts.map((part, nth) => ({ ...part, nth }));
+          if (finite(gpu.free_bytes) !== null) parts.push({ purpose: "free", bytes: gpu.free_bytes, nth: null });
+          const total = sum(parts.map((part) => part.bytes)) || 1;
+          setText(name, `GPU ${gpu.gpu}: ${bytes(sum(gpu.parts.map((part) => part.bytes)))} of ${bytes(total)}`);
+          setAttribute(name, "title", gpu.uuid);
+          const shade = (part) => (part.nth === null ? "color-free" : `color-${(part.nth % 8) + 1}`);
+          reconcile(
+            stack,
+            parts,
+            (part) => part.purpose,
+            (part) => element("span", { class: shade(part) }),
+            (bar, part) => {
+              bar.style.flexGrow = part.bytes / total;
+            },
+          );
+          reconcile(
+            legend,
+            parts,
+            (part) => part.purpose,
+            (part) =>
+              element(
+                "li",
+                {},
+                element("span", { class: `swatch ${shade(part)}`, "aria-hidden": "true" }),
+                element("span"),
+              ),
+            (item, part) =>
+              setValue(
+                item.lastChild,
+                `${part.purpose.replaceAll("_", " ")} ${bytes(part.bytes)}`,
+                `${part.bytes} bytes`,
+              ),
+          );
+        },
+      );
+    },
+  );
+}
+
+function tables(level) {
+  const number = (key, title, format, optional) => ({
+    title,
+    number: true,
+    optional,
+    text: (table) => format(table[key]),
+    exact: (table) => table[key],
+  });
+  const table = new ItemTable({
+    label: "Embedding tables",
+    sortable: true,
+    keyOf: (table) => table.name,
+    columns: [
+      { title: "Table", text: (table) => table.name },
+      number("rows", "Rows", compact),
+      number("dim", "Dimension", whole),
+      number("bytes", "Size", bytes),
+      { title: "Placement", optional: true, text: (table) => (table.placement ?? MISSING).replaceAll("_", " ") },
+      number("distinct_ratio", "Distinct", percent, true),
+      number("top_share", "Top share", percent, true),
+    ],
+  });
+  table.sort(3);
+  const note = element("p", {
+    class: "note",
+    text: "Distinct: distinct rows per look-up. Top share: the share of look-ups of the most frequent rows.",
+  });
+  return section(
+    "Embedding tables",
+    level,
+    [table.root, note],
+    (view) => some(view.tables),
+    (view) => {
+      note.hidden = !view.tables.some((one) => finite(one.distinct_ratio) !== null || finite(one.top_share) !== null);
+      table.update(view.tables);
+    },
+  );
+}
+
+function ranks(level) {
+  const table = new ItemTable({
+    label: "Ranks",
+    keyOf: (rank) => rank.rank,
+    columns: [
+      { title: "Rank", text: (rank) => String(rank.rank) },
+      { title: "Host", text: (rank) => rank.host ?? MISSING },
+      { title: "Health", text: (rank) => (rank.healthy ? "✓ healthy" : "✗ not healthy") },
+      { title: "Activity", text: (rank) => rank.activity ?? MISSING },
+      {
+        title: "Without progress",
+        number: true,
+        optional: true,
+        text: (rank) => duration(rank.still_seconds),
+        exact: (rank) => rank.still_seconds,
+      },
+    ],
+  });
+  return section(
+    "Ranks",
+    level,
+    [table.root],
+    (view) => some(view.ranks),
+    (view) => table.update(view.ranks),
+  );
+}
+
+function warnings(level) {
+  const list = element("ol", { class: "warnings" });
+  return section(
+    "Warnings",
+    level,
+    [list],
+    (view) => some(view.warnings),
+    (view) => {
+      const latest = view.warnings.slice(-ROWS_MAX);
+      reconcile(
+        list,
+        latest,
+        (warning, at) => `${warning.time}/${warning.text}/${at}`,
+        (warning) =>
+          element(
+            "li",
+            {},
+            element("time", {
+              datetime: warning.time,
+              text: (warning.time ?? "").replace("T", " ").replace(/(\.\d+)?Z$/, " UTC"),
+            }),
+            element("span", { text: warning.text }),
+          ),
+        () => {},
+      );
+    },
+  );
+}
+
+function settings(level) {
+  const table = new ItemTable({
+    label: "Settings",
+    keyOf: ([key]) => key,
+    columns: [
+      { title: "Setting", text: ([key]) => key },
+      { title: "Value", wrap: true, text: ([, value]) => String(value) },
+    ],
+  });
+  const summary = element("summary");
+  const details = element("details", { class: "settings" }, summary, table.root);
+  return section(
+    "Settings",
+    level,
+    [details],
+    (view) => Object.keys(view.settings ?? {}).length > 0,
+    (view) => {
+      const entries = Object.entries(view.settings);
+      setText(summary, `The job's ${entries.length} settings`);
+      table.update(entries);
+    },
+  );
+}
+
+/** All sections of a run; headings start at the level. */
+function runPage(level) {
+  const parts = [
+    header(level),
+    ...[progress, curves, phases, evaluation, memory, tables, ranks, warnings, settings].map((make) => make(level + 1)),
+  ];
+  return {
+    root: element("article", {}, ...parts.map((part) => part.root)),
+    update: (view) => parts.forEach((part) => part.update(view)),
+  };
+}
+
+// ---- Comparison of runs ----
+
+const COMPARED = [
+  ["AUC", (view) => view.evaluation?.[0]?.auc, five, (value) => value],
+  ["Log loss", (view) => view.evaluation?.[0]?.log_loss, five, (value) => -value],
+  ["Normalized entropy", (view) => view.evaluation?.[0]?.normalized_entropy, five, (value) => -value],
+  ["Calibration", (view) => view.evaluation?.[0]?.calibration, five, (value) => -Math.abs(value - 1)],
+  ["Training loss", (view) => view.progress?.loss, small, null],
+  ["Rate", (view) => view.progress?.samples_per_second, rate, (value) => value],
+  ["Time", (view) => view.progress?.seconds, duration, null],
+  ["Samples", (view) => view.progress?.samples, compact, null],
+  ["Steps", (view) => view.progress?.step, whole, null],
+  ["Dense parameters", (view) => view.model?.dense_parameters, compact, null],
+  ["Embedding parameters", (view) => view.model?.embedding_parameters, compact, null],
+];
+
+/** Returns a short name for each run, which no other run has. */
+function labelsOf(views) {
+  const names = views.map((view) => (view.run ?? "").split("/").filter(Boolean).at(-1) || view.name || "run");
+  return names.map((name, at) => (names.filter((other) => other === name).length > 1 ? `${name} (${at + 1})` : name));
+}
+
+/** Returns the values' places that are best; none if all are equally good. */
+function bestOf(values, goodness) {
+  if (!goodness) return new Set();
+  const scores = values.map((value) => (finite(value) === null ? null : goodness(value)));
+  const there = scores.filter((score) => score !== null);
+  const best = Math.max(...there);
+  if (there.length < 2 || there.every((score) => score === best)) return new Set();
+  return new Set(scores.flatMap((score, at) => (score === best ? [at] : [])));
+}
+
+function comparison(views) {
+  const labels = labelsOf(views);
+  const columns = (first, cell) => [
+    { title: first, text: (row) => row.title },
+    ...labels.map((label, at) => ({ title: label, ...cell(at) })),
+  ];
+  const metrics = COMPARED.map(([title, get, format, goodness]) => {
+    const values = views.map((view) => finite(get(view)));
+    return { title, values, format, best: bestOf(values, goodness) };
+  }).filter((row) => row.values.some((value) => value !== null));
+  const table = new ItemTable({
+    label: "Metrics of the runs",
+    keyOf: (row) => row.title,
+    columns: columns("Metric", (at) => ({
+      number: true,
+      text: (row) => row.format(row.values[at]),
+      exact: (row) => row.values[at],
+      mark: (row) => row.best.has(at),
+      metric: (row) => `${at}.${row.title}`,
+    })),
+  });
+  table.update(metrics);
+  const keys = [...new Set(views.flatMap((view) => Object.keys(view.settings ?? {})))];
+  const differing = keys
+    .map((title) => ({ title, values: views.map((view) => view.settings?.[title] ?? MISSING) }))
+    .filter(({ values }) => values.some((value) => value !== values[0]));
+  const changed = new ItemTable({
+    label: "Settings that differ",
+    keyOf: (row) => row.title,
+    columns: columns("Setting", (at) => ({ wrap: true, text: (row) => row.values[at] })),
+  });
+  changed.update(differing);
+  const overlaid = CURVES.map((curve) => {
+    const chart = new Chart({ ...curve, x: STEP, level: 3 });
+    chart.update(views.map((view, at) => lineOf(view, curve.key, labels[at], at)));
+    return chart.root;
+  });
+  const list = element(
+    "ul",
+    { class: "runs" },
+    ...labels.map((label, at) => element("li", {}, swatch(at), element("a", { href: `#run-${at + 1}`, text: label }))),
+  );
+  return element(
+    "article",
+    {},
+    element("header", { class: "run-header" }, element("h1", { text: `Comparison of ${views.length} runs` }), list),
+    element("section", {}, element("h2", { text: "Metrics" }), table.root),
+    element(
+      "section",
+      {},
+      element("h2", { text: "Settings that differ" }),
+      differing.length ? changed.root : element("p", { class: "note", text: "The runs have the same settings." }),
+    ),
+    element("section", {}, element("h2", { text: "Curves" }), element("div", { class: "charts" }, ...overlaid)),
+  );
+}
+
+// ---- Start ----
+
+const page = document.getElementById("page");
+
+/** Shows the runs that a report embeds. */
+function report(views) {
+  document.body.classList.add("report");
+  const parts = views.map(() => runPage(views.length > 1 ? 2 : 1));
+  parts.forEach((part, at) => {
+    part.root.id = `run-${at + 1}`;
+  });
+  page.replaceChildren(...(views.length > 1 ? [comparison(views)] : []), ...parts.map((part) => part.root));
+  parts.forEach((part, at) => part.update(views[at]));
+  document.title =
+    views.length > 1 ? `Comparison of ${views.length} runs · Rankine` : `${views[0]?.name ?? "run"} · Rankine`;
+}
+
+/** Polls the training that serves this page. */
+class Live {
+  constructor() {
+    this.part = null;
+    this.timer = null;
+    this.busy = false;
+    this.received = null;
+    document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(this.timer) : this.poll()));
+    this.poll();
+  }
+
+  async poll() {
+    clearTimeout(this.timer);
+    if (this.busy || document.hidden) return;
+    this.busy = true;
+    let wait = SLOW_POLL_MS;
+    try {
+      const answer = await fetch("run.json", { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
+      if (!answer.ok) throw new Error(`status ${answer.status}`);
+      const view = await answer.json();
+      this.received = new Date();
+      this.show(view);
+      if (view.state !== "finished") wait = POLL_MS;
+      this.notify("");
+    } catch {
+      const since = this.received ? ` The values are from ${this.received.toLocaleTimeString()}.` : "";
+      this.notify(
+        `No answer from the training: it has ended, or the connection is lost.${since} Trying again every 10${SPACE}s.`,
+      );
+    }
+    this.busy = false;
+    if (!document.hidden) this.timer = setTimeout(() => this.poll(), wait);
+  }
+
+  show(view) {
+    if (!this.part) {
+      this.part = runPage(1);
+      page.replaceChildren(this.part.root);
+    }
+    this.part.update(view);
+    const { samples, total_samples: total } = view.progress ?? {};
+    const goesOn = total > 0 && view.state !== "finished";
+    const share = goesOn ? `${Math.floor(100 * Math.min(samples / total, 1))}% · ` : "";
+    document.title = `${share}${view.name ?? "run"} · Rankine`;
+  }
+
+  notify(text) {
+    setText(document.getElementById("notice"), text);
+  }
+}
+
+const embedded = document.getElementById("runs");
+if (embedded) report(JSON.parse(embedded.textContent));
+else new Live();
