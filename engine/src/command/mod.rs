@@ -35,6 +35,7 @@ mod plan;
 mod predict;
 mod progress;
 mod raw;
+mod report;
 mod runs;
 mod signals;
 mod stderr;
@@ -80,6 +81,7 @@ From click logs to predictions:
   rankine init --data data/criteo --out job.toml
   rankine train job.toml --run-dir runs/criteo
   rankine runs
+  rankine report runs/criteo
   rankine eval --run runs/criteo
   rankine predict --run runs/criteo new.txt --out predictions.csv
 
@@ -124,6 +126,7 @@ enum Command {
     Init(init::Args),
     Train(train::Args),
     Runs(runs::Args),
+    Report(report::Args),
     Eval(eval::Args),
     Predict(predict::Args),
     Check(check::Args),
@@ -256,6 +259,7 @@ fn run(command: Command, process: &ProcessRank, quiet: bool) -> Result<(), Comma
         Command::Init(args) => init::run(args),
         Command::Train(args) => train::run(args, process, quiet),
         Command::Runs(args) => runs::run(args),
+        Command::Report(args) => report::run(args),
         Command::Eval(args) => eval::run(args, quiet),
         Command::Predict(args) => predict::run(args, quiet),
         Command::Check(args) => check::run(args),

@@ -1,18 +1,21 @@
 //! Runs as reports, the list of runs and the live page show them.
 //!
-//! Start at [`load`], which reads a run folder, and at [`RunView`].
+//! Start at [`load`], which reads a run folder, and at [`RunView`]; [`render`] makes an HTML file of them.
 
 use std::path::{Path, PathBuf};
 
+pub mod assets;
 mod bound;
 mod history;
 mod load;
+mod render;
 mod series;
 mod view;
 
 pub use bound::{Bound, BoundBy, StepTimes};
 pub use history::{History, LoggedEvaluation, LoggedReport};
 pub use load::load;
+pub use render::{REPORT_MARK, render};
 pub use series::{POINTS_MAX, Series};
 pub use view::{
     DeviceView, GpuMemoryView, HeadView, MemoryPartView, ModelView, PhaseView, ProgressView, RankView,

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use super::*;
 
+mod render;
+
 fn train(step: u64, loss: &str) -> String {
     format!(
         "{{\"kind\":\"train\",\"time\":\"2026-11-24T15:00:{:02}.500Z\",\"step\":{step},\"epoch\":0,\"samples\":{},\
