@@ -27,6 +27,31 @@ fn assert_positive(json: &Value, key: &str) {
     );
 }
 
+/// Checks the scores of a run with one head and no weights against its last evaluation.
+#[track_caller]
+fn scores_agree(scores: &Value, eval: &Value) {
+    assert_eq!(scores["bins"], serde_json::json!({"from": -16.0, "width": 0.0625}));
+    assert_eq!(scores["heads"].as_array().map(Vec::len), Some(1));
+    let [negatives, positives] = ["negatives", "positives"].map(|label| -> Vec<u64> {
+        let sums = scores["heads"][0][label].as_array().expect("sums");
+        sums.iter().map(|sum| sum.as_u64().expect("a number of samples")).collect()
+    });
+    assert_eq!((negatives.len(), positives.len()), (512, 512));
+    let [all_negatives, all_positives] = [&negatives, &positives].map(|sums| sums.iter().sum::<u64>());
+    assert_eq!(all_negatives + all_positives, eval["samples"]);
+    let rate = all_positives as f64 / (all_negatives + all_positives) as f64;
+    assert_eq!(rate, eval["label_rate"]);
+    // The trapezoids of the ROC curve, twice: scores of a bin count as ties.
+    let (mut below, mut area_twice) = (0, 0);
+    for (&negative, &positive) in negatives.iter().zip(&positives) {
+        area_twice += positive * (2 * below + negative);
+        below += negative;
+    }
+    let auc = area_twice as f64 / (2 * all_negatives * all_positives) as f64;
+    let exact = eval["auc"].as_f64().expect("an AUC");
+    assert!((auc - exact).abs() < 0.002, "{auc} instead of {exact}");
+}
+
 #[test]
 fn from_nothing_to_an_evaluated_model() {
     let place = Place::new();
@@ -50,10 +75,12 @@ fn from_nothing_to_an_evaluated_model() {
     let stdout = train(&place, &job, "run", &["eval.every_steps=500"]).with(SUCCESS).stdout;
     let names: Vec<_> = tree(&place.path("run")).into_keys().collect();
     let model = ["model/model.json", "model/model.safetensors"];
-    let expected = [&["job.toml", "metrics.jsonl"][..], &model, &["summary.json", "trained.json"]].concat();
+    let results = ["scores.json", "summary.json", "trained.json"];
+    let expected = [&["job.toml", "metrics.jsonl"][..], &model, &results].concat();
     assert_eq!(names, expected);
 
     let summary = summary(&place, "run");
+    scores_agree(&json_file(&place.path("run/scores.json")), &summary["eval"]);
     for key in [
         "eval.auc",
         "eval.log_loss",

@@ -80,6 +80,8 @@ impl Runs {
             [steps, samples, loss, stopped, eval["auc"].clone(), eval["log_loss"].clone()]
         };
         assert_eq!(results(name), results("whole"));
+        let scores = |name: &str| fs::read(self.place.path(name).join("scores.json")).expect("it evaluated");
+        assert!(scores(name) == scores("whole"), "{name} has other scores");
     }
 
     /// Returns the lines of a run's log, without times.
@@ -108,6 +110,18 @@ impl Runs {
 /// Returns whether to run the long versions of tests.
 fn long() -> bool {
     std::env::var_os("RANKINE_TEST_LONG").is_some()
+}
+
+/// A checkpoint has the metrics of its evaluation, but not the scores. Those of an earlier end do not stay.
+#[test]
+fn without_another_evaluation_a_resumed_run_has_no_scores() {
+    let runs = Runs::new(&["eval.every_steps=25", "train.max_steps=50"]);
+    let [summary, scores] = ["summary.json", "scores.json"].map(|name| runs.place.path("whole").join(name));
+    assert!(scores.exists());
+    fs::remove_file(&summary).unwrap();
+    runs.train("whole", &["--resume"]).with(SUCCESS);
+    assert!(support::json_file(&summary)["eval"]["auc"].is_f64());
+    assert!(!scores.exists());
 }
 
 #[test]

@@ -454,6 +454,9 @@ fn more_epochs_or_steps_continue_a_finished_run() {
             assert!(weights(&runs.place, &kept) == weights(&runs.place, from));
             let before = support::summary(&runs.place, from);
             assert_eq!(support::summary(&runs.place, &kept), before);
+            let scores = |run: &str| fs::read(runs.place.path(run).join("scores.json")).unwrap();
+            assert!(scores(&kept) == scores(from), "the scores do not move with the summary");
+            assert!(scores("run") == scores(expected), "the scores are of another evaluation");
             assert!(support::summary(&runs.place, "run")["train"]["steps"] != before["train"]["steps"]);
         }
     }

@@ -362,7 +362,7 @@ impl Watcher {
         self.phase = Phase::Waiting;
         self.standing.auc = heads.first().and_then(|head| head.metrics?.auc);
         let Some(training) = &self.training else { return };
-        for HeadMetrics { label, metrics } in heads {
+        for HeadMetrics { label, metrics, .. } in heads {
             let Some(metrics) = metrics else { continue };
             let auc = metrics.auc.map_or_else(|| "undefined".into(), |auc| format!("{auc:.5}"));
             let head = if heads.len() > 1 { format!(" {label}:") } else { String::new() };

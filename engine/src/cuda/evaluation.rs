@@ -257,7 +257,8 @@ impl CudaEvaluation {
             let auc = if judged > 0 && is_first { self.auc(lane, number, judged as u32)? } else { None };
             let JudgeSums { weights, losses, predictions, positives, samples, .. } = sums;
             let sums = Sums { samples, weights, losses, predictions, positives };
-            heads.push(HeadMetrics { label: head.label.clone(), metrics: sums.metrics(auc) });
+            let metrics = sums.metrics(auc);
+            heads.push(HeadMetrics { label: head.label.clone(), metrics, scores: None });
         }
         Ok(EvaluationResult { heads, nan_logits })
     }

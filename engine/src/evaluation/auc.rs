@@ -22,8 +22,8 @@ const SCORE_SHIFT: u32 = 32;
 const LABEL_BIT: u32 = 1 << 31;
 /// Values of a float's exponent; the last one means infinity or NaN.
 const EXPONENTS: usize = 256;
-/// Keys that one task counts.
-const CHUNK: usize = 1 << 16;
+/// Samples that one task counts.
+pub(super) const CHUNK: usize = 1 << 16;
 
 /// Returns the AUC of samples of equal weight, or `None` if all labels are equal. `labels` are 0 or 1. Scores have the
 /// total order of IEEE 754, so a NaN would rank above infinity; callers refuse NaN scores before.
@@ -45,11 +45,10 @@ pub fn auc(scores: &[f32], labels: &[f32]) -> Option<f64> {
 pub fn weighted_auc(scores: &[f32], labels: &[f32], weights: &[f32]) -> Option<f64> {
     assert_eq!((scores.len(), scores.len()), (labels.len(), weights.len()));
     let key = |((&score, &label), &weight): ((&f32, &f32), &f32)| {
-        let label = if label == 0.0 { 0 } else { LABEL_BIT };
-        u64::from(ascending_bits(score)) << SCORE_SHIFT | u64::from(label | weight_bits(weight))
+        u64::from(ascending_bits(score)) << SCORE_SHIFT | u64::from(label_and_weight(label, weight))
     };
+    let scales = weight_scales(&weight_classes(labels, weights))?;
     let mut keys: Vec<u64> = scores.par_iter().zip(labels).zip(weights).map(key).collect();
-    let scales = weight_scales(&weight_classes(&keys))?;
     keys.par_sort_unstable();
     let weigh = |key: u64| {
         let low = key as u32;
@@ -108,11 +107,24 @@ fn weight_bits(weight: f32) -> u32 {
     if weight >= 0.0 { weight.to_bits() & !LABEL_BIT } else { f32::NAN.to_bits() & !LABEL_BIT }
 }
 
+/// A weight as the AUC takes it: 0 for -0, and NaN for a negative number.
+pub(super) fn usable_weight(weight: f32) -> f32 {
+    f32::from_bits(weight_bits(weight))
+}
+
+/// The low word of a weighted key.
+fn label_and_weight(label: f32, weight: f32) -> u32 {
+    let label = if label == 0.0 { 0 } else { LABEL_BIT };
+    label | weight_bits(weight)
+}
+
 /// Counts the samples per label and weight exponent. Samples of weight 0 do not count.
-fn weight_classes(keys: &[u64]) -> [u64; WEIGHT_CLASSES] {
-    let count = |keys: &[u64]| {
+pub(super) fn weight_classes(labels: &[f32], weights: &[f32]) -> [u64; WEIGHT_CLASSES] {
+    assert_eq!(labels.len(), weights.len());
+    let count = |(labels, weights): (&[f32], &[f32])| {
         let mut classes = [0; WEIGHT_CLASSES];
-        for low in keys.iter().map(|&key| key as u32).filter(|low| low & !LABEL_BIT != 0) {
+        let lows = labels.iter().zip(weights).map(|(&label, &weight)| label_and_weight(label, weight));
+        for low in lows.filter(|low| low & !LABEL_BIT != 0) {
             classes[(low >> CLASS_SHIFT) as usize] += 1;
         }
         classes
@@ -121,7 +133,7 @@ fn weight_classes(keys: &[u64]) -> [u64; WEIGHT_CLASSES] {
         sum.iter_mut().zip(other).for_each(|(sum, other)| *sum += other);
         sum
     };
-    keys.par_chunks(CHUNK).map(count).reduce(|| [0; WEIGHT_CLASSES], add)
+    labels.par_chunks(CHUNK).zip(weights.par_chunks(CHUNK)).map(count).reduce(|| [0; WEIGHT_CLASSES], add)
 }
 
 /// Returns the factors that turn the weights of label 0 and of label 1 into integers, given the number of samples per
@@ -142,7 +154,7 @@ pub(crate) fn weight_scales(classes: &[u64; WEIGHT_CLASSES]) -> Option<[f64; 2]>
 
 /// Returns a weight as an integer, with the operations of `auc.cu`: an exact product, rounded to the nearest integer,
 /// ties to even.
-fn scaled(weight: f32, scale: f64) -> u64 {
+pub(super) fn scaled(weight: f32, scale: f64) -> u64 {
     (f64::from(weight) * scale).round_ties_even() as u64
 }
 

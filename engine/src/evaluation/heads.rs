@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rankine_reader::Samples;
 use serde::{Deserialize, Serialize};
 
+use super::histogram::ScoreHistogram;
 use super::metrics::{Metrics, Scores};
 use crate::model::HeadSpec;
 
@@ -22,6 +23,9 @@ pub struct HeadMetrics {
     pub label: String,
     /// `None` if no sample has the label.
     pub metrics: Option<Metrics>,
+    /// The distribution of the logits; `None` if no sample has the label, or if weights are unusable, as
+    /// [`ScoreHistogram::of`] says.
+    pub scores: Option<ScoreHistogram>,
 }
 
 /// The metrics of all heads as a run records them: those of the first head and, with several heads, an entry `heads`
@@ -84,6 +88,7 @@ impl Evaluation {
         let of_head = |(head, scores): &(HeadSpec, Scores)| HeadMetrics {
             label: head.label.clone(),
             metrics: scores.metrics(),
+            scores: ScoreHistogram::of(scores),
         };
         self.heads.iter().map(of_head).collect()
     }
@@ -122,6 +127,12 @@ mod tests {
         let first = metrics[0].metrics.unwrap();
         assert_eq!((first.samples, first.auc, first.label_rate), (3, Some(1.0), 7.0 / 9.0));
         assert_eq!((metrics[2].label.as_str(), metrics[2].metrics), ("L2", None));
+        let total = |head: &HeadMetrics| {
+            let scores = head.scores.as_ref()?;
+            Some([&scores.negatives, &scores.positives].map(|sums| sums.iter().sum::<f64>()))
+        };
+        let totals: Vec<_> = metrics.iter().map(total).collect();
+        assert_eq!(totals, [Some([2.0, 7.0]), Some([6.0, 2.0]), None]);
     }
 
     #[test]

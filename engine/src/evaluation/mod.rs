@@ -2,10 +2,14 @@
 
 pub(crate) mod auc;
 mod heads;
+pub(crate) mod histogram;
 pub(crate) mod metrics;
+mod saved_scores;
 #[cfg(test)]
 mod tests;
 
 pub use auc::{auc, weighted_auc};
 pub use heads::{EvalMetrics, EvalSummary, Evaluation, HeadMetrics};
+pub use histogram::ScoreHistogram;
 pub use metrics::{Metrics, Scores};
+pub use saved_scores::{HeadScores, SavedScores, ScoreBins};

@@ -365,7 +365,7 @@ impl Eval {
     /// Records an evaluation of a part. Metrics that are undefined keep their last value.
     pub(super) fn record(&self, part: Part, seconds: f64, heads: &[HeadMetrics]) {
         self.seconds.observe(seconds);
-        for HeadMetrics { label, metrics } in heads {
+        for HeadMetrics { label, metrics, .. } in heads {
             let Some(metrics) = metrics else { continue };
             let labels = [label.as_str(), part.name()];
             self.log_loss.with_label_values(&labels).set(metrics.log_loss);

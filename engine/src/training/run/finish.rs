@@ -36,7 +36,7 @@ impl TrainingLoop<'_> {
         self.save_model()?;
         let summary = self.summary(eval)?;
         if let Some(run) = &self.run {
-            run.finish(&summary, self.checkpoints.trained())?;
+            run.finish(&summary, self.checkpoints.trained(), self.state.last_scores.as_ref())?;
         }
         self.observer.observe(Event::Finished { step: self.state.step() });
         self.context.processes.wait("the end of the run")?;

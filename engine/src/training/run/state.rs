@@ -8,7 +8,7 @@ use super::super::ids::IdCounts;
 use super::super::run_dir::EndReason;
 use super::losses::Losses;
 use crate::checkpoint::TrainState;
-use crate::evaluation::EvalSummary;
+use crate::evaluation::{EvalSummary, SavedScores};
 
 /// What changes with each step of a run, the model apart.
 pub(super) struct RunState {
@@ -27,6 +27,8 @@ pub(super) struct RunState {
     pub(super) position: Position,
     /// The evaluation of the last step, if there was one.
     pub(super) last_eval: Option<EvalSummary>,
+    /// Its scores; `None` also if a checkpoint recorded the evaluation, since checkpoints do not have them.
+    pub(super) last_scores: Option<SavedScores>,
     /// Why training ends, once it is known.
     pub(super) end: Option<EndReason>,
 }
@@ -59,6 +61,7 @@ impl RunState {
             ids_out_of_range: from.ids_out_of_range,
             position: from.position,
             last_eval: from.eval,
+            last_scores: None,
             end: None,
         }
     }

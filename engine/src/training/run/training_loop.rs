@@ -27,7 +27,7 @@ use super::losses::Losses;
 use super::records::{EvalRecord, TrainRecord};
 use super::state::{RunState, Tally};
 use crate::checkpoint::TrainState;
-use crate::evaluation::{EvalMetrics, EvalSummary};
+use crate::evaluation::{EvalMetrics, EvalSummary, SavedScores};
 use crate::job::Precision;
 use crate::launch::{Phase, ProcessGroup, Stage};
 
@@ -251,6 +251,7 @@ impl<'a> TrainingLoop<'a> {
     /// Evaluates the model after a step, if an evaluation is due.
     fn evaluate_step(&mut self) -> Result<(), TrainError> {
         self.state.last_eval = None;
+        self.state.last_scores = None;
         if self.evaluates_at(self.state.step()) {
             self.state.last_eval = self.evaluate()?;
             self.end_at_target()?;
@@ -275,7 +276,7 @@ impl<'a> TrainingLoop<'a> {
         Ok(())
     }
 
-    /// Evaluates the model on the evaluation part, if there is one.
+    /// Evaluates the model on the evaluation part, if there is one, and keeps the scores.
     pub(super) fn evaluate(&mut self) -> Result<Option<EvalSummary>, TrainError> {
         let RunContext { job, dataset, processes, .. } = self.context;
         let step = self.state.step();
@@ -298,6 +299,7 @@ impl<'a> TrainingLoop<'a> {
         }
         self.logs.evaluation_ends(step, &metrics)?;
         self.observer.observe(Event::Evaluated { step, part: Part::Eval, seconds, heads: &heads });
+        self.state.last_scores = SavedScores::of(&heads);
         let auc_achievable = dataset.auc_achievable();
         Ok(Some(EvalSummary { metrics, auc_achievable, seconds, ids_out_of_range }))
     }

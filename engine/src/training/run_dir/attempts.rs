@@ -69,8 +69,8 @@ impl RunDir {
     }
 
     /// Continues after a step: removes later steps from the log, replaces the job by this one, and removes the model
-    /// of an interrupted save. The model and summary of a finished run are moved to a folder `finished-step-N`, whose
-    /// path is returned: until the run is finished again, they are its only result.
+    /// and the scores of an interrupted save. The model, scores and summary of a finished run are moved to a folder
+    /// `finished-step-N`, whose path is returned: until the run is finished again, they are its only result.
     ///
     /// # Errors
     /// [`TrainError::RunDir`], [`TrainError::Write`].
@@ -88,6 +88,11 @@ impl RunDir {
         if is_there(&model) {
             fs::remove_dir_all(&model).map_err(TrainError::write(&model))?;
         }
+        // Those of another evaluation than the next summary's, unless the run is finished with new ones.
+        let scores = Self::scores_path(&self.path);
+        if is_there(&scores) {
+            fs::remove_file(&scores).map_err(TrainError::write(&scores))?;
+        }
         self.write_job(job)?;
         Ok(kept)
     }
@@ -98,7 +103,7 @@ impl RunDir {
         self.copy_to(&kept, Self::JOB_NAME)?;
         self.copy_to(&kept, Self::TRAINED_NAME)?;
         // The summary goes last: without it, the model would be taken for that of an interrupted save.
-        for name in [Self::MODEL_NAME, Self::SUMMARY_NAME] {
+        for name in [Self::SCORES_NAME, Self::MODEL_NAME, Self::SUMMARY_NAME] {
             self.move_to(&kept, name)?;
             sync(&kept)?;
         }
@@ -117,6 +122,7 @@ impl RunDir {
             Self::MODEL_NAME,
             Self::SUMMARY_NAME,
             Self::TRAINED_NAME,
+            Self::SCORES_NAME,
             Self::TUNING_NAME,
             Self::MACHINE_NAME,
             Self::TENSORBOARD_NAME,

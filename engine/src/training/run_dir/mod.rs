@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::TrainError;
 use super::identity::TrainingIdentity;
+use crate::evaluation::SavedScores;
 use crate::job::Job;
 
 mod attempts;
@@ -40,6 +41,7 @@ impl RunDir {
     const CHECKPOINTS_NAME: &str = "checkpoints";
     const TUNING_NAME: &str = "tuning.json";
     const TRAINED_NAME: &str = "trained.json";
+    const SCORES_NAME: &str = "scores.json";
     const MACHINE_NAME: &str = "machine.toml";
     const TENSORBOARD_NAME: &str = "tensorboard";
     const MLLOG_NAME: &str = "mllog.log";
@@ -163,6 +165,12 @@ impl RunDir {
         run.join(Self::SUMMARY_NAME)
     }
 
+    /// The histograms of scores of a finished run's last evaluation, as [`SavedScores`]. There are none without an
+    /// evaluation part, or if the run was resumed from a checkpoint that was taken after its last evaluation.
+    pub fn scores_path(run: &Path) -> PathBuf {
+        run.join(Self::SCORES_NAME)
+    }
+
     /// The folder of TensorBoard's event files of a run.
     pub(super) fn tensorboard_path(run: &Path) -> PathBuf {
         run.join(Self::TENSORBOARD_NAME)
@@ -183,6 +191,7 @@ impl RunDir {
             Self::CHECKPOINTS_NAME,
             Self::TUNING_NAME,
             Self::TRAINED_NAME,
+            Self::SCORES_NAME,
             Self::MACHINE_NAME,
             Self::TENSORBOARD_NAME,
             Self::MLLOG_NAME,
@@ -224,10 +233,20 @@ impl RunDir {
         self.replace(Self::MACHINE_NAME, text)
     }
 
-    /// Writes `summary.json` atomically, and before it the record of what was trained.
-    pub(super) fn finish(&self, summary: &Summary, trained: &TrainingIdentity) -> Result<(), TrainError> {
+    /// Writes `summary.json` atomically, and before it the scores of the last evaluation, if they are known, and the
+    /// record of what was trained.
+    pub(super) fn finish(
+        &self,
+        summary: &Summary,
+        trained: &TrainingIdentity,
+        scores: Option<&SavedScores>,
+    ) -> Result<(), TrainError> {
         let text = serde_json::to_string_pretty(summary).expect("a summary is plain data") + "\n";
         self.metrics.sync_all().map_err(TrainError::write(self.path.join(Self::METRICS_NAME)))?;
+        if let Some(scores) = scores {
+            let text = serde_json::to_string(scores).expect("scores are plain data") + "\n";
+            self.replace(Self::SCORES_NAME, &text)?;
+        }
         self.write_trained(trained)?;
         self.replace(Self::SUMMARY_NAME, &text)
     }
