@@ -6,8 +6,8 @@
 // highest bit and the bits of the weight (never negative) below it; a sample without a label has weight 0.
 //
 // Sorting takes four passes over the high word. Each pass counts, then scatters: it reads 8 bytes per key twice and
-// writes 8. Counting the pairs reads 8 bytes twice: 112 bytes per key in all. With weights, one more pass counts the
-// weights by exponent and reads 8 bytes per key.
+// writes 8. Counting the pairs reads 8 bytes twice, and the histogram of scores once: 120 bytes per key in all. With
+// weights, one more pass counts the weights by exponent and reads 8 bytes per key.
 #include "common.cuh"
 
 constexpr u32 KEYS_TILE = 4096;
@@ -198,12 +198,14 @@ struct Ties {
     // Twice the number of ordered pairs, as four addends where each counts 2^32 times as much as the one before it;
     // then all positives and all negatives. The addends must be 0 at the start.
     u64* result;
+    // [label][bin]: counts by score. Must be 0 at the start.
+    u64* bins;
     // Factors that weights are multiplied by: of negatives and of positives.
     double scales[2];
     u32 count;
     u32 tiles_count;
 };
-static_assert(sizeof(Ties) == 48);
+static_assert(sizeof(Ties) == 56);
 constexpr u32 PAIRS_ADDENDS = 4;
 
 using u128 = unsigned __int128;
@@ -471,4 +473,78 @@ extern "C" __global__ void __launch_bounds__(KEYS_THREADS) ties_pairs(const __gr
 
 extern "C" __global__ void __launch_bounds__(KEYS_THREADS) ties_pairs_weights(const __grid_constant__ Ties p) {
     count_pairs<OfWeights>(p);
+}
+
+constexpr u32 SCORE_BINS = 512;
+constexpr float SCORE_BINS_FROM = -16.0f;
+constexpr float SCORE_BINS_PER_UNIT = 16.0f;
+
+// The bin of a key's score. The product is exact, so only the sum is rounded, as on the host.
+__device__ inline u32 bin_of(u64 key) {
+    const u32 ordered = u32(key >> 32);
+    const float score = __uint_as_float(ordered >> 31 ? ordered & 0x7fffffffu : ~ordered);
+    const float bin = floorf(__fmul_rn(__fsub_rn(score, SCORE_BINS_FROM), SCORE_BINS_PER_UNIT));
+    return u32(fminf(fmaxf(bin, 0.0f), float(SCORE_BINS - 1)));
+}
+
+__device__ inline void add_to_bin(u64* bins, u32 bin, Counts counts) {
+    const auto add = [&](u32 label, u64 count) {
+        if (count == 0) return;
+        auto* sum = reinterpret_cast<unsigned long long*>(bins + label * SCORE_BINS + bin);
+        atomicAdd(sum, static_cast<unsigned long long>(count));
+    };
+    add(0, counts.negatives);
+    add(1, counts.positives);
+}
+
+template <class Of>
+__device__ void count_bins(const Ties& p) {
+    using InTile = typename Of::InTile;
+    __shared__ u64 bins[2 * SCORE_BINS];
+    for (u32 i = threadIdx.x; i < 2 * SCORE_BINS; i += KEYS_THREADS) bins[i] = 0;
+    __syncthreads();
+    const Of of(p);
+    const u32 index = blockIdx.x * KEYS_TILE + threadIdx.x * KEYS_EACH;
+    const u32 here = index < p.count ? min(KEYS_EACH, p.count - index) : 0;
+    u64 keys[KEYS_EACH];
+#pragma unroll
+    for (u32 i = 0; i < KEYS_EACH; i++) keys[i] = i < here ? p.keys[index + i] : 0;
+    // Keys ascend, so a thread's keys of a bin follow each other, and most threads have keys of one bin only.
+    u32 bin = SCORE_BINS;
+    InTile sum = {};
+#pragma unroll
+    for (u32 i = 0; i < KEYS_EACH; i++) {
+        if (i >= here) break;
+        const u32 own = bin_of(keys[i]);
+        if (own != bin) {
+            if (bin != SCORE_BINS) add_to_bin(bins, bin, Of::counts(sum));
+            bin = own;
+            sum = {};
+        }
+        sum = sum + of.counted(keys[i]);
+    }
+    // So have most warps, which then need one atomic per label instead of 32.
+    Counts last = Of::counts(sum);
+    const bool shared = __all_sync(ALL_LANES, bin == __shfl_sync(ALL_LANES, bin, 0));
+    if (shared) {
+#pragma unroll
+        for (u32 distance = WARP / 2; distance > 0; distance /= 2) {
+            last = last + Counts{shuffled_xor(last.positives, distance), shuffled_xor(last.negatives, distance)};
+        }
+    }
+    if (bin != SCORE_BINS && (!shared || threadIdx.x % WARP == 0)) add_to_bin(bins, bin, last);
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < SCORE_BINS; i += KEYS_THREADS) {
+        // Integer sums: any order of the blocks gives the same bits.
+        add_to_bin(p.bins, i, {bins[SCORE_BINS + i], bins[i]});
+    }
+}
+
+// Counts the keys by label and bin of the score. Grid: one block per tile.
+extern "C" __global__ void __launch_bounds__(KEYS_THREADS) ties_bins(const __grid_constant__ Ties p) {
+    count_bins<OfSamples>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(KEYS_THREADS) ties_bins_weights(const __grid_constant__ Ties p) {
+    count_bins<OfWeights>(p);
 }

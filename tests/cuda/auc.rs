@@ -1,9 +1,10 @@
-//! Metrics computed on the GPU are those of the host: the AUC has the same bits, with and without weights.
+//! Metrics computed on the GPU are those of the host: the AUC and the histogram of scores have the same bits, with and
+//! without weights.
 
 use std::time::Instant;
 
 use rankine::cuda::{CudaEvaluation, ScoredBatch};
-use rankine::evaluation::Evaluation;
+use rankine::evaluation::{Evaluation, HeadMetrics, ScoreHistogram};
 use rankine::model::HeadSpec;
 use rankine_cuda::Buffer;
 use rankine_reader::Samples;
@@ -12,6 +13,11 @@ use super::{Bench, Body, CASES, Outcome, Words, close};
 
 pub(crate) const BODIES: &[Body] = &[
     ("metrics_are_the_hosts", 4 * CASES, metrics_are_the_hosts),
+    (
+        "scores_at_and_beyond_the_ends_of_bins_are_in_the_hosts",
+        CASES,
+        scores_at_and_beyond_the_ends_of_bins_are_in_the_hosts,
+    ),
     ("an_unusable_weight_leaves_no_auc", 1, an_unusable_weight_leaves_no_auc),
     ("the_auc_of_89_million_scores_takes_no_50_ms", 1, |bench, words| {
         the_auc_of_89_million_scores_takes_no_50_ms(bench, words, false)
@@ -105,6 +111,9 @@ fn metrics_are_the_hosts(bench: &Bench, words: &mut Words) -> Outcome {
         }
         let result = on_gpu.finish(&bench.lane)?;
         for (found, expected) in result.heads.iter().zip(on_cpu.metrics()) {
+            if found.scores != expected.scores {
+                return Err(different_scores(found, &expected).into());
+            }
             let (Some(found), Some(expected)) = (found.metrics, expected.metrics) else {
                 if found.metrics == expected.metrics {
                     continue;
@@ -136,6 +145,66 @@ fn metrics_are_the_hosts(bench: &Bench, words: &mut Words) -> Outcome {
         }
     }
     nan_logits_are_counted(bench)
+}
+
+/// Names the first sum that differs.
+fn different_scores(found: &HeadMetrics, expected: &HeadMetrics) -> String {
+    let (Some(found), Some(expected)) = (&found.scores, &expected.scores) else {
+        return format!(
+            "a histogram of {}: {} instead of {}",
+            found.label,
+            found.scores.is_some(),
+            expected.scores.is_some()
+        );
+    };
+    let sums = |of: fn(&ScoreHistogram) -> &Vec<f64>| of(found).iter().zip(of(expected)).enumerate();
+    let differs = |(_, (found, expected)): &(usize, (&f64, &f64))| found != expected;
+    let negatives = sums(|scores| &scores.negatives).find(differs);
+    let positives = sums(|scores| &scores.positives).find(differs);
+    format!("(bin, (found, expected)): negatives {negatives:?}, positives {positives:?}")
+}
+
+/// Scores on every edge of a bin, the floats next to it, and beyond both ends.
+fn scores_at_and_beyond_the_ends_of_bins_are_in_the_hosts(bench: &Bench, words: &mut Words) -> Outcome {
+    let heads = heads(2);
+    let edges = (-300..=300).flat_map(|edge| {
+        let edge = edge as f32 / 16.0;
+        [edge, edge.next_up(), edge.next_down(), edge + 1e-6, edge - 1e-6]
+    });
+    let ends = [-0.0, 0.0, 1e-45, -1e-45, -1e30, 1e30, f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY];
+    let mut logits: Vec<f32> = edges.chain(ends).collect();
+    // For the second head, the same in another order.
+    let len = logits.len();
+    logits =
+        (0..2 * len).map(|at| if at % 2 == 0 { logits[at / 2] } else { logits[len - 1 - at / 2] }).collect();
+    let labels: Vec<Vec<f32>> = (0..2).map(|_| (0..len).map(|_| words.below(2) as f32).collect()).collect();
+    for kind in [AucWeights::None, AucWeights::Counts, AucWeights::Usual, AucWeights::All] {
+        let weights = kind.of(words, len);
+        let on_gpu = CudaEvaluation::new(&bench.device, &heads, len, kind != AucWeights::None)?;
+        let [at_logits, at_labels] = [bench.buffer(&logits)?, bench.buffer(&labels.concat())?];
+        let at_weights =
+            if weights.is_empty() { bench.buffer(&vec![1.0; len])? } else { bench.buffer(&weights)? };
+        let samples = Buffer::of(&bench.device, &[len as u32])?;
+        let scored = ScoredBatch {
+            logits: at_logits.pointer(),
+            labels: at_labels.pointer(),
+            labels_stride: len,
+            weights: at_weights.pointer(),
+            samples: samples.pointer(),
+        };
+        on_gpu.begin(&bench.lane)?;
+        // SAFETY: the buffers have these lengths.
+        unsafe { on_gpu.add(&bench.lane, scored) }?;
+        let found = on_gpu.finish(&bench.lane)?.heads;
+        let mut on_cpu = Evaluation::new(&heads);
+        on_cpu.add(&Samples { len, labels: labels.clone(), weights, ..Samples::default() }, &logits);
+        for (found, expected) in found.iter().zip(on_cpu.metrics()) {
+            if found.scores != expected.scores || found.scores.is_none() {
+                return Err(format!("{kind:?}: {}", different_scores(found, &expected)).into());
+            }
+        }
+    }
+    Ok(())
 }
 
 fn nan_logits_are_counted(bench: &Bench) -> Outcome {

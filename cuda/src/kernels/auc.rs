@@ -115,7 +115,8 @@ impl WeightsCount {
 }
 
 /// Counts pairs: [`TiesCount`], [`TiesBefore`] and [`TiesPairs`], one after another. For weighted keys
-/// [`TiesCountWeights`] and [`TiesPairsWeights`] replace the first and the last.
+/// [`TiesCountWeights`] and [`TiesPairsWeights`] replace the first and the last. [`TiesBins`], or [`TiesBinsWeights`],
+/// needs none of them: it counts the scores themselves.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Ties {
@@ -127,6 +128,8 @@ pub struct Ties {
     /// plus the ties, as addends where each counts 2^32 times as much as the one before it. Then all positives and
     /// all negatives.
     pub result: Pointer<u64>,
+    /// `[label][bin]`: [`Ties::BINS`] counts for each label, which must be 0 before [`TiesBins`].
+    pub bins: Pointer<u64>,
     /// Factors by which the weights of negatives and positives are multiplied before they are rounded to integers;
     /// the integers must add up to less than 2^63 for each.
     pub scales: [f64; 2],
@@ -141,6 +144,8 @@ impl Ties {
     pub const ADDENDS: usize = 4;
     /// Words of `result`.
     pub const RESULTS: usize = Self::ADDENDS + 2;
+    /// Bins of the score: of width 1/16, from -16. The first and the last one also have the scores beyond.
+    pub const BINS: usize = 512;
 }
 
 /// Counts each tile. Grid: one block per tile.
@@ -168,8 +173,18 @@ pub struct TiesPairs(pub Ties);
 #[derive(Debug, Clone, Copy)]
 pub struct TiesPairsWeights(pub Ties);
 
+/// Counts the keys by label and bin of the score. Grid: one block per tile.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub struct TiesBins(pub Ties);
+
+/// Adds up the weights by label and bin of the score. Grid: one block per tile.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub struct TiesBinsWeights(pub Ties);
+
 const _: () = assert!(size_of::<KeysCount>() == 24 && size_of::<KeysSum>() == 24);
-const _: () = assert!(size_of::<KeysScatter>() == 40 && size_of::<Ties>() == 48);
+const _: () = assert!(size_of::<KeysScatter>() == 40 && size_of::<Ties>() == 56);
 const _: () = assert!(size_of::<WeightsCount>() == 24);
 
 macro_rules! kernel {
@@ -194,4 +209,6 @@ kernel! {
     TiesBefore = 1024;
     TiesPairs = 256;
     TiesPairsWeights = 256;
+    TiesBins = 256;
+    TiesBinsWeights = 256;
 }

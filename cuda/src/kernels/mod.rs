@@ -58,8 +58,8 @@ pub(crate) use all_reduce::{
     AllReduce, AllReduceAtOnce, AllReduceBySlices, AllReduceScatter, AllReduceSpread,
 };
 pub use auc::{
-    KEY_DIGITS, KeysCount, KeysScatter, KeysSum, PrefixCounts, Ties, TiesBefore, TiesCount, TiesCountWeights,
-    TiesPairs, TiesPairsWeights, WeightsCount,
+    KEY_DIGITS, KeysCount, KeysScatter, KeysSum, PrefixCounts, Ties, TiesBefore, TiesBins, TiesBinsWeights,
+    TiesCount, TiesCountWeights, TiesPairs, TiesPairsWeights, WeightsCount,
 };
 pub(crate) use barrier::{Barrier, Flags, GAVE_UP, Wait};
 pub use begin_state::BeginState;

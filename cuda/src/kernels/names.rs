@@ -144,7 +144,8 @@ kernels! {
         AllReduceSpread = "all_reduce_spread" [RANKS];
     "auc": KeysCount = "keys_count", KeysSum = "keys_sum", KeysScatter = "keys_scatter",
         WeightsCount = "weights_count", TiesCount = "ties_count", TiesCountWeights = "ties_count_weights",
-        TiesBefore = "ties_before", TiesPairs = "ties_pairs", TiesPairsWeights = "ties_pairs_weights";
+        TiesBefore = "ties_before", TiesPairs = "ties_pairs", TiesPairsWeights = "ties_pairs_weights",
+        TiesBins = "ties_bins", TiesBinsWeights = "ties_bins_weights";
     "barrier": Barrier = "barrier";
     "begin_state": BeginState = "begin_state";
     "columns": Columns = "columns" [ELEMENTS], Total = "columns_total";

@@ -1,23 +1,25 @@
 //! The metrics of an evaluation, computed on the GPU that has the logits.
 //!
-//! Batches leave 8 bytes per sample and head: one key with score, label and weight. Sums are kept in f64. The AUC is
-//! counted in integers, so it is bitwise equal to the host's, for any number of ranks.
+//! Batches leave 8 bytes per sample and head: one key with score, label and weight. Sums are kept in f64. The AUC and
+//! the histogram of scores are counted in integers, so they are bitwise equal to the host's, for any number of ranks.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
 use rankine_cuda::kernels::{
     Judge, JudgeParts, JudgeSums, JudgeTotal, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, PrefixCounts,
-    Ties, TiesBefore, TiesCount, TiesCountWeights, TiesPairs, TiesPairsWeights, WeightsCount,
+    Ties, TiesBefore, TiesBins, TiesBinsWeights, TiesCount, TiesCountWeights, TiesPairs, TiesPairsWeights,
+    WeightsCount,
 };
 use rankine_cuda::nccl::Parcel;
 use rankine_cuda::{Buffer, Device, Lane, Moment, Pointer, Rail, SharedBuffer};
 use rankine_embedding::cuda::Result;
 
 use super::context::{RankContext, RankLinks};
-use crate::evaluation::HeadMetrics;
 use crate::evaluation::auc::{Pairs, WEIGHT_CLASSES, weight_scales};
+use crate::evaluation::histogram::BinCounts;
 use crate::evaluation::metrics::Sums;
+use crate::evaluation::{HeadMetrics, ScoreHistogram};
 use crate::model::HeadSpec;
 
 /// The limit of samples: their number fits in 31 bits, so twice the number of pairs fits in 62.
@@ -25,6 +27,7 @@ const SAMPLES_MAX: u64 = 1 << 31;
 /// Blocks that sum over a batch.
 const BLOCKS: usize = 256;
 const _: () = assert!(WEIGHT_CLASSES == WeightsCount::CLASSES);
+const _: () = assert!(ScoreHistogram::BINS == Ties::BINS);
 
 /// The size of an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +82,8 @@ pub struct CudaEvaluation {
     totals: Buffer<u32>,
     tiles: Buffer<PrefixCounts>,
     pairs: Buffer<u64>,
+    /// `[label][bin]`
+    bins: Buffer<u64>,
     /// `[label][exponent]`, if samples have weights.
     classes: Buffer<u32>,
 }
@@ -123,6 +128,14 @@ pub struct EvaluationResult {
     pub heads: Vec<HeadMetrics>,
     /// The number of logits that are NaN. If there are any, the metrics are meaningless.
     pub nan_logits: u64,
+}
+
+/// What the sorted keys of a head say.
+struct RankedHead {
+    pairs: Pairs,
+    bins: BinCounts,
+    /// What weights were multiplied by, per label.
+    scales: [f64; 2],
 }
 
 impl CudaEvaluation {
@@ -175,6 +188,7 @@ impl CudaEvaluation {
             totals: Buffer::uninitialized(device, KeysSum::TOTALS)?,
             tiles: Buffer::uninitialized(device, KeysCount::tiles(count) as usize)?,
             pairs: Buffer::filled(device, Ties::RESULTS, 0)?,
+            bins: Buffer::uninitialized(device, if is_first { 2 * Ties::BINS } else { 0 })?,
             classes: Buffer::uninitialized(device, if is_first && weighted { WEIGHT_CLASSES } else { 0 })?,
         })
     }
@@ -242,7 +256,8 @@ impl CudaEvaluation {
         self.finish_with(lane, None)
     }
 
-    /// The same with several ranks, all of which call it. All get the sums, but only the first rank gets the AUCs.
+    /// The same with several ranks, all of which call it. All get the sums, but only the first rank gets the AUCs
+    /// and the histograms of scores.
     pub(super) fn finish_with(&self, lane: &Lane, links: Option<&RankLinks>) -> Result<EvaluationResult> {
         let mut judged = self.judged.read(lane)?[0];
         assert!(judged <= self.capacity as u64, "{judged} samples, but the buffers hold {}", self.capacity);
@@ -254,11 +269,12 @@ impl CudaEvaluation {
         let mut heads = Vec::new();
         for (number, (head, sums)) in self.heads.iter().zip(sums).enumerate() {
             let is_first = links.is_none_or(|links| links.cluster.rank() == 0);
-            let auc = if judged > 0 && is_first { self.auc(lane, number, judged as u32)? } else { None };
+            let ranked = if judged > 0 && is_first { self.rank(lane, number, judged as u32)? } else { None };
+            let auc = ranked.as_ref().and_then(|ranked| ranked.pairs.auc());
+            let scores = ranked.and_then(|ranked| ScoreHistogram::of_counts(&ranked.bins, ranked.scales));
             let JudgeSums { weights, losses, predictions, positives, samples, .. } = sums;
             let sums = Sums { samples, weights, losses, predictions, positives };
-            let metrics = sums.metrics(auc);
-            heads.push(HeadMetrics { label: head.label.clone(), metrics, scores: None });
+            heads.push(HeadMetrics { label: head.label.clone(), metrics: sums.metrics(auc), scores });
         }
         Ok(EvaluationResult { heads, nan_logits })
     }
@@ -333,22 +349,24 @@ impl CudaEvaluation {
         Ok(Rail::wait_for(&done, &[rail])?)
     }
 
-    /// Returns the AUC of a head, whose keys are sorted for it.
-    fn auc(&self, lane: &Lane, head: usize, count: u32) -> Result<Option<f64>> {
+    /// Sorts the keys of a head, and counts its pairs and scores; `None` if a weight is not finite.
+    fn rank(&self, lane: &Lane, head: usize, count: u32) -> Result<Option<RankedHead>> {
         let keys = self.keys.pointer().element(head * self.capacity);
         let scales = match self.sizes.weighted {
             true => self.weight_scales(lane, keys, count)?,
-            false => Some([0.0; 2]),
+            false => Some([1.0; 2]),
         };
         let Some(scales) = scales else { return Ok(None) };
         let (counts, totals) = (self.counts.pointer(), self.totals.pointer());
         let tiles = KeysCount::tiles(count);
         let buffers = [keys, self.sorted.pointer()];
         self.pairs.write(lane, &[0; Ties::RESULTS])?;
+        self.bins.write(lane, &[0; 2 * Ties::BINS])?;
         let ties = Ties {
             keys,
             tiles: self.tiles.pointer(),
             result: self.pairs.pointer(),
+            bins: self.bins.pointer(),
             scales,
             count,
             tiles_count: tiles,
@@ -368,10 +386,12 @@ impl CudaEvaluation {
                 lane.launch(&TiesCountWeights(ties), (tiles, 1))?;
                 lane.launch(&TiesBefore(ties), (1, 1))?;
                 lane.launch(&TiesPairsWeights(ties), (tiles, 1))?;
+                lane.launch(&TiesBinsWeights(ties), (tiles, 1))?;
             } else {
                 lane.launch(&TiesCount(ties), (tiles, 1))?;
                 lane.launch(&TiesBefore(ties), (1, 1))?;
                 lane.launch(&TiesPairs(ties), (tiles, 1))?;
+                lane.launch(&TiesBins(ties), (tiles, 1))?;
             }
         }
         let result = self.pairs.read(lane)?;
@@ -381,7 +401,10 @@ impl CudaEvaluation {
             positives: counts[0].into(),
             negatives: counts[1].into(),
         };
-        Ok(pairs.auc())
+        let counts = self.bins.read(lane)?;
+        let mut bins: BinCounts = [[0; Ties::BINS]; 2];
+        bins.as_flattened_mut().copy_from_slice(&counts);
+        Ok(Some(RankedHead { pairs, bins, scales }))
     }
 
     /// Returns the factors of the weights in a head's keys; `None` if one of the weights is not finite.

@@ -36,7 +36,8 @@ pub(super) trait Rank: Debug + Send {
     /// Enqueues scoring samples that fit a slot, and adding the scores to the evaluation.
     fn evaluate(&mut self, batch: Batch<'_>) -> Result<()>;
 
-    /// Returns the result of an evaluation; with several ranks, only the first one gets AUCs.
+    /// Returns the result of an evaluation; with several ranks, only the first one gets AUCs and
+    /// histograms of scores.
     fn finish_evaluation(&mut self) -> Result<EvaluationResult>;
 
     /// Returns the number of steps skipped so far, if the precision can skip steps.

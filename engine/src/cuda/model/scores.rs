@@ -70,7 +70,8 @@ impl CudaModel {
         self.ranks.evaluate(batch)
     }
 
-    /// Returns the result of an evaluation. With several processes, only the first one gets AUCs.
+    /// Returns the result of an evaluation. With several processes, only the first one gets AUCs and
+    /// histograms of scores.
     ///
     /// # Errors
     /// As [`CudaModel::train_fed`], and if ids were out of range.
