@@ -7,26 +7,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::ReportError;
 use super::history::{History, LoggedReport};
-use super::view::{
-    DeviceView, HeadView, ModelView, PhaseView, ProgressView, RunState, RunView, ScoresView, TableView,
-};
-use crate::evaluation::{EvalMetrics, Metrics};
+use super::view::{DeviceView, HeadView, ModelView, PhaseView, ProgressView, RunState, RunView, TableView};
+use crate::evaluation::{EvalMetrics, Metrics, SavedScores};
 use crate::model::ModelSpec;
 use crate::saved::{SavedModel, SavedModelError};
 use crate::training::{RunDir, Summary};
-
-const SCORES_NAME: &str = "scores.json";
-
-/// The content of `scores.json`.
-#[derive(Deserialize)]
-struct Scores {
-    heads: Vec<ScoresView>,
-}
 
 /// Reads a run folder, finished or not. The log, the summary, the model and the scores may be absent.
 ///
@@ -37,7 +26,7 @@ pub fn load(run: &Path) -> Result<RunView, ReportError> {
     let history = History::read(&RunDir::metrics_path(run))?;
     let summary: Option<Summary> = json(&RunDir::summary_path(run))?;
     let spec = spec(run)?;
-    let scores: Option<Scores> = json(&run.join(SCORES_NAME))?;
+    let scores: Option<SavedScores> = json(&RunDir::scores_path(run))?;
 
     let named = |name: &str| settings.get(name).cloned().unwrap_or_default();
     let mut view = RunView {

@@ -19,7 +19,7 @@ pub use render::{REPORT_MARK, render};
 pub use series::{POINTS_MAX, Series};
 pub use view::{
     DeviceView, GpuMemoryView, HeadView, MemoryPartView, ModelView, PhaseView, ProgressView, RankView,
-    RunSeries, RunState, RunView, ScoresView, TableView, TaskView, WarningView,
+    RunSeries, RunState, RunView, TableView, TaskView, WarningView,
 };
 
 /// An error while reading a run folder.

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::bound::Bound;
 use super::series::Series;
+use crate::evaluation::HeadScores;
 
 /// A run. What is unknown is null or absent in JSON, and so is a number that is not finite.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -47,7 +48,7 @@ pub struct RunView {
     /// The effective job: the value of each setting as text, by its name, such as `train.batch_size`.
     pub settings: BTreeMap<String, String>,
     /// The scores of the last evaluation, one entry a head.
-    pub scores: Vec<ScoresView>,
+    pub scores: Vec<HeadScores>,
 }
 
 /// The state of a run.
@@ -257,16 +258,4 @@ pub struct WarningView {
     pub time: String,
     /// What it says.
     pub text: String,
-}
-
-/// Histograms of a head's scores: weights of samples by bins of the logit. Bin `b` of 512 has the logits from
-/// `b / 16 - 16` up to that of the next bin; the first and the last one have all beyond, too.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct ScoresView {
-    /// The label column.
-    pub label: String,
-    /// The sums of weights of samples with the label 0.
-    pub negatives: Vec<f64>,
-    /// The sums of weights of samples with the label 1.
-    pub positives: Vec<f64>,
 }

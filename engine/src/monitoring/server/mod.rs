@@ -1,8 +1,8 @@
 //! A very small HTTP/1.1 server for the metrics of a training process.
 //!
-//! One thread, which only gets idle processor time, serves all connections without blocking. It must never delay training, whatever
-//! clients do, so everything has a limit: connections, bytes of a request, time per connection, and work per turn of
-//! the loop. Nothing is logged per request.
+//! One thread, which only gets idle processor time, serves all connections without blocking. It must never delay
+//! training, whatever clients do, so everything has a limit: connections, bytes of a request, time per connection, and
+//! work per turn of the loop. Nothing is logged per request.
 //!
 //! Deliberately absent: persistent connections, request bodies, TLS, compression, and a second thread.
 
@@ -77,8 +77,8 @@ impl Server {
     ///
     /// `routes` runs on that thread, for one request at a time; meanwhile other clients wait. It must not hold a lock
     /// that training takes: the thread only gets idle processor time, so on a busy machine it can lose the processor
-    /// while it holds the lock. If `routes` panics, the client gets status 500. The first panic is logged, but the panic hook of
-    /// the process still prints each.
+    /// while it holds the lock. If `routes` panics, the client gets status 500. The first panic is logged, but the
+    /// panic hook of the process still prints each.
     ///
     /// Up to [`CONNECTIONS_MAX`] responses are in memory at the same time.
     ///

@@ -89,7 +89,7 @@ fn a_summary_takes_precedence_over_the_log() {
     assert_eq!((view.progress.step, view.progress.loss, view.device.ranks), (10, Some(0.5), Some(3)));
     assert_eq!((view.evaluation[0].auc, view.evaluation[0].auc_achievable), (Some(0.75), Some(0.8)));
     assert_eq!((view.phases[0].seconds, view.phases[1].seconds), (1.0, 3.0));
-    assert_eq!(view.scores[0].positives, [2.5]);
+    assert_eq!(view.scores[0].scores.positives, [2.5]);
     let json = serde_json::to_value(&view).expect("a view is plain data");
     assert_eq!((&json["state"], &json["series"]["auc"]["values"][0]), (&"finished".into(), &0.625.into()));
 }

@@ -2,10 +2,9 @@
 
 use serde_json::Value;
 
+use crate::evaluation::{HeadScores, ScoreHistogram};
 use crate::report::assets::assets;
-use crate::report::{
-    HeadView, POINTS_MAX, REPORT_MARK, RunView, ScoresView, Series, TableView, WarningView, render,
-};
+use crate::report::{HeadView, POINTS_MAX, REPORT_MARK, RunView, Series, TableView, WarningView, render};
 
 /// The runs that a report embeds.
 fn embedded(report: &str) -> &str {
@@ -27,7 +26,10 @@ fn long_run() -> RunView {
     run.series.log_loss = run.series.loss.clone();
     for label in ["click", "buy"] {
         let counts: Vec<_> = (0..512).map(|bin| f64::from(bin) * 1234.0).collect();
-        run.scores.push(ScoresView { label: label.to_owned(), negatives: counts.clone(), positives: counts });
+        run.scores.push(HeadScores {
+            label: label.to_owned(),
+            scores: ScoreHistogram { negatives: counts.clone(), positives: counts },
+        });
     }
     run
 }
