@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
 
+use serde_json::Value;
 use support::exported::{Exported, value};
 use support::{FAILED, Place, SHAPE, SUCCESS, generate, job, json_file, rankine, run, train};
 
@@ -45,14 +46,49 @@ fn get(address: &str, path: &str) -> String {
     response
 }
 
+/// Checks the live page of the training on two ranks below, once its model was evaluated.
+#[track_caller]
+fn assert_shows_the_run(address: &str) {
+    let page = get(address, "/");
+    assert!(page.contains("\r\nContent-Type: text/html") && page.contains("default-src 'self'"), "{page}");
+    for name in ["icon.svg", "uplot.css", "page.css", "uplot.js", "charts.js", "page.js"] {
+        assert!(page.contains(name), "{name} in\n{page}");
+        assert!(get(address, &format!("/{name}")).starts_with("HTTP/1.1 200 "), "{name}");
+    }
+    let view = loop {
+        let answer = get(address, "/run.json");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a response");
+        assert!(head.contains("\r\nContent-Type: application/json"), "{head}");
+        let view: Value = serde_json::from_str(body).expect("it is JSON");
+        if !view["evaluation"].as_array().expect("a list").is_empty() && view["state"] == "training" {
+            break view;
+        }
+    };
+    assert_eq!((&view["name"], &view["device"]["ranks"]), (&"small".into(), &2.into()));
+    assert!(
+        view["progress"]["step"].as_u64() >= Some(1) && view["progress"]["eta_seconds"].as_f64() > Some(0.0)
+    );
+    for series in ["loss", "samples_per_second", "auc", "log_loss"] {
+        assert!(view["series"][series]["values"][0].is_f64(), "{series} in {view}");
+    }
+    assert!(view["phases"][1]["seconds"].as_f64() > Some(0.0), "{view}");
+    let table = &view["tables"][0];
+    assert!(table["placement"].is_string() && table["top_share"].is_f64(), "{table}");
+    assert!(table["distinct_ratio"].as_f64() > Some(0.0), "{table}");
+    let ranks = view["ranks"].as_array().expect("a list");
+    assert!(ranks.len() == 1 && ranks[0]["healthy"] == true && ranks[0]["host"] != "", "{ranks:?}");
+    assert_eq!(view["settings"]["train.epochs"], "100000");
+}
+
 #[test]
-fn a_training_serves_its_metrics_while_it_runs() {
+fn a_training_serves_its_metrics_and_a_page_while_it_runs() {
     let place = Place::new();
     generate(&place, SHAPE, 2000, 400);
     let mut command = rankine();
     command.args(["train", &job(&place), "--metrics", "0", "--run-dir", &place.word("run")]);
     // So long that only the signal ends it.
     command.args(["--set", "train.epochs=100000", "--set", "train.log_every_steps=1"]);
+    command.args(["--set", "device.ranks=2", "--set", "eval.every_steps=1"]);
     let mut training =
         command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the command starts");
     let mut lines = BufReader::new(training.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
@@ -66,6 +102,7 @@ fn a_training_serves_its_metrics_while_it_runs() {
     let (page, ready) = (get(&address, "/metrics"), get(&address, "/readyz"));
     assert!(value(&page, "rankine_train_steps_total") >= 1.0);
     assert!(ready.starts_with("HTTP/1.1 200 "), "{ready}");
+    assert_shows_the_run(&address);
     let pid = rustix::process::Pid::from_child(&training);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
     lines.for_each(drop);

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use rankine::job::{Job, ListenAddress};
-use rankine::launch::{ProcessGroup, ProcessRank, hosts};
+use rankine::launch::{ProcessGroup, ProcessRank, Pulse, hosts};
 use rankine::monitoring::{Command, Monitor, MonitorError, MonitorOptions, Readiness, RunInfo};
+use rankine::report::RankView;
 
 use super::{CommandError, Exit, stderr};
 
@@ -27,6 +28,7 @@ impl Args {
             listen: address.of_local_rank(0),
             textfile: None,
             readiness: None,
+            ranks: None,
         })?;
         announce(&monitor);
         Ok(Some(monitor))
@@ -51,7 +53,7 @@ pub(crate) fn of_training(
             CommandError::new(Exit::Usage, what)
         })
     });
-    let group = processes.clone();
+    let (group, watched) = (processes.clone(), processes.clone());
     let monitor = Monitor::start(MonitorOptions {
         info: RunInfo {
             command: Command::Train,
@@ -62,6 +64,7 @@ pub(crate) fn of_training(
         listen: listen.transpose()?,
         textfile: metrics.textfile.clone(),
         readiness: Some(Box::new(move || readiness(&group))),
+        ranks: Some(Box::new(move || ranks(&watched))),
     })?;
     if processes.is_first() {
         announce(&monitor);
@@ -99,6 +102,22 @@ fn readiness(processes: &ProcessGroup) -> Readiness {
         return Readiness::NotReady(format!("no progress for {still:.0} s {}", pulse.activity));
     }
     Readiness::Ready
+}
+
+/// What the watchdog knows of the ranks of the job's processes.
+fn ranks(processes: &ProcessGroup) -> Vec<RankView> {
+    let this_host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    // A process alone has no members.
+    let host =
+        |rank: usize| processes.members().get(rank).map_or_else(this_host, |member| member.host.clone());
+    let view = |pulse: Pulse| RankView {
+        rank: pulse.rank,
+        host: host(pulse.rank),
+        healthy: pulse.is_healthy(),
+        activity: pulse.activity.to_string(),
+        still_seconds: pulse.still.as_secs_f64(),
+    };
+    processes.pulses().into_iter().map(view).collect()
 }
 
 impl From<MonitorError> for CommandError {

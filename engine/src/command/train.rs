@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytesize::ByteSize;
-use rankine::checkpoint::{DamagedCheckpoint, Disk, FaultyFiles};
+use rankine::checkpoint::{Disk, FaultyFiles};
 use rankine::evaluation::HeadMetrics;
 use rankine::job::{ListenAddress, ThreadCount};
 use rankine::launch::ProcessRank;
@@ -235,21 +235,9 @@ impl Observer for Watcher {
             Event::Step(progress, details) => self.step(&progress, &details),
             Event::Report(report) => self.report(&report),
             Event::Evaluating { samples, total, .. } => self.evaluating(samples, total),
-            Event::Skipped(DamagedCheckpoint { path, why, .. }) => {
-                tracing::warn!("{} is unusable and was set aside: {why}", path.display());
-            }
             Event::Removed { path, bytes } => {
                 let size = ByteSize(bytes);
                 self.note(&format!("removed {} ({size}), left by an interrupted run", path.display()));
-            }
-            Event::Damaged { path, bytes } => {
-                let (path, size) = (path.display(), ByteSize(bytes));
-                tracing::warn!(
-                    "{path} ({size}) is a damaged checkpoint: delete it when you no longer need it"
-                );
-            }
-            Event::Kept { path } => {
-                tracing::warn!("the former contents of the run folder were moved to {}", path.display());
             }
             Event::Resumed { step, path } => {
                 self.note(&format!("resuming after step {step} from {}", path.display()));
@@ -270,8 +258,11 @@ impl Observer for Watcher {
                     ByteSize(bytes)
                 ));
             }
-            Event::CheckpointFailed { step, error } => {
-                tracing::error!("step {step}: checkpoint not saved: {error}; training continues");
+            Event::CheckpointFailed { .. } => {
+                event.warning().iter().for_each(|text| tracing::error!("{text}"))
+            }
+            Event::Skipped(_) | Event::Damaged { .. } | Event::Kept { .. } => {
+                event.warning().iter().for_each(|text| tracing::warn!("{text}"));
             }
             Event::Evaluated { step, heads, .. } => self.evaluated(step, heads),
             Event::Finished { .. } => {}

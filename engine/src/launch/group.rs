@@ -8,8 +8,9 @@ use super::error::MeetError;
 use super::meeting::{Meeting, WatchLines};
 use super::process_info::ProcessInfo;
 use super::process_rank::ProcessRank;
+use super::pulse::Pulse;
 use super::secret::Secret;
-use super::watch::{Failure, Patience, Pulse, Watch};
+use super::watch::{Failure, Patience, Watch};
 
 /// The terms on which processes meet.
 #[derive(Debug, Clone)]
@@ -167,7 +168,15 @@ impl ProcessGroup {
 
     /// What this process does and whether it makes progress, as its watchdog sees it; `None` without a watchdog.
     pub fn pulse(&self) -> Option<Pulse> {
-        self.0.watch.as_ref().map(Watch::pulse)
+        self.0.watch.as_ref().map(|watch| watch.pulse(self.rank()))
+    }
+
+    /// The same for each process that is known to this one, in the order of ranks: on the first one, for all.
+    pub fn pulses(&self) -> Vec<Pulse> {
+        let others = self.0.watch.iter().flat_map(Watch::pulses_of_others);
+        let mut pulses: Vec<_> = self.pulse().into_iter().chain(others).collect();
+        pulses.sort_by_key(|pulse| pulse.rank);
+        pulses
     }
 
     /// Whether a watchdog ends a process without progress.

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::activity::{Activity, Phase};
 use super::frame::{Kind, Message};
 use super::meeting::WatchLines;
+use super::pulse::Pulse;
 use super::wire::Wire;
 
 /// Longest time between two signs of life.
@@ -71,17 +72,6 @@ pub struct Failure {
     pub(super) follows: bool,
 }
 
-/// What a process does, and for how long it has made no progress.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pulse {
-    /// What it does.
-    pub activity: Activity,
-    /// The time since its last progress.
-    pub still: Duration,
-    /// The time without progress after which the watchdog ends the process, if its work has small steps.
-    pub limit: Duration,
-}
-
 /// Ends the process, which was in this activity when a rank was lost.
 pub(super) type End = Box<dyn FnOnce(&Failure, &Activity) + Send>;
 
@@ -116,6 +106,8 @@ struct State {
     activity: Activity,
     /// When this process made progress last, as far as the thread has noticed.
     moved: Option<Instant>,
+    /// The processes that report to this one.
+    others: Vec<Other>,
     /// Why this process fails, until it is sent.
     report: Option<Failure>,
     verdict: Option<Failure>,
@@ -124,6 +116,15 @@ struct State {
     /// Whether the process itself reports why it ends.
     ends_itself: bool,
     done: bool,
+}
+
+/// Another process, as of its last report.
+#[derive(Debug)]
+struct Other {
+    rank: usize,
+    activity: Activity,
+    moved: Instant,
+    heard: Instant,
 }
 
 impl Watch {
@@ -149,14 +150,28 @@ impl Watch {
         activity.signs += 1;
     }
 
-    /// Returns what this process does, and whether it makes progress.
-    pub(super) fn pulse(&self) -> Pulse {
+    /// Returns what the process of this rank does, and whether it makes progress.
+    pub(super) fn pulse(&self, rank: usize) -> Pulse {
         let state = self.shared.state();
         Pulse {
+            rank,
             activity: state.activity.clone(),
             still: state.moved.map_or(Duration::ZERO, |moved| moved.elapsed()),
+            silent: Duration::ZERO,
             limit: self.patience.standstill,
         }
+    }
+
+    /// Returns the same of the processes that report to this one: to rank 0 all do, and rank 0 to the others.
+    pub(super) fn pulses_of_others(&self) -> Vec<Pulse> {
+        let pulse = |other: &Other| Pulse {
+            rank: other.rank,
+            activity: other.activity.clone(),
+            still: other.moved.elapsed(),
+            silent: other.heard.elapsed(),
+            limit: self.patience.standstill,
+        };
+        self.shared.state().others.iter().map(pulse).collect()
     }
 
     /// Sets a function that is called, on the watchdog's thread, when a rank is lost: it must release threads that
@@ -301,6 +316,11 @@ impl Line {
         })
     }
 
+    fn other(&self) -> Other {
+        let Progress { activity, moved } = &self.progress;
+        Other { rank: self.rank, activity: activity.clone(), moved: *moved, heard: self.heard }
+    }
+
     fn lost(&self, what: &str, why: &str) -> Failure {
         lost(self.rank, what, &self.progress.activity, why)
     }
@@ -355,6 +375,7 @@ impl Watcher {
             let mut state = self.shared.state();
             self.progress.update(state.activity.clone(), now);
             state.moved = Some(self.progress.moved);
+            state.others = self.lines.iter().map(Line::other).collect();
             (state.report.take(), state.done)
         };
         if let Some(report) = report {

@@ -1,4 +1,4 @@
-//! Monitoring: the metrics of a command, for Prometheus, over HTTP or in a file.
+//! Monitoring: the metrics of a command, for Prometheus, over HTTP or in a file; and the live page of a training.
 //!
 //! A [`Monitor`] keeps the metrics of one process. What happens reaches it as events: [`Monitor::training`] observes a
 //! training, and a [`Task`] follows any other piece of work. `families/` lists every metric; [`server`] answers
@@ -7,6 +7,7 @@
 mod catalog;
 mod families;
 mod gpus;
+mod live;
 mod monitor;
 mod observer;
 mod process;

@@ -11,11 +11,14 @@ use prometheus::Registry;
 
 use super::catalog::Catalog;
 use super::families::{Beat, Command, Common, Evaluating, RunInfo, Task, Training};
+use super::live::{LiveRun, SharedView};
 use super::observer::{EvaluationObserver, TrainingObserver};
 use super::process::{self, ProcessCollector};
 use super::server::{Request, Response, Server};
 use super::text;
 use super::textfile::{Textfile, path_of_rank};
+use crate::report::RankView;
+use crate::report::assets::assets;
 use crate::training::Observer;
 
 /// A command without a watchdog is ready while it made progress within this time.
@@ -40,6 +43,8 @@ pub struct MonitorOptions {
     pub textfile: Option<PathBuf>,
     /// Returns whether the work makes progress. Without it, the progress of [`Task`]s decides.
     pub readiness: Option<Box<dyn Fn() -> Readiness + Send>>,
+    /// Returns what is known of the ranks of a training.
+    pub ranks: Option<Box<dyn Fn() -> Vec<RankView> + Send>>,
 }
 
 /// Why metrics cannot be exported.
@@ -75,6 +80,8 @@ fn why_not(error: &io::Error) -> String {
 pub struct Monitor {
     common: Common,
     metrics: Metrics,
+    /// What the live page shows of a training.
+    view: SharedView,
     server: Option<Server>,
     /// Writes the final values when it is dropped.
     _textfile: Option<Textfile>,
@@ -99,9 +106,11 @@ impl Monitor {
     /// # Errors
     /// [`MonitorError`]; nothing is exported then.
     pub fn start(options: MonitorOptions) -> Result<Self, MonitorError> {
-        let MonitorOptions { info, listen, textfile, readiness } = options;
+        let MonitorOptions { info, listen, textfile, readiness, ranks } = options;
         let mut catalog = Catalog::default();
         let (name, rank) = (info.name.clone(), info.rank);
+        let view = SharedView::new(name.clone());
+        let shows_run = info.command == Command::Train;
         let (common, metrics) = register(&mut catalog, info);
         let readiness = readiness.unwrap_or_else(|| {
             let beat = Arc::clone(&common.beat);
@@ -112,7 +121,11 @@ impl Monitor {
             let registry = registry.clone();
             let refused = |source| MonitorError::Listen { address, source };
             let listener = TcpListener::bind(address).map_err(refused)?;
-            let routes = move |request: &Request<'_>| answer(request, &registry, &*readiness);
+            let page = shows_run.then(|| Page { view: view.clone(), ranks });
+            let routes = move |request: &Request<'_>| {
+                let of_page = page.as_ref().and_then(|page| page.answer(request));
+                of_page.unwrap_or_else(|| answer(request, &registry, &*readiness))
+            };
             Server::start(listener, routes).map_err(refused)
         });
         let server = server.transpose()?;
@@ -121,7 +134,7 @@ impl Monitor {
             Textfile::start(&path, move || text::for_textfile(&registry, &name, rank))
         });
         let textfile = textfile.transpose()?;
-        Ok(Self { common, metrics, server, _textfile: textfile })
+        Ok(Self { common, metrics, view, server, _textfile: textfile })
     }
 
     /// Returns the address on which it listens.
@@ -135,7 +148,7 @@ impl Monitor {
     /// If the monitor is of another command.
     pub fn training<'a>(&'a self, inner: &'a mut dyn Observer) -> TrainingObserver<'a> {
         let Metrics::Training(metrics) = &self.metrics else { panic!("the monitor is not of a training") };
-        TrainingObserver::new(&self.common, metrics, inner)
+        TrainingObserver::new(&self.common, metrics, LiveRun::new(self.view.clone()), inner)
     }
 
     /// Returns an observer of a single evaluation.
@@ -179,7 +192,30 @@ pub(super) fn families() -> Vec<super::catalog::Family> {
     catalog.families
 }
 
-/// What the server says about itself at `/`.
+/// The live page of a training.
+struct Page {
+    view: SharedView,
+    ranks: Option<Box<dyn Fn() -> Vec<RankView> + Send>>,
+}
+
+impl Page {
+    /// Answers a request for a file of the page or for the run's view; `None` if it is for something else.
+    fn answer(&self, request: &Request<'_>) -> Option<Response> {
+        let name = request.path.strip_prefix('/')?;
+        if name == RUN_NAME {
+            let ranks = self.ranks.as_ref().map(|ranks| ranks()).unwrap_or_default();
+            let body = self.view.json(ranks);
+            return Some(Response { status: 200, content_type: "application/json", body });
+        }
+        let asset = assets().find(|asset| asset.name == name)?;
+        Some(Response { status: 200, content_type: asset.content_type, body: asset.text.into() })
+    }
+}
+
+/// What the page polls.
+const RUN_NAME: &str = "run.json";
+
+/// What the server of a command without a page says about itself at `/`.
 const INDEX: &str = "\
 Rankine
 

@@ -5,16 +5,18 @@ use std::time::SystemTime;
 use rankine_reader::{Dataset, OutOfRange};
 
 use super::families::{Common, Evaluating, Started, TableLabels, Task, Training, raise};
+use super::live::LiveRun;
 use crate::job::Precision;
 use crate::model::{FeatureSpec, ModelSpec};
 use crate::training::{
     DeviceMemory, Event, IdCounts, Observer, Progress, Report, ReportDetails, RunStart, StepDetails,
 };
 
-/// Records the events of a run as metrics, and passes them on.
+/// Records the events of a run as metrics and for the live page, and passes them on.
 pub struct TrainingObserver<'a> {
     common: &'a Common,
     metrics: &'a Training,
+    live: LiveRun,
     inner: &'a mut dyn Observer,
     tables: TableLabels,
     columns: Vec<Column>,
@@ -37,10 +39,16 @@ struct Column {
 }
 
 impl<'a> TrainingObserver<'a> {
-    pub(super) fn new(common: &'a Common, metrics: &'a Training, inner: &'a mut dyn Observer) -> Self {
+    pub(super) fn new(
+        common: &'a Common,
+        metrics: &'a Training,
+        live: LiveRun,
+        inner: &'a mut dyn Observer,
+    ) -> Self {
         Self {
             common,
             metrics,
+            live,
             inner,
             tables: TableLabels::default(),
             columns: Vec::new(),
@@ -159,6 +167,7 @@ impl<'a> TrainingObserver<'a> {
 
 impl Observer for TrainingObserver<'_> {
     fn observe(&mut self, event: Event<'_>) {
+        self.live.observe(&event);
         match &event {
             Event::Generating { samples, total } => self.task("generating", "samples", *samples, *total),
             Event::Checksumming { bytes, total } => self.task("comparing", "bytes", *bytes, *total),

@@ -32,6 +32,7 @@ fn monitor(command: Command, readiness: Option<Readiness>) -> Monitor {
         listen: "127.0.0.1:0".parse().ok(),
         textfile: None,
         readiness: readiness.map(|readiness| Box::new(move || readiness.clone()) as Box<_>),
+        ranks: None,
     })
     .expect("a port is free")
 }
@@ -153,6 +154,7 @@ fn a_port_in_use_is_an_error_that_says_so() {
         listen: first.address(),
         textfile: None,
         readiness: None,
+        ranks: None,
     });
     let error = error.expect_err("the port is in use").to_string();
     let address = first.address().expect("it listens");
@@ -167,8 +169,14 @@ fn a_textfile_names_job_and_rank_and_leaves_the_process_out() {
     let path = place.path().join("rankine.prom");
     let info = RunInfo { command: Command::Train, name: "ads".into(), rank: 3, processes: 4 };
     drop(
-        Monitor::start(MonitorOptions { info, listen: None, textfile: Some(path.clone()), readiness: None })
-            .expect("the folder is writable"),
+        Monitor::start(MonitorOptions {
+            info,
+            listen: None,
+            textfile: Some(path.clone()),
+            readiness: None,
+            ranks: None,
+        })
+        .expect("the folder is writable"),
     );
     let text = std::fs::read_to_string(place.path().join("rankine-rank3.prom")).expect("it was written");
     assert!(!path.exists());

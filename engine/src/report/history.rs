@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -119,6 +121,13 @@ impl History {
             evaluation.heads = read.map_err(|error| ReportError::damaged(path, Some(number), &error))?;
         }
         Ok(history)
+    }
+
+    /// When training started: the first report says how long before it that was.
+    pub fn started(&self) -> Option<Timestamp> {
+        let (time, seconds) = self.first.as_ref()?;
+        let reported: Timestamp = time.parse().ok()?;
+        reported.checked_sub(Duration::try_from_secs_f64(*seconds).ok()?).ok()
     }
 
     fn add(&mut self, line: &Line<'_>) {

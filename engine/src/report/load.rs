@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
@@ -37,13 +36,12 @@ pub fn load(run: &Path) -> Result<RunView, ReportError> {
         device: device(&settings),
         model: ModelView { kind: named("model.kind"), ..ModelView::default() },
         progress: history.report.map(progress).unwrap_or_default(),
-        tables: spec.as_ref().map(tables).unwrap_or_default(),
+        tables: spec.iter().flat_map(|spec| &spec.tables).map(TableView::from).collect(),
         scores: scores.map(|scores| scores.heads).unwrap_or_default(),
         ..RunView::default()
     };
     if let Some(spec) = &spec {
-        view.model.dense_parameters = Some(spec.dense_parameters() as u64);
-        view.model.embedding_parameters = Some(spec.embedding_parameters());
+        view.model = ModelView::new(&view.model.kind, spec);
     }
     let evaluation = history.evaluation.map(|last| EvalMetrics { first: last.first, heads: last.heads });
     if let Some(evaluation) = evaluation {
@@ -86,15 +84,9 @@ fn finish(view: &mut RunView, summary: Summary, spec: Option<&ModelSpec>) {
         loss: Some(train.loss).filter(|loss| loss.is_finite()).or(view.progress.loss),
     };
     let reading = train.reader_wait_share * train.seconds;
-    let phase = |name: &str, seconds, meaning: &str| PhaseView {
-        name: name.to_owned(),
-        seconds,
-        meaning: meaning.to_owned(),
-        floor_seconds: None,
-    };
     view.phases = vec![
-        phase("reading", reading, "waits for the reader"),
-        phase("other", train.seconds - reading, "computes, exchanges, and waits for checkpoints"),
+        PhaseView::new("reading", reading, "waits for the reader"),
+        PhaseView::new("other", train.seconds - reading, "computes, exchanges, and waits for checkpoints"),
     ];
     if let Some(eval) = eval {
         view.evaluation = heads(&eval.metrics, spec, eval.auc_achievable);
@@ -103,32 +95,23 @@ fn finish(view: &mut RunView, summary: Summary, spec: Option<&ModelSpec>) {
 
 /// One entry a head; the first head has its label from the model.
 fn heads(metrics: &EvalMetrics, spec: Option<&ModelSpec>, auc_achievable: Option<f64>) -> Vec<HeadView> {
-    let head = |label: Option<&str>, metrics: &Metrics| HeadView {
-        label: label.map(str::to_owned),
-        samples: metrics.samples,
-        auc: metrics.auc,
-        log_loss: Some(metrics.log_loss).filter(|loss| loss.is_finite()),
-        normalized_entropy: metrics.normalized_entropy,
-        calibration: metrics.calibration,
-        label_rate: Some(metrics.label_rate),
-        auc_achievable,
+    let several = &metrics.heads;
+    let head = |label: Option<&str>, metrics: Option<&Metrics>| HeadView {
+        // It is recorded without saying of which head.
+        auc_achievable: auc_achievable.filter(|_| metrics.is_some() && several.is_empty()),
+        ..HeadView::new(label, metrics)
     };
-    if metrics.heads.is_empty() {
+    if several.is_empty() {
         let label = spec.and_then(|spec| Some(spec.heads.first()?.label.as_str()));
-        return metrics.first.iter().map(|metrics| head(label, metrics)).collect();
+        return metrics.first.iter().map(|metrics| head(label, Some(metrics))).collect();
     }
-    let mut heads: Vec<_> = metrics.heads.iter().collect();
+    let mut heads: Vec<_> = several.iter().collect();
     // The log sorts them by label; without the model, the metrics say which head is the first.
     heads.sort_by_key(|&(label, found)| match spec {
         Some(spec) => spec.heads.iter().position(|known| known.label == *label),
         None => Some(usize::from(*found != metrics.first)),
     });
-    let entry = |(label, metrics): (&String, &Option<Metrics>)| match metrics {
-        // The achievable AUC is recorded without saying of which head.
-        Some(metrics) => HeadView { auc_achievable: None, ..head(Some(label), metrics) },
-        None => HeadView { label: Some(label.clone()), ..HeadView::default() },
-    };
-    heads.into_iter().map(entry).collect()
+    heads.into_iter().map(|(label, metrics)| head(Some(label), metrics.as_ref())).collect()
 }
 
 fn progress(report: LoggedReport) -> ProgressView {
@@ -150,26 +133,10 @@ fn device(settings: &BTreeMap<String, String>) -> DeviceView {
     }
 }
 
-fn tables(spec: &ModelSpec) -> Vec<TableView> {
-    let table = |table: &rankine_embedding::TableSpec| TableView {
-        name: table.name.clone(),
-        rows: table.rows,
-        dim: table.dim,
-        bytes: table.rows.saturating_mul((table.dim * table.dtype.bytes()) as u64),
-        ..TableView::default()
-    };
-    spec.tables.iter().map(table).collect()
-}
-
-/// When training started: the first report says how long before it that was. Without a report it is the time at which
-/// the job was written.
+/// When training started, by the log; without a report, when the job was written.
 fn started(run: &Path, history: &History) -> Option<String> {
-    let by_log = history.first.as_ref().and_then(|(time, seconds)| {
-        let reported: Timestamp = time.parse().ok()?;
-        reported.checked_sub(Duration::try_from_secs_f64(*seconds).ok()?).ok()
-    });
     let written = || Timestamp::try_from(fs::metadata(RunDir::job_path(run)).ok()?.modified().ok()?).ok();
-    by_log.or_else(written).map(|time| format!("{time:.0}"))
+    history.started().or_else(written).map(|time| format!("{time:.0}"))
 }
 
 /// The settings of the effective job.
@@ -181,8 +148,15 @@ fn settings(run: &Path) -> Result<BTreeMap<String, String>, ReportError> {
         }
         text => text.map_err(|source| ReportError::Read { path: path.clone(), source })?,
     };
-    let job: toml::Table =
-        toml::from_str(&text).map_err(|error| ReportError::damaged(&path, None, &error.message()))?;
+    settings_of(&text).map_err(|error| ReportError::damaged(&path, None, &error.message()))
+}
+
+/// The value of each setting of a job file as text, by its name.
+///
+/// # Errors
+/// If the text is not TOML.
+pub fn settings_of(job: &str) -> Result<BTreeMap<String, String>, toml::de::Error> {
+    let job: toml::Table = toml::from_str(job)?;
     let mut settings = BTreeMap::new();
     for (name, value) in &job {
         flatten(name, value, &mut settings);

@@ -14,7 +14,7 @@ mod view;
 
 pub use bound::{Bound, BoundBy, StepTimes};
 pub use history::{History, LoggedEvaluation, LoggedReport};
-pub use load::load;
+pub use load::{load, settings_of};
 pub use render::{REPORT_MARK, render};
 pub use series::{POINTS_MAX, Series};
 pub use view::{

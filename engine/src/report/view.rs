@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use rankine_embedding::TableSpec;
 use serde::Serialize;
 
 use super::bound::Bound;
 use super::series::Series;
-use crate::evaluation::HeadScores;
+use crate::evaluation::{HeadScores, Metrics};
+use crate::model::ModelSpec;
+use crate::training::{DeviceMemory, MemoryPart};
 
 /// A run. What is unknown is null or absent in JSON, and so is a number that is not finite.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -120,6 +123,17 @@ pub struct ModelView {
     pub embedding_parameters: Option<u64>,
 }
 
+impl ModelView {
+    /// The size of a model of a family.
+    pub fn new(kind: &str, spec: &ModelSpec) -> Self {
+        Self {
+            kind: kind.to_owned(),
+            dense_parameters: Some(spec.dense_parameters() as u64),
+            embedding_parameters: Some(spec.embedding_parameters()),
+        }
+    }
+}
+
 /// The progress of a training.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ProgressView {
@@ -182,6 +196,24 @@ pub struct HeadView {
     pub auc_achievable: Option<f64>,
 }
 
+impl HeadView {
+    /// The metrics of a head; there are none if no sample has its label.
+    pub fn new(label: Option<&str>, metrics: Option<&Metrics>) -> Self {
+        let label = label.map(str::to_owned);
+        let Some(metrics) = metrics else { return Self { label, ..Self::default() } };
+        Self {
+            label,
+            samples: metrics.samples,
+            auc: metrics.auc,
+            log_loss: Some(metrics.log_loss).filter(|loss| loss.is_finite()),
+            normalized_entropy: metrics.normalized_entropy,
+            calibration: metrics.calibration,
+            label_rate: Some(metrics.label_rate),
+            auc_achievable: None,
+        }
+    }
+}
+
 /// A part of the time of a training.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PhaseView {
@@ -193,6 +225,13 @@ pub struct PhaseView {
     pub meaning: String,
     /// The seconds that the device takes at least, by its ceilings.
     pub floor_seconds: Option<f64>,
+}
+
+impl PhaseView {
+    /// A part of which nothing is known but its time.
+    pub fn new(name: &str, seconds: f64, meaning: &str) -> Self {
+        Self { name: name.to_owned(), seconds, meaning: meaning.to_owned(), floor_seconds: None }
+    }
 }
 
 /// The memory of a GPU.
@@ -217,6 +256,21 @@ pub struct MemoryPartView {
     pub bytes: u64,
 }
 
+impl From<&DeviceMemory> for GpuMemoryView {
+    fn from(memory: &DeviceMemory) -> Self {
+        let part = |MemoryPart { purpose, bytes }: &MemoryPart| MemoryPartView {
+            purpose: purpose.clone(),
+            bytes: *bytes,
+        };
+        Self {
+            gpu: memory.gpu,
+            uuid: memory.uuid.clone(),
+            parts: memory.parts.iter().map(part).collect(),
+            free_bytes: memory.free_bytes,
+        }
+    }
+}
+
 /// An embedding table.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct TableView {
@@ -232,8 +286,20 @@ pub struct TableView {
     pub placement: Option<String>,
     /// Distinct rows per look-up.
     pub distinct_ratio: Option<f64>,
-    /// The share of the look-ups of the most frequent rows.
+    /// The share of the look-ups that the most frequent 1% of the rows have.
     pub top_share: Option<f64>,
+}
+
+impl From<&TableSpec> for TableView {
+    fn from(table: &TableSpec) -> Self {
+        Self {
+            name: table.name.clone(),
+            rows: table.rows,
+            dim: table.dim,
+            bytes: table.rows.saturating_mul((table.dim * table.dtype.bytes()) as u64),
+            ..Self::default()
+        }
+    }
 }
 
 /// A rank.

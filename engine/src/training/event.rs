@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rankine_embedding::Topology;
+use bytesize::ByteSize;
+use rankine_embedding::{Placement, Topology};
 use rankine_reader::io::Rung;
 use rankine_reader::{Dataset, Part};
 
@@ -13,7 +14,7 @@ use super::report::ReportDetails;
 use crate::checkpoint::{CheckpointError, DamagedCheckpoint};
 use crate::evaluation::HeadMetrics;
 use crate::guard::SkippedSteps;
-use crate::job::{DeviceKind, Precision};
+use crate::job::{DeviceKind, Job, Precision};
 use crate::model::ModelSpec;
 
 /// Events of a run, for an observer. Each one replaces the state that the one before described.
@@ -126,9 +127,35 @@ pub enum Event<'a> {
     },
 }
 
+impl Event<'_> {
+    /// What this event warns of.
+    pub fn warning(&self) -> Option<String> {
+        Some(match self {
+            Self::Skipped(DamagedCheckpoint { path, why, .. }) => {
+                format!("{} is unusable and was set aside: {why}", path.display())
+            }
+            Self::Damaged { path, bytes } => {
+                let (path, size) = (path.display(), ByteSize(*bytes));
+                format!("{path} ({size}) is a damaged checkpoint: delete it when you no longer need it")
+            }
+            Self::Kept { path } => {
+                format!("the former contents of the run folder were moved to {}", path.display())
+            }
+            Self::CheckpointFailed { step, error } => {
+                format!("step {step}: checkpoint not saved: {error}; training continues")
+            }
+            _ => return None,
+        })
+    }
+}
+
 /// A training that is about to start.
 #[derive(Debug, Clone, Copy)]
 pub struct RunStart<'a> {
+    /// The effective job.
+    pub job: &'a Job,
+    /// The run folder.
+    pub run: &'a Path,
     /// The model.
     pub spec: &'a ModelSpec,
     /// The dataset.
@@ -141,6 +168,8 @@ pub struct RunStart<'a> {
     pub precision: Option<Precision>,
     /// The memory of each GPU of this process.
     pub memory: &'a [DeviceMemory],
+    /// The placement of each table; empty with a single rank.
+    pub placements: &'a [Placement],
     /// The ranks that train.
     pub topology: Topology,
     /// How blocks are read.

@@ -28,7 +28,8 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A response. The server adds the headers, among them `X-Content-Type-Options: nosniff` and `Cache-Control: no-store`.
+/// A response. The server adds the headers, among them `Content-Security-Policy: default-src 'self'`,
+/// `X-Content-Type-Options: nosniff` and `Cache-Control: no-store`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Response {
     /// The status code, such as 200.
@@ -60,6 +61,7 @@ impl Response {
              Content-Length: {}\r\n\
              {allow}\
              Cache-Control: no-store\r\n\
+             Content-Security-Policy: default-src 'self'\r\n\
              X-Content-Type-Options: nosniff\r\n\
              Connection: close\r\n\r\n",
             reason(status),

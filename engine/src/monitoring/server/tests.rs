@@ -151,6 +151,7 @@ fn a_scrape_gets_all_headers_and_the_body() {
         Content-Type: text/plain; charset=utf-8\r\n\
         Content-Length: 15\r\n\
         Cache-Control: no-store\r\n\
+        Content-Security-Policy: default-src 'self'\r\n\
         X-Content-Type-Options: nosniff\r\n\
         Connection: close\r\n\r\n";
     assert_eq!(exchange(server.address(), SCRAPE), format!("{expected}{METRICS}"));

@@ -8,7 +8,7 @@ use super::super::TrainError;
 use super::super::processes::RankAssignment;
 use super::super::translate::check_memory;
 use super::cpu::CpuBackend;
-use super::device::Backend;
+use super::device::InitializedDevice;
 use super::gpu::{self, Gpus};
 use super::measurements::Measurements;
 use super::refusal::{GpuSelectionError, Refusal};
@@ -75,7 +75,7 @@ impl DeviceChoice {
         model: &Model,
         threads: usize,
         measured: &Measurements,
-    ) -> Result<(Box<dyn Backend>, String), TrainError> {
+    ) -> Result<InitializedDevice, TrainError> {
         let (plan, why) = match self {
             Self::Cpu(plan, why) => (plan, why),
             Self::Gpus(gpus) => match gpus.initialize(job, dataset, model, measured) {
@@ -84,6 +84,7 @@ impl DeviceChoice {
                 Err(GpuSelectionError::Failed(error)) => return Err(error),
             },
         };
+        let placements = InitializedDevice::placements(plan.as_ref());
         let model = match plan {
             None => CpuModel::initialized(model, job.seed),
             Some(plan) => {
@@ -95,7 +96,8 @@ impl DeviceChoice {
                 })?
             }
         };
-        Ok((Box::new(CpuBackend { model, outcomes: Vec::new() }), why.cpu()))
+        let backend = Box::new(CpuBackend { model, outcomes: Vec::new() });
+        Ok(InitializedDevice { backend, name: why.cpu(), placements })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rankine_embedding::{EmbeddingPlan, Placement};
 use rankine_reader::Samples;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
@@ -115,6 +116,22 @@ pub(in super::super) trait Backend: Scorer + Weights {
     /// Looks into its iterations, if the device allows it.
     fn profile(&mut self) -> Option<&mut dyn Profile> {
         None
+    }
+}
+
+/// A device on which a model was created.
+pub(in super::super) struct InitializedDevice {
+    pub(in super::super) backend: Box<dyn Backend>,
+    /// The device, in words.
+    pub(in super::super) name: String,
+    /// The placement of each table; empty with a single rank.
+    pub(in super::super) placements: Vec<Placement>,
+}
+
+impl InitializedDevice {
+    /// Returns the placements of a plan.
+    pub(super) fn placements(plan: Option<&EmbeddingPlan>) -> Vec<Placement> {
+        plan.into_iter().flat_map(|plan| &plan.tables).map(|table| table.placement).collect()
     }
 }
 

@@ -18,7 +18,7 @@ use super::super::TrainError;
 use super::super::processes::RankAssignment;
 use super::super::report::{LookUpCount, ReportDetails};
 use super::batches::{Batch, BatchSource, Batches};
-use super::device::{Backend, Profile, RankVisit};
+use super::device::{Backend, InitializedDevice, Profile, RankVisit};
 use super::measurements::Measurements;
 use super::memory::{DeviceMemory, MemoryPart};
 use super::phases::{Activity, Ceilings, Phase};
@@ -174,7 +174,7 @@ impl Gpus {
         dataset: &Dataset,
         model: &Model,
         measured: &Measurements,
-    ) -> Result<(Box<dyn Backend>, String), GpuSelectionError> {
+    ) -> Result<InitializedDevice, GpuSelectionError> {
         let processes = self.assignment.processes.size();
         let model = self.create(job, dataset, model, measured.tuning.as_deref())?;
         let name = self.devices[0].name().map_err(Error::from)?;
@@ -184,7 +184,9 @@ impl Gpus {
             (count, processes) => format!("{count} GPUs of {processes} processes"),
         };
         let name = format!("{how_many} ({name}) in {}", job.device.precision.name());
-        Ok((Box::new(GpuBackend { model, resident: Vec::new(), marks: Vec::new(), trace: None }), name))
+        let placements = InitializedDevice::placements(self.placed.as_ref().map(|placed| &placed.plan));
+        let backend = Box::new(GpuBackend { model, resident: Vec::new(), marks: Vec::new(), trace: None });
+        Ok(InitializedDevice { backend, name, placements })
     }
 
     /// Creates the model.

@@ -20,7 +20,7 @@ mod threads;
 
 pub(super) use batches::{Batch, Batches};
 pub(super) use choice::{DeviceChoice, check_build, device_of};
-pub(super) use device::{Backend, Profile};
+pub(super) use device::{Backend, InitializedDevice, Profile};
 pub(super) use measurements::Measurements;
 pub use memory::{DeviceMemory, MemoryPart};
 pub(super) use phases::Activity;

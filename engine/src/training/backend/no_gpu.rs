@@ -5,7 +5,7 @@ use rankine_reader::stream::Position;
 
 use super::super::TrainError;
 use super::super::processes::RankAssignment;
-use super::device::Backend;
+use super::device::InitializedDevice;
 use super::measurements::Measurements;
 use super::refusal::{GpuSelectionError, Refusal};
 use crate::job::Job;
@@ -52,7 +52,7 @@ impl Gpus {
         _: &Dataset,
         _: &Model,
         _: &Measurements,
-    ) -> Result<(Box<dyn Backend>, String), GpuSelectionError> {
+    ) -> Result<InitializedDevice, GpuSelectionError> {
         match self {}
     }
 }

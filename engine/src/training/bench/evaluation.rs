@@ -5,7 +5,7 @@ use std::time::Instant;
 use rankine_reader::Part;
 use serde::Serialize;
 
-use super::super::backend::{DeviceChoice, Measurements, thread_pool};
+use super::super::backend::{DeviceChoice, InitializedDevice, Measurements, thread_pool};
 use super::super::data::open_together;
 use super::super::evaluate::{EvaluationOptions, evaluate};
 use super::super::processes::RankAssignment;
@@ -81,7 +81,7 @@ pub fn bench_eval(
     let choice = DeviceChoice::of(job, &assignment, &dataset, &model, &Measurements::default())?;
     let (pool, threads) = thread_pool(job)?;
     pool.install(|| {
-        let (mut backend, device) =
+        let InitializedDevice { mut backend, name: device, .. } =
             choice.initialize(job, &dataset, &model, threads, &Measurements::default())?;
         // GPUs have memory for a training batch.
         let most = if backend.is_on_gpu() { job.train.batch_size.get() } else { u32::MAX };

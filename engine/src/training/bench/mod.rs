@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use rankine_reader::stream::BatchStream;
 use rankine_reader::{Dataset, Part, Samples};
 
-use super::backend::{Backend, DeviceChoice, DeviceMemory, Measurements, Profile, thread_pool};
+use super::backend::{
+    Backend, DeviceChoice, DeviceMemory, InitializedDevice, Measurements, Profile, thread_pool,
+};
 use super::data::{open_together, train_options};
 use super::processes::RankAssignment;
 use super::translate::translate;
@@ -83,7 +85,7 @@ pub fn bench_train(
         .without(&options.without);
     let (pool, threads) = thread_pool(job)?;
     pool.install(|| {
-        let (mut backend, device) =
+        let InitializedDevice { mut backend, name: device, .. } =
             choice.initialize(job, &dataset, &model, threads, &Measurements::default())?;
         if options.trace.is_some() && backend.profile().is_none() {
             return Err(TrainError::Device(format!(

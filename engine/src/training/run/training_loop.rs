@@ -9,7 +9,7 @@ use rankine_reader::io::IoOptions;
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Part, StopCause};
 
-use super::super::backend::{Backend, Batch, Batches, DeviceChoice, Measurements};
+use super::super::backend::{Backend, Batch, Batches, DeviceChoice, InitializedDevice, Measurements};
 use super::super::checkpoints::Checkpoints;
 use super::super::context::RunContext;
 use super::super::data::train_options;
@@ -66,7 +66,8 @@ impl<'a> TrainingLoop<'a> {
         if let (Some(run), Some(machine)) = (&run, &machine) {
             run.write_machine(machine)?;
         }
-        let (mut backend, device) = choice.initialize(job, dataset, model, threads, measured)?;
+        let InitializedDevice { mut backend, name: device, placements } =
+            choice.initialize(job, dataset, model, threads, measured)?;
         let tuning = backend.tuning()?;
         if let (Some(run), Some(record)) = (&run, &tuning) {
             run.write_tuning(record)?;
@@ -98,12 +99,15 @@ impl<'a> TrainingLoop<'a> {
         io.mode = batches.rung().into();
         let memory = backend.memory()?;
         observer.observe(Event::Started(RunStart {
+            job,
+            run: &path,
             spec: backend.spec(),
             dataset,
             device: &device,
             kind: backend.kind(),
             precision: backend.is_on_gpu().then_some(job.device.precision),
             memory: &memory,
+            placements: &placements,
             topology,
             rung: batches.rung(),
             samples: context.samples(),

@@ -1,0 +1,383 @@
+//! The training of this process as the live page shows it.
+//!
+//! Events change a [`RunView`] that the server's thread reads. Training never waits for that thread, which may lose its
+//! processor while it holds the lock: a change that finds the view locked is made together with a later one.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use jiff::Timestamp;
+
+use crate::evaluation::{HeadMetrics, HeadScores};
+use crate::guard::SkippedSteps;
+use crate::report::{
+    DeviceView, GpuMemoryView, HeadView, History, ModelView, PhaseView, RankView, RunState, RunView,
+    StepTimes, TableView, TaskView, WarningView, settings_of,
+};
+use crate::training::{Event, IdCounts, Progress, Report, RunDir, RunStart, StepDetails};
+
+/// Warnings that are kept, the latest.
+const WARNINGS_MAX: usize = 100;
+
+/// The parts of the time of a training, and what happens in them, in the order of [`Phase`].
+const PHASES: [(&str, &str); 5] = [
+    ("reading", "waits for the reader"),
+    ("computing", "computes steps, or enqueues them on GPUs"),
+    ("awaiting", "waits for the outcomes of steps: for GPUs, or for other ranks"),
+    ("evaluation", "evaluates the model"),
+    ("checkpoint", "waits for the copy of the state"),
+];
+
+/// A part of the time of a training.
+#[derive(Clone, Copy)]
+enum Phase {
+    Reading,
+    Computing,
+    Awaiting,
+    Evaluation,
+    Checkpoint,
+}
+
+/// The view, as the server's thread sees it.
+#[derive(Debug, Clone)]
+pub(super) struct SharedView(Arc<Mutex<RunView>>);
+
+impl SharedView {
+    /// The view of a run that has not started.
+    pub(super) fn new(name: String) -> Self {
+        let phases = PHASES.map(|(name, meaning)| PhaseView::new(name, 0.0, meaning)).into();
+        Self(Arc::new(Mutex::new(RunView { name, phases, ..RunView::default() })))
+    }
+
+    /// Returns the view as JSON, with what is known of the ranks.
+    pub(super) fn json(&self, ranks: Vec<RankView>) -> Vec<u8> {
+        // Locked only while it is copied.
+        let view = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        serde_json::to_vec(&RunView { ranks, ..view }).expect("the keys of a view are strings")
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, RunView>> {
+        match self.0.try_lock() {
+            Ok(view) => Some(view),
+            // Each change leaves a view that can be shown.
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+type Change = Box<dyn FnOnce(&mut RunView) + Send>;
+
+/// Turns events into changes of the view.
+pub(super) struct LiveRun {
+    shared: SharedView,
+    /// Changes that found the view locked, in order.
+    pending: Vec<Change>,
+    /// Where the time of the steps since the last report went.
+    times: StepTimes,
+    /// Steps skipped so far.
+    skipped: SkippedSteps,
+    /// Those of them that warnings have counted.
+    skipped_before: SkippedSteps,
+    /// Ids out of range that warnings have counted.
+    ids_out_of_range: IdCounts,
+    /// The place of each table in the view.
+    tables: HashMap<String, usize>,
+    auc_achievable: Option<f64>,
+}
+
+impl LiveRun {
+    pub(super) fn new(shared: SharedView) -> Self {
+        Self {
+            shared,
+            pending: Vec::new(),
+            times: StepTimes::default(),
+            skipped: SkippedSteps::default(),
+            skipped_before: SkippedSteps::default(),
+            ids_out_of_range: IdCounts::new(),
+            tables: HashMap::new(),
+            auc_achievable: None,
+        }
+    }
+
+    pub(super) fn observe(&mut self, event: &Event<'_>) {
+        if let Some(text) = event.warning() {
+            self.warn(text);
+        }
+        match event {
+            Event::Generating { samples, total } => self.task("generating", "samples", *samples, *total),
+            Event::Checksumming { bytes, total } => self.task("comparing", "bytes", *bytes, *total),
+            Event::Generated => self.change(|view| view.task = None),
+            Event::Started(start) => self.started(start),
+            Event::Step(progress, details) => self.step(progress, details),
+            Event::Report(report) => self.report(report),
+            Event::Evaluating { samples, total, .. } => {
+                self.change(|view| view.state = RunState::Evaluating);
+                self.task("evaluating", "samples", *samples, *total);
+            }
+            Event::Evaluated { step, seconds, heads, .. } => self.evaluated(*step, *seconds, heads),
+            Event::Checkpointed { waited_seconds, .. } => self.took(Phase::Checkpoint, *waited_seconds),
+            Event::Finished { .. } => self.change(|view| {
+                view.state = RunState::Finished;
+                view.progress.eta_seconds = None;
+            }),
+            Event::Skipped(_)
+            | Event::Removed { .. }
+            | Event::Damaged { .. }
+            | Event::Kept { .. }
+            | Event::Resumed { .. }
+            | Event::Anew { .. }
+            | Event::CheckpointPauses { .. }
+            | Event::CheckpointFailed { .. } => {}
+        }
+    }
+
+    /// Changes the view now, or with a later change if it is locked.
+    fn change(&mut self, change: impl FnOnce(&mut RunView) + Send + 'static) {
+        match self.shared.try_lock() {
+            Some(mut view) => {
+                self.pending.drain(..).for_each(|earlier| earlier(&mut view));
+                change(&mut view);
+            }
+            None => self.pending.push(Box::new(change)),
+        }
+    }
+
+    fn warn(&mut self, text: String) {
+        let time = format!("{:.0}", Timestamp::now());
+        self.change(|view| {
+            if view.warnings.len() == WARNINGS_MAX {
+                view.warnings.remove(0);
+            }
+            view.warnings.push(WarningView { time, text });
+        });
+    }
+
+    fn task(&mut self, name: &'static str, unit: &'static str, done: u64, total: u64) {
+        self.change(move |view| {
+            view.task = Some(TaskView { name: name.into(), unit: unit.into(), done, total });
+        });
+    }
+
+    fn took(&mut self, phase: Phase, seconds: f64) {
+        self.change(move |view| view.phases[phase as usize].seconds += seconds);
+    }
+
+    fn started(&mut self, start: &RunStart<'_>) {
+        let RunStart { job, spec, dataset, run, step, samples, samples_done, ids_out_of_range, .. } = *start;
+        self.auc_achievable = dataset.auc_achievable();
+        self.ids_out_of_range.clone_from(ids_out_of_range);
+        let tables = tables(start);
+        self.tables = tables.iter().map(|table| table.name.clone()).zip(0..).collect();
+        // What the run logged before it was resumed.
+        let history = if step > 0 { self.history(run) } else { History::default() };
+        let now = Timestamp::now();
+        let mut started = RunView {
+            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            run: Some(run.display().to_string()),
+            state: RunState::Training,
+            started: Some(history.started().unwrap_or(now)).map(|time| format!("{time:.0}")),
+            device: device(start),
+            model: ModelView::new(job.model.kind(), spec),
+            series: history.series,
+            tables,
+            memory: start.memory.iter().map(GpuMemoryView::from).collect(),
+            settings: settings_of(&job.to_toml()).unwrap_or_default(),
+            ..RunView::default()
+        };
+        let progress = &mut started.progress;
+        (progress.step, progress.samples, progress.total_samples) = (step, samples_done, Some(samples));
+        self.change(move |view| {
+            // There may be warnings from before the start.
+            let RunView { name, phases, warnings, .. } = std::mem::take(view);
+            *view = RunView { name, phases, warnings, ..started };
+        });
+    }
+
+    fn history(&mut self, run: &Path) -> History {
+        History::read(&RunDir::metrics_path(run)).unwrap_or_else(|error| {
+            self.warn(format!("curves start at the resume: {error}"));
+            History::default()
+        })
+    }
+
+    fn step(&mut self, progress: &Progress, details: &StepDetails) {
+        self.times.add(details);
+        self.skipped = details.skipped;
+        let Progress { step, epoch, samples, seconds, .. } = *progress;
+        let times = [details.reading, details.computing, details.awaiting].map(|time| time.as_secs_f64());
+        self.change(move |view| {
+            view.state = RunState::Training;
+            view.task = None;
+            let shown = &mut view.progress;
+            (shown.step, shown.epoch, shown.samples, shown.seconds) = (step, epoch, samples, seconds);
+            let left = shown.total_samples.map(|total| total.saturating_sub(samples));
+            let rate = shown.samples_per_second.filter(|rate| *rate > 0.0);
+            shown.eta_seconds = left.zip(rate).map(|(left, rate)| left as f64 / rate);
+            for (phase, seconds) in [Phase::Reading, Phase::Computing, Phase::Awaiting].into_iter().zip(times)
+            {
+                view.phases[phase as usize].seconds += seconds;
+            }
+        });
+    }
+
+    fn report(&mut self, report: &Report<'_>) {
+        let Progress { step, loss, samples_per_second, dense_learning_rate, .. } = report.progress;
+        let bound = std::mem::take(&mut self.times).bound();
+        let look_ups = report.details.into_iter().flat_map(|details| &details.look_ups);
+        let distinct: Vec<_> = look_ups
+            .filter(|count| count.look_ups > 0)
+            .filter_map(|count| {
+                let table = *self.tables.get(count.table.as_deref()?)?;
+                Some((table, count.distinct_rows as f64 / count.look_ups as f64))
+            })
+            .collect();
+        self.change(move |view| {
+            view.series.loss.push(step, loss);
+            view.series.samples_per_second.push(step, samples_per_second);
+            view.series.dense_learning_rate.push(step, dense_learning_rate);
+            view.progress.loss = Some(loss).filter(|loss| loss.is_finite());
+            view.progress.samples_per_second = Some(samples_per_second);
+            view.bound = bound;
+            distinct.into_iter().for_each(|(table, ratio)| view.tables[table].distinct_ratio = Some(ratio));
+        });
+        self.warn_of_skipped(step);
+        self.warn_of_ids(step, report.ids_out_of_range);
+    }
+
+    /// Warns of steps that were skipped since the last report. Under a loss scale, skipped steps are usual.
+    fn warn_of_skipped(&mut self, step: u64) {
+        let before = std::mem::replace(&mut self.skipped_before, self.skipped);
+        for ((reason, now), (_, before)) in self.skipped.iter().zip(before.iter()) {
+            if now > before && reason != "loss_scale" {
+                let what = reason.replace('_', " ");
+                self.warn(format!("step {step}: skipped steps, {what} not finite: {}", now - before));
+            }
+        }
+    }
+
+    fn warn_of_ids(&mut self, step: u64, counts: &IdCounts) {
+        for (column, &now) in counts {
+            let before = self.ids_out_of_range.insert(column.clone(), now).unwrap_or(0);
+            if now > before {
+                self.warn(format!("step {step}: ids out of range in column {column}: {}", now - before));
+            }
+        }
+    }
+
+    fn evaluated(&mut self, step: u64, seconds: f64, heads: &[HeadMetrics]) {
+        let achievable = self.auc_achievable.filter(|_| heads.len() == 1);
+        let view_of = |HeadMetrics { label, metrics, .. }: &HeadMetrics| HeadView {
+            auc_achievable: achievable,
+            ..HeadView::new(Some(label), metrics.as_ref())
+        };
+        let scores_of = |head: &HeadMetrics| {
+            head.scores.clone().map(|scores| HeadScores { label: head.label.clone(), scores })
+        };
+        let evaluation: Vec<_> = heads.iter().map(view_of).collect();
+        let scores = heads.iter().filter_map(scores_of).collect();
+        self.change(move |view| {
+            view.state = RunState::Training;
+            view.task = None;
+            let first = evaluation.first();
+            let number = |get: fn(&HeadView) -> Option<f64>| first.and_then(get).unwrap_or(f64::NAN);
+            view.series.auc.push(step, number(|head| head.auc));
+            view.series.log_loss.push(step, number(|head| head.log_loss));
+            (view.evaluation, view.scores) = (evaluation, scores);
+        });
+        self.took(Phase::Evaluation, seconds);
+    }
+}
+
+fn device(start: &RunStart<'_>) -> DeviceView {
+    DeviceView {
+        kind: start.kind.name().into(),
+        name: Some(start.device.into()),
+        precision: start.precision.map(|precision| precision.name().into()),
+        ranks: Some(start.topology.ranks()),
+        nodes: Some(start.topology.nodes()),
+    }
+}
+
+/// The tables, with their placements and the skew of the first column that each one serves.
+fn tables(start: &RunStart<'_>) -> Vec<TableView> {
+    let RunStart { spec, dataset, placements, .. } = *start;
+    let mut tables: Vec<_> = spec.tables.iter().map(TableView::from).collect();
+    for (table, placement) in tables.iter_mut().zip(placements) {
+        table.placement = Some(placement.name().into());
+    }
+    // Raw files have no statistics.
+    let statistics = dataset.statistics().unwrap_or_default();
+    for (feature, statistics) in spec.features.iter().zip(&statistics) {
+        let table = &mut tables[feature.table];
+        table.top_share.get_or_insert(statistics.coverage(table.rows.div_ceil(100)));
+    }
+    tables
+}
+
+#[cfg(test)]
+mod tests {
+    use rankine_reader::Part;
+
+    use super::*;
+
+    fn shown(shared: &SharedView) -> RunView {
+        shared.try_lock().expect("nothing holds it").clone()
+    }
+
+    #[test]
+    fn training_does_not_wait_for_a_reader_of_the_view() {
+        let shared = SharedView::new("ads".into());
+        let mut run = LiveRun::new(shared.clone());
+        let reader = shared.try_lock().expect("nothing holds it");
+        for step in [10, 20] {
+            run.observe(&Event::Evaluated { step, part: Part::Eval, seconds: 0.5, heads: &[] });
+        }
+        assert_eq!((reader.series.auc.points().count(), run.pending.len()), (0, 4));
+        drop(reader);
+        run.observe(&Event::Evaluated { step: 30, part: Part::Eval, seconds: 0.5, heads: &[] });
+        let view = shown(&shared);
+        let steps: Vec<_> = view.series.auc.points().map(|(step, _)| step).collect();
+        assert_eq!(steps, [10, 20, 30], "in order");
+        assert_eq!(view.phases[Phase::Evaluation as usize], PhaseView::new("evaluation", 1.5, PHASES[3].1));
+    }
+
+    #[test]
+    fn the_latest_warnings_are_kept() {
+        let shared = SharedView::new("ads".into());
+        let mut run = LiveRun::new(shared.clone());
+        for bytes in 0..150 {
+            run.observe(&Event::Damaged { path: Path::new("<script>"), bytes });
+        }
+        let warnings = shown(&shared).warnings;
+        assert_eq!(warnings.len(), WARNINGS_MAX);
+        let expected = "<script> (149 B) is a damaged checkpoint: delete it when you no longer need it";
+        assert_eq!(warnings.last().map(|warning| warning.text.as_str()), Some(expected));
+    }
+
+    #[test]
+    fn skipped_steps_and_ids_out_of_range_are_warned_of_once() {
+        let shared = SharedView::new("ads".into());
+        let mut run = LiveRun::new(shared.clone());
+        run.skipped.add(&crate::guard::SkipReason::LossScale);
+        run.skipped.add(&crate::guard::SkipReason::NonFinite(crate::guard::NonFinite {
+            loss: true,
+            ..Default::default()
+        }));
+        for step in [10, 20] {
+            run.warn_of_skipped(step);
+            run.warn_of_ids(step, &[("C1".to_owned(), 3)].into());
+        }
+        run.warn_of_ids(30, &[("C1".to_owned(), 4)].into());
+        let texts: Vec<_> = shown(&shared).warnings.into_iter().map(|warning| warning.text).collect();
+        assert_eq!(
+            texts,
+            [
+                "step 10: skipped steps, loss not finite: 1",
+                "step 10: ids out of range in column C1: 3",
+                "step 30: ids out of range in column C1: 1"
+            ]
+        );
+    }
+}
