@@ -542,7 +542,7 @@ function tables(level) {
   table.sort(3);
   const note = element("p", {
     class: "note",
-    text: "Distinct: distinct rows per look-up. Top share: the share of look-ups of the most frequent rows.",
+    text: "Distinct: distinct rows per look-up. Top share: the share of look-ups of the most frequent 1% of the rows.",
   });
   return section(
     "Embedding tables",
