@@ -189,6 +189,7 @@ fn outcome(run: &Path) -> Result<(Vec<u8>, Vec<String>), Failed> {
         let mut line: serde_json::Value = serde_json::from_str(line)?;
         let line = line.as_object_mut().ok_or("a line is an object")?;
         line.remove("seconds");
+        line.remove("phase_seconds");
         line.remove("time");
         line.remove("samples_per_second");
         Ok::<_, Failed>(format!("{line:?}"))

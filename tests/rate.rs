@@ -73,12 +73,15 @@ fn progress_log_and_summary_report_one_rate() {
     let (progress, wall_seconds) = train(&place, &job, "1000", Some(12));
     let log = lines(&place, "train");
     assert!(check_progress(&progress, &log) >= 5, "{progress}");
-    // The intervals between log lines add up to all training time.
-    let (mut samples, mut seconds) = (0.0, 0.0);
+    // The intervals between log lines add up to all training time, and so do their phases.
+    let (mut samples, mut seconds, mut phases) = (0.0, 0.0, 0.0);
     for line in &log {
         seconds += (number(line, "samples") - samples) / number(line, "samples_per_second");
         samples = number(line, "samples");
         assert!((seconds - number(line, "seconds")).abs() < 1e-6 * seconds, "{seconds} s, and {line}");
+        let phase = |name| number(&line["phase_seconds"], name);
+        phases += ["reading", "computing", "awaiting", "checkpoint"].map(phase).iter().sum::<f64>();
+        assert!((phases - seconds).abs() < 1e-6 * seconds, "{phases} s of {seconds} s, and {line}");
     }
     let eval_seconds: f64 = lines(&place, "eval").iter().map(|line| number(line, "seconds")).sum();
     assert!(eval_seconds > 0.0 && seconds + eval_seconds < wall_seconds, "{seconds} + {eval_seconds} s");

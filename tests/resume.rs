@@ -91,6 +91,7 @@ impl Runs {
             let line = line.as_object_mut().expect("a line is an object");
             line.remove("samples_per_second");
             line.remove("seconds");
+            line.remove("phase_seconds");
             line.remove("time");
         }
         lines

@@ -118,6 +118,7 @@ fn log(folder: &TempDir, name: &str) -> Result<Vec<serde_json::Value>, Failed> {
         if let Some(line) = line.as_object_mut() {
             line.remove("samples_per_second");
             line.remove("seconds");
+            line.remove("phase_seconds");
             line.remove("time");
         }
         Ok(line)

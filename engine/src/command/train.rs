@@ -8,10 +8,10 @@ use rankine::checkpoint::{Disk, FaultyFiles};
 use rankine::evaluation::HeadMetrics;
 use rankine::job::{ListenAddress, ThreadCount};
 use rankine::launch::ProcessRank;
-use rankine::report::{Bound, StepTimes};
+use rankine::report::Bound;
 use rankine::training::{
-    self, DeviceMemory, Event, ExchangeSummary, Observer, Report, RunDir, RunStart, Start, StepDetails, Stop,
-    Summary, TrainOptions,
+    self, DeviceMemory, Event, ExchangeSummary, Observer, Report, RunDir, RunStart, Start, StepDetails,
+    StepTimes, Stop, Summary, TrainOptions,
 };
 use serde::Serialize;
 
@@ -188,12 +188,12 @@ struct Standing {
 impl Standing {
     /// Adds a step.
     fn step(&mut self, details: &StepDetails) {
-        self.times.add(details);
+        self.times.add(&details.times);
     }
 
     /// Starts anew after a report.
     fn report(&mut self) {
-        self.bound = std::mem::take(&mut self.times).bound();
+        self.bound = Bound::of(&std::mem::take(&mut self.times));
     }
 
     /// What follows the loss: the AUC and what bounds the steps, as far as they are known.

@@ -12,32 +12,13 @@ use jiff::Timestamp;
 use crate::evaluation::{HeadMetrics, HeadScores};
 use crate::guard::SkippedSteps;
 use crate::report::{
-    DeviceView, GpuMemoryView, HeadView, History, ModelView, PhaseView, RankView, RunState, RunView,
-    StepTimes, TableView, TaskView, WarningView, settings_of,
+    Bound, DeviceView, GpuMemoryView, HeadView, History, ModelView, Phase, RankView, RunState, RunView,
+    TableView, TaskView, WarningView, settings_of,
 };
-use crate::training::{Event, IdCounts, Progress, Report, RunDir, RunStart, StepDetails};
+use crate::training::{Event, IdCounts, Progress, Report, RunDir, RunStart, StepDetails, StepTimes};
 
 /// Warnings that are kept, the latest.
 const WARNINGS_MAX: usize = 100;
-
-/// The parts of the time of a training, and what happens in them, in the order of [`Phase`].
-const PHASES: [(&str, &str); 5] = [
-    ("reading", "waits for the reader"),
-    ("computing", "computes steps, or enqueues them on GPUs"),
-    ("awaiting", "waits for the outcomes of steps: for GPUs, or for other ranks"),
-    ("evaluation", "evaluates the model"),
-    ("checkpoint", "waits for the copy of the state"),
-];
-
-/// A part of the time of a training.
-#[derive(Clone, Copy)]
-enum Phase {
-    Reading,
-    Computing,
-    Awaiting,
-    Evaluation,
-    Checkpoint,
-}
 
 /// The view, as the server's thread sees it.
 #[derive(Debug, Clone)]
@@ -46,8 +27,7 @@ pub(super) struct SharedView(Arc<Mutex<RunView>>);
 impl SharedView {
     /// The view of a run that has not started.
     pub(super) fn new(name: String) -> Self {
-        let phases = PHASES.map(|(name, meaning)| PhaseView::new(name, 0.0, meaning)).into();
-        Self(Arc::new(Mutex::new(RunView { name, phases, ..RunView::default() })))
+        Self(Arc::new(Mutex::new(RunView { name, ..RunView::default() })))
     }
 
     /// Returns the view as JSON, with what is known of the ranks.
@@ -161,7 +141,7 @@ impl LiveRun {
     }
 
     fn took(&mut self, phase: Phase, seconds: f64) {
-        self.change(move |view| view.phases[phase as usize].seconds += seconds);
+        self.change(move |view| view.phases.add(phase, seconds));
     }
 
     fn started(&mut self, start: &RunStart<'_>) {
@@ -181,6 +161,7 @@ impl LiveRun {
             device: device(start),
             model: ModelView::new(job.model.kind(), spec),
             series: history.series,
+            phases: history.phases,
             tables,
             memory: start.memory.iter().map(GpuMemoryView::from).collect(),
             settings: settings_of(&job.to_toml()).unwrap_or_default(),
@@ -190,8 +171,8 @@ impl LiveRun {
         (progress.step, progress.samples, progress.total_samples) = (step, samples_done, Some(samples));
         self.change(move |view| {
             // There may be warnings from before the start.
-            let RunView { name, phases, warnings, .. } = std::mem::take(view);
-            *view = RunView { name, phases, warnings, ..started };
+            let RunView { name, warnings, .. } = std::mem::take(view);
+            *view = RunView { name, warnings, ..started };
         });
     }
 
@@ -203,28 +184,23 @@ impl LiveRun {
     }
 
     fn step(&mut self, progress: &Progress, details: &StepDetails) {
-        self.times.add(details);
+        self.times.add(&details.times);
         self.skipped = details.skipped;
         let Progress { step, epoch, samples, seconds, .. } = *progress;
-        let times = [details.reading, details.computing, details.awaiting].map(|time| time.as_secs_f64());
+        let times = details.times;
         self.change(move |view| {
             view.state = RunState::Training;
             view.task = None;
             let shown = &mut view.progress;
             (shown.step, shown.epoch, shown.samples, shown.seconds) = (step, epoch, samples, seconds);
-            let left = shown.total_samples.map(|total| total.saturating_sub(samples));
-            let rate = shown.samples_per_second.filter(|rate| *rate > 0.0);
-            shown.eta_seconds = left.zip(rate).map(|(left, rate)| left as f64 / rate);
-            for (phase, seconds) in [Phase::Reading, Phase::Computing, Phase::Awaiting].into_iter().zip(times)
-            {
-                view.phases[phase as usize].seconds += seconds;
-            }
+            shown.estimate();
+            view.phases.add_steps(&times);
         });
     }
 
     fn report(&mut self, report: &Report<'_>) {
         let Progress { step, loss, samples_per_second, dense_learning_rate, .. } = report.progress;
-        let bound = std::mem::take(&mut self.times).bound();
+        let bound = Bound::of(&std::mem::take(&mut self.times));
         let look_ups = report.details.into_iter().flat_map(|details| &details.look_ups);
         let distinct: Vec<_> = look_ups
             .filter(|count| count.look_ups > 0)
@@ -239,6 +215,7 @@ impl LiveRun {
             view.series.dense_learning_rate.push(step, dense_learning_rate);
             view.progress.loss = Some(loss).filter(|loss| loss.is_finite());
             view.progress.samples_per_second = Some(samples_per_second);
+            view.progress.estimate();
             view.bound = bound;
             distinct.into_iter().for_each(|(table, ratio)| view.tables[table].distinct_ratio = Some(ratio));
         });
@@ -340,7 +317,7 @@ mod tests {
         let view = shown(&shared);
         let steps: Vec<_> = view.series.auc.points().map(|(step, _)| step).collect();
         assert_eq!(steps, [10, 20, 30], "in order");
-        assert_eq!(view.phases[Phase::Evaluation as usize], PhaseView::new("evaluation", 1.5, PHASES[3].1));
+        assert_eq!(view.phases.of(Phase::Evaluation), 1.5);
     }
 
     #[test]

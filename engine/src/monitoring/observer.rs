@@ -97,18 +97,17 @@ impl<'a> TrainingObserver<'a> {
 
     fn step(&mut self, progress: &Progress, details: &StepDetails) {
         let Training { train, reader, .. } = self.metrics;
-        let StepDetails { samples, reading, computing, awaiting, bytes_read, batches_ready, skipped } =
-            *details;
+        let StepDetails { samples, times, bytes_read, batches_ready, skipped } = *details;
         train.samples.inc_by(samples);
         train.steps.inc();
         train.step.set(progress.step as f64);
         train.loss.with_label_values::<&str>(&[]).set(progress.loss);
         train.dense_rate.set(progress.dense_learning_rate);
         train.sparse_rate.set(progress.sparse_learning_rate);
-        train.step_seconds.observe((reading + computing + awaiting).as_secs_f64());
-        train.reading.observe(reading.as_secs_f64());
-        train.computing.observe(computing.as_secs_f64());
-        train.awaiting.observe(awaiting.as_secs_f64());
+        train.step_seconds.observe(times.total().as_secs_f64());
+        train.reading.observe(times.reading.as_secs_f64());
+        train.computing.observe(times.computing.as_secs_f64());
+        train.awaiting.observe(times.awaiting.as_secs_f64());
         for (reason, count) in skipped.iter().filter(|(_, count)| *count > 0) {
             raise(&train.skipped[reason], count);
         }
@@ -116,7 +115,7 @@ impl<'a> TrainingObserver<'a> {
             train.progress.set(progress.samples as f64 / self.samples as f64);
         }
         raise(&reader.train_bytes, bytes_read);
-        reader.waited.inc_by(reading.as_secs_f64());
+        reader.waited.inc_by(times.reading.as_secs_f64());
         reader.queue.set(batches_ready as f64);
     }
 

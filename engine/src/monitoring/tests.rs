@@ -10,7 +10,7 @@ use super::families::TableLabels;
 use super::monitor::families;
 use super::*;
 use crate::guard::SkippedSteps;
-use crate::training::{Event, Observer, Progress, StepDetails};
+use crate::training::{Event, Observer, Progress, StepDetails, StepTimes};
 
 /// Returns the value of a series, written as in the text format.
 fn value(text: &str, series: &str) -> Option<f64> {
@@ -112,9 +112,11 @@ fn a_step_is_recorded_in_microseconds() {
     };
     let details = StepDetails {
         samples: 64,
-        reading: Duration::from_micros(3),
-        computing: Duration::from_micros(2000),
-        awaiting: Duration::from_micros(1),
+        times: StepTimes {
+            reading: Duration::from_micros(3),
+            computing: Duration::from_micros(2000),
+            awaiting: Duration::from_micros(1),
+        },
         bytes_read: 4096,
         batches_ready: 2,
         skipped: SkippedSteps::default(),

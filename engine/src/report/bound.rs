@@ -1,11 +1,10 @@
 //! What bounds the steps of a training.
 
 use std::fmt;
-use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::training::StepDetails;
+use crate::training::StepTimes;
 
 /// What takes most of the time of steps, and its share.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -38,6 +37,20 @@ impl fmt::Display for BoundBy {
     }
 }
 
+impl Bound {
+    /// What bounds steps that took these times; `None` if they took none.
+    pub fn of(times: &StepTimes) -> Option<Self> {
+        let parts = [
+            (BoundBy::Reading, times.reading),
+            (BoundBy::Computing, times.computing),
+            (BoundBy::Awaiting, times.awaiting),
+        ];
+        let (by, time) = parts.into_iter().max_by_key(|&(_, time)| time)?;
+        let total = times.total();
+        (!total.is_zero()).then(|| Self { by, share: time.as_secs_f64() / total.as_secs_f64() })
+    }
+}
+
 /// Such as `bound by reading (62%)`.
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -45,47 +58,17 @@ impl fmt::Display for Bound {
     }
 }
 
-/// Where the time of several steps went.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct StepTimes {
-    /// Time waiting for the reader.
-    pub reading: Duration,
-    /// Time computing, or enqueueing on GPUs.
-    pub computing: Duration,
-    /// Time waiting for the outcomes of steps.
-    pub awaiting: Duration,
-}
-
-impl StepTimes {
-    /// Adds a step.
-    pub fn add(&mut self, step: &StepDetails) {
-        self.reading += step.reading;
-        self.computing += step.computing;
-        self.awaiting += step.awaiting;
-    }
-
-    /// What bounds these steps; `None` if they took no time.
-    pub fn bound(&self) -> Option<Bound> {
-        let total = self.reading + self.computing + self.awaiting;
-        let parts = [
-            (BoundBy::Reading, self.reading),
-            (BoundBy::Computing, self.computing),
-            (BoundBy::Awaiting, self.awaiting),
-        ];
-        let (by, time) = parts.into_iter().max_by_key(|&(_, time)| time)?;
-        (!total.is_zero()).then(|| Bound { by, share: time.as_secs_f64() / total.as_secs_f64() })
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn the_largest_part_bounds_the_step() {
         let times = |reading, computing, awaiting| {
             let [reading, computing, awaiting] = [reading, computing, awaiting].map(Duration::from_millis);
-            StepTimes { reading, computing, awaiting }.bound().map(|bound| bound.to_string())
+            Bound::of(&StepTimes { reading, computing, awaiting }).map(|bound| bound.to_string())
         };
         assert_eq!(times(62, 20, 18).as_deref(), Some("bound by reading (62%)"));
         assert_eq!(times(1, 3, 0).as_deref(), Some("bound by computing (75%)"));

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::ReportError;
+use super::phases::{Phase, PhaseTimes};
 use super::view::RunSeries;
 use crate::evaluation::Metrics;
 
@@ -24,6 +25,8 @@ const BUFFER_BYTES: usize = 1 << 20;
 pub struct History {
     /// Values by step.
     pub series: RunSeries,
+    /// Where the time went.
+    pub phases: PhaseTimes,
     /// The last report of the loss.
     pub report: Option<LoggedReport>,
     /// The last evaluation.
@@ -60,6 +63,15 @@ pub struct LoggedEvaluation {
     pub heads: BTreeMap<String, Option<Metrics>>,
 }
 
+/// Where the time since the report before went.
+#[derive(Deserialize, Clone, Copy)]
+struct PhaseSeconds {
+    reading: f64,
+    computing: f64,
+    awaiting: f64,
+    checkpoint: f64,
+}
+
 /// A line of either kind. Null is a number that was not finite.
 #[derive(Deserialize)]
 struct Line<'a> {
@@ -74,6 +86,7 @@ struct Line<'a> {
     dense_learning_rate: Option<f64>,
     seconds: Option<f64>,
     samples_per_second: Option<f64>,
+    phase_seconds: Option<PhaseSeconds>,
     auc: Option<f64>,
     log_loss: Option<f64>,
     normalized_entropy: Option<f64>,
@@ -141,6 +154,12 @@ impl History {
                 series.dense_learning_rate.push(line.step, number(line.dense_learning_rate));
                 let seconds = line.seconds.unwrap_or_default();
                 self.first.get_or_insert_with(|| (line.time.clone().into_owned(), seconds));
+                if let Some(PhaseSeconds { reading, computing, awaiting, checkpoint }) = line.phase_seconds {
+                    self.phases.add(Phase::Reading, reading);
+                    self.phases.add(Phase::Computing, computing);
+                    self.phases.add(Phase::Awaiting, awaiting);
+                    self.phases.add(Phase::Checkpoint, checkpoint);
+                }
                 self.report = Some(LoggedReport {
                     step: line.step,
                     epoch: line.epoch.unwrap_or_default(),
@@ -153,6 +172,7 @@ impl History {
             "eval" => {
                 series.auc.push(line.step, number(line.auc));
                 series.log_loss.push(line.step, number(line.log_loss));
+                self.phases.add(Phase::Evaluation, line.seconds.unwrap_or_default());
                 let first = line.samples.zip(line.label_rate).map(|(samples, label_rate)| Metrics {
                     samples,
                     auc: line.auc,

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::ReportError;
 use super::history::{History, LoggedReport};
-use super::view::{DeviceView, HeadView, ModelView, PhaseView, ProgressView, RunState, RunView, TableView};
+use super::view::{DeviceView, HeadView, ModelView, ProgressView, RunState, RunView, TableView};
 use crate::evaluation::{EvalMetrics, Metrics, SavedScores};
 use crate::model::ModelSpec;
 use crate::saved::{SavedModel, SavedModelError};
@@ -51,6 +51,7 @@ pub fn load(run: &Path) -> Result<RunView, ReportError> {
         finish(&mut view, summary, spec.as_ref());
     }
     view.series = history.series;
+    view.phases = history.phases;
     view.settings = settings;
     Ok(view)
 }
@@ -83,11 +84,6 @@ fn finish(view: &mut RunView, summary: Summary, spec: Option<&ModelSpec>) {
         // The last steps may have been too few for a report, or none of them finite.
         loss: Some(train.loss).filter(|loss| loss.is_finite()).or(view.progress.loss),
     };
-    let reading = train.reader_wait_share * train.seconds;
-    view.phases = vec![
-        PhaseView::new("reading", reading, "waits for the reader"),
-        PhaseView::new("other", train.seconds - reading, "computes, exchanges, and waits for checkpoints"),
-    ];
     if let Some(eval) = eval {
         view.evaluation = heads(&eval.metrics, spec, eval.auc_achievable);
     }

@@ -8,18 +8,20 @@ pub mod assets;
 mod bound;
 mod history;
 mod load;
+mod phases;
 mod render;
 mod series;
 mod view;
 
-pub use bound::{Bound, BoundBy, StepTimes};
+pub use bound::{Bound, BoundBy};
 pub use history::{History, LoggedEvaluation, LoggedReport};
 pub use load::{load, settings_of};
+pub use phases::{Phase, PhaseTimes, PhaseView};
 pub use render::{REPORT_MARK, render};
 pub use series::{POINTS_MAX, Series};
 pub use view::{
-    DeviceView, GpuMemoryView, HeadView, MemoryPartView, ModelView, PhaseView, ProgressView, RankView,
-    RunSeries, RunState, RunView, TableView, TaskView, WarningView,
+    DeviceView, GpuMemoryView, HeadView, MemoryPartView, ModelView, ProgressView, RankView, RunSeries,
+    RunState, RunView, TableView, TaskView, WarningView,
 };
 
 /// An error while reading a run folder.

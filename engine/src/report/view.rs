@@ -6,6 +6,7 @@ use rankine_embedding::TableSpec;
 use serde::Serialize;
 
 use super::bound::Bound;
+use super::phases::PhaseTimes;
 use super::series::Series;
 use crate::evaluation::{HeadScores, Metrics};
 use crate::model::ModelSpec;
@@ -38,8 +39,9 @@ pub struct RunView {
     pub series: RunSeries,
     /// The last evaluation, one entry a head.
     pub evaluation: Vec<HeadView>,
-    /// Where the time of the training went, since the start.
-    pub phases: Vec<PhaseView>,
+    /// Where the time of the training went.
+    #[serde(skip_serializing_if = "PhaseTimes::is_empty")]
+    pub phases: PhaseTimes,
     /// The memory of GPUs.
     pub memory: Vec<GpuMemoryView>,
     /// The tables.
@@ -155,6 +157,15 @@ pub struct ProgressView {
     pub loss: Option<f64>,
 }
 
+impl ProgressView {
+    /// Sets the seconds left, from the samples left and the rate, if both are known.
+    pub fn estimate(&mut self) {
+        let left = self.total_samples.map(|total| total.saturating_sub(self.samples));
+        let rate = self.samples_per_second.filter(|rate| *rate > 0.0);
+        self.eta_seconds = left.zip(rate).map(|(left, rate)| left as f64 / rate);
+    }
+}
+
 /// Values by step.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct RunSeries {
@@ -211,26 +222,6 @@ impl HeadView {
             label_rate: Some(metrics.label_rate),
             auc_achievable: None,
         }
-    }
-}
-
-/// A part of the time of a training.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct PhaseView {
-    /// Its name.
-    pub name: String,
-    /// The seconds that it took.
-    pub seconds: f64,
-    /// What happens in it.
-    pub meaning: String,
-    /// The seconds that the device takes at least, by its ceilings.
-    pub floor_seconds: Option<f64>,
-}
-
-impl PhaseView {
-    /// A part of which nothing is known but its time.
-    pub fn new(name: &str, seconds: f64, meaning: &str) -> Self {
-        Self { name: name.to_owned(), seconds, meaning: meaning.to_owned(), floor_seconds: None }
     }
 }
 

@@ -215,18 +215,39 @@ pub struct Progress {
 pub struct StepDetails {
     /// Samples of the step, over all ranks.
     pub samples: u64,
-    /// Time waiting for the reader.
-    pub reading: Duration,
-    /// Time computing the step, or enqueueing it on GPUs, which may first have to complete an earlier one.
-    pub computing: Duration,
-    /// Time waiting for the outcomes of steps.
-    pub awaiting: Duration,
+    /// Where its time went.
+    pub times: StepTimes,
     /// Bytes of the training part read so far.
     pub bytes_read: u64,
     /// Batches that are ready for the next steps.
     pub batches_ready: usize,
     /// Steps skipped so far.
     pub skipped: SkippedSteps,
+}
+
+/// Where the time of one or several steps went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StepTimes {
+    /// Time waiting for the reader.
+    pub reading: Duration,
+    /// Time computing, or enqueueing on GPUs, which may first have to complete an earlier step.
+    pub computing: Duration,
+    /// Time waiting for the outcomes of steps: for GPUs, or for other ranks.
+    pub awaiting: Duration,
+}
+
+impl StepTimes {
+    /// Adds those of other steps.
+    pub fn add(&mut self, other: &Self) {
+        self.reading += other.reading;
+        self.computing += other.computing;
+        self.awaiting += other.awaiting;
+    }
+
+    /// The time of the steps.
+    pub fn total(&self) -> Duration {
+        self.reading + self.computing + self.awaiting
+    }
 }
 
 /// What a report of the loss includes.

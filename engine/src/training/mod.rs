@@ -31,7 +31,7 @@ pub use bench::{
 pub use data::{Columns, JobData, Preview, find_data, open_or_generate, preview, raw_format};
 pub use error::TrainError;
 pub use evaluate::{EvaluationOptions, evaluate};
-pub use event::{Event, Observer, Progress, Report, RunStart, StepDetails};
+pub use event::{Event, Observer, Progress, Report, RunStart, StepDetails, StepTimes};
 pub use feasibility::{Feasibility, feasibility};
 pub use identity::is_of;
 pub use ids::{IdCounts, ids_of, with_ids};

@@ -10,7 +10,8 @@ mod render;
 fn train(step: u64, loss: &str) -> String {
     format!(
         "{{\"kind\":\"train\",\"time\":\"2026-11-24T15:00:{:02}.500Z\",\"step\":{step},\"epoch\":0,\"samples\":{},\
-         \"loss\":{loss},\"dense_learning_rate\":0.5,\"seconds\":2.5,\"samples_per_second\":100.0}}\n",
+         \"loss\":{loss},\"dense_learning_rate\":0.5,\"seconds\":2.5,\"samples_per_second\":100.0,\
+         \"phase_seconds\":{{\"reading\":0.5,\"computing\":1.25,\"awaiting\":0.25,\"checkpoint\":0.5}}}}\n",
         step % 60,
         step * 10
     )
@@ -88,10 +89,13 @@ fn a_summary_takes_precedence_over_the_log() {
     assert_eq!((view.state, view.version.as_deref()), (RunState::Finished, Some("0.1.0")));
     assert_eq!((view.progress.step, view.progress.loss, view.device.ranks), (10, Some(0.5), Some(3)));
     assert_eq!((view.evaluation[0].auc, view.evaluation[0].auc_achievable), (Some(0.75), Some(0.8)));
-    assert_eq!((view.phases[0].seconds, view.phases[1].seconds), (1.0, 3.0));
+    let phases = Phase::ALL.map(|phase| view.phases.of(phase));
+    assert_eq!(phases, [0.5, 1.25, 0.25, 0.1, 0.5]);
     assert_eq!(view.scores[0].scores.positives, [2.5]);
     let json = serde_json::to_value(&view).expect("a view is plain data");
     assert_eq!((&json["state"], &json["series"]["auc"]["values"][0]), (&"finished".into(), &0.625.into()));
+    let phase = &json["phases"][1];
+    assert_eq!((&phase["name"], &phase["seconds"]), (&"computing".into(), &1.25.into()));
 }
 
 #[test]

@@ -111,7 +111,7 @@ impl TrainingLoop<'_> {
                 overflow_steps: self.backend.overflow_steps()?,
                 non_finite_steps: state.losses.guard().non_finite_steps,
                 ids_out_of_range: state.ids_out_of_range.clone(),
-                reader_wait_share: total.waited.as_secs_f64() / seconds,
+                reader_wait_share: total.times.reading.as_secs_f64() / seconds,
             },
             eval,
         })

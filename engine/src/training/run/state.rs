@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rankine_reader::stream::Position;
 
+use super::super::event::StepTimes;
 use super::super::ids::IdCounts;
 use super::super::run_dir::EndReason;
 use super::losses::Losses;
@@ -39,8 +40,9 @@ pub(super) struct Tally {
     pub(super) steps: u64,
     pub(super) samples: u64,
     pub(super) time: Duration,
-    /// The part of the time that training waited for the reader.
-    pub(super) waited: Duration,
+    /// Where it went, as far as that is known: after a resume, only the time waiting for the reader. The rest of the
+    /// time, training waited for checkpoints.
+    pub(super) times: StepTimes,
 }
 
 impl RunState {
@@ -53,7 +55,7 @@ impl RunState {
                 steps: from.step,
                 samples: from.samples,
                 time: time(from.seconds),
-                waited: time(from.waited_seconds),
+                times: StepTimes { reading: time(from.waited_seconds), ..StepTimes::default() },
             },
             since_report: Tally::default(),
             losses,
@@ -72,9 +74,9 @@ impl RunState {
     }
 
     /// Adds a step.
-    pub(super) fn add_step(&mut self, samples: u64, time: Duration, waited: Duration) {
+    pub(super) fn add_step(&mut self, samples: u64, times: &StepTimes) {
         for tally in [&mut self.total, &mut self.since_report] {
-            tally.add(samples, time, waited);
+            tally.add(samples, times);
         }
     }
 
@@ -92,7 +94,7 @@ impl RunState {
             position: self.position,
             samples: total.samples,
             seconds: total.time.as_secs_f64(),
-            waited_seconds: total.waited.as_secs_f64(),
+            waited_seconds: total.times.reading.as_secs_f64(),
             losses: self.losses.state(),
             loss: self.last_loss,
             guard: self.losses.guard(),
@@ -103,11 +105,11 @@ impl RunState {
 }
 
 impl Tally {
-    fn add(&mut self, samples: u64, time: Duration, waited: Duration) {
+    fn add(&mut self, samples: u64, times: &StepTimes) {
         self.steps += 1;
         self.samples += samples;
-        self.time += time;
-        self.waited += waited;
+        self.time += times.total();
+        self.times.add(times);
     }
 
     pub(super) fn samples_per_second(&self) -> f64 {

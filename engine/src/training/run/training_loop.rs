@@ -14,7 +14,7 @@ use super::super::checkpoints::Checkpoints;
 use super::super::context::RunContext;
 use super::super::data::train_options;
 use super::super::evaluate::{EvaluationOptions, evaluate};
-use super::super::event::{Report, RunStart, StepDetails};
+use super::super::event::{Report, RunStart, StepDetails, StepTimes};
 use super::super::identity::RunIdentity;
 use super::super::processes::with_heartbeat;
 use super::super::resume::TrainingStart;
@@ -24,7 +24,7 @@ use super::super::{Event, Observer, Progress, TrainError, ids};
 use super::agreement::StepAgreement;
 use super::guard::Guard;
 use super::losses::Losses;
-use super::records::{EvalRecord, TrainRecord};
+use super::records::{EvalRecord, PhaseSeconds, TrainRecord};
 use super::state::{RunState, Tally};
 use crate::checkpoint::TrainState;
 use crate::evaluation::{EvalMetrics, EvalSummary, SavedScores};
@@ -179,7 +179,12 @@ impl<'a> TrainingLoop<'a> {
         }
         self.take_outcomes(waits).map_err(|error| error.at_step(step))?;
         let elapsed = began.elapsed();
-        self.state.add_step(batch.len() as u64, elapsed, waited);
+        let times = StepTimes {
+            reading: waited,
+            computing: computed.saturating_sub(waited),
+            awaiting: elapsed.saturating_sub(computed),
+        };
+        self.state.add_step(batch.len() as u64, &times);
         self.count_ids(batch.out_of_range());
         let state = &mut self.state;
         let progress = Progress {
@@ -197,9 +202,7 @@ impl<'a> TrainingLoop<'a> {
         state.last_loss = state.losses.last_mean(state.last_loss);
         let details = StepDetails {
             samples: batch.len() as u64,
-            reading: waited,
-            computing: computed.saturating_sub(waited),
-            awaiting: elapsed.saturating_sub(computed),
+            times,
             bytes_read: batches.bytes_read(),
             batches_ready: batches.ready(),
             skipped: state.losses.skipped(),
@@ -239,7 +242,8 @@ impl<'a> TrainingLoop<'a> {
             self.observer.wants_details().then(|| self.backend.report_details(batch)).transpose()?;
         let ids_out_of_range = &self.state.ids_out_of_range;
         if let Some(run) = &mut self.run {
-            run.append("train", &TrainRecord { progress, ids_out_of_range })?;
+            let phase_seconds = PhaseSeconds::from(&self.state.since_report);
+            run.append("train", &TrainRecord { progress, phase_seconds, ids_out_of_range })?;
         }
         self.logs.report(&progress)?;
         self.observer.observe(Event::Report(Report {

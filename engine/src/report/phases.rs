@@ -1,0 +1,98 @@
+//! Where the time of a training goes.
+
+use serde::Serialize;
+
+use crate::training::StepTimes;
+
+/// A part of the time of a training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Waiting for the reader.
+    Reading,
+    /// Computing steps, or enqueueing them on GPUs.
+    Computing,
+    /// Waiting for the outcomes of steps.
+    Awaiting,
+    /// Evaluating the model.
+    Evaluation,
+    /// Waiting for the copy of the state.
+    Checkpoint,
+}
+
+impl Phase {
+    /// All phases, in the order in which they are shown.
+    pub const ALL: [Self; 5] =
+        [Self::Reading, Self::Computing, Self::Awaiting, Self::Evaluation, Self::Checkpoint];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reading => "reading",
+            Self::Computing => "computing",
+            Self::Awaiting => "awaiting",
+            Self::Evaluation => "evaluation",
+            Self::Checkpoint => "checkpoint",
+        }
+    }
+
+    /// What happens in it.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Reading => "waits for the reader",
+            Self::Computing => "computes steps, or enqueues them on GPUs",
+            Self::Awaiting => "waits for the outcomes of steps: for GPUs, or for other ranks",
+            Self::Evaluation => "evaluates the model",
+            Self::Checkpoint => "waits for the copy of the state",
+        }
+    }
+}
+
+/// Seconds by phase. In JSON, a list of [`PhaseView`].
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct PhaseTimes([f64; Phase::ALL.len()]);
+
+/// A phase, as it is shown.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PhaseView {
+    /// Its name.
+    pub name: &'static str,
+    /// The seconds that it took.
+    pub seconds: f64,
+    /// What happens in it.
+    pub meaning: &'static str,
+}
+
+impl PhaseTimes {
+    /// The seconds of a phase.
+    pub fn of(&self, phase: Phase) -> f64 {
+        self.0[phase as usize]
+    }
+
+    /// Adds seconds to a phase.
+    pub fn add(&mut self, phase: Phase, seconds: f64) {
+        self.0[phase as usize] += seconds;
+    }
+
+    /// Adds the times of steps.
+    pub fn add_steps(&mut self, times: &StepTimes) {
+        self.add(Phase::Reading, times.reading.as_secs_f64());
+        self.add(Phase::Computing, times.computing.as_secs_f64());
+        self.add(Phase::Awaiting, times.awaiting.as_secs_f64());
+    }
+
+    /// Whether no phase took any time.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Serialize for PhaseTimes {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let view = |phase: Phase| PhaseView {
+            name: phase.name(),
+            seconds: self.of(phase),
+            meaning: phase.meaning(),
+        };
+        serializer.collect_seq(Phase::ALL.map(view))
+    }
+}
