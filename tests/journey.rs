@@ -76,7 +76,7 @@ fn from_nothing_to_an_evaluated_model() {
     let names: Vec<_> = tree(&place.path("run")).into_keys().collect();
     let model = ["model/model.json", "model/model.safetensors"];
     let results = ["scores.json", "summary.json", "trained.json"];
-    let expected = [&["job.toml", "metrics.jsonl"][..], &model, &results].concat();
+    let expected = [&["devices.json", "job.toml", "metrics.jsonl"][..], &model, &results].concat();
     assert_eq!(names, expected);
 
     let summary = summary(&place, "run");
@@ -325,7 +325,7 @@ fn a_learning_rate_that_is_too_high_is_named_as_the_cause() {
         let words = ["training diverged", "learning rate", "not saved"];
         train(&place, &job, name, sets).with(FAILED).says(&words);
         let left: Vec<_> = tree(&place.path(name)).into_keys().collect();
-        assert_eq!(left, ["job.toml", "metrics.jsonl"]);
+        assert_eq!(left, ["devices.json", "job.toml", "metrics.jsonl"]);
     };
     // With each of these rates, weights overflow in the first steps.
     refused("dense", &["optimizer.dense={ kind = \"sgd\", learning_rate = 1e30 }"]);

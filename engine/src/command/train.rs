@@ -10,8 +10,8 @@ use rankine::job::{ListenAddress, ThreadCount};
 use rankine::launch::ProcessRank;
 use rankine::report::Bound;
 use rankine::training::{
-    self, DeviceMemory, Event, ExchangeSummary, Observer, Report, RunDir, RunStart, Start, StepDetails,
-    StepTimes, Stop, Summary, TrainOptions,
+    self, DeviceMemory, Event, ExchangeSummary, Observer, Report, RunDevices, RunDir, RunStart, Start,
+    StepDetails, StepTimes, Stop, Summary, TrainOptions,
 };
 use serde::Serialize;
 
@@ -293,7 +293,8 @@ impl Watcher {
     }
 
     fn started(&mut self, start: &RunStart<'_>) {
-        let RunStart { spec, device, memory, topology, rung, samples, .. } = *start;
+        let RunStart { spec, devices, topology, rung, samples, .. } = *start;
+        let RunDevices { device, memory, .. } = devices;
         self.phase = Phase::Waiting;
         let training = Progress::new("training", "samples", samples, self.quiet);
         let ranks = match (topology.ranks(), topology.nodes()) {
@@ -308,7 +309,7 @@ impl Watcher {
             spec.embedding_parameters(),
             spec.dense_parameters()
         ));
-        if let Some(memory) = DeviceMemory::fullest(memory.to_vec()) {
+        if let Some(memory) = DeviceMemory::fullest(memory.clone()) {
             training.note(&format!("GPU memory: {memory}"));
         }
         self.training = Some(training);

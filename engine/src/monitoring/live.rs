@@ -15,7 +15,9 @@ use crate::report::{
     Bound, DeviceView, GpuMemoryView, HeadView, History, ModelView, Phase, RankView, RunState, RunView,
     TableView, TaskView, WarningView, settings_of,
 };
-use crate::training::{Event, IdCounts, Progress, Report, RunDir, RunStart, StepDetails, StepTimes};
+use crate::training::{
+    Event, IdCounts, Progress, Report, RunDevices, RunDir, RunStart, StepDetails, StepTimes,
+};
 
 /// Warnings that are kept, the latest.
 const WARNINGS_MAX: usize = 100;
@@ -145,16 +147,15 @@ impl LiveRun {
     }
 
     fn started(&mut self, start: &RunStart<'_>) {
-        let RunStart { job, spec, dataset, run, step, samples, samples_done, ids_out_of_range, .. } = *start;
+        let RunStart { job, spec, dataset, run, devices, step, samples, samples_done, .. } = *start;
         self.auc_achievable = dataset.auc_achievable();
-        self.ids_out_of_range.clone_from(ids_out_of_range);
-        let tables = tables(start);
-        self.tables = tables.iter().map(|table| table.name.clone()).zip(0..).collect();
+        self.ids_out_of_range.clone_from(start.ids_out_of_range);
+        self.tables = devices.tables.iter().map(|table| table.name.clone()).zip(0..).collect();
         // What the run logged before it was resumed.
         let history = if step > 0 { self.history(run) } else { History::default() };
         let now = Timestamp::now();
         let mut started = RunView {
-            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            version: Some(devices.version.clone()),
             run: Some(run.display().to_string()),
             state: RunState::Training,
             started: Some(history.started().unwrap_or(now)).map(|time| format!("{time:.0}")),
@@ -162,8 +163,8 @@ impl LiveRun {
             model: ModelView::new(job.model.kind(), spec),
             series: history.series,
             phases: history.phases,
-            tables,
-            memory: start.memory.iter().map(GpuMemoryView::from).collect(),
+            tables: devices.tables.iter().map(TableView::from).collect(),
+            memory: devices.memory.iter().map(GpuMemoryView::from).collect(),
             settings: settings_of(&job.to_toml()).unwrap_or_default(),
             ..RunView::default()
         };
@@ -268,29 +269,14 @@ impl LiveRun {
 }
 
 fn device(start: &RunStart<'_>) -> DeviceView {
+    let RunDevices { device, ranks, nodes, .. } = start.devices;
     DeviceView {
         kind: start.kind.name().into(),
-        name: Some(start.device.into()),
+        name: Some(device.clone()),
         precision: start.precision.map(|precision| precision.name().into()),
-        ranks: Some(start.topology.ranks()),
-        nodes: Some(start.topology.nodes()),
+        ranks: Some(*ranks),
+        nodes: Some(*nodes),
     }
-}
-
-/// The tables, with their placements and the skew of the first column that each one serves.
-fn tables(start: &RunStart<'_>) -> Vec<TableView> {
-    let RunStart { spec, dataset, placements, .. } = *start;
-    let mut tables: Vec<_> = spec.tables.iter().map(TableView::from).collect();
-    for (table, placement) in tables.iter_mut().zip(placements) {
-        table.placement = Some(placement.name().into());
-    }
-    // Raw files have no statistics.
-    let statistics = dataset.statistics().unwrap_or_default();
-    for (feature, statistics) in spec.features.iter().zip(&statistics) {
-        let table = &mut tables[feature.table];
-        table.top_share.get_or_insert(statistics.coverage(table.rows.div_ceil(100)));
-    }
-    tables
 }
 
 #[cfg(test)]

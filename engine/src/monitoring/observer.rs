@@ -61,7 +61,7 @@ impl<'a> TrainingObserver<'a> {
 
     fn started(&mut self, start: &RunStart<'_>) {
         let RunStart {
-            spec, dataset, memory, topology, samples, samples_done, step, ids_out_of_range, ..
+            spec, dataset, devices, topology, samples, samples_done, step, ids_out_of_range, ..
         } = *start;
         self.task = None;
         self.common.describe(&Started {
@@ -82,8 +82,8 @@ impl<'a> TrainingObserver<'a> {
             // Exported at 0 from the start.
             self.metrics.reader.rejected.with_label_values(&[table.as_str(), policy]);
         }
-        memory.iter().for_each(|gpu| self.gpu_memory(gpu));
-        self.common.gpus.watch(memory.iter().map(|gpu| (gpu.gpu, gpu.uuid.clone())).collect());
+        devices.memory.iter().for_each(|gpu| self.gpu_memory(gpu));
+        self.common.gpus.watch(devices.memory.iter().map(|gpu| (gpu.gpu, gpu.uuid.clone())).collect());
     }
 
     fn gpu_memory(&self, memory: &DeviceMemory) {

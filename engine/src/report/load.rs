@@ -10,11 +10,13 @@ use serde::de::DeserializeOwned;
 
 use super::ReportError;
 use super::history::{History, LoggedReport};
-use super::view::{DeviceView, HeadView, ModelView, ProgressView, RunState, RunView, TableView};
+use super::view::{
+    DeviceView, GpuMemoryView, HeadView, ModelView, ProgressView, RunState, RunView, TableView,
+};
 use crate::evaluation::{EvalMetrics, Metrics, SavedScores};
 use crate::model::ModelSpec;
 use crate::saved::{SavedModel, SavedModelError};
-use crate::training::{RunDir, Summary};
+use crate::training::{RunDevices, RunDir, Summary};
 
 /// Reads a run folder, finished or not. The log, the summary, the model and the scores may be absent.
 ///
@@ -36,10 +38,13 @@ pub fn load(run: &Path) -> Result<RunView, ReportError> {
         device: device(&settings),
         model: ModelView { kind: named("model.kind"), ..ModelView::default() },
         progress: history.report.map(progress).unwrap_or_default(),
-        tables: spec.iter().flat_map(|spec| &spec.tables).map(TableView::from).collect(),
         scores: scores.map(|scores| scores.heads).unwrap_or_default(),
         ..RunView::default()
     };
+    let devices: Option<RunDevices> = json(&RunDir::devices_path(run))?;
+    if let Some(devices) = devices {
+        set_devices(&mut view, devices);
+    }
     if let Some(spec) = &spec {
         view.model = ModelView::new(&view.model.kind, spec);
     }
@@ -56,6 +61,20 @@ pub fn load(run: &Path) -> Result<RunView, ReportError> {
     Ok(view)
 }
 
+/// Sets what is known of the devices of a run.
+fn set_devices(view: &mut RunView, devices: RunDevices) {
+    let RunDevices { version, device, ranks, nodes, memory, tables } = devices;
+    view.version = Some(version);
+    view.device = DeviceView {
+        name: Some(device),
+        ranks: Some(ranks),
+        nodes: Some(nodes),
+        ..std::mem::take(&mut view.device)
+    };
+    view.memory = memory.iter().map(GpuMemoryView::from).collect();
+    view.tables = tables.iter().map(TableView::from).collect();
+}
+
 /// Sets what the summary of a finished run says.
 fn finish(view: &mut RunView, summary: Summary, spec: Option<&ModelSpec>) {
     let Summary { name, version, model, device, train, eval, .. } = summary;
@@ -63,7 +82,7 @@ fn finish(view: &mut RunView, summary: Summary, spec: Option<&ModelSpec>) {
     (view.name, view.version) = (name, Some(version));
     view.device = DeviceView {
         kind: device.kind,
-        name: None,
+        name: view.device.name.take(),
         precision: device.precision,
         ranks: Some(device.ranks),
         nodes: Some(device.nodes),

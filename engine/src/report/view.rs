@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use rankine_embedding::TableSpec;
 use serde::Serialize;
 
 use super::bound::Bound;
@@ -10,7 +9,7 @@ use super::phases::PhaseTimes;
 use super::series::Series;
 use crate::evaluation::{HeadScores, Metrics};
 use crate::model::ModelSpec;
-use crate::training::{DeviceMemory, MemoryPart};
+use crate::training::{DeviceMemory, DeviceTable, MemoryPart};
 
 /// A run. What is unknown is null or absent in JSON, and so is a number that is not finite.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -281,14 +280,16 @@ pub struct TableView {
     pub top_share: Option<f64>,
 }
 
-impl From<&TableSpec> for TableView {
-    fn from(table: &TableSpec) -> Self {
+impl From<&DeviceTable> for TableView {
+    fn from(table: &DeviceTable) -> Self {
         Self {
             name: table.name.clone(),
             rows: table.rows,
             dim: table.dim,
-            bytes: table.rows.saturating_mul((table.dim * table.dtype.bytes()) as u64),
-            ..Self::default()
+            bytes: table.bytes,
+            placement: table.placement.map(|placement| placement.name().to_owned()),
+            distinct_ratio: None,
+            top_share: table.top_share,
         }
     }
 }

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use rankine_embedding::{Placement, Topology};
+use rankine_embedding::Topology;
 use rankine_reader::io::Rung;
 use rankine_reader::{Dataset, Part};
 
-use super::backend::DeviceMemory;
+use super::devices::RunDevices;
 use super::ids::IdCounts;
 use super::report::ReportDetails;
 use crate::checkpoint::{CheckpointError, DamagedCheckpoint};
@@ -160,16 +160,12 @@ pub struct RunStart<'a> {
     pub spec: &'a ModelSpec,
     /// The dataset.
     pub dataset: &'a Dataset,
-    /// The device, in words.
-    pub device: &'a str,
     /// The kind of device.
     pub kind: DeviceKind,
     /// The precision of GPUs; `None` on the CPU.
     pub precision: Option<Precision>,
-    /// The memory of each GPU of this process.
-    pub memory: &'a [DeviceMemory],
-    /// The placement of each table; empty with a single rank.
-    pub placements: &'a [Placement],
+    /// The devices, and the tables on them.
+    pub devices: &'a RunDevices,
     /// The ranks that train.
     pub topology: Topology,
     /// How blocks are read.

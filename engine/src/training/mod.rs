@@ -8,6 +8,7 @@ mod bench;
 mod checkpoints;
 mod context;
 mod data;
+mod devices;
 mod error;
 mod evaluate;
 mod event;
@@ -29,6 +30,7 @@ pub use bench::{
     bench_eval, bench_train,
 };
 pub use data::{Columns, JobData, Preview, find_data, open_or_generate, preview, raw_format};
+pub use devices::{DeviceTable, RunDevices};
 pub use error::TrainError;
 pub use evaluate::{EvaluationOptions, evaluate};
 pub use event::{Event, Observer, Progress, Report, RunStart, StepDetails, StepTimes};

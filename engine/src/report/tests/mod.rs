@@ -99,6 +99,23 @@ fn a_summary_takes_precedence_over_the_log() {
 }
 
 #[test]
+fn devices_and_tables_are_those_that_trained() {
+    let devices = r#"{"version": "0.1.0", "device": "2 GPUs (H200) in bf16", "ranks": 2, "nodes": 1,
+        "memory": [{"gpu": 0, "uuid": "GPU-1", "parts": [{"purpose": "tables", "bytes": 600}], "free_bytes": 400,
+                    "total_bytes": 1000}],
+        "tables": [{"name": "C1", "rows": 10, "dim": 8, "bytes": 320, "placement": "row-wise", "top_share": 0.5},
+                   {"name": "C2", "rows": 20, "dim": 8, "bytes": 640, "placement": null, "top_share": null}]}"#;
+    let run = run(JOB, &train(4, "0.5"));
+    write(run.path(), "devices.json", devices);
+    let view = load(run.path()).expect("it is a run");
+    assert_eq!((view.device.name.as_deref(), view.device.ranks), (Some("2 GPUs (H200) in bf16"), Some(2)));
+    assert_eq!((view.memory[0].parts[0].bytes, view.memory[0].free_bytes), (600, 400));
+    let tables: Vec<_> = view.tables.iter().map(|table| (table.bytes, table.placement.as_deref())).collect();
+    assert_eq!(tables, [(320, Some("row-wise")), (640, None)]);
+    assert_eq!(view.tables[0].top_share, Some(0.5));
+}
+
+#[test]
 fn every_head_of_the_last_evaluation_is_read() {
     let first = r#"{"samples":50,"auc":0.5,"log_loss":0.25,"normalized_entropy":0.9,"calibration":1.5,"#;
     let heads = format!(r#","heads":{{"buy":null,"click":{first}"label_rate":0.125}}}}"#);
@@ -134,7 +151,7 @@ fn errors_name_the_file_and_the_way_out() {
     let empty = tempfile::tempdir().expect("there is room");
     let text = load(empty.path()).expect_err("it is empty").to_string();
     assert!(text.contains("has no job.toml: name a folder that `rankine train` wrote"), "{text}");
-    for name in ["job.toml", "summary.json", "scores.json"] {
+    for name in ["job.toml", "summary.json", "scores.json", "devices.json"] {
         let run = run(JOB, "");
         write(run.path(), name, "{ no");
         let text = load(run.path()).expect_err("it is damaged").to_string();

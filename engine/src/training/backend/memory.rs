@@ -3,10 +3,10 @@
 use std::fmt;
 
 use bytesize::ByteSize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The memory of a device that has its own.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceMemory {
     /// The number of the device.
     pub gpu: usize,
@@ -21,7 +21,7 @@ pub struct DeviceMemory {
 }
 
 /// A part of the memory that a job uses.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryPart {
     /// Its purpose.
     pub purpose: String,

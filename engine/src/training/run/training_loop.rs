@@ -13,6 +13,7 @@ use super::super::backend::{Backend, Batch, Batches, DeviceChoice, InitializedDe
 use super::super::checkpoints::Checkpoints;
 use super::super::context::RunContext;
 use super::super::data::train_options;
+use super::super::devices::{DevicesInUse, RunDevices};
 use super::super::evaluate::{EvaluationOptions, evaluate};
 use super::super::event::{Report, RunStart, StepDetails, StepTimes};
 use super::super::identity::RunIdentity;
@@ -97,17 +98,19 @@ impl<'a> TrainingLoop<'a> {
         checkpoints.prepare(&*backend)?;
         // The reading mode that worked is not probed, and reported, again for each evaluation.
         io.mode = batches.rung().into();
-        let memory = backend.memory()?;
+        let in_use = DevicesInUse { name: device, topology, memory: backend.memory()?, placements };
+        let devices = RunDevices::new(backend.spec(), dataset, in_use);
+        if let Some(run) = &run {
+            run.write_devices(&devices)?;
+        }
         observer.observe(Event::Started(RunStart {
             job,
             run: &path,
             spec: backend.spec(),
             dataset,
-            device: &device,
             kind: backend.kind(),
             precision: backend.is_on_gpu().then_some(job.device.precision),
-            memory: &memory,
-            placements: &placements,
+            devices: &devices,
             topology,
             rung: batches.rung(),
             samples: context.samples(),

@@ -102,6 +102,7 @@ impl RunDir {
         let kept = self.fresh_folder(&format!("finished-step-{}", summary.train.steps))?;
         self.copy_to(&kept, Self::JOB_NAME)?;
         self.copy_to(&kept, Self::TRAINED_NAME)?;
+        self.copy_to(&kept, Self::DEVICES_NAME)?;
         // The summary goes last: without it, the model would be taken for that of an interrupted save.
         for name in [Self::SCORES_NAME, Self::MODEL_NAME, Self::SUMMARY_NAME] {
             self.move_to(&kept, name)?;
@@ -123,6 +124,7 @@ impl RunDir {
             Self::SUMMARY_NAME,
             Self::TRAINED_NAME,
             Self::SCORES_NAME,
+            Self::DEVICES_NAME,
             Self::TUNING_NAME,
             Self::MACHINE_NAME,
             Self::TENSORBOARD_NAME,

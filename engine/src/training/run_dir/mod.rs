@@ -10,6 +10,7 @@ use rankine_reader::publish::{Lock, PartialDir, ReservedDir, create_folders, rep
 use serde::Serialize;
 
 use super::TrainError;
+use super::devices::RunDevices;
 use super::identity::TrainingIdentity;
 use crate::evaluation::SavedScores;
 use crate::job::Job;
@@ -42,6 +43,7 @@ impl RunDir {
     const TUNING_NAME: &str = "tuning.json";
     const TRAINED_NAME: &str = "trained.json";
     const SCORES_NAME: &str = "scores.json";
+    const DEVICES_NAME: &str = "devices.json";
     const MACHINE_NAME: &str = "machine.toml";
     const TENSORBOARD_NAME: &str = "tensorboard";
     const MLLOG_NAME: &str = "mllog.log";
@@ -171,6 +173,11 @@ impl RunDir {
         run.join(Self::SCORES_NAME)
     }
 
+    /// The devices that train a run, as [`RunDevices`].
+    pub fn devices_path(run: &Path) -> PathBuf {
+        run.join(Self::DEVICES_NAME)
+    }
+
     /// The folder of TensorBoard's event files of a run.
     pub(super) fn tensorboard_path(run: &Path) -> PathBuf {
         run.join(Self::TENSORBOARD_NAME)
@@ -192,6 +199,7 @@ impl RunDir {
             Self::TUNING_NAME,
             Self::TRAINED_NAME,
             Self::SCORES_NAME,
+            Self::DEVICES_NAME,
             Self::MACHINE_NAME,
             Self::TENSORBOARD_NAME,
             Self::MLLOG_NAME,
@@ -225,6 +233,12 @@ impl RunDir {
     /// Writes `tuning.json`: the algorithms of a GPU's matrix products; `device.tuning` uses them again.
     pub(super) fn write_tuning(&self, record: &str) -> Result<(), TrainError> {
         self.replace(Self::TUNING_NAME, record)
+    }
+
+    /// Writes `devices.json`.
+    pub(super) fn write_devices(&self, devices: &RunDevices) -> Result<(), TrainError> {
+        let text = serde_json::to_string(devices).expect("it is plain data") + "\n";
+        self.replace(Self::DEVICES_NAME, &text)
     }
 
     /// Writes `machine.toml`: the performance that the planner assumed for the GPUs; `device.machine` plans with it

@@ -1,0 +1,76 @@
+//! The contents of `devices.json`: the devices of a run, and the tables on them.
+
+use rankine_embedding::{Placement, Topology};
+use rankine_reader::Dataset;
+use serde::{Deserialize, Serialize};
+
+use super::backend::DeviceMemory;
+use crate::model::ModelSpec;
+
+/// The devices that train a run, and the tables on them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunDevices {
+    /// The version of Rankine.
+    pub version: String,
+    /// The device, in words.
+    pub device: String,
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Number of nodes.
+    pub nodes: usize,
+    /// The memory of each GPU of this process, when training starts.
+    pub memory: Vec<DeviceMemory>,
+    /// The tables, in the model's order.
+    pub tables: Vec<DeviceTable>,
+}
+
+/// A table on the devices.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeviceTable {
+    /// Its name.
+    pub name: String,
+    /// Rows.
+    pub rows: u64,
+    /// Elements of a row.
+    pub dim: usize,
+    /// Bytes of its weights.
+    pub bytes: u64,
+    /// How it is placed on the ranks; `None` with a single rank.
+    pub placement: Option<Placement>,
+    /// The share of the look-ups that the most frequent 1% of the rows have, by the dataset's statistics of the first
+    /// column that looks rows up in it; `None` without statistics, as of raw files.
+    pub top_share: Option<f64>,
+}
+
+/// What the devices of this process are, for [`RunDevices::new`].
+#[derive(Debug)]
+pub(super) struct DevicesInUse {
+    /// In words.
+    pub(super) name: String,
+    pub(super) topology: Topology,
+    pub(super) memory: Vec<DeviceMemory>,
+    /// The placement of each table; empty with a single rank.
+    pub(super) placements: Vec<Placement>,
+}
+
+impl RunDevices {
+    pub(super) fn new(spec: &ModelSpec, dataset: &Dataset, devices: DevicesInUse) -> Self {
+        let DevicesInUse { name, topology, memory, placements } = devices;
+        let table = |(number, table): (usize, &rankine_embedding::TableSpec)| DeviceTable {
+            name: table.name.clone(),
+            rows: table.rows,
+            dim: table.dim,
+            bytes: table.rows.saturating_mul((table.dim * table.dtype.bytes()) as u64),
+            placement: placements.get(number).copied(),
+            top_share: None,
+        };
+        let mut tables: Vec<_> = spec.tables.iter().enumerate().map(table).collect();
+        let statistics = dataset.statistics().unwrap_or_default();
+        for (feature, statistics) in spec.features.iter().zip(&statistics) {
+            let table = &mut tables[feature.table];
+            table.top_share.get_or_insert(statistics.coverage(table.rows.div_ceil(100)));
+        }
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        Self { version, device: name, ranks: topology.ranks(), nodes: topology.nodes(), memory, tables }
+    }
+}
