@@ -260,22 +260,14 @@ function curves(level) {
 
 function phases(level) {
   const list = element("ul", { class: "phases" });
-  const key = element("p", { class: "note" });
   return section(
     "Where the time goes",
     level,
-    [list, key],
+    [list],
     (view) => some(view.phases),
     (view) => {
-      const total = sum(view.phases.map((phase) => phase.seconds ?? 0)) || 1;
-      const longest =
-        Math.max(...view.phases.map((phase) => Math.max(phase.seconds ?? 0, phase.floor_seconds ?? 0))) || 1;
-      const floors = view.phases.some((phase) => finite(phase.floor_seconds) !== null);
-      setText(
-        key,
-        floors ? "The mark is the floor: the least time that the device's bandwidth and arithmetic allow." : "",
-      );
-      key.hidden = !floors;
+      const total = sum(view.phases.map((phase) => phase.seconds)) || 1;
+      const longest = Math.max(...view.phases.map((phase) => phase.seconds)) || 1;
       reconcile(
         list,
         view.phases,
@@ -287,26 +279,16 @@ function phases(level) {
             element("span", { class: "name" }),
             element("span", { class: "number seconds" }),
             element("span", { class: "number share" }),
-            element(
-              "span",
-              { class: "bar", "aria-hidden": "true" },
-              element("span", { class: "fill" }),
-              element("span", { class: "floor" }),
-            ),
+            element("span", { class: "bar", "aria-hidden": "true" }, element("span", { class: "fill" })),
             element("span", { class: "meaning" }),
           ),
         (item, phase) => {
           const [name, seconds, share, bar, meaning] = item.children;
           setText(name, phase.name.replaceAll("_", " "));
           setValue(seconds, duration(phase.seconds), phase.seconds);
-          setText(share, percent((phase.seconds ?? 0) / total));
-          const [fill, floor] = bar.children;
-          fill.style.width = `${(100 * (phase.seconds ?? 0)) / longest}%`;
-          const hasFloor = finite(phase.floor_seconds) !== null;
-          floor.hidden = !hasFloor;
-          if (hasFloor) floor.style.left = `${(100 * phase.floor_seconds) / longest}%`;
-          const text = phase.meaning ?? "";
-          setText(meaning, hasFloor ? `${text}${text ? "; " : ""}floor ${duration(phase.floor_seconds)}` : text);
+          setText(share, percent(phase.seconds / total));
+          bar.firstElementChild.style.width = `${(100 * phase.seconds) / longest}%`;
+          setText(meaning, phase.meaning);
         },
       );
     },
