@@ -81,6 +81,11 @@ impl Memory {
     }
 }
 
+/// The host's name.
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 /// Returns the requested number of threads, by default all that this process may use.
 pub fn thread_count(asked: Option<ThreadCount>) -> NonZeroUsize {
     let asked = asked.and_then(|threads| NonZeroUsize::new(threads.get() as usize));

@@ -56,6 +56,11 @@ impl TableStatistics {
         head.chain(tail).try_fold((0, 0), add)
     }
 
+    /// Returns the share of all look-ups that the most frequent 1% of a table's rows have, in `0..=1`.
+    pub fn top_1_percent_share(&self, rows: u64) -> f64 {
+        self.coverage(rows.div_ceil(100))
+    }
+
     /// Returns the share of all look-ups that the most frequent `rows` rows have, in `0..=1`. Exact within the head;
     /// after it the rows of a bucket count as equally frequent.
     pub fn coverage(&self, rows: u64) -> f64 {

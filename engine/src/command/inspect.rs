@@ -254,7 +254,7 @@ fn tables(dataset: &Dataset, statistics: &[TableStatistics]) -> rankine_reader::
                 lookups: statistics.lookups,
                 distinct_rows: statistics.distinct_rows,
                 hotness_mean: statistics.lookups as f64 / statistics.bags.max(1) as f64,
-                top_1_percent_share: statistics.coverage(column.rows.div_ceil(100)),
+                top_1_percent_share: statistics.top_1_percent_share(column.rows),
                 most_frequent: frequent.collect(),
             })
         })

@@ -6,6 +6,7 @@ use rankine::job::{Job, ListenAddress};
 use rankine::launch::{ProcessGroup, ProcessRank, Pulse, hosts};
 use rankine::monitoring::{Command, Monitor, MonitorError, MonitorOptions, Readiness, RunInfo};
 use rankine::report::RankView;
+use rankine::system::host_name;
 
 use super::{CommandError, Exit, stderr};
 
@@ -106,10 +107,9 @@ fn readiness(processes: &ProcessGroup) -> Readiness {
 
 /// What the watchdog knows of the ranks of the job's processes.
 fn ranks(processes: &ProcessGroup) -> Vec<RankView> {
-    let this_host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
     // A process alone has no members.
     let host =
-        |rank: usize| processes.members().get(rank).map_or_else(this_host, |member| member.host.clone());
+        |rank: usize| processes.members().get(rank).map_or_else(host_name, |member| member.host.clone());
     let view = |pulse: Pulse| RankView {
         rank: pulse.rank,
         host: host(pulse.rank),

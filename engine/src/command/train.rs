@@ -293,11 +293,11 @@ impl Watcher {
     }
 
     fn started(&mut self, start: &RunStart<'_>) {
-        let RunStart { spec, devices, topology, rung, samples, .. } = *start;
+        let RunStart { spec, devices, rung, samples, .. } = *start;
         let RunDevices { device, memory, .. } = devices;
         self.phase = Phase::Waiting;
         let training = Progress::new("training", "samples", samples, self.quiet);
-        let ranks = match (topology.ranks(), topology.nodes()) {
+        let ranks = match (devices.ranks, devices.nodes) {
             (1, _) => String::new(),
             (ranks, nodes) => {
                 format!(" with {ranks} ranks on {nodes} {}", if nodes == 1 { "node" } else { "nodes" })

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::error::MeetError;
 use super::meeting::Meeting;
 use super::process_rank::ProcessRank;
+use crate::system;
 
 /// What a process tells the others about itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,12 +42,11 @@ pub struct Host {
 impl ProcessInfo {
     /// This process, which sees some GPUs.
     pub fn here(process: &ProcessRank, gpu_ids: Vec<String>) -> Self {
-        let read =
-            |path: &str| std::fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         Self {
             rank: process.rank,
-            host: read("/proc/sys/kernel/hostname"),
-            boot: read("/proc/sys/kernel/random/boot_id"),
+            host: system::host_name(),
+            boot: boot.trim().to_owned(),
             process: std::process::id(),
             local_rank: process.local_rank,
             gpus: gpu_ids.len(),

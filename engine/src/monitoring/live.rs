@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use jiff::Timestamp;
 
-use crate::evaluation::{HeadMetrics, HeadScores};
+use crate::evaluation::{HeadMetrics, SavedScores};
 use crate::guard::SkippedSteps;
 use crate::report::{
-    Bound, DeviceView, GpuMemoryView, HeadView, History, ModelView, Phase, RankView, RunState, RunView,
-    TableView, TaskView, WarningView, settings_of,
+    Bound, DeviceView, HeadView, History, ModelView, Phase, RankView, RunState, RunView, TableView, TaskView,
+    WarningView, settings_of,
 };
 use crate::training::{
     Event, IdCounts, Progress, Report, RunDevices, RunDir, RunStart, StepDetails, StepTimes,
@@ -164,7 +164,7 @@ impl LiveRun {
             series: history.series,
             phases: history.phases,
             tables: devices.tables.iter().map(TableView::from).collect(),
-            memory: devices.memory.iter().map(GpuMemoryView::from).collect(),
+            memory: devices.memory.clone(),
             settings: settings_of(&job.to_toml()).unwrap_or_default(),
             ..RunView::default()
         };
@@ -250,11 +250,8 @@ impl LiveRun {
             auc_achievable: achievable,
             ..HeadView::new(Some(label), metrics.as_ref())
         };
-        let scores_of = |head: &HeadMetrics| {
-            head.scores.clone().map(|scores| HeadScores { label: head.label.clone(), scores })
-        };
         let evaluation: Vec<_> = heads.iter().map(view_of).collect();
-        let scores = heads.iter().filter_map(scores_of).collect();
+        let scores = SavedScores::of(heads).map(|saved| saved.heads).unwrap_or_default();
         self.change(move |view| {
             view.state = RunState::Training;
             view.task = None;

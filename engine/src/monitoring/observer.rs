@@ -60,15 +60,13 @@ impl<'a> TrainingObserver<'a> {
     }
 
     fn started(&mut self, start: &RunStart<'_>) {
-        let RunStart {
-            spec, dataset, devices, topology, samples, samples_done, step, ids_out_of_range, ..
-        } = *start;
+        let RunStart { spec, dataset, devices, samples, samples_done, step, ids_out_of_range, .. } = *start;
         self.task = None;
         self.common.describe(&Started {
             device: start.kind.name().into(),
             precision: start.precision.map_or("fp32", Precision::name).into(),
-            nodes: topology.nodes(),
-            ranks: topology.ranks(),
+            nodes: devices.nodes,
+            ranks: devices.ranks,
         });
         self.samples = samples;
         if samples > 0 {

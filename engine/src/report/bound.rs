@@ -4,46 +4,25 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::phases::Phase;
 use crate::training::StepTimes;
 
 /// What takes most of the time of steps, and its share.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Bound {
     /// What takes most of the time.
-    pub by: BoundBy,
+    pub by: Phase,
     /// Its share of the time, from 0 to 1.
     pub share: f64,
-}
-
-/// A part of the time of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BoundBy {
-    /// Waiting for the reader.
-    Reading,
-    /// Computing the step, or enqueueing it on GPUs.
-    Computing,
-    /// Waiting for the outcomes of steps: for GPUs, or for other ranks.
-    Awaiting,
-}
-
-impl fmt::Display for BoundBy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Reading => "reading",
-            Self::Computing => "computing",
-            Self::Awaiting => "awaiting",
-        })
-    }
 }
 
 impl Bound {
     /// What bounds steps that took these times; `None` if they took none.
     pub fn of(times: &StepTimes) -> Option<Self> {
         let parts = [
-            (BoundBy::Reading, times.reading),
-            (BoundBy::Computing, times.computing),
-            (BoundBy::Awaiting, times.awaiting),
+            (Phase::Reading, times.reading),
+            (Phase::Computing, times.computing),
+            (Phase::Awaiting, times.awaiting),
         ];
         let (by, time) = parts.into_iter().max_by_key(|&(_, time)| time)?;
         let total = times.total();
@@ -54,7 +33,7 @@ impl Bound {
 /// Such as `bound by reading (62%)`.
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "bound by {} ({:.0}%)", self.by, self.share * 100.0)
+        write!(f, "bound by {} ({:.0}%)", self.by.name(), self.share * 100.0)
     }
 }
 

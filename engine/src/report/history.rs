@@ -15,6 +15,7 @@ use super::ReportError;
 use super::phases::{Phase, PhaseTimes};
 use super::view::RunSeries;
 use crate::evaluation::Metrics;
+use crate::training::PhaseSeconds;
 
 /// The longest line. Lines name columns with ids out of range, of which there may be thousands.
 const LINE_BYTES_MAX: u64 = 16 << 20;
@@ -61,15 +62,6 @@ pub struct LoggedEvaluation {
     pub first: Option<Metrics>,
     /// The metrics of every head, by label; empty if the model has one head.
     pub heads: BTreeMap<String, Option<Metrics>>,
-}
-
-/// Where the time since the report before went.
-#[derive(Deserialize, Clone, Copy)]
-struct PhaseSeconds {
-    reading: f64,
-    computing: f64,
-    awaiting: f64,
-    checkpoint: f64,
 }
 
 /// A line of either kind. Null is a number that was not finite.

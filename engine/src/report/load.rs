@@ -10,9 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::ReportError;
 use super::history::{History, LoggedReport};
-use super::view::{
-    DeviceView, GpuMemoryView, HeadView, ModelView, ProgressView, RunState, RunView, TableView,
-};
+use super::view::{DeviceView, HeadView, ModelView, ProgressView, RunState, RunView, TableView};
 use crate::evaluation::{EvalMetrics, Metrics, SavedScores};
 use crate::model::ModelSpec;
 use crate::saved::{SavedModel, SavedModelError};
@@ -71,7 +69,7 @@ fn set_devices(view: &mut RunView, devices: RunDevices) {
         nodes: Some(nodes),
         ..std::mem::take(&mut view.device)
     };
-    view.memory = memory.iter().map(GpuMemoryView::from).collect();
+    view.memory = memory;
     view.tables = tables.iter().map(TableView::from).collect();
 }
 

@@ -13,15 +13,15 @@ mod render;
 mod series;
 mod view;
 
-pub use bound::{Bound, BoundBy};
+pub use bound::Bound;
 pub use history::{History, LoggedEvaluation, LoggedReport};
 pub use load::{load, settings_of};
 pub use phases::{Phase, PhaseTimes, PhaseView};
 pub use render::{REPORT_MARK, render};
 pub use series::{POINTS_MAX, Series};
 pub use view::{
-    DeviceView, GpuMemoryView, HeadView, MemoryPartView, ModelView, ProgressView, RankView, RunSeries,
-    RunState, RunView, TableView, TaskView, WarningView,
+    DeviceView, HeadView, ModelView, ProgressView, RankView, RunSeries, RunState, RunView, TableView,
+    TaskView, WarningView,
 };
 
 /// An error while reading a run folder.

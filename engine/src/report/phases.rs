@@ -5,7 +5,8 @@ use serde::Serialize;
 use crate::training::StepTimes;
 
 /// A part of the time of a training.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// Waiting for the reader.
     Reading,

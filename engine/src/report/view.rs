@@ -9,7 +9,7 @@ use super::phases::PhaseTimes;
 use super::series::Series;
 use crate::evaluation::{HeadScores, Metrics};
 use crate::model::ModelSpec;
-use crate::training::{DeviceMemory, DeviceTable, MemoryPart};
+use crate::training::{DeviceMemory, DeviceTable};
 
 /// A run. What is unknown is null or absent in JSON, and so is a number that is not finite.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -42,7 +42,7 @@ pub struct RunView {
     #[serde(skip_serializing_if = "PhaseTimes::is_empty")]
     pub phases: PhaseTimes,
     /// The memory of GPUs.
-    pub memory: Vec<GpuMemoryView>,
+    pub memory: Vec<DeviceMemory>,
     /// The tables.
     pub tables: Vec<TableView>,
     /// The ranks, live only.
@@ -220,43 +220,6 @@ impl HeadView {
             calibration: metrics.calibration,
             label_rate: Some(metrics.label_rate),
             auc_achievable: None,
-        }
-    }
-}
-
-/// The memory of a GPU.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct GpuMemoryView {
-    /// The GPU's number.
-    pub gpu: usize,
-    /// Its UUID.
-    pub uuid: String,
-    /// What its memory is used for.
-    pub parts: Vec<MemoryPartView>,
-    /// Bytes that are free.
-    pub free_bytes: u64,
-}
-
-/// A part of the memory of a GPU.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct MemoryPartView {
-    /// Its purpose, such as `tables`.
-    pub purpose: String,
-    /// Its bytes.
-    pub bytes: u64,
-}
-
-impl From<&DeviceMemory> for GpuMemoryView {
-    fn from(memory: &DeviceMemory) -> Self {
-        let part = |MemoryPart { purpose, bytes }: &MemoryPart| MemoryPartView {
-            purpose: purpose.clone(),
-            bytes: *bytes,
-        };
-        Self {
-            gpu: memory.gpu,
-            uuid: memory.uuid.clone(),
-            parts: memory.parts.iter().map(part).collect(),
-            free_bytes: memory.free_bytes,
         }
     }
 }

@@ -68,7 +68,7 @@ impl RunDevices {
         let statistics = dataset.statistics().unwrap_or_default();
         for (feature, statistics) in spec.features.iter().zip(&statistics) {
             let table = &mut tables[feature.table];
-            table.top_share.get_or_insert(statistics.coverage(table.rows.div_ceil(100)));
+            table.top_share.get_or_insert(statistics.top_1_percent_share(table.rows));
         }
         let version = env!("CARGO_PKG_VERSION").to_owned();
         Self { version, device: name, ranks: topology.ranks(), nodes: topology.nodes(), memory, tables }

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use rankine_embedding::Topology;
 use rankine_reader::io::Rung;
 use rankine_reader::{Dataset, Part};
 
@@ -166,8 +165,6 @@ pub struct RunStart<'a> {
     pub precision: Option<Precision>,
     /// The devices, and the tables on them.
     pub devices: &'a RunDevices,
-    /// The ranks that train.
-    pub topology: Topology,
     /// How blocks are read.
     pub rung: Rung,
     /// Samples that the whole run will train on, unless it is stopped before.

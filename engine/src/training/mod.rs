@@ -39,7 +39,7 @@ pub use identity::is_of;
 pub use ids::{IdCounts, ids_of, with_ids};
 pub use rankine_reader::{Stop, StopCause};
 pub use report::{ExchangedBytes, LookUpCount, ReportDetails};
-pub use run::{Start, TrainOptions, train};
+pub use run::{PhaseSeconds, Start, TrainOptions, train};
 pub use run_dir::{
     DataSummary, DeviceSummary, EndReason, ExchangeSummary, LinkMeans, ModelSummary, RunDir, Summary,
     TrainSummary,

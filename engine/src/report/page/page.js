@@ -356,11 +356,7 @@ function scoreCharts(level) {
     update(head, several) {
       name.hidden = !several;
       setText(name, labelOf(head));
-      const state = JSON.stringify([
-        sum(head.negatives),
-        sum(head.positives),
-        head.negatives.map((n, at) => (n * at) % 97).join(),
-      ]);
+      const state = JSON.stringify([head.negatives, head.positives]);
       if (state === shown) return;
       shown = state;
       const [negatives, positives] = [sum(head.negatives), sum(head.positives)];

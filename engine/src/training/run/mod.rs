@@ -28,6 +28,8 @@ use crate::job::Job;
 use crate::launch::ProcessGroup;
 use training_loop::TrainingLoop;
 
+pub use records::PhaseSeconds;
+
 /// Where a run goes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TrainOptions<'a> {

@@ -1,6 +1,6 @@
 //! The lines of `metrics.jsonl`.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::super::event::{Progress, StepTimes};
 use super::super::ids::IdCounts;
@@ -19,13 +19,17 @@ pub(super) struct TrainRecord<'a> {
     pub(super) ids_out_of_range: &'a IdCounts,
 }
 
-/// Where the time went.
-#[derive(Serialize)]
-pub(super) struct PhaseSeconds {
-    reading: f64,
-    computing: f64,
-    awaiting: f64,
-    checkpoint: f64,
+/// Where the time between two reports went, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct PhaseSeconds {
+    /// Waiting for the reader.
+    pub reading: f64,
+    /// Computing, or enqueueing on GPUs.
+    pub computing: f64,
+    /// Waiting for the outcomes of steps.
+    pub awaiting: f64,
+    /// Waiting for the copy of the state.
+    pub checkpoint: f64,
 }
 
 impl From<&Tally> for PhaseSeconds {

@@ -111,7 +111,6 @@ impl<'a> TrainingLoop<'a> {
             kind: backend.kind(),
             precision: backend.is_on_gpu().then_some(job.device.precision),
             devices: &devices,
-            topology,
             rung: batches.rung(),
             samples: context.samples(),
             samples_done: from.samples,

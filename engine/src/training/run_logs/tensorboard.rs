@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::records::RecordFile;
+use crate::system;
 
 /// What TensorBoard expects in the first record. From version 2 on, it takes a `START` event for the start of an
 /// attempt.
@@ -93,8 +94,8 @@ fn latest_seconds(dir: &Path) -> io::Result<Option<u64>> {
 
 /// Returns the machine's name, with `-` for characters that do not belong into a file name.
 fn host_name() -> String {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    name.replace(|char: char| !(char.is_ascii_alphanumeric() || ['-', '_', '.'].contains(&char)), "-")
+    system::host_name()
+        .replace(|char: char| !(char.is_ascii_alphanumeric() || ['-', '_', '.'].contains(&char)), "-")
 }
 
 /// Returns the seconds since 1970; 0 before.
