@@ -14,7 +14,8 @@ use rankine::job::Job;
 use rankine::launch::{Activity, Failure, Patience, ProcessGroup};
 use rankine::source::open_checkpoint;
 use rankine::training::{
-    EndReason, Event, Observer, Progress, RunDir, Start, Stop, Summary, TrainError, TrainOptions, train,
+    EndReason, Event, IterationSummary, Observer, Progress, RunDir, Start, Stop, Summary, TrainError,
+    TrainOptions, train,
 };
 use support::process::Stalled;
 use support::{Place, SHAPE, SUCCESS, generate, json_lines, run, skipped, weights};
@@ -493,7 +494,7 @@ fn the_summary_describes_the_training() {
     let runs = Runs::new();
     let sets = ["device.threads=3", "seed=5", "train.epochs=2", "train.max_steps=12", "reader.mode=pread"];
     let (_, summary) = runs.train("run", &sets);
-    let Summary { name, seed, version, data, model, device, exchange, train, eval } = summary;
+    let Summary { name, seed, version, data, model, device, exchange, iteration, train, eval } = summary;
     assert_eq!((&*name, seed, &*version), ("small", 5, env!("CARGO_PKG_VERSION")));
     assert_eq!((data.dir, data.raw), (Some(runs.place.word("data")), vec![]));
     assert_eq!((data.train_samples, data.eval_samples, &*data.reader), (SAMPLES, EVAL_SAMPLES, "pread"));
@@ -508,6 +509,9 @@ fn the_summary_describes_the_training() {
     assert!(is(train.samples_per_second, 1101.0 / train.seconds), "{train:?}");
     // Computing takes more than a hundredth of the time.
     assert!(train.reader_wait_share > 0.0 && train.reader_wait_share < 0.99, "{train:?}");
+    let IterationSummary { look_ups, phases } = iteration.unwrap();
+    assert_eq!((look_ups.len(), phases.len()), (6, 0));
+    assert!(look_ups.iter().all(|count| count.distinct_rows <= count.look_ups), "{look_ups:?}");
     let eval = eval.unwrap();
     assert_eq!(eval.metrics.first.unwrap().samples, EVAL_SAMPLES);
     assert!(eval.seconds > 0.0 && eval.auc_achievable.is_some());

@@ -15,6 +15,8 @@ using u64 = uint64_t;
 
 // The most ranks that access each other's memory.
 constexpr u32 RANKS_MAX = 8;
+// The most features, each with a part of its table.
+constexpr u32 FEATURES_MAX = 512;
 constexpr u32 WARP = 32;
 constexpr u32 ALL_LANES = 0xffffffffu;
 

@@ -25,7 +25,6 @@ constexpr u32 THREAD_BINS = BINS / ROUTE_THREADS;
 constexpr u32 COUNT_TILES = 2;
 // The most passes of a table.
 constexpr u32 PASSES_MAX = 4;
-constexpr u32 FEATURES_MAX = 512;
 
 // Look-ups that are sorted together.
 struct Segment {

@@ -1,15 +1,19 @@
 //! The report of a training benchmark on a GPU.
 
 use std::fs;
+use std::path::Path;
 
-use rankine::job::JobFile;
+use libtest_mimic::Failed;
+use rankine::job::{Job, JobFile};
 use rankine::launch::ProcessGroup;
-use rankine::training::{TrainBenchOptions, bench_train};
+use rankine::training::{IterationSummary, PhaseRun, TrainBenchOptions, TrainOptions, bench_train, train};
 
 use super::{Bench, Body, Outcome, Words};
 
-pub(crate) const BODIES: &[Body] =
-    &[("a_benchmark_reports_where_time_is_spent", 1, a_benchmark_reports_where_time_is_spent)];
+pub(crate) const BODIES: &[Body] = &[
+    ("a_benchmark_reports_where_time_is_spent", 1, a_benchmark_reports_where_time_is_spent),
+    ("a_summary_has_the_phases_of_an_iteration", 1, a_summary_has_the_phases_of_an_iteration),
+];
 
 const JOB: &str = r#"
 name = "small"
@@ -40,11 +44,57 @@ kind = "cuda"
 precision = "bf16"
 "#;
 
+fn job(folder: &Path, sets: &[&str]) -> Result<Job, Failed> {
+    let path = folder.join("job.toml");
+    fs::write(&path, JOB.replace("DIR", &folder.display().to_string()))?;
+    Ok(JobFile::read(&path, sets)?.job()?)
+}
+
+fn a_summary_has_the_phases_of_an_iteration(_: &Bench, _: &mut Words) -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let job = job(folder.path(), &["train.epochs=20", "train.log_every_steps=40"])?;
+    let run = folder.path().join("run");
+    let options = TrainOptions { run_dir: Some(&run), ..TrainOptions::default() };
+    let (summary, _) = train(&job, options, &mut ())?;
+    let IterationSummary { look_ups, phases } = summary.iteration.clone().ok_or("there is no iteration")?;
+    let complain = |what: &str| Err(format!("{what}: {:?}", summary.iteration).into());
+    let names: Vec<_> = phases.iter().map(|phase| phase.name.as_str()).collect();
+    for name in ["bottom MLP", "look-ups", "interaction", "top MLP backward", "route", "update of tables"] {
+        if !names.contains(&name) {
+            return complain(&format!("there is no phase {name}"));
+        }
+    }
+    let of = |name: &str| phases.iter().find(|phase| phase.name == name).ok_or(format!("no {name}"));
+    let end = |phase: &PhaseRun| phase.begin_ms + phase.ms;
+    // Events have a resolution of half a microsecond.
+    for (first, second) in
+        [("look-ups", "interaction"), ("interaction", "top MLP"), ("route", "update of tables")]
+    {
+        if end(of(first)?) > of(second)?.begin_ms + 1e-3 {
+            return complain(&format!("{second} began before {first} ended"));
+        }
+    }
+    let ms_per_iteration = summary.train.ms_per_iteration;
+    if phases.iter().any(|phase| !(phase.ms > 0.0 && end(phase) < 20.0 * ms_per_iteration)) {
+        return complain("a phase took no time, or much more than an iteration");
+    }
+    // Weights of small layers may stay in the cache, whose bandwidth exceeds that of memory.
+    let share = |phase: &PhaseRun| phase.roofline_ms.map(|least| least / phase.ms);
+    if phases.iter().any(|phase| !share(phase).is_some_and(|share| share > 0.0 && share < 5.0)) {
+        return complain("a phase has no roofline, or exceeds it");
+    }
+    // One column per table.
+    if look_ups.len() != 26
+        || look_ups.iter().any(|count| count.look_ups != 8192 || count.distinct_rows > 8192)
+    {
+        return complain("the look-ups are not those of a batch");
+    }
+    Ok(())
+}
+
 fn a_benchmark_reports_where_time_is_spent(_: &Bench, _: &mut Words) -> Outcome {
     let folder = tempfile::tempdir()?;
-    let path = folder.path().join("job.toml");
-    fs::write(&path, JOB.replace("DIR", &folder.path().display().to_string()))?;
-    let job = JobFile::read(&path, &["seed=1"])?.job()?;
+    let job = job(folder.path(), &["seed=1"])?;
     let trace = folder.path().join("trace.json");
     let options = TrainBenchOptions {
         warm_up: 20,

@@ -1,5 +1,6 @@
 //! Whole trainings.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use libtest_mimic::Failed;
@@ -11,6 +12,7 @@ use rankine::model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec, Train
 use rankine::overlap::{Overlap, Overlaps};
 use rankine::saved::Weights;
 use rankine_cuda::Device;
+use rankine_embedding::cuda::LookUpCounts;
 use rankine_embedding::{Dtype, EmbeddingPlan, Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_reader::schema::Hotness;
 use rankine_reader::{Bags, Samples};
@@ -37,6 +39,7 @@ pub(crate) const BODIES: &[Body] = &[
     ("fp16_learns_as_the_cpu_does", 1, |bench, words| learns_as_the_cpu_does(bench, words, Precision::Fp16)),
     ("fp8_learns_as_the_cpu_does", 4, fp8_learns_as_the_cpu_does),
     ("steps_beyond_the_range_of_f16_are_left_out", 1, steps_beyond_the_range_of_f16_are_left_out),
+    ("look_ups_are_counted_by_table", 4, look_ups_are_counted_by_table),
     ("what_overlaps_changes_no_bit", 1, |bench, words| {
         let interaction = words.one_of(&[Interaction::Dot, Interaction::Cross { layers: 2, rank: Some(12) }]);
         overlaps_change_no_bit(std::slice::from_ref(&bench.device), &Training::random(words, interaction, 30))
@@ -252,6 +255,23 @@ impl Training {
         let outcomes = batches.map(|(step, batch)| model.train_step(batch, factor(step))).collect();
         (model, outcomes)
     }
+}
+
+fn look_ups_are_counted_by_table(bench: &Bench, words: &mut Words) -> Outcome {
+    let training = Training::random(words, Interaction::Concat, 1);
+    let mut model = training.on_gpu(bench, Precision::Fp32)?;
+    model.train_step(&training.batches[0], 1.0)?;
+    model.take_outcomes(true, |_| ())?;
+    let spec = &training.model.spec;
+    let expected = (0..spec.tables.len()).map(|table| {
+        let features = spec.features.iter().zip(&training.batches[0].categorical);
+        let of_table = features.filter(|(feature, _)| feature.table == table);
+        let ids: Vec<_> = of_table.flat_map(|(_, bags)| &bags.ids).collect();
+        let distinct: HashSet<_> = ids.iter().collect();
+        LookUpCounts { look_ups: ids.len() as u64, distinct_rows: distinct.len() as u64 }
+    });
+    let (expected, found) = (expected.collect::<Vec<_>>(), model.look_ups()?);
+    if found == expected { Ok(()) } else { Err(format!("{found:?}, not {expected:?}").into()) }
 }
 
 fn of_sample(bags: &Bags, sample: usize) -> &[u64] {

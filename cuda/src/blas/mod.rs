@@ -7,6 +7,7 @@
 mod calls;
 mod fp8;
 mod library;
+mod peak;
 mod tuning;
 
 use std::any::TypeId;
@@ -26,6 +27,7 @@ pub use crate::kernels::{
 pub use crate::runtime::Matrix;
 pub use library::Blas;
 use library::{BlasElement, Library};
+pub use peak::peak_flops_per_s;
 pub use tuning::{Algorithms, Tuning};
 
 /// Checks that cuBLASLt is installed in the version that is needed.

@@ -156,6 +156,7 @@ kernels! {
     "dot": DotForward = "dot_forward" [HALVES], DotBackward = "dot_backward" [HALVES],
         DotForwardByBlocks = "dot_forward_by_blocks" [ELEMENTS],
         DotBackwardByBlocks = "dot_backward_by_blocks" [ELEMENTS];
+    "feature_counts": FeatureCounts = "feature_counts";
     "fp8_by_first": Fp8GradientByFirst = "fp8_by_first";
     "fp8_cross": Fp8CrossLayer = "fp8_cross_layer", Fp8CrossGradient = "fp8_cross_gradient";
     "fp8_cross_first": Fp8CrossFirst = "fp8_cross_first";

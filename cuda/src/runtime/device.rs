@@ -23,6 +23,7 @@ pub struct Device {
     ordinal: usize,
     handle: sys::CUdevice,
     context: sys::CUcontext,
+    capability: (c_int, c_int),
     multiprocessors: u32,
     exports_memory: bool,
     functions: Functions,
@@ -110,6 +111,7 @@ impl Device {
             ordinal,
             handle,
             context,
+            capability,
             multiprocessors: multiprocessors.unsigned_abs(),
             exports_memory: exports != 0,
             functions,
@@ -184,6 +186,35 @@ impl Device {
     /// Number of streaming multiprocessors, for sizing grids of blocks that loop.
     pub fn multiprocessors(&self) -> u32 {
         self.multiprocessors
+    }
+
+    /// The major and minor number of its compute capability.
+    pub(crate) fn capability(&self) -> (c_int, c_int) {
+        self.capability
+    }
+
+    /// The highest clock rate of its multiprocessors, in Hz; `None` if the driver does not know it.
+    pub(crate) fn clock_hz(&self) -> Result<Option<f64>> {
+        let khz = self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?;
+        Ok((khz > 0).then_some(f64::from(khz) * 1e3))
+    }
+
+    /// The bytes per second that its memory transfers at its highest clock rate; `None` if the driver does not know
+    /// them.
+    ///
+    /// # Errors
+    /// If the driver reports an error.
+    pub fn peak_bytes_per_s(&self) -> Result<Option<f64>> {
+        let khz = self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?;
+        let bits = self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?;
+        // Memory transfers twice per clock.
+        let rate = 2.0 * f64::from(khz) * 1e3 * f64::from(bits) / 8.0;
+        Ok((rate > 0.0).then_some(rate))
+    }
+
+    fn attribute(&self, attribute: Attribute) -> Result<c_int> {
+        // SAFETY: the handle is a device that the driver gave.
+        unsafe { result::device::get_attribute(self.handle, attribute) }.named("cuDeviceGetAttribute")
     }
 
     /// Returns whether other processes can map its memory.

@@ -215,6 +215,19 @@ impl Lane {
         unsafe { result::event::record(moment.event, self.stream) }.named("cuEventRecord")
     }
 
+    /// The same while a graph is captured from the lane, at each replay, so that [`Moment::ms_since`] can time parts of
+    /// it.
+    ///
+    /// # Errors
+    /// If the driver reports an error, for example because no graph is being captured.
+    pub fn record_at_replay(&self, moment: &Moment) -> Result<()> {
+        let flags = sys::CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32;
+        // SAFETY: as for `record`.
+        unsafe { sys::cuEventRecordWithFlags(moment.event, self.stream, flags) }
+            .result()
+            .named("cuEventRecordWithFlags")
+    }
+
     /// Makes work that is enqueued from now on wait for a moment of another lane. While a graph is captured from that
     /// lane, this lane becomes part of it.
     ///

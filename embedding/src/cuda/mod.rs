@@ -48,6 +48,7 @@ pub use exchange::route::RouteSnapshot;
 pub use layout::{Feature, Hotness, Ids, Layout};
 pub use local::LocalTables;
 pub use local::route::LocalRouteSnapshot;
+pub use routing::router::LookUpCounts;
 pub use storage::device_rows::DeviceRows;
 
 /// The weights with which training starts.

@@ -466,7 +466,13 @@ fn routes_are_the_cpus(case: &Case, words: &mut Random) -> Outcome {
             rank.routed(batch, 0)?;
         }
         rank.tables.check(&rank.bench.lane)?;
-        Ok(rank.tables.snapshot(&rank.bench.lane, 0)?)
+        let found = rank.tables.snapshot(&rank.bench.lane, 0)?;
+        let counts = rank.tables.counts(&rank.bench.lane, 0)?.into_iter();
+        let counted = counts.fold((0, 0), |sum, of| (sum.0 + of.look_ups, sum.1 + of.distinct_rows));
+        if counted != (found.sorted.len() as u64, found.list.len() as u64) {
+            return Err(format!("{counted:?} look-ups and distinct rows are counted").into());
+        }
+        Ok(found)
     })?;
     let (local_ranks, nodes, span) = (case.local_ranks(), case.layout.nodes(), case.layout.span());
     let mut unions = vec![Union::new(); case.ranks()];

@@ -5,7 +5,7 @@ use rankine_cuda::Buffer;
 use rankine_cuda::kernels::{Element, Pair};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{
-    Error, Feature, Hotness, Ids, InitialWeights, Layout, LocalRouteSnapshot, LocalTables,
+    Error, Feature, Hotness, Ids, InitialWeights, Layout, LocalRouteSnapshot, LocalTables, LookUpCounts,
 };
 use rankine_embedding::random::UniformField;
 use rankine_embedding::rows::gather;
@@ -338,6 +338,19 @@ fn check_route(found: &LocalRouteSnapshot, expected: &LocalRouteSnapshot) -> Out
         .into())
 }
 
+/// The look-ups of a batch, table by table.
+fn expected_counts(case: &Case, columns: &[Column]) -> Vec<LookUpCounts> {
+    let counts = case.layout.tables().iter().enumerate().map(|(table, spec)| {
+        let (features, mut route) = (case.cpu_features(columns, table).1, Route::default());
+        if !features.is_empty() {
+            route.build(&features, spec.rows);
+        }
+        let look_ups = (0..route.rows.len()).map(|index| route.bags_of(index).count() as u64).sum();
+        LookUpCounts { look_ups, distinct_rows: route.rows.len() as u64 }
+    });
+    counts.collect()
+}
+
 fn routes_are_the_cpus(bench: &Bench, words: &mut Random) -> Outcome {
     let case = Case::random(words)?;
     let tables = case.tables(bench)?;
@@ -352,6 +365,10 @@ fn routes_are_the_cpus(bench: &Bench, words: &mut Random) -> Outcome {
         let found = tables.snapshot(&bench.lane)?;
         check_route(&found, &expected_route(&case, &columns))
             .map_err(|failed| format!("{}: {:?}", failed.message().unwrap_or_default(), case.layout))?;
+        let (counts, expected) = (tables.counts(&bench.lane)?, expected_counts(&case, &columns));
+        if counts != expected {
+            return Err(format!("{counts:?}, not {expected:?}: {:?}", case.layout).into());
+        }
     }
     Ok(())
 }

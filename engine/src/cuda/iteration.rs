@@ -9,6 +9,7 @@ use super::input::Input;
 use super::lanes::Lanes;
 use super::network::{Backward, Forward, Network};
 use super::phase::Phase;
+use super::phase_timer::PhaseTimer;
 use super::tables::Tables;
 use crate::overlap::Overlap;
 
@@ -28,6 +29,8 @@ pub(super) struct Iteration<'a, T> {
     pub(super) size: usize,
     /// Where the step's outcome is written, at its position.
     pub(super) outcomes: Pointer<Outcome>,
+    /// Set while a graph is captured that records when its phases run.
+    pub(super) timer: Option<&'a PhaseTimer>,
 }
 
 impl<T: Element> Iteration<'_, T> {
@@ -37,6 +40,19 @@ impl<T: Element> Iteration<'_, T> {
     /// Network, tables, input and outcomes must live and be of the same model and batch size, and the phases before
     /// must be done; see [`Lane::launch`].
     pub(super) unsafe fn enqueue(&self, phase: Phase, lane: &Lane) -> Result<()> {
+        // SAFETY: the caller vouches for it.
+        let enqueue = || unsafe { self.enqueue_work(phase, lane) };
+        match self.timer {
+            Some(timer) => timer.time(phase, lane, enqueue),
+            None => enqueue(),
+        }
+    }
+
+    /// Enqueues the work of a phase.
+    ///
+    /// # Safety
+    /// As for [`Iteration::enqueue`].
+    unsafe fn enqueue_work(&self, phase: Phase, lane: &Lane) -> Result<()> {
         let &Self { network, tables, forward, backward, input, slot, size, outcomes, .. } = self;
         let batch = RoutedBatch { ids: input.ids, slot, size };
         let samples = tables.layout().samples();
@@ -191,7 +207,7 @@ impl<T: Element> Iteration<'_, T> {
         unsafe {
             self.enqueue(Phase::TopBackward, main)?;
             self.enqueue(Phase::TopWeights, main)?;
-            network.top_sums(main, backward)?;
+            self.enqueue(Phase::TopBiases, main)?;
             main.record(top_weights_done)?;
             sums.wait(top_weights_done)?;
             self.enqueue(Phase::AllReduceTop, sums)?;

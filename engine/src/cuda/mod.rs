@@ -28,6 +28,7 @@ mod links;
 mod model;
 mod network;
 mod phase;
+mod phase_timer;
 mod phase_work;
 mod rank;
 mod refusal;

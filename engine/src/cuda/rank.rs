@@ -6,11 +6,13 @@ use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Budget, Moment};
 use rankine_embedding::Topology;
+use rankine_embedding::cuda::LookUpCounts;
 use rankine_embedding::rows::RowsMut;
 
 use super::batch::Batch;
 use super::error::Result;
 use super::evaluation::{EvaluationResult, EvaluationSizes};
+use super::phase_timer::PhaseRun;
 use super::phase_work::PhaseTimes;
 use crate::checkpoint::{DenseState, DeviceState};
 use crate::guard::StepOutcome;
@@ -46,8 +48,13 @@ pub(super) trait Rank: Debug + Send {
     /// Returns the factor of the gradients, if the precision scales them.
     fn loss_scale(&self) -> Result<Option<f64>>;
 
-    /// Returns the look-ups in the batch of the first slot, and the distinct rows among them, after all steps are done.
-    fn look_ups(&self) -> Result<[u64; 2]>;
+    /// Counts the look-ups of its share of the batch in the first slot, table by table, those of first-order terms
+    /// last, after all steps are done.
+    fn look_ups(&self) -> Result<Vec<LookUpCounts>>;
+
+    /// Returns how the phases of a recent iteration ran, in the order in which they were enqueued, after all steps are
+    /// done; nothing if none was timed yet.
+    fn phases(&self) -> Result<Vec<PhaseRun>>;
 
     /// Returns the moment at which all started work will be done.
     fn mark(&self) -> Result<Moment>;

@@ -3,8 +3,8 @@
 use rankine_cuda::kernels::Element;
 use rankine_cuda::{Lane, Pointer};
 use rankine_embedding::cuda::{
-    DeviceRows, Feature, Hotness, InitialWeights, Layout, LocalTables, NodeTables, Result, RoutedBatch,
-    UpdateInputs,
+    DeviceRows, Feature, Hotness, InitialWeights, Layout, LocalTables, LookUpCounts, NodeTables, Result,
+    RoutedBatch, UpdateInputs,
 };
 use rankine_reader::schema;
 
@@ -188,8 +188,8 @@ impl Tables {
         }
     }
 
-    /// Returns the look-ups of a routed batch, and the distinct rows among them.
-    pub(super) fn counts(&self, lane: &Lane, slot: usize) -> Result<[u64; 2]> {
+    /// Counts the look-ups of this rank in a routed batch, table by table, those of first-order terms last.
+    pub(super) fn counts(&self, lane: &Lane, slot: usize) -> Result<Vec<LookUpCounts>> {
         match self {
             Self::Local(tables) => tables.counts(lane),
             Self::Node(tables) => tables.counts(lane, slot),

@@ -7,7 +7,7 @@ use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::{Element, Outcome, Rate, Step};
 use rankine_cuda::{Budget, Graph, Lane, Moment, PinnedBuffer};
 use rankine_embedding::Topology;
-use rankine_embedding::cuda::RoutedBatch;
+use rankine_embedding::cuda::{LookUpCounts, RoutedBatch};
 use rankine_embedding::rows::RowsMut;
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -22,6 +22,7 @@ use super::iteration::Iteration;
 use super::lanes::Lanes;
 use super::network::{Forward, Network, VectorLayout};
 use super::phase::Phase;
+use super::phase_timer::{PhaseRun, PhaseTimer, Roofline, TimedGraph, TimedGraphs};
 use super::phase_work::{IterationSizes, PhaseTimes, PhaseWork, ceilings, fp8_ceiling, time};
 use super::rank::Rank;
 use super::setup::ModelSetup;
@@ -35,6 +36,8 @@ use crate::overlap::Overlap;
 pub(super) struct Trainer<T> {
     /// Dropped first: graphs reference NCCL's communicators.
     slots: Vec<TrainSlot>,
+    /// Likewise.
+    timed: TimedGraphs,
     network: Network<T>,
     tables: Tables,
     /// With several ranks.
@@ -118,6 +121,7 @@ impl<T: Element> Trainer<T> {
             copies: Lane::new(device)?,
             routes: Lane::new(device)?,
             slots: Vec::new(),
+            timed: TimedGraphs::default(),
             outcomes: PinnedBuffer::zeroed(device, SLOTS)?,
             faults: PinnedBuffer::zeroed(device, SLOTS)?,
             unpacker: None,
@@ -128,14 +132,13 @@ impl<T: Element> Trainer<T> {
             setup,
             context,
         };
-        trainer.slots = trainer.capture(inputs)?;
+        (trainer.slots, trainer.timed) = trainer.capture(inputs)?;
         Ok(trainer)
     }
 
-    /// Captures the graphs of each slot.
-    fn capture(&self, inputs: Vec<InputSlot>) -> Result<Vec<TrainSlot>> {
+    /// Captures the graphs of each slot, and those that time phases.
+    fn capture(&self, inputs: Vec<InputSlot>) -> Result<(Vec<TrainSlot>, TimedGraphs)> {
         let Self { network, tables, group, main, routes, .. } = self;
-        let device = main.device();
         let layout = tables.layout();
         let (forward, backward) = (network.plan_forward(layout.samples(), true)?, network.plan_backward()?);
         let scoring = network.plan_forward(self.setup.rank_score_samples(), false)?;
@@ -151,6 +154,7 @@ impl<T: Element> Trainer<T> {
             slot,
             size,
             outcomes,
+            timer: None,
         };
         let pass_of = |tables: Option<&Tables>, slot: usize, size: usize, input: &InputSlot| {
             let batch = RoutedBatch { ids: input.input().ids, slot, size };
@@ -179,6 +183,9 @@ impl<T: Element> Trainer<T> {
         pass_of(Some(tables), 0, 0, &inputs[0])?;
         network.hold(main, false)?;
         self.context.barrier()?;
+        // SAFETY: as above.
+        let timed = |size| unsafe { capture_timed(iteration_of(0, size, &inputs[0]), &lanes) };
+        let timed = TimedGraphs::new((0..tables.sizes()).map(timed).collect::<Result<_, _>>()?);
         let mut slots = Vec::new();
         for (slot, input) in inputs.into_iter().enumerate() {
             // SAFETY: as above.
@@ -200,15 +207,32 @@ impl<T: Element> Trainer<T> {
             slots.push(TrainSlot {
                 sized: sized.collect::<Result<_, _>>()?,
                 route,
-                routed: Moment::new(device)?,
-                done: Moment::new(device)?,
+                routed: Moment::new(main.device())?,
+                done: Moment::new(main.device())?,
                 input,
             });
         }
         main.synchronize()?;
         routes.synchronize()?;
         self.context.barrier()?;
-        Ok(slots)
+        Ok((slots, timed))
+    }
+
+    /// The sizes of an iteration over the batch of the first slot, which must be routed.
+    fn sizes(&self) -> Result<IterationSizes<'_>> {
+        let layout = self.tables.layout();
+        let mut all = LookUpCounts::default();
+        self.tables.counts(&self.main, 0)?.into_iter().for_each(|of_table| all += of_table);
+        let LookUpCounts { look_ups, distinct_rows } = all;
+        Ok(IterationSizes {
+            model: &self.setup.model,
+            samples: layout.samples() as u64,
+            element_bytes: size_of::<T>() as u64,
+            fp8: self.network.multiplies_fp8(),
+            look_ups,
+            distinct_rows,
+            ranks: layout.ranks() as u64,
+        })
     }
 
     /// Sends a batch to the next slot once that is free, and counts it as in flight; with several ranks, its route is
@@ -342,8 +366,10 @@ impl<T: Element> Rank for Trainer<T> {
         let slot = self.send(batch, step, rates)?;
         let size = self.size(slot)?;
         let TrainSlot { sized, done, .. } = &mut self.slots[slot];
+        let timed = if slot == 0 { self.timed.next(size) } else { None };
+        let graph = timed.unwrap_or(&mut sized[size].iteration);
         // SAFETY: the buffers that the graph was captured with are this value's.
-        unsafe { sized[size].iteration.replay(&self.main) }?;
+        unsafe { graph.replay(&self.main) }?;
         Ok(self.main.record(done)?)
     }
 
@@ -393,8 +419,23 @@ impl<T: Element> Rank for Trainer<T> {
         Ok(self.network.loss_scale(&self.main)?)
     }
 
-    fn look_ups(&self) -> Result<[u64; 2]> {
+    fn look_ups(&self) -> Result<Vec<LookUpCounts>> {
         Ok(self.tables.counts(&self.main, 0)?)
+    }
+
+    fn phases(&self) -> Result<Vec<PhaseRun>> {
+        let spans = self.timed.last()?;
+        if spans.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (sizes, roofline) =
+            (self.sizes()?, Roofline::of(self.main.device(), self.setup.execution.compute())?);
+        let run = |(phase, [begin_ms, end_ms]): (Phase, [f64; 2])| {
+            let work = sizes.work(phase);
+            let run = PhaseRun { phase, begin_ms, ms: end_ms - begin_ms, roofline_ms: roofline.ms(work) };
+            (work != PhaseWork::default()).then_some(run)
+        };
+        Ok(spans.into_iter().filter_map(run).collect())
     }
 
     fn mark(&self) -> Result<Moment> {
@@ -448,6 +489,7 @@ impl<T: Element> Rank for Trainer<T> {
             slot: 0,
             size: 0,
             outcomes: self.outcomes.device_pointer()?,
+            timer: None,
         };
         // The first slot's batch may not be the last one that was routed.
         // SAFETY: all of it lives until the lane has been waited for, and is of the same model and batch size.
@@ -456,16 +498,7 @@ impl<T: Element> Rank for Trainer<T> {
         iteration.size = self.tables.size_needed(0);
         // SAFETY: as above.
         unsafe { iteration.enqueue(Phase::Route, &self.main) }?;
-        let [look_ups, distinct_rows] = self.tables.counts(&self.main, 0)?;
-        let sizes = IterationSizes {
-            model: &self.setup.model,
-            samples: layout.samples() as u64,
-            element_bytes: size_of::<T>() as u64,
-            fp8,
-            look_ups,
-            distinct_rows,
-            ranks: layout.ranks() as u64,
-        };
+        let sizes = self.sizes()?;
         let mut phases = Vec::new();
         for phase in Phase::ALL {
             let work = sizes.work(phase);
@@ -548,6 +581,18 @@ fn outcome(Outcome { loss, vector_marks, loss_marks, wrong, by_scale }: Outcome)
         })
     });
     StepOutcome { loss, skipped }
+}
+
+/// Captures the graph of an iteration that records when its phases run.
+///
+/// # Safety
+/// As for [`Iteration::enqueue`], for as long as the graph is replayed.
+unsafe fn capture_timed<T: Element>(iteration: Iteration<'_, T>, lanes: &Lanes<'_>) -> Result<TimedGraph> {
+    let timer = PhaseTimer::default();
+    let timed = Iteration { timer: Some(&timer), ..iteration };
+    // SAFETY: the caller vouches for it.
+    let graph = Graph::capture(lanes.main, || unsafe { timed.enqueue_all(lanes) })?;
+    Ok(TimedGraph::new(graph, timer))
 }
 
 /// Enqueues scoring the samples of a slot; without `tables`, only the layers, which involve no other rank.

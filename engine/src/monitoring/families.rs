@@ -206,6 +206,7 @@ pub(super) struct Train {
     pub(super) progress: Gauge,
     pub(super) exchanged_within: IntCounter,
     pub(super) exchanged_between: IntCounter,
+    pub(super) gpu_phases: GaugeVec,
     distinct: GaugeVec,
 }
 
@@ -269,8 +270,14 @@ impl Train {
             distinct: catalog.gauges(
                 "rankine_embedding_distinct_ratio",
                 &["table"],
-                "Distinct rows per look-up in the batch of the last report. GPUs report `all` tables together, each \
-                 rank's share of the batch by itself.",
+                "Distinct rows per look-up in a batch, as of the last report. On GPUs, each rank's share of the batch \
+                 counts by itself, and tables whose owners pool are not counted.",
+            ),
+            gpu_phases: catalog.gauges(
+                "rankine_gpu_phase_seconds",
+                &["phase"],
+                "Seconds that a phase of an iteration took on the first GPU of this process, among the phases that \
+                 overlap with it; one of 192 iterations is timed. Absent on the CPU.",
             ),
         }
     }

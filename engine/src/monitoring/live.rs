@@ -3,7 +3,6 @@
 //! Events change a [`RunView`] that the server's thread reads. Training never waits for that thread, which may lose its
 //! processor while it holds the lock: a change that finds the view locked is made together with a later one.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -16,7 +15,7 @@ use crate::report::{
     WarningView, settings_of,
 };
 use crate::training::{
-    Event, IdCounts, Progress, Report, RunDevices, RunDir, RunStart, StepDetails, StepTimes,
+    Event, IdCounts, Progress, Report, ReportDetails, RunDevices, RunDir, RunStart, StepDetails, StepTimes,
 };
 
 /// Warnings that are kept, the latest.
@@ -64,8 +63,6 @@ pub(super) struct LiveRun {
     skipped_before: SkippedSteps,
     /// Ids out of range that warnings have counted.
     ids_out_of_range: IdCounts,
-    /// The place of each table in the view.
-    tables: HashMap<String, usize>,
     auc_achievable: Option<f64>,
 }
 
@@ -78,7 +75,6 @@ impl LiveRun {
             skipped: SkippedSteps::default(),
             skipped_before: SkippedSteps::default(),
             ids_out_of_range: IdCounts::new(),
-            tables: HashMap::new(),
             auc_achievable: None,
         }
     }
@@ -150,7 +146,6 @@ impl LiveRun {
         let RunStart { job, spec, dataset, run, devices, step, samples, samples_done, .. } = *start;
         self.auc_achievable = dataset.auc_achievable();
         self.ids_out_of_range.clone_from(start.ids_out_of_range);
-        self.tables = devices.tables.iter().map(|table| table.name.clone()).zip(0..).collect();
         // What the run logged before it was resumed.
         let history = if step > 0 { self.history(run) } else { History::default() };
         let now = Timestamp::now();
@@ -202,14 +197,7 @@ impl LiveRun {
     fn report(&mut self, report: &Report<'_>) {
         let Progress { step, loss, samples_per_second, dense_learning_rate, .. } = report.progress;
         let bound = Bound::of(&std::mem::take(&mut self.times));
-        let look_ups = report.details.into_iter().flat_map(|details| &details.look_ups);
-        let distinct: Vec<_> = look_ups
-            .filter(|count| count.look_ups > 0)
-            .filter_map(|count| {
-                let table = *self.tables.get(count.table.as_deref()?)?;
-                Some((table, count.distinct_rows as f64 / count.look_ups as f64))
-            })
-            .collect();
+        let ReportDetails { look_ups, phases, .. } = report.details.clone();
         self.change(move |view| {
             view.series.loss.push(step, loss);
             view.series.samples_per_second.push(step, samples_per_second);
@@ -218,7 +206,8 @@ impl LiveRun {
             view.progress.samples_per_second = Some(samples_per_second);
             view.progress.estimate();
             view.bound = bound;
-            distinct.into_iter().for_each(|(table, ratio)| view.tables[table].distinct_ratio = Some(ratio));
+            view.iteration = phases;
+            view.set_distinct(&look_ups);
         });
         self.warn_of_skipped(step);
         self.warn_of_ids(step, report.ids_out_of_range);

@@ -9,7 +9,7 @@ use super::live::LiveRun;
 use crate::job::Precision;
 use crate::model::{FeatureSpec, ModelSpec};
 use crate::training::{
-    DeviceMemory, Event, IdCounts, Observer, Progress, Report, ReportDetails, RunStart, StepDetails,
+    DeviceMemory, Event, IdCounts, Observer, PhaseRun, Progress, Report, ReportDetails, RunStart, StepDetails,
 };
 
 /// Records the events of a run as metrics and for the live page, and passes them on.
@@ -128,7 +128,7 @@ impl<'a> TrainingObserver<'a> {
                 .inc_by(now.saturating_sub(before));
         }
         self.ids_before.clone_from(report.ids_out_of_range);
-        let Some(ReportDetails { loss_scale, exchanged, look_ups }) = report.details else { return };
+        let ReportDetails { loss_scale, exchanged, look_ups, phases } = report.details;
         let train = &self.metrics.train;
         loss_scale.iter().for_each(|&scale| train.loss_scale.with_label_values::<&str>(&[]).set(scale));
         if let Some(exchanged) = exchanged {
@@ -137,7 +137,7 @@ impl<'a> TrainingObserver<'a> {
         }
         let mut others = (0, 0);
         for count in look_ups {
-            let table = count.table.as_deref().map_or("all", |table| self.tables.of(table));
+            let table = self.tables.of(&count.table);
             if table == TableLabels::OTHER {
                 others = (others.0 + count.look_ups, others.1 + count.distinct_rows);
             } else {
@@ -145,6 +145,9 @@ impl<'a> TrainingObserver<'a> {
             }
         }
         train.set_distinct(TableLabels::OTHER, others.0, others.1);
+        for PhaseRun { name, ms, .. } in phases {
+            train.gpu_phases.with_label_values(&[label_of(name).as_str()]).set(ms / 1e3);
+        }
     }
 
     fn task(&mut self, name: &'static str, unit: &str, done: u64, total: u64) {
@@ -202,10 +205,6 @@ impl Observer for TrainingObserver<'_> {
         }
         self.inner.observe(event);
     }
-
-    fn wants_details(&self) -> bool {
-        true
-    }
 }
 
 /// Records a single evaluation as metrics, and passes its events on.
@@ -235,6 +234,11 @@ impl Observer for EvaluationObserver<'_> {
         }
         self.inner.observe(event);
     }
+}
+
+/// A phase's label value: words separated by underscores.
+fn label_of(phase: &str) -> String {
+    phase.replace(',', "").replace([' ', '-'], "_")
 }
 
 /// The categorical columns of a dataset, with the tables that a model looks them up in.

@@ -14,7 +14,7 @@ use super::view::{DeviceView, HeadView, ModelView, ProgressView, RunState, RunVi
 use crate::evaluation::{EvalMetrics, Metrics, SavedScores};
 use crate::model::ModelSpec;
 use crate::saved::{SavedModel, SavedModelError};
-use crate::training::{RunDevices, RunDir, Summary};
+use crate::training::{IterationSummary, RunDevices, RunDir, Summary};
 
 /// Reads a run folder, finished or not. The log, the summary, the model and the scores may be absent.
 ///
@@ -75,7 +75,7 @@ fn set_devices(view: &mut RunView, devices: RunDevices) {
 
 /// Sets what the summary of a finished run says.
 fn finish(view: &mut RunView, summary: Summary, spec: Option<&ModelSpec>) {
-    let Summary { name, version, model, device, train, eval, .. } = summary;
+    let Summary { name, version, model, device, iteration, train, eval, .. } = summary;
     view.state = RunState::Finished;
     (view.name, view.version) = (name, Some(version));
     view.device = DeviceView {
@@ -101,6 +101,10 @@ fn finish(view: &mut RunView, summary: Summary, spec: Option<&ModelSpec>) {
         // The last steps may have been too few for a report, or none of them finite.
         loss: Some(train.loss).filter(|loss| loss.is_finite()).or(view.progress.loss),
     };
+    if let Some(IterationSummary { look_ups, phases }) = iteration {
+        view.set_distinct(&look_ups);
+        view.iteration = phases;
+    }
     if let Some(eval) = eval {
         view.evaluation = heads(&eval.metrics, spec, eval.auc_achievable);
     }

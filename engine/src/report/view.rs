@@ -9,7 +9,7 @@ use super::phases::PhaseTimes;
 use super::series::Series;
 use crate::evaluation::{HeadScores, Metrics};
 use crate::model::ModelSpec;
-use crate::training::{DeviceMemory, DeviceTable};
+use crate::training::{DeviceMemory, DeviceTable, LookUpCount, PhaseRun};
 
 /// A run. What is unknown is null or absent in JSON, and so is a number that is not finite.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -41,6 +41,9 @@ pub struct RunView {
     /// Where the time of the training went.
     #[serde(skip_serializing_if = "PhaseTimes::is_empty")]
     pub phases: PhaseTimes,
+    /// How the phases of a recent iteration ran on the first GPU; empty on the CPU.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub iteration: Vec<PhaseRun>,
     /// The memory of GPUs.
     pub memory: Vec<DeviceMemory>,
     /// The tables.
@@ -53,6 +56,15 @@ pub struct RunView {
     pub settings: BTreeMap<String, String>,
     /// The scores of the last evaluation, one entry a head.
     pub scores: Vec<HeadScores>,
+}
+
+impl RunView {
+    /// Sets the distinct rows per look-up of the tables, which are in the order of these counts.
+    pub fn set_distinct(&mut self, look_ups: &[LookUpCount]) {
+        for (table, count) in self.tables.iter_mut().zip(look_ups) {
+            table.distinct_ratio = count.distinct_ratio();
+        }
+    }
 }
 
 /// The state of a run.

@@ -250,19 +250,14 @@ pub struct Report<'a> {
     pub progress: Progress,
     /// Ids outside their tables, since step 0.
     pub ids_out_of_range: &'a IdCounts,
-    /// What takes time to find out, if the observer asks for it.
-    pub details: Option<&'a ReportDetails>,
+    /// What only reports find out, since it takes time.
+    pub details: &'a ReportDetails,
 }
 
 /// Observes a run.
 pub trait Observer: Send {
     /// Receives an event.
     fn observe(&mut self, event: Event<'_>);
-
-    /// Whether reports are to include details, which take time.
-    fn wants_details(&self) -> bool {
-        false
-    }
 }
 
 /// Ignores all events.

@@ -38,11 +38,11 @@ pub use feasibility::{Feasibility, feasibility};
 pub use identity::is_of;
 pub use ids::{IdCounts, ids_of, with_ids};
 pub use rankine_reader::{Stop, StopCause};
-pub use report::{ExchangedBytes, LookUpCount, ReportDetails};
+pub use report::{ExchangedBytes, LookUpCount, PhaseRun, ReportDetails};
 pub use run::{PhaseSeconds, Start, TrainOptions, train};
 pub use run_dir::{
-    DataSummary, DeviceSummary, EndReason, ExchangeSummary, LinkMeans, ModelSummary, RunDir, Summary,
-    TrainSummary,
+    DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary, LinkMeans, ModelSummary,
+    RunDir, Summary, TrainSummary,
 };
 pub use starter::{StarterData, starter_job};
 pub use translate::translate;

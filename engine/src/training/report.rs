@@ -1,6 +1,7 @@
 //! What a report of the loss says besides the progress, for monitoring.
 
 use rankine_embedding::LinkTraffic;
+use serde::{Deserialize, Serialize};
 
 use crate::cpu::RankTraffic;
 
@@ -11,8 +12,17 @@ pub struct ReportDetails {
     pub loss_scale: Option<f64>,
     /// Bytes that ranks sent each other since this process started; `None` on GPUs, which do not count them.
     pub exchanged: Option<ExchangedBytes>,
-    /// The look-ups of the last batch, by table; on GPUs, which do not separate them, those of all tables together.
+    /// The look-ups of a recent batch, table by table. On GPUs each rank's share of the batch counts by itself.
     pub look_ups: Vec<LookUpCount>,
+    /// How the phases of a recent iteration ran on the first GPU of this process; empty on the CPU.
+    pub phases: Vec<PhaseRun>,
+}
+
+impl LookUpCount {
+    /// The distinct rows per look-up; `None` without look-ups.
+    pub fn distinct_ratio(&self) -> Option<f64> {
+        (self.look_ups > 0).then(|| self.distinct_rows as f64 / self.look_ups as f64)
+    }
 }
 
 /// Bytes that ranks sent each other: requests, vectors, gradients, padding and all-reduces.
@@ -34,12 +44,26 @@ impl From<RankTraffic> for ExchangedBytes {
     }
 }
 
-/// Look-ups in a batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A part of an iteration on a GPU, among the others: parts overlap.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PhaseRun {
+    /// Its name.
+    pub name: String,
+    /// When it began, after the start of the iteration.
+    pub begin_ms: f64,
+    /// How long it took.
+    pub ms: f64,
+    /// The least time that the GPU's peak rates, by its data sheet, allow for its bytes and its operations; `None` if
+    /// these rates are unknown.
+    pub roofline_ms: Option<f64>,
+}
+
+/// The look-ups of a table in a batch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LookUpCount {
-    /// The table; `None` for all tables together.
-    pub table: Option<String>,
-    /// Look-ups.
+    /// The table's name.
+    pub table: String,
+    /// Look-ups; 0 for tables whose owners pool, which GPUs do not count.
     pub look_ups: u64,
     /// Distinct rows among them.
     pub distinct_rows: u64,

@@ -19,7 +19,7 @@ use self::squares::Squares;
 use self::sums::GradientSums;
 use super::error::{Result, check_ids};
 use super::layout::{Ids, Layout};
-use super::routing::router::Router;
+use super::routing::router::{LookUpCounts, Router};
 use super::storage::RowStore;
 use super::storage::device_rows::DeviceRows;
 use super::storage::stage::StagingMemory;
@@ -503,13 +503,13 @@ impl NodeTables {
         assert_eq!(T::KIND, self.element, "the type that rows travel as");
     }
 
-    /// Number of look-ups of this rank in the batch in the batch slot, and of distinct rows among them.
+    /// Counts the look-ups of this rank in the batch in the batch slot, table by table, once the lane has finished all
+    /// enqueued work.
     ///
     /// # Errors
     /// If the lane's work failed.
-    pub fn counts(&self, lane: &Lane, batch_slot: usize) -> Result<[u64; 2]> {
-        let counts = self.routes[batch_slot].looked_up.read(lane)?;
-        Ok([u64::from(counts[0]), u64::from(counts[1])])
+    pub fn counts(&self, lane: &Lane, batch_slot: usize) -> Result<Vec<LookUpCounts>> {
+        self.router.count(lane, &self.layout, self.routes[batch_slot].buffers())
     }
 
     /// Reads the route in a batch slot.

@@ -10,7 +10,7 @@ use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use crate::cuda::error::{Result, check_ids};
 use crate::cuda::layout::{Ids, Layout};
 use crate::cuda::local::route::{LocalRoute, LocalRouteSnapshot};
-use crate::cuda::routing::router::Router;
+use crate::cuda::routing::router::{LookUpCounts, Router};
 use crate::cuda::storage::RowStore;
 use crate::cuda::storage::device_rows::DeviceRows;
 use crate::cuda::storage::stage::StagingMemory;
@@ -176,13 +176,13 @@ impl LocalTables {
         DeviceRows::new(lane, &self.stage).with_parts(&self.layout, 0, &self.rows)
     }
 
-    /// Number of look-ups in the batch that was routed last, and of distinct rows among them.
+    /// Counts the look-ups of the batch that was routed last, table by table, once the lane has finished all enqueued
+    /// work.
     ///
     /// # Errors
     /// If the lane's work failed.
-    pub fn counts(&self, lane: &Lane) -> Result<[u64; 2]> {
-        let counts = self.route.counts.read(lane)?;
-        Ok([u64::from(counts[0]), u64::from(counts[1])])
+    pub fn counts(&self, lane: &Lane) -> Result<Vec<LookUpCounts>> {
+        self.router.count(lane, &self.layout, self.route.buffers())
     }
 
     /// Waits for the lane, and returns errors found on the GPU.

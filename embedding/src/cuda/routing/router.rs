@@ -1,9 +1,12 @@
 //! Sorts a batch's look-ups by key and finds the distinct keys: for tables on one GPU and for tables that ranks
 //! exchange.
 
+use std::ops::AddAssign;
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{self, Feature, Pair, RouteBegin, RouteCount, RouteNumber, RouteSort, Segment};
+use rankine_cuda::kernels::{
+    self, Feature, FeatureCounts, Pair, RouteBegin, RouteCount, RouteNumber, RouteSort, Segment,
+};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use crate::cuda::POISON;
@@ -29,6 +32,23 @@ pub(crate) struct RouteBuffers {
     pub(crate) counts: Pointer<u32>,
 }
 
+/// The look-ups of a table in a batch of a rank. A table whose columns are distributed over ranks is looked up once
+/// for each part; tables whose owners pool are not counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LookUpCounts {
+    /// Look-ups.
+    pub look_ups: u64,
+    /// Distinct rows among them.
+    pub distinct_rows: u64,
+}
+
+impl AddAssign for LookUpCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.look_ups += other.look_ups;
+        self.distinct_rows += other.distinct_rows;
+    }
+}
+
 /// Builds routes, one after another.
 #[derive(Debug)]
 pub(crate) struct Router {
@@ -41,6 +61,8 @@ pub(crate) struct Router {
     zeros: Buffer<u32>,
     pairs: Buffer<Pair>,
     faults: Buffer<u32>,
+    /// Two per feature.
+    feature_counts: Buffer<u32>,
     frequent: Option<FrequentRowSet>,
     /// Number of the first row of the set.
     frequent_base: u32,
@@ -67,6 +89,7 @@ impl Router {
             zeros: Buffer::filled(device, zeros, POISON)?,
             pairs: Buffer::filled(device, layout.look_ups(), POISON)?,
             faults: Buffer::filled(device, 1, 0)?,
+            feature_counts: Buffer::filled(device, 2 * order.len(), POISON)?,
             frequent: FrequentRowSet::of(device, layout)?,
             frequent_base: layout.listed().next().map_or(0, |(part, ..)| layout.bases[part] as u32),
             passes,
@@ -135,6 +158,36 @@ impl Router {
             lane.launch(&RouteNumber(route), (self.number_tiles as u32, 1))?;
         }
         Ok(())
+    }
+
+    /// Waits for the lane, and counts the look-ups of a batch, table by table, whose route is in these buffers.
+    pub(crate) fn count(
+        &self,
+        lane: &Lane,
+        layout: &Layout,
+        route: RouteBuffers,
+    ) -> Result<Vec<LookUpCounts>> {
+        let features = self.order.len();
+        let count = FeatureCounts {
+            sorted: route.sorted,
+            count: route.counts,
+            counts: self.feature_counts.pointer(),
+            features: features as u32,
+            sample_bits: layout.sample_bits(),
+        };
+        // SAFETY: the route was built for the layout, and there are two words per feature.
+        unsafe {
+            lane.fill(count.counts, 0, 2 * features)?;
+            lane.launch(&count, (lane.device().multiprocessors(), 1))?;
+        }
+        let mut tables = vec![LookUpCounts::default(); layout.tables.len()];
+        let counts = self.feature_counts.read(lane)?;
+        for ((feature, _), of_feature) in layout.sharded_features().zip(counts.chunks_exact(2)) {
+            let of_table = &mut tables[feature.table];
+            of_table.look_ups += u64::from(of_feature[0]);
+            of_table.distinct_rows += u64::from(of_feature[1]);
+        }
+        Ok(tables)
     }
 
     /// The rows that every rank stores, of tables of which it does not store all.

@@ -16,6 +16,7 @@ use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::Step;
 use rankine_cuda::{Budget, Device};
 use rankine_embedding::Optimizer;
+use rankine_embedding::cuda::LookUpCounts;
 use rankine_reader::Samples;
 
 use super::batch::GlobalBatch;
@@ -154,14 +155,18 @@ impl CudaModel {
         self.ranks.call_first(|rank| rank.loss_scale())
     }
 
-    /// Returns the look-ups of the ranks of this process in a recent batch, and the distinct rows that each of them
-    /// looked up, after all steps are done.
+    /// Counts the look-ups of the ranks of this process in a recent batch, table by table, each rank's share by itself,
+    /// after all steps are done. Tables whose owners pool have none.
     ///
     /// # Errors
     /// If an operation of a GPU failed.
-    pub fn look_ups(&self) -> Result<[u64; 2]> {
-        let counts = self.ranks.call_all(|rank| rank.look_ups())?;
-        Ok(counts.into_iter().fold([0; 2], |sum, count| [sum[0] + count[0], sum[1] + count[1]]))
+    pub fn look_ups(&self) -> Result<Vec<LookUpCounts>> {
+        let of_ranks = self.ranks.call_all(|rank| rank.look_ups())?;
+        let mut all = vec![LookUpCounts::default(); self.spec().tables.len()];
+        for of_rank in of_ranks {
+            all.iter_mut().zip(of_rank).for_each(|(all, of_rank)| *all += of_rank);
+        }
+        Ok(all)
     }
 
     /// Returns the ranks whose dense parameters or frequent rows differ from those of rank 0, after all steps are

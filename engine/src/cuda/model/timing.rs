@@ -6,6 +6,7 @@ use rankine_reader::Samples;
 use super::CudaModel;
 use crate::cuda::error::Result;
 use crate::cuda::input::SLOTS;
+use crate::cuda::phase_timer::PhaseRun;
 use crate::cuda::phase_work::PhaseTimes;
 
 impl CudaModel {
@@ -37,6 +38,15 @@ impl CudaModel {
     /// If an operation of a GPU failed.
     pub(crate) fn time_phases(&mut self) -> Result<PhaseTimes> {
         Ok(self.ranks.call_all_mut(|rank| rank.time_phases())?.swap_remove(0))
+    }
+
+    /// Returns how the phases of a recent iteration ran on the first GPU of this process, after all steps are done;
+    /// nothing if none was timed yet.
+    ///
+    /// # Errors
+    /// If an operation of a GPU failed.
+    pub(crate) fn phases(&self) -> Result<Vec<PhaseRun>> {
+        self.ranks.call_first(|rank| rank.phases())
     }
 
     /// The number of batches that can be on the GPUs at once.

@@ -295,6 +295,57 @@ function phases(level) {
   );
 }
 
+/** The phases of an iteration on a GPU, on a common time axis, each with its share of the roofline. */
+function iteration(level) {
+  const list = element("ul", { class: "phases" });
+  const note = element("p", { class: "note" });
+  return section(
+    "An iteration on the GPU",
+    level,
+    [list, note],
+    (view) => some(view.iteration),
+    (view) => {
+      const end = Math.max(...view.iteration.map((phase) => phase.begin_ms + phase.ms)) || 1;
+      setText(
+        note,
+        `The bars share a time axis of ${duration(end / 1e3)}: phases overlap. The dark part, and the percentage: ` +
+          "the least time that the GPU's peak rates, by its data sheet, allow for the phase.",
+      );
+      reconcile(
+        list,
+        view.iteration,
+        (phase) => phase.name,
+        () =>
+          element(
+            "li",
+            {},
+            element("span", { class: "name" }),
+            element("span", { class: "number seconds" }),
+            element("span", { class: "number share" }),
+            element(
+              "span",
+              { class: "bar", "aria-hidden": "true" },
+              element("span", { class: "span" }, element("span", { class: "floor" })),
+            ),
+          ),
+        (item, phase) => {
+          const [name, took, share, bar] = item.children;
+          const roofline = finite(phase.roofline_ms);
+          const floor = phase.ms > 0 ? Math.min((roofline ?? 0) / phase.ms, 1) : 0;
+          setText(name, phase.name);
+          setValue(took, duration(phase.ms / 1e3), phase.ms / 1e3);
+          setText(share, roofline === null ? MISSING : percent(floor));
+          setAttribute(share, "title", "Share of the roofline");
+          const span = bar.firstElementChild;
+          span.style.left = `${(100 * phase.begin_ms) / end}%`;
+          span.style.width = `${(100 * phase.ms) / end}%`;
+          span.firstElementChild.style.width = `${100 * floor}%`;
+        },
+      );
+    },
+  );
+}
+
 /** The charts of a head's scores. */
 function scoreCharts(level) {
   const share = { name: "share", format: percent };
@@ -616,10 +667,8 @@ function settings(level) {
 
 /** All sections of a run; headings start at the level. */
 function runPage(level) {
-  const parts = [
-    header(level),
-    ...[progress, curves, phases, evaluation, memory, tables, ranks, warnings, settings].map((make) => make(level + 1)),
-  ];
+  const below = [progress, curves, phases, iteration, evaluation, memory, tables, ranks, warnings, settings];
+  const parts = [header(level), ...below.map((make) => make(level + 1))];
   return {
     root: element("article", {}, ...parts.map((part) => part.root)),
     update: (view) => parts.forEach((part) => part.update(view)),

@@ -86,7 +86,8 @@ impl Backend for CpuBackend {
     fn report_details(&self, batch: &Batch) -> Result<ReportDetails, TrainError> {
         let Batch::Unpacked(batch) = batch else { unreachable!("batches are opened for the back end") };
         let look_ups = look_ups::count(self.model.spec(), &batch.samples);
-        Ok(ReportDetails { loss_scale: None, exchanged: Some(self.model.traffic().into()), look_ups })
+        let exchanged = Some(self.model.traffic().into());
+        Ok(ReportDetails { exchanged, look_ups, ..ReportDetails::default() })
     }
 }
 

@@ -8,7 +8,7 @@ use rankine_cuda::blas::Algorithms;
 use rankine_cuda::probe::uuid_text;
 use rankine_cuda::{ActivityKind, Device, Moment, Trace};
 use rankine_embedding::EmbeddingPlan;
-use rankine_embedding::cuda::Error as GpuError;
+use rankine_embedding::cuda::{Error as GpuError, LookUpCounts};
 use rankine_reader::dataset::{BlockCoding, DatasetPart};
 use rankine_reader::io::Rung;
 use rankine_reader::stream::StreamOptions;
@@ -16,7 +16,7 @@ use rankine_reader::{Dataset, Samples};
 
 use super::super::TrainError;
 use super::super::processes::RankAssignment;
-use super::super::report::{LookUpCount, ReportDetails};
+use super::super::report::{LookUpCount, PhaseRun, ReportDetails};
 use super::batches::{Batch, BatchSource, Batches};
 use super::device::{Backend, InitializedDevice, Profile, RankVisit};
 use super::measurements::Measurements;
@@ -430,9 +430,24 @@ impl Backend for GpuBackend {
     }
 
     fn report_details(&self, _: &Batch) -> Result<ReportDetails, TrainError> {
-        let [look_ups, distinct_rows] = self.model.look_ups()?;
-        let look_ups = vec![LookUpCount { table: None, look_ups, distinct_rows }];
-        Ok(ReportDetails { loss_scale: self.model.loss_scale()?, exchanged: None, look_ups })
+        let tables = self.spec().tables.iter().zip(self.model.look_ups()?);
+        let look_ups = tables.map(|(table, LookUpCounts { look_ups, distinct_rows })| LookUpCount {
+            table: table.name.clone(),
+            look_ups,
+            distinct_rows,
+        });
+        let phases = self.model.phases()?.into_iter().map(|run| PhaseRun {
+            name: run.phase.name().into(),
+            begin_ms: run.begin_ms,
+            ms: run.ms,
+            roofline_ms: run.roofline_ms,
+        });
+        Ok(ReportDetails {
+            loss_scale: self.model.loss_scale()?,
+            exchanged: None,
+            look_ups: look_ups.collect(),
+            phases: phases.collect(),
+        })
     }
 
     fn profile(&mut self) -> Option<&mut dyn Profile> {

@@ -15,7 +15,7 @@ pub(super) fn count(spec: &ModelSpec, samples: &Samples) -> Vec<LookUpCount> {
         let look_ups = rows.len() as u64;
         rows.sort_unstable();
         rows.dedup();
-        LookUpCount { table: Some(table.name.clone()), look_ups, distinct_rows: rows.len() as u64 }
+        LookUpCount { table: table.name.clone(), look_ups, distinct_rows: rows.len() as u64 }
     });
     tables.collect()
 }
@@ -47,7 +47,7 @@ mod tests {
         let categorical = vec![bags(&[3, 3, 5]), bags(&[3, 3]), bags(&[5, 7])];
         let samples = Samples { len: 2, categorical, ..Samples::default() };
         let counted = |table: &str, look_ups, distinct_rows| LookUpCount {
-            table: Some(table.into()),
+            table: table.into(),
             look_ups,
             distinct_rows,
         };

@@ -7,7 +7,8 @@ use rankine_reader::Part;
 use super::super::context::RunContext;
 use super::super::processes::with_heartbeat;
 use super::super::run_dir::{
-    DataSummary, DeviceSummary, EndReason, ExchangeSummary, ModelSummary, Summary, TrainSummary,
+    DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary, ModelSummary, Summary,
+    TrainSummary,
 };
 use super::super::{Event, TrainError};
 use super::training_loop::TrainingLoop;
@@ -100,6 +101,7 @@ impl TrainingLoop<'_> {
             exchange: traffic
                 .filter(|&(_, steps)| topology.ranks() > 1 && steps > 0)
                 .map(|(traffic, steps)| ExchangeSummary::new(traffic, steps)),
+            iteration: state.last_details.as_ref().map(IterationSummary::from),
             train: TrainSummary {
                 stopped: state.end.unwrap_or(EndReason::Epochs),
                 steps: total.steps,

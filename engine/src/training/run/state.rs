@@ -6,6 +6,7 @@ use rankine_reader::stream::Position;
 
 use super::super::event::StepTimes;
 use super::super::ids::IdCounts;
+use super::super::report::ReportDetails;
 use super::super::run_dir::EndReason;
 use super::losses::Losses;
 use crate::checkpoint::TrainState;
@@ -30,6 +31,8 @@ pub(super) struct RunState {
     pub(super) last_eval: Option<EvalSummary>,
     /// Its scores; `None` also if a checkpoint recorded the evaluation, since checkpoints do not have them.
     pub(super) last_scores: Option<SavedScores>,
+    /// The details of the last report of this attempt.
+    pub(super) last_details: Option<ReportDetails>,
     /// Why training ends, once it is known.
     pub(super) end: Option<EndReason>,
 }
@@ -64,6 +67,7 @@ impl RunState {
             position: from.position,
             last_eval: from.eval,
             last_scores: None,
+            last_details: None,
             end: None,
         }
     }

@@ -240,19 +240,15 @@ impl<'a> TrainingLoop<'a> {
         if !self.reports_at(progress.step) {
             return Ok(());
         }
-        let details =
-            self.observer.wants_details().then(|| self.backend.report_details(batch)).transpose()?;
+        let details = self.backend.report_details(batch)?;
         let ids_out_of_range = &self.state.ids_out_of_range;
         if let Some(run) = &mut self.run {
             let phase_seconds = PhaseSeconds::from(&self.state.since_report);
             run.append("train", &TrainRecord { progress, phase_seconds, ids_out_of_range })?;
         }
         self.logs.report(&progress)?;
-        self.observer.observe(Event::Report(Report {
-            progress,
-            ids_out_of_range,
-            details: details.as_ref(),
-        }));
+        self.observer.observe(Event::Report(Report { progress, ids_out_of_range, details: &details }));
+        self.state.last_details = Some(details);
         self.state.since_report = Tally::default();
         self.state.losses.reset();
         Ok(())

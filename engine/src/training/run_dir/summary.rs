@@ -6,6 +6,7 @@ use rankine_embedding::{LinkTraffic, Traffic};
 use serde::{Deserialize, Serialize};
 
 use super::super::ids::IdCounts;
+use super::super::report::{LookUpCount, PhaseRun, ReportDetails};
 use crate::cpu::RankTraffic;
 use crate::evaluation::EvalSummary;
 
@@ -27,6 +28,9 @@ pub struct Summary {
     /// What ranks sent each other; absent with a single rank, and on GPUs, which do not count it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange: Option<ExchangeSummary>,
+    /// A recent iteration; absent if this process made no report, and in the summaries of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iteration: Option<IterationSummary>,
     /// The training.
     pub train: TrainSummary,
     /// The last evaluation; absent where the dataset has no evaluation part.
@@ -114,6 +118,22 @@ impl ExchangeSummary {
             padding_bytes: mean(exchange, |link| link.padding_bytes),
             reduced_bytes: mean(reduction, |link| link.bytes),
         }
+    }
+}
+
+/// An iteration of the first process, as of the last report.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct IterationSummary {
+    /// The look-ups of the batch, table by table. On GPUs each rank's share of the batch counts by itself.
+    pub look_ups: Vec<LookUpCount>,
+    /// How the phases ran on the first GPU, one of some sixty iterations; absent on the CPU.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<PhaseRun>,
+}
+
+impl From<&ReportDetails> for IterationSummary {
+    fn from(ReportDetails { look_ups, phases, .. }: &ReportDetails) -> Self {
+        Self { look_ups: look_ups.clone(), phases: phases.clone() }
     }
 }
 
