@@ -2,7 +2,7 @@
 
 Run it from the root of the repository after `cargo build --release`:
 
-    python3 benchmarks/monitoring.py JOB [--loads off,on,scrapes:10] [--seconds 10] [--rounds 3] [SET ...]
+    python3 benchmarks/monitoring.py JOB [--loads off,on,scrapes:10] [--seconds 10] [--windows 1] [--rounds 3] [SET ...]
 
 A load is one of
 
@@ -12,9 +12,12 @@ A load is one of
     silent:N         N connections that send nothing, opened again as soon as the server closes them
     partial:N        the same with connections that send half of a request
 
-The loads alternate. Each one runs in a new training that never ends by itself, from --warm-up seconds after its first
-report for --seconds; the time of a step is that of the training, from metrics.jsonl. --cpus pins the training to some
-processors, such as 0-1; the clients then run on the others. SET is a setting such as device.kind=cuda.
+In each round, a training without the endpoint runs under the load `off`, and one with the endpoint under the others,
+which alternate: each lasts for --seconds and comes --windows times. So trainings differ by what changes between two of
+them, and loads of the endpoint only by what changes within seconds. Trainings never end by themselves, and the first
+load begins --warm-up seconds after the first report; the time of a step is that of the training, from metrics.jsonl.
+--cpus pins the training to some processors, such as 0-1; the clients then run on the others. SET is a setting such as
+device.kind=cuda.
 """
 
 import argparse
@@ -116,36 +119,45 @@ def reports(run):
     return [(record["step"], record["seconds"]) for record in records if record["kind"] == "train"]
 
 
-def measured(arguments, load, port):
-    """Returns the milliseconds of a step under a load, and what became of the requests."""
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="monitoring-", dir=arguments.dir))
-    run, sets = folder / "run", ["train.epochs=1000000", *arguments.sets]
-    command = ["taskset", "-c", arguments.cpus] if arguments.cpus else []
-    command += [arguments.rankine, "train", arguments.job, "--run-dir", str(run)]
-    command += [word for setting in sets for word in ("--set", setting)]
-    command += [] if load == "off" else ["--metrics", str(port)]
-    with open(folder / "log", "w") as log:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
-    while not reports(run):
-        time.sleep(0.05)
-        if process.poll() is not None:
-            raise SystemExit((folder / "log").read_text())
-    time.sleep(arguments.warm_up)
-    own = set(parse_cpus(arguments.cpus)) if arguments.cpus else set()
-    others, counts = os.sched_getaffinity(0) - own if own else set(), {}
-    before = len(reports(run))
-    if ":" in load:
-        counts = flood(load, port, arguments.seconds, others)
-    else:
-        time.sleep(arguments.seconds)
-    during = reports(run)[before - 1 :]
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    shutil.rmtree(folder)
-    if len(during) < 2:
-        raise SystemExit("too few reports: lower train.log_every_steps, or raise --seconds")
-    (first, begin), (last, end) = during[0], during[-1]
-    return 1000 * (end - begin) / (last - first), counts
+class Training:
+    """A training that goes on until it is stopped; with an endpoint if a port is given."""
+
+    def __init__(self, arguments, port):
+        self.arguments, self.port = arguments, port
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="monitoring-", dir=arguments.dir))
+        self.run = self.folder / "run"
+        command = ["taskset", "-c", arguments.cpus] if arguments.cpus else []
+        command += [arguments.rankine, "train", arguments.job, "--run-dir", str(self.run)]
+        command += [word for setting in ["train.epochs=1000000", *arguments.sets] for word in ("--set", setting)]
+        command += ["--metrics", str(port)] if port else []
+        with open(self.folder / "log", "w") as log:
+            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
+        while not reports(self.run):
+            time.sleep(0.05)
+            if self.process.poll() is not None:
+                raise SystemExit((self.folder / "log").read_text())
+        time.sleep(arguments.warm_up)
+
+    def under(self, load):
+        """Returns the milliseconds of a step under a load, and what became of the requests."""
+        arguments = self.arguments
+        own = set(parse_cpus(arguments.cpus)) if arguments.cpus else set()
+        others, counts = os.sched_getaffinity(0) - own if own else set(), {}
+        before = len(reports(self.run))
+        if ":" in load:
+            counts = flood(load, self.port, arguments.seconds, others)
+        else:
+            time.sleep(arguments.seconds)
+        during = reports(self.run)[before - 1 :]
+        if len(during) < 2:
+            raise SystemExit("too few reports: lower train.log_every_steps, or raise --seconds")
+        (first, begin), (last, end) = during[0], during[-1]
+        return 1000 * (end - begin) / (last - first), counts
+
+    def stop(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        shutil.rmtree(self.folder)
 
 
 def parse_cpus(text):
@@ -162,6 +174,7 @@ def main():
     parser.add_argument("--loads", default="off,on,scrapes:10")
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--warm-up", type=float, default=2)
+    parser.add_argument("--windows", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cpus", help="processors of the training")
     parser.add_argument("--port", type=int, default=9700)
@@ -171,18 +184,25 @@ def main():
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 
-    loads, times, port = arguments.loads.split(","), {}, arguments.port
+    loads = arguments.loads.split(",")
+    times, port = {load: [] for load in loads}, arguments.port
+    # Loads of one endpoint share a training.
+    groups = [[load for load in loads if load == "off"], [load for load in loads if load != "off"]]
     for round_number in range(arguments.rounds):
-        for load in loads if round_number % 2 == 0 else reversed(loads):
+        for group in filter(None, groups):
             port += 1
-            ms, counts = measured(arguments, load, port)
-            times.setdefault(load, []).append(ms)
-            print(f"{load:>14}  {ms:9.4f} ms  {counts or ''}", flush=True)
+            training = Training(arguments, None if group == ["off"] else port)
+            for window in range(arguments.windows):
+                for load in group if (round_number + window) % 2 == 0 else reversed(group):
+                    ms, counts = training.under(load)
+                    times[load].append(ms)
+                    print(f"{load:>14}  {ms:9.4f} ms  {counts or ''}", flush=True)
+            training.stop()
     base = statistics.median(times[loads[0]])
-    print(f"\n{'load':>14}  {'ms, median':>10}  {'to ' + loads[0]:>8}  of {arguments.rounds}")
+    print(f"\n{'load':>14}  {'ms, median':>10}  {'to ' + loads[0]:>10}  middle half of {len(times[loads[0]])}")
     for load in loads:
-        median = statistics.median(times[load])
-        print(f"{load:>14}  {median:10.4f}  {100 * (median / base - 1):+7.2f}%  {[round(ms, 4) for ms in times[load]]}")
+        low, median, high = statistics.quantiles(times[load], n=4) if len(times[load]) > 1 else 3 * times[load]
+        print(f"{load:>14}  {median:10.4f}  {100 * (median / base - 1):+9.2f}%  {low:.4f} to {high:.4f}")
 
 
 if __name__ == "__main__":
