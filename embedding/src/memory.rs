@@ -1,9 +1,11 @@
 //! Memory for the rows of tables.
 
 use std::alloc::{Layout, handle_alloc_error};
+use std::fs::File;
+use std::io;
 use std::ops::{Deref, DerefMut};
 
-use memmap2::{Advice, MmapMut};
+use memmap2::{Advice, MmapMut, MmapOptions};
 
 /// The size of a huge page. Smaller allocations do not benefit from huge pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -11,9 +13,9 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// The size of the smallest pages.
 const PAGE_BYTES: usize = 4096;
 
-/// Zero-initialized floats, aligned to a page, so that a row of 16 elements is one cache line. Huge pages are used if
-/// the system grants them: look-ups access random addresses, and with 4 KiB pages each would wait for the page tables
-/// as well. Memory that was never written takes no pages.
+/// Floats: those of a file, or zero-initialized ones, which are aligned to a page, so that a row of 16 elements is one
+/// cache line. These are in huge pages if the system grants them: look-ups access random addresses, and with 4 KiB
+/// pages each would wait for the page tables as well. Memory that was never written takes no pages.
 #[derive(Debug)]
 pub(crate) struct Memory {
     map: MmapMut,
@@ -29,6 +31,26 @@ impl Memory {
             let _ = map.advise(Advice::HugePage);
         }
         Self { map }
+    }
+
+    /// Maps `len` floats of a file. Pages are shared with other processes until they are written to, which does not
+    /// change the file.
+    ///
+    /// # Safety
+    /// The file must not change as long as this lives. If it is truncated, access ends the process.
+    ///
+    /// # Panics
+    /// If `offset` is not a multiple of 4.
+    pub(crate) unsafe fn of_file(file: &File, offset: u64, len: usize) -> io::Result<Self> {
+        assert_eq!(offset % 4, 0, "floats are aligned");
+        let mut options = MmapOptions::new();
+        // Nothing is written, so that no memory needs to be reserved.
+        options.offset(offset).len(len * size_of::<f32>()).no_reserve_swap();
+        // SAFETY: the caller vouches for the file.
+        let map = unsafe { options.map_copy(file) }?;
+        // Otherwise each page is mapped when it is first read. Old systems refuse.
+        let _ = map.advise(Advice::PopulateRead);
+        Ok(Self { map })
     }
 
     /// Makes the system allocate all pages now rather than when each is first written.

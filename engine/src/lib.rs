@@ -25,8 +25,14 @@ pub mod monitoring;
 pub mod overlap;
 pub mod planning;
 pub mod prediction;
+pub mod ranker;
 pub mod report;
 pub mod saved;
 pub mod source;
 pub mod system;
 pub mod training;
+
+/// The code of the guide compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guide/scoring.md")]
+struct ScoringGuide;

@@ -14,6 +14,7 @@ mod mlp;
 mod model;
 mod ranks;
 pub(crate) mod replica;
+mod scoring;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -22,3 +23,4 @@ mod verdict;
 
 pub use model::CpuModel;
 pub use ranks::{RankTraffic, Sharding};
+pub(crate) use scoring::{ScoringBuffers, ScoringModel};

@@ -20,21 +20,21 @@ use crate::model::{Model, ModelSpec};
 /// A model, its optimizers' state, and the buffers of a step, on one rank or several.
 #[derive(Debug)]
 pub struct CpuModel {
-    distribution: Distribution,
+    pub(super) distribution: Distribution,
     steps: u64,
 }
 
 #[derive(Debug)]
-enum Distribution {
+pub(super) enum Distribution {
     OneRank(Box<OneRank>),
     Ranks(Ranks),
 }
 
 /// A model on a single rank: rows are looked up and updated in the tables themselves.
 #[derive(Debug)]
-struct OneRank {
-    replica: Replica,
-    tables: ModelTables,
+pub(super) struct OneRank {
+    pub(super) replica: Replica,
+    pub(super) tables: ModelTables,
     dense_optimizer: DenseOptimizer,
     clip_norm: Option<f32>,
 }

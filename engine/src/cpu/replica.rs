@@ -188,7 +188,7 @@ impl DenseStep<'_> {
 
 /// Returns the samples per tile, a compromise: large tiles use each loaded weight for more samples, many tiles keep
 /// more threads busy.
-fn tile_samples(batch_samples: usize) -> usize {
+pub(super) fn tile_samples(batch_samples: usize) -> usize {
     (batch_samples / 8).next_power_of_two().clamp(64, 256)
 }
 

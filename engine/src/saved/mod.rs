@@ -12,10 +12,10 @@
 //! - `wide.COLUMN` `[rows, heads]`: the first-order terms of a categorical column
 
 use std::fs::{self, File};
-use std::io::{BufReader, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use memmap2::Mmap;
 use rankine_embedding::cpu::Table;
 use rankine_embedding::{Dtype, TableSpec};
 use rankine_reader::Schema;
@@ -26,6 +26,7 @@ use rankine_reader::sealed::{self, SealedError};
 use rankine_reader::write::{CheckedFile, write_file};
 use safetensors::tensor::{self, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::cpu::CpuModel;
 use crate::model::{Model, ModelSpec};
@@ -415,7 +416,8 @@ impl SavedModel {
         Ok(())
     }
 
-    /// Reads the weights that [`save`] wrote. The result has no optimizer state.
+    /// Opens the weights that [`save`] wrote. The result has no optimizer state. Tables in fp32 are mapped into memory
+    /// rather than read: processes that open the same model share them.
     ///
     /// # Errors
     /// [`SavedModelError::Damaged`] if a tensor is missing, or has another shape or other bytes than were saved.
@@ -428,18 +430,46 @@ impl SavedModel {
         if bytes != self.weights.bytes {
             return Err(damaged(format!("it has {bytes} bytes instead of {}", self.weights.bytes)));
         }
-        let mut input =
-            HashingReader { inner: BufReader::with_capacity(RUN_BYTES, file), hash: Box::default() };
-        let mut length = [0; 8];
-        input.read_exact(&mut length).map_err(read)?;
-        let length = u64::from_le_bytes(length);
-        if length > HEADER_BYTES_MAX || length > bytes.saturating_sub(8) {
-            return Err(damaged(format!("a header of {length} bytes is too long")));
+        // SAFETY: nothing changes the files of a saved model; a new one replaces the folder.
+        let map = unsafe { Mmap::map(&file) }.map_err(read)?;
+        let mut offset = self.tensors_begin(&map).map_err(damaged)?;
+        if xxh3_64(&map) != self.weights.xxh3.0 {
+            return Err(damaged("its checksum differs from the one in model.json".into()));
         }
-        let mut header = vec![0; length as usize];
-        input.read_exact(&mut header).map_err(read)?;
-        let metadata: Metadata =
-            serde_json::from_slice(&header).map_err(|error| damaged(error.to_string()))?;
+        let mut take = |elements: usize, dtype: Dtype| {
+            let begin = offset;
+            offset += elements * dtype.bytes();
+            (begin, &map[begin..offset])
+        };
+        let (_, dense) = take(self.spec.dense_parameters(), Dtype::Fp32);
+        let parameters = dense.chunks_exact(4).map(|bytes| Dtype::Fp32.read(bytes)).collect();
+        let mut tables = Vec::new();
+        let model = Model::sgd(self.spec.clone(), 0.0);
+        for (spec, optimizer) in model.all_tables() {
+            let (dim, dtype) = (spec.dim, spec.dtype);
+            let (begin, rows) = take(spec.rows as usize * dim, dtype);
+            tables.push(match dtype {
+                // SAFETY: as above.
+                Dtype::Fp32 => unsafe { Table::mapped(spec, &file, begin as u64) }.map_err(read)?,
+                Dtype::Bf16 | Dtype::Fp16 => Table::filled(spec, optimizer, |row, weights| {
+                    let row = &rows[row as usize * dim * dtype.bytes()..];
+                    let elements = weights.iter_mut().zip(row.chunks_exact(dtype.bytes()));
+                    elements.for_each(|(weight, bytes)| *weight = dtype.read(bytes));
+                }),
+            });
+        }
+        Ok(CpuModel::new(&model, parameters, tables))
+    }
+
+    /// Checks the header of the weights; returns where the tensors begin.
+    fn tensors_begin(&self, file: &[u8]) -> Result<usize, String> {
+        let (length, rest) = file.split_first_chunk().ok_or("it has no header")?;
+        let length = u64::from_le_bytes(*length);
+        if length > HEADER_BYTES_MAX || length > rest.len() as u64 {
+            return Err(format!("a header of {length} bytes is too long"));
+        }
+        let (header, tensors) = rest.split_at(length as usize);
+        let metadata: Metadata = serde_json::from_slice(header).map_err(|error| error.to_string())?;
         let shapes = tensor_shapes(&self.spec);
         let expected: Vec<_> = shapes
             .iter()
@@ -452,38 +482,15 @@ impl SavedModel {
             .map(|(name, info)| (name, info.shape.as_slice(), info.dtype))
             .collect();
         if found != expected {
-            return Err(damaged("its tensors differ from those of the model".into()));
+            return Err("its tensors differ from those of the model".into());
         }
         // Checked before memory is allocated for tensors that the file does not have.
-        if tensor_bytes(&shapes) != bytes.checked_sub(8 + length) {
-            return Err(damaged("its length does not fit its tensors".into()));
+        if tensor_bytes(&shapes) != Some(tensors.len() as u64) {
+            return Err("its length does not fit its tensors".into());
         }
-
-        let mut bytes = Vec::new();
-        let mut take = |values: &mut [f32], dtype: Dtype| -> Result<(), SavedModelError> {
-            bytes.resize(values.len() * dtype.bytes(), 0);
-            input.read_exact(&mut bytes).map_err(read)?;
-            for (value, bytes) in values.iter_mut().zip(bytes.chunks_exact(dtype.bytes())) {
-                *value = dtype.read(bytes);
-            }
-            Ok(())
-        };
-        let mut parameters = vec![0.0; self.spec.dense_parameters()];
-        take(&mut parameters, Dtype::Fp32)?;
-        let mut tables = Vec::new();
-        let model = Model::sgd(self.spec.clone(), 0.0);
-        for (spec, optimizer) in model.all_tables() {
-            let (rows, dtype) = (spec.rows, spec.dtype);
-            let mut table = Table::zeroed(spec, optimizer);
-            for row in 0..rows {
-                take(table.weights_mut(row), dtype)?;
-            }
-            tables.push(table);
-        }
-        if input.hash.digest() != self.weights.xxh3.0 {
-            return Err(damaged("its checksum differs from the one in model.json".into()));
-        }
-        Ok(CpuModel::new(&model, parameters, tables))
+        // The format requires this, and rows are used where they are.
+        let begin = file.len() - tensors.len();
+        if begin.is_multiple_of(8) { Ok(begin) } else { Err("its tensors are not aligned".into()) }
     }
 
     /// Returns the columns that it was trained on.
@@ -503,20 +510,6 @@ impl SavedModel {
     /// Returns the files whose checksums `model.json` has.
     pub fn files(&self) -> impl Iterator<Item = &FileManifest> {
         std::iter::once(&self.weights).chain(&self.vocabularies)
-    }
-}
-
-/// A reader that computes the checksum of all bytes read through it.
-struct HashingReader<R> {
-    inner: R,
-    hash: Box<xxhash_rust::xxh3::Xxh3Default>,
-}
-
-impl<R: Read> Read for HashingReader<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let bytes = self.inner.read(buffer)?;
-        self.hash.update(&buffer[..bytes]);
-        Ok(bytes)
     }
 }
 

@@ -15,6 +15,7 @@ mod pass;
 mod plan;
 mod pool;
 mod predict;
+mod raw_columns;
 mod rehearse;
 mod report;
 mod rows;
@@ -34,6 +35,7 @@ pub use plan::options::{
 };
 pub use plan::schema_file::SchemaFile;
 pub use predict::{RawChunk, RawReader};
+pub use raw_columns::{RawColumn, RawColumnError, RawColumnValues};
 #[doc(hidden)]
 pub use rehearse::rehearse;
 pub use report::{CategoricalReport, ConversionReport, DenseReport, ExactReport, REPORT_NAME};

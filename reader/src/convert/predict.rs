@@ -169,10 +169,9 @@ impl<T: FnMut(RawChunk<'_>) -> Result<()>> SourceTask for OrderedRead<'_, T> {
             rows.clear();
             let bad = source.read(&chunk, Selection::EVAL, &mut rows)?;
             let mut samples = Samples::new(schema);
-            encoder.encode(&rows.eval, &mut samples);
+            // As in a dataset, which is what the model was trained on.
+            encoder.encode_as_stored(&rows.eval, &mut samples);
             encoder.count_unknown(&rows.eval, &samples, unknown);
-            // Rounded as in a dataset, which is what the model was trained on.
-            schema.dense_dtype.round(&mut samples.dense);
             spare.put(rows);
             Ok((chunk, samples, bad))
         };

@@ -1,5 +1,7 @@
 //! A table's rows in host memory, and their update.
 
+use std::fs::File;
+use std::io;
 use std::ops::Range;
 
 use rayon::prelude::*;
@@ -67,6 +69,25 @@ impl Table {
         let mut table = Self { spec, optimizer, stride, data, field: None, touched: None };
         table.fill(fill);
         table
+    }
+
+    /// Maps a table in fp32 from a file that has its rows one after another from `offset` on. It has no optimizer
+    /// state, and shares its memory with every process that maps it.
+    ///
+    /// # Safety
+    /// The file must not change as long as the table lives. If it is truncated, access ends the process.
+    ///
+    /// # Panics
+    /// If the table is of another type, or `offset` is not a multiple of 4.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub unsafe fn mapped(spec: TableSpec, file: &File, offset: u64) -> io::Result<Self> {
+        assert_eq!(spec.dtype, Dtype::Fp32, "rows are used as the file has them");
+        let stride = spec.dim;
+        // SAFETY: the caller vouches for the file.
+        let data = unsafe { Memory::of_file(file, offset, spec.rows as usize * stride) }?;
+        Ok(Self { spec, optimizer: Optimizer::sgd(0.0), stride, data, field: None, touched: None })
     }
 
     /// Calls `fill` for the weights of every row, and sets the matching state.

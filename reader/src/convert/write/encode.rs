@@ -142,6 +142,13 @@ impl Encoder {
         }
     }
 
+    /// Appends the samples of raw rows as a dataset would store them: numbers have its precision.
+    pub fn encode_as_stored(&self, rows: &RawRows, out: &mut Samples) {
+        let before = out.dense.len();
+        self.encode(rows, out);
+        self.dense_dtype.round(&mut out.dense[before..]);
+    }
+
     /// Appends the samples of raw rows, which must have the same schema.
     pub fn encode(&self, rows: &RawRows, out: &mut Samples) {
         if rows.is_empty() {

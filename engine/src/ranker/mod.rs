@@ -1,0 +1,225 @@
+//! Scores rows with a trained model, in the process of the caller.
+//!
+//! A [`Ranker`] loads a run, a checkpoint or an export. Any number of threads score with it at the same time, each its
+//! own rows, and [`Ranker::swap`] replaces the model while they do. Scores have the bits of `rankine predict`.
+//!
+//! ```no_run
+//! use rankine::ranker::{Features, Ids, Ranker};
+//!
+//! let ranker = Ranker::load("runs/base")?;
+//! // Two rows of a model with three dense columns and two categorical ones.
+//! let features = Features {
+//!     rows: 2,
+//!     dense: &[0.5, 1.0, 0.0, 0.25, 0.0, 2.0],
+//!     categorical: &[Ids::Fixed(&[17, 4]), Ids::Bags { offsets: &[0, 2, 3], ids: &[8, 1, 8] }],
+//! };
+//! let mut scores = [0.0; 2];
+//! ranker.score(&features, &mut scores)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod error;
+mod features;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use rankine_reader::convert::{Encoder, RawRows, RowFormat};
+use rankine_reader::{IdRules, Samples, Schema};
+
+use crate::cpu::{ScoringBuffers, ScoringModel};
+use crate::logit::sigmoid;
+use crate::source::{Artifact, ModelSource, SourceError};
+use crate::training::ids_of;
+
+pub use error::{ScoreError, SwapError};
+use features::check_ids;
+pub use features::{Features, Ids};
+pub use rankine_reader::convert::{RawColumn, RawColumnError, RawColumnValues};
+
+/// Rows that can be scored at a time.
+pub const ROWS_MAX: usize = 65536;
+
+/// A model that scores rows, shared by threads.
+#[derive(Debug)]
+pub struct Ranker {
+    model: RwLock<Arc<LoadedModel>>,
+}
+
+/// A model, and all that scoring with it needs.
+#[derive(Debug)]
+struct LoadedModel {
+    weights: ScoringModel,
+    schema: Schema,
+    /// What to do with ids that are not rows of their tables, by the job.
+    ids: IdRules,
+    /// The format of raw rows, and what turns them into samples; `None` if the model was trained on generated data.
+    raw: Option<(RowFormat, Encoder)>,
+    steps: u64,
+    /// Those that no thread is using.
+    buffers: Mutex<Vec<Buffers>>,
+}
+
+/// The memory of a thread that scores.
+#[derive(Debug)]
+struct Buffers {
+    raw: RawRows,
+    samples: Samples,
+    logits: Vec<f32>,
+    scoring: ScoringBuffers,
+}
+
+impl Ranker {
+    /// Loads the model of a finished run, of a checkpoint, or of an export, and checks its files against their
+    /// checksums. Tables in fp32 of a run or an export are mapped into memory: processes that load the same model share
+    /// them.
+    ///
+    /// # Errors
+    /// [`SourceError`] if there is no model, it is damaged, or another version of Rankine wrote it.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, SourceError> {
+        Ok(Self { model: RwLock::new(Arc::new(LoadedModel::load(path.as_ref())?)) })
+    }
+
+    /// Scores mapped features: writes the probability of each label for each row, `[rows, heads]`, to `scores`. Ids out
+    /// of range follow the policy of the job that trained the model. Once as many rows were scored on as many threads,
+    /// nothing is allocated.
+    ///
+    /// # Errors
+    /// [`ScoreError`] if shapes do not match the model, or numbers are not finite; `scores` is then unchanged.
+    pub fn score(&self, features: &Features<'_>, scores: &mut [f64]) -> Result<(), ScoreError> {
+        let model = self.model();
+        let mut buffers = model.take_buffers();
+        let scored = features
+            .check(&model.schema, &model.ids, &mut buffers.samples)
+            .and_then(|()| model.score(&mut buffers, scores));
+        model.put_back(buffers);
+        scored
+    }
+
+    /// Scores raw rows, as the files that the model's dataset was converted from have them: applies the transforms and
+    /// vocabularies of training. Categories that training did not see share a row, as in `rankine predict`. `scores` is
+    /// `[rows, heads]`.
+    ///
+    /// # Errors
+    /// [`ScoreError`] if a column is missing, unknown or of another type, a value is not one of its column, or numbers
+    /// are too large; `scores` is then unchanged.
+    pub fn score_raw(
+        &self,
+        rows: usize,
+        columns: &[RawColumn<'_>],
+        scores: &mut [f64],
+    ) -> Result<(), ScoreError> {
+        if rows > ROWS_MAX {
+            return Err(ScoreError::TooManyRows { rows });
+        }
+        let model = self.model();
+        let mut buffers = model.take_buffers();
+        let scored =
+            model.encode(rows, columns, &mut buffers).and_then(|()| model.score(&mut buffers, scores));
+        model.put_back(buffers);
+        scored
+    }
+
+    /// Replaces the model by another one with the same columns and labels. Loads it before anything changes; rows that
+    /// are being scored meanwhile are scored with the old model as a whole.
+    ///
+    /// # Errors
+    /// [`SwapError`]; the old model then goes on scoring.
+    pub fn swap(&self, path: impl AsRef<Path>) -> Result<(), SwapError> {
+        let new = LoadedModel::load(path.as_ref())?;
+        let (expected, found) = (self.model().columns(), new.columns());
+        if expected != found {
+            return Err(SwapError::Columns { expected, found });
+        }
+        *self.model.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+        Ok(())
+    }
+
+    /// Returns the labels that are predicted, one per head, in the order of scores.
+    pub fn labels(&self) -> Vec<String> {
+        self.model().weights.spec().heads.iter().map(|head| head.label.clone()).collect()
+    }
+
+    /// Returns the columns of the model.
+    pub fn schema(&self) -> Schema {
+        self.model().schema.clone()
+    }
+
+    /// Returns the number of steps that the model was trained for.
+    pub fn steps(&self) -> u64 {
+        self.model().steps
+    }
+
+    fn model(&self) -> Arc<LoadedModel> {
+        Arc::clone(&self.model.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl LoadedModel {
+    fn load(path: &Path) -> Result<Self, SourceError> {
+        let opened = ModelSource::find(path, Artifact::Model)?.open()?;
+        let schema = opened.columns().schema.clone();
+        let ids = ids_of(opened.job(), &schema)?;
+        let format = opened.columns().format.clone();
+        let raw = format.map(|format| Ok::<_, SourceError>((format, opened.encoder()?))).transpose()?;
+        let weights = ScoringModel::new(opened.load()?);
+        Ok(Self { weights, schema, ids, raw, steps: opened.steps(), buffers: Mutex::default() })
+    }
+
+    /// Returns the names of labels, dense columns and categorical columns.
+    fn columns(&self) -> Vec<String> {
+        let labels = self.weights.spec().heads.iter().map(|head| &head.label);
+        let dense = self.schema.dense.iter().map(|column| &column.name);
+        let categorical = self.schema.categorical.iter().map(|column| &column.name);
+        labels.chain(dense).chain(categorical).cloned().collect()
+    }
+
+    fn take_buffers(&self) -> Buffers {
+        let spare = self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.unwrap_or_else(|| Buffers {
+            raw: RawRows::new(&self.schema),
+            samples: Samples::new(&self.schema),
+            logits: Vec::new(),
+            scoring: ScoringBuffers::default(),
+        })
+    }
+
+    fn put_back(&self, buffers: Buffers) {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(buffers);
+    }
+
+    /// Turns raw rows into samples in the buffers.
+    fn encode(
+        &self,
+        rows: usize,
+        columns: &[RawColumn<'_>],
+        buffers: &mut Buffers,
+    ) -> Result<(), ScoreError> {
+        let (format, encoder) = self.raw.as_ref().ok_or(RawColumnError::NoRawRows)?;
+        let Buffers { samples, raw, .. } = buffers;
+        raw.clear();
+        raw.append_columns(&self.schema, format, rows, columns)?;
+        samples.clear();
+        encoder.encode_as_stored(raw, samples);
+        check_ids(&self.schema, &self.ids, samples)?;
+        self.ids.apply(samples);
+        Ok(())
+    }
+
+    /// Scores the samples in the buffers.
+    fn score(&self, buffers: &mut Buffers, scores: &mut [f64]) -> Result<(), ScoreError> {
+        let Buffers { samples, logits, scoring, .. } = buffers;
+        let (rows, heads) = (samples.len, self.weights.spec().heads.len());
+        if scores.len() != rows * heads {
+            return Err(ScoreError::ScoresShape { rows, heads, found: scores.len() });
+        }
+        logits.resize(rows * heads, 0.0);
+        self.weights.logits(samples, scoring, logits);
+        if let Some(at) = logits.iter().position(|logit| logit.is_nan()) {
+            return Err(ScoreError::NotANumber { row: at / heads });
+        }
+        let probabilities = logits.iter().map(|&logit| sigmoid(f64::from(logit)));
+        scores.iter_mut().zip(probabilities).for_each(|(score, probability)| *score = probability);
+        Ok(())
+    }
+}

@@ -1,0 +1,396 @@
+//! Raw rows in memory, column by column, for a model in the caller's process.
+
+use crate::convert::BAG_MAX;
+use crate::convert::rows::source::largest_number;
+use crate::convert::rows::{RawCategories, RawRows, RawValues};
+use crate::convert::text::number;
+use crate::nearest::did_you_mean;
+use crate::origin::{CategorySource, ColumnSources, RowFormat};
+use crate::schema::{Categorical, Dense, DenseDtype, DenseTransform, Hotness, Schema, VocabularyKind};
+
+/// Hexadecimal digits of a category of Criteo's.
+const HEX_DIGITS_MAX: usize = 8;
+
+/// A raw column of some rows, as a file of raw rows would have it.
+#[derive(Debug, Clone, Copy)]
+pub struct RawColumn<'a> {
+    /// The name, as in the files that the dataset was converted from; Criteo's are `I1` to `I13` and `C1` to `C26`.
+    pub name: &'a str,
+    /// The values of all rows.
+    pub values: RawColumnValues<'a>,
+    /// For categorical columns whose rows have any number of values: row `i` has the values from `offsets[i]` to
+    /// `offsets[i + 1]`. `None`: one value per row.
+    pub offsets: Option<&'a [u32]>,
+}
+
+/// The values of a raw column.
+#[derive(Debug, Clone, Copy)]
+pub enum RawColumnValues<'a> {
+    /// Numbers; NaN where a number is missing.
+    Numbers(&'a [f64]),
+    /// Integers: numbers, or categories, which are the same as their decimal digits as text.
+    Integers(&'a [i64]),
+    /// Texts: categories, or numbers in decimal. An empty text is a missing number, and a category of its own.
+    Texts(&'a [&'a str]),
+}
+
+/// Why raw columns do not fit a model. Rows count from 0.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RawColumnError {
+    /// The model's data have no raw rows.
+    #[error("the model was trained on generated data, which has no raw rows: score mapped features")]
+    NoRawRows,
+    /// A column of the model is missing.
+    #[error("there is no column {name}{hint}")]
+    Missing {
+        /// The column.
+        name: String,
+        /// What the caller may have meant, or nothing.
+        hint: String,
+    },
+    /// The model has no such column.
+    #[error("the model has no column {name}{hint}")]
+    Unknown {
+        /// The column.
+        name: String,
+        /// What the caller may have meant, or nothing.
+        hint: String,
+    },
+    /// Two columns have one name.
+    #[error("column {name} is given twice")]
+    Twice {
+        /// The name.
+        name: String,
+    },
+    /// A column has another number of rows.
+    #[error("column {column} has {found} rows; expected {expected}")]
+    Rows {
+        /// The column.
+        column: String,
+        /// Rows of the batch.
+        expected: usize,
+        /// Rows of the column.
+        found: usize,
+    },
+    /// Offsets do not start at 0, decrease, or do not end at the number of values.
+    #[error("column {column}: its offsets must rise from 0 to the number of values, {values}")]
+    Offsets {
+        /// The column.
+        column: String,
+        /// The number of values.
+        values: usize,
+    },
+    /// The values of a column have the wrong type.
+    #[error("column {column} has {found}, but the model needs {expected}")]
+    Type {
+        /// The column.
+        column: String,
+        /// The type of the values.
+        found: &'static str,
+        /// What is needed.
+        expected: &'static str,
+    },
+    /// A value is not one of its column.
+    #[error("column {column}, row {row}: {value} is not {expected}")]
+    Value {
+        /// The column.
+        column: String,
+        /// The row.
+        row: usize,
+        /// The value.
+        value: String,
+        /// What is needed.
+        expected: String,
+    },
+    /// A row has another number of categories than the column has in training.
+    #[error("column {column}, row {row}: {found} categories; expected {expected}")]
+    BagSize {
+        /// The column.
+        column: String,
+        /// The row.
+        row: usize,
+        /// Categories per row.
+        expected: String,
+        /// Categories of this row.
+        found: usize,
+    },
+}
+
+impl RawRows {
+    /// Appends rows of a format, by columns: in any order, but each exactly once. Columns of labels and of the weight
+    /// may be there, and are not read. Each feature is read as a file's would be.
+    ///
+    /// # Errors
+    /// [`RawColumnError`]; the rows are then unchanged.
+    pub fn append_columns(
+        &mut self,
+        schema: &Schema,
+        format: &RowFormat,
+        rows: usize,
+        columns: &[RawColumn<'_>],
+    ) -> Result<(), RawColumnError> {
+        let before = self.len();
+        let appended = Appended { schema, format, rows, columns }.to(self);
+        if appended.is_err() {
+            self.truncate(before);
+        }
+        appended
+    }
+}
+
+/// Columns that are being appended.
+struct Appended<'a> {
+    schema: &'a Schema,
+    format: &'a RowFormat,
+    rows: usize,
+    columns: &'a [RawColumn<'a>],
+}
+
+impl Appended<'_> {
+    fn to(&self, raw: &mut RawRows) -> Result<(), RawColumnError> {
+        let Self { schema, rows, .. } = *self;
+        let sources = self.sources();
+        self.check_names(&sources)?;
+        for (number, (name, column)) in sources.dense.iter().zip(&schema.dense).enumerate() {
+            self.append_numbers(self.find(name, &sources)?, column, &mut raw.dense[number])?;
+        }
+        for (number, (source, column)) in sources.categorical.iter().zip(&schema.categorical).enumerate() {
+            let to = CategoriesOf {
+                column,
+                source,
+                // Rules for ids out of range apply to records.
+                rows: if let RowFormat::HugectrRaw(_) = self.format { u64::MAX } else { column.rows },
+                hexadecimal: *self.format == RowFormat::CriteoTsv,
+            };
+            to.append(self.find(&source.column, &sources)?, rows, &mut raw.categories[number])?;
+        }
+        raw.labels.iter_mut().for_each(|labels| labels.resize(labels.len() + rows, f32::NAN));
+        if schema.weight.is_some() {
+            raw.weights.resize(raw.weights.len() + rows, 1.0);
+        }
+        raw.end_rows(rows);
+        Ok(())
+    }
+
+    /// The raw columns; those of formats without names have the names of the schema.
+    fn sources(&self) -> ColumnSources {
+        match self.format {
+            RowFormat::Csv(csv) => csv.sources.clone(),
+            RowFormat::Parquet(sources) => sources.clone(),
+            RowFormat::CriteoTsv | RowFormat::HugectrRaw(_) => {
+                let category =
+                    |column: &Categorical| CategorySource { column: column.name.clone(), separator: None };
+                ColumnSources {
+                    labels: Vec::new(),
+                    weight: None,
+                    dense: self.schema.dense.iter().map(|column| column.name.clone()).collect(),
+                    categorical: self.schema.categorical.iter().map(category).collect(),
+                }
+            }
+        }
+    }
+
+    /// Checks that each column is known, and given once.
+    fn check_names(&self, sources: &ColumnSources) -> Result<(), RawColumnError> {
+        let labels = self.schema.labels.iter().map(|label| label.name.as_str());
+        let known: Vec<_> = sources.columns().chain(labels).chain(self.schema.weight.as_deref()).collect();
+        for (number, RawColumn { name, .. }) in self.columns.iter().enumerate() {
+            if !known.contains(name) {
+                let hint = did_you_mean(name, known.iter().copied());
+                return Err(RawColumnError::Unknown { name: (*name).to_owned(), hint });
+            }
+            if self.columns[..number].iter().any(|column| column.name == *name) {
+                return Err(RawColumnError::Twice { name: (*name).to_owned() });
+            }
+        }
+        Ok(())
+    }
+
+    fn find(&self, name: &str, sources: &ColumnSources) -> Result<&RawColumn<'_>, RawColumnError> {
+        self.columns.iter().find(|column| column.name == name).ok_or_else(|| {
+            let known: Vec<_> = sources.columns().collect();
+            let unused = self.columns.iter().map(|column| column.name).filter(|name| !known.contains(name));
+            RawColumnError::Missing { name: name.to_owned(), hint: did_you_mean(name, unused) }
+        })
+    }
+
+    fn append_numbers(
+        &self,
+        raw: &RawColumn<'_>,
+        column: &Dense,
+        to: &mut Vec<f64>,
+    ) -> Result<(), RawColumnError> {
+        let name = || raw.name.to_owned();
+        if raw.offsets.is_some() {
+            let (found, expected) = ("several values per row", "one number per row");
+            return Err(RawColumnError::Type { column: name(), found, expected });
+        }
+        let found = raw.values.len();
+        if found != self.rows {
+            return Err(RawColumnError::Rows { column: name(), expected: self.rows, found });
+        }
+        let standardized = column.transform != DenseTransform::plain(column.transform.function);
+        let dtype = if standardized { DenseDtype::F32 } else { self.schema.dense_dtype };
+        let largest = largest_number(column.transform.function, dtype);
+        let fits = |number: f64| number.is_nan() || number.abs() <= largest;
+        for row in 0..self.rows {
+            let number = match raw.values {
+                RawColumnValues::Numbers(numbers) => Some(numbers[row]),
+                RawColumnValues::Integers(integers) => Some(integers[row] as f64),
+                RawColumnValues::Texts(texts) if texts[row].is_empty() => Some(f64::NAN),
+                RawColumnValues::Texts(texts) => number::parse(texts[row].as_bytes()),
+            };
+            let Some(number) = number.filter(|number| fits(*number)) else {
+                let expected = format!("a number of at most {:e}", largest as f32);
+                return Err(RawColumnError::Value {
+                    column: name(),
+                    row,
+                    value: raw.values.text(row),
+                    expected,
+                });
+            };
+            to.push(number);
+        }
+        Ok(())
+    }
+}
+
+/// How the categories of a column are appended.
+struct CategoriesOf<'a> {
+    column: &'a Categorical,
+    source: &'a CategorySource,
+    /// Row numbers must be below this.
+    rows: u64,
+    /// Whether texts must be hexadecimal, as Criteo's are.
+    hexadecimal: bool,
+}
+
+impl CategoriesOf<'_> {
+    fn append(&self, raw: &RawColumn<'_>, rows: usize, to: &mut RawCategories) -> Result<(), RawColumnError> {
+        let values = raw.values.len();
+        let one_each = raw.offsets.is_none();
+        let found = raw.offsets.map_or(values, |offsets| offsets.len().saturating_sub(1));
+        if found != rows {
+            return Err(RawColumnError::Rows { column: raw.name.to_owned(), expected: rows, found });
+        }
+        if let Some(offsets) = raw.offsets
+            && !(offsets.first() == Some(&0) && offsets.is_sorted() && offsets[rows] as usize == values)
+        {
+            return Err(RawColumnError::Offsets { column: raw.name.to_owned(), values });
+        }
+        let separator = self.source.separator.as_deref().filter(|_| one_each);
+        for row in 0..rows {
+            let range =
+                raw.offsets.map_or(row..row + 1, |offsets| offsets[row] as usize..offsets[row + 1] as usize);
+            let mut count = 0;
+            match (separator, raw.values) {
+                (Some(separator), RawColumnValues::Texts(texts)) => {
+                    for category in texts[row].split(separator).filter(|_| !texts[row].is_empty()) {
+                        self.push(raw, row, category, to)?;
+                        count += 1;
+                    }
+                }
+                _ => {
+                    for at in range {
+                        self.push_value(raw, (row, at), to)?;
+                        count += 1;
+                    }
+                }
+            }
+            let admitted = match self.column.hotness {
+                Hotness::Fixed(expected) => count == expected as usize,
+                Hotness::Ragged { .. } => count <= BAG_MAX as usize,
+            };
+            if !admitted {
+                let expected = match self.column.hotness {
+                    Hotness::Fixed(expected) => format!("{expected}, as in training"),
+                    Hotness::Ragged { .. } => format!("at most {BAG_MAX}"),
+                };
+                let column = raw.name.to_owned();
+                return Err(RawColumnError::BagSize { column, row, expected, found: count });
+            }
+            to.end_bag();
+        }
+        Ok(())
+    }
+
+    fn push_value(
+        &self,
+        raw: &RawColumn<'_>,
+        (row, at): (usize, usize),
+        to: &mut RawCategories,
+    ) -> Result<(), RawColumnError> {
+        match raw.values {
+            RawColumnValues::Texts(texts) => self.push(raw, row, texts[at], to),
+            RawColumnValues::Integers(integers) => match &mut to.values {
+                RawValues::Keys(keys) if !self.hexadecimal => {
+                    keys.push(integers[at].to_string().as_bytes());
+                    Ok(())
+                }
+                RawValues::Rows(ids) => match u64::try_from(integers[at]) {
+                    Ok(id) if id < self.rows => {
+                        ids.push(id);
+                        Ok(())
+                    }
+                    _ => Err(self.not_a_category(raw, row, integers[at].to_string())),
+                },
+                RawValues::Keys(_) => Err(self.wrong_type(raw, "integers")),
+            },
+            RawColumnValues::Numbers(_) => Err(self.wrong_type(raw, "floating-point numbers")),
+        }
+    }
+
+    fn push(
+        &self,
+        raw: &RawColumn<'_>,
+        row: usize,
+        category: &str,
+        to: &mut RawCategories,
+    ) -> Result<(), RawColumnError> {
+        let bytes = category.as_bytes();
+        let is_hexadecimal = || bytes.len() <= HEX_DIGITS_MAX && bytes.iter().all(u8::is_ascii_hexdigit);
+        match &mut to.values {
+            RawValues::Keys(keys) if !self.hexadecimal || is_hexadecimal() => keys.push(bytes),
+            RawValues::Rows(ids) => match number::parse_row(bytes, self.rows) {
+                Some(id) => ids.push(id),
+                None => return Err(self.not_a_category(raw, row, format!("{category:?}"))),
+            },
+            RawValues::Keys(_) => return Err(self.not_a_category(raw, row, format!("{category:?}"))),
+        }
+        Ok(())
+    }
+
+    fn wrong_type(&self, raw: &RawColumn<'_>, found: &'static str) -> RawColumnError {
+        let expected = if self.hexadecimal { "texts of hexadecimal digits" } else { "texts or integers" };
+        RawColumnError::Type { column: raw.name.to_owned(), found, expected }
+    }
+
+    fn not_a_category(&self, raw: &RawColumn<'_>, row: usize, value: String) -> RawColumnError {
+        let expected = match self.column.vocabulary {
+            VocabularyKind::Identity => format!("the number of one of its table's {} rows", self.column.rows),
+            VocabularyKind::Exact { .. } | VocabularyKind::Hash => {
+                format!("a category of at most {HEX_DIGITS_MAX} hexadecimal digits")
+            }
+        };
+        RawColumnError::Value { column: raw.name.to_owned(), row, value, expected }
+    }
+}
+
+impl RawColumnValues<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Numbers(values) => values.len(),
+            Self::Integers(values) => values.len(),
+            Self::Texts(values) => values.len(),
+        }
+    }
+
+    fn text(&self, row: usize) -> String {
+        match self {
+            Self::Numbers(values) => values[row].to_string(),
+            Self::Integers(values) => values[row].to_string(),
+            Self::Texts(values) => format!("{:?}", values[row]),
+        }
+    }
+}
