@@ -2,8 +2,6 @@
 
 use std::fmt::Write;
 
-use serde_json::Value;
-
 use super::assets::{ICON, PAGE, SCRIPTS, STYLES};
 use super::view::RunView;
 
@@ -54,13 +52,9 @@ fn replaced(page: &str, tag: &str, by: &str) -> String {
 /// Returns the runs as JSON that HTML cannot mistake for markup.
 fn embedded(runs: &[RunView]) -> String {
     let points = (POINTS_MAX / SERIES_PER_RUN / runs.len().max(1)).max(SERIES_POINTS_MIN);
-    let thinned = |run: &RunView| {
-        let mut run = serde_json::to_value(run).expect("the keys of a view are strings");
-        let series = run.get_mut("series").and_then(Value::as_object_mut);
-        series.into_iter().flat_map(|series| series.values_mut()).for_each(|one| thin(one, points));
-        run
-    };
-    let json = Value::Array(runs.iter().map(thinned).collect()).to_string();
+    let mut runs = runs.to_vec();
+    runs.iter_mut().for_each(|run| run.series.thin(points));
+    let json = serde_json::to_string(&runs).expect("the keys of a view are strings");
     let mut escaped = String::with_capacity(json.len());
     for char in json.chars() {
         match char {
@@ -72,31 +66,6 @@ fn embedded(runs: &[RunView]) -> String {
         }
     }
     escaped
-}
-
-/// Reduces a series in JSON to about this number of points: the smallest and the largest one of neighbours, and the
-/// last one.
-fn thin(series: &mut Value, points: usize) {
-    let values = series["values"].as_array().cloned().unwrap_or_default();
-    if values.len() <= points {
-        return;
-    }
-    let of = |at: &usize| values[*at].as_f64().unwrap_or(f64::NAN);
-    let places: Vec<usize> = (0..values.len()).collect();
-    let mut kept: Vec<usize> = Vec::new();
-    for neighbours in places.chunks((2 * values.len()).div_ceil(points)) {
-        let finite = || neighbours.iter().filter(|at| of(at).is_finite());
-        let smallest = finite().min_by(|one, other| of(one).total_cmp(&of(other)));
-        let largest = finite().max_by(|one, other| of(one).total_cmp(&of(other)));
-        kept.extend(smallest.into_iter().chain(largest));
-    }
-    kept.extend(places.last());
-    kept.sort_unstable();
-    kept.dedup();
-    for name in ["steps", "values"] {
-        let chosen = kept.iter().map(|&at| series[name][at].take()).collect();
-        series[name] = Value::Array(chosen);
-    }
 }
 
 fn percent_encoded(text: &str) -> String {

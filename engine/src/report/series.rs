@@ -113,10 +113,24 @@ impl Series {
         }
     }
 
+    /// Reduces the series to at most this number of points, [`KEPT_MAX`] or more, as if its buckets were wider.
+    pub fn thin(&mut self, points: usize) {
+        let all: Vec<_> = self.kept().collect();
+        if all.len() <= points {
+            return;
+        }
+        let neighbours = all.chunks(all.len().div_ceil(points / KEPT_MAX));
+        self.exact = neighbours.flat_map(|some| Bucket::of(some.iter().copied()).kept()).collect();
+        self.buckets.clear();
+    }
+
     /// The steps and values that are kept, in order.
     pub fn points(&self) -> impl Iterator<Item = (u64, f64)> {
-        let kept = self.exact.iter().copied().chain(self.buckets.iter().flat_map(Bucket::kept));
-        kept.map(|point| (point.step, point.value))
+        self.kept().map(|point| (point.step, point.value))
+    }
+
+    fn kept(&self) -> impl Iterator<Item = Point> {
+        self.exact.iter().copied().chain(self.buckets.iter().flat_map(Bucket::kept))
     }
 
     /// Whether nothing was pushed.

@@ -197,6 +197,16 @@ pub struct RunSeries {
     pub log_loss: Series,
 }
 
+impl RunSeries {
+    /// Reduces each series to at most this number of points.
+    pub fn thin(&mut self, points: usize) {
+        let Self { loss, samples_per_second, dense_learning_rate, auc, log_loss } = self;
+        for series in [loss, samples_per_second, dense_learning_rate, auc, log_loss] {
+            series.thin(points);
+        }
+    }
+}
+
 /// The quality of one head's predictions; the fields are those of [`crate::evaluation::Metrics`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct HeadView {

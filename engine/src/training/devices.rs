@@ -54,7 +54,8 @@ pub(super) struct DevicesInUse {
 }
 
 impl RunDevices {
-    pub(super) fn new(spec: &ModelSpec, dataset: &Dataset, devices: DevicesInUse) -> Self {
+    /// Reads the skew of the tables from a dataset, if there is one.
+    pub(super) fn new(spec: &ModelSpec, dataset: Option<&Dataset>, devices: DevicesInUse) -> Self {
         let DevicesInUse { name, topology, memory, placements } = devices;
         let table = |(number, table): (usize, &rankine_embedding::TableSpec)| DeviceTable {
             name: table.name.clone(),
@@ -65,7 +66,7 @@ impl RunDevices {
             top_share: None,
         };
         let mut tables: Vec<_> = spec.tables.iter().enumerate().map(table).collect();
-        let statistics = dataset.statistics().unwrap_or_default();
+        let statistics = dataset.and_then(|dataset| dataset.statistics().ok()).unwrap_or_default();
         for (feature, statistics) in spec.features.iter().zip(&statistics) {
             let table = &mut tables[feature.table];
             table.top_share.get_or_insert(statistics.top_1_percent_share(table.rows));

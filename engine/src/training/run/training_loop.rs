@@ -99,7 +99,8 @@ impl<'a> TrainingLoop<'a> {
         // The reading mode that worked is not probed, and reported, again for each evaluation.
         io.mode = batches.rung().into();
         let in_use = DevicesInUse { name: device, topology, memory: backend.memory()?, placements };
-        let devices = RunDevices::new(backend.spec(), dataset, in_use);
+        // The live page of the first process shows the tables, and its folder has them.
+        let devices = RunDevices::new(backend.spec(), processes.is_first().then_some(dataset), in_use);
         if let Some(run) = &run {
             run.write_devices(&devices)?;
         }
