@@ -265,6 +265,47 @@ fn input_that_does_not_fit_the_model_is_refused_by_column_and_row() {
     assert_eq!((hotness(0), hotness(1)), (Hotness::Fixed(1), Hotness::Fixed(3)));
 }
 
+/// Arrays of any lengths with any numbers are scored or refused.
+#[test]
+fn random_features_are_scored_or_refused() {
+    let models = Models::train(&[("fail", &[]), ("skip", &["guard.ids_out_of_range=skip"])]);
+    let (mut next, mut outcomes) = (numbers(23), [0, 0]);
+    for ranker in [models.load("fail"), models.load("skip")] {
+        for _ in 0..4000 {
+            let mut below = |limit: u64| next() % limit;
+            let rows = below(4) as usize;
+            // Most lengths fit, and most numbers are valid.
+            let near = |count: usize, choice: u64| if choice == 0 { count + 1 } else { count };
+            let dense = vec![[0.5, f32::NAN][usize::from(below(40) == 0)]; near(4 * rows, below(40))];
+            let columns = if below(40) == 0 { &[1, 3, 1, 2, 1][..] } else { &[1, 3, 1, 2, 1, 1] };
+            let columns = columns.iter().map(|&count| {
+                let ids: Vec<_> = (0..near(count * rows, below(60))).map(|_| below(4)).collect();
+                let mut offsets: Vec<_> =
+                    (0..near(rows + 1, below(60))).map(|row| (count * row) as u32).collect();
+                if below(60) == 0 {
+                    let at = below(offsets.len() as u64) as usize;
+                    offsets[at] = below(9) as u32;
+                }
+                (offsets, ids, below(2) == 0)
+            });
+            let columns: Vec<_> = columns.collect();
+            let ids = columns.iter().map(|(offsets, ids, fixed)| match fixed {
+                true => Ids::Fixed(ids),
+                false => Ids::Bags { offsets, ids },
+            });
+            let ids: Vec<_> = ids.collect();
+            let mut scores = vec![-1.0; rows];
+            let scored = ranker.score(&Features { rows, dense: &dense, categorical: &ids }, &mut scores);
+            match scored {
+                Ok(()) => assert!(scores.iter().all(|score| (0.0..=1.0).contains(score)), "{scores:?}"),
+                Err(_) => assert_eq!(scores, vec![-1.0; rows]),
+            }
+            outcomes[usize::from(scored.is_err())] += 1;
+        }
+    }
+    assert!(outcomes.iter().all(|&count| count > 1000), "{outcomes:?}");
+}
+
 fn score_raw(ranker: &Ranker, rows: usize, columns: &[RawColumn<'_>]) -> Result<Vec<f64>, String> {
     let mut scores = vec![f64::NAN; rows * ranker.labels().len()];
     ranker.score_raw(rows, columns, &mut scores).map_err(|error| error.to_string())?;
