@@ -308,7 +308,7 @@ function iteration(level) {
       const end = Math.max(...view.iteration.map((phase) => phase.begin_ms + phase.ms)) || 1;
       setText(
         note,
-        `The bars share a time axis of ${duration(end / 1e3)}: phases overlap. The dark part, and the percentage: ` +
+        `The bars share a time axis of ${duration(end / 1e3)}: phases overlap. The solid part, and the percentage: ` +
           "the least time that the GPU's peak rates, by its data sheet, allow for the phase.",
       );
       reconcile(
