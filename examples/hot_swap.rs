@@ -4,6 +4,8 @@
 //! cargo run --release --example hot_swap -- RUN OTHER_RUN
 //! ```
 
+#![allow(clippy::print_stdout, reason = "it is what the example does")]
+
 use std::error::Error;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,6 +4,8 @@
 //! cargo run --release --example score -- RUN DATASET
 //! ```
 
+#![allow(clippy::print_stdout, reason = "it is what the example does")]
+
 use std::error::Error;
 use std::path::PathBuf;
 use std::time::Instant;
