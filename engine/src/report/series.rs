@@ -113,7 +113,7 @@ impl Series {
         }
     }
 
-    /// Reduces the series to at most this number of points, [`KEPT_MAX`] or more, as if its buckets were wider.
+    /// Reduces the series to at most this number of points, at least 5, as if its buckets were wider.
     pub fn thin(&mut self, points: usize) {
         let all: Vec<_> = self.kept().collect();
         if all.len() <= points {
