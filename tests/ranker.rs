@@ -42,7 +42,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Columns with one id, several and any number of them, and one that shares a table.
+/// Columns with one id and with several.
 const SHAPE: &str = "\
 name = \"mixed\"
 dense = 4

@@ -129,6 +129,11 @@ impl DenseTransform {
         Self { function, mean: 0.0, deviation: 1.0 }
     }
 
+    /// Returns whether numbers are standardized.
+    pub(crate) fn standardizes(&self) -> bool {
+        *self != Self::plain(self.function)
+    }
+
     /// Transforms a raw value to the stored one. A missing value becomes 0: the mean if the column is standardized,
     /// otherwise f(0).
     pub fn apply(&self, raw: Option<f64>) -> f32 {

@@ -13,7 +13,7 @@ use rankine_embedding::cuda::Result;
 use super::phase::Phase;
 use super::phase_work::PhaseWork;
 
-/// Of so many iterations over the first slot, one is timed.
+/// One in this many iterations over the first slot is timed.
 const TIMED_EVERY: u64 = 64;
 /// The first one that is timed: those before it are slower.
 const FIRST_TIMED: u64 = 4;

@@ -21,7 +21,7 @@ use crate::ids::IdRules;
 use crate::ordered::ordered_map;
 use crate::origin::RowFormat;
 use crate::samples::Samples;
-use crate::schema::{Dense, DenseTransform, Schema};
+use crate::schema::Schema;
 use crate::stop::Stop;
 
 /// Some rows of a file, as input of a model.
@@ -112,8 +112,7 @@ pub(crate) trait SourceTask {
 pub(crate) fn with_source(input: RawInput<'_>, task: impl SourceTask) -> Result<()> {
     let RawInput { files, format, schema, needed, limits, ids } = input;
     let files = files.iter().map(|path| Source::new(path, true)).collect::<Result<Vec<_>>>()?;
-    let standardized = |dense: &Dense| dense.transform != DenseTransform::plain(dense.transform.function);
-    let standardized: Vec<bool> = schema.dense.iter().map(standardized).collect();
+    let standardized: Vec<bool> = schema.dense.iter().map(|column| column.transform.standardizes()).collect();
     let target = NamedTarget { schema, standardized: &standardized, needed };
     match format {
         RowFormat::CriteoTsv => {

@@ -1,12 +1,12 @@
 //! Raw rows in memory, column by column, for a model in the caller's process.
 
 use crate::convert::BAG_MAX;
-use crate::convert::rows::source::largest_number;
+use crate::convert::rows::source::largest_raw_number;
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
 use crate::convert::text::number;
 use crate::nearest::did_you_mean;
 use crate::origin::{CategorySource, ColumnSources, RowFormat};
-use crate::schema::{Categorical, Dense, DenseDtype, DenseTransform, Hotness, Schema, VocabularyKind};
+use crate::schema::{Categorical, Dense, Hotness, Schema, VocabularyKind};
 
 /// Hexadecimal digits of a category of Criteo's.
 const HEX_DIGITS_MAX: usize = 8;
@@ -230,9 +230,9 @@ impl Appended<'_> {
         if found != self.rows {
             return Err(RawColumnError::Rows { column: name(), expected: self.rows, found });
         }
-        let standardized = column.transform != DenseTransform::plain(column.transform.function);
-        let dtype = if standardized { DenseDtype::F32 } else { self.schema.dense_dtype };
-        let largest = largest_number(column.transform.function, dtype);
+        let transform = column.transform;
+        let largest =
+            largest_raw_number(transform.function, transform.standardizes(), self.schema.dense_dtype);
         let fits = |number: f64| number.is_nan() || number.abs() <= largest;
         for row in 0..self.rows {
             let number = match raw.values {

@@ -258,6 +258,19 @@ function curves(level) {
   });
 }
 
+/** An item with a phase's name, its time, a share and a bar, and what follows the bar. */
+function phaseItem(inBar, ...after) {
+  return element(
+    "li",
+    {},
+    element("span", { class: "name" }),
+    element("span", { class: "number seconds" }),
+    element("span", { class: "number share" }),
+    element("span", { class: "bar", "aria-hidden": "true" }, inBar),
+    ...after,
+  );
+}
+
 function phases(level) {
   const list = element("ul", { class: "phases" });
   return section(
@@ -272,16 +285,7 @@ function phases(level) {
         list,
         view.phases,
         (phase) => phase.name,
-        () =>
-          element(
-            "li",
-            {},
-            element("span", { class: "name" }),
-            element("span", { class: "number seconds" }),
-            element("span", { class: "number share" }),
-            element("span", { class: "bar", "aria-hidden": "true" }, element("span", { class: "fill" })),
-            element("span", { class: "meaning" }),
-          ),
+        () => phaseItem(element("span", { class: "fill" }), element("span", { class: "meaning" })),
         (item, phase) => {
           const [name, seconds, share, bar, meaning] = item.children;
           setText(name, phase.name.replaceAll("_", " "));
@@ -315,19 +319,7 @@ function iteration(level) {
         list,
         view.iteration,
         (phase) => phase.name,
-        () =>
-          element(
-            "li",
-            {},
-            element("span", { class: "name" }),
-            element("span", { class: "number seconds" }),
-            element("span", { class: "number share" }),
-            element(
-              "span",
-              { class: "bar", "aria-hidden": "true" },
-              element("span", { class: "span" }, element("span", { class: "floor" })),
-            ),
-          ),
+        () => phaseItem(element("span", { class: "span" }, element("span", { class: "floor" }))),
         (item, phase) => {
           const [name, took, share, bar] = item.children;
           const roofline = finite(phase.roofline_ms);

@@ -30,10 +30,15 @@ pub(crate) struct NamedTarget<'a> {
 impl NamedTarget<'_> {
     /// Returns the maximum magnitude of a raw number of a dense column.
     pub(crate) fn largest_number(&self, column: usize) -> f64 {
-        // A number that is standardized need not fit its storage type before that.
-        let dtype = if self.standardized[column] { DenseDtype::F32 } else { self.schema.dense_dtype };
-        largest_number(self.schema.dense[column].transform.function, dtype)
+        let function = self.schema.dense[column].transform.function;
+        largest_raw_number(function, self.standardized[column], self.schema.dense_dtype)
     }
+}
+
+/// Returns the maximum magnitude of a raw number of a column that is stored as `dtype`, standardized or not.
+pub(crate) fn largest_raw_number(function: DenseFunction, standardized: bool, dtype: DenseDtype) -> f64 {
+    // A number that is standardized need not fit its storage type before that.
+    largest_number(function, if standardized { DenseDtype::F32 } else { dtype })
 }
 
 /// Returns the maximum magnitude of a raw number of a column that is stored as `dtype`: a number that is not
