@@ -9,7 +9,7 @@ use std::path::Path;
 use std::thread;
 
 use expect_test::expect;
-use rankine::ranker::{Features, Ids, Ranker, RawColumn, RawColumnValues, ScoreError};
+use rankine::ranker::{FeatureError, Features, Ids, Ranker, RawColumn, RawColumnValues, ScoreError};
 use rankine_reader::schema::Hotness;
 use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{Dataset, Part, Samples};
@@ -259,7 +259,7 @@ fn input_that_does_not_fit_the_model_is_refused_by_column_and_row() {
     .assert_eq(&refused.join("\n"));
     assert!(matches!(
         ranker.score(&Features { rows: 3, dense: &[], categorical: &all }, &mut scores),
-        Err(ScoreError::DenseShape { rows: 3, columns: 4, found: 0 })
+        Err(ScoreError::Features(FeatureError::DenseShape { rows: 3, columns: 4, found: 0 }))
     ));
     let hotness = |number: usize| ranker.schema().categorical[number].hotness;
     assert_eq!((hotness(0), hotness(1)), (Hotness::Fixed(1), Hotness::Fixed(3)));
@@ -373,9 +373,9 @@ fn raw_rows_of_criteo_are_scored_as_their_lines() {
         the model has no column c1: did you mean `C1`?
         column C1 is given twice
         column C2 has 499 rows; expected 500
-        column C2, row 7: "not hex" is not a category of at most 8 hexadecimal digits
+        column C2, row 7: "not hex" is not a category of at most 16 hexadecimal digits
         column C2 has integers, but the model needs texts of hexadecimal digits
-        column I1, row 0: inf is not a number of at most 3.4028235e38"#]]
+        column I1, row 0: inf is not a 64-bit integer"#]]
     .assert_eq(&all);
 }
 

@@ -53,7 +53,7 @@ impl<F: FnMut(&Event<'_>) + Send> Observer for Recorder<F> {
         self.1(&event);
         let Self(events, _) = self;
         match event {
-            Event::Started(start) => events.announced.push(start.samples),
+            Event::Started(start) => events.announced.extend(start.samples),
             Event::Step(progress, _) => events.steps.push(progress),
             Event::Report(report) => events.reports.push(report.progress),
             Event::Evaluated { step, heads, .. } => {

@@ -15,6 +15,7 @@ pub mod cuda;
 pub mod cuda;
 pub mod doctor;
 pub mod evaluation;
+pub mod features;
 pub mod guard;
 pub mod hooks;
 pub mod job;
@@ -30,9 +31,11 @@ pub mod report;
 pub mod saved;
 pub mod source;
 pub mod system;
+pub mod trainer;
 pub mod training;
 
 /// The code of the guide compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/guide/scoring.md")]
-struct ScoringGuide;
+#[doc = include_str!("../../docs/guide/pushing.md")]
+struct Guides;

@@ -6,16 +6,16 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rankine_reader::Dataset;
 use rankine_reader::convert::Encoder;
 use rankine_reader::files::not_a_folder;
+use rankine_reader::{Columns, Dataset};
 
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Disk, Files};
 use crate::cpu::CpuModel;
 use crate::job::{Job, JobError};
 use crate::model::ModelSpec;
 use crate::saved::{
-    self, Columns, MANIFEST_NAME, ModelMetadata, SavedModel, SavedModelError, StoredWeights, scoring_model,
+    self, MANIFEST_NAME, ModelMetadata, SavedModel, SavedModelError, StoredWeights, scoring_model,
 };
 use crate::training::{self, RunDir, TrainError};
 
@@ -348,6 +348,15 @@ impl OpenModel {
         &self.columns
     }
 
+    /// Checks that a dataset has the columns that it was trained on.
+    ///
+    /// # Errors
+    /// [`SavedModelError::Mismatch`] with the first difference.
+    pub fn check_columns(&self, dataset: &Dataset) -> Result<(), SavedModelError> {
+        let mismatch = |what| Err(SavedModelError::Mismatch { dataset: dataset.dir().to_owned(), what });
+        self.columns.difference(dataset).map_or(Ok(()), mismatch)
+    }
+
     /// Returns its parts and sizes.
     pub fn spec(&self) -> &ModelSpec {
         match &self.weights {
@@ -399,6 +408,23 @@ impl OpenModel {
             }
             WeightsSource::Folder(..) => why.into(),
         }
+    }
+
+    /// Returns a dataset that has the columns of the model but no samples.
+    ///
+    /// # Errors
+    /// [`SourceError::NoVocabulary`] if a checkpoint's vocabularies are missing; [`SourceError::Data`].
+    pub fn without_samples(&self) -> Result<Dataset, SourceError> {
+        let readable = |folder: &&PathBuf| {
+            let folder = std::slice::from_ref(*folder);
+            self.columns.vocabularies.iter().all(|file| self.columns.vocabulary(&file.name, folder).is_ok())
+        };
+        // The encoder's error says what is wrong with the vocabularies.
+        let Some(folder) = self.folders.iter().find(readable) else {
+            self.encoder()?;
+            return Ok(self.columns.clone().without_samples(Path::new(""))?);
+        };
+        Ok(self.columns.clone().without_samples(folder)?)
     }
 
     /// Writes it as an export, which needs no other file.

@@ -72,11 +72,12 @@ impl IdRules {
         }
     }
 
-    /// Applies the rules to samples that were unpacked with them. Returns the number of ids that were out of range,
-    /// one per categorical column; empty if all such ids are errors.
-    pub fn apply(&self, samples: &mut Samples) -> Vec<u64> {
+    /// Applies the rules to samples that were unpacked with them. Replaces `counts` by the number of ids that were out
+    /// of range, one per categorical column; by nothing if all such ids are errors.
+    pub fn apply(&self, samples: &mut Samples, counts: &mut Vec<u64>) {
+        counts.clear();
         let columns = self.columns.iter().zip(&mut samples.categorical);
-        let counts = columns.map(|(&(rows, rule), bags)| {
+        counts.extend(columns.map(|(&(rows, rule), bags)| {
             let count = bags.ids.iter().filter(|&&id| id >= rows).count() as u64;
             match rule {
                 OutOfRange::Row(row) if count > 0 => {
@@ -86,8 +87,7 @@ impl IdRules {
                 OutOfRange::Fail | OutOfRange::Row(_) | OutOfRange::Leave => {}
             }
             count
-        });
-        counts.collect()
+        }));
     }
 }
 
@@ -158,7 +158,8 @@ mod tests {
                 counts.push(count);
                 *bags = replaced;
             }
-            let found = rules.apply(&mut samples);
+            let mut found = vec![7];
+            rules.apply(&mut samples, &mut found);
             prop_assert_eq!(found, if rules.all_fail() { Vec::new() } else { counts });
             prop_assert_eq!(&samples, &expected);
             for (number, (column, bags)) in schema.categorical.iter().zip(&samples.categorical).enumerate() {

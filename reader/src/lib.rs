@@ -29,6 +29,7 @@ pub mod write;
 
 mod background;
 mod bits;
+mod columns;
 mod escape;
 mod key;
 mod nearest;
@@ -41,6 +42,7 @@ mod stop;
 #[cfg(test)]
 mod tests;
 
+pub use columns::Columns;
 pub use dataset::Dataset;
 pub use error::{Error, Result};
 pub use ids::{IdRules, OutOfRange};

@@ -27,6 +27,7 @@ mod network;
 mod nodes;
 mod optimizers;
 mod products;
+mod pushed;
 mod ranks;
 mod resume;
 mod training;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         network::BODIES,
         optimizers::BODIES,
         products::BODIES,
+        pushed::BODIES,
         ranks::BODIES,
         resume::BODIES,
         training::BODIES,

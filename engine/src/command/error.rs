@@ -153,6 +153,7 @@ impl From<TrainError> for CommandError {
             TrainError::Processes(error) => error.into(),
             TrainError::Missed { .. } => Self::new(Exit::Lost, error),
             TrainError::Gpu(_)
+            | TrainError::NoCheckpoint { .. }
             | TrainError::Write { .. }
             | TrainError::Diverged { .. }
             | TrainError::NotFinite(_)

@@ -78,7 +78,7 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
     job.device.threads = args.threads.or(job.device.threads);
     let job = &job;
     let dataset = dataset(&args, &opened)?;
-    opened.columns().check(&dataset)?;
+    opened.check_columns(&dataset)?;
     let dataset = training::with_ids(job, dataset)?;
     let options =
         EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: job.reader.io_options() };

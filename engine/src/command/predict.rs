@@ -137,7 +137,7 @@ fn predict(
     let batch_size = job.eval.batch_size.get() as usize;
     if let Some(data) = &args.data {
         let dataset = Dataset::open(data)?;
-        model.columns().check(&dataset)?;
+        model.check_columns(&dataset)?;
         let dataset = training::with_ids(job, dataset)?;
         let options = EvaluationOptions { batch_size, io: job.reader.io_options() };
         let mut progress = bars.progress("predicting", "rows", dataset.samples(args.part));

@@ -296,7 +296,9 @@ impl Watcher {
         let RunStart { spec, devices, rung, samples, .. } = *start;
         let RunDevices { device, memory, .. } = devices;
         self.phase = Phase::Waiting;
-        let training = Progress::new("training", "samples", samples, self.quiet);
+        // A command trains on a dataset, which has both.
+        let (total, rung) = (samples.unwrap_or(0), rung.map_or("", |rung| rung.name()));
+        let training = Progress::new("training", "samples", total, self.quiet);
         let ranks = match (devices.ranks, devices.nodes) {
             (1, _) => String::new(),
             (ranks, nodes) => {

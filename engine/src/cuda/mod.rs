@@ -20,6 +20,7 @@ mod context;
 mod error;
 mod evaluation;
 mod feed;
+mod gpu_rank;
 mod group;
 mod input;
 mod iteration;
@@ -34,7 +35,6 @@ mod rank;
 mod refusal;
 mod setup;
 mod tables;
-mod trainer;
 
 pub use calibration::{Measurement, machine_here, measure_all};
 pub use error::{Error, Result};

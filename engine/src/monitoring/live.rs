@@ -164,7 +164,7 @@ impl LiveRun {
             ..RunView::default()
         };
         let progress = &mut started.progress;
-        (progress.step, progress.samples, progress.total_samples) = (step, samples_done, Some(samples));
+        (progress.step, progress.samples, progress.total_samples) = (step, samples_done, samples);
         self.change(move |view| {
             // There may be warnings from before the start.
             let RunView { name, warnings, .. } = std::mem::take(view);

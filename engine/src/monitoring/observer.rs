@@ -68,9 +68,9 @@ impl<'a> TrainingObserver<'a> {
             nodes: devices.nodes,
             ranks: devices.ranks,
         });
-        self.samples = samples;
-        if samples > 0 {
-            self.metrics.train.progress.set(samples_done as f64 / samples as f64);
+        self.samples = samples.unwrap_or(0);
+        if self.samples > 0 {
+            self.metrics.train.progress.set(samples_done as f64 / self.samples as f64);
         }
         self.metrics.train.step.set(step as f64);
         self.ids_before.clone_from(ids_out_of_range);

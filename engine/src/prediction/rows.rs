@@ -65,6 +65,8 @@ struct Rows<'p, 'a> {
     batch: Samples,
     /// The number of each row of the batch.
     numbers: Vec<u64>,
+    /// Ids out of range in the batch, one number per categorical column.
+    out_of_range: Vec<u64>,
     tally: BadTally,
     /// The expected format of the files, in words.
     expects: String,
@@ -77,6 +79,7 @@ impl<'p, 'a> Rows<'p, 'a> {
             options,
             batch: Samples::new(schema),
             numbers: Vec::new(),
+            out_of_range: Vec::new(),
             // Without a limit the first bad row ends the prediction before the limit is checked.
             tally: BadTally::new(options.bad_limit.unwrap_or_default()),
             expects: String::new(),
@@ -126,8 +129,8 @@ impl<'p, 'a> Rows<'p, 'a> {
     }
 
     fn score(&mut self) -> Result<(), PredictError> {
-        let out_of_range = self.predictions.ids.apply(&mut self.batch);
-        self.predictions.count_ids(&out_of_range);
+        self.predictions.ids.apply(&mut self.batch, &mut self.out_of_range);
+        self.predictions.count_ids(&self.out_of_range);
         self.predictions.add(&self.batch, &self.numbers)?;
         self.batch.clear();
         self.numbers.clear();

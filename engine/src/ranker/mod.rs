@@ -19,23 +19,21 @@
 //! ```
 
 mod error;
-mod features;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use rankine_reader::convert::{Encoder, RawRows, RowFormat};
+use rankine_reader::convert::{RawLabels, RawRows};
 use rankine_reader::{IdRules, Samples, Schema};
 
 use crate::cpu::{ScoringBuffers, ScoringModel};
+use crate::features::RawEncoder;
 use crate::logit::sigmoid;
 use crate::source::{Artifact, ModelSource, SourceError};
 use crate::training::ids_of;
 
+pub use crate::features::{FeatureError, Features, Ids, RawColumn, RawColumnError, RawColumnValues};
 pub use error::{ScoreError, SwapError};
-use features::check_ids;
-pub use features::{Features, Ids};
-pub use rankine_reader::convert::{RawColumn, RawColumnError, RawColumnValues};
 
 /// Rows that can be scored at a time.
 pub const ROWS_MAX: usize = 65536;
@@ -53,8 +51,7 @@ struct LoadedModel {
     schema: Schema,
     /// What to do with ids that are not rows of their tables, by the job.
     ids: IdRules,
-    /// The format of raw rows, and what turns them into samples; `None` if the model was trained on generated data.
-    raw: Option<(RowFormat, Encoder)>,
+    raw: RawEncoder,
     steps: u64,
     /// Those that no thread is using.
     buffers: Mutex<Vec<Buffers>>,
@@ -65,6 +62,8 @@ struct LoadedModel {
 struct Buffers {
     raw: RawRows,
     samples: Samples,
+    /// Ids out of range, one number per categorical column.
+    out_of_range: Vec<u64>,
     logits: Vec<f32>,
     scoring: ScoringBuffers,
 }
@@ -87,13 +86,9 @@ impl Ranker {
     /// # Errors
     /// [`ScoreError`] if shapes do not match the model, or numbers are not finite; `scores` is then unchanged.
     pub fn score(&self, features: &Features<'_>, scores: &mut [f64]) -> Result<(), ScoreError> {
-        let model = self.model();
-        let mut buffers = model.take_buffers();
-        let scored = features
-            .check(&model.schema, &model.ids, &mut buffers.samples)
-            .and_then(|()| model.score(&mut buffers, scores));
-        model.put_back(buffers);
-        scored
+        self.score_with(features.rows, scores, |model, Buffers { samples, .. }| {
+            features.check(&model.schema, &model.ids, samples)
+        })
     }
 
     /// Scores raw rows, as the files that the model's dataset was converted from have them: applies the transforms and
@@ -109,13 +104,25 @@ impl Ranker {
         columns: &[RawColumn<'_>],
         scores: &mut [f64],
     ) -> Result<(), ScoreError> {
+        self.score_with(rows, scores, |model, Buffers { raw, samples, .. }| {
+            model.raw.encode(&model.schema, &model.ids, (rows, columns), raw, samples)
+        })
+    }
+
+    /// Scores the samples that `fill` puts into the buffers.
+    fn score_with(
+        &self,
+        rows: usize,
+        scores: &mut [f64],
+        fill: impl FnOnce(&LoadedModel, &mut Buffers) -> Result<(), FeatureError>,
+    ) -> Result<(), ScoreError> {
         if rows > ROWS_MAX {
             return Err(ScoreError::TooManyRows { rows });
         }
         let model = self.model();
         let mut buffers = model.take_buffers();
-        let scored =
-            model.encode(rows, columns, &mut buffers).and_then(|()| model.score(&mut buffers, scores));
+        let filled = fill(&model, &mut buffers).map_err(ScoreError::from);
+        let scored = filled.and_then(|()| model.score(&mut buffers, scores));
         model.put_back(buffers);
         scored
     }
@@ -161,7 +168,8 @@ impl LoadedModel {
         let schema = opened.columns().schema.clone();
         let ids = ids_of(opened.job(), &schema)?;
         let format = opened.columns().format.clone();
-        let raw = format.map(|format| Ok::<_, SourceError>((format, opened.encoder()?))).transpose()?;
+        let source = format.map(|format| Ok::<_, SourceError>((format, opened.encoder()?))).transpose()?;
+        let raw = RawEncoder::new(source, RawLabels::Ignored);
         let weights = ScoringModel::new(opened.load()?);
         Ok(Self { weights, schema, ids, raw, steps: opened.steps(), buffers: Mutex::default() })
     }
@@ -179,6 +187,7 @@ impl LoadedModel {
         spare.unwrap_or_else(|| Buffers {
             raw: RawRows::new(&self.schema),
             samples: Samples::new(&self.schema),
+            out_of_range: Vec::new(),
             logits: Vec::new(),
             scoring: ScoringBuffers::default(),
         })
@@ -188,27 +197,10 @@ impl LoadedModel {
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(buffers);
     }
 
-    /// Turns raw rows into samples in the buffers.
-    fn encode(
-        &self,
-        rows: usize,
-        columns: &[RawColumn<'_>],
-        buffers: &mut Buffers,
-    ) -> Result<(), ScoreError> {
-        let (format, encoder) = self.raw.as_ref().ok_or(RawColumnError::NoRawRows)?;
-        let Buffers { samples, raw, .. } = buffers;
-        raw.clear();
-        raw.append_columns(&self.schema, format, rows, columns)?;
-        samples.clear();
-        encoder.encode_as_stored(raw, samples);
-        check_ids(&self.schema, &self.ids, samples)?;
-        self.ids.apply(samples);
-        Ok(())
-    }
-
     /// Scores the samples in the buffers.
     fn score(&self, buffers: &mut Buffers, scores: &mut [f64]) -> Result<(), ScoreError> {
-        let Buffers { samples, logits, scoring, .. } = buffers;
+        let Buffers { samples, out_of_range, logits, scoring, .. } = buffers;
+        self.ids.apply(samples, out_of_range);
         let (rows, heads) = (samples.len, self.weights.spec().heads.len());
         if scores.len() != rows * heads {
             return Err(ScoreError::ScoresShape { rows, heads, found: scores.len() });

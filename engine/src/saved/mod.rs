@@ -18,12 +18,12 @@ use std::path::{Path, PathBuf};
 use memmap2::Mmap;
 use rankine_embedding::cpu::Table;
 use rankine_embedding::{Dtype, TableSpec};
-use rankine_reader::Schema;
 use rankine_reader::convert::{Encoder, RowFormat};
 use rankine_reader::dataset::FileManifest;
 use rankine_reader::publish::PartialDir;
 use rankine_reader::sealed::{self, SealedError};
 use rankine_reader::write::{CheckedFile, write_file};
+use rankine_reader::{Columns, Schema};
 use safetensors::tensor::{self, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
@@ -31,10 +31,8 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::cpu::CpuModel;
 use crate::model::{Model, ModelSpec};
 
-mod columns;
 mod stored;
 
-pub use columns::Columns;
 pub use stored::{StoredWeights, scoring_model};
 pub use verify::VerifiedSize;
 
@@ -502,7 +500,7 @@ impl SavedModel {
     /// Returns an encoder that converts raw rows into samples of the model, with the vocabularies in its folder.
     ///
     /// # Errors
-    /// The errors of [`Columns::encoder`].
+    /// The errors of [`Columns::vocabulary`].
     pub fn encoder(&self, dir: &Path) -> Result<Encoder, rankine_reader::Error> {
         self.columns().encoder(&[dir.to_owned()])
     }

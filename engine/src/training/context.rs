@@ -11,12 +11,22 @@ use crate::job::Job;
 use crate::launch::ProcessGroup;
 use crate::model::Model;
 
+/// Where the samples of a training come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SampleSource {
+    /// The training part of the dataset.
+    Dataset,
+    /// A program, which pushes batches to a [`crate::trainer::Trainer`].
+    Program,
+}
+
 /// A run: what is trained, by which processes, and with which resources.
 #[derive(Clone, Copy)]
 pub(super) struct RunContext<'a> {
     /// With the counted ranks.
     pub(super) job: &'a Job,
     pub(super) dataset: &'a Dataset,
+    pub(super) source: SampleSource,
     /// The model's spec and update rules.
     pub(super) model: &'a Model,
     pub(super) processes: &'a ProcessGroup,
@@ -32,14 +42,17 @@ pub(super) struct RunContext<'a> {
 }
 
 impl RunContext<'_> {
-    /// Samples that the run trains on, unless a target ends it.
-    pub(super) fn samples(&self) -> u64 {
+    /// Samples that the run trains on, unless a target ends it; `None` if a program decides.
+    pub(super) fn samples(&self) -> Option<u64> {
+        if self.source == SampleSource::Program {
+            return None;
+        }
         let train = &self.job.train;
         let (epoch, batch) = (self.dataset.samples(Part::Train), u64::from(train.batch_size.get()));
         let all = epoch.saturating_mul(train.epochs.get());
-        let Some(steps) = train.max_steps else { return all };
+        let Some(steps) = train.max_steps else { return Some(all) };
         let steps_an_epoch = epoch.div_ceil(batch);
         let (epochs, steps) = (steps.get() / steps_an_epoch, steps.get() % steps_an_epoch);
-        all.min(epochs.saturating_mul(epoch).saturating_add(epoch.min(steps * batch)))
+        Some(all.min(epochs.saturating_mul(epoch).saturating_add(epoch.min(steps * batch))))
     }
 }

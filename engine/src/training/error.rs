@@ -49,6 +49,12 @@ pub enum TrainError {
         /// What asked.
         cause: StopCause,
     },
+    /// A checkpoint that a program asked for was not saved, and `checkpoint.on_failure` is `continue`.
+    #[error("no checkpoint of step {step}: {}", if *step == 0 { "nothing was trained" } else { "it was not saved" })]
+    NoCheckpoint {
+        /// The step.
+        step: u64,
+    },
     /// The run folder cannot be used.
     #[error("{0}")]
     RunDir(String),

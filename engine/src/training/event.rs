@@ -165,10 +165,10 @@ pub struct RunStart<'a> {
     pub precision: Option<Precision>,
     /// The devices, and the tables on them.
     pub devices: &'a RunDevices,
-    /// How blocks are read.
-    pub rung: Rung,
-    /// Samples that the whole run will train on, unless it is stopped before.
-    pub samples: u64,
+    /// How blocks are read; `None` if a program pushes batches.
+    pub rung: Option<Rung>,
+    /// Samples that the whole run will train on, unless it is stopped before; `None` if a program decides.
+    pub samples: Option<u64>,
     /// Samples trained on before the start.
     pub samples_done: u64,
     /// Steps completed at the start: 0, or those of the checkpoint that training resumes from.

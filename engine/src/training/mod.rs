@@ -40,6 +40,7 @@ pub use ids::{IdCounts, ids_of, with_ids};
 pub use rankine_reader::{Stop, StopCause};
 pub use report::{ExchangedBytes, LookUpCount, PhaseRun, ReportDetails};
 pub use run::{PhaseSeconds, Start, TrainOptions, train};
+pub(crate) use run::{Ready, Request, Requests, train_pushed};
 pub use run_dir::{
     DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary, LinkMeans, ModelSummary,
     RunDir, Summary, TrainSummary,

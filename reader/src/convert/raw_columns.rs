@@ -1,15 +1,22 @@
 //! Raw rows in memory, column by column, for a model in the caller's process.
 
 use crate::convert::BAG_MAX;
+use crate::convert::formats::criteo;
 use crate::convert::rows::source::largest_raw_number;
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
 use crate::convert::text::number;
 use crate::nearest::did_you_mean;
-use crate::origin::{CategorySource, ColumnSources, RowFormat};
-use crate::schema::{Categorical, Dense, Hotness, Schema, VocabularyKind};
+use crate::origin::{CategorySource, ColumnSources, LabelRule, LabelSource, RowFormat};
+use crate::schema::{Categorical, Dense, Hotness, Label, Schema, VocabularyKind};
 
-/// Hexadecimal digits of a category of Criteo's.
-const HEX_DIGITS_MAX: usize = 8;
+/// Whether raw rows have labels, and weights if the schema has a weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RawLabels {
+    /// Their columns may be there, and are not read.
+    Ignored,
+    /// Their columns must be there, and are read as those of a file are.
+    Needed,
+}
 
 /// A raw column of some rows, as a file of raw rows would have it.
 #[derive(Debug, Clone, Copy)]
@@ -118,20 +125,13 @@ pub enum RawColumnError {
 }
 
 impl RawRows {
-    /// Appends rows of a format, by columns: in any order, but each exactly once. Columns of labels and of the weight
-    /// may be there, and are not read. Each feature is read as a file's would be.
+    /// Appends rows by columns: in any order, but each exactly once. Each value is read as a file's would be.
     ///
     /// # Errors
     /// [`RawColumnError`]; the rows are then unchanged.
-    pub fn append_columns(
-        &mut self,
-        schema: &Schema,
-        format: &RowFormat,
-        rows: usize,
-        columns: &[RawColumn<'_>],
-    ) -> Result<(), RawColumnError> {
+    pub fn append_columns(&mut self, columns: &RawColumns<'_>) -> Result<(), RawColumnError> {
         let before = self.len();
-        let appended = Appended { schema, format, rows, columns }.to(self);
+        let appended = columns.append_to(self);
         if appended.is_err() {
             self.truncate(before);
         }
@@ -139,16 +139,23 @@ impl RawRows {
     }
 }
 
-/// Columns that are being appended.
-struct Appended<'a> {
-    schema: &'a Schema,
-    format: &'a RowFormat,
-    rows: usize,
-    columns: &'a [RawColumn<'a>],
+/// The columns of some raw rows.
+#[derive(Debug, Clone, Copy)]
+pub struct RawColumns<'a> {
+    /// The columns of the model.
+    pub schema: &'a Schema,
+    /// The format of the rows of the model's dataset.
+    pub format: &'a RowFormat,
+    /// Whether labels are read.
+    pub labels: RawLabels,
+    /// Number of rows.
+    pub rows: usize,
+    /// The columns.
+    pub columns: &'a [RawColumn<'a>],
 }
 
-impl Appended<'_> {
-    fn to(&self, raw: &mut RawRows) -> Result<(), RawColumnError> {
+impl RawColumns<'_> {
+    fn append_to(&self, raw: &mut RawRows) -> Result<(), RawColumnError> {
         let Self { schema, rows, .. } = *self;
         let sources = self.sources();
         self.check_names(&sources)?;
@@ -161,16 +168,36 @@ impl Appended<'_> {
                 source,
                 // Rules for ids out of range apply to records.
                 rows: if let RowFormat::HugectrRaw(_) = self.format { u64::MAX } else { column.rows },
-                hexadecimal: *self.format == RowFormat::CriteoTsv,
+                hexadecimal: self.is_criteo(),
+                trim: matches!(self.format, RowFormat::Csv(csv) if csv.trim),
             };
             to.append(self.find(&source.column, &sources)?, rows, &mut raw.categories[number])?;
         }
-        raw.labels.iter_mut().for_each(|labels| labels.resize(labels.len() + rows, f32::NAN));
-        if schema.weight.is_some() {
-            raw.weights.resize(raw.weights.len() + rows, 1.0);
+        match self.labels {
+            RawLabels::Ignored => {
+                raw.labels.iter_mut().for_each(|labels| labels.resize(labels.len() + rows, f32::NAN));
+                let weights = if schema.weight.is_some() { rows } else { 0 };
+                raw.weights.resize(raw.weights.len() + weights, 1.0);
+            }
+            RawLabels::Needed => {
+                for (number, source) in sources.labels.iter().enumerate() {
+                    self.append_labels(
+                        self.find(&source.column, &sources)?,
+                        source,
+                        &mut raw.labels[number],
+                    )?;
+                }
+                if let Some(name) = &sources.weight {
+                    self.append_weights(self.find(name, &sources)?, &mut raw.weights)?;
+                }
+            }
         }
         raw.end_rows(rows);
         Ok(())
+    }
+
+    fn is_criteo(&self) -> bool {
+        *self.format == RowFormat::CriteoTsv
     }
 
     /// The raw columns; those of formats without names have the names of the schema.
@@ -181,9 +208,14 @@ impl Appended<'_> {
             RowFormat::CriteoTsv | RowFormat::HugectrRaw(_) => {
                 let category =
                     |column: &Categorical| CategorySource { column: column.name.clone(), separator: None };
+                let label = |label: &Label| LabelSource {
+                    column: label.name.clone(),
+                    rule: LabelRule::Binary,
+                    mask_missing: false,
+                };
                 ColumnSources {
-                    labels: Vec::new(),
-                    weight: None,
+                    labels: self.schema.labels.iter().map(label).collect(),
+                    weight: self.schema.weight.clone(),
                     dense: self.schema.dense.iter().map(|column| column.name.clone()).collect(),
                     categorical: self.schema.categorical.iter().map(category).collect(),
                 }
@@ -193,8 +225,7 @@ impl Appended<'_> {
 
     /// Checks that each column is known, and given once.
     fn check_names(&self, sources: &ColumnSources) -> Result<(), RawColumnError> {
-        let labels = self.schema.labels.iter().map(|label| label.name.as_str());
-        let known: Vec<_> = sources.columns().chain(labels).chain(self.schema.weight.as_deref()).collect();
+        let known: Vec<_> = sources.columns().collect();
         for (number, RawColumn { name, .. }) in self.columns.iter().enumerate() {
             if !known.contains(name) {
                 let hint = did_you_mean(name, known.iter().copied());
@@ -221,36 +252,97 @@ impl Appended<'_> {
         column: &Dense,
         to: &mut Vec<f64>,
     ) -> Result<(), RawColumnError> {
-        let name = || raw.name.to_owned();
-        if raw.offsets.is_some() {
-            let (found, expected) = ("several values per row", "one number per row");
-            return Err(RawColumnError::Type { column: name(), found, expected });
-        }
-        let found = raw.values.len();
-        if found != self.rows {
-            return Err(RawColumnError::Rows { column: name(), expected: self.rows, found });
-        }
         let transform = column.transform;
         let largest =
             largest_raw_number(transform.function, transform.standardizes(), self.schema.dense_dtype);
-        let fits = |number: f64| number.is_nan() || number.abs() <= largest;
-        for row in 0..self.rows {
+        // Criteo's numbers are integers of 64 bits.
+        let criteo = self.is_criteo();
+        let admits =
+            |number: f64| number.is_nan() || number.abs() <= largest && (!criteo || number.fract() == 0.0);
+        let expected = || match criteo {
+            true => "a 64-bit integer".into(),
+            false => format!("a number of at most {:e}", largest as f32),
+        };
+        self.append_one_each(raw, expected, to, |row| {
             let number = match raw.values {
                 RawColumnValues::Numbers(numbers) => Some(numbers[row]),
                 RawColumnValues::Integers(integers) => Some(integers[row] as f64),
+                RawColumnValues::Texts(texts) if criteo => criteo::parse_number(texts[row].as_bytes()),
                 RawColumnValues::Texts(texts) if texts[row].is_empty() => Some(f64::NAN),
                 RawColumnValues::Texts(texts) => number::parse(texts[row].as_bytes()),
             };
-            let Some(number) = number.filter(|number| fits(*number)) else {
-                let expected = format!("a number of at most {:e}", largest as f32);
-                return Err(RawColumnError::Value {
-                    column: name(),
-                    row,
-                    value: raw.values.text(row),
-                    expected,
-                });
-            };
-            to.push(number);
+            number.filter(|number| admits(*number))
+        })
+    }
+
+    fn append_labels(
+        &self,
+        raw: &RawColumn<'_>,
+        LabelSource { rule, mask_missing, .. }: &LabelSource,
+        to: &mut Vec<f32>,
+    ) -> Result<(), RawColumnError> {
+        let missing = mask_missing.then_some(f32::NAN);
+        let number = |number: f64| if number.is_nan() { missing } else { rule.of_number(number) };
+        self.append_one_each(
+            raw,
+            || format!("a label: it must be {}", rule.admits()),
+            to,
+            |row| match (raw.values, rule) {
+                (RawColumnValues::Texts(texts), _) if texts[row].is_empty() => missing,
+                (RawColumnValues::Texts(texts), LabelRule::EqualsText(text)) => {
+                    Some(f32::from(u8::from(texts[row] == text)))
+                }
+                (RawColumnValues::Texts(texts), _) => number::parse(texts[row].as_bytes()).and_then(number),
+                (RawColumnValues::Integers(integers), LabelRule::EqualsText(text)) => {
+                    Some(f32::from(u8::from(integers[row].to_string() == *text)))
+                }
+                (RawColumnValues::Integers(integers), _) => number(integers[row] as f64),
+                (RawColumnValues::Numbers(numbers), _) => number(numbers[row]),
+            },
+        )
+    }
+
+    fn append_weights(&self, raw: &RawColumn<'_>, to: &mut Vec<f32>) -> Result<(), RawColumnError> {
+        self.append_one_each(
+            raw,
+            || "a weight: it must be a number of 0 or more".into(),
+            to,
+            |row| {
+                let weight = match raw.values {
+                    RawColumnValues::Numbers(numbers) => Some(numbers[row]),
+                    RawColumnValues::Integers(integers) => Some(integers[row] as f64),
+                    RawColumnValues::Texts(texts) => number::parse(texts[row].as_bytes()),
+                };
+                weight.filter(|weight| *weight >= 0.0 && weight.is_finite()).map(|weight| weight as f32)
+            },
+        )
+    }
+
+    /// Appends the value of each row; `value` returns `None` for one that is not `expected`.
+    fn append_one_each<T>(
+        &self,
+        raw: &RawColumn<'_>,
+        expected: impl Fn() -> String,
+        to: &mut Vec<T>,
+        value: impl Fn(usize) -> Option<T>,
+    ) -> Result<(), RawColumnError> {
+        let column = || raw.name.to_owned();
+        if raw.offsets.is_some() {
+            let (found, expected) = ("several values per row", "one value per row");
+            return Err(RawColumnError::Type { column: column(), found, expected });
+        }
+        let found = raw.values.len();
+        if found != self.rows {
+            return Err(RawColumnError::Rows { column: column(), expected: self.rows, found });
+        }
+        for row in 0..self.rows {
+            let shown = || raw.values.text(row);
+            to.push(value(row).ok_or_else(|| RawColumnError::Value {
+                column: column(),
+                row,
+                value: shown(),
+                expected: expected(),
+            })?);
         }
         Ok(())
     }
@@ -264,6 +356,8 @@ struct CategoriesOf<'a> {
     rows: u64,
     /// Whether texts must be hexadecimal, as Criteo's are.
     hexadecimal: bool,
+    /// Whether white space around a category is removed after its row is divided at separators.
+    trim: bool,
 }
 
 impl CategoriesOf<'_> {
@@ -287,7 +381,8 @@ impl CategoriesOf<'_> {
             match (separator, raw.values) {
                 (Some(separator), RawColumnValues::Texts(texts)) => {
                     for category in texts[row].split(separator).filter(|_| !texts[row].is_empty()) {
-                        self.push(raw, row, category, to)?;
+                        let is_space = |char: char| self.trim && char.is_ascii_whitespace();
+                        self.push(raw, row, category.trim_matches(is_space), to)?;
                         count += 1;
                     }
                 }
@@ -349,9 +444,8 @@ impl CategoriesOf<'_> {
         to: &mut RawCategories,
     ) -> Result<(), RawColumnError> {
         let bytes = category.as_bytes();
-        let is_hexadecimal = || bytes.len() <= HEX_DIGITS_MAX && bytes.iter().all(u8::is_ascii_hexdigit);
         match &mut to.values {
-            RawValues::Keys(keys) if !self.hexadecimal || is_hexadecimal() => keys.push(bytes),
+            RawValues::Keys(keys) if !self.hexadecimal || criteo::is_category(bytes) => keys.push(bytes),
             RawValues::Rows(ids) => match number::parse_row(bytes, self.rows) {
                 Some(id) => ids.push(id),
                 None => return Err(self.not_a_category(raw, row, format!("{category:?}"))),
@@ -370,7 +464,7 @@ impl CategoriesOf<'_> {
         let expected = match self.column.vocabulary {
             VocabularyKind::Identity => format!("the number of one of its table's {} rows", self.column.rows),
             VocabularyKind::Exact { .. } | VocabularyKind::Hash => {
-                format!("a category of at most {HEX_DIGITS_MAX} hexadecimal digits")
+                format!("a category of at most {} hexadecimal digits", criteo::HEX_DIGITS_MAX)
             }
         };
         RawColumnError::Value { column: raw.name.to_owned(), row, value, expected }

@@ -139,6 +139,15 @@ pub struct Dataset {
 enum Source {
     Folder(Box<Manifest>),
     Raw(Box<RawDataset>),
+    Columns(Box<ColumnsOnly>),
+}
+
+/// A dataset without samples.
+#[derive(Debug, Clone)]
+struct ColumnsOnly {
+    schema: Schema,
+    format: Option<RowFormat>,
+    vocabularies: Vec<FileManifest>,
 }
 
 /// Raw files used as a dataset.
@@ -269,6 +278,21 @@ impl Dataset {
         Ok(Self { dir, source: Source::Raw(Box::new(raw)), ids: Default::default() })
     }
 
+    /// Makes a dataset that has columns but no samples. `dir` is the folder of the vocabularies.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the schema is invalid.
+    pub(crate) fn without_samples(
+        dir: &Path,
+        schema: Schema,
+        format: Option<RowFormat>,
+        vocabularies: Vec<FileManifest>,
+    ) -> Result<Self> {
+        schema.validate()?;
+        let source = Source::Columns(Box::new(ColumnsOnly { schema, format, vocabularies }));
+        Ok(Self { dir: dir.to_owned(), source, ids: Default::default() })
+    }
+
     /// Sets rules for ids that are out of range. Without rules, every such id is an error.
     ///
     /// # Errors
@@ -292,13 +316,17 @@ impl Dataset {
     pub fn manifest(&self) -> Option<&Manifest> {
         match &self.source {
             Source::Folder(manifest) => Some(manifest),
-            Source::Raw(_) => None,
+            Source::Raw(_) | Source::Columns(_) => None,
         }
     }
 
     /// Returns the files outside the parts that the manifest lists; none for raw files.
     pub fn files(&self) -> &[FileManifest] {
-        self.manifest().map_or(&[], |manifest| &manifest.files)
+        match &self.source {
+            Source::Folder(manifest) => &manifest.files,
+            Source::Columns(columns) => &columns.vocabularies,
+            Source::Raw(_) => &[],
+        }
     }
 
     /// Returns the format of the raw rows that the columns come from; `None` if the data was generated.
@@ -309,6 +337,7 @@ impl Dataset {
                 Origin::Generated(_) => None,
             },
             Source::Raw(raw) => Some(RowFormat::HugectrRaw(raw.decoder.format().clone())),
+            Source::Columns(columns) => columns.format.clone(),
         }
     }
 
@@ -322,6 +351,7 @@ impl Dataset {
         match &self.source {
             Source::Folder(manifest) => &manifest.schema,
             Source::Raw(raw) => &raw.schema,
+            Source::Columns(columns) => &columns.schema,
         }
     }
 
@@ -330,6 +360,7 @@ impl Dataset {
         match &self.source {
             Source::Folder(manifest) => manifest.parts.keys().copied().collect(),
             Source::Raw(raw) => raw.parts.keys().copied().collect(),
+            Source::Columns(_) => Vec::new(),
         }
     }
 
@@ -338,6 +369,7 @@ impl Dataset {
         match &self.source {
             Source::Folder(manifest) => manifest.parts.get(&part).map_or(0, |part| part.samples),
             Source::Raw(raw) => raw.parts.get(&part).into_iter().flatten().map(|file| file.records).sum(),
+            Source::Columns(_) => 0,
         }
     }
 
@@ -353,11 +385,12 @@ impl Dataset {
                 manifest.parts.get(&part).map(|of| self.packed_part(manifest, part, of)).transpose()?
             }
             Source::Raw(raw) => raw.parts.get(&part).map(|files| raw.part(part, files)).transpose()?,
+            Source::Columns(_) => None,
         };
         let found = found.map(|found| DatasetPart { ids: std::sync::Arc::clone(&self.ids), ..found });
         found.ok_or_else(|| {
             let hint = match &self.source {
-                Source::Folder(_) => "",
+                Source::Folder(_) | Source::Columns(_) => "",
                 Source::Raw(_) => ": name its files",
             };
             Error::invalid(format!("the dataset {} has no {part} part{hint}", self.dir.display()))

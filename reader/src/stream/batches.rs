@@ -28,6 +28,15 @@ pub struct Batch {
     recycle: Sender<Samples>,
 }
 
+impl Batch {
+    /// Makes a batch of samples that start at a position. When it is dropped, their memory is sent to `recycle`, or
+    /// freed if that is full.
+    pub fn new(samples: Samples, start: Position, out_of_range: Vec<u64>, recycle: Sender<Samples>) -> Self {
+        let end = Position { sample: start.sample + samples.len as u64, ..start };
+        Self { samples, start, end, out_of_range, recycle }
+    }
+}
+
 impl Drop for Batch {
     fn drop(&mut self) {
         // If the stream is gone or has enough memory to reuse, the memory is freed.
@@ -227,9 +236,10 @@ impl Assembler {
             return Ok(());
         }
         let mut samples = std::mem::replace(batch, self.empty());
-        let out_of_range = self.part.ids.apply(&mut samples);
+        let mut out_of_range = Vec::new();
+        self.part.ids.apply(&mut samples, &mut out_of_range);
         let start = Position { sample: end.sample - samples.len as u64, ..end };
-        let batch = Batch { samples, start, end, out_of_range, recycle: self.recycle.clone() };
+        let batch = Batch::new(samples, start, out_of_range, self.recycle.clone());
         out.send(Ok(batch)).map_err(|_| ConsumerDropped)
     }
 

@@ -14,9 +14,9 @@ use super::workers::Workers;
 use crate::cuda::batch::GlobalBatch;
 use crate::cuda::context::RankContext;
 use crate::cuda::error::Result;
+use crate::cuda::gpu_rank::GpuRank;
 use crate::cuda::rank::Rank;
 use crate::cuda::setup::ModelSetup;
-use crate::cuda::trainer::Trainer;
 use crate::guard::StepOutcome;
 use crate::job::Precision;
 
@@ -233,9 +233,9 @@ fn create_rank(
         let context = RankContext::new(device, cluster.as_ref())?;
         let setup = Arc::clone(setup);
         Ok(match setup.execution.precision {
-            Precision::Fp32 | Precision::Tf32 => Box::new(Trainer::<f32>::new(context, setup)?),
-            Precision::Bf16 | Precision::Fp8 => Box::new(Trainer::<bf16>::new(context, setup)?),
-            Precision::Fp16 => Box::new(Trainer::<f16>::new(context, setup)?),
+            Precision::Fp32 | Precision::Tf32 => Box::new(GpuRank::<f32>::new(context, setup)?),
+            Precision::Bf16 | Precision::Fp8 => Box::new(GpuRank::<bf16>::new(context, setup)?),
+            Precision::Fp16 => Box::new(GpuRank::<f16>::new(context, setup)?),
         })
     };
     if setup.measures_memory {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rankine_embedding::rows::{RowSelection, Snapshot};
+use rankine_reader::Columns;
 
 use super::backend::{Backend, Measurements};
 use super::context::RunContext;
@@ -23,7 +24,6 @@ use crate::checkpoint::{
 };
 use crate::job::{self, OnFailure};
 use crate::launch::ProcessGroup;
-use crate::saved::Columns;
 use copies::CopyMemory;
 use write::{RankCopy, SideFiles, WriteOutput, WriteTask, choose_rows, publish, write_alone, write_copies};
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use rankine_embedding::rows::{RowSelection, Snapshot};
+use rankine_reader::Columns;
 
 use super::super::backend::Measurements;
 use crate::checkpoint::{
     CheckpointError, DenseState, Draft, Files, Manifest, PublishedCheckpoint, RankState, ShardFiles,
     write_shard,
 };
-use crate::saved::Columns;
 
 /// The writing of this process's shards.
 pub(super) enum WriteTask {

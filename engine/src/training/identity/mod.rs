@@ -3,13 +3,13 @@
 
 use rankine_reader::dataset::{BlockCoding, Manifest as DatasetManifest};
 use rankine_reader::sealed::Checksum;
-use rankine_reader::{Dataset, Part};
+use rankine_reader::{Columns, Dataset, Part};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::TrainError;
-use super::context::RunContext;
+use super::context::{RunContext, SampleSource};
 use crate::checkpoint::{DataIdentity, Manifest, OrderState, RuleState, TableState};
 use crate::model::ModelSpec;
 
@@ -41,16 +41,17 @@ impl TrainingIdentity {
     /// # Errors
     /// [`TrainError::Data`].
     pub(super) fn of(context: &RunContext<'_>) -> Result<Self, TrainError> {
-        let RunContext { job, dataset, model, .. } = *context;
+        let RunContext { job, dataset, source, model, .. } = *context;
         let has_eval = dataset.parts().contains(&Part::Eval);
+        let (shuffle, data) = match source {
+            SampleSource::Dataset => (job.train.shuffle, of(dataset, Part::Train)?),
+            SampleSource::Program => (false, pushed(dataset)),
+        };
         Ok(Self {
             version: env!("CARGO_PKG_VERSION").into(),
             seed: job.seed,
-            order: OrderState {
-                shuffle: job.train.shuffle,
-                window_blocks: job.train.shuffle_window_blocks.get(),
-            },
-            data: of(dataset, Part::Train)?,
+            order: OrderState { shuffle, window_blocks: job.train.shuffle_window_blocks.get() },
+            data,
             eval: has_eval.then(|| of(dataset, Part::Eval)).transpose()?,
             spec: model.spec.clone(),
             dense: RuleState::of(&model.rules.dense),
@@ -124,24 +125,39 @@ fn of(dataset: &Dataset, part: Part) -> Result<DataIdentity, TrainError> {
             blocks.update(&block.checksum.to_le_bytes());
         }
     }
-    let vocabularies = dataset.files().iter().filter(|file| file.name.starts_with("vocabulary/"));
     Ok(DataIdentity {
         samples: part.samples,
         block_samples: part.block_samples,
-        schema: Checksum(DatasetManifest::tag(&part.schema)),
         blocks: Checksum(blocks.digest()),
-        vocabularies: vocabularies.cloned().collect(),
-        raw: Vec::new(),
+        ..pushed(dataset)
     })
 }
 
+/// What identifies samples that a program pushes: their columns alone.
+fn pushed(dataset: &Dataset) -> DataIdentity {
+    let Columns { schema, vocabularies, .. } = Columns::of(dataset);
+    DataIdentity {
+        samples: 0,
+        block_samples: 0,
+        schema: Checksum(DatasetManifest::tag(&schema)),
+        blocks: Checksum(0),
+        vocabularies,
+        raw: Vec::new(),
+    }
+}
+
 /// Whether a checkpoint's training part, columns and vocabularies are those of a dataset, as far as that can be
-/// determined without reading raw files.
+/// determined without reading raw files. Pushed samples have only columns and vocabularies.
 ///
 /// # Errors
 /// [`TrainError::Data`].
 pub fn is_of(manifest: &Manifest, dataset: &Dataset) -> Result<bool, TrainError> {
-    Ok(data_difference(&manifest.data, &of(dataset, Part::Train)?).is_none())
+    let own = if is_pushed(&manifest.data) { pushed(dataset) } else { of(dataset, Part::Train)? };
+    Ok(data_difference(&manifest.data, &own).is_none())
+}
+
+fn is_pushed(data: &DataIdentity) -> bool {
+    data.samples == 0
 }
 
 /// How a part differs from one that was read before, after "the part".
@@ -151,6 +167,11 @@ pub(super) fn data_difference(saved: &DataIdentity, own: &DataIdentity) -> Optio
     }
     if saved.vocabularies != own.vocabularies {
         return Some("has different vocabularies, so ids mean other categories".into());
+    }
+    match (is_pushed(saved), is_pushed(own)) {
+        (true, false) => return Some("is read from a dataset, but a program pushed it before".into()),
+        (false, true) => return Some("is pushed by a program, but was read from a dataset before".into()),
+        _ => {}
     }
     if saved.samples != own.samples {
         return Some(format!("has {} samples but had {}", own.samples, saved.samples));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::context::RunContext;
+use super::context::{RunContext, SampleSource};
 use super::identity::{ContentsCheck, RunIdentity, TrainingIdentity};
 use super::processes::with_heartbeat;
 use super::run_dir::{RunDir, Summary};
@@ -97,7 +97,7 @@ fn decide(
     restart: bool,
     observer: &mut dyn Observer,
 ) -> Result<StartingPoint, TrainError> {
-    let RunContext { job, files, processes, threads, stop, .. } = *context;
+    let RunContext { job, source, files, processes, threads, stop, .. } = *context;
     let mut run = RunDir::resume(path, job)?;
     let dir = RunDir::checkpoints_path(path);
     if restart {
@@ -106,6 +106,12 @@ fn decide(
     let mut identity = RunIdentity::of(context)?;
     let mut continues = None;
     if let Some(summary) = RunDir::finished(path)? {
+        if source == SampleSource::Program {
+            return Err(TrainError::RunDir(format!(
+                "{}: the run is finished: push rows to the trainer of another run folder",
+                path.display()
+            )));
+        }
         let check = &mut ContentsCheck { threads, stop, observer };
         let judge = || finished::judge(path, &summary, context, &mut identity, check);
         match with_heartbeat(processes, 0, judge)? {

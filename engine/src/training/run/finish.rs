@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use rankine_reader::Part;
+use rankine_reader::publish::PartialDir;
+use rankine_reader::{Columns, Part};
 
-use super::super::context::RunContext;
+use super::super::context::{RunContext, SampleSource};
 use super::super::processes::with_heartbeat;
 use super::super::run_dir::{
     DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary, ModelSummary, Summary,
@@ -14,7 +15,7 @@ use super::super::{Event, TrainError};
 use super::training_loop::TrainingLoop;
 use crate::evaluation::EvalSummary;
 use crate::launch::Phase;
-use crate::saved::{self, Columns, ModelMetadata};
+use crate::saved::{self, ModelMetadata, SavedModelError};
 
 impl TrainingLoop<'_> {
     /// Evaluates and saves the trained model. Returns the summary, and the path of the run folder if this is the first
@@ -46,31 +47,32 @@ impl TrainingLoop<'_> {
 
     /// Saves the model, if this is the first process.
     fn save_model(&mut self) -> Result<(), TrainError> {
-        let RunContext { job, dataset, processes, .. } = self.context;
+        let RunContext { processes, .. } = self.context;
         let Some(run) = &mut self.run else {
             // The rows of this process go to the first one.
             return Ok(saved::Weights::try_for_each_run(&*self.backend, &mut |_| Ok(()))?);
         };
         let dir = run.begin_model()?;
-        let (steps, job) = (self.state.step(), job.to_toml());
-        let backend = &*self.backend;
-        let save = || {
-            let columns = &Columns::of(dataset);
-            let vocabulary = &|name: &str| dataset.checked_file(name);
-            let metadata = ModelMetadata { steps, job: &job, columns, vocabulary };
-            saved::save_into(dir, backend, &metadata)
-        };
         // With several processes, each one reports its own progress.
         if processes.size() == 1 {
-            with_heartbeat(processes, steps, save)?
+            with_heartbeat(processes, self.state.step(), || self.save_into(dir))?
         } else {
-            save()?
+            self.save_into(dir)?
         };
         Ok(())
     }
 
+    /// Saves the model into a folder.
+    pub(super) fn save_into(&self, dir: PartialDir) -> Result<(), SavedModelError> {
+        let RunContext { job, dataset, .. } = self.context;
+        let (steps, job, columns) = (self.state.step(), &job.to_toml(), &Columns::of(dataset));
+        let vocabulary = &|name: &str| dataset.checked_file(name);
+        saved::save_into(dir, &*self.backend, &ModelMetadata { steps, job, columns, vocabulary })
+    }
+
     fn summary(&self, eval: Option<EvalSummary>) -> Result<Summary, TrainError> {
-        let RunContext { job, dataset, topology, threads, .. } = self.context;
+        let RunContext { job, dataset, source, topology, threads, .. } = self.context;
+        let is_pushed = source == SampleSource::Program;
         let (state, total) = (&self.state, &self.state.total);
         let seconds = total.time.as_secs_f64();
         let raw_files = job.data.raw.iter().flat_map(|raw| raw.train.iter().chain(&raw.eval));
@@ -82,9 +84,9 @@ impl TrainingLoop<'_> {
             data: DataSummary {
                 dir: job.data.folder().map(|dir| dir.display().to_string()),
                 raw: raw_files.map(|path| path.display().to_string()).collect(),
-                train_samples: dataset.samples(Part::Train),
+                train_samples: if is_pushed { total.samples } else { dataset.samples(Part::Train) },
                 eval_samples: dataset.samples(Part::Eval),
-                reader: self.io.mode.to_string(),
+                reader: if is_pushed { "pushed".into() } else { self.io.mode.to_string() },
             },
             model: ModelSummary {
                 kind: job.model.kind().into(),
@@ -103,7 +105,10 @@ impl TrainingLoop<'_> {
                 .map(|(traffic, steps)| ExchangeSummary::new(traffic, steps)),
             iteration: state.last_details.as_ref().map(IterationSummary::from),
             train: TrainSummary {
-                stopped: state.end.unwrap_or(EndReason::Epochs),
+                stopped: state.end.unwrap_or(match source {
+                    SampleSource::Dataset => EndReason::Epochs,
+                    SampleSource::Program => EndReason::Program,
+                }),
                 steps: total.steps,
                 samples: total.samples,
                 loss: state.last_loss,

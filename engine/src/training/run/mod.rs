@@ -6,6 +6,7 @@ mod finish;
 mod guard;
 mod losses;
 mod records;
+mod requests;
 mod state;
 mod training_loop;
 
@@ -13,10 +14,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use rankine_reader::Stop;
+use rankine_reader::{Dataset, Stop};
 
-use super::backend::{DeviceChoice, Measurements, check_build, thread_pool};
-use super::context::RunContext;
+use super::backend::{Batches, DeviceChoice, Measurements, check_build, thread_pool};
+use super::context::{RunContext, SampleSource};
 use super::data::open_together;
 use super::processes::RankAssignment;
 use super::resume::{self, StartingPoint, TrainingStart};
@@ -29,6 +30,7 @@ use crate::launch::ProcessGroup;
 use training_loop::TrainingLoop;
 
 pub use records::PhaseSeconds;
+pub(crate) use requests::{Ready, Request, Requests};
 
 /// Where a run goes.
 #[derive(Debug, Clone, Copy, Default)]
@@ -69,44 +71,94 @@ pub fn train(
     options: TrainOptions<'_>,
     observer: &mut dyn Observer,
 ) -> Result<(Summary, Option<PathBuf>), TrainError> {
-    let began = SystemTime::now();
-    check_build(job)?;
-    let alone = ProcessGroup::alone();
-    let processes = options.processes.unwrap_or(&alone);
-    if let (Some(path), true) = (options.run_dir, processes.is_first()) {
-        RunDir::refuse_locked(path)?;
-    }
-    let (job, assignment) = RankAssignment::of(job, processes)?;
-    let (job, topology) = (&job, assignment.topology);
-    let stop = &options.stop.cloned().unwrap_or_default();
-    let dataset = &open_together(job, processes, stop, observer)?;
-    let model = &translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
-    let files = &options.files.cloned().unwrap_or_else(|| Arc::new(Disk));
-    let (pool, threads) = thread_pool(job)?;
-    let context = RunContext { job, dataset, model, processes, topology, files, threads, stop, began };
-
-    let mut start = TrainingStart::default();
-    if let Some(path) = options.run_dir.filter(|_| options.start != Start::New) {
-        let restart = options.start == Start::Restart;
-        match pool.install(|| resume::begin(&context, path, restart, observer))? {
-            StartingPoint::Finished(summary) => {
-                return Ok((*summary, processes.is_first().then(|| path.to_owned())));
-            }
-            StartingPoint::Train(found) => start = found,
-        }
-    }
-    let measured = match &start.from {
-        Some(checkpoint) => Measurements::of(checkpoint, topology)?,
-        None => Measurements::default(),
-    };
-    let choice = DeviceChoice::of(job, &assignment, dataset, model, &measured)?;
-    if start.run.is_none() && processes.is_first() {
-        start.run = Some(RunDir::create(options.run_dir, job)?);
-    }
-    // The model is built and used inside the pool: rayon runs work on the threads of the pool that called it.
-    pool.install(|| {
-        let (mut training, batches) = TrainingLoop::begin(context, choice, &measured, start, observer)?;
-        training.run(batches)?;
-        training.finish()
+    let prepared = Prepared::of(job, options)?;
+    let dataset = open_together(&prepared.job, prepared.processes(), &prepared.stop, observer)?;
+    prepared.run(&dataset, SampleSource::Dataset, options, observer, |training, batches| {
+        batches.map_or(Ok(()), |batches| training.run(batches))
     })
+}
+
+/// The same for samples that a program pushes, which have the columns of a dataset. `processes` is not among the
+/// options: there is one.
+///
+/// # Errors
+/// As [`train`].
+pub(crate) fn train_pushed(
+    job: &Job,
+    dataset: &Dataset,
+    options: TrainOptions<'_>,
+    requests: &Requests,
+    observer: &mut dyn Observer,
+) -> Result<(Summary, Option<PathBuf>), TrainError> {
+    let prepared = Prepared::of(job, options)?;
+    prepared.run(dataset, SampleSource::Program, options, observer, |training, _| training.serve(requests))
+}
+
+/// A run whose ranks are counted.
+struct Prepared {
+    began: SystemTime,
+    job: Job,
+    assignment: RankAssignment,
+    stop: Stop,
+}
+
+impl Prepared {
+    fn of(job: &Job, options: TrainOptions<'_>) -> Result<Self, TrainError> {
+        let began = SystemTime::now();
+        check_build(job)?;
+        let alone = ProcessGroup::alone();
+        let processes = options.processes.unwrap_or(&alone);
+        if let (Some(path), true) = (options.run_dir, processes.is_first()) {
+            RunDir::refuse_locked(path)?;
+        }
+        let (job, assignment) = RankAssignment::of(job, processes)?;
+        Ok(Self { began, job, assignment, stop: options.stop.cloned().unwrap_or_default() })
+    }
+
+    fn processes(&self) -> &ProcessGroup {
+        &self.assignment.processes
+    }
+
+    /// Trains with the steps that `steps` takes.
+    fn run(
+        &self,
+        dataset: &Dataset,
+        source: SampleSource,
+        options: TrainOptions<'_>,
+        observer: &mut dyn Observer,
+        steps: impl FnOnce(&mut TrainingLoop<'_>, Option<Batches>) -> Result<(), TrainError> + Send,
+    ) -> Result<(Summary, Option<PathBuf>), TrainError> {
+        let Self { began, job, assignment, stop } = self;
+        let (began, topology, processes) = (*began, assignment.topology, self.processes());
+        let model = &translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
+        let files = &options.files.cloned().unwrap_or_else(|| Arc::new(Disk));
+        let (pool, threads) = thread_pool(job)?;
+        let context =
+            RunContext { job, dataset, source, model, processes, topology, files, threads, stop, began };
+
+        let mut start = TrainingStart::default();
+        if let Some(path) = options.run_dir.filter(|_| options.start != Start::New) {
+            let restart = options.start == Start::Restart;
+            match pool.install(|| resume::begin(&context, path, restart, observer))? {
+                StartingPoint::Finished(summary) => {
+                    return Ok((*summary, processes.is_first().then(|| path.to_owned())));
+                }
+                StartingPoint::Train(found) => start = found,
+            }
+        }
+        let measured = match &start.from {
+            Some(checkpoint) => Measurements::of(checkpoint, topology)?,
+            None => Measurements::default(),
+        };
+        let choice = DeviceChoice::of(job, assignment, dataset, model, &measured)?;
+        if start.run.is_none() && processes.is_first() {
+            start.run = Some(RunDir::create(options.run_dir, job)?);
+        }
+        // The model is built and used inside the pool: rayon runs work on the threads of the pool that called it.
+        pool.install(|| {
+            let (mut training, batches) = TrainingLoop::begin(context, choice, &measured, start, observer)?;
+            steps(&mut training, batches)?;
+            training.finish()
+        })
+    }
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rankine_reader::io::IoOptions;
 use rankine_reader::stream::StreamOptions;
@@ -11,7 +11,7 @@ use rankine_reader::{Part, StopCause};
 
 use super::super::backend::{Backend, Batch, Batches, DeviceChoice, InitializedDevice, Measurements};
 use super::super::checkpoints::Checkpoints;
-use super::super::context::RunContext;
+use super::super::context::{RunContext, SampleSource};
 use super::super::data::train_options;
 use super::super::devices::{DevicesInUse, RunDevices};
 use super::super::evaluate::{EvaluationOptions, evaluate};
@@ -42,7 +42,7 @@ pub(super) struct TrainingLoop<'a> {
     /// The logs in it for other tools.
     pub(super) logs: RunLogs,
     /// The path of that folder.
-    path: PathBuf,
+    pub(super) path: PathBuf,
     pub(super) checkpoints: Checkpoints,
     /// How samples are read.
     pub(super) io: IoOptions,
@@ -50,7 +50,7 @@ pub(super) struct TrainingLoop<'a> {
 }
 
 impl<'a> TrainingLoop<'a> {
-    /// Creates the model on its device, restores a checkpoint, and starts to read batches.
+    /// Creates the model on its device, restores a checkpoint, and starts to read batches unless a program pushes them.
     ///
     /// # Errors
     /// As [`super::train`].
@@ -60,8 +60,8 @@ impl<'a> TrainingLoop<'a> {
         measured: &Measurements,
         start: TrainingStart,
         observer: &'a mut dyn Observer,
-    ) -> Result<(Self, Batches), TrainError> {
-        let RunContext { job, dataset, model, processes, topology, threads, .. } = context;
+    ) -> Result<(Self, Option<Batches>), TrainError> {
+        let RunContext { job, dataset, source, model, processes, topology, threads, .. } = context;
         let TrainingStart { run, from, identity } = start;
         let machine = choice.machine().map(ToOwned::to_owned);
         if let (Some(run), Some(machine)) = (&run, &machine) {
@@ -85,7 +85,10 @@ impl<'a> TrainingLoop<'a> {
         let stream = StreamOptions { start: from.position, ..train_options(job, io) };
         // For MLPerf, the time to train starts before the first sample is read.
         let logs = begin_logs(&context, &*backend, run.as_ref(), &from)?;
-        let batches = backend.open(dataset.part(Part::Train)?, &stream)?;
+        let batches = match source {
+            SampleSource::Dataset => Some(backend.open(dataset.part(Part::Train)?, &stream)?),
+            SampleSource::Program => None,
+        };
         let path = path_of_first(processes, run.as_ref())?;
         let mut identity = identity.map_or_else(|| RunIdentity::of(&context), |known| Ok(*known))?;
         // The first process writes for all.
@@ -97,7 +100,8 @@ impl<'a> TrainingLoop<'a> {
         let mut checkpoints = Checkpoints::new(&context, identity, measurements, dir, from.step)?;
         checkpoints.prepare(&*backend)?;
         // The reading mode that worked is not probed, and reported, again for each evaluation.
-        io.mode = batches.rung().into();
+        let rung = batches.as_ref().map(Batches::rung);
+        io.mode = rung.map_or(io.mode, Into::into);
         let in_use = DevicesInUse { name: device, topology, memory: backend.memory()?, placements };
         // The live page of the first process shows the tables, and its folder has them.
         let devices = RunDevices::new(backend.spec(), processes.is_first().then_some(dataset), in_use);
@@ -112,7 +116,7 @@ impl<'a> TrainingLoop<'a> {
             kind: backend.kind(),
             precision: backend.is_on_gpu().then_some(job.device.precision),
             devices: &devices,
-            rung: batches.rung(),
+            rung,
             samples: context.samples(),
             samples_done: from.samples,
             step: from.step,
@@ -136,20 +140,36 @@ impl<'a> TrainingLoop<'a> {
                 self.state.end = Some(EndReason::MaxSteps);
                 break;
             }
-            let Some((progress, batch)) = self.train_step(&mut batches)? else { break };
-            self.report(progress, &batch)?;
-            drop(batch);
-            self.evaluate_step()?;
-            let agreed = self.agree()?;
-            self.save_step(agreed)?;
-            if let Some(cause) = agreed.stop.filter(|_| self.state.end.is_none()) {
-                return Err(self.interrupt(cause));
-            }
+            let began = Instant::now();
+            self.context.processes.is_at(Phase::Training, self.state.step(), Stage::Reading);
+            let Some(batch) = batches.next().transpose()? else { break };
+            let source = ReaderState {
+                waited: began.elapsed(),
+                bytes_read: batches.bytes_read(),
+                batches_ready: batches.ready(),
+            };
+            self.step(batch, source)?;
         }
-        self.await_steps(batches)
+        self.await_steps()?;
+        drop(batches);
+        Ok(())
     }
 
-    fn is_at_max_steps(&self) -> bool {
+    /// Trains on a batch, and does what is due after that step.
+    pub(super) fn step(&mut self, batch: Batch, source: ReaderState) -> Result<(), TrainError> {
+        let progress = self.train_step(&batch, source)?;
+        self.report(progress, &batch)?;
+        drop(batch);
+        self.evaluate_step()?;
+        let agreed = self.agree()?;
+        self.save_step(agreed)?;
+        match agreed.stop.filter(|_| self.state.end.is_none()) {
+            Some(cause) => Err(self.interrupt(cause)),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn is_at_max_steps(&self) -> bool {
         self.context.job.train.max_steps.is_some_and(|most| self.state.step() >= most.get())
     }
 
@@ -161,18 +181,14 @@ impl<'a> TrainingLoop<'a> {
         self.context.job.eval.every_steps.is_some_and(|every| step.is_multiple_of(every.get()))
     }
 
-    /// Trains on the next batch; `None` if there are no more.
-    fn train_step(&mut self, batches: &mut Batches) -> Result<Option<(Progress, Batch)>, TrainError> {
+    fn train_step(&mut self, batch: &Batch, source: ReaderState) -> Result<Progress, TrainError> {
         let RunContext { job, processes, .. } = self.context;
         let began = Instant::now();
-        processes.is_at(Phase::Training, self.state.step(), Stage::Reading);
-        let Some(batch) = batches.next().transpose()? else { return Ok(None) };
-        let waited = began.elapsed();
         let step = self.state.step() + 1;
         processes.is_at(Phase::Training, step, Stage::Computing);
         let optimizer = &job.optimizer;
         let rate_factor = optimizer.schedule.factor(step);
-        self.backend.train_step(&batch, rate_factor).map_err(|error| error.at_step(step))?;
+        self.backend.train_step(batch, rate_factor).map_err(|error| error.at_step(step))?;
         let computed = began.elapsed();
         self.state.losses.start_step(batch.len());
         // If losses arrive later, reports wait for them; so does a progress display that has none to show yet.
@@ -182,11 +198,9 @@ impl<'a> TrainingLoop<'a> {
         }
         self.take_outcomes(waits).map_err(|error| error.at_step(step))?;
         let elapsed = began.elapsed();
-        let times = StepTimes {
-            reading: waited,
-            computing: computed.saturating_sub(waited),
-            awaiting: elapsed.saturating_sub(computed),
-        };
+        let ReaderState { waited, bytes_read, batches_ready } = source;
+        let times =
+            StepTimes { reading: waited, computing: computed, awaiting: elapsed.saturating_sub(computed) };
         self.state.add_step(batch.len() as u64, &times);
         self.count_ids(batch.out_of_range());
         let state = &mut self.state;
@@ -206,16 +220,16 @@ impl<'a> TrainingLoop<'a> {
         let details = StepDetails {
             samples: batch.len() as u64,
             times,
-            bytes_read: batches.bytes_read(),
-            batches_ready: batches.ready(),
+            bytes_read,
+            batches_ready,
             skipped: state.losses.skipped(),
         };
         self.observer.observe(Event::Step(progress, details));
-        Ok(Some((progress, batch)))
+        Ok(progress)
     }
 
     /// Takes the outcomes of steps: of all that were started, or of those that are complete.
-    fn take_outcomes(&mut self, all: bool) -> Result<(), TrainError> {
+    pub(super) fn take_outcomes(&mut self, all: bool) -> Result<(), TrainError> {
         let losses = &mut self.state.losses;
         self.backend.take_outcomes(all, &mut |outcome| losses.record(&outcome))?;
         losses.check()
@@ -267,7 +281,7 @@ impl<'a> TrainingLoop<'a> {
     }
 
     /// Ends training if the last evaluation reached the job's target.
-    fn end_at_target(&mut self) -> Result<(), TrainError> {
+    pub(super) fn end_at_target(&mut self) -> Result<(), TrainError> {
         // Only the first process has the result.
         let auc = self.state.last_eval.as_ref().and_then(|eval| eval.metrics.first?.auc);
         let auc = auc.map_or(Vec::new(), |auc| auc.to_le_bytes().to_vec());
@@ -343,32 +357,45 @@ impl<'a> TrainingLoop<'a> {
     }
 
     /// Saves a checkpoint of the current state, unless there is one, and returns the error that says how to resume.
-    fn interrupt(&mut self, cause: StopCause) -> TrainError {
+    pub(super) fn interrupt(&mut self, cause: StopCause) -> TrainError {
         let step = self.state.step();
-        let mut save = || {
+        let saved = self.save_now().and_then(|()| self.logs.sync());
+        saved.err().unwrap_or_else(|| TrainError::Interrupted { cause, step, run: self.path.clone() })
+    }
+
+    /// Saves a checkpoint of the current state, unless there is one, and waits for it.
+    pub(super) fn save_now(&mut self) -> Result<(), TrainError> {
+        self.checkpoints.finish(self.observer)?;
+        if self.checkpoints.last_step() != self.state.step() {
+            self.take_outcomes(true)?;
+            self.save()?;
             self.checkpoints.finish(self.observer)?;
-            if self.checkpoints.last_step() != step {
-                self.take_outcomes(true)?;
-                self.save()?;
-                self.checkpoints.finish(self.observer)?;
-            }
-            self.logs.sync()
-        };
-        save().err().unwrap_or_else(|| TrainError::Interrupted { cause, step, run: self.path.clone() })
+        }
+        Ok(())
     }
 
     /// Waits for the outcomes of all steps.
-    fn await_steps(&mut self, batches: Batches) -> Result<(), TrainError> {
+    pub(super) fn await_steps(&mut self) -> Result<(), TrainError> {
         let (began, step) = (Instant::now(), self.state.step());
         self.context.processes.is_at(Phase::Training, step, Stage::Awaiting);
         self.take_outcomes(true).map_err(|error| error.at_step(step))?;
         let state = &mut self.state;
         state.losses.check_end()?;
         state.total.time += began.elapsed();
-        drop(batches);
         state.last_loss = state.losses.last_mean(state.last_loss);
         Ok(())
     }
+}
+
+/// Where a batch came from, when it was taken.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReaderState {
+    /// How long training waited for the batch.
+    pub(super) waited: Duration,
+    /// Bytes read so far.
+    pub(super) bytes_read: u64,
+    /// Batches that wait to be taken.
+    pub(super) batches_ready: usize,
 }
 
 /// Begins or continues the logs for other tools, if this is the first process.

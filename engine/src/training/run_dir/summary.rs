@@ -46,11 +46,11 @@ pub struct DataSummary {
     /// The raw files, as the job names them, those of the training part first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub raw: Vec<String>,
-    /// Samples of the training part.
+    /// Samples of the training part; those trained on if a program pushed them.
     pub train_samples: u64,
     /// Samples of the evaluation part.
     pub eval_samples: u64,
-    /// The reading mode: the rung of the reader's ladder.
+    /// The reading mode: the rung of the reader's ladder, or `pushed` if a program pushed batches.
     pub reader: String,
 }
 
@@ -178,4 +178,6 @@ pub enum EndReason {
     MaxSteps,
     /// `eval.target_auc` is reached.
     TargetAuc,
+    /// The program that pushed batches ended it.
+    Program,
 }

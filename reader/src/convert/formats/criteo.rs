@@ -10,7 +10,7 @@ use crate::key::ShortKey;
 use crate::schema::{Hotness, Schema, VocabularyKind};
 
 /// The maximum length of a category in hexadecimal digits.
-const HEX_DIGITS_MAX: usize = 16;
+pub(in crate::convert) const HEX_DIGITS_MAX: usize = 16;
 
 /// The admitted categories of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -239,7 +239,7 @@ fn split_usual_number(line: &[u8]) -> Option<(f64, &[u8])> {
 }
 
 /// Parses an empty field, which is NaN, or an integer: an optional `-` and digits.
-fn parse_number(field: &[u8]) -> Option<f64> {
+pub(in crate::convert) fn parse_number(field: &[u8]) -> Option<f64> {
     match field {
         [] => Some(f64::NAN),
         [b'+', ..] => None,
@@ -247,13 +247,15 @@ fn parse_number(field: &[u8]) -> Option<f64> {
     }
 }
 
+/// Returns whether a field is a category: up to 16 hexadecimal digits.
+pub(in crate::convert) fn is_category(field: &[u8]) -> bool {
+    field.len() <= HEX_DIGITS_MAX && field.iter().all(u8::is_ascii_hexdigit)
+}
+
 /// Appends a category if it follows its column's rule.
 fn push_category(rule: CategoryRule, category: &[u8], column: &mut RawCategories) -> Option<()> {
     match (rule, &mut column.values) {
-        (CategoryRule::Hex, RawValues::Keys(keys)) => {
-            let hex = category.len() <= HEX_DIGITS_MAX && category.iter().all(u8::is_ascii_hexdigit);
-            hex.then(|| keys.push(category))
-        }
+        (CategoryRule::Hex, RawValues::Keys(keys)) => is_category(category).then(|| keys.push(category)),
         (CategoryRule::Row { rows }, RawValues::Rows(ids)) => {
             ids.push(number::parse_row(category, rows)?);
             Some(())

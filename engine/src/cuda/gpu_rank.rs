@@ -33,7 +33,7 @@ use crate::overlap::Overlap;
 
 /// A rank with everything that its steps need.
 #[derive(Debug)]
-pub(super) struct Trainer<T> {
+pub(super) struct GpuRank<T> {
     /// Dropped first: graphs reference NCCL's communicators.
     slots: Vec<TrainSlot>,
     /// Likewise.
@@ -97,7 +97,7 @@ struct StepInFlight {
     fed: Option<Arc<FeedPart>>,
 }
 
-impl<T: Element> Trainer<T> {
+impl<T: Element> GpuRank<T> {
     /// Creates a rank as it is at the start of training; with several ranks this is a collective call.
     pub(super) fn new(context: RankContext, setup: Arc<ModelSetup>) -> Result<Self> {
         let (device, spec) = (&context.device, &setup.model.spec);
@@ -361,7 +361,7 @@ impl<T: Element> Trainer<T> {
     }
 }
 
-impl<T: Element> Rank for Trainer<T> {
+impl<T: Element> Rank for GpuRank<T> {
     fn step(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<()> {
         let slot = self.send(batch, step, rates)?;
         let size = self.size(slot)?;

@@ -1,15 +1,24 @@
-//! Mapped features of some rows, as the caller has them, and their check.
+//! Features of some rows, as a program has them in memory: mapped to numbers and rows of tables, or raw.
+//!
+//! A [`crate::ranker::Ranker`] scores them, and a [`crate::trainer::Trainer`] trains on them, with labels.
+
+mod error;
+mod labels;
+mod raw;
 
 use rankine_reader::schema::{Categorical, Hotness};
 use rankine_reader::{Bags, IdRules, OutOfRange, Samples, Schema};
 
-use super::ROWS_MAX;
-use super::error::ScoreError;
+pub use error::FeatureError;
+pub use labels::TrainingRows;
+pub(crate) use labels::check_bags;
+pub use rankine_reader::convert::{RawColumn, RawColumnError, RawColumnValues};
+pub(crate) use raw::RawEncoder;
 
 /// Mapped features of some rows: what a dataset stores, in the order of the model's columns.
 #[derive(Debug, Clone, Copy)]
 pub struct Features<'a> {
-    /// Number of rows, 65536 at most.
+    /// Number of rows.
     pub rows: usize,
     /// `[rows, dense columns]`, row-major: finite numbers, after the dataset's transforms.
     pub dense: &'a [f32],
@@ -32,36 +41,33 @@ pub enum Ids<'a> {
 }
 
 impl Features<'_> {
-    /// Copies checked features into `samples`, which have the columns of the schema, and applies the rules for ids out
-    /// of range. Allocates nothing if `samples` had as many rows and ids before.
-    pub(super) fn check(
+    /// Copies checked features into `samples`, which have the columns of the schema. Ids out of range stay, where the
+    /// rules are that they are no errors. Allocates nothing if `samples` had as many rows and ids before.
+    pub(crate) fn check(
         &self,
         schema: &Schema,
         rules: &IdRules,
         samples: &mut Samples,
-    ) -> Result<(), ScoreError> {
+    ) -> Result<(), FeatureError> {
         let Self { rows, dense, categorical } = *self;
-        if rows > ROWS_MAX {
-            return Err(ScoreError::TooManyRows { rows });
-        }
         let columns = schema.dense.len();
         if dense.len() != rows * columns {
-            return Err(ScoreError::DenseShape { rows, columns, found: dense.len() });
+            return Err(FeatureError::DenseShape { rows, columns, found: dense.len() });
         }
         if let Some(at) = dense.iter().position(|value| !value.is_finite()) {
             let column = schema.dense[at % columns].name.clone();
-            return Err(ScoreError::NotFinite { row: at / columns, column, value: dense[at] });
+            return Err(FeatureError::NotFinite { row: at / columns, column, value: dense[at] });
         }
         if categorical.len() != schema.categorical.len() {
             let expected = schema.categorical.len();
-            return Err(ScoreError::CategoricalColumns { expected, found: categorical.len() });
+            return Err(FeatureError::CategoricalColumns { expected, found: categorical.len() });
         }
         samples.clear();
         samples.len = rows;
         samples.dense.extend_from_slice(dense);
         for (number, (ids, column)) in categorical.iter().zip(&schema.categorical).enumerate() {
             let bags = &mut samples.categorical[number];
-            let copy = CheckedCopy { column, rule: rules.of(number), rows };
+            let copy = CheckedCopy { column, rows };
             match *ids {
                 Ids::Fixed(ids) => copy.fixed(ids, bags)?,
                 Ids::Bags { offsets, ids } => copy.bags(offsets, ids, bags)?,
@@ -72,13 +78,13 @@ impl Features<'_> {
 }
 
 /// Checks that ids are rows of their tables where the policy is that others are errors.
-pub(super) fn check_ids(schema: &Schema, rules: &IdRules, samples: &Samples) -> Result<(), ScoreError> {
+fn check_ids(schema: &Schema, rules: &IdRules, samples: &Samples) -> Result<(), FeatureError> {
     for (number, (column, bags)) in schema.categorical.iter().zip(&samples.categorical).enumerate() {
         let (rows, fails) = (column.rows, rules.of(number) == OutOfRange::Fail);
         if let Some(at) = bags.ids.iter().position(|&id| fails && id >= rows) {
             let row = bags.offsets.partition_point(|&offset| offset as usize <= at) - 1;
             let (column, id) = (column.name.clone(), bags.ids[at]);
-            return Err(ScoreError::IdOutOfRange { column, row, id, rows });
+            return Err(FeatureError::IdOutOfRange { column, row, id, rows });
         }
     }
     Ok(())
@@ -87,62 +93,52 @@ pub(super) fn check_ids(schema: &Schema, rules: &IdRules, samples: &Samples) -> 
 /// Copies the ids of a column.
 struct CheckedCopy<'a> {
     column: &'a Categorical,
-    rule: OutOfRange,
     rows: usize,
 }
 
 impl CheckedCopy<'_> {
-    fn fixed(&self, ids: &[u64], to: &mut Bags) -> Result<(), ScoreError> {
+    fn fixed(&self, ids: &[u64], to: &mut Bags) -> Result<(), FeatureError> {
         let Hotness::Fixed(count) = self.column.hotness else {
-            return Err(ScoreError::NoOffsets { column: self.column.name.clone() });
+            return Err(FeatureError::NoOffsets { column: self.column.name.clone() });
         };
         let (rows, count) = (self.rows, count as usize);
         if ids.len() != rows * count {
             let column = self.column.name.clone();
-            return Err(ScoreError::IdsShape { column, rows, count, found: ids.len() });
+            return Err(FeatureError::IdsShape { column, rows, count, found: ids.len() });
         }
-        (0..rows).for_each(|row| self.bag(&ids[row * count..(row + 1) * count], to));
+        (0..rows).for_each(|row| to.push(ids[row * count..(row + 1) * count].iter().copied()));
         Ok(())
     }
 
-    fn bags(&self, offsets: &[u32], ids: &[u64], to: &mut Bags) -> Result<(), ScoreError> {
+    fn bags(&self, offsets: &[u32], ids: &[u64], to: &mut Bags) -> Result<(), FeatureError> {
         let column = || self.column.name.clone();
         if offsets.len() != self.rows + 1 {
-            return Err(ScoreError::OffsetsLength {
+            return Err(FeatureError::OffsetsLength {
                 column: column(),
                 expected: self.rows + 1,
                 found: offsets.len(),
             });
         }
         if offsets[0] != 0 {
-            return Err(ScoreError::FirstOffset { column: column(), found: offsets[0] });
+            return Err(FeatureError::FirstOffset { column: column(), found: offsets[0] });
         }
         if let Some(row) = offsets.windows(2).position(|pair| pair[0] > pair[1]) {
             let (from, to) = (offsets[row], offsets[row + 1]);
-            return Err(ScoreError::OffsetsDecrease { column: column(), row, from, to });
+            return Err(FeatureError::OffsetsDecrease { column: column(), row, from, to });
         }
         let end = offsets[self.rows];
         if end as usize != ids.len() {
-            return Err(ScoreError::LastOffset { column: column(), end, ids: ids.len() });
+            return Err(FeatureError::LastOffset { column: column(), end, ids: ids.len() });
         }
         for (row, pair) in offsets.windows(2).enumerate() {
             let bag = &ids[pair[0] as usize..pair[1] as usize];
             if let Hotness::Fixed(expected) = self.column.hotness
                 && bag.len() != expected as usize
             {
-                return Err(ScoreError::BagSize { column: column(), row, expected, found: bag.len() });
+                return Err(FeatureError::BagSize { column: column(), row, expected, found: bag.len() });
             }
-            self.bag(bag, to);
+            to.push(bag.iter().copied());
         }
         Ok(())
-    }
-
-    /// Appends the ids of a row, after the rule for ids out of range; those that are errors are checked later.
-    fn bag(&self, ids: &[u64], to: &mut Bags) {
-        to.push(ids.iter().filter_map(|&id| match self.rule {
-            OutOfRange::Row(row) if id >= self.column.rows => Some(row),
-            OutOfRange::Leave if id >= self.column.rows => None,
-            _ => Some(id),
-        }));
     }
 }

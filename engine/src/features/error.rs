@@ -1,0 +1,183 @@
+//! Why features of rows cannot be used.
+
+use rankine_reader::convert::RawColumnError;
+
+/// Why features of rows cannot be used. Rows count from 0.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FeatureError {
+    /// The array of dense features has another length than rows times columns.
+    #[error("dense features: {found} numbers for {rows} rows of {columns} columns; expected {}", rows * columns)]
+    DenseShape {
+        /// Number of rows.
+        rows: usize,
+        /// Dense columns of the model.
+        columns: usize,
+        /// Length of the array.
+        found: usize,
+    },
+    /// A dense feature is NaN or infinite.
+    #[error("column {column}, row {row}: {value} is not finite; mapped features have no missing numbers")]
+    NotFinite {
+        /// The row.
+        row: usize,
+        /// The column.
+        column: String,
+        /// The number.
+        value: f32,
+    },
+    /// There are more or fewer categorical columns than the model has.
+    #[error("{found} categorical columns, but the model has {expected}")]
+    CategoricalColumns {
+        /// Those of the model.
+        expected: usize,
+        /// Those of the caller.
+        found: usize,
+    },
+    /// A column whose rows have any number of ids comes without offsets.
+    #[error("column {column}: its rows have any number of ids, so it needs offsets")]
+    NoOffsets {
+        /// The column.
+        column: String,
+    },
+    /// The array of ids has another length than rows times ids per row.
+    #[error("column {column}: {found} ids for {rows} rows of {count}; expected {}", rows * count)]
+    IdsShape {
+        /// The column.
+        column: String,
+        /// Number of rows.
+        rows: usize,
+        /// Ids per row.
+        count: usize,
+        /// Length of the array.
+        found: usize,
+    },
+    /// There are not as many offsets as rows and one more.
+    #[error("column {column}: {found} offsets; expected {expected}, one per row and the end of the last one")]
+    OffsetsLength {
+        /// The column.
+        column: String,
+        /// The number that is needed.
+        expected: usize,
+        /// Length of the array.
+        found: usize,
+    },
+    /// The first offset is not 0.
+    #[error("column {column}: the first offset is {found}; expected 0")]
+    FirstOffset {
+        /// The column.
+        column: String,
+        /// The offset.
+        found: u32,
+    },
+    /// An offset is less than the one before.
+    #[error("column {column}, row {row}: the offsets decrease from {from} to {to}")]
+    OffsetsDecrease {
+        /// The column.
+        column: String,
+        /// The row.
+        row: usize,
+        /// Where it starts.
+        from: u32,
+        /// Where it ends.
+        to: u32,
+    },
+    /// The last offset is not the number of ids.
+    #[error("column {column}: the last offset is {end}, but there are {ids} ids")]
+    LastOffset {
+        /// The column.
+        column: String,
+        /// The offset.
+        end: u32,
+        /// The number of ids.
+        ids: usize,
+    },
+    /// A row of a column with a fixed number of ids has another number.
+    #[error("column {column}, row {row}: {found} ids; expected {expected}, as in training")]
+    BagSize {
+        /// The column.
+        column: String,
+        /// The row.
+        row: usize,
+        /// Ids per row.
+        expected: u32,
+        /// Ids of this row.
+        found: usize,
+    },
+    /// An id is not a row of its table, and the job's policy is `fail`.
+    #[error("column {column}, row {row}: id {id} is out of range: its table has {rows} rows")]
+    IdOutOfRange {
+        /// The column.
+        column: String,
+        /// The row.
+        row: usize,
+        /// The id.
+        id: u64,
+        /// Rows of the table.
+        rows: u64,
+    },
+    /// Raw columns do not fit the model.
+    #[error(transparent)]
+    Raw(#[from] RawColumnError),
+    /// A row has more ids than any row of the dataset has.
+    #[error(
+        "column {column}, row {row}: {found} ids; expected at most {most}, the most of a row of the dataset"
+    )]
+    BagTooLarge {
+        /// The column.
+        column: String,
+        /// The row.
+        row: usize,
+        /// The most ids of a row.
+        most: u32,
+        /// Ids of this row.
+        found: usize,
+    },
+    /// There are more or fewer labels than the dataset has.
+    #[error("{found} labels; expected {expected}")]
+    Labels {
+        /// Those of the dataset.
+        expected: usize,
+        /// Those of the caller.
+        found: usize,
+    },
+    /// A label or the weight has another number of rows.
+    #[error("column {column} has {found} rows; expected {expected}")]
+    Rows {
+        /// The column.
+        column: String,
+        /// Number of rows.
+        expected: usize,
+        /// Length of the array.
+        found: usize,
+    },
+    /// A label is not 0, 1 or NaN.
+    #[error("column {column}, row {row}: {value} is not a label: it must be 0 or 1, or NaN if it is missing")]
+    Label {
+        /// The column.
+        column: String,
+        /// The row.
+        row: usize,
+        /// The value.
+        value: f32,
+    },
+    /// The dataset has weights, and the rows have none.
+    #[error("there are no weights, and column {column} of the dataset has them")]
+    NoWeights {
+        /// The column.
+        column: String,
+    },
+    /// The rows have weights, and the dataset has none.
+    #[error("there are weights, and the dataset has none")]
+    Weights,
+    /// A weight is negative or not finite.
+    #[error("column {column}, row {row}: {value} is not a weight: it must be a number of 0 or more")]
+    Weight {
+        /// The column.
+        column: String,
+        /// The row.
+        row: usize,
+        /// The value.
+        value: f32,
+    },
+}

@@ -1,0 +1,44 @@
+//! Why a trainer did not do what was asked.
+
+use crate::features::FeatureError;
+use crate::source::SourceError;
+use crate::training::TrainError;
+
+/// Why a trainer did not do what was asked. After [`TrainerError::Rows`] and [`TrainerError::TooManyRows`] it goes on
+/// as if nothing had been pushed; after [`TrainerError::Train`] from a push it is over.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainerError {
+    /// The rows cannot be trained on.
+    #[error(transparent)]
+    Rows(#[from] FeatureError),
+    /// There are more rows than a batch has.
+    #[error("{rows} rows are more than train.batch_size, which is {batch_size}: push them in several calls")]
+    TooManyRows {
+        /// Their number.
+        rows: usize,
+        /// The job's batch size.
+        batch_size: usize,
+    },
+    /// The training cannot start, or has failed.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// The columns of a run or an export cannot be read.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The job sets `eval.target_auc`.
+    #[error("eval.target_auc is set, but the program that pushes rows decides when training ends: remove it")]
+    Target,
+    /// `train.max_steps` is reached.
+    #[error("train.max_steps is reached: {0} steps were trained")]
+    MaxSteps(u64),
+    /// Nothing was pushed.
+    #[error("no rows were pushed, so there is no model to save")]
+    NothingPushed,
+    /// The training has failed before; the first error says why.
+    #[error("the training is over: it failed before")]
+    Over,
+    /// The system has no thread to train on.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+}
