@@ -12,8 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rankine::ranker::{Features, Ids, Ranker};
-use rankine_reader::schema::Hotness;
+use rankine::prelude::*;
 
 const THREADS: usize = 2;
 const SWAPS: usize = 10;
@@ -45,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             longest = longest.max(began.elapsed());
             requests += 1;
         }
-        Ok::<_, rankine::ranker::ScoreError>((requests, longest))
+        Ok::<_, ScoreError>((requests, longest))
     };
     thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(serve)).collect();

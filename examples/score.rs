@@ -10,9 +10,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use rankine::ranker::{Features, Ids, Ranker};
-use rankine_reader::stream::{BatchStream, StreamOptions};
-use rankine_reader::{Dataset, Part};
+use rankine::prelude::*;
 
 /// Rows of a request.
 const ROWS: usize = 256;

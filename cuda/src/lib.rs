@@ -1,5 +1,7 @@
 //! CUDA, cuBLASLt and NCCL for Rankine.
 //!
+//! This crate is a part of `rankine` and may change with any version; `rankine::prelude` is stable.
+//!
 //! The libraries are found at run time, not at build time, so one binary serves machines with and without GPUs;
 //! [`probe`] reports what is installed. Everything else needs the feature `cuda`, which compiles the kernels into the
 //! binary.

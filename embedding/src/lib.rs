@@ -1,5 +1,7 @@
 //! Rankine's embedding tables: their description, look-ups, and sparse optimizers.
 //!
+//! This crate is a part of `rankine` and may change with any version; `rankine::prelude` is stable.
+//!
 //! [`table`] describes a table, [`optimizer`] the rules by which its rows learn, [`random`] the random numbers, which
 //! depend only on their position; all three are the same on every device. [`cpu`] is the executable specification,
 //! with which other back ends are compared in tests. With the feature `cuda`, `cuda` has the same on GPUs. Ids are

@@ -1,41 +1,71 @@
 //! Rankine, a training engine for ranking models: DLRM and its family.
 //!
-//! Start at [`job`], which describes a training, and at [`training`], which runs it.
+//! [`prelude`] is the stable interface, and [`job`] has all settings of a training. The guide has a page for those who
+//! use the library, "Rankine as a library".
 
 // `eprintln!` panics if stderr is closed or full.
 #![warn(clippy::print_stderr)]
 
+pub mod job;
+pub mod prelude;
+
+// For the command and the tests, which are crates of their own: these modules change with any version.
+#[doc(hidden)]
 pub mod blame;
+#[doc(hidden)]
 pub mod checkpoint;
+#[doc(hidden)]
 pub mod cpu;
 #[cfg(feature = "cuda")]
+#[doc(hidden)]
 pub mod cuda;
 #[cfg(not(feature = "cuda"))]
+#[doc(hidden)]
 #[path = "no_cuda.rs"]
 pub mod cuda;
+#[doc(hidden)]
 pub mod doctor;
+#[doc(hidden)]
+pub mod evaluate;
+#[doc(hidden)]
 pub mod evaluation;
+#[doc(hidden)]
 pub mod features;
+#[doc(hidden)]
 pub mod guard;
+#[doc(hidden)]
 pub mod hooks;
-pub mod job;
+#[doc(hidden)]
 pub mod launch;
 mod logit;
+#[doc(hidden)]
 pub mod model;
+#[doc(hidden)]
 pub mod monitoring;
+#[doc(hidden)]
 pub mod overlap;
+#[doc(hidden)]
 pub mod planning;
+#[doc(hidden)]
 pub mod prediction;
+#[doc(hidden)]
 pub mod ranker;
+#[doc(hidden)]
 pub mod report;
+#[doc(hidden)]
 pub mod saved;
+#[doc(hidden)]
 pub mod source;
+#[doc(hidden)]
 pub mod system;
+#[doc(hidden)]
 pub mod trainer;
+#[doc(hidden)]
 pub mod training;
 
 /// The code of the guide compiles.
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/guide/rust.md")]
 #[doc = include_str!("../../docs/guide/scoring.md")]
 #[doc = include_str!("../../docs/guide/pushing.md")]
 struct Guides;

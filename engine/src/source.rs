@@ -68,8 +68,9 @@ impl Artifact {
     }
 }
 
-/// An error while finding or opening a model or a checkpoint.
+/// An error while finding or opening a model or a checkpoint, or evaluating it.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SourceError {
     /// The folder is something else.
     #[error("no {artifact} at {}: {found}; expected {}", path.display(), artifact.expected())]
@@ -109,6 +110,12 @@ pub enum SourceError {
         /// Why the first one cannot be read.
         why: rankine_reader::Error,
     },
+    /// Raw files cannot be read, since the model was not trained on raw records.
+    #[error(
+        "the model was not trained on raw records, so the format of the --raw files is unknown: convert them with \
+         `rankine convert hugectr-raw`, and use --data"
+    )]
+    NoRecords,
     /// The model cannot be read.
     #[error(transparent)]
     Saved(#[from] SavedModelError),
@@ -121,7 +128,7 @@ pub enum SourceError {
     /// The job's dataset cannot be opened.
     #[error(transparent)]
     Data(#[from] rankine_reader::Error),
-    /// The identity of the job's dataset cannot be computed.
+    /// The job does not suit the dataset, or a prediction is not finite.
     #[error(transparent)]
     Train(#[from] TrainError),
 }

@@ -7,6 +7,7 @@ use crate::stop::{Stop, StopCause};
 
 /// An error of the reader. It names the file, the position in it, the likely cause and the way out.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The operating system refused or failed an operation on a file.
     #[error("cannot {doing} {}: {source}", path.display())]

@@ -1,5 +1,7 @@
 //! Rankine's dataset format, and everything that makes or reads it: converters, the generator, io_uring.
 //!
+//! This crate is a part of `rankine` and may change with any version; `rankine::prelude` is stable.
+//!
 //! Start at [`dataset`] for what is on disk, [`block`] for its bytes, [`samples`] for what they unpack to. [`stream`]
 //! goes from a part of a dataset to batches, over [`io`], which fills a bounded ring of buffers. The reader knows
 //! nothing of models or devices: it fills buffers that it is handed.

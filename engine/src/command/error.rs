@@ -81,10 +81,10 @@ impl From<JobError> for CommandError {
 impl From<rankine_reader::Error> for CommandError {
     fn from(error: rankine_reader::Error) -> Self {
         let exit = match &error {
-            rankine_reader::Error::Io { .. } => Exit::Failed,
             rankine_reader::Error::Damaged { .. } | rankine_reader::Error::BadRows(_) => Exit::BadData,
             rankine_reader::Error::Invalid(_) => Exit::Usage,
             rankine_reader::Error::Stopped(cause) => Exit::of_stop(*cause),
+            _ => Exit::Failed,
         };
         Self::new(exit, error)
     }
@@ -114,10 +114,11 @@ impl From<SourceError> for CommandError {
             SourceError::Job(error) => error.into(),
             SourceError::Data(error) => error.into(),
             SourceError::Train(error) => error.into(),
-            SourceError::Read { .. } => Self::new(Exit::Failed, error),
-            SourceError::Other { .. } | SourceError::NoJob(_) | SourceError::NoVocabulary { .. } => {
-                Self::new(Exit::Usage, error)
-            }
+            SourceError::Other { .. }
+            | SourceError::NoJob(_)
+            | SourceError::NoRecords
+            | SourceError::NoVocabulary { .. } => Self::new(Exit::Usage, error),
+            _ => Self::new(Exit::Failed, error),
         }
     }
 }
@@ -152,12 +153,7 @@ impl From<TrainError> for CommandError {
             }
             TrainError::Processes(error) => error.into(),
             TrainError::Missed { .. } => Self::new(Exit::Lost, error),
-            TrainError::Gpu(_)
-            | TrainError::NoCheckpoint { .. }
-            | TrainError::Write { .. }
-            | TrainError::Diverged { .. }
-            | TrainError::NotFinite(_)
-            | TrainError::ReplicasDiffer(_) => Self::new(Exit::Failed, error),
+            _ => Self::new(Exit::Failed, error),
         }
     }
 }
@@ -209,6 +205,7 @@ mod tests {
             (SavedModelError::Damaged { path: path(), what: text() }.into(), Exit::BadData),
             (SavedModelError::Source(text()).into(), Exit::BadData),
             (SourceError::NoJob("a".into()).into(), Exit::Usage),
+            (SourceError::NoRecords.into(), Exit::Usage),
             (SourceError::Data(io()).into(), Exit::Failed),
             (SourceError::Read { path: path(), source: source() }.into(), Exit::Failed),
             (SourceError::NoVocabulary { path: path(), why: io() }.into(), Exit::Usage),

@@ -1,20 +1,18 @@
 //! `rankine eval`: evaluates a trained model.
 
-use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::path::PathBuf;
 
-use rankine::evaluation::EvalMetrics;
+use rankine::evaluate::{EvaluateOptions, evaluate};
+use rankine::evaluation::{EvalMetrics, EvalSummary};
 use rankine::job::ThreadCount;
 use rankine::monitoring::Command;
-use rankine::source::{Artifact, ModelSource, OpenModel};
-use rankine::training::{self, EvaluationOptions, Event, IdCounts, Observer};
-use rankine_reader::convert::RowFormat;
-use rankine_reader::{Dataset, Part};
+use rankine::training::{Event, IdCounts, Observer};
+use rankine_reader::Part;
 use serde::Serialize;
 
 use super::metrics::{MetricsText, ids_out_of_range};
 use super::progress::Progress;
-use super::{CommandError, Exit, monitoring, output};
+use super::{CommandError, monitoring, output};
 
 /// Evaluate a trained model on a dataset: AUC, log loss, calibration
 ///
@@ -73,16 +71,12 @@ struct Outcome {
 
 pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
     let monitor = args.monitoring.start(Command::Eval, &args.run)?;
-    let opened = ModelSource::find(&args.run, Artifact::Model)?.open()?;
-    let mut job = opened.job().clone();
-    job.device.threads = args.threads.or(job.device.threads);
-    let job = &job;
-    let dataset = dataset(&args, &opened)?;
-    opened.check_columns(&dataset)?;
-    let dataset = training::with_ids(job, dataset)?;
-    let options =
-        EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: job.reader.io_options() };
-    let (pool, _) = training::thread_pool(job)?;
+    let options = EvaluateOptions {
+        data: args.data.as_deref(),
+        raw: &args.raw,
+        part: args.part,
+        threads: args.threads,
+    };
     let mut watcher = Watcher { quiet, progress: None };
     let mut monitored;
     let observer: &mut dyn Observer = match &monitor {
@@ -92,42 +86,14 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
         }
         None => &mut watcher,
     };
-    let began = Instant::now();
-    let (heads, ids) = pool.install(|| {
-        let mut model = opened.load()?;
-        training::evaluate(&mut model, &dataset, args.part, &options, observer)
-    })?;
-    let (step, seconds) = (0, began.elapsed().as_secs_f64());
-    observer.observe(Event::Evaluated { step, part: args.part, seconds, heads: &heads });
+    let EvalSummary { metrics, auc_achievable, ids_out_of_range: ids, .. } =
+        evaluate(&args.run, &options, observer)?;
     drop(watcher);
-    let metrics = EvalMetrics::from(heads.as_slice());
-    // The achievable AUC is that of the evaluation part.
-    let auc_achievable = dataset.auc_achievable().filter(|_| args.part == Part::Eval);
     if args.json {
         output::json(&Outcome { metrics, auc_achievable, ids_out_of_range: ids })
     } else {
         output::text(MetricsText { metrics: &metrics, auc_achievable })?;
         ids_out_of_range(&ids)
-    }
-}
-
-/// Opens the dataset that the arguments name, or that of the model's job.
-fn dataset(args: &Args, model: &OpenModel) -> Result<Dataset, CommandError> {
-    if let Some(dir) = &args.data {
-        return Ok(Dataset::open(dir)?);
-    }
-    let job = model.job();
-    match (&model.columns().format, &job.data.raw) {
-        (Some(RowFormat::HugectrRaw(format)), _) if !args.raw.is_empty() => {
-            Ok(Dataset::raw(format, &[], &args.raw)?)
-        }
-        _ if !args.raw.is_empty() => Err(CommandError::new(
-            Exit::Usage,
-            "the model was not trained on raw records, so the format of the --raw files is unknown: convert them with \
-             `rankine convert hugectr-raw`, and use --data",
-        )),
-        (_, Some(raw)) => Ok(Dataset::raw(&training::raw_format(raw)?, &raw.train, &raw.eval)?),
-        (_, None) => Ok(Dataset::open(job.data.folder().unwrap_or(Path::new("")))?),
     }
 }
 

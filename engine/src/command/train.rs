@@ -265,7 +265,7 @@ impl Observer for Watcher {
                 event.warning().iter().for_each(|text| tracing::warn!("{text}"));
             }
             Event::Evaluated { step, heads, .. } => self.evaluated(step, heads),
-            Event::Finished { .. } => {}
+            _ => {}
         }
     }
 }

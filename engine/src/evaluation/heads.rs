@@ -18,6 +18,7 @@ pub struct Evaluation {
 
 /// The quality of one head's predictions.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct HeadMetrics {
     /// The label column.
     pub label: String,
@@ -42,6 +43,7 @@ pub struct EvalMetrics {
 
 /// An evaluation as a run records it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct EvalSummary {
     /// The quality of the predictions.
     #[serde(flatten)]

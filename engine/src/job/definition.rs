@@ -16,6 +16,7 @@ use super::values::JobName;
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Job {
     /// Name of the job; the folders of its runs start with it.
     pub name: JobName,

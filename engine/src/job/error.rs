@@ -6,6 +6,7 @@ use rankine_reader::document::Problem;
 
 /// Why a job cannot be read. `Display` writes the whole message, which has several lines.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum JobError {
     /// The file cannot be read: it does not exist, is a pipe or a device, too long or not UTF-8.
     #[error("{0}")]

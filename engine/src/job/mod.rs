@@ -5,7 +5,8 @@
 //! key. `--set a.b=VALUE` replaces a value before anything is checked; `--set table.0.dim=8` changes the first
 //! `[[table]]`. A key that is missing has the default that `docs/reference/job.md` states.
 //!
-//! Start at [`Job`] for the settings and at [`JobFile`] for how a text becomes a job. Nothing here opens a dataset or a
+//! Start at [`Job`] for the settings, at [`JobFile`] for how a text becomes a job, and at [`Job::builder`] for jobs in
+//! code. Nothing here opens a dataset or a
 //! device: other modules check a job against those and report [`Conflict`]s.
 //!
 //! ```
@@ -36,6 +37,7 @@ mod metrics;
 mod model;
 mod optimizer;
 mod schedule;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod train;
@@ -54,6 +56,7 @@ pub use model::{Dcnv2, DeepFm, Dlrm, Head, Model, Table, WideDeep};
 pub use optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, RowwiseAdagrad, Sgd};
 pub use rankine_reader::document::{Conflict, Problem};
 pub use schedule::{Cosine, Schedule, Step, WarmupPolynomial};
+pub use settings::{Kind, Settings};
 pub use train::{DenseUpdate, Device, DeviceKind, Eval, Precision, Train};
 pub use values::{
     AucTarget, BatchSize, Count, Decay, Fraction, JobName, NonNegative, Positive, QueueDepth, RankCount,

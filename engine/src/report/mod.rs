@@ -1,6 +1,6 @@
 //! Runs as reports, the list of runs and the live page show them.
 //!
-//! Start at [`load`], which reads a run folder, and at [`RunView`]; [`render`] makes an HTML file of them.
+//! Start at [`load()`], which reads a run folder, and at [`RunView`]; [`render()`] makes an HTML file of them.
 
 use std::path::{Path, PathBuf};
 

@@ -15,6 +15,7 @@ use crate::saved::SavedModelError;
 
 /// Why a run did not complete.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TrainError {
     /// The job does not suit the dataset or this machine.
     #[error("{}", list(.0))]

@@ -18,6 +18,7 @@ use crate::model::ModelSpec;
 
 /// Events of a run, for an observer. Each one replaces the state that the one before described.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub enum Event<'a> {
     /// Progress of generating the job's dataset.
     Generating {
@@ -150,6 +151,7 @@ impl Event<'_> {
 
 /// A training that is about to start.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct RunStart<'a> {
     /// The effective job.
     pub job: &'a Job,
@@ -179,6 +181,7 @@ pub struct RunStart<'a> {
 
 /// The progress of a training.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[non_exhaustive]
 pub struct Progress {
     /// Steps completed.
     pub step: u64,
@@ -205,6 +208,7 @@ pub struct Progress {
 /// Where the time of a step went, and the state of the reader after it. All counts are of this process, since it
 /// started.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct StepDetails {
     /// Samples of the step, over all ranks.
     pub samples: u64,
@@ -245,6 +249,7 @@ impl StepTimes {
 
 /// What a report of the loss includes.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Report<'a> {
     /// The progress.
     pub progress: Progress,

@@ -21,6 +21,7 @@ mod resume;
 mod run;
 mod run_dir;
 mod run_logs;
+mod shortcut;
 mod starter;
 mod translate;
 

@@ -297,12 +297,14 @@ impl Dataset {
     ///
     /// # Errors
     /// As [`IdRules::new`].
+    #[doc(hidden)]
     pub fn with_ids(self, rules: &[OutOfRange]) -> Result<Self> {
         let ids = std::sync::Arc::new(IdRules::new(self.schema(), rules)?);
         Ok(Self { ids, ..self })
     }
 
     /// Returns the rules for ids that are out of range.
+    #[doc(hidden)]
     pub fn ids(&self) -> &IdRules {
         &self.ids
     }
@@ -313,6 +315,7 @@ impl Dataset {
     }
 
     /// Returns the manifest; raw files have none.
+    #[doc(hidden)]
     pub fn manifest(&self) -> Option<&Manifest> {
         match &self.source {
             Source::Folder(manifest) => Some(manifest),
@@ -321,6 +324,7 @@ impl Dataset {
     }
 
     /// Returns the files outside the parts that the manifest lists; none for raw files.
+    #[doc(hidden)]
     pub fn files(&self) -> &[FileManifest] {
         match &self.source {
             Source::Folder(manifest) => &manifest.files,
@@ -330,6 +334,7 @@ impl Dataset {
     }
 
     /// Returns the format of the raw rows that the columns come from; `None` if the data was generated.
+    #[doc(hidden)]
     pub fn row_format(&self) -> Option<RowFormat> {
         match &self.source {
             Source::Folder(manifest) => match &manifest.origin {
@@ -464,6 +469,7 @@ impl Dataset {
     ///
     /// # Errors
     /// [`Error::Damaged`] if the file is not what was written.
+    #[doc(hidden)]
     pub fn statistics(&self) -> Result<Vec<TableStatistics>> {
         let path = self.dir.join(statistics::FILE_NAME);
         let bytes = self.checked_file(statistics::FILE_NAME)?;
@@ -485,6 +491,7 @@ impl Dataset {
     ///
     /// # Errors
     /// [`Error::Damaged`] if it is not listed, or not what was written.
+    #[doc(hidden)]
     pub fn checked_file(&self, name: &str) -> Result<Vec<u8>> {
         let path = self.dir.join(name);
         let Some(listed) = self.files().iter().find(|file| file.name == name) else {

@@ -73,6 +73,7 @@ impl BatchStream {
     ///
     /// # Errors
     /// See [`BatchStream::open`].
+    #[doc(hidden)]
     pub fn with_ring(
         part: impl Into<Arc<DatasetPart>>,
         options: &StreamOptions,
@@ -101,21 +102,25 @@ impl BatchStream {
     }
 
     /// Returns the rung in use.
+    #[doc(hidden)]
     pub fn rung(&self) -> Rung {
         self.rung
     }
 
     /// Returns the count of the bytes that were read.
+    #[doc(hidden)]
     pub fn bytes(&self) -> &BytesRead {
         &self.bytes
     }
 
     /// Returns the number of batches that wait to be taken.
+    #[doc(hidden)]
     pub fn ready(&self) -> usize {
         self.batches.ready()
     }
 
     /// Stops reading and returns the ring, for the next stream.
+    #[doc(hidden)]
     pub fn close(self) -> SlabRing {
         self.batches.close()
     }

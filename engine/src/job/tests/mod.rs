@@ -14,6 +14,7 @@ mod random;
 mod reading;
 pub(super) mod reference;
 mod refusals;
+mod settings;
 
 const NO_SETS: [&str; 0] = [];
 

@@ -12,6 +12,7 @@ use crate::evaluation::EvalSummary;
 
 /// A finished run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Summary {
     /// The job's name.
     pub name: String,
@@ -139,6 +140,7 @@ impl From<&ReportDetails> for IterationSummary {
 
 /// The training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct TrainSummary {
     /// Why it ended.
     pub stopped: EndReason,
@@ -171,6 +173,7 @@ pub struct TrainSummary {
 /// Why training ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum EndReason {
     /// All epochs are done.
     Epochs,

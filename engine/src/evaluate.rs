@@ -1,0 +1,85 @@
+//! Evaluates a trained model on a dataset.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use rankine_reader::convert::RowFormat;
+use rankine_reader::{Dataset, Part};
+
+use crate::evaluation::{EvalMetrics, EvalSummary};
+use crate::job::ThreadCount;
+use crate::source::{Artifact, ModelSource, OpenModel, SourceError};
+use crate::training::{self, EvaluationOptions, Event, Observer};
+
+/// What a model is evaluated on.
+#[derive(Debug, Clone, Copy)]
+pub struct EvaluateOptions<'a> {
+    /// The dataset folder; by default the dataset of the model's job. Its columns must be those that the model was
+    /// trained on, with the same names, transforms and vocabularies.
+    pub data: Option<&'a Path>,
+    /// Raw files instead, with the records that the model was trained on.
+    pub raw: &'a [PathBuf],
+    /// The part of the dataset; by default the evaluation part.
+    pub part: Part,
+    /// Number of CPU threads; by default that of the model's job.
+    pub threads: Option<ThreadCount>,
+}
+
+impl Default for EvaluateOptions<'_> {
+    fn default() -> Self {
+        Self { data: None, raw: &[], part: Part::Eval, threads: None }
+    }
+}
+
+/// Evaluates the model of a finished run, a checkpoint or an export, as `rankine eval` does.
+///
+/// The observer receives [`Event::Evaluating`] and [`Event::Evaluated`].
+///
+/// # Errors
+/// [`SourceError`] if there is no model, or it does not suit the dataset.
+pub fn evaluate(
+    model: impl AsRef<Path>,
+    options: &EvaluateOptions<'_>,
+    observer: &mut dyn Observer,
+) -> Result<EvalSummary, SourceError> {
+    let model = ModelSource::find(model.as_ref(), Artifact::Model)?.open()?;
+    let mut job = model.job().clone();
+    job.device.threads = options.threads.or(job.device.threads);
+    let job = &job;
+    let dataset = open_dataset(&model, options)?;
+    model.check_columns(&dataset)?;
+    let dataset = training::with_ids(job, dataset)?;
+    let batches =
+        EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: job.reader.io_options() };
+    let (pool, _) = training::thread_pool(job)?;
+    let began = Instant::now();
+    let (heads, ids_out_of_range) = pool.install(|| {
+        let mut weights = model.load()?;
+        Ok::<_, SourceError>(training::evaluate(&mut weights, &dataset, options.part, &batches, observer)?)
+    })?;
+    let (step, seconds) = (model.steps(), began.elapsed().as_secs_f64());
+    observer.observe(Event::Evaluated { step, part: options.part, seconds, heads: &heads });
+    Ok(EvalSummary {
+        metrics: EvalMetrics::from(heads.as_slice()),
+        // The achievable AUC is that of the evaluation part.
+        auc_achievable: dataset.auc_achievable().filter(|_| options.part == Part::Eval),
+        seconds,
+        ids_out_of_range,
+    })
+}
+
+/// Opens the dataset that the options name, or that of the model's job.
+fn open_dataset(model: &OpenModel, options: &EvaluateOptions<'_>) -> Result<Dataset, SourceError> {
+    if let Some(dir) = options.data {
+        return Ok(Dataset::open(dir)?);
+    }
+    let job = model.job();
+    match (&model.columns().format, &job.data.raw) {
+        (Some(RowFormat::HugectrRaw(format)), _) if !options.raw.is_empty() => {
+            Ok(Dataset::raw(format, &[], options.raw)?)
+        }
+        _ if !options.raw.is_empty() => Err(SourceError::NoRecords),
+        (_, Some(raw)) => Ok(Dataset::raw(&training::raw_format(raw)?, &raw.train, &raw.eval)?),
+        (_, None) => Ok(Dataset::open(job.data.folder().unwrap_or(Path::new("")))?),
+    }
+}

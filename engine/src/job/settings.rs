@@ -1,0 +1,293 @@
+//! Jobs in code: [`Job::builder`], and the settings of the parts of a job.
+//!
+//! Settings are the tables of a job file that has not been written: [`Settings::build`] makes the file's text of them
+//! and reads it, so that every check and default is the file's.
+
+use std::marker::PhantomData;
+use std::path::Path;
+
+use rankine_reader::document::Conflict;
+use serde::Serialize;
+use toml::{Table as Map, Value};
+
+use super::definition::Job;
+use super::error::JobError;
+use super::file::JobFile;
+use super::model::{Dcnv2, DeepFm, Dlrm, Head, Model, Table, WideDeep};
+use super::optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, RowwiseAdagrad, Sgd};
+use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
+
+/// Settings of a job or of a part of it, such as a model or an optimizer. They are checked when [`Settings::build`]
+/// makes a [`Job`] of them; a setting that is not made has the default of the job file.
+#[derive(Debug, Clone)]
+pub struct Settings<Of> {
+    map: Map,
+    /// Values that a job file cannot have.
+    wrong: Vec<Conflict>,
+    of: PhantomData<Of>,
+}
+
+/// One of the kinds of model, optimizer or schedule. Only the types of this crate are kinds.
+pub trait Kind<Of>: Sized {
+    /// The name in a job file.
+    const NAME: &'static str;
+
+    /// Returns the settings of this kind, none of which is made.
+    fn settings() -> Settings<Self> {
+        Settings::new().set("kind", Self::NAME)
+    }
+}
+
+macro_rules! kinds {
+    ($($of:ident: $($kind:ident $name:literal),*;)*) => {$($(
+        impl Kind<$of> for $kind {
+            const NAME: &'static str = $name;
+        }
+    )*)*};
+}
+
+kinds! {
+    Model: Dlrm "dlrm", Dcnv2 "dcnv2", DeepFm "deepfm", WideDeep "wide-deep";
+    Optimizer: Sgd "sgd", Momentum "momentum", Adagrad "adagrad", RowwiseAdagrad "rowwise-adagrad", Adam "adam",
+        Ftrl "ftrl";
+    Schedule: WarmupPolynomial "warmup-polynomial", Step "step", Cosine "cosine";
+}
+
+impl<Of> Settings<Of> {
+    fn new() -> Self {
+        Self { map: Map::new(), wrong: Vec::new(), of: PhantomData }
+    }
+
+    /// Sets a key of the job file, relative to the table of these settings: `"train.epochs"` for a job, `"epsilon"` for
+    /// an optimizer. The value is whatever serde writes as a value of TOML. In a list, a key is the index of an
+    /// element, as in `--set`.
+    pub fn set(mut self, key: &str, value: impl Serialize) -> Self {
+        let put = Value::try_from(value)
+            .map_err(|error| error.to_string())
+            .and_then(|value| put(&mut self.map, key, value));
+        if let Err(message) = put {
+            self.wrong.push(Conflict::new(key, message));
+        }
+        self
+    }
+
+    /// Sets a part.
+    fn part<T>(mut self, key: &str, part: Settings<T>) -> Self {
+        let wrong = part.wrong.into_iter();
+        self.wrong.extend(
+            wrong.map(|Conflict { key: own, message }| Conflict::new(format!("{key}.{own}"), message)),
+        );
+        self.set(key, part.map)
+    }
+
+    /// Adds an element to a list of parts.
+    fn element<T>(mut self, key: &str, part: Settings<T>) -> Self {
+        let count = self.map.entry(key).or_insert(Value::Array(Vec::new())).as_array().map_or(0, Vec::len);
+        self.part(&format!("{key}.{count}"), part)
+    }
+}
+
+/// Puts a value at a dotted key, and creates missing tables on the way. In a list a key is the index of an element, or
+/// of the first one that is missing.
+fn put(map: &mut Map, key: &str, value: Value) -> Result<(), String> {
+    let empty = || Value::Table(Map::new());
+    let mut keys = key.split('.');
+    let mut at = map.entry(keys.next().unwrap_or_default()).or_insert_with(empty);
+    for key in keys {
+        at = match at {
+            Value::Array(list) => {
+                let count = list.len();
+                let number = key.parse().ok().filter(|&number: &usize| number <= count);
+                let number =
+                    number.ok_or_else(|| format!("`{key}` is not an index of this list of {count}"))?;
+                if number == count {
+                    list.push(empty());
+                }
+                &mut list[number]
+            }
+            Value::Table(map) => map.entry(key).or_insert_with(empty),
+            other => return Err(format!("`{key}` is not a key of {other}")),
+        };
+    }
+    *at = value;
+    Ok(())
+}
+
+impl Job {
+    /// Returns the settings of a job, of which data, model, optimizers and batch size have to be set.
+    ///
+    /// ```
+    /// use rankine::prelude::*;
+    ///
+    /// let job = Job::builder("ads")
+    ///     .data("data/ads")
+    ///     .model(Dlrm::new(16).bottom([64, 16]).top([128, 64]))
+    ///     .dense(Adagrad::rate(0.02))
+    ///     .sparse(RowwiseAdagrad::rate(0.02).set("epsilon", 1e-6))
+    ///     .batch_size(512)
+    ///     .set("train.epochs", 2)
+    ///     .build()?;
+    /// assert_eq!(job.train.epochs.get(), 2);
+    /// # Ok::<(), JobError>(())
+    /// ```
+    pub fn builder(name: &str) -> Settings<Self> {
+        Settings::new().set("name", name)
+    }
+}
+
+impl Settings<Job> {
+    /// Sets the dataset folder, as `rankine convert` or `rankine generate` wrote it.
+    pub fn data(self, dir: impl AsRef<Path>) -> Self {
+        self.set("data.dir", dir.as_ref())
+    }
+
+    /// Sets the model.
+    pub fn model<K: Kind<Model>>(self, model: Settings<K>) -> Self {
+        self.part("model", model)
+    }
+
+    /// Adds a table that differs from the rest, or that several columns share.
+    pub fn table(self, table: Settings<Table>) -> Self {
+        self.element("table", table)
+    }
+
+    /// Adds a label to learn. Without any, all labels of the dataset are learned.
+    pub fn head(self, head: Settings<Head>) -> Self {
+        self.element("head", head)
+    }
+
+    /// Sets the optimizer of the MLPs, the cross network and the wide part's weights of dense columns.
+    pub fn dense<K: Kind<Optimizer>>(self, optimizer: Settings<K>) -> Self {
+        self.part("optimizer.dense", optimizer)
+    }
+
+    /// Sets the optimizer of the embeddings.
+    pub fn sparse<K: Kind<Optimizer>>(self, optimizer: Settings<K>) -> Self {
+        self.part("optimizer.sparse", optimizer)
+    }
+
+    /// Sets the optimizer of the wide part's weights of categories. Without it, that of the embeddings.
+    pub fn wide<K: Kind<Optimizer>>(self, optimizer: Settings<K>) -> Self {
+        self.part("optimizer.wide", optimizer)
+    }
+
+    /// Sets the learning-rate schedule. Without it, learning rates are constant.
+    pub fn schedule<K: Kind<Schedule>>(self, schedule: Settings<K>) -> Self {
+        self.part("optimizer.schedule", schedule)
+    }
+
+    /// Sets the number of samples per step, over all ranks.
+    pub fn batch_size(self, samples: u32) -> Self {
+        self.set("train.batch_size", samples)
+    }
+
+    /// Sets the number of passes over the training part. Without it, one.
+    pub fn epochs(self, epochs: u64) -> Self {
+        self.set("train.epochs", epochs)
+    }
+
+    /// Returns the job, with all checks of a job file done.
+    ///
+    /// # Errors
+    /// [`JobError::Invalid`], which names the job and the key, and quotes the setting as a job file has it.
+    pub fn build(self) -> Result<Job, JobError> {
+        let name = format!("job {}", self.map.get("name").and_then(Value::as_str).unwrap_or_default());
+        let file = JobFile::parse(&name, &self.map.to_string(), &[] as &[&str])?;
+        if self.wrong.is_empty() {
+            return file.job();
+        }
+        let wrong = self
+            .wrong
+            .iter()
+            .map(|Conflict { key, message }| Conflict::new("", format!("`{key}`: {message}")));
+        Err(file.error(&wrong.collect::<Vec<_>>()))
+    }
+}
+
+impl Dlrm {
+    /// Returns the settings of a DLRM with embedding vectors of this many elements.
+    #[expect(clippy::new_ret_no_self, reason = "settings become a model when their job is built")]
+    pub fn new(embedding_dim: u32) -> Settings<Self> {
+        Self::settings().set("embedding_dim", embedding_dim)
+    }
+}
+
+impl Dcnv2 {
+    /// Returns the settings of a DCN v2 with embedding vectors of this many elements and this many cross layers.
+    pub fn new(embedding_dim: u32, cross_layers: u32) -> Settings<Self> {
+        Self::settings().set("embedding_dim", embedding_dim).set("cross_layers", cross_layers)
+    }
+}
+
+impl DeepFm {
+    /// Returns the settings of a DeepFM with embedding vectors of this many elements.
+    pub fn new(embedding_dim: u32) -> Settings<Self> {
+        Self::settings().set("embedding_dim", embedding_dim)
+    }
+}
+
+impl WideDeep {
+    /// Returns the settings of a wide & deep model with embedding vectors of this many elements.
+    pub fn new(embedding_dim: u32) -> Settings<Self> {
+        Self::settings().set("embedding_dim", embedding_dim)
+    }
+}
+
+impl<K: Kind<Model>> Settings<K> {
+    /// Sets the widths of the bottom MLP's layers.
+    pub fn bottom(self, widths: impl IntoIterator<Item = u32>) -> Self {
+        self.set("bottom_mlp", Vec::from_iter(widths))
+    }
+
+    /// Sets the widths of the top MLP's hidden layers.
+    pub fn top(self, widths: impl IntoIterator<Item = u32>) -> Self {
+        self.set("top_mlp", Vec::from_iter(widths))
+    }
+}
+
+macro_rules! optimizers {
+    ($($kind:ident)*) => {$(
+        impl $kind {
+            /// Returns the settings of this optimizer with a learning rate.
+            pub fn rate(learning_rate: f64) -> Settings<Self> {
+                Self::settings().set("learning_rate", learning_rate)
+            }
+        }
+    )*};
+}
+
+optimizers! { Sgd Momentum Adagrad RowwiseAdagrad Adam Ftrl }
+
+impl Table {
+    /// Returns the settings of the table that these categorical columns look up.
+    pub fn of<C: AsRef<str>>(columns: impl IntoIterator<Item = C>) -> Settings<Self> {
+        let columns: Vec<_> = columns.into_iter().map(|column| column.as_ref().to_owned()).collect();
+        Settings::new().set("columns", columns)
+    }
+}
+
+impl Settings<Table> {
+    /// Sets the number of elements of a row.
+    pub fn dim(self, dim: u32) -> Self {
+        self.set("dim", dim)
+    }
+
+    /// Sets the optimizer of the table.
+    pub fn optimizer<K: Kind<Optimizer>>(self, optimizer: Settings<K>) -> Self {
+        self.part("optimizer", optimizer)
+    }
+}
+
+impl Head {
+    /// Returns the settings of the head that learns a label.
+    pub fn of(label: &str) -> Settings<Self> {
+        Settings::new().set("label", label)
+    }
+}
+
+impl Settings<Head> {
+    /// Sets the weight of the head's loss in the sum over all heads.
+    pub fn weight(self, weight: f64) -> Self {
+        self.set("weight", weight)
+    }
+}
