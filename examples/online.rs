@@ -12,10 +12,7 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-use rankine::job::Job;
-use rankine::ranker::{Features, Ids, Ranker};
-use rankine::trainer::{Trainer, TrainerOptions, TrainingRows};
-use rankine_reader::{BatchStream, Dataset, Part, Samples, StreamOptions};
+use rankine::prelude::*;
 
 /// Steps between two models.
 const STEPS: u64 = 50;

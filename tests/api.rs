@@ -243,6 +243,23 @@ impl Writer<'_> {
         self.line(depth, &text);
     }
 
+    /// Writes what a macro of the module makes, as the macro has it.
+    fn made_by(&mut self, name: &str) {
+        for item in &self.module.items {
+            if let Item::Macro(item) = item
+                && item.ident.as_ref().is_some_and(|ident| ident == name)
+            {
+                let span = item.span().byte_range();
+                let lines = self.module.text[span].lines().map(str::trim);
+                let heads = ["impl ", "pub fn ", "const "];
+                for line in lines.filter(|line| heads.iter().any(|head| line.starts_with(head))) {
+                    let head = line.trim_start_matches("pub ").trim_end_matches(" {").to_owned();
+                    self.line(usize::from(!line.starts_with("impl ")), &head);
+                }
+            }
+        }
+    }
+
     /// Writes an `impl`, if it has anything public.
     fn implementation(&mut self, item: &syn::ItemImpl) {
         let head = self.text(item.impl_token.span(), item.self_ty.span());
@@ -290,15 +307,14 @@ fn written(sources: &Sources, name: &str, defined: &ItemPath) -> String {
             match item {
                 Item::Impl(item) => {
                     let of = path_of(&item.self_ty).and_then(|of| sources.definition(path, &of));
-                    // Methods of all settings of one kind of part stand with the settings.
                     if of.as_ref() == Some(defined) {
                         writer.implementation(item);
                     }
                 }
-                Item::Macro(item) if words(&item.mac.tokens).contains(own) && item.ident.is_none() => {
-                    if sources.definition(path, std::slice::from_ref(own)).as_ref() == Some(defined) {
-                        let made = item.mac.path.segments.last().map(|segment| segment.ident.to_string());
-                        writer.line(0, &format!("impl by {}!", made.unwrap_or_default()));
+                Item::Macro(item) if item.ident.is_none() && words(&item.mac.tokens).contains(own) => {
+                    let of = sources.definition(path, std::slice::from_ref(own));
+                    if let (true, Some(by)) = (of.as_ref() == Some(defined), item.mac.path.get_ident()) {
+                        writer.made_by(&by.to_string());
                     }
                 }
                 item if path == module && name_of(item).as_ref() == Some(own) => {

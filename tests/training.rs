@@ -494,7 +494,7 @@ fn the_summary_describes_the_training() {
     let runs = Runs::new();
     let sets = ["device.threads=3", "seed=5", "train.epochs=2", "train.max_steps=12", "reader.mode=pread"];
     let (_, summary) = runs.train("run", &sets);
-    let Summary { name, seed, version, data, model, device, exchange, iteration, train, eval } = summary;
+    let Summary { name, seed, version, data, model, device, exchange, iteration, train, eval, .. } = summary;
     assert_eq!((&*name, seed, &*version), ("small", 5, env!("CARGO_PKG_VERSION")));
     assert_eq!((data.dir, data.raw), (Some(runs.place.word("data")), vec![]));
     assert_eq!((data.train_samples, data.eval_samples, &*data.reader), (SAMPLES, EVAL_SAMPLES, "pread"));

@@ -49,11 +49,13 @@ fn at(offset: &Option<u64>) -> String {
 
 impl Error {
     /// Returns an error about a damaged file, with the byte offset of the damage.
+    #[doc(hidden)]
     pub fn damaged(path: &Path, offset: impl Into<Option<u64>>, what: impl Into<String>) -> Self {
         Self::Damaged { path: path.to_owned(), offset: offset.into(), what: what.into() }
     }
 
     /// Returns an error about an invalid request.
+    #[doc(hidden)]
     pub fn invalid(what: impl Into<String>) -> Self {
         Self::Invalid(what.into())
     }

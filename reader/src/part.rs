@@ -18,6 +18,7 @@ impl Part {
     pub const ALL: [Self; 2] = [Self::Train, Self::Eval];
 
     /// Returns the part with this number in block headers.
+    #[doc(hidden)]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|&part| part as u8 == code)
     }

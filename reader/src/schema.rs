@@ -323,6 +323,7 @@ impl Schema {
     /// # Errors
     /// [`Error::Invalid`] if it shares with a column that does not exist, comes later, has other rows or another
     /// kind, or shares one itself.
+    #[doc(hidden)]
     pub fn vocabulary_owner(&self, number: usize) -> Result<usize> {
         self.owner_among(number, |name| {
             self.categorical[..number].iter().position(|other| other.name == name)
@@ -359,6 +360,7 @@ impl Schema {
 
     /// Returns the default number of samples per block: the largest power of two whose block is estimated at 2 MiB or
     /// less, since reads of 0.5 to 2 MiB keep a disk busy without using much memory.
+    #[doc(hidden)]
     pub fn default_block_samples(&self) -> u32 {
         const TARGET_BITS: u64 = 2 * 8 * 1024 * 1024;
         let categorical: u64 = self

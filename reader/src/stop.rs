@@ -40,6 +40,7 @@ impl Stop {
 
 impl StopCause {
     /// Returns the number that [`StopCause::of_number`] reads; 0 stands for `None`.
+    #[doc(hidden)]
     pub fn to_number(cause: Option<Self>) -> u64 {
         match cause {
             None => 0,
@@ -49,6 +50,7 @@ impl StopCause {
     }
 
     /// Returns the cause with this number: that of a signal, or one from [`StopCause::to_number`].
+    #[doc(hidden)]
     pub fn of_number(number: u64) -> Option<Self> {
         match number as usize {
             0 => None,

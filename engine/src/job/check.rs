@@ -45,6 +45,7 @@ impl Job {
     /// # Errors
     /// [`TopologyError`] if the ranks are not a multiple of the nodes. This cannot happen for a job that was loaded and
     /// sets both.
+    #[doc(hidden)]
     pub fn topology(&self) -> Result<Topology, TopologyError> {
         Topology::new(self.device.ranks.get() as usize, self.device.nodes.get() as usize)
     }

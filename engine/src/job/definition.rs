@@ -66,6 +66,7 @@ fn default_seed() -> u64 {
 
 impl Job {
     /// Returns the `[[table]]` that names a column, with its index.
+    #[doc(hidden)]
     pub fn table_of(&self, column: &str) -> Option<(usize, &Table)> {
         self.tables.iter().enumerate().find(|(_, table)| table.columns.iter().any(|other| other == column))
     }

@@ -206,7 +206,6 @@ impl Settings<Job> {
 
 impl Dlrm {
     /// Returns the settings of a DLRM with embedding vectors of this many elements.
-    #[expect(clippy::new_ret_no_self, reason = "settings become a model when their job is built")]
     pub fn new(embedding_dim: u32) -> Settings<Self> {
         Self::settings().set("embedding_dim", embedding_dim)
     }

@@ -147,6 +147,7 @@ impl TrainError {
     }
 
     /// Whether the only error is that another rank is missing: that rank knows the cause.
+    #[doc(hidden)]
     pub fn misses_rank(&self) -> bool {
         let error = match self {
             Self::Missed { .. } => return true,

@@ -250,6 +250,7 @@ impl Dataset {
     /// # Errors
     /// [`Error::Invalid`] if the format has no fixed record or a part's files hold no records; [`Error::BadRows`] if
     /// a file's length does not match the format; [`Error::Io`] if a file does not exist.
+    #[doc(hidden)]
     pub fn raw(format: &RawFormat, train: &[PathBuf], eval: &[PathBuf]) -> Result<Self> {
         let decoder = RecordDecoder::new(format)?;
         let schema = format.schema(DenseDtype::F32);

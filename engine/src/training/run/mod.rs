@@ -38,12 +38,14 @@ pub struct TrainOptions<'a> {
     /// The run's folder; by default a fresh one below `runs`.
     pub run_dir: Option<&'a Path>,
     /// The processes that train together, all of which call [`train`]; by default only this one.
+    #[doc(hidden)]
     pub processes: Option<&'a ProcessGroup>,
     /// Where to start in that folder.
     pub start: Start,
     /// A request to stop the training.
     pub stop: Option<&'a Stop>,
     /// The file system that checkpoints are written with; by default the machine's own.
+    #[doc(hidden)]
     pub files: Option<&'a Arc<dyn Files>>,
 }
 
