@@ -22,7 +22,7 @@ struct Printer;
 impl Observer for Printer {
     fn observe(&mut self, event: Event<'_>) {
         match event {
-            Event::Started(start) => println!("training on {} samples", start.samples),
+            Event::Started(start) => println!("training on {} samples", start.samples.unwrap_or(0)),
             Event::Report(Report { progress, .. }) => {
                 println!("step {}: loss {:.4}", progress.step, progress.loss)
             }

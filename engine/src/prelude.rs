@@ -14,13 +14,13 @@ pub use crate::evaluate::{EvaluateOptions, evaluate};
 #[doc(inline)]
 pub use crate::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, Metrics};
 #[doc(inline)]
+pub use crate::features::{
+    FeatureError, Features, Ids, RawColumn, RawColumnError, RawColumnValues, TrainingRows,
+};
+#[doc(inline)]
 pub use crate::job::{
     Adagrad, Adam, Conflict, Cosine, Dcnv2, DeepFm, Dlrm, Ftrl, Head, Job, JobError, Kind, Momentum, Problem,
     RowwiseAdagrad, Settings, Sgd, Step, Table, WarmupPolynomial, WideDeep,
-};
-#[doc(inline)]
-pub use crate::features::{
-    FeatureError, Features, Ids, RawColumn, RawColumnError, RawColumnValues, TrainingRows,
 };
 #[doc(inline)]
 pub use crate::ranker::{Ranker, ScoreError, SwapError};
