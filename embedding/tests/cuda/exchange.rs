@@ -709,6 +709,8 @@ fn tables_learn_as_on_the_cpu<T: Element>(case: &Case, words: &mut Random) -> Ou
             let expected = expected_vectors::<T>(case, &tables, &batch.columns[rank]);
             let slack = slack_of_pooled::<T>(case, &tables, &batch.columns[rank]);
             let differs = |(at, (a, b)): (usize, (&T, &T))| match slack[at] {
+                // A weight too small for f16 becomes a zero with its sign, which the CPU loses where it adds to 0.
+                0.0 if a.value() == 0.0 => b.value() != 0.0,
                 0.0 => a.value().to_bits() != b.value().to_bits(),
                 slack => f64::from(a.value() - b.value()).abs() > slack || a.value().is_nan(),
             };
