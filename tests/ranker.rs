@@ -347,6 +347,7 @@ fn raw_rows_of_criteo_are_scored_as_their_lines() {
         values: RawColumnValues::Numbers(values),
         offsets: None,
     }));
+    assert_eq!(ranker.raw_columns().unwrap(), [&dense_names[..], &names].concat());
     assert_eq!(score_raw(&ranker, 500, &columns).unwrap(), expected);
 
     let refused = |columns: &[RawColumn<'_>]| score_raw(&ranker, 500, columns).unwrap_err();
@@ -392,6 +393,7 @@ fn raw_rows_of_named_columns_are_scored_as_their_lines() {
     train(&place, &job(&place), "run", &sets).with(SUCCESS);
     let (ranker, expected) = (Ranker::load(place.path("run")).unwrap(), predicted(&place, "run", &[&eval]));
     assert_eq!((ranker.labels(), expected.len()), (vec!["rating".to_owned(), "bought".to_owned()], 1000));
+    assert_eq!(ranker.raw_columns().unwrap(), ["age", "film", "last", "tags"]);
 
     let fields = columns_of(&rows[2000..], ',');
     let names = ["rating", "bought", "weight", "last", "film", "age", "tags"];

@@ -181,3 +181,22 @@ pub enum FeatureError {
         value: f32,
     },
 }
+
+impl FeatureError {
+    /// Makes the row of the error count from `rows` rows earlier.
+    pub(crate) fn shift_rows(&mut self, rows: usize) {
+        match self {
+            Self::NotFinite { row, .. }
+            | Self::OffsetsDecrease { row, .. }
+            | Self::BagSize { row, .. }
+            | Self::BagTooLarge { row, .. }
+            | Self::IdOutOfRange { row, .. }
+            | Self::Label { row, .. }
+            | Self::Weight { row, .. }
+            | Self::Raw(RawColumnError::Value { row, .. } | RawColumnError::BagSize { row, .. }) => {
+                *row += rows
+            }
+            _ => {}
+        }
+    }
+}

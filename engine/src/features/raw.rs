@@ -21,6 +21,11 @@ impl RawEncoder {
         Self { source, labels }
     }
 
+    /// Returns the format of raw rows; `None` if the dataset was generated.
+    pub(crate) fn format(&self) -> Option<&RowFormat> {
+        self.source.as_ref().map(|(format, _)| format)
+    }
+
     /// Turns raw rows into samples. Ids out of range stay, where the rules are that they are no errors. `raw` is memory
     /// that is reused.
     pub(crate) fn encode(

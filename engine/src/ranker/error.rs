@@ -35,6 +35,20 @@ pub enum ScoreError {
     },
 }
 
+impl ScoreError {
+    /// Returns the error with row numbers that count from `rows` rows earlier, for a caller that scores many rows in
+    /// several calls.
+    #[must_use]
+    pub fn after_rows(mut self, rows: usize) -> Self {
+        match &mut self {
+            Self::NotANumber { row } => *row += rows,
+            Self::Features(error) => error.shift_rows(rows),
+            _ => {}
+        }
+        self
+    }
+}
+
 /// Why a model does not replace the one that is scoring.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -50,4 +64,27 @@ pub enum SwapError {
         /// Those of the new one.
         found: Vec<String>,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use rankine_reader::convert::RawColumnError;
+
+    use super::*;
+
+    #[test]
+    fn rows_count_from_those_scored_before() {
+        let column = || "age".to_owned();
+        let later = |error: ScoreError| error.after_rows(100).to_string();
+        assert_eq!(
+            later(ScoreError::NotANumber { row: 7 }).split(" is").next(),
+            Some("the score of row 107")
+        );
+        let value =
+            RawColumnError::Value { column: column(), row: 0, value: "x".into(), expected: "y".into() };
+        let raw = |error: RawColumnError| later(FeatureError::from(error).into());
+        assert_eq!(raw(value), "column age, row 100: x is not y");
+        let rows = RawColumnError::Rows { column: column(), expected: 3, found: 2 };
+        assert_eq!(raw(rows), "column age has 2 rows; expected 3");
+    }
 }

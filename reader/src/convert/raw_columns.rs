@@ -139,6 +139,32 @@ impl RawRows {
     }
 }
 
+impl RowFormat {
+    /// Returns the raw columns that a schema's columns come from; those of formats without names have the names of the
+    /// schema.
+    pub fn sources(&self, schema: &Schema) -> ColumnSources {
+        match self {
+            Self::Csv(csv) => csv.sources.clone(),
+            Self::Parquet(sources) => sources.clone(),
+            Self::CriteoTsv | Self::HugectrRaw(_) => {
+                let category =
+                    |column: &Categorical| CategorySource { column: column.name.clone(), separator: None };
+                let label = |label: &Label| LabelSource {
+                    column: label.name.clone(),
+                    rule: LabelRule::Binary,
+                    mask_missing: false,
+                };
+                ColumnSources {
+                    labels: schema.labels.iter().map(label).collect(),
+                    weight: schema.weight.clone(),
+                    dense: schema.dense.iter().map(|column| column.name.clone()).collect(),
+                    categorical: schema.categorical.iter().map(category).collect(),
+                }
+            }
+        }
+    }
+}
+
 /// The columns of some raw rows.
 #[derive(Debug, Clone, Copy)]
 pub struct RawColumns<'a> {
@@ -157,7 +183,7 @@ pub struct RawColumns<'a> {
 impl RawColumns<'_> {
     fn append_to(&self, raw: &mut RawRows) -> Result<(), RawColumnError> {
         let Self { schema, rows, .. } = *self;
-        let sources = self.sources();
+        let sources = self.format.sources(schema);
         self.check_names(&sources)?;
         for (number, (name, column)) in sources.dense.iter().zip(&schema.dense).enumerate() {
             self.append_numbers(self.find(name, &sources)?, column, &mut raw.dense[number])?;
@@ -198,29 +224,6 @@ impl RawColumns<'_> {
 
     fn is_criteo(&self) -> bool {
         *self.format == RowFormat::CriteoTsv
-    }
-
-    /// The raw columns; those of formats without names have the names of the schema.
-    fn sources(&self) -> ColumnSources {
-        match self.format {
-            RowFormat::Csv(csv) => csv.sources.clone(),
-            RowFormat::Parquet(sources) => sources.clone(),
-            RowFormat::CriteoTsv | RowFormat::HugectrRaw(_) => {
-                let category =
-                    |column: &Categorical| CategorySource { column: column.name.clone(), separator: None };
-                let label = |label: &Label| LabelSource {
-                    column: label.name.clone(),
-                    rule: LabelRule::Binary,
-                    mask_missing: false,
-                };
-                ColumnSources {
-                    labels: self.schema.labels.iter().map(label).collect(),
-                    weight: self.schema.weight.clone(),
-                    dense: self.schema.dense.iter().map(|column| column.name.clone()).collect(),
-                    categorical: self.schema.categorical.iter().map(category).collect(),
-                }
-            }
-        }
     }
 
     /// Checks that each column is known, and given once.
