@@ -14,7 +14,7 @@ use support::{files_below, root, word};
 mod support;
 
 /// The roots of the crates, production code alone.
-const CRATES: [&str; 4] = ["reader/src", "embedding/src", "cuda/src", "engine/src"];
+const CRATES: [&str; 5] = ["reader/src", "embedding/src", "cuda/src", "engine/src", "bindings/python/src"];
 /// The longest function, from `fn` to its closing brace.
 const FUNCTION_LINES_MAX: usize = 80;
 /// The longest tuple that a parameter may be.

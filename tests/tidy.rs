@@ -9,10 +9,20 @@ use support::{files_below, root, word};
 mod support;
 
 /// The folders to check. Others, such as `target`, data and runs, are not part of the repository.
-const FOLDERS: [&str; 9] =
-    ["reader", "embedding", "engine", "cuda", "tests", "fuzz/src", "fuzz/targets", "configs", "docs"];
+const FOLDERS: [&str; 10] = [
+    "reader",
+    "embedding",
+    "engine",
+    "cuda",
+    "tests",
+    "bindings/python/src",
+    "fuzz/src",
+    "fuzz/targets",
+    "configs",
+    "docs",
+];
 /// The files to check in the root.
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "Cargo.toml",
     "README.md",
     "CONTRIBUTING.md",
@@ -20,6 +30,7 @@ const FILES: [&str; 8] = [
     "deny.toml",
     "rustfmt.toml",
     "clippy.toml",
+    "bindings/python/Cargo.toml",
     "fuzz/Cargo.toml",
 ];
 const TEXT_EXTENSIONS: [&str; 9] = ["rs", "toml", "md", "cu", "cuh", "json", "html", "css", "js"];

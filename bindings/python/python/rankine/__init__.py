@@ -1,0 +1,58 @@
+"""Train ranking models, and score with them: DLRM and its family.
+
+Start at :func:`train`, which trains the model of a job, and at :class:`Ranker`, which scores with it.
+"""
+
+
+class Error(Exception):
+    """What every error of Rankine is."""
+
+
+class JobError(Error):
+    """A job is invalid, or does not suit its dataset or this machine."""
+
+
+class DataError(Error):
+    """Data cannot be read, converted or written."""
+
+
+class ModelError(Error):
+    """A model cannot be loaded."""
+
+
+class ScoreError(Error, ValueError):
+    """Rows cannot be scored: their columns or values do not fit the model."""
+
+
+class TrainError(Error):
+    """A training or an evaluation has failed."""
+
+
+# The compiled module raises these errors, so it comes after them.
+from rankine._rankine import (  # noqa: E402
+    Batch,
+    Batches,
+    Dataset,
+    Ranker,
+    __version__,
+    convert,
+    evaluate,
+    train,
+)
+
+__all__ = [
+    "Batch",
+    "Batches",
+    "DataError",
+    "Dataset",
+    "Error",
+    "JobError",
+    "ModelError",
+    "Ranker",
+    "ScoreError",
+    "TrainError",
+    "__version__",
+    "convert",
+    "evaluate",
+    "train",
+]

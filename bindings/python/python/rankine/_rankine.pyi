@@ -1,0 +1,231 @@
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias, final, overload
+
+import numpy as np
+import numpy.typing as npt
+
+__version__: str
+
+_Path: TypeAlias = str | os.PathLike[str]
+_Part: TypeAlias = Literal["train", "eval"]
+_Ids: TypeAlias = npt.NDArray[np.uint64] | npt.NDArray[np.int64]
+_Bags: TypeAlias = tuple[npt.NDArray[np.integer[Any]], _Ids]
+_MappedColumn: TypeAlias = _Ids | _Bags
+
+class _ArrowStream(Protocol):
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+class _ArrowArray(Protocol):
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
+
+@final
+class Ranker:
+    """A trained model that scores rows. Any number of threads may use it at the same time."""
+
+    @staticmethod
+    def load(path: _Path) -> Ranker:
+        """Loads the model of a finished run, of a checkpoint, or of an export.
+
+        Compares every file with its checksum. Raises ModelError if there is no model, or it is damaged.
+        """
+
+    def score(self, data: Mapping[str, Any] | _ArrowStream | _ArrowArray) -> npt.NDArray[np.float32]:
+        """Scores raw rows, as the files have them that the model's dataset was converted from.
+
+        ``data`` is a pandas or Polars data frame, a PyArrow table or record batch, or a mapping from the names of
+        columns to their values. Values are NumPy arrays ``[rows]`` or lists with an entry per row. A column with any
+        number of categories per row is a list of lists, or a tuple ``(offsets, values)``: row ``i`` has
+        ``values[offsets[i]:offsets[i + 1]]``. ``None``, NaN and nulls of Arrow are missing numbers.
+
+        Applies the transforms and vocabularies of training; categories that training did not see share a row.
+
+        Returns the probability of each row, float32 ``[rows]``, or ``[rows, heads]`` if the model has several heads.
+        Raises ScoreError, which names column and row, if the columns do not fit the model.
+        """
+
+    def score_mapped(
+        self,
+        dense: npt.NDArray[np.floating[Any]],
+        categorical: Sequence[_MappedColumn] | Mapping[str, _MappedColumn],
+    ) -> npt.NDArray[np.float32]:
+        """Scores mapped features, as a dataset has them; the only way to score with models of generated data.
+
+        ``dense`` is float32 ``[rows, columns]``, after the transforms of training. ``categorical`` has a column per
+        categorical column of the model, in its order or by name: uint64 or int64 ``[rows]`` or ``[rows, ids per row]``,
+        or a tuple ``(offsets, ids)``. Arrays of these types with consecutive values are not copied. At most 65536 rows.
+
+        Returns the probability of each row, float32 ``[rows]``, or ``[rows, heads]`` if the model has several heads.
+        Raises ScoreError, which names column and row, if the features do not fit the model.
+        """
+
+    def swap(self, path: _Path) -> None:
+        """Replaces the model by another one with the same columns and labels.
+
+        Other threads score with the old model until the new one is loaded. Raises ModelError if that cannot be loaded
+        or has other columns; the old model then stays.
+        """
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels that are predicted, one per head, in the order of scores."""
+
+    @property
+    def columns(self) -> list[str] | None:
+        """The raw columns that ``score`` reads; ``None`` for models of generated data."""
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The columns of the model, with their transforms, vocabularies and numbers of rows."""
+
+    @property
+    def steps(self) -> int:
+        """The number of steps that the model was trained for."""
+
+@final
+class Dataset:
+    """A dataset, as :func:`convert` writes it. Raises DataError if it cannot be opened."""
+
+    def __new__(cls, path: _Path) -> Dataset: ...
+    @property
+    def path(self) -> Path: ...
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The columns, with their transforms, vocabularies and numbers of rows."""
+
+    @property
+    def samples(self) -> dict[str, int]:
+        """The number of samples of each part: ``train`` and ``eval``."""
+
+    def batches(self, part: _Part = "eval", batch_size: int = 4096) -> Batches:
+        """Reads a part once, in the order of its files, while the caller uses earlier batches."""
+
+@final
+class Batches(Iterator[Batch]):
+    """An iterator over the batches of a part. Raises DataError if a block is damaged."""
+
+    def __iter__(self) -> Batches: ...
+    def __next__(self) -> Batch: ...
+
+@final
+class Batch:
+    """Samples of a dataset; ``len`` is their number."""
+
+    @property
+    def labels(self) -> npt.NDArray[np.float32]:
+        """0, 1, or NaN where a label is missing: ``[rows]``, or ``[rows, labels]`` if there are several."""
+
+    @property
+    def weights(self) -> npt.NDArray[np.float32] | None:
+        """``[rows]``; ``None`` if samples have no weights."""
+
+    @property
+    def dense(self) -> npt.NDArray[np.float32]:
+        """``[rows, columns]``, after the transforms."""
+
+    @property
+    def categorical(self) -> dict[str, tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint64]]]:
+        """The offsets ``[rows + 1]`` and ids of each column: row ``i`` has ``ids[offsets[i]:offsets[i + 1]]``."""
+
+    def __len__(self) -> int: ...
+
+def train(
+    job: _Path | Mapping[str, Any] | None = None,
+    run_dir: _Path | None = None,
+    *,
+    resume: bool = False,
+    restart: bool = False,
+    on_event: Callable[[dict[str, Any]], object] | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Trains the model of a job: the path of a job file, or a mapping with the contents of one.
+
+    Further keywords replace values of the job: ``train("job.toml", train={"max_steps": 100})``. Without a job, they are
+    the job. Every setting has the checks and the default of the job file.
+
+    The run folder is a new one below ``runs``, unless ``run_dir`` names one. ``resume`` continues a run in it from its
+    last checkpoint, or starts one; ``restart`` starts over. Ctrl-C saves a checkpoint after the current step and raises
+    KeyboardInterrupt; so does an exception of ``on_event``.
+
+    ``on_event`` receives the lines of ``metrics.jsonl`` as dicts, whose ``kind`` is ``train`` or ``eval``, and
+    warnings of the kind ``warning``, with a ``text``.
+
+    Returns the contents of the run's ``summary.json``, and ``run_dir``. Raises JobError, DataError or TrainError.
+    """
+
+def evaluate(
+    run: _Path,
+    data: _Path | None = None,
+    *,
+    part: _Part = "eval",
+    raw: Sequence[_Path] = (),
+    threads: int | None = None,
+) -> dict[str, Any]:
+    """Evaluates a trained model on a part of a dataset, by default that of its job.
+
+    Returns what ``rankine eval --json`` prints. Raises ModelError, DataError or TrainError.
+    """
+
+@overload
+def convert(
+    format: Literal["csv", "parquet"],
+    train: _Path | Sequence[_Path],
+    out: _Path,
+    *,
+    schema: _Path | Mapping[str, Any],
+    eval: _Path | Sequence[_Path] = (),
+    split: str = "none",
+    on_bad: Literal["fail", "skip", "quarantine"] = "fail",
+    bad_limit: str | int = "1%",
+    min_count: int = 1,
+    dense_dtype: Literal["f16", "f32"] = "f32",
+    memory: int | None = None,
+    threads: int | None = None,
+) -> dict[str, Any]:
+    """Converts click logs to a dataset in the folder ``out``, which must not exist.
+
+    The options are those of ``rankine convert``: ``split`` is ``"last:0.2"``, ``"random:0.1:SEED"`` or ``"none"``,
+    ``memory`` is in bytes, and ``schema`` is a schema file, or a mapping with the contents of one. For Criteo's logs,
+    ``columns`` maps names to vocabularies, such as ``{"C3": "hash:100000"}``.
+
+    Ctrl-C stops the conversion, and leaves no dataset. Returns the report of the conversion, and ``dataset``. Raises
+    DataError.
+    """
+
+@overload
+def convert(
+    format: Literal["criteo-tsv"],
+    train: _Path | Sequence[_Path],
+    out: _Path,
+    *,
+    eval: _Path | Sequence[_Path] = (),
+    split: str = "none",
+    on_bad: Literal["fail", "skip", "quarantine"] = "fail",
+    bad_limit: str | int = "1%",
+    min_count: int = 1,
+    dense: Literal["log", "mlperf"] = "log",
+    dense_dtype: Literal["f16", "f32"] = "f16",
+    vocabulary: str = "exact",
+    columns: Mapping[str, str] = ...,
+    memory: int | None = None,
+    threads: int | None = None,
+) -> dict[str, Any]: ...
+@overload
+def convert(
+    format: Literal["hugectr-raw"],
+    train: _Path | Sequence[_Path],
+    out: _Path,
+    *,
+    shape: _Path,
+    eval: _Path | Sequence[_Path] = (),
+    split: str = "none",
+    on_bad: Literal["fail", "skip", "quarantine"] = "fail",
+    bad_limit: str | int = "1%",
+    rows_cap: int | None = None,
+    labels: int = 1,
+    dense: Literal["float", "int"] = "float",
+    ids: Literal["per-table", "global-offset"] = "per-table",
+    dense_dtype: Literal["f16", "f32"] = "f32",
+    threads: int | None = None,
+) -> dict[str, Any]: ...

@@ -1,0 +1,48 @@
+//! Tables of other libraries, through Arrow's PyCapsule interface, without copies of their values.
+
+use std::ffi::CStr;
+use std::ptr::NonNull;
+
+use arrow_array::ffi::{self, FFI_ArrowArray, FFI_ArrowSchema};
+use arrow_array::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
+use arrow_array::{RecordBatch, StructArray};
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyTuple};
+
+use crate::error::score_error;
+
+/// Returns the record batches of a table or a record batch; `None` if the object is neither.
+pub(crate) fn record_batches(data: &Bound<'_, PyAny>) -> PyResult<Option<Vec<RecordBatch>>> {
+    if let Some(export) = data.getattr_opt("__arrow_c_stream__")? {
+        return stream(&export.call0()?).map(Some);
+    }
+    let Some(export) = data.getattr_opt("__arrow_c_array__")? else { return Ok(None) };
+    let capsules = export.call0()?.cast_into::<PyTuple>()?;
+    Ok(Some(vec![record_batch(&capsules.get_item(0)?, &capsules.get_item(1)?)?]))
+}
+
+fn stream(capsule: &Bound<'_, PyAny>) -> PyResult<Vec<RecordBatch>> {
+    let pointer = pointer::<FFI_ArrowArrayStream>(capsule, c"arrow_array_stream")?;
+    // SAFETY: A capsule of this name holds a valid stream, which its consumer may move out, once.
+    let stream = unsafe { FFI_ArrowArrayStream::from_raw(pointer.as_ptr()) };
+    RecordBatchStreamReader::try_new(stream).and_then(Iterator::collect).map_err(score_error)
+}
+
+fn record_batch(schema: &Bound<'_, PyAny>, array: &Bound<'_, PyAny>) -> PyResult<RecordBatch> {
+    let schema = pointer::<FFI_ArrowSchema>(schema, c"arrow_schema")?;
+    let array = pointer::<FFI_ArrowArray>(array, c"arrow_array")?;
+    // SAFETY: Capsules of these names hold a valid schema, which lives as long as its capsule, and a valid array of
+    // that schema, which its consumer may move out, once.
+    let data = unsafe { ffi::from_ffi(FFI_ArrowArray::from_raw(array.as_ptr()), schema.as_ref()) };
+    let data = data.map_err(score_error)?;
+    if !matches!(data.data_type(), arrow_schema::DataType::Struct(_)) {
+        return Err(score_error(
+            "an Arrow array has no column names: give a table, or a mapping from names to arrays",
+        ));
+    }
+    Ok(StructArray::from(data).into())
+}
+
+fn pointer<T>(capsule: &Bound<'_, PyAny>, name: &CStr) -> PyResult<NonNull<T>> {
+    Ok(capsule.cast::<PyCapsule>()?.pointer_checked(Some(name))?.cast())
+}

@@ -1,0 +1,181 @@
+//! `convert`: a dataset from click logs.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::mpsc::SyncSender;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyMapping, PyString};
+use rankine::system;
+use rankine_reader::convert::{
+    ColumnVocabulary, ConversionReport, ConvertOptions, CriteoColumns, Progress, SchemaFile, convert_criteo,
+    convert_csv, convert_hugectr_raw, convert_parquet,
+};
+use rankine_reader::generate::Shape;
+use rankine_reader::publish::refuse_inputs;
+use rankine_reader::raw::RawFormat;
+use rankine_reader::schema::DenseDtype;
+use rankine_reader::{Stop, did_you_mean};
+
+use crate::error::data_error;
+use crate::job::toml_text;
+use crate::value::{paths, thread_count, to_python};
+use crate::worker;
+
+#[pyfunction]
+#[pyo3(signature = (format, train, out, **options))]
+pub(crate) fn convert<'py>(
+    py: Python<'py>,
+    format: &str,
+    train: &Bound<'py, PyAny>,
+    out: PathBuf,
+    options: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let options =
+        &Options { format, given: options.map_or_else(|| Ok(PyDict::new(py)), |given| given.copy())? };
+    let stop = Stop::default();
+    let mut common = ConvertOptions { stop: stop.clone(), ..ConvertOptions::new(paths(train)?, out.clone()) };
+    options.parse("split", &mut common.split)?;
+    options.parse("on_bad", &mut common.on_bad)?;
+    options.parse("bad_limit", &mut common.bad_limit)?;
+    common.eval = options.take("eval", |files| paths(&files))?.unwrap_or_default();
+    common.threads =
+        system::thread_count(options.take("threads", |threads| thread_count(threads.extract()?))?);
+    common.dense_dtype = if format == "criteo-tsv" { DenseDtype::F16 } else { DenseDtype::F32 };
+    options.parse("dense_dtype", &mut common.dense_dtype)?;
+    let source = Source::of(options, &mut common)?;
+    options.all_are_known()?;
+    let work = |_: &SyncSender<()>| source.convert(&common).map_err(data_error);
+    let report = worker::run(py, &stop, work, |()| Ok(()))?;
+    let dict = to_python(py, &report)?;
+    dict.set_item("dataset", out.display().to_string())?;
+    Ok(dict)
+}
+
+/// The options of a conversion that are left to read.
+struct Options<'a, 'py> {
+    format: &'a str,
+    given: Bound<'py, PyDict>,
+}
+
+impl<'py> Options<'_, 'py> {
+    /// Reads an option, unless it is absent or `None`.
+    fn take<T>(
+        &self,
+        name: &str,
+        read: impl FnOnce(Bound<'py, PyAny>) -> PyResult<T>,
+    ) -> PyResult<Option<T>> {
+        let Some(value) = self.given.get_item(name)? else { return Ok(None) };
+        self.given.del_item(name)?;
+        if value.is_none() { Ok(None) } else { read(value).map(Some) }
+    }
+
+    /// Reads an option that is written as on the command line. Numbers are as good as their digits.
+    fn parse<T: FromStr<Err: Display>>(&self, name: &str, to: &mut T) -> PyResult<()> {
+        let parse =
+            |value: Bound<'py, PyAny>| value.str()?.to_str()?.parse().map_err(|error| data_error(error));
+        self.take(name, parse)?.into_iter().for_each(|value| *to = value);
+        Ok(())
+    }
+
+    fn count(&self, name: &str) -> PyResult<Option<u64>> {
+        self.take(name, |value| match value.extract() {
+            Ok(count @ 1..) => Ok(count),
+            _ => Err(PyValueError::new_err(format!("{name} must be a whole number of 1 or more"))),
+        })
+    }
+
+    fn required<T>(&self, name: &str, read: impl FnOnce(Bound<'py, PyAny>) -> PyResult<T>) -> PyResult<T> {
+        let missing = || PyTypeError::new_err(format!("convert({:?}) needs {name}", self.format));
+        self.take(name, read)?.ok_or_else(missing)
+    }
+
+    fn all_are_known(&self) -> PyResult<()> {
+        let Some(name) = self.given.keys().iter().next() else { return Ok(()) };
+        Err(PyTypeError::new_err(format!("convert({:?}) has no option {name}", self.format)))
+    }
+}
+
+/// The format of the source, and the columns to make of it.
+enum Source {
+    Criteo(CriteoColumns),
+    Csv(SchemaFile, u64),
+    Parquet(SchemaFile, u64),
+    Raw(RawFormat),
+}
+
+impl Source {
+    fn of(options: &Options<'_, '_>, common: &mut ConvertOptions) -> PyResult<Self> {
+        let counting = |common: &mut ConvertOptions| -> PyResult<u64> {
+            common.memory = options.count("memory")?.unwrap_or(common.memory);
+            Ok(options.count("min_count")?.unwrap_or(1))
+        };
+        match options.format {
+            "criteo-tsv" => {
+                let mut columns = CriteoColumns { min_count: counting(common)?, ..Default::default() };
+                options.parse("dense", &mut columns.dense)?;
+                options.parse("vocabulary", &mut columns.vocabulary)?;
+                columns.columns =
+                    options.take("columns", |columns| column_vocabularies(&columns))?.unwrap_or_default();
+                Ok(Self::Criteo(columns))
+            }
+            "csv" => Ok(Self::Csv(
+                options.required("schema", |schema| schema_file(&schema, common))?,
+                counting(common)?,
+            )),
+            "parquet" => Ok(Self::Parquet(
+                options.required("schema", |schema| schema_file(&schema, common))?,
+                counting(common)?,
+            )),
+            "hugectr-raw" => {
+                let shape: String = options.required("shape", |shape| Ok(shape.str()?.to_string()))?;
+                refuse_inputs(&common.out, [&shape]).map_err(data_error)?;
+                let mut format = RawFormat::new(Shape::load(&shape).map_err(data_error)?);
+                format.rows_cap = options.count("rows_cap")?;
+                format.labels = options.take("labels", |labels| labels.extract())?.unwrap_or(1);
+                options.parse("dense", &mut format.dense)?;
+                options.parse("ids", &mut format.ids)?;
+                Ok(Self::Raw(format))
+            }
+            other => {
+                let formats = ["criteo-tsv", "csv", "hugectr-raw", "parquet"];
+                let hint = did_you_mean(other, formats);
+                Err(PyValueError::new_err(format!(
+                    "{other:?} is not a format: choose one of {formats:?}{hint}"
+                )))
+            }
+        }
+    }
+
+    fn convert(&self, options: &ConvertOptions) -> rankine_reader::Result<ConversionReport> {
+        let progress: &dyn Progress = &|_: &'static str, _: u64, _: u64| {};
+        match self {
+            Self::Criteo(columns) => convert_criteo(options, columns, progress),
+            Self::Csv(schema, min_count) => convert_csv(options, schema, *min_count, progress),
+            Self::Parquet(schema, min_count) => convert_parquet(options, schema, *min_count, progress),
+            Self::Raw(format) => convert_hugectr_raw(options, format, progress),
+        }
+    }
+}
+
+/// Reads a schema: a file, or a mapping with the contents of one.
+fn schema_file(schema: &Bound<'_, PyAny>, common: &ConvertOptions) -> PyResult<SchemaFile> {
+    if let Ok(mapping) = schema.cast::<PyMapping>() {
+        return SchemaFile::parse("schema", &toml_text(mapping)?).map_err(data_error);
+    }
+    let path: PathBuf = schema.extract()?;
+    refuse_inputs(&common.out, [&path]).map_err(data_error)?;
+    SchemaFile::load(&path).map_err(data_error)
+}
+
+/// Reads a mapping such as `{"C3": "hash:100000"}`.
+fn column_vocabularies(columns: &Bound<'_, PyAny>) -> PyResult<Vec<ColumnVocabulary>> {
+    let columns = columns.cast::<PyMapping>()?.items()?;
+    let vocabulary = |item: Bound<'_, PyAny>| {
+        let (name, kind): (Bound<'_, PyString>, Bound<'_, PyString>) = item.extract()?;
+        format!("{name}={kind}").parse().map_err(data_error)
+    };
+    columns.iter().map(vocabulary).collect()
+}

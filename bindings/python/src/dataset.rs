@@ -1,0 +1,127 @@
+//! The class `Dataset`, and its batches.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use numpy::{IntoPyArray, PyArray1, PyArrayMethods};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use rankine_reader::stream::{BatchStream, StreamOptions};
+use rankine_reader::{Part, Samples};
+
+use crate::error::data_error;
+use crate::value::to_python;
+
+#[pyclass(module = "rankine", frozen)]
+pub(crate) struct Dataset(rankine_reader::Dataset);
+
+#[pymethods]
+impl Dataset {
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        py.detach(|| rankine_reader::Dataset::open(&path)).map(Self).map_err(data_error)
+    }
+
+    #[getter]
+    fn path(&self) -> PathBuf {
+        self.0.dir().to_owned()
+    }
+
+    #[getter]
+    fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        to_python(py, self.0.schema())
+    }
+
+    /// The number of samples of each part.
+    #[getter]
+    fn samples<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let samples = PyDict::new(py);
+        Part::ALL.into_iter().try_for_each(|part| samples.set_item(part.name(), self.0.samples(part)))?;
+        Ok(samples)
+    }
+
+    #[pyo3(signature = (part="eval", batch_size=4096))]
+    fn batches(&self, py: Python<'_>, part: &str, batch_size: usize) -> PyResult<Batches> {
+        let part = part_named(part)?;
+        let open = || BatchStream::open(self.0.part(part)?, &StreamOptions::one_epoch(batch_size));
+        let names = self.0.schema().categorical.iter().map(|column| column.name.clone()).collect();
+        Ok(Batches { stream: Mutex::new(py.detach(open).map_err(data_error)?), names })
+    }
+
+    fn __repr__(&self) -> String {
+        let [train, eval] = Part::ALL.map(|part| self.0.samples(part));
+        format!(
+            "<rankine.Dataset {} of {train} samples to train on and {eval} to evaluate on>",
+            self.0.dir().display()
+        )
+    }
+}
+
+/// Returns the part with a name.
+pub(crate) fn part_named(name: &str) -> PyResult<Part> {
+    let part = Part::ALL.into_iter().find(|part| part.name() == name);
+    part.ok_or_else(|| {
+        PyValueError::new_err(format!("{name:?} is not a part of a dataset: choose train or eval"))
+    })
+}
+
+#[pyclass(module = "rankine", frozen)]
+pub(crate) struct Batches {
+    stream: Mutex<BatchStream>,
+    /// Those of the categorical columns.
+    names: Vec<String>,
+}
+
+#[pymethods]
+impl Batches {
+    fn __iter__(this: Bound<'_, Self>) -> Bound<'_, Self> {
+        this
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
+        let next = || self.stream.lock().expect("reading does not panic").next().transpose();
+        let Some(mut batch) = py.detach(next).map_err(data_error)? else { return Ok(None) };
+        Batch::new(py, std::mem::take(&mut batch.samples), &self.names).map(Some)
+    }
+}
+
+/// Samples of a dataset, as NumPy arrays.
+#[pyclass(module = "rankine", frozen, get_all)]
+pub(crate) struct Batch {
+    labels: Py<PyAny>,
+    weights: Option<Py<PyArray1<f32>>>,
+    dense: Py<PyAny>,
+    categorical: Py<PyDict>,
+}
+
+impl Batch {
+    fn new(py: Python<'_>, samples: Samples, names: &[String]) -> PyResult<Self> {
+        let Samples { len, labels, weights, dense, dense_columns, categorical } = samples;
+        let labels = match &labels[..] {
+            [_] => labels.concat().into_pyarray(py).into_any(),
+            several => {
+                let rows = (0..len).flat_map(|row| several.iter().map(move |label| label[row]));
+                PyArray1::from_iter(py, rows).reshape([len, several.len()])?.into_any()
+            }
+        };
+        let columns = PyDict::new(py);
+        for (name, bags) in names.iter().zip(categorical) {
+            let arrays = [bags.offsets.into_pyarray(py).into_any(), bags.ids.into_pyarray(py).into_any()];
+            columns.set_item(name, PyTuple::new(py, arrays)?)?;
+        }
+        Ok(Self {
+            labels: labels.unbind(),
+            weights: (!weights.is_empty()).then(|| weights.into_pyarray(py).unbind()),
+            dense: dense.into_pyarray(py).reshape([len, dense_columns])?.into_any().unbind(),
+            categorical: columns.unbind(),
+        })
+    }
+}
+
+#[pymethods]
+impl Batch {
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        self.labels.bind(py).len()
+    }
+}

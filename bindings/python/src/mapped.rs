@@ -1,0 +1,205 @@
+//! Mapped features of the caller, as the library takes them: without copies, if their types and layouts fit.
+
+use std::slice;
+
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyMapping, PyTuple};
+use rankine::ranker::{Ids, RawColumnError};
+use rankine_reader::did_you_mean;
+
+use crate::error::{rows_differ, score_error};
+use crate::table::offsets_of;
+
+type Array<'py> = Bound<'py, PyUntypedArray>;
+
+/// Mapped features of some rows.
+pub(crate) struct Mapped<'py> {
+    pub(crate) rows: usize,
+    /// `[rows, columns]`, of type float32.
+    dense: Array<'py>,
+    columns: Vec<Column<'py>>,
+}
+
+/// A categorical column.
+struct Column<'py> {
+    /// Where the ids of each row start, then their end; `None` if each row has as many.
+    offsets: Option<Vec<u32>>,
+    /// Of type uint64, or of type int64 and not negative.
+    ids: Array<'py>,
+}
+
+impl<'py> Mapped<'py> {
+    /// Checks types and shapes. `names` are those of the model's categorical columns, in order.
+    pub(crate) fn new(
+        dense: &Bound<'py, PyAny>,
+        categorical: &Bound<'py, PyAny>,
+        names: &[String],
+    ) -> PyResult<Self> {
+        let dense = dense_of(dense)?;
+        let rows = dense.shape()[0];
+        let column = |(name, given): (&String, Bound<'py, PyAny>)| Column::new(name, &given, rows);
+        let columns = if let Ok(list) = categorical.cast::<PyList>() {
+            named(names, list.iter()).map(column).collect::<PyResult<_>>()?
+        } else if let Ok(tuple) = categorical.cast::<PyTuple>() {
+            named(names, tuple.iter()).map(column).collect::<PyResult<_>>()?
+        } else if let Ok(mapping) = categorical.cast::<PyMapping>() {
+            names.iter().zip(by_name(mapping, names)?).map(column).collect::<PyResult<_>>()?
+        } else {
+            let found = categorical.get_type().name()?;
+            return Err(score_error(format!(
+                "categorical columns are a {found}; expected a list of arrays, or a mapping from names to arrays"
+            )));
+        };
+        Ok(Self { rows, dense, columns })
+    }
+
+    /// `[rows, columns]`, row-major.
+    pub(crate) fn dense(&self) -> &[f32] {
+        // SAFETY: The array is of type float32.
+        unsafe { scalars(&self.dense) }
+    }
+
+    pub(crate) fn ids(&self) -> Vec<Ids<'_>> {
+        self.columns.iter().map(Column::ids).collect()
+    }
+}
+
+/// Names columns; the library refuses columns beyond those of the model, whose names do not matter.
+fn named<'a, T>(
+    names: &'a [String],
+    columns: impl Iterator<Item = T>,
+) -> impl Iterator<Item = (&'a String, T)> {
+    const BEYOND: &String = &String::new();
+    names.iter().chain(std::iter::repeat(BEYOND)).zip(columns)
+}
+
+/// Returns the columns of a mapping, in the order of the model.
+fn by_name<'py>(mapping: &Bound<'py, PyMapping>, names: &[String]) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let given: Vec<String> = mapping.keys()?.extract()?;
+    if let Some(name) = given.iter().find(|given| !names.contains(given)) {
+        let hint = did_you_mean(name, names.iter().map(String::as_str));
+        return Err(score_error(RawColumnError::Unknown { name: name.clone(), hint }));
+    }
+    if let Some(name) = names.iter().find(|name| !given.contains(name)) {
+        return Err(score_error(RawColumnError::Missing { name: name.clone(), hint: String::new() }));
+    }
+    names.iter().map(|name| mapping.get_item(name)).collect()
+}
+
+fn dense_of<'py>(dense: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
+    let array = array_of(dense)?;
+    if array.ndim() != 2 {
+        return Err(score_error(format!(
+            "dense features have the shape {:?}; expected [rows, columns]",
+            array.shape()
+        )));
+    }
+    match array.dtype().kind() {
+        b'f' | b'i' | b'u' | b'b' => fitting(array, b'f', 4, "float32"),
+        _ => Err(score_error(format!("dense features are of type {}; expected float32", array.dtype()))),
+    }
+}
+
+impl<'py> Column<'py> {
+    fn new(name: &str, given: &Bound<'py, PyAny>, rows: usize) -> PyResult<Self> {
+        if let Ok(pair) = given.cast::<PyTuple>() {
+            let Ok((offsets, ids)) = pair.extract::<(Bound<'py, PyAny>, Bound<'py, PyAny>)>() else {
+                let found = pair.len();
+                return Err(score_error(format!(
+                    "column {name} is a tuple of {found}; expected offsets and ids"
+                )));
+            };
+            let column =
+                Self { offsets: Some(offsets_of(name, &offsets)?), ids: ids_of(name, array_of(&ids)?)? };
+            column.check_signs(name, rows)?;
+            return Ok(column);
+        }
+        let ids = array_of(given)?;
+        match *ids.shape() {
+            [found] | [found, _] if found != rows => return Err(rows_differ(name, found, rows)),
+            [_] | [_, _] => {}
+            _ => {
+                let shape = ids.shape();
+                return Err(score_error(format!(
+                    "column {name} has the shape {shape:?}; expected one of [rows] and [rows, ids per row]"
+                )));
+            }
+        }
+        let column = Self { offsets: None, ids: ids_of(name, ids)? };
+        column.check_signs(name, rows)?;
+        Ok(column)
+    }
+
+    /// Checks that no id is negative.
+    fn check_signs(&self, name: &str, rows: usize) -> PyResult<()> {
+        if self.ids.dtype().kind() != b'i' {
+            return Ok(());
+        }
+        // SAFETY: The array is of type int64.
+        let ids: &[i64] = unsafe { scalars(&self.ids) };
+        let Some(at) = ids.iter().position(|&id| id < 0) else { return Ok(()) };
+        let row = match &self.offsets {
+            Some(offsets) => offsets.partition_point(|&offset| offset as usize <= at).saturating_sub(1),
+            None => at * rows / ids.len(),
+        };
+        Err(score_error(format!("column {name}, row {row}: id {} is negative", ids[at])))
+    }
+
+    fn ids(&self) -> Ids<'_> {
+        // SAFETY: The array is of type uint64, or of type int64, whose numbers of 0 or more have the same bits.
+        let ids = unsafe { scalars(&self.ids) };
+        match &self.offsets {
+            Some(offsets) => Ids::Bags { offsets, ids },
+            None => Ids::Fixed(ids),
+        }
+    }
+}
+
+fn ids_of<'py>(name: &str, array: Array<'py>) -> PyResult<Array<'py>> {
+    let dtype = array.dtype();
+    match (dtype.kind(), dtype.itemsize()) {
+        (b'u', 8) => fitting(array, b'u', 8, "uint64"),
+        (b'i' | b'u', _) => fitting(array, b'i', 8, "int64"),
+        // NumPy's type for an empty list.
+        (b'f', _) if array.is_empty() => fitting(array, b'u', 8, "uint64"),
+        _ => Err(score_error(format!("column {name} has ids of type {dtype}; expected uint64 or int64"))),
+    }
+}
+
+fn array_of<'py>(given: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
+    if let Ok(array) = given.cast::<PyUntypedArray>() {
+        return Ok(array.clone());
+    }
+    let array = given.py().import("numpy")?.call_method1("asarray", (given,));
+    Ok(array.map_err(score_error)?.cast_into::<PyUntypedArray>()?)
+}
+
+/// Returns the array itself if it is of a type, given twice, and its scalars are consecutive and aligned; otherwise a
+/// copy that is.
+fn fitting<'py>(array: Array<'py>, kind: u8, bytes: usize, dtype: &str) -> PyResult<Array<'py>> {
+    let own = array.dtype();
+    let fits = own.kind() == kind && own.itemsize() == bytes && own.byteorder() != b'>';
+    // SAFETY: NumPy's struct is valid as long as the array.
+    let data = unsafe { (*array.as_array_ptr()).fields.data };
+    if fits && array.is_c_contiguous() && data.align_offset(bytes) == 0 {
+        return Ok(array);
+    }
+    let copy = array.py().import("numpy")?.call_method1("require", (array, dtype, ["C", "A"]))?;
+    Ok(copy.cast_into::<PyUntypedArray>()?)
+}
+
+/// Returns the scalars of an array.
+///
+/// # Safety
+/// The array comes from [`fitting`], with the type `T` or one of the same bits. A write of another thread changes
+/// numbers only, since any bits are a valid scalar.
+unsafe fn scalars<'a, T>(array: &'a Array<'_>) -> &'a [T] {
+    // SAFETY: NumPy's struct is valid as long as the array.
+    let data = unsafe { (*array.as_array_ptr()).fields.data };
+    if array.is_empty() {
+        return &[];
+    }
+    // SAFETY: `fitting` has checked type, alignment and layout, and the array keeps its scalars.
+    unsafe { slice::from_raw_parts(data.cast(), array.len()) }
+}

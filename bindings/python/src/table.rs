@@ -1,0 +1,239 @@
+//! Rows of raw columns, from whatever the caller has: a table of another library, or arrays and lists by name.
+
+use std::panic::RefUnwindSafe;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use arrow_array::builder::LargeStringBuilder;
+use arrow_array::{ArrayRef, Float64Array, Int64Array, LargeStringArray, RecordBatch, UInt64Array};
+use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer};
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::{IntoPyDict, PyBool, PyFloat, PyList, PyString, PyTuple};
+
+use crate::arrow::record_batches;
+use crate::columns::Column;
+use crate::error::{rows_differ, score_error};
+
+/// Some rows, by columns.
+pub(crate) struct Rows {
+    pub(crate) len: usize,
+    pub(crate) columns: Vec<Column>,
+}
+
+/// Returns the rows of a table or a mapping, in one or several pieces.
+pub(crate) fn rows_of(data: &Bound<'_, PyAny>) -> PyResult<Vec<Rows>> {
+    // pandas would export an index that is not a range as a column.
+    let frame = match data.getattr_opt("reset_index")? {
+        Some(reset) => &reset.call((), Some(&[("drop", true)].into_py_dict(data.py())?))?,
+        None => data,
+    };
+    match record_batches(frame)? {
+        Some(batches) => batches.iter().map(Rows::of_batch).collect(),
+        None => Ok(vec![Rows::of_mapping(data)?]),
+    }
+}
+
+impl Rows {
+    fn of_batch(batch: &RecordBatch) -> PyResult<Self> {
+        let fields = batch.schema();
+        let columns = fields.fields().iter().zip(batch.columns());
+        let columns = columns.map(|(field, array)| Column::new(field.name().clone(), array));
+        Ok(Self { len: batch.num_rows(), columns: columns.collect::<PyResult<_>>()? })
+    }
+
+    fn of_mapping(data: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let Some(items) = data.getattr_opt("items")? else {
+            let found = data.get_type().name()?;
+            return Err(score_error(format!(
+                "a {found} has no named columns: give a mapping from names to arrays, a data frame or an Arrow table"
+            )));
+        };
+        let mut columns = Vec::new();
+        for item in items.call0()?.try_iter()? {
+            let (name, values): (String, Bound<'_, PyAny>) = item?.extract()?;
+            columns.push(column(name, &values)?);
+        }
+        let len = columns.first().map_or(0, Column::rows);
+        match columns.iter().find(|column| column.rows() != len) {
+            Some(column) => Err(rows_differ(column.name(), column.rows(), len)),
+            None => Ok(Self { len, columns }),
+        }
+    }
+}
+
+/// Makes a column of an array, a list with an entry per row, or a tuple of offsets and values.
+fn column(name: String, values: &Bound<'_, PyAny>) -> PyResult<Column> {
+    if let Ok(pair) = values.cast::<PyTuple>() {
+        let Ok((offsets, values)) = pair.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>() else {
+            let found = pair.len();
+            return Err(score_error(format!(
+                "column {name} is a tuple of {found}; expected two, offsets and values: give rows as a list"
+            )));
+        };
+        let offsets = offsets_of(&name, &offsets)?;
+        let values = flat(&name, &values)?;
+        return Column::ragged(name, offsets, &values);
+    }
+    if let Ok(list) = values.cast::<PyList>()
+        && list.iter().any(|row| is_sequence(&row))
+    {
+        return nested(name, list);
+    }
+    if let Some(array) = array_of(values)?
+        && array.ndim() == 2
+    {
+        let shape = array.shape();
+        let (rows, count) = (shape[0], shape[1]);
+        let offsets = (0..=rows).map(|row| u32::try_from(row * count));
+        let offsets = offsets
+            .collect::<Result<_, _>>()
+            .map_err(|_| score_error(format!("column {name} is too large")))?;
+        let values = flat(&name, &array.call_method1("reshape", (-1,))?)?;
+        return Column::ragged(name, offsets, &values);
+    }
+    let values = flat(&name, values)?;
+    Column::new(name, &values)
+}
+
+fn is_sequence(value: &Bound<'_, PyAny>) -> bool {
+    value.is_instance_of::<PyList>()
+        || value.is_instance_of::<PyTuple>()
+        || value.cast::<PyUntypedArray>().is_ok()
+}
+
+/// Makes a column of a list of lists; `None` is an empty list.
+fn nested(name: String, rows: &Bound<'_, PyList>) -> PyResult<Column> {
+    let (mut offsets, values) = (vec![0], PyList::empty(rows.py()));
+    for (number, row) in rows.iter().enumerate() {
+        if is_sequence(&row) {
+            row.try_iter()?.try_for_each(|value| values.append(value?))?;
+        } else if !row.is_none() {
+            return Err(score_error(format!(
+                "column {name}, row {number}: {} is not a list, as other rows are",
+                row.repr()?
+            )));
+        }
+        let end =
+            u32::try_from(values.len()).map_err(|_| score_error(format!("column {name} is too large")))?;
+        offsets.push(end);
+    }
+    let values = list(&name, &values)?;
+    Column::ragged(name, offsets, &values)
+}
+
+/// Returns offsets as the library has them.
+pub(crate) fn offsets_of(name: &str, offsets: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+    let wrong = |what: String| score_error(format!("column {name}: its offsets {what}"));
+    let Some(array) = array_of(offsets)? else { return Err(wrong("are not an array".into())) };
+    let kind = array.dtype().kind();
+    if array.ndim() != 1 || !(kind == b'i' || kind == b'u') {
+        let (shape, dtype) = (array.shape(), array.dtype());
+        return Err(wrong(format!(
+            "have the shape {shape:?} and the type {dtype}; expected one dimension of integers"
+        )));
+    }
+    let offsets = scalars::<i64>(&array, "int64")?;
+    let offset = |&offset: &i64| {
+        u32::try_from(offset).map_err(|_| wrong(format!("must be from 0 to {}, not {offset}", u32::MAX)))
+    };
+    offsets.iter().map(offset).collect()
+}
+
+/// Returns a NumPy array, or what NumPy makes of other arrays and lists; `None` if it is an array of objects.
+fn array_of<'py>(values: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyUntypedArray>>> {
+    if let Ok(array) = values.cast::<PyUntypedArray>() {
+        return Ok(Some(array.clone()));
+    }
+    let numpy = values.py().import("numpy")?;
+    match numpy.call_method1("asarray", (values,)) {
+        Ok(array) => Ok(array.cast_into::<PyUntypedArray>().ok()),
+        // Of lists with different lengths.
+        Err(_) => Ok(None),
+    }
+}
+
+/// Returns a flat array of numbers, texts or nulls.
+fn flat(name: &str, values: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
+    if let Ok(values) = values.cast::<PyList>() {
+        return list(name, values);
+    }
+    let unfit = |what: String| score_error(format!("column {name} {what}"));
+    let Some(array) = array_of(values)? else {
+        return Err(unfit(format!("is a {}; expected an array or a list", values.get_type().name()?)));
+    };
+    if array.ndim() != 1 {
+        return Err(unfit(format!("has the shape {:?}; expected one entry per row", array.shape())));
+    }
+    let (kind, bytes) = (array.dtype().kind(), array.dtype().itemsize());
+    Ok(match kind {
+        b'f' | b'b' => Arc::new(Float64Array::new(scalars(&array, "float64")?, None)),
+        b'u' if bytes == 8 => Arc::new(UInt64Array::new(scalars(&array, "uint64")?, None)),
+        b'i' | b'u' => Arc::new(Int64Array::new(scalars(&array, "int64")?, None)),
+        b'U' | b'O' | b'T' => list(name, array.call_method0("tolist")?.cast::<PyList>()?)?,
+        _ => return Err(unfit(format!("has values of type {}; expected numbers or texts", array.dtype()))),
+    })
+}
+
+/// Returns the scalars of a NumPy array, which are converted and copied only if they have another type or are not
+/// consecutive.
+fn scalars<T: ArrowNativeType>(array: &Bound<'_, PyUntypedArray>, dtype: &str) -> PyResult<ScalarBuffer<T>> {
+    let array = array.py().import("numpy")?.call_method1("require", (array, dtype, ["C", "A"]))?;
+    let array = array.cast_into::<PyUntypedArray>()?;
+    let len = array.len();
+    // SAFETY: NumPy's struct is valid as long as the array, and an array of any size has an address.
+    let data = unsafe { NonNull::new((*array.as_array_ptr()).fields.data.cast::<u8>()) };
+    let Some(data) = data.filter(|_| len > 0) else { return Ok(Vec::new().into()) };
+    let owner = Arc::new(Owner { _array: array.unbind() });
+    // SAFETY: The array has `len` scalars of the type, consecutive and aligned, and its owner keeps it. Any bits are a
+    // valid scalar, so that a write of another thread changes numbers only.
+    let buffer = unsafe { Buffer::from_custom_allocation(data, len * size_of::<T>(), owner) };
+    Ok(buffer.into())
+}
+
+/// Keeps an array whose scalars are in use.
+struct Owner {
+    _array: Py<PyUntypedArray>,
+}
+
+impl RefUnwindSafe for Owner {}
+
+/// Makes an array of the entries of a list: texts, integers or numbers, and `None` or NaN where one is missing.
+fn list(name: &str, list: &Bound<'_, PyList>) -> PyResult<ArrayRef> {
+    let is_missing = |item: &Bound<'_, PyAny>| {
+        item.is_none() || item.cast::<PyFloat>().is_ok_and(|number| number.value().is_nan())
+    };
+    let wrong = |row: usize, item: &Bound<'_, PyAny>, expected: &str| {
+        let item = item.repr().map_or_else(|_| "an entry".into(), |text| text.to_string());
+        score_error(format!("column {name}, row {row}: {item} is not {expected}"))
+    };
+    let items: Vec<_> = list.iter().map(|item| (!is_missing(&item)).then_some(item)).collect();
+    let present = || items.iter().enumerate().filter_map(|(row, item)| Some((row, item.as_ref()?)));
+    if present().any(|(_, item)| item.is_instance_of::<PyString>()) {
+        let mut texts = LargeStringBuilder::new();
+        for (row, item) in items.iter().enumerate() {
+            let Some(item) = item else {
+                texts.append_null();
+                continue;
+            };
+            texts.append_value(
+                item.cast::<PyString>().map_err(|_| wrong(row, item, "a text, as others are"))?.to_str()?,
+            );
+        }
+        return Ok(Arc::new(texts.finish()));
+    }
+    if present().next().is_none() {
+        return Ok(Arc::new(LargeStringArray::new_null(items.len())));
+    }
+    let integer =
+        |item: &Bound<'_, PyAny>| item.extract::<i64>().ok().filter(|_| !item.is_instance_of::<PyBool>());
+    if present().all(|(_, item)| integer(item).is_some()) {
+        let integers = items.iter().map(|item| item.as_ref().and_then(integer));
+        return Ok(Arc::new(integers.collect::<Int64Array>()));
+    }
+    let number = |(row, item): (usize, &Option<Bound<'_, PyAny>>)| match item {
+        Some(item) => item.extract::<f64>().map_err(|_| wrong(row, item, "a number or a text")),
+        None => Ok(f64::NAN),
+    };
+    Ok(Arc::new(Float64Array::from(items.iter().enumerate().map(number).collect::<PyResult<Vec<_>>>()?)))
+}

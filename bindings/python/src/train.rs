@@ -1,0 +1,89 @@
+//! `train`: a training from beginning to end.
+
+use std::path::PathBuf;
+use std::sync::mpsc::SyncSender;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use rankine::evaluation::EvalMetrics;
+use rankine::training::{self, Event, Observer, Report, Start, TrainError, TrainOptions};
+use rankine_reader::Stop;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::error::{job_error, train_error};
+use crate::job::job_file;
+use crate::value::python_value;
+use crate::worker;
+
+#[pyfunction]
+#[pyo3(signature = (job=None, run_dir=None, *, resume=false, restart=false, on_event=None, **settings))]
+pub(crate) fn train<'py>(
+    py: Python<'py>,
+    job: Option<&Bound<'py, PyAny>>,
+    run_dir: Option<PathBuf>,
+    resume: bool,
+    restart: bool,
+    on_event: Option<&Bound<'py, PyAny>>,
+    settings: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let start = match (resume, restart, &run_dir) {
+        (false, false, _) => Start::New,
+        (_, _, None) => return Err(PyTypeError::new_err("resume and restart need run_dir")),
+        (true, true, _) => return Err(PyTypeError::new_err("choose one of resume and restart")),
+        (true, false, _) => Start::Resume,
+        (false, true, _) => Start::Restart,
+    };
+    let file = job_file(job, settings)?;
+    let job = file.job().map_err(job_error)?;
+    let stop = Stop::default();
+    let work = |events: &SyncSender<Value>| {
+        let options =
+            TrainOptions { run_dir: run_dir.as_deref(), start, stop: Some(&stop), ..Default::default() };
+        let trained = training::train(&job, options, &mut Events(events));
+        trained.map_err(|error| match error {
+            TrainError::Conflicts(conflicts) => job_error(file.error(&conflicts)),
+            error => train_error(error),
+        })
+    };
+    let receive = |event: Value| match on_event {
+        Some(on_event) => on_event.call1((python_value(py, &event)?,)).map(drop),
+        None => Ok(()),
+    };
+    let (summary, run) = worker::run(py, &stop, work, receive)?;
+    let run = run.expect("the only process has the run folder");
+    python_value(py, &record([("run_dir", json!(run.display().to_string()))], &summary))
+}
+
+/// Sends the events that are of interest to a caller, as `metrics.jsonl` has them.
+struct Events<'a>(&'a SyncSender<Value>);
+
+impl Observer for Events<'_> {
+    fn observe(&mut self, event: Event<'_>) {
+        let record = match event {
+            Event::Report(Report { progress, ids_out_of_range, .. }) => {
+                record([("kind", json!("train")), ("ids_out_of_range", json!(ids_out_of_range))], &progress)
+            }
+            Event::Evaluated { step, seconds, heads, .. } => record(
+                [("kind", json!("eval")), ("step", json!(step)), ("seconds", json!(seconds))],
+                &EvalMetrics::from(heads),
+            ),
+            event => match event.warning() {
+                Some(text) => json!({ "kind": "warning", "text": text }),
+                None => return,
+            },
+        };
+        // The receiver is gone only if the caller is, after a panic.
+        let _ = self.0.send(record);
+    }
+}
+
+/// Returns an object of some entries and those of `more`.
+fn record<const N: usize>(entries: [(&str, Value); N], more: &impl Serialize) -> Value {
+    let mut object: Map<_, _> = entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    if let Value::Object(more) = serde_json::to_value(more).expect("plain data can be written as JSON") {
+        object.extend(more);
+    }
+    Value::Object(object)
+}

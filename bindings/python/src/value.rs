@@ -1,0 +1,54 @@
+//! Plain data between Rust and Python.
+
+use std::path::PathBuf;
+
+use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use rankine::job::ThreadCount;
+use serde::Serialize;
+use serde_json::Value;
+
+/// Turns data into dicts, lists and scalars; numbers that are not finite become `None`.
+pub(crate) fn to_python<'py>(py: Python<'py>, data: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
+    let value = serde_json::to_value(data).expect("plain data can be written as JSON");
+    python_value(py, &value)
+}
+
+pub(crate) fn python_value<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
+    match value {
+        Value::Null => Ok(py.None().into_bound(py)),
+        Value::Bool(value) => value.into_bound_py_any(py),
+        Value::Number(number) => match (number.as_u64(), number.as_i64()) {
+            (Some(number), _) => number.into_bound_py_any(py),
+            (None, Some(number)) => number.into_bound_py_any(py),
+            (None, None) => number.as_f64().into_bound_py_any(py),
+        },
+        Value::String(text) => text.into_bound_py_any(py),
+        Value::Array(items) => {
+            let list = PyList::empty(py);
+            items.iter().try_for_each(|item| list.append(python_value(py, item)?))?;
+            Ok(list.into_any())
+        }
+        Value::Object(entries) => {
+            let dict = PyDict::new(py);
+            entries.iter().try_for_each(|(key, value)| dict.set_item(key, python_value(py, value)?))?;
+            Ok(dict.into_any())
+        }
+    }
+}
+
+/// Returns a path, or the paths of a sequence.
+pub(crate) fn paths(given: &Bound<'_, PyAny>) -> PyResult<Vec<PathBuf>> {
+    given
+        .extract()
+        .map(|path| vec![path])
+        .or_else(|_: PyErr| given.try_iter()?.map(|path| path?.extract()).collect())
+}
+
+/// Checks a number of threads.
+pub(crate) fn thread_count(threads: u32) -> PyResult<ThreadCount> {
+    ThreadCount::new(threads)
+        .ok_or_else(|| PyValueError::new_err("threads must be a whole number from 1 to 4096"))
+}
