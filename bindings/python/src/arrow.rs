@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use arrow_array::ffi::{self, FFI_ArrowArray, FFI_ArrowSchema};
 use arrow_array::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
-use arrow_array::{RecordBatch, StructArray};
+use arrow_array::{RecordBatch, RecordBatchReader, StructArray};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 
@@ -25,7 +25,11 @@ fn stream(capsule: &Bound<'_, PyAny>) -> PyResult<Vec<RecordBatch>> {
     let pointer = pointer::<FFI_ArrowArrayStream>(capsule, c"arrow_array_stream")?;
     // SAFETY: A capsule of this name holds a valid stream, which its consumer may move out, once.
     let stream = unsafe { FFI_ArrowArrayStream::from_raw(pointer.as_ptr()) };
-    RecordBatchStreamReader::try_new(stream).and_then(Iterator::collect).map_err(score_error)
+    let reader = RecordBatchStreamReader::try_new(stream).map_err(score_error)?;
+    // Also a stream without batches has columns, which are checked.
+    let none = RecordBatch::new_empty(reader.schema());
+    let batches: Vec<_> = reader.collect::<Result<_, _>>().map_err(score_error)?;
+    Ok(if batches.is_empty() { vec![none] } else { batches })
 }
 
 fn record_batch(schema: &Bound<'_, PyAny>, array: &Bound<'_, PyAny>) -> PyResult<RecordBatch> {

@@ -24,6 +24,14 @@ use crate::job::toml_text;
 use crate::value::{paths, thread_count, to_python};
 use crate::worker;
 
+/// Converts click logs to a dataset in the folder ``out``, which must not exist.
+///
+/// The options are those of ``rankine convert``: ``split`` is ``"last:0.2"``, ``"random:0.1:SEED"`` or ``"none"``,
+/// ``memory`` is in bytes, and ``schema`` is a schema file, or a mapping with the contents of one. For Criteo's logs,
+/// ``columns`` maps names to vocabularies, such as ``{"C3": "hash:100000"}``.
+///
+/// Ctrl-C stops the conversion, and leaves no dataset. Returns the report of the conversion, and ``dataset``. Raises
+/// DataError.
 #[pyfunction]
 #[pyo3(signature = (format, train, out, **options))]
 pub(crate) fn convert<'py>(

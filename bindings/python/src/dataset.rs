@@ -13,6 +13,7 @@ use rankine_reader::{Part, Samples};
 use crate::error::data_error;
 use crate::value::to_python;
 
+/// A dataset, as :func:`convert` writes it. Raises DataError if it cannot be opened.
 #[pyclass(module = "rankine", frozen)]
 pub(crate) struct Dataset(rankine_reader::Dataset);
 
@@ -28,12 +29,13 @@ impl Dataset {
         self.0.dir().to_owned()
     }
 
+    /// The columns, with their transforms, vocabularies and numbers of rows.
     #[getter]
     fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         to_python(py, self.0.schema())
     }
 
-    /// The number of samples of each part.
+    /// The number of samples of each part: ``train`` and ``eval``.
     #[getter]
     fn samples<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let samples = PyDict::new(py);
@@ -41,6 +43,7 @@ impl Dataset {
         Ok(samples)
     }
 
+    /// Reads a part once, in the order of its files, while the caller uses earlier batches.
     #[pyo3(signature = (part="eval", batch_size=4096))]
     fn batches(&self, py: Python<'_>, part: &str, batch_size: usize) -> PyResult<Batches> {
         let part = part_named(part)?;
@@ -66,6 +69,7 @@ pub(crate) fn part_named(name: &str) -> PyResult<Part> {
     })
 }
 
+/// An iterator over the batches of a part. Raises DataError if a block is damaged.
 #[pyclass(module = "rankine", frozen)]
 pub(crate) struct Batches {
     stream: Mutex<BatchStream>,
@@ -86,12 +90,16 @@ impl Batches {
     }
 }
 
-/// Samples of a dataset, as NumPy arrays.
+/// Samples of a dataset; ``len`` is their number.
 #[pyclass(module = "rankine", frozen, get_all)]
 pub(crate) struct Batch {
+    /// 0, 1, or NaN where a label is missing: ``[rows]``, or ``[rows, labels]`` if there are several.
     labels: Py<PyAny>,
+    /// ``[rows]``; ``None`` if samples have no weights.
     weights: Option<Py<PyArray1<f32>>>,
+    /// ``[rows, columns]``, after the transforms.
     dense: Py<PyAny>,
+    /// The offsets ``[rows + 1]`` and ids of each column: row ``i`` has ``ids[offsets[i]:offsets[i + 1]]``.
     categorical: Py<PyDict>,
 }
 

@@ -9,6 +9,9 @@ use crate::dataset::part_named;
 use crate::error::{data_error, model_error, train_error};
 use crate::value::{thread_count, to_python};
 
+/// Evaluates a trained model on a part of a dataset, by default that of its job.
+///
+/// Returns what ``rankine eval --json`` prints. Raises ModelError, DataError or TrainError.
 #[pyfunction]
 #[pyo3(signature = (run, data=None, *, part="eval", raw=Vec::new(), threads=None))]
 pub(crate) fn evaluate<'py>(

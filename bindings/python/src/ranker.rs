@@ -15,6 +15,7 @@ use crate::value::to_python;
 /// getting the interpreter back from a busy thread.
 const ROWS_TO_RELEASE: usize = 32;
 
+/// A trained model that scores rows. Any number of threads may use it at the same time.
 #[pyclass(module = "rankine", frozen)]
 pub(crate) struct Ranker {
     ranker: rankine::ranker::Ranker,
@@ -25,6 +26,9 @@ pub(crate) struct Ranker {
 
 #[pymethods]
 impl Ranker {
+    /// Loads the model of a finished run, of a checkpoint, or of an export.
+    ///
+    /// Compares every file with its checksum. Raises ModelError if there is no model, or it is damaged.
     #[staticmethod]
     fn load(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
         let ranker = py.detach(|| rankine::ranker::Ranker::load(path)).map_err(model_error)?;
@@ -32,6 +36,17 @@ impl Ranker {
         Ok(Self { labels: ranker.labels(), categorical, ranker })
     }
 
+    /// Scores raw rows, as the files have them that the model's dataset was converted from.
+    ///
+    /// ``data`` is a pandas or Polars data frame, a PyArrow table or record batch, or a mapping from the names of
+    /// columns to their values. Values are NumPy arrays ``[rows]`` or lists with an entry per row. A column with any
+    /// number of categories per row is a list of lists, or a tuple ``(offsets, values)``: row ``i`` has
+    /// ``values[offsets[i]:offsets[i + 1]]``. ``None``, NaN and nulls of Arrow are missing numbers.
+    ///
+    /// Applies the transforms and vocabularies of training; categories that training did not see share a row.
+    ///
+    /// Returns the probability of each row, float32 ``[rows]``, or ``[rows, heads]`` if the model has several heads.
+    /// Raises ScoreError, which names column and row, if the columns do not fit the model.
     fn score<'py>(&self, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let (py, pieces) = (data.py(), rows_of(data)?);
         let rows = pieces.iter().map(|piece| piece.len).sum::<usize>();
@@ -43,6 +58,14 @@ impl Ranker {
         self.array(py, &scores?)
     }
 
+    /// Scores mapped features, as a dataset has them; the only way to score with models of generated data.
+    ///
+    /// ``dense`` is float32 ``[rows, columns]``, after the transforms of training. ``categorical`` has a column per
+    /// categorical column of the model, in its order or by name: uint64 or int64 ``[rows]`` or ``[rows, ids per row]``,
+    /// or a tuple ``(offsets, ids)``. Arrays of these types with consecutive values are not copied. At most 65536 rows.
+    ///
+    /// Returns the probability of each row, float32 ``[rows]``, or ``[rows, heads]`` if the model has several heads.
+    /// Raises ScoreError, which names column and row, if the features do not fit the model.
     #[pyo3(signature = (dense, categorical))]
     fn score_mapped<'py>(
         &self,
@@ -60,25 +83,33 @@ impl Ranker {
         self.array(py, &scores)
     }
 
+    /// Replaces the model by another one with the same columns and labels.
+    ///
+    /// Other threads score with the old model until the new one is loaded. Raises ModelError if that cannot be loaded
+    /// or has other columns; the old model then stays.
     fn swap(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         py.detach(|| self.ranker.swap(path)).map_err(model_error)
     }
 
+    /// The labels that are predicted, one per head, in the order of scores.
     #[getter]
     fn labels(&self) -> Vec<String> {
         self.labels.clone()
     }
 
+    /// The columns of the model, with their transforms, vocabularies and numbers of rows.
     #[getter]
     fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         to_python(py, &self.ranker.schema())
     }
 
+    /// The raw columns that ``score`` reads; ``None`` for models of generated data.
     #[getter]
     fn columns(&self) -> Option<Vec<String>> {
         self.ranker.raw_columns()
     }
 
+    /// The number of steps that the model was trained for.
     #[getter]
     fn steps(&self) -> u64 {
         self.ranker.steps()

@@ -17,6 +17,19 @@ use crate::job::job_file;
 use crate::value::python_value;
 use crate::worker;
 
+/// Trains the model of a job: the path of a job file, or a mapping with the contents of one.
+///
+/// Further keywords replace values of the job: ``train("job.toml", train={"max_steps": 100})``. Without a job, they are
+/// the job. Every setting has the checks and the default of the job file.
+///
+/// The run folder is a new one below ``runs``, unless ``run_dir`` names one. ``resume`` continues a run in it from its
+/// last checkpoint, or starts one; ``restart`` starts over. Ctrl-C saves a checkpoint after the current step and raises
+/// KeyboardInterrupt; so does an exception of ``on_event``.
+///
+/// ``on_event`` receives the lines of ``metrics.jsonl`` as dicts, whose ``kind`` is ``train`` or ``eval``, and
+/// warnings of the kind ``warning``, with a ``text``.
+///
+/// Returns the contents of the run's ``summary.json``, and ``run_dir``. Raises JobError, DataError or TrainError.
 #[pyfunction]
 #[pyo3(signature = (job=None, run_dir=None, *, resume=false, restart=false, on_event=None, **settings))]
 pub(crate) fn train<'py>(

@@ -8,7 +8,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use rankine_reader::Stop;
 
-/// How often the calling thread looks for signals.
+/// How often the calling thread looks for signals, at least.
 const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 /// Messages that may wait for the calling thread; then the work waits.
 const MESSAGES_MAX: usize = 64;
@@ -29,10 +29,11 @@ pub(crate) fn run<M: Send, R: Send>(
             let receiver = &mut receiver;
             let outcome = match py.detach(move || receiver.recv_timeout(SIGNALS_EVERY)) {
                 Ok(message) => receive(message),
-                Err(RecvTimeoutError::Timeout) => py.check_signals(),
+                Err(RecvTimeoutError::Timeout) => Ok(()),
                 Err(RecvTimeoutError::Disconnected) => break None,
             };
-            if let Err(raised) = outcome {
+            // Also after messages: they may come more often than the time limit.
+            if let Err(raised) = outcome.and_then(|()| py.check_signals()) {
                 stop.ask();
                 break Some(raised);
             }

@@ -81,7 +81,7 @@ def test_jobs_are_checked_as_job_files(films: Films, tmp_path: Path) -> None:
     # A conflict with the dataset, which only training finds.
     path = tmp_path / "job.toml"
     path.write_text((films.run / "job.toml").read_text())
-    table = "table=[{ columns = ['film', 'tags'] }]"
+    table = 'table=[{ columns = ["film", "tags"] }]'
     of_command = refused("train", path, "--run-dir", tmp_path / "run", "--set", table)
     assert refusal(path, table=[{"columns": ["film", "tags"]}]) == of_command
     assert refusal(tmp_path / "none.toml") == refused("train", tmp_path / "none.toml")
