@@ -148,7 +148,7 @@ impl<'a> Lists<'a> {
             }
             _ => {
                 let lists = self.array.as_fixed_size_list();
-                let first = lists.value_offset_at(row) as usize;
+                let first = lists.value_offset_at(row);
                 first..first + lists.value_length() as usize
             }
         }

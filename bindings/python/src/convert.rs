@@ -82,8 +82,7 @@ impl<'py> Options<'_, 'py> {
 
     /// Reads an option that is written as on the command line. Numbers are as good as their digits.
     fn parse<T: FromStr<Err: Display>>(&self, name: &str, to: &mut T) -> PyResult<()> {
-        let parse =
-            |value: Bound<'py, PyAny>| value.str()?.to_str()?.parse().map_err(|error| data_error(error));
+        let parse = |value: Bound<'py, PyAny>| value.str()?.to_str()?.parse().map_err(data_error);
         self.take(name, parse)?.into_iter().for_each(|value| *to = value);
         Ok(())
     }

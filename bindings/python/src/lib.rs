@@ -15,7 +15,7 @@ mod train;
 mod value;
 mod worker;
 
-use pyo3::prelude::*;
+use pyo3::pymodule;
 
 #[pymodule]
 mod _rankine {

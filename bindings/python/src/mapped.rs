@@ -66,10 +66,7 @@ impl<'py> Mapped<'py> {
 }
 
 /// Names columns; the library refuses columns beyond those of the model, whose names do not matter.
-fn named<'a, T>(
-    names: &'a [String],
-    columns: impl Iterator<Item = T>,
-) -> impl Iterator<Item = (&'a String, T)> {
+fn named<T>(names: &[String], columns: impl Iterator<Item = T>) -> impl Iterator<Item = (&String, T)> {
     const BEYOND: &String = &String::new();
     names.iter().chain(std::iter::repeat(BEYOND)).zip(columns)
 }

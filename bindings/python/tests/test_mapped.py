@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Films, Generated
+from conftest import JOB, Films, Generated, predicted
 
 import rankine
 
@@ -68,7 +68,8 @@ def test_several_heads_and_ragged_columns(films: Films) -> None:
 
 def test_no_rows_have_no_scores(generated: Generated) -> None:
     ranker = rankine.Ranker.load(generated.run)
-    assert ranker.score_mapped(np.zeros((0, 4), dtype=np.float32), [[], np.zeros((0, 3), int), [], []]).shape == (0,)
+    none: Any = []
+    assert ranker.score_mapped(np.zeros((0, 4), dtype=np.float32), [none, np.zeros((0, 3), int), none, none]).shape == (0,)
 
 
 def refusal(ranker: rankine.Ranker, dense: Any, categorical: Any) -> str:
@@ -171,11 +172,9 @@ def test_other_threads_run_while_rows_are_scored(generated: Generated) -> None:
 def test_threads_score_while_models_are_swapped(generated: Generated, tmp_path: Any) -> None:
     """Each call is scored by one model as a whole."""
     other = tmp_path / "other"
-    from conftest import JOB, predicted
-
     rankine.train({**JOB, "seed": 2}, other, data={"dir": generated.data})
     expected = [generated.expected, predicted(other, "--data", generated.data).ravel()]
-    assert not np.array_equal(*expected)
+    assert not np.array_equal(expected[0], expected[1])
     ranker, batch = rankine.Ranker.load(generated.run), whole_part(generated.data)
     seen: list[set[int]] = [set() for _ in range(4)]
     stop = threading.Event()

@@ -107,13 +107,6 @@ def test_errors_of_a_training_have_their_kinds(films: Films, tmp_path: Path) -> 
 LONG = {"epochs": 100_000}
 
 
-def interrupted(films: Films, run: Path, raised: BaseException | None, on_event: Any) -> BaseException:
-    """Trains until an exception, and returns it."""
-    with pytest.raises((KeyboardInterrupt, RuntimeError)) as error:
-        rankine.train(JOB, run, data={"dir": films.data}, train={**LONG, "report_every": 1}, on_event=on_event)
-    return error.value
-
-
 def test_ctrl_c_stops_a_training_which_can_be_resumed(films: Films, tmp_path: Path) -> None:
     threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt) as error:
@@ -149,12 +142,13 @@ def test_an_exception_of_the_callback_stops_a_training(films: Films, tmp_path: P
 def test_a_conversion_is_that_of_the_command(tmp_path: Path, films: Films) -> None:
     write_csv(tmp_path / "log.csv", ratings(300, 1))
     (tmp_path / "schema.toml").write_text(SCHEMA_TEXT)
-    words = ["--split", "random:0.25:7", "--dense-dtype", "f16", "--on-bad", "skip", "--bad-limit", "3"]
+    words: list[object] = ["--split", "random:0.25:7", "--dense-dtype", "f16", "--on-bad", "skip", "--bad-limit", "3"]
     words += ["--schema", tmp_path / "schema.toml", "--json", "--threads", "1", "--memory", "64MiB"]
     of_command = json.loads(command("convert", "csv", tmp_path / "log.csv", *words, "--out", tmp_path / "command"))
     options: dict[str, Any] = {"split": "random:0.25:7", "dense_dtype": "f16", "on_bad": "skip", "bad_limit": 3}
     options |= {"threads": 1, "memory": 64 << 20}
-    for number, schema in enumerate([SCHEMA, tmp_path / "schema.toml"]):
+    schemas: list[Any] = [SCHEMA, tmp_path / "schema.toml"]
+    for number, schema in enumerate(schemas):
         out = tmp_path / f"package-{number}"
         report = rankine.convert("csv", [tmp_path / "log.csv"], out, schema=schema, **options)
         assert files(out) == files(tmp_path / "command")
@@ -165,7 +159,7 @@ def test_a_conversion_is_that_of_the_command(tmp_path: Path, films: Films) -> No
 def test_criteo_logs_and_raw_records_are_converted(tmp_path: Path) -> None:
     row = "1\t" + "\t".join(map(str, range(13))) + "\t" + "\t".join(f"{n:08x}" for n in range(26))
     (tmp_path / "log.tsv").write_text(f"{row}\n" * 50)
-    words = ["--min-count", "2", "--dense", "mlperf", "--vocabulary", "hash:100", "--column", "C3=exact"]
+    words: list[object] = ["--min-count", "2", "--dense", "mlperf", "--vocabulary", "hash:100", "--column", "C3=exact"]
     command("convert", "criteo-tsv", tmp_path / "log.tsv", "--out", tmp_path / "command", *words)
     rankine.convert(
         "criteo-tsv",

@@ -6,6 +6,8 @@ from typing import Any, Literal, Protocol, TypeAlias, final, overload
 import numpy as np
 import numpy.typing as npt
 
+__all__ = ["Batch", "Batches", "Dataset", "Ranker", "__version__", "convert", "evaluate", "train"]
+
 __version__: str
 
 _Path: TypeAlias = str | os.PathLike[str]
@@ -159,7 +161,7 @@ def evaluate(
     data: _Path | None = None,
     *,
     part: _Part = "eval",
-    raw: Sequence[_Path] = (),
+    raw: _Path | Sequence[_Path] | None = None,
     threads: int | None = None,
 ) -> dict[str, Any]:
     """Evaluates a trained model on a part of a dataset, by default that of its job.
