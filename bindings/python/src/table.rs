@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow_array::builder::LargeStringBuilder;
 use arrow_array::{ArrayRef, Float64Array, Int64Array, LargeStringArray, RecordBatch, UInt64Array};
 use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer};
-use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyArray1, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBool, PyFloat, PyList, PyString, PyTuple};
 
@@ -126,6 +126,11 @@ fn nested(name: String, rows: &Bound<'_, PyList>) -> PyResult<Column> {
 pub(crate) fn offsets_of(name: &str, offsets: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     let wrong = |what: String| score_error(format!("column {name}: its offsets {what}"));
     let Some(array) = array_of(offsets)? else { return Err(wrong("are not an array".into())) };
+    if let Ok(offsets) = array.cast::<PyArray1<u32>>()
+        && let Ok(offsets) = offsets.to_vec()
+    {
+        return Ok(offsets);
+    }
     let kind = array.dtype().kind();
     if array.ndim() != 1 || !(kind == b'i' || kind == b'u') {
         let (shape, dtype) = (array.shape(), array.dtype());
