@@ -2,6 +2,8 @@
 
 use pyo3::{PyErr, import_exception};
 use rankine::ranker::RawColumnError;
+use rankine::saved::SavedModelError;
+use rankine::source::SourceError;
 use rankine::training::TrainError;
 
 mod exceptions {
@@ -35,6 +37,17 @@ pub(crate) fn train_error(error: TrainError) -> PyErr {
     match error {
         TrainError::Data(error) => data_error(error),
         error => exceptions::TrainError::new_err(error.to_string()),
+    }
+}
+
+/// The error of a model that is evaluated on data: that of the data, if these are the reason.
+pub(crate) fn source_error(error: SourceError) -> PyErr {
+    match error {
+        SourceError::Data(_) | SourceError::NoRecords | SourceError::Saved(SavedModelError::Mismatch { .. }) => {
+            data_error(error)
+        }
+        SourceError::Train(error) => train_error(error),
+        error => model_error(error),
     }
 }
 

@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
-use rankine::model_evaluation::{ModelEvaluation, ModelEvaluationError};
+use rankine::evaluate::EvaluateOptions;
 
 use crate::dataset::part_named;
-use crate::error::{data_error, model_error, train_error};
+use crate::error::source_error;
 use crate::value::{paths, thread_count, to_python};
 
 /// Evaluates a trained model on a part of a dataset, by default that of its job.
 ///
-/// Returns what ``rankine eval --json`` prints. Raises ModelError, DataError or TrainError.
+/// Returns what ``rankine eval --json`` prints, and ``seconds``. Raises ModelError, DataError or TrainError.
 #[pyfunction]
 #[pyo3(signature = (run, data=None, *, part="eval", raw=None, threads=None))]
 pub(crate) fn evaluate<'py>(
@@ -25,11 +25,7 @@ pub(crate) fn evaluate<'py>(
     let raw = raw.map(paths).transpose()?.unwrap_or_default();
     let threads = threads.map(thread_count).transpose()?;
     let part = part_named(part)?;
-    let evaluation = ModelEvaluation { run: &run, data: data.as_deref(), raw: &raw, part, threads };
-    let evaluated = py.detach(|| evaluation.run(&mut ())).map_err(|error| match error {
-        ModelEvaluationError::Source(error) => model_error(error),
-        ModelEvaluationError::Train(error) => train_error(error),
-        error => data_error(error),
-    });
-    to_python(py, &evaluated?)
+    let options = EvaluateOptions { data: data.as_deref(), raw: &raw, part, threads };
+    let evaluated = py.detach(|| rankine::evaluate::evaluate(&run, &options, &mut ()));
+    to_python(py, &evaluated.map_err(source_error)?)
 }

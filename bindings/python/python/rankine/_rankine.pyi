@@ -166,7 +166,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluates a trained model on a part of a dataset, by default that of its job.
 
-    Returns what ``rankine eval --json`` prints. Raises ModelError, DataError or TrainError.
+    Returns what ``rankine eval --json`` prints, and ``seconds``. Raises ModelError, DataError or TrainError.
     """
 
 @overload
