@@ -13,6 +13,9 @@
 pub use crate::evaluate::{EvaluateOptions, evaluate};
 #[doc(inline)]
 pub use crate::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, Metrics};
+#[cfg(feature = "arrow")]
+#[doc(inline)]
+pub use crate::features::{ArrowColumn, ArrowRows};
 #[doc(inline)]
 pub use crate::features::{
     FeatureError, Features, Ids, RawColumn, RawColumnError, RawColumnValues, TrainingRows,

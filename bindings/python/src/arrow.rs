@@ -6,10 +6,11 @@ use std::ptr::NonNull;
 use arrow_array::ffi::{self, FFI_ArrowArray, FFI_ArrowSchema};
 use arrow_array::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
 use arrow_array::{RecordBatch, RecordBatchReader, StructArray};
+use arrow_select::concat::concat_batches;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 
-use crate::error::score_error;
+use crate::error::row_error;
 
 /// Returns the record batches of a table or a record batch; `None` if the object is neither.
 pub(crate) fn record_batches(data: &Bound<'_, PyAny>) -> PyResult<Option<Vec<RecordBatch>>> {
@@ -21,14 +22,22 @@ pub(crate) fn record_batches(data: &Bound<'_, PyAny>) -> PyResult<Option<Vec<Rec
     Ok(Some(vec![record_batch(&capsules.get_item(0)?, &capsules.get_item(1)?)?]))
 }
 
+/// Returns record batches, of which there is at least one, as one.
+pub(crate) fn joined(batches: &[RecordBatch]) -> PyResult<RecordBatch> {
+    match batches {
+        [batch] => Ok(batch.clone()),
+        several => concat_batches(&several[0].schema(), several).map_err(row_error),
+    }
+}
+
 fn stream(capsule: &Bound<'_, PyAny>) -> PyResult<Vec<RecordBatch>> {
     let pointer = pointer::<FFI_ArrowArrayStream>(capsule, c"arrow_array_stream")?;
     // SAFETY: A capsule of this name holds a valid stream, which its consumer may move out, once.
     let stream = unsafe { FFI_ArrowArrayStream::from_raw(pointer.as_ptr()) };
-    let reader = RecordBatchStreamReader::try_new(stream).map_err(score_error)?;
+    let reader = RecordBatchStreamReader::try_new(stream).map_err(row_error)?;
     // Also a stream without batches has columns, which are checked.
     let none = RecordBatch::new_empty(reader.schema());
-    let batches: Vec<_> = reader.collect::<Result<_, _>>().map_err(score_error)?;
+    let batches: Vec<_> = reader.collect::<Result<_, _>>().map_err(row_error)?;
     Ok(if batches.is_empty() { vec![none] } else { batches })
 }
 
@@ -38,9 +47,9 @@ fn record_batch(schema: &Bound<'_, PyAny>, array: &Bound<'_, PyAny>) -> PyResult
     // SAFETY: Capsules of these names hold a valid schema, which lives as long as its capsule, and a valid array of
     // that schema, which its consumer may move out, once.
     let data = unsafe { ffi::from_ffi(FFI_ArrowArray::from_raw(array.as_ptr()), schema.as_ref()) };
-    let data = data.map_err(score_error)?;
+    let data = data.map_err(row_error)?;
     if !matches!(data.data_type(), arrow_schema::DataType::Struct(_)) {
-        return Err(score_error(
+        return Err(row_error(
             "an Arrow array has no column names: give a table, or a mapping from names to arrays",
         ));
     }

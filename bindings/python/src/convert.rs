@@ -3,7 +3,6 @@
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::mpsc::SyncSender;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -55,8 +54,7 @@ pub(crate) fn convert<'py>(
     options.parse("dense_dtype", &mut common.dense_dtype)?;
     let source = Source::of(options, &mut common)?;
     options.all_are_known()?;
-    let work = |_: &SyncSender<()>| source.convert(&common).map_err(data_error);
-    let report = worker::run(py, &stop, work, |()| Ok(()))?;
+    let report = worker::wait(py, &stop, || source.convert(&common).map_err(data_error))?;
     let dict = to_python(py, &report)?;
     dict.set_item("dataset", out.display().to_string())?;
     Ok(dict)

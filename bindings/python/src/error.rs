@@ -1,9 +1,11 @@
 //! The exceptions of the package. Their texts are those of the library's errors.
 
 use pyo3::{PyErr, import_exception};
+use rankine::job::JobFile;
 use rankine::ranker::RawColumnError;
 use rankine::saved::SavedModelError;
 use rankine::source::SourceError;
+use rankine::trainer::TrainerError;
 use rankine::training::TrainError;
 
 mod exceptions {
@@ -12,7 +14,7 @@ mod exceptions {
     import_exception!(rankine, DataError);
     import_exception!(rankine, JobError);
     import_exception!(rankine, ModelError);
-    import_exception!(rankine, ScoreError);
+    import_exception!(rankine, RowError);
     import_exception!(rankine, TrainError);
 }
 
@@ -28,30 +30,47 @@ pub(crate) fn model_error(error: impl ToString) -> PyErr {
     exceptions::ModelError::new_err(error.to_string())
 }
 
-pub(crate) fn score_error(error: impl ToString) -> PyErr {
-    exceptions::ScoreError::new_err(error.to_string())
+pub(crate) fn row_error(error: impl ToString) -> PyErr {
+    exceptions::RowError::new_err(error.to_string())
 }
 
-/// The error of a training or an evaluation: that of its data, if these are the reason.
-pub(crate) fn train_error(error: TrainError) -> PyErr {
+pub(crate) fn train_error(error: impl ToString) -> PyErr {
+    exceptions::TrainError::new_err(error.to_string())
+}
+
+/// The error of a training: that of its data, or of its job's file, if these are the reason.
+pub(crate) fn training_error(file: &JobFile, error: TrainError) -> PyErr {
     match error {
         TrainError::Data(error) => data_error(error),
-        error => exceptions::TrainError::new_err(error.to_string()),
+        TrainError::Conflicts(conflicts) => job_error(file.error(&conflicts)),
+        error => train_error(error),
     }
 }
 
 /// The error of a model that is evaluated on data: that of the data, if these are the reason.
 pub(crate) fn source_error(error: SourceError) -> PyErr {
     match error {
-        SourceError::Data(_) | SourceError::NoRecords | SourceError::Saved(SavedModelError::Mismatch { .. }) => {
-            data_error(error)
-        }
+        SourceError::Data(_)
+        | SourceError::NoRecords
+        | SourceError::Saved(SavedModelError::Mismatch { .. }) => data_error(error),
+        SourceError::Train(TrainError::Data(error)) => data_error(error),
         SourceError::Train(error) => train_error(error),
         error => model_error(error),
     }
 }
 
+/// The error of a trainer: that of its rows, or of its training.
+pub(crate) fn trainer_error(file: &JobFile, error: TrainerError) -> PyErr {
+    match error {
+        TrainerError::Rows(_) | TrainerError::TooManyRows { .. } => row_error(error),
+        TrainerError::Train(error) => training_error(file, error),
+        TrainerError::Source(error) => source_error(error),
+        TrainerError::Target => job_error(error),
+        error => train_error(error),
+    }
+}
+
 /// The error of columns that have different numbers of rows.
 pub(crate) fn rows_differ(column: &str, found: usize, expected: usize) -> PyErr {
-    score_error(RawColumnError::Rows { column: column.to_owned(), expected, found })
+    row_error(RawColumnError::Rows { column: column.to_owned(), expected, found })
 }

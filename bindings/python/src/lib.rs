@@ -2,7 +2,6 @@
 //! `python/rankine/__init__.py` defines the exceptions that it raises.
 
 mod arrow;
-mod columns;
 mod convert;
 mod dataset;
 mod error;
@@ -12,6 +11,7 @@ mod mapped;
 mod ranker;
 mod table;
 mod train;
+mod trainer;
 mod value;
 mod worker;
 
@@ -31,6 +31,8 @@ mod _rankine {
     use super::ranker::Ranker;
     #[pymodule_export]
     use super::train::train;
+    #[pymodule_export]
+    use super::trainer::Trainer;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

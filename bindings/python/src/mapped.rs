@@ -8,7 +8,7 @@ use pyo3::types::{PyList, PyMapping, PyTuple};
 use rankine::ranker::{Ids, RawColumnError};
 use rankine_reader::did_you_mean;
 
-use crate::error::{rows_differ, score_error};
+use crate::error::{row_error, rows_differ};
 use crate::table::offsets_of;
 
 type Array<'py> = Bound<'py, PyUntypedArray>;
@@ -47,7 +47,7 @@ impl<'py> Mapped<'py> {
             names.iter().zip(by_name(mapping, names)?).map(column).collect::<PyResult<_>>()?
         } else {
             let found = categorical.get_type().name()?;
-            return Err(score_error(format!(
+            return Err(row_error(format!(
                 "categorical columns are a {found}; expected a list of arrays, or a mapping from names to arrays"
             )));
         };
@@ -65,6 +65,28 @@ impl<'py> Mapped<'py> {
     }
 }
 
+/// Returns columns of numbers, `[rows]` or `[rows, columns]`, column by column.
+pub(crate) fn numbers_of(what: &str, given: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<f32>>> {
+    let array = array_of(given)?;
+    let columns = match *array.shape() {
+        [_] => 1,
+        [_, columns] => columns,
+        _ => {
+            let shape = array.shape();
+            return Err(row_error(format!(
+                "{what} have the shape {shape:?}; expected one of [rows] and [rows, columns]"
+            )));
+        }
+    };
+    if !matches!(array.dtype().kind(), b'f' | b'i' | b'u' | b'b') {
+        return Err(row_error(format!("{what} are of type {}; expected float32", array.dtype())));
+    }
+    let array = fitting(array, b'f', 4, "float32")?;
+    // SAFETY: The array is of type float32.
+    let numbers: &[f32] = unsafe { scalars(&array) };
+    Ok((0..columns).map(|column| numbers.iter().skip(column).step_by(columns).copied().collect()).collect())
+}
+
 /// Names columns; the library refuses columns beyond those of the model, whose names do not matter.
 fn named<T>(names: &[String], columns: impl Iterator<Item = T>) -> impl Iterator<Item = (&String, T)> {
     const BEYOND: &String = &String::new();
@@ -76,10 +98,10 @@ fn by_name<'py>(mapping: &Bound<'py, PyMapping>, names: &[String]) -> PyResult<V
     let given: Vec<String> = mapping.keys()?.extract()?;
     if let Some(name) = given.iter().find(|given| !names.contains(given)) {
         let hint = did_you_mean(name, names.iter().map(String::as_str));
-        return Err(score_error(RawColumnError::Unknown { name: name.clone(), hint }));
+        return Err(row_error(RawColumnError::Unknown { name: name.clone(), hint }));
     }
     if let Some(name) = names.iter().find(|name| !given.contains(name)) {
-        return Err(score_error(RawColumnError::Missing { name: name.clone(), hint: String::new() }));
+        return Err(row_error(RawColumnError::Missing { name: name.clone(), hint: String::new() }));
     }
     names.iter().map(|name| mapping.get_item(name)).collect()
 }
@@ -87,14 +109,14 @@ fn by_name<'py>(mapping: &Bound<'py, PyMapping>, names: &[String]) -> PyResult<V
 fn dense_of<'py>(dense: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
     let array = array_of(dense)?;
     if array.ndim() != 2 {
-        return Err(score_error(format!(
+        return Err(row_error(format!(
             "dense features have the shape {:?}; expected [rows, columns]",
             array.shape()
         )));
     }
     match array.dtype().kind() {
         b'f' | b'i' | b'u' | b'b' => fitting(array, b'f', 4, "float32"),
-        _ => Err(score_error(format!("dense features are of type {}; expected float32", array.dtype()))),
+        _ => Err(row_error(format!("dense features are of type {}; expected float32", array.dtype()))),
     }
 }
 
@@ -103,7 +125,7 @@ impl<'py> Column<'py> {
         if let Ok(pair) = given.cast::<PyTuple>() {
             let Ok((offsets, ids)) = pair.extract::<(Bound<'py, PyAny>, Bound<'py, PyAny>)>() else {
                 let found = pair.len();
-                return Err(score_error(format!(
+                return Err(row_error(format!(
                     "column {name} is a tuple of {found}; expected offsets and ids"
                 )));
             };
@@ -118,7 +140,7 @@ impl<'py> Column<'py> {
             [_] | [_, _] => {}
             _ => {
                 let shape = ids.shape();
-                return Err(score_error(format!(
+                return Err(row_error(format!(
                     "column {name} has the shape {shape:?}; expected one of [rows] and [rows, ids per row]"
                 )));
             }
@@ -140,7 +162,7 @@ impl<'py> Column<'py> {
             Some(offsets) => offsets.partition_point(|&offset| offset as usize <= at).saturating_sub(1),
             None => at * rows / ids.len(),
         };
-        Err(score_error(format!("column {name}, row {row}: id {} is negative", ids[at])))
+        Err(row_error(format!("column {name}, row {row}: id {} is negative", ids[at])))
     }
 
     fn ids(&self) -> Ids<'_> {
@@ -160,7 +182,7 @@ fn ids_of<'py>(name: &str, array: Array<'py>) -> PyResult<Array<'py>> {
         (b'i' | b'u', _) => fitting(array, b'i', 8, "int64"),
         // NumPy's type for an empty list.
         (b'f', _) if array.is_empty() => fitting(array, b'u', 8, "uint64"),
-        _ => Err(score_error(format!("column {name} has ids of type {dtype}; expected uint64 or int64"))),
+        _ => Err(row_error(format!("column {name} has ids of type {dtype}; expected uint64 or int64"))),
     }
 }
 
@@ -169,7 +191,7 @@ fn array_of<'py>(given: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
         return Ok(array.clone());
     }
     let array = given.py().import("numpy")?.call_method1("asarray", (given,));
-    Ok(array.map_err(score_error)?.cast_into::<PyUntypedArray>()?)
+    Ok(array.map_err(row_error)?.cast_into::<PyUntypedArray>()?)
 }
 
 /// Returns the array itself if it is of a type, given twice, and its scalars are consecutive and aligned; otherwise a

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
-use rankine::ranker::{Features, ROWS_MAX};
+use rankine::ranker::{ArrowRows, Features};
 
-use crate::error::{model_error, score_error};
+use crate::error::{model_error, row_error};
 use crate::mapped::Mapped;
-use crate::table::{Rows, rows_of};
+use crate::table::rows_of;
 use crate::value::to_python;
 
 /// From this number of rows, other Python threads run while rows are scored. Scoring fewer takes about as long as
@@ -46,10 +46,10 @@ impl Ranker {
     /// Applies the transforms and vocabularies of training; categories that training did not see share a row.
     ///
     /// Returns the probability of each row, float32 ``[rows]``, or ``[rows, heads]`` if the model has several heads.
-    /// Raises ScoreError, which names column and row, if the columns do not fit the model.
+    /// Raises RowError, which names column and row, if the columns do not fit the model.
     fn score<'py>(&self, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let (py, pieces) = (data.py(), rows_of(data)?);
-        let rows = pieces.iter().map(|piece| piece.len).sum::<usize>();
+        let rows = pieces.iter().map(ArrowRows::len).sum::<usize>();
         let scores = if rows < ROWS_TO_RELEASE {
             self.score_all(&pieces)
         } else {
@@ -65,7 +65,7 @@ impl Ranker {
     /// or a tuple ``(offsets, ids)``. Arrays of these types with consecutive values are not copied. At most 65536 rows.
     ///
     /// Returns the probability of each row, float32 ``[rows]``, or ``[rows, heads]`` if the model has several heads.
-    /// Raises ScoreError, which names column and row, if the features do not fit the model.
+    /// Raises RowError, which names column and row, if the features do not fit the model.
     #[pyo3(signature = (dense, categorical))]
     fn score_mapped<'py>(
         &self,
@@ -79,7 +79,7 @@ impl Ranker {
         let mut scores = vec![0.0; mapped.rows * self.labels.len()];
         let mut score = || self.ranker.score(&features, &mut scores);
         let scored = if mapped.rows < ROWS_TO_RELEASE { score() } else { py.detach(score) };
-        scored.map_err(score_error)?;
+        scored.map_err(row_error)?;
         self.array(py, &scores)
     }
 
@@ -122,22 +122,14 @@ impl Ranker {
 
 impl Ranker {
     /// Scores raw rows: `[rows, heads]`.
-    fn score_all(&self, pieces: &[Rows]) -> PyResult<Vec<f64>> {
+    fn score_all(&self, pieces: &[ArrowRows]) -> PyResult<Vec<f64>> {
         let (mut scores, mut done) = (Vec::new(), 0);
-        for Rows { len, columns } in pieces {
-            // At least once, so that columns are checked.
-            for first in (0..(*len).max(1)).step_by(ROWS_MAX) {
-                let rows = first..(first + ROWS_MAX).min(*len);
-                let columns: Vec<_> = columns.iter().map(|column| column.slice(rows.clone())).collect();
-                let texts: Vec<_> = columns.iter().map(|column| column.texts()).collect();
-                let raw: Vec<_> =
-                    columns.iter().zip(&texts).map(|(column, texts)| column.raw(texts)).collect();
-                let from = scores.len();
-                scores.resize(from + rows.len() * self.labels.len(), 0.0);
-                let scored = self.ranker.score_raw(rows.len(), &raw, &mut scores[from..]);
-                scored.map_err(|error| score_error(error.after_rows(done + first)))?;
-            }
-            done += len;
+        for rows in pieces {
+            let from = scores.len();
+            scores.resize(from + rows.len() * self.labels.len(), 0.0);
+            let scored = self.ranker.score_arrow(rows, &mut scores[from..]);
+            scored.map_err(|error| row_error(error.after_rows(done)))?;
+            done += rows.len();
         }
         Ok(scores)
     }

@@ -10,70 +10,64 @@ use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer};
 use numpy::{PyArray1, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBool, PyFloat, PyList, PyString, PyTuple};
+use rankine::ranker::{ArrowColumn, ArrowRows};
 
-use crate::arrow::record_batches;
-use crate::columns::Column;
-use crate::error::{rows_differ, score_error};
-
-/// Some rows, by columns.
-pub(crate) struct Rows {
-    pub(crate) len: usize,
-    pub(crate) columns: Vec<Column>,
-}
+use crate::arrow::{joined, record_batches};
+use crate::error::row_error;
 
 /// Returns the rows of a table or a mapping, in one or several pieces.
-pub(crate) fn rows_of(data: &Bound<'_, PyAny>) -> PyResult<Vec<Rows>> {
-    // pandas would export an index that is not a range as a column.
-    let frame = match data.getattr_opt("reset_index")? {
-        Some(reset) => &reset.call((), Some(&[("drop", true)].into_py_dict(data.py())?))?,
-        None => data,
-    };
-    match record_batches(frame)? {
-        Some(batches) => batches.iter().map(Rows::of_batch).collect(),
-        None => Ok(vec![Rows::of_mapping(data)?]),
+pub(crate) fn rows_of(data: &Bound<'_, PyAny>) -> PyResult<Vec<ArrowRows>> {
+    match table_of(data)? {
+        Some(batches) => batches.iter().map(|batch| batch.try_into().map_err(row_error)).collect(),
+        None => Ok(vec![of_mapping(data)?]),
     }
 }
 
-impl Rows {
-    fn of_batch(batch: &RecordBatch) -> PyResult<Self> {
-        let fields = batch.schema();
-        let columns = fields.fields().iter().zip(batch.columns());
-        let columns = columns.map(|(field, array)| Column::new(field.name().clone(), array));
-        Ok(Self { len: batch.num_rows(), columns: columns.collect::<PyResult<_>>()? })
+/// Returns the rows of a table or a mapping as a whole.
+pub(crate) fn joined_rows_of(data: &Bound<'_, PyAny>) -> PyResult<ArrowRows> {
+    match table_of(data)? {
+        Some(batches) => ArrowRows::try_from(&joined(&batches)?).map_err(row_error),
+        None => of_mapping(data),
     }
+}
 
-    fn of_mapping(data: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let Some(items) = data.getattr_opt("items")? else {
-            let found = data.get_type().name()?;
-            return Err(score_error(format!(
-                "a {found} has no named columns: give a mapping from names to arrays, a data frame or an Arrow table"
-            )));
-        };
-        let mut columns = Vec::new();
-        for item in items.call0()?.try_iter()? {
-            let (name, values): (String, Bound<'_, PyAny>) = item?.extract()?;
-            columns.push(column(name, &values)?);
-        }
-        let len = columns.first().map_or(0, Column::rows);
-        match columns.iter().find(|column| column.rows() != len) {
-            Some(column) => Err(rows_differ(column.name(), column.rows(), len)),
-            None => Ok(Self { len, columns }),
-        }
+/// Returns the record batches of a table; `None` if the object is a mapping.
+fn table_of(data: &Bound<'_, PyAny>) -> PyResult<Option<Vec<RecordBatch>>> {
+    // pandas would export an index that is not a range as a column.
+    match data.getattr_opt("reset_index")? {
+        Some(reset) => record_batches(&reset.call((), Some(&[("drop", true)].into_py_dict(data.py())?))?),
+        None => record_batches(data),
     }
+}
+
+fn of_mapping(data: &Bound<'_, PyAny>) -> PyResult<ArrowRows> {
+    let Some(items) = data.getattr_opt("items")? else {
+        let found = data.get_type().name()?;
+        return Err(row_error(format!(
+            "a {found} has no named columns: give a mapping from names to arrays, a data frame or an Arrow table"
+        )));
+    };
+    let mut columns = Vec::new();
+    for item in items.call0()?.try_iter()? {
+        let (name, values): (String, Bound<'_, PyAny>) = item?.extract()?;
+        columns.push(column(name, &values)?);
+    }
+    let rows = columns.first().map_or(0, ArrowColumn::rows);
+    ArrowRows::new(rows, columns).map_err(row_error)
 }
 
 /// Makes a column of an array, a list with an entry per row, or a tuple of offsets and values.
-fn column(name: String, values: &Bound<'_, PyAny>) -> PyResult<Column> {
+fn column(name: String, values: &Bound<'_, PyAny>) -> PyResult<ArrowColumn> {
     if let Ok(pair) = values.cast::<PyTuple>() {
         let Ok((offsets, values)) = pair.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>() else {
             let found = pair.len();
-            return Err(score_error(format!(
+            return Err(row_error(format!(
                 "column {name} is a tuple of {found}; expected two, offsets and values: give rows as a list"
             )));
         };
         let offsets = offsets_of(&name, &offsets)?;
         let values = flat(&name, &values)?;
-        return Column::ragged(name, offsets, &values);
+        return ArrowColumn::ragged(name, offsets, &values).map_err(row_error);
     }
     if let Ok(list) = values.cast::<PyList>()
         && list.iter().any(|row| is_sequence(&row))
@@ -88,12 +82,12 @@ fn column(name: String, values: &Bound<'_, PyAny>) -> PyResult<Column> {
         let offsets = (0..=rows).map(|row| u32::try_from(row * count));
         let offsets = offsets
             .collect::<Result<_, _>>()
-            .map_err(|_| score_error(format!("column {name} is too large")))?;
+            .map_err(|_| row_error(format!("column {name} is too large")))?;
         let values = flat(&name, &array.call_method1("reshape", (-1,))?)?;
-        return Column::ragged(name, offsets, &values);
+        return ArrowColumn::ragged(name, offsets, &values).map_err(row_error);
     }
     let values = flat(&name, values)?;
-    Column::new(name, &values)
+    ArrowColumn::new(name, &values).map_err(row_error)
 }
 
 fn is_sequence(value: &Bound<'_, PyAny>) -> bool {
@@ -103,28 +97,28 @@ fn is_sequence(value: &Bound<'_, PyAny>) -> bool {
 }
 
 /// Makes a column of a list of lists; `None` is an empty list.
-fn nested(name: String, rows: &Bound<'_, PyList>) -> PyResult<Column> {
+fn nested(name: String, rows: &Bound<'_, PyList>) -> PyResult<ArrowColumn> {
     let (mut offsets, values) = (vec![0], PyList::empty(rows.py()));
     for (number, row) in rows.iter().enumerate() {
         if is_sequence(&row) {
             row.try_iter()?.try_for_each(|value| values.append(value?))?;
         } else if !row.is_none() {
-            return Err(score_error(format!(
+            return Err(row_error(format!(
                 "column {name}, row {number}: {} is not a list, as other rows are",
                 row.repr()?
             )));
         }
         let end =
-            u32::try_from(values.len()).map_err(|_| score_error(format!("column {name} is too large")))?;
+            u32::try_from(values.len()).map_err(|_| row_error(format!("column {name} is too large")))?;
         offsets.push(end);
     }
     let values = list(&name, &values)?;
-    Column::ragged(name, offsets, &values)
+    ArrowColumn::ragged(name, offsets, &values).map_err(row_error)
 }
 
 /// Returns offsets as the library has them.
 pub(crate) fn offsets_of(name: &str, offsets: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
-    let wrong = |what: String| score_error(format!("column {name}: its offsets {what}"));
+    let wrong = |what: String| row_error(format!("column {name}: its offsets {what}"));
     let Some(array) = array_of(offsets)? else { return Err(wrong("are not an array".into())) };
     if let Ok(offsets) = array.cast::<PyArray1<u32>>()
         && let Ok(offsets) = offsets.to_vec()
@@ -163,7 +157,7 @@ fn flat(name: &str, values: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
     if let Ok(values) = values.cast::<PyList>() {
         return list(name, values);
     }
-    let unfit = |what: String| score_error(format!("column {name} {what}"));
+    let unfit = |what: String| row_error(format!("column {name} {what}"));
     let Some(array) = array_of(values)? else {
         return Err(unfit(format!("is a {}; expected an array or a list", values.get_type().name()?)));
     };
@@ -210,7 +204,7 @@ fn list(name: &str, list: &Bound<'_, PyList>) -> PyResult<ArrayRef> {
     };
     let wrong = |row: usize, item: &Bound<'_, PyAny>, expected: &str| {
         let item = item.repr().map_or_else(|_| "an entry".into(), |text| text.to_string());
-        score_error(format!("column {name}, row {row}: {item} is not {expected}"))
+        row_error(format!("column {name}, row {row}: {item} is not {expected}"))
     };
     let items: Vec<_> = list.iter().map(|item| (!is_missing(&item)).then_some(item)).collect();
     let present = || items.iter().enumerate().filter_map(|(row, item)| Some((row, item.as_ref()?)));

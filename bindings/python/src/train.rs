@@ -1,18 +1,18 @@
 //! `train`: a training from beginning to end.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rankine::evaluation::EvalMetrics;
-use rankine::training::{self, Event, Observer, Report, Start, TrainError, TrainOptions};
+use rankine::training::{self, Event, Observer, Report, Start, Summary, TrainOptions};
 use rankine_reader::Stop;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::error::{job_error, train_error};
+use crate::error::{job_error, training_error};
 use crate::job::job_file;
 use crate::value::python_value;
 use crate::worker;
@@ -41,24 +41,17 @@ pub(crate) fn train<'py>(
     on_event: Option<&Bound<'py, PyAny>>,
     settings: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let start = match (resume, restart, &run_dir) {
-        (false, false, _) => Start::New,
-        (_, _, None) => return Err(PyTypeError::new_err("resume and restart need run_dir")),
-        (true, true, _) => return Err(PyTypeError::new_err("choose one of resume and restart")),
-        (true, false, _) => Start::Resume,
-        (false, true, _) => Start::Restart,
-    };
+    let start = start_of(resume, restart, run_dir.as_deref())?;
     let file = job_file(job, settings)?;
     let job = file.job().map_err(job_error)?;
     let stop = Stop::default();
     let work = |events: &SyncSender<Value>| {
         let options =
             TrainOptions { run_dir: run_dir.as_deref(), start, stop: Some(&stop), ..Default::default() };
-        let trained = training::train(&job, options, &mut Events(events));
-        trained.map_err(|error| match error {
-            TrainError::Conflicts(conflicts) => job_error(file.error(&conflicts)),
-            error => train_error(error),
-        })
+        // The receiver is gone only if the caller is, after a panic.
+        let mut events = Events(|event| drop(events.send(event)));
+        let trained = training::train(&job, options, &mut events);
+        trained.map_err(|error| training_error(&file, error))
     };
     let receive = |event: Value| match on_event {
         Some(on_event) => on_event.call1((python_value(py, &event)?,)).map(drop),
@@ -66,15 +59,26 @@ pub(crate) fn train<'py>(
     };
     let (summary, run) = worker::run(py, &stop, work, receive)?;
     let run = run.expect("the only process has the run folder");
-    python_value(py, &record([("run_dir", json!(run.display().to_string()))], &summary))
+    summary_of(py, &summary, &run)
 }
 
-/// Sends the events that are of interest to a caller, as `metrics.jsonl` has them.
-struct Events<'a>(&'a SyncSender<Value>);
+/// Returns where to start in a run folder.
+pub(crate) fn start_of(resume: bool, restart: bool, run_dir: Option<&Path>) -> PyResult<Start> {
+    match (resume, restart, run_dir) {
+        (false, false, _) => Ok(Start::New),
+        (_, _, None) => Err(PyTypeError::new_err("resume and restart need run_dir")),
+        (true, true, _) => Err(PyTypeError::new_err("choose one of resume and restart")),
+        (true, false, _) => Ok(Start::Resume),
+        (false, true, _) => Ok(Start::Restart),
+    }
+}
 
-impl Observer for Events<'_> {
+/// Passes on the events that are of interest to a caller, as `metrics.jsonl` has them.
+pub(crate) struct Events<F>(pub(crate) F);
+
+impl<F: FnMut(Value) + Send> Observer for Events<F> {
     fn observe(&mut self, event: Event<'_>) {
-        let record = match event {
+        (self.0)(match event {
             Event::Report(Report { progress, ids_out_of_range, .. }) => {
                 record([("kind", json!("train")), ("ids_out_of_range", json!(ids_out_of_range))], &progress)
             }
@@ -86,10 +90,17 @@ impl Observer for Events<'_> {
                 Some(text) => json!({ "kind": "warning", "text": text }),
                 None => return,
             },
-        };
-        // The receiver is gone only if the caller is, after a panic.
-        let _ = self.0.send(record);
+        });
     }
+}
+
+/// Returns a summary, as `summary.json` has it, with the run folder.
+pub(crate) fn summary_of<'py>(
+    py: Python<'py>,
+    summary: &Summary,
+    run_dir: &Path,
+) -> PyResult<Bound<'py, PyAny>> {
+    python_value(py, &record([("run_dir", json!(run_dir.display().to_string()))], summary))
 }
 
 /// Returns an object of some entries and those of `more`.

@@ -49,3 +49,12 @@ pub(crate) fn run<M: Send, R: Send>(
         Err(raised)
     })
 }
+
+/// Does work without the interpreter, as [`run`] does, that sends no messages.
+pub(crate) fn wait<R: Send>(
+    py: Python<'_>,
+    stop: &Stop,
+    work: impl FnOnce() -> Result<R, PyErr> + Send,
+) -> PyResult<R> {
+    run(py, stop, |_: &SyncSender<()>| work(), |()| Ok(()))
+}

@@ -3,6 +3,7 @@
 import csv
 import os
 import random
+import signal
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,12 @@ JOB = {
     "train": {"batch_size": 64},
     "device": {"kind": "cpu", "threads": 2},
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def keyboard_interrupts() -> None:
+    """Shells let their background jobs ignore the signal of Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def command(*words: object) -> str:

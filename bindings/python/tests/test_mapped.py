@@ -73,7 +73,7 @@ def test_no_rows_have_no_scores(generated: Generated) -> None:
 
 
 def refusal(ranker: rankine.Ranker, dense: Any, categorical: Any) -> str:
-    with pytest.raises(rankine.ScoreError) as refused:
+    with pytest.raises(rankine.RowError) as refused:
         ranker.score_mapped(dense, categorical)
     return str(refused.value)
 
@@ -137,7 +137,7 @@ def test_ragged_columns_need_offsets(films: Films) -> None:
 
 
 def test_models_of_generated_data_have_no_raw_rows(generated: Generated) -> None:
-    with pytest.raises(rankine.ScoreError, match="^the model was trained on generated data, which has no raw rows"):
+    with pytest.raises(rankine.RowError, match="^generated data have no raw rows: give mapped features$"):
         rankine.Ranker.load(generated.run).score({"C1": [1]})
 
 

@@ -84,7 +84,7 @@ def test_many_rows_are_scored_in_pieces(films: Films) -> None:
     tags = [tags for _ in range(repeats) for tags in films.columns["tags"]]
     columns = {name: np.array(values * repeats) for name, values in films.features().items() if name != "tags"}
     columns |= {"age": numbers(films.columns["age"] * repeats), "price": numbers(films.columns["price"] * repeats)}
-    with pytest.raises(rankine.ScoreError, match="^column hour, row 140000: 24 is not the number of one of its"):
+    with pytest.raises(rankine.RowError, match="^column hour, row 140000: 24 is not the number of one of its"):
         ranker.score({**columns, "hour": hours, "tags": bags(tags)})
 
 
@@ -129,7 +129,7 @@ def test_no_rows_have_no_scores(films: Films) -> None:
     ranker = rankine.Ranker.load(films.run)
     empty = pa.table(films.features()).slice(0, 0)
     assert ranker.score(empty).shape == (0, 2)
-    with pytest.raises(rankine.ScoreError, match="^there is no column age"):
+    with pytest.raises(rankine.RowError, match="^there is no column age"):
         ranker.score(empty.drop_columns(["age"]))
 
 
@@ -198,7 +198,7 @@ def test_columns_that_do_not_fit_are_refused(films: Films, name: str) -> None:
     change, message = REFUSED[name]
     columns = {**{name: values[:3] for name, values in films.features().items()}, **change}
     columns = {name: values for name, values in columns.items() if values is not None}
-    with pytest.raises(rankine.ScoreError) as refused:
+    with pytest.raises(rankine.RowError) as refused:
         rankine.Ranker.load(films.run).score(columns)
     assert str(refused.value) == message
     assert isinstance(refused.value, ValueError) and isinstance(refused.value, rankine.Error)
@@ -209,14 +209,15 @@ def test_tables_that_do_not_fit_are_refused(films: Films) -> None:
     table = pa.table(films.features())
 
     def refusal(data: Any) -> str:
-        with pytest.raises(rankine.ScoreError) as refused:
+        with pytest.raises(rankine.RowError) as refused:
             ranker.score(data)
         return str(refused.value)
 
     twice = pa.table([*table.columns, table["age"]], names=[*table.column_names, "age"])
     assert refusal(twice) == "column age is given twice"
     dates = table.set_column(0, "age", pa.array([0] * len(table), pa.date32()))
-    assert refusal(dates) == "column age has values of type Date32; expected numbers, texts, or lists of them"
+    needs = "but the model needs numbers, texts, or lists of them"
+    assert refusal(dates) == f"column age has values of type Date32, {needs}"
     nested = table.set_column(5, "tags", pa.array([[["t1"]]] * len(table)))
     assert refusal(nested).startswith("column tags has values of type List(")
     assert refusal([1, 2]) == (

@@ -2,6 +2,8 @@
 //!
 //! A [`crate::ranker::Ranker`] scores them, and a [`crate::trainer::Trainer`] trains on them, with labels.
 
+#[cfg(feature = "arrow")]
+mod arrow;
 mod error;
 mod labels;
 mod raw;
@@ -9,6 +11,10 @@ mod raw;
 use rankine_reader::schema::{Categorical, Hotness};
 use rankine_reader::{Bags, IdRules, OutOfRange, Samples, Schema};
 
+#[cfg(feature = "arrow")]
+pub(crate) use arrow::MappedRows;
+#[cfg(feature = "arrow")]
+pub use arrow::{ArrowColumn, ArrowRows};
 pub use error::FeatureError;
 pub use labels::TrainingRows;
 pub(crate) use labels::check_bags;

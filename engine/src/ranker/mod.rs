@@ -24,15 +24,21 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+#[cfg(feature = "arrow")]
+use arrow_array::RecordBatch;
 use rankine_reader::convert::{RawLabels, RawRows};
 use rankine_reader::{IdRules, Samples, Schema};
 
 use crate::cpu::{ScoringBuffers, ScoringModel};
+#[cfg(feature = "arrow")]
+use crate::features::MappedRows;
 use crate::features::RawEncoder;
 use crate::logit::sigmoid;
 use crate::source::{Artifact, ModelSource, SourceError};
 use crate::training::ids_of;
 
+#[cfg(feature = "arrow")]
+pub use crate::features::{ArrowColumn, ArrowRows};
 pub use crate::features::{FeatureError, Features, Ids, RawColumn, RawColumnError, RawColumnValues};
 pub use error::{ScoreError, SwapError};
 
@@ -87,7 +93,7 @@ impl Ranker {
     /// # Errors
     /// [`ScoreError`] if shapes do not match the model, or numbers are not finite; `scores` is then unchanged.
     pub fn score(&self, features: &Features<'_>, scores: &mut [f64]) -> Result<(), ScoreError> {
-        self.score_with(features.rows, scores, |model, Buffers { samples, .. }| {
+        self.model().score_with(features.rows, scores, |model, Buffers { samples, .. }| {
             features.check(&model.schema, &model.ids, samples)
         })
     }
@@ -105,27 +111,43 @@ impl Ranker {
         columns: &[RawColumn<'_>],
         scores: &mut [f64],
     ) -> Result<(), ScoreError> {
-        self.score_with(rows, scores, |model, Buffers { raw, samples, .. }| {
-            model.raw.encode(&model.schema, &model.ids, (rows, columns), raw, samples)
-        })
+        self.model().score_raw(rows, columns, scores)
     }
 
-    /// Scores the samples that `fill` puts into the buffers.
-    fn score_with(
-        &self,
-        rows: usize,
-        scores: &mut [f64],
-        fill: impl FnOnce(&LoadedModel, &mut Buffers) -> Result<(), FeatureError>,
-    ) -> Result<(), ScoreError> {
-        if rows > ROWS_MAX {
-            return Err(ScoreError::TooManyRows { rows });
-        }
+    /// Scores raw rows of Arrow, of which there may be any number; see [`Ranker::score_raw`]. A record batch becomes
+    /// rows by [`ArrowRows::try_from`].
+    ///
+    /// # Errors
+    /// [`ScoreError`], as for [`Ranker::score_raw`]; `scores` of the first 65536 rows, and of each as many after them,
+    /// may then be written.
+    #[cfg(feature = "arrow")]
+    pub fn score_arrow(&self, rows: &ArrowRows, scores: &mut [f64]) -> Result<(), ScoreError> {
         let model = self.model();
-        let mut buffers = model.take_buffers();
-        let filled = fill(&model, &mut buffers).map_err(ScoreError::from);
-        let scored = filled.and_then(|()| model.score(&mut buffers, scores));
-        model.put_back(buffers);
-        scored
+        let (len, heads) = (rows.len(), model.weights.spec().heads.len());
+        if scores.len() != len * heads {
+            return Err(ScoreError::ScoresShape { rows: len, heads, found: scores.len() });
+        }
+        // At least once, so that columns are checked.
+        for first in (0..len.max(1)).step_by(ROWS_MAX) {
+            let range = first..(first + ROWS_MAX).min(len);
+            let scores = &mut scores[range.start * heads..range.end * heads];
+            let scored = rows
+                .slice(range.clone())
+                .with_columns(|columns| model.score_raw(range.len(), columns, scores));
+            scored.map_err(|error| error.after_rows(first))?;
+        }
+        Ok(())
+    }
+
+    /// Scores the mapped rows of a record batch, whose columns have the names of the model's: numbers, and ids or lists
+    /// of ids; see [`Ranker::score`]. Columns of labels and weights may be there, and are not read.
+    ///
+    /// # Errors
+    /// [`ScoreError`]; `scores` is then unchanged.
+    #[cfg(feature = "arrow")]
+    pub fn score_mapped_batch(&self, batch: &RecordBatch, scores: &mut [f64]) -> Result<(), ScoreError> {
+        let rows = MappedRows::new(batch, &self.model().schema, RawLabels::Ignored)?;
+        rows.with_features(|features| self.score(features, scores))
     }
 
     /// Replaces the model by another one with the same columns and labels. Loads it before anything changes; rows that
@@ -193,6 +215,34 @@ impl LoadedModel {
         let dense = self.schema.dense.iter().map(|column| &column.name);
         let categorical = self.schema.categorical.iter().map(|column| &column.name);
         labels.chain(dense).chain(categorical).cloned().collect()
+    }
+
+    fn score_raw(
+        &self,
+        rows: usize,
+        columns: &[RawColumn<'_>],
+        scores: &mut [f64],
+    ) -> Result<(), ScoreError> {
+        self.score_with(rows, scores, |model, Buffers { raw, samples, .. }| {
+            model.raw.encode(&model.schema, &model.ids, (rows, columns), raw, samples)
+        })
+    }
+
+    /// Scores the samples that `fill` puts into the buffers.
+    fn score_with(
+        &self,
+        rows: usize,
+        scores: &mut [f64],
+        fill: impl FnOnce(&Self, &mut Buffers) -> Result<(), FeatureError>,
+    ) -> Result<(), ScoreError> {
+        if rows > ROWS_MAX {
+            return Err(ScoreError::TooManyRows { rows });
+        }
+        let mut buffers = self.take_buffers();
+        let filled = fill(self, &mut buffers).map_err(ScoreError::from);
+        let scored = filled.and_then(|()| self.score(&mut buffers, scores));
+        self.put_back(buffers);
+        scored
     }
 
     fn take_buffers(&self) -> Buffers {

@@ -32,17 +32,23 @@ mod error;
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 
+#[cfg(feature = "arrow")]
+use arrow_array::RecordBatch;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rankine_reader::convert::{Encoder, RawLabels, RawRows};
 use rankine_reader::{Dataset, Samples, Schema, Stop};
 
 use crate::evaluation::EvalSummary;
+#[cfg(feature = "arrow")]
+use crate::features::MappedRows;
 use crate::features::{RawEncoder, check_bags};
 use crate::job::Job;
 use crate::training::{
     Observer, Ready, Request, Requests, Start, Summary, TrainError, TrainOptions, train_pushed, with_ids,
 };
 
+#[cfg(feature = "arrow")]
+pub use crate::features::ArrowRows;
 pub use crate::features::{
     FeatureError, Features, Ids, RawColumn, RawColumnError, RawColumnValues, TrainingRows,
 };
@@ -149,6 +155,27 @@ impl Trainer {
         self.push_with(rows, |Self { dataset, raw, raw_rows, .. }, samples| {
             raw.encode(dataset.schema(), dataset.ids(), (rows, columns), raw_rows, samples)
         })
+    }
+
+    /// Trains a step on raw rows of Arrow, with labels; see [`Trainer::push_raw`]. A record batch becomes rows by
+    /// [`ArrowRows::try_from`].
+    ///
+    /// # Errors
+    /// As [`Trainer::push`].
+    #[cfg(feature = "arrow")]
+    pub fn push_arrow(&mut self, rows: &ArrowRows) -> Result<(), TrainerError> {
+        rows.with_columns(|columns| self.push_raw(rows.len(), columns))
+    }
+
+    /// Trains a step on the mapped rows of a record batch, whose columns have the names of the dataset's: labels,
+    /// weights, numbers, and ids or lists of ids; see [`Trainer::push`]. A label that is null is missing.
+    ///
+    /// # Errors
+    /// As [`Trainer::push`].
+    #[cfg(feature = "arrow")]
+    pub fn push_mapped_batch(&mut self, batch: &RecordBatch) -> Result<(), TrainerError> {
+        let rows = MappedRows::new(batch, self.dataset.schema(), RawLabels::Needed)?;
+        rows.with_training_rows(|rows| self.push(rows))
     }
 
     /// Trains a step on the samples that `fill` provides.

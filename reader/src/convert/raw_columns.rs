@@ -46,7 +46,7 @@ pub enum RawColumnValues<'a> {
 #[non_exhaustive]
 pub enum RawColumnError {
     /// The model's data have no raw rows.
-    #[error("the model was trained on generated data, which has no raw rows: score mapped features")]
+    #[error("generated data have no raw rows: give mapped features")]
     NoRawRows,
     /// A column of the model is missing.
     #[error("there is no column {name}{hint}")]
@@ -88,13 +88,19 @@ pub enum RawColumnError {
         /// The number of values.
         values: usize,
     },
+    /// A column has more values than offsets can count.
+    #[error("column {column} has more than {} values: give fewer rows at a time", u32::MAX)]
+    TooManyValues {
+        /// The column.
+        column: String,
+    },
     /// The values of a column have the wrong type.
     #[error("column {column} has {found}, but the model needs {expected}")]
     Type {
         /// The column.
         column: String,
         /// The type of the values.
-        found: &'static str,
+        found: String,
         /// What is needed.
         expected: &'static str,
     },
@@ -331,7 +337,7 @@ impl RawColumns<'_> {
     ) -> Result<(), RawColumnError> {
         let column = || raw.name.to_owned();
         if raw.offsets.is_some() {
-            let (found, expected) = ("several values per row", "one value per row");
+            let (found, expected) = ("several values per row".to_owned(), "one value per row");
             return Err(RawColumnError::Type { column: column(), found, expected });
         }
         let found = raw.values.len();
@@ -458,9 +464,9 @@ impl CategoriesOf<'_> {
         Ok(())
     }
 
-    fn wrong_type(&self, raw: &RawColumn<'_>, found: &'static str) -> RawColumnError {
+    fn wrong_type(&self, raw: &RawColumn<'_>, found: &str) -> RawColumnError {
         let expected = if self.hexadecimal { "texts of hexadecimal digits" } else { "texts or integers" };
-        RawColumnError::Type { column: raw.name.to_owned(), found, expected }
+        RawColumnError::Type { column: raw.name.to_owned(), found: found.to_owned(), expected }
     }
 
     fn not_a_category(&self, raw: &RawColumn<'_>, row: usize, value: String) -> RawColumnError {

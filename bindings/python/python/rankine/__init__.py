@@ -1,6 +1,7 @@
 """Train ranking models, and score with them: DLRM and its family.
 
-Start at :func:`train`, which trains the model of a job, and at :class:`Ranker`, which scores with it.
+Start at :func:`train`, which trains the model of a job, at :class:`Trainer`, which trains it on rows of the program, and
+at :class:`Ranker`, which scores with it.
 """
 
 
@@ -20,8 +21,8 @@ class ModelError(Error):
     """A model cannot be loaded."""
 
 
-class ScoreError(Error, ValueError):
-    """Rows cannot be scored: their columns or values do not fit the model."""
+class RowError(Error, ValueError):
+    """Rows cannot be scored or trained on: their columns or values do not fit the model."""
 
 
 class TrainError(Error):
@@ -34,6 +35,7 @@ from rankine._rankine import (  # noqa: E402
     Batches,
     Dataset,
     Ranker,
+    Trainer,
     __version__,
     convert,
     evaluate,
@@ -49,8 +51,9 @@ __all__ = [
     "JobError",
     "ModelError",
     "Ranker",
-    "ScoreError",
+    "RowError",
     "TrainError",
+    "Trainer",
     "__version__",
     "convert",
     "evaluate",

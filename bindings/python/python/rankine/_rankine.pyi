@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol, TypeAlias, final, overload
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Batch", "Batches", "Dataset", "Ranker", "__version__", "convert", "evaluate", "train"]
+__all__ = ["Batch", "Batches", "Dataset", "Ranker", "Trainer", "__version__", "convert", "evaluate", "train"]
 
 __version__: str
 
@@ -44,7 +44,7 @@ class Ranker:
         Applies the transforms and vocabularies of training; categories that training did not see share a row.
 
         Returns the probability of each row, float32 ``[rows]``, or ``[rows, heads]`` if the model has several heads.
-        Raises ScoreError, which names column and row, if the columns do not fit the model.
+        Raises RowError, which names column and row, if the columns do not fit the model.
         """
 
     def score_mapped(
@@ -59,7 +59,7 @@ class Ranker:
         or a tuple ``(offsets, ids)``. Arrays of these types with consecutive values are not copied. At most 65536 rows.
 
         Returns the probability of each row, float32 ``[rows]``, or ``[rows, heads]`` if the model has several heads.
-        Raises ScoreError, which names column and row, if the features do not fit the model.
+        Raises RowError, which names column and row, if the features do not fit the model.
         """
 
     def swap(self, path: _Path) -> None:
@@ -84,6 +84,98 @@ class Ranker:
     @property
     def steps(self) -> int:
         """The number of steps that the model was trained for."""
+
+@final
+class Trainer:
+    """Trains the model of a job on rows that the program gives it: each call of ``step`` is a step.
+
+    ``job`` is the path of a job file, or a mapping with the contents of one; further keywords replace values of it.
+    ``data`` is a dataset, or the folder of a run or of an export, whose columns and vocabularies the rows have; or the
+    job's settings of data, as a mapping. By default, it is ``data.dir`` of the job. The evaluation part of a dataset is
+    evaluated as the job says; its training part is not read.
+
+    The steps run on a thread of their own, and up to 4 of them wait. ``run_dir``, ``resume``, ``restart`` and
+    ``on_event`` are those of :func:`train`; events arrive during the calls of methods. A trainer that is dropped before
+    ``finish`` saves a checkpoint.
+
+    Raises JobError, DataError, ModelError or TrainError.
+    """
+
+    def __new__(
+        cls,
+        job: _Path | Mapping[str, Any] | None = None,
+        data: _Path | Mapping[str, Any] | None = None,
+        run_dir: _Path | None = None,
+        *,
+        resume: bool = False,
+        restart: bool = False,
+        on_event: Callable[[dict[str, Any]], object] | None = None,
+        **settings: Any,
+    ) -> Trainer: ...
+    def step(self, data: Mapping[str, Any] | _ArrowStream | _ArrowArray) -> None:
+        """Trains a step on raw rows with their labels, as the files have them that the dataset was converted from.
+
+        ``data`` is that of :meth:`Ranker.score`, with the columns of labels, and of weights if the dataset has them. At
+        most ``train.batch_size`` rows; no rows are no step. Returns once the rows are checked and queued; waits while 4
+        steps wait.
+
+        Raises RowError, which names column and row, if the rows do not fit: nothing has changed then. Raises TrainError
+        if an earlier step failed.
+        """
+
+    def step_mapped(
+        self,
+        dense: npt.NDArray[np.floating[Any]],
+        categorical: Sequence[_MappedColumn] | Mapping[str, _MappedColumn],
+        labels: npt.NDArray[np.floating[Any]] | npt.NDArray[np.integer[Any]],
+        weights: npt.NDArray[np.floating[Any]] | None = None,
+    ) -> None:
+        """Trains a step on mapped features with their labels, as a dataset has them.
+
+        ``dense`` and ``categorical`` are those of :meth:`Ranker.score_mapped`. ``labels`` are 0, 1, or NaN where one is
+        missing: ``[rows]``, or ``[rows, labels]`` if there are several. ``weights`` are ``[rows]``, if the dataset has
+        them. The attributes of a :class:`Batch` fit.
+
+        Raises RowError and TrainError, as ``step`` does.
+        """
+
+    def evaluate(self) -> dict[str, Any] | None:
+        """Waits for all steps, and evaluates the model on the dataset's evaluation part.
+
+        Returns what ``rankine eval --json`` prints, and ``seconds``; ``None`` if there is no evaluation part. Raises
+        TrainError. Ctrl-C ends the training after a checkpoint, also in the methods below.
+        """
+
+    def checkpoint(self) -> Path:
+        """Waits for all steps, and saves a checkpoint. Returns its folder. Raises TrainError."""
+
+    def save(self, path: _Path) -> None:
+        """Waits for all steps, and saves the model as an export in a folder that must not exist, which :class:`Ranker`
+        loads. Raises TrainError.
+        """
+
+    def finish(self) -> dict[str, Any]:
+        """Waits for all steps, evaluates the model, and saves it in the run folder.
+
+        Returns the contents of the run's ``summary.json``, and ``run_dir``. The trainer cannot be used any more. Raises
+        TrainError.
+        """
+
+    @property
+    def steps(self) -> int:
+        """The number of steps, those before a resume included."""
+
+    @property
+    def samples(self) -> int:
+        """The number of rows in these steps: after a resume, go on with the rows that follow them."""
+
+    @property
+    def run_dir(self) -> Path:
+        """The run folder."""
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The columns of rows, with their transforms, vocabularies and numbers of rows."""
 
 @final
 class Dataset:

@@ -1,7 +1,7 @@
-//! Raw columns as the library takes them, from Arrow arrays of any type.
+//! Raw columns from Arrow arrays of any type.
 //!
-//! A [`Column`] has a flat array of one of three kinds: `Float64` and `Int64` without nulls, and texts. Arrays that are
-//! of such a type already are not copied.
+//! An [`ArrowColumn`] has a flat array of one of three kinds: `Float64` and `Int64` without nulls, and texts. Arrays
+//! that are of such a type already are not copied.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,26 +13,25 @@ use arrow_array::types::{
 };
 use arrow_array::{Array, ArrayRef, Float64Array, Int64Array, LargeStringArray, PrimitiveArray};
 use arrow_schema::DataType;
-use pyo3::PyResult;
-use rankine::ranker::{RawColumn, RawColumnError, RawColumnValues};
 
-use crate::error::score_error;
+use crate::features::{RawColumn, RawColumnError, RawColumnValues};
 
 /// A raw column of some rows.
-pub(crate) struct Column {
+#[derive(Debug, Clone)]
+pub struct ArrowColumn {
     name: String,
     values: ArrayRef,
     /// Where the values of each row start, then their end; `None`: one value per row.
     offsets: Option<Vec<u32>>,
 }
 
-/// The values of a column that are not slices of its array.
-pub(crate) type Texts<'a> = Vec<&'a str>;
-
-impl Column {
+impl ArrowColumn {
     /// Makes a column of an array with one entry per row. Lists become bags: null ones are empty, and nulls in them are
     /// left out. Other nulls are missing numbers, or empty texts.
-    pub(crate) fn new(name: String, array: &ArrayRef) -> PyResult<Self> {
+    ///
+    /// # Errors
+    /// [`RawColumnError::Type`] if the values are neither numbers nor texts; [`RawColumnError::TooManyValues`].
+    pub fn new(name: String, array: &ArrayRef) -> Result<Self, RawColumnError> {
         if let Some(lists) = Lists::of(array) {
             return Self::of_lists(name, &lists);
         }
@@ -41,24 +40,27 @@ impl Column {
     }
 
     /// Makes a column whose row `i` has the values from `offsets[i]` to `offsets[i + 1]`.
-    pub(crate) fn ragged(name: String, offsets: Vec<u32>, array: &ArrayRef) -> PyResult<Self> {
+    ///
+    /// # Errors
+    /// [`RawColumnError::Type`] if the values are neither numbers nor texts; [`RawColumnError::Offsets`].
+    pub fn ragged(name: String, offsets: Vec<u32>, array: &ArrayRef) -> Result<Self, RawColumnError> {
         let values = canonical(array).ok_or_else(|| unsupported(&name, array.data_type()))?;
         let end = offsets.last().map(|&end| end as usize);
         if offsets.first() != Some(&0) || !offsets.is_sorted() || end != Some(values.len()) {
             let values = values.len();
-            return Err(score_error(RawColumnError::Offsets { column: name, values }));
+            return Err(RawColumnError::Offsets { column: name, values });
         }
         Ok(Self { name, values, offsets: Some(offsets) })
     }
 
-    fn of_lists(name: String, lists: &Lists<'_>) -> PyResult<Self> {
+    fn of_lists(name: String, lists: &Lists<'_>) -> Result<Self, RawColumnError> {
         let unsupported = || unsupported(&name, lists.array.data_type());
         let (mut offsets, mut kept) = (vec![0], Vec::new());
         for row in 0..lists.array.len() {
             if lists.array.is_valid(row) {
                 kept.extend(lists.range(row).filter(|&at| !lists.values.is_null(at)));
             }
-            offsets.push(u32::try_from(kept.len()).map_err(|_| score_error(too_many(&name)))?);
+            offsets.push(u32::try_from(kept.len()).map_err(|_| too_many(&name))?);
         }
         let values = canonical(lists.values).ok_or_else(unsupported)?;
         let first = kept.first().copied().unwrap_or(0);
@@ -71,17 +73,18 @@ impl Column {
         Ok(Self { name, values, offsets: Some(offsets) })
     }
 
-    pub(crate) fn name(&self) -> &str {
+    /// Returns the name.
+    pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The number of rows.
-    pub(crate) fn rows(&self) -> usize {
+    /// Returns the number of rows.
+    pub fn rows(&self) -> usize {
         self.offsets.as_ref().map_or(self.values.len(), |offsets| offsets.len() - 1)
     }
 
     /// Returns some of its rows, without copying their values.
-    pub(crate) fn slice(&self, rows: Range<usize>) -> Self {
+    pub(super) fn slice(&self, rows: Range<usize>) -> Self {
         let name = self.name.clone();
         let Some(offsets) = &self.offsets else {
             return Self { name, values: self.values.slice(rows.start, rows.len()), offsets: None };
@@ -93,12 +96,12 @@ impl Column {
     }
 
     /// Returns the texts of a column of texts, and nothing for other columns.
-    pub(crate) fn texts(&self) -> Texts<'_> {
+    pub(super) fn texts(&self) -> Vec<&str> {
         texts(&self.values).map(Option::unwrap_or_default).collect()
     }
 
     /// Returns the column for the library; `texts` are its texts.
-    pub(crate) fn raw<'a>(&'a self, texts: &'a Texts<'a>) -> RawColumn<'a> {
+    pub(super) fn raw<'a>(&'a self, texts: &'a [&'a str]) -> RawColumn<'a> {
         let values = match self.values.data_type() {
             DataType::Float64 => RawColumnValues::Numbers(self.values.as_primitive::<Float64Type>().values()),
             DataType::Int64 => RawColumnValues::Integers(self.values.as_primitive::<Int64Type>().values()),
@@ -108,24 +111,26 @@ impl Column {
     }
 }
 
-fn too_many(name: &str) -> String {
-    format!("column {name}: more than {} values", u32::MAX)
+pub(super) fn too_many(name: &str) -> RawColumnError {
+    RawColumnError::TooManyValues { column: name.to_owned() }
 }
 
-fn unsupported(name: &str, found: &DataType) -> pyo3::PyErr {
-    score_error(format!(
-        "column {name} has values of type {found}; expected numbers, texts, or lists of them"
-    ))
+fn unsupported(name: &str, found: &DataType) -> RawColumnError {
+    RawColumnError::Type {
+        column: name.to_owned(),
+        found: format!("values of type {found}"),
+        expected: "numbers, texts, or lists of them",
+    }
 }
 
 /// An array of lists.
-struct Lists<'a> {
+pub(super) struct Lists<'a> {
     array: &'a ArrayRef,
-    values: &'a ArrayRef,
+    pub(super) values: &'a ArrayRef,
 }
 
 impl<'a> Lists<'a> {
-    fn of(array: &'a ArrayRef) -> Option<Self> {
+    pub(super) fn of(array: &'a ArrayRef) -> Option<Self> {
         let values = match array.data_type() {
             DataType::List(_) => array.as_list::<i32>().values(),
             DataType::LargeList(_) => array.as_list::<i64>().values(),
@@ -136,7 +141,7 @@ impl<'a> Lists<'a> {
     }
 
     /// Where the values of a row are.
-    fn range(&self, row: usize) -> Range<usize> {
+    pub(super) fn range(&self, row: usize) -> Range<usize> {
         match self.array.data_type() {
             DataType::List(_) => {
                 let offsets = self.array.as_list::<i32>().offsets();
@@ -156,7 +161,7 @@ impl<'a> Lists<'a> {
 }
 
 /// Returns a flat array as one of the three kinds; `None` if its type is neither numbers nor texts.
-fn canonical(array: &ArrayRef) -> Option<ArrayRef> {
+pub(super) fn canonical(array: &ArrayRef) -> Option<ArrayRef> {
     macro_rules! numbers {
         ($type:ty) => {
             Arc::new(numbers(array.as_primitive::<$type>().iter().map(|number| number.map(f64::from))))

@@ -1,0 +1,208 @@
+//! Mapped rows of a record batch, whose columns have the names of the model's.
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, Int64Type, UInt64Type};
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_buffer::ScalarBuffer;
+use arrow_schema::DataType;
+use rankine_reader::convert::RawLabels;
+use rankine_reader::schema::{Categorical, Hotness};
+use rankine_reader::{Schema, did_you_mean};
+
+use super::columns::{Lists, canonical, too_many};
+use crate::features::{FeatureError, Features, Ids, RawColumnError, TrainingRows};
+
+/// Mapped rows of a record batch: ids of 64 bits in its memory, and copies of the other values.
+pub(crate) struct MappedRows {
+    rows: usize,
+    dense: Vec<f32>,
+    categorical: Vec<ColumnIds>,
+    /// Empty if labels are not read, as are the weights then.
+    labels: Vec<Vec<f32>>,
+    weights: Option<Vec<f32>>,
+}
+
+struct ColumnIds {
+    /// `None`: each row has as many.
+    offsets: Option<Vec<u32>>,
+    ids: ScalarBuffer<u64>,
+}
+
+impl ColumnIds {
+    fn lent(&self) -> Ids<'_> {
+        match &self.offsets {
+            Some(offsets) => Ids::Bags { offsets, ids: &self.ids },
+            None => Ids::Fixed(&self.ids),
+        }
+    }
+}
+
+impl MappedRows {
+    /// Reads a batch that has the columns of the schema by name; columns of labels and weights that are not needed may
+    /// be there.
+    pub(crate) fn new(batch: &RecordBatch, schema: &Schema, labels: RawLabels) -> Result<Self, FeatureError> {
+        let rows = batch.num_rows();
+        let columns = BatchColumns { batch };
+        columns.check_names(schema)?;
+        let dense_columns = schema.dense.len();
+        let mut dense = vec![0.0; rows * dense_columns];
+        for (number, column) in schema.dense.iter().enumerate() {
+            let to = dense.iter_mut().skip(number).step_by(dense_columns);
+            to.zip(columns.numbers(&column.name)?).for_each(|(to, value)| *to = value);
+        }
+        let categorical = schema.categorical.iter().map(|column| columns.ids(column));
+        let categorical = categorical.collect::<Result<_, _>>()?;
+        let (mut of_labels, mut weights) = (Vec::new(), None);
+        if labels == RawLabels::Needed {
+            for label in &schema.labels {
+                of_labels.push(columns.numbers(&label.name)?);
+            }
+            if let Some(name) = &schema.weight {
+                weights = Some(columns.numbers(name)?);
+            }
+        }
+        Ok(Self { rows, dense, categorical, labels: of_labels, weights })
+    }
+
+    /// Lends the features to `take`.
+    pub(crate) fn with_features<R>(&self, take: impl FnOnce(&Features<'_>) -> R) -> R {
+        let categorical: Vec<_> = self.categorical.iter().map(ColumnIds::lent).collect();
+        take(&Features { rows: self.rows, dense: &self.dense, categorical: &categorical })
+    }
+
+    /// Lends the rows with their labels to `take`.
+    pub(crate) fn with_training_rows<R>(&self, take: impl FnOnce(&TrainingRows<'_>) -> R) -> R {
+        let labels: Vec<_> = self.labels.iter().map(Vec::as_slice).collect();
+        self.with_features(|&features| {
+            take(&TrainingRows { features, labels: &labels, weights: self.weights.as_deref() })
+        })
+    }
+}
+
+/// The columns of a batch, by name.
+struct BatchColumns<'a> {
+    batch: &'a RecordBatch,
+}
+
+impl<'a> BatchColumns<'a> {
+    /// Checks that each column is known, and there once.
+    fn check_names(&self, schema: &Schema) -> Result<(), RawColumnError> {
+        let labels = schema.labels.iter().map(|label| &label.name).chain(&schema.weight);
+        let features = schema.dense.iter().map(|column| &column.name);
+        let features = features.chain(schema.categorical.iter().map(|column| &column.name));
+        let known: Vec<_> = labels.chain(features).map(String::as_str).collect();
+        let found = self.batch.schema();
+        for (number, field) in found.fields().iter().enumerate() {
+            let name = field.name();
+            if !known.contains(&name.as_str()) {
+                let hint = did_you_mean(name, known.iter().copied());
+                return Err(RawColumnError::Unknown { name: name.clone(), hint });
+            }
+            if found.fields()[..number].iter().any(|field| field.name() == name) {
+                return Err(RawColumnError::Twice { name: name.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    fn find(&self, name: &str) -> Result<&'a ArrayRef, RawColumnError> {
+        let missing = || RawColumnError::Missing { name: name.to_owned(), hint: String::new() };
+        self.batch.column_by_name(name).ok_or_else(missing)
+    }
+
+    /// Returns the number of each row; NaN where it is null.
+    fn numbers(&self, name: &str) -> Result<Vec<f32>, RawColumnError> {
+        let array = self.find(name)?;
+        let numbers = Some(array).filter(|array| is_numeric(array)).and_then(canonical);
+        let numbers = numbers.ok_or_else(|| wrong_type(name, array, "numbers"))?;
+        Ok(match numbers.data_type() {
+            DataType::Float64 => {
+                numbers.as_primitive::<Float64Type>().values().iter().map(|&number| number as f32).collect()
+            }
+            DataType::Int64 => {
+                numbers.as_primitive::<Int64Type>().values().iter().map(|&number| number as f32).collect()
+            }
+            // The digits of integers, of which some are null, or too large for 64 bits with sign.
+            _ => {
+                let number = |digits: Option<&str>| digits.and_then(|digits| digits.parse().ok());
+                let digits = numbers.as_string::<i64>().iter();
+                digits.map(|digits| number(digits).unwrap_or(f32::NAN)).collect()
+            }
+        })
+    }
+
+    /// Returns the ids of a column: one or several per row.
+    fn ids(&self, column: &Categorical) -> Result<ColumnIds, FeatureError> {
+        let (name, array) = (&column.name, self.find(&column.name)?);
+        let Some(lists) = Lists::of(array) else {
+            let ids = ids_of(name, array, |at| at)?;
+            let offsets = match column.hotness {
+                Hotness::Fixed(_) => None,
+                Hotness::Ragged { .. } => {
+                    Some((0..=u32::try_from(ids.len()).map_err(|_| too_many(name))?).collect())
+                }
+            };
+            return Ok(ColumnIds { offsets, ids });
+        };
+        let first = if array.is_empty() { 0 } else { lists.range(0).start };
+        let mut offsets = vec![0];
+        for row in 0..array.len() {
+            if array.is_null(row) {
+                let (column, value, expected) = (name.clone(), "null".into(), "a list of ids".into());
+                return Err(RawColumnError::Value { column, row, value, expected }.into());
+            }
+            let end = lists.range(row).end - first;
+            offsets.push(u32::try_from(end).map_err(|_| too_many(name))?);
+        }
+        let end = offsets[array.len()] as usize;
+        let row_of = |at| offsets.partition_point(|&offset| offset as usize <= at) - 1;
+        let ids = ids_of(name, &lists.values.slice(first, end), row_of)?;
+        let Hotness::Fixed(count) = column.hotness else {
+            return Ok(ColumnIds { offsets: Some(offsets), ids });
+        };
+        match offsets.windows(2).position(|row| row[1] - row[0] != count) {
+            Some(row) => {
+                let (column, found) = (name.clone(), (offsets[row + 1] - offsets[row]) as usize);
+                Err(FeatureError::BagSize { column, row, expected: count, found })
+            }
+            None => Ok(ColumnIds { offsets: None, ids }),
+        }
+    }
+}
+
+/// Returns ids of 64 bits in the memory of the array; others are copied. `row_of` is the row that an id is of.
+fn ids_of(
+    name: &str,
+    array: &ArrayRef,
+    row_of: impl Fn(usize) -> usize,
+) -> Result<ScalarBuffer<u64>, RawColumnError> {
+    let not_an_id = |at, value: String| {
+        let expected = "the number of a row of its table".to_owned();
+        RawColumnError::Value { column: name.to_owned(), row: row_of(at), value, expected }
+    };
+    if !array.data_type().is_integer() {
+        return Err(wrong_type(name, array, "integers"));
+    }
+    if let Some(at) = (0..array.len()).find(|&at| array.is_null(at)) {
+        return Err(not_an_id(at, "null".to_owned()));
+    }
+    if *array.data_type() == DataType::UInt64 {
+        return Ok(array.as_primitive::<UInt64Type>().values().clone());
+    }
+    let integers = canonical(array).ok_or_else(|| wrong_type(name, array, "integers"))?;
+    let integers = integers.as_primitive::<Int64Type>().values();
+    if let Some(at) = integers.iter().position(|&id| id < 0) {
+        return Err(not_an_id(at, integers[at].to_string()));
+    }
+    // Integers of 0 or more have the same bits with and without a sign.
+    Ok(ScalarBuffer::new(integers.inner().clone(), 0, integers.len()))
+}
+
+fn is_numeric(array: &ArrayRef) -> bool {
+    array.data_type().is_numeric() || *array.data_type() == DataType::Boolean
+}
+
+fn wrong_type(name: &str, array: &ArrayRef, expected: &'static str) -> RawColumnError {
+    let found = format!("values of type {}", array.data_type());
+    RawColumnError::Type { column: name.to_owned(), found, expected }
+}
