@@ -87,6 +87,7 @@ replays! {
     corpus_of_frames: Frames,
     corpus_of_job: Job,
     corpus_of_machine: Machine,
+    corpus_of_mapped: Mapped,
     corpus_of_model: Model,
     corpus_of_raw: Raw,
     corpus_of_schema: Schema,

@@ -76,6 +76,11 @@ fn an_evaluation_has_the_numbers_of_the_command() {
         assert_eq!(json["samples"].as_u64(), Some(metrics.samples));
         assert_eq!(json["auc_achievable"].as_f64(), eval.auc_achievable);
     }
+    let stop = Stop::default();
+    stop.ask();
+    let stopped = EvaluateOptions { stop: Some(&stop), ..EvaluateOptions::default() };
+    let error = evaluate(place.path("run"), &stopped, &mut ()).unwrap_err();
+    assert_eq!(error.to_string(), "stopped by the program: the evaluation has no result");
     let error = evaluate(place.path("data"), &EvaluateOptions::default(), &mut ()).unwrap_err();
     assert!(matches!(error, SourceError::Other { .. }), "{error}");
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use rankine_reader::convert::RowFormat;
-use rankine_reader::{Dataset, Part};
+use rankine_reader::{Dataset, Part, Stop};
 
 use crate::evaluation::{EvalMetrics, EvalSummary};
 use crate::job::ThreadCount;
@@ -23,11 +23,14 @@ pub struct EvaluateOptions<'a> {
     pub part: Part,
     /// Number of CPU threads; by default that of the model's job.
     pub threads: Option<ThreadCount>,
+    /// A request to stop: the evaluation ends after the current batch with
+    /// [`crate::training::TrainError::EvaluationStopped`].
+    pub stop: Option<&'a Stop>,
 }
 
 impl Default for EvaluateOptions<'_> {
     fn default() -> Self {
-        Self { data: None, raw: &[], part: Part::Eval, threads: None }
+        Self { data: None, raw: &[], part: Part::Eval, threads: None, stop: None }
     }
 }
 
@@ -49,8 +52,11 @@ pub fn evaluate(
     let dataset = open_dataset(&model, options)?;
     model.check_columns(&dataset)?;
     let dataset = training::with_ids(job, dataset)?;
-    let batches =
-        EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: job.reader.io_options() };
+    let batches = EvaluationOptions {
+        batch_size: job.eval.batch_size.get() as usize,
+        io: job.reader.io_options(),
+        stop: options.stop,
+    };
     let (pool, _) = training::thread_pool(job)?;
     let began = Instant::now();
     let (heads, ids_out_of_range) = pool.install(|| {

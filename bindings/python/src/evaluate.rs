@@ -4,10 +4,12 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use rankine::evaluate::EvaluateOptions;
+use rankine_reader::Stop;
 
 use crate::dataset::part_named;
 use crate::error::source_error;
 use crate::value::{paths, thread_count, to_python};
+use crate::worker;
 
 /// Evaluates a trained model on a part of a dataset, by default that of its job.
 ///
@@ -25,7 +27,8 @@ pub(crate) fn evaluate<'py>(
     let raw = raw.map(paths).transpose()?.unwrap_or_default();
     let threads = threads.map(thread_count).transpose()?;
     let part = part_named(part)?;
-    let options = EvaluateOptions { data: data.as_deref(), raw: &raw, part, threads };
-    let evaluated = py.detach(|| rankine::evaluate::evaluate(&run, &options, &mut ()));
-    to_python(py, &evaluated.map_err(source_error)?)
+    let stop = &Stop::default();
+    let options = EvaluateOptions { data: data.as_deref(), raw: &raw, part, threads, stop: Some(stop) };
+    let evaluate = || rankine::evaluate::evaluate(&run, &options, &mut ()).map_err(source_error);
+    to_python(py, &worker::wait(py, stop, evaluate)?)
 }

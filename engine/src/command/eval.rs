@@ -76,6 +76,7 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
         raw: &args.raw,
         part: args.part,
         threads: args.threads,
+        stop: None,
     };
     let mut watcher = Watcher { quiet, progress: None };
     let mut monitored;

@@ -42,6 +42,9 @@ pub enum TrainError {
         /// The run's folder.
         run: PathBuf,
     },
+    /// An evaluation was asked to stop.
+    #[error("stopped by {0}: the evaluation has no result")]
+    EvaluationStopped(StopCause),
     /// The training was asked to stop before there was anything to train on.
     #[error(
         "stopped by {cause} before training began: nothing was trained; run the same command again to start"

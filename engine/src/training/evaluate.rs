@@ -2,7 +2,7 @@
 
 use rankine_reader::io::IoOptions;
 use rankine_reader::stream::StreamOptions;
-use rankine_reader::{Dataset, Part};
+use rankine_reader::{Dataset, Part, Stop};
 
 use super::backend::{Scorer, ScoringProgress};
 use super::ids::{self, IdCounts};
@@ -11,23 +11,26 @@ use crate::evaluation::HeadMetrics;
 
 /// Options of an evaluation.
 #[derive(Debug, Clone, Copy)]
-pub struct EvaluationOptions {
+pub struct EvaluationOptions<'a> {
     /// Samples scored at a time.
     pub batch_size: usize,
     /// How samples are read.
     pub io: IoOptions,
+    /// A request to stop, which is looked for after each batch.
+    pub stop: Option<&'a Stop>,
 }
 
 /// Scores every sample of a part and computes the metrics of each head, in the model's order, and the counts of ids
 /// outside their tables. Takes 16 bytes per sample and head, and 4 more if samples have weights.
 ///
 /// # Errors
-/// [`TrainError::Data`], [`TrainError::Gpu`]; [`TrainError::NotFinite`] if a prediction is not a number.
+/// [`TrainError::Data`], [`TrainError::Gpu`]; [`TrainError::NotFinite`] if a prediction is not a number;
+/// [`TrainError::EvaluationStopped`].
 pub fn evaluate(
     model: &mut (impl Scorer + ?Sized),
     dataset: &Dataset,
     part: Part,
-    options: &EvaluationOptions,
+    options: &EvaluationOptions<'_>,
     observer: &mut dyn Observer,
 ) -> Result<(Vec<HeadMetrics>, IdCounts), TrainError> {
     let (total, mut ids) = (dataset.samples(part), IdCounts::new());
@@ -36,6 +39,10 @@ pub fn evaluate(
         let ScoringProgress { samples, bytes_read, out_of_range } = progress;
         ids::add(&mut ids, dataset.schema(), out_of_range);
         observer.observe(Event::Evaluating { samples, total, bytes_read });
+        match options.stop.and_then(Stop::asked) {
+            Some(cause) => Err(TrainError::EvaluationStopped(cause)),
+            None => Ok(()),
+        }
     })?;
     let heads = heads.ok_or_else(|| {
         let dir = dataset.dir().display();

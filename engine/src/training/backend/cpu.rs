@@ -96,7 +96,7 @@ impl Scorer for CpuBackend {
         &mut self,
         part: DatasetPart,
         options: &StreamOptions,
-        progress: &mut dyn FnMut(ScoringProgress<'_>),
+        progress: &mut dyn FnMut(ScoringProgress<'_>) -> Result<(), TrainError>,
     ) -> Result<Option<Vec<HeadMetrics>>, TrainError> {
         self.model.judge(part, options, progress)
     }

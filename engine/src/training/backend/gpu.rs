@@ -469,7 +469,7 @@ impl Scorer for GpuBackend {
         &mut self,
         part: DatasetPart,
         options: &StreamOptions,
-        progress: &mut dyn FnMut(ScoringProgress<'_>),
+        progress: &mut dyn FnMut(ScoringProgress<'_>) -> Result<(), TrainError>,
     ) -> Result<Option<Vec<HeadMetrics>>, TrainError> {
         if !CudaEvaluation::fits(part.samples) {
             let samples = part.samples;
@@ -485,7 +485,7 @@ impl Scorer for GpuBackend {
         let mut samples = 0;
         let mut count = |batch: &Batch, bytes_read: u64| {
             samples += batch.len() as u64;
-            progress(ScoringProgress { samples, bytes_read, out_of_range: batch.out_of_range() });
+            progress(ScoringProgress { samples, bytes_read, out_of_range: batch.out_of_range() })
         };
         // Kept until all samples are scored.
         let mut batches = None;
@@ -494,13 +494,13 @@ impl Scorer for GpuBackend {
             let batches = batches.insert(open(&self.model, part, &options, stay)?);
             while let Some(batch) = batches.next().transpose()? {
                 evaluate_batch(&mut self.model, &batch)?;
-                count(&batch, batches.bytes_read());
+                count(&batch, batches.bytes_read())?;
                 self.resident.extend(Some(batch).filter(|batch| stay && matches!(batch, Batch::Packed(_))));
             }
         } else {
             for batch in &self.resident {
                 evaluate_batch(&mut self.model, batch)?;
-                count(batch, 0);
+                count(batch, 0)?;
             }
         }
         let EvaluationResult { heads, nan_logits } = self.model.finish_evaluation()?;

@@ -21,7 +21,7 @@ pub struct ScoringProgress<'a> {
 /// A model that can be evaluated.
 pub trait Scorer {
     /// Scores every sample that a stream over a part yields. Returns the metrics of each head, in the model's order,
-    /// or `None` if a score is not a number. `progress` is called after each batch.
+    /// or `None` if a score is not a number. `progress` is called after each batch, and ends it with an error.
     ///
     /// # Errors
     /// [`TrainError::Data`], [`TrainError::Gpu`].
@@ -29,7 +29,7 @@ pub trait Scorer {
         &mut self,
         part: DatasetPart,
         options: &StreamOptions,
-        progress: &mut dyn FnMut(ScoringProgress<'_>),
+        progress: &mut dyn FnMut(ScoringProgress<'_>) -> Result<(), TrainError>,
     ) -> Result<Option<Vec<HeadMetrics>>, TrainError>;
 }
 
@@ -38,7 +38,7 @@ impl Scorer for CpuModel {
         &mut self,
         part: DatasetPart,
         options: &StreamOptions,
-        progress: &mut dyn FnMut(ScoringProgress<'_>),
+        progress: &mut dyn FnMut(ScoringProgress<'_>) -> Result<(), TrainError>,
     ) -> Result<Option<Vec<HeadMetrics>>, TrainError> {
         let mut evaluation = Evaluation::new(&self.spec().heads);
         let mut logits = Vec::new();
@@ -55,7 +55,7 @@ impl Scorer for CpuModel {
                 samples: evaluation.samples(),
                 bytes_read: batches.bytes().get(),
                 out_of_range: &batch.out_of_range,
-            });
+            })?;
         }
         Ok(Some(evaluation.metrics()))
     }

@@ -86,7 +86,8 @@ pub fn bench_eval(
         // GPUs have memory for a training batch.
         let most = if backend.is_on_gpu() { job.train.batch_size.get() } else { u32::MAX };
         let batch_size = job.eval.batch_size.get();
-        let how = EvaluationOptions { batch_size: batch_size as usize, io: job.reader.io_options() };
+        let how =
+            EvaluationOptions { batch_size: batch_size as usize, io: job.reader.io_options(), stop: None };
         let mut pass = || {
             let began = Instant::now();
             let (heads, _) = evaluate(&mut *backend, &dataset, Part::Eval, &how, observer)?;

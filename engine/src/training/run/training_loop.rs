@@ -308,7 +308,8 @@ impl<'a> TrainingLoop<'a> {
         let began = Instant::now();
         // The first batch may take long.
         processes.does(Phase::Evaluating, step);
-        let options = EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: self.io };
+        let batch_size = job.eval.batch_size.get() as usize;
+        let options = EvaluationOptions { batch_size, io: self.io, stop: None };
         let mut watched = WatchedEvaluation { step, processes, observer: &mut *self.observer };
         let (heads, ids_out_of_range) =
             evaluate(&mut *self.backend, dataset, Part::Eval, &options, &mut watched)?;

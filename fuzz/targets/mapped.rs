@@ -1,0 +1,4 @@
+//! See `rankine_fuzz::Mapped`.
+#![no_main]
+
+rankine_fuzz::target!(Mapped);
