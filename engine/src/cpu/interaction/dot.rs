@@ -1,9 +1,6 @@
 //! The dot interaction: the product of every pair of a sample's vectors, and the first vector unchanged.
 
-use rankine_embedding::vectorized;
-
-/// Products that are summed in parallel: one vector register of the widest kind.
-const LANES: usize = 16;
+use crate::cpu::kernel::{Kernel, LANES, Line, Simd, dispatch};
 
 /// Sizes of the interaction.
 #[derive(Debug, Clone, Copy)]
@@ -16,6 +13,13 @@ pub(in crate::cpu) struct DotInteraction {
     pub(super) passed: usize,
 }
 
+/// Working memory of the interaction.
+#[derive(Debug, Default)]
+pub(super) struct DotScratch {
+    lines: Vec<Line>,
+    products: Vec<f32>,
+}
+
 impl DotInteraction {
     /// Returns the number of outputs per sample.
     pub(super) fn outputs(&self) -> usize {
@@ -23,9 +27,11 @@ impl DotInteraction {
     }
 
     /// `vectors` is `[samples, vectors, dim]`, `out` `[samples, outputs]`: the first vector, then the dot products of
-    /// vector 1 with 0, 2 with 0, 2 with 1, 3 with 0, ... `scratch` is any memory, reused from tile to tile.
-    pub(super) fn forward(&self, vectors: &[f32], scratch: &mut Vec<f32>, out: &mut [f32]) {
-        dot_forward(*self, vectors, scratch, out);
+    /// vector 1 with 0, 2 with 0, 2 with 1, 3 with 0, ... `scratch` is reused from tile to tile.
+    pub(super) fn forward(&self, vectors: &[f32], scratch: &mut DotScratch, out: &mut [f32]) {
+        let transposed = &mut scratch.lines;
+        transposed.resize(self.dim * self.vectors.div_ceil(LANES), Line::ZERO);
+        dispatch(Products { shape: *self, vectors, transposed, out });
     }
 
     /// From the gradients with respect to `out` to those with respect to `vectors`.
@@ -33,113 +39,160 @@ impl DotInteraction {
         &self,
         vectors: &[f32],
         out_gradients: &[f32],
-        scratch: &mut Vec<f32>,
+        scratch: &mut DotScratch,
         vector_gradients: &mut [f32],
     ) {
-        dot_backward(*self, vectors, out_gradients, scratch, vector_gradients);
+        let DotScratch { lines: padded, products } = scratch;
+        padded.resize(self.vectors * self.dim.div_ceil(LANES), Line::ZERO);
+        // Zeros on the diagonal, which nobody writes.
+        products.clear();
+        products.resize(self.vectors * self.vectors, 0.0);
+        let shape = *self;
+        dispatch(Gradients { shape, vectors, out_gradients, products, padded, vector_gradients });
     }
 }
 
-vectorized! {
+/// The products of the samples of a tile.
+struct Products<'a> {
+    shape: DotInteraction,
+    vectors: &'a [f32],
+    /// Where the vectors of a sample are transposed: `[dim][lines]`.
+    transposed: &'a mut [Line],
+    out: &'a mut [f32],
+}
+
+impl Kernel for Products<'_> {
+    type Output = ();
+
     /// Transposes the vectors of a sample, so that the products of one vector with sixteen others are summed in
     /// parallel lanes, and no sum crosses the lanes of a register.
-    fn dot_forward(shape: DotInteraction, vectors: &[f32], scratch: &mut Vec<f32>, out: &mut [f32]) {
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "see `sum_rows`")]
+    fn run<S: Simd, const ROWS: usize, const LINES: usize, const TALL: usize>(self, simd: S) {
+        let Self { shape, vectors, transposed, out } = self;
         let DotInteraction { vectors: count, dim, passed } = shape;
-        let padded = count.next_multiple_of(LANES);
-        scratch.clear();
-        scratch.resize(dim * padded, 0.0);
-        let samples = vectors.chunks_exact(count * dim).zip(out.chunks_exact_mut(shape.outputs()));
-        for (vectors, out) in samples {
-            for (number, vector) in vectors.chunks_exact(dim).enumerate() {
-                for (element, &value) in vector.iter().enumerate() {
-                    scratch[element * padded + number] = value;
+        let lines = count.div_ceil(LANES);
+        for (sample, vectors) in vectors.chunks_exact(count * dim).enumerate() {
+            let flat = bytemuck::cast_slice_mut::<Line, f32>(transposed);
+            for number in 0..count {
+                let vector = &vectors[number * dim..][..dim];
+                for element in 0..dim {
+                    flat[element * lines * LANES + number] = vector[element];
                 }
             }
-            let (first, mut products) = out.split_at_mut(passed);
-            first.copy_from_slice(&vectors[..passed]);
-            for (i, left) in vectors.chunks_exact(dim).enumerate() {
-                let (row, rest) = products.split_at_mut(i);
-                products = rest;
-                for (block, row) in row.chunks_mut(LANES).enumerate() {
-                    let mut sums = [0.0; LANES];
-                    for (&x, column) in left.iter().zip(scratch.chunks_exact(padded)) {
-                        let column = &column[block * LANES..][..LANES];
-                        for lane in 0..LANES {
-                            sums[lane] += x * column[lane];
-                        }
+            let out = &mut out[sample * shape.outputs()..];
+            out[..passed].copy_from_slice(&vectors[..passed]);
+            // Stored lines overwrite what the ones before had too much: see `store_line`.
+            for line in (0..lines).rev() {
+                // Vector `i` has products with the `i` vectors before it.
+                let mut first = line * LANES + 1;
+                while first < count {
+                    let sums = sum_rows::<S, ROWS>(simd, (vectors, dim, first), &transposed[line..], lines);
+                    for row in 0..ROWS.min(count - first) {
+                        let i = first + row;
+                        store_line(simd, sums[row], &mut out[passed + i * (i - 1) / 2 + line * LANES..]);
                     }
-                    row.copy_from_slice(&sums[..row.len()]);
+                    first += ROWS;
                 }
             }
         }
     }
 }
 
-vectorized! {
+/// The gradients with respect to the vectors of the samples of a tile.
+struct Gradients<'a> {
+    shape: DotInteraction,
+    vectors: &'a [f32],
+    out_gradients: &'a [f32],
+    /// Where the gradients of a sample's products become a symmetric matrix, zeros on the diagonal.
+    products: &'a mut [f32],
+    /// Where the vectors of a sample are padded to whole lines.
+    padded: &'a mut [Line],
+    vector_gradients: &'a mut [f32],
+}
+
+impl Kernel for Gradients<'_> {
+    type Output = ();
+
     /// The gradient of a vector is the sum of all others, each times the gradient of their product.
-    fn dot_backward(
-        shape: DotInteraction,
-        vectors: &[f32],
-        out_gradients: &[f32],
-        scratch: &mut Vec<f32>,
-        vector_gradients: &mut [f32],
-    ) {
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "see `sum_rows`")]
+    fn run<S: Simd, const ROWS: usize, const LINES: usize, const TALL: usize>(self, simd: S) {
+        let Self { shape, vectors, out_gradients, products, padded, vector_gradients } = self;
         let DotInteraction { vectors: count, dim, passed } = shape;
-        // The gradients of all products as a symmetric matrix, zeros on the diagonal.
-        scratch.clear();
-        scratch.resize(count * count, 0.0);
-        let samples = vectors.chunks_exact(count * dim).zip(out_gradients.chunks_exact(shape.outputs()));
-        for ((vectors, out), gradients) in samples.zip(vector_gradients.chunks_exact_mut(count * dim)) {
-            let (first, mut products) = out.split_at(passed);
+        let lines = dim.div_ceil(LANES);
+        for (sample, vectors) in vectors.chunks_exact(count * dim).enumerate() {
+            let (of_first, mut of_products) =
+                out_gradients[sample * shape.outputs()..][..shape.outputs()].split_at(passed);
             for i in 0..count {
-                let (row, rest) = products.split_at(i);
-                products = rest;
-                for (j, &product) in row.iter().enumerate() {
-                    scratch[i * count + j] = product;
-                    scratch[j * count + i] = product;
+                let (row, rest) = of_products.split_at(i);
+                of_products = rest;
+                for j in 0..i {
+                    products[i * count + j] = row[j];
+                    products[j * count + i] = row[j];
                 }
             }
-            for (scales, gradient) in scratch.chunks_exact(count).zip(gradients.chunks_exact_mut(dim)) {
-                let mut start = 0;
-                while dim - start >= LANES {
-                    weighted_sum::<LANES>(scales, vectors, dim, start, gradient);
-                    start += LANES;
-                }
-                if dim - start >= 8 {
-                    weighted_sum::<8>(scales, vectors, dim, start, gradient);
-                    start += 8;
-                }
-                if dim - start >= 4 {
-                    weighted_sum::<4>(scales, vectors, dim, start, gradient);
-                    start += 4;
-                }
-                while start < dim {
-                    weighted_sum::<1>(scales, vectors, dim, start, gradient);
-                    start += 1;
+            let flat = bytemuck::cast_slice_mut::<Line, f32>(padded);
+            for number in 0..count {
+                flat[number * lines * LANES..][..dim].copy_from_slice(&vectors[number * dim..][..dim]);
+            }
+            let gradients = &mut vector_gradients[sample * count * dim..];
+            for line in (0..lines).rev() {
+                let mut first = 0;
+                while first < count {
+                    let sums = sum_rows::<S, ROWS>(simd, (products, count, first), &padded[line..], lines);
+                    for row in 0..ROWS.min(count - first) {
+                        store_line(simd, sums[row], &mut gradients[(first + row) * dim + line * LANES..]);
+                    }
+                    first += ROWS;
                 }
             }
-            gradients[..passed].iter_mut().zip(first).for_each(|(sum, gradient)| *sum += gradient);
+            for element in 0..passed {
+                gradients[element] += of_first[element];
+            }
         }
     }
 }
 
-/// Elements `start..start + WIDTH` of the sum of all vectors, each times its scale.
+/// Returns `sum over k of x[first + row][k] lines[k * stride]` for `ROWS` rows of a matrix `x` of some columns. Beyond
+/// the last row, it is that row again.
 #[inline(always)]
-fn weighted_sum<const WIDTH: usize>(
-    scales: &[f32],
-    vectors: &[f32],
-    dim: usize,
-    start: usize,
-    out: &mut [f32],
-) {
-    let mut sums = [0.0; WIDTH];
-    for (&scale, vector) in scales.iter().zip(vectors.chunks_exact(dim)) {
-        let vector = &vector[start..start + WIDTH];
-        for lane in 0..WIDTH {
-            sums[lane] += scale * vector[lane];
+#[allow(
+    clippy::needless_range_loop,
+    reason = "iterators in closures become calls without the instruction set's features"
+)]
+fn sum_rows<S: Simd, const ROWS: usize>(
+    simd: S,
+    (x, columns, first): (&[f32], usize, usize),
+    lines: &[Line],
+    stride: usize,
+) -> [S::Vector; ROWS] {
+    let last = x.len() / columns - 1;
+    let mut rows: [&[f32]; ROWS] = [&[]; ROWS];
+    for row in 0..ROWS {
+        rows[row] = &x[(first + row).min(last) * columns..][..columns];
+    }
+    let mut sums = [simd.splat(0.0); ROWS];
+    for k in 0..columns {
+        let line = simd.load(&lines[k * stride].0);
+        for row in 0..ROWS {
+            sums[row] = simd.multiply_add(simd.splat(rows[row][k]), line, sums[row]);
         }
     }
-    out[start..start + WIDTH].copy_from_slice(&sums);
+    sums
+}
+
+/// Stores a line at the start of `to`, as far as there is room. If fewer of its numbers belong there, those that follow
+/// must be stored later.
+#[inline(always)]
+fn store_line<S: Simd>(simd: S, line: S::Vector, to: &mut [f32]) {
+    if let Some(to) = to.first_chunk_mut() {
+        simd.store(line, to);
+    } else {
+        let mut last = Line::ZERO;
+        simd.store(line, &mut last.0);
+        to.copy_from_slice(&last.0[..to.len()]);
+    }
 }
 
 #[cfg(test)]
@@ -166,7 +219,8 @@ mod tests {
             };
             let vectors = random(samples * features * dim, 0);
             let out_gradients = random(samples * shape.outputs(), 1);
-            let (mut scratch, mut out) = (Vec::new(), vec![f32::NAN; out_gradients.len()]);
+            let mut scratch = DotScratch::default();
+            let mut out = vec![f32::NAN; out_gradients.len()];
             let mut gradients = vec![f32::NAN; vectors.len()];
             shape.forward(&vectors, &mut scratch, &mut out);
             shape.backward(&vectors, &out_gradients, &mut scratch, &mut gradients);

@@ -7,7 +7,7 @@ mod machine;
 use super::mlp::{Mlp, MlpTile};
 use crate::model::{Interaction, MlpSpec, ModelSpec};
 use cross::{CrossNetwork, CrossTile};
-use dot::DotInteraction;
+use dot::{DotInteraction, DotScratch};
 use machine::FactorizationMachine;
 
 /// A model's interaction, with its sizes.
@@ -27,7 +27,8 @@ pub(super) struct InteractionTile {
     /// Gradients with respect to the top MLP's input, if that is not the vectors themselves.
     output_gradients: Vec<f32>,
     cross: CrossTile,
-    /// Working memory of the interaction.
+    dot: DotScratch,
+    /// Working memory of the other interactions.
     scratch: Vec<f32>,
 }
 
@@ -72,7 +73,7 @@ impl InteractionPart {
         tile: &'a mut InteractionTile,
     ) -> &'a [f32] {
         match self {
-            Self::Dot(dot) => dot.forward(vectors, &mut tile.scratch, &mut tile.outputs),
+            Self::Dot(dot) => dot.forward(vectors, &mut tile.dot, &mut tile.outputs),
             Self::Cross(network) => network.forward(parameters, vectors, samples, &mut tile.cross),
             Self::FactorizationMachine(_) | Self::Concat => {}
         }
@@ -121,9 +122,9 @@ impl InteractionPart {
         tile: &mut InteractionTile,
         vector_gradients: &mut [f32],
     ) {
-        let InteractionTile { output_gradients, cross, scratch, .. } = tile;
+        let InteractionTile { output_gradients, cross, dot: dot_scratch, scratch, .. } = tile;
         match self {
-            Self::Dot(dot) => dot.backward(vectors, output_gradients, scratch, vector_gradients),
+            Self::Dot(dot) => dot.backward(vectors, output_gradients, dot_scratch, vector_gradients),
             Self::Cross(network) => {
                 network.backward(vectors, output_gradients, cross, scratch, vector_gradients);
             }
