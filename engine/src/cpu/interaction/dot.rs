@@ -87,7 +87,12 @@ impl Kernel for Products<'_> {
                 // Vector `i` has products with the `i` vectors before it.
                 let mut first = line * LANES + 1;
                 while first < count {
-                    let sums = sum_rows::<S, ROWS>(simd, (vectors, dim, first), &transposed[line..], lines);
+                    let sums = sum_rows::<S, ROWS>(
+                        simd,
+                        RowsFrom { matrix: vectors, columns: dim, first },
+                        &transposed[line..],
+                        lines,
+                    );
                     for row in 0..ROWS.min(count - first) {
                         let i = first + row;
                         store_line(simd, sums[row], &mut out[passed + i * (i - 1) / 2 + line * LANES..]);
@@ -140,7 +145,12 @@ impl Kernel for Gradients<'_> {
             for line in (0..lines).rev() {
                 let mut first = 0;
                 while first < count {
-                    let sums = sum_rows::<S, ROWS>(simd, (products, count, first), &padded[line..], lines);
+                    let sums = sum_rows::<S, ROWS>(
+                        simd,
+                        RowsFrom { matrix: products, columns: count, first },
+                        &padded[line..],
+                        lines,
+                    );
                     for row in 0..ROWS.min(count - first) {
                         store_line(simd, sums[row], &mut gradients[(first + row) * dim + line * LANES..]);
                     }
@@ -154,8 +164,14 @@ impl Kernel for Gradients<'_> {
     }
 }
 
-/// Returns `sum over k of x[first + row][k] lines[k * stride]` for `ROWS` rows of a matrix `x` of some columns. Beyond
-/// the last row, it is that row again.
+/// The rows of a matrix from one on. Beyond the last row, it is that row again.
+struct RowsFrom<'a> {
+    matrix: &'a [f32],
+    columns: usize,
+    first: usize,
+}
+
+/// Returns `sum over k of x[row][k] lines[k * stride]` for `ROWS` rows of `x`.
 #[inline(always)]
 #[allow(
     clippy::needless_range_loop,
@@ -163,14 +179,15 @@ impl Kernel for Gradients<'_> {
 )]
 fn sum_rows<S: Simd, const ROWS: usize>(
     simd: S,
-    (x, columns, first): (&[f32], usize, usize),
+    x: RowsFrom<'_>,
     lines: &[Line],
     stride: usize,
 ) -> [S::Vector; ROWS] {
-    let last = x.len() / columns - 1;
+    let RowsFrom { matrix, columns, first } = x;
+    let last = matrix.len() / columns - 1;
     let mut rows: [&[f32]; ROWS] = [&[]; ROWS];
     for row in 0..ROWS {
-        rows[row] = &x[(first + row).min(last) * columns..][..columns];
+        rows[row] = &matrix[(first + row).min(last) * columns..][..columns];
     }
     let mut sums = [simd.splat(0.0); ROWS];
     for k in 0..columns {

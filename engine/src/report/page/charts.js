@@ -48,6 +48,7 @@ function significant(value, digits) {
 
 /** A duration, with its two largest units. */
 const duration = orMissing((value) => {
+  if (value > 0 && value < 0.9995e-3) return `${significant(value * 1e6, 3)}${SPACE}µs`;
   if (value < 0.0995) return `${significant(value * 1e3, 3)}${SPACE}ms`;
   if (value < 59.95) return `${value.toFixed(value < 9.95 ? 2 : 1)}${SPACE}s`;
   const units = [
