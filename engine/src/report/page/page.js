@@ -155,7 +155,7 @@ function header(level) {
       const texts = [
         view.run,
         device?.name || device?.kind,
-        device?.precision,
+        device?.name?.includes(device.precision) ? null : device?.precision,
         ranks ?? (device?.ranks === 1 ? "1 rank" : null),
         model?.kind,
         parameters,
@@ -582,7 +582,7 @@ function ranks(level) {
     label: "Ranks",
     keyOf: (rank) => rank.rank,
     columns: [
-      { title: "Rank", text: (rank) => String(rank.rank) },
+      { title: "Rank", text: (rank) => (rank.last > rank.rank ? `${rank.rank}–${rank.last}` : String(rank.rank)) },
       { title: "Host", text: (rank) => rank.host ?? MISSING },
       { title: "Health", text: (rank) => (rank.healthy ? "✓ healthy" : "✗ not healthy") },
       { title: "Activity", text: (rank) => rank.activity ?? MISSING },
@@ -600,7 +600,11 @@ function ranks(level) {
     level,
     [table.root],
     (view) => some(view.ranks),
-    (view) => table.update(view.ranks),
+    (view) => {
+      // A row is a process, which may have several ranks.
+      const each = Math.floor((finite(view.device?.ranks) ?? 1) / view.ranks.length);
+      table.update(view.ranks.map((rank) => ({ ...rank, last: rank.rank + each - 1 })));
+    },
   );
 }
 
