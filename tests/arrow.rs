@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed preparation may end the test")]
 
 use std::path::Path;
+use std::slice::from_ref;
 use std::sync::Arc;
 
 use arrow_array::builder::{ListBuilder, StringBuilder, UInt64Builder};
@@ -15,8 +16,8 @@ use arrow_array::{
 use arrow_schema::{DataType, Field};
 use expect_test::expect;
 use rankine::prelude::*;
-use support::films::{CSV_SCHEMA, csv_rows};
-use support::{Place, SUCCESS, generate, run, train, weights};
+use support::films::{CSV_NAMES, CSV_SETS, columns_of, convert, csv_rows};
+use support::{Place, SUCCESS, generate, train, weights};
 
 mod support;
 
@@ -27,8 +28,6 @@ dense = 2
 rows = [40, 300, 20, 12]
 hotness = [1, 3, 1, 2]
 ";
-const CSV_NAMES: [&str; 7] = ["rating", "bought", "weight", "last", "film", "age", "tags"];
-
 fn job(place: &Place, sets: &[&str]) -> Job {
     Job::load(Path::new(&support::job(place)), sets).unwrap()
 }
@@ -42,12 +41,6 @@ fn batch<const N: usize>(columns: [(&str, ArrayRef); N]) -> RecordBatch {
     RecordBatch::try_from_iter(columns).unwrap()
 }
 
-/// The fields of lines, column by column.
-fn columns_of(rows: &[String]) -> Vec<Vec<&str>> {
-    let lines: Vec<Vec<&str>> = rows.iter().map(|row| row.split(',').collect()).collect();
-    (0..lines[0].len()).map(|column| lines.iter().map(|line| line[column]).collect()).collect()
-}
-
 /// The samples of a part of the dataset `data`, in batches of the file's order.
 fn batches(place: &Place, part: Part, batch_size: usize) -> Vec<Samples> {
     let dataset = Dataset::open(&place.path("data")).unwrap();
@@ -58,7 +51,7 @@ fn batches(place: &Place, part: Part, batch_size: usize) -> Vec<Samples> {
 
 /// Rows of CSV as columns of many types.
 fn typed(rows: &[String]) -> RecordBatch {
-    let fields = columns_of(rows);
+    let fields = columns_of(rows, ',');
     let number = |text: &&str| text.parse::<f64>().ok();
     let ratings: Int32Array = fields[0].iter().map(|text| text.parse::<i32>().ok()).collect();
     let bought: BooleanArray = fields[1].iter().map(|&text| Some(text == "1")).collect();
@@ -81,16 +74,10 @@ fn typed(rows: &[String]) -> RecordBatch {
     ])
 }
 
-const CSV_SETS: [&str; 2] = ["train.shuffle=false", "table=[{ columns = ['film', 'last'] }]"];
-
 /// A run `read` on the first 2000 rows of CSV in their order, in a place; and the rows.
 fn trained_on_csv() -> (Place, Vec<String>) {
     let (place, rows) = (Place::new(), csv_rows(2500, 3));
-    let (header, (train_rows, eval_rows)) = (CSV_NAMES.join(","), rows.split_at(2000));
-    let log = place.file("log.csv", format!("{header}\n{}\n", train_rows.join("\n")));
-    let eval = place.file("eval.csv", format!("{header}\n{}\n", eval_rows.join("\n")));
-    let (schema, data) = (place.file("schema.toml", CSV_SCHEMA), place.word("data"));
-    run(["convert", "csv", &log, "--schema", &schema, "--eval", &eval, "--out", &data]).with(SUCCESS);
+    convert(&place, &rows);
     train(&place, &support::job(&place), "read", &CSV_SETS).with(SUCCESS);
     (place, rows)
 }
@@ -111,8 +98,11 @@ fn raw_batches_have_the_bits_of_their_rows() {
     let columns = typed(&many);
     let without_labels = columns.project(&[0, 1, 2, 6]).unwrap();
     let mut scores = vec![f64::NAN; 2 * many.len()];
-    ranker.score_arrow(&ArrowRows::try_from(&without_labels).unwrap(), &mut scores).unwrap();
-    let fields = columns_of(&rows[2000..]);
+    let pieces = |batches: &[RecordBatch]| -> Vec<ArrowRows> {
+        batches.iter().map(|batch| batch.try_into().unwrap()).collect()
+    };
+    ranker.score_arrow(&pieces(from_ref(&without_labels)), &mut scores).unwrap();
+    let fields = columns_of(&rows[2000..], ',');
     let column = |at: usize| RawColumn {
         name: CSV_NAMES[at],
         values: RawColumnValues::Texts(&fields[at]),
@@ -131,12 +121,22 @@ fn raw_batches_have_the_bits_of_their_rows() {
         "age" => (name, Arc::new(ages.clone()) as ArrayRef),
         _ => (name, Arc::clone(typed(&many).column(at))),
     });
-    let refused = ranker.score_arrow(&ArrowRows::try_from(&batch(columns)).unwrap(), &mut scores);
+    let refused = ranker.score_arrow(&pieces(&[batch(columns.clone())]), &mut scores);
     expect!["column age, row 65999: inf is not a number of at most 3.4028235e38"]
         .assert_eq(&refused.unwrap_err().to_string());
-    let few = ArrowRows::try_from(&without_labels.slice(0, 3)).unwrap();
-    let refused = ranker.score_arrow(&few, &mut scores[..5]).unwrap_err();
+    let few = without_labels.slice(0, 3);
+    let refused = ranker.score_arrow(&pieces(from_ref(&few)), &mut scores[..5]).unwrap_err();
     assert_eq!(refused.to_string(), "room for 5 scores; expected 6, rows times heads");
+
+    // Several pieces are scored as one, and their rows count on.
+    let mut of_pieces = vec![f64::NAN; 1000];
+    ranker
+        .score_arrow(&pieces(&[few.clone(), few.slice(0, 0), without_labels.slice(3, 497)]), &mut of_pieces)
+        .unwrap();
+    assert!(of_pieces == expected, "scores differ");
+    let refused = ranker.score_arrow(&pieces(&[few, batch(columns)]), &mut [0.0; 2 * 66_003]).unwrap_err();
+    expect!["column age, row 66002: inf is not a number of at most 3.4028235e38"]
+        .assert_eq(&refused.to_string());
 }
 
 /// Samples as columns of many types.

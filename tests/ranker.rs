@@ -13,7 +13,7 @@ use rankine::ranker::{FeatureError, Features, Ids, Ranker, RawColumn, RawColumnV
 use rankine_reader::schema::Hotness;
 use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{Dataset, Part, Samples};
-use support::films::{CSV_SCHEMA, csv_rows};
+use support::films::{CSV_NAMES, columns_of, convert, csv_rows};
 use support::{Place, SUCCESS, criteo_rows, generate, job, numbers, run, train};
 
 mod support;
@@ -312,12 +312,6 @@ fn score_raw(ranker: &Ranker, rows: usize, columns: &[RawColumn<'_>]) -> Result<
     Ok(scores)
 }
 
-/// Returns the columns of rows of text.
-fn columns_of(rows: &[String], separator: char) -> Vec<Vec<&str>> {
-    let rows: Vec<Vec<_>> = rows.iter().map(|row| row.split(separator).collect()).collect();
-    (0..rows[0].len()).map(|column| rows.iter().map(|row| row[column]).collect()).collect()
-}
-
 fn texts<'a>(name: &'a str, values: &'a [&'a str]) -> RawColumn<'a> {
     RawColumn { name, values: RawColumnValues::Texts(values), offsets: None }
 }
@@ -384,11 +378,8 @@ fn raw_rows_of_criteo_are_scored_as_their_lines() {
 fn raw_rows_of_named_columns_are_scored_as_their_lines() {
     let place = Place::new();
     let rows = csv_rows(2500, 3);
-    let header = "rating,bought,weight,last,film,age,tags\n";
-    let log = place.file("log.csv", format!("{header}{}\n", rows[..2000].join("\n")));
-    let eval = place.file("eval.csv", format!("{header}{}\n", rows[2000..].join("\n")));
-    let (schema, data) = (place.file("schema.toml", CSV_SCHEMA), place.word("data"));
-    run(["convert", "csv", &log, "--schema", &schema, "--eval", &eval, "--out", &data]).with(SUCCESS);
+    convert(&place, &rows);
+    let eval = place.word("eval.csv");
     let sets = ["table=[{ columns = ['film', 'last'] }]"];
     train(&place, &job(&place), "run", &sets).with(SUCCESS);
     let (ranker, expected) = (Ranker::load(place.path("run")).unwrap(), predicted(&place, "run", &[&eval]));
@@ -396,8 +387,7 @@ fn raw_rows_of_named_columns_are_scored_as_their_lines() {
     assert_eq!(ranker.raw_columns().unwrap(), ["age", "film", "last", "tags"]);
 
     let fields = columns_of(&rows[2000..], ',');
-    let names = ["rating", "bought", "weight", "last", "film", "age", "tags"];
-    let columns: Vec<_> = names.iter().zip(&fields).map(|(name, values)| texts(name, values)).collect();
+    let columns: Vec<_> = CSV_NAMES.iter().zip(&fields).map(|(name, values)| texts(name, values)).collect();
     // All as text, labels and weight among them, and only the features.
     assert_eq!(score_raw(&ranker, 500, &columns).unwrap(), expected);
     assert_eq!(score_raw(&ranker, 500, &columns[3..]).unwrap(), expected);

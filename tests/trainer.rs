@@ -17,7 +17,7 @@ use rankine::trainer::{
 };
 use rankine::training::{Event, Observer, Start, Stop, TrainError};
 use rankine_reader::{BatchStream, Dataset, Order, Part, Position, Samples, StreamOptions};
-use support::films::{CSV_SCHEMA, csv_rows};
+use support::films::{CSV_NAMES, CSV_SETS, columns_of, convert, csv_rows};
 use support::{Place, SHAPE, SUCCESS, generate, json_file, run, summary, train, weights};
 
 mod support;
@@ -99,16 +99,8 @@ fn pushed_batches_give_the_bits_of_a_dataset() {
     }
 }
 
-/// Fields of lines, column by column.
-fn columns_of(rows: &[String]) -> Vec<Vec<&str>> {
-    let lines: Vec<Vec<&str>> = rows.iter().map(|row| row.split(',').collect()).collect();
-    (0..lines[0].len()).map(|column| lines.iter().map(|line| line[column]).collect()).collect()
-}
-
-const CSV_NAMES: [&str; 7] = ["rating", "bought", "weight", "last", "film", "age", "tags"];
-
 fn push_lines(trainer: &mut Trainer, rows: &[String]) -> Result<(), TrainerError> {
-    let fields = columns_of(rows);
+    let fields = columns_of(rows, ',');
     let column = |(name, values)| {
         let values: &Vec<&str> = values;
         RawColumn { name, values: RawColumnValues::Texts(values), offsets: None }
@@ -116,19 +108,6 @@ fn push_lines(trainer: &mut Trainer, rows: &[String]) -> Result<(), TrainerError
     let columns: Vec<_> = CSV_NAMES.into_iter().zip(&fields).map(column).collect();
     trainer.push_raw(rows.len(), &columns)
 }
-
-/// Converts rows of CSV into the dataset `data` of a place.
-fn convert(place: &Place, rows: &[String]) {
-    let header = CSV_NAMES.join(",");
-    let (train, eval) = rows.split_at(rows.len() - 500);
-    let log = place.file("log.csv", format!("{header}\n{}\n", train.join("\n")));
-    let eval = place.file("eval.csv", format!("{header}\n{}\n", eval.join("\n")));
-    let schema = place.file("schema.toml", CSV_SCHEMA);
-    let data = place.word("data");
-    run(["convert", "csv", &log, "--schema", &schema, "--eval", &eval, "--out", &data]).with(SUCCESS);
-}
-
-const CSV_SETS: [&str; 2] = ["train.shuffle=false", "table=[{ columns = ['film', 'last'] }]"];
 
 #[test]
 fn pushed_raw_rows_give_the_bits_of_their_conversion() {

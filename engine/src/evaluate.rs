@@ -52,16 +52,20 @@ pub fn evaluate(
     let dataset = open_dataset(&model, options)?;
     model.check_columns(&dataset)?;
     let dataset = training::with_ids(job, dataset)?;
-    let batches = EvaluationOptions {
-        batch_size: job.eval.batch_size.get() as usize,
-        io: job.reader.io_options(),
-        stop: options.stop,
-    };
+    let batches =
+        EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: job.reader.io_options() };
     let (pool, _) = training::thread_pool(job)?;
     let began = Instant::now();
     let (heads, ids_out_of_range) = pool.install(|| {
         let mut weights = model.load()?;
-        Ok::<_, SourceError>(training::evaluate(&mut weights, &dataset, options.part, &batches, observer)?)
+        Ok::<_, SourceError>(training::evaluate(
+            &mut weights,
+            &dataset,
+            options.part,
+            &batches,
+            options.stop,
+            observer,
+        )?)
     })?;
     let (step, seconds) = (model.steps(), began.elapsed().as_secs_f64());
     observer.observe(Event::Evaluated { step, part: options.part, seconds, heads: &heads });

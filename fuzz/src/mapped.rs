@@ -34,7 +34,9 @@ impl Reader for Mapped {
 
     fn read(&self, bytes: &[u8]) -> Result<(), String> {
         let [head, dense, arrays @ ..]: [&[u8]; SECTIONS] = sections::split(bytes);
-        let [rows, flags, ..] = head else { return Err("no number of rows and flags".to_owned()) };
+        let [rows, flags, ..] = head else {
+            return Err("expected two bytes: the number of rows, and flags".to_owned());
+        };
         let rows = usize::from(*rows);
         let dense: Vec<f32> = numbers(dense, f32::from_le_bytes);
         let arrays: Vec<(Vec<u32>, Vec<u64>)> = arrays

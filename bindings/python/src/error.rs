@@ -2,7 +2,6 @@
 
 use pyo3::{PyErr, import_exception};
 use rankine::job::JobFile;
-use rankine::ranker::RawColumnError;
 use rankine::saved::SavedModelError;
 use rankine::source::SourceError;
 use rankine::trainer::TrainerError;
@@ -68,9 +67,4 @@ pub(crate) fn trainer_error(file: &JobFile, error: TrainerError) -> PyErr {
         TrainerError::Target => job_error(error),
         error => train_error(error),
     }
-}
-
-/// The error of columns that have different numbers of rows.
-pub(crate) fn rows_differ(column: &str, found: usize, expected: usize) -> PyErr {
-    row_error(RawColumnError::Rows { column: column.to_owned(), expected, found })
 }

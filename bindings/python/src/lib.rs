@@ -1,6 +1,7 @@
 //! The compiled part of the Python package `rankine`. `python/rankine/_rankine.pyi` documents what it exports, and
 //! `python/rankine/__init__.py` defines the exceptions that it raises.
 
+mod array;
 mod arrow;
 mod convert;
 mod dataset;

@@ -1,17 +1,14 @@
 //! Mapped features of the caller, as the library takes them: without copies, if their types and layouts fit.
 
-use std::slice;
-
-use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyArrayDescrMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyMapping, PyTuple};
 use rankine::ranker::{Ids, RawColumnError};
-use rankine_reader::did_you_mean;
+use rankine_reader::convert::check_column_names;
 
-use crate::error::{row_error, rows_differ};
+use crate::array::{Array, array_of, fitting, floats, scalars};
+use crate::error::row_error;
 use crate::table::offsets_of;
-
-type Array<'py> = Bound<'py, PyUntypedArray>;
 
 /// Mapped features of some rows.
 pub(crate) struct Mapped<'py> {
@@ -78,10 +75,7 @@ pub(crate) fn numbers_of(what: &str, given: &Bound<'_, PyAny>) -> PyResult<Vec<V
             )));
         }
     };
-    if !matches!(array.dtype().kind(), b'f' | b'i' | b'u' | b'b') {
-        return Err(row_error(format!("{what} are of type {}; expected float32", array.dtype())));
-    }
-    let array = fitting(array, b'f', 4, "float32")?;
+    let array = floats(what, array)?;
     // SAFETY: The array is of type float32.
     let numbers: &[f32] = unsafe { scalars(&array) };
     Ok((0..columns).map(|column| numbers.iter().skip(column).step_by(columns).copied().collect()).collect())
@@ -96,10 +90,8 @@ fn named<T>(names: &[String], columns: impl Iterator<Item = T>) -> impl Iterator
 /// Returns the columns of a mapping, in the order of the model.
 fn by_name<'py>(mapping: &Bound<'py, PyMapping>, names: &[String]) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let given: Vec<String> = mapping.keys()?.extract()?;
-    if let Some(name) = given.iter().find(|given| !names.contains(given)) {
-        let hint = did_you_mean(name, names.iter().map(String::as_str));
-        return Err(row_error(RawColumnError::Unknown { name: name.clone(), hint }));
-    }
+    let known: Vec<_> = names.iter().map(String::as_str).collect();
+    check_column_names(&known, given.iter().map(String::as_str)).map_err(row_error)?;
     if let Some(name) = names.iter().find(|name| !given.contains(name)) {
         return Err(row_error(RawColumnError::Missing { name: name.clone(), hint: String::new() }));
     }
@@ -114,29 +106,28 @@ fn dense_of<'py>(dense: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
             array.shape()
         )));
     }
-    match array.dtype().kind() {
-        b'f' | b'i' | b'u' | b'b' => fitting(array, b'f', 4, "float32"),
-        _ => Err(row_error(format!("dense features are of type {}; expected float32", array.dtype()))),
-    }
+    floats("dense features", array)
 }
 
 impl<'py> Column<'py> {
     fn new(name: &str, given: &Bound<'py, PyAny>, rows: usize) -> PyResult<Self> {
-        if let Ok(pair) = given.cast::<PyTuple>() {
+        let (offsets, ids) = if let Ok(pair) = given.cast::<PyTuple>() {
             let Ok((offsets, ids)) = pair.extract::<(Bound<'py, PyAny>, Bound<'py, PyAny>)>() else {
                 let found = pair.len();
                 return Err(row_error(format!(
                     "column {name} is a tuple of {found}; expected offsets and ids"
                 )));
             };
-            let column =
-                Self { offsets: Some(offsets_of(name, &offsets)?), ids: ids_of(name, array_of(&ids)?)? };
-            column.check_signs(name, rows)?;
-            return Ok(column);
-        }
-        let ids = array_of(given)?;
+            (Some(offsets_of(name, &offsets)?), array_of(&ids)?)
+        } else {
+            (None, array_of(given)?)
+        };
         match *ids.shape() {
-            [found] | [found, _] if found != rows => return Err(rows_differ(name, found, rows)),
+            _ if offsets.is_some() => {}
+            [found] | [found, _] if found != rows => {
+                let column = name.to_owned();
+                return Err(row_error(RawColumnError::Rows { column, expected: rows, found }));
+            }
             [_] | [_, _] => {}
             _ => {
                 let shape = ids.shape();
@@ -145,7 +136,7 @@ impl<'py> Column<'py> {
                 )));
             }
         }
-        let column = Self { offsets: None, ids: ids_of(name, ids)? };
+        let column = Self { offsets, ids: ids_of(name, ids)? };
         column.check_signs(name, rows)?;
         Ok(column)
     }
@@ -178,47 +169,10 @@ impl<'py> Column<'py> {
 fn ids_of<'py>(name: &str, array: Array<'py>) -> PyResult<Array<'py>> {
     let dtype = array.dtype();
     match (dtype.kind(), dtype.itemsize()) {
-        (b'u', 8) => fitting(array, b'u', 8, "uint64"),
-        (b'i' | b'u', _) => fitting(array, b'i', 8, "int64"),
+        (b'u', 8) => fitting::<u64>(array),
+        (b'i' | b'u', _) => fitting::<i64>(array),
         // NumPy's type for an empty list.
-        (b'f', _) if array.is_empty() => fitting(array, b'u', 8, "uint64"),
+        (b'f', _) if array.is_empty() => fitting::<u64>(array),
         _ => Err(row_error(format!("column {name} has ids of type {dtype}; expected uint64 or int64"))),
     }
-}
-
-fn array_of<'py>(given: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
-    if let Ok(array) = given.cast::<PyUntypedArray>() {
-        return Ok(array.clone());
-    }
-    let array = given.py().import("numpy")?.call_method1("asarray", (given,));
-    Ok(array.map_err(row_error)?.cast_into::<PyUntypedArray>()?)
-}
-
-/// Returns the array itself if it is of a type, given twice, and its scalars are consecutive and aligned; otherwise a
-/// copy that is.
-fn fitting<'py>(array: Array<'py>, kind: u8, bytes: usize, dtype: &str) -> PyResult<Array<'py>> {
-    let own = array.dtype();
-    let fits = own.kind() == kind && own.itemsize() == bytes && own.byteorder() != b'>';
-    // SAFETY: NumPy's struct is valid as long as the array.
-    let data = unsafe { (*array.as_array_ptr()).fields.data };
-    if fits && array.is_c_contiguous() && data.align_offset(bytes) == 0 {
-        return Ok(array);
-    }
-    let copy = array.py().import("numpy")?.call_method1("require", (array, dtype, ["C", "A"]))?;
-    Ok(copy.cast_into::<PyUntypedArray>()?)
-}
-
-/// Returns the scalars of an array.
-///
-/// # Safety
-/// The array comes from [`fitting`], with the type `T` or one of the same bits. A write of another thread changes
-/// numbers only, since any bits are a valid scalar.
-unsafe fn scalars<'a, T>(array: &'a Array<'_>) -> &'a [T] {
-    // SAFETY: NumPy's struct is valid as long as the array.
-    let data = unsafe { (*array.as_array_ptr()).fields.data };
-    if array.is_empty() {
-        return &[];
-    }
-    // SAFETY: `fitting` has checked type, alignment and layout, and the array keeps its scalars.
-    unsafe { slice::from_raw_parts(data.cast(), array.len()) }
 }

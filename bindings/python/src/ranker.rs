@@ -50,12 +50,11 @@ impl Ranker {
     fn score<'py>(&self, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let (py, pieces) = (data.py(), rows_of(data)?);
         let rows = pieces.iter().map(ArrowRows::len).sum::<usize>();
-        let scores = if rows < ROWS_TO_RELEASE {
-            self.score_all(&pieces)
-        } else {
-            py.detach(|| self.score_all(&pieces))
-        };
-        self.array(py, &scores?)
+        let mut scores = vec![0.0; rows * self.labels.len()];
+        let mut score = || self.ranker.score_arrow(&pieces, &mut scores);
+        let scored = if rows < ROWS_TO_RELEASE { score() } else { py.detach(score) };
+        scored.map_err(row_error)?;
+        self.array(py, &scores)
     }
 
     /// Scores mapped features, as a dataset has them; the only way to score with models of generated data.
@@ -121,19 +120,6 @@ impl Ranker {
 }
 
 impl Ranker {
-    /// Scores raw rows: `[rows, heads]`.
-    fn score_all(&self, pieces: &[ArrowRows]) -> PyResult<Vec<f64>> {
-        let (mut scores, mut done) = (Vec::new(), 0);
-        for rows in pieces {
-            let from = scores.len();
-            scores.resize(from + rows.len() * self.labels.len(), 0.0);
-            let scored = self.ranker.score_arrow(rows, &mut scores[from..]);
-            scored.map_err(|error| row_error(error.after_rows(done)))?;
-            done += rows.len();
-        }
-        Ok(scores)
-    }
-
     /// Returns scores in single precision: `[rows]`, or `[rows, heads]` if there are several heads.
     fn array<'py>(&self, py: Python<'py>, scores: &[f64]) -> PyResult<Bound<'py, PyAny>> {
         let scores = PyArray1::from_iter(py, scores.iter().map(|&score| score as f32));

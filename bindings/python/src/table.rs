@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBool, PyFloat, PyList, PyString, PyTuple};
 use rankine::ranker::{ArrowColumn, ArrowRows};
 
+use crate::array::{Array, Scalar, array_of, data, fitting};
 use crate::arrow::{joined, record_batches};
 use crate::error::row_error;
 
@@ -74,7 +75,7 @@ fn column(name: String, values: &Bound<'_, PyAny>) -> PyResult<ArrowColumn> {
     {
         return nested(name, list);
     }
-    if let Some(array) = array_of(values)?
+    if let Ok(array) = array_of(values)
         && array.ndim() == 2
     {
         let shape = array.shape();
@@ -119,7 +120,7 @@ fn nested(name: String, rows: &Bound<'_, PyList>) -> PyResult<ArrowColumn> {
 /// Returns offsets as the library has them.
 pub(crate) fn offsets_of(name: &str, offsets: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     let wrong = |what: String| row_error(format!("column {name}: its offsets {what}"));
-    let Some(array) = array_of(offsets)? else { return Err(wrong("are not an array".into())) };
+    let Ok(array) = array_of(offsets) else { return Err(wrong("are not an array".into())) };
     if let Ok(offsets) = array.cast::<PyArray1<u32>>()
         && let Ok(offsets) = offsets.to_vec()
     {
@@ -132,24 +133,11 @@ pub(crate) fn offsets_of(name: &str, offsets: &Bound<'_, PyAny>) -> PyResult<Vec
             "have the shape {shape:?} and the type {dtype}; expected one dimension of integers"
         )));
     }
-    let offsets = scalars::<i64>(&array, "int64")?;
+    let offsets = buffer::<i64>(array)?;
     let offset = |&offset: &i64| {
         u32::try_from(offset).map_err(|_| wrong(format!("must be from 0 to {}, not {offset}", u32::MAX)))
     };
     offsets.iter().map(offset).collect()
-}
-
-/// Returns a NumPy array, or what NumPy makes of other arrays and lists; `None` if it is an array of objects.
-fn array_of<'py>(values: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyUntypedArray>>> {
-    if let Ok(array) = values.cast::<PyUntypedArray>() {
-        return Ok(Some(array.clone()));
-    }
-    let numpy = values.py().import("numpy")?;
-    match numpy.call_method1("asarray", (values,)) {
-        Ok(array) => Ok(array.cast_into::<PyUntypedArray>().ok()),
-        // Of lists with different lengths.
-        Err(_) => Ok(None),
-    }
 }
 
 /// Returns a flat array of numbers, texts or nulls.
@@ -158,7 +146,7 @@ fn flat(name: &str, values: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
         return list(name, values);
     }
     let unfit = |what: String| row_error(format!("column {name} {what}"));
-    let Some(array) = array_of(values)? else {
+    let Ok(array) = array_of(values) else {
         return Err(unfit(format!("is a {}; expected an array or a list", values.get_type().name()?)));
     };
     if array.ndim() != 1 {
@@ -166,9 +154,9 @@ fn flat(name: &str, values: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
     }
     let (kind, bytes) = (array.dtype().kind(), array.dtype().itemsize());
     Ok(match kind {
-        b'f' | b'b' => Arc::new(Float64Array::new(scalars(&array, "float64")?, None)),
-        b'u' if bytes == 8 => Arc::new(UInt64Array::new(scalars(&array, "uint64")?, None)),
-        b'i' | b'u' => Arc::new(Int64Array::new(scalars(&array, "int64")?, None)),
+        b'f' | b'b' => Arc::new(Float64Array::new(buffer(array)?, None)),
+        b'u' if bytes == 8 => Arc::new(UInt64Array::new(buffer(array)?, None)),
+        b'i' | b'u' => Arc::new(Int64Array::new(buffer(array)?, None)),
         b'U' | b'O' | b'T' => list(name, array.call_method0("tolist")?.cast::<PyList>()?)?,
         _ => return Err(unfit(format!("has values of type {}; expected numbers or texts", array.dtype()))),
     })
@@ -176,13 +164,10 @@ fn flat(name: &str, values: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
 
 /// Returns the scalars of a NumPy array, which are converted and copied only if they have another type or are not
 /// consecutive.
-fn scalars<T: ArrowNativeType>(array: &Bound<'_, PyUntypedArray>, dtype: &str) -> PyResult<ScalarBuffer<T>> {
-    let array = array.py().import("numpy")?.call_method1("require", (array, dtype, ["C", "A"]))?;
-    let array = array.cast_into::<PyUntypedArray>()?;
+fn buffer<T: Scalar + ArrowNativeType>(array: Array<'_>) -> PyResult<ScalarBuffer<T>> {
+    let array = fitting::<T>(array)?;
     let len = array.len();
-    // SAFETY: NumPy's struct is valid as long as the array, and an array of any size has an address.
-    let data = unsafe { NonNull::new((*array.as_array_ptr()).fields.data.cast::<u8>()) };
-    let Some(data) = data.filter(|_| len > 0) else { return Ok(Vec::new().into()) };
+    let Some(data) = NonNull::new(data(&array)).filter(|_| len > 0) else { return Ok(Vec::new().into()) };
     let owner = Arc::new(Owner { _array: array.unbind() });
     // SAFETY: The array has `len` scalars of the type, consecutive and aligned, and its owner keeps it. Any bits are a
     // valid scalar, so that a write of another thread changes numbers only.

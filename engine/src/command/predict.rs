@@ -139,7 +139,7 @@ fn predict(
         let dataset = Dataset::open(data)?;
         model.check_columns(&dataset)?;
         let dataset = training::with_ids(job, dataset)?;
-        let options = EvaluationOptions { batch_size, io: job.reader.io_options(), stop: None };
+        let options = EvaluationOptions { batch_size, io: job.reader.io_options() };
         let mut progress = bars.progress("predicting", "rows", dataset.samples(args.part));
         predict_part(predictions, &dataset, args.part, &options, &mut |rows| progress.at(rows))?;
         return Ok(());

@@ -182,6 +182,7 @@ pub enum FeatureError {
     },
 }
 
+#[cfg(any(feature = "arrow", test))]
 impl FeatureError {
     /// Makes the row of the error count from `rows` rows earlier.
     pub(crate) fn shift_rows(&mut self, rows: usize) {

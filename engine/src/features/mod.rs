@@ -88,12 +88,17 @@ fn check_ids(schema: &Schema, rules: &IdRules, samples: &Samples) -> Result<(), 
     for (number, (column, bags)) in schema.categorical.iter().zip(&samples.categorical).enumerate() {
         let (rows, fails) = (column.rows, rules.of(number) == OutOfRange::Fail);
         if let Some(at) = bags.ids.iter().position(|&id| fails && id >= rows) {
-            let row = bags.offsets.partition_point(|&offset| offset as usize <= at) - 1;
+            let row = row_of(&bags.offsets, at);
             let (column, id) = (column.name.clone(), bags.ids[at]);
             return Err(FeatureError::IdOutOfRange { column, row, id, rows });
         }
     }
     Ok(())
+}
+
+/// Returns the row that the value at a position belongs to, by checked offsets.
+fn row_of(offsets: &[u32], at: usize) -> usize {
+    offsets.partition_point(|&offset| offset as usize <= at) - 1
 }
 
 /// Copies the ids of a column.

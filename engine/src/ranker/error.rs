@@ -36,10 +36,9 @@ pub enum ScoreError {
 }
 
 impl ScoreError {
-    /// Returns the error with row numbers that count from `rows` rows earlier, for a caller that scores many rows in
-    /// several calls.
-    #[must_use]
-    pub fn after_rows(mut self, rows: usize) -> Self {
+    /// Returns the error with row numbers that count from `rows` rows earlier.
+    #[cfg(any(feature = "arrow", test))]
+    pub(super) fn after_rows(mut self, rows: usize) -> Self {
         match &mut self {
             Self::NotANumber { row } => *row += rows,
             Self::Features(error) => error.shift_rows(rows),

@@ -93,9 +93,7 @@ impl Ranker {
     /// # Errors
     /// [`ScoreError`] if shapes do not match the model, or numbers are not finite; `scores` is then unchanged.
     pub fn score(&self, features: &Features<'_>, scores: &mut [f64]) -> Result<(), ScoreError> {
-        self.model().score_with(features.rows, scores, |model, Buffers { samples, .. }| {
-            features.check(&model.schema, &model.ids, samples)
-        })
+        self.model().score_mapped(features, scores)
     }
 
     /// Scores raw rows, as the files that the model's dataset was converted from have them: applies the transforms and
@@ -114,27 +112,32 @@ impl Ranker {
         self.model().score_raw(rows, columns, scores)
     }
 
-    /// Scores raw rows of Arrow, of which there may be any number; see [`Ranker::score_raw`]. A record batch becomes
-    /// rows by [`ArrowRows::try_from`].
+    /// Scores raw rows of Arrow, of which there may be any number, in one or several pieces; see [`Ranker::score_raw`].
+    /// A record batch becomes rows by [`ArrowRows::try_from`]. One model scores all of them, also during a
+    /// [`Ranker::swap`].
     ///
     /// # Errors
-    /// [`ScoreError`], as for [`Ranker::score_raw`]; `scores` of the first 65536 rows, and of each as many after them,
-    /// may then be written.
+    /// [`ScoreError`], as for [`Ranker::score_raw`], with rows that count from the first one of the first piece. The
+    /// scores of earlier rows may then be written.
     #[cfg(feature = "arrow")]
-    pub fn score_arrow(&self, rows: &ArrowRows, scores: &mut [f64]) -> Result<(), ScoreError> {
+    pub fn score_arrow(&self, pieces: &[ArrowRows], scores: &mut [f64]) -> Result<(), ScoreError> {
         let model = self.model();
-        let (len, heads) = (rows.len(), model.weights.spec().heads.len());
-        if scores.len() != len * heads {
-            return Err(ScoreError::ScoresShape { rows: len, heads, found: scores.len() });
+        let (rows, heads) = (pieces.iter().map(ArrowRows::len).sum(), model.weights.spec().heads.len());
+        if scores.len() != rows * heads {
+            return Err(ScoreError::ScoresShape { rows, heads, found: scores.len() });
         }
-        // At least once, so that columns are checked.
-        for first in (0..len.max(1)).step_by(ROWS_MAX) {
-            let range = first..(first + ROWS_MAX).min(len);
-            let scores = &mut scores[range.start * heads..range.end * heads];
-            let scored = rows
-                .slice(range.clone())
-                .with_columns(|columns| model.score_raw(range.len(), columns, scores));
-            scored.map_err(|error| error.after_rows(first))?;
+        let mut before = 0;
+        for piece in pieces {
+            // At least once, so that columns are checked.
+            for first in (0..piece.len().max(1)).step_by(ROWS_MAX) {
+                let range = first..(first + ROWS_MAX).min(piece.len());
+                let scores = &mut scores[(before + range.start) * heads..(before + range.end) * heads];
+                let scored = piece
+                    .slice(range.clone())
+                    .with_columns(|columns| model.score_raw(range.len(), columns, scores));
+                scored.map_err(|error| error.after_rows(before + first))?;
+            }
+            before += piece.len();
         }
         Ok(())
     }
@@ -146,8 +149,9 @@ impl Ranker {
     /// [`ScoreError`]; `scores` is then unchanged.
     #[cfg(feature = "arrow")]
     pub fn score_mapped_batch(&self, batch: &RecordBatch, scores: &mut [f64]) -> Result<(), ScoreError> {
-        let rows = MappedRows::new(batch, &self.model().schema, RawLabels::Ignored)?;
-        rows.with_features(|features| self.score(features, scores))
+        let model = self.model();
+        let rows = MappedRows::new(batch, &model.schema, RawLabels::Ignored)?;
+        rows.with_features(|features| model.score_mapped(features, scores))
     }
 
     /// Replaces the model by another one with the same columns and labels. Loads it before anything changes; rows that
@@ -215,6 +219,12 @@ impl LoadedModel {
         let dense = self.schema.dense.iter().map(|column| &column.name);
         let categorical = self.schema.categorical.iter().map(|column| &column.name);
         labels.chain(dense).chain(categorical).cloned().collect()
+    }
+
+    fn score_mapped(&self, features: &Features<'_>, scores: &mut [f64]) -> Result<(), ScoreError> {
+        self.score_with(features.rows, scores, |model, Buffers { samples, .. }| {
+            features.check(&model.schema, &model.ids, samples)
+        })
     }
 
     fn score_raw(

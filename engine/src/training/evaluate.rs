@@ -11,17 +11,16 @@ use crate::evaluation::HeadMetrics;
 
 /// Options of an evaluation.
 #[derive(Debug, Clone, Copy)]
-pub struct EvaluationOptions<'a> {
+pub struct EvaluationOptions {
     /// Samples scored at a time.
     pub batch_size: usize,
     /// How samples are read.
     pub io: IoOptions,
-    /// A request to stop, which is looked for after each batch.
-    pub stop: Option<&'a Stop>,
 }
 
 /// Scores every sample of a part and computes the metrics of each head, in the model's order, and the counts of ids
-/// outside their tables. Takes 16 bytes per sample and head, and 4 more if samples have weights.
+/// outside their tables. Takes 16 bytes per sample and head, and 4 more if samples have weights. Checks `stop` after
+/// each batch.
 ///
 /// # Errors
 /// [`TrainError::Data`], [`TrainError::Gpu`]; [`TrainError::NotFinite`] if a prediction is not a number;
@@ -30,7 +29,8 @@ pub fn evaluate(
     model: &mut (impl Scorer + ?Sized),
     dataset: &Dataset,
     part: Part,
-    options: &EvaluationOptions<'_>,
+    options: &EvaluationOptions,
+    stop: Option<&Stop>,
     observer: &mut dyn Observer,
 ) -> Result<(Vec<HeadMetrics>, IdCounts), TrainError> {
     let (total, mut ids) = (dataset.samples(part), IdCounts::new());
@@ -39,7 +39,7 @@ pub fn evaluate(
         let ScoringProgress { samples, bytes_read, out_of_range } = progress;
         ids::add(&mut ids, dataset.schema(), out_of_range);
         observer.observe(Event::Evaluating { samples, total, bytes_read });
-        match options.stop.and_then(Stop::asked) {
+        match stop.and_then(Stop::asked) {
             Some(cause) => Err(TrainError::EvaluationStopped(cause)),
             None => Ok(()),
         }

@@ -35,7 +35,9 @@ pub use plan::options::{
 };
 pub use plan::schema_file::SchemaFile;
 pub use predict::{RawChunk, RawReader};
-pub use raw_columns::{RawColumn, RawColumnError, RawColumnValues, RawColumns, RawLabels};
+pub use raw_columns::{
+    RawColumn, RawColumnError, RawColumnValues, RawColumns, RawLabels, check_column_names,
+};
 #[doc(hidden)]
 pub use rehearse::rehearse;
 pub use report::{CategoricalReport, ConversionReport, DenseReport, ExactReport, REPORT_NAME};

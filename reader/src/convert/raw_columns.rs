@@ -145,6 +145,26 @@ impl RawRows {
     }
 }
 
+/// Checks that each column is one of those that are known, and given once.
+///
+/// # Errors
+/// [`RawColumnError::Unknown`] and [`RawColumnError::Twice`].
+pub fn check_column_names<'a>(
+    known: &[&str],
+    given: impl Iterator<Item = &'a str> + Clone,
+) -> Result<(), RawColumnError> {
+    for (number, name) in given.clone().enumerate() {
+        if !known.contains(&name) {
+            let hint = did_you_mean(name, known.iter().copied());
+            return Err(RawColumnError::Unknown { name: name.to_owned(), hint });
+        }
+        if given.clone().take(number).any(|earlier| earlier == name) {
+            return Err(RawColumnError::Twice { name: name.to_owned() });
+        }
+    }
+    Ok(())
+}
+
 impl RowFormat {
     /// Returns the raw columns that a schema's columns come from; those of formats without names have the names of the
     /// schema.
@@ -190,7 +210,8 @@ impl RawColumns<'_> {
     fn append_to(&self, raw: &mut RawRows) -> Result<(), RawColumnError> {
         let Self { schema, rows, .. } = *self;
         let sources = self.format.sources(schema);
-        self.check_names(&sources)?;
+        let known: Vec<_> = sources.columns().collect();
+        check_column_names(&known, self.columns.iter().map(|column| column.name))?;
         for (number, (name, column)) in sources.dense.iter().zip(&schema.dense).enumerate() {
             self.append_numbers(self.find(name, &sources)?, column, &mut raw.dense[number])?;
         }
@@ -230,21 +251,6 @@ impl RawColumns<'_> {
 
     fn is_criteo(&self) -> bool {
         *self.format == RowFormat::CriteoTsv
-    }
-
-    /// Checks that each column is known, and given once.
-    fn check_names(&self, sources: &ColumnSources) -> Result<(), RawColumnError> {
-        let known: Vec<_> = sources.columns().collect();
-        for (number, RawColumn { name, .. }) in self.columns.iter().enumerate() {
-            if !known.contains(name) {
-                let hint = did_you_mean(name, known.iter().copied());
-                return Err(RawColumnError::Unknown { name: (*name).to_owned(), hint });
-            }
-            if self.columns[..number].iter().any(|column| column.name == *name) {
-                return Err(RawColumnError::Twice { name: (*name).to_owned() });
-            }
-        }
-        Ok(())
     }
 
     fn find(&self, name: &str, sources: &ColumnSources) -> Result<&RawColumn<'_>, RawColumnError> {

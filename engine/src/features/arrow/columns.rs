@@ -1,7 +1,7 @@
 //! Raw columns from Arrow arrays of any type.
 //!
-//! An [`ArrowColumn`] has a flat array of one of three kinds: `Float64` and `Int64` without nulls, and texts. Arrays
-//! that are of such a type already are not copied.
+//! An [`ArrowColumn`] stores its values as one flat array of `Float64`, `Int64` or strings; numbers have no nulls.
+//! An array that already has this form is not copied.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -5,12 +5,12 @@ use arrow_array::types::{Float64Type, Int64Type, UInt64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_buffer::ScalarBuffer;
 use arrow_schema::DataType;
-use rankine_reader::convert::RawLabels;
+use rankine_reader::Schema;
+use rankine_reader::convert::{RawLabels, check_column_names};
 use rankine_reader::schema::{Categorical, Hotness};
-use rankine_reader::{Schema, did_you_mean};
 
 use super::columns::{Lists, canonical, too_many};
-use crate::features::{FeatureError, Features, Ids, RawColumnError, TrainingRows};
+use crate::features::{FeatureError, Features, Ids, RawColumnError, TrainingRows, row_of};
 
 /// Mapped rows of a record batch: ids of 64 bits in its memory, and copies of the other values.
 pub(crate) struct MappedRows {
@@ -85,24 +85,13 @@ struct BatchColumns<'a> {
 }
 
 impl<'a> BatchColumns<'a> {
-    /// Checks that each column is known, and there once.
     fn check_names(&self, schema: &Schema) -> Result<(), RawColumnError> {
         let labels = schema.labels.iter().map(|label| &label.name).chain(&schema.weight);
         let features = schema.dense.iter().map(|column| &column.name);
         let features = features.chain(schema.categorical.iter().map(|column| &column.name));
         let known: Vec<_> = labels.chain(features).map(String::as_str).collect();
         let found = self.batch.schema();
-        for (number, field) in found.fields().iter().enumerate() {
-            let name = field.name();
-            if !known.contains(&name.as_str()) {
-                let hint = did_you_mean(name, known.iter().copied());
-                return Err(RawColumnError::Unknown { name: name.clone(), hint });
-            }
-            if found.fields()[..number].iter().any(|field| field.name() == name) {
-                return Err(RawColumnError::Twice { name: name.clone() });
-            }
-        }
-        Ok(())
+        check_column_names(&known, found.fields().iter().map(|field| field.name().as_str()))
     }
 
     fn find(&self, name: &str) -> Result<&'a ArrayRef, RawColumnError> {
@@ -155,8 +144,7 @@ impl<'a> BatchColumns<'a> {
             offsets.push(u32::try_from(end).map_err(|_| too_many(name))?);
         }
         let end = offsets[array.len()] as usize;
-        let row_of = |at| offsets.partition_point(|&offset| offset as usize <= at) - 1;
-        let ids = ids_of(name, &lists.values.slice(first, end), row_of)?;
+        let ids = ids_of(name, &lists.values.slice(first, end), |at| row_of(&offsets, at))?;
         let Hotness::Fixed(count) = column.hotness else {
             return Ok(ColumnIds { offsets: Some(offsets), ids });
         };

@@ -86,11 +86,10 @@ pub fn bench_eval(
         // GPUs have memory for a training batch.
         let most = if backend.is_on_gpu() { job.train.batch_size.get() } else { u32::MAX };
         let batch_size = job.eval.batch_size.get();
-        let how =
-            EvaluationOptions { batch_size: batch_size as usize, io: job.reader.io_options(), stop: None };
+        let how = EvaluationOptions { batch_size: batch_size as usize, io: job.reader.io_options() };
         let mut pass = || {
             let began = Instant::now();
-            let (heads, _) = evaluate(&mut *backend, &dataset, Part::Eval, &how, observer)?;
+            let (heads, _) = evaluate(&mut *backend, &dataset, Part::Eval, &how, None, observer)?;
             Ok::<_, TrainError>((began.elapsed().as_secs_f64(), heads))
         };
         processes.does(Phase::Measuring, 0);

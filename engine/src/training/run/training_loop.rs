@@ -308,11 +308,10 @@ impl<'a> TrainingLoop<'a> {
         let began = Instant::now();
         // The first batch may take long.
         processes.does(Phase::Evaluating, step);
-        let batch_size = job.eval.batch_size.get() as usize;
-        let options = EvaluationOptions { batch_size, io: self.io, stop: None };
+        let options = EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: self.io };
         let mut watched = WatchedEvaluation { step, processes, observer: &mut *self.observer };
         let (heads, ids_out_of_range) =
-            evaluate(&mut *self.backend, dataset, Part::Eval, &options, &mut watched)?;
+            evaluate(&mut *self.backend, dataset, Part::Eval, &options, None, &mut watched)?;
         let metrics = EvalMetrics::from(heads.as_slice());
         let seconds = began.elapsed().as_secs_f64();
         if let Some(run) = &mut self.run {
