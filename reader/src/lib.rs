@@ -40,6 +40,7 @@ mod part;
 mod precomputed;
 mod rng;
 mod shape;
+mod split;
 mod stop;
 #[cfg(test)]
 mod tests;
@@ -52,6 +53,7 @@ pub use nearest::{did_you_mean, nearest};
 pub use part::Part;
 pub use samples::{Bags, Samples};
 pub use schema::Schema;
+pub use split::Split;
 pub use stop::{Stop, StopCause};
 pub use stream::{Batch, BatchStream, BlockStream, Order, Position, StreamOptions};
 pub use vocabulary::Vocabulary;

@@ -11,23 +11,26 @@ pub enum Part {
     Train = 0,
     /// The part that the model is evaluated on.
     Eval = 1,
+    /// Samples of the training part that a training holds out for validation. Datasets do not store it.
+    Validation = 2,
 }
 
 impl Part {
-    /// All parts.
-    pub const ALL: [Self; 2] = [Self::Train, Self::Eval];
+    /// The parts that datasets store.
+    pub const STORED: [Self; 2] = [Self::Train, Self::Eval];
 
     /// Returns the part with this number in block headers.
     #[doc(hidden)]
     pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|&part| part as u8 == code)
+        Self::STORED.into_iter().find(|&part| part as u8 == code)
     }
 
-    /// Returns the name of the part's folder.
+    /// Returns the name: that of the part's folder, if it is stored.
     pub fn name(self) -> &'static str {
         match self {
             Self::Train => "train",
             Self::Eval => "eval",
+            Self::Validation => "validation",
         }
     }
 }

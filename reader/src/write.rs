@@ -280,7 +280,7 @@ impl<'a> DatasetWriter<'a> {
     /// # Errors
     /// [`Error::Io`]; [`Error::Invalid`] if there are no samples.
     pub fn finish(mut self, origin: Origin) -> Result<Manifest> {
-        for part in Part::ALL {
+        for part in Part::STORED {
             if self.parts.get(&part).is_some_and(|writer| writer.pending.len > 0) {
                 self.flush(part)?;
             }

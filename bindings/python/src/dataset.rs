@@ -39,7 +39,7 @@ impl Dataset {
     #[getter]
     fn samples<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let samples = PyDict::new(py);
-        Part::ALL.into_iter().try_for_each(|part| samples.set_item(part.name(), self.0.samples(part)))?;
+        Part::STORED.into_iter().try_for_each(|part| samples.set_item(part.name(), self.0.samples(part)))?;
         Ok(samples)
     }
 
@@ -53,7 +53,7 @@ impl Dataset {
     }
 
     fn __repr__(&self) -> String {
-        let [train, eval] = Part::ALL.map(|part| self.0.samples(part));
+        let [train, eval] = Part::STORED.map(|part| self.0.samples(part));
         format!(
             "<rankine.Dataset {} of {train} samples to train on and {eval} to evaluate on>",
             self.0.dir().display()
@@ -63,7 +63,7 @@ impl Dataset {
 
 /// Returns the part with a name.
 pub(crate) fn part_named(name: &str) -> PyResult<Part> {
-    let part = Part::ALL.into_iter().find(|part| part.name() == name);
+    let part = Part::STORED.into_iter().find(|part| part.name() == name);
     part.ok_or_else(|| {
         PyValueError::new_err(format!("{name:?} is not a part of a dataset: choose train or eval"))
     })

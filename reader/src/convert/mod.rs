@@ -27,10 +27,11 @@ mod write;
 pub use crate::origin::{
     CategorySource, ColumnSources, Conversion, CsvFormat, LabelRule, LabelSource, RowCounts, RowFormat,
 };
+pub use crate::split::Split;
 pub use bad::{BAD_ROWS_NAME, BadTally};
 pub use formats::hugectr::convert_hugectr_raw;
 pub use plan::options::{
-    BadLimit, ColumnVocabulary, ConvertOptions, CriteoColumns, DenseMode, OnBad, Split, TABLE_ROWS_MAX,
+    BadLimit, ColumnVocabulary, ConvertOptions, CriteoColumns, DenseMode, OnBad, TABLE_ROWS_MAX,
     VocabularyChoice,
 };
 pub use plan::schema_file::SchemaFile;

@@ -2,13 +2,14 @@
 
 use crate::convert::Progress;
 use crate::convert::bad::BadRows;
-use crate::convert::plan::options::{ConvertOptions, Split};
+use crate::convert::plan::options::ConvertOptions;
 use crate::convert::pool::Pool;
 use crate::convert::rows::fault::BadRow;
-use crate::convert::rows::selection::{Assignment, Selection};
+use crate::convert::rows::selection::Selection;
 use crate::convert::rows::source::{PartRows, RowSource, Span};
 use crate::error::Result;
 use crate::schema::Schema;
+use crate::split::{HeldOut, Split};
 
 /// State shared by the passes over the sources.
 pub(crate) struct Pass<'a, S> {
@@ -16,7 +17,8 @@ pub(crate) struct Pass<'a, S> {
     pub(crate) source: &'a S,
     /// The columns, as far as they are known before anything is learnt.
     pub(crate) draft: &'a Schema,
-    assignment: Assignment,
+    /// The rows for evaluation, except in files that are all for evaluation.
+    eval: HeldOut,
     progress: &'a dyn Progress,
     /// Memory for rows, reused from chunk to chunk.
     rows: Pool<PartRows>,
@@ -31,24 +33,17 @@ impl<'a, S: RowSource> Pass<'a, S> {
         progress: &'a dyn Progress,
     ) -> Result<Self> {
         let rows = Pool::default();
-        let mut pass = Self { options, source, draft, assignment: Assignment::Train, progress, rows };
-        pass.assignment = match options.split {
-            Split::None => Assignment::Train,
-            Split::Last { share } => {
-                let mut rows = 0;
-                for chunk in source.chunks() {
-                    options.stop.check()?;
-                    let span = source.span(&chunk?);
-                    rows = span.first_row + span.rows;
-                    pass.advance("counting rows", span);
-                }
-                Assignment::Last { first_eval_row: rows - (rows as f64 * share).round() as u64 }
+        let mut pass = Self { options, source, draft, eval: HeldOut::None, progress, rows };
+        let mut rows = 0;
+        if let Split::Last { .. } = options.split {
+            for chunk in source.chunks() {
+                options.stop.check()?;
+                let span = source.span(&chunk?);
+                rows = span.first_row + span.rows;
+                pass.advance("counting rows", span);
             }
-            Split::Random { share, seed } => {
-                // The share of all hashes, rounded down by the conversion to an integer.
-                Assignment::Random { below: (share * 2.0_f64.powi(64)) as u64, seed }
-            }
-        };
+        }
+        pass.eval = HeldOut::of(options.split, rows);
         Ok(pass)
     }
 
@@ -71,8 +66,8 @@ impl<'a, S: RowSource> Pass<'a, S> {
         let mut rows = self.rows.take().unwrap_or_else(|| PartRows::new(self.draft));
         rows.clear();
         let Span { first_row, eval, .. } = self.source.span(chunk);
-        let assignment = if eval { Assignment::Eval } else { self.assignment };
-        let bad = self.source.read(chunk, Selection { assignment, first_row }, &mut rows)?;
+        let eval = if eval { HeldOut::All } else { self.eval };
+        let bad = self.source.read(chunk, Selection { eval, first_row }, &mut rows)?;
         let taken = take(&rows)?;
         self.rows.put(rows);
         Ok((taken, bad))

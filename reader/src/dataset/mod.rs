@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
@@ -17,7 +18,11 @@ use crate::part::Part;
 use crate::raw::{RawFormat, RecordDecoder};
 use crate::schema::{DenseDtype, Schema};
 use crate::sealed::{self, Checksum};
+use crate::split::Split;
 use crate::statistics::{self, TableStatistics};
+
+pub(crate) use validation::Selection;
+use validation::ValidationCut;
 
 /// The file that makes a folder a dataset.
 pub const MANIFEST_NAME: &str = "dataset.json";
@@ -111,6 +116,9 @@ impl Manifest {
         if manifest.block_samples == 0 {
             return Err("its blocks have no samples".into());
         }
+        if let Some(part) = manifest.parts.keys().find(|part| !Part::STORED.contains(part)) {
+            return Err(format!("it lists a {part} part, which datasets do not store"));
+        }
         let blocks = manifest.parts.values().flat_map(|part| &part.blocks).map(|file| &file.name);
         if let Some(name) =
             blocks.chain(manifest.files.iter().map(|file| &file.name)).find(|name| !is_below(name))
@@ -132,7 +140,9 @@ fn is_below(name: &str) -> bool {
 pub struct Dataset {
     dir: PathBuf,
     source: Source,
-    ids: std::sync::Arc<IdRules>,
+    ids: Arc<IdRules>,
+    /// The samples of the training part that are held out.
+    validation: Option<Arc<ValidationCut>>,
 }
 
 #[derive(Debug, Clone)]
@@ -153,7 +163,7 @@ struct ColumnsOnly {
 /// Raw files used as a dataset.
 #[derive(Debug, Clone)]
 struct RawDataset {
-    decoder: std::sync::Arc<RecordDecoder>,
+    decoder: Arc<RecordDecoder>,
     schema: Schema,
     block_samples: u32,
     parts: BTreeMap<Part, Vec<RawFile>>,
@@ -190,7 +200,7 @@ pub enum BlockCoding {
         tag: u64,
     },
     /// Raw records.
-    Records(std::sync::Arc<RecordDecoder>),
+    Records(Arc<RecordDecoder>),
 }
 
 /// A part of a dataset: the positions of its blocks, checked against the files on disk.
@@ -202,16 +212,18 @@ pub struct DatasetPart {
     pub files: Vec<PathBuf>,
     /// All blocks in sample order.
     pub blocks: Vec<BlockLocation>,
-    /// Samples in all blocks.
+    /// Which samples of the blocks belong to the part; `None` for all of them.
+    pub(crate) selection: Option<Selection>,
+    /// Samples of the part.
     pub samples: u64,
     /// Samples of every block except the last of the part, or the last of each raw file, which may have fewer.
     pub block_samples: u32,
     /// The columns.
-    pub schema: std::sync::Arc<Schema>,
+    pub schema: Arc<Schema>,
     /// The storage format of the blocks.
     pub coding: BlockCoding,
     /// The treatment of ids that are out of range.
-    pub ids: std::sync::Arc<IdRules>,
+    pub ids: Arc<IdRules>,
 }
 
 impl Dataset {
@@ -241,7 +253,12 @@ impl Dataset {
         }
         let text = fs::read(&path).context("read", &path)?;
         let manifest = Manifest::from_json(&text).map_err(|what| Error::damaged(&path, None, what))?;
-        Ok(Self { dir: dir.to_owned(), source: Source::Folder(Box::new(manifest)), ids: Default::default() })
+        Ok(Self {
+            dir: dir.to_owned(),
+            source: Source::Folder(Box::new(manifest)),
+            ids: Default::default(),
+            validation: None,
+        })
     }
 
     /// Opens raw files as a dataset. Only their lengths are checked here. Each record is checked when it is read, and
@@ -276,7 +293,7 @@ impl Dataset {
         let first = train.iter().chain(eval).next();
         let dir = first.and_then(|path| path.parent()).unwrap_or(Path::new("")).to_owned();
         let raw = RawDataset { decoder: decoder.into(), schema, block_samples, parts };
-        Ok(Self { dir, source: Source::Raw(Box::new(raw)), ids: Default::default() })
+        Ok(Self { dir, source: Source::Raw(Box::new(raw)), ids: Default::default(), validation: None })
     }
 
     /// Makes a dataset that has columns but no samples. `dir` is the folder of the vocabularies.
@@ -291,7 +308,7 @@ impl Dataset {
     ) -> Result<Self> {
         schema.validate()?;
         let source = Source::Columns(Box::new(ColumnsOnly { schema, format, vocabularies }));
-        Ok(Self { dir: dir.to_owned(), source, ids: Default::default() })
+        Ok(Self { dir: dir.to_owned(), source, ids: Default::default(), validation: None })
     }
 
     /// Sets rules for ids that are out of range. Without rules, every such id is an error.
@@ -300,8 +317,23 @@ impl Dataset {
     /// As [`IdRules::new`].
     #[doc(hidden)]
     pub fn with_ids(self, rules: &[OutOfRange]) -> Result<Self> {
-        let ids = std::sync::Arc::new(IdRules::new(self.schema(), rules)?);
+        let ids = Arc::new(IdRules::new(self.schema(), rules)?);
         Ok(Self { ids, ..self })
+    }
+
+    /// Holds out samples of the training part as [`Part::Validation`]; the training part is then without them.
+    /// [`Split::Random`] hashes the number of every sample here.
+    ///
+    /// # Errors
+    /// As [`Dataset::part`]; [`Error::Invalid`] if this leaves no sample to train on, or none for validation.
+    #[doc(hidden)]
+    pub fn with_validation(self, split: Split) -> Result<Self> {
+        let whole = Self { validation: None, ..self };
+        if split == Split::None {
+            return Ok(whole);
+        }
+        let cut = ValidationCut::of(&whole.part(Part::Train)?, split)?;
+        Ok(Self { validation: Some(Arc::new(cut)), ..whole })
     }
 
     /// Returns the rules for ids that are out of range.
@@ -361,7 +393,7 @@ impl Dataset {
         }
     }
 
-    /// Returns the parts of the dataset.
+    /// Returns the stored parts of the dataset.
     pub fn parts(&self) -> Vec<Part> {
         match &self.source {
             Source::Folder(manifest) => manifest.parts.keys().copied().collect(),
@@ -372,6 +404,13 @@ impl Dataset {
 
     /// Returns the number of samples of a part; 0 if the part is absent.
     pub fn samples(&self, part: Part) -> u64 {
+        match &self.validation {
+            Some(cut) if part != Part::Eval => cut.samples(part),
+            _ => self.stored_samples(part),
+        }
+    }
+
+    fn stored_samples(&self, part: Part) -> u64 {
         match &self.source {
             Source::Folder(manifest) => manifest.parts.get(&part).map_or(0, |part| part.samples),
             Source::Raw(raw) => raw.parts.get(&part).into_iter().flatten().map(|file| file.records).sum(),
@@ -386,6 +425,13 @@ impl Dataset {
     /// [`Error::Invalid`] if the dataset has no such part; [`Error::Damaged`] if a file is missing or truncated, or
     /// sizes do not add up.
     pub fn part(&self, part: Part) -> Result<DatasetPart> {
+        match &self.validation {
+            Some(cut) if part != Part::Eval => Ok(cut.apply(self.stored_part(Part::Train)?, part)),
+            _ => self.stored_part(part),
+        }
+    }
+
+    fn stored_part(&self, part: Part) -> Result<DatasetPart> {
         let found = match &self.source {
             Source::Folder(manifest) => {
                 manifest.parts.get(&part).map(|of| self.packed_part(manifest, part, of)).transpose()?
@@ -393,10 +439,11 @@ impl Dataset {
             Source::Raw(raw) => raw.parts.get(&part).map(|files| raw.part(part, files)).transpose()?,
             Source::Columns(_) => None,
         };
-        let found = found.map(|found| DatasetPart { ids: std::sync::Arc::clone(&self.ids), ..found });
+        let found = found.map(|found| DatasetPart { ids: Arc::clone(&self.ids), ..found });
         found.ok_or_else(|| {
             let hint = match &self.source {
                 Source::Folder(_) | Source::Columns(_) => "",
+                Source::Raw(_) if part == Part::Validation => "",
                 Source::Raw(_) => ": name its files",
             };
             Error::invalid(format!("the dataset {} has no {part} part{hint}", self.dir.display()))
@@ -460,8 +507,9 @@ impl Dataset {
             blocks,
             samples: manifest.samples,
             block_samples,
-            schema: std::sync::Arc::new(dataset.schema.clone()),
+            schema: Arc::new(dataset.schema.clone()),
             coding: BlockCoding::Packed { tag: Manifest::tag(&dataset.schema) },
+            selection: None,
             ids: Default::default(),
         })
     }
@@ -534,8 +582,9 @@ impl RawDataset {
             samples: blocks.iter().map(|block| u64::from(block.samples)).sum(),
             blocks,
             block_samples: self.block_samples,
-            schema: std::sync::Arc::new(self.schema.clone()),
-            coding: BlockCoding::Records(std::sync::Arc::clone(&self.decoder)),
+            schema: Arc::new(self.schema.clone()),
+            coding: BlockCoding::Records(Arc::clone(&self.decoder)),
+            selection: None,
             ids: Default::default(),
         })
     }
@@ -565,7 +614,7 @@ impl DatasetPart {
         Ok(())
     }
 
-    /// Returns the number of samples of a block.
+    /// Returns the number of samples that are stored in a block.
     pub fn samples_of(&self, block: u64) -> u64 {
         self.blocks.get(block as usize).map_or(0, |block| u64::from(block.samples))
     }
@@ -578,6 +627,8 @@ pub(crate) fn index_entry(bytes: u32, checksum: u64) -> [u8; INDEX_ENTRY_BYTES] 
     entry[8..16].copy_from_slice(&checksum.to_le_bytes());
     entry
 }
+
+mod validation;
 
 #[cfg(test)]
 mod tests;

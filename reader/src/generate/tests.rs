@@ -211,7 +211,7 @@ fn no_sample_is_repeated_in_either_part() {
         generate(&spec, &dir, NonZeroUsize::MIN, &Stop::default(), |_| ()).unwrap();
         let dataset = Dataset::open(&dir).unwrap();
         assert_eq!(dataset.part(Part::Train).unwrap().blocks.len(), 2);
-        for part in Part::ALL {
+        for part in Part::STORED {
             for batch in
                 BatchStream::open(dataset.part(part).unwrap(), &StreamOptions::one_epoch(1000)).unwrap()
             {

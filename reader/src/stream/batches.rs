@@ -180,11 +180,10 @@ impl Assembler {
                         if !complete {
                             return Ok(());
                         }
-                        let order =
-                            plan.shuffled_rows().expect("rows that do not keep their order are shuffled");
+                        let order = plan.rows().expect("rows are chosen or shuffled");
                         let gather =
                             |batch: &mut Samples, rows: Range<usize>| window.gather(&order[rows], batch);
-                        self.deliver(&plan, window.len(), &mut batch, out, gather)
+                        self.deliver(&plan, order.len(), &mut batch, out, gather)
                     })
                 }
                 Err(error) => Err(error),

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::background::Background;
-use crate::dataset::{BlockCoding, DatasetPart};
+use crate::dataset::{BlockCoding, DatasetPart, Selection};
 use crate::error::{Error, Result};
 use crate::io::{BytesRead, Rung, SlabRing};
 use crate::ordered::ordered_map;
@@ -165,7 +165,10 @@ impl PackedStream {
     pub fn blocks_kept(part: &DatasetPart, options: &StreamOptions) -> (usize, usize) {
         let window = options.order.window_blocks().min(part.blocks.len());
         // A batch can start in the last row of a window and end in the first row of another.
-        let batch = options.batch_size.div_ceil(part.block_samples.max(1) as usize);
+        let batch = match &part.selection {
+            None => options.batch_size.div_ceil(part.block_samples.max(1) as usize),
+            Some(selection) => blocks_of_batch(selection, part.blocks.len(), options.batch_size),
+        };
         ((batch.next_multiple_of(window.max(1)) + 2 * window).min(2 * part.blocks.len()), window)
     }
 
@@ -201,6 +204,23 @@ impl PackedStream {
             self.ready.push_back(PackedBatch { runs, len, start, end, keep_from: window.keep_from(from) });
         }
     }
+}
+
+/// Returns the most blocks that the samples of a batch can come from, if it starts with a block's first sample and
+/// blocks without selected samples are left out.
+fn blocks_of_batch(selection: &Selection, blocks: usize, batch_size: usize) -> usize {
+    let mut samples: Vec<_> = (0..blocks as u32).map(|block| selection.samples_of(block) as usize).collect();
+    samples.retain(|&samples| samples > 0);
+    samples.sort_unstable();
+    let (mut count, mut sum) = (0, 0);
+    for samples in samples {
+        if sum >= batch_size {
+            break;
+        }
+        count += 1;
+        sum += samples;
+    }
+    count
 }
 
 /// Windows whose order is drawn ahead of the one being divided: 4 bytes per sample each.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::dataset::DatasetPart;
+use crate::dataset::{DatasetPart, Selection};
 use crate::error::{Error, Result};
 use crate::rng::Rng;
 use crate::stream::{Order, Position};
@@ -28,29 +28,69 @@ pub struct Plan {
     first: u64,
     /// Rows of it that had been delivered before the stream's start.
     skip: u32,
-    /// The epoch's blocks in order; empty for file order.
+    /// The places in file order of the epoch's blocks, in reading order; empty for file order.
     permutation: Vec<u32>,
 }
 
-/// The number of samples in each block of a part.
+/// The blocks of a part that have samples of it, in file order, and how many each one has.
 #[derive(Debug, Clone)]
-struct BlockSizes {
-    blocks: u32,
-    /// The samples of all blocks that are not short.
-    full: u32,
-    /// Blocks with fewer samples, with their number, in order: a part's last, or the last of each raw file.
-    short: Arc<[(u32, u32)]>,
+enum BlockSizes {
+    /// Every stored sample belongs to the part.
+    Whole {
+        blocks: u32,
+        /// The samples of all blocks that are not short.
+        full: u32,
+        /// Blocks with fewer samples, with their number, in order: a part's last, or the last of each raw file.
+        short: Arc<[(u32, u32)]>,
+    },
+    /// Only selected samples do.
+    Selected {
+        selection: Selection,
+        /// The numbers of the blocks that have any.
+        blocks: Arc<[u32]>,
+        /// The most that a block stores.
+        full: u32,
+    },
 }
 
 impl BlockSizes {
+    /// The number of blocks.
+    fn blocks(&self) -> u32 {
+        match self {
+            Self::Whole { blocks, .. } => *blocks,
+            Self::Selected { blocks, .. } => blocks.len() as u32,
+        }
+    }
+
+    /// The number in the part of the block at this place in file order.
+    fn number(&self, index: u32) -> u32 {
+        match self {
+            Self::Whole { .. } => index,
+            Self::Selected { blocks, .. } => blocks[index as usize],
+        }
+    }
+
+    /// The samples of a block, by its number in the part.
     fn of(&self, block: u32) -> u32 {
-        let short = self.short.binary_search_by_key(&block, |&(block, _)| block);
-        short.map_or(self.full, |at| self.short[at].1)
+        match self {
+            Self::Whole { full, short, .. } => {
+                let found = short.binary_search_by_key(&block, |&(block, _)| block);
+                found.map_or(*full, |at| short[at].1)
+            }
+            Self::Selected { selection, .. } => selection.samples_of(block),
+        }
+    }
+
+    /// The most samples that a block stores.
+    fn full(&self) -> u32 {
+        match self {
+            Self::Whole { full, .. } | Self::Selected { full, .. } => *full,
+        }
     }
 }
 
 /// Consecutive blocks whose rows are delivered together, in one order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Window {
     /// The epoch.
     pub epoch: u64,
@@ -58,29 +98,47 @@ pub struct Window {
     pub number: u64,
     /// The sample of its epoch at which the window starts.
     pub first: u64,
-    /// Its number of samples. Row `i` of the window is row `i - s` of the block whose samples start at `s` when the
-    /// blocks of [`Window::blocks`] are concatenated.
+    /// Its number of samples that belong to the part.
     pub samples: u32,
     /// The number of rows, first in the order of delivery, that had been delivered before the stream's start.
     pub skip: u32,
-    /// The numbers of its blocks in reading order.
+    /// The numbers of its blocks in reading order. Row `i` of the window is row `i - s` of the block whose samples
+    /// start at `s` when all that these blocks store is concatenated.
     pub blocks: Vec<u32>,
     seed: Option<u64>,
+    selection: Option<Selection>,
 }
 
 impl Window {
-    /// Returns whether its rows are delivered in file order.
+    /// Returns whether all rows of its blocks are delivered, in file order.
     pub fn keeps_rows(&self) -> bool {
-        self.seed.is_none()
+        self.seed.is_none() && self.selection.is_none()
     }
 
-    /// Returns the rows of the window in the order of delivery, skipped ones included; `None` if they are in file
-    /// order.
-    pub fn shuffled_rows(&self) -> Option<Vec<u32>> {
-        let mut rng = Rng::from_parts(&[ROWS, self.seed?, self.epoch, self.number]);
-        let mut rows: Vec<u32> = (0..self.samples).collect();
-        rng.shuffle(&mut rows);
+    /// Returns the rows of the window in the order of delivery, skipped ones included; `None` if they are all rows of
+    /// its blocks in file order.
+    pub fn rows(&self) -> Option<Vec<u32>> {
+        if self.keeps_rows() {
+            return None;
+        }
+        let mut rows = match &self.selection {
+            None => (0..self.samples).collect(),
+            Some(selection) => self.selected_rows(selection),
+        };
+        if let Some(seed) = self.seed {
+            Rng::from_parts(&[ROWS, seed, self.epoch, self.number]).shuffle(&mut rows);
+        }
         Some(rows)
+    }
+
+    fn selected_rows(&self, selection: &Selection) -> Vec<u32> {
+        let mut rows = Vec::with_capacity(self.samples as usize);
+        let mut start = 0;
+        for &block in &self.blocks {
+            rows.extend(selection.rows_of(block).map(|row| start + row));
+            start += selection.stored_in(block);
+        }
+        rows
     }
 }
 
@@ -93,9 +151,18 @@ impl Plan {
         let blocks = u32::try_from(part.blocks.len())
             .map_err(|_| Error::invalid(format!("the {} part has more than 2^32 blocks", part.part)))?;
         let full = part.block_samples;
-        let short = (0..).zip(&part.blocks).filter(|(_, block)| block.samples != full);
-        let short = short.map(|(number, block)| (number, block.samples)).collect();
-        Self::over(BlockSizes { blocks, full, short }, part.samples, order, epochs, start)
+        let sizes = match &part.selection {
+            None => {
+                let short = (0..).zip(&part.blocks).filter(|(_, block)| block.samples != full);
+                let short = short.map(|(number, block)| (number, block.samples)).collect();
+                BlockSizes::Whole { blocks, full, short }
+            }
+            Some(selection) => {
+                let blocks = (0..blocks).filter(|&block| selection.samples_of(block) > 0).collect();
+                BlockSizes::Selected { selection: selection.clone(), blocks, full }
+            }
+        };
+        Self::over(sizes, part.samples, order, epochs, start)
     }
 
     fn over(
@@ -106,12 +173,12 @@ impl Plan {
         start: Position,
     ) -> Result<Self> {
         if let Order::Shuffled { window_blocks, .. } = order {
-            let rows = u64::from(window_blocks.min(sizes.blocks)) * u64::from(sizes.full);
+            let rows = u64::from(window_blocks.min(sizes.blocks())) * u64::from(sizes.full());
             if window_blocks == 0 || u32::try_from(rows).is_err() {
                 return Err(Error::invalid(format!(
                     "cannot shuffle rows within {window_blocks} blocks of {} samples: use at least one block and fewer \
                      than 2^32 rows",
-                    sizes.full
+                    sizes.full()
                 )));
             }
         }
@@ -146,7 +213,7 @@ impl Plan {
             && !self.is_over()
         {
             self.permutation.clear();
-            self.permutation.extend(0..self.sizes.blocks);
+            self.permutation.extend(0..self.sizes.blocks());
             Rng::from_parts(&[BLOCKS, seed, self.epoch]).shuffle(&mut self.permutation);
         }
     }
@@ -159,11 +226,12 @@ impl Plan {
     fn window_range(&self) -> std::ops::Range<u64> {
         let window_blocks = self.order.window_blocks() as u64;
         let first = self.window * window_blocks;
-        first..(first + window_blocks).min(u64::from(self.sizes.blocks))
+        first..(first + window_blocks).min(u64::from(self.sizes.blocks()))
     }
 
     fn block_at(&self, index: u64) -> u32 {
-        self.permutation.get(index as usize).map_or(index as u32, |&block| block)
+        let index = self.permutation.get(index as usize).map_or(index as u32, |&index| index);
+        self.sizes.number(index)
     }
 
     fn window_samples(&self) -> u32 {
@@ -190,6 +258,10 @@ impl Iterator for Plan {
                 Order::File => None,
                 Order::Shuffled { seed, .. } => Some(seed),
             },
+            selection: match &self.sizes {
+                BlockSizes::Whole { .. } => None,
+                BlockSizes::Selected { selection, .. } => Some(selection.clone()),
+            },
         };
         self.first += u64::from(window.samples);
         self.window += 1;
@@ -208,7 +280,7 @@ mod tests {
 
     /// Returns blocks of one size except for some short ones, and their total number of samples.
     fn sizes(blocks: u32, full: u32, short: &[(u32, u32)]) -> (BlockSizes, u64) {
-        let sizes = BlockSizes { blocks, full, short: short.into() };
+        let sizes = BlockSizes::Whole { blocks, full, short: short.into() };
         let samples = (0..blocks).map(|block| u64::from(sizes.of(block))).sum();
         (sizes, samples)
     }
@@ -226,7 +298,7 @@ mod tests {
                 })
                 .collect();
             assert_eq!(samples.len(), window.samples as usize);
-            let rows = window.shuffled_rows().unwrap_or_else(|| (0..window.samples).collect());
+            let rows = window.rows().unwrap_or_else(|| (0..window.samples).collect());
             let epoch = window.epoch;
             rows.into_iter()
                 .skip(window.skip as usize)
@@ -278,7 +350,7 @@ mod tests {
             let first = |block: u32| u64::from(block) * 4;
             let of_block = |&block: &u32| first(block)..(first(block) + 4).min(18);
             let samples: Vec<u64> = window.blocks.iter().flat_map(of_block).collect();
-            window.shuffled_rows().unwrap().into_iter().map(|row| samples[row as usize]).collect()
+            window.rows().unwrap().into_iter().map(|row| samples[row as usize]).collect()
         };
         plan.map(|window| (window.blocks.clone(), samples_of(&window))).collect()
     }
@@ -324,7 +396,7 @@ mod tests {
             let blocks: Vec<u32> = plan.iter().flat_map(|window| window.blocks.clone()).collect();
             assert!(orders_of_blocks.insert(blocks), "the blocks of seed {seed}, epoch {epoch} are not new");
             for window in plan {
-                let rows = window.shuffled_rows().unwrap();
+                let rows = window.rows().unwrap();
                 assert!(orders_of_rows.insert(rows), "the rows of {window:?} are not new");
             }
         }
@@ -333,7 +405,7 @@ mod tests {
     #[test]
     fn invalid_plans_are_refused() {
         let plan = |block_samples, order, sample| {
-            let sizes = BlockSizes { blocks: 10, full: block_samples, short: [].into() };
+            let sizes = BlockSizes::Whole { blocks: 10, full: block_samples, short: [].into() };
             Plan::over(sizes, 10, order, None, Position { epoch: 0, sample })
         };
         assert!(plan(1, Order::File, 10).is_ok());

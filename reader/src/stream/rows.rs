@@ -26,8 +26,10 @@ pub(super) struct RowsOfWindow {
     pub(super) skip: u32,
     /// The number of its first block.
     first_block: u32,
-    /// Empty if rows are in file order.
-    shuffled: Option<Vec<u32>>,
+    /// Samples of the window.
+    samples: u32,
+    /// `None` for all rows in file order.
+    order: Option<Vec<u32>>,
     /// Samples of every block that is not short.
     full: Divisor,
     /// The window row at which each block starts, and the end of the last one.
@@ -39,7 +41,7 @@ impl RowsOfWindow {
     pub(super) fn new(part: &DatasetPart, window: &Window, first_block: u32) -> Self {
         let mut starts = vec![0];
         for &block in &window.blocks {
-            // Below 2^32 in total: see `Window::samples`.
+            // Below 2^32 in total: checked by `Plan::new`.
             starts.push(starts[starts.len() - 1] + part.samples_of(u64::from(block)) as u32);
         }
         Self {
@@ -47,20 +49,21 @@ impl RowsOfWindow {
             first_sample: window.first,
             skip: window.skip,
             first_block,
-            shuffled: window.shuffled_rows(),
+            samples: window.samples,
+            order: window.rows(),
             full: Divisor::new(part.block_samples),
             starts,
         }
     }
 
     pub(super) fn samples(&self) -> u32 {
-        self.starts[self.starts.len() - 1]
+        self.samples
     }
 
     /// Returns the first block that is still needed after all rows before this position were delivered.
     pub(super) fn keep_from(&self, index: u32) -> u32 {
         let of_window = match index < self.samples() {
-            true if self.shuffled.is_some() => 0,
+            true if self.order.is_some() => 0,
             true => self.of(index).0,
             false => self.starts.len() as u32 - 1,
         };
@@ -101,7 +104,7 @@ impl Run {
     pub(super) fn rows(self) -> impl Iterator<Item = BlockRow> {
         let Self { window, positions } = self;
         positions.map(move |index| {
-            let row = window.shuffled.as_ref().map_or(index, |rows| rows[index as usize]);
+            let row = window.order.as_ref().map_or(index, |rows| rows[index as usize]);
             let (index, row) = window.of(row);
             BlockRow { block: window.first_block.wrapping_add(index), row }
         })
@@ -110,7 +113,7 @@ impl Run {
     /// Returns the blocks that may hold them.
     pub(super) fn blocks(self) -> impl Iterator<Item = u32> {
         let Self { window, positions } = self;
-        let blocks = match window.shuffled {
+        let blocks = match window.order {
             Some(_) => 0..window.starts.len() as u32 - 1,
             None => window.of(positions.start).0..window.of(positions.end - 1).0 + 1,
         };

@@ -10,6 +10,7 @@ use crate::dataset::{Dataset, DatasetPart};
 use crate::io::{AlignedMemory, IoMode, SlabMemory, SlabRing};
 use crate::part::Part;
 use crate::samples::Samples;
+use crate::split::Split;
 use crate::tests::{self, TestDataset, working_rungs};
 
 const SAMPLES: usize = 1000;
@@ -266,7 +267,7 @@ fn packed_blocks_come_with_their_windows() {
         for (window_index, &index) in window.blocks.iter().enumerate() {
             let block = stream.next().unwrap().unwrap();
             assert_eq!((block.index(), block.window_index), (u64::from(index), window_index));
-            assert_eq!(*block.window, window);
+            assert_eq!((block.window.number, &block.window.blocks), (window.number, &window.blocks));
             assert_eq!(block.completes_window(), window_index + 1 == window.blocks.len());
             assert_eq!(block.block().unwrap().samples() as u64, part.samples_of(block.index()));
         }
@@ -314,6 +315,15 @@ fn collect_packed(part: &DatasetPart, options: &StreamOptions) -> Vec<(Samples, 
     batches
 }
 
+/// Returns the samples of an unpacked stream with the start and end of its batches.
+fn collect_unpacked(part: &DatasetPart, options: &StreamOptions) -> Vec<(Samples, Position, Position)> {
+    let batches = BatchStream::open(part.clone(), options).unwrap().map(|batch| {
+        let mut batch = batch.unwrap();
+        (std::mem::take(&mut batch.samples), batch.start, batch.end)
+    });
+    batches.collect()
+}
+
 #[test]
 fn packed_batches_equal_unpacked_batches() {
     let dataset = dataset();
@@ -322,14 +332,106 @@ fn packed_batches_equal_unpacked_batches() {
         for batch_size in [1, 63, 64, 100, 130, 1000, 5000] {
             for (epoch, sample) in [(0, 0), (0, 65), (1, 700), (0, 1000)] {
                 let options = options(batch_size, order, Position { epoch, sample });
-                let unpacked = BatchStream::open(part.clone(), &options).unwrap().map(|batch| {
-                    let mut batch = batch.unwrap();
-                    (std::mem::take(&mut batch.samples), batch.start, batch.end)
-                });
-                let expected: Vec<_> = unpacked.collect();
+                let expected = collect_unpacked(&part, &options);
                 assert_eq!(collect_packed(&part, &options), expected, "{order:?} in batches of {batch_size}");
             }
         }
+    }
+}
+
+/// Random splits of few samples leave blocks without any, and the last block of a training part may be cut in two.
+const SPLITS: [Split; 5] = [
+    Split::Last { share: 0.1 },
+    Split::Last { share: 0.9 },
+    Split::Random { share: 0.1, seed: 1 },
+    Split::Random { share: 0.01, seed: 2 },
+    Split::Random { share: 0.97, seed: 3 },
+];
+
+#[test]
+fn a_validation_cut_divides_the_training_part_for_every_order_and_start() {
+    let dataset = dataset();
+    let numbers = |batches: &[(Samples, Position, Position)]| -> Vec<u32> {
+        let rows = batches.iter().flat_map(|(samples, ..)| samples.dense.chunks(samples.dense_columns));
+        rows.map(|row| row[0] as u32).collect()
+    };
+    for split in SPLITS {
+        let cut = Dataset::open(&dataset.dir()).unwrap().with_validation(split).unwrap();
+        assert_eq!(cut.samples(Part::Train) + cut.samples(Part::Validation), SAMPLES as u64);
+        for order in ORDERS {
+            let mut found = Vec::new();
+            for side in [Part::Train, Part::Validation] {
+                let (part, count) = (cut.part(side).unwrap(), cut.samples(side));
+                assert_eq!(part.samples, count);
+                let one_epoch = StreamOptions { epochs: Some(1), ..options(64, order, Position::default()) };
+                let whole = collect_unpacked(&part, &one_epoch);
+                let in_order = numbers(&whole);
+                assert_eq!(in_order.len() as u64, count);
+                assert_eq!(in_order.is_sorted(), order == Order::File, "{split}, {order:?}");
+                for (samples, ..) in &whole {
+                    let mut expected = Samples::new(&dataset.schema);
+                    for row in samples.dense.chunks(samples.dense_columns) {
+                        let number = row[0] as usize;
+                        expected.append(&dataset.samples, number..number + 1);
+                    }
+                    assert_eq!(*samples, expected, "a row's columns stay together");
+                }
+                for (batch_size, sample) in [(7, 0), (64, 1), (100, count / 2), (5000, count - 1), (9, count)]
+                {
+                    let from =
+                        StreamOptions { batch_size, start: Position { epoch: 0, sample }, ..one_epoch };
+                    let rest = collect_unpacked(&part, &from);
+                    assert_eq!(
+                        numbers(&rest),
+                        in_order[sample as usize..],
+                        "{split}, {order:?} from {sample}"
+                    );
+                    assert_eq!(
+                        collect_packed(&part, &from),
+                        rest,
+                        "{split}, {order:?} in batches of {batch_size}"
+                    );
+                }
+                found.extend(in_order);
+            }
+            found.sort_unstable();
+            assert!(found.into_iter().eq(0..SAMPLES as u32), "{split}: every sample is on one side");
+        }
+    }
+}
+
+#[test]
+fn the_last_samples_are_validated_and_random_ones_are_those_of_the_split() {
+    let dataset = dataset();
+    let opened = Dataset::open(&dataset.dir()).unwrap();
+    let one_epoch = StreamOptions { epochs: Some(1), ..options(64, Order::File, Position::default()) };
+    for split in SPLITS {
+        let part = opened.clone().with_validation(split).unwrap().part(Part::Validation).unwrap();
+        let batches = collect_unpacked(&part, &one_epoch);
+        let rows = batches.iter().flat_map(|(samples, ..)| samples.dense.chunks(samples.dense_columns));
+        let held_out = crate::split::HeldOut::of(split, SAMPLES as u64);
+        let expected = (0..SAMPLES as u64).filter(|&sample| held_out.contains(sample));
+        assert!(rows.map(|row| row[0] as u64).eq(expected), "{split}");
+        // Only blocks that hold some of it are read.
+        let plan = Plan::new(&part, Order::File, Some(1), Position::default()).unwrap();
+        let blocks = part.blocks.len() as u32;
+        let reads: Vec<_> = plan.flat_map(|window| window.blocks).collect();
+        let holds = |block: &u32| {
+            let first = u64::from(block * BLOCK_SAMPLES);
+            held_out.count(first..(first + u64::from(BLOCK_SAMPLES)).min(SAMPLES as u64)) > 0
+        };
+        assert_eq!(reads, (0..blocks).filter(holds).collect::<Vec<_>>());
+    }
+    // The evaluation part stays; a second cut replaces the first; and none restores the whole.
+    let cut = opened.clone().with_validation(SPLITS[0]).unwrap();
+    assert_eq!(cut.samples(Part::Eval), opened.samples(Part::Eval));
+    assert_eq!(cut.clone().with_validation(SPLITS[1]).unwrap().samples(Part::Train), 100);
+    let whole = cut.with_validation(Split::None).unwrap();
+    assert_eq!((whole.samples(Part::Train), whole.samples(Part::Validation)), (SAMPLES as u64, 0));
+    assert!(whole.part(Part::Validation).unwrap_err().to_string().contains("has no validation part"));
+    for (share, lacks) in [(0.0001, "holds out no sample"), (0.9999, "leaves no sample to train on")] {
+        let error = opened.clone().with_validation(Split::Last { share }).unwrap_err().to_string();
+        assert!(error.contains(lacks), "{error}");
     }
 }
 

@@ -53,10 +53,6 @@ impl RowWindow {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
     /// Removes the samples and keeps the memory.
     pub(super) fn clear(&mut self) {
         self.len = 0;
@@ -167,8 +163,8 @@ mod tests {
             window.clear();
             window.push(&samples);
             window.push(&samples);
-            prop_assert_eq!(window.len(), 2 * samples.len);
-            let rows: Vec<u32> = order.iter().map(|index| index.index(window.len()) as u32).collect();
+            prop_assert_eq!(window.len, 2 * samples.len);
+            let rows: Vec<u32> = order.iter().map(|index| index.index(window.len) as u32).collect();
             let mut gathered = Samples::new(&schema);
             window.gather(&rows[..rows.len() / 2], &mut gathered);
             window.gather(&rows[rows.len() / 2..], &mut gathered);

@@ -13,6 +13,7 @@ use crate::schema::{
     Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, Schema,
     VocabularyKind,
 };
+use crate::split::Split;
 use crate::stop::Stop;
 
 /// Maximum number of rows of hashed and identity tables: counting takes eight bytes per row during conversion.
@@ -171,64 +172,6 @@ pub(crate) fn no_min_count() -> Error {
     Error::invalid(
         "--min-count 0 would give rows to categories that never occur: use 1 to keep every category",
     )
-}
-
-/// The split of rows into a training and an evaluation part.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Split {
-    /// All rows are for training.
-    None,
-    /// The last share of all rows, including bad ones, is for evaluation: `round(share * rows)` rows.
-    Last {
-        /// Above 0 and below 1.
-        share: f64,
-    },
-    /// Each row is for evaluation with this probability, by a hash of the seed and the row's number: always the same
-    /// rows.
-    Random {
-        /// Above 0 and below 1.
-        share: f64,
-        /// The seed that determines the rows.
-        seed: u64,
-    },
-}
-
-impl FromStr for Split {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let refuse = |why: &str| {
-            Error::invalid(format!(
-                "'{text}' is not a split ({why}): write last:0.2 (the last fifth of the rows is for evaluation), \
-                 random:0.1:SEED (a random tenth of the rows) or none"
-            ))
-        };
-        let share = |text: &str| match text.parse() {
-            Ok(share) if share > 0.0 && share < 1.0 => Ok(share),
-            Ok(_) => Err(refuse("the share must be above 0 and below 1")),
-            Err(_) => Err(refuse("the share is not a number")),
-        };
-        match text.split(':').collect::<Vec<_>>()[..] {
-            ["none"] => Ok(Self::None),
-            ["last", part] => Ok(Self::Last { share: share(part)? }),
-            ["random", part, seed] => {
-                let seed = seed.parse().map_err(|_| refuse("the seed is not a whole number"))?;
-                Ok(Self::Random { share: share(part)?, seed })
-            }
-            ["random", _] => Err(refuse("it lacks a seed")),
-            _ => Err(refuse("unknown kind")),
-        }
-    }
-}
-
-impl fmt::Display for Split {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::None => f.write_str("none"),
-            Self::Last { share } => write!(f, "last:{share}"),
-            Self::Random { share, seed } => write!(f, "random:{share}:{seed}"),
-        }
-    }
 }
 
 /// What happens to a row that cannot be read.
@@ -434,10 +377,6 @@ mod tests {
 
     #[test]
     fn options_are_parsed() {
-        assert_eq!("last:0.2".parse::<Split>().unwrap(), Split::Last { share: 0.2 });
-        assert_eq!("random:0.1:7".parse::<Split>().unwrap(), Split::Random { share: 0.1, seed: 7 });
-        assert_eq!("random:0.1:7".parse::<Split>().unwrap().to_string(), "random:0.1:7");
-        assert_eq!("none".parse::<Split>().unwrap(), Split::None);
         assert_eq!("1%".parse::<BadLimit>().unwrap(), BadLimit::default());
         assert_eq!("0".parse::<BadLimit>().unwrap(), BadLimit::Rows(0));
         assert_eq!("quarantine".parse::<OnBad>().unwrap(), OnBad::Quarantine);
@@ -480,13 +419,6 @@ mod tests {
         fn refusal<T: FromStr<Err = Error> + fmt::Debug>(text: &str) -> String {
             text.parse::<T>().unwrap_err().to_string()
         }
-        assert!(refusal::<Split>("last:1").contains("above 0 and below 1"));
-        assert!(refusal::<Split>("last:nan").contains("above 0 and below 1"));
-        assert!(refusal::<Split>("last:0").contains("above 0 and below 1"));
-        assert!(refusal::<Split>("random:0:1").contains("above 0 and below 1"));
-        assert!(refusal::<Split>("random:0.5:-1").contains("the seed is not a whole number"));
-        assert!(refusal::<Split>("random:0.5").contains("lacks a seed"));
-        assert!(refusal::<Split>("first:0.5").contains("random:0.1:SEED"));
         assert!(refusal::<BadLimit>("101%").contains("up to 100%"));
         assert!(refusal::<BadLimit>("-1").contains("a number of rows"));
         assert!(refusal::<OnBad>("ignore").contains("quarantine"));

@@ -123,9 +123,6 @@ impl PartRows {
     /// Returns the rows of a part.
     #[inline]
     pub(crate) fn of(&mut self, part: Part) -> &mut RawRows {
-        match part {
-            Part::Train => &mut self.train,
-            Part::Eval => &mut self.eval,
-        }
+        if part == Part::Eval { &mut self.eval } else { &mut self.train }
     }
 }

@@ -170,7 +170,7 @@ impl<'a> BlockFiller<'a> {
         out: Sender<FilledBlock>,
         spare: &'a Pool<Samples>,
     ) -> Self {
-        let parts = Part::ALL.map(|part| (part, 0, Samples::new(schema)));
+        let parts = Part::STORED.map(|part| (part, 0, Samples::new(schema)));
         Self { schema, block_samples, out, parts, spare }
     }
 
@@ -198,7 +198,7 @@ impl<'a> BlockFiller<'a> {
 
     /// Sends the last blocks, which may be partial.
     fn finish(mut self) -> Result<()> {
-        for part in Part::ALL {
+        for part in Part::STORED {
             if self.parts[part as usize].2.len > 0 {
                 self.send(part)?;
             }
