@@ -19,7 +19,8 @@ pub struct EvaluateOptions<'a> {
     pub data: Option<&'a Path>,
     /// Raw files instead, with the records that the model was trained on.
     pub raw: &'a [PathBuf],
-    /// The part of the dataset; by default the evaluation part.
+    /// The part of the dataset; by default the evaluation part. [`Part::Validation`] is what the model's job held out
+    /// of the training part.
     pub part: Part,
     /// Number of CPU threads; by default that of the model's job.
     pub threads: Option<ThreadCount>,
@@ -51,7 +52,10 @@ pub fn evaluate(
     let job = &job;
     let dataset = open_dataset(&model, options)?;
     model.check_columns(&dataset)?;
-    let dataset = training::with_ids(job, dataset)?;
+    let mut dataset = training::with_ids(job, dataset)?;
+    if options.part == Part::Validation {
+        dataset = dataset.with_validation(job.train.validation)?;
+    }
     let batches =
         EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: job.reader.io_options() };
     let (pool, _) = training::thread_pool(job)?;

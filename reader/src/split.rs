@@ -4,6 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::error::{Error, Result};
@@ -53,6 +54,19 @@ impl FromStr for Split {
             ["random", _] => Err(refuse("it lacks a seed")),
             _ => Err(refuse("unknown kind")),
         }
+    }
+}
+
+/// Reads the text of [`FromStr`].
+impl<'de> Deserialize<'de> for Split {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl Serialize for Split {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

@@ -116,6 +116,7 @@ impl Dataset {
             block_samples,
             schema: Arc::new(schema),
             coding: BlockCoding::Packed { tag },
+            selection: None,
             ids: Arc::default(),
         };
         Ok(Self { _home: home, part, bits })

@@ -16,6 +16,8 @@ use super::{Body, Outcome, close};
 pub(crate) const BODIES: &[Body] = &[
     ("a_training_goes_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(1, 1)),
     ("ranks_go_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(3, 1)),
+    ("the_best_model_is_kept", 1, |_, _| keeps_the_best(1, 1)),
+    ("ranks_keep_the_best_model", 1, |_, _| keeps_the_best(3, 1)),
     ("the_dense_update_may_change", 1, |_, _| the_dense_update_may_change()),
     ("a_checkpoint_is_for_any_ranks_and_devices", 1, |_, _| {
         is_for_any_ranks(&[])?;
@@ -27,6 +29,7 @@ pub(crate) const BODIES: &[Body] = &[
 /// Over nodes simulated by GPUs of this machine, each with the number of GPUs that it needs.
 pub(crate) const BODIES_OF_NODES: &[(Body, usize)] = &[
     (("two_nodes_of_one_go_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(2, 2)), 2),
+    (("two_nodes_of_one_keep_the_best_model", 1, |_, _| keeps_the_best(2, 2)), 2),
     (
         ("a_checkpoint_of_two_nodes_is_for_any_ranks_and_devices", 1, |_, _| {
             is_for_any_ranks(&["device.ranks=2", "device.nodes=2"])?;
@@ -135,26 +138,69 @@ fn have_gpus(ranks: usize) -> Result<bool, Failed> {
     Ok(have)
 }
 
+const FP8: &[&str] = &["device.precision=fp8", "embedding.dtype=fp16"];
+/// Settings whose states differ.
+const STATES: [&[&str]; 4] = [
+    &["device.precision=fp32"],
+    &["device.precision=bf16", "embedding.dtype=bf16", "embedding.placement=hybrid"],
+    &[
+        "device.precision=fp16",
+        "optimizer.sparse={ kind = 'adam', learning_rate = 0.01 }",
+        "device.dense_update=sharded",
+    ],
+    FP8,
+];
+
+/// Those of [`STATES`] that this GPU has, each with a number of ranks and nodes.
+fn states(ranks: usize, nodes: usize) -> Result<Vec<Vec<String>>, Failed> {
+    // Hoppers multiply fp8.
+    let has_fp8 = Device::open(0)?.multiplies_fp8();
+    let over = [format!("device.ranks={ranks}"), format!("device.nodes={nodes}")];
+    let states = STATES.into_iter().filter(|&sets| sets != FP8 || has_fp8);
+    Ok(states.map(|sets| sets.iter().map(ToString::to_string).chain(over.clone()).collect()).collect())
+}
+
+/// Early stopping restores the model of an evaluation: with its metrics, and with the weights of a training that ends
+/// there.
+fn keeps_the_best(ranks: usize, nodes: usize) -> Outcome {
+    if !have_gpus(ranks)? {
+        return Ok(());
+    }
+    let common = ["train.validation='random:0.3:5'", "eval.every_steps=10"];
+    // No later evaluation is better by that much.
+    let stopping = "train.early_stopping={ metric = 'log_loss', patience = 3, min_delta = 10 }";
+    for sets in states(ranks, nodes)? {
+        let sets: Vec<_> = sets.iter().map(String::as_str).chain(common).collect();
+        let folder = folder()?;
+        run(&folder, "short", &[&sets[..], &["train.max_steps=10"]].concat(), 0)?;
+        let sets = [&sets[..], &[stopping]].concat();
+        run(&folder, "whole", &sets, 0)?;
+        run(&folder, "stopped", &sets, 23)?;
+        run(&folder, "stopped", &sets, 0)?;
+        for name in ["whole", "stopped"] {
+            let log = log(&folder, name)?;
+            let evaluations: Vec<_> = log.iter().filter(|line| line["kind"] == "eval").collect();
+            let steps: Vec<_> = evaluations.iter().filter_map(|line| line["step"].as_u64()).collect();
+            if steps != [10, 20, 30, 40, 10, 10] {
+                return Err(format!("{sets:?}: {name} evaluates after {steps:?}").into());
+            }
+            if evaluations[4] != evaluations[0] || evaluations[5].get("part").is_some() {
+                return Err(format!("{sets:?}: {name}: {evaluations:#?}").into());
+            }
+            if model(&folder, name)? != model(&folder, "short")? {
+                return Err(format!("{sets:?}: {name}: the model differs").into());
+            }
+        }
+    }
+    Ok(())
+}
+
 fn goes_on_to_the_bit(ranks: usize, nodes: usize) -> Outcome {
     if !have_gpus(ranks)? {
         return Ok(());
     }
-    let over = [format!("device.ranks={ranks}"), format!("device.nodes={nodes}")];
-    for sets in [
-        &["device.precision=fp32"][..],
-        &["device.precision=bf16", "embedding.dtype=bf16", "embedding.placement=hybrid"],
-        &[
-            "device.precision=fp16",
-            "optimizer.sparse={ kind = 'adam', learning_rate = 0.01 }",
-            "device.dense_update=sharded",
-        ],
-        &["device.precision=fp8", "embedding.dtype=fp16"],
-    ] {
-        // Hoppers multiply fp8.
-        if sets[0].ends_with("fp8") && !Device::open(0)?.multiplies_fp8() {
-            continue;
-        }
-        let sets = [sets, &[&*over[0], &*over[1]]].concat();
+    for sets in states(ranks, nodes)? {
+        let sets: Vec<_> = sets.iter().map(String::as_str).collect();
         let folder = folder()?;
         run(&folder, "whole", &sets, 0)?;
         // After a full checkpoint, after incremental ones, and before the first one.

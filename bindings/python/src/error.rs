@@ -64,7 +64,7 @@ pub(crate) fn trainer_error(file: &JobFile, error: TrainerError) -> PyErr {
         TrainerError::Rows(_) | TrainerError::TooManyRows { .. } => row_error(error),
         TrainerError::Train(error) => training_error(file, error),
         TrainerError::Source(error) => source_error(error),
-        TrainerError::Target => job_error(error),
+        TrainerError::Setting { .. } => job_error(error),
         error => train_error(error),
     }
 }

@@ -131,19 +131,27 @@ pub(crate) fn set_aside(files: &dyn Files, dir: &Path, step: u64) -> Result<Path
     Ok(aside)
 }
 
-/// What a checkpoint needs to be read.
+/// The other checkpoints that a checkpoint needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
-    /// Only itself.
-    Itself,
-    /// The full checkpoint of this step, which it builds on.
-    Base(u64),
+    /// Those of these steps.
+    Steps {
+        /// The full checkpoint that it builds on; `None` if it is full itself.
+        base: Option<u64>,
+        /// The best evaluation before it: a training that resumes from it may end with that model.
+        best: Option<u64>,
+    },
     /// Unknown: it could not be read.
     Unknown,
 }
 
-/// Removes all but the latest `keep` checkpoints and the bases of kept ones. `needs` returns what a checkpoint needs;
-/// if that is unknown, everything older is kept. Each is renamed first, so that none is ever half removed.
+impl Needs {
+    /// No other checkpoint.
+    pub const ITSELF: Self = Self::Steps { base: None, best: None };
+}
+
+/// Removes all but the latest `keep` checkpoints and those that kept ones need. `needs` returns what a checkpoint
+/// needs; if that is unknown, everything older is kept. Each is renamed first, so that none is ever half removed.
 ///
 /// # Errors
 /// [`CheckpointError::Io`]; those that are to be kept are intact then, too.
@@ -154,11 +162,14 @@ pub fn prune(
     needs: impl Fn(u64) -> Needs,
 ) -> Result<(), CheckpointError> {
     let all: Vec<_> = list(files, dir)?.into_iter().map(|(step, _)| step).collect();
-    let mut kept: BTreeSet<_> = all.iter().copied().take(keep).collect();
-    for step in kept.clone() {
+    let mut kept = BTreeSet::new();
+    let mut found: Vec<_> = all.iter().copied().take(keep).collect();
+    while let Some(step) = found.pop() {
+        if !kept.insert(step) {
+            continue;
+        }
         match needs(step) {
-            Needs::Itself => {}
-            Needs::Base(base) => drop(kept.insert(base)),
+            Needs::Steps { base, best } => found.extend(base.into_iter().chain(best)),
             Needs::Unknown => kept.extend(all.iter().filter(|&&older| older < step)),
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use rankine_embedding::{Optimizer, TableSpec};
+use rankine_reader::Split;
 use rankine_reader::dataset::FileManifest;
 use rankine_reader::raw::RawContents;
 use rankine_reader::sealed::Checksum;
@@ -10,6 +11,7 @@ use rankine_reader::stream::Position;
 use serde::{Deserialize, Serialize};
 
 use crate::evaluation::EvalSummary;
+use crate::job::StoppingMetric;
 use crate::model::{Model, ModelSpec};
 
 /// The kind and version of the sealed file of a manifest.
@@ -82,6 +84,23 @@ pub struct TrainState {
     /// The evaluation of this very step, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval: Option<EvalSummary>,
+    /// The best evaluation so far, if early stopping compares them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best: Option<BestState>,
+}
+
+/// The best evaluation of a training so far.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BestState {
+    /// Steps completed at it. The checkpoint of this step is kept.
+    pub step: u64,
+    /// The metric that decides.
+    pub metric: StoppingMetric,
+    /// Its value.
+    pub value: f64,
+    /// Evaluations since then, none of which was better.
+    pub evaluations_since: u64,
 }
 
 /// Steps that were skipped because a value was not finite.
@@ -111,14 +130,21 @@ pub struct LossState {
     pub samples: u64,
 }
 
-/// The order of samples that a position refers to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The samples that are trained on, and their order, which a position refers to.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OrderState {
     /// Whether they are shuffled, by the job's seed.
     pub shuffle: bool,
     /// Blocks whose rows are shuffled together.
     pub window_blocks: u32,
+    /// The samples of the training part that are held out; absent if none are.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub validation: Split,
+}
+
+fn is_none(split: &Split) -> bool {
+    *split == Split::None
 }
 
 /// What identifies a training part.

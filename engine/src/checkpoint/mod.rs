@@ -35,8 +35,8 @@ pub use folder::{DamagedCheckpoint, Leftovers, Needs, latest, leftovers, list, p
 pub use index::{PieceContents, PieceEntry, SavedRows, ShardIndex};
 pub use manifest::NAME as MANIFEST_NAME;
 pub use manifest::{
-    Base, DataIdentity, DeviceState, Fp8State, GuardState, LossScale, LossState, Manifest, OrderState,
-    RuleState, TableState, TrainState,
+    Base, BestState, DataIdentity, DeviceState, Fp8State, GuardState, LossScale, LossState, Manifest,
+    OrderState, RuleState, TableState, TrainState,
 };
 pub use open::{Checkpoint, Totals};
 pub use publish::{Draft, PublishedCheckpoint, draft_path};

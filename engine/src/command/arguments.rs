@@ -30,7 +30,10 @@ pub(crate) fn non_negative(text: &str) -> Result<NonNegative, String> {
 
 /// Parses a part of a dataset.
 pub(crate) fn part(text: &str) -> Result<Part, String> {
-    Part::STORED.into_iter().find(|part| part.name() == text).ok_or_else(|| "expected train or eval".into())
+    [Part::Train, Part::Eval, Part::Validation]
+        .into_iter()
+        .find(|part| part.name() == text)
+        .ok_or_else(|| "expected train, eval or validation".into())
 }
 
 /// Parses the name of an overlap.

@@ -10,9 +10,10 @@ use rankine::job::{ListenAddress, ThreadCount};
 use rankine::launch::ProcessRank;
 use rankine::report::Bound;
 use rankine::training::{
-    self, DeviceMemory, Event, ExchangeSummary, Observer, Report, RunDevices, RunDir, RunStart, Start,
-    StepDetails, StepTimes, Stop, Summary, TrainOptions,
+    self, BestSummary, DeviceMemory, Event, ExchangeSummary, Observer, Report, RunDevices, RunDir, RunStart,
+    Start, StepDetails, StepTimes, Stop, Summary, TrainOptions,
 };
+use rankine_reader::Part;
 use serde::Serialize;
 
 use super::job::{JobArgs, setting};
@@ -128,6 +129,15 @@ pub(crate) fn run(args: Args, process: &ProcessRank, quiet: bool) -> Result<(), 
 
 /// Prints the results of a run.
 fn print_results(summary: &Summary, run: &Path) -> Result<(), CommandError> {
+    if let Some(BestSummary { step, metric, value, part, last_value, .. }) = &summary.best {
+        let part = if *part == Part::Validation { "validation set" } else { "evaluation part" };
+        let last = last_value.map_or_else(|| "undefined".into(), |value| format!("{value:.5}"));
+        output::text(format_args!(
+            "best model          of step {step}: {} {value:.5} on the {part}; {last} after step {}\n",
+            metric.name(),
+            summary.train.steps
+        ))?;
+    }
     if let Some(eval) = &summary.eval {
         output::text(MetricsText { metrics: &eval.metrics, auc_achievable: eval.auc_achievable })?;
     }
@@ -264,7 +274,7 @@ impl Observer for Watcher {
             Event::Skipped(_) | Event::Damaged { .. } | Event::Kept { .. } => {
                 event.warning().iter().for_each(|text| tracing::warn!("{text}"));
             }
-            Event::Evaluated { step, heads, .. } => self.evaluated(step, heads),
+            Event::Evaluated { step, part, heads, .. } => self.evaluated(step, part, heads),
             _ => {}
         }
     }
@@ -352,15 +362,17 @@ impl Watcher {
         }
     }
 
-    fn evaluated(&mut self, step: u64, heads: &[HeadMetrics]) {
+    fn evaluated(&mut self, step: u64, part: Part, heads: &[HeadMetrics]) {
         self.phase = Phase::Waiting;
         self.standing.auc = heads.first().and_then(|head| head.metrics?.auc);
         let Some(training) = &self.training else { return };
         for HeadMetrics { label, metrics, .. } in heads {
             let Some(metrics) = metrics else { continue };
             let auc = metrics.auc.map_or_else(|| "undefined".into(), |auc| format!("{auc:.5}"));
+            let of_part = if part == Part::Eval { String::new() } else { format!(" {part}:") };
             let head = if heads.len() > 1 { format!(" {label}:") } else { String::new() };
-            training.note(&format!("step {step}:{head} AUC {auc}, log loss {:.5}", metrics.log_loss));
+            training
+                .note(&format!("step {step}:{of_part}{head} AUC {auc}, log loss {:.5}", metrics.log_loss));
         }
     }
 }

@@ -37,6 +37,12 @@ impl Job {
                 "training ends at the first evaluation that reaches the target: set eval.every_steps",
             ));
         }
+        if self.train.early_stopping.is_some() && self.eval.every_steps.is_none() {
+            found.push(Conflict::new(
+                "train.early_stopping",
+                "early stopping compares evaluations during the training: set eval.every_steps",
+            ));
+        }
         found
     }
 

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use rankine_reader::Split;
+use serde::{Deserialize, Serialize};
 
-use super::values::{AucTarget, BatchSize, Count, Ranks, ThreadCount, WindowBlocks};
+use super::values::{AucTarget, BatchSize, Count, NonNegative, Ranks, ThreadCount, WindowBlocks};
 
-/// `[train]`: batch size, epochs and shuffling.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+/// `[train]`: batch size, epochs, shuffling, validation and early stopping.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Train {
@@ -28,6 +29,53 @@ pub struct Train {
     /// Blocks per shuffling window. The samples of a window are shuffled together, so it must fit in memory.
     #[serde(default = "default_shuffle_window_blocks")]
     pub shuffle_window_blocks: WindowBlocks,
+    /// Samples of the training part that are held out as a validation set: `"last:0.1"` for the last tenth,
+    /// `"random:0.1:SEED"` for a random tenth, or `"none"`. Evaluations during the training then score the validation
+    /// set, and only the trained model is evaluated on the evaluation part.
+    #[serde(default)]
+    #[cfg_attr(test, schemars(schema_with = "super::tests::reference::split"))]
+    pub validation: Split,
+    /// Ends the training when evaluations stop getting better, and keeps the best model.
+    pub early_stopping: Option<EarlyStopping>,
+}
+
+/// `[train.early_stopping]`: training ends when evaluations stop getting better, and the best model becomes the model
+/// of the run. Evaluations are those of the validation set if there is one, and otherwise of the evaluation part. A
+/// checkpoint is saved after each better one. Requires `eval.every_steps`.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct EarlyStopping {
+    /// The metric of the first head that decides. An evaluation without this metric is never the best.
+    #[serde(default)]
+    pub metric: StoppingMetric,
+    /// Evaluations in a row without a better one after which training ends.
+    pub patience: Count,
+    /// An evaluation is better only if its metric improves on the best one by more than this.
+    #[serde(default)]
+    pub min_delta: NonNegative,
+}
+
+/// The metric that decides which evaluation is the best.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum StoppingMetric {
+    /// The area under the ROC curve: more is better.
+    #[default]
+    Auc,
+    /// The log loss: less is better.
+    LogLoss,
+}
+
+impl StoppingMetric {
+    /// Returns the name in a job file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auc => "auc",
+            Self::LogLoss => "log_loss",
+        }
+    }
 }
 
 fn default_epochs() -> Count {
@@ -46,13 +94,14 @@ fn default_shuffle_window_blocks() -> WindowBlocks {
     WindowBlocks::new(16).expect("a constant in range")
 }
 
-/// `[eval]`: when the model is evaluated on the evaluation part of the dataset. If there is such a part, the model is
-/// always evaluated at the end of the training.
+/// `[eval]`: when the model is evaluated. If the dataset has an evaluation part, the model is always evaluated on it at
+/// the end of the training.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Eval {
-    /// Steps between two evaluations. Without it, the model is evaluated only at the end.
+    /// Steps between two evaluations, on the validation set if `train.validation` holds one out, and otherwise on the
+    /// evaluation part. Without it, the model is evaluated only at the end.
     pub every_steps: Option<Count>,
     /// Batch size of evaluations. It does not affect the result.
     pub batch_size: BatchSize,

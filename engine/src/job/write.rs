@@ -8,8 +8,8 @@ use super::optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, Row
 use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 use super::values::{Count, NonNegative, Width};
 use super::{
-    Checkpoint, Data, Device, Dtype, Embedding, Eval, Exchange, Generate, Guard, IdPolicy, Job, Metrics,
-    Placement, Raw, Reader, Train,
+    Checkpoint, Data, Device, Dtype, EarlyStopping, Embedding, Eval, Exchange, Generate, Guard, IdPolicy,
+    Job, Metrics, Placement, Raw, Reader, Train,
 };
 
 impl Job {
@@ -245,11 +245,25 @@ fn write_optimizer(out: &mut String, table: &str, optimizer: &Optimizer) -> fmt:
 }
 
 fn write_train(out: &mut String, train: &Train) -> fmt::Result {
-    let Train { batch_size, epochs, max_steps, log_every_steps, shuffle, shuffle_window_blocks } = train;
+    let Train {
+        batch_size,
+        epochs,
+        max_steps,
+        log_every_steps,
+        shuffle,
+        shuffle_window_blocks,
+        validation,
+        early_stopping,
+    } = train;
     writeln!(out, "\n[train]\nbatch_size = {batch_size}\nepochs = {epochs}")?;
     write_option(out, "max_steps", max_steps.as_ref(), "all epochs")?;
     writeln!(out, "log_every_steps = {log_every_steps}\nshuffle = {shuffle}")?;
-    writeln!(out, "shuffle_window_blocks = {shuffle_window_blocks}")
+    writeln!(out, "shuffle_window_blocks = {shuffle_window_blocks}\nvalidation = \"{validation}\"")?;
+    let Some(EarlyStopping { metric, patience, min_delta }) = early_stopping else {
+        return writeln!(out, "\n# [train.early_stopping]: not set, the last model is saved");
+    };
+    writeln!(out, "\n[train.early_stopping]\nmetric = \"{}\"\npatience = {patience}", metric.name())?;
+    writeln!(out, "min_delta = {:?}", min_delta.get())
 }
 
 fn write_eval(out: &mut String, eval: &Eval) -> fmt::Result {

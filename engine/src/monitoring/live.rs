@@ -12,7 +12,7 @@ use crate::evaluation::{HeadMetrics, SavedScores};
 use crate::guard::SkippedSteps;
 use crate::report::{
     Bound, DeviceView, HeadView, History, ModelView, Phase, RankView, RunState, RunView, TableView, TaskView,
-    WarningView, settings_of,
+    WarningView, WatchedPart, settings_of,
 };
 use crate::training::{
     Event, IdCounts, Progress, Report, ReportDetails, RunDevices, RunDir, RunStart, StepDetails, StepTimes,
@@ -55,6 +55,8 @@ pub(super) struct LiveRun {
     shared: SharedView,
     /// Changes that found the view locked, in order.
     pending: Vec<Change>,
+    /// Which evaluations are points of the curves.
+    watched: WatchedPart,
     /// Where the time of the steps since the last report went.
     times: StepTimes,
     /// Steps skipped so far.
@@ -71,6 +73,7 @@ impl LiveRun {
         Self {
             shared,
             pending: Vec::new(),
+            watched: WatchedPart::default(),
             times: StepTimes::default(),
             skipped: SkippedSteps::default(),
             skipped_before: SkippedSteps::default(),
@@ -94,7 +97,10 @@ impl LiveRun {
                 self.change(|view| view.state = RunState::Evaluating);
                 self.task("evaluating", "samples", *samples, *total);
             }
-            Event::Evaluated { step, seconds, heads, .. } => self.evaluated(*step, *seconds, heads),
+            Event::Evaluated { step, part, seconds, heads } => {
+                let is_point = self.watched.admits(*part, *step);
+                self.evaluated(is_point.then_some(*step), *seconds, heads);
+            }
             Event::Checkpointed { waited_seconds, .. } => self.took(Phase::Checkpoint, *waited_seconds),
             Event::Finished { .. } => self.change(|view| {
                 view.state = RunState::Finished;
@@ -233,7 +239,8 @@ impl LiveRun {
         }
     }
 
-    fn evaluated(&mut self, step: u64, seconds: f64, heads: &[HeadMetrics]) {
+    /// Shows an evaluation; it is a point of the curves if a step is given.
+    fn evaluated(&mut self, step: Option<u64>, seconds: f64, heads: &[HeadMetrics]) {
         let achievable = self.auc_achievable.filter(|_| heads.len() == 1);
         let view_of = |HeadMetrics { label, metrics, .. }: &HeadMetrics| HeadView {
             auc_achievable: achievable,
@@ -246,8 +253,10 @@ impl LiveRun {
             view.task = None;
             let first = evaluation.first();
             let number = |get: fn(&HeadView) -> Option<f64>| first.and_then(get).unwrap_or(f64::NAN);
-            view.series.auc.push(step, number(|head| head.auc));
-            view.series.log_loss.push(step, number(|head| head.log_loss));
+            if let Some(step) = step {
+                view.series.auc.push(step, number(|head| head.auc));
+                view.series.log_loss.push(step, number(|head| head.log_loss));
+            }
             (view.evaluation, view.scores) = (evaluation, scores);
         });
         self.took(Phase::Evaluation, seconds);

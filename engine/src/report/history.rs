@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use rankine_reader::Part;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -34,6 +35,23 @@ pub struct History {
     pub evaluation: Option<LoggedEvaluation>,
     /// The time of the first report, RFC 3339 in UTC, and its seconds of training.
     pub first: Option<(String, f64)>,
+    watched: WatchedPart,
+}
+
+/// Which evaluations are points of a run's curves: those of the part that is evaluated during the training, as its
+/// first evaluation shows, and not those of an earlier model, which early stopping restores at the end.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct WatchedPart(Option<(Part, u64)>);
+
+impl WatchedPart {
+    /// Whether an evaluation of a part after a step is a point.
+    pub(crate) fn admits(&mut self, part: Part, step: u64) -> bool {
+        let is_point = self.0.is_none_or(|(watched, last)| part == watched && step > last);
+        if is_point {
+            self.0 = Some((part, step));
+        }
+        is_point
+    }
 }
 
 /// A report of the loss. A number that was not finite is `None`.
@@ -72,6 +90,8 @@ struct Line<'a> {
     #[serde(borrow)]
     time: Cow<'a, str>,
     step: u64,
+    /// Of an evaluation; absent for the evaluation part.
+    part: Option<Part>,
     epoch: Option<u64>,
     samples: Option<u64>,
     loss: Option<f64>,
@@ -162,8 +182,11 @@ impl History {
                 });
             }
             "eval" => {
-                series.auc.push(line.step, number(line.auc));
-                series.log_loss.push(line.step, number(line.log_loss));
+                let part = line.part.unwrap_or(Part::Eval);
+                if self.watched.admits(part, line.step) {
+                    series.auc.push(line.step, number(line.auc));
+                    series.log_loss.push(line.step, number(line.log_loss));
+                }
                 self.phases.add(Phase::Evaluation, line.seconds.unwrap_or_default());
                 let first = line.samples.zip(line.label_rate).map(|(samples, label_rate)| Metrics {
                     samples,

@@ -14,6 +14,7 @@ mod series;
 mod view;
 
 pub use bound::Bound;
+pub(crate) use history::WatchedPart;
 pub use history::{History, LoggedEvaluation, LoggedReport};
 pub use load::{load, settings_of};
 pub use phases::{Phase, PhaseTimes, PhaseView};

@@ -26,9 +26,14 @@ pub enum TrainerError {
     /// The columns of a run or an export cannot be read.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The job sets `eval.target_auc`.
-    #[error("eval.target_auc is set, but the program that pushes rows decides when training ends: remove it")]
-    Target,
+    /// The job sets a key that pushed rows cannot honour.
+    #[error("{key} is set, but {why}: remove it")]
+    Setting {
+        /// The key.
+        key: &'static str,
+        /// Why it cannot be honoured.
+        why: &'static str,
+    },
     /// `train.max_steps` is reached.
     #[error("train.max_steps is reached: {0} steps were trained")]
     MaxSteps(u64),

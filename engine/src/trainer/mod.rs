@@ -36,7 +36,7 @@ use std::thread::{self, JoinHandle};
 use arrow_array::RecordBatch;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rankine_reader::convert::{Encoder, RawLabels, RawRows};
-use rankine_reader::{Dataset, Samples, Schema, Stop};
+use rankine_reader::{Dataset, Samples, Schema, Split, Stop};
 
 use crate::evaluation::EvalSummary;
 #[cfg(feature = "arrow")]
@@ -91,6 +91,25 @@ pub struct Trainer {
     run: PathBuf,
 }
 
+/// Refuses a job with settings that need a training part, or that end the training.
+fn refuse_settings(job: &Job) -> Result<(), TrainerError> {
+    const PROGRAM: &str = "the program that pushes rows decides when training ends";
+    let train = &job.train;
+    let settings = [
+        ("eval.target_auc", job.eval.target_auc.is_some(), PROGRAM),
+        ("train.early_stopping", train.early_stopping.is_some(), PROGRAM),
+        (
+            "train.validation",
+            train.validation != Split::None,
+            "rows are pushed, so there is no training part to hold samples out of",
+        ),
+    ];
+    match settings.into_iter().find(|&(_, is_set, _)| is_set) {
+        Some((key, _, why)) => Err(TrainerError::Setting { key, why }),
+        None => Ok(()),
+    }
+}
+
 impl Trainer {
     /// Starts a training. The columns of rows are those of the job's `data.dir`: a dataset, whose evaluation part is
     /// evaluated as the job says and whose training part is not read; a run or an export, whose columns and
@@ -98,15 +117,13 @@ impl Trainer {
     /// have no effect. Returns when the model exists and, on a resume, is restored.
     ///
     /// # Errors
-    /// [`TrainerError::Train`] and [`TrainerError::Source`]; [`TrainerError::Target`].
+    /// [`TrainerError::Train`] and [`TrainerError::Source`]; [`TrainerError::Setting`].
     pub fn start(
         job: &Job,
         options: TrainerOptions,
         observer: impl Observer + 'static,
     ) -> Result<Self, TrainerError> {
-        if job.eval.target_auc.is_some() {
-            return Err(TrainerError::Target);
-        }
+        refuse_settings(job)?;
         let dataset = with_ids(job, columns::dataset_of(job)?)?;
         let encoder = |format| Ok::<_, TrainError>((format, Encoder::open(&dataset)?));
         let raw = RawEncoder::new(dataset.row_format().map(encoder).transpose()?, RawLabels::Needed);

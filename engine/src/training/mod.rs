@@ -43,8 +43,8 @@ pub use report::{ExchangedBytes, LookUpCount, PhaseRun, ReportDetails};
 pub use run::{PhaseSeconds, Start, TrainOptions, train};
 pub(crate) use run::{Ready, Request, Requests, train_pushed};
 pub use run_dir::{
-    DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary, LinkMeans, ModelSummary,
-    RunDir, Summary, TrainSummary,
+    BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary, LinkMeans,
+    ModelSummary, RunDir, Summary, TrainSummary,
 };
 pub use starter::{StarterData, starter_job};
 pub use translate::translate;

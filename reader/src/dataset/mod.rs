@@ -21,7 +21,7 @@ use crate::sealed::{self, Checksum};
 use crate::split::Split;
 use crate::statistics::{self, TableStatistics};
 
-pub(crate) use validation::Selection;
+pub use validation::Selection;
 use validation::ValidationCut;
 
 /// The file that makes a folder a dataset.
@@ -213,7 +213,7 @@ pub struct DatasetPart {
     /// All blocks in sample order.
     pub blocks: Vec<BlockLocation>,
     /// Which samples of the blocks belong to the part; `None` for all of them.
-    pub(crate) selection: Option<Selection>,
+    pub selection: Option<Selection>,
     /// Samples of the part.
     pub samples: u64,
     /// Samples of every block except the last of the part, or the last of each raw file, which may have fewer.
@@ -431,7 +431,12 @@ impl Dataset {
         }
     }
 
-    fn stored_part(&self, part: Part) -> Result<DatasetPart> {
+    /// Returns a part as it is stored, with the samples that are held out for validation.
+    ///
+    /// # Errors
+    /// As [`Dataset::part`].
+    #[doc(hidden)]
+    pub fn stored_part(&self, part: Part) -> Result<DatasetPart> {
         let found = match &self.source {
             Source::Folder(manifest) => {
                 manifest.parts.get(&part).map(|of| self.packed_part(manifest, part, of)).transpose()?

@@ -62,9 +62,9 @@ impl ValidationCut {
     }
 }
 
-/// One side of a validation cut.
+/// One side of a validation cut: which samples of a stored training part belong to it.
 #[derive(Debug, Clone)]
-pub(crate) struct Selection {
+pub struct Selection {
     cut: Arc<ValidationCut>,
     is_validation: bool,
 }

@@ -11,7 +11,7 @@ use rankine_embedding::{Dtype, Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::sealed::Checksum;
 use rankine_reader::stream::{BatchStream, StreamOptions};
-use rankine_reader::{Dataset, Part, Samples, Stop};
+use rankine_reader::{Dataset, Part, Samples, Split, Stop};
 use tempfile::TempDir;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -109,7 +109,7 @@ fn manifest(step: u64, base: Option<Base>) -> Manifest {
         version: "test".into(),
         train: TrainState { step, ..TrainState::default() },
         seed: 3,
-        order: OrderState { shuffle: false, window_blocks: 1 },
+        order: OrderState { shuffle: false, window_blocks: 1, validation: Split::None },
         data: DataIdentity {
             samples: 120,
             block_samples: 10,
@@ -238,7 +238,7 @@ impl Course {
                         opened
                             .as_ref()
                             .map(base)
-                            .map_or(Needs::Unknown, |base| base.map_or(Needs::Itself, Needs::Base))
+                            .map_or(Needs::Unknown, |base| Needs::Steps { base, best: None })
                     };
                     if let Err(error) = prune(&**files, Path::new(DIR), KEEP, needs)
                         && !failed(error)
@@ -582,10 +582,10 @@ fn a_checkpoint_of_another_step_than_its_name_says_is_passed_over() {
 #[test]
 fn what_an_unreadable_checkpoint_may_need_is_kept() {
     let (_, files) = three();
-    let needs = |step| if step == 6 { Needs::Unknown } else { Needs::Itself };
+    let needs = |step| if step == 6 { Needs::Unknown } else { Needs::ITSELF };
     prune(&*files, Path::new(DIR), 1, needs).unwrap();
     assert_eq!(names_of(&files), ["step-2", "step-4", "step-6"]);
-    prune(&*files, Path::new(DIR), 2, |_| Needs::Itself).unwrap();
+    prune(&*files, Path::new(DIR), 2, |_| Needs::ITSELF).unwrap();
     assert_eq!(names_of(&files), ["step-4", "step-6"]);
 }
 

@@ -16,6 +16,8 @@ fn each_contradiction_is_found_and_its_neighbour_is_none() {
     sound(&["guard.barrier_timeout_s=39.9"]);
     sound(&["eval.target_auc=0.8", "eval.every_steps=1"]);
     refused(&["eval.target_auc=0.8"], "set eval.every_steps");
+    sound(&["train.early_stopping={ patience = 2 }", "eval.every_steps=1"]);
+    refused(&["train.early_stopping={ patience = 2 }"], "early stopping compares evaluations");
     let table = |settings: &str| format!("table=[{{ columns = [\"A\"], {settings} }}]");
     refused(&[&table("name = \"\"")], "the name is empty");
     refused(&[&table("name = \"a\\u0007\"")], "the name contains a control character");

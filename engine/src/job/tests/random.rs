@@ -2,6 +2,8 @@
 
 use proptest::prelude::*;
 
+use rankine_reader::Split;
+
 use super::*;
 
 proptest! {
@@ -230,16 +232,29 @@ fn any_job() -> impl Strategy<Value = Job> {
         let head = |(number, weight)| Head { label: format!("label {number}"), weight };
         weights.into_iter().enumerate().map(head).collect::<Vec<_>>()
     });
-    let train =
-        (1u32..=16_777_216, count(), proptest::option::of(count()), count(), any::<bool>(), 1u32..=65_536)
-            .prop_map(|(batch_size, epochs, max_steps, log_every_steps, shuffle, window)| Train {
-                batch_size: BatchSize::new(batch_size).unwrap(),
-                epochs,
-                max_steps,
-                log_every_steps,
-                shuffle,
-                shuffle_window_blocks: WindowBlocks::new(window).unwrap(),
-            });
+    let validation = prop_oneof![
+        Just(Split::None),
+        (0.001..0.999).prop_map(|share| Split::Last { share }),
+        (0.001..0.999, any::<u64>()).prop_map(|(share, seed)| Split::Random { share, seed }),
+    ];
+    let batches = (1u32..=16_777_216, count(), proptest::option::of(count()), count());
+    let train = (batches, any::<bool>(), 1u32..=65_536, validation).prop_map(
+        |((batch_size, epochs, max_steps, log_every_steps), shuffle, window, validation)| Train {
+            batch_size: BatchSize::new(batch_size).unwrap(),
+            epochs,
+            max_steps,
+            log_every_steps,
+            shuffle,
+            shuffle_window_blocks: WindowBlocks::new(window).unwrap(),
+            validation,
+            early_stopping: None,
+        },
+    );
+    let metric = prop_oneof![Just(StoppingMetric::Auc), Just(StoppingMetric::LogLoss)];
+    let early_stopping =
+        proptest::option::of((metric, count(), 0.0..1.0).prop_map(|(metric, patience, min_delta)| {
+            EarlyStopping { metric, patience, min_delta: NonNegative::new(min_delta).unwrap() }
+        }));
     let eval =
         proptest::option::of((count(), proptest::option::of(0.500_001..=1.0))).prop_map(|every| Eval {
             every_steps: every.map(|(steps, _)| steps),
@@ -339,7 +354,7 @@ fn any_job() -> impl Strategy<Value = Job> {
         tensorboard,
         mllog,
     });
-    let saving = (eval, checkpoint, guard, metrics);
+    let saving = (eval, early_stopping, checkpoint, guard, metrics);
     (name, any::<u64>(), data, model, embedding, train, saving, reader, device).prop_map(
         |(
             name,
@@ -348,7 +363,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             (model, tables, heads, optimizer),
             embedding,
             train,
-            (eval, checkpoint, guard, metrics),
+            (eval, early_stopping, checkpoint, guard, metrics),
             reader,
             device,
         )| Job {
@@ -360,7 +375,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             heads,
             embedding,
             optimizer,
-            train,
+            train: Train { early_stopping: early_stopping.filter(|_| eval.every_steps.is_some()), ..train },
             eval,
             checkpoint,
             guard,

@@ -49,6 +49,10 @@ pub(in crate::job) fn raw_dense(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": [RawDense::Float, RawDense::Int] })
 }
 
+pub(in crate::job) fn split(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string" })
+}
+
 pub(in crate::job) fn raw_ids(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": [RawIds::PerTable, RawIds::GlobalOffset] })
 }

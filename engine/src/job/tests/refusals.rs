@@ -14,7 +14,8 @@ job.toml:23:1: unknown key `bach_size` in [train]
 23 | bach_size = 512
    | ^^^^^^^^^
    = did you mean `batch_size`?
-   = known keys: batch_size, epochs, max_steps, log_every_steps, shuffle, shuffle_window_blocks",
+   = known keys: batch_size, epochs, max_steps, log_every_steps, shuffle, shuffle_window_blocks, \
+validation, early_stopping",
         ),
         (
             "batch_size = 512",
@@ -183,6 +184,17 @@ fn impossible_values_are_refused_in_plain_words() {
         ("[64, 16]", "64", "`model.bottom_mlp`: expected a list, found 64"),
         (
             "[train]",
+            "[train]\nvalidation = \"last:2\"",
+            "'last:2' is not a split (the share must be above 0 and below 1)",
+        ),
+        (
+            "[train]",
+            "[train.early_stopping]\nmetric = \"loss\"\npatience = 1\n[train]",
+            "unknown value `loss` for `train.early_stopping.metric`",
+        ),
+        ("[train]", "[train.early_stopping]\n[train]", "missing key `patience` in [train.early_stopping]"),
+        (
+            "[train]",
             "[eval]\ntarget_auc = 0.5\n[train]",
             "expected a number above 0.5 and at most 1, found 0.5",
         ),
@@ -340,7 +352,8 @@ fn an_error_of_a_set_names_the_set() {
   | train.bach_size=5
   |       ^^^^^^^^^
   = did you mean `batch_size`?
-  = known keys: batch_size, epochs, max_steps, log_every_steps, shuffle, shuffle_window_blocks",
+  = known keys: batch_size, epochs, max_steps, log_every_steps, shuffle, shuffle_window_blocks, \
+validation, early_stopping",
         ),
         (
             "train.batch_size=0",

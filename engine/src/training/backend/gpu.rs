@@ -12,7 +12,7 @@ use rankine_embedding::cuda::{Error as GpuError, LookUpCounts};
 use rankine_reader::dataset::{BlockCoding, DatasetPart};
 use rankine_reader::io::Rung;
 use rankine_reader::stream::StreamOptions;
-use rankine_reader::{Dataset, Samples};
+use rankine_reader::{Dataset, Part, Samples};
 
 use super::super::TrainError;
 use super::super::processes::RankAssignment;
@@ -185,7 +185,7 @@ impl Gpus {
         };
         let name = format!("{how_many} ({name}) in {}", job.device.precision.name());
         let placements = InitializedDevice::placements(self.placed.as_ref().map(|placed| &placed.plan));
-        let backend = Box::new(GpuBackend { model, resident: Vec::new(), marks: Vec::new(), trace: None });
+        let backend = Box::new(GpuBackend { model, resident: None, marks: Vec::new(), trace: None });
         Ok(InitializedDevice { backend, name, placements })
     }
 
@@ -291,16 +291,21 @@ struct PlacedTables {
     machine: String,
 }
 
-/// A model in GPU memory. Keeps the blocks of the evaluation part if they fit on the GPUs, so that only the first
-/// evaluation reads.
+/// A model in GPU memory. Keeps the blocks of the part that was scored last if they fit on the GPUs, so that only its
+/// first evaluation reads.
 struct GpuBackend {
     model: CudaModel,
-    /// The evaluation part.
-    resident: Vec<Batch>,
+    resident: Option<ResidentPart>,
     /// Moments that were marked.
     marks: Vec<Moment>,
     /// The trace in progress.
     trace: Option<Trace>,
+}
+
+/// A part of the dataset in GPU memory.
+struct ResidentPart {
+    part: Part,
+    batches: Vec<Batch>,
 }
 
 /// Batches that GPUs unpack.
@@ -464,7 +469,6 @@ fn evaluate_batch(model: &mut CudaModel, batch: &Batch) -> Result<(), Error> {
 }
 
 impl Scorer for GpuBackend {
-    /// Always of the same part.
     fn judge(
         &mut self,
         part: DatasetPart,
@@ -489,19 +493,23 @@ impl Scorer for GpuBackend {
         };
         // Kept until all samples are scored.
         let mut batches = None;
-        if self.resident.is_empty() {
+        // The memory of another part is free before it is decided whether this one fits.
+        self.resident = self.resident.take().filter(|resident| resident.part == part.part);
+        if let Some(resident) = &self.resident {
+            for batch in &resident.batches {
+                evaluate_batch(&mut self.model, batch)?;
+                count(batch, 0)?;
+            }
+        } else {
             let stay = Feed::fits(self.model.devices(), &part, &options)?;
+            let mut resident = ResidentPart { part: part.part, batches: Vec::new() };
             let batches = batches.insert(open(&self.model, part, &options, stay)?);
             while let Some(batch) = batches.next().transpose()? {
                 evaluate_batch(&mut self.model, &batch)?;
                 count(&batch, batches.bytes_read())?;
-                self.resident.extend(Some(batch).filter(|batch| stay && matches!(batch, Batch::Packed(_))));
+                resident.batches.extend(Some(batch).filter(|batch| stay && matches!(batch, Batch::Packed(_))));
             }
-        } else {
-            for batch in &self.resident {
-                evaluate_batch(&mut self.model, batch)?;
-                count(batch, 0)?;
-            }
+            self.resident = Some(resident).filter(|resident| !resident.batches.is_empty());
         }
         let EvaluationResult { heads, nan_logits } = self.model.finish_evaluation()?;
         drop(batches);

@@ -33,6 +33,8 @@ mod write;
 /// The checkpoints of a run.
 pub(super) struct Checkpoints {
     settings: job::Checkpoint,
+    /// Whether the job asks for checkpoints, or keeps the best model.
+    takes_any: bool,
     files: Arc<dyn Files>,
     dir: PathBuf,
     /// What all manifests of the run have in common, except for the contents of raw files, which become known later.
@@ -60,6 +62,8 @@ pub(super) struct Checkpoints {
 /// A checkpoint that is being written.
 struct PendingCheckpoint {
     step: u64,
+    /// The step of the best evaluation so far, if evaluations are compared.
+    best: Option<u64>,
     whole: bool,
     began: Instant,
     /// How long training waited for the copy.
@@ -111,6 +115,9 @@ impl Checkpoints {
         let existing = checkpoint::list(&**files, &dir)?.into_iter();
         let needs = existing.map(|(step, path)| (step, needs_of(files, &path))).collect();
         Ok(Self {
+            takes_any: job.checkpoint.every_steps.is_some()
+                || job.checkpoint.every_minutes.is_some()
+                || job.train.early_stopping.is_some(),
             settings: job.checkpoint.clone(),
             files: Arc::clone(files),
             dir,
@@ -135,7 +142,7 @@ impl Checkpoints {
     /// # Errors
     /// [`TrainError::Checkpoint`] if the rows of a rank cannot be reached.
     pub(super) fn prepare(&mut self, backend: &dyn Backend) -> Result<(), TrainError> {
-        if self.settings.every_steps.is_none() && self.settings.every_minutes.is_none() {
+        if !self.takes_any {
             return Ok(());
         }
         let words = backend.on_each_rank(|_, state| {
@@ -149,6 +156,18 @@ impl Checkpoints {
     /// What is trained, as far as it is known now.
     pub(super) fn trained(&mut self) -> &TrainingIdentity {
         self.identity.known()
+    }
+
+    /// Opens the checkpoint of a step; `None` if it was not saved. All processes call this, after
+    /// [`Checkpoints::finish`].
+    ///
+    /// # Errors
+    /// [`TrainError::Checkpoint`] if it cannot be read; [`TrainError::Processes`].
+    pub(super) fn open(&self, step: u64) -> Result<Option<Arc<Checkpoint>>, TrainError> {
+        let path = self.dir.join(checkpoint::step_name(step));
+        let exists = self.processes.of_first("whether a checkpoint was saved", &[path.is_dir().into()])?;
+        let open = || Ok(Arc::new(Checkpoint::open(&self.files, &path)?));
+        (exists == [1]).then(open).transpose()
     }
 
     /// The step of the last checkpoint that was started.
@@ -193,7 +212,7 @@ impl Checkpoints {
         self.finish(observer)?;
         let (step, began, base) = (train.step, Instant::now(), self.base());
         (self.last_step, self.last_began) = (step, began);
-        let whole = base.is_none();
+        let (whole, best) = (base.is_none(), train.best.map(|best| best.step));
         let side_files = SideFiles {
             job: self.job.clone(),
             columns: self.columns.clone(),
@@ -204,7 +223,7 @@ impl Checkpoints {
         let manifest = Manifest { train, base, data, device: backend.device_state()?, ..self.frame.clone() };
         let (task, publication) = self.capture(backend, manifest, side_files, observer)?;
         let waited = began.elapsed();
-        self.writing = Some(PendingCheckpoint { step, whole, began, waited, task, publication });
+        self.writing = Some(PendingCheckpoint { step, best, whole, began, waited, task, publication });
         // A single process reports at once what is already written or has failed: there is nobody to agree with.
         let is_done = matches!(&self.writing, Some(PendingCheckpoint { task: WriteTask::Done(_), .. }));
         if self.processes.size() == 1 && is_done {
@@ -324,7 +343,8 @@ impl Checkpoints {
     /// # Errors
     /// As [`Checkpoints::begin`].
     pub(super) fn finish(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        let Some(PendingCheckpoint { step, whole, began, waited, task, publication }) = self.writing.take()
+        let Some(PendingCheckpoint { step, best, whole, began, waited, task, publication }) =
+            self.writing.take()
         else {
             return Ok(());
         };
@@ -345,7 +365,10 @@ impl Checkpoints {
             (Err(error), None) => Err(error),
         };
         match published {
-            Ok(published) => self.done(whole, published, (began, waited), observer),
+            Ok(published) => {
+                self.needs.insert(step, Needs::Steps { base: published.base, best });
+                self.done(whole, published, (began, waited), observer);
+            }
             Err(error) => self.failed(step, error, observer)?,
         }
         Ok(())
@@ -393,11 +416,10 @@ impl Checkpoints {
         (began, waited): (Instant, Duration),
         observer: &mut dyn Observer,
     ) {
-        let PublishedCheckpoint { step, bytes, xxh3, base, .. } = published;
+        let PublishedCheckpoint { step, bytes, xxh3, .. } = published;
         if whole {
             self.whole = Some((Base { step, xxh3 }, 0));
         }
-        self.needs.insert(step, base.map_or(Needs::Itself, Needs::Base));
         let keep = usize::try_from(self.settings.keep.get()).unwrap_or(usize::MAX);
         // A checkpoint that stays longer than it should is no reason to stop.
         let needs = |step| self.needs.get(&step).copied().unwrap_or(Needs::Unknown);
@@ -430,12 +452,14 @@ impl Checkpoints {
 
 /// The earlier checkpoints that the checkpoint at a path needs.
 fn needs_of(files: &Arc<dyn Files>, path: &Path) -> Needs {
-    let base = |checkpoint: Checkpoint| checkpoint.base().map(|base| base.manifest().train.step);
-    match Checkpoint::open(files, path).map(base) {
-        Ok(None) => Needs::Itself,
-        Ok(Some(base)) => Needs::Base(base),
+    let needs = |checkpoint: Checkpoint| Needs::Steps {
+        base: checkpoint.base().map(|base| base.manifest().train.step),
+        best: checkpoint.manifest().train.best.map(|best| best.step),
+    };
+    match Checkpoint::open(files, path).map(needs) {
+        Ok(needs) => needs,
         // A damaged checkpoint cannot be read.
-        Err(error) if error.is_damage() => Needs::Itself,
+        Err(error) if error.is_damage() => Needs::ITSELF,
         Err(_) => Needs::Unknown,
     }
 }

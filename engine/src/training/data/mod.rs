@@ -29,7 +29,27 @@ pub(super) use stream::train_options;
 /// [`TrainError::Data`]; [`TrainError::NotBegun`]; [`TrainError::Conflicts`] if the folder has a dataset that was
 /// made with other settings than the job's.
 pub fn open_or_generate(job: &Job, stop: &Stop, observer: &mut dyn Observer) -> Result<Dataset, TrainError> {
-    with_ids(job, open_or_make(job, stop, observer)?)
+    prepare(job, open_or_make(job, stop, observer)?)
+}
+
+/// Applies what a job says about its samples: the policy for ids, and the validation set.
+fn prepare(job: &Job, dataset: Dataset) -> Result<Dataset, TrainError> {
+    let dataset =
+        with_ids(job, dataset)?.with_validation(job.train.validation).map_err(|error| match error {
+            rankine_reader::Error::Invalid(_) => conflict("train.validation", error.to_string()),
+            error => error.into(),
+        })?;
+    let is_watched = [Part::Validation, Part::Eval].iter().any(|&part| dataset.samples(part) > 0);
+    if job.train.early_stopping.is_some() && !is_watched {
+        let message = "early stopping compares evaluations, but the dataset has no evaluation part: set \
+                       train.validation, for example to \"last:0.1\"";
+        return Err(conflict("train.early_stopping", message.into()));
+    }
+    Ok(dataset)
+}
+
+fn conflict(key: &str, message: String) -> TrainError {
+    TrainError::Conflicts(vec![Conflict::new(key, message)])
 }
 
 fn open_or_make(job: &Job, stop: &Stop, observer: &mut dyn Observer) -> Result<Dataset, TrainError> {
@@ -129,7 +149,7 @@ fn other_dataset(dir: &Path, what: &str) -> TrainError {
          the existing dataset",
         dir.display()
     );
-    TrainError::Conflicts(vec![Conflict::new("data.generate", message)])
+    conflict("data.generate", message)
 }
 
 fn generate_spec(settings: &Generate) -> Result<GenerateSpec, TrainError> {
@@ -201,14 +221,14 @@ pub fn find_data(job: &Job) -> Result<JobData, TrainError> {
         let format = raw_format(raw)?;
         if raw.train.iter().chain(&raw.eval).all(|path| path.exists()) {
             let dataset = Dataset::raw(&format, &raw.train, &raw.eval)?;
-            return Ok(JobData::Dataset(Box::new(with_ids(job, dataset)?)));
+            return Ok(JobData::Dataset(Box::new(prepare(job, dataset)?)));
         }
         format.record_bytes()?;
         return Ok(JobData::Shape(format.schema(DenseDtype::F32)));
     }
     check_folder(dir, "a dataset")?;
     if Dataset::exists(dir) {
-        return Ok(JobData::Dataset(Box::new(with_ids(job, Dataset::open(dir)?)?)));
+        return Ok(JobData::Dataset(Box::new(prepare(job, Dataset::open(dir)?)?)));
     }
     if let Some(settings) = &job.data.generate {
         let spec = generate_spec(settings)?;

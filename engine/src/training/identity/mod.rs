@@ -50,7 +50,11 @@ impl TrainingIdentity {
         Ok(Self {
             version: env!("CARGO_PKG_VERSION").into(),
             seed: job.seed,
-            order: OrderState { shuffle, window_blocks: job.train.shuffle_window_blocks.get() },
+            order: OrderState {
+                shuffle,
+                window_blocks: job.train.shuffle_window_blocks.get(),
+                validation: job.train.validation,
+            },
             data,
             eval: has_eval.then(|| of(dataset, Part::Eval)).transpose()?,
             spec: model.spec.clone(),
@@ -83,9 +87,15 @@ impl TrainingIdentity {
         if self.seed != own.seed {
             return Some(format!("seed is {} but was {}", own.seed, self.seed));
         }
+        let OrderState { shuffle, window_blocks, validation } = self.order;
+        if validation != own.order.validation {
+            return Some(format!(
+                "train.validation is \"{}\" but was \"{validation}\"",
+                own.order.validation
+            ));
+        }
         // In file order the window has no effect.
-        if self.order != own.order && (self.order.shuffle || own.order.shuffle) {
-            let OrderState { shuffle, window_blocks } = self.order;
+        if self.order != own.order && (shuffle || own.order.shuffle) {
             return Some(format!(
                 "the order of samples differs, so the saved position cannot be used: train.shuffle was {shuffle} \
                  and train.shuffle_window_blocks was {window_blocks}"
@@ -116,7 +126,7 @@ impl TrainingIdentity {
 
 /// What identifies a part of a dataset, except for the contents of raw files.
 fn of(dataset: &Dataset, part: Part) -> Result<DataIdentity, TrainError> {
-    let part = dataset.part(part)?;
+    let part = dataset.stored_part(part)?;
     let mut blocks = Xxh3::new();
     for block in &part.blocks {
         blocks.update(&block.bytes.to_le_bytes());
@@ -207,6 +217,7 @@ pub(super) fn first_difference(path: &str, saved: &Value, own: &Value) -> Option
 #[cfg(test)]
 mod tests {
     use rankine_embedding::{Dtype, Optimizer, Pooling, TableSpec, UpdateRule};
+    use rankine_reader::Split;
     use rankine_reader::dataset::FileManifest;
 
     use super::*;
@@ -241,7 +252,7 @@ mod tests {
         TrainingIdentity {
             version: "1".into(),
             seed: 1,
-            order: OrderState { shuffle: true, window_blocks: 4 },
+            order: OrderState { shuffle: true, window_blocks: 4, validation: Split::None },
             data: DataIdentity {
                 samples: 10,
                 block_samples: 5,
@@ -264,7 +275,10 @@ mod tests {
             RuleState::of(&Optimizer { rule, ..Optimizer::sgd(0.5) })
         }
         type Change = fn(&mut TrainingIdentity);
-        let cases: [(&str, Change); 12] = [
+        let cases: [(&str, Change); 13] = [
+            ("train.validation is \"last:0.5\" but was \"none\"", |own| {
+                own.order.validation = Split::Last { share: 0.5 }
+            }),
             ("part has different columns", |own| own.data.schema = Checksum(9)),
             ("part has different vocabularies", |own| {
                 let (name, bytes, xxh3) = ("vocabulary/a.tsv".into(), 1, Checksum(1));
@@ -295,7 +309,7 @@ mod tests {
         }
         // In file order windows have no effect; and another version may resume.
         let in_order = |window_blocks| {
-            let order = OrderState { shuffle: false, window_blocks };
+            let order = OrderState { shuffle: false, window_blocks, validation: Split::None };
             TrainingIdentity { order, version: window_blocks.to_string(), ..trained() }
         };
         assert_eq!(in_order(1).difference(&in_order(2)), None);

@@ -102,14 +102,14 @@ pub(super) fn judge(
         return Err(refused(what));
     }
     match SavedModel::verify(&RunDir::model_path(path)) {
-        Ok((model, _)) if model.steps == summary.train.steps && model.spec == context.model.spec => {
+        Ok((model, _)) if model.steps == summary.model_steps() && model.spec == context.model.spec => {
             Ok(FinishedRun::Complete)
         }
         Ok((model, _)) => Ok(FinishedRun::Continues(format!(
-            "{} is the model of step {}, but the run ended after step {}",
+            "{} is the model of step {}, but the run's result is that of step {}",
             RunDir::model_path(path).display(),
             model.steps,
-            summary.train.steps
+            summary.model_steps()
         ))),
         Err(error @ (SavedModelError::Missing(_) | SavedModelError::Damaged { .. })) => {
             Ok(FinishedRun::Continues(format!("the run is finished, but {error}")))
@@ -120,7 +120,8 @@ pub(super) fn judge(
 
 fn end(summary: &Summary, job: &Job, epoch_samples: u64) -> JobEnd {
     let trained = &summary.train;
-    let auc = summary.eval.as_ref().and_then(|eval| eval.metrics.first?.auc);
+    let watched = summary.validation.as_ref().or(summary.eval.as_ref());
+    let auc = watched.and_then(|eval| eval.metrics.first?.auc);
     let reached = job.eval.target_auc.zip(auc).is_some_and(|(target, auc)| auc >= target.get());
     let steps = job.train.max_steps.map_or(u64::MAX, |most| most.get());
     let samples = epoch_samples.saturating_mul(job.train.epochs.get());
@@ -135,6 +136,7 @@ fn end(summary: &Summary, job: &Job, epoch_samples: u64) -> JobEnd {
     } else if steps == trained.steps
         || samples == trained.samples
         || (trained.stopped == EndReason::TargetAuc && reached)
+        || trained.stopped == EndReason::EarlyStopping
     {
         JobEnd::Same
     } else {
@@ -160,8 +162,9 @@ fn job_difference(path: &Path, summary: &Summary, job: &Job) -> Result<Option<St
                 key.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
             })
         };
-        // Without a target, evaluations during training change nothing.
-        let only_logged = key == "eval.every_steps" && job.eval.target_auc.is_none();
+        // Without a target and early stopping, evaluations during training change nothing.
+        let decides = job.eval.target_auc.is_some() || job.train.early_stopping.is_some();
+        let only_logged = key == "eval.every_steps" && !decides;
         !is(&FREE) && !is(&ENDS) && !only_logged
     };
     let keys = own.keys().chain(saved.keys()).filter(|key| matters(key));

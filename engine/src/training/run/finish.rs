@@ -8,11 +8,13 @@ use rankine_reader::{Columns, Part};
 use super::super::context::{RunContext, SampleSource};
 use super::super::processes::with_heartbeat;
 use super::super::run_dir::{
-    DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary, ModelSummary, Summary,
-    TrainSummary,
+    BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary, ModelSummary,
+    Summary, TrainSummary,
 };
 use super::super::{Event, TrainError};
+use super::early_stopping::DecidingMetrics;
 use super::training_loop::TrainingLoop;
+use crate::checkpoint::BestState;
 use crate::evaluation::EvalSummary;
 use crate::launch::Phase;
 use crate::saved::{self, ModelMetadata, SavedModelError};
@@ -29,14 +31,17 @@ impl TrainingLoop<'_> {
             return Err(TrainError::ReplicasDiffer(diverged));
         }
         self.checkpoints.finish(self.observer)?;
-        let eval = match self.state.last_eval.take() {
-            Some(eval) => Some(eval),
-            None => self.evaluate()?,
-        };
-        self.logs.end(self.state.total.samples, eval.as_ref().map(|eval| &eval.metrics))?;
+        if self.state.last_eval.is_none() {
+            self.judge_step()?;
+        }
+        let best = self.restore_best()?;
+        let step = best.map_or(self.state.step(), |best| best.step);
+        let results = self.evaluate_model(step)?;
+        let last = results.eval.as_ref().or(results.validation.as_ref());
+        self.logs.end(self.state.total.samples, last.map(|eval| &eval.metrics))?;
         self.context.processes.does(Phase::Saving, self.state.step());
-        self.save_model()?;
-        let summary = self.summary(eval)?;
+        self.save_model(step)?;
+        let summary = self.summary(results, best)?;
         if let Some(run) = &self.run {
             run.finish(&summary, self.checkpoints.trained(), self.state.last_scores.as_ref())?;
         }
@@ -45,8 +50,43 @@ impl TrainingLoop<'_> {
         Ok((summary, self.run.map(|run| run.path().to_owned())))
     }
 
-    /// Saves the model, if this is the first process.
-    fn save_model(&mut self) -> Result<(), TrainError> {
+    /// Restores the best model, if early stopping keeps it and it is not that of the last step.
+    fn restore_best(&mut self) -> Result<Option<BestSummary>, TrainError> {
+        let Some((stopping, best)) = self.state.early_stopping.as_ref().zip(self.state.best()) else {
+            return Ok(None);
+        };
+        let BestState { step, metric, value, .. } = best;
+        let last = self.state.last_eval.as_ref().map(|eval| DecidingMetrics::from(&eval.metrics));
+        let last_value = last.and_then(|last| stopping.value(last));
+        if step != self.state.step() {
+            let Some(checkpoint) = self.checkpoints.open(step)? else {
+                tracing::warn!(
+                    "step {step} had the best {}, but there is no checkpoint of it: the model is that of step {}",
+                    metric.name(),
+                    self.state.step()
+                );
+                return Ok(None);
+            };
+            with_heartbeat(self.context.processes, step, || self.backend.restore(&checkpoint))?;
+            // It is the evaluation of another model.
+            self.state.last_eval = None;
+        }
+        Ok(Some(BestSummary { step, metric, value, part: self.watched_part(), last_value }))
+    }
+
+    /// Evaluates the model, which is that of `step`, on the samples that it has not been evaluated on. The evaluation
+    /// part comes last, since the scores of the last evaluation are saved.
+    fn evaluate_model(&mut self, step: u64) -> Result<Results, TrainError> {
+        let mut known = self.state.last_eval.take();
+        let mut on = |part| match known.take_if(|_| part == self.watched_part()) {
+            Some(eval) => Ok(Some(eval)),
+            None => self.evaluate(part, step),
+        };
+        Ok(Results { validation: on(Part::Validation)?, eval: on(Part::Eval)? })
+    }
+
+    /// Saves the model of a step, if this is the first process.
+    fn save_model(&mut self, step: u64) -> Result<(), TrainError> {
         let RunContext { processes, .. } = self.context;
         let Some(run) = &mut self.run else {
             // The rows of this process go to the first one.
@@ -55,23 +95,24 @@ impl TrainingLoop<'_> {
         let dir = run.begin_model()?;
         // With several processes, each one reports its own progress.
         if processes.size() == 1 {
-            with_heartbeat(processes, self.state.step(), || self.save_into(dir))?
+            with_heartbeat(processes, self.state.step(), || self.save_into(dir, step))?
         } else {
-            self.save_into(dir)?
+            self.save_into(dir, step)?
         };
         Ok(())
     }
 
-    /// Saves the model into a folder.
-    pub(super) fn save_into(&self, dir: PartialDir) -> Result<(), SavedModelError> {
+    /// Saves the model, which was trained for this many steps, into a folder.
+    pub(super) fn save_into(&self, dir: PartialDir, steps: u64) -> Result<(), SavedModelError> {
         let RunContext { job, dataset, .. } = self.context;
-        let (steps, job, columns) = (self.state.step(), &job.to_toml(), &Columns::of(dataset));
+        let (job, columns) = (&job.to_toml(), &Columns::of(dataset));
         let vocabulary = &|name: &str| dataset.checked_file(name);
         saved::save_into(dir, &*self.backend, &ModelMetadata { steps, job, columns, vocabulary })
     }
 
-    fn summary(&self, eval: Option<EvalSummary>) -> Result<Summary, TrainError> {
+    fn summary(&self, results: Results, best: Option<BestSummary>) -> Result<Summary, TrainError> {
         let RunContext { job, dataset, source, topology, threads, .. } = self.context;
+        let Results { validation, eval } = results;
         let is_pushed = source == SampleSource::Program;
         let (state, total) = (&self.state, &self.state.total);
         let seconds = total.time.as_secs_f64();
@@ -85,6 +126,7 @@ impl TrainingLoop<'_> {
                 dir: job.data.folder().map(|dir| dir.display().to_string()),
                 raw: raw_files.map(|path| path.display().to_string()).collect(),
                 train_samples: if is_pushed { total.samples } else { dataset.samples(Part::Train) },
+                validation_samples: validation.as_ref().map(|_| dataset.samples(Part::Validation)),
                 eval_samples: dataset.samples(Part::Eval),
                 reader: if is_pushed { "pushed".into() } else { self.io.mode.to_string() },
             },
@@ -121,6 +163,14 @@ impl TrainingLoop<'_> {
                 reader_wait_share: total.times.reading.as_secs_f64() / seconds,
             },
             eval,
+            validation,
+            best,
         })
     }
+}
+
+/// The evaluations of the saved model.
+struct Results {
+    validation: Option<EvalSummary>,
+    eval: Option<EvalSummary>,
 }

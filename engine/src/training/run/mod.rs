@@ -2,6 +2,7 @@
 //! model and the summary.
 
 mod agreement;
+mod early_stopping;
 mod finish;
 mod guard;
 mod losses;

@@ -1,5 +1,6 @@
 //! The lines of `metrics.jsonl`.
 
+use rankine_reader::Part;
 use serde::{Deserialize, Serialize};
 
 use super::super::event::{Progress, StepTimes};
@@ -44,10 +45,17 @@ impl From<&Tally> for PhaseSeconds {
     }
 }
 
+fn is_eval(part: &Part) -> bool {
+    *part == Part::Eval
+}
+
 /// An evaluation, of the kind `eval`.
 #[derive(Serialize)]
 pub(super) struct EvalRecord<'a> {
     pub(super) step: u64,
+    /// Absent for the evaluation part.
+    #[serde(skip_serializing_if = "is_eval")]
+    pub(super) part: Part,
     pub(super) seconds: f64,
     #[serde(flatten)]
     pub(super) metrics: &'a EvalMetrics,

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
 use rankine_reader::publish::PartialDir;
-use rankine_reader::{Samples, StopCause, stream};
+use rankine_reader::{Part, Samples, StopCause, stream};
 
 use super::super::TrainError;
 use super::super::backend::Batch;
@@ -87,7 +87,7 @@ impl TrainingLoop<'_> {
     fn evaluate_now(&mut self) -> Result<Option<EvalSummary>, TrainError> {
         self.take_outcomes(true).map_err(|error| error.at_step(self.state.step()))?;
         if self.state.last_eval.is_none() {
-            self.state.last_eval = self.evaluate()?;
+            self.state.last_eval = self.evaluate(Part::Eval, self.state.step())?;
         }
         Ok(self.state.last_eval.clone())
     }
@@ -104,6 +104,6 @@ impl TrainingLoop<'_> {
     fn export(&mut self, dir: &std::path::Path) -> Result<Result<(), TrainError>, TrainError> {
         self.take_outcomes(true).map_err(|error| error.at_step(self.state.step()))?;
         let saved = PartialDir::create(dir).map_err(TrainError::from);
-        Ok(saved.and_then(|partial| Ok(self.save_into(partial)?)))
+        Ok(saved.and_then(|partial| Ok(self.save_into(partial, self.state.step())?)))
     }
 }

@@ -8,8 +8,9 @@ use super::super::event::StepTimes;
 use super::super::ids::IdCounts;
 use super::super::report::ReportDetails;
 use super::super::run_dir::EndReason;
+use super::early_stopping::EarlyStopping;
 use super::losses::Losses;
-use crate::checkpoint::TrainState;
+use crate::checkpoint::{BestState, TrainState};
 use crate::evaluation::{EvalSummary, SavedScores};
 
 /// What changes with each step of a run, the model apart.
@@ -27,8 +28,9 @@ pub(super) struct RunState {
     pub(super) ids_out_of_range: IdCounts,
     /// Behind the last sample that was trained on.
     pub(super) position: Position,
-    /// The evaluation of the last step, if there was one.
+    /// The evaluation after the last step, if there was one: see [`super::TrainingLoop::watched_part`].
     pub(super) last_eval: Option<EvalSummary>,
+    pub(super) early_stopping: Option<EarlyStopping>,
     /// Its scores; `None` also if a checkpoint recorded the evaluation, since checkpoints do not have them.
     pub(super) last_scores: Option<SavedScores>,
     /// The details of the last report of this attempt.
@@ -50,7 +52,7 @@ pub(super) struct Tally {
 
 impl RunState {
     /// The state that a checkpoint recorded, or the initial one.
-    pub(super) fn resumed(from: TrainState, losses: Losses) -> Self {
+    pub(super) fn resumed(from: TrainState, losses: Losses, early_stopping: Option<EarlyStopping>) -> Self {
         let time = |seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default();
         Self {
             first_step: from.step,
@@ -66,6 +68,7 @@ impl RunState {
             ids_out_of_range: from.ids_out_of_range,
             position: from.position,
             last_eval: from.eval,
+            early_stopping,
             last_scores: None,
             last_details: None,
             end: None,
@@ -75,6 +78,11 @@ impl RunState {
     /// Steps completed.
     pub(super) fn step(&self) -> u64 {
         self.total.steps
+    }
+
+    /// The best evaluation so far, if they are compared.
+    pub(super) fn best(&self) -> Option<BestState> {
+        self.early_stopping.as_ref().and_then(EarlyStopping::best)
     }
 
     /// Adds a step.
@@ -104,6 +112,7 @@ impl RunState {
             guard: self.losses.guard(),
             ids_out_of_range: self.ids_out_of_range.clone(),
             eval: self.last_eval.clone(),
+            best: self.best(),
         }
     }
 }

@@ -23,6 +23,7 @@ use super::super::run_dir::{EndReason, RunDir};
 use super::super::run_logs::{LogStart, RunLogs};
 use super::super::{Event, Observer, Progress, TrainError, ids};
 use super::agreement::StepAgreement;
+use super::early_stopping::{DecidingMetrics, EarlyStopping};
 use super::guard::Guard;
 use super::losses::Losses;
 use super::records::{EvalRecord, PhaseSeconds, TrainRecord};
@@ -124,7 +125,9 @@ impl<'a> TrainingLoop<'a> {
         }));
         let guard = Guard::resumed(&job.guard, from.guard, processes.is_first());
         let losses = Losses::resumed(from.step, from.losses, guard);
-        let state = RunState::resumed(from, losses);
+        let early_stopping =
+            job.train.early_stopping.map(|settings| EarlyStopping::resumed(settings, from.best));
+        let state = RunState::resumed(from, losses, early_stopping);
         Ok((Self { context, observer, backend, run, logs, path, checkpoints, io, state }, batches))
     }
 
@@ -133,8 +136,9 @@ impl<'a> TrainingLoop<'a> {
     /// # Errors
     /// As [`super::train`]; [`TrainError::Interrupted`] after a request to stop.
     pub(super) fn run(&mut self, mut batches: Batches) -> Result<(), TrainError> {
-        // The evaluation at the checkpoint's step may have reached the target.
-        self.end_at_target()?;
+        // The evaluation at the checkpoint's step may have ended the training.
+        let metrics = self.deciding_metrics()?;
+        self.end_after(metrics)?;
         while self.state.end.is_none() {
             if self.is_at_max_steps() {
                 self.state.end = Some(EndReason::MaxSteps);
@@ -274,34 +278,56 @@ impl<'a> TrainingLoop<'a> {
         self.state.last_eval = None;
         self.state.last_scores = None;
         if self.evaluates_at(self.state.step()) {
-            self.state.last_eval = self.evaluate()?;
-            self.end_at_target()?;
+            let metrics = self.judge_step()?;
+            self.end_after(metrics)?;
         }
         Ok(())
     }
 
-    /// Ends training if the last evaluation reached the job's target.
-    pub(super) fn end_at_target(&mut self) -> Result<(), TrainError> {
-        // Only the first process has the result.
-        let auc = self.state.last_eval.as_ref().and_then(|eval| eval.metrics.first?.auc);
-        let auc = auc.map_or(Vec::new(), |auc| auc.to_le_bytes().to_vec());
-        let auc = self.context.processes.of_first("the verdict on the evaluation", &auc)?;
-        let auc = auc.try_into().ok().map(f64::from_le_bytes);
+    /// The samples that evaluations during the training score: the validation set if there is one, otherwise the
+    /// evaluation part.
+    pub(super) fn watched_part(&self) -> Part {
+        let has_validation = self.context.dataset.samples(Part::Validation) > 0;
+        if has_validation { Part::Validation } else { Part::Eval }
+    }
+
+    /// Evaluates the model after a step, and compares the result with the best one.
+    pub(super) fn judge_step(&mut self) -> Result<DecidingMetrics, TrainError> {
+        let step = self.state.step();
+        self.state.last_eval = self.evaluate(self.watched_part(), step)?;
+        let metrics = self.deciding_metrics()?;
+        if let Some(stopping) = &mut self.state.early_stopping {
+            stopping.judge(step, metrics);
+        }
+        Ok(metrics)
+    }
+
+    /// The metrics of the evaluation after the last step, which only the first process has.
+    fn deciding_metrics(&self) -> Result<DecidingMetrics, TrainError> {
+        let own = self.state.last_eval.as_ref().map(|eval| DecidingMetrics::from(&eval.metrics));
+        let bytes = own.unwrap_or_default().to_bytes();
+        let bytes = self.context.processes.of_first("the result of the evaluation", &bytes)?;
+        Ok(DecidingMetrics::from_bytes(&bytes))
+    }
+
+    /// Ends training if the evaluation after the last step reached the job's target, or if there was no better one for
+    /// long enough.
+    fn end_after(&mut self, metrics: DecidingMetrics) -> Result<(), TrainError> {
         let target = self.context.job.eval.target_auc;
-        let is_reached = target.zip(auc).is_some_and(|(target, auc)| auc >= target.get());
-        self.state.end = is_reached.then_some(EndReason::TargetAuc);
-        if is_reached {
+        if target.zip(metrics.auc).is_some_and(|(target, auc)| auc >= target.get()) {
+            self.state.end = Some(EndReason::TargetAuc);
             let last = self.state.last_eval.as_ref().map(|eval| &eval.metrics);
             self.logs.end(self.state.total.samples, last)?;
+        } else if self.state.early_stopping.as_ref().is_some_and(EarlyStopping::is_exhausted) {
+            self.state.end = Some(EndReason::EarlyStopping);
         }
         Ok(())
     }
 
-    /// Evaluates the model on the evaluation part, if there is one, and keeps the scores.
-    pub(super) fn evaluate(&mut self) -> Result<Option<EvalSummary>, TrainError> {
+    /// Evaluates the model of a step on a part of the dataset, if there is such a part, and keeps the scores.
+    pub(super) fn evaluate(&mut self, part: Part, step: u64) -> Result<Option<EvalSummary>, TrainError> {
         let RunContext { job, dataset, processes, .. } = self.context;
-        let step = self.state.step();
-        if dataset.samples(Part::Eval) == 0 {
+        if dataset.samples(part) == 0 {
             return Ok(None);
         }
         self.logs.evaluation_begins(self.state.total.samples)?;
@@ -311,17 +337,17 @@ impl<'a> TrainingLoop<'a> {
         let options = EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: self.io };
         let mut watched = WatchedEvaluation { step, processes, observer: &mut *self.observer };
         let (heads, ids_out_of_range) =
-            evaluate(&mut *self.backend, dataset, Part::Eval, &options, None, &mut watched)?;
+            evaluate(&mut *self.backend, dataset, part, &options, None, &mut watched)?;
         let metrics = EvalMetrics::from(heads.as_slice());
         let seconds = began.elapsed().as_secs_f64();
         if let Some(run) = &mut self.run {
             let ids_out_of_range = &ids_out_of_range;
-            run.append("eval", &EvalRecord { step, seconds, metrics: &metrics, ids_out_of_range })?;
+            run.append("eval", &EvalRecord { step, part, seconds, metrics: &metrics, ids_out_of_range })?;
         }
-        self.logs.evaluation_ends(step, &metrics)?;
-        self.observer.observe(Event::Evaluated { step, part: Part::Eval, seconds, heads: &heads });
+        self.logs.evaluation_ends(part, step, &metrics)?;
+        self.observer.observe(Event::Evaluated { step, part, seconds, heads: &heads });
         self.state.last_scores = SavedScores::of(&heads);
-        let auc_achievable = dataset.auc_achievable();
+        let auc_achievable = dataset.auc_achievable().filter(|_| part == Part::Eval);
         Ok(Some(EvalSummary { metrics, auc_achievable, seconds, ids_out_of_range }))
     }
 
@@ -341,7 +367,8 @@ impl<'a> TrainingLoop<'a> {
             self.checkpoints.finish(self.observer)?;
         }
         let step = self.state.step();
-        if agreed.saves || self.checkpoints.is_due_by_steps(step) {
+        let is_best = self.state.best().is_some_and(|best| best.step == step);
+        if agreed.saves || is_best || self.checkpoints.is_due_by_steps(step) {
             let began = Instant::now();
             self.take_outcomes(true).map_err(|error| error.at_step(step))?;
             self.save()?;

@@ -19,8 +19,8 @@ mod attempts;
 mod summary;
 
 pub use summary::{
-    DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary, LinkMeans, ModelSummary,
-    Summary, TrainSummary,
+    BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary, LinkMeans,
+    ModelSummary, Summary, TrainSummary,
 };
 
 /// The folder of one run; only this process writes to it.

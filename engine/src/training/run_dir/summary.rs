@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use rankine_embedding::{LinkTraffic, Traffic};
+use rankine_reader::Part;
 use serde::{Deserialize, Serialize};
 
 use super::super::ids::IdCounts;
 use super::super::report::{LookUpCount, PhaseRun, ReportDetails};
 use crate::cpu::RankTraffic;
 use crate::evaluation::EvalSummary;
+use crate::job::StoppingMetric;
 
 /// A finished run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,8 +36,38 @@ pub struct Summary {
     pub iteration: Option<IterationSummary>,
     /// The training.
     pub train: TrainSummary,
-    /// The last evaluation; absent where the dataset has no evaluation part.
+    /// The evaluation of the saved model on the evaluation part; absent where the dataset has none.
     pub eval: Option<EvalSummary>,
+    /// The same on the validation set; absent if the job holds none out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation: Option<EvalSummary>,
+    /// The model that early stopping kept; absent without early stopping.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best: Option<BestSummary>,
+}
+
+impl Summary {
+    /// Returns the number of steps after which the saved model was trained.
+    pub fn model_steps(&self) -> u64 {
+        self.best.map_or(self.train.steps, |best| best.step)
+    }
+}
+
+/// The evaluation that early stopping chose, and the last one.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct BestSummary {
+    /// Steps completed at the best evaluation. The saved model is the model of this step.
+    pub step: u64,
+    /// The metric that decides, of the first head.
+    pub metric: StoppingMetric,
+    /// Its value.
+    pub value: f64,
+    /// The samples that were evaluated: `validation`, or `eval` if the job holds no validation set out. The metrics of
+    /// the evaluation part are then those of the evaluation that was chosen for being the best, and flatter the model.
+    pub part: Part,
+    /// The value after the last step; absent if it was undefined.
+    pub last_value: Option<f64>,
 }
 
 /// The data of a run.
@@ -47,8 +79,12 @@ pub struct DataSummary {
     /// The raw files, as the job names them, those of the training part first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub raw: Vec<String>,
-    /// Samples of the training part; those trained on if a program pushed them.
+    /// Samples of the training part, without those that are held out for validation; those trained on if a program
+    /// pushed them.
     pub train_samples: u64,
+    /// Samples that are held out for validation; absent if none are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation_samples: Option<u64>,
     /// Samples of the evaluation part.
     pub eval_samples: u64,
     /// The reading mode: the rung of the reader's ladder, or `pushed` if a program pushed batches.
@@ -181,6 +217,8 @@ pub enum EndReason {
     MaxSteps,
     /// `eval.target_auc` is reached.
     TargetAuc,
+    /// `train.early_stopping.patience` evaluations in a row were not better than one before.
+    EarlyStopping,
     /// The program that pushed batches ended it.
     Program,
 }

@@ -5,6 +5,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use rankine_reader::Part;
+
 use super::TrainError;
 use super::context::RunContext;
 use super::event::Progress;
@@ -103,10 +105,15 @@ impl RunLogs {
     ///
     /// # Errors
     /// [`TrainError::Write`].
-    pub(super) fn evaluation_ends(&mut self, step: u64, metrics: &EvalMetrics) -> Result<(), TrainError> {
+    pub(super) fn evaluation_ends(
+        &mut self,
+        part: Part,
+        step: u64,
+        metrics: &EvalMetrics,
+    ) -> Result<(), TrainError> {
         // The time until the training ends is part of MLPerf's result.
         self.in_mllog(|log| log.evaluation_ends(metrics.first.and_then(|first| first.auc)))?;
-        let values = scalars(metrics);
+        let values = scalars(part, metrics);
         let values: Vec<_> = values.iter().map(|(tag, value)| (tag.as_str(), *value)).collect();
         self.in_events(|events| if values.is_empty() { Ok(()) } else { events.scalars(step, &values) })
     }
@@ -147,8 +154,9 @@ impl RunLogs {
     }
 }
 
-/// Returns the scalars of an evaluation by tag: those of the only head, or of each one. Undefined metrics have none.
-fn scalars(metrics: &EvalMetrics) -> Vec<(String, f64)> {
+/// Returns the scalars of an evaluation of a part by tag: those of the only head, or of each one. Undefined metrics
+/// have none.
+fn scalars(part: Part, metrics: &EvalMetrics) -> Vec<(String, f64)> {
     let of = |prefix: String, metrics: &Metrics| {
         let values = [
             ("auc", metrics.auc),
@@ -158,10 +166,10 @@ fn scalars(metrics: &EvalMetrics) -> Vec<(String, f64)> {
         values.into_iter().filter_map(move |(name, value)| Some((format!("{prefix}/{name}"), value?)))
     };
     if metrics.heads.is_empty() {
-        return metrics.first.iter().flat_map(|metrics| of("eval".to_owned(), metrics)).collect();
+        return metrics.first.iter().flat_map(|metrics| of(part.to_string(), metrics)).collect();
     }
     let heads =
-        metrics.heads.iter().filter_map(|(label, metrics)| Some((format!("eval/{label}"), (*metrics)?)));
+        metrics.heads.iter().filter_map(|(label, metrics)| Some((format!("{part}/{label}"), (*metrics)?)));
     heads.flat_map(|(prefix, metrics)| of(prefix, &metrics)).collect()
 }
 
@@ -182,7 +190,7 @@ mod tests {
         let one = EvalMetrics { first: Some(metrics(Some(0.75), Some(1.5))), heads: [].into() };
         let names = |of: &EvalMetrics| {
             let text = |(tag, value): (String, f64)| format!("{tag} {value}");
-            scalars(of).into_iter().map(text).collect::<Vec<_>>()
+            scalars(Part::Eval, of).into_iter().map(text).collect::<Vec<_>>()
         };
         assert_eq!(names(&one), ["eval/auc 0.75", "eval/log_loss 0.5", "eval/calibration 1.5"]);
         let heads = [("buy", Some(metrics(None, None))), ("click", one.first), ("like", None)];
