@@ -8,6 +8,7 @@
 //
 // Reads an id three times and writes it once; reads and writes one element per part and per bag.
 #include "dtype.cuh"
+#include "traffic.cuh"
 
 // A feature of a rank's batch, for a table (or some of its columns) whose owners pool.
 struct PooledFeature {
@@ -48,14 +49,18 @@ struct Pooling {
     const void* gradients;
     // Counts ids that are out of range for their table.
     u32* faults;
+    // Of this rank, within its node.
+    LinkCounts* counts;
     u32 features_count;
     u32 samples;
     u32 ranks;
     u32 width;
     u32 their_stride;
     u32 stride;
+    u32 rank;
+    u32 reserved;
 };
-static_assert(sizeof(Pooling) == 288);
+static_assert(sizeof(Pooling) == 304);
 
 constexpr u32 POOLED_THREADS = 256;
 
@@ -171,9 +176,13 @@ __device__ inline void add_parts(const Pooling& p) {
     }
 }
 
-// Sends each bag's gradient to every owner of a part, with the same grid.
+// Sends each bag's gradient to every owner of a part, with the same grid, and counts the parts at other ranks.
 template <class T>
 __device__ inline void send_gradients(const Pooling& p) {
+    __shared__ u32 sent;
+    if (threadIdx.x == 0) sent = 0;
+    __syncthreads();
+    u32 parts = 0;
     const u32 lane = threadIdx.x % WARP, warps = gridDim.x * POOLED_THREADS / WARP;
     const PooledFeature feature = p.features[blockIdx.y];
     for (u32 sample = (blockIdx.x * POOLED_THREADS + threadIdx.x) / WARP; sample < p.samples; sample += warps) {
@@ -182,6 +191,7 @@ __device__ inline void send_gradients(const Pooling& p) {
         u32 owners = 0;
         for (u32 owner = 0; owner < p.ranks; owner++) owners |= u32(has_part(p, owner, blockIdx.y, sample)) << owner;
         if (owners == 0) continue;
+        parts += __popc(owners & ~(1u << p.rank));
         for (u32 column = lane * VECTOR; column < feature.dim; column += WARP * VECTOR) {
             const T* gradients = static_cast<const T*>(p.gradients) + u64(sample) * p.stride;
             float4 value = load4(gradients + feature.vector_offset + column);
@@ -192,11 +202,24 @@ __device__ inline void send_gradients(const Pooling& p) {
             }
         }
     }
+    if (lane == 0 && parts != 0) atomicAdd(&sent, parts);
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    u64 ids = 0;
+    for (u32 owner = 0; blockIdx.x == 0 && owner < p.ranks; owner++) {
+        if (owner != p.rank) ids += starts_of(p, owner, blockIdx.y)[p.samples];
+    }
+    // Lengths and vectors are sent for all bags. Those of bags without a part at an owner are padding.
+    const u64 gradient = feature.dim * sizeof(T), contained = sent * (sizeof(u32) + gradient);
+    add_to(p.counts->rows, sent);
+    add_to(p.counts->bytes, contained + sent * gradient + ids * sizeof(u32));
+    add_to(p.counts->padding, 0 - contained);
 }
 
-#define KERNEL(NAME, BODY, T)                                                                              \
-    extern "C" __global__ void __launch_bounds__(POOLED_THREADS) NAME(const __grid_constant__ Pooling p) { \
-        BODY<T>(p);                                                                                        \
+// As many resident blocks as the grid has per multiprocessor.
+#define KERNEL(NAME, BODY, T)                                                                                 \
+    extern "C" __global__ void __launch_bounds__(POOLED_THREADS, 8) NAME(const __grid_constant__ Pooling p) { \
+        BODY<T>(p);                                                                                           \
     }
 #define KERNELS(NAME, T)                    \
     KERNEL(pooled_add_##NAME, add_parts, T) \

@@ -11,6 +11,7 @@
 // Row-wise Adagrad keeps one number per row. If several ranks have some columns of a row each, they first exchange
 // the squares of theirs, 4 bytes per row and owner, and each adds up those of all, in the order of the columns.
 #include "learn.cuh"
+#include "traffic.cuh"
 
 // Where the shared squares of a shard's rows are stored.
 struct SharedSquares {
@@ -40,6 +41,8 @@ struct Update {
     const SharedSquares* shared;
     // Per rank.
     float* squares[RANKS_MAX];
+    // Two: of this rank's links within its node, and between nodes.
+    LinkCounts* counts;
     u32 shards_count;
     u32 ranks;
     // Elements from one sum to the next; a multiple of 16 bytes.
@@ -47,9 +50,10 @@ struct Update {
     // Type of the sums: a `Dtype`.
     u32 dtype;
     u32 rank;
-    u32 reserved;
+    // How often a row's squares are sent to other nodes.
+    u32 forwards;
 };
-static_assert(sizeof(Update) == 184);
+static_assert(sizeof(Update) == 192);
 
 // Rows that a team takes at a time.
 constexpr u32 UPDATE_ROWS = 4;
@@ -141,8 +145,13 @@ __device__ inline void share_squares(const Update& p) {
     using TEAM = Team<LANES, VECTORS>;
     const TEAM team;
     if (*p.context.stop != 0) return;
-    const u32 count = *p.rows_count, teams = gridDim.x * TEAM::COUNT;
-    for (u32 index = blockIdx.x * TEAM::COUNT + team.number; index < count; index += teams) {
+    // Squares, within the node and between nodes.
+    __shared__ u32 sent[2];
+    if (threadIdx.x < 2) sent[threadIdx.x] = 0;
+    __syncthreads();
+    u32 within = 0, between = 0;
+    const u32 rows = *p.rows_count, teams = gridDim.x * TEAM::COUNT;
+    for (u32 index = blockIdx.x * TEAM::COUNT + team.number; index < rows; index += teams) {
         const u32 row = p.rows[index], number = shard_of(p.context.shards, p.shards_count, row);
         const Shard& shard = p.context.shards[number];
         if (shard.shares_squares == 0) continue;
@@ -160,11 +169,23 @@ __device__ inline void share_squares(const Update& p) {
         }
         const float squares = squares_of_row(team, shard.rule, sum, weights);
         const SharedSquares shared = p.shared[number];
-        const u32 at = shared.begin + shared.number * shared.rows + index - rows_before(p, count, shard.base);
+        const u32 at = shared.begin + shared.number * shared.rows + index - rows_before(p, rows, shard.base);
         for (u32 rank = team.lane; rank < RANKS_MAX; rank += LANES) {
             if ((shared.owners >> rank & 1) != 0) p.squares[rank][at] = squares;
         }
+        within += __popc(shared.owners & ~(1u << p.rank));
+        between += p.forwards;
     }
+    if (team.lane == 0 && within + between != 0) {
+        atomicAdd(sent, within);
+        atomicAdd(sent + 1, between);
+    }
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    const u64 contained = sent[1] * sizeof(float);
+    add_to(p.counts[0].bytes, sent[0] * sizeof(float));
+    add_to(p.counts[1].bytes, contained);
+    add_to(p.counts[1].padding, 0 - contained);
 }
 
 #define KERNEL(LANES, VECTORS)                                                              \

@@ -33,4 +33,4 @@ pub use placement::{
 };
 pub use table::{Pooling, TableSpec};
 pub use topology::{Topology, TopologyError};
-pub use traffic::{LinkTraffic, Traffic};
+pub use traffic::{LinkTraffic, RankTraffic, Traffic};

@@ -50,6 +50,7 @@ mod sparse_update;
 mod stamp;
 mod team;
 mod totals;
+mod traffic;
 mod unpack;
 mod update;
 
@@ -109,5 +110,6 @@ pub use shard::{Shard, UpdateContext};
 pub use sparse_update::SparseUpdate;
 pub(crate) use stamp::Stamp;
 pub use totals::Totals;
+pub use traffic::{LinkCounts, RowRange, RowTraffic};
 pub use unpack::{IdColumn, Index, Ring, Unpack, UnpackBags, UnpackFixed, UnpackSizes, UnpackValues};
 pub use update::{SharedSquares, Update};

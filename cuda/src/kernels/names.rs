@@ -187,6 +187,7 @@ kernels! {
     "rows": Send = "send" [ELEMENTS, LANES];
     "stamp": Stamp = "stamp";
     "totals": Totals = "totals";
+    "traffic": RowTraffic = "row_traffic";
     "unpack": UnpackIndex = "unpack_index", UnpackValues = "unpack_values", UnpackFixed = "unpack_fixed",
         UnpackSizes = "unpack_sizes", UnpackBags = "unpack_bags";
     "sparse_update": SparseUpdate = "sparse_update" [ELEMENTS, TEAMS], SparseParts = "sparse_parts" [TEAMS],

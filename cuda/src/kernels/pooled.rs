@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::names::Family;
-use super::{Element, Id, Kernel, RANKS_MAX};
+use super::{Element, Id, Kernel, LinkCounts, RANKS_MAX};
 use crate::runtime::{Lane, Pointer, Result};
 
 /// A feature of a rank's batch, for a table (or some of its columns) whose owners pool.
@@ -60,6 +60,8 @@ pub struct Pooling {
     pub gradients: Pointer<u32>,
     /// Counts ids that are out of range for their table; they are replaced by the last row.
     pub faults: Pointer<u32>,
+    /// What this rank sends within its node; [`Pooling::send`] counts the parts of a step.
+    pub counts: Pointer<LinkCounts>,
     /// Features.
     pub features_count: u32,
     /// The most samples.
@@ -72,9 +74,13 @@ pub struct Pooling {
     pub their_stride: u32,
     /// Elements from one sample to the next, a multiple of 4.
     pub stride: u32,
+    /// This rank.
+    pub rank: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<PooledFeature>() == 40 && size_of::<Pooling>() == 288);
+const _: () = assert!(size_of::<PooledFeature>() == 40 && size_of::<Pooling>() == 304);
 
 impl Pooling {
     /// Enqueues splitting bags into parts and writing their ids to the owners of their rows.
@@ -106,7 +112,8 @@ impl Pooling {
         unsafe { lane.launch(&PooledAdd::<T>(*self, Default::default()), (blocks, self.features_count)) }
     }
 
-    /// Enqueues sending bags' gradients to each owner of a part, with `blocks` blocks per feature.
+    /// Enqueues sending bags' gradients to each owner of a part, with `blocks` blocks per feature, and counting what
+    /// the ranks of the node send each other for the parts of this rank's bags.
     ///
     /// # Safety
     /// As for [`Pooling::add`].

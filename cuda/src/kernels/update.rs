@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::names::{Family, team};
 use super::team::{THREADS, by_width};
-use super::{Id, Kernel, RANKS_MAX, UpdateContext};
+use super::{Id, Kernel, LinkCounts, RANKS_MAX, UpdateContext};
 use crate::runtime::{Lane, Pointer, Result};
 
 /// Where the shared squares of a shard's rows are stored, if other ranks have more of their columns.
@@ -43,6 +43,8 @@ pub struct Update {
     pub shared: Pointer<SharedSquares>,
     /// Per rank: squares, stored as `shared` says.
     pub squares: [Pointer<f32>; RANKS_MAX],
+    /// What this rank sends, within its node and between nodes; [`Update::share_squares`] counts squares.
+    pub counts: Pointer<LinkCounts>,
     /// Shards.
     pub shards_count: u32,
     /// Number of ranks.
@@ -53,11 +55,11 @@ pub struct Update {
     pub dtype: u32,
     /// This rank.
     pub rank: u32,
-    /// 0.
-    pub reserved: u32,
+    /// How often the squares of a row here are sent to other nodes, by any rank of the node.
+    pub forwards: u32,
 }
 
-const _: () = assert!(size_of::<SharedSquares>() == 24 && size_of::<Update>() == 184);
+const _: () = assert!(size_of::<SharedSquares>() == 24 && size_of::<Update>() == 192);
 
 impl Update {
     /// Enqueues sending the squares of the local columns to the other owners of each row's columns, on any number of

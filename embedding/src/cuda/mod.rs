@@ -28,6 +28,8 @@
 //! For tables whose owners pool, ranks send ids instead of keys, owners send parts of bags instead of rows, and ranks
 //! send the gradients of bags instead of sums, at the same steps.
 //!
+//! [`NodeTables::count_traffic`] counts what ranks send each other in training.
+//!
 //! A single GPU needs none of this: [`LocalTables`] are looked up and updated in place.
 //!
 //! No sum depends on timing, so runs are bitwise reproducible.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use half::{bf16, f16};
 use libtest_mimic::{Failed, Trial};
-use rankine_cuda::kernels::{self, Element, ElementKind, Pair, Rate};
+use rankine_cuda::kernels::{self, Element, ElementKind, Pair, RAIL_HEADER, Rate};
 use rankine_cuda::{Buffer, Cluster, Device, Graph, Lane, Moment};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{
@@ -16,11 +16,12 @@ use rankine_embedding::cuda::{
 };
 use rankine_embedding::rows::{RowPart, RowPiece, RowSet, Rows, RowsMut, gather, place};
 use rankine_embedding::{
-    Dtype, EmbeddingPlan, Exchange, FrequentRows, Optimizer, Pooling, RoundCapacity, Step, TablePlan,
-    TableSpec, Topology, UpdateRule,
+    Dtype, EmbeddingPlan, Exchange, FrequentRows, Optimizer, Pooling, RankTraffic, RoundCapacity, Step,
+    TablePlan, TableSpec, Topology, UpdateRule,
 };
 
 use super::local::{Column, DeviceIds};
+use super::traffic::Placed;
 use super::update::{self, random_case};
 use super::{Bench, CASES, Outcome, Random};
 
@@ -38,7 +39,7 @@ type CaseBody = fn(&Case, &mut Random) -> Outcome;
 /// The tests: each on one GPU, with several GPUs on two and on all of them, and over two nodes with one or two GPUs
 /// each. Each runs at most `most` cases. The flag says whether there are too few GPUs for a test.
 pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bool)> {
-    let bodies: [(&str, CaseBody); 10] = [
+    let bodies: [(&str, CaseBody); 13] = [
         ("first_weights_are_the_cpus", first_weights_are_the_cpus),
         ("routes_are_the_cpus", routes_are_the_cpus),
         ("tables_learn_as_on_the_cpu_in_f32", tables_learn_as_on_the_cpu::<f32>),
@@ -49,6 +50,9 @@ pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bo
         ("ids_out_of_range_are_told", ids_out_of_range_are_told),
         ("rows_come_and_go_with_their_state", rows_come_and_go_with_their_state),
         ("the_rows_that_are_updated_are_known", the_rows_that_are_updated_are_known),
+        ("traffic_is_that_of_the_ids_in_f32", traffic_is_that_of_the_ids::<f32>),
+        ("traffic_is_that_of_the_ids_in_bf16", traffic_is_that_of_the_ids::<bf16>),
+        ("traffic_is_that_of_the_ids_in_f16", traffic_is_that_of_the_ids::<f16>),
     ];
     let mut gpus = vec![1];
     gpus.extend((devices >= 2).then_some(2));
@@ -106,6 +110,8 @@ struct Case {
     /// The tables, and batches as each rank has them.
     of_rank: update::Case,
     layout: Layout,
+    /// The placement that the layout has.
+    plan: EmbeddingPlan,
     devices: Vec<Arc<Device>>,
 }
 
@@ -131,7 +137,8 @@ impl Case {
             Layout::new(ranks, one.samples(), of_rank.stride, one.tables(), one.columns(), one.features())?;
         let layout = layout.with_optimizers(&of_rank.optimizers);
         let devices = (0..ranks).map(|rank| Arc::clone(&opened[rank % gpus])).collect();
-        Ok(Self { of_rank, layout, devices })
+        let plan = row_wise(&layout)?;
+        Ok(Self { of_rank, layout, plan, devices })
     }
 
     /// The same tables, each with one of some placements.
@@ -152,8 +159,8 @@ impl Case {
             self.of_rank.layout.tables().iter().zip(&mut self.of_rank.optimizers).map(plan).collect();
         let optimizers = &self.of_rank.optimizers;
         self.of_rank.layout = self.of_rank.layout.clone().with_optimizers(optimizers);
-        let plan = EmbeddingPlan { topology: Topology::new(ranks, 1)?, tables };
-        self.layout = self.layout.with_optimizers(optimizers).with_plan(&plan)?;
+        self.plan = EmbeddingPlan { topology: Topology::new(ranks, 1)?, tables };
+        self.layout = self.layout.with_optimizers(optimizers).with_plan(&self.plan)?;
         Ok(self)
     }
 
@@ -179,9 +186,10 @@ impl Case {
         let layout =
             Layout::new(ranks, one.samples(), of_rank.stride, one.tables(), one.columns(), one.features())?;
         let layout = layout.with_optimizers(&of_rank.optimizers).with_nodes(NODES)?;
-        let layout = layout.with_plan(&EmbeddingPlan { topology, tables })?;
+        let plan = EmbeddingPlan { topology, tables };
+        let layout = layout.with_plan(&plan)?;
         let devices = (0..ranks).map(Device::open).collect::<Result<_, _>>()?;
-        Ok(Self { of_rank, layout, devices })
+        Ok(Self { of_rank, layout, plan, devices })
     }
 
     fn ranks(&self) -> usize {
@@ -263,6 +271,12 @@ impl Case {
         let failed: Vec<_> = failed.collect();
         if failed.is_empty() { outcomes.into_iter().collect() } else { Err(failed.join("; ").into()) }
     }
+}
+
+/// The placement of a layout without a plan.
+fn row_wise(layout: &Layout) -> Result<EmbeddingPlan, Failed> {
+    let tables = layout.tables().iter().map(|table| TablePlan::row_wise(table, Exchange::Rows)).collect();
+    Ok(EmbeddingPlan { topology: Topology::new(layout.ranks(), layout.nodes())?, tables })
 }
 
 /// Some columns of a table at each owner; under a rule that depends on squares of whole rows, exchanged by rows.
@@ -872,6 +886,64 @@ fn the_rows_that_are_updated_are_known(case: &Case, words: &mut Random) -> Outco
     Ok(())
 }
 
+/// The counted bytes are those that follow from ids and placements, of all steps and of nothing else.
+fn traffic_is_that_of_the_ids<T: Element>(case: &Case, words: &mut Random) -> Outcome {
+    // The third batch is skipped, and the first one is only looked up.
+    let batches: Vec<Batch<T>> = (0..4).map(|_| case.batch(words, true)).collect();
+    let with_stops: Vec<_> = batches.iter().zip([0, 0, 1, 0]).collect();
+    let of_ranks = case.on_ranks::<T, _>(|rank| {
+        let (lane, uploaded) = (&rank.bench.lane, rank.upload(&with_stops)?);
+        for (number, batch) in uploaded.iter().enumerate() {
+            let (slot, samples) = (number % ROUTES, case.layout.samples());
+            let size = rank.routed(batch, slot)?;
+            let routed = RoutedBatch { ids: batch.ids.ids(), slot, size };
+            if number == 0 {
+                // SAFETY: as for iterations.
+                unsafe {
+                    rank.tables.look_up(lane, routed, samples, batch.vectors.pointer())?;
+                    rank.tables.meet(lane)?;
+                }
+                continue;
+            }
+            // SAFETY: the tables live until the lane has been waited for.
+            unsafe { rank.tables.count_traffic(lane, routed) }?;
+            rank.iterate(batch, slot, size)?;
+            lane.synchronize()?;
+        }
+        rank.tables.check(lane)?;
+        let traffic = rank.tables.traffic(lane)?;
+        rank.tables.forget_traffic(lane)?;
+        match rank.tables.traffic(lane)? == RankTraffic::default() {
+            true => Ok(traffic),
+            false => Err("traffic is not forgotten".into()),
+        }
+    })?;
+    let mut found = RankTraffic::default();
+    of_ranks.into_iter().for_each(|of_rank| found += of_rank);
+    let placed = Placed {
+        plan: &case.plan,
+        layout: &case.layout,
+        optimizers: &case.of_rank.optimizers,
+        row_bytes: size_of::<T>() as u64,
+        sum_bytes: if T::KIND == ElementKind::Bf16 { 2 } else { 4 },
+    };
+    let mut expected = RankTraffic::default();
+    for (batch, stop) in &with_stops[1..] {
+        expected += placed.traffic(&batch.columns, *stop == 0);
+    }
+    // The padding between nodes depends on sizes of messages that the plan does not tell exactly; but each message
+    // is longer than its header.
+    let padding = &mut found.exchange.between_nodes.padding_bytes;
+    let least = (3 * case.ranks() * (case.layout.nodes() - 1) * RAIL_HEADER * 4) as u64;
+    if !(least..1 << 32).contains(padding) && case.layout.nodes() > 1 {
+        return Err(format!("{padding} bytes of padding between nodes").into());
+    }
+    if case.layout.nodes() > 1 {
+        *padding = 0;
+    }
+    if found == expected { Ok(()) } else { Err(format!("{found:?}, not {expected:?}").into()) }
+}
+
 fn sums_in_bf16_are_near_the_exact_ones(case: &Case, words: &mut Random) -> Outcome {
     const RATE: f64 = 0.125;
     let layout = &case.layout;
@@ -884,7 +956,8 @@ fn sums_in_bf16_are_near_the_exact_ones(case: &Case, words: &mut Random) -> Outc
     let optimizers = vec![Optimizer::sgd(RATE); tables.len()];
     let layout = layout.with_optimizers(&optimizers);
     let of_rank = update::Case { layout: layout.clone(), optimizers, stride, seed: case.of_rank.seed };
-    let case = Case { of_rank, layout, devices: case.devices.clone() };
+    let plan = row_wise(&layout)?;
+    let case = Case { of_rank, layout, plan, devices: case.devices.clone() };
     let batch = case.batch::<bf16>(words, false);
     let found = case.on_ranks::<bf16, _>(|rank| {
         let uploaded = rank.upload(&[(&batch, 0)])?;

@@ -15,6 +15,7 @@ use rankine_embedding::random::philox4x32;
 mod exchange;
 mod listed;
 mod local;
+mod traffic;
 mod update;
 
 type Outcome = Result<(), Failed>;

@@ -103,6 +103,12 @@ impl Rail {
         })
     }
 
+    /// Bytes that this rank sends if `len` f32 values are all-reduced over the rail. NCCL's rings and trees alike send
+    /// each value once per other node to be summed, and its sum once per other node; rings give each rank this share.
+    pub fn bytes_of_sum(&self, len: usize) -> u64 {
+        bytes_of_sum(len, self.node(), self.nodes())
+    }
+
     /// Enqueues sending and receiving parcels, whose ranks are nodes; see [`Communicator::exchange`].
     ///
     /// # Safety
@@ -201,5 +207,24 @@ impl Rail {
         let (rank, node, nodes) =
             rails.first().map_or((0, 0, 0), |rail| (rail.0.rank, rail.0.node, rail.0.nodes));
         Error::RailLate { rank, node, nodes, lane, collective, waited_ms: waited.as_millis() }
+    }
+}
+
+/// Bytes that a node sends for a sum of `len` f32 values over `nodes` nodes, each of which sums a piece for all.
+fn bytes_of_sum(len: usize, node: usize, nodes: usize) -> u64 {
+    let piece = len * (node + 1) / nodes - len * node / nodes;
+    (((len - piece) + (nodes - 1) * piece) * size_of::<f32>()) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_value_is_sent_twice_per_other_node() {
+        for (len, nodes) in [(0, 2), (1, 2), (7, 3), (1000, 8), (5, 1)] {
+            let sent: u64 = (0..nodes).map(|node| bytes_of_sum(len, node, nodes)).sum();
+            assert_eq!(sent, (2 * (nodes - 1) * len * 4) as u64);
+        }
     }
 }

@@ -107,6 +107,12 @@ impl ClusterSum {
         self.of_node.numbers()
     }
 
+    /// Bytes of values that this rank sends to other nodes in each sum; those within the node are
+    /// [`AllReduce::bytes_sent`] of [`ClusterSum::of_node`].
+    pub fn bytes_between_nodes(&self) -> u64 {
+        self.rail.as_ref().map_or(0, |rail| rail.bytes_of_sum(self.of_node.slice().len()))
+    }
+
     /// Replaces values and numbers by their sums over all ranks; see [`AllReduce::enqueue`].
     ///
     /// # Safety

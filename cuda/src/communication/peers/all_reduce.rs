@@ -35,6 +35,15 @@ impl AllReduceWay {
         };
         if bytes <= at_once_max { Self::AtOnce } else { Self::BySlices }
     }
+
+    /// Returns the vectors that a rank writes to the others, if its slice has `own` of all vectors.
+    fn vectors_sent(self, vectors: usize, own: usize, ranks: usize) -> usize {
+        match self {
+            Self::AtOnce => (ranks - 1) * vectors,
+            // The slices of the others, then the sums of its own.
+            Self::BySlices => (vectors - own) + (ranks - 1) * own,
+        }
+    }
 }
 
 /// Values that are all-reduced: f32 values, and with them a few f64 numbers. Sums are taken in the order of ranks, so
@@ -188,6 +197,14 @@ impl AllReduce {
         self.way
     }
 
+    /// Bytes of values that this rank sends to the others in each all-reduce; the few numbers are not counted.
+    pub fn bytes_sent(&self) -> u64 {
+        let kernels::AllReduce { vectors, slice, wait, .. } = self.parameters;
+        let own = vectors.saturating_sub(u64::from(wait.rank) * slice).min(slice);
+        let sent = self.way.vectors_sent(vectors as usize, own as usize, wait.ranks as usize);
+        (sent * VECTOR * size_of::<f32>()) as u64
+    }
+
     /// Replaces values and numbers by their sums over the ranks. All ranks must enqueue, or replay, their calls in
     /// the same order; a rank's values may be changed before the call in lane order, and read after it.
     ///
@@ -308,5 +325,21 @@ impl AllReduce {
     /// If a rank timed out.
     pub fn check_now(&self) -> Result<()> {
         self.watch.check_now()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rank_sends_what_the_others_need() {
+        // 5 vectors over 3 ranks in slices of 2, 2 and 1: first 3, 3 and 4 vectors of others' slices, then the sums
+        // to two ranks.
+        let sent = |way: AllReduceWay| [2, 2, 1].map(|own| way.vectors_sent(5, own, 3));
+        assert_eq!(sent(AllReduceWay::BySlices), [3 + 4, 3 + 4, 4 + 2]);
+        assert_eq!(sent(AllReduceWay::AtOnce), [10, 10, 10]);
+        assert_eq!(AllReduceWay::BySlices.vectors_sent(5, 5, 1), 0);
+        assert_eq!(AllReduceWay::AtOnce.vectors_sent(5, 5, 1), 0);
     }
 }

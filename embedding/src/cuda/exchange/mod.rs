@@ -7,6 +7,7 @@ pub(crate) mod rails;
 pub(crate) mod route;
 pub(crate) mod squares;
 pub(crate) mod sums;
+pub(crate) mod traffic;
 
 use rankine_cuda::kernels::{Element, ElementKind, Groups, RANKS_MAX, Send, Update};
 use rankine_cuda::{Cluster, Lane, PeerBarrier, Pointer, Rail};
@@ -17,6 +18,7 @@ use self::rails::{ElementBytes, OwnerUpdates, RailContext, Rails};
 use self::route::{KeyBitmap, NodeRoute, RouteSnapshot};
 use self::squares::Squares;
 use self::sums::GradientSums;
+use self::traffic::{MessageBytes, TrafficCounts};
 use super::error::{Result, check_ids};
 use super::layout::{Ids, Layout};
 use super::routing::router::{LookUpCounts, Router};
@@ -24,6 +26,7 @@ use super::storage::RowStore;
 use super::storage::device_rows::DeviceRows;
 use super::storage::stage::StagingMemory;
 use super::{InitialWeights, RoutedBatch, UpdateInputs, blocks};
+use crate::traffic::RankTraffic;
 
 /// One rank's part of all tables.
 ///
@@ -59,6 +62,7 @@ pub struct NodeTables {
     /// If there are several nodes.
     rails: Option<Rails>,
     union: KeyBitmap,
+    traffic: TrafficCounts,
     stage: StagingMemory,
     /// For routes, on their lane, and for everything else.
     route_barrier: PeerBarrier,
@@ -108,6 +112,7 @@ impl NodeTables {
             sums,
             routes: (0..routes).map(|_| NodeRoute::new(peers, &layout)).collect::<Result<_>>()?,
             union: KeyBitmap::new(device, layout.merged_spans() * layout.span)?,
+            traffic: TrafficCounts::new(device, &layout, rank, bytes)?,
             stage: StagingMemory::default(),
             route_barrier: PeerBarrier::new(peers)?.named("the barrier of routes"),
             barrier: PeerBarrier::new(peers)?.named("the barrier of rows and their gradients"),
@@ -393,7 +398,9 @@ impl NodeTables {
         // SAFETY: the caller vouches for all of this.
         unsafe {
             self.sums.reduce(lane, &self.layout, route, features, batch, gradients)?;
-            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.send_gradients(lane, batch, gradients))
+            self.pooled.as_ref().map_or(Ok(()), |pooled| {
+                pooled.send_gradients(lane, batch, gradients, self.traffic.pointer())
+            })
         }
     }
 
@@ -456,12 +463,14 @@ impl NodeTables {
             sums: owned.sums,
             shared: self.squares.as_ref().map_or(Pointer::NULL, Squares::shared),
             squares: self.squares.as_ref().map_or([Pointer::NULL; RANKS_MAX], Squares::of_ranks),
+            counts: self.traffic.pointer(),
             shards_count: self.rows.shards.len() as u32,
             ranks: owned.ranks as u32,
             width: layout.wire_width() as u32,
             dtype: self.sums.dtype() as u32,
             rank: self.local_rank as u32,
-            reserved: 0,
+            // Each rank of the node sends them to its rail.
+            forwards: (layout.ranks * (layout.nodes - 1)) as u32,
         };
         let (vectors, blocks) = (layout.vectors() as u32, self.blocks(lane));
         // SAFETY: the addresses are of this rank's buffers, with the lengths that the layout says, and of squares,
@@ -510,6 +519,46 @@ impl NodeTables {
     /// If the lane's work failed.
     pub fn counts(&self, lane: &Lane, batch_slot: usize) -> Result<Vec<LookUpCounts>> {
         self.router.count(lane, &self.layout, self.routes[batch_slot].buffers())
+    }
+
+    /// Enqueues counting what this rank exchanges in a step of training over a batch that has a route, at any time
+    /// while the batch slot holds the route. [`NodeTables::reduce`] and [`NodeTables::update`] count parts of bags
+    /// and squares; everything else is counted here.
+    ///
+    /// # Safety
+    /// As for [`NodeTables::look_up`], but no rank is waited for.
+    ///
+    /// # Errors
+    /// If the driver reports an error.
+    pub unsafe fn count_traffic(&self, lane: &Lane, batch: RoutedBatch) -> Result<()> {
+        let bytes = self.traffic.bytes;
+        let between = |rails: &Rails| {
+            let squares = self.squares.as_ref().map_or(0, |squares| squares.message_bytes(rails, batch.size));
+            rails.message_bytes(&self.layout, bytes, batch.size) + squares
+        };
+        let messages = MessageBytes {
+            within: self.pooled.as_ref().map_or(0, PooledTables::message_bytes),
+            between: self.rails.as_ref().map(between),
+        };
+        // SAFETY: the caller vouches for it.
+        unsafe { self.traffic.add(lane, &self.routes[batch.slot], messages) }
+    }
+
+    /// What this rank has sent in the steps that [`NodeTables::count_traffic`] counted, once the lane has finished all
+    /// enqueued work. Only the sum over all ranks is meaningful: some of what a rank receives counts as its own.
+    ///
+    /// # Errors
+    /// If the lane's work failed.
+    pub fn traffic(&self, lane: &Lane) -> Result<RankTraffic> {
+        self.traffic.read(lane)
+    }
+
+    /// Forgets what was counted, once the lane has finished all enqueued work.
+    ///
+    /// # Errors
+    /// If the lane's work failed.
+    pub fn forget_traffic(&self, lane: &Lane) -> Result<()> {
+        self.traffic.clear(lane)
     }
 
     /// Reads the route in a batch slot.

@@ -7,7 +7,7 @@
 
 use half::{bf16, f16};
 use rankine_cuda::kernels::{
-    self, Element, ElementKind, LookUp, LookUpTask, PooledFeature, RANKS_MAX, SparseUpdate,
+    self, Element, ElementKind, LinkCounts, LookUp, LookUpTask, PooledFeature, RANKS_MAX, SparseUpdate,
 };
 use rankine_cuda::{Buffer, Lane, Peers, Pointer, SharedBuffer};
 
@@ -262,12 +262,15 @@ impl PooledTables {
             vectors,
             gradients,
             faults: self.faults.pointer(),
+            counts: Pointer::NULL,
             features_count: self.features.len() as u32,
             samples: samples as u32,
             ranks: self.ranks as u32,
             width: self.width as u32,
             their_stride: (self.ranks * self.width) as u32,
             stride: self.stride as u32,
+            rank: self.rank as u32,
+            reserved: 0,
         }
     }
 
@@ -350,7 +353,7 @@ impl PooledTables {
         Ok(unsafe { kernel.add::<T>(lane, self.blocks(lane)) }?)
     }
 
-    /// Enqueues sending bags' gradients to each owner of a part.
+    /// Enqueues sending bags' gradients to each owner of a part, and counting what crosses links for the parts.
     ///
     /// # Safety
     /// As for [`crate::cuda::NodeTables::reduce`].
@@ -359,8 +362,9 @@ impl PooledTables {
         lane: &Lane,
         batch: RoutedBatch,
         gradients: Pointer<T>,
+        counts: Pointer<LinkCounts>,
     ) -> Result<()> {
-        let kernel = self.kernel(batch, Pointer::NULL, gradients.cast());
+        let kernel = kernels::Pooling { counts, ..self.kernel(batch, Pointer::NULL, gradients.cast()) };
         // SAFETY: each owner has room for the gradients of all ranks' samples; the caller vouches for the rest.
         Ok(unsafe { kernel.send::<T>(lane, self.blocks(lane)) }?)
     }
@@ -430,6 +434,14 @@ impl PooledTables {
     /// Waits for the lane, and returns how many ids were out of range.
     pub(crate) fn faults(&self, lane: &Lane) -> Result<u32> {
         Ok(self.faults.read(lane)?[0])
+    }
+
+    /// Bytes that this rank sends to others in a step whatever the batch: lengths of its bags' parts, and vectors of
+    /// theirs.
+    pub(crate) fn message_bytes(&self) -> u64 {
+        let samples = self.received.samples;
+        let lengths = self.features.len() * (samples + 1) * size_of::<u32>();
+        ((self.ranks - 1) * (lengths + samples * self.width * self.element_bytes())) as u64
     }
 
     /// Bytes of this rank's memory that peers access.

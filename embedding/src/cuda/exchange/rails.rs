@@ -212,6 +212,14 @@ impl Rails {
         self.rows.nodes() * self.sizes[size]
     }
 
+    /// Bytes of the messages of a size that this rank sends for a batch, without squares.
+    pub(crate) fn message_bytes(&self, layout: &Layout, bytes: ElementBytes, size: usize) -> u64 {
+        let rows = self.sizes[size];
+        let list = (RAIL_HEADER + rows) * size_of::<u32>();
+        let elements = layout.wire_width() * (rows.min(self.wanted_max) * bytes.row + rows * bytes.sum);
+        ((self.rows.nodes() - 1) * (list + elements)) as u64
+    }
+
     /// Number of message sizes.
     pub(crate) fn sizes(&self) -> usize {
         self.sizes.len()

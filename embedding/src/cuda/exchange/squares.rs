@@ -91,20 +91,34 @@ impl Squares {
     /// All ranks of the node must have met since they wrote theirs; the size must be that of the batch; see
     /// [`Lane::launch`].
     pub(crate) unsafe fn exchange(&self, lane: &Lane, rails: &Rails, size: usize) -> Result<()> {
-        let (node, most) = (rails.node(), rails.rows_max(size));
-        let parcel = |rank, shard: &ShardSquares| Parcel {
-            rank,
-            pointer: self.values.pointer().element(shard.begin),
-            len: shard.rows.min(most),
-        };
-        let of = |owner: usize, other: usize| {
-            let own = self.shards.iter().filter(move |shard| shard.node == owner);
-            own.map(move |shard| parcel(other, shard))
-        };
-        let sent: Vec<_> = rails.others().flat_map(|other| of(node, other)).collect();
-        let received: Vec<_> = rails.others().flat_map(|other| of(other, other)).collect();
+        let parcels = |owner: usize, other: usize| self.parcels(rails, size, owner, other);
+        let sent: Vec<_> = rails.others().flat_map(|other| parcels(rails.node(), other)).collect();
+        let received: Vec<_> = rails.others().flat_map(|other| parcels(other, other)).collect();
         // SAFETY: there are as many squares of each shard; the caller vouches for the rest.
         unsafe { rails.exchange_squares(lane, &sent, &received) }
+    }
+
+    /// The squares of the shards that a node owns, as parcels from or for another node.
+    fn parcels(
+        &self,
+        rails: &Rails,
+        size: usize,
+        owner: usize,
+        other: usize,
+    ) -> impl Iterator<Item = Parcel<f32>> {
+        let most = rails.rows_max(size);
+        let own = self.shards.iter().filter(move |shard| shard.node == owner);
+        own.map(move |shard| Parcel {
+            rank: other,
+            pointer: self.values.pointer().element(shard.begin),
+            len: shard.rows.min(most),
+        })
+    }
+
+    /// Bytes of the messages of a size that this rank sends for a batch.
+    pub(crate) fn message_bytes(&self, rails: &Rails, size: usize) -> u64 {
+        let sent = rails.others().flat_map(|other| self.parcels(rails, size, rails.node(), other));
+        sent.map(|parcel| (parcel.len * size_of::<f32>()) as u64).sum()
     }
 }
 
