@@ -20,11 +20,12 @@ type Outcome = Result<(), Failed>;
 type Body = (&'static str, fn() -> Outcome);
 
 /// Between nodes NCCL transfers data, which needs one GPU per rank: each entry ends with the number of GPUs needed.
-const OF_NODES: [(Body, usize); 4] = [
+const OF_NODES: [(Body, usize); 5] = [
     (("processes_on_two_nodes_train_as_threads_do", || train_as_threads((2, 1), &["device.nodes=2"])), 2),
     (("two_processes_on_each_node_train_as_threads_do", || train_as_threads((4, 1), &["device.nodes=2"])), 4),
     (("nodes_of_one_that_share_nothing_train_as_one_gpu", || nodes_train_as_one_gpu(1)), 2),
     (("nodes_of_two_that_share_nothing_train_as_one_gpu", || nodes_train_as_one_gpu(2)), 2),
+    (("processes_on_two_nodes_send_what_the_cpu_sends", || send_what_the_cpu_sends(2)), 2),
 ];
 
 /// GPUs that one process, or each of two, trains on.
@@ -38,13 +39,14 @@ const ON_TWO_GPUS: [(Body, usize); 2] = [
     ),
 ];
 
-const BODIES: [Body; 9] = [
+const BODIES: [Body; 10] = [
     ("processes_train_in_file_order_as_threads_do", || train_as_threads((2, 1), &["train.shuffle=false"])),
     ("processes_train_in_random_order_as_threads_do", || {
         train_as_threads((2, 1), &["device.precision=fp16"])
     }),
     ("processes_of_two_ranks_train_as_threads_do", || train_as_threads((2, 2), &[])),
     ("processes_train_on_raw_records_as_threads_do", train_on_raw_records_as_threads),
+    ("processes_send_what_the_cpu_sends", || send_what_the_cpu_sends(1)),
     (
         "processes_that_are_killed_resume_with_the_same_bits",
         processes_that_are_killed_resume_with_the_same_bits,
@@ -287,6 +289,40 @@ fn metrics_agree_with_the_summary(processes: usize) -> Outcome {
     Ok(())
 }
 
+/// Two processes with one rank each send the rows that two ranks of the CPU send, with keys of 4 bytes instead of 8.
+fn send_what_the_cpu_sends(nodes: usize) -> Outcome {
+    let (folder, nodes) = (JobFolder::new()?, format!("device.nodes={nodes}"));
+    let placed = ["embedding.placement=row-wise", "embedding.exchange=rows"];
+    let sets = [&["device.ranks=2", nodes.as_str()], &placed[..]].concat();
+    succeeded(folder.train("cpu", &[&sets[..], &["device.kind=cpu"]].concat()).spawn()?)?;
+    let textfile = format!("metrics.textfile={}", folder.path("rankine.prom").display());
+    let on_gpus = [&sets[..], &["device.precision=fp32", &textfile]].concat();
+    for child in folder.processes("gpus", 2, &on_gpus)? {
+        succeeded(child)?;
+    }
+    let summary = support::json_file(&folder.path("gpus/summary.json"));
+    let of_cpu = support::json_file(&folder.path("cpu/summary.json"));
+    let of_processes = ["rankine.prom", "rankine-rank1.prom"].map(|name| folder.path(name));
+    let [first, second] = [0, 1].map(|rank| Exported::read(&of_processes[rank], rank));
+    first.agrees_with(&summary);
+    for scope in ["within_nodes", "between_nodes"] {
+        let series = format!("scope=\"{scope}\"");
+        let exported = |of: &Exported| of.value("rankine_exchange_bytes_total", &series);
+        assert_eq!(exported(&first), exported(&second), "{scope}");
+        let of = |summary: &serde_json::Value, what: &str| {
+            summary["exchange"][what][scope].as_f64().ok_or(format!("no {what} {scope}: {summary:#}"))
+        };
+        let (rows, bytes) = (of(&summary, "rows")?, of(&summary, "bytes")?);
+        assert_eq!(rows, of(&of_cpu, "rows")?, "{scope}");
+        let expected = of(&of_cpu, "bytes")? - 4.0 * rows;
+        assert!((bytes - expected).abs() <= 1e-9 * expected, "{scope}: {bytes} bytes, not {expected}");
+        // GPUs pad the widths of layers.
+        let (reduced, least) = (of(&summary, "reduced_bytes")?, of(&of_cpu, "reduced_bytes")?);
+        assert!((least..=1.25 * least).contains(&reduced), "{scope}: {reduced} bytes, not {least}");
+    }
+    Ok(())
+}
+
 /// The losses that a run has recorded.
 fn losses(run: &Path) -> Vec<f64> {
     let lines = support::json_lines(&run.join("metrics.jsonl"));
@@ -450,23 +486,25 @@ fn processes_refuse_to_resume_with_the_same_words() -> Outcome {
     resumed.into_iter().try_for_each(|child| succeeded(child).map(drop))
 }
 
+/// The first process waits for the second one on its GPU, or on the host after a report or when they agree what to do
+/// next.
 fn a_process_that_is_killed_ends_the_others() -> Outcome {
     let (took, stderr) = one_is_sent("KILL")?;
-    let expected = [
-        "rank 1 ended without an error message in training, at step ",
-        "rank 0 gave up waiting for rank 1 at the ",
-    ];
-    check(took, &stderr, &expected)
+    let here =
+        ["rank 0 gave up waiting for rank 1 at the ", "rank 1 ended before the others: see the error there"];
+    check(took, &stderr, &[&["rank 1 ended without an error message in training, at step "], &here])
 }
 
 fn a_process_that_is_stopped_ends_the_others() -> Outcome {
     let (took, stderr) = one_is_sent("STOP")?;
-    check(took, &stderr, &["error (rank 0): ", "at step ", "rank 0 waited 30000 ms for rank 1 at the "])
+    let waits = ["rank 0 waited 30000 ms for rank 1 at the ", "rank 1 has been silent for 40 s"];
+    check(took, &stderr, &[&["error (rank 0): "], &["at step "], &waits])
 }
 
-fn check(took: Duration, stderr: &str, expected: &[&str]) -> Outcome {
-    match expected.iter().find(|words| !stderr.contains(**words)) {
-        Some(words) => Err(format!("`{words}` is not in {stderr}").into()),
+/// Checks that messages contain one of each group of words.
+fn check(took: Duration, stderr: &str, expected: &[&[&str]]) -> Outcome {
+    match expected.iter().find(|any| !any.iter().any(|words| stderr.contains(words))) {
+        Some(any) => Err(format!("`{}` is not in {stderr}", any.join("` or `")).into()),
         None if took > SOON => Err(format!("it took {took:?}: {stderr}").into()),
         None => Ok(()),
     }
@@ -476,7 +514,8 @@ fn check(took: Duration, stderr: &str, expected: &[&str]) -> Outcome {
 /// messages.
 fn one_is_sent(signal: &str) -> Result<(Duration, String), Failed> {
     let folder = JobFolder::new()?;
-    let sets = ["device.ranks=2", "train.epochs=100000", "eval.every_steps=100000000"];
+    let endless = ["train.epochs=100000", "eval.every_steps=100000000"];
+    let sets = ["device.ranks=2", endless[0], endless[1], "train.log_every_steps=200"];
     let mut children = folder.processes("run", 2, &sets)?.into_iter();
     let (Some(first), Some(mut second)) = (children.next(), children.next()) else { unreachable!() };
     let begun = Instant::now();

@@ -1,5 +1,6 @@
 //! Trainings over several ranks, against a single GPU. If there are fewer GPUs than ranks, the ranks share them.
 
+use std::collections::HashSet;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -7,10 +8,11 @@ use libtest_mimic::Failed;
 use rankine::cuda::{CudaModel, EvaluationShape, Execution};
 use rankine::evaluation::{Evaluation, HeadMetrics};
 use rankine::job::Precision;
-use rankine::model::{Interaction, TrainingRules};
+use rankine::model::{Interaction, ModelSpec, TrainingRules};
 use rankine_cuda::Device;
 use rankine_embedding::{
-    EmbeddingPlan, Exchange, FrequentRows, Optimizer, Placement, TablePlan, TableSpec, Topology, UpdateRule,
+    EmbeddingPlan, Exchange, FrequentRows, LinkTraffic, Optimizer, Placement, RankTraffic, TablePlan,
+    TableSpec, Topology, Traffic, UpdateRule,
 };
 use rankine_reader::Samples;
 
@@ -46,6 +48,7 @@ pub(crate) const BODIES: &[Body] = &[
             random_plan(words, training, devices.len(), &Placement::ALL)
         })
     }),
+    ("ranks_count_what_they_send", 3, count_what_they_send),
     ("what_overlaps_changes_no_bit_over_ranks", 1, |_, words| {
         let devices = some_devices(words)?;
         overlaps_change_no_bit(&devices, &Training::random(words, Interaction::Dot, 30))
@@ -265,6 +268,66 @@ fn evaluates_these_as_the_cpu_does(training: &Training, model: &mut CudaModel) -
         }
     }
     Ok(())
+}
+
+/// What ranks send is counted in training, and nowhere else.
+fn count_what_they_send(_: &Bench, words: &mut Words) -> Outcome {
+    let training = Training::random(words, Interaction::Dot, 4);
+    let (devices, tables) = (some_devices(words)?, training.model.all_tables());
+    let topology = Topology::new(devices.len(), 1)?;
+    let row_wise = |(table, _): &(TableSpec, Optimizer)| TablePlan::row_wise(table, Exchange::Rows);
+    let plan = EmbeddingPlan { topology, tables: tables.iter().map(row_wise).collect() };
+    let (precision, element, sum) =
+        words.one_of(&[(Precision::Fp32, 4, 4), (Precision::Bf16, 2, 2), (Precision::Fp16, 2, 4)]);
+    let shard_dense_update = words.below(2) == 0;
+    let execution = Execution { shard_dense_update, ..Execution::new(precision) };
+    let mut model = training.executed(&devices, execution, Some(&plan))?;
+    let mut found = vec![model.traffic()?];
+    for _ in 0..2 {
+        training.losses_on_gpu(&mut model)?;
+        found.push(model.traffic()?);
+        model.logits(&training.batches[0], &mut Vec::new())?;
+        if model.traffic()? != found[found.len() - 1] {
+            return Err("scoring counts as training".into());
+        }
+    }
+    let mut expected = LinkTraffic::default();
+    for batch in &training.batches {
+        for rank in 0..devices.len() {
+            let share = batch.slice(topology.share(batch.len, rank));
+            for (rows, (table, _)) in rows_by_table(&training.model.spec, &share).iter().zip(&tables) {
+                let of_others = rows.iter().filter(|&&row| row % devices.len() as u64 != rank as u64);
+                let (sent, elements) = (of_others.count() as u64, table.dim.next_multiple_of(4) as u64);
+                expected.rows += sent;
+                expected.bytes += sent * (4 + elements * (element + sum));
+            }
+        }
+    }
+    // Each dense gradient reaches every other rank, by itself or within a sum.
+    let dense = training.model.spec.dense_parameters() as u64;
+    let least = 2 * (devices.len() as u64 - 1) * 4 * dense * training.batches.len() as u64;
+    let reduced = found[1].reduction;
+    let within = |within_nodes| Traffic { within_nodes, ..Traffic::default() };
+    let once = RankTraffic { exchange: within(expected), reduction: within(reduced.within_nodes) };
+    let (mut twice, is_enough) = (once, reduced.within_nodes.bytes >= least);
+    twice += once;
+    if found == [RankTraffic::default(), once, twice] && is_enough {
+        return Ok(());
+    }
+    let what = format!("{} ranks, {precision:?}, sharded {shard_dense_update}", devices.len());
+    Err(format!("{what}: {found:?}, not {expected:?} and at least {least} reduced bytes").into())
+}
+
+/// The distinct rows of each table, those of first-order terms last.
+fn rows_by_table(spec: &ModelSpec, samples: &Samples) -> Vec<HashSet<u64>> {
+    let of_table = |table: usize| {
+        let features = spec.features.iter().zip(&samples.categorical);
+        let own = features.filter(|(feature, _)| feature.table == table);
+        own.flat_map(|(_, bags)| &bags.ids).copied().collect()
+    };
+    let terms = samples.categorical.iter().filter(|_| spec.wide);
+    let terms = terms.map(|bags| bags.ids.iter().copied().collect());
+    (0..spec.tables.len()).map(of_table).chain(terms).collect()
 }
 
 fn train_the_same_however_they_are_fed(_: &Bench, words: &mut Words) -> Outcome {

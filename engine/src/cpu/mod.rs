@@ -22,5 +22,5 @@ mod tile;
 mod verdict;
 
 pub use model::CpuModel;
-pub use ranks::{RankTraffic, Sharding};
+pub use ranks::Sharding;
 pub(crate) use scoring::{ScoringBuffers, ScoringModel};

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use rankine_embedding::Step;
 use rankine_embedding::cpu::Table;
 use rankine_embedding::rows::{RowsMut, gather};
+use rankine_embedding::{RankTraffic, Step};
 use rankine_reader::Samples;
 
 use super::dense::{DenseOptimizer, clip_scale, squared_norm};
 use super::loss::HeadLabels;
-use super::ranks::{RankTraffic, Ranks, Sharding};
+use super::ranks::{Ranks, Sharding};
 use super::replica::{Replica, initial_parameters};
 use super::tables::ModelTables;
 use super::verdict::Findings;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::{Element, Outcome, Rate, Step};
 use rankine_cuda::{Budget, Graph, Lane, Moment, PinnedBuffer};
-use rankine_embedding::Topology;
 use rankine_embedding::cuda::{LookUpCounts, RoutedBatch};
 use rankine_embedding::rows::RowsMut;
+use rankine_embedding::{RankTraffic, Topology};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::batch::Batch;
@@ -62,6 +62,8 @@ pub(super) struct GpuRank<T> {
     /// The steps that were started and are not known to be done.
     in_flight: VecDeque<StepInFlight>,
     finished: Vec<StepOutcome>,
+    /// Training steps that were started.
+    steps: u64,
 }
 
 /// A slot for a batch, and the graphs of the iteration over it.
@@ -129,10 +131,13 @@ impl<T: Element> GpuRank<T> {
             slot: 0,
             in_flight: VecDeque::new(),
             finished: Vec::new(),
+            steps: 0,
             setup,
             context,
         };
         (trainer.slots, trainer.timed) = trainer.capture(inputs)?;
+        // The iteration before the capture was no step.
+        trainer.tables.forget_traffic(&trainer.main)?;
         Ok(trainer)
     }
 
@@ -370,6 +375,7 @@ impl<T: Element> Rank for GpuRank<T> {
         let graph = timed.unwrap_or(&mut sized[size].iteration);
         // SAFETY: the buffers that the graph was captured with are this value's.
         unsafe { graph.replay(&self.main) }?;
+        self.steps += 1;
         Ok(self.main.record(done)?)
     }
 
@@ -423,6 +429,12 @@ impl<T: Element> Rank for GpuRank<T> {
         Ok(self.tables.counts(&self.main, 0)?)
     }
 
+    fn traffic(&self) -> Result<RankTraffic> {
+        let mut traffic = self.tables.traffic(&self.main)?;
+        traffic.reduction += self.network.traffic() * self.steps;
+        Ok(traffic)
+    }
+
     fn phases(&self) -> Result<Vec<PhaseRun>> {
         let spans = self.timed.last()?;
         if spans.is_empty() {
@@ -463,6 +475,7 @@ impl<T: Element> Rank for GpuRank<T> {
             let TrainSlot { sized, done, .. } = &mut self.slots[slot];
             // SAFETY: the buffers that the graph was captured with are this value's.
             unsafe { sized[size].iteration.replay(&self.main) }?;
+            self.steps += 1;
             self.main.record(done)?;
             self.main.record(moment)?;
         }

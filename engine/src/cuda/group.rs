@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rankine_cuda::kernels::Tally;
 use rankine_cuda::{AllReduce, Buffer, ClusterSum, Lane, Moment, Pointer, Rail, SharedBuffer};
 use rankine_embedding::cuda::Result;
+use rankine_embedding::{LinkTraffic, Traffic};
 
 use super::context::{RankContext, RankLinks};
 
@@ -199,6 +200,18 @@ impl Gradients {
         match self {
             Self::Local(_) => None,
             Self::AllReduced { sums, .. } => Some(sums),
+        }
+    }
+
+    /// Returns what this rank sends in each step for their sums, and for the parameters if their update is sharded.
+    pub(super) fn traffic(&self) -> Traffic {
+        let link = |bytes_of: fn(&ClusterSum) -> u64| {
+            let sums = self.sums().into_iter().flat_map(GradientSums::all);
+            LinkTraffic { bytes: sums.map(bytes_of).sum(), ..LinkTraffic::default() }
+        };
+        Traffic {
+            within_nodes: link(|sum| sum.of_node().bytes_sent()),
+            between_nodes: link(ClusterSum::bytes_between_nodes),
         }
     }
 

@@ -53,9 +53,8 @@ impl<T: Element> Iteration<'_, T> {
     /// # Safety
     /// As for [`Iteration::enqueue`].
     unsafe fn enqueue_work(&self, phase: Phase, lane: &Lane) -> Result<()> {
-        let &Self { network, tables, forward, backward, input, slot, size, outcomes, .. } = self;
-        let batch = RoutedBatch { ids: input.ids, slot, size };
-        let samples = tables.layout().samples();
+        let &Self { network, tables, forward, backward, input, outcomes, .. } = self;
+        let (batch, samples) = (self.batch(), tables.layout().samples());
         // SAFETY: the caller vouches for it.
         unsafe {
             match phase {
@@ -91,18 +90,22 @@ impl<T: Element> Iteration<'_, T> {
         }
     }
 
+    fn batch(&self) -> RoutedBatch {
+        RoutedBatch { ids: self.input.ids, slot: self.slot, size: self.size }
+    }
+
     /// Enqueues building the batch's route, and all-reducing the sums of sample weights.
     ///
     /// # Safety
     /// As for [`Iteration::enqueue`].
     pub(super) unsafe fn route(&self, lane: &Lane) -> Result<()> {
-        let &Self { tables, group, input, slot, size, .. } = self;
+        let &Self { tables, group, input, .. } = self;
         // SAFETY: the caller vouches for it.
         unsafe {
             if let Some(group) = group {
                 group.add_weights(lane, input.own_totals, input.totals)?;
             }
-            let batch = RoutedBatch { ids: input.ids, slot, size };
+            let batch = self.batch();
             tables.route(lane, batch)?;
             tables.route_rest(lane, batch)
         }
@@ -123,7 +126,12 @@ impl<T: Element> Iteration<'_, T> {
         unsafe {
             self.enqueue(Phase::LookUp, look_ups)?;
             look_ups.record(looked_up)?;
-            if self.group.is_none() {
+            if self.group.is_some() {
+                // This lane has nothing else to do until the first gradients are summed.
+                let (sums, batch) = (lanes.of(Overlap::GradientSums), self.batch());
+                sums.wait(started)?;
+                self.tables.count_traffic(sums, batch)?;
+            } else {
                 routes.wait(started)?;
                 self.enqueue(Phase::Route, routes)?;
                 routes.record(routed)?;

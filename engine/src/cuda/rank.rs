@@ -5,9 +5,9 @@ use std::fmt::Debug;
 use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Budget, Moment};
-use rankine_embedding::Topology;
 use rankine_embedding::cuda::LookUpCounts;
 use rankine_embedding::rows::RowsMut;
+use rankine_embedding::{RankTraffic, Topology};
 
 use super::batch::Batch;
 use super::error::Result;
@@ -51,6 +51,9 @@ pub(super) trait Rank: Debug + Send {
     /// Counts the look-ups of its share of the batch in the first slot, table by table, those of first-order terms
     /// last, after all steps are done.
     fn look_ups(&self) -> Result<Vec<LookUpCounts>>;
+
+    /// Returns what it has exchanged in training, after all steps are done; only the sum over all ranks is meaningful.
+    fn traffic(&self) -> Result<RankTraffic>;
 
     /// Returns how the phases of a recent iteration ran, in the order in which they were enqueued, after all steps are
     /// done; nothing if none was timed yet.

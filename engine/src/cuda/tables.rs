@@ -2,6 +2,7 @@
 
 use rankine_cuda::kernels::Element;
 use rankine_cuda::{Lane, Pointer};
+use rankine_embedding::RankTraffic;
 use rankine_embedding::cuda::{
     DeviceRows, Feature, Hotness, InitialWeights, Layout, LocalTables, LookUpCounts, NodeTables, Result,
     RoutedBatch, UpdateInputs,
@@ -193,6 +194,34 @@ impl Tables {
         match self {
             Self::Local(tables) => tables.counts(lane),
             Self::Node(tables) => tables.counts(lane, slot),
+        }
+    }
+
+    /// Enqueues counting what this rank exchanges in a step of training over a routed batch.
+    ///
+    /// # Safety
+    /// As for [`Tables::look_up`].
+    pub(super) unsafe fn count_traffic(&self, lane: &Lane, batch: RoutedBatch) -> Result<()> {
+        match self {
+            Self::Local(_) => Ok(()),
+            // SAFETY: the caller vouches for it.
+            Self::Node(tables) => unsafe { tables.count_traffic(lane, batch) },
+        }
+    }
+
+    /// Returns what this rank has exchanged in the steps that were counted; see [`NodeTables::traffic`].
+    pub(super) fn traffic(&self, lane: &Lane) -> Result<RankTraffic> {
+        match self {
+            Self::Local(_) => Ok(RankTraffic::default()),
+            Self::Node(tables) => tables.traffic(lane),
+        }
+    }
+
+    /// Forgets what was counted.
+    pub(super) fn forget_traffic(&self, lane: &Lane) -> Result<()> {
+        match self {
+            Self::Local(_) => Ok(()),
+            Self::Node(tables) => tables.forget_traffic(lane),
         }
     }
 

@@ -234,8 +234,9 @@ impl Train {
         let scope = catalog.counters(
             "rankine_exchange_bytes_total",
             &["scope"],
-            "Bytes that ranks sent each other, `within_nodes` and `between_nodes`, as of the last report. CPU ranks \
-             only: GPUs do not count them.",
+            "Bytes that all ranks of the job sent each other in training, `within_nodes` and `between_nodes`, as of \
+             the last report: requests, vectors, gradients, padding and all-reduces, in the types in which they are \
+             sent.",
         );
         let (reading, computing, awaiting) = (phase("reading"), phase("computing"), phase("awaiting"));
         Self {

@@ -131,10 +131,8 @@ impl<'a> TrainingObserver<'a> {
         let ReportDetails { loss_scale, exchanged, look_ups, phases } = report.details;
         let train = &self.metrics.train;
         loss_scale.iter().for_each(|&scale| train.loss_scale.with_label_values::<&str>(&[]).set(scale));
-        if let Some(exchanged) = exchanged {
-            raise(&train.exchanged_within, exchanged.within_nodes);
-            raise(&train.exchanged_between, exchanged.between_nodes);
-        }
+        raise(&train.exchanged_within, exchanged.within_nodes);
+        raise(&train.exchanged_between, exchanged.between_nodes);
         let mut others = (0, 0);
         for count in look_ups {
             let table = self.tables.of(&count.table);

@@ -1,17 +1,15 @@
 //! What a report of the loss says besides the progress, for monitoring.
 
-use rankine_embedding::LinkTraffic;
+use rankine_embedding::{LinkTraffic, RankTraffic};
 use serde::{Deserialize, Serialize};
-
-use crate::cpu::RankTraffic;
 
 /// Details of a report.
 #[derive(Debug, Clone, Default)]
 pub struct ReportDetails {
     /// The loss scale; `None` unless the precision is fp16.
     pub loss_scale: Option<f64>,
-    /// Bytes that ranks sent each other since this process started; `None` on GPUs, which do not count them.
-    pub exchanged: Option<ExchangedBytes>,
+    /// Bytes that ranks sent each other since this process started; zero with one rank.
+    pub exchanged: ExchangedBytes,
     /// The look-ups of a recent batch, table by table. On GPUs each rank's share of the batch counts by itself.
     pub look_ups: Vec<LookUpCount>,
     /// How the phases of a recent iteration ran on the first GPU of this process; empty on the CPU.
@@ -25,8 +23,8 @@ impl LookUpCount {
     }
 }
 
-/// Bytes that ranks sent each other: requests, vectors, gradients, padding and all-reduces.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Bytes that all ranks sent each other in training: requests, vectors, gradients, padding and all-reduces.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ExchangedBytes {
     /// Between ranks of one node.
     pub within_nodes: u64,

@@ -13,7 +13,7 @@ use std::thread;
 use rankine_embedding::cpu::{BagGradients, Bags, Communicator, Feature, FeatureSlot, RankTables};
 use rankine_embedding::random::UniformField;
 use rankine_embedding::rows::{RowsError, RowsMut, gather};
-use rankine_embedding::{EmbeddingPlan, Pooling, Step, Traffic};
+use rankine_embedding::{EmbeddingPlan, Pooling, RankTraffic, Step};
 use rankine_reader::Samples;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 use xxhash_rust::xxh3::Xxh3;
@@ -37,15 +37,6 @@ pub struct Sharding {
     pub shard_dense_update: bool,
     /// Threads of all ranks together; each rank has at least one.
     pub threads: usize,
-}
-
-/// Bytes and rows that ranks have sent to each other.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RankTraffic {
-    /// Keys, rows and gradients of sharded rows.
-    pub exchange: Traffic,
-    /// Gradients of replicated state, and parameters if their update is sharded.
-    pub reduction: Traffic,
 }
 
 /// All ranks of a model.

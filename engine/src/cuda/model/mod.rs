@@ -15,8 +15,8 @@ use bytemuck::Pod;
 use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::Step;
 use rankine_cuda::{Budget, Device};
-use rankine_embedding::Optimizer;
 use rankine_embedding::cuda::LookUpCounts;
+use rankine_embedding::{Optimizer, RankTraffic};
 use rankine_reader::Samples;
 
 use super::batch::GlobalBatch;
@@ -166,6 +166,19 @@ impl CudaModel {
         for of_rank in of_ranks {
             all.iter_mut().zip(of_rank).for_each(|(all, of_rank)| *all += of_rank);
         }
+        Ok(all)
+    }
+
+    /// Returns what all ranks, those of other processes too, have sent each other in the training steps of this model,
+    /// after all steps are done; zero with one rank. With several processes, all of them call this.
+    ///
+    /// # Errors
+    /// If an operation of a GPU failed, or a process does not take part.
+    pub fn traffic(&self) -> Result<RankTraffic> {
+        let own = self.ranks.call_all(|rank| rank.traffic())?;
+        let mut all = RankTraffic::default();
+        let of_ranks = self.of_all_processes("what ranks have sent", own)?.concat();
+        of_ranks.into_iter().for_each(|of_rank| all += of_rank);
         Ok(all)
     }
 

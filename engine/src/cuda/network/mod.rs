@@ -23,6 +23,7 @@ use std::sync::Arc;
 use rankine_cuda::blas::{Blas, Epilogue, Tuning};
 use rankine_cuda::kernels::{DenseInput, Element, ElementKind, Fp8RankMagnitudes, Guard, Outcome, Tally};
 use rankine_cuda::{Buffer, Lane, Pointer};
+use rankine_embedding::Traffic;
 use rankine_embedding::cuda::Result;
 
 use super::context::RankContext;
@@ -240,6 +241,11 @@ impl<T: Element> Network<T> {
     /// Blocks or allows all updates, and resets the guard to its state at the start of training.
     pub(super) fn hold(&self, lane: &Lane, hold: bool) -> Result<()> {
         Ok(self.resources.guard.write(lane, &[Guard { held: u32::from(hold), ..Self::guard() }])?)
+    }
+
+    /// Returns what this rank sends in each step for the sums of dense gradients, and for the parameters.
+    pub(super) fn traffic(&self) -> Traffic {
+        self.resources.dense.gradients.traffic()
     }
 
     /// Clears all dense gradients, and the findings on them.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use rankine_embedding::RankTraffic;
 use rankine_reader::Samples;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
@@ -14,7 +15,7 @@ use super::device::{Backend, RankVisit};
 use super::look_ups;
 use super::scorer::{Scorer, ScoringProgress};
 use crate::checkpoint::{Checkpoint, CheckpointError};
-use crate::cpu::{CpuModel, RankTraffic};
+use crate::cpu::CpuModel;
 use crate::evaluation::HeadMetrics;
 use crate::guard::StepOutcome;
 use crate::job::DeviceKind;
@@ -79,14 +80,14 @@ impl Backend for CpuBackend {
         self.model.restore(step, &dense, |rows| from.load_rows(rows))
     }
 
-    fn traffic(&self) -> Option<RankTraffic> {
-        Some(self.model.traffic())
+    fn traffic(&self) -> Result<RankTraffic, TrainError> {
+        Ok(self.model.traffic())
     }
 
     fn report_details(&self, batch: &Batch) -> Result<ReportDetails, TrainError> {
         let Batch::Unpacked(batch) = batch else { unreachable!("batches are opened for the back end") };
         let look_ups = look_ups::count(self.model.spec(), &batch.samples);
-        let exchanged = Some(self.model.traffic().into());
+        let exchanged = self.model.traffic().into();
         Ok(ReportDetails { exchanged, look_ups, ..ReportDetails::default() })
     }
 }

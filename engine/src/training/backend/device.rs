@@ -3,7 +3,7 @@
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rankine_embedding::{EmbeddingPlan, Placement};
+use rankine_embedding::{EmbeddingPlan, Placement, RankTraffic};
 use rankine_reader::Samples;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
@@ -15,7 +15,6 @@ use super::memory::DeviceMemory;
 use super::phases::{Activity, Ceilings, Phase};
 use super::scorer::Scorer;
 use crate::checkpoint::{Checkpoint, CheckpointError, DeviceState, RankState};
-use crate::cpu::RankTraffic;
 use crate::guard::StepOutcome;
 use crate::job::DeviceKind;
 use crate::saved::Weights;
@@ -102,10 +101,12 @@ pub(in super::super) trait Backend: Scorer + Weights {
         Ok(None)
     }
 
-    /// What ranks sent each other, if it is counted; see [`crate::cpu::CpuModel::traffic`].
-    fn traffic(&self) -> Option<RankTraffic> {
-        None
-    }
+    /// What all ranks sent each other in the training steps of this model, when these are complete; zero with one
+    /// rank. All processes call this.
+    ///
+    /// # Errors
+    /// [`TrainError::Gpu`], [`TrainError::Processes`].
+    fn traffic(&self) -> Result<RankTraffic, TrainError>;
 
     /// Finds out the details of a report after a step on this batch, when all steps are complete.
     ///

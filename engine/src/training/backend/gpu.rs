@@ -7,8 +7,8 @@ use rankine_cuda::Error::{NoDevice, NoDriver};
 use rankine_cuda::blas::Algorithms;
 use rankine_cuda::probe::uuid_text;
 use rankine_cuda::{ActivityKind, Device, Moment, Trace};
-use rankine_embedding::EmbeddingPlan;
 use rankine_embedding::cuda::{Error as GpuError, LookUpCounts};
+use rankine_embedding::{EmbeddingPlan, RankTraffic};
 use rankine_reader::dataset::{BlockCoding, DatasetPart};
 use rankine_reader::io::Rung;
 use rankine_reader::stream::StreamOptions;
@@ -434,6 +434,10 @@ impl Backend for GpuBackend {
         Ok(self.model.overflow_steps()?)
     }
 
+    fn traffic(&self) -> Result<RankTraffic, TrainError> {
+        Ok(self.model.traffic()?)
+    }
+
     fn report_details(&self, _: &Batch) -> Result<ReportDetails, TrainError> {
         let tables = self.spec().tables.iter().zip(self.model.look_ups()?);
         let look_ups = tables.map(|(table, LookUpCounts { look_ups, distinct_rows })| LookUpCount {
@@ -449,7 +453,7 @@ impl Backend for GpuBackend {
         });
         Ok(ReportDetails {
             loss_scale: self.model.loss_scale()?,
-            exchanged: None,
+            exchanged: self.traffic()?.into(),
             look_ups: look_ups.collect(),
             phases: phases.collect(),
         })
@@ -507,7 +511,9 @@ impl Scorer for GpuBackend {
             while let Some(batch) = batches.next().transpose()? {
                 evaluate_batch(&mut self.model, &batch)?;
                 count(&batch, batches.bytes_read())?;
-                resident.batches.extend(Some(batch).filter(|batch| stay && matches!(batch, Batch::Packed(_))));
+                resident
+                    .batches
+                    .extend(Some(batch).filter(|batch| stay && matches!(batch, Batch::Packed(_))));
             }
             self.resident = Some(resident).filter(|resident| !resident.batches.is_empty());
         }

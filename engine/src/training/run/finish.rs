@@ -117,7 +117,7 @@ impl TrainingLoop<'_> {
         let (state, total) = (&self.state, &self.state.total);
         let seconds = total.time.as_secs_f64();
         let raw_files = job.data.raw.iter().flat_map(|raw| raw.train.iter().chain(&raw.eval));
-        let traffic = self.backend.traffic().map(|traffic| (traffic, total.steps - state.first_step));
+        let (traffic, steps) = (self.backend.traffic()?, total.steps - state.first_step);
         Ok(Summary {
             name: job.name.to_string(),
             seed: job.seed,
@@ -142,9 +142,7 @@ impl TrainingLoop<'_> {
                 ranks: topology.ranks(),
                 nodes: topology.nodes(),
             },
-            exchange: traffic
-                .filter(|&(_, steps)| topology.ranks() > 1 && steps > 0)
-                .map(|(traffic, steps)| ExchangeSummary::new(traffic, steps)),
+            exchange: (topology.ranks() > 1 && steps > 0).then(|| ExchangeSummary::new(traffic, steps)),
             iteration: state.last_details.as_ref().map(IterationSummary::from),
             train: TrainSummary {
                 stopped: state.end.unwrap_or(match source {

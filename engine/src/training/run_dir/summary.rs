@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use rankine_embedding::{LinkTraffic, Traffic};
+use rankine_embedding::{LinkTraffic, RankTraffic, Traffic};
 use rankine_reader::Part;
 use serde::{Deserialize, Serialize};
 
 use super::super::ids::IdCounts;
 use super::super::report::{LookUpCount, PhaseRun, ReportDetails};
-use crate::cpu::RankTraffic;
 use crate::evaluation::EvalSummary;
 use crate::job::StoppingMetric;
 
@@ -28,7 +27,7 @@ pub struct Summary {
     pub model: ModelSummary,
     /// The device.
     pub device: DeviceSummary,
-    /// What ranks sent each other; absent with a single rank, and on GPUs, which do not count it.
+    /// What ranks sent each other; absent with a single rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange: Option<ExchangeSummary>,
     /// A recent iteration; absent if this process made no report, and in the summaries of earlier versions.
@@ -125,7 +124,8 @@ pub struct ExchangeSummary {
     pub rows: LinkMeans,
     /// Bytes of the requests, of those vectors and of their gradients.
     pub bytes: LinkMeans,
-    /// Bytes of padding that was sent because messages between nodes have fixed sizes.
+    /// Bytes of padding that was sent because messages have fixed sizes: those between nodes, and on GPUs those with
+    /// pooled bags.
     pub padding_bytes: LinkMeans,
     /// Bytes of the all-reduces: gradients of dense parameters and of frequent rows, and the parameters if their
     /// update is sharded.
