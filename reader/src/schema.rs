@@ -349,6 +349,15 @@ impl Schema {
         Ok(owner)
     }
 
+    /// Lets the bags of ragged columns be as large as in another schema of the same columns.
+    pub(crate) fn keep_larger_bags(&mut self, other: &Self) {
+        for (column, other) in self.categorical.iter_mut().zip(&other.categorical) {
+            if let Hotness::Ragged { max } = &mut column.hotness {
+                *max = (*max).max(other.hotness.max());
+            }
+        }
+    }
+
     /// Returns the names of all columns in storage order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let labels = self.labels.iter().map(|column| column.name.as_str());

@@ -3,7 +3,7 @@
 //! The size is bounded for any table: the most frequent rows are listed one by one, the rest is a histogram.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
@@ -134,10 +134,51 @@ impl TableCounter {
         }
     }
 
+    /// Returns the sum of earlier statistics of the same table and these counts.
+    ///
+    /// Rows of the earlier tail have no numbers. Those that are counted here but not in the earlier head are taken for
+    /// them, the most frequent for the most frequent, so that no row counts twice: the sum is exact in its look-ups, and
+    /// in all if there is no tail.
+    pub(crate) fn added_to(&self, earlier: Option<&TableStatistics>) -> TableStatistics {
+        let Some(earlier) = earlier else { return self.statistics() };
+        self.bags.fetch_add(earlier.bags, Ordering::Relaxed);
+        if self.known {
+            return self.statistics();
+        }
+        let mut tail = earlier.tail;
+        if tail.iter().any(|bucket| bucket.rows > 0) {
+            let in_head: HashSet<u64> = earlier.head.iter().map(|&(row, _)| row).collect();
+            let counted =
+                self.counts.iter().enumerate().map(|(row, count)| (count.load(Ordering::Relaxed), row));
+            let mut fresh: Vec<_> =
+                counted.filter(|&(count, row)| count > 0 && !in_head.contains(&(row as u64))).collect();
+            fresh.sort_unstable_by_key(|&(count, row)| (Reverse(count), row));
+            let mut fresh = fresh.into_iter();
+            for bucket in tail.iter_mut().rev() {
+                while bucket.rows > 0
+                    && let Some((_, row)) = fresh.next()
+                {
+                    let lookups = bucket.lookups / bucket.rows;
+                    bucket.rows -= 1;
+                    bucket.lookups -= lookups;
+                    self.counts[row].fetch_add(lookups, Ordering::Relaxed);
+                }
+            }
+        }
+        for &(row, count) in &earlier.head {
+            self.counts[row as usize].fetch_add(count, Ordering::Relaxed);
+        }
+        self.statistics_with(tail)
+    }
+
     pub(crate) fn statistics(&self) -> TableStatistics {
-        let mut lookups = 0;
-        let mut distinct_rows = 0;
-        let mut tail = [TailBucket::default(); TAIL_BUCKETS];
+        self.statistics_with([TailBucket::default(); TAIL_BUCKETS])
+    }
+
+    /// Returns the statistics of the counts and of rows without numbers, of which there are `tail`.
+    fn statistics_with(&self, mut tail: [TailBucket; TAIL_BUCKETS]) -> TableStatistics {
+        let mut lookups = tail.iter().map(|bucket| bucket.lookups).sum();
+        let mut distinct_rows = tail.iter().map(|bucket| bucket.rows).sum();
         let mut to_tail = |count: u64| {
             let bucket = &mut tail[count.ilog2() as usize];
             bucket.rows += 1;

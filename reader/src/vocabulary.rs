@@ -32,7 +32,8 @@ pub fn hash_row(category: &[u8], rows: u64) -> u64 {
 }
 
 /// The categories of one column that have their own rows: 1, 2, ... by decreasing count, equal counts by their bytes.
-/// Row 0 stands for all others.
+/// Row 0 stands for all others. Categories that were added to the vocabulary of an older dataset come after all that it
+/// had, in the same order among themselves.
 ///
 /// Takes 40 to 70 bytes per category of up to 15 bytes.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,6 +42,25 @@ pub struct Vocabulary {
     long: LongMap,
     /// How often each row was looked up in training.
     counts: Vec<u64>,
+}
+
+/// What a row stands for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Key<'a> {
+    Others,
+    Short(ShortKey),
+    Long(&'a [u8]),
+}
+
+impl Key<'_> {
+    /// Appends the text that a vocabulary file has for it.
+    fn write(&self, text: &mut String) {
+        match self {
+            Self::Others => text.push_str("\\*"),
+            Self::Short(key) => key.with_bytes(|bytes| escape(bytes, text)),
+            Self::Long(bytes) => escape(bytes, text),
+        }
+    }
 }
 
 impl Vocabulary {
@@ -64,36 +84,45 @@ impl Vocabulary {
         Self::from_kept(short, long, rest)
     }
 
+    /// Returns the vocabulary that lists no category.
+    pub(crate) fn empty() -> Self {
+        Self { short: ShortMap::default(), long: LongMap::default(), counts: vec![0] }
+    }
+
     /// Builds the vocabulary of exactly these categories; `rest` look-ups of training were of others.
-    pub(crate) fn from_kept(
-        mut short: Vec<(ShortKey, u64)>,
-        mut long: Vec<(Box<[u8]>, u64)>,
-        rest: u64,
-    ) -> Self {
+    fn from_kept(short: Vec<(ShortKey, u64)>, long: Vec<(Box<[u8]>, u64)>, rest: u64) -> Self {
+        let mut vocabulary = Self::empty();
+        vocabulary.add_to(OUT_OF_VOCABULARY, rest);
+        vocabulary.append(short, long);
+        vocabulary
+    }
+
+    /// Adds look-ups of a row to its count.
+    pub(crate) fn add_to(&mut self, row: u64, lookups: u64) {
+        self.counts[row as usize] += lookups;
+    }
+
+    /// Gives rows after the last one to categories that have none yet, by decreasing count, equal counts by their bytes.
+    pub(crate) fn append(&mut self, mut short: Vec<(ShortKey, u64)>, mut long: Vec<(Box<[u8]>, u64)>) {
         short.sort_unstable_by_key(|&(key, count)| (Reverse(count), key));
         long.sort_unstable_by(|a, b| (Reverse(a.1), &a.0).cmp(&(Reverse(b.1), &b.0)));
-        let kept = short.len() + long.len();
-        let mut vocabulary = Self {
-            short: ShortMap::with_capacity_and_hasher(short.len(), Default::default()),
-            long: LongMap::with_capacity_and_hasher(long.len(), Default::default()),
-            counts: Vec::with_capacity(kept + 1),
-        };
-        vocabulary.counts.push(rest);
+        self.short.reserve(short.len());
+        self.long.reserve(long.len());
+        self.counts.reserve_exact(short.len() + long.len());
         let mut long = long.into_iter().peekable();
         for (key, count) in short {
             let comes_before = |(other, other_count): &(Box<[u8]>, u64)| {
                 key.with_bytes(|bytes| (Reverse(*other_count), &other[..]) < (Reverse(count), bytes))
             };
             while let Some((other, count)) = long.next_if(comes_before) {
-                vocabulary.append_long(other, count);
+                self.append_long(other, count);
             }
-            vocabulary.append_short(key, count);
+            self.append_short(key, count);
         }
         for (key, count) in long {
-            vocabulary.append_long(key, count);
+            self.append_long(key, count);
         }
-        assert_eq!(vocabulary.short.len() + vocabulary.long.len(), kept, "categories are distinct");
-        vocabulary
+        assert_eq!(self.short.len() + self.long.len() + 1, self.counts.len(), "categories are distinct");
     }
 
     /// Gives a category the next row; returns false if it already had one.
@@ -122,15 +151,41 @@ impl Vocabulary {
         }
     }
 
+    /// Returns the row of a short category, or `None` if it has no row of its own.
+    pub(crate) fn own_row_of_short(&self, key: &ShortKey) -> Option<u64> {
+        self.short.get(key).copied()
+    }
+
     /// Returns the row of a short category, or [`OUT_OF_VOCABULARY`].
     #[inline]
     pub(crate) fn row_of_short(&self, key: &ShortKey) -> u64 {
-        self.short.get(key).copied().unwrap_or(OUT_OF_VOCABULARY)
+        self.own_row_of_short(key).unwrap_or(OUT_OF_VOCABULARY)
     }
 
     /// Returns how often each row was looked up in training.
     pub fn counts(&self) -> &[u64] {
         &self.counts
+    }
+
+    /// Returns the key of each row in row order.
+    fn keys(&self) -> Vec<Key<'_>> {
+        let mut keys = vec![Key::Others; self.counts.len()];
+        self.short.iter().for_each(|(&key, &row)| keys[row as usize] = Key::Short(key));
+        self.long.iter().for_each(|(key, &row)| keys[row as usize] = Key::Long(key));
+        keys
+    }
+
+    /// Returns the first row, from 1, whose category differs in `longer`, which has as many rows or more, with both
+    /// categories as a vocabulary file shows them.
+    pub(crate) fn first_difference(&self, longer: &Self) -> Option<(u64, [String; 2])> {
+        let (mine, theirs) = (self.keys(), longer.keys());
+        let row = mine.iter().zip(&theirs).position(|(mine, theirs)| mine != theirs)?;
+        let text = |key: &Key<'_>| {
+            let mut text = String::new();
+            key.write(&mut text);
+            text
+        };
+        Some((row as u64, [text(&mine[row]), text(&theirs[row])]))
     }
 
     /// Writes the text of the vocabulary in pieces, one line per row in row order: category, tab, count. The first
@@ -140,22 +195,9 @@ impl Vocabulary {
     /// # Errors
     /// The first error of `put`.
     pub fn to_tsv<E>(&self, mut put: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-        #[derive(Clone, Copy)]
-        enum Key<'a> {
-            Others,
-            Short(ShortKey),
-            Long(&'a [u8]),
-        }
-        let mut keys = vec![Key::Others; self.counts.len()];
-        self.short.iter().for_each(|(&key, &row)| keys[row as usize] = Key::Short(key));
-        self.long.iter().for_each(|(key, &row)| keys[row as usize] = Key::Long(key));
         let mut text = String::with_capacity(PIECE_BYTES + 1024);
-        for (key, count) in keys.iter().zip(&self.counts) {
-            match key {
-                Key::Others => text.push_str("\\*"),
-                Key::Short(key) => key.with_bytes(|bytes| escape(bytes, &mut text)),
-                Key::Long(bytes) => escape(bytes, &mut text),
-            }
+        for (key, count) in self.keys().iter().zip(&self.counts) {
+            key.write(&mut text);
             text.push('\t');
             text.push_str(&count.to_string());
             text.push('\n');

@@ -17,7 +17,7 @@ use crate::publish::PartialDir;
 use crate::samples::{LabelCounts, Samples};
 use crate::schema::Schema;
 use crate::sealed::Checksum;
-use crate::statistics::{self, TableCounter};
+use crate::statistics::{self, TableCounter, TableStatistics};
 
 /// After reaching this length, a file of blocks is closed and the next one is started.
 const FILE_BYTES: u64 = 1 << 30;
@@ -133,6 +133,8 @@ pub struct DatasetWriter<'a> {
     encoder: Arc<BlockEncoder>,
     parts: BTreeMap<Part, PartWriter>,
     files: Vec<FileManifest>,
+    /// Statistics to which those of these samples are added, one per categorical column; none if there are none.
+    earlier_statistics: Vec<TableStatistics>,
     /// See [`FILE_BYTES`].
     file_bytes: u64,
 }
@@ -171,6 +173,7 @@ impl<'a> DatasetWriter<'a> {
             encoder: Arc::new(encoder),
             parts: BTreeMap::new(),
             files: Vec::new(),
+            earlier_statistics: Vec::new(),
             file_bytes: FILE_BYTES,
         })
     }
@@ -186,6 +189,17 @@ impl<'a> DatasetWriter<'a> {
     pub(crate) fn set_known_counts(&mut self, column: usize, counts: &[u64]) {
         let encoder = Arc::get_mut(&mut self.encoder).expect("the encoder is not shared yet");
         encoder.counters[column] = TableCounter::known(counts);
+    }
+
+    /// Sets the statistics of an old dataset, one per categorical column, to which those of this one are added. Known
+    /// counts must already be the sums.
+    pub(crate) fn set_earlier_statistics(&mut self, statistics: Vec<TableStatistics>) {
+        self.earlier_statistics = statistics;
+    }
+
+    /// Returns the schema of the dataset.
+    pub(crate) fn schema(&self) -> &Schema {
+        &self.encoder.schema
     }
 
     /// Returns the encoder, which packs blocks on any thread.
@@ -288,7 +302,9 @@ impl<'a> DatasetWriter<'a> {
         if self.parts.is_empty() {
             return Err(Error::invalid("no samples: a dataset needs at least one"));
         }
-        let statistics: Vec<_> = self.encoder.counters.iter().map(TableCounter::statistics).collect();
+        let counters = self.encoder.counters.iter().enumerate();
+        let statistics: Vec<_> =
+            counters.map(|(column, counter)| counter.added_to(self.earlier_statistics.get(column))).collect();
         let dir = self.dir.path();
         self.files.push(write_file(dir, statistics::FILE_NAME, &statistics::to_bytes(&statistics))?);
         let mut parts = BTreeMap::new();

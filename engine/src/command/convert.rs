@@ -6,20 +6,21 @@ use std::sync::Mutex;
 use clap::Subcommand;
 use rankine::job::{Count, ThreadCount};
 use rankine::monitoring::{Command, Monitor};
+use rankine::source::{Artifact, ModelSource, SourceError};
 use rankine::system;
-use rankine_reader::Stop;
 use rankine_reader::convert::{
     self, BadLimit, ColumnVocabulary, ConversionReport, ConvertOptions, CriteoColumns, DenseMode,
-    ExactReport, OnBad, SchemaFile, Split, UnknownCategories, VocabularyChoice, convert_criteo, convert_csv,
-    convert_hugectr_raw, convert_parquet,
+    ExactReport, KnownColumns, OnBad, RowFormat, SchemaFile, Split, UnknownCategories, VocabularyChoice,
+    convert_criteo, convert_csv, convert_hugectr_raw, convert_like, convert_parquet,
 };
 use rankine_reader::publish::refuse_inputs;
 use rankine_reader::schema::DenseDtype;
+use rankine_reader::{Dataset, Stop};
 use serde::Serialize;
 
 use super::progress::Progress;
 use super::raw::RecordArgs;
-use super::{CommandError, monitoring, output, signals};
+use super::{CommandError, Exit, monitoring, output, signals};
 
 /// Convert click logs to a dataset
 ///
@@ -30,7 +31,8 @@ use super::{CommandError, monitoring, output, signals};
 Examples:
   rankine convert criteo-tsv train.txt --out data/criteo --split last:0.1
   rankine convert csv ratings.csv --schema ratings.toml --out data/ratings --split random:0.1:1
-  rankine convert parquet day_*.parquet --schema ads.toml --out data/ads")]
+  rankine convert parquet day_*.parquet --schema ads.toml --out data/ads
+  rankine convert csv new.csv --like data/ratings --grow --out data/ratings-2")]
 pub(crate) struct Args {
     #[command(subcommand)]
     format: Format,
@@ -53,7 +55,8 @@ enum Format {
 Examples:
   rankine convert criteo-tsv train.txt --out data/kaggle --split last:0.2 --min-count 10
   rankine convert criteo-tsv train-*.gz --eval test.gz --out data/terabyte --vocabulary hash:5000000
-  rankine convert criteo-tsv train.txt --out data/kaggle --on-bad quarantine --bad-limit 0.1%")]
+  rankine convert criteo-tsv train.txt --out data/kaggle --on-bad quarantine --bad-limit 0.1%
+  rankine convert criteo-tsv day_24.gz --like runs/criteo-1 --out data/day-24")]
 struct CriteoTsv {
     #[command(flatten)]
     common: CommonArgs,
@@ -61,24 +64,28 @@ struct CriteoTsv {
     #[command(flatten)]
     counts: CountArgs,
 
+    #[command(flatten)]
+    like: LikeArgs,
+
     /// How often a category must occur in the training part to get its own row; rarer categories share row 0
     #[arg(long, value_name = "N", default_value = "1", value_parser = super::arguments::count)]
+    #[arg(conflicts_with = "like")]
     min_count: Count,
 
     /// Transform of numbers: log (of 1 + |x| with the sign of x, then standardized) or mlperf (log of x + 1)
-    #[arg(long, value_name = "MODE", default_value = "log")]
+    #[arg(long, value_name = "MODE", default_value = "log", conflicts_with = "like")]
     dense: DenseMode,
 
     /// Type in which numbers are stored: f16 or f32
-    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    #[arg(long, value_name = "TYPE", default_value = "f16", conflicts_with = "like")]
     dense_dtype: DenseDtype,
 
     /// How categories are mapped to rows: exact (a list of all categories), hash:ROWS, or identity:ROWS
-    #[arg(long, value_name = "KIND", default_value = "exact")]
+    #[arg(long, value_name = "KIND", default_value = "exact", conflicts_with = "like")]
     vocabulary: VocabularyChoice,
 
     /// Vocabulary of one column, such as C3=hash:100000; may be repeated
-    #[arg(long = "column", value_name = "NAME=KIND")]
+    #[arg(long = "column", value_name = "NAME=KIND", conflicts_with = "like")]
     columns: Vec<ColumnVocabulary>,
 }
 
@@ -111,7 +118,8 @@ docs/reference/schema.md lists every key.
 
 Examples:
   rankine convert csv ratings.csv --schema ratings.toml --out data/ratings --split last:0.2
-  rankine convert csv train-*.csv.gz --eval test.csv --schema ads.toml --out data/ads --on-bad skip")]
+  rankine convert csv train-*.csv.gz --eval test.csv --schema ads.toml --out data/ads --on-bad skip
+  rankine convert csv new.csv --like data/ratings --grow --out data/ratings-2")]
 struct Csv {
     #[command(flatten)]
     columns: NamedColumnArgs,
@@ -125,7 +133,8 @@ struct Csv {
 #[command(after_help = "\
 Examples:
   rankine convert parquet ratings.parquet --schema ratings.toml --out data/ratings --split last:0.2
-  rankine convert parquet day_*.parquet --eval test.parquet --schema ads.toml --out data/ads")]
+  rankine convert parquet day_*.parquet --eval test.parquet --schema ads.toml --out data/ads
+  rankine convert parquet day_24.parquet --like data/ads --grow --out data/ads-24")]
 struct Parquet {
     #[command(flatten)]
     columns: NamedColumnArgs,
@@ -140,20 +149,24 @@ struct Parquet {
 Examples:
   rankine convert hugectr-raw train.bin --eval test.bin --shape dlrm-dcnv2 --out data/terabyte
   rankine convert hugectr-raw day_*.bin --shape dlrm --dense int --split last:0.04 --out data/terabyte
-  rankine convert hugectr-raw train.bin --shape shapes/mine.toml --ids global-offset --out data/mine")]
+  rankine convert hugectr-raw train.bin --shape shapes/mine.toml --ids global-offset --out data/mine
+  rankine convert hugectr-raw day_24.bin --like data/terabyte --out data/day-24")]
 struct HugectrRaw {
     #[command(flatten)]
     common: CommonArgs,
 
     /// The columns of a record: dlrm, dlrm-dcnv2, or the path of a shape file
-    #[arg(long, value_name = "SHAPE")]
-    shape: String,
+    #[arg(long, value_name = "SHAPE", required_unless_present = "like", conflicts_with = "like")]
+    shape: Option<String>,
+
+    #[command(flatten)]
+    like: LikeArgs,
 
     #[command(flatten)]
     records: RecordArgs,
 
     /// Type in which numbers are stored: f16 or f32
-    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    #[arg(long, value_name = "TYPE", default_value = "f32", conflicts_with = "like")]
     dense_dtype: DenseDtype,
 }
 
@@ -164,16 +177,20 @@ struct NamedColumnArgs {
     common: CommonArgs,
 
     /// Schema file: the columns to convert, and how
-    #[arg(long, value_name = "FILE")]
-    schema: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "like", conflicts_with = "like")]
+    schema: Option<PathBuf>,
+
+    #[command(flatten)]
+    like: LikeArgs,
 
     /// How often a category must occur in the training part to get its own row, in exact columns that do not set
     /// min_count; rarer categories share row 0
     #[arg(long, value_name = "N", default_value = "1", value_parser = super::arguments::count)]
+    #[arg(conflicts_with = "like")]
     min_count: Count,
 
     /// Type in which numbers are stored: f16 or f32
-    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    #[arg(long, value_name = "TYPE", default_value = "f32", conflicts_with = "like")]
     dense_dtype: DenseDtype,
 
     #[command(flatten)]
@@ -186,6 +203,19 @@ struct CountArgs {
     /// Memory for counting categories, such as 512MiB or 2GiB; beyond it, counts are kept in temporary files
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = super::arguments::bytes)]
     memory: u64,
+}
+
+/// Arguments for further rows of an existing dataset.
+#[derive(Debug, clap::Args)]
+struct LikeArgs {
+    /// Existing dataset, or run, checkpoint or export, whose columns, transforms and vocabularies the new dataset keeps,
+    /// so that a model trained on it fits; categories without a row are unknown
+    #[arg(long, value_name = "DATASET|RUN")]
+    like: Option<PathBuf>,
+
+    /// With --like, add rows after the old ones for new categories, and add up the counts of old and new rows
+    #[arg(long, requires = "like")]
+    grow: bool,
 }
 
 /// Arguments for all formats.
@@ -246,21 +276,95 @@ type Convert =
     fn(&ConvertOptions, &SchemaFile, u64, &dyn convert::Progress) -> rankine_reader::Result<ConversionReport>;
 
 impl NamedColumnArgs {
-    /// Converts with the function for the format, and returns also the dataset's folder.
+    /// Converts with the function for the format of this name, and returns also the dataset's folder.
     fn convert(
         self,
         convert: Convert,
+        format: &'static str,
         stop: &Stop,
         bars: &Bars<'_>,
     ) -> Result<(ConversionReport, PathBuf), CommandError> {
-        let schema = SchemaFile::load(&self.schema)?;
         let options = self.common.options(self.dense_dtype, stop).with_memory(self.counts.memory);
-        refuse_inputs(&options.out, [&self.schema])?;
+        let Some(path) = &self.schema else {
+            return self.like.convert(format, options, bars);
+        };
+        let schema = SchemaFile::load(path)?;
+        refuse_inputs(&options.out, [path])?;
         Ok((convert(&options, &schema, self.min_count.get(), bars)?, options.out))
     }
 }
 
+impl LikeArgs {
+    /// Converts rows of the format of this name with the columns of an old dataset or of a model.
+    fn convert(
+        &self,
+        format: &'static str,
+        options: ConvertOptions,
+        bars: &Bars<'_>,
+    ) -> Result<(ConversionReport, PathBuf), CommandError> {
+        let like = self.like.as_deref().unwrap_or(Path::new(""));
+        let known = known_columns(like)?;
+        let found = known.format().map_or(format, RowFormat::name);
+        if found != format {
+            let like = like.display();
+            return Err(CommandError::new(
+                Exit::Usage,
+                format!(
+                    "the rows of --like {like} are {found}, not {format}, and only rows of the same format have its \
+                     columns: use `rankine convert {found}`"
+                ),
+            ));
+        }
+        if self.grow && !known.has_statistics() {
+            tracing::warn!(
+                "the statistics of the new dataset count only the new rows, since the dataset of {} is not where it \
+                 was: to add up old and new counts, name that dataset with --like",
+                like.display()
+            );
+        }
+        let report = convert_like(&options, known, self.grow, bars)?;
+        Ok((report, options.out))
+    }
+}
+
+/// Opens the columns of a dataset, or of a model and its dataset's statistics.
+fn known_columns(path: &Path) -> Result<KnownColumns, CommandError> {
+    if Dataset::exists(path) {
+        return Ok(KnownColumns::of(&Dataset::open(path)?)?);
+    }
+    let source = ModelSource::find(path, Artifact::Model).map_err(|error| match error {
+        SourceError::Other { path, found, .. } => {
+            let what = format!(
+                "--like {}: {found}; expected the folder of a dataset, of a finished run, of a checkpoint or of an \
+                 export",
+                path.display()
+            );
+            CommandError::new(Exit::Usage, what)
+        }
+        other => other.into(),
+    })?;
+    let model = source.open()?;
+    let columns = model.columns();
+    let (schema, format) = (columns.schema.clone(), columns.format.clone());
+    let known = KnownColumns::new(path.display().to_string(), schema, format, model.encoder()?);
+    // The model has no statistics, but its dataset has, if it is still there and the same.
+    let dataset = model.job().data.folder().and_then(|folder| Dataset::open(folder).ok());
+    let dataset = dataset.filter(|dataset| columns.difference(dataset).is_none());
+    match dataset.map(|dataset| dataset.statistics()) {
+        Some(Ok(statistics)) => Ok(known.with_statistics(statistics)?),
+        Some(Err(_)) | None => Ok(known),
+    }
+}
+
 impl Args {
+    fn like(&self) -> &LikeArgs {
+        match &self.format {
+            Format::CriteoTsv(args) => &args.like,
+            Format::Csv(Csv { columns }) | Format::Parquet(Parquet { columns }) => &columns.like,
+            Format::HugectrRaw(args) => &args.like,
+        }
+    }
+
     fn common(&self) -> &CommonArgs {
         match &self.format {
             Format::CriteoTsv(args) => &args.common,
@@ -283,38 +387,22 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
     let (json, monitor) = (*json, monitoring.start(Command::Convert, out)?);
     let bars = Bars::new(quiet, monitor.as_ref());
     let (stop, deadline) = signals::work()?;
-    let (report, out) = match args.format {
-        Format::CriteoTsv(args) => {
-            let columns = CriteoColumns {
-                min_count: args.min_count.get(),
-                dense: args.dense,
-                vocabulary: args.vocabulary,
-                columns: args.columns,
-            };
-            let options = args.common.options(args.dense_dtype, &stop).with_memory(args.counts.memory);
-            (convert_criteo(&options, &columns, &bars)?, options.out)
-        }
-        Format::Csv(Csv { columns }) => columns.convert(convert_csv, &stop, &bars)?,
-        Format::HugectrRaw(args) => {
-            let options = args.common.options(args.dense_dtype, &stop);
-            refuse_inputs(&options.out, [&args.shape])?;
-            (convert_hugectr_raw(&options, &args.records.format(&args.shape)?, &bars)?, options.out)
-        }
-        Format::Parquet(Parquet { columns }) => columns.convert(convert_parquet, &stop, &bars)?,
-    };
+    let grown = args.like().grow;
+    let (report, out) = convert(args.format, &stop, &bars)?;
     drop((bars, deadline));
     if json {
         return output::json(&ConversionOutput { dataset: &out, report: &report });
     }
+    report_like(&report, quiet);
     let rows = &report.conversion.rows;
     let unknown = |of: fn(&ExactReport) -> &UnknownCategories| {
-        UnknownCategories::total(
-            report.columns.iter().filter_map(|(_, column)| column.exact.as_ref()).map(of),
-        )
+        UnknownCategories::total(exact(&report).map(|(_, exact)| of(exact)))
     };
+    let new: u64 = exact(&report).filter_map(|(_, exact)| exact.new_categories).sum();
+    let new = if grown { format!("new categories: {new}\n") } else { String::new() };
     output::text(format_args!(
         "rows read   {}\nrows kept   {} ({} train, {} eval)\nrows bad    {}\ndataset     {}\n\
-         unknown categories: in train {}; in eval {}\n",
+         {new}unknown categories: in train {}; in eval {}\n",
         rows.read,
         rows.kept,
         rows.train,
@@ -324,6 +412,63 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
         unknown(|exact| &exact.unknown_train),
         unknown(|exact| &exact.unknown_eval)
     ))
+}
+
+/// Returns the columns with an exact vocabulary.
+fn exact(report: &ConversionReport) -> impl Iterator<Item = (&str, &ExactReport)> {
+    report.columns.iter().filter_map(|(name, column)| Some((name.as_str(), column.exact.as_ref()?)))
+}
+
+/// Reports new and unknown categories of each column on stderr, if the vocabularies are those of an old dataset.
+fn report_like(report: &ConversionReport, quiet: bool) {
+    if report.like.is_none() {
+        return;
+    }
+    let progress = Progress::new("converting", "rows", report.conversion.rows.read, quiet);
+    for (column, exact) in exact(report) {
+        if let Some(new) = exact.new_categories.filter(|&new| new > 0) {
+            progress
+                .note(&format!("column {column}: {new} new categories, {} rows", exact.kept_categories + 1));
+        }
+        for (part, unknown) in [("train", &exact.unknown_train), ("eval", &exact.unknown_eval)] {
+            if unknown.lookups > 0 {
+                progress.note(&format!("column {column}: unknown categories in {part}: {unknown}"));
+            }
+        }
+    }
+}
+
+/// Converts rows of a format, and returns also the dataset's folder.
+fn convert(
+    format: Format,
+    stop: &Stop,
+    bars: &Bars<'_>,
+) -> Result<(ConversionReport, PathBuf), CommandError> {
+    match format {
+        Format::CriteoTsv(args) => {
+            let options = args.common.options(args.dense_dtype, stop).with_memory(args.counts.memory);
+            if args.like.like.is_some() {
+                return args.like.convert("criteo-tsv", options, bars);
+            }
+            let columns = CriteoColumns {
+                min_count: args.min_count.get(),
+                dense: args.dense,
+                vocabulary: args.vocabulary,
+                columns: args.columns,
+            };
+            Ok((convert_criteo(&options, &columns, bars)?, options.out))
+        }
+        Format::Csv(Csv { columns }) => columns.convert(convert_csv, "csv", stop, bars),
+        Format::HugectrRaw(args) => {
+            let options = args.common.options(args.dense_dtype, stop);
+            let Some(shape) = &args.shape else {
+                return args.like.convert("hugectr-raw", options, bars);
+            };
+            refuse_inputs(&options.out, [shape])?;
+            Ok((convert_hugectr_raw(&options, &args.records.format(shape)?, bars)?, options.out))
+        }
+        Format::Parquet(Parquet { columns }) => columns.convert(convert_parquet, "parquet", stop, bars),
+    }
 }
 
 /// A progress bar for each pass over the input.

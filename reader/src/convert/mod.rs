@@ -10,6 +10,7 @@
 
 mod bad;
 mod formats;
+mod known;
 mod learn;
 mod pass;
 mod plan;
@@ -30,6 +31,7 @@ pub use crate::origin::{
 pub use crate::split::Split;
 pub use bad::{BAD_ROWS_NAME, BadTally};
 pub use formats::hugectr::convert_hugectr_raw;
+pub use known::{ColumnsDifference, KnownColumns, TableGrowth, convert_like};
 pub use plan::options::{
     BadLimit, ColumnVocabulary, ConvertOptions, CriteoColumns, DenseMode, OnBad, TABLE_ROWS_MAX,
     VocabularyChoice,
@@ -55,11 +57,13 @@ use crate::error::{Error, IoContext, Result};
 use crate::origin::Origin;
 use crate::publish::{PartialDir, refuse_inputs, sync_dir};
 use crate::schema::{DenseTransform, HOTNESS_MAX, Schema};
+use crate::statistics::TableStatistics;
 use crate::stop::Stop;
-use crate::vocabulary;
+use crate::vocabulary::{self, Vocabulary};
 use crate::write::{CheckedFile, DatasetWriter, write_file};
 
 use formats::criteo::CriteoParser;
+use known::Inherited;
 use pass::Pass;
 use plan::Plan;
 use rows::source::RowSource;
@@ -113,7 +117,7 @@ fn convert_criteo_within(
     columns.validate()?;
     let plan = columns.plan(options.dense_dtype);
     let source = criteo_source(&plan.draft, options.sources()?, limits, |_| Ok(true))?;
-    convert(options, &plan, &source, progress)
+    convert(options, &plan, None, &source, progress)
 }
 
 /// Converts CSV to a dataset as described by a schema file; exact columns without a minimum count use `min_count`. If
@@ -145,7 +149,7 @@ fn convert_csv_within(
     let RowFormat::Csv(format) = &plan.format else { unreachable!("a plan for CSV reads CSV") };
     let refuse = |missing: formats::csv::MissingColumn| schema.column_problem(&missing.column, missing.why);
     let source = formats::csv::csv_source(format, plan.target(), options.sources()?, limits, refuse)?;
-    convert(options, &plan, &source, progress)
+    convert(options, &plan, None, &source, progress)
 }
 
 /// Converts Parquet to a dataset as described by a schema file, like [`convert_csv`].
@@ -173,7 +177,7 @@ pub fn convert_parquet(
         };
         let refuse = |column: &str, why| schema.column_problem(column, why);
         let source = formats::parquet::parquet_source(sources, plan.target(), files, refuse)?;
-        convert(options, &plan, &source, progress)
+        convert(options, &plan, None, &source, progress)
     }
     #[cfg(not(feature = "parquet"))]
     {
@@ -219,23 +223,36 @@ impl ConvertOptions {
     }
 }
 
-/// Executes a plan.
+/// Executes a plan, with what is inherited from an old dataset, if there is one.
 fn convert<S: RowSource>(
     options: &ConvertOptions,
     plan: &Plan,
+    inherited: Option<Inherited>,
     source: &S,
     progress: &dyn Progress,
 ) -> Result<ConversionReport> {
     refuse_inputs(&options.out, options.files.iter().chain(&options.eval))?;
     let dir = PartialDir::create(&options.out)?;
     let pass = Pass::new(options, source, &plan.draft, progress)?;
-    let mut statistics = learn::learn(&pass, plan, dir.path())?;
-    let schema = plan.schema(&statistics)?;
+    let (old, vocabularies, earlier) = match inherited {
+        Some(Inherited { name, schema, vocabularies, statistics }) => {
+            (Some((name, schema)), vocabularies, statistics)
+        }
+        None => (None, vec![None; plan.draft.categorical.len()], None),
+    };
+    let counted = counted_by(&vocabularies, old.is_some(), earlier.as_deref());
+    let mut statistics = learn::learn(&pass, plan, vocabularies, dir.path())?;
+    let mut schema = plan.schema(&statistics)?;
+    if let Some((_, old)) = &old {
+        // Equal schemas, if the rows allow it.
+        schema.keep_larger_bags(old);
+    }
     let encoder = Encoder::new(&schema, std::mem::take(&mut statistics.vocabularies))?;
 
     let block_samples = plan.format.block_samples(&schema)?;
     let mut writer = DatasetWriter::new(&dir, schema.clone(), block_samples)?;
-    write_vocabularies(&dir, &schema, &encoder, &mut writer, &options.stop)?;
+    write_vocabularies(&dir, &encoder, &mut writer, &counted, &options.stop)?;
+    writer.set_earlier_statistics(earlier.unwrap_or_default());
     let written = write::write(&pass, &encoder, &schema, dir.path(), &mut writer)?;
     if statistics.rows.is_some_and(|rows| rows != written.rows.read) {
         return Err(Error::invalid("the sources changed during the conversion: run it again"));
@@ -248,7 +265,10 @@ fn convert<S: RowSource>(
         );
         return Err(if bad == read { Error::BadRows(what) } else { Error::Invalid(what) });
     }
-    let report = report_of(options, plan, &schema, &encoder, &written);
+    let mut report = report_of(options, plan, &schema, &encoder, &written);
+    if let Some((name, old)) = old {
+        report.set_like(name, &old, plan.learns_categories());
+    }
     let json = serde_json::to_string_pretty(&report).expect("a report is plain data") + "\n";
     write_file(dir.path(), REPORT_NAME, json.as_bytes())?;
     writer.finish(Origin::Converted(report.conversion.clone()))?;
@@ -257,15 +277,32 @@ fn convert<S: RowSource>(
     Ok(report)
 }
 
+/// Returns for each categorical column whether the counts of its vocabulary, once learnt, are the look-ups that the
+/// statistics should have: not if `vocabularies` of an old dataset count rows that its statistics do not.
+fn counted_by(
+    vocabularies: &[Option<Vocabulary>],
+    inherited: bool,
+    earlier: Option<&[TableStatistics]>,
+) -> Vec<bool> {
+    let counted = |(number, vocabulary): (usize, &Option<Vocabulary>)| {
+        let lookups = vocabulary.iter().flat_map(Vocabulary::counts).sum::<u64>();
+        !inherited || earlier.is_some_and(|earlier| earlier[number].lookups == lookups)
+    };
+    vocabularies.iter().enumerate().map(counted).collect()
+}
+
+/// Writes the vocabularies. `counted` states for each categorical column whether the counts of its vocabulary are the
+/// look-ups that the statistics should have.
 fn write_vocabularies(
     dir: &PartialDir,
-    schema: &Schema,
     encoder: &Encoder,
     writer: &mut DatasetWriter<'_>,
+    counted: &[bool],
     stop: &Stop,
 ) -> Result<()> {
     let folder = dir.path().join(vocabulary::FOLDER);
     fs::create_dir(&folder).context("create", &folder)?;
+    let schema = writer.schema().clone();
     for (number, column) in schema.categorical.iter().enumerate() {
         let shared = schema.categorical.iter().any(|other| other.shares.as_ref() == Some(&column.name));
         if let Some(vocabulary) = encoder.vocabulary(number).filter(|_| column.shares.is_none()) {
@@ -276,7 +313,7 @@ fn write_vocabularies(
             })?;
             writer.add_file(file.finish()?);
             // The counts of a shared vocabulary cover all columns that share it.
-            if !shared {
+            if counted[number] && !shared {
                 writer.set_known_counts(number, vocabulary.counts());
             }
         }
@@ -296,6 +333,7 @@ fn report_of(
     let columns = schema.categorical.iter().enumerate().map(|(number, column)| {
         let exact = encoder.vocabulary(number).map(|vocabulary| ExactReport {
             kept_categories: vocabulary.rows() - 1,
+            new_categories: None,
             unknown_train: written.unknown_train[number],
             unknown_eval: written.unknown_eval[number],
         });
@@ -314,6 +352,7 @@ fn report_of(
             split: options.split.to_string(),
             rows: written.rows,
         },
+        like: None,
         bad_by_reason: written.bad_by_reason.clone(),
         columns: columns.collect(),
         dense: dense.collect(),

@@ -74,6 +74,7 @@ impl RawReader<'_> {
     ) -> Result<Vec<UnknownCategories>> {
         let unknown = UnknownCounter::new(self.schema.categorical.len());
         let read = OrderedRead { reader: self, unknown: &unknown, progress, take };
+        let files = files.iter().map(|path| Source::new(path, true)).collect::<Result<Vec<_>>>()?;
         let input = RawInput {
             files,
             format: self.format,
@@ -81,6 +82,7 @@ impl RawReader<'_> {
             needed: RequiredColumns::Features,
             limits: Limits::default(),
             ids: self.ids,
+            hint: "",
         };
         with_source(input, read)?;
         Ok(unknown.counts())
@@ -88,30 +90,33 @@ impl RawReader<'_> {
 }
 
 /// Files of raw rows, and how to read them for samples of a schema.
-#[derive(Clone, Copy)]
 pub(crate) struct RawInput<'a> {
-    pub(crate) files: &'a [PathBuf],
+    pub(crate) files: Vec<Source>,
     pub(crate) format: &'a RowFormat,
     pub(crate) schema: &'a Schema,
     /// The columns that the files must have.
     pub(crate) needed: RequiredColumns,
     pub(crate) limits: Limits,
     pub(crate) ids: &'a IdRules,
+    /// What is appended to the error about a column that a file lacks.
+    pub(crate) hint: &'a str,
 }
 
 /// Work on raw rows of any format.
 pub(crate) trait SourceTask {
+    /// What the work gives.
+    type Output;
+
     /// Performs the work.
-    fn run<S: RowSource>(self, source: &S) -> Result<()>;
+    fn run<S: RowSource>(self, source: &S) -> Result<Self::Output>;
 }
 
 /// Opens files of raw rows, and performs a task on them.
 ///
 /// # Errors
 /// Those of `task`; [`Error::Io`]; [`Error::Invalid`] if the files lack columns that are `needed`.
-pub(crate) fn with_source(input: RawInput<'_>, task: impl SourceTask) -> Result<()> {
-    let RawInput { files, format, schema, needed, limits, ids } = input;
-    let files = files.iter().map(|path| Source::new(path, true)).collect::<Result<Vec<_>>>()?;
+pub(crate) fn with_source<T: SourceTask>(input: RawInput<'_>, task: T) -> Result<T::Output> {
+    let RawInput { files, format, schema, needed, limits, ids, hint } = input;
     let standardized: Vec<bool> = schema.dense.iter().map(|column| column.transform.standardizes()).collect();
     let target = NamedTarget { schema, standardized: &standardized, needed };
     match format {
@@ -127,7 +132,7 @@ pub(crate) fn with_source(input: RawInput<'_>, task: impl SourceTask) -> Result<
             task.run(&source)
         }
         RowFormat::Csv(csv) => {
-            let refuse = |missing: MissingColumn| Error::Invalid(missing.why);
+            let refuse = |missing: MissingColumn| Error::Invalid(missing.why + hint);
             let source = csv_source(csv, target, files, limits, refuse)?;
             task.run(&source)
         }
@@ -142,7 +147,7 @@ pub(crate) fn with_source(input: RawInput<'_>, task: impl SourceTask) -> Result<
         }
         #[cfg(feature = "parquet")]
         RowFormat::Parquet(sources) => {
-            let refuse = |_: &str, why| Error::Invalid(why);
+            let refuse = |_: &str, why: String| Error::Invalid(why + hint);
             let source = parquet::parquet_source(sources, target, files, refuse)?;
             task.run(&source)
         }
@@ -160,6 +165,8 @@ struct OrderedRead<'a, T> {
 }
 
 impl<T: FnMut(RawChunk<'_>) -> Result<()>> SourceTask for OrderedRead<'_, T> {
+    type Output = ();
+
     fn run<S: RowSource>(self, source: &S) -> Result<()> {
         let Self { reader: &RawReader { schema, encoder, threads, .. }, unknown, progress, mut take } = self;
         let spare = Pool::default();

@@ -1,12 +1,12 @@
 //! Reads raw rows on one thread in chunks of any length: for fuzz targets, since otherwise only files of megabytes
 //! would cross chunk boundaries.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::convert::predict::{RawInput, SourceTask, with_source};
 use crate::convert::rows::selection::Selection;
 use crate::convert::rows::source::{PartRows, RequiredColumns, RowSource};
-use crate::convert::text::lines::Limits;
+use crate::convert::text::lines::{Limits, Source};
 use crate::error::Result;
 use crate::ids::IdRules;
 use crate::origin::RowFormat;
@@ -23,10 +23,11 @@ use crate::schema::Schema;
 pub fn rehearse(file: &Path, format: &RowFormat, schema: &Schema, chunk_bytes: usize) -> Result<usize> {
     assert!(chunk_bytes > 1, "a chunk must be longer than a line, and a line must not be empty");
     let limits = Limits { chunk_bytes, line_bytes_max: chunk_bytes / 2 };
-    let (files, mut good) = ([PathBuf::from(file)], 0);
+    let mut good = 0;
     for needed in [RequiredColumns::All, RequiredColumns::Features] {
         let ids = &IdRules::default();
-        let input = RawInput { files: &files, format, schema, needed, limits, ids };
+        let input =
+            RawInput { files: vec![Source::new(file, true)?], format, schema, needed, limits, ids, hint: "" };
         with_source(input, SingleThreadedRead { schema, good: &mut good })?;
     }
     Ok(good)
@@ -39,6 +40,8 @@ struct SingleThreadedRead<'a> {
 }
 
 impl SourceTask for SingleThreadedRead<'_> {
+    type Output = ();
+
     fn run<S: RowSource>(self, source: &S) -> Result<()> {
         let (mut rows, mut copies) = (PartRows::new(self.schema), Vec::new());
         let mut continues = false;

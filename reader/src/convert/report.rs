@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use crate::convert::rows::fault::BadReason;
 use crate::convert::write::unknown::UnknownCategories;
 use crate::origin::Conversion;
-use crate::schema::VocabularyKind;
+use crate::schema::{Schema, VocabularyKind};
 
 /// The file that holds a conversion's report.
 pub const REPORT_NAME: &str = "conversion.json";
@@ -18,6 +18,10 @@ pub struct ConversionReport {
     /// The part that is also in the dataset's manifest.
     #[serde(flatten)]
     pub conversion: Conversion,
+    /// The dataset or model whose columns, transforms and vocabularies were kept, as it was named; absent if there is
+    /// none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub like: Option<String>,
     /// The number of bad rows for each reason; reasons that did not occur are absent.
     pub bad_by_reason: BTreeMap<BadReason, u64>,
     /// Categorical columns by name, in schema order.
@@ -26,6 +30,18 @@ pub struct ConversionReport {
     /// Dense columns by name, in schema order.
     #[serde(serialize_with = "as_map")]
     pub dense: Vec<(String, DenseReport)>,
+}
+
+impl ConversionReport {
+    /// Records the old dataset whose columns were kept. `grown` states whether categories were to be added.
+    pub(crate) fn set_like(&mut self, name: String, old: &Schema, grown: bool) {
+        self.like = Some(name);
+        for ((_, column), old) in self.columns.iter_mut().zip(&old.categorical) {
+            if let Some(exact) = &mut column.exact {
+                exact.new_categories = grown.then(|| column.rows - old.rows);
+            }
+        }
+    }
 }
 
 /// Serializes a map in the columns' order; a map sorted by name would give C1, C10, C11, ...
@@ -50,7 +66,11 @@ pub struct CategoricalReport {
 pub struct ExactReport {
     /// Number of categories with their own rows.
     pub kept_categories: u64,
-    /// Categories of training rows that have no row because they are too rare.
+    /// Categories of the training part that were added to the vocabulary of an old dataset; absent if categories were
+    /// not to be added. They are among `kept_categories`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub new_categories: Option<u64>,
+    /// Categories of training rows that have no row: they are too rare, or the vocabulary is that of an old dataset.
     pub unknown_train: UnknownCategories,
     /// Categories of evaluation rows that have no row.
     pub unknown_eval: UnknownCategories,

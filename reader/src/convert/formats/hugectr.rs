@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::io::Read;
 
-use crate::convert::plan::Plan;
 use crate::convert::plan::options::ConvertOptions;
+use crate::convert::plan::{Learning, Plan};
 use crate::convert::report::ConversionReport;
 use crate::convert::rows::fault::{BadName, BadReason, BadRow, Fault};
 use crate::convert::rows::selection::Selection;
@@ -40,8 +40,9 @@ pub fn convert_hugectr_raw(
         standardized: vec![false; draft.dense.len()],
         draft,
         format: RowFormat::HugectrRaw(format.clone()),
+        learning: Learning::All,
     };
-    convert(options, &plan, &source, progress)
+    convert(options, &plan, None, &source, progress)
 }
 
 /// Files of records.

@@ -10,7 +10,7 @@ use crate::convert::rows::RawKeys;
 use crate::error::Result;
 use crate::key::{LongMap, ShortKey, ShortMap};
 use crate::stop::Stop;
-use crate::vocabulary::Vocabulary;
+use crate::vocabulary::{OUT_OF_VOCABULARY, Vocabulary};
 
 /// Number of hash maps per column, selected by hash: threads seldom meet in one, and a growing map needs little
 /// memory at once.
@@ -165,20 +165,34 @@ impl CategoryCounter {
         Ok(())
     }
 
-    /// Returns the vocabulary of a column and discards its counts.
-    pub(crate) fn vocabulary(&self, column: usize, min_count: u64) -> Result<Vocabulary> {
-        let (mut short, mut long, mut rest) = (Vec::new(), Vec::new(), 0);
+    /// Adds the counts of a column to a vocabulary, with new rows for the categories that it lacks if they were counted
+    /// `min_count` times or more. Discards the counts.
+    pub(crate) fn add_to(&self, vocabulary: &mut Vocabulary, column: usize, min_count: u64) -> Result<()> {
+        let (mut short, mut long) = (Vec::new(), Vec::new());
         for shard in &self.columns[column] {
             let shard = std::mem::take(&mut *lock(shard));
             self.bytes.fetch_sub(shard.bytes(), Ordering::Relaxed);
-            merge_runs(&self.spill, &shard.short_runs, shard.short, &self.stop, |key, count| {
-                if count >= min_count { short.push((key, count)) } else { rest += count }
-            })?;
-            merge_runs(&self.spill, &shard.long_runs, shard.long, &self.stop, |key, count| {
-                if count >= min_count { long.push((key, count)) } else { rest += count }
+            merge_runs(
+                &self.spill,
+                &shard.short_runs,
+                shard.short,
+                &self.stop,
+                |key, count| match vocabulary.own_row_of_short(&key) {
+                    Some(row) => vocabulary.add_to(row, count),
+                    None if count >= min_count => short.push((key, count)),
+                    None => vocabulary.add_to(OUT_OF_VOCABULARY, count),
+                },
+            )?;
+            merge_runs(&self.spill, &shard.long_runs, shard.long, &self.stop, |key, count| match vocabulary
+                .row(&key)
+            {
+                Some(row) => vocabulary.add_to(row, count),
+                None if count >= min_count => long.push((key, count)),
+                None => vocabulary.add_to(OUT_OF_VOCABULARY, count),
             })?;
         }
-        Ok(Vocabulary::from_kept(short, long, rest))
+        vocabulary.append(short, long);
+        Ok(())
     }
 }
 
@@ -256,8 +270,13 @@ mod tests {
             let mut counts = BTreeMap::new();
             chunks.iter().flatten().for_each(|key| *counts.entry(key.clone()).or_insert(0) += 1);
             let reversed = counts.iter().map(|(key, &count)| (reverse(key), count));
-            prop_assert_eq!(counter.vocabulary(1, min_count).unwrap(), Vocabulary::from_counts(reversed, min_count));
-            prop_assert_eq!(counter.vocabulary(0, min_count).unwrap(), Vocabulary::from_counts(counts, min_count));
+            let learnt = |column| {
+                let mut vocabulary = Vocabulary::empty();
+                counter.add_to(&mut vocabulary, column, min_count).unwrap();
+                vocabulary
+            };
+            prop_assert_eq!(learnt(1), Vocabulary::from_counts(reversed, min_count));
+            prop_assert_eq!(learnt(0), Vocabulary::from_counts(counts, min_count));
             prop_assert_eq!(counter.bytes.load(Ordering::Relaxed), 0);
             drop(counter);
             prop_assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);

@@ -17,13 +17,19 @@ use crate::error::Result;
 use crate::ordered::ordered_map;
 use crate::precomputed::PrecomputedFunction;
 use crate::schema::{DenseFunction, VocabularyKind};
+use crate::vocabulary::Vocabulary;
 
 /// Reads all sources if there is anything to learn. Bad rows are already checked here, so that a conversion that
-/// cannot succeed ends early.
-pub(crate) fn learn<S: RowSource>(pass: &Pass<'_, S>, plan: &Plan, dir: &Path) -> Result<ColumnStatistics> {
+/// cannot succeed ends early. `vocabularies` are those that exist before, one entry per categorical column.
+pub(crate) fn learn<S: RowSource>(
+    pass: &Pass<'_, S>,
+    plan: &Plan,
+    vocabularies: Vec<Option<Vocabulary>>,
+    dir: &Path,
+) -> Result<ColumnStatistics> {
     let draft = &plan.draft;
     let mut statistics = ColumnStatistics {
-        vocabularies: vec![None; draft.categorical.len()],
+        vocabularies,
         moments: vec![Moments::default(); draft.dense.len()],
         largest_bags: vec![0; draft.categorical.len()],
         rows: None,
@@ -41,7 +47,8 @@ pub(crate) fn learn<S: RowSource>(pass: &Pass<'_, S>, plan: &Plan, dir: &Path) -
     let tables = [DenseFunction::None, DenseFunction::SignedLog1p, DenseFunction::MlperfLog]
         .map(|function| functions.contains(&function).then(|| table(function)));
     let table_of = |number: usize| {
-        let mut tables = tables.iter().flatten().filter(|_| plan.standardized[number]);
+        let learnt = plan.learns_transforms() && plan.standardized[number];
+        let mut tables = tables.iter().flatten().filter(|_| learnt);
         tables.find(|(function, _)| *function == functions[number])
     };
     let buckets = Pool::default();
@@ -87,12 +94,16 @@ pub(crate) fn learn<S: RowSource>(pass: &Pass<'_, S>, plan: &Plan, dir: &Path) -
     bad_rows.finish()?;
     statistics.rows = Some(rows);
 
-    let numbers = (0..counted.vocabularies.len()).map(Ok);
-    let work = |number: usize| {
-        let (column, min_count) = counted.vocabularies[number];
-        Ok((column, counter.vocabulary(number, min_count)?))
+    let before = counted.vocabularies.iter().enumerate().map(|(number, &(column, min_count))| {
+        let vocabulary = statistics.vocabularies[column].take().unwrap_or_else(Vocabulary::empty);
+        (number, column, min_count, vocabulary)
+    });
+    let before: Vec<_> = before.collect();
+    let work = |(number, column, min_count, mut vocabulary): (usize, usize, u64, Vocabulary)| {
+        counter.add_to(&mut vocabulary, number, min_count)?;
+        Ok((column, vocabulary))
     };
-    ordered_map(options.threads, &options.stop, numbers, work, |(column, vocabulary)| {
+    ordered_map(options.threads, &options.stop, before.into_iter().map(Ok), work, |(column, vocabulary)| {
         statistics.vocabularies[column] = Some(vocabulary);
         Ok(())
     })?;
@@ -110,6 +121,9 @@ struct CountedColumns {
 impl CountedColumns {
     fn new(plan: &Plan) -> Result<Self> {
         let mut counted = Self { vocabularies: Vec::new(), columns: Vec::new() };
+        if !plan.learns_categories() {
+            return Ok(counted);
+        }
         for (number, column) in plan.draft.categorical.iter().enumerate() {
             let VocabularyKind::Exact { min_count } = column.vocabulary else { continue };
             let owner = plan.draft.vocabulary_owner(number)?;

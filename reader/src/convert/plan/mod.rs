@@ -22,12 +22,26 @@ pub(crate) struct Plan {
     pub(crate) standardized: Vec<bool>,
     /// The format of the rows.
     pub(crate) format: RowFormat,
+    /// What the rows decide.
+    pub(crate) learning: Learning,
+}
+
+/// What is learnt from the rows, in addition to the sizes of bags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Learning {
+    /// Vocabularies, means and deviations.
+    All,
+    /// New categories of vocabularies that exist already; transforms exist, too.
+    NewCategories,
+    /// Nothing: transforms and vocabularies exist.
+    Nothing,
 }
 
 /// What was learnt from the rows.
 #[derive(Debug, Default)]
 pub(crate) struct ColumnStatistics {
-    /// One entry per categorical column; `None` if it does not own an exact vocabulary.
+    /// One entry per categorical column; `None` if it does not own an exact vocabulary. Those that exist before are
+    /// replaced by what is learnt.
     pub(crate) vocabularies: Vec<Option<Vocabulary>>,
     /// One entry per dense column: moments of its function's values in the training part.
     pub(crate) moments: Vec<Moments>,
@@ -46,10 +60,20 @@ impl Plan {
     /// Returns whether rows must be read before the schema is known.
     pub(crate) fn must_learn(&self) -> bool {
         let categorical = self.draft.categorical.iter().any(|column| {
-            matches!(column.vocabulary, VocabularyKind::Exact { .. })
+            self.learns_categories() && matches!(column.vocabulary, VocabularyKind::Exact { .. })
                 || matches!(column.hotness, Hotness::Ragged { .. })
         });
-        categorical || self.standardized.contains(&true)
+        categorical || self.learns_transforms() && self.standardized.contains(&true)
+    }
+
+    /// Returns whether exact vocabularies are learnt, at least in part.
+    pub(crate) fn learns_categories(&self) -> bool {
+        self.learning != Learning::Nothing
+    }
+
+    /// Returns whether the means and deviations of standardized columns are learnt.
+    pub(crate) fn learns_transforms(&self) -> bool {
+        self.learning == Learning::All
     }
 
     /// Returns the schema of the dataset.
@@ -59,7 +83,7 @@ impl Plan {
     pub(crate) fn schema(&self, statistics: &ColumnStatistics) -> Result<Schema> {
         let mut schema = self.draft.clone();
         for (number, column) in schema.dense.iter_mut().enumerate() {
-            if self.standardized[number] {
+            if self.learns_transforms() && self.standardized[number] {
                 column.transform = statistics.moments[number].transform(column.transform.function);
             }
         }

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::convert::plan::Plan;
+use crate::convert::plan::{Learning, Plan};
 use crate::convert::{CATEGORICAL_COLUMNS, DENSE_COLUMNS};
 use crate::error::{Error, Result};
 use crate::origin::RowFormat;
@@ -159,7 +159,12 @@ impl CriteoColumns {
             dense_dtype,
             categorical: (0..CATEGORICAL_COLUMNS).map(categorical).collect(),
         };
-        Plan { draft, standardized: vec![standardized; DENSE_COLUMNS], format: RowFormat::CriteoTsv }
+        Plan {
+            draft,
+            standardized: vec![standardized; DENSE_COLUMNS],
+            format: RowFormat::CriteoTsv,
+            learning: Learning::All,
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::convert::plan::Plan;
+use crate::convert::plan::{Learning, Plan};
 use crate::convert::{BAG_MAX, TABLE_ROWS_MAX};
 use crate::did_you_mean;
 use crate::document::{Conflict, Document, OneOrMany};
@@ -351,7 +351,12 @@ impl SchemaFile {
             columns: csv.columns,
             sources: self.sources.clone(),
         });
-        Plan { draft: self.draft(min_count, dense_dtype), standardized: self.standardized.clone(), format }
+        Plan {
+            draft: self.draft(min_count, dense_dtype),
+            standardized: self.standardized.clone(),
+            format,
+            learning: Learning::All,
+        }
     }
 
     /// Returns the raw columns of the categorical columns.
@@ -381,7 +386,7 @@ impl SchemaFile {
             column.hotness = Hotness::Ragged { max: BAG_MAX };
         }
         let format = RowFormat::Parquet(self.sources.clone());
-        Ok(Plan { draft, standardized: self.standardized.clone(), format })
+        Ok(Plan { draft, standardized: self.standardized.clone(), format, learning: Learning::All })
     }
 
     /// Returns the columns as they are known before any row is read.

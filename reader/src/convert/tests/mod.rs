@@ -2,6 +2,7 @@
 
 mod csv;
 mod folder;
+mod like;
 mod results;
 mod speed;
 
@@ -185,6 +186,7 @@ fn samples_match_the_lines() {
         };
         let exact = (column != 1).then(|| ExactReport {
             kept_categories: kept.len() as u64,
+            new_categories: None,
             unknown_train: unknown(0..225),
             unknown_eval: unknown(225..300),
         });

@@ -448,7 +448,7 @@ fn unknown_categories_are_counted_by_column_part_and_look_up() {
         (1, unknown(0, 0), unknown(1, 1)),
     ];
     for (found, (kept_categories, unknown_train, unknown_eval)) in exact.into_iter().zip(expected) {
-        assert_eq!(found, ExactReport { kept_categories, unknown_train, unknown_eval });
+        assert_eq!(found, ExactReport { kept_categories, new_categories: None, unknown_train, unknown_eval });
     }
 }
 

@@ -131,6 +131,15 @@ impl Encoder {
         }
     }
 
+    /// Returns the vocabularies, one entry per categorical column; `None` if it does not own one.
+    pub(crate) fn into_vocabularies(self) -> Vec<Option<Vocabulary>> {
+        let own = |column| match column {
+            CategoryColumn::Exact(vocabulary) => Some(vocabulary),
+            CategoryColumn::Shared(_) | CategoryColumn::Hash { .. } | CategoryColumn::Identity => None,
+        };
+        self.categories.into_iter().map(own).collect()
+    }
+
     /// Counts the categories of raw rows that the vocabularies do not list. `samples` must be exactly what
     /// [`Encoder::encode`] returned for these rows.
     pub(crate) fn count_unknown(&self, rows: &RawRows, samples: &Samples, counter: &UnknownCounter) {
