@@ -324,6 +324,33 @@ mod tests {
     }
 
     #[test]
+    fn earlier_counts_are_added_row_by_row_and_a_tail_is_not_counted_twice() {
+        let mut earlier = TableStatistics {
+            bags: 9,
+            lookups: 100,
+            distinct_rows: 6,
+            head: vec![(5, 40), (2, 32)],
+            tail: [TailBucket::default(); TAIL_BUCKETS],
+        };
+        earlier.tail[3] = TailBucket { rows: 2, lookups: 19 };
+        earlier.tail[2] = TailBucket { rows: 2, lookups: 9 };
+        let counter = TableCounter::new(7).unwrap();
+        let mut bags = Bags::default();
+        bags.push([5, 0, 0, 0, 1, 1, 6]);
+        counter.add(&bags);
+        let sum = counter.added_to(Some(&earlier));
+        assert_eq!((sum.bags, sum.lookups, sum.distinct_rows), (10, 107, 6));
+        // Rows 0, 1 and 6 are taken for three of the tail, the most frequent first.
+        assert_eq!(sum.head, [(5, 41), (2, 32), (0, 12), (1, 12), (6, 5)]);
+        assert_eq!(sum.tail[2], TailBucket { rows: 1, lookups: 5 });
+        assert_eq!(sum.sums(), Some((6, 107)));
+
+        let known = TableCounter::known(&[4, 5]);
+        let sum = known.added_to(Some(&earlier));
+        assert_eq!((sum.bags, sum.lookups), (9, 9), "known counts are sums already");
+    }
+
+    #[test]
     fn statistics_of_another_version_or_with_too_long_a_head_are_refused() {
         let bytes = to_bytes(&[TableCounter::new(3).unwrap().statistics()]);
         let with = |at: usize, value: u64| {

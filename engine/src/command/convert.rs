@@ -145,6 +145,9 @@ struct Parquet {
 /// A record has labels, dense values, and for each table as many ids as its hotness in the shape, all little-endian.
 /// Ids are not changed. A record with an id outside of its table is a bad row.
 #[derive(Debug, clap::Args)]
+// `requires = "shape"` of these arguments has no effect if --like conflicts with --shape.
+#[command(group = clap::ArgGroup::new("record").args(["rows_cap", "labels", "dense", "ids"]).multiple(true)
+    .conflicts_with("like"))]
 #[command(after_help = "\
 Examples:
   rankine convert hugectr-raw train.bin --eval test.bin --shape dlrm-dcnv2 --out data/terabyte
@@ -208,8 +211,8 @@ struct CountArgs {
 /// Arguments for further rows of an existing dataset.
 #[derive(Debug, clap::Args)]
 struct LikeArgs {
-    /// Existing dataset, or run, checkpoint or export, whose columns, transforms and vocabularies the new dataset keeps,
-    /// so that a model trained on it fits; categories without a row are unknown
+    /// Existing dataset, or run, checkpoint or export, whose columns, transforms and vocabularies the new dataset
+    /// keeps, so that a model trained on it fits; categories without a row are unknown
     #[arg(long, value_name = "DATASET|RUN")]
     like: Option<PathBuf>,
 

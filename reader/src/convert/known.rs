@@ -209,8 +209,8 @@ impl KnownColumns {
     fn plan(&self, grow: bool) -> Result<Plan> {
         let format = self.format.clone().ok_or_else(|| {
             Error::invalid(format!(
-                "{} was generated, so no raw rows have its columns: --like needs a dataset that `rankine convert` wrote, \
-                 or a run trained on one",
+                "{} was generated, so no raw rows have its columns: --like needs a dataset that `rankine convert` \
+                 wrote, or a run trained on one",
                 self.name
             ))
         })?;

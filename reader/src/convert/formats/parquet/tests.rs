@@ -10,7 +10,9 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
-use crate::convert::{ConvertOptions, OnBad, SchemaFile, Split, convert_csv, convert_parquet};
+use crate::convert::{
+    ConvertOptions, KnownColumns, OnBad, SchemaFile, Split, convert_csv, convert_like, convert_parquet,
+};
 use crate::dataset::Dataset;
 use crate::error::Error;
 use crate::part::Part;
@@ -252,6 +254,39 @@ fn parquet_and_csv_of_the_same_rows_give_the_same_dataset() {
             if !["dataset.json", "conversion.json"].contains(&name.to_str().unwrap()) {
                 assert!(made[&name] == bytes, "{compression:?}: {} differs", name.display());
             }
+        }
+    }
+}
+
+#[test]
+fn further_rows_of_parquet_and_csv_grow_alike() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let rows = rows(9_000);
+    let none = |_: &'static str, _: u64, _: u64| ();
+    let grown = |name: &str, is_parquet: bool| {
+        let [old, new] = [("old", &rows[..50]), ("new", &rows[50..])].map(|(part, rows)| {
+            let path = at(&format!("{part}-{name}"));
+            match is_parquet {
+                true => write(&path, rows, 5_000, Compression::SNAPPY),
+                false => fs::write(&path, csv(rows)).unwrap(),
+            }
+            path
+        });
+        let convert = if is_parquet { convert_parquet } else { convert_csv };
+        let out = at(name);
+        convert(&options(&[&old], &out), &schema(is_parquet), 3, &none).unwrap();
+        let known = KnownColumns::of(&Dataset::open(&out).unwrap()).unwrap();
+        let out = at(&format!("grown-{name}"));
+        let report = convert_like(&options(&[&new], &out), known, true, &none).unwrap();
+        let new = report.columns.iter().filter_map(|(_, column)| column.exact?.new_categories);
+        assert!(new.sum::<u64>() > 0, "{:?}", report.columns);
+        tree_bytes(&out)
+    };
+    let (parquet, csv) = (grown("parquet", true), grown("csv", false));
+    for (name, bytes) in csv {
+        if !["dataset.json", "conversion.json"].contains(&name.to_str().unwrap()) {
+            assert!(parquet[&name] == bytes, "{} differs", name.display());
         }
     }
 }
