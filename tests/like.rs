@@ -146,7 +146,8 @@ fn contradictions_are_refused() {
     convert("criteo-tsv", &["--like", &place.word("none")])
         .with(USAGE)
         .says(&["--like ", "there is no such folder; expected the folder of a dataset, of a finished run"]);
-    let generated = generate(&place, support::SHAPE, 100, 0);
+    let other = Place::new();
+    let generated = generate(&other, support::SHAPE, 100, 0);
     convert("criteo-tsv", &["--like", &generated]).with(USAGE).says(&["was generated, so no raw rows"]);
     let short = place.file("short.tsv", "1\t2\n");
     run(["convert", "criteo-tsv", &short, "--out", &out, "--like", &data])

@@ -102,7 +102,8 @@ impl Vocabulary {
         self.counts[row as usize] += lookups;
     }
 
-    /// Gives rows after the last one to categories that have none yet, by decreasing count, equal counts by their bytes.
+    /// Gives rows after the last one to categories that have none yet, by decreasing count, equal counts by their
+    /// bytes.
     pub(crate) fn append(&mut self, mut short: Vec<(ShortKey, u64)>, mut long: Vec<(Box<[u8]>, u64)>) {
         short.sort_unstable_by_key(|&(key, count)| (Reverse(count), key));
         long.sort_unstable_by(|a, b| (Reverse(a.1), &a.0).cmp(&(Reverse(b.1), &b.0)));

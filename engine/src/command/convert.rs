@@ -158,7 +158,7 @@ struct HugectrRaw {
     #[command(flatten)]
     common: CommonArgs,
 
-    /// The columns of a record: dlrm, dlrm-dcnv2, or the path of a shape file
+    /// The columns of a record: dlrm, dlrm-dcnv2, or the path of a shape file; needed without --like
     #[arg(long, value_name = "SHAPE", required_unless_present = "like", conflicts_with = "like")]
     shape: Option<String>,
 
@@ -179,7 +179,7 @@ struct NamedColumnArgs {
     #[command(flatten)]
     common: CommonArgs,
 
-    /// Schema file: the columns to convert, and how
+    /// Schema file: the columns to convert, and how; needed without --like
     #[arg(long, value_name = "FILE", required_unless_present = "like", conflicts_with = "like")]
     schema: Option<PathBuf>,
 

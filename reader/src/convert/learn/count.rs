@@ -172,23 +172,19 @@ impl CategoryCounter {
         for shard in &self.columns[column] {
             let shard = std::mem::take(&mut *lock(shard));
             self.bytes.fetch_sub(shard.bytes(), Ordering::Relaxed);
-            merge_runs(
-                &self.spill,
-                &shard.short_runs,
-                shard.short,
-                &self.stop,
-                |key, count| match vocabulary.own_row_of_short(&key) {
-                    Some(row) => vocabulary.add_to(row, count),
+            merge_runs(&self.spill, &shard.short_runs, shard.short, &self.stop, |key, count| {
+                let row = vocabulary.own_row_of_short(&key);
+                match row {
                     None if count >= min_count => short.push((key, count)),
-                    None => vocabulary.add_to(OUT_OF_VOCABULARY, count),
-                },
-            )?;
-            merge_runs(&self.spill, &shard.long_runs, shard.long, &self.stop, |key, count| match vocabulary
-                .row(&key)
-            {
-                Some(row) => vocabulary.add_to(row, count),
-                None if count >= min_count => long.push((key, count)),
-                None => vocabulary.add_to(OUT_OF_VOCABULARY, count),
+                    row => vocabulary.add_to(row.unwrap_or(OUT_OF_VOCABULARY), count),
+                }
+            })?;
+            merge_runs(&self.spill, &shard.long_runs, shard.long, &self.stop, |key, count| {
+                let row = vocabulary.row(&key);
+                match row {
+                    None if count >= min_count => long.push((key, count)),
+                    row => vocabulary.add_to(row.unwrap_or(OUT_OF_VOCABULARY), count),
+                }
             })?;
         }
         vocabulary.append(short, long);

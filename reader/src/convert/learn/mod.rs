@@ -94,20 +94,39 @@ pub(crate) fn learn<S: RowSource>(
     bad_rows.finish()?;
     statistics.rows = Some(rows);
 
-    let before = counted.vocabularies.iter().enumerate().map(|(number, &(column, min_count))| {
-        let vocabulary = statistics.vocabularies[column].take().unwrap_or_else(Vocabulary::empty);
-        (number, column, min_count, vocabulary)
-    });
-    let before: Vec<_> = before.collect();
-    let work = |(number, column, min_count, mut vocabulary): (usize, usize, u64, Vocabulary)| {
-        counter.add_to(&mut vocabulary, number, min_count)?;
-        Ok((column, vocabulary))
-    };
-    ordered_map(options.threads, &options.stop, before.into_iter().map(Ok), work, |(column, vocabulary)| {
-        statistics.vocabularies[column] = Some(vocabulary);
-        Ok(())
-    })?;
+    learn_vocabularies(pass, &counted, &counter, &mut statistics.vocabularies)?;
     Ok(statistics)
+}
+
+/// A vocabulary to which the counts with this number are added.
+struct OpenVocabulary {
+    number: usize,
+    column: usize,
+    min_count: u64,
+    vocabulary: Vocabulary,
+}
+
+/// Adds the counted categories to the vocabularies of their columns, and makes those that do not exist yet.
+fn learn_vocabularies<S: RowSource>(
+    pass: &Pass<'_, S>,
+    counted: &CountedColumns,
+    counter: &CategoryCounter,
+    vocabularies: &mut [Option<Vocabulary>],
+) -> Result<()> {
+    let open = |(number, &(column, min_count)): (usize, &(usize, u64))| {
+        let vocabulary = vocabularies[column].take().unwrap_or_else(Vocabulary::empty);
+        Ok(OpenVocabulary { number, column, min_count, vocabulary })
+    };
+    let open: Vec<_> = counted.vocabularies.iter().enumerate().map(open).collect();
+    let work = |mut open: OpenVocabulary| {
+        counter.add_to(&mut open.vocabulary, open.number, open.min_count)?;
+        Ok(open)
+    };
+    let options = pass.options;
+    ordered_map(options.threads, &options.stop, open.into_iter(), work, |open: OpenVocabulary| {
+        vocabularies[open.column] = Some(open.vocabulary);
+        Ok(())
+    })
 }
 
 /// Which columns are counted, and which are counted together.
