@@ -8,7 +8,7 @@ use rankine::checkpoint::{self, Disk, list};
 use rankine::evaluation::Metrics;
 use rankine::job::StoppingMetric;
 use rankine::prelude::*;
-use rankine::training::RunDir;
+use rankine::run_paths;
 use rankine_reader::publish::PartialDir;
 use rankine_reader::write::DatasetWriter;
 use rankine_reader::{Order, Split};
@@ -268,7 +268,7 @@ fn with_a_validation_set_the_evaluation_part_decides_nothing() {
 
 /// Steps of the checkpoints of a run.
 fn checkpoints(place: &Place, name: &str) -> Vec<u64> {
-    let found = list(&Disk, &RunDir::checkpoints_path(&place.path(name))).unwrap();
+    let found = list(&Disk, &run_paths::checkpoints(&place.path(name))).unwrap();
     found.into_iter().map(|(step, _)| step).rev().collect()
 }
 
@@ -301,7 +301,7 @@ fn a_training_that_is_stopped_anywhere_ends_with_the_same_best_model() {
         let before = tree(&place.path(&name).join("model"));
         let (seen, again) = train_until(&place, &name, &sets, None);
         assert_eq!((seen.steps, again.unwrap()), (0, resumed));
-        std::fs::remove_file(RunDir::summary_path(&place.path(&name))).unwrap();
+        std::fs::remove_file(run_paths::summary(&place.path(&name))).unwrap();
         let (seen, again) = train_until(&place, &name, &sets, None);
         assert_eq!((seen.steps, again.unwrap().best), (8 * PATIENCE - 17, whole.best));
         assert_eq!(tree(&place.path(&name).join("model")), before);
@@ -330,7 +330,7 @@ fn without_its_checkpoint_the_best_model_is_not_kept() {
     let sets = [&OVERFITS[..], &[STOPPING]].concat();
     let (_, kept) = trained(&place, "kept", &sets);
     let best = kept.best.unwrap().step;
-    let folder = RunDir::checkpoints_path(&place.path("lost")).join(checkpoint::step_name(best));
+    let folder = run_paths::checkpoints(&place.path("lost")).join(checkpoint::step_name(best));
     let job = Job::load(&place.path("job.toml"), &sets).unwrap();
     let options = TrainOptions { run_dir: Some(&place.path("lost")), ..TrainOptions::default() };
     let mut lose = Loser { step: best, folder };
@@ -362,7 +362,7 @@ fn the_log_and_the_command_say_which_samples_were_evaluated() {
     let sets = [&OVERFITS[..], &[STOPPING, VALIDATION, "metrics.tensorboard=true"]].concat();
     train(&place, &job, "run", &sets).with(SUCCESS);
     let summary = summary(&place, "run");
-    let lines = json_lines(&RunDir::metrics_path(&place.path("run")));
+    let lines = json_lines(&run_paths::metrics(&place.path("run")));
     let evaluations: Vec<_> = lines.iter().filter(|line| line["kind"] == "eval").collect();
     let (last, others) = evaluations.split_last().unwrap();
     assert!(others.iter().all(|line| line["part"] == "validation"));

@@ -82,5 +82,5 @@ fn an_evaluation_has_the_numbers_of_the_command() {
     let error = evaluate(place.path("run"), &stopped, &mut ()).unwrap_err();
     assert_eq!(error.to_string(), "stopped by the program: the evaluation has no result");
     let error = evaluate(place.path("data"), &EvaluateOptions::default(), &mut ()).unwrap_err();
-    assert!(matches!(error, SourceError::Other { .. }), "{error}");
+    assert!(matches!(error, EvaluateError::Source(SourceError::Other { .. })), "{error}");
 }

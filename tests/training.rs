@@ -12,10 +12,11 @@ use rankine::checkpoint::{Checkpoint, Disk, Files, Input, Output, list};
 use rankine::evaluation::EvalMetrics;
 use rankine::job::Job;
 use rankine::launch::{Activity, Failure, Patience, ProcessGroup};
+use rankine::run_paths;
 use rankine::source::open_checkpoint;
 use rankine::training::{
-    EndReason, Event, IterationSummary, Observer, Progress, RunDir, Start, Stop, Summary, TrainError,
-    TrainOptions, train,
+    EndReason, Event, IterationSummary, Observer, Progress, Start, Stop, Summary, TrainError, TrainOptions,
+    train,
 };
 use support::process::Stalled;
 use support::{Place, SHAPE, SUCCESS, generate, json_lines, run, skipped, weights};
@@ -128,7 +129,7 @@ eval.batch_size = 100
     /// Returns the steps of a run's checkpoints in order, each with the step of its base if it is incremental.
     fn checkpoints(&self, name: &str) -> Vec<(u64, Option<u64>)> {
         let files: Arc<dyn Files> = Arc::new(Disk);
-        let found = list(&*files, &RunDir::checkpoints_path(&self.path(name))).unwrap();
+        let found = list(&*files, &run_paths::checkpoints(&self.path(name))).unwrap();
         let base = |(step, path): &(u64, PathBuf)| {
             let checkpoint = Checkpoint::open(&files, path).unwrap();
             assert_eq!(checkpoint.manifest().train.step, *step);
@@ -305,7 +306,7 @@ fn training_ends_at_its_target() {
     // Nothing is left to do, whether the run is finished or was killed right before its end.
     let (seen, again) = runs.resume("exact", &sets);
     assert!(seen.announced.is_empty() && again == summary);
-    std::fs::remove_file(RunDir::summary_path(&runs.path("exact"))).unwrap();
+    std::fs::remove_file(run_paths::summary(&runs.path("exact"))).unwrap();
     let (seen, again) = runs.resume("exact", &sets);
     assert!(seen.steps.is_empty());
     assert_eq!((again.train.stopped, again.train.steps), (EndReason::TargetAuc, step));
@@ -405,11 +406,11 @@ fn a_stop_leaves_one_checkpoint_of_its_step() {
         assert_eq!(run, runs.path(&name));
         assert_eq!(seen.checkpoints.iter().map(|(step, ..)| *step).collect::<Vec<_>>(), expected);
         for (step, bytes, _) in seen.checkpoints {
-            let files = support::files_below(&RunDir::checkpoints_path(&run).join(format!("step-{step}")));
+            let files = support::files_below(&run_paths::checkpoints(&run).join(format!("step-{step}")));
             let lengths = files.iter().map(|path| std::fs::metadata(path).unwrap().len());
             assert_eq!(bytes, lengths.sum::<u64>());
         }
-        let saved = RunDir::checkpoints_path(&run).join("step-5");
+        let saved = run_paths::checkpoints(&run).join("step-5");
         let saved = open_checkpoint(&saved).unwrap().manifest().train.clone();
         let (seen, summary) = runs.resume(&name, &sets);
         assert_eq!(seen.steps[0].step, 6);

@@ -8,8 +8,9 @@ use rankine_reader::{Dataset, Part, Stop};
 
 use crate::evaluation::{EvalMetrics, EvalSummary};
 use crate::job::ThreadCount;
+use crate::saved::SavedModelError;
 use crate::source::{Artifact, ModelSource, OpenModel, SourceError};
-use crate::training::{self, EvaluationOptions, Event, Observer};
+use crate::training::{self, EvaluationOptions, Event, Observer, TrainError};
 
 /// What a model is evaluated on.
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +26,7 @@ pub struct EvaluateOptions<'a> {
     /// Number of CPU threads; by default that of the model's job.
     pub threads: Option<ThreadCount>,
     /// A request to stop: the evaluation ends after the current batch with
-    /// [`crate::training::TrainError::EvaluationStopped`].
+    /// [`TrainError::EvaluationStopped`].
     pub stop: Option<&'a Stop>,
 }
 
@@ -35,17 +36,41 @@ impl Default for EvaluateOptions<'_> {
     }
 }
 
+/// A model could not be evaluated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EvaluateError {
+    /// There is no such model, or the dataset cannot be opened.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The model's job does not suit the dataset, a prediction is not finite, or the evaluation was stopped.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+}
+
+impl From<SavedModelError> for EvaluateError {
+    fn from(error: SavedModelError) -> Self {
+        SourceError::from(error).into()
+    }
+}
+
+impl From<rankine_reader::Error> for EvaluateError {
+    fn from(error: rankine_reader::Error) -> Self {
+        SourceError::from(error).into()
+    }
+}
+
 /// Evaluates the model of a finished run, a checkpoint or an export, as `rankine eval` does.
 ///
 /// The observer receives [`Event::Evaluating`] and [`Event::Evaluated`].
 ///
 /// # Errors
-/// [`SourceError`] if there is no model, or it does not suit the dataset.
+/// [`EvaluateError`] if there is no model, or it does not suit the dataset.
 pub fn evaluate(
     model: impl AsRef<Path>,
     options: &EvaluateOptions<'_>,
     observer: &mut dyn Observer,
-) -> Result<EvalSummary, SourceError> {
+) -> Result<EvalSummary, EvaluateError> {
     let model = ModelSource::find(model.as_ref(), Artifact::Model)?.open()?;
     let mut job = model.job().clone();
     job.device.threads = options.threads.or(job.device.threads);
@@ -62,7 +87,7 @@ pub fn evaluate(
     let began = Instant::now();
     let (heads, ids_out_of_range) = pool.install(|| {
         let mut weights = model.load()?;
-        Ok::<_, SourceError>(training::evaluate(
+        Ok::<_, EvaluateError>(training::evaluate(
             &mut weights,
             &dataset,
             options.part,
@@ -93,7 +118,7 @@ fn open_dataset(model: &OpenModel, options: &EvaluateOptions<'_>) -> Result<Data
             Ok(Dataset::raw(format, &[], options.raw)?)
         }
         _ if !options.raw.is_empty() => Err(SourceError::NoRecords),
-        (_, Some(raw)) => Ok(Dataset::raw(&training::raw_format(raw)?, &raw.train, &raw.eval)?),
+        (_, Some(raw)) => Ok(Dataset::raw(&raw.format()?, &raw.train, &raw.eval)?),
         (_, None) => Ok(Dataset::open(job.data.folder().unwrap_or(Path::new("")))?),
     }
 }

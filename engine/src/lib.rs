@@ -53,6 +53,8 @@ pub mod ranker;
 #[doc(hidden)]
 pub mod report;
 #[doc(hidden)]
+pub mod run_paths;
+#[doc(hidden)]
 pub mod saved;
 #[doc(hidden)]
 pub mod source;

@@ -10,7 +10,7 @@
 //! that they refer to and that are not here may change with any version.
 
 #[doc(inline)]
-pub use crate::evaluate::{EvaluateOptions, evaluate};
+pub use crate::evaluate::{EvaluateError, EvaluateOptions, evaluate};
 #[doc(inline)]
 pub use crate::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, Metrics};
 #[cfg(feature = "arrow")]

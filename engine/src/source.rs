@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use rankine_reader::convert::Encoder;
 use rankine_reader::files::not_a_folder;
-use rankine_reader::{Columns, Dataset};
+use rankine_reader::{Columns, Dataset, IdRules};
 
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Disk, Files};
 use crate::cpu::CpuModel;
-use crate::job::{Job, JobError};
+use crate::job::{Conflict, Job, JobError, conflict_lines};
 use crate::model::ModelSpec;
+use crate::run_paths;
 use crate::saved::{
     self, MANIFEST_NAME, ModelMetadata, SavedModel, SavedModelError, StoredWeights, scoring_model,
 };
-use crate::training::{self, RunDir, TrainError};
 
 /// A folder that has a trained model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,12 +125,12 @@ pub enum SourceError {
     /// The saved job cannot be read.
     #[error(transparent)]
     Job(#[from] JobError),
+    /// The policy for ids out of range of the model's job does not suit its columns.
+    #[error("the model's job does not suit its columns: {}", conflict_lines(.0))]
+    Conflicts(Vec<Conflict>),
     /// The job's dataset cannot be opened.
     #[error(transparent)]
     Data(#[from] rankine_reader::Error),
-    /// The job does not suit the dataset, or a prediction is not finite.
-    #[error(transparent)]
-    Train(#[from] TrainError),
 }
 
 impl SourceError {
@@ -218,8 +218,8 @@ impl ModelSource {
             Self::Checkpoint(path) => Ok(vec![path.clone()]),
             Self::Export(path) => other(path, "it is an export, which has weights but no optimizer state"),
             Self::Run(path) => {
-                let listed = listed(&RunDir::checkpoints_path(path))?;
-                match (listed.is_empty(), RunDir::model_path(path).join(MANIFEST_NAME).exists()) {
+                let listed = listed(&run_paths::checkpoints(path))?;
+                match (listed.is_empty(), run_paths::model(path).join(MANIFEST_NAME).exists()) {
                     (false, _) => Ok(listed),
                     (true, true) => {
                         other(path, "it is a run without checkpoints; its folder `model` is an export")
@@ -242,7 +242,7 @@ impl ModelSource {
                 let job = match &saved.job {
                     Some(text) => Job::from_toml(MANIFEST_NAME, text, &[] as &[&str])?,
                     // An older version: the job is only in the run folder.
-                    None => match dir.parent().map(RunDir::job_path) {
+                    None => match dir.parent().map(run_paths::job) {
                         Some(job) if dir.ends_with("model") && job.exists() => {
                             Job::load(&job, &[] as &[&str])?
                         }
@@ -252,16 +252,16 @@ impl ModelSource {
                 Ok(OpenModel::of_folder(dir.clone(), saved, job))
             }
             Self::Run(path) => {
-                let dir = RunDir::model_path(path);
+                let dir = run_paths::model(path);
                 if !dir.join(MANIFEST_NAME).exists() {
-                    let checkpoints = listed(&RunDir::checkpoints_path(path))?;
+                    let checkpoints = listed(&run_paths::checkpoints(path))?;
                     let latest = checkpoints.first().map_or("it has no checkpoint either".into(), |latest| {
                         format!("its latest checkpoint is {}", latest.display())
                     });
                     let found = format!("it is a run that has not finished; {latest}");
                     return Err(SourceError::other(Artifact::Model, path, found));
                 }
-                let job = Job::load(&RunDir::job_path(path), &[] as &[&str])?;
+                let job = Job::load(&run_paths::job(path), &[] as &[&str])?;
                 Ok(OpenModel::of_folder(dir.clone(), SavedModel::open(&dir)?, job))
             }
         }
@@ -317,7 +317,7 @@ impl OpenModel {
             (Some(text), None) => {
                 // The run's model or the dataset: the first file with the right checksum is used.
                 let run = checkpoint.path().parent().and_then(Path::parent);
-                folders.extend(run.map(RunDir::model_path));
+                folders.extend(run.map(run_paths::model));
                 folders.extend(job.data.folder().map(Path::to_owned));
                 let path = checkpoint.path().join(Columns::NAME);
                 Columns::from_json(&text).map_err(|what| CheckpointError::Damaged { path, what })?
@@ -326,10 +326,10 @@ impl OpenModel {
             (_, dataset) => {
                 let dataset = match (dataset, &job.data.raw) {
                     (Some(dir), _) => Dataset::open(dir)?,
-                    (None, Some(raw)) => Dataset::raw(&training::raw_format(raw)?, &raw.train, &raw.eval)?,
+                    (None, Some(raw)) => Dataset::raw(&raw.format()?, &raw.train, &raw.eval)?,
                     (None, None) => Dataset::open(job.data.folder().unwrap_or(Path::new("")))?,
                 };
-                if !training::is_of(checkpoint.manifest(), &dataset)? {
+                if !checkpoint.manifest().data.is_of(&dataset)? {
                     return Err(SavedModelError::Mismatch {
                         dataset: dataset.dir().to_owned(),
                         what: "it is not the dataset that the checkpoint was trained on; name that one with --data"
@@ -362,6 +362,16 @@ impl OpenModel {
     pub fn check_columns(&self, dataset: &Dataset) -> Result<(), SavedModelError> {
         let mismatch = |what| Err(SavedModelError::Mismatch { dataset: dataset.dir().to_owned(), what });
         self.columns.difference(dataset).map_or(Ok(()), mismatch)
+    }
+
+    /// Returns its rules for ids out of range.
+    ///
+    /// # Errors
+    /// [`SourceError::Conflicts`].
+    pub fn ids(&self) -> Result<IdRules, SourceError> {
+        let schema = &self.columns.schema;
+        let rules = self.job.id_rules(schema).map_err(SourceError::Conflicts)?;
+        Ok(IdRules::new(schema, &rules)?)
     }
 
     /// Returns its parts and sizes.

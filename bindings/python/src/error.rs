@@ -3,6 +3,7 @@
 use pyo3::{PyErr, import_exception};
 use rankine::job::JobFile;
 use rankine::saved::SavedModelError;
+use rankine::evaluate::EvaluateError;
 use rankine::source::SourceError;
 use rankine::trainer::TrainerError;
 use rankine::training::TrainError;
@@ -52,9 +53,17 @@ pub(crate) fn source_error(error: SourceError) -> PyErr {
         SourceError::Data(_)
         | SourceError::NoRecords
         | SourceError::Saved(SavedModelError::Mismatch { .. }) => data_error(error),
-        SourceError::Train(TrainError::Data(error)) => data_error(error),
-        SourceError::Train(error) => train_error(error),
         error => model_error(error),
+    }
+}
+
+/// The error of an evaluation: that of its model or data, or of scoring.
+pub(crate) fn evaluate_error(error: EvaluateError) -> PyErr {
+    match error {
+        EvaluateError::Source(error) => source_error(error),
+        EvaluateError::Train(TrainError::Data(error)) => data_error(error),
+        EvaluateError::Train(error) => train_error(error),
+        error => train_error(error),
     }
 }
 

@@ -7,7 +7,7 @@ use rankine::evaluate::EvaluateOptions;
 use rankine_reader::Stop;
 
 use crate::dataset::part_named;
-use crate::error::source_error;
+use crate::error::evaluate_error;
 use crate::value::{paths, thread_count, to_python};
 use crate::worker;
 
@@ -29,6 +29,6 @@ pub(crate) fn evaluate<'py>(
     let part = part_named(part)?;
     let stop = &Stop::default();
     let options = EvaluateOptions { data: data.as_deref(), raw: &raw, part, threads, stop: Some(stop) };
-    let evaluate = || rankine::evaluate::evaluate(&run, &options, &mut ()).map_err(source_error);
+    let evaluate = || rankine::evaluate::evaluate(&run, &options, &mut ()).map_err(evaluate_error);
     to_python(py, &worker::wait(py, stop, evaluate)?)
 }

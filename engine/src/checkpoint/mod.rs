@@ -12,6 +12,7 @@ mod error;
 mod faults;
 mod files;
 mod folder;
+mod identity;
 mod index;
 mod manifest;
 mod open;

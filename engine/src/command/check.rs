@@ -122,7 +122,7 @@ impl<'a> CheckReport<'a> {
 fn dataset_line(job: &Job, columns: Columns) -> Result<String, CommandError> {
     if let Some(raw) = &job.data.raw {
         let files = raw.train.len() + raw.eval.len();
-        let record_bytes = training::raw_format(raw)?.record_bytes()?;
+        let record_bytes = raw.format()?.record_bytes()?;
         let missing = match columns {
             Columns::Dataset => "",
             Columns::Shape | Columns::Unknown => ": not found, so their lengths were not checked",

@@ -6,6 +6,7 @@ use std::io;
 
 use rankine::blame::Blame;
 use rankine::checkpoint::CheckpointError;
+use rankine::evaluate::EvaluateError;
 use rankine::job::JobError;
 use rankine::prediction::PredictError;
 use rankine::saved::SavedModelError;
@@ -106,6 +107,16 @@ impl From<SavedModelError> for CommandError {
     }
 }
 
+impl From<EvaluateError> for CommandError {
+    fn from(error: EvaluateError) -> Self {
+        match error {
+            EvaluateError::Source(error) => error.into(),
+            EvaluateError::Train(error) => error.into(),
+            _ => Self::new(Exit::Failed, error),
+        }
+    }
+}
+
 impl From<SourceError> for CommandError {
     fn from(error: SourceError) -> Self {
         match error {
@@ -113,10 +124,10 @@ impl From<SourceError> for CommandError {
             SourceError::Checkpoint(error) => error.into(),
             SourceError::Job(error) => error.into(),
             SourceError::Data(error) => error.into(),
-            SourceError::Train(error) => error.into(),
             SourceError::Other { .. }
             | SourceError::NoJob(_)
             | SourceError::NoRecords
+            | SourceError::Conflicts(_)
             | SourceError::NoVocabulary { .. } => Self::new(Exit::Usage, error),
             _ => Self::new(Exit::Failed, error),
         }

@@ -6,9 +6,10 @@ use std::time::Instant;
 use rankine::job::{Job, ThreadCount};
 use rankine::monitoring::Command;
 use rankine::prediction::{OnUnknown, PredictionCounts, Predictions, RowOptions, predict_part, predict_rows};
+use rankine::run_paths;
 use rankine::source::{Artifact, ModelSource, OpenModel};
 use rankine::system;
-use rankine::training::{self, EvaluationOptions, RunDir};
+use rankine::training::{self, EvaluationOptions};
 use rankine_reader::convert::{BadLimit, UnknownCategories};
 use rankine_reader::publish::refuse_inputs;
 use rankine_reader::{Dataset, Part};
@@ -91,7 +92,7 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
     let source = ModelSource::find(&args.run, Artifact::Model)?;
     // Predictions may be written to a run folder, but must not overwrite what training wrote there.
     let run = match &source {
-        ModelSource::Run(run) => RunDir::contents(run),
+        ModelSource::Run(run) => run_paths::all(run),
         ModelSource::Checkpoint(_) | ModelSource::Export(_) => Vec::new(),
     };
     let opened = source.open()?;
@@ -104,7 +105,7 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
     let began = Instant::now();
     let counts = pool.install(|| {
         let model = opened.load()?;
-        let ids = training::ids_of(job, schema)?;
+        let ids = opened.ids()?;
         let mut predictions = Predictions::create(model, schema, args.unknown, ids, &args.out)?;
         predict(&args, job, &opened, &mut predictions, Bars::new(quiet, monitor.as_ref()))?;
         Ok::<_, CommandError>(predictions.finish()?)

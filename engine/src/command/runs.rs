@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use rankine::report::{self, DeviceView, RunView};
-use rankine::training::RunDir;
+use rankine::run_paths;
 use serde::Serialize;
 
 use super::table::TextTable;
@@ -128,7 +128,7 @@ fn run_folders(dir: &Path) -> Result<Vec<PathBuf>, CommandError> {
         };
         CommandError::new(Exit::Failed, what)
     };
-    let is_run = |folder: &Path| RunDir::job_path(folder).exists();
+    let is_run = |folder: &Path| run_paths::job(folder).exists();
     let mut folders = Vec::new();
     for entry in fs::read_dir(dir).map_err(failed)? {
         folders.push(entry.map_err(failed)?.path());

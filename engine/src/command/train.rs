@@ -9,9 +9,10 @@ use rankine::evaluation::HeadMetrics;
 use rankine::job::{ListenAddress, ThreadCount};
 use rankine::launch::ProcessRank;
 use rankine::report::Bound;
+use rankine::run_paths;
 use rankine::training::{
-    self, BestSummary, DeviceMemory, Event, ExchangeSummary, Observer, Report, RunDevices, RunDir, RunStart,
-    Start, StepDetails, StepTimes, Stop, Summary, TrainOptions,
+    self, BestSummary, DeviceMemory, Event, ExchangeSummary, Observer, Report, RunDevices, RunStart, Start,
+    StepDetails, StepTimes, Stop, Summary, TrainOptions,
 };
 use rankine_reader::Part;
 use serde::Serialize;
@@ -121,7 +122,7 @@ pub(crate) fn run(args: Args, process: &ProcessRank, quiet: bool) -> Result<(), 
     };
     if let Err(error) = printed {
         // The run is complete, and must not look failed because its results could not be printed.
-        let summary = RunDir::summary_path(&run);
+        let summary = run_paths::summary(&run);
         tracing::warn!("{error}; the run is complete, and its results are in {}", summary.display());
     }
     Ok(())

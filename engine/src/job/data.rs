@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use rankine_reader::generate;
 use rankine_reader::io::{IoMode, IoOptions};
-use rankine_reader::raw::{RawDense, RawIds};
+use rankine_reader::raw::{RawDense, RawFormat, RawIds};
 use serde::Deserialize;
 
 use super::values::{Count, NonNegative, QueueDepth, Shape};
@@ -64,6 +65,23 @@ pub struct Raw {
     #[serde(default)]
     #[cfg_attr(test, schemars(schema_with = "super::tests::reference::raw_ids"))]
     pub ids: RawIds,
+}
+
+impl Raw {
+    /// Returns the format of the records.
+    ///
+    /// # Errors
+    /// [`rankine_reader::Error`] if the shape's file cannot be read, or is not a shape.
+    pub fn format(&self) -> rankine_reader::Result<RawFormat> {
+        Ok(RawFormat {
+            rows_cap: self.rows_cap.map(Count::get),
+            // The check of the record's length refuses more.
+            labels: self.labels.get().try_into().unwrap_or(u32::MAX),
+            dense: self.dense,
+            ids: self.ids,
+            ..RawFormat::new(generate::Shape::load(&self.shape.to_string())?)
+        })
+    }
 }
 
 fn one_label() -> Count {

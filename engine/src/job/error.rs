@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use rankine_reader::document::Problem;
+use rankine_reader::document::{Conflict, Problem};
 
 /// Why a job cannot be read. `Display` writes the whole message, which has several lines.
 #[derive(Debug, thiserror::Error)]
@@ -47,4 +47,10 @@ impl Display for ProblemList<'_> {
         }
         Ok(())
     }
+}
+
+/// One line of text for each conflict.
+pub(crate) fn conflict_lines(conflicts: &[Conflict]) -> String {
+    let lines: Vec<_> = conflicts.iter().map(ToString::to_string).collect();
+    lines.join("\n")
 }

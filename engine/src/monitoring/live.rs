@@ -14,8 +14,9 @@ use crate::report::{
     Bound, DeviceView, HeadView, History, ModelView, Phase, RankView, RunState, RunView, TableView, TaskView,
     WarningView, WatchedPart, settings_of,
 };
+use crate::run_paths;
 use crate::training::{
-    Event, IdCounts, Progress, Report, ReportDetails, RunDevices, RunDir, RunStart, StepDetails, StepTimes,
+    Event, IdCounts, Progress, Report, ReportDetails, RunDevices, RunStart, StepDetails, StepTimes,
 };
 
 /// Warnings that are kept, the latest.
@@ -179,7 +180,7 @@ impl LiveRun {
     }
 
     fn history(&mut self, run: &Path) -> History {
-        History::read(&RunDir::metrics_path(run)).unwrap_or_else(|error| {
+        History::read(&run_paths::metrics(run)).unwrap_or_else(|error| {
             self.warn(format!("curves start at the resume: {error}"));
             History::default()
         })

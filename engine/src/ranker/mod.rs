@@ -35,7 +35,6 @@ use crate::features::MappedRows;
 use crate::features::RawEncoder;
 use crate::logit::sigmoid;
 use crate::source::{Artifact, ModelSource, SourceError};
-use crate::training::ids_of;
 
 #[cfg(feature = "arrow")]
 pub use crate::features::{ArrowColumn, ArrowRows};
@@ -205,7 +204,7 @@ impl LoadedModel {
     fn load(path: &Path) -> Result<Self, SourceError> {
         let opened = ModelSource::find(path, Artifact::Model)?.open()?;
         let schema = opened.columns().schema.clone();
-        let ids = ids_of(opened.job(), &schema)?;
+        let ids = opened.ids()?;
         let format = opened.columns().format.clone();
         let source = format.map(|format| Ok::<_, SourceError>((format, opened.encoder()?))).transpose()?;
         let raw = RawEncoder::new(source, RawLabels::Ignored);

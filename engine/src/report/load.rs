@@ -13,8 +13,9 @@ use super::history::{History, LoggedReport};
 use super::view::{DeviceView, HeadView, ModelView, ProgressView, RunState, RunView, TableView};
 use crate::evaluation::{EvalMetrics, Metrics, SavedScores};
 use crate::model::ModelSpec;
+use crate::run_paths;
 use crate::saved::{SavedModel, SavedModelError};
-use crate::training::{IterationSummary, RunDevices, RunDir, Summary};
+use crate::training::{IterationSummary, RunDevices, Summary};
 
 /// Reads a run folder, finished or not. The log, the summary, the model and the scores may be absent.
 ///
@@ -22,10 +23,10 @@ use crate::training::{IterationSummary, RunDevices, RunDir, Summary};
 /// [`ReportError::NotARun`] without a job; [`ReportError::Read`]; [`ReportError::Damaged`].
 pub fn load(run: &Path) -> Result<RunView, ReportError> {
     let settings = settings(run)?;
-    let history = History::read(&RunDir::metrics_path(run))?;
-    let summary: Option<Summary> = json(&RunDir::summary_path(run))?;
+    let history = History::read(&run_paths::metrics(run))?;
+    let summary: Option<Summary> = json(&run_paths::summary(run))?;
     let spec = spec(run)?;
-    let scores: Option<SavedScores> = json(&RunDir::scores_path(run))?;
+    let scores: Option<SavedScores> = json(&run_paths::scores(run))?;
 
     let named = |name: &str| settings.get(name).cloned().unwrap_or_default();
     let mut view = RunView {
@@ -39,7 +40,7 @@ pub fn load(run: &Path) -> Result<RunView, ReportError> {
         scores: scores.map(|scores| scores.heads).unwrap_or_default(),
         ..RunView::default()
     };
-    let devices: Option<RunDevices> = json(&RunDir::devices_path(run))?;
+    let devices: Option<RunDevices> = json(&run_paths::devices(run))?;
     if let Some(devices) = devices {
         set_devices(&mut view, devices);
     }
@@ -152,13 +153,13 @@ fn device(settings: &BTreeMap<String, String>) -> DeviceView {
 
 /// When training started, by the log; without a report, when the job was written.
 fn started(run: &Path, history: &History) -> Option<String> {
-    let written = || Timestamp::try_from(fs::metadata(RunDir::job_path(run)).ok()?.modified().ok()?).ok();
+    let written = || Timestamp::try_from(fs::metadata(run_paths::job(run)).ok()?.modified().ok()?).ok();
     history.started().or_else(written).map(|time| format!("{time:.0}"))
 }
 
 /// The settings of the effective job.
 fn settings(run: &Path) -> Result<BTreeMap<String, String>, ReportError> {
-    let path = RunDir::job_path(run);
+    let path = run_paths::job(run);
     let text = match fs::read_to_string(&path) {
         Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {
             return Err(ReportError::NotARun { path: run.to_owned(), missing: "job.toml" });
@@ -198,12 +199,12 @@ fn flatten(name: &str, value: &toml::Value, settings: &mut BTreeMap<String, Stri
 
 /// The model's parts; `None` if it is not saved yet.
 fn spec(run: &Path) -> Result<Option<ModelSpec>, ReportError> {
-    match SavedModel::open(&RunDir::model_path(run)) {
+    match SavedModel::open(&run_paths::model(run)) {
         Ok(model) => Ok(Some(model.spec)),
         Err(SavedModelError::Missing(_)) => Ok(None),
         Err(SavedModelError::Read { path, source }) => Err(ReportError::Read { path, source }),
         Err(SavedModelError::Damaged { path, what }) => Err(ReportError::damaged(&path, None, &what)),
-        Err(error) => Err(ReportError::damaged(&RunDir::model_path(run), None, &error)),
+        Err(error) => Err(ReportError::damaged(&run_paths::model(run), None, &error)),
     }
 }
 

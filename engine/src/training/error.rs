@@ -8,7 +8,7 @@ use rankine_reader::StopCause;
 use crate::blame::Blame;
 use crate::checkpoint::CheckpointError;
 use crate::guard::NonFinite;
-use crate::job::Conflict;
+use crate::job::{Conflict, conflict_lines};
 use crate::launch::MeetError;
 use crate::planning::PlacementError;
 use crate::saved::SavedModelError;
@@ -18,7 +18,7 @@ use crate::saved::SavedModelError;
 #[non_exhaustive]
 pub enum TrainError {
     /// The job does not suit the dataset or this machine.
-    #[error("{}", list(.0))]
+    #[error("{}", conflict_lines(.0))]
     Conflicts(Vec<Conflict>),
     /// The dataset cannot be read, or generated.
     #[error(transparent)]
@@ -179,9 +179,4 @@ fn after_skipped(steps: u64) -> String {
 
 fn at_step(step: u64) -> String {
     if step == 0 { String::new() } else { format!("at step {step}: ") }
-}
-
-fn list(conflicts: &[Conflict]) -> String {
-    let lines: Vec<_> = conflicts.iter().map(ToString::to_string).collect();
-    lines.join("\n")
 }

@@ -30,14 +30,13 @@ pub use bench::{
     EvalBench, EvalBenchOptions, Input, Reading, Times, TraceSummary, TrainBench, TrainBenchOptions,
     bench_eval, bench_train,
 };
-pub use data::{Columns, JobData, Preview, find_data, open_or_generate, preview, raw_format};
+pub use data::{Columns, JobData, Preview, find_data, open_or_generate, preview};
 pub use devices::{DeviceTable, RunDevices};
 pub use error::TrainError;
 pub use evaluate::{EvaluationOptions, evaluate};
 pub use event::{Event, Observer, Progress, Report, RunStart, StepDetails, StepTimes};
 pub use feasibility::{Feasibility, feasibility};
-pub use identity::is_of;
-pub use ids::{IdCounts, ids_of, with_ids};
+pub use ids::{IdCounts, with_ids};
 pub use rankine_reader::{Stop, StopCause};
 pub use report::{ExchangedBytes, LookUpCount, PhaseRun, ReportDetails};
 pub use run::{PhaseSeconds, Start, TrainOptions, train};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use rankine::checkpoint::{Draft, RankState, StoredRows, write_shards};
 use rankine::job::RankCount;
-use rankine::training::RunDir;
+use rankine::run_paths;
 use rankine_embedding::Topology;
 use rankine_embedding::rows::Rows;
 use rankine_reader::publish::{Lock, create_folders, refuse_inputs, replace_file_under};
@@ -48,7 +48,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     create_folders(&args.out)?;
     // No training and no other reshard can use the folder until everything is written.
     let lock = Lock::within(&args.out)?;
-    let dir = RunDir::checkpoints_path(&args.out);
+    let dir = run_paths::checkpoints(&args.out);
     let step = manifest.train.step;
     if dir.join(rankine::checkpoint::step_name(step)).exists() {
         let what = format!("{} already has a checkpoint of step {step}", args.out.display());
@@ -77,7 +77,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let published = draft.publish(manifest, shards, &files)?;
     // A folder with a job is a run folder, which can be resumed.
     if let Some((_, job)) = files.iter().find(|(name, _)| *name == "job.toml") {
-        let path = RunDir::job_path(&args.out);
+        let path = run_paths::job(&args.out);
         if !path.exists() {
             replace_file_under(&lock, &path, job.as_bytes())?;
         }

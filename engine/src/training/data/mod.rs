@@ -5,15 +5,14 @@ use std::path::Path;
 use rankine_reader::files::check_folder;
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::origin::Origin;
-use rankine_reader::raw::RawFormat;
 use rankine_reader::schema::DenseDtype;
 use rankine_reader::{Dataset, Part, Schema};
 
-use super::ids::{id_rules, with_ids};
+use super::ids::with_ids;
 use super::processes::same_everywhere;
 use super::translate::translate;
 use super::{Event, Observer, Stop, TrainError};
-use crate::job::{Conflict, Count, Generate, Job, Raw};
+use crate::job::{Conflict, Generate, Job};
 use crate::launch::ProcessGroup;
 use crate::model::ModelSpec;
 use crate::system;
@@ -54,7 +53,7 @@ fn conflict(key: &str, message: String) -> TrainError {
 
 fn open_or_make(job: &Job, stop: &Stop, observer: &mut dyn Observer) -> Result<Dataset, TrainError> {
     if let Some(raw) = &job.data.raw {
-        return Ok(Dataset::raw(&raw_format(raw)?, &raw.train, &raw.eval)?);
+        return Ok(Dataset::raw(&raw.format()?, &raw.train, &raw.eval)?);
     }
     let dir = job.data.folder().unwrap_or(Path::new(""));
     let Some(settings) = &job.data.generate else {
@@ -128,21 +127,6 @@ pub(super) fn open_together(
     Ok(dataset)
 }
 
-/// The format of a job's raw records.
-///
-/// # Errors
-/// [`TrainError::Data`] if the shape's file cannot be read, or is not a shape.
-pub fn raw_format(raw: &Raw) -> Result<RawFormat, TrainError> {
-    Ok(RawFormat {
-        rows_cap: raw.rows_cap.map(Count::get),
-        // The check of the record's length refuses more.
-        labels: raw.labels.get().try_into().unwrap_or(u32::MAX),
-        dense: raw.dense,
-        ids: raw.ids,
-        ..RawFormat::new(Shape::load(&raw.shape.to_string())?)
-    })
-}
-
 fn other_dataset(dir: &Path, what: &str) -> TrainError {
     let message = format!(
         "the dataset in {} {what}: choose another data.dir, remove that folder, or remove [data.generate] to train on \
@@ -196,7 +180,7 @@ pub fn preview(job: &Job) -> Result<Preview, TrainError> {
         JobData::Unknown => return Ok(Preview { columns: Columns::Unknown, spec: None, table_bytes: 0 }),
     };
     let model = translate(job, &schema).map_err(TrainError::Conflicts)?;
-    id_rules(job, &schema).map_err(TrainError::Conflicts)?;
+    job.id_rules(&schema).map_err(TrainError::Conflicts)?;
     Ok(Preview { columns, table_bytes: model.table_bytes(), spec: Some(model.spec) })
 }
 
@@ -218,7 +202,7 @@ pub enum JobData {
 pub fn find_data(job: &Job) -> Result<JobData, TrainError> {
     let dir = job.data.folder().unwrap_or(Path::new(""));
     if let Some(raw) = &job.data.raw {
-        let format = raw_format(raw)?;
+        let format = raw.format()?;
         if raw.train.iter().chain(&raw.eval).all(|path| path.exists()) {
             let dataset = Dataset::raw(&format, &raw.train, &raw.eval)?;
             return Ok(JobData::Dataset(Box::new(prepare(job, dataset)?)));

@@ -15,7 +15,7 @@ use rankine_reader::{Dataset, Part};
 
 use super::super::context::RunContext;
 use super::super::{Event, Observer, Stop, TrainError};
-use super::{TrainingIdentity, data_difference};
+use super::TrainingIdentity;
 use crate::checkpoint::DataIdentity;
 
 /// Files of at most this many bytes in total are read before training starts, which takes a moment.
@@ -115,7 +115,7 @@ impl RunIdentity {
             (None, Some(_)) => return Ok(Some("there is an evaluation part; the run had none".into())),
             (Some(saved), Some(own)) => (saved, own),
         };
-        if let Some(what) = data_difference(saved, own) {
+        if let Some(what) = saved.difference(own) {
             return Ok(Some(format!("the evaluation part {what}")));
         }
         contents_difference(saved, own, &self.eval, check)

@@ -1,12 +1,9 @@
 //! What is trained: the model, its update rules, the samples and their order. A checkpoint or a finished run belongs
 //! to a job if these are the same; the contents of raw files are in `contents.rs`.
 
-use rankine_reader::dataset::{BlockCoding, Manifest as DatasetManifest};
-use rankine_reader::sealed::Checksum;
-use rankine_reader::{Columns, Dataset, Part};
+use rankine_reader::Part;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use xxhash_rust::xxh3::Xxh3;
 
 use super::TrainError;
 use super::context::{RunContext, SampleSource};
@@ -44,8 +41,8 @@ impl TrainingIdentity {
         let RunContext { job, dataset, source, model, .. } = *context;
         let has_eval = dataset.parts().contains(&Part::Eval);
         let (shuffle, data) = match source {
-            SampleSource::Dataset => (job.train.shuffle, of(dataset, Part::Train)?),
-            SampleSource::Program => (false, pushed(dataset)),
+            SampleSource::Dataset => (job.train.shuffle, DataIdentity::of(dataset, Part::Train)?),
+            SampleSource::Program => (false, DataIdentity::of_pushed(dataset)),
         };
         Ok(Self {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -56,7 +53,7 @@ impl TrainingIdentity {
                 validation: job.train.validation,
             },
             data,
-            eval: has_eval.then(|| of(dataset, Part::Eval)).transpose()?,
+            eval: has_eval.then(|| DataIdentity::of(dataset, Part::Eval)).transpose()?,
             spec: model.spec.clone(),
             dense: RuleState::of(&model.rules.dense),
             tables: TableState::all(model),
@@ -81,7 +78,7 @@ impl TrainingIdentity {
     /// Ranks, nodes, placement, device and precision may differ, and so may learning rates, schedule, batch size,
     /// evaluation, logging, and where training ends.
     pub(super) fn difference(&self, own: &Self) -> Option<String> {
-        if let Some(what) = data_difference(&self.data, &own.data) {
+        if let Some(what) = self.data.difference(&own.data) {
             return Some(format!("the training part {what}"));
         }
         if self.seed != own.seed {
@@ -124,72 +121,6 @@ impl TrainingIdentity {
     }
 }
 
-/// What identifies a part of a dataset, except for the contents of raw files.
-fn of(dataset: &Dataset, part: Part) -> Result<DataIdentity, TrainError> {
-    let part = dataset.stored_part(part)?;
-    let mut blocks = Xxh3::new();
-    for block in &part.blocks {
-        blocks.update(&block.bytes.to_le_bytes());
-        blocks.update(&block.samples.to_le_bytes());
-        if let BlockCoding::Packed { .. } = part.coding {
-            blocks.update(&block.checksum.to_le_bytes());
-        }
-    }
-    Ok(DataIdentity {
-        samples: part.samples,
-        block_samples: part.block_samples,
-        blocks: Checksum(blocks.digest()),
-        ..pushed(dataset)
-    })
-}
-
-/// What identifies samples that a program pushes: their columns alone.
-fn pushed(dataset: &Dataset) -> DataIdentity {
-    let Columns { schema, vocabularies, .. } = Columns::of(dataset);
-    DataIdentity {
-        samples: 0,
-        block_samples: 0,
-        schema: Checksum(DatasetManifest::tag(&schema)),
-        blocks: Checksum(0),
-        vocabularies,
-        raw: Vec::new(),
-    }
-}
-
-/// Whether a checkpoint's training part, columns and vocabularies are those of a dataset, as far as that can be
-/// determined without reading raw files. Pushed samples have only columns and vocabularies.
-///
-/// # Errors
-/// [`TrainError::Data`].
-pub fn is_of(manifest: &Manifest, dataset: &Dataset) -> Result<bool, TrainError> {
-    let own = if is_pushed(&manifest.data) { pushed(dataset) } else { of(dataset, Part::Train)? };
-    Ok(data_difference(&manifest.data, &own).is_none())
-}
-
-fn is_pushed(data: &DataIdentity) -> bool {
-    data.samples == 0
-}
-
-/// How a part differs from one that was read before, after "the part".
-pub(super) fn data_difference(saved: &DataIdentity, own: &DataIdentity) -> Option<String> {
-    if saved.schema != own.schema {
-        return Some("has different columns".into());
-    }
-    if saved.vocabularies != own.vocabularies {
-        return Some("has different vocabularies, so ids mean other categories".into());
-    }
-    match (is_pushed(saved), is_pushed(own)) {
-        (true, false) => return Some("is read from a dataset, but a program pushed it before".into()),
-        (false, true) => return Some("is pushed by a program, but was read from a dataset before".into()),
-        _ => {}
-    }
-    if saved.samples != own.samples {
-        return Some(format!("has {} samples but had {}", own.samples, saved.samples));
-    }
-    let same = (saved.block_samples, saved.blocks) == (own.block_samples, own.blocks);
-    (!same).then(|| "has different samples".into())
-}
-
 /// The first difference between two values, by its path.
 pub(super) fn first_difference(path: &str, saved: &Value, own: &Value) -> Option<String> {
     let below = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
@@ -219,6 +150,7 @@ mod tests {
     use rankine_embedding::{Dtype, Optimizer, Pooling, TableSpec, UpdateRule};
     use rankine_reader::Split;
     use rankine_reader::dataset::FileManifest;
+    use rankine_reader::sealed::Checksum;
 
     use super::*;
     use crate::model::{FeatureSpec, HeadSpec, Interaction, Model};

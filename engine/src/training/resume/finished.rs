@@ -11,6 +11,7 @@ use super::super::context::RunContext;
 use super::super::identity::{ContentsCheck, RunIdentity, first_difference};
 use super::super::run_dir::{EndReason, RunDir, Summary};
 use crate::job::Job;
+use crate::run_paths;
 use crate::saved::{SavedModel, SavedModelError};
 
 /// What happens with a finished run.
@@ -101,13 +102,13 @@ pub(super) fn judge(
     if let Some(what) = job_difference(path, summary, job)? {
         return Err(refused(what));
     }
-    match SavedModel::verify(&RunDir::model_path(path)) {
+    match SavedModel::verify(&run_paths::model(path)) {
         Ok((model, _)) if model.steps == summary.model_steps() && model.spec == context.model.spec => {
             Ok(FinishedRun::Complete)
         }
         Ok((model, _)) => Ok(FinishedRun::Continues(format!(
             "{} is the model of step {}, but the run's result is that of step {}",
-            RunDir::model_path(path).display(),
+            run_paths::model(path).display(),
             model.steps,
             summary.model_steps()
         ))),
@@ -146,7 +147,7 @@ fn end(summary: &Summary, job: &Job, epoch_samples: u64) -> JobEnd {
 
 /// The first setting that differs from a run's, and matters.
 fn job_difference(path: &Path, summary: &Summary, job: &Job) -> Result<Option<String>, TrainError> {
-    let path = RunDir::job_path(path);
+    let path = run_paths::job(path);
     let unreadable = |error: &dyn std::fmt::Display| {
         TrainError::RunDir(format!("cannot read {}: {error}", path.display()))
     };

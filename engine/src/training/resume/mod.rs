@@ -17,6 +17,7 @@ use crate::blame::Blame;
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Files};
 use crate::job::Job;
 use crate::launch::Phase;
+use crate::run_paths;
 use finished::FinishedRun;
 
 mod finished;
@@ -70,7 +71,7 @@ pub(super) fn begin(
             Decision::Finished(summary) => Ok(StartingPoint::Finished(summary)),
             Decision::Refused { words, blame } => Err(TrainError::Refused { words, blame }),
             Decision::From(step) => {
-                let dir = RunDir::checkpoints_path(path);
+                let dir = run_paths::checkpoints(path);
                 let open = |step| Checkpoint::open(files, &dir.join(checkpoint::step_name(step)));
                 let from = step.map(open).transpose()?.map(Arc::new);
                 processes.does(Phase::Preparing, 0);
@@ -99,7 +100,7 @@ fn decide(
 ) -> Result<StartingPoint, TrainError> {
     let RunContext { job, source, files, processes, threads, stop, .. } = *context;
     let mut run = RunDir::resume(path, job)?;
-    let dir = RunDir::checkpoints_path(path);
+    let dir = run_paths::checkpoints(path);
     if restart {
         return anew(run, true, job, observer);
     }

@@ -9,11 +9,11 @@ use rankine_reader::{Part, Samples, StopCause, stream};
 
 use super::super::TrainError;
 use super::super::backend::Batch;
-use super::super::run_dir::RunDir;
 use super::training_loop::{ReaderState, TrainingLoop};
 use crate::checkpoint;
 use crate::evaluation::EvalSummary;
 use crate::launch::{Phase, Stage};
+use crate::run_paths;
 
 /// What a program requests of a training.
 pub(crate) enum Request {
@@ -96,7 +96,7 @@ impl TrainingLoop<'_> {
     fn checkpoint_now(&mut self) -> Result<Result<PathBuf, TrainError>, TrainError> {
         let step = self.state.step();
         self.save_now()?;
-        let path = RunDir::checkpoints_path(&self.path).join(checkpoint::step_name(step));
+        let path = run_paths::checkpoints(&self.path).join(checkpoint::step_name(step));
         if path.is_dir() { Ok(Ok(path)) } else { Ok(Err(TrainError::NoCheckpoint { step })) }
     }
 

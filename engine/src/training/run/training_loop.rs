@@ -32,6 +32,7 @@ use crate::checkpoint::TrainState;
 use crate::evaluation::{EvalMetrics, EvalSummary, SavedScores};
 use crate::job::Precision;
 use crate::launch::{Phase, ProcessGroup, Stage};
+use crate::run_paths;
 
 /// A run in progress.
 pub(super) struct TrainingLoop<'a> {
@@ -97,7 +98,7 @@ impl<'a> TrainingLoop<'a> {
             identity.read();
         }
         let measurements = Measurements { tuning, machine };
-        let dir = RunDir::checkpoints_path(&path);
+        let dir = run_paths::checkpoints(&path);
         let mut checkpoints = Checkpoints::new(&context, identity, measurements, dir, from.step)?;
         checkpoints.prepare(&*backend)?;
         // The reading mode that worked is not probed, and reported, again for each evaluation.

@@ -12,6 +12,7 @@ use super::super::TrainError;
 use super::super::identity::TrainingIdentity;
 use super::{RunDir, Summary, unreadable};
 use crate::job::Job;
+use crate::run_paths;
 
 /// The kind and version of the sealed file that records what was trained.
 const TRAINED_KIND: &str = "rankine run";
@@ -23,7 +24,7 @@ impl RunDir {
     /// # Errors
     /// [`TrainError::RunDir`] if it cannot be read, or is damaged.
     pub(in crate::training) fn finished(path: &Path) -> Result<Option<Summary>, TrainError> {
-        let path = path.join(Self::SUMMARY_NAME);
+        let path = path.join(run_paths::SUMMARY_NAME);
         let text = match fs::read(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             text => text.map_err(|error| unreadable(&path, &error))?,
@@ -43,7 +44,7 @@ impl RunDir {
     /// # Errors
     /// [`TrainError::RunDir`] if it cannot be read, or is damaged.
     pub(in crate::training) fn trained(path: &Path) -> Result<Option<TrainingIdentity>, TrainError> {
-        let path = path.join(Self::TRAINED_NAME);
+        let path = path.join(run_paths::TRAINED_NAME);
         let text = match fs::read(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             text => text.map_err(|error| unreadable(&path, &error))?,
@@ -60,7 +61,7 @@ impl RunDir {
 
     /// Records what was trained.
     pub(super) fn write_trained(&self, trained: &TrainingIdentity) -> Result<(), TrainError> {
-        self.replace(Self::TRAINED_NAME, &sealed::to_json(TRAINED_KIND, TRAINED_FORMAT, trained))
+        self.replace(run_paths::TRAINED_NAME, &sealed::to_json(TRAINED_KIND, TRAINED_FORMAT, trained))
     }
 
     /// Whether steps were reported here.
@@ -80,16 +81,16 @@ impl RunDir {
         job: &Job,
     ) -> Result<Option<PathBuf>, TrainError> {
         let kept = Self::finished(&self.path)?.map(|summary| self.keep_finished(&summary)).transpose()?;
-        let path = self.path.join(Self::METRICS_NAME);
+        let path = self.path.join(run_paths::METRICS_NAME);
         let text = fs::read(&path).map_err(|error| unreadable(&path, &error))?;
         let written = self.metrics.set_len(lines_up_to(&text, step) as u64);
         written.and_then(|()| self.metrics.sync_all()).map_err(TrainError::write(&path))?;
-        let model = Self::model_path(&self.path);
+        let model = run_paths::model(&self.path);
         if is_there(&model) {
             fs::remove_dir_all(&model).map_err(TrainError::write(&model))?;
         }
         // Those of another evaluation than the next summary's, unless the run is finished with new ones.
-        let scores = Self::scores_path(&self.path);
+        let scores = run_paths::scores(&self.path);
         if is_there(&scores) {
             fs::remove_file(&scores).map_err(TrainError::write(&scores))?;
         }
@@ -100,11 +101,11 @@ impl RunDir {
     /// Moves the result of a finished run to another folder.
     fn keep_finished(&self, summary: &Summary) -> Result<PathBuf, TrainError> {
         let kept = self.fresh_folder(&format!("finished-step-{}", summary.train.steps))?;
-        self.copy_to(&kept, Self::JOB_NAME)?;
-        self.copy_to(&kept, Self::TRAINED_NAME)?;
-        self.copy_to(&kept, Self::DEVICES_NAME)?;
+        self.copy_to(&kept, run_paths::JOB_NAME)?;
+        self.copy_to(&kept, run_paths::TRAINED_NAME)?;
+        self.copy_to(&kept, run_paths::DEVICES_NAME)?;
         // The summary goes last: without it, the model would be taken for that of an interrupted save.
-        for name in [Self::SCORES_NAME, Self::MODEL_NAME, Self::SUMMARY_NAME] {
+        for name in [run_paths::SCORES_NAME, run_paths::MODEL_NAME, run_paths::SUMMARY_NAME] {
             self.move_to(&kept, name)?;
             sync(&kept)?;
         }
@@ -118,17 +119,17 @@ impl RunDir {
     /// # Errors
     /// [`TrainError::Write`]; files moved until then are in the new folder.
     pub(in crate::training) fn start_over(&mut self) -> Result<Option<PathBuf>, TrainError> {
-        let checkpoints = Self::checkpoints_path(&self.path);
+        let checkpoints = run_paths::checkpoints(&self.path);
         let names = [
-            Self::MODEL_NAME,
-            Self::SUMMARY_NAME,
-            Self::TRAINED_NAME,
-            Self::SCORES_NAME,
-            Self::DEVICES_NAME,
-            Self::TUNING_NAME,
-            Self::MACHINE_NAME,
-            Self::TENSORBOARD_NAME,
-            Self::MLLOG_NAME,
+            run_paths::MODEL_NAME,
+            run_paths::SUMMARY_NAME,
+            run_paths::TRAINED_NAME,
+            run_paths::SCORES_NAME,
+            run_paths::DEVICES_NAME,
+            run_paths::TUNING_NAME,
+            run_paths::MACHINE_NAME,
+            run_paths::TENSORBOARD_NAME,
+            run_paths::MLLOG_NAME,
         ];
         if !self.has_log()
             && !is_there(&checkpoints)
@@ -137,15 +138,15 @@ impl RunDir {
             return Ok(None);
         }
         let kept = self.fresh_folder("before-restart")?;
-        self.copy_to(&kept, Self::JOB_NAME)?;
-        self.copy_to(&kept, Self::METRICS_NAME)?;
+        self.copy_to(&kept, run_paths::JOB_NAME)?;
+        self.copy_to(&kept, run_paths::METRICS_NAME)?;
         names.iter().try_for_each(|name| self.move_to(&kept, name))?;
         if is_there(&checkpoints) {
             // Checkpoints may be on another file system, behind a link or a mount: they stay there.
             let moved = if checkpoints.is_symlink() {
                 Err(ErrorKind::CrossesDevices.into())
             } else {
-                fs::rename(&checkpoints, Self::checkpoints_path(&kept))
+                fs::rename(&checkpoints, run_paths::checkpoints(&kept))
             };
             moved.or_else(|_| move_entries(&checkpoints, &kept)).map_err(TrainError::write(&checkpoints))?;
         }
@@ -153,7 +154,7 @@ impl RunDir {
         sync(&self.path)?;
         // Its lock stays with it.
         let emptied = self.metrics.set_len(0).and_then(|()| self.metrics.sync_all());
-        emptied.map_err(TrainError::write(&self.path.join(Self::METRICS_NAME)))?;
+        emptied.map_err(TrainError::write(&self.path.join(run_paths::METRICS_NAME)))?;
         Ok(Some(kept))
     }
 

@@ -14,6 +14,7 @@ use super::devices::RunDevices;
 use super::identity::TrainingIdentity;
 use crate::evaluation::SavedScores;
 use crate::job::Job;
+use crate::run_paths;
 
 mod attempts;
 mod summary;
@@ -36,19 +37,6 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    const JOB_NAME: &str = "job.toml";
-    const METRICS_NAME: &str = "metrics.jsonl";
-    const SUMMARY_NAME: &str = "summary.json";
-    const MODEL_NAME: &str = "model";
-    const CHECKPOINTS_NAME: &str = "checkpoints";
-    const TUNING_NAME: &str = "tuning.json";
-    const TRAINED_NAME: &str = "trained.json";
-    const SCORES_NAME: &str = "scores.json";
-    const DEVICES_NAME: &str = "devices.json";
-    const MACHINE_NAME: &str = "machine.toml";
-    const TENSORBOARD_NAME: &str = "tensorboard";
-    const MLLOG_NAME: &str = "mllog.log";
-
     /// Makes a run folder, by default `runs/NAME-TIME`, and writes the effective job into it.
     ///
     /// # Errors
@@ -88,10 +76,10 @@ impl RunDir {
 
     /// Opens the log of a locked folder, and reserves the model's path.
     fn locked(path: PathBuf, lock: Lock) -> Result<Self, TrainError> {
-        let log = path.join(Self::METRICS_NAME);
+        let log = path.join(run_paths::METRICS_NAME);
         let metrics = File::options().append(true).create(true).open(&log);
         let metrics = metrics.map_err(TrainError::write(log))?;
-        let model = ReservedDir::new(&Self::model_path(&path))?;
+        let model = ReservedDir::new(&run_paths::model(&path))?;
         model.discard_leftover()?;
         Ok(Self { path, metrics, model: Some(model), lock })
     }
@@ -110,7 +98,7 @@ impl RunDir {
         if is_new {
             return Self::create(Some(path), job);
         }
-        if !path.join(Self::METRICS_NAME).exists() && !path.join(Self::JOB_NAME).exists() {
+        if !path.join(run_paths::METRICS_NAME).exists() && !path.join(run_paths::JOB_NAME).exists() {
             return Err(TrainError::RunDir(format!(
                 "{} is not empty and is not a run folder, which --resume needs: check --run-dir",
                 path.display()
@@ -121,7 +109,7 @@ impl RunDir {
 
     /// Writes the effective job, atomically.
     fn write_job(&self, job: &Job) -> Result<(), TrainError> {
-        self.replace(Self::JOB_NAME, &job.to_toml())
+        self.replace(run_paths::JOB_NAME, &job.to_toml())
     }
 
     /// Replaces a file durably.
@@ -134,83 +122,18 @@ impl RunDir {
     /// # Errors
     /// [`TrainError::Data`] if there is a model already, or the folder cannot be made.
     pub(super) fn begin_model(&mut self) -> Result<PartialDir, TrainError> {
-        let model = self.model.take().map_or_else(|| ReservedDir::new(&Self::model_path(&self.path)), Ok);
+        let model = self.model.take().map_or_else(|| ReservedDir::new(&run_paths::model(&self.path)), Ok);
         Ok(model.and_then(ReservedDir::begin)?)
-    }
-
-    /// The checkpoints folder of a run.
-    pub fn checkpoints_path(run: &Path) -> PathBuf {
-        run.join(Self::CHECKPOINTS_NAME)
     }
 
     /// The log, for another thread that makes it durable.
     pub(super) fn metrics(&self) -> Result<File, TrainError> {
-        self.metrics.try_clone().map_err(TrainError::write(self.path.join(Self::METRICS_NAME)))
+        self.metrics.try_clone().map_err(TrainError::write(self.path.join(run_paths::METRICS_NAME)))
     }
 
     /// The folder.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// The effective job of a run.
-    pub fn job_path(run: &Path) -> PathBuf {
-        run.join(Self::JOB_NAME)
-    }
-
-    /// The log of losses and evaluations of a run.
-    pub fn metrics_path(run: &Path) -> PathBuf {
-        run.join(Self::METRICS_NAME)
-    }
-
-    /// The summary of a finished run.
-    pub fn summary_path(run: &Path) -> PathBuf {
-        run.join(Self::SUMMARY_NAME)
-    }
-
-    /// The histograms of scores of a finished run's last evaluation, as [`SavedScores`]. There are none without an
-    /// evaluation part, or if the run was resumed from a checkpoint that was taken after its last evaluation.
-    pub fn scores_path(run: &Path) -> PathBuf {
-        run.join(Self::SCORES_NAME)
-    }
-
-    /// The devices that train a run, as [`RunDevices`].
-    pub fn devices_path(run: &Path) -> PathBuf {
-        run.join(Self::DEVICES_NAME)
-    }
-
-    /// The folder of TensorBoard's event files of a run.
-    pub(super) fn tensorboard_path(run: &Path) -> PathBuf {
-        run.join(Self::TENSORBOARD_NAME)
-    }
-
-    /// MLPerf's log of a run.
-    pub(super) fn mllog_path(run: &Path) -> PathBuf {
-        run.join(Self::MLLOG_NAME)
-    }
-
-    /// All paths that training writes in a run folder.
-    pub fn contents(run: &Path) -> Vec<PathBuf> {
-        let names = [
-            Self::JOB_NAME,
-            Self::METRICS_NAME,
-            Self::SUMMARY_NAME,
-            Self::MODEL_NAME,
-            Self::CHECKPOINTS_NAME,
-            Self::TUNING_NAME,
-            Self::TRAINED_NAME,
-            Self::SCORES_NAME,
-            Self::DEVICES_NAME,
-            Self::MACHINE_NAME,
-            Self::TENSORBOARD_NAME,
-            Self::MLLOG_NAME,
-        ];
-        names.map(|name| run.join(name)).into()
-    }
-
-    /// The model of a run.
-    pub fn model_path(run: &Path) -> PathBuf {
-        run.join(Self::MODEL_NAME)
     }
 
     /// Appends a line to `metrics.jsonl`: an object with the fields `kind`, `time` and those of `record`.
@@ -228,24 +151,24 @@ impl RunDir {
         line.push(b'\n');
         self.metrics
             .write_all(&line)
-            .map_err(|source| TrainError::Write { path: self.path.join(Self::METRICS_NAME), source })
+            .map_err(|source| TrainError::Write { path: self.path.join(run_paths::METRICS_NAME), source })
     }
 
     /// Writes `tuning.json`: the algorithms of a GPU's matrix products; `device.tuning` uses them again.
     pub(super) fn write_tuning(&self, record: &str) -> Result<(), TrainError> {
-        self.replace(Self::TUNING_NAME, record)
+        self.replace(run_paths::TUNING_NAME, record)
     }
 
     /// Writes `devices.json`.
     pub(super) fn write_devices(&self, devices: &RunDevices) -> Result<(), TrainError> {
         let text = serde_json::to_string(devices).expect("it is plain data") + "\n";
-        self.replace(Self::DEVICES_NAME, &text)
+        self.replace(run_paths::DEVICES_NAME, &text)
     }
 
     /// Writes `machine.toml`: the performance that the planner assumed for the GPUs; `device.machine` plans with it
     /// again.
     pub(super) fn write_machine(&self, text: &str) -> Result<(), TrainError> {
-        self.replace(Self::MACHINE_NAME, text)
+        self.replace(run_paths::MACHINE_NAME, text)
     }
 
     /// Writes `summary.json` atomically, and before it the scores of the last evaluation, if they are known, and the
@@ -257,13 +180,13 @@ impl RunDir {
         scores: Option<&SavedScores>,
     ) -> Result<(), TrainError> {
         let text = serde_json::to_string_pretty(summary).expect("a summary is plain data") + "\n";
-        self.metrics.sync_all().map_err(TrainError::write(self.path.join(Self::METRICS_NAME)))?;
+        self.metrics.sync_all().map_err(TrainError::write(self.path.join(run_paths::METRICS_NAME)))?;
         if let Some(scores) = scores {
             let text = serde_json::to_string(scores).expect("scores are plain data") + "\n";
-            self.replace(Self::SCORES_NAME, &text)?;
+            self.replace(run_paths::SCORES_NAME, &text)?;
         }
         self.write_trained(trained)?;
-        self.replace(Self::SUMMARY_NAME, &text)
+        self.replace(run_paths::SUMMARY_NAME, &text)
     }
 }
 

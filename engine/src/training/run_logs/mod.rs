@@ -12,6 +12,7 @@ use super::context::RunContext;
 use super::event::Progress;
 use super::run_dir::RunDir;
 use crate::evaluation::{EvalMetrics, Metrics};
+use crate::run_paths;
 use mllog::{RunLog, RunSettings, RunStatus};
 use tensorboard::EventFile;
 
@@ -56,12 +57,12 @@ impl RunLogs {
         let job = context.job;
         let mut logs = Self { target_auc: job.eval.target_auc.map(|target| target.get()), ..Self::default() };
         if job.metrics.tensorboard {
-            let path = RunDir::tensorboard_path(run.path());
+            let path = run_paths::tensorboard(run.path());
             let first_step = if start.step == 0 { 0 } else { start.step + 1 };
             logs.events = Some(EventFile::create(&path, first_step).map_err(TrainError::write(path))?);
         }
         if job.metrics.mllog {
-            let path = RunDir::mllog_path(run.path());
+            let path = run_paths::mllog(run.path());
             let settings = RunSettings::of(context, start.precision);
             let begin = || {
                 if start.step > 0

@@ -1,0 +1,81 @@
+//! The policy for ids outside their tables, column by column.
+
+use rankine_reader::schema::{Categorical, VocabularyKind};
+use rankine_reader::{OutOfRange, Schema, vocabulary};
+
+use super::{Conflict, IdPolicy, Job};
+
+impl Job {
+    /// Returns the rule for the ids of each categorical column. Columns with the same problem share one conflict.
+    pub(crate) fn id_rules(&self, schema: &Schema) -> Result<Vec<OutOfRange>, Vec<Conflict>> {
+        let mut rules = Vec::new();
+        let mut problems: Vec<(IdProblem, Vec<&str>)> = Vec::new();
+        for column in &schema.categorical {
+            match id_rule(self, column) {
+                Ok(rule) => rules.push(rule),
+                Err(problem) => match problems.iter_mut().find(|(known, _)| *known == problem) {
+                    Some((_, columns)) => columns.push(&column.name),
+                    None => problems.push((problem, vec![&column.name])),
+                },
+            }
+        }
+        if problems.is_empty() {
+            return Ok(rules);
+        }
+        Err(problems.iter().map(|(problem, columns)| problem.conflict(columns)).collect())
+    }
+}
+
+/// Why ids out of range have no row to be mapped to.
+#[derive(PartialEq, Eq)]
+enum IdProblem {
+    /// Table `table` of the job names a row that its columns do not have.
+    OovRowTooLarge { table: usize, oov_row: u64, rows: u64 },
+    /// The column has no row for unknown categories. `key` is the policy that needs one.
+    NoOovRow { key: String },
+}
+
+impl IdProblem {
+    fn conflict(&self, columns: &[&str]) -> Conflict {
+        let (named, have) = match columns {
+            [column] => (format!("column {column}"), "has"),
+            _ => (format!("columns {}", columns.join(", ")), "have"),
+        };
+        match self {
+            Self::OovRowTooLarge { table, oov_row, rows } => Conflict::new(
+                format!("table.{table}.oov_row"),
+                format!("row {oov_row} is not below the {rows} rows of the table of {named}"),
+            ),
+            Self::NoOovRow { key } => Conflict::new(
+                key,
+                format!(
+                    "{named} {have} no exact vocabulary, and so no row for unknown categories: name one with \
+                     oov_row of a [[table]], or skip such ids with \"skip\""
+                ),
+            ),
+        }
+    }
+}
+
+fn id_rule(job: &Job, column: &Categorical) -> Result<OutOfRange, IdProblem> {
+    let own = job.table_of(&column.name);
+    let (policy, key) = match own.and_then(|(number, table)| Some((number, table.ids_out_of_range?))) {
+        Some((number, policy)) => (policy, format!("table.{number}.ids_out_of_range")),
+        None => (job.guard.ids_out_of_range, "guard.ids_out_of_range".to_owned()),
+    };
+    let rows = column.rows;
+    match policy {
+        IdPolicy::Fail => Ok(OutOfRange::Fail),
+        IdPolicy::Skip => Ok(OutOfRange::Leave),
+        IdPolicy::Oov => {
+            match (own.and_then(|(table, own)| Some((table, own.oov_row?))), column.vocabulary) {
+                (Some((table, oov_row)), _) if oov_row >= rows => {
+                    Err(IdProblem::OovRowTooLarge { table, oov_row, rows })
+                }
+                (Some((_, row)), _) => Ok(OutOfRange::Row(row)),
+                (None, VocabularyKind::Exact { .. }) => Ok(OutOfRange::Row(vocabulary::OUT_OF_VOCABULARY)),
+                (None, VocabularyKind::Hash | VocabularyKind::Identity) => Err(IdProblem::NoOovRow { key }),
+            }
+        }
+    }
+}
