@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rankine_reader::convert::Encoder;
+use rankine_reader::convert::{Encoder, KnownColumns};
 use rankine_reader::files::not_a_folder;
 use rankine_reader::{Columns, Dataset, IdRules};
 
@@ -416,6 +416,15 @@ impl OpenModel {
     /// [`SourceError::NoVocabulary`] if a checkpoint's vocabularies are missing; [`SourceError::Data`].
     pub fn encoder(&self) -> Result<Encoder, SourceError> {
         self.columns.encoder(&self.folders).map_err(|error| self.without_vocabulary(error))
+    }
+
+    /// Returns its columns with what converts raw rows into samples, for further rows; `path` names it in messages.
+    ///
+    /// # Errors
+    /// As [`OpenModel::encoder`].
+    pub fn known_columns(&self, path: &Path) -> Result<KnownColumns, SourceError> {
+        let Columns { schema, format, .. } = self.columns.clone();
+        Ok(KnownColumns::new(path.display().to_string(), schema, format, self.encoder()?))
     }
 
     fn without_vocabulary(&self, why: rankine_reader::Error) -> SourceError {

@@ -18,6 +18,8 @@ pub(crate) const BODIES: &[Body] = &[
     ("ranks_go_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(3, 1)),
     ("the_best_model_is_kept", 1, |_, _| keeps_the_best(1, 1)),
     ("ranks_keep_the_best_model", 1, |_, _| keeps_the_best(3, 1)),
+    ("a_training_starts_from_a_model", 1, |_, _| starts_from_a_model(1, 1)),
+    ("ranks_start_from_a_model", 1, |_, _| starts_from_a_model(3, 1)),
     ("the_dense_update_may_change", 1, |_, _| the_dense_update_may_change()),
     ("a_checkpoint_is_for_any_ranks_and_devices", 1, |_, _| {
         is_for_any_ranks(&[])?;
@@ -29,6 +31,7 @@ pub(crate) const BODIES: &[Body] = &[
 /// Over nodes simulated by GPUs of this machine, each with the number of GPUs that it needs.
 pub(crate) const BODIES_OF_NODES: &[(Body, usize)] = &[
     (("two_nodes_of_one_go_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(2, 2)), 2),
+    (("two_nodes_of_one_start_from_a_model", 1, |_, _| starts_from_a_model(2, 2)), 2),
     (("two_nodes_of_one_keep_the_best_model", 1, |_, _| keeps_the_best(2, 2)), 2),
     (
         ("a_checkpoint_of_two_nodes_is_for_any_ranks_and_devices", 1, |_, _| {
@@ -190,6 +193,36 @@ fn keeps_the_best(ranks: usize, nodes: usize) -> Outcome {
             if model(&folder, name)? != model(&folder, "short")? {
                 return Err(format!("{sets:?}: {name}: the model differs").into());
             }
+        }
+    }
+    Ok(())
+}
+
+/// An epoch, and another one from its model with its state, are two epochs. With fresh state, the model of a run and
+/// its checkpoint are the same start.
+fn starts_from_a_model(ranks: usize, nodes: usize) -> Outcome {
+    if !have_gpus(ranks)? {
+        return Ok(());
+    }
+    for sets in states(ranks, nodes)? {
+        let sets: Vec<_> = sets.iter().map(String::as_str).chain(["train.shuffle=false"]).collect();
+        let folder = folder()?;
+        let from = |path: &str| format!("train.init_from={}", folder.path().join(path).display());
+        run(&folder, "first", &sets, 0)?;
+        run(&folder, "both", &[&sets[..], &["train.epochs=2"]].concat(), 0)?;
+        let with_state = [&sets[..], &[&from("first"), "train.init_optimizer_state=true"]].concat();
+        run(&folder, "second", &with_state, 17)?;
+        run(&folder, "second", &with_state, 0)?;
+        if model(&folder, "second")? != model(&folder, "both")? {
+            return Err(format!("{sets:?}: the model of two epochs differs").into());
+        }
+        run(&folder, "run", &[&sets[..], &[&from("first")]].concat(), 0)?;
+        run(&folder, "checkpoint", &[&sets[..], &[&from("first/checkpoints/step-60")]].concat(), 0)?;
+        if model(&folder, "run")? != model(&folder, "checkpoint")? {
+            return Err(format!("{sets:?}: a checkpoint is another start than the model of its run").into());
+        }
+        if model(&folder, "run")? == model(&folder, "both")? {
+            return Err(format!("{sets:?}: the state of the optimizers is not fresh").into());
         }
     }
     Ok(())

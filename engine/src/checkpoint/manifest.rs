@@ -87,6 +87,33 @@ pub struct TrainState {
     /// The best evaluation so far, if early stopping compares them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<BestState>,
+    /// The trained model that training started from; absent if it started from a new one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<InitialState>,
+}
+
+impl TrainState {
+    /// Steps that the optimizers have taken: those of this training, and those of the one that their state comes from.
+    pub fn optimizer_steps(&self) -> u64 {
+        let before = self.init.as_ref().and_then(|init| init.optimizer_steps);
+        self.step.saturating_add(before.unwrap_or(0))
+    }
+}
+
+/// The trained model that a training started from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InitialState {
+    /// Its path, as in the job.
+    pub from: String,
+    /// Steps that it was trained for.
+    pub steps: u64,
+    /// Steps of the optimizers whose state was taken over; absent if the state was fresh.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optimizer_steps: Option<u64>,
+    /// Rows that its tables did not have, by column; columns without new rows are absent.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub new_rows: BTreeMap<String, u64>,
 }
 
 /// The best evaluation of a training so far.

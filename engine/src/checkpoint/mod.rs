@@ -19,6 +19,7 @@ mod open;
 mod piece;
 mod publish;
 mod shard;
+mod source;
 mod stored;
 #[cfg(test)]
 mod tests;
@@ -36,12 +37,13 @@ pub use folder::{DamagedCheckpoint, Leftovers, Needs, latest, leftovers, list, p
 pub use index::{PieceContents, PieceEntry, SavedRows, ShardIndex};
 pub use manifest::NAME as MANIFEST_NAME;
 pub use manifest::{
-    Base, BestState, DataIdentity, DeviceState, Fp8State, GuardState, LossScale, LossState, Manifest,
-    OrderState, RuleState, TableState, TrainState,
+    Base, BestState, DataIdentity, DeviceState, Fp8State, GuardState, InitialState, LossScale, LossState,
+    Manifest, OrderState, RuleState, TableState, TrainState,
 };
 pub use open::{Checkpoint, Totals};
 pub use publish::{Draft, PublishedCheckpoint, draft_path};
 pub use shard::{ShardFiles, write_shard, write_shards};
+pub use source::StateSource;
 pub use stored::StoredRows;
 
 /// The name of a step's checkpoint.

@@ -347,9 +347,7 @@ fn known_columns(path: &Path) -> Result<KnownColumns, CommandError> {
         other => other.into(),
     })?;
     let model = source.open()?;
-    let columns = model.columns();
-    let (schema, format) = (columns.schema.clone(), columns.format.clone());
-    let known = KnownColumns::new(path.display().to_string(), schema, format, model.encoder()?);
+    let (columns, known) = (model.columns(), model.known_columns(path)?);
     // The model has no statistics, but its dataset has, if it is still there and the same.
     let dataset = model.job().data.folder().and_then(|folder| Dataset::open(folder).ok());
     let dataset = dataset.filter(|dataset| columns.difference(dataset).is_none());

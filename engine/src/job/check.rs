@@ -37,6 +37,12 @@ impl Job {
                 "training ends at the first evaluation that reaches the target: set eval.every_steps",
             ));
         }
+        if self.train.init_optimizer_state && self.train.init_from.is_none() {
+            found.push(Conflict::new(
+                "train.init_optimizer_state",
+                "there is no model to take the state from: set train.init_from",
+            ));
+        }
         if self.train.early_stopping.is_some() && self.eval.every_steps.is_none() {
             found.push(Conflict::new(
                 "train.early_stopping",

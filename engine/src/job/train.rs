@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::values::{AucTarget, BatchSize, Count, NonNegative, Ranks, ThreadCount, WindowBlocks};
 
-/// `[train]`: batch size, epochs, shuffling, validation and early stopping.
+/// `[train]`: batch size, epochs, shuffling, validation, the initial model and early stopping.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -35,6 +35,14 @@ pub struct Train {
     #[serde(default)]
     #[cfg_attr(test, schemars(schema_with = "super::tests::reference::split"))]
     pub validation: Split,
+    /// The run, checkpoint or export whose model the training starts from, instead of a new one. The job must describe
+    /// a model of the same shape, and the dataset must have the columns and vocabularies that it was trained on; they
+    /// may have grown (`rankine convert --like RUN --grow`), and new rows then start as those of a new model do.
+    pub init_from: Option<PathBuf>,
+    /// Whether to take the state of the optimizers, too. The model must be a checkpoint, or that of a run with a
+    /// checkpoint of the same step; and its optimizers must be those of the job. Requires `init_from`.
+    #[serde(default)]
+    pub init_optimizer_state: bool,
     /// Ends the training when evaluations stop getting better, and keeps the best model.
     pub early_stopping: Option<EarlyStopping>,
 }

@@ -253,12 +253,17 @@ fn write_train(out: &mut String, train: &Train) -> fmt::Result {
         shuffle,
         shuffle_window_blocks,
         validation,
+        init_from,
+        init_optimizer_state,
         early_stopping,
     } = train;
     writeln!(out, "\n[train]\nbatch_size = {batch_size}\nepochs = {epochs}")?;
     write_option(out, "max_steps", max_steps.as_ref(), "all epochs")?;
     writeln!(out, "log_every_steps = {log_every_steps}\nshuffle = {shuffle}")?;
     writeln!(out, "shuffle_window_blocks = {shuffle_window_blocks}\nvalidation = \"{validation}\"")?;
+    let init_from = init_from.as_ref().map(|path| quoted_path(path));
+    write_option(out, "init_from", init_from.as_ref(), "a new model")?;
+    writeln!(out, "init_optimizer_state = {init_optimizer_state}")?;
     let Some(EarlyStopping { metric, patience, min_delta }) = early_stopping else {
         return writeln!(out, "\n# [train.early_stopping]: not set, the last model is saved");
     };

@@ -7,6 +7,7 @@ use rankine_reader::{Dataset, Part};
 use super::TrainError;
 use super::backend::{self, check_build, thread_pool};
 use super::data::{JobData, find_data, open_existing, train_options};
+use super::initial_model::InitialModel;
 use super::processes::RankAssignment;
 use super::translate::translate;
 use crate::job::Job;
@@ -31,6 +32,9 @@ pub fn feasibility(job: &Job) -> Feasibility {
     here.note(thread_pool(job).map(drop));
     if let Some(Some(dataset)) = here.note(open_existing(job)) {
         here.reading = here.reads(job, &dataset);
+        if let Ok(model) = translate(job, dataset.schema()) {
+            here.note(InitialModel::of(job, &dataset, &model));
+        }
     }
     let assignment = RankAssignment::of(job, &ProcessGroup::alone());
     let Some((job, assignment)) = here.note(assignment) else { return here };

@@ -15,6 +15,7 @@ mod event;
 mod feasibility;
 mod identity;
 pub(crate) mod ids;
+mod initial_model;
 mod processes;
 mod report;
 mod resume;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::CudaModel;
-use crate::checkpoint::{Checkpoint, CheckpointError, DenseState, DeviceState, RankState};
+use crate::checkpoint::{CheckpointError, DenseState, DeviceState, RankState, StateSource};
 use crate::cuda::error::Error;
 
 impl CudaModel {
@@ -42,19 +42,19 @@ impl CudaModel {
         begun.map(drop).map_err(unreachable)
     }
 
-    /// Restores a checkpoint, whose dense parameters are `dense`.
+    /// Restores the state of a source, whose dense parameters are `dense`.
     ///
     /// # Errors
     /// [`CheckpointError`]; the model is then unusable.
     pub(crate) fn restore(
         &mut self,
-        from: &Arc<Checkpoint>,
+        from: &Arc<dyn StateSource>,
         dense: &Arc<DenseState>,
     ) -> Result<(), CheckpointError> {
-        self.steps = from.manifest().train.step;
+        self.steps = from.optimizer_steps();
         let (from, dense) = (Arc::clone(from), Arc::clone(dense));
         let loaded = self.ranks.call_all_mut(move |rank| {
-            rank.restore(&dense, from.manifest().device.as_ref())?;
+            rank.restore(&dense, from.device())?;
             let mut rows = rank.rows();
             Ok(from.load_rows(&mut *rows))
         });

@@ -247,6 +247,8 @@ fn any_job() -> impl Strategy<Value = Job> {
             shuffle,
             shuffle_window_blocks: WindowBlocks::new(window).unwrap(),
             validation,
+            init_from: None,
+            init_optimizer_state: false,
             early_stopping: None,
         },
     );

@@ -14,7 +14,7 @@ use super::batches::{Batch, Batches};
 use super::device::{Backend, RankVisit};
 use super::look_ups;
 use super::scorer::{Scorer, ScoringProgress};
-use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::checkpoint::{CheckpointError, StateSource};
 use crate::cpu::CpuModel;
 use crate::evaluation::HeadMetrics;
 use crate::guard::StepOutcome;
@@ -75,9 +75,8 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn restore(&mut self, from: &Arc<Checkpoint>) -> Result<(), CheckpointError> {
-        let (dense, step) = (from.dense()?, from.manifest().train.step);
-        self.model.restore(step, &dense, |rows| from.load_rows(rows))
+    fn restore(&mut self, from: &Arc<dyn StateSource>) -> Result<(), CheckpointError> {
+        self.model.restore(from.optimizer_steps(), &from.dense()?, |rows| from.load_rows(rows))
     }
 
     fn traffic(&self) -> Result<RankTraffic, TrainError> {

@@ -14,7 +14,7 @@ use super::batches::{Batch, Batches};
 use super::memory::DeviceMemory;
 use super::phases::{Activity, Ceilings, Phase};
 use super::scorer::Scorer;
-use crate::checkpoint::{Checkpoint, CheckpointError, DeviceState, RankState};
+use crate::checkpoint::{CheckpointError, DeviceState, RankState, StateSource};
 use crate::guard::StepOutcome;
 use crate::job::DeviceKind;
 use crate::saved::Weights;
@@ -69,11 +69,11 @@ pub(in super::super) trait Backend: Scorer + Weights {
     /// [`CheckpointError::State`].
     fn begin_tracking(&mut self) -> Result<(), CheckpointError>;
 
-    /// Restores the state of a checkpoint, which must be one of this model.
+    /// Restores the state of a source, which must be one of this model; its tables may have fewer rows.
     ///
     /// # Errors
     /// [`CheckpointError`]; the model is unusable then.
-    fn restore(&mut self, from: &Arc<Checkpoint>) -> Result<(), CheckpointError>;
+    fn restore(&mut self, from: &Arc<dyn StateSource>) -> Result<(), CheckpointError>;
 
     /// The state of a GPU besides parameters.
     ///

@@ -403,7 +403,7 @@ impl Backend for GpuBackend {
         self.model.begin_tracking()
     }
 
-    fn restore(&mut self, from: &Arc<Checkpoint>) -> Result<(), CheckpointError> {
+    fn restore(&mut self, from: &Arc<dyn StateSource>) -> Result<(), CheckpointError> {
         self.model.restore(from, &Arc::new(from.dense()?))
     }
 

@@ -27,9 +27,20 @@ pub(super) struct TrainingIdentity {
     /// The evaluation part. It may change on resuming, but the result of a finished run was measured on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) eval: Option<DataIdentity>,
+    /// The trained model that training starts from; absent if it starts from a new one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) init: Option<InitialIdentity>,
     pub(super) spec: ModelSpec,
     pub(super) dense: RuleState,
     pub(super) tables: Vec<TableState>,
+}
+
+/// What a job says of the trained model that it starts from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct InitialIdentity {
+    from: String,
+    optimizer_state: bool,
 }
 
 impl TrainingIdentity {
@@ -54,6 +65,10 @@ impl TrainingIdentity {
             },
             data,
             eval: has_eval.then(|| DataIdentity::of(dataset, Part::Eval)).transpose()?,
+            init: job.train.init_from.as_ref().map(|from| InitialIdentity {
+                from: from.display().to_string(),
+                optimizer_state: job.train.init_optimizer_state,
+            }),
             spec: model.spec.clone(),
             dense: RuleState::of(&model.rules.dense),
             tables: TableState::all(model),
@@ -68,6 +83,10 @@ impl TrainingIdentity {
             order: manifest.order,
             data: manifest.data.clone(),
             eval: None,
+            init: manifest.train.init.as_ref().map(|init| InitialIdentity {
+                from: init.from.clone(),
+                optimizer_state: init.optimizer_steps.is_some(),
+            }),
             spec: manifest.spec.clone(),
             dense: manifest.dense.clone(),
             tables: manifest.tables.clone(),
@@ -98,6 +117,14 @@ impl TrainingIdentity {
                  and train.shuffle_window_blocks was {window_blocks}"
             ));
         }
+        if self.init != own.init {
+            let [was, is] = [self, own].map(|identity| match &identity.init {
+                None => "not set".to_owned(),
+                Some(InitialIdentity { from, optimizer_state: false }) => format!("\"{from}\""),
+                Some(InitialIdentity { from, .. }) => format!("\"{from}\" with its optimizer state"),
+            });
+            return Some(format!("train.init_from is {is} but was {was}"));
+        }
         if self.spec != own.spec {
             let value = |spec: &ModelSpec| serde_json::to_value(spec).expect("a spec is plain data");
             return Some(format!(
@@ -105,20 +132,29 @@ impl TrainingIdentity {
                 first_difference("", &value(&self.spec), &value(&own.spec))?
             ));
         }
-        if self.dense != own.dense {
-            return Some(format!(
-                "optimizer.dense.kind is \"{}\" but was \"{}\", which has different state",
-                own.dense.rule, self.dense.rule
-            ));
-        }
-        let other = self.tables.iter().zip(&own.tables).find(|(saved, own)| saved.learns != own.learns);
-        other.map(|(saved, own)| {
-            format!(
-                "the optimizer of {} is \"{}\" but was \"{}\", which has different state",
-                own.tensor, own.learns.rule, saved.learns.rule
-            )
-        })
+        rule_difference((&self.dense, &self.tables), (&own.dense, &own.tables))
     }
+}
+
+/// The rules of the dense parameters and of the tables.
+type Rules<'a> = (&'a RuleState, &'a [TableState]);
+
+/// The first rule whose state differs.
+pub(super) fn rule_difference(saved: Rules<'_>, own: Rules<'_>) -> Option<String> {
+    let ((saved_dense, saved_tables), (dense, tables)) = (saved, own);
+    if saved_dense != dense {
+        return Some(format!(
+            "optimizer.dense.kind is \"{}\" but was \"{}\", which has different state",
+            dense.rule, saved_dense.rule
+        ));
+    }
+    let other = saved_tables.iter().zip(tables).find(|(saved, own)| saved.learns != own.learns);
+    other.map(|(saved, own)| {
+        format!(
+            "the optimizer of {} is \"{}\" but was \"{}\", which has different state",
+            own.tensor, own.learns.rule, saved.learns.rule
+        )
+    })
 }
 
 /// The first difference between two values, by its path.
@@ -194,6 +230,7 @@ mod tests {
                 raw: Vec::new(),
             },
             eval: None,
+            init: None,
             dense: RuleState::of(&model.rules.dense),
             tables: TableState::all(&model),
             spec: model.spec,
@@ -207,9 +244,12 @@ mod tests {
             RuleState::of(&Optimizer { rule, ..Optimizer::sgd(0.5) })
         }
         type Change = fn(&mut TrainingIdentity);
-        let cases: [(&str, Change); 13] = [
+        let cases: [(&str, Change); 14] = [
             ("train.validation is \"last:0.5\" but was \"none\"", |own| {
                 own.order.validation = Split::Last { share: 0.5 }
+            }),
+            ("train.init_from is \"runs/a\" with its optimizer state but was not set", |own| {
+                own.init = Some(InitialIdentity { from: "runs/a".into(), optimizer_state: true })
             }),
             ("part has different columns", |own| own.data.schema = Checksum(9)),
             ("part has different vocabularies", |own| {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::context::{RunContext, SampleSource};
 use super::identity::{ContentsCheck, RunIdentity, TrainingIdentity};
+use super::initial_model::InitialModel;
 use super::processes::with_heartbeat;
 use super::run_dir::{RunDir, Summary};
 use super::{Event, Observer, TrainError};
@@ -37,6 +38,8 @@ pub(super) struct TrainingStart {
     pub(super) run: Option<RunDir>,
     /// The checkpoint to resume from, unless training starts at step 0.
     pub(super) from: Option<Arc<Checkpoint>>,
+    /// The trained model that step 0 starts from; not with a checkpoint.
+    pub(super) initial: Option<InitialModel>,
     /// What is trained, if it was compared with what was trained before.
     pub(super) identity: Option<Box<RunIdentity>>,
 }
@@ -156,6 +159,7 @@ fn decide(
     Ok(StartingPoint::Train(TrainingStart {
         run: Some(run),
         from: Some(Arc::new(from)),
+        initial: None,
         identity: Some(Box::new(identity)),
     }))
 }

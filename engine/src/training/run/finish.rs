@@ -1,6 +1,7 @@
 //! The end of a run: the last evaluation, the model and the summary.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use rankine_reader::publish::PartialDir;
 use rankine_reader::{Columns, Part};
@@ -14,7 +15,7 @@ use super::super::run_dir::{
 use super::super::{Event, TrainError};
 use super::early_stopping::DecidingMetrics;
 use super::training_loop::TrainingLoop;
-use crate::checkpoint::BestState;
+use crate::checkpoint::{BestState, StateSource};
 use crate::evaluation::EvalSummary;
 use crate::launch::Phase;
 use crate::saved::{self, ModelMetadata, SavedModelError};
@@ -67,6 +68,7 @@ impl TrainingLoop<'_> {
                 );
                 return Ok(None);
             };
+            let checkpoint: Arc<dyn StateSource> = checkpoint;
             with_heartbeat(self.context.processes, step, || self.backend.restore(&checkpoint))?;
             // It is the evaluation of another model.
             self.state.last_eval = None;
@@ -163,6 +165,7 @@ impl TrainingLoop<'_> {
             eval,
             validation,
             best,
+            init: state.init.clone(),
         })
     }
 }

@@ -20,6 +20,7 @@ use rankine_reader::{Dataset, Stop};
 use super::backend::{Batches, DeviceChoice, Measurements, check_build, thread_pool};
 use super::context::{RunContext, SampleSource};
 use super::data::open_together;
+use super::initial_model::InitialModel;
 use super::processes::RankAssignment;
 use super::resume::{self, StartingPoint, TrainingStart};
 use super::run_dir::{RunDir, Summary};
@@ -139,6 +140,9 @@ impl Prepared {
         let context =
             RunContext { job, dataset, source, model, processes, topology, files, threads, stop, began };
 
+        let initial = || InitialModel::of(job, dataset, model);
+        // A resumed run needs the model that it started from only if it has no checkpoint.
+        let opened = if options.start == Start::Resume { None } else { initial()? };
         let mut start = TrainingStart::default();
         if let Some(path) = options.run_dir.filter(|_| options.start != Start::New) {
             let restart = options.start == Start::Restart;
@@ -148,6 +152,9 @@ impl Prepared {
                 }
                 StartingPoint::Train(found) => start = found,
             }
+        }
+        if start.from.is_none() {
+            start.initial = if options.start == Start::Resume { initial()? } else { opened };
         }
         let measured = match &start.from {
             Some(checkpoint) => Measurements::of(checkpoint, topology)?,

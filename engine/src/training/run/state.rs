@@ -10,7 +10,7 @@ use super::super::report::ReportDetails;
 use super::super::run_dir::EndReason;
 use super::early_stopping::EarlyStopping;
 use super::losses::Losses;
-use crate::checkpoint::{BestState, TrainState};
+use crate::checkpoint::{BestState, InitialState, TrainState};
 use crate::evaluation::{EvalSummary, SavedScores};
 
 /// What changes with each step of a run, the model apart.
@@ -31,6 +31,8 @@ pub(super) struct RunState {
     /// The evaluation after the last step, if there was one: see [`super::TrainingLoop::watched_part`].
     pub(super) last_eval: Option<EvalSummary>,
     pub(super) early_stopping: Option<EarlyStopping>,
+    /// The trained model that training started from.
+    pub(super) init: Option<InitialState>,
     /// Its scores; `None` also if a checkpoint recorded the evaluation, since checkpoints do not have them.
     pub(super) last_scores: Option<SavedScores>,
     /// The details of the last report of this attempt.
@@ -69,6 +71,7 @@ impl RunState {
             position: from.position,
             last_eval: from.eval,
             early_stopping,
+            init: from.init,
             last_scores: None,
             last_details: None,
             end: None,
@@ -113,6 +116,7 @@ impl RunState {
             ids_out_of_range: self.ids_out_of_range.clone(),
             eval: self.last_eval.clone(),
             best: self.best(),
+            init: self.init.clone(),
         }
     }
 }

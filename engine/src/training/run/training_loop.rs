@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rankine_reader::io::IoOptions;
@@ -17,6 +18,7 @@ use super::super::devices::{DevicesInUse, RunDevices};
 use super::super::evaluate::{EvaluationOptions, evaluate};
 use super::super::event::{Report, RunStart, StepDetails, StepTimes};
 use super::super::identity::RunIdentity;
+use super::super::initial_model::InitialModel;
 use super::super::processes::with_heartbeat;
 use super::super::resume::TrainingStart;
 use super::super::run_dir::{EndReason, RunDir};
@@ -28,7 +30,7 @@ use super::guard::Guard;
 use super::losses::Losses;
 use super::records::{EvalRecord, PhaseSeconds, TrainRecord};
 use super::state::{RunState, Tally};
-use crate::checkpoint::TrainState;
+use crate::checkpoint::{Checkpoint, StateSource, TrainState};
 use crate::evaluation::{EvalMetrics, EvalSummary, SavedScores};
 use crate::job::Precision;
 use crate::launch::{Phase, ProcessGroup, Stage};
@@ -64,7 +66,7 @@ impl<'a> TrainingLoop<'a> {
         observer: &'a mut dyn Observer,
     ) -> Result<(Self, Option<Batches>), TrainError> {
         let RunContext { job, dataset, source, model, processes, topology, threads, .. } = context;
-        let TrainingStart { run, from, identity } = start;
+        let TrainingStart { run, from, initial, identity } = start;
         let machine = choice.machine().map(ToOwned::to_owned);
         if let (Some(run), Some(machine)) = (&run, &machine) {
             run.write_machine(machine)?;
@@ -75,14 +77,7 @@ impl<'a> TrainingLoop<'a> {
         if let (Some(run), Some(record)) = (&run, &tuning) {
             run.write_tuning(record)?;
         }
-        let from = match from {
-            Some(checkpoint) => {
-                let train = &checkpoint.manifest().train;
-                with_heartbeat(processes, train.step, || backend.restore(&checkpoint))?;
-                train.clone()
-            }
-            None => TrainState::default(),
-        };
+        let from = restore(&mut *backend, processes, from, initial)?;
         let mut io = job.reader.io_options();
         let stream = StreamOptions { start: from.position, ..train_options(job, io) };
         // For MLPerf, the time to train starts before the first sample is read.
@@ -424,6 +419,32 @@ pub(super) struct ReaderState {
     pub(super) bytes_read: u64,
     /// Batches that wait to be taken.
     pub(super) batches_ready: usize,
+}
+
+/// Restores the checkpoint that training resumes from, or the trained model that it starts from. Returns the state of
+/// training there.
+fn restore(
+    backend: &mut dyn Backend,
+    processes: &ProcessGroup,
+    from: Option<Arc<Checkpoint>>,
+    initial: Option<InitialModel>,
+) -> Result<TrainState, TrainError> {
+    let (source, state): (Arc<dyn StateSource>, _) = match (from, initial) {
+        (Some(checkpoint), _) => {
+            let state = checkpoint.manifest().train.clone();
+            (checkpoint, state)
+        }
+        (None, Some(initial)) => {
+            let init = initial.state().clone();
+            if processes.is_first() {
+                tracing::info!("training starts from {}", initial.description());
+            }
+            (Arc::new(initial), TrainState { init: Some(init), ..TrainState::default() })
+        }
+        (None, None) => return Ok(TrainState::default()),
+    };
+    with_heartbeat(processes, state.step, || backend.restore(&source))?;
+    Ok(state)
 }
 
 /// Begins or continues the logs for other tools, if this is the first process.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::ids::IdCounts;
 use super::super::report::{LookUpCount, PhaseRun, ReportDetails};
+use crate::checkpoint::InitialState;
 use crate::evaluation::EvalSummary;
 use crate::job::StoppingMetric;
 
@@ -43,6 +44,9 @@ pub struct Summary {
     /// The model that early stopping kept; absent without early stopping.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<BestSummary>,
+    /// The trained model that training started from; absent if it started from a new one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<InitialState>,
 }
 
 impl Summary {

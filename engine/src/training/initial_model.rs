@@ -1,0 +1,270 @@
+//! The trained model that a training starts from (`train.init_from`).
+//!
+//! Its tables may have fewer rows than those of the job: new categories come after the old ones, and their rows start
+//! as those of a new model do.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rankine_embedding::Dtype;
+use rankine_embedding::rows::{RowPart, RowPiece, RowSet, RowsMut, gather, place};
+use rankine_reader::Dataset;
+use rankine_reader::convert::{KnownColumns, TableGrowth};
+
+use super::TrainError;
+use super::identity::{first_difference, rule_difference};
+use crate::checkpoint::{
+    Checkpoint, CheckpointError, DenseState, DeviceState, InitialState, RuleState, StateSource, StoredRows,
+    TableState,
+};
+use crate::cpu::CpuModel;
+use crate::job::{Conflict, Job};
+use crate::model::{Model, ModelSpec};
+use crate::source::{Artifact, ModelSource, OpenModel, SourceError, open_checkpoint};
+
+/// The key of the model's path.
+const FROM: &str = "train.init_from";
+/// The key that asks for its optimizer state.
+const OPTIMIZER_STATE: &str = "train.init_optimizer_state";
+/// Bytes of weights that are copied to a rank at a time.
+const WINDOW_BYTES: usize = 64 << 20;
+
+/// A trained model whose columns and sizes are those of a job, except for new rows.
+pub(super) struct InitialModel {
+    stored: StoredModel,
+    /// The job's model, which has the rules that set fresh optimizer state.
+    model: Model,
+    /// Rows of each table of the trained model, those of first-order terms last.
+    rows: Vec<u64>,
+    state: InitialState,
+}
+
+/// Where the trained model is read from.
+enum StoredModel {
+    /// Weights alone, from an export or the model of a run.
+    Loaded(CpuModel),
+    /// Of which only the weights are used if [`InitialState::optimizer_steps`] is `None`.
+    Checkpoint(Arc<Checkpoint>),
+}
+
+impl InitialModel {
+    /// Opens the model that a job starts from, if it names one, and checks that it fits the job and its dataset.
+    ///
+    /// # Errors
+    /// [`TrainError::Conflicts`] if it does not fit or cannot be opened; [`TrainError::Data`] if a vocabulary of the
+    /// dataset cannot be read.
+    pub(super) fn of(job: &Job, dataset: &Dataset, model: &Model) -> Result<Option<Self>, TrainError> {
+        let Some(path) = &job.train.init_from else { return Ok(None) };
+        let unusable = |error: SourceError| conflict(FROM, error.to_string());
+        let source = ModelSource::find(path, Artifact::Model).map_err(unusable)?;
+        let opened = source.open().map_err(unusable)?;
+        let grown = growth(path, &opened, dataset)?;
+        if let Some(what) = model_difference(opened.spec(), &model.spec) {
+            let what = format!("the model of {} has another shape: {what}", path.display());
+            return Err(conflict(FROM, what));
+        }
+        let (stored, optimizer_steps) = if job.train.init_optimizer_state {
+            let checkpoint = checkpoint_of(&source, opened.steps(), model);
+            let checkpoint = checkpoint.map_err(|what| conflict(OPTIMIZER_STATE, what))?;
+            let steps = checkpoint.manifest().train.optimizer_steps();
+            (StoredModel::Checkpoint(Arc::new(checkpoint)), Some(steps))
+        } else {
+            (StoredModel::of(&source, &opened).map_err(unusable)?, None)
+        };
+        let (spec, new_rows) = (opened.spec(), grown.iter().filter(|table| table.new_rows > table.old_rows));
+        Ok(Some(Self {
+            stored,
+            model: model.clone(),
+            rows: spec.tables.iter().chain(&spec.wide_tables()).map(|table| table.rows).collect(),
+            state: InitialState {
+                from: path.display().to_string(),
+                steps: opened.steps(),
+                optimizer_steps,
+                new_rows: new_rows
+                    .map(|table| (table.column.clone(), table.new_rows - table.old_rows))
+                    .collect(),
+            },
+        }))
+    }
+
+    /// The record of where the training starts.
+    pub(super) fn state(&self) -> &InitialState {
+        &self.state
+    }
+
+    /// The model in words, with its new rows.
+    pub(super) fn description(&self) -> String {
+        let InitialState { from, steps, optimizer_steps, new_rows } = &self.state;
+        let state =
+            if optimizer_steps.is_some() { "with its optimizer state" } else { "with fresh optimizer state" };
+        let rows = match (new_rows.len(), new_rows.values().sum::<u64>()) {
+            (0, _) => String::new(),
+            (tables, rows) => format!("; {rows} rows of {tables} tables are new"),
+        };
+        format!("the model of {from} (step {steps}), {state}{rows}")
+    }
+
+    /// Sets the rows of a table with fresh optimizer state, as far as a rank has them.
+    fn load_table(&self, number: usize, rows: &mut dyn RowsMut) -> Result<(), CheckpointError> {
+        let (table, optimizer) = self.model.all_tables().swap_remove(number);
+        let (dim, rule) = (table.dim, optimizer.rule);
+        let at_once = (WINDOW_BYTES / (4 * dim)).max(1);
+        let (mut weights, mut state) = (Vec::new(), Vec::new());
+        for first in (0..self.rows[number]).step_by(at_once) {
+            let range = first..self.rows[number].min(first + at_once as u64);
+            let has_some = |part: &RowPart| {
+                part.table == number && part.rows.before(range.start) < part.rows.before(range.end)
+            };
+            if !rows.parts().iter().any(has_some) {
+                continue;
+            }
+            let count = (range.end - first) as usize;
+            weights.clear();
+            weights.resize(count * dim, 0.0);
+            match &self.stored {
+                StoredModel::Loaded(model) => model.gather(number, range, (dim, &mut weights)),
+                StoredModel::Checkpoint(checkpoint) => {
+                    gather(&StoredRows::new(checkpoint)?, number, range, false, (dim, &mut weights))?;
+                }
+            }
+            let per_kind = if rule.is_rowwise() { count } else { count * dim };
+            state.clear();
+            state.resize(per_kind * rule.state_names().len(), 0.0);
+            rule.initialize(&weights, &mut state);
+            place(
+                rows,
+                &RowPiece {
+                    table: number,
+                    columns: 0..dim,
+                    rows: RowSet::Every { first, step: 1, count: count as u64 },
+                    dtype: Dtype::Fp32,
+                    weights: bytemuck::cast_slice(&weights),
+                    state: state.chunks_exact(per_kind).collect(),
+                },
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl StateSource for InitialModel {
+    fn optimizer_steps(&self) -> u64 {
+        self.state.optimizer_steps.unwrap_or(0)
+    }
+
+    fn dense(&self) -> Result<DenseState, CheckpointError> {
+        let parameters = match &self.stored {
+            StoredModel::Loaded(model) => model.parameters().to_vec(),
+            StoredModel::Checkpoint(checkpoint) => {
+                let dense = checkpoint.dense()?;
+                if self.state.optimizer_steps.is_some() {
+                    return Ok(dense);
+                }
+                dense.parameters
+            }
+        };
+        let rule = self.model.rules.dense.rule;
+        let mut state = vec![0.0; rule.state_elements(parameters.len())];
+        rule.initialize(&parameters, &mut state);
+        let state = state.chunks_exact(parameters.len().max(1)).map(<[f32]>::to_vec).collect();
+        Ok(DenseState { first: 0, parameters, state })
+    }
+
+    fn load_rows(&self, rows: &mut dyn RowsMut) -> Result<(), CheckpointError> {
+        match &self.stored {
+            StoredModel::Checkpoint(checkpoint) if self.state.optimizer_steps.is_some() => {
+                checkpoint.load_rows(rows)
+            }
+            _ => (0..self.rows.len()).try_for_each(|number| self.load_table(number, rows)),
+        }
+    }
+
+    fn device(&self) -> Option<&DeviceState> {
+        match &self.stored {
+            StoredModel::Checkpoint(checkpoint) if self.state.optimizer_steps.is_some() => {
+                checkpoint.manifest().device.as_ref()
+            }
+            _ => None,
+        }
+    }
+}
+
+impl StoredModel {
+    /// The weights of a model. Those of an export in fp32 are mapped into memory; those of a checkpoint are read when
+    /// they are needed.
+    fn of(source: &ModelSource, opened: &OpenModel) -> Result<Self, SourceError> {
+        Ok(match source {
+            ModelSource::Checkpoint(path) => Self::Checkpoint(Arc::new(open_checkpoint(path)?)),
+            ModelSource::Run(_) | ModelSource::Export(_) => Self::Loaded(opened.load()?),
+        })
+    }
+}
+
+fn conflict(key: &str, what: String) -> TrainError {
+    TrainError::Conflicts(vec![Conflict::new(key, what)])
+}
+
+/// Opens the checkpoint with the optimizer state of a model that was trained for `steps` steps.
+///
+/// # Errors
+/// Why there is none, or why the job's optimizers cannot use it.
+fn checkpoint_of(source: &ModelSource, steps: u64, model: &Model) -> Result<Checkpoint, String> {
+    let paths = source.checkpoints().map_err(|error| error.to_string())?;
+    let mut found = Vec::new();
+    for path in paths {
+        let checkpoint = open_checkpoint(&path).map_err(|error| error.to_string())?;
+        let manifest = checkpoint.manifest();
+        if manifest.train.step != steps {
+            found.push(manifest.train.step.to_string());
+            continue;
+        }
+        let (dense, tables) = (RuleState::of(&model.rules.dense), TableState::all(model));
+        return match rule_difference((&manifest.dense, &manifest.tables), (&dense, &tables)) {
+            Some(what) => Err(format!("{what}: use the same optimizers, or start with fresh state")),
+            None => Ok(checkpoint),
+        };
+    }
+    Err(format!(
+        "the model was saved after step {steps}, and there are only checkpoints of steps {}: set train.init_from to \
+         one of these, or start with fresh state",
+        found.join(", ")
+    ))
+}
+
+/// How a trained model differs from the one that a job describes, other than in the number and type of its rows.
+fn model_difference(trained: &ModelSpec, own: &ModelSpec) -> Option<String> {
+    let value = |spec: &ModelSpec| serde_json::to_value(spec).expect("a spec is plain data");
+    let mut alike = trained.clone();
+    for (table, own) in alike.tables.iter_mut().zip(&own.tables) {
+        (table.rows, table.dtype) = (own.rows, own.dtype);
+    }
+    for (head, own) in alike.heads.iter_mut().zip(&own.heads) {
+        head.weight = own.weight;
+    }
+    if alike != *own {
+        return first_difference("", &value(&alike), &value(own));
+    }
+    let mut tables = trained.tables.iter().zip(&own.tables);
+    let (trained, own) = tables.find(|(trained, own)| trained.rows > own.rows)?;
+    Some(format!("table {} has {} rows in the job but had {}", own.name, own.rows, trained.rows))
+}
+
+/// Compares the columns of a trained model with those of a dataset, and returns the tables that grew.
+///
+/// # Errors
+/// [`TrainError::Conflicts`] with the first other difference; [`TrainError::Data`] if a vocabulary of the dataset
+/// cannot be read.
+fn growth(path: &Path, model: &OpenModel, dataset: &Dataset) -> Result<Vec<TableGrowth>, TrainError> {
+    if model.columns().difference(dataset).is_none() {
+        return Ok(Vec::new());
+    }
+    let known = model.known_columns(path).map_err(|error| conflict(FROM, error.to_string()))?;
+    known.growth(&KnownColumns::of(dataset)?).map_err(|what| {
+        let (path, dataset) = (path.display(), dataset.dir().display());
+        let what = format!(
+            "the columns of A = {path} and of B = {dataset} differ: {what}. Convert the rows of B with `rankine \
+             convert ... --like {path} --grow`"
+        );
+        conflict(FROM, what)
+    })
+}
