@@ -97,13 +97,14 @@ pub fn evaluate(
         )?)
     })?;
     let (step, seconds) = (model.steps(), began.elapsed().as_secs_f64());
-    observer.observe(Event::Evaluated { step, part: options.part, seconds, heads: &heads });
+    observer.observe(Event::Evaluated { step, part: options.part, set: None, seconds, heads: &heads });
     Ok(EvalSummary {
         metrics: EvalMetrics::from(heads.as_slice()),
         // The achievable AUC is that of the evaluation part.
         auc_achievable: dataset.auc_achievable().filter(|_| options.part == Part::Eval),
         seconds,
         ids_out_of_range,
+        ..EvalSummary::default()
     })
 }
 

@@ -2,13 +2,17 @@
 //! any others.
 
 use std::fs;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use libtest_mimic::Failed;
 use rankine::checkpoint::{self, Checkpoint, Disk, Files};
+use rankine::evaluate::{EvaluateOptions, evaluate};
 use rankine::job::JobFile;
-use rankine::training::{Event, Observer, Start, Stop, TrainError, TrainOptions, train};
+use rankine::training::{Event, Observer, Start, Stop, Summary, TrainError, TrainOptions, train};
 use rankine_cuda::Device;
+use rankine_reader::Part;
+use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use tempfile::TempDir;
 
 use super::{Body, Outcome, close};
@@ -18,6 +22,8 @@ pub(crate) const BODIES: &[Body] = &[
     ("ranks_go_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(3, 1)),
     ("the_best_model_is_kept", 1, |_, _| keeps_the_best(1, 1)),
     ("ranks_keep_the_best_model", 1, |_, _| keeps_the_best(3, 1)),
+    ("sets_are_evaluated_as_on_the_cpu", 1, |_, _| evaluates_sets(1)),
+    ("ranks_evaluate_sets_as_on_the_cpu", 1, |_, _| evaluates_sets(3)),
     ("a_training_starts_from_a_model", 1, |_, _| starts_from_a_model(1, 1)),
     ("ranks_start_from_a_model", 1, |_, _| starts_from_a_model(3, 1)),
     ("the_dense_update_may_change", 1, |_, _| the_dense_update_may_change()),
@@ -208,21 +214,64 @@ fn starts_from_a_model(ranks: usize, nodes: usize) -> Outcome {
         let sets: Vec<_> = sets.iter().map(String::as_str).chain(["train.shuffle=false"]).collect();
         let folder = folder()?;
         let from = |path: &str| format!("train.init_from={}", folder.path().join(path).display());
+        let (of_run, of_checkpoint) = (from("first"), from("first/checkpoints/step-60"));
         run(&folder, "first", &sets, 0)?;
         run(&folder, "both", &[&sets[..], &["train.epochs=2"]].concat(), 0)?;
-        let with_state = [&sets[..], &[&from("first"), "train.init_optimizer_state=true"]].concat();
+        let with_state = [&sets[..], &[&of_run, "train.init_optimizer_state=true"]].concat();
         run(&folder, "second", &with_state, 17)?;
         run(&folder, "second", &with_state, 0)?;
         if model(&folder, "second")? != model(&folder, "both")? {
             return Err(format!("{sets:?}: the model of two epochs differs").into());
         }
-        run(&folder, "run", &[&sets[..], &[&from("first")]].concat(), 0)?;
-        run(&folder, "checkpoint", &[&sets[..], &[&from("first/checkpoints/step-60")]].concat(), 0)?;
+        run(&folder, "run", &[&sets[..], &[&of_run]].concat(), 0)?;
+        run(&folder, "checkpoint", &[&sets[..], &[&of_checkpoint]].concat(), 0)?;
         if model(&folder, "run")? != model(&folder, "checkpoint")? {
             return Err(format!("{sets:?}: a checkpoint is another start than the model of its run").into());
         }
         if model(&folder, "run")? == model(&folder, "both")? {
             return Err(format!("{sets:?}: the state of the optimizers is not fresh").into());
+        }
+    }
+    Ok(())
+}
+
+/// Datasets of several sizes are evaluated one after another, each as the CPU evaluates the saved model on it.
+fn evaluates_sets(ranks: usize) -> Outcome {
+    if !have_gpus(ranks)? {
+        return Ok(());
+    }
+    let folder = folder()?;
+    let path = |name: &str| folder.path().join(name);
+    let shape = Shape::load(&path("shape.toml").display().to_string())?;
+    let mut sets = String::new();
+    for (name, samples, eval_samples) in [("more", 100, 900), ("whole", 1300, 0), ("few", 5, 7)] {
+        let spec =
+            GenerateSpec { shape: shape.clone(), rows_cap: None, samples, eval_samples, alpha: 1.1, seed: 5 };
+        generate(&spec, &path(name), NonZeroUsize::MIN, &Stop::default(), |_| ())?;
+        sets += &format!("[[eval.set]]\nname = {name:?}\ndata = {:?}\n", path(name));
+    }
+    let job = fs::read_to_string(path("job.toml"))? + &sets;
+    fs::write(path("job.toml"), job)?;
+    let ranks = format!("device.ranks={ranks}");
+    run(&folder, "run", &["device.precision=fp32", "eval.every_steps=20", &ranks], 0)?;
+    let summary: Summary = serde_json::from_slice(&fs::read(path("run/summary.json"))?)?;
+    let eval = summary.eval.ok_or("there is an evaluation part")?;
+    let parts = [
+        (None, Part::Eval),
+        (Some("more"), Part::Eval),
+        (Some("whole"), Part::Train),
+        (Some("few"), Part::Eval),
+    ];
+    for (set, part) in parts {
+        let here = set.map_or(Some(&eval), |set| eval.sets.get(set)).ok_or("each set has a result")?;
+        let data = path(set.unwrap_or("data"));
+        let options = EvaluateOptions { data: Some(&data), part, ..EvaluateOptions::default() };
+        let there = evaluate(path("run"), &options, &mut ())?;
+        let (here, there) = (here.metrics.first, there.metrics.first);
+        let (here, there) = here.zip(there).ok_or("all samples have labels")?;
+        let near = |here: f64, there: f64| (here - there).abs() <= 1e-4 * there.abs().max(1.0);
+        if here.samples != there.samples || !near(here.log_loss, there.log_loss) {
+            return Err(format!("{set:?}: {here:?} instead of {there:?}").into());
         }
     }
     Ok(())

@@ -1,9 +1,9 @@
 //! The exceptions of the package. Their texts are those of the library's errors.
 
 use pyo3::{PyErr, import_exception};
+use rankine::evaluate::EvaluateError;
 use rankine::job::JobFile;
 use rankine::saved::SavedModelError;
-use rankine::evaluate::EvaluateError;
 use rankine::source::SourceError;
 use rankine::trainer::TrainerError;
 use rankine::training::TrainError;

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rankine::evaluation::EvalMetrics;
 use rankine::training::{self, Event, Observer, Report, Start, Summary, TrainOptions};
-use rankine_reader::Stop;
+use rankine_reader::{Part, Stop};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -82,10 +82,13 @@ impl<F: FnMut(Value) + Send> Observer for Events<F> {
             Event::Report(Report { progress, ids_out_of_range, .. }) => {
                 record([("kind", json!("train")), ("ids_out_of_range", json!(ids_out_of_range))], &progress)
             }
-            Event::Evaluated { step, seconds, heads, .. } => record(
-                [("kind", json!("eval")), ("step", json!(step)), ("seconds", json!(seconds))],
-                &EvalMetrics::from(heads),
-            ),
+            Event::Evaluated { step, part, set, seconds, heads, .. } => {
+                let mut fields =
+                    vec![("kind", json!("eval")), ("step", json!(step)), ("seconds", json!(seconds))];
+                fields.extend((part != Part::Eval).then(|| ("part", json!(part))));
+                fields.extend(set.map(|set| ("set", json!(set))));
+                record(fields, &EvalMetrics::from(heads))
+            }
             event => match event.warning() {
                 Some(text) => json!({ "kind": "warning", "text": text }),
                 None => return,
@@ -104,7 +107,7 @@ pub(crate) fn summary_of<'py>(
 }
 
 /// Returns an object of some entries and those of `more`.
-fn record<const N: usize>(entries: [(&str, Value); N], more: &impl Serialize) -> Value {
+fn record<'a>(entries: impl IntoIterator<Item = (&'a str, Value)>, more: &impl Serialize) -> Value {
     let mut object: Map<_, _> = entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     if let Value::Object(more) = serde_json::to_value(more).expect("plain data can be written as JSON") {
         object.extend(more);

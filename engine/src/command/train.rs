@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytesize::ByteSize;
 use rankine::checkpoint::{Disk, FaultyFiles};
-use rankine::evaluation::HeadMetrics;
+use rankine::evaluation::{EvalSummary, HeadMetrics};
 use rankine::job::{ListenAddress, ThreadCount};
 use rankine::launch::ProcessRank;
 use rankine::report::Bound;
@@ -140,7 +140,16 @@ fn print_results(summary: &Summary, run: &Path) -> Result<(), CommandError> {
         ))?;
     }
     if let Some(eval) = &summary.eval {
-        output::text(MetricsText { metrics: &eval.metrics, auc_achievable: eval.auc_achievable })?;
+        if summary.data.eval_samples > 0 {
+            output::text(MetricsText { metrics: &eval.metrics, auc_achievable: eval.auc_achievable })?;
+        }
+        for (name, EvalSummary { metrics, auc_achievable, .. }) in &eval.sets {
+            output::text(format_args!("\neval set            {name}\n"))?;
+            output::text(MetricsText { metrics, auc_achievable: *auc_achievable })?;
+        }
+        if !eval.sets.is_empty() {
+            output::text("\n")?;
+        }
     }
     if let Some(ExchangeSummary { rows, bytes, .. }) = &summary.exchange {
         output::text(format_args!(
@@ -275,7 +284,7 @@ impl Observer for Watcher {
             Event::Skipped(_) | Event::Damaged { .. } | Event::Kept { .. } => {
                 event.warning().iter().for_each(|text| tracing::warn!("{text}"));
             }
-            Event::Evaluated { step, part, heads, .. } => self.evaluated(step, part, heads),
+            Event::Evaluated { step, part, set: None, heads, .. } => self.evaluated(step, part, heads),
             _ => {}
         }
     }

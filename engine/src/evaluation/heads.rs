@@ -42,7 +42,7 @@ pub struct EvalMetrics {
 }
 
 /// An evaluation as a run records it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct EvalSummary {
     /// The quality of the predictions.
@@ -56,6 +56,9 @@ pub struct EvalSummary {
     /// The number of ids that were not rows of their tables, by column; absent if there were none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ids_out_of_range: BTreeMap<String, u64>,
+    /// The evaluations on further datasets, by the names in the job; absent if there are none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sets: BTreeMap<String, Self>,
 }
 
 impl Evaluation {

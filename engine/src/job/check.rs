@@ -37,6 +37,16 @@ impl Job {
                 "training ends at the first evaluation that reaches the target: set eval.every_steps",
             ));
         }
+        for (number, set) in self.eval.set.iter().enumerate() {
+            let mut conflict = |key: &str, what: String| {
+                found.push(Conflict::new(format!("eval.set.{number}.{key}"), what));
+            };
+            if set.name.trim().is_empty() {
+                conflict("name", "the name is empty".into());
+            } else if self.eval.set[..number].iter().any(|other| other.name == set.name) {
+                conflict("name", format!("an earlier [[eval.set]] is named {:?}, too", set.name));
+            }
+        }
         if self.train.init_optimizer_state && self.train.init_from.is_none() {
             found.push(Conflict::new(
                 "train.init_optimizer_state",

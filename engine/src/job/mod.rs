@@ -59,7 +59,9 @@ pub use optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, Rowwis
 pub use rankine_reader::document::{Conflict, Problem};
 pub use schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 pub use settings::{Kind, Settings};
-pub use train::{DenseUpdate, Device, DeviceKind, EarlyStopping, Eval, Precision, StoppingMetric, Train};
+pub use train::{
+    DenseUpdate, Device, DeviceKind, EarlyStopping, Eval, EvalSet, Precision, StoppingMetric, Train,
+};
 pub use values::{
     AucTarget, BatchSize, Count, Decay, Fraction, JobName, NonNegative, Positive, QueueDepth, RankCount,
     Ranks, Seconds, Shape, ThreadCount, Width, WindowBlocks,

@@ -116,6 +116,21 @@ pub struct Eval {
     /// Ends the training at the first evaluation with at least this AUC, which is weighted if the dataset has sample
     /// weights. Requires `every_steps`.
     pub target_auc: Option<AucTarget>,
+    /// Further datasets.
+    pub set: Vec<EvalSet>,
+}
+
+/// `[[eval.set]]`: a further dataset that the trained model is evaluated on, such as the data of another day or of one
+/// market. Its evaluation part is scored, or its training part if it has no other. The result is `eval.sets.NAME` in
+/// `summary.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
+#[serde(deny_unknown_fields)]
+pub struct EvalSet {
+    /// The name of the result, which no other set has.
+    pub name: String,
+    /// The dataset folder. Its columns, transforms and vocabularies must be those of the dataset that is trained on.
+    pub data: PathBuf,
 }
 
 impl Default for Eval {
@@ -124,6 +139,7 @@ impl Default for Eval {
             every_steps: None,
             batch_size: BatchSize::new(8192).expect("a constant in range"),
             target_auc: None,
+            set: Vec::new(),
         }
     }
 }

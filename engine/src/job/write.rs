@@ -8,8 +8,8 @@ use super::optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, Row
 use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 use super::values::{Count, NonNegative, Width};
 use super::{
-    Checkpoint, Data, Device, Dtype, EarlyStopping, Embedding, Eval, Exchange, Generate, Guard, IdPolicy,
-    Job, Metrics, Placement, Raw, Reader, Train,
+    Checkpoint, Data, Device, Dtype, EarlyStopping, Embedding, Eval, EvalSet, Exchange, Generate, Guard,
+    IdPolicy, Job, Metrics, Placement, Raw, Reader, Train,
 };
 
 impl Job {
@@ -272,11 +272,15 @@ fn write_train(out: &mut String, train: &Train) -> fmt::Result {
 }
 
 fn write_eval(out: &mut String, eval: &Eval) -> fmt::Result {
-    let Eval { every_steps, batch_size, target_auc } = eval;
+    let Eval { every_steps, batch_size, target_auc, set } = eval;
     writeln!(out, "\n[eval]")?;
     write_option(out, "every_steps", every_steps.as_ref(), "at the end only")?;
     writeln!(out, "batch_size = {batch_size}")?;
-    write_option(out, "target_auc", target_auc.as_ref(), "no early stop")
+    write_option(out, "target_auc", target_auc.as_ref(), "no early stop")?;
+    for EvalSet { name, data } in set {
+        writeln!(out, "\n[[eval.set]]\nname = {}\ndata = {}", quoted(name), quoted_path(data))?;
+    }
+    Ok(())
 }
 
 fn write_checkpoint(out: &mut String, checkpoint: &Checkpoint) -> fmt::Result {

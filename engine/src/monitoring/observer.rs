@@ -177,8 +177,11 @@ impl Observer for TrainingObserver<'_> {
                 raise(&self.metrics.reader.eval_bytes, self.eval_bytes_before + bytes_read);
                 self.task("evaluating", "samples", *samples, *total);
             }
-            Event::Evaluated { part, seconds, heads, .. } => {
-                self.metrics.eval.record(*part, *seconds, heads);
+            Event::Evaluated { part, set, seconds, heads, .. } => {
+                // Labels are bounded, and names of sets are not.
+                if set.is_none() {
+                    self.metrics.eval.record(*part, *seconds, heads);
+                }
                 self.metrics.train.evaluation.observe(*seconds);
                 self.evaluated();
             }
@@ -227,7 +230,9 @@ impl Observer for EvaluationObserver<'_> {
                 let task = || self.common.task("evaluating", "samples", *total);
                 self.task.get_or_insert_with(task).at(*samples);
             }
-            Event::Evaluated { part, seconds, heads, .. } => self.metrics.eval.record(*part, *seconds, heads),
+            Event::Evaluated { part, set: None, seconds, heads, .. } => {
+                self.metrics.eval.record(*part, *seconds, heads)
+            }
             _ => {}
         }
         self.inner.observe(event);

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use rankine_embedding::Topology;
 use rankine_reader::{Dataset, Part, Stop};
 
+use super::eval_sets::NamedDataset;
 use crate::checkpoint::Files;
 use crate::job::Job;
 use crate::launch::ProcessGroup;
@@ -26,6 +27,8 @@ pub(super) struct RunContext<'a> {
     /// With the counted ranks.
     pub(super) job: &'a Job,
     pub(super) dataset: &'a Dataset,
+    /// What the trained model is evaluated on besides.
+    pub(super) eval_sets: &'a [NamedDataset],
     pub(super) source: SampleSource,
     /// The model's spec and update rules.
     pub(super) model: &'a Model,

@@ -115,6 +115,8 @@ pub enum Event<'a> {
         step: u64,
         /// The part of the dataset.
         part: Part,
+        /// The `[[eval.set]]` of the job that it was evaluated on; `None` for the dataset that is trained on.
+        set: Option<&'a str>,
         /// Seconds that it took.
         seconds: f64,
         /// The metrics of each head.

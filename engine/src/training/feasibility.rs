@@ -7,6 +7,7 @@ use rankine_reader::{Dataset, Part};
 use super::TrainError;
 use super::backend::{self, check_build, thread_pool};
 use super::data::{JobData, find_data, open_existing, train_options};
+use super::eval_sets;
 use super::initial_model::InitialModel;
 use super::processes::RankAssignment;
 use super::translate::translate;
@@ -35,6 +36,7 @@ pub fn feasibility(job: &Job) -> Feasibility {
         if let Ok(model) = translate(job, dataset.schema()) {
             here.note(InitialModel::of(job, &dataset, &model));
         }
+        here.note(eval_sets::open(job, &dataset));
     }
     let assignment = RankAssignment::of(job, &ProcessGroup::alone());
     let Some((job, assignment)) = here.note(assignment) else { return here };

@@ -53,7 +53,7 @@ impl InitialModel {
     /// # Errors
     /// [`TrainError::Conflicts`] if it does not fit or cannot be opened; [`TrainError::Data`] if a vocabulary of the
     /// dataset cannot be read.
-    pub(super) fn of(job: &Job, dataset: &Dataset, model: &Model) -> Result<Option<Self>, TrainError> {
+    pub(super) fn of(job: &Job, dataset: &Dataset, model: &Model) -> Result<Option<Arc<Self>>, TrainError> {
         let Some(path) = &job.train.init_from else { return Ok(None) };
         let unusable = |error: SourceError| conflict(FROM, error.to_string());
         let source = ModelSource::find(path, Artifact::Model).map_err(unusable)?;
@@ -72,7 +72,7 @@ impl InitialModel {
             (StoredModel::of(&source, &opened).map_err(unusable)?, None)
         };
         let (spec, new_rows) = (opened.spec(), grown.iter().filter(|table| table.new_rows > table.old_rows));
-        Ok(Some(Self {
+        Ok(Some(Arc::new(Self {
             stored,
             model: model.clone(),
             rows: spec.tables.iter().chain(&spec.wide_tables()).map(|table| table.rows).collect(),
@@ -84,7 +84,7 @@ impl InitialModel {
                     .map(|table| (table.column.clone(), table.new_rows - table.old_rows))
                     .collect(),
             },
-        }))
+        })))
     }
 
     /// The record of where the training starts.

@@ -10,6 +10,7 @@ mod context;
 mod data;
 mod devices;
 mod error;
+mod eval_sets;
 mod evaluate;
 mod event;
 mod feasibility;

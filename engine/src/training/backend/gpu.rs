@@ -1,5 +1,6 @@
 //! GPUs as a back end: selecting those of a job, creating the model there, training and evaluating it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytesize::ByteSize;
@@ -24,7 +25,7 @@ use super::memory::{DeviceMemory, MemoryPart};
 use super::phases::{Activity, Ceilings, Phase};
 use super::refusal::{GpuSelectionError, Refusal};
 use super::scorer::{Scorer, ScoringProgress};
-use crate::checkpoint::{Checkpoint, CheckpointError, DeviceState};
+use crate::checkpoint::{CheckpointError, DeviceState, StateSource};
 pub(super) use crate::cuda::FeedBatch;
 use crate::cuda::calibration;
 use crate::cuda::{
@@ -304,6 +305,8 @@ struct GpuBackend {
 
 /// A part of the dataset in GPU memory.
 struct ResidentPart {
+    /// Its files.
+    files: Vec<PathBuf>,
     part: Part,
     batches: Vec<Batch>,
 }
@@ -498,7 +501,8 @@ impl Scorer for GpuBackend {
         // Kept until all samples are scored.
         let mut batches = None;
         // The memory of another part is free before it is decided whether this one fits.
-        self.resident = self.resident.take().filter(|resident| resident.part == part.part);
+        let is_same = |of: &ResidentPart| (of.part, &of.files) == (part.part, &part.files);
+        self.resident = self.resident.take().filter(is_same);
         if let Some(resident) = &self.resident {
             for batch in &resident.batches {
                 evaluate_batch(&mut self.model, batch)?;
@@ -506,7 +510,8 @@ impl Scorer for GpuBackend {
             }
         } else {
             let stay = Feed::fits(self.model.devices(), &part, &options)?;
-            let mut resident = ResidentPart { part: part.part, batches: Vec::new() };
+            let mut resident =
+                ResidentPart { files: part.files.clone(), part: part.part, batches: Vec::new() };
             let batches = batches.insert(open(&self.model, part, &options, stay)?);
             while let Some(batch) = batches.next().transpose()? {
                 evaluate_batch(&mut self.model, &batch)?;

@@ -39,7 +39,7 @@ pub(super) struct TrainingStart {
     /// The checkpoint to resume from, unless training starts at step 0.
     pub(super) from: Option<Arc<Checkpoint>>,
     /// The trained model that step 0 starts from; not with a checkpoint.
-    pub(super) initial: Option<InitialModel>,
+    pub(super) initial: Option<Arc<InitialModel>>,
     /// What is trained, if it was compared with what was trained before.
     pub(super) identity: Option<Box<RunIdentity>>,
 }

@@ -7,6 +7,7 @@ use rankine_reader::publish::PartialDir;
 use rankine_reader::{Columns, Part};
 
 use super::super::context::{RunContext, SampleSource};
+use super::super::eval_sets::NamedDataset;
 use super::super::processes::with_heartbeat;
 use super::super::run_dir::{
     BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary, ModelSummary,
@@ -14,7 +15,7 @@ use super::super::run_dir::{
 };
 use super::super::{Event, TrainError};
 use super::early_stopping::DecidingMetrics;
-use super::training_loop::TrainingLoop;
+use super::training_loop::{Subject, TrainingLoop};
 use crate::checkpoint::{BestState, StateSource};
 use crate::evaluation::EvalSummary;
 use crate::launch::Phase;
@@ -84,7 +85,12 @@ impl TrainingLoop<'_> {
             Some(eval) => Ok(Some(eval)),
             None => self.evaluate(part, step),
         };
-        Ok(Results { validation: on(Part::Validation)?, eval: on(Part::Eval)? })
+        let (validation, mut eval) = (on(Part::Validation)?, on(Part::Eval)?);
+        for NamedDataset { name, dataset, part } in self.context.eval_sets {
+            let (summary, _) = self.evaluate_on(Subject { dataset, part: *part, set: Some(name) }, step)?;
+            eval.get_or_insert_default().sets.insert(name.clone(), summary);
+        }
+        Ok(Results { validation, eval })
     }
 
     /// Saves the model of a step, if this is the first process.

@@ -20,6 +20,7 @@ use rankine_reader::{Dataset, Stop};
 use super::backend::{Batches, DeviceChoice, Measurements, check_build, thread_pool};
 use super::context::{RunContext, SampleSource};
 use super::data::open_together;
+use super::eval_sets;
 use super::initial_model::InitialModel;
 use super::processes::RankAssignment;
 use super::resume::{self, StartingPoint, TrainingStart};
@@ -135,10 +136,22 @@ impl Prepared {
         let Self { began, job, assignment, stop } = self;
         let (began, topology, processes) = (*began, assignment.topology, self.processes());
         let model = &translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
+        let eval_sets = &eval_sets::open(job, dataset)?;
         let files = &options.files.cloned().unwrap_or_else(|| Arc::new(Disk));
         let (pool, threads) = thread_pool(job)?;
-        let context =
-            RunContext { job, dataset, source, model, processes, topology, files, threads, stop, began };
+        let context = RunContext {
+            job,
+            dataset,
+            eval_sets,
+            source,
+            model,
+            processes,
+            topology,
+            files,
+            threads,
+            stop,
+            began,
+        };
 
         let initial = || InitialModel::of(job, dataset, model);
         // A resumed run needs the model that it started from only if it has no checkpoint.

@@ -56,6 +56,9 @@ pub(super) struct EvalRecord<'a> {
     /// Absent for the evaluation part.
     #[serde(skip_serializing_if = "is_eval")]
     pub(super) part: Part,
+    /// The `[[eval.set]]`; absent for the dataset that is trained on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) set: Option<&'a str>,
     pub(super) seconds: f64,
     #[serde(flatten)]
     pub(super) metrics: &'a EvalMetrics,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rankine_reader::io::IoOptions;
 use rankine_reader::stream::StreamOptions;
-use rankine_reader::{Part, StopCause};
+use rankine_reader::{Dataset, Part, StopCause};
 
 use super::super::backend::{Backend, Batch, Batches, DeviceChoice, InitializedDevice, Measurements};
 use super::super::checkpoints::Checkpoints;
@@ -31,7 +31,7 @@ use super::losses::Losses;
 use super::records::{EvalRecord, PhaseSeconds, TrainRecord};
 use super::state::{RunState, Tally};
 use crate::checkpoint::{Checkpoint, StateSource, TrainState};
-use crate::evaluation::{EvalMetrics, EvalSummary, SavedScores};
+use crate::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, SavedScores};
 use crate::job::Precision;
 use crate::launch::{Phase, ProcessGroup, Stage};
 use crate::run_paths;
@@ -322,10 +322,22 @@ impl<'a> TrainingLoop<'a> {
 
     /// Evaluates the model of a step on a part of the dataset, if there is such a part, and keeps the scores.
     pub(super) fn evaluate(&mut self, part: Part, step: u64) -> Result<Option<EvalSummary>, TrainError> {
-        let RunContext { job, dataset, processes, .. } = self.context;
+        let dataset = self.context.dataset;
         if dataset.samples(part) == 0 {
             return Ok(None);
         }
+        let (summary, heads) = self.evaluate_on(Subject { dataset, part, set: None }, step)?;
+        self.state.last_scores = SavedScores::of(&heads);
+        Ok(Some(summary))
+    }
+
+    /// Evaluates the model of a step.
+    pub(super) fn evaluate_on(
+        &mut self,
+        Subject { dataset, part, set }: Subject<'_>,
+        step: u64,
+    ) -> Result<(EvalSummary, Vec<HeadMetrics>), TrainError> {
+        let RunContext { job, processes, .. } = self.context;
         self.logs.evaluation_begins(self.state.total.samples)?;
         let began = Instant::now();
         // The first batch may take long.
@@ -338,13 +350,17 @@ impl<'a> TrainingLoop<'a> {
         let seconds = began.elapsed().as_secs_f64();
         if let Some(run) = &mut self.run {
             let ids_out_of_range = &ids_out_of_range;
-            run.append("eval", &EvalRecord { step, part, seconds, metrics: &metrics, ids_out_of_range })?;
+            run.append(
+                "eval",
+                &EvalRecord { step, part, set, seconds, metrics: &metrics, ids_out_of_range },
+            )?;
         }
-        self.logs.evaluation_ends(part, step, &metrics)?;
-        self.observer.observe(Event::Evaluated { step, part, seconds, heads: &heads });
-        self.state.last_scores = SavedScores::of(&heads);
+        self.logs.evaluation_ends(part, set, step, &metrics)?;
+        self.observer.observe(Event::Evaluated { step, part, set, seconds, heads: &heads });
         let auc_achievable = dataset.auc_achievable().filter(|_| part == Part::Eval);
-        Ok(Some(EvalSummary { metrics, auc_achievable, seconds, ids_out_of_range }))
+        let summary =
+            EvalSummary { metrics, auc_achievable, seconds, ids_out_of_range, ..EvalSummary::default() };
+        Ok((summary, heads))
     }
 
     /// What all processes are to do after a step.
@@ -410,6 +426,14 @@ impl<'a> TrainingLoop<'a> {
     }
 }
 
+/// What a model is evaluated on.
+pub(super) struct Subject<'a> {
+    pub(super) dataset: &'a Dataset,
+    pub(super) part: Part,
+    /// The name of the `[[eval.set]]`; `None` for the dataset that is trained on.
+    pub(super) set: Option<&'a str>,
+}
+
 /// Where a batch came from, when it was taken.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReaderState {
@@ -427,7 +451,7 @@ fn restore(
     backend: &mut dyn Backend,
     processes: &ProcessGroup,
     from: Option<Arc<Checkpoint>>,
-    initial: Option<InitialModel>,
+    initial: Option<Arc<InitialModel>>,
 ) -> Result<TrainState, TrainError> {
     let (source, state): (Arc<dyn StateSource>, _) = match (from, initial) {
         (Some(checkpoint), _) => {
@@ -439,7 +463,7 @@ fn restore(
             if processes.is_first() {
                 tracing::info!("training starts from {}", initial.description());
             }
-            (Arc::new(initial), TrainState { init: Some(init), ..TrainState::default() })
+            (initial, TrainState { init: Some(init), ..TrainState::default() })
         }
         (None, None) => return Ok(TrainState::default()),
     };

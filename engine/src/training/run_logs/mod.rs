@@ -109,12 +109,16 @@ impl RunLogs {
     pub(super) fn evaluation_ends(
         &mut self,
         part: Part,
+        set: Option<&str>,
         step: u64,
         metrics: &EvalMetrics,
     ) -> Result<(), TrainError> {
         // The time until the training ends is part of MLPerf's result.
-        self.in_mllog(|log| log.evaluation_ends(metrics.first.and_then(|first| first.auc)))?;
-        let values = scalars(part, metrics);
+        if set.is_none() {
+            self.in_mllog(|log| log.evaluation_ends(metrics.first.and_then(|first| first.auc)))?;
+        }
+        let name = set.map_or_else(|| part.to_string(), |set| format!("eval.sets/{set}"));
+        let values = scalars(&name, metrics);
         let values: Vec<_> = values.iter().map(|(tag, value)| (tag.as_str(), *value)).collect();
         self.in_events(|events| if values.is_empty() { Ok(()) } else { events.scalars(step, &values) })
     }
@@ -157,7 +161,7 @@ impl RunLogs {
 
 /// Returns the scalars of an evaluation of a part by tag: those of the only head, or of each one. Undefined metrics
 /// have none.
-fn scalars(part: Part, metrics: &EvalMetrics) -> Vec<(String, f64)> {
+fn scalars(name: &str, metrics: &EvalMetrics) -> Vec<(String, f64)> {
     let of = |prefix: String, metrics: &Metrics| {
         let values = [
             ("auc", metrics.auc),
@@ -167,10 +171,10 @@ fn scalars(part: Part, metrics: &EvalMetrics) -> Vec<(String, f64)> {
         values.into_iter().filter_map(move |(name, value)| Some((format!("{prefix}/{name}"), value?)))
     };
     if metrics.heads.is_empty() {
-        return metrics.first.iter().flat_map(|metrics| of(part.to_string(), metrics)).collect();
+        return metrics.first.iter().flat_map(|metrics| of(name.to_owned(), metrics)).collect();
     }
     let heads =
-        metrics.heads.iter().filter_map(|(label, metrics)| Some((format!("{part}/{label}"), (*metrics)?)));
+        metrics.heads.iter().filter_map(|(label, metrics)| Some((format!("{name}/{label}"), (*metrics)?)));
     heads.flat_map(|(prefix, metrics)| of(prefix, &metrics)).collect()
 }
 
@@ -191,7 +195,7 @@ mod tests {
         let one = EvalMetrics { first: Some(metrics(Some(0.75), Some(1.5))), heads: [].into() };
         let names = |of: &EvalMetrics| {
             let text = |(tag, value): (String, f64)| format!("{tag} {value}");
-            scalars(Part::Eval, of).into_iter().map(text).collect::<Vec<_>>()
+            scalars("eval", of).into_iter().map(text).collect::<Vec<_>>()
         };
         assert_eq!(names(&one), ["eval/auc 0.75", "eval/log_loss 0.5", "eval/calibration 1.5"]);
         let heads = [("buy", Some(metrics(None, None))), ("click", one.first), ("like", None)];
