@@ -16,10 +16,13 @@ const POLICY: &str = concat!(
 const POINTS_MAX: usize = 45_000;
 const SERIES_POINTS_MIN: usize = 64;
 const SERIES_PER_RUN: usize = 5;
+/// The most tables of all runs of a report. A table takes about 200 bytes, and so does a setting of one.
+const TABLES_MAX: usize = 1_000;
+const TABLES_PER_RUN_MIN: usize = 20;
 
 /// Returns one HTML file that shows the runs, and compares them if there are several. It loads nothing.
 ///
-/// The series of many runs are thinned, so that the file stays below 2 MB.
+/// The series of many runs are thinned, and of many tables the largest are listed, so that the file stays below 2 MB.
 pub fn render(runs: &[RunView]) -> String {
     let mut page = PAGE.text.to_owned();
     let icon = tag_of_icon(&format!("data:image/svg+xml,{}", percent_encoded(ICON.text)));
@@ -53,7 +56,11 @@ fn replaced(page: &str, tag: &str, by: &str) -> String {
 fn embedded(runs: &[RunView]) -> String {
     let points = (POINTS_MAX / SERIES_PER_RUN / runs.len().max(1)).max(SERIES_POINTS_MIN);
     let mut runs = runs.to_vec();
-    runs.iter_mut().for_each(|run| run.series.thin(points));
+    let tables = (TABLES_MAX / runs.len().max(1)).max(TABLES_PER_RUN_MIN);
+    for run in &mut runs {
+        run.series.thin(points);
+        run.limit_tables(tables);
+    }
     let json = serde_json::to_string(&runs).expect("the keys of a view are strings");
     let mut escaped = String::with_capacity(json.len());
     for char in json.chars() {

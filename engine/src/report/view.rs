@@ -48,12 +48,18 @@ pub struct RunView {
     pub memory: Vec<DeviceMemory>,
     /// The tables.
     pub tables: Vec<TableView>,
+    /// The smaller tables that a report does not list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub further_tables: Option<TablesView>,
     /// The ranks, live only.
     pub ranks: Vec<RankView>,
     /// Warnings, the oldest first.
     pub warnings: Vec<WarningView>,
     /// The effective job: the value of each setting as text, by its name, such as `train.batch_size`.
     pub settings: BTreeMap<String, String>,
+    /// Settings of tables that a report does not list.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub further_settings: usize,
     /// The scores of the last evaluation, one entry a head.
     pub scores: Vec<HeadScores>,
 }
@@ -65,6 +71,31 @@ impl RunView {
             table.distinct_ratio = count.distinct_ratio();
         }
     }
+
+    /// Keeps this number of tables, the largest ones, and adds up the others. Keeps as many settings of tables.
+    pub(super) fn limit_tables(&mut self, most: usize) {
+        if self.tables.len() > most {
+            self.tables.sort_by_key(|table| std::cmp::Reverse(table.bytes));
+            let mut others = TablesView::default();
+            for table in self.tables.drain(most..) {
+                others.count += 1;
+                others.rows += table.rows;
+                others.bytes += table.bytes;
+            }
+            self.further_tables = Some(others);
+        }
+        let mut of_tables = 0;
+        let before = self.settings.len();
+        self.settings.retain(|key, _| {
+            of_tables += usize::from(key.starts_with("table."));
+            !key.starts_with("table.") || of_tables <= most
+        });
+        self.further_settings = before - self.settings.len();
+    }
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// The state of a run.
@@ -277,6 +308,17 @@ impl From<&DeviceTable> for TableView {
             top_share: table.top_share,
         }
     }
+}
+
+/// Several tables.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct TablesView {
+    /// How many.
+    pub count: u64,
+    /// Rows of all of them.
+    pub rows: u64,
+    /// Bytes of all weights.
+    pub bytes: u64,
 }
 
 /// A rank.

@@ -565,14 +565,21 @@ function tables(level) {
     class: "note",
     text: "Distinct: distinct rows per look-up. Top share: the share of look-ups of the most frequent 1% of the rows.",
   });
+  const others = element("p", { class: "note" });
   return section(
     "Embedding tables",
     level,
-    [table.root, note],
+    [table.root, others, note],
     (view) => some(view.tables),
     (view) => {
       note.hidden = !view.tables.some((one) => finite(one.distinct_ratio) !== null || finite(one.top_share) !== null);
       table.update(view.tables);
+      const further = view.further_tables;
+      others.hidden = !further;
+      if (further) {
+        const sums = `${compact(further.rows)} rows and ${bytes(further.bytes)}`;
+        setText(others, `Not listed: ${whole(further.count)} smaller tables with ${sums}.`);
+      }
     },
   );
 }
@@ -655,7 +662,8 @@ function settings(level) {
     (view) => Object.keys(view.settings ?? {}).length > 0,
     (view) => {
       const entries = Object.entries(view.settings);
-      setText(summary, `The job's ${entries.length} settings`);
+      const further = view.further_settings ? ` (${whole(view.further_settings)} more of tables are not listed)` : "";
+      setText(summary, `The job's ${entries.length} settings${further}`);
       table.update(entries);
     },
   );

@@ -103,6 +103,51 @@ fn reports_of_many_long_runs_are_small() {
     assert!(many.len() < 2_000_000, "{}", many.len());
 }
 
+/// Ten thousand tables, each with settings of its own, beside the longest series.
+#[test]
+fn reports_of_many_tables_list_the_largest() {
+    let mut run = long_run();
+    for number in 0..10_000_u64 {
+        run.tables.push(TableView {
+            name: format!("a column with a long name, as joins of logs have them, {number:05}"),
+            rows: number + 1,
+            dim: 128,
+            bytes: 512 * (number + 1),
+            placement: Some("column-wise".into()),
+            distinct_ratio: Some(0.123_456_789),
+            top_share: Some(0.987_654_321),
+        });
+        run.settings.insert(
+            format!("table.{number}.columns"),
+            format!("[\"a column with a long name {number:05}\"]"),
+        );
+        run.settings.insert(format!("table.{number}.learning_rate_factor"), "0.1234".into());
+    }
+    run.settings.insert("train.epochs".into(), "3".into());
+    for (count, kept) in [(1, 1000), (16, 62)] {
+        let report = render(&vec![run.clone(); count]);
+        assert!(report.len() < 2_000_000, "{count} runs: {}", report.len());
+        let runs: Value = serde_json::from_str(embedded(&report)).expect("it is JSON");
+        let (tables, others) =
+            (runs[0]["tables"].as_array().expect("it is a list"), &runs[0]["further_tables"]);
+        assert_eq!((tables.len(), others["count"].as_u64()), (kept, Some(10_000 - kept as u64)));
+        let of_largest =
+            |table: &Value| table["rows"].as_u64().is_some_and(|rows| rows > 10_000 - kept as u64);
+        assert!(tables.iter().all(of_largest));
+        let least = 10_000 - kept as u64;
+        let sum = least * (least + 1) / 2;
+        assert_eq!((others["rows"].as_u64(), others["bytes"].as_u64()), (Some(sum), Some(512 * sum)));
+        assert_eq!(runs[0]["further_settings"].as_u64(), Some(20_000 - kept as u64));
+        assert_eq!(runs[0]["settings"]["train.epochs"], "3");
+    }
+    // A few tables are all listed, in the order of the columns.
+    run.tables.truncate(3);
+    run.settings.clear();
+    let runs: Value = serde_json::from_str(embedded(&render(&[run]))).expect("it is JSON");
+    assert_eq!(runs[0]["tables"][0]["rows"], 1);
+    assert!(runs[0].get("further_tables").is_none() && runs[0].get("further_settings").is_none());
+}
+
 #[test]
 fn thinned_series_keep_their_extremes() {
     let mut run = RunView::default();
