@@ -477,6 +477,25 @@ impl OpenModel {
     }
 }
 
+/// Opens the columns of a dataset or of a model, for further rows. A model has no statistics; those of its dataset are
+/// taken, if it is still where the job has it.
+///
+/// # Errors
+/// See [`SourceError`]; [`SourceError::Other`] if the folder is neither.
+pub fn known_columns(path: &Path) -> Result<KnownColumns, SourceError> {
+    if Dataset::exists(path) {
+        return Ok(KnownColumns::of(&Dataset::open(path)?)?);
+    }
+    let model = ModelSource::find(path, Artifact::Model)?.open()?;
+    let known = model.known_columns(path)?;
+    let dataset = model.job().data.folder().and_then(|folder| Dataset::open(folder).ok());
+    let dataset = dataset.filter(|dataset| model.columns().difference(dataset).is_none());
+    match dataset.map(|dataset| dataset.statistics()) {
+        Some(Ok(statistics)) => Ok(known.with_statistics(statistics)?),
+        Some(Err(_)) | None => Ok(known),
+    }
+}
+
 /// Opens a checkpoint in the file system.
 ///
 /// # Errors

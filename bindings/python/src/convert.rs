@@ -7,10 +7,11 @@ use std::str::FromStr;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyString};
+use rankine::source::known_columns;
 use rankine::system;
 use rankine_reader::convert::{
-    ColumnVocabulary, ConversionReport, ConvertOptions, CriteoColumns, Progress, SchemaFile, convert_criteo,
-    convert_csv, convert_hugectr_raw, convert_parquet,
+    ColumnVocabulary, ConversionReport, ConvertOptions, CriteoColumns, KnownColumns, Progress, SchemaFile,
+    convert_criteo, convert_csv, convert_hugectr_raw, convert_like, convert_parquet,
 };
 use rankine_reader::generate::Shape;
 use rankine_reader::publish::refuse_inputs;
@@ -18,7 +19,7 @@ use rankine_reader::raw::RawFormat;
 use rankine_reader::schema::DenseDtype;
 use rankine_reader::{Stop, did_you_mean};
 
-use crate::error::data_error;
+use crate::error::{data_error, source_error};
 use crate::job::toml_text;
 use crate::value::{paths, thread_count, to_python};
 use crate::worker;
@@ -28,6 +29,9 @@ use crate::worker;
 /// The options are those of ``rankine convert``: ``split`` is ``"last:0.2"``, ``"random:0.1:SEED"`` or ``"none"``,
 /// ``memory`` is in bytes, and ``schema`` is a schema file, or a mapping with the contents of one. For Criteo's logs,
 /// ``columns`` maps names to vocabularies, such as ``{"C3": "hash:100000"}``.
+///
+/// ``like`` is an existing dataset, or a run, whose columns, transforms and vocabularies the new dataset keeps, instead
+/// of the options that describe columns. With ``grow=True``, new categories get rows after the old ones.
 ///
 /// Ctrl-C stops the conversion, and leaves no dataset. Returns the report of the conversion, and ``dataset``. Raises
 /// DataError.
@@ -52,9 +56,10 @@ pub(crate) fn convert<'py>(
         system::thread_count(options.take("threads", |threads| thread_count(threads.extract()?))?);
     common.dense_dtype = if format == "criteo-tsv" { DenseDtype::F16 } else { DenseDtype::F32 };
     options.parse("dense_dtype", &mut common.dense_dtype)?;
-    let source = Source::of(options, &mut common)?;
-    options.all_are_known()?;
-    let report = worker::wait(py, &stop, || source.convert(&common).map_err(data_error))?;
+    let mut source = Some(Source::of(options, &mut common)?);
+    options.all_are_known("")?;
+    let convert = || source.take().expect("it is converted once").convert(&common).map_err(data_error);
+    let report = worker::wait(py, &stop, convert)?;
     let dict = to_python(py, &report)?;
     dict.set_item("dataset", out.display().to_string())?;
     Ok(dict)
@@ -97,9 +102,10 @@ impl<'py> Options<'_, 'py> {
         self.take(name, read)?.ok_or_else(missing)
     }
 
-    fn all_are_known(&self) -> PyResult<()> {
+    /// Refuses an option that nothing has read; `with` says which options are there in its place.
+    fn all_are_known(&self, with: &str) -> PyResult<()> {
         let Some(name) = self.given.keys().iter().next() else { return Ok(()) };
-        Err(PyTypeError::new_err(format!("convert({:?}) has no option {name}", self.format)))
+        Err(PyTypeError::new_err(format!("convert({:?}{with}) has no option {name}", self.format)))
     }
 }
 
@@ -109,6 +115,11 @@ enum Source {
     Csv(SchemaFile, u64),
     Parquet(SchemaFile, u64),
     Raw(RawFormat),
+    /// Rows of any of them, with the columns of an old dataset or of a model.
+    Like {
+        known: KnownColumns,
+        grow: bool,
+    },
 }
 
 impl Source {
@@ -117,6 +128,14 @@ impl Source {
             common.memory = options.count("memory")?.unwrap_or(common.memory);
             Ok(options.count("min_count")?.unwrap_or(1))
         };
+        if let Some(path) = options.take("like", |path| path.extract::<PathBuf>())? {
+            let known = known_columns(&path).map_err(source_error)?;
+            known.check_format(options.format).map_err(data_error)?;
+            common.memory = options.count("memory")?.unwrap_or(common.memory);
+            let grow = options.take("grow", |grow| grow.extract())?.unwrap_or(false);
+            options.all_are_known(", like=...")?;
+            return Ok(Self::Like { known, grow });
+        }
         match options.format {
             "criteo-tsv" => {
                 let mut columns = CriteoColumns { min_count: counting(common)?, ..Default::default() };
@@ -154,13 +173,14 @@ impl Source {
         }
     }
 
-    fn convert(&self, options: &ConvertOptions) -> rankine_reader::Result<ConversionReport> {
+    fn convert(self, options: &ConvertOptions) -> rankine_reader::Result<ConversionReport> {
         let progress: &dyn Progress = &|_: &'static str, _: u64, _: u64| {};
         match self {
-            Self::Criteo(columns) => convert_criteo(options, columns, progress),
-            Self::Csv(schema, min_count) => convert_csv(options, schema, *min_count, progress),
-            Self::Parquet(schema, min_count) => convert_parquet(options, schema, *min_count, progress),
-            Self::Raw(format) => convert_hugectr_raw(options, format, progress),
+            Self::Criteo(columns) => convert_criteo(options, &columns, progress),
+            Self::Csv(schema, min_count) => convert_csv(options, &schema, min_count, progress),
+            Self::Parquet(schema, min_count) => convert_parquet(options, &schema, min_count, progress),
+            Self::Raw(format) => convert_hugectr_raw(options, &format, progress),
+            Self::Like { known, grow } => convert_like(options, known, grow, progress),
         }
     }
 }

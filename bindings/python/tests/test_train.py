@@ -156,6 +156,27 @@ def test_a_conversion_is_that_of_the_command(tmp_path: Path, films: Films) -> No
         assert report == {key: value for key, value in of_command.items() if key != "dataset"}
 
 
+def test_further_rows_are_converted_like_a_dataset_or_a_run(tmp_path: Path, films: Films) -> None:
+    write_csv(tmp_path / "new.csv", ratings(300, 9))
+    run = tmp_path / "run"
+    rankine.train(JOB, run, data={"dir": films.data}, train={"max_steps": 3})
+    cases: list[tuple[Path, bool]] = [(Path(films.data), False), (Path(films.data), True), (run, True)]
+    for number, (like, grow) in enumerate(cases):
+        words: list[object] = ["--like", like, *(["--grow"] if grow else []), "--split", "last:0.5"]
+        of_command, out = tmp_path / f"command-{number}", tmp_path / f"package-{number}"
+        command("convert", "csv", tmp_path / "new.csv", *words, "--out", of_command)
+        rankine.convert("csv", tmp_path / "new.csv", out, like=like, grow=grow, split="last:0.5")
+        assert files(out) == files(of_command)
+    convert: Any = rankine.convert
+    refused_format = r"^the rows of .* are csv, not criteo-tsv"
+    with pytest.raises(rankine.DataError, match=refused_format):
+        convert("criteo-tsv", tmp_path / "new.csv", tmp_path / "none", like=films.data)
+    with pytest.raises(TypeError, match=r'^convert\("csv", like=...\) has no option schema$'):
+        convert("csv", tmp_path / "new.csv", tmp_path / "none", like=films.data, schema=SCHEMA)
+    with pytest.raises(rankine.ModelError, match="there is no such folder"):
+        convert("csv", tmp_path / "new.csv", tmp_path / "none", like=tmp_path / "absent")
+
+
 def test_criteo_logs_and_raw_records_are_converted(tmp_path: Path) -> None:
     row = "1\t" + "\t".join(map(str, range(13))) + "\t" + "\t".join(f"{n:08x}" for n in range(26))
     (tmp_path / "log.tsv").write_text(f"{row}\n" * 50)

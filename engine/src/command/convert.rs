@@ -6,16 +6,16 @@ use std::sync::Mutex;
 use clap::Subcommand;
 use rankine::job::{Count, ThreadCount};
 use rankine::monitoring::{Command, Monitor};
-use rankine::source::{Artifact, ModelSource, SourceError};
+use rankine::source::{self, SourceError};
 use rankine::system;
 use rankine_reader::convert::{
     self, BadLimit, ColumnVocabulary, ConversionReport, ConvertOptions, CriteoColumns, DenseMode,
-    ExactReport, KnownColumns, OnBad, RowFormat, SchemaFile, Split, UnknownCategories, VocabularyChoice,
-    convert_criteo, convert_csv, convert_hugectr_raw, convert_like, convert_parquet,
+    ExactReport, KnownColumns, OnBad, SchemaFile, Split, UnknownCategories, VocabularyChoice, convert_criteo,
+    convert_csv, convert_hugectr_raw, convert_like, convert_parquet,
 };
 use rankine_reader::publish::refuse_inputs;
 use rankine_reader::schema::DenseDtype;
-use rankine_reader::{Dataset, Stop};
+use rankine_reader::Stop;
 use serde::Serialize;
 
 use super::progress::Progress;
@@ -307,17 +307,7 @@ impl LikeArgs {
     ) -> Result<(ConversionReport, PathBuf), CommandError> {
         let like = self.like.as_deref().unwrap_or(Path::new(""));
         let known = known_columns(like)?;
-        let found = known.format().map_or(format, RowFormat::name);
-        if found != format {
-            let like = like.display();
-            return Err(CommandError::new(
-                Exit::Usage,
-                format!(
-                    "the rows of --like {like} are {found}, not {format}, and only rows of the same format have its \
-                     columns: use `rankine convert {found}`"
-                ),
-            ));
-        }
+        known.check_format(format)?;
         if self.grow && !known.has_statistics() {
             tracing::warn!(
                 "the statistics of the new dataset count only the new rows, since the dataset of {} is not where it \
@@ -330,12 +320,9 @@ impl LikeArgs {
     }
 }
 
-/// Opens the columns of a dataset, or of a model and its dataset's statistics.
+/// Opens the columns of a dataset or of a model.
 fn known_columns(path: &Path) -> Result<KnownColumns, CommandError> {
-    if Dataset::exists(path) {
-        return Ok(KnownColumns::of(&Dataset::open(path)?)?);
-    }
-    let source = ModelSource::find(path, Artifact::Model).map_err(|error| match error {
+    source::known_columns(path).map_err(|error| match error {
         SourceError::Other { path, found, .. } => {
             let what = format!(
                 "--like {}: {found}; expected the folder of a dataset, of a finished run, of a checkpoint or of an \
@@ -345,16 +332,7 @@ fn known_columns(path: &Path) -> Result<KnownColumns, CommandError> {
             CommandError::new(Exit::Usage, what)
         }
         other => other.into(),
-    })?;
-    let model = source.open()?;
-    let (columns, known) = (model.columns(), model.known_columns(path)?);
-    // The model has no statistics, but its dataset has, if it is still there and the same.
-    let dataset = model.job().data.folder().and_then(|folder| Dataset::open(folder).ok());
-    let dataset = dataset.filter(|dataset| columns.difference(dataset).is_none());
-    match dataset.map(|dataset| dataset.statistics()) {
-        Some(Ok(statistics)) => Ok(known.with_statistics(statistics)?),
-        Some(Err(_)) | None => Ok(known),
-    }
+    })
 }
 
 impl Args {

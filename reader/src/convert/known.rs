@@ -143,6 +143,22 @@ impl KnownColumns {
         self.format.as_ref()
     }
 
+    /// Checks that raw rows of a format, as [`RowFormat::name`] has it, can have these columns.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if rows of these columns have another format.
+    pub fn check_format(&self, format: &str) -> Result<()> {
+        let found = self.format.as_ref().map_or(format, |own| own.name());
+        if found == format {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "the rows of {} are {found}, not {format}, and only rows of the same format have its columns: use `rankine \
+             convert {found}`",
+            self.name
+        )))
+    }
+
     /// Compares the columns with those of a new dataset, column by column: a model trained on these fits the new
     /// dataset once its tables have as many rows. Returns the rows of every table. Transforms and vocabularies must be
     /// the same, but new categories, or rows of identity columns, may follow the old ones. The weight, the sizes of

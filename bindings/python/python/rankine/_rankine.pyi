@@ -283,6 +283,9 @@ def convert(
     ``memory`` is in bytes, and ``schema`` is a schema file, or a mapping with the contents of one. For Criteo's logs,
     ``columns`` maps names to vocabularies, such as ``{"C3": "hash:100000"}``.
 
+    ``like`` is an existing dataset, or a run, whose columns, transforms and vocabularies the new dataset keeps, instead
+    of the options that describe columns. With ``grow=True``, new categories get rows after the old ones.
+
     Ctrl-C stops the conversion, and leaves no dataset. Returns the report of the conversion, and ``dataset``. Raises
     DataError.
     """
@@ -302,6 +305,21 @@ def convert(
     dense_dtype: Literal["f16", "f32"] = "f16",
     vocabulary: str = "exact",
     columns: Mapping[str, str] = ...,
+    memory: int | None = None,
+    threads: int | None = None,
+) -> dict[str, Any]: ...
+@overload
+def convert(
+    format: Literal["csv", "parquet", "criteo-tsv", "hugectr-raw"],
+    train: _Path | Sequence[_Path],
+    out: _Path,
+    *,
+    like: _Path,
+    grow: bool = False,
+    eval: _Path | Sequence[_Path] = (),
+    split: str = "none",
+    on_bad: Literal["fail", "skip", "quarantine"] = "fail",
+    bad_limit: str | int = "1%",
     memory: int | None = None,
     threads: int | None = None,
 ) -> dict[str, Any]: ...
