@@ -373,6 +373,10 @@ fn the_log_and_the_command_say_which_samples_were_evaluated() {
     assert_eq!(summary["best"]["value"], summary["validation"]["auc"]);
     let eval = run(["eval", "--run", &place.word("run"), "--part", "validation", "--json"]).with(SUCCESS);
     assert_eq!(eval.json()["auc"], summary["validation"]["auc"]);
+    let (run_dir, data, out) = (place.word("run"), place.word("data"), place.word("out.csv"));
+    run(["predict", "--run", &run_dir, "--data", &data, "--part", "validation", "--out", &out]).with(SUCCESS);
+    let rows = std::fs::read_to_string(out).unwrap().lines().count() as u64 - 1;
+    assert_eq!(Some(rows), summary["data"]["validation_samples"].as_u64());
     let text = run(["train", &job, "--run-dir", &place.word("run"), "--resume"]
         .into_iter()
         .chain(sets.iter().flat_map(|set| ["--set", *set])));

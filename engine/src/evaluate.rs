@@ -1,16 +1,21 @@
-//! Evaluates a trained model on a dataset.
+//! Evaluates a trained model on datasets and on raw rows.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use rankine_reader::convert::RowFormat;
-use rankine_reader::{Dataset, Part, Stop};
+use rankine_reader::convert::{BadLimit, Progress, RawReader};
+use rankine_reader::schema::VocabularyKind;
+use rankine_reader::{Dataset, Part, Schema, Stop};
 
-use crate::evaluation::{EvalMetrics, EvalSummary};
-use crate::job::ThreadCount;
+use crate::cpu::CpuModel;
+use crate::evaluation::{EvalMetrics, EvalSummary, Evaluation, HeadMetrics, RowCounts};
+use crate::job::{Job, ThreadCount};
+use crate::raw_rows::{RowBatch, RowOptions, RowSink, RowsError, RowsRead, read_rows};
 use crate::saved::SavedModelError;
 use crate::source::{Artifact, ModelSource, OpenModel, SourceError};
-use crate::training::{self, EvaluationOptions, Event, Observer, TrainError};
+use crate::system;
+use crate::training::{self, EvaluationOptions, Event, IdCounts, Observer, TrainError, ids};
 
 /// What a model is evaluated on.
 #[derive(Debug, Clone, Copy)]
@@ -18,8 +23,11 @@ pub struct EvaluateOptions<'a> {
     /// The dataset folder; by default the dataset of the model's job. Its columns must be those that the model was
     /// trained on, with the same names, transforms and vocabularies.
     pub data: Option<&'a Path>,
-    /// Raw files instead, with the records that the model was trained on.
+    /// Raw files instead, in the format of the model's training data. All rows are evaluated, with the vocabularies and
+    /// transforms of the model, and the results are those of a dataset with these rows. `-` is standard input.
     pub raw: &'a [PathBuf],
+    /// How many unreadable rows of raw files may be skipped; by default the first one ends the evaluation.
+    pub bad_limit: Option<BadLimit>,
     /// The part of the dataset; by default the evaluation part. [`Part::Validation`] is what the model's job held out
     /// of the training part.
     pub part: Part,
@@ -32,7 +40,7 @@ pub struct EvaluateOptions<'a> {
 
 impl Default for EvaluateOptions<'_> {
     fn default() -> Self {
-        Self { data: None, raw: &[], part: Part::Eval, threads: None, stop: None }
+        Self { data: None, raw: &[], bad_limit: None, part: Part::Eval, threads: None, stop: None }
     }
 }
 
@@ -65,61 +73,242 @@ impl From<rankine_reader::Error> for EvaluateError {
 /// The observer receives [`Event::Evaluating`] and [`Event::Evaluated`].
 ///
 /// # Errors
-/// [`EvaluateError`] if there is no model, or it does not suit the dataset.
+/// [`EvaluateError`] if there is no model, or it does not suit the dataset or the rows.
 pub fn evaluate(
     model: impl AsRef<Path>,
     options: &EvaluateOptions<'_>,
     observer: &mut dyn Observer,
 ) -> Result<EvalSummary, EvaluateError> {
-    let model = ModelSource::find(model.as_ref(), Artifact::Model)?.open()?;
-    let mut job = model.job().clone();
-    job.device.threads = options.threads.or(job.device.threads);
-    let job = &job;
-    let dataset = open_dataset(&model, options)?;
-    model.check_columns(&dataset)?;
-    let mut dataset = training::with_ids(job, dataset)?;
-    if options.part == Part::Validation {
-        dataset = dataset.with_validation(job.train.validation)?;
-    }
-    let batches =
-        EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: job.reader.io_options() };
-    let (pool, _) = training::thread_pool(job)?;
-    let began = Instant::now();
-    let (heads, ids_out_of_range) = pool.install(|| {
-        let mut weights = model.load()?;
-        Ok::<_, EvaluateError>(training::evaluate(
-            &mut weights,
-            &dataset,
-            options.part,
-            &batches,
-            options.stop,
-            observer,
-        )?)
-    })?;
-    let (step, seconds) = (model.steps(), began.elapsed().as_secs_f64());
-    observer.observe(Event::Evaluated { step, part: options.part, set: None, seconds, heads: &heads });
-    Ok(EvalSummary {
-        metrics: EvalMetrics::from(heads.as_slice()),
-        // The achievable AUC is that of the evaluation part.
-        auc_achievable: dataset.auc_achievable().filter(|_| options.part == Part::Eval),
-        seconds,
-        ids_out_of_range,
-        ..EvalSummary::default()
-    })
+    let mut evaluations = Evaluations::open(model.as_ref(), *options)?;
+    let set = evaluations.set(options.data)?;
+    evaluations.evaluate(&set, observer)
 }
 
-/// Opens the dataset that the options name, or that of the model's job.
-fn open_dataset(model: &OpenModel, options: &EvaluateOptions<'_>) -> Result<Dataset, SourceError> {
-    if let Some(dir) = options.data {
-        return Ok(Dataset::open(dir)?);
+/// A model that is being evaluated on one set of samples after another.
+#[derive(Debug)]
+pub struct Evaluations<'a> {
+    model: OpenModel,
+    job: Job,
+    options: EvaluateOptions<'a>,
+    /// The weights, once they are needed.
+    weights: Option<CpuModel>,
+}
+
+/// Samples that suit the model.
+#[derive(Debug)]
+pub struct EvaluationSet(Samples);
+
+#[derive(Debug)]
+enum Samples {
+    Dataset(Box<Dataset>),
+    Rows,
+}
+
+impl<'a> Evaluations<'a> {
+    /// Opens a model. The options say how it is evaluated.
+    ///
+    /// # Errors
+    /// [`SourceError`] if there is no model.
+    pub fn open(model: &Path, options: EvaluateOptions<'a>) -> Result<Self, SourceError> {
+        let model = ModelSource::find(model, Artifact::Model)?.open()?;
+        let mut job = model.job().clone();
+        job.device.threads = options.threads.or(job.device.threads);
+        Ok(Self { model, job, options, weights: None })
     }
-    let job = model.job();
-    match (&model.columns().format, &job.data.raw) {
-        (Some(RowFormat::HugectrRaw(format)), _) if !options.raw.is_empty() => {
-            Ok(Dataset::raw(format, &[], options.raw)?)
+
+    /// Opens what the model is evaluated on: the dataset `data`, or else what the options name.
+    ///
+    /// # Errors
+    /// [`EvaluateError`] if it does not suit the model.
+    pub fn set(&self, data: Option<&Path>) -> Result<EvaluationSet, EvaluateError> {
+        let EvaluateOptions { raw, part, .. } = self.options;
+        let dataset = match (data, raw, &self.job.data.raw) {
+            (Some(dir), ..) => Dataset::open(dir)?,
+            (None, [_, ..], _) if self.model.columns().format.is_some() => {
+                return Ok(EvaluationSet(Samples::Rows));
+            }
+            (None, [_, ..], _) => return Err(SourceError::NoRawRows.into()),
+            (None, [], Some(raw)) => Dataset::raw(&raw.format()?, &raw.train, &raw.eval)?,
+            (None, [], None) => Dataset::open(self.job.data.folder().unwrap_or(Path::new("")))?,
+        };
+        self.model.check_columns(&dataset)?;
+        let mut dataset = training::with_ids(&self.job, dataset)?;
+        if part == Part::Validation {
+            dataset = dataset.with_validation(self.job.train.validation)?;
         }
-        _ if !options.raw.is_empty() => Err(SourceError::NoRecords),
-        (_, Some(raw)) => Ok(Dataset::raw(&raw.format()?, &raw.train, &raw.eval)?),
-        (_, None) => Ok(Dataset::open(job.data.folder().unwrap_or(Path::new("")))?),
+        Ok(EvaluationSet(Samples::Dataset(Box::new(dataset))))
+    }
+
+    /// Evaluates the model on a set.
+    ///
+    /// # Errors
+    /// [`EvaluateError`] if the model or the samples cannot be read, or a prediction is not finite.
+    pub fn evaluate(
+        &mut self,
+        set: &EvaluationSet,
+        observer: &mut dyn Observer,
+    ) -> Result<EvalSummary, EvaluateError> {
+        let (pool, _) = training::thread_pool(&self.job)?;
+        let began = Instant::now();
+        let part = self.options.part;
+        let (heads, ids_out_of_range, rows) = pool.install(|| match &set.0 {
+            Samples::Dataset(dataset) => self.evaluate_dataset(dataset, observer),
+            Samples::Rows => self.evaluate_rows(observer),
+        })?;
+        let (step, seconds) = (self.model.steps(), began.elapsed().as_secs_f64());
+        observer.observe(Event::Evaluated { step, part, set: None, seconds, heads: &heads });
+        let auc_achievable = match &set.0 {
+            // The achievable AUC is that of the evaluation part.
+            Samples::Dataset(dataset) => dataset.auc_achievable().filter(|_| part == Part::Eval),
+            Samples::Rows => None,
+        };
+        let metrics = EvalMetrics::from(heads.as_slice());
+        Ok(EvalSummary { metrics, auc_achievable, seconds, ids_out_of_range, rows, ..EvalSummary::default() })
+    }
+
+    fn evaluate_dataset(
+        &mut self,
+        dataset: &Dataset,
+        observer: &mut dyn Observer,
+    ) -> Result<Evaluated, EvaluateError> {
+        let batch_size = self.job.eval.batch_size.get() as usize;
+        let batches = EvaluationOptions { batch_size, io: self.job.reader.io_options() };
+        let EvaluateOptions { part, stop, .. } = self.options;
+        let weights = weights(&mut self.weights, &self.model)?;
+        let (heads, ids) = training::evaluate(weights, dataset, part, &batches, stop, observer)?;
+        Ok((heads, ids, None))
+    }
+
+    fn evaluate_rows(&mut self, observer: &mut dyn Observer) -> Result<Evaluated, EvaluateError> {
+        let EvaluateOptions { raw, bad_limit, stop, .. } = self.options;
+        let columns = self.model.columns();
+        let (schema, Some(format)) = (&columns.schema, &columns.format) else {
+            return Err(SourceError::NoRawRows.into());
+        };
+        let encoder = &self.model.encoder()?;
+        let ids = &self.model.ids()?;
+        let threads = system::thread_count(self.job.device.threads);
+        let reader = RawReader { format, schema, encoder, ids, labelled: true, keep: &[], threads };
+        let batch_size = self.job.eval.batch_size.get() as usize;
+        let options = RowOptions { batch_size, threads, bad_limit };
+        let weights = weights(&mut self.weights, &self.model)?;
+        let bytes = BytesRead::default();
+        let evaluation = Evaluation::new(&weights.spec().heads);
+        let (logits, ids) = (Vec::new(), IdCounts::new());
+        let mut judged =
+            JudgedRows { weights, schema, evaluation, logits, ids, bytes: &bytes, stop, observer };
+        let rows = read_rows(&reader, raw, &options, &bytes, &mut judged).map_err(evaluate_error)?;
+        let JudgedRows { evaluation, ids, .. } = judged;
+        Ok((evaluation.metrics(), ids, Some(row_counts(schema, rows))))
+    }
+}
+
+type Evaluated = (Vec<HeadMetrics>, IdCounts, Option<RowCounts>);
+
+/// Returns the weights of a model, which are read when they are first needed.
+fn weights<'w>(
+    weights: &'w mut Option<CpuModel>,
+    model: &OpenModel,
+) -> Result<&'w mut CpuModel, EvaluateError> {
+    match weights {
+        Some(weights) => Ok(weights),
+        none => Ok(none.insert(model.load()?)),
+    }
+}
+
+fn row_counts(schema: &Schema, rows: RowsRead) -> RowCounts {
+    let columns = schema.categorical.iter().zip(rows.unknown);
+    let exact = columns.filter(|(column, _)| matches!(column.vocabulary, VocabularyKind::Exact { .. }));
+    let unknown = exact.map(|(column, count)| (column.name.clone(), count)).collect();
+    RowCounts { read: rows.read, bad: rows.bad, unknown }
+}
+
+/// Bytes of raw files that were read.
+#[derive(Debug, Default)]
+struct BytesRead {
+    done: AtomicU64,
+    total: AtomicU64,
+}
+
+impl Progress for BytesRead {
+    fn advance(&self, _: &'static str, bytes_done: u64, bytes_total: u64) {
+        self.done.store(bytes_done, Ordering::Relaxed);
+        self.total.store(bytes_total, Ordering::Relaxed);
+    }
+}
+
+impl BytesRead {
+    /// Estimates how many samples there are in all, given how many there are in the bytes read so far; 0 if that is
+    /// unknown.
+    fn estimate(&self, samples: u64) -> u64 {
+        let (done, total) = (self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed));
+        if total == 0 {
+            return 0;
+        }
+        let share = total as f64 / done.max(1) as f64;
+        ((samples as f64 * share) as u64).max(samples)
+    }
+}
+
+/// Raw rows that a model is evaluated on.
+struct JudgedRows<'e> {
+    weights: &'e mut CpuModel,
+    schema: &'e Schema,
+    evaluation: Evaluation,
+    logits: Vec<f32>,
+    ids: IdCounts,
+    bytes: &'e BytesRead,
+    stop: Option<&'e Stop>,
+    observer: &'e mut dyn Observer,
+}
+
+impl RowSink for JudgedRows<'_> {
+    type Error = TrainError;
+
+    fn batch(&mut self, batch: RowBatch<'_>) -> Result<(), TrainError> {
+        let RowBatch { samples, numbers, out_of_range, .. } = batch;
+        ids::add(&mut self.ids, self.schema, out_of_range);
+        self.logits.clear();
+        self.weights.logits(samples, &mut self.logits);
+        let heads = self.weights.spec().heads.len();
+        if let Some(at) = self.logits.iter().position(|logit| logit.is_nan()) {
+            let row = numbers[at / heads];
+            return Err(TrainError::NotFinite(format!("the model's prediction of row {row} is not finite")));
+        }
+        self.evaluation.add(samples, &self.logits);
+        let samples = self.evaluation.samples();
+        let bytes_read = self.bytes.done.load(Ordering::Relaxed);
+        let total = self.bytes.estimate(samples);
+        self.observer.observe(Event::Evaluating { samples, total, bytes_read });
+        match self.stop.and_then(Stop::asked) {
+            Some(cause) => Err(TrainError::EvaluationStopped(cause)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn evaluate_error(error: RowsError<TrainError>) -> EvaluateError {
+    match error {
+        RowsError::BadRow(name) => SourceError::BadRow(name).into(),
+        RowsError::Data(error) => error.into(),
+        RowsError::Sink(error) => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_samples_is_estimated_from_the_bytes() {
+        let bytes = BytesRead::default();
+        assert_eq!(bytes.estimate(0), 0);
+        bytes.advance("reading", 100, 400);
+        assert_eq!(bytes.estimate(30), 120);
+        bytes.advance("reading", 400, 400);
+        assert_eq!(bytes.estimate(90), 90);
+        // The length of a pipe is unknown.
+        bytes.advance("reading", 400, 0);
+        assert_eq!(bytes.estimate(50), 0);
     }
 }

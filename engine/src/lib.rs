@@ -50,6 +50,7 @@ pub mod planning;
 pub mod prediction;
 #[doc(hidden)]
 pub mod ranker;
+mod raw_rows;
 #[doc(hidden)]
 pub mod report;
 #[doc(hidden)]

@@ -12,7 +12,7 @@
 #[doc(inline)]
 pub use crate::evaluate::{EvaluateError, EvaluateOptions, evaluate};
 #[doc(inline)]
-pub use crate::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, Metrics};
+pub use crate::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, Metrics, RowCounts};
 #[cfg(feature = "arrow")]
 #[doc(inline)]
 pub use crate::features::{ArrowColumn, ArrowRows};
@@ -36,6 +36,8 @@ pub use crate::training::{
     BestSummary, EndReason, Event, Observer, Progress, Report, RunStart, Start, Summary, TrainError,
     TrainOptions, TrainSummary, train,
 };
+#[doc(inline)]
+pub use rankine_reader::convert::{BadLimit, UnknownCategories};
 #[doc(inline)]
 pub use rankine_reader::schema::Hotness;
 #[doc(inline)]

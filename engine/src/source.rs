@@ -110,12 +110,12 @@ pub enum SourceError {
         /// Why the first one cannot be read.
         why: rankine_reader::Error,
     },
-    /// Raw files cannot be read, since the model was not trained on raw records.
-    #[error(
-        "the model was not trained on raw records, so the format of the --raw files is unknown: convert them with \
-         `rankine convert hugectr-raw`, and use --data"
-    )]
-    NoRecords,
+    /// Raw files cannot be read, since the model was trained on generated data.
+    #[error("the model was trained on generated data, which has no raw rows: use --data")]
+    NoRawRows,
+    /// A raw row cannot be read, and bad rows are not to be skipped.
+    #[error("{0}\nnothing was evaluated; --on-bad skip skips such rows, and counts and lists them")]
+    BadRow(String),
     /// The model cannot be read.
     #[error(transparent)]
     Saved(#[from] SavedModelError),

@@ -4,9 +4,8 @@ use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use rankine::prediction::{OnUnknown, Predictions, RowOptions, predict_rows};
+use rankine::prediction::{PredictionOptions, Predictions, RowOptions, predict_rows};
 use rankine::saved::SavedModel;
-use rankine_reader::IdRules;
 use rankine_reader::convert::BadLimit;
 use serde_json::Value;
 
@@ -69,9 +68,8 @@ pub fn read_model(dir: &Path, rows: &Path, out: &Path) -> Result<(), String> {
     let encoder = saved.encoder(dir).map_err(error_text)?;
     let model = saved.load(dir).map_err(error_text)?;
     let Some(format) = &saved.format else { return Ok(()) };
-    let (on_unknown, ids) = (OnUnknown::Oov, IdRules::default());
     let mut predictions =
-        Predictions::create(model, &saved.schema, on_unknown, ids, out).map_err(error_text)?;
+        Predictions::create(model, &saved.schema, PredictionOptions::default(), out).map_err(error_text)?;
     let options =
         RowOptions { batch_size: 16, threads: NonZeroUsize::MIN, bad_limit: Some(BadLimit::Percent(100.0)) };
     let silent = |_: &'static str, _: u64, _: u64| ();

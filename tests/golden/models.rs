@@ -76,10 +76,16 @@ fn model() {
     mistakes.file("shape.toml", SHAPE);
     mistakes.prepare("generate --shape shape.toml --samples 300 --eval-samples 50 --out other");
     mistakes.run("a dataset with other columns", "rankine eval --run run --data other");
-    mistakes.run("raw records for another model", "rankine eval --run run --raw films.csv");
+    mistakes.file("unlabelled.csv", "bought,weight,last,film,age,tags\n1,1.25,f1,f2,8,t1\n");
+    mistakes.run("raw rows without a label", "rankine eval --run run unlabelled.csv");
+    mistakes.run("a dataset as raw files", "rankine eval --run run films");
+    mistakes.run("a dataset that is named twice", "rankine eval --run run --data films --data films");
     mistakes.run("an unknown part", "rankine eval --run run --part test");
     mistakes.run("nothing to predict", predict);
     mistakes.run("no such rows", &format!("{predict} new.csv"));
+    mistakes.run("a pattern that matches nothing", &format!("{predict} 'new_*.csv'"));
+    mistakes.run("raw columns of a dataset", &format!("{predict} --data films --keep-columns last"));
+    mistakes.run("raw columns that are not there", &format!("{predict} films.csv --keep-columns lats"));
     mistakes.file("new.csv", "rating,bought\n1,1\n");
     mistakes.run("rows without a column", &format!("{predict} new.csv"));
     mistakes.file("new.csv", "rating,bought,weight,last,film,age,tags\n4,1,1.25,f1,f2,old,t1\n");

@@ -51,7 +51,8 @@ pub(crate) fn training_error(file: &JobFile, error: TrainError) -> PyErr {
 pub(crate) fn source_error(error: SourceError) -> PyErr {
     match error {
         SourceError::Data(_)
-        | SourceError::NoRecords
+        | SourceError::NoRawRows
+        | SourceError::BadRow(_)
         | SourceError::Saved(SavedModelError::Mismatch { .. }) => data_error(error),
         error => model_error(error),
     }

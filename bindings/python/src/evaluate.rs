@@ -13,6 +13,8 @@ use crate::worker;
 
 /// Evaluates a trained model on a part of a dataset, by default that of its job.
 ///
+/// With ``raw``, evaluates it on files of raw rows in the format of its training data instead.
+///
 /// Returns what ``rankine eval --json`` prints, and ``seconds``. Raises ModelError, DataError or TrainError.
 #[pyfunction]
 #[pyo3(signature = (run, data=None, *, part="eval", raw=None, threads=None))]
@@ -28,7 +30,14 @@ pub(crate) fn evaluate<'py>(
     let threads = threads.map(thread_count).transpose()?;
     let part = part_named(part)?;
     let stop = &Stop::default();
-    let options = EvaluateOptions { data: data.as_deref(), raw: &raw, part, threads, stop: Some(stop) };
+    let options = EvaluateOptions {
+        data: data.as_deref(),
+        raw: &raw,
+        part,
+        threads,
+        stop: Some(stop),
+        ..EvaluateOptions::default()
+    };
     let evaluate = || rankine::evaluate::evaluate(&run, &options, &mut ()).map_err(evaluate_error);
     to_python(py, &worker::wait(py, stop, evaluate)?)
 }

@@ -246,6 +246,8 @@ def test_an_evaluation_is_that_of_the_command(films: Films, generated: Generated
     words = ["--data", films.data, "--part", "train", "--json"]
     of_command = json.loads(command("eval", "--run", films.run, *words))
     assert untimed(rankine.evaluate(str(films.run), films.data, part="train", threads=1)) == of_command
+    of_command = json.loads(command("eval", "--run", films.run, films.log, "--json"))
+    assert untimed(rankine.evaluate(films.run, raw=[films.log])) == of_command
     of_command = json.loads(command("eval", "--run", generated.run, "--json"))
     assert "auc_achievable" in of_command and untimed(rankine.evaluate(generated.run)) == of_command
 
@@ -256,8 +258,8 @@ def test_evaluations_that_cannot_be_are_refused(films: Films, generated: Generat
         evaluate(films.run, generated.data)
     assert str(error.value) == refused("eval", "--run", films.run, "--data", generated.data)
     with pytest.raises(rankine.DataError) as error:
-        evaluate(films.run, raw=[films.log])
-    assert str(error.value) == refused("eval", "--run", films.run, "--raw", films.log)
+        evaluate(generated.run, raw=[films.log])
+    assert str(error.value) == refused("eval", "--run", generated.run, films.log)
     with pytest.raises(rankine.ModelError, match="^no model at "):
         evaluate(tmp_path)
     with pytest.raises(ValueError, match='^"test" is not a part of a dataset: choose train or eval$'):

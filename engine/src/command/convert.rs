@@ -8,24 +8,27 @@ use rankine::job::{Count, ThreadCount};
 use rankine::monitoring::{Command, Monitor};
 use rankine::source::{self, SourceError};
 use rankine::system;
+use rankine_reader::Stop;
 use rankine_reader::convert::{
     self, BadLimit, ColumnVocabulary, ConversionReport, ConvertOptions, CriteoColumns, DenseMode,
-    ExactReport, KnownColumns, OnBad, SchemaFile, Split, UnknownCategories, VocabularyChoice, convert_criteo,
-    convert_csv, convert_hugectr_raw, convert_like, convert_parquet,
+    ExactReport, KnownColumns, OnBad, STANDARD_INPUT, SchemaFile, Split, UnknownCategories, VocabularyChoice,
+    convert_criteo, convert_csv, convert_hugectr_raw, convert_like, convert_parquet,
 };
 use rankine_reader::publish::refuse_inputs;
 use rankine_reader::schema::DenseDtype;
-use rankine_reader::Stop;
 use serde::Serialize;
 
 use super::progress::Progress;
 use super::raw::RecordArgs;
-use super::{CommandError, Exit, monitoring, output, signals};
+use super::{CommandError, Exit, inputs, monitoring, output, signals};
 
 /// Convert click logs to a dataset
 ///
 /// Input files may be compressed with gzip or zstd, except raw files and Parquet. SIGTERM, SIGINT and SIGHUP stop a
 /// conversion within a second; no dataset is written then.
+///
+/// A FILE may be a pattern in quotes, such as 'day_*.csv', which stands for the files that match it in the order of
+/// their names, or a folder, which stands for the files in it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -224,7 +227,7 @@ struct LikeArgs {
 /// Arguments for all formats.
 #[derive(Debug, clap::Args)]
 struct CommonArgs {
-    /// Input files
+    /// Input files, patterns or folders, read in the given order
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
@@ -236,7 +239,7 @@ struct CommonArgs {
     #[arg(long, value_name = "SPLIT", default_value = "none")]
     split: Split,
 
-    /// Input files for evaluation only; list the other files before this option
+    /// Input files, patterns or folders for evaluation only; list the other files before this option
     #[arg(long, value_name = "FILE", num_args = 1..)]
     eval: Vec<PathBuf>,
 
@@ -261,17 +264,25 @@ struct CommonArgs {
 }
 
 impl CommonArgs {
-    fn options(self, dense_dtype: DenseDtype, stop: &Stop) -> ConvertOptions {
-        ConvertOptions {
+    fn options(self, dense_dtype: DenseDtype, stop: &Stop) -> Result<ConvertOptions, CommandError> {
+        let named = || self.files.iter().chain(&self.eval);
+        if named().any(|path| path == Path::new(STANDARD_INPUT)) {
+            let what = "a conversion reads its input more than once, and standard input, -, can be read only once: \
+                        write the rows to a file, which may be compressed";
+            return Err(CommandError::new(Exit::Usage, what));
+        }
+        // A folder of input would otherwise also have the output, and the next conversion would read that.
+        refuse_inputs(&self.out, named())?;
+        Ok(ConvertOptions {
             split: self.split,
-            eval: self.eval,
+            eval: inputs::expand(&self.eval)?,
             on_bad: self.on_bad,
             bad_limit: self.bad_limit,
             threads: system::thread_count(self.threads),
             dense_dtype,
             stop: stop.clone(),
-            ..ConvertOptions::new(self.files, self.out)
-        }
+            ..ConvertOptions::new(inputs::expand(&self.files)?, self.out)
+        })
     }
 }
 
@@ -287,7 +298,7 @@ impl NamedColumnArgs {
         stop: &Stop,
         bars: &Bars<'_>,
     ) -> Result<(ConversionReport, PathBuf), CommandError> {
-        let options = self.common.options(self.dense_dtype, stop).with_memory(self.counts.memory);
+        let options = self.common.options(self.dense_dtype, stop)?.with_memory(self.counts.memory);
         let Some(path) = &self.schema else {
             return self.like.convert(format, options, bars);
         };
@@ -425,7 +436,7 @@ fn convert(
 ) -> Result<(ConversionReport, PathBuf), CommandError> {
     match format {
         Format::CriteoTsv(args) => {
-            let options = args.common.options(args.dense_dtype, stop).with_memory(args.counts.memory);
+            let options = args.common.options(args.dense_dtype, stop)?.with_memory(args.counts.memory);
             if args.like.like.is_some() {
                 return args.like.convert("criteo-tsv", options, bars);
             }
@@ -439,7 +450,7 @@ fn convert(
         }
         Format::Csv(Csv { columns }) => columns.convert(convert_csv, "csv", stop, bars),
         Format::HugectrRaw(args) => {
-            let options = args.common.options(args.dense_dtype, stop);
+            let options = args.common.options(args.dense_dtype, stop)?;
             let Some(shape) = &args.shape else {
                 return args.like.convert("hugectr-raw", options, bars);
             };

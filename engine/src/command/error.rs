@@ -3,12 +3,13 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
+use std::path::Path;
 
 use rankine::blame::Blame;
 use rankine::checkpoint::CheckpointError;
 use rankine::evaluate::EvaluateError;
 use rankine::job::JobError;
-use rankine::prediction::PredictError;
+use rankine::prediction::{PredictError, STANDARD_OUTPUT};
 use rankine::saved::SavedModelError;
 use rankine::source::SourceError;
 use rankine::training::TrainError;
@@ -124,9 +125,10 @@ impl From<SourceError> for CommandError {
             SourceError::Checkpoint(error) => error.into(),
             SourceError::Job(error) => error.into(),
             SourceError::Data(error) => error.into(),
+            SourceError::BadRow(_) => Self::new(Exit::BadData, error),
             SourceError::Other { .. }
             | SourceError::NoJob(_)
-            | SourceError::NoRecords
+            | SourceError::NoRawRows
             | SourceError::Conflicts(_)
             | SourceError::NoVocabulary { .. } => Self::new(Exit::Usage, error),
             _ => Self::new(Exit::Failed, error),
@@ -175,6 +177,10 @@ impl From<PredictError> for CommandError {
             PredictError::Data(error) => error.into(),
             PredictError::Saved(error) => error.into(),
             PredictError::Unknown { .. } | PredictError::BadRow(_) => Self::new(Exit::BadData, error),
+            PredictError::Column(_) => Self::new(Exit::Usage, error),
+            PredictError::Write { path, source } if path == Path::new(STANDARD_OUTPUT) => {
+                Self::output(source)
+            }
             PredictError::Write { .. } | PredictError::NotFinite { .. } => Self::new(Exit::Failed, error),
         }
     }
@@ -216,7 +222,8 @@ mod tests {
             (SavedModelError::Damaged { path: path(), what: text() }.into(), Exit::BadData),
             (SavedModelError::Source(text()).into(), Exit::BadData),
             (SourceError::NoJob("a".into()).into(), Exit::Usage),
-            (SourceError::NoRecords.into(), Exit::Usage),
+            (SourceError::NoRawRows.into(), Exit::Usage),
+            (SourceError::BadRow(text()).into(), Exit::BadData),
             (SourceError::Data(io()).into(), Exit::Failed),
             (SourceError::Read { path: path(), source: source() }.into(), Exit::Failed),
             (SourceError::NoVocabulary { path: path(), why: io() }.into(), Exit::Usage),
@@ -237,6 +244,12 @@ mod tests {
             (PredictError::Unknown { row: 1, column: text() }.into(), Exit::BadData),
             (PredictError::NotFinite { row: 1 }.into(), Exit::Failed),
             (PredictError::Write { path: path(), source: source() }.into(), Exit::Failed),
+            (PredictError::Column(text()).into(), Exit::Usage),
+            (PredictError::Write { path: "-".into(), source: source() }.into(), Exit::Failed),
+            (
+                PredictError::Write { path: "-".into(), source: io::ErrorKind::BrokenPipe.into() }.into(),
+                Exit::Success,
+            ),
             (CommandError::output(io::ErrorKind::BrokenPipe.into()), Exit::Success),
             (CommandError::output(io::ErrorKind::StorageFull.into()), Exit::Failed),
         ];

@@ -24,6 +24,7 @@ mod error;
 mod eval;
 mod generate;
 mod init;
+mod inputs;
 mod inspect;
 mod job;
 mod launch;

@@ -15,6 +15,10 @@ pub(crate) fn text(text: impl Display) -> Result<(), CommandError> {
 
 /// Writes a value to stdout as indented JSON with a final line feed.
 pub(crate) fn json(value: &impl Serialize) -> Result<(), CommandError> {
-    let json = serde_json::to_string_pretty(value).map_err(|error| CommandError::output(error.into()))?;
-    text(json + "\n")
+    text(pretty(value)? + "\n")
+}
+
+/// Returns a value as indented JSON.
+pub(crate) fn pretty(value: &impl Serialize) -> Result<String, CommandError> {
+    serde_json::to_string_pretty(value).map_err(|error| CommandError::output(error.into()))
 }

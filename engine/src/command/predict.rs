@@ -1,11 +1,14 @@
 //! `rankine predict`: scores rows with a trained model.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use rankine::job::{Job, ThreadCount};
 use rankine::monitoring::Command;
-use rankine::prediction::{OnUnknown, PredictionCounts, Predictions, RowOptions, predict_part, predict_rows};
+use rankine::prediction::{
+    OnUnknown, PredictionCounts, PredictionOptions, Predictions, RowOptions, STANDARD_OUTPUT, predict_part,
+    predict_rows,
+};
 use rankine::run_paths;
 use rankine::source::{Artifact, ModelSource, OpenModel};
 use rankine::system;
@@ -17,22 +20,28 @@ use serde::Serialize;
 
 use super::convert::Bars;
 use super::progress::Progress;
-use super::{CommandError, Exit, monitoring, output};
+use super::{CommandError, Exit, inputs, monitoring, output, stderr};
 
 /// Score rows with a trained model, as CSV with one probability per row and label
 ///
 /// Rows are read from a dataset, which must have the columns that the model was trained on, or from raw files in the
 /// format of the model's training data, which need no labels. The output has one line per row, in the order of the
-/// input. Its first column is the number of the row, starting at 1.
+/// input. Its first column is the number of the row, starting at 1. The columns of --keep-columns follow, and then the
+/// predictions.
+///
+/// A FILE may be a pattern in quotes, such as 'day_*.csv', which stands for the files that match it in the order of
+/// their names; a folder, which stands for the files in it; or - for standard input, if rows are text.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("rows").required(true))]
 #[command(after_help = "\
 Examples:
   rankine predict --run runs/criteo-1 --data data/criteo --out predictions.csv
   rankine predict --run runs/criteo-1 day_24.gz --out predictions.csv --on-bad skip
+  rankine predict --run runs/ads 'logs/day_*.csv' --out predictions.csv --keep-columns id,user
+  zcat new.csv.gz | rankine predict --run runs/ads - --out - | head
   rankine predict --run models/criteo new.tsv --out predictions.csv --json | jq .unknown")]
 pub(crate) struct Args {
-    /// Raw files, read in the given order
+    /// Raw files, patterns or folders, read in the given order; - is standard input
     #[arg(value_name = "FILE", group = "rows", conflicts_with = "part")]
     files: Vec<PathBuf>,
 
@@ -44,13 +53,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DATASET", group = "rows")]
     data: Option<PathBuf>,
 
-    /// Part of the dataset: eval or train
+    /// Part of the dataset: eval, train, or validation (what the model's job held out of its training part)
     #[arg(long, default_value = "eval", value_parser = super::arguments::part)]
     part: Part,
 
-    /// Output file, written atomically
+    /// Output file, written atomically; - is standard output, and what else the command prints then goes to stderr
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+
+    /// Raw columns to copy to the output, unchanged and in this order; the model need not use them
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    keep_columns: Vec<String>,
 
     /// What to do with bad rows: fail, or skip (they are counted and reported)
     #[arg(long, value_name = "WHAT", default_value = "fail", value_parser = ["fail", "skip"])]
@@ -99,47 +112,104 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
     let (mut job, schema) = (opened.job().clone(), &opened.columns().schema);
     job.device.threads = args.threads.or(job.device.threads);
     let job = &job;
-    let rows = args.files.iter().chain(&args.data);
-    refuse_inputs(&args.out, rows.chain(&opened.inputs()).chain(&run))?;
+    let files = inputs::expand(&args.files)?;
+    let to_stdout = args.out == Path::new(STANDARD_OUTPUT);
+    // A shell may have sent standard output to one of the inputs.
+    let out = if to_stdout { Path::new("/dev/stdout") } else { &args.out };
+    let rows = files.iter().chain(&args.files).chain(&args.data);
+    refuse_inputs(out, rows.chain(&opened.inputs()).chain(&run))?;
+    check_kept(&args)?;
     let (pool, _) = training::thread_pool(job)?;
     let began = Instant::now();
     let counts = pool.install(|| {
         let model = opened.load()?;
         let ids = opened.ids()?;
-        let mut predictions = Predictions::create(model, schema, args.unknown, ids, &args.out)?;
-        predict(&args, job, &opened, &mut predictions, Bars::new(quiet, monitor.as_ref()))?;
+        let options = PredictionOptions { on_unknown: args.unknown, ids, keep: &args.keep_columns };
+        let mut predictions = Predictions::create(model, schema, options, &args.out)?;
+        let source = Source { files: &files, job, model: &opened };
+        predict(&args, source, &mut predictions, Bars::new(quiet, monitor.as_ref()))?;
         Ok::<_, CommandError>(predictions.finish()?)
     })?;
     let seconds = began.elapsed().as_secs_f64();
     let rows_per_second = counts.read as f64 / seconds;
     report(&counts, seconds, quiet);
-    if args.json {
-        return output::json(&Outcome { out: &args.out, counts: &counts, seconds, rows_per_second });
+    let result = if args.json {
+        output::pretty(&Outcome { out: &args.out, counts: &counts, seconds, rows_per_second })? + "\n"
+    } else {
+        summary(&args.out, &counts)
+    };
+    match to_stdout {
+        false => output::text(result),
+        // The summary is a message here, and the JSON was asked for.
+        true => {
+            if args.json || !quiet {
+                stderr::write(result.as_bytes());
+            }
+            Ok(())
+        }
     }
-    output::text(format_args!(
+}
+
+/// Returns the counts as text.
+fn summary(out: &Path, counts: &PredictionCounts) -> String {
+    format!(
         "rows read        {}\nrows predicted   {}\nrows bad         {}\nrows skipped     {}\npredictions      {}\n\
          unknown categories: {}\n",
         counts.read,
         counts.predicted,
         counts.bad,
         counts.unknown_skipped,
-        args.out.display(),
+        if out == Path::new(STANDARD_OUTPUT) {
+            "on standard output".into()
+        } else {
+            out.display().to_string()
+        },
         UnknownCategories::total(counts.unknown.iter().map(|(_, count)| count))
-    ))
+    )
+}
+
+/// Checks that there are raw columns to keep, if any are to be kept.
+fn check_kept(args: &Args) -> Result<(), CommandError> {
+    if let ([_, ..], Some(data)) = (&args.keep_columns[..], &args.data) {
+        let what = format!(
+            "--keep-columns needs raw rows: the dataset {} has only what a model reads, not the columns of the files \
+             that it was converted from. Name these files instead of --data",
+            data.display()
+        );
+        return Err(CommandError::new(Exit::Usage, what));
+    }
+    if args.keep_columns.iter().any(String::is_empty) {
+        return Err(CommandError::new(
+            Exit::Usage,
+            "--keep-columns has an empty name: separate names by one comma",
+        ));
+    }
+    Ok(())
+}
+
+/// The model, and the raw files.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    files: &'a [PathBuf],
+    job: &'a Job,
+    model: &'a OpenModel,
 }
 
 fn predict(
     args: &Args,
-    job: &Job,
-    model: &OpenModel,
+    source: Source<'_>,
     predictions: &mut Predictions<'_>,
     bars: Bars<'_>,
 ) -> Result<(), CommandError> {
+    let Source { files, job, model } = source;
     let batch_size = job.eval.batch_size.get() as usize;
     if let Some(data) = &args.data {
         let dataset = Dataset::open(data)?;
         model.check_columns(&dataset)?;
-        let dataset = training::with_ids(job, dataset)?;
+        let mut dataset = training::with_ids(job, dataset)?;
+        if args.part == Part::Validation {
+            dataset = dataset.with_validation(job.train.validation)?;
+        }
         let options = EvaluationOptions { batch_size, io: job.reader.io_options() };
         let mut progress = bars.progress("predicting", "rows", dataset.samples(args.part));
         predict_part(predictions, &dataset, args.part, &options, &mut |rows| progress.at(rows))?;
@@ -156,7 +226,7 @@ fn predict(
     let threads = system::thread_count(job.device.threads);
     let options =
         RowOptions { batch_size, threads, bad_limit: (args.on_bad == "skip").then_some(args.bad_limit) };
-    Ok(predict_rows(predictions, &args.files, format, &encoder, &options, &bars)?)
+    Ok(predict_rows(predictions, files, format, &encoder, &options, &bars)?)
 }
 
 /// Reports the speed and unknown ids and categories on stderr.

@@ -61,7 +61,7 @@ impl Pace {
 }
 
 impl Progress {
-    /// Creates the progress of `total` units of work, described by `what`.
+    /// Creates the progress of `total` units of work, described by `what`; 0 means that the total is unknown.
     pub(crate) fn new(what: &str, unit: &'static str, total: u64, quiet: bool) -> Self {
         let began = Instant::now();
         let pace = Arc::new(Mutex::new(Pace { done: 0, total, seconds: 0.0 }));
@@ -108,6 +108,14 @@ impl Progress {
         }
     }
 
+    /// Corrects the total of the work, which was an estimate.
+    pub(crate) fn set_total(&mut self, total: u64) {
+        lock(&self.pace).total = total;
+        if let View::Bar(bar) = &self.view {
+            bar.set_length(total);
+        }
+    }
+
     /// Sets the text next to the bar. Each of `more` follows it if the terminal has room.
     pub(crate) fn message(&mut self, text: String, more: &[String]) {
         if let View::Bar(bar) = &self.view {
@@ -143,6 +151,10 @@ impl Progress {
         *last = Instant::now();
         let Pace { done, total, .. } = pace;
         let space = if message.is_empty() { "" } else { "  " };
+        if total == 0 {
+            stderr::line(format_args!("{what} {done} {unit}  {:.0} {unit}/s{space}{message}", pace.rate()));
+            return;
+        }
         let left = pace.seconds_left().map_or_else(|| "?".to_owned(), |seconds| format!("{seconds:.0} s"));
         stderr::line(format_args!(
             "{what} {done}/{total} {unit}  {:.0} {unit}/s{space}{message}  ETA {left}",
@@ -185,8 +197,19 @@ fn bar(what: &str, unit: &str, total: u64, pace: &Arc<Mutex<Pace>>) -> ProgressB
     let target = ProgressDrawTarget::term_like_with_hz(Box::new(Screen::default()), FRAMES_PER_SECOND);
     let bar = ProgressBar::with_draw_target(Some(total), target);
     let bytes = unit == "bytes";
-    let position = if bytes { "{binary_bytes}/{binary_total_bytes}" } else { "{human_pos}/{human_len}" };
-    let template = format!("{{prefix}} {{wide_bar}} {position} {unit}  {{rate}}  {{msg}}  ETA {{left}}");
+    let template = match (total, bytes) {
+        (0, true) => "{prefix} {binary_bytes}  {rate}  {msg}".to_owned(),
+        (0, false) => format!("{{prefix}} {{human_pos}} {unit}  {{rate}}  {{msg}}"),
+        (_, true) => {
+            "{prefix} {wide_bar} {binary_bytes}/{binary_total_bytes} bytes  {rate}  {msg}  ETA {left}"
+                .to_owned()
+        }
+        (_, false) => {
+            format!(
+                "{{prefix}} {{wide_bar}} {{human_pos}}/{{human_len}} {unit}  {{rate}}  {{msg}}  ETA {{left}}"
+            )
+        }
+    };
     let style = ProgressStyle::with_template(&template).expect("the template is a constant");
     // A bar that cannot be written is not worth an error.
     let rate = {

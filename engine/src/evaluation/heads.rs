@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use rankine_reader::Samples;
-use serde::{Deserialize, Serialize};
+use rankine_reader::convert::UnknownCategories;
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::histogram::ScoreHistogram;
 use super::metrics::{Metrics, Scores};
@@ -59,6 +60,27 @@ pub struct EvalSummary {
     /// The evaluations on further datasets, by the names in the job; absent if there are none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sets: BTreeMap<String, Self>,
+    /// For raw files: their rows. The evaluations of a run have none.
+    #[serde(flatten, skip_deserializing)]
+    pub rows: Option<RowCounts>,
+}
+
+/// Counts of raw rows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct RowCounts {
+    /// Rows that were read, bad ones included.
+    pub read: u64,
+    /// Rows that could not be read, and were skipped.
+    pub bad: u64,
+    /// For each column with a vocabulary, in the model's order: the categories that have no row of their own, and share
+    /// one.
+    #[serde(serialize_with = "as_map")]
+    pub unknown: Vec<(String, UnknownCategories)>,
+}
+
+fn as_map<S: Serializer>(columns: &[(String, UnknownCategories)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(columns.iter().map(|(name, count)| (name, count)))
 }
 
 impl Evaluation {

@@ -9,7 +9,7 @@ mod saved_scores;
 mod tests;
 
 pub use auc::{auc, weighted_auc};
-pub use heads::{EvalMetrics, EvalSummary, Evaluation, HeadMetrics};
+pub use heads::{EvalMetrics, EvalSummary, Evaluation, HeadMetrics, RowCounts};
 pub use histogram::ScoreHistogram;
 pub use metrics::{Metrics, Scores};
 pub use saved_scores::{HeadScores, SavedScores, ScoreBins};

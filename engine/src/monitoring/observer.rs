@@ -208,17 +208,19 @@ impl Observer for TrainingObserver<'_> {
     }
 }
 
-/// Records a single evaluation as metrics, and passes its events on.
+/// Records evaluations, one after another, as metrics, and passes their events on.
 pub struct EvaluationObserver<'a> {
     metrics: &'a Evaluating,
     common: &'a Common,
     inner: &'a mut dyn Observer,
+    /// Bytes that earlier evaluations read.
+    bytes_before: u64,
     task: Option<Task>,
 }
 
 impl<'a> EvaluationObserver<'a> {
     pub(super) fn new(common: &'a Common, metrics: &'a Evaluating, inner: &'a mut dyn Observer) -> Self {
-        Self { metrics, common, inner, task: None }
+        Self { metrics, common, inner, bytes_before: 0, task: None }
     }
 }
 
@@ -226,12 +228,14 @@ impl Observer for EvaluationObserver<'_> {
     fn observe(&mut self, event: Event<'_>) {
         match &event {
             Event::Evaluating { samples, total, bytes_read } => {
-                raise(&self.metrics.reader.eval_bytes, *bytes_read);
+                raise(&self.metrics.reader.eval_bytes, self.bytes_before + bytes_read);
                 let task = || self.common.task("evaluating", "samples", *total);
                 self.task.get_or_insert_with(task).at(*samples);
             }
             Event::Evaluated { part, set: None, seconds, heads, .. } => {
-                self.metrics.eval.record(*part, *seconds, heads)
+                self.metrics.eval.record(*part, *seconds, heads);
+                self.bytes_before = self.metrics.reader.eval_bytes.get();
+                self.task = None;
             }
             _ => {}
         }

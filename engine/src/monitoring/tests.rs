@@ -5,6 +5,8 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rankine_reader::Part;
+
 use super::catalog::Family;
 use super::families::TableLabels;
 use super::monitor::families;
@@ -90,7 +92,13 @@ fn an_evaluation_counts_bytes_and_samples() {
     let page = get(&monitor, "/metrics");
     assert_eq!(value(&page, "rankine_reader_bytes_total{part=\"eval\"}"), Some(700.0));
     assert_eq!(value(&page, "rankine_task_progress_ratio{task=\"evaluating\"}"), Some(0.75));
-    assert_eq!(seen.0, 30, "events are passed on");
+    // Another dataset.
+    observer.observe(Event::Evaluated { step: 3, part: Part::Eval, set: None, seconds: 1.0, heads: &[] });
+    observer.observe(Event::Evaluating { samples: 10, total: 40, bytes_read: 50 });
+    let page = get(&monitor, "/metrics");
+    assert_eq!(value(&page, "rankine_reader_bytes_total{part=\"eval\"}"), Some(750.0));
+    assert_eq!(value(&page, "rankine_task_progress_ratio{task=\"evaluating\"}"), Some(0.25));
+    assert_eq!(seen.0, 10, "events are passed on");
 }
 
 /// A step on a GPU takes two milliseconds, of which a thousandth is two microseconds.

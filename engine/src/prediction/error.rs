@@ -21,6 +21,11 @@ pub enum PredictError {
         /// The operating system's error.
         source: std::io::Error,
     },
+    /// Two columns of the predictions would have one name.
+    #[error(
+        "the predictions would have two columns named {0}: leave it out of --keep-columns, or rename it in the files"
+    )]
+    Column(String),
     /// A category has no row of its own, and such rows are not to be scored.
     #[error(
         "row {row} has an unknown category in column {column}: it was rare or absent in the training data. --unknown \

@@ -1,6 +1,7 @@
-//! The file of predictions: CSV with a column `row` and one column per head. It appears only when it is complete.
+//! The predictions: CSV with a column `row`, the raw columns to keep, and one column per head. A file appears only when
+//! it is complete.
 
-use std::io;
+use std::io::{self, BufWriter, Write};
 use std::iter;
 use std::path::{Path, PathBuf};
 
@@ -8,47 +9,112 @@ use rankine_reader::publish::PartialFile;
 
 use super::error::PredictError;
 
-/// A file of predictions that is being written.
+/// The path that stands for standard output.
+pub const STANDARD_OUTPUT: &str = "-";
+
+/// Predictions that are being written.
 #[derive(Debug)]
 pub(super) struct PredictionFile {
     path: PathBuf,
-    out: csv::Writer<PartialFile>,
+    out: csv::Writer<Destination>,
+}
+
+/// Where predictions are written.
+#[derive(Debug)]
+enum Destination {
+    File(PartialFile),
+    StandardOutput(BufWriter<io::Stdout>),
+}
+
+impl Write for Destination {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::File(file) => file.write(bytes),
+            Self::StandardOutput(out) => out.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::File(file) => file.flush(),
+            Self::StandardOutput(out) => out.flush(),
+        }
+    }
 }
 
 impl PredictionFile {
-    /// Creates the file with its header.
+    /// Creates the file with its header: the number of the row, the raw columns to keep, and the heads by their labels.
+    /// A head whose label is also kept is named `LABEL_prediction`.
     pub(super) fn create<'a>(
         path: &Path,
+        keep: &[String],
         labels: impl Iterator<Item = &'a str>,
     ) -> Result<Self, PredictError> {
-        let mut this =
-            Self { path: path.to_owned(), out: csv::Writer::from_writer(PartialFile::create(path)?) };
-        this.put(iter::once("row").chain(labels))?;
+        let head = |label: &str| match keep.iter().any(|column| column == label) {
+            true => format!("{label}_prediction"),
+            false => label.to_owned(),
+        };
+        let columns: Vec<_> =
+            iter::once("row".to_owned()).chain(keep.iter().cloned()).chain(labels.map(head)).collect();
+        // A label `row` has always been possible: without columns to keep, the file is what it was.
+        let twice = |number: &usize| columns[..*number].contains(&columns[*number]);
+        if let Some(number) = (1..columns.len()).find(twice).filter(|_| !keep.is_empty()) {
+            return Err(PredictError::Column(columns[number].clone()));
+        }
+        let destination = match path == Path::new(STANDARD_OUTPUT) {
+            true => Destination::StandardOutput(BufWriter::new(io::stdout())),
+            false => Destination::File(PartialFile::create(path)?),
+        };
+        let mut this = Self { path: path.to_owned(), out: csv::Writer::from_writer(destination) };
+        this.put(columns.iter())?;
         Ok(this)
     }
 
     /// Appends a row. Numbers are the shortest that read back as the same double.
-    pub(super) fn write(
+    pub(super) fn write<'a>(
         &mut self,
         row: u64,
+        kept: impl Iterator<Item = &'a [u8]>,
         probabilities: impl Iterator<Item = f64>,
     ) -> Result<(), PredictError> {
-        self.put(iter::once(row.to_string()).chain(probabilities.map(|probability| probability.to_string())))
+        self.field(row.to_string())?;
+        kept.into_iter().try_for_each(|text| self.field(text))?;
+        self.put(probabilities.map(|probability| probability.to_string()))
     }
 
-    fn put(&mut self, fields: impl Iterator<Item: AsRef<[u8]>>) -> Result<(), PredictError> {
-        let written = self.out.write_record(fields);
-        written.map_err(|error| PredictError::Write { path: self.path.clone(), source: error.into() })
+    /// Appends fields and ends the row.
+    fn put(&mut self, mut fields: impl Iterator<Item: AsRef<[u8]>>) -> Result<(), PredictError> {
+        fields.try_for_each(|field| self.field(field))?;
+        let ended = self.out.write_record(None::<&[u8]>);
+        ended.map_err(|error| self.cannot_write(error))
     }
 
-    /// Gives the file its name, after it is on disk.
+    fn field(&mut self, field: impl AsRef<[u8]>) -> Result<(), PredictError> {
+        self.out.write_field(field).map_err(|error| self.cannot_write(error))
+    }
+
+    fn cannot_write(&self, error: csv::Error) -> PredictError {
+        let source = match error.into_kind() {
+            // The command ends quietly if the reader of a pipe has left.
+            csv::ErrorKind::Io(error) => error,
+            other => io::Error::other(format!("{other:?}")),
+        };
+        PredictError::Write { path: self.path.clone(), source }
+    }
+
+    /// Completes the predictions: a file gets its name, after it is on disk.
     pub(super) fn publish(self) -> Result<(), PredictError> {
-        let Self { path, out } = self;
+        let Self { path, mut out } = self;
+        out.flush().map_err(|source| PredictError::Write { path: path.clone(), source })?;
         let out = out.into_inner().map_err(|error| {
             let source = io::Error::other(error.to_string());
             PredictError::Write { path, source }
         })?;
-        Ok(out.publish()?)
+        match out {
+            Destination::File(file) => Ok(file.publish()?),
+            // Flushed above.
+            Destination::StandardOutput(_) => Ok(()),
+        }
     }
 }
 
@@ -63,12 +129,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out.csv");
         let labels = || ["click", "buy, \"now\""].into_iter();
-        drop(PredictionFile::create(&path, labels()).unwrap());
+        drop(PredictionFile::create(&path, &[], labels()).unwrap());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 
         let probabilities = [1.0 / 3.0, 1e-17];
-        let mut file = PredictionFile::create(&path, labels()).unwrap();
-        file.write(7, probabilities.into_iter()).unwrap();
+        let mut file = PredictionFile::create(&path, &[], labels()).unwrap();
+        file.write(7, iter::empty(), probabilities.into_iter()).unwrap();
         assert!(!path.exists());
         file.publish().unwrap();
         let text = fs::read_to_string(&path).unwrap();
@@ -81,5 +147,28 @@ mod tests {
             probabilities
         );
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn kept_columns_precede_the_heads_and_have_names_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.csv");
+        let create = |keep: &[&str]| {
+            let keep: Vec<_> = keep.iter().map(|name| (*name).to_owned()).collect();
+            PredictionFile::create(&path, &keep, ["click", "buy"].into_iter())
+        };
+        let mut file = create(&["user", "buy"]).unwrap();
+        let kept = [&b"a, \"b\"\n\xff"[..], b""];
+        file.write(3, kept.into_iter(), [0.5, 0.25].into_iter()).unwrap();
+        file.publish().unwrap();
+        let expected = b"row,user,buy,click,buy_prediction\n3,\"a, \"\"b\"\"\n\xff\",,0.5,0.25\n";
+        assert_eq!(fs::read(&path).unwrap(), expected);
+        for (keep, twice) in [
+            (&["user", "user"][..], "user"),
+            (&["row"], "row"),
+            (&["buy", "buy_prediction"], "buy_prediction"),
+        ] {
+            assert!(matches!(create(keep), Err(PredictError::Column(name)) if name == twice), "{keep:?}");
+        }
     }
 }

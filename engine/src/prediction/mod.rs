@@ -12,7 +12,7 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use rankine_reader::convert::UnknownCategories;
+use rankine_reader::convert::{KeptTexts, UnknownCategories};
 use rankine_reader::schema::VocabularyKind;
 use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{Dataset, IdRules, Part, Samples, Schema, vocabulary};
@@ -23,8 +23,10 @@ use crate::logit::sigmoid;
 use crate::training::{EvaluationOptions, IdCounts, ids};
 use file::PredictionFile;
 
+pub use crate::raw_rows::RowOptions;
 pub use error::PredictError;
-pub use rows::{RowOptions, predict_rows};
+pub use file::STANDARD_OUTPUT;
+pub use rows::predict_rows;
 
 /// What to do with rows whose categories have no row of their own in the model, because they were rare in training or
 /// absent from it.
@@ -75,9 +77,23 @@ pub struct Predictions<'a> {
     on_unknown: OnUnknown,
     /// What to do with ids of raw records that are not rows of their tables.
     ids: IdRules,
+    /// The raw columns whose texts precede the predictions.
+    keep: &'a [String],
     file: PredictionFile,
     counts: PredictionCounts,
     logits: Vec<f32>,
+}
+
+/// What predictions are made of rows, and what they are written with.
+#[derive(Debug, Clone, Default)]
+pub struct PredictionOptions<'a> {
+    /// What to do with rows that have unknown categories.
+    pub on_unknown: OnUnknown,
+    /// What to do with ids of raw records that are not rows of their tables; a dataset has its own rules.
+    pub ids: IdRules,
+    /// Raw columns whose texts are written before the predictions, by their names in the files. Only raw rows have
+    /// them.
+    pub keep: &'a [String],
 }
 
 /// Counts of rows, by what was done with them.
@@ -105,31 +121,40 @@ fn as_map<S: Serializer>(columns: &[(String, UnknownCategories)], serializer: S)
 }
 
 impl<'a> Predictions<'a> {
-    /// Creates a file of predictions at `out`, from a model of samples of a schema. `ids` decides about ids of raw
-    /// records that are not rows of their tables; a dataset has its own rules.
+    /// Creates a file of predictions at `out`, from a model of samples of a schema. If `out` is [`STANDARD_OUTPUT`],
+    /// predictions are written to standard output as they are made.
     ///
     /// # Errors
-    /// [`PredictError::Write`].
+    /// [`PredictError::Write`]; [`PredictError::Column`] if two columns would have one name.
     pub fn create(
         model: CpuModel,
         schema: &'a Schema,
-        on_unknown: OnUnknown,
-        ids: IdRules,
+        options: PredictionOptions<'a>,
         out: &Path,
     ) -> Result<Self, PredictError> {
+        let PredictionOptions { on_unknown, ids, keep } = options;
         let labels = model.spec().heads.iter().map(|head| head.label.as_str());
-        let file = PredictionFile::create(out, labels)?;
+        let file = PredictionFile::create(out, keep, labels)?;
         let unknown = exact_columns(schema).map(|(_, name)| (name.to_owned(), UnknownCategories::default()));
         let counts = PredictionCounts { unknown: unknown.collect(), ..PredictionCounts::default() };
-        Ok(Self { model, schema, on_unknown, ids, file, counts, logits: Vec::new() })
+        Ok(Self { model, schema, on_unknown, ids, keep, file, counts, logits: Vec::new() })
     }
 
-    /// Scores samples, whose rows have the numbers `rows`.
+    /// Scores samples, whose rows have the numbers `rows`, without texts of raw columns.
     ///
     /// # Errors
     /// [`PredictError::Unknown`] if such rows are not to be scored, [`PredictError::NotFinite`],
     /// [`PredictError::Write`].
+    ///
+    /// # Panics
+    /// If raw columns are to be kept, which only raw rows have.
     pub fn add(&mut self, samples: &Samples, rows: &[u64]) -> Result<(), PredictError> {
+        assert!(self.keep.is_empty(), "samples have no raw columns to keep");
+        self.add_with(samples, rows, &KeptTexts::new(0))
+    }
+
+    /// Scores samples with the texts of their raw columns.
+    fn add_with(&mut self, samples: &Samples, rows: &[u64], kept: &KeptTexts) -> Result<(), PredictError> {
         assert_eq!(samples.len, rows.len(), "one row number per sample");
         if rows.is_empty() {
             return Ok(());
@@ -139,8 +164,9 @@ impl<'a> Predictions<'a> {
         self.logits.clear();
         self.model.logits(samples, &mut self.logits);
         let heads = self.model.spec().heads.len();
-        for ((&row, logits), skipped) in rows.iter().zip(self.logits.chunks_exact(heads)).zip(skipped) {
-            if skipped {
+        let logits = self.logits.chunks_exact(heads);
+        for (sample, (&row, logits)) in rows.iter().zip(logits).enumerate() {
+            if skipped[sample] {
                 self.counts.unknown_skipped += 1;
                 continue;
             }
@@ -148,7 +174,8 @@ impl<'a> Predictions<'a> {
                 return Err(PredictError::NotFinite { row });
             }
             // In double precision, so that different logits stay different, as evaluations see them.
-            self.file.write(row, logits.iter().map(|&logit| sigmoid(f64::from(logit))))?;
+            let probabilities = logits.iter().map(|&logit| sigmoid(f64::from(logit)));
+            self.file.write(row, kept.row(sample), probabilities)?;
             self.counts.predicted += 1;
         }
         Ok(())

@@ -46,7 +46,7 @@ pub enum Event<'a> {
     Evaluating {
         /// Samples scored.
         samples: u64,
-        /// Samples to score.
+        /// Samples to score; an estimate for raw files, and 0 if that is unknown, as for a pipe.
         total: u64,
         /// Bytes read so far.
         bytes_read: u64,

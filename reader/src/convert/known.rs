@@ -322,6 +322,7 @@ pub(crate) fn convert_like_within(
         format: &plan.format,
         schema: &plan.draft,
         needed: RequiredColumns::All,
+        keep: &[],
         limits,
         ids: &IdRules::default(),
         hint: &format!(

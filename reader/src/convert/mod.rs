@@ -37,7 +37,7 @@ pub use plan::options::{
     VocabularyChoice,
 };
 pub use plan::schema_file::SchemaFile;
-pub use predict::{RawChunk, RawReader};
+pub use predict::{RawChunk, RawReader, STANDARD_INPUT};
 pub use raw_columns::{
     RawColumn, RawColumnError, RawColumnValues, RawColumns, RawLabels, check_column_names,
 };
@@ -46,6 +46,7 @@ pub use rehearse::rehearse;
 pub use report::{CategoricalReport, ConversionReport, DenseReport, ExactReport, REPORT_NAME};
 pub use rows::RawRows;
 pub use rows::fault::{BadName, BadReason};
+pub use rows::kept::KeptTexts;
 pub use write::encode::Encoder;
 pub use write::unknown::{DISTINCT_VALUES_MAX, UnknownCategories};
 
@@ -83,7 +84,8 @@ pub const BAG_MAX: u32 = HOTNESS_MAX;
 /// Receives the progress of a conversion; called from one thread at a time, a few times per second or more.
 pub trait Progress: Sync {
     /// `bytes_done` of the sources' `bytes_total` on disk have been processed by the pass with this name: "counting
-    /// rows", "learning" or "writing"; "reading" for prediction. Each pass starts at 0.
+    /// rows", "learning" or "writing"; "reading" for prediction. Each pass starts at 0. `bytes_total` is 0 if it is
+    /// unknown, as for a pipe.
     fn advance(&self, pass: &'static str, bytes_done: u64, bytes_total: u64);
 }
 
@@ -207,6 +209,7 @@ fn criteo_source(
     Ok(TextSource {
         parsers: files.iter().map(parser).collect::<Result<_>>()?,
         files,
+        kept: Vec::new(),
         rules: LineRules::default(),
         limits,
         expects: "Criteo's TSV (a label, 13 integers, 26 categories)".into(),

@@ -26,8 +26,8 @@ pub fn rehearse(file: &Path, format: &RowFormat, schema: &Schema, chunk_bytes: u
     let mut good = 0;
     for needed in [RequiredColumns::All, RequiredColumns::Features] {
         let ids = &IdRules::default();
-        let input =
-            RawInput { files: vec![Source::new(file, true)?], format, schema, needed, limits, ids, hint: "" };
+        let files = vec![Source::new(file, true)?];
+        let input = RawInput { files, format, schema, needed, keep: &[], limits, ids, hint: "" };
         with_source(input, SingleThreadedRead { schema, good: &mut good })?;
     }
     Ok(good)

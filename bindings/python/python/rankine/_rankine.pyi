@@ -258,6 +258,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluates a trained model on a part of a dataset, by default that of its job.
 
+    With ``raw``, evaluates it on files of raw rows in the format of its training data instead.
+
     Returns what ``rankine eval --json`` prints, and ``seconds``. Raises ModelError, DataError or TrainError.
     """
 

@@ -32,7 +32,7 @@ fn markdown() -> String {
         out += &format!("| [`{name}`](#{}) | {} |\n", name.replace(' ', "-"), cell(&about));
     }
     out += "\n## Options of all commands\n\n";
-    let global = |arg: &&Arg| arg.is_global_set() && !is_built_in(arg);
+    let global = |arg: &&Arg| arg.is_global_set() && is_listed(arg);
     options(&mut out, root.get_arguments().filter(global));
     out += "\n`-h` prints a short help, `--help` a long one, and `rankine --version` the version.\n";
     for (title, column, rows) in
@@ -79,8 +79,7 @@ fn section(out: &mut String, command: &Command, parent: &str, level: usize) {
         let usage = usage.trim_start_matches("Usage:").split_whitespace().collect::<Vec<_>>().join(" ");
         *out += &format!("\n```\n{}\n```\n", usage);
     }
-    let own: Vec<_> =
-        command.get_arguments().filter(|arg| !arg.is_global_set() && !is_built_in(arg)).collect();
+    let own: Vec<_> = command.get_arguments().filter(|arg| !arg.is_global_set() && is_listed(arg)).collect();
     if !own.is_empty() {
         *out += "\n";
         options(out, own.into_iter());
@@ -93,8 +92,9 @@ fn section(out: &mut String, command: &Command, parent: &str, level: usize) {
     }
 }
 
-fn is_built_in(arg: &Arg) -> bool {
-    ["help", "version"].contains(&arg.get_id().as_str())
+/// Returns whether an argument is one of the command's own, and not hidden.
+fn is_listed(arg: &Arg) -> bool {
+    !["help", "version"].contains(&arg.get_id().as_str()) && !arg.is_hide_set()
 }
 
 /// Writes a table of arguments.

@@ -1,6 +1,7 @@
 //! Criteo's TSV: parses a line into a label, numbers and categories, or returns why it is bad.
 
 use crate::convert::rows::fault::{BadReason, Fault};
+use crate::convert::rows::kept::KeptTexts;
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
 use crate::convert::text::LineParser;
 use crate::convert::text::number;
@@ -168,8 +169,13 @@ impl LineParser for CriteoParser {
         self.push_general(line, rows)
     }
 
-    fn name(&self, field: u32) -> &str {
-        self.names.get(field as usize).map_or("", String::as_str)
+    fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    fn copy_fields(&self, line: &[u8], kept: &[usize], out: &mut KeptTexts) {
+        let all: Vec<_> = fields(line).collect();
+        kept.iter().for_each(|&field| out.push(all.get(field).copied().unwrap_or_default()));
     }
 
     fn describe(&self, fault: Fault, line: &[u8]) -> String {

@@ -7,6 +7,7 @@ use memchr::memmem::Finder;
 
 use crate::convert::BAG_MAX;
 use crate::convert::rows::fault::{BadReason, Fault};
+use crate::convert::rows::kept::KeptTexts;
 use crate::convert::rows::source::{NamedTarget, RequiredColumns};
 use crate::convert::rows::{RawRows, RawValues};
 use crate::convert::text::lines::{Limits, LineRules, Quoting, Source, closing_quote};
@@ -100,6 +101,7 @@ pub(crate) fn csv_source(
     Ok(TextSource {
         files,
         parsers: parsers.into_iter().map(|parser| parser as Arc<dyn LineParser>).collect(),
+        kept: Vec::new(),
         rules,
         limits,
         expects: "CSV as the schema file's [format] describes it (delimiter, header, quotes)".into(),
@@ -387,8 +389,13 @@ impl LineParser for CsvParser {
         pushed
     }
 
-    fn name(&self, field: u32) -> &str {
-        self.names.get(field as usize).map_or("", String::as_str)
+    fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    fn copy_fields(&self, line: &[u8], fields: &[usize], out: &mut KeptTexts) {
+        let all = self.fields.all(line).unwrap_or_default();
+        fields.iter().for_each(|&field| out.push(all.get(field).map_or(b"", |text| text)));
     }
 
     fn describe(&self, fault: Fault, line: &[u8]) -> String {

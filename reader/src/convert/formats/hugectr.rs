@@ -7,6 +7,7 @@ use crate::convert::plan::options::ConvertOptions;
 use crate::convert::plan::{Learning, Plan};
 use crate::convert::report::ConversionReport;
 use crate::convert::rows::fault::{BadName, BadReason, BadRow, Fault};
+use crate::convert::rows::kept::KeptTexts;
 use crate::convert::rows::selection::Selection;
 use crate::convert::rows::source::{PartRows, RowSource, Span, largest_number};
 use crate::convert::rows::{RawRows, RawValues};
@@ -119,6 +120,18 @@ impl RecordSource {
 impl RowSource for RecordSource {
     type Chunk = RecordChunk;
     const UNIT: &'static str = "record";
+
+    fn keep(&mut self, columns: &[String]) -> Result<()> {
+        if columns.is_empty() {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            "raw records have no columns of text to keep, only the numbers that the model reads: join predictions to \
+             other data by the number of the row, the first column",
+        ))
+    }
+
+    fn copy_kept(&self, _: &RecordChunk, _: &[BadRow], _: &mut KeptTexts) {}
 
     fn chunks(&self) -> impl Iterator<Item = Result<RecordChunk>> + Send {
         RecordChunks { source: self, file: 0, open: None, first_record: 0, first_row: 0, bytes_done: 0 }

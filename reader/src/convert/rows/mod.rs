@@ -1,6 +1,7 @@
 //! Rows in columnar form, whatever their source format: counted while learning and then encoded.
 
 pub(crate) mod fault;
+pub(crate) mod kept;
 pub(crate) mod selection;
 pub(crate) mod source;
 

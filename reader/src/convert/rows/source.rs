@@ -3,6 +3,7 @@
 
 use crate::convert::rows::RawRows;
 use crate::convert::rows::fault::{BadName, BadRow};
+use crate::convert::rows::kept::KeptTexts;
 use crate::convert::rows::selection::Selection;
 use crate::error::Result;
 use crate::part::Part;
@@ -57,6 +58,15 @@ pub(crate) trait RowSource: Sync {
     /// The unit that numbers a file's rows in messages.
     const UNIT: &'static str;
 
+    /// Chooses columns whose texts [`RowSource::copy_kept`] copies, by their names in the files.
+    ///
+    /// # Errors
+    /// [`crate::Error::Invalid`] if a file lacks a column, or its texts cannot be copied.
+    fn keep(&mut self, columns: &[String]) -> Result<()>;
+
+    /// Appends the texts of the columns to keep, of the good rows of a chunk; `bad` are the others.
+    fn copy_kept(&self, chunk: &Self::Chunk, bad: &[BadRow], out: &mut KeptTexts);
+
     /// Returns all chunks in the files' order. They depend only on the files' contents.
     fn chunks(&self) -> impl Iterator<Item = Result<Self::Chunk>> + Send;
 
@@ -86,7 +96,7 @@ pub(crate) trait RowSource: Sync {
     /// Returns what the files should be, for the message about too many bad rows.
     fn expects(&self) -> String;
 
-    /// Returns the bytes of all files on disk.
+    /// Returns the bytes of all files on disk; 0 if they are unknown.
     fn bytes(&self) -> u64;
 }
 

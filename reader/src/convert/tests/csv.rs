@@ -384,6 +384,8 @@ fn rows_are_predicted_without_labels() {
             schema: dataset.schema(),
             encoder: &encoder,
             ids: &crate::IdRules::default(),
+            labelled: false,
+            keep: &[],
             threads: NonZeroUsize::new(3).unwrap(),
         };
         let unknown = reader.read(&files, &no_progress, take)?;

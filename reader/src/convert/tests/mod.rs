@@ -1,7 +1,7 @@
 //! Whole conversions.
 
 mod csv;
-mod folder;
+pub(crate) mod folder;
 mod like;
 mod results;
 mod speed;
@@ -204,6 +204,8 @@ fn samples_match_the_lines() {
         schema: dataset.schema(),
         encoder: &encoder,
         ids: &crate::IdRules::default(),
+        labelled: false,
+        keep: &[],
         threads: NonZeroUsize::new(2).unwrap(),
     };
     let take = |chunk: RawChunk<'_>| {

@@ -216,6 +216,8 @@ fn read_again(data: &Path, file: PathBuf) -> Result<(Samples, Vec<String>)> {
         schema: dataset.schema(),
         encoder: &encoder,
         ids: &crate::IdRules::default(),
+        labelled: false,
+        keep: &[],
         threads: NonZeroUsize::new(2).unwrap(),
     };
     let (mut samples, mut bad) = (Samples::new(dataset.schema()), Vec::new());

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::convert::pool::Pool;
 use crate::convert::text::compressed::Compression;
+use crate::convert::text::standard_input::StandardInput;
 use crate::error::{Error, IoContext, Result};
 
 /// Limits that bound memory regardless of the length of lines.
@@ -25,14 +26,17 @@ impl Default for Limits {
     }
 }
 
-/// A file to convert.
+/// A file of raw rows, or standard input.
 #[derive(Debug)]
 pub(crate) struct Source {
+    /// Its path, or what messages call it.
     pub(crate) path: PathBuf,
-    /// Its length on disk.
+    /// Its length on disk; 0 if that is unknown.
     pub(crate) bytes: u64,
     /// Whether its rows are the evaluation part regardless of the split.
     pub(crate) eval: bool,
+    /// What is read in place of the file.
+    pub(crate) standard_input: Option<StandardInput>,
 }
 
 impl Source {
@@ -43,13 +47,19 @@ impl Source {
         let metadata = fs::metadata(path).context("open", path)?;
         if !metadata.is_file() {
             return Err(Error::invalid(format!(
-                "{} is not a regular file: conversion reads its sources more than once and cannot use a folder, pipe \
-                 or device",
+                "{} is not a regular file: files of rows are opened more than once, which a folder, pipe or device \
+                 does not allow; `rankine predict` and `rankine eval` read a pipe as `-`, standard input",
                 path.display()
             )));
         }
         let metadata = File::open(path).and_then(|file| file.metadata()).context("open", path)?;
-        Ok(Self { path: path.to_owned(), bytes: metadata.len(), eval })
+        Ok(Self { path: path.to_owned(), bytes: metadata.len(), eval, standard_input: None })
+    }
+
+    /// Returns the standard input of the process, whose rows are the evaluation part. It can be read once.
+    pub(crate) fn of_standard_input() -> Self {
+        let (input, bytes) = StandardInput::of_process();
+        Self { path: "standard input".into(), bytes, eval: true, standard_input: Some(input) }
     }
 
     /// Returns the first row of the source without its line end; `None` if the source is empty.
@@ -58,9 +68,8 @@ impl Source {
     /// [`Error::Io`]; [`Error::Invalid`] if it is longer than allowed.
     pub(crate) fn first_row(&self, rules: LineRules, limits: Limits) -> Result<Option<Vec<u8>>> {
         let rules = LineRules { header: false, ..rules };
-        let Some(chunk) = Chunks::new(std::slice::from_ref(self), rules, limits).next().transpose()? else {
-            return Ok(None);
-        };
+        let mut chunks = Chunks { peek: true, ..Chunks::new(std::slice::from_ref(self), rules, limits) };
+        let Some(chunk) = chunks.next().transpose()? else { return Ok(None) };
         let Some(line) = chunk.rows(&limits).next() else { return Ok(None) };
         if line.end - line.start > limits.line_bytes_max {
             return Err(Error::invalid(format!(
@@ -72,29 +81,32 @@ impl Source {
         Ok(Some(chunk.bytes[line.start..line.end].to_vec()))
     }
 
-    fn open(&self, taken: &Arc<AtomicU64>) -> Result<Input> {
+    /// Opens it at its start. `peek` leaves standard input as it was.
+    fn open(&self, taken: &Arc<AtomicU64>, peek: bool) -> Result<Input> {
         let path = &self.path;
-        let mut file = File::open(path).context("open", path)?;
         let mut magic = Vec::new();
-        file.by_ref().take(Compression::MAGIC_BYTES as u64).read_to_end(&mut magic).context("read", path)?;
-        file.rewind().context("read", path)?;
-        let file = MeteredFile { file, taken: Arc::clone(taken) };
-        let compression = Compression::of(&magic);
-        let text = match compression {
-            Some(compression) => compression.text(file),
-            None => Box::new(file),
+        let front = |file: &mut dyn Read, magic: &mut Vec<u8>| {
+            file.take(Compression::MAGIC_BYTES as u64).read_to_end(magic).context("read", path)
         };
-        Ok(Input { text, compression })
+        let taken = Arc::clone(taken);
+        if let Some(input) = &self.standard_input {
+            front(&mut input.reader(true), &mut magic)?;
+            return Input::new(path, &magic, MeteredFile { file: input.reader(peek), taken });
+        }
+        let mut file = File::open(path).context("open", path)?;
+        front(&mut file, &mut magic)?;
+        file.rewind().context("read", path)?;
+        Input::new(path, &magic, MeteredFile { file, taken })
     }
 }
 
 /// A file that counts the bytes read from it.
-struct MeteredFile {
-    file: File,
+struct MeteredFile<F> {
+    file: F,
     taken: Arc<AtomicU64>,
 }
 
-impl Read for MeteredFile {
+impl<F: Read> Read for MeteredFile<F> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let bytes = self.file.read(buffer)?;
         self.taken.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -108,6 +120,23 @@ struct Input {
 }
 
 impl Input {
+    /// The text of a file that starts with the bytes `magic`.
+    fn new(path: &Path, magic: &[u8], file: impl Read + Send + 'static) -> Result<Self> {
+        if magic == PARQUET_MAGIC {
+            return Err(Error::invalid(format!(
+                "{} is a Parquet file, but rows of text are expected: `rankine convert parquet` reads Parquet, and a \
+                 model reads rows in the format of its training data",
+                path.display()
+            )));
+        }
+        let compression = Compression::of(magic);
+        let text = match compression {
+            Some(compression) => compression.text(file),
+            None => Box::new(file),
+        };
+        Ok(Self { text, compression })
+    }
+
     /// Fills a buffer starting at `from` until it is full or the input ends; returns the end of the filled bytes.
     fn fill(&mut self, path: &Path, bytes: &mut [u8], from: usize) -> Result<usize> {
         let mut end = from;
@@ -158,6 +187,8 @@ pub(crate) struct Quoting {
 }
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+/// The first bytes of every Parquet file.
+const PARQUET_MAGIC: &[u8] = b"PAR1";
 
 impl Quoting {
     /// Returns the bytes of the row at the front of `bytes`, including its line end; `None` if it does not end within
@@ -336,6 +367,8 @@ pub(crate) struct Chunks<'a> {
     limits: Limits,
     source: usize,
     input: Option<Input>,
+    /// Whether standard input is left as it was.
+    peek: bool,
     /// Bytes that were read after the last chunk's end.
     carry: Vec<u8>,
     /// Whether they belong to a line whose first piece was returned.
@@ -355,6 +388,7 @@ impl<'a> Chunks<'a> {
             limits,
             source: 0,
             input: None,
+            peek: false,
             carry: Vec::new(),
             within_line: false,
             next_line: 1,
@@ -370,7 +404,7 @@ impl<'a> Chunks<'a> {
             let at_front = self.input.is_none();
             let input = match &mut self.input {
                 Some(input) => input,
-                none => none.insert(source.open(&self.taken)?),
+                none => none.insert(source.open(&self.taken, self.peek)?),
             };
             let mut bytes = self.spare.take().unwrap_or_default();
             bytes.resize(self.limits.chunk_bytes, 0);

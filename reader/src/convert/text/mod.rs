@@ -3,11 +3,13 @@
 pub(crate) mod compressed;
 pub(crate) mod lines;
 pub(crate) mod number;
+pub(crate) mod standard_input;
 
 use std::sync::Arc;
 
 use crate::convert::rows::RawRows;
 use crate::convert::rows::fault::{BadName, BadRow, Fault};
+use crate::convert::rows::kept::{self, KeptTexts};
 use crate::convert::rows::selection::Selection;
 use crate::convert::rows::source::{PartRows, RowSource, Span};
 use crate::convert::text::lines::{Chunk, Chunks, Limits, LineRules, Source};
@@ -21,8 +23,16 @@ pub(crate) trait LineParser: std::fmt::Debug + Send + Sync {
     /// The first fault of the line: first its length and the number of its fields, then its fields in order.
     fn push(&self, line: &[u8], rows: &mut RawRows) -> Result<(), Fault>;
 
+    /// Returns the names of all fields.
+    fn names(&self) -> &[String];
+
+    /// Appends the texts of some fields of a good line, counted from 0.
+    fn copy_fields(&self, line: &[u8], fields: &[usize], out: &mut KeptTexts);
+
     /// Returns the name of a field, counted from 0.
-    fn name(&self, field: u32) -> &str;
+    fn name(&self, field: u32) -> &str {
+        self.names().get(field as usize).map_or("", String::as_str)
+    }
 
     /// Describes what is wrong with a line.
     fn describe(&self, fault: Fault, line: &[u8]) -> String;
@@ -34,6 +44,8 @@ pub(crate) struct TextSource {
     pub(crate) files: Vec<Source>,
     /// One per file.
     pub(crate) parsers: Vec<Arc<dyn LineParser>>,
+    /// The fields of each file to keep, or nothing.
+    pub(crate) kept: Vec<Vec<usize>>,
     pub(crate) rules: LineRules,
     pub(crate) limits: Limits,
     /// A description of what the files should be.
@@ -45,6 +57,23 @@ pub(crate) struct TextSource {
 impl RowSource for TextSource {
     type Chunk = Chunk;
     const UNIT: &'static str = "line";
+
+    fn keep(&mut self, columns: &[String]) -> Result<()> {
+        let positions = |(file, parser): (&Source, &Arc<dyn LineParser>)| {
+            kept::positions(&file.path, parser.names(), columns)
+        };
+        self.kept = self.files.iter().zip(&self.parsers).map(positions).collect::<Result<_>>()?;
+        Ok(())
+    }
+
+    fn copy_kept(&self, chunk: &Chunk, bad: &[BadRow], out: &mut KeptTexts) {
+        let (Some(fields), parser) = (self.kept.get(chunk.source), &self.parsers[chunk.source]) else {
+            return;
+        };
+        for line in kept::good_rows(chunk.rows(&self.limits), bad) {
+            parser.copy_fields(&chunk.bytes[line.start..line.end], fields, out);
+        }
+    }
 
     fn chunks(&self) -> impl Iterator<Item = Result<Chunk>> + Send {
         Chunks::new(&self.files, self.rules, self.limits)
@@ -110,6 +139,8 @@ impl RowSource for TextSource {
     }
 
     fn bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.bytes).sum()
+        // The length of a pipe is unknown, and so is that of all files with it.
+        let unknown = self.files.iter().any(|file| file.standard_input.is_some() && file.bytes == 0);
+        if unknown { 0 } else { self.files.iter().map(|file| file.bytes).sum() }
     }
 }

@@ -21,6 +21,26 @@ pub(super) struct Leaf {
     pub(super) defined: i16,
 }
 
+impl Leaf {
+    fn new(index: usize, name: &str, leaf: &ColumnDescPtr) -> Self {
+        let unsigned = matches!(leaf.logical_type_ref(), Some(LogicalType::Integer(int)) if !int.is_signed)
+            || matches!(
+                leaf.converted_type(),
+                ConvertedType::UINT_8
+                    | ConvertedType::UINT_16
+                    | ConvertedType::UINT_32
+                    | ConvertedType::UINT_64
+            );
+        let (list, defined) = (leaf.max_rep_level() > 0, leaf.max_def_level());
+        Self { index, name: name.to_owned(), list, unsigned, defined }
+    }
+}
+
+fn is_decimal(leaf: &ColumnDescPtr) -> bool {
+    matches!(leaf.logical_type_ref(), Some(LogicalType::Decimal { .. }))
+        || leaf.converted_type() == ConvertedType::DECIMAL
+}
+
 /// The kind of values that a target needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ValueKind {
@@ -65,8 +85,7 @@ impl Columns<'_> {
             return Err(format!("{path} has a list here, but the first file has one category per row"));
         }
         let kind = leaf.physical_type();
-        let decimal = matches!(leaf.logical_type_ref(), Some(LogicalType::Decimal { .. }))
-            || leaf.converted_type() == ConvertedType::DECIMAL;
+        let decimal = is_decimal(&leaf);
         let fits = !decimal
             && match kind {
                 PhysicalType::INT32 | PhysicalType::INT64 => wanted != ValueKind::Text,
@@ -85,16 +104,34 @@ impl Columns<'_> {
             };
             return Err(format!("{path} has {kind} here, but the column needs {wanted}"));
         }
-        let unsigned = matches!(leaf.logical_type_ref(), Some(LogicalType::Integer(int)) if !int.is_signed)
-            || matches!(
-                leaf.converted_type(),
-                ConvertedType::UINT_8
-                    | ConvertedType::UINT_16
-                    | ConvertedType::UINT_32
-                    | ConvertedType::UINT_64
-            );
-        let defined = leaf.max_def_level();
-        Ok(Some(Leaf { index, name: name.to_owned(), list, unsigned, defined }))
+        Ok(Some(Leaf::new(index, name, &leaf)))
+    }
+
+    /// Returns the leaf of a column whose texts are kept.
+    ///
+    /// # Errors
+    /// A description of why the file does not have it, or why it has no texts.
+    pub(super) fn kept(&self, name: &str) -> Result<Leaf, String> {
+        let Some((index, leaf)) = self.leaf(name) else { return Err(self.lacks(name)) };
+        let kind = leaf.physical_type();
+        let plain = leaf.logical_type_ref().is_none() && leaf.converted_type() == ConvertedType::NONE;
+        let what = if leaf.max_rep_level() > 0 {
+            Some("a list".to_owned())
+        } else if is_decimal(&leaf) {
+            Some("DECIMAL".to_owned())
+        } else if kind == PhysicalType::INT96 || (kind == PhysicalType::FIXED_LEN_BYTE_ARRAY && !plain) {
+            Some(kind.to_string())
+        } else {
+            None
+        };
+        let path = self.source.path.display();
+        match what {
+            Some(what) => Err(format!(
+                "column {name:?} of {path} is {what}, which has no text to keep: only columns of one text, number or \
+                 boolean per row can be kept; write the column as text"
+            )),
+            None => Ok(Leaf::new(index, name, &leaf)),
+        }
     }
 
     pub(super) fn lacks(&self, name: &str) -> String {

@@ -12,6 +12,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 
 use crate::convert::BAG_MAX;
 use crate::convert::rows::fault::{BadName, BadReason, BadRow, Fault};
+use crate::convert::rows::kept::{self, KeptTexts};
 use crate::convert::rows::selection::Selection;
 use crate::convert::rows::source::{NamedTarget, PartRows, RequiredColumns, RowSource, Span};
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
@@ -49,6 +50,8 @@ struct ParquetFile {
     rows: u64,
     leaves: Vec<Leaf>,
     actions: Vec<Action>,
+    /// The numbers of the leaves whose texts are kept.
+    kept: Vec<usize>,
     /// The numbers of the labels that the file lacks.
     labels_absent: Vec<usize>,
     weight_absent: bool,
@@ -155,7 +158,7 @@ pub(crate) fn parquet_source(
             let target = Target::Category { number, separator: from.separator.clone(), bag, rows };
             actions.push(Action { leaf, target });
         }
-        Ok(ParquetFile { rows, leaves, actions, labels_absent, weight_absent, source })
+        Ok(ParquetFile { rows, leaves, actions, kept: Vec::new(), labels_absent, weight_absent, source })
     };
     Ok(ParquetSource { files: files.into_iter().map(open).collect::<Result<_>>()? })
 }
@@ -195,6 +198,26 @@ fn open(source: &Source) -> Result<SerializedFileReader<File>> {
 }
 
 impl ParquetFile {
+    /// Reads columns whose texts are kept, in addition to others.
+    fn keep(&mut self, columns: &[String]) -> Result<()> {
+        self.kept.clear();
+        if columns.is_empty() {
+            return Ok(());
+        }
+        let reader = open(&self.source)?;
+        let descriptor = reader.metadata().file_metadata().schema_descr();
+        let found = Columns { descriptor, source: &self.source };
+        for column in columns {
+            let leaf = found.kept(column).map_err(Error::Invalid)?;
+            let read = self.leaves.iter().position(|other| other.index == leaf.index);
+            self.kept.push(read.unwrap_or(self.leaves.len()));
+            if read.is_none() {
+                self.leaves.push(leaf);
+            }
+        }
+        Ok(())
+    }
+
     fn push(
         &self,
         chunk: &ParquetChunk,
@@ -304,6 +327,19 @@ fn push_category(
 impl RowSource for ParquetSource {
     type Chunk = ParquetChunk;
     const UNIT: &'static str = "row";
+
+    fn keep(&mut self, columns: &[String]) -> Result<()> {
+        self.files.iter_mut().try_for_each(|file| file.keep(columns))
+    }
+
+    fn copy_kept(&self, chunk: &ParquetChunk, bad: &[BadRow], out: &mut KeptTexts) {
+        let mut scratch = Vec::new();
+        for row in kept::good_rows(0..chunk.rows, bad) {
+            for &leaf in &self.files[chunk.file].kept {
+                chunk.columns[leaf].with_text_of(row, &mut scratch, |text| out.push(text));
+            }
+        }
+    }
 
     fn chunks(&self) -> impl Iterator<Item = Result<ParquetChunk>> + Send {
         ParquetChunks { source: self, file: 0, open: None, first_row: 0, bytes_before: 0 }

@@ -10,12 +10,15 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
+use crate::convert::tests::folder::samples_of;
 use crate::convert::{
-    ConvertOptions, KnownColumns, OnBad, SchemaFile, Split, convert_csv, convert_like, convert_parquet,
+    ConvertOptions, Encoder, KeptTexts, KnownColumns, OnBad, RawReader, SchemaFile, Split, convert_csv,
+    convert_like, convert_parquet,
 };
 use crate::dataset::Dataset;
 use crate::error::Error;
 use crate::part::Part;
+use crate::samples::Samples;
 use crate::schema::DenseDtype;
 use crate::tests::tree_bytes;
 
@@ -364,4 +367,73 @@ fn unsuitable_columns_are_named() {
     fs::write(&torn, &whole[..whole.len() - 20]).unwrap();
     let error = refusal(&torn, label);
     assert!(matches!(error, Error::Damaged { .. }) && error.to_string().contains("torn.parquet"), "{error}");
+}
+
+/// Rows with labels are those of a conversion, and columns that the model does not use are kept as text.
+#[test]
+fn labelled_rows_are_those_of_a_conversion_and_texts_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let (old, new) = (at("old.parquet"), at("new.parquet"));
+    let mut rows = rows(9_000);
+    write(&old, &rows[..3_000], 5_000, Compression::SNAPPY);
+    // A bad row in the second chunk.
+    rows[8_000].seen = vec![1000];
+    write(&new, &rows[3_000..], 4_000, Compression::SNAPPY);
+    let none = |_: &'static str, _: u64, _: u64| ();
+    let all = |files: &[&Path], out: &str| ConvertOptions {
+        split: Split::None,
+        on_bad: OnBad::Skip,
+        ..options(files, &at(out))
+    };
+    // The model uses neither users nor shops.
+    let text = format!("{}{}", &SCHEMA[..SCHEMA.find("[[categorical]]").unwrap()], LISTS.concat());
+    let schema = SchemaFile::parse("schema.toml", &text).unwrap();
+    convert_parquet(&all(&[&old], "old"), &schema, 2, &none).unwrap();
+    let dataset = Dataset::open(&at("old")).unwrap();
+    convert_like(&all(&[&new], "new"), KnownColumns::of(&dataset).unwrap(), false, &none).unwrap();
+
+    let encoder = Encoder::open(&dataset).unwrap();
+    let read = |files: &[PathBuf], keep: &[&str]| {
+        let keep: Vec<_> = keep.iter().map(|name| (*name).to_owned()).collect();
+        let reader = RawReader {
+            format: &dataset.row_format().unwrap(),
+            schema: dataset.schema(),
+            encoder: &encoder,
+            ids: &crate::IdRules::default(),
+            labelled: true,
+            keep: &keep,
+            threads: std::num::NonZeroUsize::MIN,
+        };
+        let (mut samples, mut kept) = (Samples::new(dataset.schema()), KeptTexts::new(keep.len()));
+        reader.read(files, &none, |chunk| {
+            samples.append(&chunk.samples, 0..chunk.samples.len);
+            kept.append(&chunk.kept, 0..chunk.samples.len);
+            Ok(())
+        })?;
+        Ok::<_, Error>((samples, kept))
+    };
+    let keep = ["shop", "user", "price", "mobile"];
+    let (samples, kept) = read(std::slice::from_ref(&new), &keep).unwrap();
+    assert!(samples == samples_of(&at("new"), Part::Train));
+    let text = |row: &Row| {
+        let price = row.price.map_or_else(String::new, |price| price.to_string());
+        [row.shop.to_string(), row.user.clone().unwrap_or_default(), price, row.mobile.to_string()]
+    };
+    rows.remove(8_000);
+    assert_eq!(samples.len, rows.len() - 3_000);
+    for (number, row) in rows[3_000..].iter().enumerate() {
+        let found: Vec<_> = kept.row(number).map(|text| String::from_utf8(text.to_vec()).unwrap()).collect();
+        assert_eq!(found, text(row), "row {number}");
+    }
+    for (column, words) in [
+        ("genres", "column \"genres\" of"),
+        ("seen", "is a list, which has no text to keep"),
+        ("usr", "new.parquet has no column \"usr\" (did you mean \"user\"?)"),
+    ] {
+        let error = read(std::slice::from_ref(&new), &[column]).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let error = read(&["-".into()], &[]).unwrap_err().to_string();
+    assert!(error.starts_with("Parquet cannot be read from standard input"), "{error}");
 }

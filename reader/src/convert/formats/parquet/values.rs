@@ -60,6 +60,17 @@ impl Values {
     pub(super) fn one(&self, row: usize) -> Option<Value<'_>> {
         self.of_row(row).next().map(|at| self.get(at))
     }
+
+    /// Calls `take` with the text of a row's value: bytes unchanged, or the shortest digits that read back as the same
+    /// number; empty for null.
+    pub(super) fn with_text_of(&self, row: usize, scratch: &mut Vec<u8>, take: impl FnOnce(&[u8])) {
+        match (self.of_row(row).next(), &self.typed) {
+            (None, _) => take(b""),
+            // As a double it would have digits that the file does not have.
+            (Some(at), TypedValues::Float(values)) => take(values[at].to_string().as_bytes()),
+            (Some(at), _) => self.get(at).with_text(scratch, take),
+        }
+    }
 }
 
 impl Value<'_> {
@@ -154,4 +165,23 @@ fn read_typed<T: DataType>(
         return Err(ParquetError::General(format!("column {} has rows that do not add up", leaf.name)));
     }
     Ok((wrap(values), ends))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_has_the_digits_of_its_own_type() {
+        let text = |typed, row| {
+            let values = Values { typed, unsigned: true, ends: vec![1, 1] };
+            let mut text = String::new();
+            values.with_text_of(row, &mut Vec::new(), |bytes| text = String::from_utf8_lossy(bytes).into());
+            text
+        };
+        assert_eq!(text(TypedValues::Float(vec![0.1]), 0), "0.1");
+        assert_eq!(text(TypedValues::Double(vec![0.1]), 0), "0.1");
+        assert_eq!(text(TypedValues::Int64(vec![-1]), 0), u64::MAX.to_string());
+        assert_eq!(text(TypedValues::Int64(vec![-1]), 1), "", "null is an empty text");
+    }
 }
