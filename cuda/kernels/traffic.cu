@@ -2,8 +2,7 @@
 //
 // The rows of a part of a table follow each other in a list, so two binary searches tell how many there are. Each
 // takes some 20 reads from the cache, one after another, and all parts are searched in parallel, on a lane that is idle
-// meanwhile. On two H200s it does not show: an iteration of dlrm took 1.623 to 1.643 ms with it, and 1.627 to 1.646 ms
-// without (three medians of 600 iterations each, in turns; `bench train configs/bench-dlrm.toml`, device.ranks=2).
+// meanwhile. docs/internals/ranks.md has its cost.
 #include "traffic.cuh"
 
 // The rows of a part of a table at an owner.
