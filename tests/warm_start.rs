@@ -102,6 +102,29 @@ fn optimizer_state_is_fresh_unless_it_is_asked_for() {
     }
 }
 
+/// FTRL computes weights from its state. With the least learning rate they stay those of the model that training starts
+/// from, except for rounding, only if its state is initialized from them.
+#[test]
+fn fresh_state_of_ftrl_keeps_the_weights() {
+    let (place, job) = data();
+    train(&place, &job, "first", &[IN_ORDER, CHECKPOINTS]).with(SUCCESS);
+    let still = [
+        "optimizer.dense={ kind = 'ftrl', learning_rate = 1e-30, beta = 1.0 }",
+        "optimizer.sparse={ kind = 'ftrl', learning_rate = 1e-30, beta = 1.0 }",
+    ];
+    let before = tensors(&weights(&place, "first"));
+    for (name, from) in [("run", "first"), ("checkpoint", "first/checkpoints/step-16")] {
+        let from = init_from(&place, from);
+        train(&place, &job, name, &[IN_ORDER, still[0], still[1], &from]).with(SUCCESS);
+        for (tensor, after) in tensors(&weights(&place, name)) {
+            // Each of 16 steps rounds a few times.
+            let is_near =
+                |(before, after): (&f32, &f32)| (before - after).abs() <= 100.0 * f32::EPSILON * before.abs();
+            assert!(before[&tensor].iter().zip(&after).all(is_near), "{name}: {tensor}");
+        }
+    }
+}
+
 /// Stopped at some steps and resumed, a training ends with the same model, also when the model that it started from is
 /// gone by then.
 #[test]

@@ -176,10 +176,10 @@ impl Weights for CpuModel {
 ///
 /// # Errors
 /// The first error that `visit` returns.
-pub fn for_each_run(
+pub fn for_each_run<E>(
     table: &TableSpec,
-    mut visit: impl FnMut(Range<u64>, &mut [f32]) -> Result<(), SavedModelError>,
-) -> Result<(), SavedModelError> {
+    mut visit: impl FnMut(Range<u64>, &mut [f32]) -> Result<(), E>,
+) -> Result<(), E> {
     let at_once = (GATHER_BYTES / (4 * table.dim)).max(1) as u64;
     let mut weights = vec![0.0; (at_once.min(table.rows) as usize) * table.dim];
     for first in (0..table.rows).step_by(at_once as usize) {

@@ -151,7 +151,7 @@ fn rows_are_visited_once_and_in_order() {
         let visited = for_each_run(&table(rows), |rows, weights| {
             assert_eq!(weights.len() as u64, (rows.end - rows.start) << 22);
             found.push((rows.start, rows.end));
-            Ok(())
+            Ok::<_, SavedModelError>(())
         });
         visited.unwrap();
         assert_eq!(found, expected);

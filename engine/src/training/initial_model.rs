@@ -3,11 +3,12 @@
 //! Its tables may have fewer rows than those of the job: new categories come after the old ones, and their rows start
 //! as those of a new model do.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use rankine_embedding::Dtype;
 use rankine_embedding::rows::{RowPart, RowPiece, RowSet, RowsMut, gather, place};
+use rankine_embedding::{Dtype, TableSpec};
 use rankine_reader::Dataset;
 use rankine_reader::convert::{KnownColumns, TableGrowth};
 
@@ -20,14 +21,13 @@ use crate::checkpoint::{
 use crate::cpu::CpuModel;
 use crate::job::{Conflict, Job};
 use crate::model::{Model, ModelSpec};
+use crate::saved::for_each_run;
 use crate::source::{Artifact, ModelSource, OpenModel, SourceError, open_checkpoint};
 
 /// The key of the model's path.
 const FROM: &str = "train.init_from";
 /// The key that asks for its optimizer state.
 const OPTIMIZER_STATE: &str = "train.init_optimizer_state";
-/// Bytes of weights that are copied to a rank at a time.
-const WINDOW_BYTES: usize = 64 << 20;
 
 /// A trained model whose columns and sizes are those of a job, except for new rows.
 pub(super) struct InitialModel {
@@ -39,13 +39,18 @@ pub(super) struct InitialModel {
     state: InitialState,
 }
 
-/// Where the trained model is read from.
+/// What is taken from the trained model, and where it is read.
 enum StoredModel {
-    /// Weights alone, from an export or the model of a run.
+    /// The weights of an export or of the model of a run.
     Loaded(CpuModel),
-    /// Of which only the weights are used if [`InitialState::optimizer_steps`] is `None`.
-    Checkpoint(Arc<Checkpoint>),
+    /// The weights of a checkpoint.
+    Checkpoint(Box<Checkpoint>),
+    /// The weights and the state of the optimizers.
+    State(Box<Checkpoint>),
 }
+
+/// Copies weights of a range of a table's rows to a buffer `[row][dim]`, which is given with `dim`.
+type GatherWeights<'a> = dyn Fn(usize, Range<u64>, (usize, &mut [f32])) -> Result<(), CheckpointError> + 'a;
 
 impl InitialModel {
     /// Opens the model that a job starts from, if it names one, and checks that it fits the job and its dataset.
@@ -67,7 +72,7 @@ impl InitialModel {
             let checkpoint = checkpoint_of(&source, opened.steps(), model);
             let checkpoint = checkpoint.map_err(|what| conflict(OPTIMIZER_STATE, what))?;
             let steps = checkpoint.manifest().train.optimizer_steps();
-            (StoredModel::Checkpoint(Arc::new(checkpoint)), Some(steps))
+            (StoredModel::State(Box::new(checkpoint)), Some(steps))
         } else {
             (StoredModel::of(&source, &opened).map_err(unusable)?, None)
         };
@@ -104,44 +109,38 @@ impl InitialModel {
         format!("the model of {from} (step {steps}), {state}{rows}")
     }
 
-    /// Sets the rows of a table with fresh optimizer state, as far as a rank has them.
-    fn load_table(&self, number: usize, rows: &mut dyn RowsMut) -> Result<(), CheckpointError> {
-        let (table, optimizer) = self.model.all_tables().swap_remove(number);
-        let (dim, rule) = (table.dim, optimizer.rule);
-        let at_once = (WINDOW_BYTES / (4 * dim)).max(1);
-        let (mut weights, mut state) = (Vec::new(), Vec::new());
-        for first in (0..self.rows[number]).step_by(at_once) {
-            let range = first..self.rows[number].min(first + at_once as u64);
-            let has_some = |part: &RowPart| {
-                part.table == number && part.rows.before(range.start) < part.rows.before(range.end)
-            };
-            if !rows.parts().iter().any(has_some) {
-                continue;
-            }
-            let count = (range.end - first) as usize;
-            weights.clear();
-            weights.resize(count * dim, 0.0);
-            match &self.stored {
-                StoredModel::Loaded(model) => model.gather(number, range, (dim, &mut weights)),
-                StoredModel::Checkpoint(checkpoint) => {
-                    gather(&StoredRows::new(checkpoint)?, number, range, false, (dim, &mut weights))?;
+    /// Sets the rows that a rank has, with fresh optimizer state. `gather` copies weights of a table's rows.
+    fn load_weights(
+        &self,
+        rows: &mut dyn RowsMut,
+        gather: &GatherWeights<'_>,
+    ) -> Result<(), CheckpointError> {
+        for (number, (table, optimizer)) in self.model.all_tables().into_iter().enumerate() {
+            let (dim, rule) = (table.dim, optimizer.rule);
+            let mut state = Vec::new();
+            for_each_run(&TableSpec { rows: self.rows[number], ..table }, |range, weights| {
+                let has_some = |part: &RowPart| {
+                    part.table == number && part.rows.before(range.start) < part.rows.before(range.end)
+                };
+                if !rows.parts().iter().any(has_some) {
+                    return Ok(());
                 }
-            }
-            let per_kind = if rule.is_rowwise() { count } else { count * dim };
-            state.clear();
-            state.resize(per_kind * rule.state_names().len(), 0.0);
-            rule.initialize(&weights, &mut state);
-            place(
-                rows,
-                &RowPiece {
+                gather(number, range.clone(), (dim, &mut *weights))?;
+                let count = range.end - range.start;
+                let per_kind = if rule.is_rowwise() { count as usize } else { weights.len() };
+                state.resize(per_kind * rule.state_names().len(), 0.0);
+                rule.initialize(weights, &mut state);
+                let piece = RowPiece {
                     table: number,
                     columns: 0..dim,
-                    rows: RowSet::Every { first, step: 1, count: count as u64 },
+                    rows: RowSet::Every { first: range.start, step: 1, count },
                     dtype: Dtype::Fp32,
-                    weights: bytemuck::cast_slice(&weights),
+                    weights: bytemuck::cast_slice(weights),
                     state: state.chunks_exact(per_kind).collect(),
-                },
-            )?;
+                };
+                place(rows, &piece)?;
+                Ok::<_, CheckpointError>(())
+            })?;
         }
         Ok(())
     }
@@ -154,14 +153,9 @@ impl StateSource for InitialModel {
 
     fn dense(&self) -> Result<DenseState, CheckpointError> {
         let parameters = match &self.stored {
+            StoredModel::State(checkpoint) => return checkpoint.dense(),
+            StoredModel::Checkpoint(checkpoint) => checkpoint.dense()?.parameters,
             StoredModel::Loaded(model) => model.parameters().to_vec(),
-            StoredModel::Checkpoint(checkpoint) => {
-                let dense = checkpoint.dense()?;
-                if self.state.optimizer_steps.is_some() {
-                    return Ok(dense);
-                }
-                dense.parameters
-            }
         };
         let rule = self.model.rules.dense.rule;
         let mut state = vec![0.0; rule.state_elements(parameters.len())];
@@ -172,19 +166,24 @@ impl StateSource for InitialModel {
 
     fn load_rows(&self, rows: &mut dyn RowsMut) -> Result<(), CheckpointError> {
         match &self.stored {
-            StoredModel::Checkpoint(checkpoint) if self.state.optimizer_steps.is_some() => {
-                checkpoint.load_rows(rows)
+            StoredModel::State(checkpoint) => checkpoint.load_rows(rows),
+            StoredModel::Checkpoint(checkpoint) => {
+                let stored = StoredRows::new(checkpoint)?;
+                self.load_weights(rows, &|number, range, weights| {
+                    Ok(gather(&stored, number, range, false, weights)?)
+                })
             }
-            _ => (0..self.rows.len()).try_for_each(|number| self.load_table(number, rows)),
+            StoredModel::Loaded(model) => self.load_weights(rows, &|number, range, weights| {
+                model.gather(number, range, weights);
+                Ok(())
+            }),
         }
     }
 
     fn device(&self) -> Option<&DeviceState> {
         match &self.stored {
-            StoredModel::Checkpoint(checkpoint) if self.state.optimizer_steps.is_some() => {
-                checkpoint.manifest().device.as_ref()
-            }
-            _ => None,
+            StoredModel::State(checkpoint) => checkpoint.manifest().device.as_ref(),
+            StoredModel::Checkpoint(_) | StoredModel::Loaded(_) => None,
         }
     }
 }
@@ -194,7 +193,7 @@ impl StoredModel {
     /// they are needed.
     fn of(source: &ModelSource, opened: &OpenModel) -> Result<Self, SourceError> {
         Ok(match source {
-            ModelSource::Checkpoint(path) => Self::Checkpoint(Arc::new(open_checkpoint(path)?)),
+            ModelSource::Checkpoint(path) => Self::Checkpoint(Box::new(open_checkpoint(path)?)),
             ModelSource::Run(_) | ModelSource::Export(_) => Self::Loaded(opened.load()?),
         })
     }
