@@ -1,8 +1,8 @@
 // Counts what a rank sends and receives for the rows of its lists, over links of one kind.
 //
-// The rows of a part of a table follow each other in a list, so two binary searches tell how many there are. Each
-// takes some 20 reads from the cache, one after another, and all parts are searched in parallel, on a lane that is idle
-// meanwhile. docs/internals/ranks.md has its cost.
+// Lists are sorted, and the rows of one part of a table are contiguous, so two binary searches count them. A search
+// makes about 20 dependent reads, which hit the cache. All parts are searched in parallel. docs/measurements/monitoring.md
+// has the cost.
 #include "traffic.cuh"
 
 // The rows of a part of a table at an owner.

@@ -136,9 +136,9 @@ impl TableCounter {
 
     /// Returns the sum of earlier statistics of the same table and these counts.
     ///
-    /// Rows of the earlier tail have no numbers. Those that are counted here but not in the earlier head are taken for
-    /// them, the most frequent for the most frequent, so that no row counts twice: the sum is exact in its look-ups,
-    /// and in all if there is no tail.
+    /// The tail of `earlier` is a histogram, which does not record row numbers. Rows that are counted here and are not
+    /// in its head are assumed to be the rows of the tail, matched by descending count. No row is counted twice, and
+    /// the number of look-ups is exact. Without a tail, everything is exact.
     pub(crate) fn added_to(&self, earlier: Option<&TableStatistics>) -> TableStatistics {
         let Some(earlier) = earlier else { return self.statistics() };
         self.bags.fetch_add(earlier.bags, Ordering::Relaxed);

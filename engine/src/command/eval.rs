@@ -55,7 +55,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["data", "part"], hide = true)]
     raw: Vec<PathBuf>,
 
-    /// Part of the datasets: eval or train
+    /// Part of the datasets: eval, train, or validation (what the model's job held out of its training part)
     #[arg(long, default_value = "eval", value_parser = super::arguments::part)]
     part: Part,
 
