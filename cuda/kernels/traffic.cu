@@ -1,7 +1,7 @@
 // Counts what a rank sends and receives for the rows of its lists, over links of one kind.
 //
-// Lists are sorted, and the rows of one part of a table are contiguous, so two binary searches count them. A search
-// makes about 20 dependent reads, which hit the cache. All parts are searched in parallel. docs/measurements/monitoring.md
+// Lists are sorted, and rows that cost as many bytes are contiguous, so two binary searches count them. A search makes
+// about 20 dependent reads, which hit the cache. All ranges are searched in parallel. docs/measurements/monitoring.md
 // has the cost.
 #include "traffic.cuh"
 
@@ -9,7 +9,7 @@
 struct RowRange {
     // The list that has them.
     u32 list;
-    // Their numbers.
+    // Their numbers: from 0 if no other rows precede them in the list, to NO_END if none follow.
     u32 begin;
     u32 end;
     // Bytes that cross links for each row.
@@ -34,9 +34,13 @@ struct RowTraffic {
 static_assert(sizeof(RowTraffic) == 48);
 
 constexpr u32 TRAFFIC_THREADS = 256;
+// Greater than the number of any row.
+constexpr u32 NO_END = 0xffffffff;
 
 // How many rows of a part of a list come before a number, plus `first`.
 __device__ inline u32 rows_below(const u32* rows, u32 first, u32 end, u32 number) {
+    if (number == 0) return first;
+    if (number == NO_END) return end;
     while (first < end) {
         const u32 middle = first + (end - first) / 2;
         if (rows[middle] < number) {

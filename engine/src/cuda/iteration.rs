@@ -126,12 +126,7 @@ impl<T: Element> Iteration<'_, T> {
         unsafe {
             self.enqueue(Phase::LookUp, look_ups)?;
             look_ups.record(looked_up)?;
-            if self.group.is_some() {
-                // This lane has nothing else to do until the first gradients are summed.
-                let (sums, batch) = (lanes.of(Overlap::GradientSums), self.batch());
-                sums.wait(started)?;
-                self.tables.count_traffic(sums, batch)?;
-            } else {
+            if self.group.is_none() {
                 routes.wait(started)?;
                 self.enqueue(Phase::Route, routes)?;
                 routes.record(routed)?;
@@ -153,6 +148,10 @@ impl<T: Element> Iteration<'_, T> {
             dense.wait(verdict_done)?;
             self.enqueue(Phase::UpdateTables, main)?;
             self.enqueue(Phase::UpdateDense, dense)?;
+            if self.group.is_some() {
+                // Here nothing waits for it: at the start of the step it would delay the first products.
+                self.tables.count_traffic(dense, self.batch())?;
+            }
             dense.record(updated)?;
             main.wait(updated)?;
         }

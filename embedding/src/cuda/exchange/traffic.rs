@@ -121,7 +121,7 @@ impl Layout {
         let others = (0..self.ranks).filter(|&owner| owner != local_rank);
         let each_node = |owner| (0..self.nodes).map(move |node| (owner, node * self.span));
         let owned = others.flat_map(each_node).flat_map(|(owner, first)| self.owned(owner, first, bytes));
-        owned.chain(self.of_all(self.ranks, self.ranks - 1, bytes)).collect()
+        merged(owned.chain(self.of_all(self.ranks, self.ranks - 1, bytes)))
     }
 
     /// The rows that a node looks up at other nodes; and those that every rank stores, whose gradients go to all
@@ -129,7 +129,7 @@ impl Layout {
     fn ranges_between(&self, node: usize, bytes: ElementBytes) -> Vec<RowRange> {
         let others = (0..self.nodes).filter(|&other| other != node);
         let owned = others.flat_map(|other| self.owned(other, 0, bytes));
-        owned.chain(self.of_all(self.nodes, self.nodes - 1, bytes)).collect()
+        merged(owned.chain(self.of_all(self.nodes, self.nodes - 1, bytes)))
     }
 
     /// The rows of a list with owners, part by part: a key is sent to the owner, a vector comes back, and a sum of
@@ -169,6 +169,25 @@ impl Layout {
             RowRange { end: range.begin + (self.bases[part + 1] - self.bases[part]) as u32, ..range }
         })
     }
+}
+
+/// Merges ranges that follow each other in a list and count alike, and extends the outer ones of each list to all
+/// numbers, so that the kernel searches for as few ends as possible. `ranges` ascend within each list and have all its
+/// rows.
+fn merged(ranges: impl Iterator<Item = RowRange>) -> Vec<RowRange> {
+    let mut merged = Vec::<RowRange>::new();
+    for range in ranges {
+        match merged.last_mut().filter(|last| last.list == range.list) {
+            Some(last) if (last.bytes, last.of_all) == (range.bytes, range.of_all) => last.end = range.end,
+            Some(_) => merged.push(range),
+            None => {
+                merged.last_mut().into_iter().for_each(|last| last.end = u32::MAX);
+                merged.push(RowRange { begin: 0, ..range });
+            }
+        }
+    }
+    merged.last_mut().into_iter().for_each(|last| last.end = u32::MAX);
+    merged
 }
 
 #[cfg(test)]
@@ -241,5 +260,28 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Only a change of bytes within a list needs an end to search for.
+    #[test]
+    fn ranges_that_count_alike_are_one() {
+        let range = |list, begin, end, bytes| RowRange { list, begin, end, bytes, of_all: 0 };
+        let ranges = [
+            range(1, 3, 7, 8),
+            range(1, 9, 12, 8),
+            range(2, 3, 7, 8),
+            range(2, 7, 9, 4),
+            range(2, 11, 12, 8),
+            range(4, 0, 2, 4),
+        ];
+        let expected = [
+            range(1, 0, u32::MAX, 8),
+            range(2, 0, 7, 8),
+            range(2, 7, 9, 4),
+            range(2, 11, u32::MAX, 8),
+            range(4, 0, u32::MAX, 4),
+        ];
+        assert_eq!(merged(ranges.into_iter()), expected);
+        assert_eq!(merged([].into_iter()), []);
     }
 }
