@@ -131,7 +131,7 @@ impl<'a> Evaluations<'a> {
             (None, [], Some(raw)) => Dataset::raw(&raw.format()?, &raw.train, &raw.eval)?,
             (None, [], None) => Dataset::open(self.job.data.folder().unwrap_or(Path::new("")))?,
         };
-        self.model.check_columns(&dataset)?;
+        let dataset = self.model.with_columns(dataset)?;
         let mut dataset = training::with_ids(&self.job, dataset)?;
         if part == Part::Validation {
             dataset = dataset.with_validation(self.job.train.validation)?;

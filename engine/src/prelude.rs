@@ -22,8 +22,8 @@ pub use crate::features::{
 };
 #[doc(inline)]
 pub use crate::job::{
-    Adagrad, Adam, Conflict, Cosine, Dcnv2, DeepFm, Dlrm, Ftrl, Head, Job, JobError, Kind, Momentum, Problem,
-    RowwiseAdagrad, Settings, Sgd, Step, Table, WarmupPolynomial, WideDeep,
+    Adagrad, Adam, Conflict, Cosine, Dcnv2, DeepFm, Dlrm, Feature, Ftrl, Head, Job, JobError, Kind, Momentum,
+    Problem, RowwiseAdagrad, Settings, Sgd, Step, Table, WarmupPolynomial, WideDeep,
 };
 #[doc(inline)]
 pub use crate::ranker::{Ranker, ScoreError, SwapError};

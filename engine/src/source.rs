@@ -313,21 +313,27 @@ impl OpenModel {
         let job = checkpoint.text("job.toml")?.unwrap_or_default();
         let job = Job::from_toml("job.toml", &job, &[] as &[&str])?;
         let mut folders: Vec<_> = dataset.into_iter().map(Path::to_owned).collect();
-        let columns = match (checkpoint.text(Columns::NAME)?, dataset) {
-            (Some(text), None) => {
+        let path = checkpoint.path().join(Columns::NAME);
+        let saved = checkpoint.text(Columns::NAME)?.map(|text| Columns::from_json(&text)).transpose();
+        let saved = saved.map_err(|what| CheckpointError::Damaged { path, what })?;
+        let columns = match (saved, dataset) {
+            (Some(columns), None) => {
                 // The run's model or the dataset: the first file with the right checksum is used.
                 let run = checkpoint.path().parent().and_then(Path::parent);
                 folders.extend(run.map(run_paths::model));
                 folders.extend(job.data.folder().map(Path::to_owned));
-                let path = checkpoint.path().join(Columns::NAME);
-                Columns::from_json(&text).map_err(|what| CheckpointError::Damaged { path, what })?
+                columns
             }
             // The caller named the dataset, or an older version saved the checkpoint without `columns.json`.
-            (_, dataset) => {
+            (saved, dataset) => {
                 let dataset = match (dataset, &job.data.raw) {
                     (Some(dir), _) => Dataset::open(dir)?,
                     (None, Some(raw)) => Dataset::raw(&raw.format()?, &raw.train, &raw.eval)?,
                     (None, None) => Dataset::open(job.data.folder().unwrap_or(Path::new("")))?,
+                };
+                let dataset = match &saved {
+                    Some(columns) => dataset.with_buckets_of(&columns.schema),
+                    None => dataset,
                 };
                 if !checkpoint.manifest().data.is_of(&dataset)? {
                     return Err(SavedModelError::Mismatch {
@@ -355,13 +361,17 @@ impl OpenModel {
         &self.columns
     }
 
-    /// Checks that a dataset has the columns that it was trained on.
+    /// Returns a dataset with the columns that it was trained on. Those that its job has made of numbers are added,
+    /// with the buckets of the training.
     ///
     /// # Errors
     /// [`SavedModelError::Mismatch`] with the first difference.
-    pub fn check_columns(&self, dataset: &Dataset) -> Result<(), SavedModelError> {
-        let mismatch = |what| Err(SavedModelError::Mismatch { dataset: dataset.dir().to_owned(), what });
-        self.columns.difference(dataset).map_or(Ok(()), mismatch)
+    pub fn with_columns(&self, dataset: Dataset) -> Result<Dataset, SavedModelError> {
+        let dataset = dataset.with_buckets_of(&self.columns.schema);
+        match self.columns.difference(&dataset) {
+            Some(what) => Err(SavedModelError::Mismatch { dataset: dataset.dir().to_owned(), what }),
+            None => Ok(dataset),
+        }
     }
 
     /// Returns its rules for ids out of range.
@@ -489,7 +499,7 @@ pub fn known_columns(path: &Path) -> Result<KnownColumns, SourceError> {
     let model = ModelSource::find(path, Artifact::Model)?.open()?;
     let known = model.known_columns(path)?;
     let dataset = model.job().data.folder().and_then(|folder| Dataset::open(folder).ok());
-    let dataset = dataset.filter(|dataset| model.columns().difference(dataset).is_none());
+    let dataset = dataset.and_then(|dataset| model.with_columns(dataset).ok());
     match dataset.map(|dataset| dataset.statistics()) {
         Some(Ok(statistics)) => Ok(known.with_statistics(statistics)?),
         Some(Err(_)) | None => Ok(known),

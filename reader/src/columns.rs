@@ -9,7 +9,7 @@ use crate::convert::Encoder;
 use crate::dataset::{Dataset, FileManifest};
 use crate::error::{Error, Result};
 use crate::origin::RowFormat;
-use crate::schema::Schema;
+use crate::schema::{Categorical, Schema};
 use crate::sealed::Checksum;
 
 /// The columns of a dataset, or of a model that was trained on it. Vocabularies are listed with their checksums; their
@@ -82,8 +82,8 @@ impl Columns {
             }
         }
         for (mine, theirs) in self.schema.categorical.iter().zip(&theirs.categorical) {
-            if (mine.rows, mine.vocabulary, &mine.shares) != (theirs.rows, theirs.vocabulary, &theirs.shares)
-            {
+            let mapping = |of: &'_ Categorical| (of.rows, of.vocabulary.clone(), of.shares.clone());
+            if mapping(mine) != mapping(theirs) {
                 return Some(format!(
                     "column {} has {} rows ({}), but the model has {} ({})",
                     mine.name, theirs.rows, theirs.vocabulary, mine.rows, mine.vocabulary

@@ -8,6 +8,7 @@
 
 pub mod bench;
 pub mod block;
+pub mod buckets;
 pub mod convert;
 pub mod dataset;
 pub mod document;
@@ -38,6 +39,7 @@ mod nearest;
 mod ordered;
 mod part;
 mod precomputed;
+mod quantiles;
 mod rng;
 mod shape;
 mod split;
@@ -51,6 +53,7 @@ pub use error::{Error, Result};
 pub use ids::{IdRules, OutOfRange};
 pub use nearest::{did_you_mean, nearest};
 pub use part::Part;
+pub use quantiles::{QuantileBuckets, quantile_boundaries};
 pub use samples::{Bags, Samples};
 pub use schema::Schema;
 pub use split::Split;

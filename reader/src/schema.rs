@@ -48,7 +48,15 @@ impl DenseDtype {
     /// Rounds values to what is read back after storing them.
     pub(crate) fn round(self, values: &mut [f32]) {
         if self == Self::F16 {
-            values.iter_mut().for_each(|value| *value = half::f16::from_f32(*value).to_f32());
+            values.iter_mut().for_each(|value| *value = self.rounded(*value));
+        }
+    }
+
+    /// Returns what is read back after storing a value.
+    pub(crate) fn rounded(self, value: f32) -> f32 {
+        match self {
+            Self::F16 => half::f16::from_f32(value).to_f32(),
+            Self::F32 => value,
         }
     }
 
@@ -234,7 +242,7 @@ pub enum Pooling {
 }
 
 /// How raw categories become row numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum VocabularyKind {
     /// A list of the categories that occur `min_count` times or more in training, in `vocabulary/COLUMN.tsv`; row 0
@@ -247,7 +255,18 @@ pub enum VocabularyKind {
     Hash,
     /// The category is the row number itself.
     Identity,
+    /// The column is not stored: its ids are computed from those of a dense column. The id is the number of
+    /// boundaries that are not above the stored number.
+    Buckets {
+        /// The dense column.
+        of: String,
+        /// Ascending, in the units of stored numbers, that is, after the column's transform.
+        boundaries: Vec<f32>,
+    },
 }
+
+/// Boundaries that a description shows one by one.
+const BOUNDARIES_SHOWN: usize = 4;
 
 impl fmt::Display for VocabularyKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -255,16 +274,52 @@ impl fmt::Display for VocabularyKind {
             Self::Exact { min_count } => write!(f, "exact with min_count {min_count}"),
             Self::Hash => f.write_str("hash"),
             Self::Identity => f.write_str("identity"),
+            Self::Buckets { of, boundaries } => {
+                let shown: Vec<_> =
+                    boundaries.iter().take(BOUNDARIES_SHOWN).map(|boundary| boundary.to_string()).collect();
+                let more = if boundaries.len() > BOUNDARIES_SHOWN { ", ..." } else { "" };
+                write!(f, "buckets of {of} at {}{more}", shown.join(", "))
+            }
         }
     }
 }
 
 /// Returns whether a name is a valid file name, as column names must be.
-pub(crate) fn is_column_name(name: &str) -> bool {
+#[doc(hidden)]
+pub fn is_column_name(name: &str) -> bool {
     !(name.is_empty() || name.starts_with('.') || name.contains(['/', '\\', '\0', '\n', '\t']))
 }
 
+impl Categorical {
+    /// Returns the dense column and the boundaries of a column whose ids are computed from numbers; `None` if it is
+    /// stored.
+    pub fn buckets(&self) -> Option<(&str, &[f32])> {
+        match &self.vocabulary {
+            VocabularyKind::Buckets { of, boundaries } => Some((of, boundaries)),
+            VocabularyKind::Exact { .. } | VocabularyKind::Hash | VocabularyKind::Identity => None,
+        }
+    }
+}
+
 impl Schema {
+    /// Returns the categorical columns that blocks store and raw rows have. The other ones follow them, and are
+    /// computed from dense columns: see [`VocabularyKind::Buckets`].
+    pub fn stored_categorical(&self) -> &[Categorical] {
+        let end = self.categorical.iter().position(|column| column.buckets().is_some());
+        &self.categorical[..end.unwrap_or(self.categorical.len())]
+    }
+
+    /// Returns the categorical columns that are computed from dense columns.
+    pub fn bucket_columns(&self) -> &[Categorical] {
+        &self.categorical[self.stored_categorical().len()..]
+    }
+
+    /// Returns the schema without the columns that are computed from others.
+    pub fn stored(&self) -> Self {
+        let Self { labels, weight, dense, dense_dtype, .. } = self.clone();
+        Self { labels, weight, dense, dense_dtype, categorical: self.stored_categorical().to_vec() }
+    }
+
     /// Checks what the types cannot express.
     ///
     /// # Errors
@@ -305,6 +360,7 @@ impl Schema {
                 )));
             }
         }
+        self.check_buckets()?;
         for column in &self.dense {
             let transform = column.transform;
             if transform.deviation == 0.0 || !transform.deviation.is_finite() || !transform.mean.is_finite() {
@@ -312,6 +368,34 @@ impl Schema {
                     "column {} cannot be standardized with mean {} and deviation {}",
                     column.name, transform.mean, transform.deviation
                 )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the columns that are computed from dense columns.
+    fn check_buckets(&self) -> Result<()> {
+        for column in self.bucket_columns() {
+            let refuse = |why: String| {
+                Err(Error::invalid(format!("column {} has no valid buckets: {why}", column.name)))
+            };
+            let Some((of, boundaries)) = column.buckets() else {
+                return refuse("it is stored, but comes after a column that is computed".into());
+            };
+            if !self.dense.iter().any(|dense| dense.name == of) {
+                return refuse(format!("there is no dense column {of}"));
+            }
+            let is_ascending =
+                boundaries.is_sorted() && boundaries.iter().all(|boundary| boundary.is_finite());
+            if !is_ascending {
+                return refuse("its boundaries are not finite and ascending".into());
+            }
+            if boundaries.len() as u64 >= column.rows {
+                let (count, rows) = (boundaries.len(), column.rows);
+                return refuse(format!("{count} boundaries make more buckets than its {rows} rows"));
+            }
+            if column.hotness != Hotness::Fixed(1) || column.shares.is_some() {
+                return refuse("each sample has one bucket, and no vocabulary to share".into());
             }
         }
         Ok(())
@@ -343,7 +427,7 @@ impl Schema {
         if other.shares.is_some() {
             return Err(refuse("that column itself shares another vocabulary"));
         }
-        if (other.rows, other.vocabulary) != (column.rows, column.vocabulary) {
+        if (other.rows, &other.vocabulary) != (column.rows, &column.vocabulary) {
             return Err(refuse("its rows or kind differ"));
         }
         Ok(owner)
@@ -408,6 +492,10 @@ mod tests {
             [VocabularyKind::Hash, VocabularyKind::Identity].map(|kind| kind.to_string()),
             ["hash", "identity"]
         );
+        let shown = [vec![0.5], vec![1.0, 2.0, 3.0, 4.0, 5.0]]
+            .map(|list| buckets("age", list).vocabulary.to_string());
+        assert_eq!(shown[0], "buckets of age at 0.5");
+        assert_eq!(shown[1], "buckets of age at 1, 2, 3, 4, ...");
         assert_eq!([Hotness::Fixed(2), Hotness::Ragged { max: 5 }].map(|h| h.to_string()), ["2", "up to 5"]);
     }
 
@@ -420,6 +508,11 @@ mod tests {
             vocabulary: VocabularyKind::Hash,
             shares: None,
         }
+    }
+
+    fn buckets(of: &str, boundaries: Vec<f32>) -> Categorical {
+        let vocabulary = VocabularyKind::Buckets { of: of.into(), boundaries };
+        Categorical { vocabulary, ..column("buckets") }
     }
 
     /// A label, a weight, a dense column, and two categorical ones, the second of which shares the first one's
@@ -439,7 +532,7 @@ mod tests {
     fn schemas_that_types_cannot_rule_out_are_refused() {
         schema().validate().unwrap();
         type Change = fn(&mut Schema);
-        let cases: [(Change, &str); 19] = [
+        let cases: [(Change, &str); 25] = [
             (|schema| schema.labels.clear(), "no label column"),
             (|schema| schema.labels[0].name = "last".into(), "two columns named 'last'"),
             (|schema| schema.weight = Some("age".into()), "two columns named 'age'"),
@@ -475,6 +568,24 @@ mod tests {
             ),
             (|schema| schema.categorical[0].hotness = Hotness::Fixed(0), "a fixed hotness of 0"),
             (|schema| schema.categorical[0].hotness = Hotness::Ragged { max: 65_537 }, "the limit is 65536"),
+            (|schema| schema.categorical.push(buckets("year", vec![0.0])), "there is no dense column year"),
+            (|schema| schema.categorical.push(buckets("age", vec![1.0, 0.0])), "not finite and ascending"),
+            (|schema| schema.categorical.push(buckets("age", vec![f32::NAN])), "not finite and ascending"),
+            (
+                |schema| schema.categorical.push(buckets("age", vec![0.0; 10])),
+                "more buckets than its 10 rows",
+            ),
+            (
+                |schema| schema.categorical.insert(0, buckets("age", vec![0.0])),
+                "it is stored, but comes after",
+            ),
+            (
+                |schema| {
+                    let hotness = Hotness::Ragged { max: 1 };
+                    schema.categorical.push(Categorical { hotness, ..buckets("age", vec![0.0]) });
+                },
+                "each sample has one bucket",
+            ),
             (|schema| schema.dense[0].transform.deviation = 0.0, "cannot be standardized"),
             (|schema| schema.dense[0].transform.mean = f64::INFINITY, "cannot be standardized"),
         ];

@@ -32,7 +32,8 @@ impl Ranker {
     #[staticmethod]
     fn load(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
         let ranker = py.detach(|| rankine::ranker::Ranker::load(path)).map_err(model_error)?;
-        let categorical = ranker.schema().categorical.into_iter().map(|column| column.name).collect();
+        let categorical =
+            ranker.schema().stored_categorical().iter().map(|column| column.name.clone()).collect();
         Ok(Self { labels: ranker.labels(), categorical, ranker })
     }
 

@@ -76,7 +76,7 @@ impl Trainer {
         let start = || rankine::trainer::Trainer::start(&job, options, observer);
         let trainer = worker::wait(py, &stop, || start().map_err(|error| trainer_error(&file, error)))?;
         let (run_dir, schema) = (trainer.run_dir().to_owned(), trainer.schema().clone());
-        let categorical = schema.categorical.iter().map(|column| column.name.clone()).collect();
+        let categorical = schema.stored_categorical().iter().map(|column| column.name.clone()).collect();
         let trainer = Mutex::new(Some(trainer));
         Ok(Self { file, trainer, stop, events: Mutex::new(events), on_event, run_dir, schema, categorical })
     }

@@ -229,12 +229,14 @@ fn tables(dataset: &Dataset, statistics: &[TableStatistics]) -> rankine_reader::
     let columns = dataset.schema().categorical.iter().zip(statistics);
     columns
         .map(|(column, statistics)| {
-            let listed = match column.vocabulary {
+            let listed = match &column.vocabulary {
                 VocabularyKind::Exact { .. } => {
                     let owner = column.shares.as_ref().unwrap_or(&column.name);
                     dataset.checked_file(&vocabulary::file_name(owner))?
                 }
-                VocabularyKind::Hash | VocabularyKind::Identity => Vec::new(),
+                VocabularyKind::Hash | VocabularyKind::Identity | VocabularyKind::Buckets { .. } => {
+                    Vec::new()
+                }
             };
             let listed = String::from_utf8_lossy(&listed);
             let frequent = statistics.head.iter().take(FREQUENT_ROWS).map(|&(row, lookups)| FrequentRow {
@@ -250,7 +252,7 @@ fn tables(dataset: &Dataset, statistics: &[TableStatistics]) -> rankine_reader::
                 name: column.name.clone(),
                 rows: column.rows,
                 hotness: column.hotness,
-                vocabulary: column.vocabulary,
+                vocabulary: column.vocabulary.clone(),
                 lookups: statistics.lookups,
                 distinct_rows: statistics.distinct_rows,
                 hotness_mean: statistics.lookups as f64 / statistics.bags.max(1) as f64,

@@ -204,8 +204,7 @@ fn predict(
     let Source { files, job, model } = source;
     let batch_size = job.eval.batch_size.get() as usize;
     if let Some(data) = &args.data {
-        let dataset = Dataset::open(data)?;
-        model.check_columns(&dataset)?;
+        let dataset = model.with_columns(Dataset::open(data)?)?;
         let mut dataset = training::with_ids(job, dataset)?;
         if args.part == Part::Validation {
             dataset = dataset.with_validation(job.train.validation)?;

@@ -8,6 +8,7 @@ mod error;
 mod labels;
 mod raw;
 
+use rankine_reader::buckets::append_ids;
 use rankine_reader::schema::{Categorical, Hotness};
 use rankine_reader::{Bags, IdRules, OutOfRange, Samples, Schema};
 
@@ -28,7 +29,8 @@ pub struct Features<'a> {
     pub rows: usize,
     /// `[rows, dense columns]`, row-major: finite numbers, after the dataset's transforms.
     pub dense: &'a [f32],
-    /// One entry per categorical column.
+    /// One entry per categorical column, except for those that the job has made of numbers: their ids follow from
+    /// `dense`.
     pub categorical: &'a [Ids<'a>],
 }
 
@@ -64,14 +66,16 @@ impl Features<'_> {
             let column = schema.dense[at % columns].name.clone();
             return Err(FeatureError::NotFinite { row: at / columns, column, value: dense[at] });
         }
-        if categorical.len() != schema.categorical.len() {
-            let expected = schema.categorical.len();
+        // Buckets are computed from the numbers.
+        let stored = schema.stored_categorical();
+        if categorical.len() != stored.len() {
+            let expected = stored.len();
             return Err(FeatureError::CategoricalColumns { expected, found: categorical.len() });
         }
         samples.clear();
         samples.len = rows;
         samples.dense.extend_from_slice(dense);
-        for (number, (ids, column)) in categorical.iter().zip(&schema.categorical).enumerate() {
+        for (number, (ids, column)) in categorical.iter().zip(stored).enumerate() {
             let bags = &mut samples.categorical[number];
             let copy = CheckedCopy { column, rows };
             match *ids {
@@ -79,6 +83,7 @@ impl Features<'_> {
                 Ids::Bags { offsets, ids } => copy.bags(offsets, ids, bags)?,
             }
         }
+        append_ids(schema, samples);
         check_ids(schema, rules, samples)
     }
 }

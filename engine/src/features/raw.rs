@@ -13,12 +13,15 @@ pub(crate) struct RawEncoder {
     /// The format of raw rows, and the vocabularies; `None` if the dataset was generated.
     source: Option<(RowFormat, Encoder)>,
     labels: RawLabels,
+    /// The columns of raw rows.
+    stored: Schema,
 }
 
 impl RawEncoder {
-    /// `source` is the format of raw rows with their vocabularies, or `None` if there are no raw rows.
-    pub(crate) fn new(source: Option<(RowFormat, Encoder)>, labels: RawLabels) -> Self {
-        Self { source, labels }
+    /// `source` is the format of raw rows with their vocabularies, or `None` if there are no raw rows; `schema` has the
+    /// columns of samples.
+    pub(crate) fn new(source: Option<(RowFormat, Encoder)>, schema: &Schema, labels: RawLabels) -> Self {
+        Self { source, labels, stored: schema.stored() }
     }
 
     /// Returns the format of raw rows; `None` if the dataset was generated.
@@ -39,7 +42,7 @@ impl RawEncoder {
         let (format, encoder) = self.source.as_ref().ok_or(RawColumnError::NoRawRows)?;
         let (rows, columns) = rows;
         raw.clear();
-        raw.append_columns(&RawColumns { schema, format, labels: self.labels, rows, columns })?;
+        raw.append_columns(&RawColumns { schema: &self.stored, format, labels: self.labels, rows, columns })?;
         samples.clear();
         encoder.encode_as_stored(raw, samples);
         check_ids(schema, rules, samples)

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use rankine_embedding::{Topology, TopologyError};
+use rankine_reader::schema::is_column_name;
 
 use super::embedding::{Exchange, Placement};
 use super::optimizer::Optimizer;
@@ -16,6 +17,7 @@ impl Job {
         let mut found = Vec::new();
         self.check_data(&mut found);
         self.check_model(&mut found);
+        self.check_features(&mut found);
         self.check_tables(&mut found);
         self.check_heads(&mut found);
         self.check_optimizers(&mut found);
@@ -118,6 +120,27 @@ impl Job {
                      embeddings"
                 ),
             ));
+        }
+    }
+
+    /// Checks `[[feature]]`s without a dataset.
+    fn check_features(&self, found: &mut Vec<Conflict>) {
+        let mut names = HashSet::new();
+        for (number, feature) in self.features.iter().enumerate() {
+            let key = |key: &str| format!("feature.{number}.{key}");
+            if let Some(problem) = feature.problem() {
+                found.push(Conflict::new(key("buckets"), problem));
+            }
+            let name = feature.name();
+            let named_at = key(if feature.name.is_some() { "name" } else { "column" });
+            if !is_column_name(&name) {
+                let what = "is not a column's name: it must not be empty, contain a slash, tab or line break, or start \
+                            with a dot";
+                found.push(Conflict::new(named_at, format!("{name:?} {what}")));
+            } else if !names.insert(name.clone()) {
+                let message = format!("an earlier [[feature]] is named {name}, too: set another name");
+                found.push(Conflict::new(named_at, message));
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use super::checkpoint::Checkpoint;
 use super::data::{Data, Reader};
 use super::embedding::Embedding;
+use super::feature::Feature;
 use super::guard::Guard;
 use super::metrics::Metrics;
 use super::model::{Head, Model, Table};
@@ -27,6 +28,9 @@ pub struct Job {
     pub data: Data,
     /// The model.
     pub model: Model,
+    /// Categorical columns that are made of the dataset's numbers.
+    #[serde(default, rename = "feature")]
+    pub features: Vec<Feature>,
     /// Tables that differ from the rest, or that several columns share.
     #[serde(default, rename = "table")]
     pub tables: Vec<Table>,

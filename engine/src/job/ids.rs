@@ -58,6 +58,10 @@ impl IdProblem {
 }
 
 fn id_rule(job: &Job, column: &Categorical) -> Result<OutOfRange, IdProblem> {
+    // A bucket is always a row.
+    if column.buckets().is_some() {
+        return Ok(OutOfRange::Fail);
+    }
     let own = job.table_of(&column.name);
     let (policy, key) = match own.and_then(|(number, table)| Some((number, table.ids_out_of_range?))) {
         Some((number, policy)) => (policy, format!("table.{number}.ids_out_of_range")),
@@ -68,13 +72,15 @@ fn id_rule(job: &Job, column: &Categorical) -> Result<OutOfRange, IdProblem> {
         IdPolicy::Fail => Ok(OutOfRange::Fail),
         IdPolicy::Skip => Ok(OutOfRange::Leave),
         IdPolicy::Oov => {
-            match (own.and_then(|(table, own)| Some((table, own.oov_row?))), column.vocabulary) {
+            match (own.and_then(|(table, own)| Some((table, own.oov_row?))), &column.vocabulary) {
                 (Some((table, oov_row)), _) if oov_row >= rows => {
                     Err(IdProblem::OovRowTooLarge { table, oov_row, rows })
                 }
                 (Some((_, row)), _) => Ok(OutOfRange::Row(row)),
                 (None, VocabularyKind::Exact { .. }) => Ok(OutOfRange::Row(vocabulary::OUT_OF_VOCABULARY)),
-                (None, VocabularyKind::Hash | VocabularyKind::Identity) => Err(IdProblem::NoOovRow { key }),
+                (None, VocabularyKind::Hash | VocabularyKind::Identity | VocabularyKind::Buckets { .. }) => {
+                    Err(IdProblem::NoOovRow { key })
+                }
             }
         }
     }

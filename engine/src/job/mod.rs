@@ -25,12 +25,14 @@
 //! # Ok::<(), rankine::job::JobError>(())
 //! ```
 
+mod bucket_columns;
 mod check;
 mod checkpoint;
 mod data;
 mod definition;
 mod embedding;
 mod error;
+mod feature;
 mod file;
 mod guard;
 mod ids;
@@ -51,6 +53,7 @@ pub use definition::Job;
 pub use embedding::{Dtype, Embedding, Exchange, Placement};
 pub use error::JobError;
 pub(crate) use error::conflict_lines;
+pub use feature::{Buckets, Feature};
 pub use file::JobFile;
 pub use guard::{Guard, IdPolicy, NonFinite};
 pub use metrics::{ListenAddress, Metrics};

@@ -12,6 +12,7 @@ use toml::{Table as Map, Value};
 
 use super::definition::Job;
 use super::error::JobError;
+use super::feature::Feature;
 use super::file::JobFile;
 use super::model::{Dcnv2, DeepFm, Dlrm, Head, Model, Table, WideDeep};
 use super::optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, RowwiseAdagrad, Sgd};
@@ -146,6 +147,11 @@ impl Settings<Job> {
         self.part("model", model)
     }
 
+    /// Adds a categorical column that is made of a numeric one.
+    pub fn feature(self, feature: Settings<Feature>) -> Self {
+        self.element("feature", feature)
+    }
+
     /// Adds a table that differs from the rest, or that several columns share.
     pub fn table(self, table: Settings<Table>) -> Self {
         self.element("table", table)
@@ -274,6 +280,20 @@ impl Settings<Table> {
     /// Sets the optimizer of the table.
     pub fn optimizer<K: Kind<Optimizer>>(self, optimizer: Settings<K>) -> Self {
         self.part("optimizer", optimizer)
+    }
+}
+
+impl Feature {
+    /// Returns the settings of the buckets of a numeric column: their number, `"log"` or a list.
+    pub fn of(column: &str, buckets: impl Serialize) -> Settings<Self> {
+        Settings::new().set("column", column).set("buckets", buckets)
+    }
+}
+
+impl Settings<Feature> {
+    /// Sets the name of the new column.
+    pub fn name(self, name: &str) -> Self {
+        self.set("name", name)
     }
 }
 

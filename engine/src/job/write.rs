@@ -8,8 +8,8 @@ use super::optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, Row
 use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 use super::values::{Count, NonNegative, Width};
 use super::{
-    Checkpoint, Data, Device, Dtype, EarlyStopping, Embedding, Eval, EvalSet, Exchange, Generate, Guard,
-    IdPolicy, Job, Metrics, Placement, Raw, Reader, Train,
+    Checkpoint, Data, Device, Dtype, EarlyStopping, Embedding, Eval, EvalSet, Exchange, Feature, Generate,
+    Guard, IdPolicy, Job, Metrics, Placement, Raw, Reader, Train,
 };
 
 impl Job {
@@ -32,6 +32,7 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
         seed,
         data,
         model,
+        features,
         tables,
         heads,
         embedding,
@@ -49,6 +50,7 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
     writeln!(out, "seed = {seed}")?;
     write_data(out, data)?;
     write_model(out, model)?;
+    features.iter().try_for_each(|feature| write_feature(out, feature))?;
     tables.iter().try_for_each(|table| write_table(out, table))?;
     heads.iter().try_for_each(|head| write_head(out, head))?;
     write_embedding(out, embedding)?;
@@ -114,6 +116,13 @@ fn write_model(out: &mut String, model: &Model) -> fmt::Result {
     };
     writeln!(out, "embedding_dim = {embedding_dim}")?;
     writeln!(out, "bottom_mlp = {:?}\ntop_mlp = {:?}", widths(bottom_mlp), widths(top_mlp))
+}
+
+fn write_feature(out: &mut String, feature: &Feature) -> fmt::Result {
+    let Feature { column, buckets, name } = feature;
+    writeln!(out, "\n[[feature]]\ncolumn = {}\nbuckets = {buckets}", quoted(column))?;
+    let name = name.as_ref().map(|name| quoted(name));
+    write_option(out, "name", name.as_ref(), "the name of the column with _buckets")
 }
 
 fn write_table(out: &mut String, table: &Table) -> fmt::Result {

@@ -112,8 +112,10 @@ fn counted(job: &Job, dataset: &Dataset) -> rankine_reader::Result<Statistics> {
     let of_columns = dataset.statistics()?.into_iter().zip(lengths);
     let of_columns = of_columns
         .map(|(statistics, lengths)| ColumnStatistics { frequencies: frequencies(statistics), lengths });
+    // Buckets are not counted; their tables are small, and quantiles are looked up about equally often.
+    let buckets = dataset.schema().bucket_columns().iter().map(|column| law(column, 0.0));
     let samples = dataset.samples(Part::Train);
-    Ok(Statistics { origin: Origin::Dataset { samples }, columns: of_columns.collect() })
+    Ok(Statistics { origin: Origin::Dataset { samples }, columns: of_columns.chain(buckets).collect() })
 }
 
 fn frequencies(statistics: TableStatistics) -> TableFrequencies {

@@ -207,16 +207,16 @@ impl LoadedModel {
         let ids = opened.ids()?;
         let format = opened.columns().format.clone();
         let source = format.map(|format| Ok::<_, SourceError>((format, opened.encoder()?))).transpose()?;
-        let raw = RawEncoder::new(source, RawLabels::Ignored);
+        let raw = RawEncoder::new(source, &schema, RawLabels::Ignored);
         let weights = ScoringModel::new(opened.load()?);
         Ok(Self { weights, schema, ids, raw, steps: opened.steps(), buffers: Mutex::default() })
     }
 
-    /// Returns the names of labels, dense columns and categorical columns.
+    /// Returns the names of labels, dense columns and the categorical columns of rows.
     fn columns(&self) -> Vec<String> {
         let labels = self.weights.spec().heads.iter().map(|head| &head.label);
         let dense = self.schema.dense.iter().map(|column| &column.name);
-        let categorical = self.schema.categorical.iter().map(|column| &column.name);
+        let categorical = self.schema.stored_categorical().iter().map(|column| &column.name);
         labels.chain(dense).chain(categorical).cloned().collect()
     }
 

@@ -112,9 +112,9 @@ fn refuse_settings(job: &Job) -> Result<(), TrainerError> {
 
 impl Trainer {
     /// Starts a training. The columns of rows are those of the job's `data.dir`: a dataset, whose evaluation part is
-    /// evaluated as the job says and whose training part is not read; a run or an export, whose columns and
-    /// vocabularies are used; or, if nothing is there, the columns of `data.shape`. `train.epochs` and `train.shuffle`
-    /// have no effect. Returns when the model exists and, on a resume, is restored.
+    /// evaluated as the job says and whose training part is read only for quantiles of a `[[feature]]`; a run or an
+    /// export, whose columns and vocabularies are used; or, if nothing is there, the columns of `data.shape`.
+    /// `train.epochs` and `train.shuffle` have no effect. Returns when the model exists and, on a resume, is restored.
     ///
     /// # Errors
     /// [`TrainerError::Train`] and [`TrainerError::Source`]; [`TrainerError::Setting`].
@@ -126,7 +126,11 @@ impl Trainer {
         refuse_settings(job)?;
         let dataset = with_ids(job, columns::dataset_of(job)?)?;
         let encoder = |format| Ok::<_, TrainError>((format, Encoder::open(&dataset)?));
-        let raw = RawEncoder::new(dataset.row_format().map(encoder).transpose()?, RawLabels::Needed);
+        let raw = RawEncoder::new(
+            dataset.row_format().map(encoder).transpose()?,
+            dataset.schema(),
+            RawLabels::Needed,
+        );
         let (requests, receiver) = bounded(QUEUE_BATCHES);
         let (recycle, recycled) = bounded(QUEUE_BATCHES + 2);
         let (ready, is_ready) = bounded(1);

@@ -27,6 +27,7 @@ pub(super) fn open(job: &Job, trained: &Dataset) -> Result<Vec<NamedDataset>, Tr
             TrainError::Conflicts(vec![Conflict::new(format!("eval.set.{number}.data"), what)])
         };
         let dataset = Dataset::open(&set.data).map_err(|error| conflict(error.to_string()))?;
+        let dataset = dataset.with_buckets_of(trained.schema());
         if let Some(what) = columns.difference(&dataset) {
             let dir = set.data.display();
             return Err(conflict(format!(

@@ -207,10 +207,13 @@ fn check_table(number: usize, table: &job::Table, schema: &Schema, conflicts: &m
 
 /// Whether a row number means the same category in two columns with equally many rows.
 fn share_meaning(a: &Categorical, b: &Categorical) -> bool {
-    match (a.vocabulary, b.vocabulary) {
+    match (&a.vocabulary, &b.vocabulary) {
         (VocabularyKind::Hash, VocabularyKind::Hash)
         | (VocabularyKind::Identity, VocabularyKind::Identity) => true,
         (VocabularyKind::Exact { .. }, VocabularyKind::Exact { .. }) => owner(a) == owner(b),
+        (VocabularyKind::Buckets { boundaries: a, .. }, VocabularyKind::Buckets { boundaries: b, .. }) => {
+            a == b
+        }
         _ => false,
     }
 }

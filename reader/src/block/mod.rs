@@ -10,6 +10,7 @@ use half::slice::HalfFloatSliceExt;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::bits;
+use crate::buckets;
 use crate::ids::{IdRules, OutOfRange};
 use crate::part::Part;
 use crate::samples::{Bags, Samples};
@@ -107,7 +108,7 @@ pub fn encode(schema: &Schema, id: BlockId, samples: &Samples) -> Result<Vec<u8>
         let values = samples.dense.iter().skip(column).step_by(schema.dense.len()).copied();
         streams.push(put_floats(values, schema.dense_dtype, &mut out));
     }
-    for (column, bags) in schema.categorical.iter().zip(&samples.categorical) {
+    for (column, bags) in schema.stored_categorical().iter().zip(&samples.categorical) {
         put_bags(column, bags, &mut out, &mut streams);
     }
 
@@ -143,9 +144,10 @@ pub fn encode(schema: &Schema, id: BlockId, samples: &Samples) -> Result<Vec<u8>
 }
 
 /// Returns the number of streams in a block of this schema: one per label, weight and dense column, three per
-/// categorical column.
+/// stored categorical column.
 fn streams_of(schema: &Schema) -> usize {
-    schema.labels.len() + schema.weight.iter().len() + schema.dense.len() + 3 * schema.categorical.len()
+    let flat = schema.labels.len() + schema.weight.iter().len() + schema.dense.len();
+    flat + 3 * schema.stored_categorical().len()
 }
 
 /// Returns the number of values that take no bits if it exceeds the limit.
@@ -311,7 +313,7 @@ impl<'a> Block<'a> {
                 "it has {free} values that take no bits, over the limit of {FREE_VALUES_MAX}"
             ));
         }
-        let bag_streams = self.layout.streams.len() - 3 * schema.categorical.len();
+        let bag_streams = self.layout.streams.len() - 3 * schema.stored_categorical().len();
         let (flat, bags) = self.layout.streams.split_at(bag_streams);
         let dense_kind = match schema.dense_dtype {
             DenseDtype::F16 => StreamKind::F16,
@@ -333,7 +335,7 @@ impl<'a> Block<'a> {
                 ));
             }
         }
-        for (column, streams) in schema.categorical.iter().zip(bags.chunks_exact(3)) {
+        for (column, streams) in schema.stored_categorical().iter().zip(bags.chunks_exact(3)) {
             let packed = streams.iter().all(|stream| stream.kind == StreamKind::Packed);
             if !packed || streams[0].count as usize != self.layout.samples {
                 return Err(format!("column {} does not have one bag per sample", column.name));
@@ -447,12 +449,14 @@ impl<'a> Block<'a> {
             let rows = out.dense[first..].chunks_exact_mut(columns);
             rows.zip(&floats).for_each(|(row, &value)| row[column] = value);
         }
-        for (number, (column, bags)) in schema.categorical.iter().zip(&mut out.categorical).enumerate() {
+        let columns = schema.stored_categorical().iter().zip(&mut out.categorical);
+        for (number, (column, bags)) in columns.enumerate() {
             let checks = ids.of(number) == OutOfRange::Fail;
             self.decode_bags((column, checks), [next(), next(), next()], bags)
                 .map_err(|what| format!("column {}: {what}", column.name))?;
         }
         out.len += self.layout.samples;
+        buckets::append_ids(schema, out);
         Ok(())
     }
 

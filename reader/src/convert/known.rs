@@ -112,12 +112,13 @@ impl KnownColumns {
         Self { name, schema, format, encoder, statistics: None }
     }
 
-    /// Sets how often rows were looked up before, one entry per categorical column, for [`convert_like`] to add to.
+    /// Sets how often rows were looked up before, one entry per stored categorical column, for [`convert_like`] to add
+    /// to.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the number of entries differs, or a count is beyond 2^62.
     pub fn with_statistics(self, statistics: Vec<TableStatistics>) -> Result<Self> {
-        let columns = &self.schema.categorical;
+        let columns = self.schema.stored_categorical();
         let too_many = |table: &TableStatistics| table.lookups >= COUNT_MAX || table.bags >= COUNT_MAX;
         if statistics.len() != columns.len() || statistics.iter().any(too_many) {
             let name = &self.name;
@@ -191,11 +192,12 @@ impl KnownColumns {
         let columns = [&self.schema.categorical[number], &new.schema.categorical[number]];
         let [old, theirs] = columns;
         let column = old.name.clone();
-        let kinds = columns.map(|column| match column.vocabulary {
+        let kinds = columns.map(|column| match &column.vocabulary {
             VocabularyKind::Exact { .. } => "exact".to_owned(),
             other => other.to_string(),
         });
-        if kinds[0] != kinds[1] {
+        // The description of buckets does not show all boundaries.
+        if kinds[0] != kinds[1] || columns[0].buckets() != columns[1].buckets() {
             return Err(property(&column, "vocabulary", kinds));
         }
         if old.shares != theirs.shares {
@@ -208,7 +210,8 @@ impl KnownColumns {
             return Err(property(&column, "pooling", columns.map(|column| name(column.pooling))));
         }
         let (old_rows, new_rows) = (old.rows, theirs.rows);
-        if old.vocabulary == VocabularyKind::Hash && old_rows != new_rows {
+        let has_fixed_rows = old.vocabulary == VocabularyKind::Hash || old.buckets().is_some();
+        if has_fixed_rows && old_rows != new_rows {
             return Err(property(&column, "rows", [old_rows, new_rows].map(|rows| rows.to_string())));
         }
         if let (Some(mine), Some(theirs)) = (self.encoder.vocabulary(number), new.encoder.vocabulary(number))
@@ -230,7 +233,8 @@ impl KnownColumns {
                 self.name
             ))
         })?;
-        let mut draft = self.schema.clone();
+        // Buckets are computed from the numbers of the new dataset.
+        let mut draft = self.schema.stored();
         for column in &mut draft.categorical {
             if let Hotness::Ragged { max } = &mut column.hotness {
                 *max = BAG_MAX;
@@ -306,6 +310,7 @@ pub(crate) fn convert_like_within(
     options.validate()?;
     let plan = known.plan(grow)?;
     let KnownColumns { name, schema, encoder, statistics, .. } = known;
+    let schema = schema.stored();
     let vocabularies = encoder.into_vocabularies();
     for (column, vocabulary) in schema.categorical.iter().zip(&vocabularies) {
         let counts = vocabulary.iter().flat_map(Vocabulary::counts);

@@ -340,7 +340,7 @@ fn report_of(
             unknown_train: written.unknown_train[number],
             unknown_eval: written.unknown_eval[number],
         });
-        let report = CategoricalReport { vocabulary: column.vocabulary, rows: column.rows, exact };
+        let report = CategoricalReport { vocabulary: column.vocabulary.clone(), rows: column.rows, exact };
         (column.name.clone(), report)
     });
     let dense = schema.dense.iter().zip(&written.missing_train).map(|(column, &missing)| {

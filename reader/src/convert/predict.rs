@@ -89,10 +89,11 @@ impl RawReader<'_> {
     ) -> Result<Vec<UnknownCategories>> {
         let unknown = UnknownCounter::new(self.schema.categorical.len());
         let read = OrderedRead { reader: self, unknown: &unknown, progress, take };
+        let stored = &self.schema.stored();
         let input = RawInput {
             files: self.sources(files)?,
             format: self.format,
-            schema: self.schema,
+            schema: stored,
             needed: if self.labelled { RequiredColumns::All } else { RequiredColumns::Features },
             keep: self.keep,
             limits: Limits::default(),

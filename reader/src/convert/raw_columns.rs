@@ -184,7 +184,7 @@ impl RowFormat {
                     labels: schema.labels.iter().map(label).collect(),
                     weight: schema.weight.clone(),
                     dense: schema.dense.iter().map(|column| column.name.clone()).collect(),
-                    categorical: schema.categorical.iter().map(category).collect(),
+                    categorical: schema.stored_categorical().iter().map(category).collect(),
                 }
             }
         }
@@ -477,7 +477,9 @@ impl CategoriesOf<'_> {
 
     fn not_a_category(&self, raw: &RawColumn<'_>, row: usize, value: String) -> RawColumnError {
         let expected = match self.column.vocabulary {
-            VocabularyKind::Identity => format!("the number of one of its table's {} rows", self.column.rows),
+            VocabularyKind::Identity | VocabularyKind::Buckets { .. } => {
+                format!("the number of one of its table's {} rows", self.column.rows)
+            }
             VocabularyKind::Exact { .. } | VocabularyKind::Hash => {
                 format!("a category of at most {} hexadecimal digits", criteo::HEX_DIGITS_MAX)
             }

@@ -16,7 +16,7 @@ use crate::ids::{IdRules, OutOfRange};
 use crate::origin::{Origin, RowFormat};
 use crate::part::Part;
 use crate::raw::{RawFormat, RecordDecoder};
-use crate::schema::{DenseDtype, Schema};
+use crate::schema::{Categorical, DenseDtype, Schema};
 use crate::sealed::{self, Checksum};
 use crate::split::Split;
 use crate::statistics::{self, TableStatistics};
@@ -113,6 +113,9 @@ impl Manifest {
     fn from_json(text: &[u8]) -> Result<Self, String> {
         let manifest: Self = sealed::from_json(KIND, FORMAT, text)?;
         manifest.schema.validate().map_err(|error| error.to_string())?;
+        if !manifest.schema.bucket_columns().is_empty() {
+            return Err("it lists a column of buckets, which datasets do not store".into());
+        }
         if manifest.block_samples == 0 {
             return Err("its blocks have no samples".into());
         }
@@ -141,6 +144,8 @@ pub struct Dataset {
     dir: PathBuf,
     source: Source,
     ids: Arc<IdRules>,
+    /// The columns with those that are computed from others; `None` if there are none of those.
+    with_buckets: Option<Arc<Schema>>,
     /// The samples of the training part that are held out.
     validation: Option<Arc<ValidationCut>>,
 }
@@ -257,6 +262,7 @@ impl Dataset {
             dir: dir.to_owned(),
             source: Source::Folder(Box::new(manifest)),
             ids: Default::default(),
+            with_buckets: None,
             validation: None,
         })
     }
@@ -293,7 +299,8 @@ impl Dataset {
         let first = train.iter().chain(eval).next();
         let dir = first.and_then(|path| path.parent()).unwrap_or(Path::new("")).to_owned();
         let raw = RawDataset { decoder: decoder.into(), schema, block_samples, parts };
-        Ok(Self { dir, source: Source::Raw(Box::new(raw)), ids: Default::default(), validation: None })
+        let source = Source::Raw(Box::new(raw));
+        Ok(Self { dir, source, ids: Default::default(), with_buckets: None, validation: None })
     }
 
     /// Makes a dataset that has columns but no samples. `dir` is the folder of the vocabularies.
@@ -308,7 +315,13 @@ impl Dataset {
     ) -> Result<Self> {
         schema.validate()?;
         let source = Source::Columns(Box::new(ColumnsOnly { schema, format, vocabularies }));
-        Ok(Self { dir: dir.to_owned(), source, ids: Default::default(), validation: None })
+        Ok(Self {
+            dir: dir.to_owned(),
+            source,
+            ids: Default::default(),
+            with_buckets: None,
+            validation: None,
+        })
     }
 
     /// Sets rules for ids that are out of range. Without rules, every such id is an error.
@@ -334,6 +347,28 @@ impl Dataset {
         }
         let cut = ValidationCut::of(&whole.part(Part::Train)?, split)?;
         Ok(Self { validation: Some(Arc::new(cut)), ..whole })
+    }
+
+    /// Adds categorical columns that are computed from dense ones, in place of those that it has.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if they do not suit the columns: see [`Schema::validate`].
+    #[doc(hidden)]
+    pub fn with_buckets(self, columns: &[Categorical]) -> Result<Self> {
+        let mut schema = self.schema().stored();
+        schema.categorical.extend_from_slice(columns);
+        schema.validate()?;
+        Ok(Self { with_buckets: Some(Arc::new(schema)), ..self })
+    }
+
+    /// Adds the computed columns of another schema, such as that of a model, as far as this dataset has the numbers.
+    #[doc(hidden)]
+    pub fn with_buckets_of(self, schema: &Schema) -> Self {
+        // Without the numbers the columns differ, which whoever compares them reports.
+        match self.clone().with_buckets(schema.bucket_columns()) {
+            Ok(with) => with,
+            Err(_) => self,
+        }
     }
 
     /// Returns the rules for ids that are out of range.
@@ -386,6 +421,9 @@ impl Dataset {
 
     /// Returns the columns.
     pub fn schema(&self) -> &Schema {
+        if let Some(schema) = &self.with_buckets {
+            return schema;
+        }
         match &self.source {
             Source::Folder(manifest) => &manifest.schema,
             Source::Raw(raw) => &raw.schema,
@@ -444,7 +482,11 @@ impl Dataset {
             Source::Raw(raw) => raw.parts.get(&part).map(|files| raw.part(part, files)).transpose()?,
             Source::Columns(_) => None,
         };
-        let found = found.map(|found| DatasetPart { ids: Arc::clone(&self.ids), ..found });
+        let found = found.map(|found| DatasetPart {
+            ids: Arc::clone(&self.ids),
+            schema: self.with_buckets.as_ref().map_or(found.schema, Arc::clone),
+            ..found
+        });
         found.ok_or_else(|| {
             let hint = match &self.source {
                 Source::Folder(_) | Source::Columns(_) => "",
@@ -519,7 +561,7 @@ impl Dataset {
         })
     }
 
-    /// Returns the look-up statistics of the training part, one entry per categorical column.
+    /// Returns the look-up statistics of the training part, one entry per stored categorical column.
     ///
     /// # Errors
     /// [`Error::Damaged`] if the file is not what was written.
@@ -528,10 +570,11 @@ impl Dataset {
         let path = self.dir.join(statistics::FILE_NAME);
         let bytes = self.checked_file(statistics::FILE_NAME)?;
         let tables = statistics::from_bytes(&bytes).map_err(|what| Error::damaged(&path, None, what))?;
-        if tables.len() != self.schema().categorical.len() {
+        let columns = self.schema().stored_categorical();
+        if tables.len() != columns.len() {
             return Err(Error::damaged(&path, None, "it does not have one table per categorical column"));
         }
-        for (column, table) in self.schema().categorical.iter().zip(&tables) {
+        for (column, table) in columns.iter().zip(&tables) {
             if let Some((row, _)) = table.head.iter().find(|&&(row, _)| row >= column.rows) {
                 let what =
                     format!("it counts row {row} of column {}, which has {} rows", column.name, column.rows);
@@ -596,6 +639,17 @@ impl RawDataset {
 }
 
 impl DatasetPart {
+    /// Returns why its samples can only be read as unpacked batches; `None` if they can be read packed, too.
+    pub fn why_unpacked(&self) -> Option<&'static str> {
+        if let BlockCoding::Records(_) = self.coding {
+            return Some("raw records are not packed");
+        }
+        if !self.ids.all_fail() {
+            return Some("rules for ids are applied to unpacked batches");
+        }
+        (!self.schema.bucket_columns().is_empty()).then_some("buckets are computed from unpacked numbers")
+    }
+
     /// Checks that a packed block is the one expected at this position.
     ///
     /// # Errors

@@ -255,3 +255,48 @@ fn a_block_from_another_position_is_refused() {
         assert_eq!(check(right, samples), Err(what));
     }
 }
+
+#[test]
+fn buckets_are_computed_from_unpacked_numbers() {
+    use crate::buckets::bucket;
+    use crate::schema::{Categorical, Hotness, Pooling, VocabularyKind};
+    use crate::{BatchStream, Order, StreamOptions};
+
+    let folder = dataset();
+    let boundaries = vec![100.0, 500.0, 501.0];
+    let column = |name: &str, of: &str| Categorical {
+        name: name.into(),
+        rows: 9,
+        hotness: Hotness::Fixed(1),
+        pooling: Pooling::Sum,
+        vocabulary: VocabularyKind::Buckets { of: of.into(), boundaries: boundaries.clone() },
+        shares: None,
+    };
+    let plain = Dataset::open(&folder.dir()).unwrap();
+    let dataset = plain.clone().with_buckets(&[column("hundreds", "number")]).unwrap();
+    let part = dataset.part(Part::Train).unwrap();
+    assert!(part.why_unpacked().is_some() && plain.part(Part::Train).unwrap().why_unpacked().is_none());
+    for order in [Order::File, Order::Shuffled { seed: 1, window_blocks: 3 }] {
+        let options = StreamOptions { order, ..StreamOptions::one_epoch(70) };
+        for batch in BatchStream::open(part.clone(), &options).unwrap() {
+            let samples = &batch.unwrap().samples;
+            let expected = samples.dense.chunks(2).map(|row| bucket(&boundaries, row[0]));
+            assert!(expected.eq(samples.categorical[3].ids.iter().copied()), "{order:?}");
+            assert_eq!(samples.categorical[3].offsets.len(), samples.len + 1);
+        }
+    }
+    // The columns of a model are added as far as there are numbers, and replaced by those of another one.
+    assert_eq!(plain.clone().with_buckets_of(dataset.schema()).schema(), dataset.schema());
+    assert_eq!(dataset.clone().with_buckets_of(plain.schema()).schema(), plain.schema());
+    let mut other = dataset.schema().clone();
+    other.categorical[3] = column("ages", "age");
+    assert_eq!(plain.clone().with_buckets_of(&other).schema(), plain.schema());
+    assert_eq!(dataset.statistics().unwrap().len(), 3);
+
+    // A manifest lists no such column.
+    let mut manifest = folder.manifest();
+    manifest.schema = dataset.schema().clone();
+    folder.seal(&manifest);
+    let error = Dataset::open(&folder.dir()).unwrap_err().to_string();
+    assert!(error.contains("which datasets do not store"), "{error}");
+}

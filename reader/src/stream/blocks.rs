@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::block::{self, Block, BlockLayout};
+use crate::buckets::append_ids;
 use crate::dataset::{BlockCoding, BlockLocation, DatasetPart};
 use crate::error::{Error, Result};
 use crate::ids::IdRules;
@@ -67,7 +68,9 @@ impl PackedBlock {
         let ids = &self.part.ids;
         match (&self.part.coding, self.block()) {
             (BlockCoding::Records(decoder), _) => {
-                decode_records((decoder, ids), path, location, self.bytes(), out)
+                decode_records((decoder, ids), path, location, self.bytes(), out)?;
+                append_ids(&self.part.schema, out);
+                Ok(())
             }
             (BlockCoding::Packed { .. }, block) => block
                 .expect("a packed block has a layout: see `BlockStream::read`")

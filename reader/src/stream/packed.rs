@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::background::Background;
-use crate::dataset::{BlockCoding, DatasetPart, Selection};
+use crate::dataset::{DatasetPart, Selection};
 use crate::error::{Error, Result};
 use crate::io::{BytesRead, Rung, SlabRing};
 use crate::ordered::ordered_map;
@@ -107,8 +107,8 @@ impl PackedStream {
     /// Starts reading into a ring of the caller; `options.prefetch` is ignored.
     ///
     /// # Errors
-    /// See [`BlockStream::with_ring`] and [`Plan::new`]; [`Error::Invalid`] for a batch size of 0, for raw records,
-    /// which are not packed, and if the part has rules for ids.
+    /// See [`BlockStream::with_ring`] and [`Plan::new`]; [`Error::Invalid`] for a batch size of 0, and if the part can
+    /// only be read as unpacked batches: see [`DatasetPart::why_unpacked`].
     pub fn with_ring(
         part: impl Into<Arc<DatasetPart>>,
         options: &StreamOptions,
@@ -118,11 +118,8 @@ impl PackedStream {
         if options.batch_size == 0 {
             return Err(Error::invalid("a stream of batches needs a batch size of at least 1"));
         }
-        if let BlockCoding::Records(_) = part.coding {
-            return Err(Error::invalid("raw records are not packed: read them as unpacked batches"));
-        }
-        if !part.ids.all_fail() {
-            return Err(Error::invalid("rules for ids are applied to unpacked batches, not to packed ones"));
+        if let Some(why) = part.why_unpacked() {
+            return Err(Error::invalid(format!("{why}: read unpacked batches")));
         }
         let plan = Plan::new(&part, options.order, options.epochs, options.start)?;
         let blocks = BlockStream::with_ring(Arc::clone(&part), plan.clone(), &options.io, ring)?;

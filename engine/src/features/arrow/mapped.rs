@@ -50,7 +50,7 @@ impl MappedRows {
             let to = dense.iter_mut().skip(number).step_by(dense_columns);
             to.zip(columns.numbers(&column.name)?).for_each(|(to, value)| *to = value);
         }
-        let categorical = schema.categorical.iter().map(|column| columns.ids(column));
+        let categorical = schema.stored_categorical().iter().map(|column| columns.ids(column));
         let categorical = categorical.collect::<Result<_, _>>()?;
         let (mut of_labels, mut weights) = (Vec::new(), None);
         if labels == RawLabels::Needed {
@@ -88,7 +88,7 @@ impl<'a> BatchColumns<'a> {
     fn check_names(&self, schema: &Schema) -> Result<(), RawColumnError> {
         let labels = schema.labels.iter().map(|label| &label.name).chain(&schema.weight);
         let features = schema.dense.iter().map(|column| &column.name);
-        let features = features.chain(schema.categorical.iter().map(|column| &column.name));
+        let features = features.chain(schema.stored_categorical().iter().map(|column| &column.name));
         let known: Vec<_> = labels.chain(features).map(String::as_str).collect();
         let found = self.batch.schema();
         check_column_names(&known, found.fields().iter().map(|field| field.name().as_str()))

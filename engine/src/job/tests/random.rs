@@ -34,6 +34,17 @@ proptest! {
     }
 }
 
+/// Up to three, which differ in their kind.
+fn features(count: usize) -> Vec<Feature> {
+    let kinds = [Buckets::Quantiles(64), Buckets::Log, Buckets::Boundaries(vec![-1.0, 0.0, 1e-7, 18.5])];
+    let feature = |(number, buckets): (usize, Buckets)| Feature {
+        column: format!("I \"{number}\""),
+        buckets,
+        name: (number == 1).then(|| "age's".into()),
+    };
+    kinds.into_iter().enumerate().map(feature).take(count).collect()
+}
+
 fn placement() -> impl Strategy<Value = Placement> {
     prop_oneof![
         Just(Placement::Auto),
@@ -338,7 +349,8 @@ fn any_job() -> impl Strategy<Value = Job> {
         for (table, dim) in tables.iter_mut().zip([1, 65_536]).filter(|_| !model.wants_equal_dims()) {
             table.dim = Width::new(dim);
         }
-        (model, tables, heads, optimizer)
+        let features = features(tables.len());
+        (model, features, tables, heads, optimizer)
     });
     let guard = (prop_oneof![Just(NonFinite::Stop), Just(NonFinite::Skip)], count()).prop_map(
         |(non_finite, skipped_in_a_row_max)| Guard {
@@ -362,7 +374,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             name,
             seed,
             data,
-            (model, tables, heads, optimizer),
+            (model, features, tables, heads, optimizer),
             embedding,
             train,
             (eval, early_stopping, checkpoint, guard, metrics),
@@ -373,6 +385,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             seed,
             data,
             model,
+            features,
             tables,
             heads,
             embedding,

@@ -115,8 +115,8 @@ job.toml:22:2: unknown key `traim`
 22 | [traim]
    |  ^^^^^
    = did you mean `train`?
-   = known keys: name, seed, data, model, table, head, embedding, optimizer, train, eval, checkpoint, guard, reader, \
-             device, metrics",
+   = known keys: name, seed, data, model, feature, table, head, embedding, optimizer, train, eval, checkpoint, guard, \
+reader, device, metrics",
         ),
         (
             "[64, 16]",

@@ -78,6 +78,9 @@ fn tables_heads_and_all_other_keys_are_built() {
         .model(WideDeep::new(16).top([128]))
         .table(Table::of(["C1", "C2"]).dim(8).optimizer(Ftrl::rate(0.5)))
         .table(Table::of(["C3"]).set("placement", "row-wise"))
+        .feature(Feature::of("age", 64))
+        .feature(Feature::of("age", [18.5, 25.0]).name("group"))
+        .feature(Feature::of("price", "log"))
         .head(Head::of("click"))
         .head(Head::of("buy").weight(0.5))
         .wide(Ftrl::rate(0.25))
@@ -103,6 +106,11 @@ fn tables_heads_and_all_other_keys_are_built() {
         table = [
             { columns = ["C1", "C2"], dim = 8, optimizer = { kind = "ftrl", learning_rate = 0.5 } },
             { columns = ["C3"], placement = "row-wise", dim = 4 },
+        ]
+        feature = [
+            { column = "age", buckets = 64 },
+            { column = "age", buckets = [18.5, 25], name = "group" },
+            { column = "price", buckets = "log" },
         ]
         head = [{ label = "click" }, { label = "buy", weight = 0.5 }]
         optimizer.dense = { kind = "sgd", learning_rate = 24 }

@@ -10,7 +10,7 @@ use rankine_cuda::probe::uuid_text;
 use rankine_cuda::{ActivityKind, Device, Moment, Trace};
 use rankine_embedding::cuda::{Error as GpuError, LookUpCounts};
 use rankine_embedding::{EmbeddingPlan, RankTraffic};
-use rankine_reader::dataset::{BlockCoding, DatasetPart};
+use rankine_reader::dataset::DatasetPart;
 use rankine_reader::io::Rung;
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Part, Samples};
@@ -336,8 +336,8 @@ impl BatchSource for PackedBatches {
     }
 }
 
-/// Starts to read a part for the GPUs of a model. The CPU unpacks raw records and data whose ids have rules; GPUs
-/// unpack everything else, and keep the blocks if they are to stay resident.
+/// Starts to read a part for the GPUs of a model. The CPU unpacks raw records, data whose ids have rules, and data
+/// with buckets; GPUs unpack everything else, and keep the blocks if they are to stay resident.
 ///
 /// # Errors
 /// As [`Feed::open`]; [`TrainError::Device`] if memory does not suffice.
@@ -347,19 +347,16 @@ fn open(
     options: &StreamOptions,
     stay: bool,
 ) -> Result<Batches, TrainError> {
-    match part.coding {
-        BlockCoding::Packed { .. } if part.ids.all_fail() => {
-            match Feed::open_shares(model.feed_ranks(), part, options, stay) {
-                Ok(feed) => Ok(Batches::new(PackedBatches(feed))),
-                Err(Error::Gpu(error)) => Err(TrainError::Device(format!(
-                    "not enough memory to stage batches for the GPU: {error}. A smaller \
-                     train.shuffle_window_blocks or train.batch_size needs less"
-                ))),
-                Err(error) => Err(error.into()),
-            }
-        }
-        // Rules for ids are applied to whole batches, by the CPU.
-        BlockCoding::Packed { .. } | BlockCoding::Records(_) => Batches::unpacked(part, options),
+    if part.why_unpacked().is_some() {
+        return Batches::unpacked(part, options);
+    }
+    match Feed::open_shares(model.feed_ranks(), part, options, stay) {
+        Ok(feed) => Ok(Batches::new(PackedBatches(feed))),
+        Err(Error::Gpu(error)) => Err(TrainError::Device(format!(
+            "not enough memory to stage batches for the GPU: {error}. A smaller train.shuffle_window_blocks or \
+             train.batch_size needs less"
+        ))),
+        Err(error) => Err(error.into()),
     }
 }
 

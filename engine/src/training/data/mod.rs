@@ -8,6 +8,7 @@ use rankine_reader::origin::Origin;
 use rankine_reader::schema::DenseDtype;
 use rankine_reader::{Dataset, Part, Schema};
 
+use super::features::{with_features, with_shape};
 use super::ids::with_ids;
 use super::processes::same_everywhere;
 use super::translate::translate;
@@ -31,13 +32,14 @@ pub fn open_or_generate(job: &Job, stop: &Stop, observer: &mut dyn Observer) -> 
     prepare(job, open_or_make(job, stop, observer)?)
 }
 
-/// Applies what a job says about its samples: the policy for ids, and the validation set.
+/// Applies what a job says about its samples: the validation set, further columns, and the policy for ids.
 fn prepare(job: &Job, dataset: Dataset) -> Result<Dataset, TrainError> {
-    let dataset =
-        with_ids(job, dataset)?.with_validation(job.train.validation).map_err(|error| match error {
-            rankine_reader::Error::Invalid(_) => conflict("train.validation", error.to_string()),
-            error => error.into(),
-        })?;
+    let dataset = dataset.with_validation(job.train.validation).map_err(|error| match error {
+        rankine_reader::Error::Invalid(_) => conflict("train.validation", error.to_string()),
+        error => error.into(),
+    })?;
+    // Quantiles are those of the samples to train on.
+    let dataset = with_ids(job, with_features(job, dataset, None)?)?;
     let is_watched = [Part::Validation, Part::Eval].iter().any(|&part| dataset.samples(part) > 0);
     if job.train.early_stopping.is_some() && !is_watched {
         let message = "early stopping compares evaluations, but the dataset has no evaluation part: set \
@@ -122,7 +124,8 @@ pub(super) fn open_together(
     };
     let manifest = dataset.manifest().map(serde_json::to_string_pretty).transpose();
     let counts = [Part::Train, Part::Eval].map(|part| format!("{part}: {} samples\n", dataset.samples(part)));
-    let identity = counts.concat() + &manifest.ok().flatten().unwrap_or_default();
+    let buckets = serde_json::to_string_pretty(dataset.schema().bucket_columns()).unwrap_or_default();
+    let identity = counts.concat() + &buckets + &manifest.ok().flatten().unwrap_or_default();
     same_everywhere(processes, "dataset", &identity)?;
     Ok(dataset)
 }
@@ -190,6 +193,7 @@ pub enum JobData {
     /// All of them.
     Dataset(Box<Dataset>),
     /// Their columns: those of a dataset that training will generate, or of a dataset or raw files that are missing.
+    /// Buckets of quantiles have no boundaries.
     Shape(Schema),
     /// Nothing.
     Unknown,
@@ -208,7 +212,7 @@ pub fn find_data(job: &Job) -> Result<JobData, TrainError> {
             return Ok(JobData::Dataset(Box::new(prepare(job, dataset)?)));
         }
         format.record_bytes()?;
-        return Ok(JobData::Shape(format.schema(DenseDtype::F32)));
+        return Ok(JobData::Shape(with_shape(job, format.schema(DenseDtype::F32))?));
     }
     check_folder(dir, "a dataset")?;
     if Dataset::exists(dir) {
@@ -216,10 +220,10 @@ pub fn find_data(job: &Job) -> Result<JobData, TrainError> {
     }
     if let Some(settings) = &job.data.generate {
         let spec = generate_spec(settings)?;
-        return Ok(JobData::Shape(spec.shape.schema(spec.rows_cap)));
+        return Ok(JobData::Shape(with_shape(job, spec.shape.schema(spec.rows_cap))?));
     }
     match &job.data.shape {
-        Some(shape) => Ok(JobData::Shape(Shape::load(&shape.to_string())?.schema(None))),
+        Some(shape) => Ok(JobData::Shape(with_shape(job, Shape::load(&shape.to_string())?.schema(None))?)),
         None => Ok(JobData::Unknown),
     }
 }

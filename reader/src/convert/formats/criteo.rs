@@ -48,7 +48,9 @@ impl CriteoParser {
             ));
         }
         let rules = schema.categorical.iter().map(|column| match column.vocabulary {
-            VocabularyKind::Identity => CategoryRule::Row { rows: column.rows },
+            VocabularyKind::Identity | VocabularyKind::Buckets { .. } => {
+                CategoryRule::Row { rows: column.rows }
+            }
             VocabularyKind::Exact { .. } | VocabularyKind::Hash => CategoryRule::Hex,
         });
         Ok(Self {

@@ -245,7 +245,9 @@ impl CsvParser {
             let separator = separator.map(|separator| Finder::new(separator).into_owned());
             let target = match column.vocabulary {
                 VocabularyKind::Exact { .. } | VocabularyKind::Hash => Target::Keys { number, separator },
-                VocabularyKind::Identity => Target::Rows { number, rows: column.rows, separator },
+                VocabularyKind::Identity | VocabularyKind::Buckets { .. } => {
+                    Target::Rows { number, rows: column.rows, separator }
+                }
             };
             targets[feature(&source.column)?].push(target);
         }

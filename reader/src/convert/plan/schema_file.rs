@@ -323,7 +323,7 @@ impl SchemaFile {
                         format!("that column itself shares the vocabulary of {owner:?}: write that name");
                     return conflict("with", message);
                 }
-                Ok(Vocabulary { rows: other.rows, kind: other.vocabulary, shares: Some(with) })
+                Ok(Vocabulary { rows: other.rows, kind: other.vocabulary.clone(), shares: Some(with) })
             }
             VocabularyEntry::Exact { min_count: Some(0) } => conflict(
                 "min_count",

@@ -19,7 +19,7 @@ pub struct RawRows {
     pub(crate) weights: Vec<f32>,
     /// `[dense column][row]`: finite, or NaN if the number is missing.
     pub(crate) dense: Vec<Vec<f64>>,
-    /// One entry per categorical column.
+    /// One entry per stored categorical column.
     pub(crate) categories: Vec<RawCategories>,
 }
 
@@ -61,12 +61,12 @@ pub(crate) struct RawKeys {
 }
 
 impl RawRows {
-    /// Returns an empty set of rows with a schema's columns.
+    /// Returns an empty set of rows with a schema's stored columns.
     pub fn new(schema: &Schema) -> Self {
         let column = |column: &crate::schema::Categorical| RawCategories {
             values: match column.vocabulary {
                 VocabularyKind::Exact { .. } | VocabularyKind::Hash => RawValues::Keys(RawKeys::default()),
-                VocabularyKind::Identity => RawValues::Rows(Vec::new()),
+                VocabularyKind::Identity | VocabularyKind::Buckets { .. } => RawValues::Rows(Vec::new()),
             },
             bags: match column.hotness {
                 Hotness::Fixed(count) => RawBags::Fixed(count),
@@ -78,7 +78,7 @@ impl RawRows {
             labels: vec![Vec::new(); schema.labels.len()],
             weights: Vec::new(),
             dense: vec![Vec::new(); schema.dense.len()],
-            categories: schema.categorical.iter().map(column).collect(),
+            categories: schema.stored_categorical().iter().map(column).collect(),
         }
     }
 

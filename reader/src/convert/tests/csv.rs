@@ -510,7 +510,7 @@ fn a_schema_file_becomes_a_plan() {
     assert_eq!(plan.draft.dense[1].transform.function, DenseFunction::None);
     assert_eq!((&plan.standardized[..], plan.draft.dense_dtype), (&[true, false][..], DenseDtype::F16));
     let exact = |min_count| VocabularyKind::Exact { min_count };
-    let kinds: Vec<_> = plan.draft.categorical.iter().map(|column| column.vocabulary).collect();
+    let kinds: Vec<_> = plan.draft.categorical.iter().map(|column| column.vocabulary.clone()).collect();
     assert_eq!(kinds, [exact(7), exact(7), exact(3)]);
     let RowFormat::Csv(format) = &plan.format else { panic!("{:?}", plan.format) };
     assert_eq!((format.delimiter, format.quote, format.trim, &format.columns), (',', true, false, &None));

@@ -2,21 +2,23 @@
 
 use std::path::Path;
 
+use crate::buckets::append_ids;
 use crate::convert::rows::{RawBags, RawKeys, RawRows, RawValues};
 use crate::convert::write::unknown::UnknownCounter;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::precomputed::PrecomputedFunction;
 use crate::samples::{Bags, Samples};
-use crate::schema::{DenseDtype, DenseTransform, Schema, VocabularyKind};
+use crate::schema::{DenseTransform, Schema, VocabularyKind};
 use crate::vocabulary::{self, Vocabulary, hash_row};
 
 /// Turns raw rows into samples of a schema: transforms numbers and looks up categories.
 #[derive(Debug)]
 pub struct Encoder {
-    dense_dtype: DenseDtype,
     dense: Vec<DenseColumn>,
+    /// Those that raw rows have; columns of buckets follow them.
     categories: Vec<CategoryColumn>,
+    schema: Schema,
 }
 
 #[derive(Debug)]
@@ -58,10 +60,10 @@ impl Encoder {
                 schema.categorical.len()
             )));
         }
-        let columns = schema.categorical.iter().zip(vocabularies).enumerate();
+        let columns = schema.stored_categorical().iter().zip(vocabularies).enumerate();
         let categories = columns.map(|(number, (column, vocabulary))| {
             let owner = schema.vocabulary_owner(number)?;
-            match (column.vocabulary, vocabulary) {
+            match (&column.vocabulary, vocabulary) {
                 (VocabularyKind::Exact { .. }, None) if owner != number => Ok(CategoryColumn::Shared(owner)),
                 (VocabularyKind::Exact { .. }, Some(vocabulary)) if vocabulary.rows() == column.rows => {
                     Ok(CategoryColumn::Exact(vocabulary))
@@ -84,9 +86,9 @@ impl Encoder {
             DenseColumn { transform, table }
         });
         Ok(Self {
-            dense_dtype: schema.dense_dtype,
             dense: dense.collect(),
             categories: categories.collect::<Result<_>>()?,
+            schema: schema.clone(),
         })
     }
 
@@ -108,7 +110,7 @@ impl Encoder {
         dir: &Path,
         mut read: impl FnMut(&str) -> Result<Vec<u8>>,
     ) -> Result<Self> {
-        let vocabularies = schema.categorical.iter().map(|column| match column.vocabulary {
+        let vocabularies = schema.categorical.iter().map(|column| match &column.vocabulary {
             VocabularyKind::Exact { .. } if column.shares.is_none() => {
                 let name = vocabulary::file_name(&column.name);
                 let vocabulary = Vocabulary::from_tsv(&read(&name)?);
@@ -131,7 +133,7 @@ impl Encoder {
         }
     }
 
-    /// Returns the vocabularies, one entry per categorical column; `None` if it does not own one.
+    /// Returns the vocabularies, one entry per stored categorical column; `None` if it does not own one.
     pub(crate) fn into_vocabularies(self) -> Vec<Option<Vocabulary>> {
         let own = |column| match column {
             CategoryColumn::Exact(vocabulary) => Some(vocabulary),
@@ -151,14 +153,16 @@ impl Encoder {
         }
     }
 
-    /// Appends the samples of raw rows as a dataset would store them: numbers have its precision.
+    /// Appends the samples of raw rows as a dataset would store them: numbers have its precision, and those of columns
+    /// of buckets have their ids.
     pub fn encode_as_stored(&self, rows: &RawRows, out: &mut Samples) {
         let before = out.dense.len();
         self.encode(rows, out);
-        self.dense_dtype.round(&mut out.dense[before..]);
+        self.schema.dense_dtype.round(&mut out.dense[before..]);
+        append_ids(&self.schema, out);
     }
 
-    /// Appends the samples of raw rows, which must have the same schema.
+    /// Appends the samples of raw rows, which must have the same schema; columns of buckets remain as they are.
     pub fn encode(&self, rows: &RawRows, out: &mut Samples) {
         if rows.is_empty() {
             return;
@@ -171,7 +175,7 @@ impl Encoder {
         }
         out.weights.extend_from_slice(&rows.weights);
         let columns = self.dense.len();
-        let largest = self.dense_dtype.largest();
+        let largest = self.schema.dense_dtype.largest();
         out.dense.resize(out.len * columns, 0.0);
         for (number, (column, values)) in self.dense.iter().zip(&rows.dense).enumerate() {
             let stored = out.dense[first * columns + number..].iter_mut().step_by(columns);

@@ -1,0 +1,70 @@
+//! The categorical columns that a job makes of a dataset's numbers.
+
+use rankine_reader::buckets::{log_boundaries, stored_boundaries};
+use rankine_reader::schema::{Categorical, Dense, Hotness, Pooling, VocabularyKind};
+use rankine_reader::{Schema, did_you_mean};
+
+use super::{Buckets, Conflict, Feature, Job};
+
+impl Job {
+    /// Returns the categorical columns that the job makes of the numbers of a dataset, one per `[[feature]]`. Those of
+    /// quantiles have no boundaries yet.
+    pub(crate) fn bucket_columns(&self, schema: &Schema) -> Result<Vec<Categorical>, Vec<Conflict>> {
+        let stored = schema.stored();
+        let mut conflicts = Vec::new();
+        let mut columns = Vec::new();
+        for (number, feature) in self.features.iter().enumerate() {
+            let key = |key: &str| format!("feature.{number}.{key}");
+            match stored.dense.iter().find(|dense| dense.name == feature.column) {
+                Some(dense) => columns.push(categorical(feature, dense, &stored)),
+                None => conflicts.push(Conflict::new(key("column"), no_numbers(&feature.column, &stored))),
+            }
+            let name = feature.name();
+            if stored.names().any(|other| other == name) {
+                let key = key(if feature.name.is_some() { "name" } else { "column" });
+                let message = format!("the dataset already has a column {name}: set another name");
+                conflicts.push(Conflict::new(key, message));
+            }
+        }
+        if conflicts.is_empty() { Ok(columns) } else { Err(conflicts) }
+    }
+}
+
+/// Returns the column of a feature. Its boundaries are empty if they are quantiles, which samples determine.
+fn categorical(feature: &Feature, dense: &Dense, schema: &Schema) -> Categorical {
+    let dtype = schema.dense_dtype;
+    let (rows, boundaries) = match &feature.buckets {
+        Buckets::Quantiles(count) => (u64::from(*count), Vec::new()),
+        Buckets::Log => {
+            let boundaries = log_boundaries(dense, dtype);
+            (boundaries.len() as u64 + 1, boundaries)
+        }
+        Buckets::Boundaries(raw) => {
+            (raw.len() as u64 + 1, stored_boundaries(dense, dtype, raw.iter().copied()))
+        }
+    };
+    Categorical {
+        name: feature.name(),
+        rows,
+        hotness: Hotness::Fixed(1),
+        pooling: Pooling::Sum,
+        vocabulary: VocabularyKind::Buckets { of: feature.column.clone(), boundaries },
+        shares: None,
+    }
+}
+
+/// Why a column has no numbers.
+fn no_numbers(column: &str, schema: &Schema) -> String {
+    let dense = || schema.dense.iter().map(|dense| dense.name.as_str());
+    if schema.names().any(|name| name == column) {
+        return format!("the column {column} is not numeric, and buckets are made of numbers");
+    }
+    match did_you_mean(column, dense()) {
+        hint if !hint.is_empty() => format!("the dataset has no column {column}{hint}"),
+        _ if schema.dense.is_empty() => "the dataset has no numeric columns".into(),
+        _ => {
+            let names: Vec<_> = dense().collect();
+            format!("the dataset has no column {column}: its numeric columns are {}", names.join(", "))
+        }
+    }
+}

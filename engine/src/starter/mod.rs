@@ -1,0 +1,486 @@
+//! A job to start from: settings that suit a dataset's columns and samples, and further options.
+//!
+//! Sizes follow from the columns and the number of samples. Short trainings then compare the settings that matter most
+//! (`trials.rs`). The text is for people to edit: an option that is commented out is valid as it stands once the mark is
+//! removed.
+
+mod choices;
+mod trials;
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use rankine_reader::raw::RawFormat;
+use rankine_reader::schema::Categorical;
+use rankine_reader::{Dataset, Part, Schema};
+
+use crate::job::{Job, JobName, Model};
+use crate::system;
+use crate::training::translate;
+use crate::tuning::TuneError;
+use choices::{Choices, Topic};
+
+pub use trials::{StarterTrial, TrialOptions};
+
+/// The data of a starter job.
+#[derive(Debug, Clone, Copy)]
+pub enum StarterData<'a> {
+    /// A dataset folder, as the job shall name it.
+    Folder(&'a Path),
+    /// Raw files.
+    Raw {
+        /// Their shape, as the job shall name it: a built-in one, or a file.
+        shape: &'a str,
+        /// The rest of their format.
+        format: &'a RawFormat,
+        /// The files to train on.
+        train: &'a [PathBuf],
+        /// The files to evaluate on.
+        eval: &'a [PathBuf],
+    },
+}
+
+/// A starter job.
+#[derive(Debug)]
+pub struct StarterJob {
+    /// The job file.
+    pub text: String,
+    /// The AUC on held-out samples in the trial with its settings; `None` if there were no trials.
+    pub auc: Option<f64>,
+}
+
+/// Writes a job for a dataset that was opened from `data`. `kind` is the model's kind, by default one that suits the
+/// columns. With `trials`, short trainings compare settings; they never read the evaluation part.
+///
+/// # Errors
+/// [`TuneError`] if a trial fails for another reason than its settings, or is stopped.
+pub fn starter_job(
+    dataset: &Dataset,
+    data: StarterData<'_>,
+    kind: Option<&str>,
+    trials: Option<TrialOptions<'_>>,
+) -> Result<StarterJob, TuneError> {
+    let samples = |part| dataset.samples(part);
+    let starter = Starter::new(dataset.schema(), data, samples(Part::Train), samples(Part::Eval));
+    let choices = starter.by_size(kind);
+    match trials {
+        Some(options) => trials::run(&starter, choices, kind.is_some(), options),
+        None => Ok(StarterJob { text: starter.text(&choices), auc: None }),
+    }
+}
+
+struct Starter<'a> {
+    schema: &'a Schema,
+    data: StarterData<'a>,
+    train_samples: u64,
+    eval_samples: u64,
+}
+
+/// The text in progress. Remarks are aligned in a column.
+struct Lines(String);
+
+impl Lines {
+    const REMARK_COLUMN: usize = 32;
+
+    fn line(&mut self, line: &str) {
+        self.0 += line;
+        self.0.push('\n');
+    }
+
+    fn remarked(&mut self, line: &str, remark: &str) {
+        writeln!(self.0, "{line:width$}# {remark}", width = Self::REMARK_COLUMN)
+            .expect("a string takes whatever is written");
+    }
+
+    /// What trials found out about a choice.
+    fn note(&mut self, choices: &Choices, topic: Topic) {
+        choices.notes(topic).for_each(|note| self.line(&format!("# {note}")));
+    }
+
+    /// A table's header, after an empty line.
+    fn table(&mut self, header: &str) {
+        self.line("");
+        self.line(header);
+    }
+}
+
+impl<'a> Starter<'a> {
+    fn new(schema: &'a Schema, data: StarterData<'a>, train_samples: u64, eval_samples: u64) -> Self {
+        Self { schema, data, train_samples, eval_samples }
+    }
+
+    /// Whether there are two vectors, which dot products need.
+    fn has_pairs(&self) -> bool {
+        self.schema.categorical.len() + usize::from(!self.schema.dense.is_empty()) > 1
+    }
+
+    /// The choices that follow from the columns and the number of samples.
+    fn by_size(&self, kind: Option<&str>) -> Choices {
+        let suited = if self.has_pairs() { "dlrm" } else { "wide-deep" };
+        let choices = Choices::new(kind.unwrap_or(suited));
+        // Half of the memory is left to other programs.
+        let bytes_max = system::memory().map_or(u64::MAX, |memory| memory.usable_bytes() / 2);
+        let with = |dim| Choices { dim, ..choices.clone() };
+        let fits =
+            |choices: &Choices| self.table_bytes(&self.text(choices)).is_none_or(|bytes| bytes <= bytes_max);
+        let mut last = choices.clone();
+        for dim in self.dims(&choices.kind) {
+            last = with(dim);
+            if fits(&last) {
+                break;
+            }
+        }
+        last
+    }
+
+    /// Embedding sizes: the one that suits the samples first, then smaller ones.
+    fn dims(&self, kind: &str) -> impl Iterator<Item = usize> + use<> {
+        let dim: usize = match self.train_samples {
+            0..50_000_000 => 16,
+            50_000_000..1_000_000_000 => 32,
+            _ => 128,
+        };
+        // The factorization machine adds each product to the logit unchanged, and overfits sooner.
+        let dim = if kind == "deepfm" { dim / 2 } else { dim };
+        std::iter::successors(Some(dim), |&dim| (dim > 4).then_some(dim / 2))
+    }
+
+    /// Near the square root of the samples: about as many steps as samples per step.
+    fn batch_size(&self) -> u64 {
+        let root = (self.train_samples as f64).sqrt();
+        1 << (root.max(1.0).log2().round() as u32).clamp(6, 16)
+    }
+
+    fn table_bytes(&self, text: &str) -> Option<u64> {
+        let job = Job::from_toml("starter", text, &[] as &[&str]).ok()?;
+        Some(translate(&job, self.schema).ok()?.table_bytes())
+    }
+
+    fn text(&self, choices: &Choices) -> String {
+        let mut out = Lines(String::new());
+        self.begin(&mut out, choices);
+        self.data(&mut out);
+        self.model(&mut out, choices);
+        self.tables(&mut out);
+        self.heads(&mut out);
+        self.optimizers(&mut out, choices);
+        self.train(&mut out, choices);
+        out.0
+    }
+
+    fn begin(&self, out: &mut Lines, choices: &Choices) {
+        let Schema { dense, categorical, .. } = self.schema;
+        let rows: u64 = categorical.iter().map(|column| column.rows).sum();
+        out.line(&format!(
+            "# A starter job: {} samples to train on and {} to evaluate with, {} dense columns,\n\
+             # {} categorical ones with {rows} rows in all. Lines that are commented out are options;\n\
+             # docs/reference/job.md lists all of them.",
+            self.train_samples,
+            self.eval_samples,
+            dense.len(),
+            categorical.len()
+        ));
+        if choices.has_notes() {
+            out.line(
+                "# Short trainings on the training part compared some settings, by the AUC on its last tenth, which was\n\
+                 # held out. `rankine tune` searches further.",
+            );
+        }
+        out.line(&format!("name = {}\nseed = 1", quoted(&self.name())));
+    }
+
+    fn data(&self, out: &mut Lines) {
+        match self.data {
+            StarterData::Folder(dir) => {
+                out.table("[data]");
+                out.line(&format!("dir = {}", quoted(&dir.to_string_lossy())));
+            }
+            StarterData::Raw { shape, format, train, eval } => {
+                out.table("[data.raw]");
+                out.line(&format!("shape = {}", quoted(shape)));
+                if let Some(cap) = format.rows_cap {
+                    out.line(&format!("rows_cap = {cap}"));
+                }
+                out.line(&format!("train = {}\neval = {}", list(train), list(eval)));
+                let RawFormat { labels, dense, ids, .. } = format;
+                out.line(&format!("labels = {labels}\ndense = \"{dense}\"\nids = \"{ids}\""));
+            }
+        }
+    }
+
+    fn model(&self, out: &mut Lines, choices: &Choices) {
+        let (kind, dim) = (choices.kind.as_str(), choices.dim);
+        let large = self.train_samples >= 10_000_000;
+        let (hidden, top_mlp) = if large { ("256, 64", "[512, 256]") } else { ("64", "[128, 64]") };
+        let has_dense = !self.schema.dense.is_empty();
+        let bottom_mlp = format!("bottom_mlp = [{hidden}, {dim}]");
+        let others: Vec<_> = Model::KINDS.into_iter().filter(|other| *other != kind).collect();
+        out.table("[model]");
+        out.note(choices, Topic::Kind);
+        out.remarked(&format!("kind = \"{kind}\""), &format!("or {}", others.join(", ")));
+        out.note(choices, Topic::Dim);
+        out.line(&format!("embedding_dim = {dim}"));
+        match kind {
+            _ if !has_dense => (),
+            "dlrm" | "deepfm" => out.remarked(&bottom_mlp, "over the dense columns; ends with embedding_dim"),
+            "wide-deep" => {
+                out.remarked(&format!("# {bottom_mlp}"), "without it the dense columns are used as they are");
+            }
+            _ => out.remarked(&bottom_mlp, "over the dense columns"),
+        }
+        if kind == "dcnv2" {
+            let elements = dim * (self.schema.categorical.len() + usize::from(has_dense));
+            let rank = (elements / 4).next_power_of_two().clamp(16, 512);
+            out.line("cross_layers = 3");
+            out.remarked(&format!("cross_rank = {rank}"), "without it the matrices are full");
+        }
+        out.remarked(&format!("top_mlp = {top_mlp}"), "the last layer, to the logits, is implied");
+    }
+
+    /// Columns that share a vocabulary may share a table.
+    fn tables(&self, out: &mut Lines) {
+        let columns = &self.schema.categorical;
+        for owner in columns {
+            let shares = |column: &&Categorical| {
+                column.name == owner.name || column.shares.as_ref() == Some(&owner.name)
+            };
+            let names: Vec<_> =
+                columns.iter().filter(shares).map(|column| quoted(&column.name).to_string()).collect();
+            if names.len() > 1 {
+                out.line("");
+                out.remarked("# [[table]]", "these columns have one vocabulary, and may have one table");
+                out.line(&format!("# columns = [{}]", names.join(", ")));
+            }
+        }
+    }
+
+    fn heads(&self, out: &mut Lines) {
+        let labels: Vec<_> = self.schema.labels.iter().map(|label| quoted(&label.name).to_string()).collect();
+        if labels.len() > 1 {
+            out.line("");
+            out.remarked(
+                "# [[head]]",
+                &format!("without any [[head]], the model learns all labels: {}", labels.join(", ")),
+            );
+            out.line(&format!("# label = {}\n# weight = 1.0", labels[0]));
+        }
+    }
+
+    fn optimizers(&self, out: &mut Lines, choices: &Choices) {
+        let others = |own: &[&str]| {
+            let others: Vec<_> = own.iter().filter(|kind| **kind != choices.optimizer).copied().collect();
+            format!("or {}", others.join(", "))
+        };
+        let (kind, rate) =
+            (format!("kind = \"{}\"", choices.optimizer), format!("learning_rate = {}", choices.rate));
+        out.table("[optimizer.dense]");
+        out.note(choices, Topic::Optimizer);
+        out.remarked(&kind, &others(&["adagrad", "sgd", "momentum", "adam", "ftrl"]));
+        out.note(choices, Topic::Rate);
+        out.line(&rate);
+        out.remarked("# weight_decay = 1e-6", "every kind has this key");
+        out.table("[optimizer.sparse]");
+        let rowwise = "rowwise-adagrad (little memory)";
+        out.remarked(&kind, &others(&["adagrad", "sgd", "momentum", rowwise, "adam", "ftrl"]));
+        out.line(&rate);
+        out.note(choices, Topic::Decay);
+        let (mark, decay) = if choices.decay > 0.0 { ("", choices.decay) } else { ("# ", 1e-3) };
+        out.remarked(
+            &format!("{mark}weight_decay = {decay:?}"),
+            "for the rows in a batch; keeps the model from memorizing rare categories",
+        );
+        if matches!(choices.kind.as_str(), "deepfm" | "wide-deep") {
+            out.line("");
+            out.remarked(
+                "# [optimizer.wide]",
+                "for the weights of categories; without it, optimizer.sparse applies",
+            );
+            out.line("# kind = \"ftrl\"\n# learning_rate = 0.1");
+            out.remarked("# l1 = 1e-4", "sets weights of little use to exactly 0");
+        }
+        self.schedule(out, choices);
+    }
+
+    fn schedule(&self, out: &mut Lines, choices: &Choices) {
+        let steps = self.steps() * choices.epochs;
+        let warmup = steps.div_ceil(20);
+        let lines = format!("warmup_steps = {warmup}\n# decay_steps = {}", (steps - warmup).max(1));
+        let mark = if choices.cosine { "" } else { "# " };
+        out.line("");
+        out.note(choices, Topic::Schedule);
+        out.remarked(&format!("{mark}[optimizer.schedule]"), "without it, rates are constant");
+        out.remarked(&format!("{mark}kind = \"cosine\""), "or step, warmup-polynomial");
+        out.line(&format!("{mark}{}", lines.replace("# ", mark)));
+    }
+
+    fn steps(&self) -> u64 {
+        self.train_samples.div_ceil(self.batch_size()).max(1)
+    }
+
+    fn train(&self, out: &mut Lines, choices: &Choices) {
+        out.table("[train]");
+        out.remarked(
+            &format!("batch_size = {}", self.batch_size()),
+            &format!("{} steps per epoch", self.steps()),
+        );
+        out.note(choices, Topic::Epochs);
+        out.line(&format!("epochs = {}", choices.epochs));
+        out.remarked("# max_steps = 100", "ends the training, whatever the epochs");
+        if self.eval_samples == 0 {
+            out.table("# The dataset has no evaluation part: convert with --split, or generate with --eval-samples.");
+            return;
+        }
+        out.table("[eval]");
+        out.remarked(&format!("every_steps = {}", (self.steps() / 10).max(1)), "and always at the end");
+        out.remarked("# target_auc = 0.8", "ends the training once it is reached");
+    }
+
+    /// The name of the dataset folder, or of the first raw file, if it is valid as a job name.
+    fn name(&self) -> String {
+        let name = match self.data {
+            StarterData::Folder(dir) => dir.file_name(),
+            StarterData::Raw { train, .. } => train.first().and_then(|file| file.file_stem()),
+        };
+        let name = name.map(|name| name.to_string_lossy().into_owned());
+        name.filter(|name| name.parse::<JobName>().is_ok()).unwrap_or_else(|| "job".into())
+    }
+}
+
+fn quoted(text: &str) -> toml::Value {
+    toml::Value::String(text.to_owned())
+}
+
+fn list(paths: &[PathBuf]) -> toml::Value {
+    toml::Value::Array(paths.iter().map(|path| quoted(&path.to_string_lossy())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use rankine_reader::schema::{
+        Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, VocabularyKind,
+    };
+
+    use super::*;
+
+    fn schema(dense: usize, columns: usize) -> Schema {
+        let label = |name: &str| Label { name: name.into() };
+        let number = |number: usize| Dense {
+            name: format!("I{number}"),
+            transform: DenseTransform::plain(DenseFunction::None),
+        };
+        let column = |number: usize| Categorical {
+            name: format!("C{number}"),
+            rows: 1000,
+            hotness: Hotness::Fixed(1),
+            pooling: Pooling::Sum,
+            vocabulary: VocabularyKind::Exact { min_count: 1 },
+            shares: (number == 1).then(|| "C0".into()),
+        };
+        Schema {
+            labels: vec![label("click"), label("buy")],
+            weight: None,
+            dense: (0..dense).map(number).collect(),
+            dense_dtype: DenseDtype::F16,
+            categorical: (0..columns).map(column).collect(),
+        }
+    }
+
+    /// Whether a job is valid for the columns, as it is and with every option.
+    #[track_caller]
+    fn assert_sound(text: &str, schema: &Schema) {
+        let is_option = |rest: &str| {
+            rest.starts_with('[') || rest.split_once(" = ").is_some_and(|(key, _)| !key.contains(' '))
+        };
+        let all: Vec<_> = text
+            .lines()
+            .map(|line| line.strip_prefix("# ").filter(|rest| is_option(rest)).unwrap_or(line))
+            .collect();
+        let all = all.join("\n");
+        assert_ne!(all, text);
+        for text in [text, &all] {
+            let job =
+                Job::from_toml("job.toml", text, &[] as &[&str]).unwrap_or_else(|error| panic!("{error}"));
+            translate(&job, schema).unwrap_or_else(|conflicts| panic!("{conflicts:?}\n{text}"));
+        }
+    }
+
+    #[test]
+    fn jobs_and_their_options_hold_for_all_columns_and_sizes() {
+        let data = StarterData::Folder(Path::new("data/a \"b\""));
+        for kind in [None].into_iter().chain(Model::KINDS.map(Some)) {
+            for (dense, columns) in [(3, 4), (0, 4), (1, 1), (3, 0), (0, 2)] {
+                let schema = schema(dense, columns);
+                let few = dense.min(1) + columns < 2;
+                if few && matches!(kind, Some("dlrm" | "deepfm")) {
+                    continue;
+                }
+                for samples in [1, 12_000, 1_000_000_000] {
+                    let starter = Starter::new(&schema, data, samples, samples / 2);
+                    let choices = starter.by_size(kind);
+                    for dim in starter.dims(&choices.kind) {
+                        assert_sound(&starter.text(&Choices { dim, ..choices.clone() }), &schema);
+                    }
+                    let others =
+                        Choices { optimizer: "adam", decay: 0.01, cosine: true, epochs: 3, ..choices };
+                    assert_sound(&starter.text(&others), &schema);
+                }
+            }
+        }
+        let schema = schema(0, 3);
+        let shared = Starter::new(&schema, data, 10, 0);
+        let shared = shared.text(&shared.by_size(None));
+        assert!(shared.contains("# columns = [\"C0\", \"C1\"]"), "{shared}");
+    }
+
+    #[test]
+    fn sizes_follow_the_samples() {
+        let schema = schema(3, 4);
+        let data = StarterData::Folder(Path::new("data/clicks"));
+        let of = |samples| {
+            let starter = Starter::new(&schema, data, samples, 0);
+            (starter.batch_size(), starter.dims("dlrm").next())
+        };
+        assert_eq!(of(1), (64, Some(16)));
+        assert_eq!(of(12_000), (128, Some(16)));
+        assert_eq!(of(40_000_000), (8192, Some(16)));
+        assert_eq!(of(4_195_197_692), (65_536, Some(128)));
+        assert_eq!(Starter::new(&schema, data, 1, 0).name(), "clicks");
+        // The factorization machine takes half, and less memory leads to smaller ones.
+        let dims = |kind| Starter::new(&schema, data, 12_000, 0).dims(kind).collect::<Vec<_>>();
+        assert_eq!((dims("dlrm"), dims("deepfm")), (vec![16, 8, 4], vec![8, 4]));
+        // 12,000 samples are 94 steps of 128, of which a twentieth is 4.7 and a tenth 9.4.
+        let text = |eval_samples| {
+            let starter = Starter::new(&schema, data, 12_000, eval_samples);
+            starter.text(&starter.by_size(None))
+        };
+        let none = text(0);
+        let text = text(500);
+        let lines = [
+            "batch_size = 128                # 94 steps per epoch\n",
+            "# warmup_steps = 5\n# decay_steps = 89\n",
+            "every_steps = 9 ",
+            "12000 samples to train on and 500 to evaluate with, 3 dense columns,\n# 4 categorical ones with 4000 rows",
+        ];
+        lines.iter().for_each(|line| assert!(text.contains(line), "{line}: {text}"));
+        assert!(
+            none.contains("no evaluation part: convert with --split") && !none.contains("[eval]"),
+            "{none}"
+        );
+    }
+
+    #[test]
+    fn raw_files_are_named_with_all_that_their_records_are() {
+        let shape = rankine_reader::generate::Shape::load("dlrm").unwrap();
+        let format = RawFormat { rows_cap: Some(99), labels: 2, ..RawFormat::new(shape) };
+        let train = ["day_0.bin".into(), "day \"1\".bin".into()];
+        let data = StarterData::Raw { shape: "dlrm", format: &format, train: &train, eval: &[] };
+        let schema = format.schema(DenseDtype::F32);
+        let starter = Starter::new(&schema, data, 1000, 0);
+        let text = starter.text(&Choices { dim: 8, ..starter.by_size(None) });
+        assert_sound(&text, &schema);
+        let job = Job::from_toml("job.toml", &text, &[] as &[&str]).unwrap();
+        let raw = job.data.raw.unwrap();
+        assert_eq!((raw.train, raw.eval, raw.labels.get()), (train.to_vec(), vec![], 2));
+        assert_eq!((raw.rows_cap.map(|cap| cap.get()), job.name.as_str()), (Some(99), "day_0"));
+    }
+}

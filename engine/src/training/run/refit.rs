@@ -1,0 +1,153 @@
+//! Refitting (`train.early_stopping.refit`): two trainings in one run folder. The first holds a validation set out and
+//! finds the number of steps of the best model; the second trains a new model on all samples.
+//!
+//! Each is a training as any other. The first one's run folder is in that of the second, whose model is the result.
+
+use std::path::{Path, PathBuf};
+
+use rankine_reader::{Dataset, Part, Split, Stop};
+
+use super::super::data::open_together;
+use super::super::processes::path_of_first;
+use super::super::run_dir::{self, RunDir, Summary};
+use super::super::translate::translate;
+use super::super::{Observer, TrainError};
+use super::{Start, TrainOptions, train_once};
+use crate::job::{Count, Job};
+use crate::launch::ProcessGroup;
+use crate::run_paths;
+
+/// Trains a job that asks for it.
+///
+/// # Errors
+/// As [`super::train`].
+pub(super) fn train(
+    job: &Job,
+    options: TrainOptions<'_>,
+    observer: &mut dyn Observer,
+) -> Result<(Summary, Option<PathBuf>), TrainError> {
+    let alone = ProcessGroup::alone();
+    let processes = options.processes.unwrap_or(&alone);
+    let stop = options.stop.cloned().unwrap_or_default();
+    let samples = count_samples(job, processes, &stop, observer)?;
+    let run = processes.is_first().then(|| folder(job, options)).transpose()?;
+    let run = path_of_first(processes, run.as_deref())?;
+
+    let search_dir = run_paths::search(&run);
+    let in_search = TrainOptions { run_dir: Some(&search_dir), ..options };
+    let searched = train_once(&search(job), in_search, None, observer);
+    let (found, _) = searched.map_err(|error| match error {
+        // Both trainings resume there.
+        TrainError::Interrupted { cause, step, .. } => {
+            TrainError::Interrupted { cause, step, run: run.clone() }
+        }
+        error => error,
+    })?;
+    let steps = samples.steps(found.model_steps());
+    let in_run = TrainOptions { run_dir: Some(&run), ..options };
+    train_once(&refit(job, steps, samples.all), in_run, Some(&found), observer)
+}
+
+/// The samples of a training part.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TrainingPart {
+    /// Those that are not held out.
+    pub(crate) searched: u64,
+    /// All of them.
+    pub(crate) all: u64,
+}
+
+impl TrainingPart {
+    /// Counts the samples of a dataset.
+    pub(crate) fn of(dataset: &Dataset) -> Self {
+        let searched = dataset.samples(Part::Train);
+        Self { searched, all: searched + dataset.samples(Part::Validation) }
+    }
+
+    /// Returns the number of steps on all samples that is in proportion to a number of steps on the first training's.
+    pub(crate) fn steps(self, searched: u64) -> Count {
+        let [steps, samples, all] = [searched, self.searched, self.all].map(u128::from);
+        let steps = (steps * all + samples / 2) / samples.max(1);
+        count(u64::try_from(steps).unwrap_or(u64::MAX))
+    }
+}
+
+/// Opens the dataset, and checks that the job suits it before a folder is made.
+fn count_samples(
+    job: &Job,
+    processes: &ProcessGroup,
+    stop: &Stop,
+    observer: &mut dyn Observer,
+) -> Result<TrainingPart, TrainError> {
+    let dataset = open_together(job, processes, stop, observer)?;
+    translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
+    Ok(TrainingPart::of(&dataset))
+}
+
+/// Returns the run folder, in which both trainings start or resume.
+fn folder(job: &Job, options: TrainOptions<'_>) -> Result<PathBuf, TrainError> {
+    let Some(path) = options.run_dir else { return run_dir::fresh_for(job) };
+    RunDir::refuse_locked(path)?;
+    match options.start {
+        Start::New => RunDir::refuse_used(path)?,
+        Start::Resume => refuse_single(path)?,
+        Start::Restart => {}
+    }
+    Ok(path.to_owned())
+}
+
+/// Refuses to resume a run that was not searched first: its model was trained without the validation set.
+fn refuse_single(path: &Path) -> Result<(), TrainError> {
+    if run_paths::search(path).exists() || !run_paths::metrics(path).exists() {
+        return Ok(());
+    }
+    Err(TrainError::RunDir(format!(
+        "the run {} was trained without train.early_stopping.refit: train in another --run-dir, or start over here \
+         with --restart",
+        path.display()
+    )))
+}
+
+/// The first training's job.
+fn search(job: &Job) -> Job {
+    let mut job = job.clone();
+    if let Some(stopping) = &mut job.train.early_stopping {
+        stopping.refit = false;
+    }
+    job.eval.set.clear();
+    job
+}
+
+/// The job of a training on a whole training part of `samples` samples, for a number of steps that another training
+/// found.
+pub(crate) fn refit(job: &Job, steps: Count, samples: u64) -> Job {
+    let mut job = job.clone();
+    let steps_an_epoch = samples.div_ceil(u64::from(job.train.batch_size.get())).max(1);
+    job.train.epochs = count(steps.get().div_ceil(steps_an_epoch));
+    job.train.max_steps = Some(steps);
+    job.train.validation = Split::None;
+    job.train.early_stopping = None;
+    job.eval.every_steps = None;
+    job.eval.target_auc = None;
+    job
+}
+
+/// The nearest count that a job can have.
+fn count(number: u64) -> Count {
+    Count::new(number.clamp(1, i64::MAX as u64)).expect("a number in range")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_in_proportion_to_samples() {
+        let steps = |searched, all, steps| TrainingPart { searched, all }.steps(steps).get();
+        assert_eq!(steps(900, 1000, 90), 100);
+        assert_eq!(steps(900, 1000, 1), 1);
+        assert_eq!(steps(800, 1000, 2), 3);
+        assert_eq!(steps(3, 4, 0), 1);
+        assert_eq!(steps(1 << 40, 1 << 41, 1 << 40), 1 << 41);
+    }
+}

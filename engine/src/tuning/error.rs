@@ -1,0 +1,57 @@
+//! Why a search has no result.
+
+use std::path::PathBuf;
+
+use rankine_reader::StopCause;
+
+use crate::job::{JobError, StoppingMetric};
+use crate::training::TrainError;
+
+/// Why a search has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum TuneError {
+    /// The job, the space, or the two together are not valid.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// The data cannot be read, or a trial failed for another reason than its settings.
+    #[error(transparent)]
+    Train(TrainError),
+    /// The folder of the search cannot be used.
+    #[error("{0}")]
+    Dir(String),
+    /// A setting that cannot vary.
+    #[error("the space varies {key}: {why}")]
+    Key {
+        /// Its key.
+        key: String,
+        /// Why it cannot.
+        why: &'static str,
+    },
+    /// The search was asked to stop, and can be continued.
+    #[error(
+        "stopped by {cause}; the same command with --run-dir {} --resume continues the search",
+        dir.display()
+    )]
+    Stopped {
+        /// What asked.
+        cause: StopCause,
+        /// The folder of the search.
+        dir: PathBuf,
+    },
+    /// Trials that cannot be continued were asked to stop.
+    #[error("stopped by {0}: the trials have no result")]
+    Ended(StopCause),
+    /// No trial has a metric.
+    #[error(
+        "no trial has a defined {} on the validation set: every trial diverged, the time was too short for one \
+         evaluation, or the labels of the validation set are all equal",
+        .0.name()
+    )]
+    NoResult(StoppingMetric),
+}
+
+impl From<rankine_reader::Error> for TuneError {
+    fn from(error: rankine_reader::Error) -> Self {
+        Self::Train(error.into())
+    }
+}

@@ -1,0 +1,325 @@
+//! A search for the settings of a job (`rankine tune`): random search with successive halving.
+//!
+//! A trial is a training of the job with settings drawn from a [`Space`]; the first trial is the job itself. All trials
+//! of a bracket train on a share of the samples, the best third trains on three times as many, and so on
+//! (`halving.rs`). Trials are compared by their best evaluation on a validation set, and never see the evaluation part.
+//! The step of the best evaluation is part of the result.
+//!
+//! Each trial has a run folder, in which it resumes at the next round, or after an interruption.
+
+mod error;
+mod halving;
+mod plan;
+mod round;
+mod space;
+mod trial;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rankine_reader::{Dataset, Part, Split, Stop};
+use serde::Serialize;
+
+use crate::job::{Job, JobFile, StoppingMetric};
+use crate::training::{TrainError, TrainingPart, open_or_generate, refit, translate, with_shape};
+use halving::{BRACKET, rounds};
+use round::{Rivals, Workers};
+use trial::{Standing, Trial, held_out, is_better};
+
+pub use error::TuneError;
+pub use space::{Drawn, Space};
+pub use trial::Evaluation;
+
+/// The validation set of a job that holds none out.
+const VALIDATION: Split = Split::Last { share: 0.1 };
+
+/// A search.
+#[derive(Debug, Clone, Copy)]
+pub struct Tuning<'a> {
+    /// The job whose settings are varied.
+    pub file: &'a JobFile,
+    /// The settings that vary, and their values.
+    pub space: &'a Space,
+    /// The seed of the draws.
+    pub seed: u64,
+    /// When the search ends.
+    pub extent: Extent,
+    /// The folder of the trials.
+    pub dir: &'a Path,
+    /// Whether to continue a search in that folder; otherwise it must be empty or not exist.
+    pub resume: bool,
+    /// A request to stop.
+    pub stop: &'a Stop,
+}
+
+/// When a search ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// After this number of trials, in one bracket.
+    Trials(u64),
+    /// After this time, in brackets of nine trials.
+    Budget(Duration),
+}
+
+/// The result of a search.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Tuned {
+    /// The metric that trials are compared by.
+    pub metric: StoppingMetric,
+    /// The samples that were held out.
+    pub validation: String,
+    /// All trials, the best first.
+    pub trials: Vec<TrialResult>,
+    /// The job of the best trial, to be trained on the whole training part, as TOML.
+    #[serde(skip)]
+    pub job: String,
+}
+
+/// A trial, and how far it got.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TrialResult {
+    /// Its number; 0 is the job itself.
+    pub trial: u64,
+    /// What was drawn.
+    pub settings: Drawn,
+    /// Steps of its last round.
+    pub steps: u64,
+    /// Its best evaluation; `None` if the metric was never defined.
+    pub best: Option<Evaluation>,
+    /// Whether its loss or weights became non-finite.
+    pub diverged: bool,
+}
+
+/// Searches for the best settings. `observe` receives each trial at the end of each of its rounds, from any thread.
+///
+/// # Errors
+/// [`TuneError`].
+pub fn tune(tuning: Tuning<'_>, observe: &(dyn Fn(&TrialResult) + Sync)) -> Result<Tuned, TuneError> {
+    let job = tuning.file.job()?;
+    plan::check_keys(tuning.space)?;
+    let job = held_out(
+        job.clone(),
+        if job.train.validation == Split::None { VALIDATION } else { job.train.validation },
+    );
+    let dataset = open_or_generate(&job, tuning.stop, &mut ())?;
+    let model = translate(&job, dataset.schema());
+    let model = model.map_err(|conflicts| TuneError::Job(tuning.file.error(&conflicts)))?;
+    let workers = Workers::of(&job, model.table_bytes());
+    let lock = plan::begin(&tuning, &job)?;
+    let began = Instant::now();
+    let deadline = match tuning.extent {
+        Extent::Trials(_) => None,
+        Extent::Budget(budget) => Some(began + budget),
+    };
+    let search = Search { tuning, job: &job, dataset: &dataset, workers, deadline, observe };
+    let trials = search.trials()?;
+    let tuned = search.result(trials)?;
+    plan::finish(&tuning, &job, &tuned, &lock)?;
+    Ok(tuned)
+}
+
+/// How [`compare`] trains.
+#[derive(Debug, Clone, Copy)]
+pub struct Comparison<'a> {
+    /// Samples that each job trains on.
+    pub samples: u64,
+    /// The folder of their run folders.
+    pub dir: &'a Path,
+    /// A request to stop.
+    pub stop: &'a Stop,
+}
+
+/// Trains jobs of one dataset side by side, with the last tenth of the training part held out. Returns the best
+/// evaluation of each by AUC; `None` if it diverged, or its AUC was never defined. The evaluation part is not read.
+///
+/// # Errors
+/// [`TuneError`].
+pub fn compare(
+    jobs: &[Job],
+    Comparison { samples, dir, stop }: Comparison<'_>,
+) -> Result<Vec<Option<Evaluation>>, TuneError> {
+    let (mut trials, mut table_bytes) = (Vec::new(), 0);
+    for (number, job) in (0..).zip(jobs) {
+        let job = held_out(job.clone(), VALIDATION);
+        let dataset = open_or_generate(&job, stop, &mut ())?;
+        let model = translate(&job, dataset.schema()).map_err(TrainError::Conflicts)?;
+        table_bytes = model.table_bytes().max(table_bytes);
+        let steps_max = steps_for(samples, dataset.samples(Part::Train), job.train.batch_size.get());
+        trials.push(Trial { number, job, path: dir.join(number.to_string()), steps_max });
+    }
+    let Some(first) = jobs.first() else { return Ok(Vec::new()) };
+    let rivals = Rivals { trials: &trials, divisor: 1, metric: StoppingMetric::Auc };
+    let standings = Workers::of(first, table_bytes).run(rivals, stop, None, &|_, _| ())?;
+    if let Some(cause) = stop.asked() {
+        return Err(TuneError::Ended(cause));
+    }
+    let best = |standing: Option<Standing>| standing.filter(|standing| !standing.diverged)?.best;
+    Ok(standings.into_iter().map(best).collect())
+}
+
+/// The steps that a job takes for a number of samples. The last batch of an epoch may be smaller.
+fn steps_for(samples: u64, epoch: u64, batch_size: u32) -> u64 {
+    let steps = u128::from(samples) * u128::from(epoch.div_ceil(u64::from(batch_size)));
+    u64::try_from(steps.div_ceil(u128::from(epoch.max(1)))).unwrap_or(u64::MAX).max(1)
+}
+
+/// A search that has begun.
+struct Search<'a> {
+    tuning: Tuning<'a>,
+    /// The job, with a validation set.
+    job: &'a Job,
+    dataset: &'a Dataset,
+    workers: Workers,
+    deadline: Option<Instant>,
+    observe: &'a (dyn Fn(&TrialResult) + Sync),
+}
+
+impl Search<'_> {
+    /// Runs all trials. Returns their results, by number.
+    fn trials(&self) -> Result<Vec<TrialResult>, TuneError> {
+        let mut results = Vec::new();
+        match self.tuning.extent {
+            Extent::Trials(trials) => self.bracket(0..trials.max(1), &mut results)?,
+            Extent::Budget(_) => {
+                for first in (0..).step_by(BRACKET as usize) {
+                    if self.is_over() {
+                        break;
+                    }
+                    self.bracket(first..first + BRACKET, &mut results)?;
+                }
+            }
+        }
+        Ok(results)
+    }
+
+    fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// Runs the trials of a bracket, and adds their results.
+    fn bracket(
+        &self,
+        numbers: std::ops::Range<u64>,
+        results: &mut Vec<TrialResult>,
+    ) -> Result<(), TuneError> {
+        let drawn: Vec<_> = numbers.clone().map(|number| self.draw(number)).collect();
+        let trials = numbers.clone().zip(&drawn).map(|(number, drawn)| self.trial(number, drawn));
+        let mut going: Vec<Trial> = trials.collect::<Result<_, _>>()?;
+        let first = results.len();
+        results.extend(numbers.zip(drawn).map(|(trial, settings)| TrialResult {
+            trial,
+            settings,
+            steps: 0,
+            best: None,
+            diverged: false,
+        }));
+        let metric = self.metric();
+        for round in rounds(going.len() as u64) {
+            if self.is_over() {
+                break;
+            }
+            // Stable: of equally good trials, the first one goes on.
+            let best = |trial: &Trial| results[first..].iter().find(|result| result.trial == trial.number);
+            going.sort_by(|one, other| {
+                let [one, other] = [one, other].map(|trial| best(trial).and_then(|result| result.best));
+                is_better(metric, other, one).cmp(&is_better(metric, one, other))
+            });
+            for trial in going.drain(round.trials.min(going.len())..) {
+                trial.remove_weights()?;
+            }
+            let rivals = Rivals { trials: &going, divisor: round.divisor, metric };
+            let observe = |trial: &Trial, standing: &Standing| {
+                let settings = best(trial).map(|result| result.settings.clone()).unwrap_or_default();
+                (self.observe)(&TrialResult::of(trial.number, settings, standing));
+            };
+            let standings = self.workers.run(rivals, self.tuning.stop, self.deadline, &observe)?;
+            if let Some(cause) = self.tuning.stop.asked() {
+                return Err(TuneError::Stopped { cause, dir: self.tuning.dir.to_owned() });
+            }
+            for (trial, standing) in going.iter().zip(standings) {
+                let result = results[first..].iter_mut().find(|result| result.trial == trial.number);
+                if let (Some(result), Some(standing)) = (result, standing) {
+                    *result = TrialResult::of(trial.number, std::mem::take(&mut result.settings), &standing);
+                }
+            }
+            going.retain(|trial| {
+                results[first..].iter().any(|result| result.trial == trial.number && !result.diverged)
+            });
+        }
+        going.iter().try_for_each(Trial::remove_weights)?;
+        Ok(())
+    }
+
+    /// The settings of a trial; none for the first, which is the job itself.
+    fn draw(&self, number: u64) -> Drawn {
+        if number == 0 { Vec::new() } else { self.tuning.space.draw(self.tuning.seed, number) }
+    }
+
+    fn metric(&self) -> StoppingMetric {
+        self.job.train.early_stopping.map_or_else(StoppingMetric::default, |stopping| stopping.metric)
+    }
+
+    /// The job of a trial, and its file with the settings.
+    fn job_of(&self, drawn: &Drawn) -> Result<Job, TuneError> {
+        let file = self.tuning.file.with(&plan::sets(self.job, drawn))?;
+        let job = file.job()?;
+        let schema = with_shape(&job, self.dataset.schema().stored())?;
+        translate(&job, &schema).map_err(|conflicts| TuneError::Job(file.error(&conflicts)))?;
+        Ok(job)
+    }
+
+    fn trial(&self, number: u64, drawn: &Drawn) -> Result<Trial, TuneError> {
+        let job = held_out(self.job_of(drawn)?, self.job.train.validation);
+        let path = self.tuning.dir.join("trials").join(format!("{number:03}"));
+        Ok(Trial { number, steps_max: self.steps_max(&job), job, path })
+    }
+
+    /// The steps that a trial takes for the most samples, which are those of the job's training.
+    fn steps_max(&self, trial: &Job) -> u64 {
+        let epoch = self.dataset.samples(Part::Train);
+        let own = &self.job.train;
+        let most =
+            own.max_steps.map_or(u64::MAX, |steps| steps.get().saturating_mul(own.batch_size.get().into()));
+        let samples = most.min(epoch.saturating_mul(own.epochs.get()));
+        steps_for(samples, epoch, trial.train.batch_size.get())
+    }
+
+    /// The result: all trials, the best first, and its job.
+    fn result(&self, mut trials: Vec<TrialResult>) -> Result<Tuned, TuneError> {
+        let metric = self.metric();
+        trials.sort_by(|one, other| {
+            is_better(metric, other.best, one.best).cmp(&is_better(metric, one.best, other.best))
+        });
+        let Some((best, Evaluation { step, value })) =
+            trials.first().and_then(|best| Some((best, best.best?)))
+        else {
+            return Err(TuneError::NoResult(metric));
+        };
+        let part = TrainingPart::of(self.dataset);
+        let job = refit(&self.job_of(&best.settings)?, part.steps(step), part.all);
+        let validation = self.job.train.validation.to_string();
+        let header = format!(
+            "# Found by rankine tune: trial {} of {}. Its {} on the validation set (\"{validation}\") was {value:.5} after \
+             {step}\n# steps on {} samples; train.max_steps is in proportion for all {}.\n",
+            best.trial,
+            trials.len(),
+            metric.name(),
+            part.searched,
+            part.all
+        );
+        Ok(Tuned { metric, validation, job: header + &job.to_toml(), trials })
+    }
+}
+
+impl TrialResult {
+    fn of(trial: u64, settings: Drawn, standing: &Standing) -> Self {
+        let Standing { steps, best, diverged } = *standing;
+        Self { trial, settings, steps, best, diverged }
+    }
+}
+
+impl From<TrainError> for TuneError {
+    fn from(error: TrainError) -> Self {
+        Self::Train(error)
+    }
+}

@@ -1,0 +1,281 @@
+//! The settings that a search varies, and the values that they may take.
+//!
+//! A space is written like a job, with a range in place of each value that varies:
+//!
+//! ```toml
+//! [optimizer.dense]
+//! learning_rate = { log = [0.003, 0.3] }
+//!
+//! [model]
+//! embedding_dim = { choose = [4, 8, 16] }
+//! ```
+
+use std::path::Path;
+
+use rankine_embedding::random::philox4x32;
+use rankine_reader::document::{Conflict, Document, Problem};
+use rankine_reader::files::read_named_text;
+use toml::{Table, Value};
+
+use crate::job::{Job, JobError, Optimizer};
+
+/// The settings that a search varies.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Space {
+    dimensions: Vec<Dimension>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Dimension {
+    /// The key in the job.
+    key: String,
+    range: Range,
+}
+
+/// The values that a setting may take.
+#[derive(Debug, Clone, PartialEq)]
+enum Range {
+    /// Between two positive numbers, with uniformly distributed logarithms.
+    Log(Bounds),
+    /// Between two numbers, uniformly distributed.
+    Linear(Bounds),
+    /// One of a list.
+    Choose(Vec<Value>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Bounds {
+    from: f64,
+    to: f64,
+    /// Whether both are written as whole numbers: so are the values then.
+    are_whole: bool,
+}
+
+/// Settings of a trial: keys of the job, and their values.
+pub type Drawn = Vec<(String, Value)>;
+
+impl Space {
+    /// Reads a space file.
+    ///
+    /// # Errors
+    /// [`JobError::Read`] if it cannot be read; [`JobError::Invalid`] if it is not a space.
+    pub fn read(path: &Path) -> Result<Self, JobError> {
+        let text = read_named_text("the space file", path).map_err(JobError::Read)?;
+        Self::parse(&path.display().to_string(), &text)
+    }
+
+    /// Parses a space; messages name the file `name`.
+    ///
+    /// # Errors
+    /// [`JobError::Invalid`].
+    pub fn parse(name: &str, text: &str) -> Result<Self, JobError> {
+        let document = Document::parse(name, text)?;
+        let table: Table = document.read()?;
+        let mut space = Self { dimensions: Vec::new() };
+        let mut problems = Vec::<Problem>::new();
+        space.add(&mut problems, &document, ("", &table));
+        if space.dimensions.is_empty() && problems.is_empty() {
+            problems.push(document.problem(&Conflict::new("", "the space has no setting to vary")));
+        }
+        if problems.is_empty() { Ok(space) } else { Err(JobError::Invalid(problems)) }
+    }
+
+    /// Adds the ranges below a key.
+    fn add(&mut self, problems: &mut Vec<Problem>, document: &Document, (above, table): (&str, &Table)) {
+        for (name, value) in table {
+            let key = if above.is_empty() { name.clone() } else { format!("{above}.{name}") };
+            match value {
+                Value::Table(table) => match Range::of(table) {
+                    Some(Ok(range)) => self.dimensions.push(Dimension { key, range }),
+                    Some(Err(what)) => problems.push(document.problem(&Conflict::new(key, what))),
+                    None => self.add(problems, document, (&key, table)),
+                },
+                value => problems.push(document.problem(&Conflict::new(
+                    key,
+                    format!(
+                        "{value} is not a range: write {{ log = [FROM, TO] }}, {{ linear = [FROM, TO] }} or \
+                         {{ choose = [..] }}, and put settings that do not vary into the job"
+                    ),
+                ))),
+            }
+        }
+    }
+
+    /// Returns the space of a search that names none: learning rates around those of the job, the weight decay of the
+    /// embeddings, their size, and the batch size.
+    pub fn around(job: &Job) -> Self {
+        let rate = |key: &str, optimizer: &Optimizer| {
+            let rate = optimizer.learning_rate();
+            let bounds = Bounds { from: rate / 10.0, to: rate * 10.0, are_whole: false };
+            Dimension { key: format!("optimizer.{key}.learning_rate"), range: Range::Log(bounds) }
+        };
+        let choose =
+            |key: &str, values: Vec<Value>| Dimension { key: key.into(), range: Range::Choose(values) };
+        let decays = [0.0, 1e-5, 1e-4, 1e-3, 1e-2].map(Value::Float);
+        let batch = i64::from(job.train.batch_size.get());
+        let batches = [batch / 2, batch, 2 * batch].into_iter().filter(|&size| size > 0).map(Value::Integer);
+        let mut dimensions = vec![
+            rate("dense", &job.optimizer.dense),
+            rate("sparse", &job.optimizer.sparse),
+            choose("optimizer.sparse.weight_decay", decays.into()),
+            choose("train.batch_size", batches.collect()),
+        ];
+        // Tables with sizes of their own may not fit another size of the others.
+        if job.tables.iter().all(|table| table.dim.is_none()) {
+            let own = i64::from(job.model.embedding_dim().get());
+            let mut dims = vec![own / 2, own, 2 * own];
+            dims.retain(|&dim| dim > 0);
+            dimensions.push(choose("model.embedding_dim", dims.into_iter().map(Value::Integer).collect()));
+        }
+        Self { dimensions }
+    }
+
+    /// The keys that vary.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.dimensions.iter().map(|dimension| dimension.key.as_str())
+    }
+
+    /// Draws the settings of a trial, which depend on nothing but the seed, the trial's number, and the range and the
+    /// place of each setting.
+    pub fn draw(&self, seed: u64, trial: u64) -> Drawn {
+        let key = [seed as u32, (seed >> 32) as u32];
+        let draw = |(number, dimension): (usize, &Dimension)| {
+            let words = philox4x32([trial as u32, (trial >> 32) as u32, number as u32, 0], key);
+            let word = u64::from(words[0]) << 32 | u64::from(words[1]);
+            (dimension.key.clone(), dimension.range.at((word >> 11) as f64 / (1_u64 << 53) as f64))
+        };
+        self.dimensions.iter().enumerate().map(draw).collect()
+    }
+}
+
+impl Range {
+    /// The range that a table describes; `None` if it has other keys.
+    fn of(table: &Table) -> Option<Result<Self, String>> {
+        let mut entries = table.iter();
+        let (Some((kind, value)), None) = (entries.next(), entries.next()) else { return None };
+        let list = value.as_array();
+        let bounds = || {
+            let list = list.filter(|list| list.len() == 2);
+            let list = list.ok_or_else(|| format!("{kind} needs two numbers: {{ {kind} = [FROM, TO] }}"))?;
+            Bounds::of(&list[0], &list[1])
+        };
+        Some(match kind.as_str() {
+            "log" => bounds().and_then(|bounds| match bounds.from > 0.0 {
+                true => Ok(Self::Log(bounds)),
+                false => Err(format!("log needs positive numbers, not {}", bounds.from)),
+            }),
+            "linear" => bounds().map(Self::Linear),
+            "choose" => match list.filter(|list| !list.is_empty()) {
+                Some(list) => Ok(Self::Choose(list.clone())),
+                None => Err("choose needs a list of values".into()),
+            },
+            _ => return None,
+        })
+    }
+
+    /// The value at a share of the range from 0 to 1, which is excluded.
+    fn at(&self, share: f64) -> Value {
+        match self {
+            Self::Log(bounds) => bounds.value((bounds.to / bounds.from).powf(share) * bounds.from),
+            Self::Linear(bounds) => bounds.value(bounds.from + (bounds.to - bounds.from) * share),
+            Self::Choose(values) => {
+                values[((share * values.len() as f64) as usize).min(values.len() - 1)].clone()
+            }
+        }
+    }
+}
+
+impl Bounds {
+    fn of(from: &Value, to: &Value) -> Result<Self, String> {
+        let number =
+            |value: &Value| value.as_float().or_else(|| value.as_integer().map(|number| number as f64));
+        let number = |value: &Value| {
+            number(value)
+                .filter(|number| number.is_finite())
+                .ok_or_else(|| format!("{value} is not a number"))
+        };
+        let bounds =
+            Self { from: number(from)?, to: number(to)?, are_whole: from.is_integer() && to.is_integer() };
+        match bounds.from < bounds.to {
+            true => Ok(bounds),
+            false => Err(format!("{from} is not less than {to}")),
+        }
+    }
+
+    /// A number in a job file, with as many digits as a search tells apart.
+    fn value(self, number: f64) -> Value {
+        let number = number.clamp(self.from, self.to);
+        if self.are_whole {
+            return Value::Integer(number.round() as i64);
+        }
+        let digits = format!("{number:.2e}").parse().unwrap_or(number);
+        Value::Float(if (self.from..=self.to).contains(&digits) { digits } else { number })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space(text: &str) -> Space {
+        Space::parse("space.toml", text).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn values_are_within_their_ranges_and_reach_all_of_them() {
+        let text = "a.rate = { log = [0.001, 1] }\n[b]\nshare = { linear = [-1, 0.5] }\nsize = { log = [1, 8] }\n\
+                    kind = { choose = [\"x\", [1, 2]] }";
+        let space = space(text);
+        assert_eq!(space.keys().collect::<Vec<_>>(), ["a.rate", "b.kind", "b.share", "b.size"]);
+        let draws: Vec<_> = (0..2000).map(|trial| space.draw(3, trial)).collect();
+        let of = |key: &str| {
+            let find =
+                |drawn: &Drawn| drawn.iter().find(|(own, _)| own == key).expect("it is drawn").1.clone();
+            draws.iter().map(find).collect::<Vec<_>>()
+        };
+        let floats =
+            |key: &str| of(key).iter().map(|value| value.as_float().expect("a float")).collect::<Vec<_>>();
+        let share = |values: &[f64], below: f64| {
+            values.iter().filter(|&&value| value < below).count() as f64 / values.len() as f64
+        };
+        // Shares of 2000 draws have a standard deviation of at most 0.011.
+        let rates = floats("a.rate");
+        assert!(rates.iter().all(|rate| (0.001..=1.0).contains(rate)));
+        assert!(
+            (share(&rates, 0.01) - 1.0 / 3.0).abs() < 0.05 && (share(&rates, 0.1) - 2.0 / 3.0).abs() < 0.05
+        );
+        let shares = floats("b.share");
+        assert!(shares.iter().all(|share| (-1.0..=0.5).contains(share)));
+        assert!((share(&shares, 0.0) - 2.0 / 3.0).abs() < 0.05);
+        let sizes = of("b.size");
+        assert!((1..=8).all(|size| sizes.contains(&Value::Integer(size))));
+        assert!(sizes.iter().all(|size| matches!(size, Value::Integer(1..=8))));
+        let kinds = of("b.kind");
+        let first = kinds.iter().filter(|kind| kind.as_str() == Some("x")).count();
+        assert!((900..1100).contains(&first), "{first}");
+    }
+
+    #[test]
+    fn a_draw_depends_on_seed_and_trial_alone() {
+        let space = space("rate = { log = [0.001, 1.0] }");
+        assert_eq!(space.draw(3, 5), space.draw(3, 5));
+        assert_ne!(space.draw(3, 5), space.draw(3, 6));
+        assert_ne!(space.draw(3, 5), space.draw(4, 5));
+        assert_ne!(space.draw(3, 5), space.draw(3 + (1 << 32), 5));
+    }
+
+    #[test]
+    fn what_is_no_range_is_refused_with_its_place() {
+        let refused = |text: &str, expected: &str| {
+            let error = Space::parse("space.toml", text).expect_err("it is no space").to_string();
+            assert!(error.contains(expected) && error.contains("space.toml"), "{error}");
+        };
+        refused("[train]\nbatch_size = 64", "64 is not a range: write { log = [FROM, TO] }");
+        refused("rate = { log = [0.0, 1.0] }", "log needs positive numbers, not 0");
+        refused("rate = { log = [1.0, 0.1] }", "1.0 is not less than 0.1");
+        refused("rate = { linear = [1.0] }", "linear needs two numbers");
+        refused("rate = { linear = [1.0, \"x\"] }", "\"x\" is not a number");
+        refused("kind = { choose = [] }", "choose needs a list of values");
+        refused("", "no setting to vary");
+    }
+}

@@ -1,0 +1,192 @@
+//! A trial: a training of the job with drawn settings, which goes on at each round.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use rankine_reader::{Split, Stop};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::job::{Checkpoint, Count, Eval, Job, Metrics, StoppingMetric, ThreadCount};
+use crate::run_paths;
+use crate::training::{Start, TrainError, TrainOptions, finished_steps, train};
+
+/// The evaluations that a training makes at most: each third of the shortest round.
+const EVALUATIONS: u64 = 27;
+
+/// A trial of a search.
+#[derive(Debug)]
+pub(super) struct Trial {
+    pub(super) number: u64,
+    /// The job, whose number of steps does not count.
+    pub(super) job: Job,
+    /// Its run folder.
+    pub(super) path: PathBuf,
+    /// Steps until its last round ends.
+    pub(super) steps_max: u64,
+}
+
+/// The resources of a trial that runs beside others.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Share {
+    pub(super) threads: ThreadCount,
+    /// The first of its GPUs.
+    pub(super) gpu: usize,
+}
+
+/// An evaluation on the validation set.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// Steps completed.
+    pub step: u64,
+    /// The metric.
+    pub value: f64,
+}
+
+/// How far a trial got.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Standing {
+    /// Steps completed.
+    pub(super) steps: u64,
+    /// The best evaluation so far; `None` if the metric was never defined.
+    pub(super) best: Option<Evaluation>,
+    /// Whether the loss or weights became non-finite.
+    pub(super) diverged: bool,
+}
+
+impl Trial {
+    /// Trains until a number of steps is completed, or until a stop is requested.
+    ///
+    /// # Errors
+    /// As [`train`], except that a training that diverges is a result.
+    pub(super) fn train(
+        &self,
+        steps: u64,
+        metric: StoppingMetric,
+        share: Share,
+        stop: &Stop,
+    ) -> Result<Standing, TrainError> {
+        let done = finished_steps(&self.path)?;
+        if done.is_some_and(|done| done >= steps) {
+            return self.standing(metric, steps);
+        }
+        let job = self.until(steps, share.threads);
+        let options = TrainOptions {
+            run_dir: Some(&self.path),
+            start: Start::Resume,
+            stop: Some(stop),
+            hides_eval: true,
+            first_gpu: share.gpu,
+            ..TrainOptions::default()
+        };
+        match train(&job, options, &mut ()) {
+            Ok(_) => {
+                remove_all(&self.path, |name| name.starts_with("finished-step-"))?;
+                self.standing(metric, steps)
+            }
+            Err(TrainError::Interrupted { step, .. }) => self.standing(metric, step),
+            Err(TrainError::NotBegun { .. }) => self.standing(metric, 0),
+            Err(TrainError::Diverged { .. } | TrainError::NotFinite(_)) => {
+                Ok(Standing { diverged: true, ..self.standing(metric, steps)? })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The job of a round. At its end a checkpoint is saved, from which the next round goes on.
+    fn until(&self, steps: u64, threads: ThreadCount) -> Job {
+        let mut job = self.job.clone();
+        job.train.max_steps = Some(count(steps));
+        job.train.epochs = count(u64::MAX);
+        job.train.early_stopping = None;
+        job.train.log_every_steps = count(self.steps_max.div_ceil(EVALUATIONS));
+        job.eval = Eval {
+            every_steps: Some(job.train.log_every_steps),
+            target_auc: None,
+            set: Vec::new(),
+            ..job.eval
+        };
+        job.checkpoint = Checkpoint {
+            every_steps: Some(count(steps)),
+            every_minutes: None,
+            keep: count(1),
+            incremental: false,
+            ..job.checkpoint
+        };
+        job.metrics = Metrics::default();
+        job.device.threads = Some(threads);
+        job
+    }
+
+    /// The best evaluation up to a step, by the run's log.
+    fn standing(&self, metric: StoppingMetric, steps: u64) -> Result<Standing, TrainError> {
+        let path = run_paths::metrics(&self.path);
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            text => {
+                text.map_err(|error| TrainError::RunDir(format!("cannot read {}: {error}", path.display())))?
+            }
+        };
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let evaluations = lines.filter(|line| line["kind"] == "eval" && line["part"] == "validation");
+        let evaluations = evaluations.filter_map(|line| {
+            let (step, value) = (line["step"].as_u64()?, line[metric.name()].as_f64()?);
+            (step <= steps).then_some(Evaluation { step, value })
+        });
+        let mut best = None;
+        for evaluation in evaluations {
+            if is_better(metric, Some(evaluation), best) {
+                best = Some(evaluation);
+            }
+        }
+        Ok(Standing { steps, best, diverged: false })
+    }
+
+    /// Removes the weights of a trial that does not go on. Its job, log and summary stay.
+    pub(super) fn remove_weights(&self) -> Result<(), TrainError> {
+        let names = [run_paths::MODEL_NAME, run_paths::CHECKPOINTS_NAME];
+        remove_all(&self.path, |name| names.contains(&name))
+    }
+}
+
+/// Whether an evaluation is better than another one. The first of two equal ones is.
+pub(super) fn is_better(metric: StoppingMetric, one: Option<Evaluation>, other: Option<Evaluation>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => match metric {
+            StoppingMetric::Auc => one.value > other.value,
+            StoppingMetric::LogLoss => one.value < other.value,
+        },
+        (one, other) => one.is_some() && other.is_none(),
+    }
+}
+
+/// Sets what all trials have in common: the samples that are held out, and no other end than that of a round.
+pub(super) fn held_out(mut job: Job, validation: Split) -> Job {
+    job.train.validation = validation;
+    job
+}
+
+/// Removes the folders in a folder whose names are chosen.
+fn remove_all(dir: &Path, is_chosen: impl Fn(&str) -> bool) -> Result<(), TrainError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| TrainError::Write { path, source }
+    };
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(failed(dir))?,
+    };
+    for entry in entries {
+        let path = entry.map_err(failed(dir))?.path();
+        if path.is_dir() && path.file_name().and_then(|name| name.to_str()).is_some_and(&is_chosen) {
+            fs::remove_dir_all(&path).map_err(failed(&path))?;
+        }
+    }
+    Ok(())
+}
+
+/// The nearest count that a job can have.
+fn count(number: u64) -> Count {
+    Count::new(number.clamp(1, i64::MAX as u64)).expect("a number in range")
+}
