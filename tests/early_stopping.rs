@@ -308,6 +308,74 @@ fn a_training_that_is_stopped_anywhere_ends_with_the_same_best_model() {
     }
 }
 
+const REFIT: &str = "train.early_stopping={ patience = 4, refit = true }";
+
+#[test]
+fn a_refitted_model_is_trained_on_all_samples_for_as_many_steps_in_proportion() {
+    let (place, _) = data();
+    let ranks = ["device.kind=cpu", "device.ranks=4", "device.threads=4"];
+    for (name, more) in [("alone", &[][..]), ("ranks", &ranks)] {
+        let of = |what: &str| format!("{name}-{what}");
+        let fixed = [&OVERFITS[..], more].concat();
+        let sets = |more: &[&'static str]| [&fixed[..], more].concat();
+        let (_, searched) = trained(&place, &of("searched"), &sets(&[STOPPING, VALIDATION]));
+        let (seen, refitted) = trained(&place, &of("refit"), &sets(&[REFIT, VALIDATION]));
+        let found = refitted.search.unwrap();
+        let metrics = |summary: &Summary| summary.validation.as_ref().unwrap().metrics.clone();
+        assert_eq!((found.best, metrics(&found)), (searched.best, metrics(&searched)));
+        assert_eq!(weights(&place, &of("refit/search")), weights(&place, &of("searched")));
+        assert!(run_paths::summary(&run_paths::search(&place.path(&of("refit")))).exists());
+
+        let (best, held_in) = (found.best.unwrap().step, found.data.train_samples);
+        assert!(held_in < SAMPLES);
+        let steps = (best as f64 * SAMPLES as f64 / held_in as f64).round() as u64;
+        assert!(steps > best);
+        let train = &refitted.train;
+        assert_eq!((train.steps, train.stopped), (steps, EndReason::MaxSteps));
+        assert_eq!((refitted.data.train_samples, refitted.best), (SAMPLES, None));
+        assert_eq!(seen.steps, found.train.steps + steps);
+        let until = format!("train.max_steps={steps}");
+        let (_, whole) = trained(&place, &of("whole"), &[&fixed[..], &[&until]].concat());
+        assert_eq!(weights(&place, &of("refit")), weights(&place, &of("whole")));
+        assert_eq!(refitted.eval.unwrap().metrics.first, whole.eval.unwrap().metrics.first);
+    }
+}
+
+#[test]
+fn a_refitted_training_resumes_in_both_of_its_trainings() {
+    let (place, job) = data();
+    let sets = [&OVERFITS[..], &[REFIT, VALIDATION]].concat();
+    let (_, whole) = trained(&place, "whole", &sets);
+    let found = whole.search.as_ref().unwrap().train.steps;
+    // A watcher stops at a step of either training: the first time in the search, then behind its last step.
+    let (_, stopped) = train_until(&place, "run", &sets, Some(5));
+    let Err(TrainError::Interrupted { run: path, step, .. }) = stopped else { panic!("{stopped:?}") };
+    assert_eq!((path, step), (place.path("run"), 5));
+    assert!(!run_paths::metrics(&place.path("run")).exists());
+    let (seen, stopped) = train_until(&place, "run", &sets, Some(3));
+    assert!(matches!(stopped, Err(TrainError::Interrupted { step: 3, .. })), "{stopped:?}");
+    assert_eq!(seen.steps, found - 5 + 3);
+    let (seen, resumed) = train_until(&place, "run", &sets, None);
+    assert_eq!(seen.steps, whole.train.steps - 3);
+    let resumed = resumed.unwrap();
+    assert_eq!(resumed.search.as_ref().unwrap().best, whole.search.as_ref().unwrap().best);
+    assert_eq!(weights(&place, "run"), weights(&place, "whole"));
+    // A finished run is complete.
+    let (seen, again) = train_until(&place, "run", &sets, None);
+    assert_eq!((seen.steps, again.unwrap()), (0, resumed));
+    let text = run(["train", &job, "--run-dir", &place.word("run"), "--resume"]
+        .into_iter()
+        .chain(sets.iter().flat_map(|set| ["--set", *set])));
+    text.with(SUCCESS).stdout_says(&format!(
+        "trained again       for {} steps on {SAMPLES} samples instead of",
+        whole.train.steps
+    ));
+    // A run without a search is another one.
+    trained(&place, "single", &[&OVERFITS[..], &[STOPPING, VALIDATION]].concat());
+    let refused = train_until(&place, "single", &sets, None).1.unwrap_err().to_string();
+    assert!(refused.contains("was trained without train.early_stopping.refit"), "{refused}");
+}
+
 #[test]
 fn ranks_keep_the_best_model() {
     let (place, _) = data();

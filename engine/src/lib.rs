@@ -60,11 +60,15 @@ pub mod saved;
 #[doc(hidden)]
 pub mod source;
 #[doc(hidden)]
+pub mod starter;
+#[doc(hidden)]
 pub mod system;
 #[doc(hidden)]
 pub mod trainer;
 #[doc(hidden)]
 pub mod training;
+#[doc(hidden)]
+pub mod tuning;
 
 /// The code of the guide compiles.
 #[cfg(doctest)]

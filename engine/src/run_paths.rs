@@ -14,6 +14,7 @@ pub(crate) const DEVICES_NAME: &str = "devices.json";
 pub(crate) const MACHINE_NAME: &str = "machine.toml";
 pub(crate) const TENSORBOARD_NAME: &str = "tensorboard";
 pub(crate) const MLLOG_NAME: &str = "mllog.log";
+pub(crate) const SEARCH_NAME: &str = "search";
 
 /// The effective job.
 pub fn job(run: &Path) -> PathBuf {
@@ -44,6 +45,11 @@ pub fn checkpoints(run: &Path) -> PathBuf {
 /// without an evaluation part, or if the run was resumed from a checkpoint that was taken after its last evaluation.
 pub fn scores(run: &Path) -> PathBuf {
     run.join(SCORES_NAME)
+}
+
+/// The run folder of the training that found the number of steps of a refitted model.
+pub fn search(run: &Path) -> PathBuf {
+    run.join(SEARCH_NAME)
 }
 
 /// The devices that train.

@@ -13,6 +13,7 @@ use rankine::prediction::{PredictError, STANDARD_OUTPUT};
 use rankine::saved::SavedModelError;
 use rankine::source::SourceError;
 use rankine::training::TrainError;
+use rankine::tuning::TuneError;
 
 use super::Exit;
 
@@ -167,6 +168,19 @@ impl From<TrainError> for CommandError {
             TrainError::Processes(error) => error.into(),
             TrainError::Missed { .. } => Self::new(Exit::Lost, error),
             _ => Self::new(Exit::Failed, error),
+        }
+    }
+}
+
+impl From<TuneError> for CommandError {
+    fn from(error: TuneError) -> Self {
+        match error {
+            TuneError::Job(error) => error.into(),
+            TuneError::Train(error) => error.into(),
+            TuneError::Dir(_) | TuneError::Key { .. } => Self::new(Exit::Usage, error),
+            TuneError::Stopped { .. } => Self::new(Exit::Resumable, error),
+            TuneError::Ended(cause) => Self::new(Exit::of_stop(cause), error),
+            TuneError::NoResult(_) => Self::new(Exit::Failed, error),
         }
     }
 }

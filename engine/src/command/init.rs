@@ -4,22 +4,25 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use rankine::job::Model;
-use rankine::training::{StarterData, starter_job};
+use rankine::starter::{StarterData, StarterTrial, TrialOptions, starter_job};
 use rankine_reader::Dataset;
 use rankine_reader::publish::{PartialFile, refuse_inputs};
 
 use super::raw::RecordArgs;
-use super::{CommandError, Exit, output};
+use super::{CommandError, Exit, output, signals};
 
 /// Write a job file that suits a dataset
 ///
-/// Layer sizes and learning rates depend on the columns and the number of samples. Other options are in the file as
-/// comments.
+/// Sizes depend on the columns and the number of samples. Short trainings then compare kinds of model, optimizers,
+/// rates, weight decay, embedding sizes and schedules, and find the number of epochs. They are scored on the last tenth
+/// of the training part, which is held out; the evaluation part is not read. Comments in the file explain the choices,
+/// and show other options.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("samples").required(true))]
 #[command(after_help = "\
 Examples:
   rankine init --data data/criteo
+  rankine init --data data/criteo --quick
   rankine init --data data/criteo --model dcnv2 --out dcnv2.toml
   rankine init --raw train_data.bin --eval val_data.bin --shape dlrm-dcnv2 --model dcnv2
   rankine train dcnv2.toml")]
@@ -47,6 +50,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "KIND", value_parser = Model::KINDS)]
     model: Option<String>,
 
+    /// Choose by the columns and the number of samples alone, without trials
+    #[arg(long)]
+    quick: bool,
+
     /// Job file to write, which must not exist
     #[arg(long, value_name = "JOB.toml", default_value = "job.toml")]
     out: PathBuf,
@@ -62,25 +69,36 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let raw = args.raw.iter().chain(&args.eval).map(PathBuf::as_path);
     refuse_inputs(&args.out, inputs.chain(raw))?;
     let kind = args.model.as_deref();
-    let text = match (&args.data, &args.shape) {
+    let format;
+    let (dataset, data) = match (&args.data, &args.shape) {
         (None, Some(shape)) => {
-            let format = args.records.format(shape)?;
+            format = args.records.format(shape)?;
             let dataset = Dataset::raw(&format, &args.raw, &args.eval)?;
-            let data = StarterData::Raw { shape, format: &format, train: &args.raw, eval: &args.eval };
-            starter_job(&dataset, data, kind)
+            (dataset, StarterData::Raw { shape, format: &format, train: &args.raw, eval: &args.eval })
         }
         (data, _) => {
             let dir = data.as_deref().unwrap_or(Path::new(""));
-            starter_job(&Dataset::open(dir)?, StarterData::Folder(dir), kind)
+            (Dataset::open(dir)?, StarterData::Folder(dir))
         }
     };
+    // What stands in the way is found out before the trials.
     let mut file = PartialFile::create_new(&args.out)?;
-    let written = file.write_all(text.as_bytes());
+    let (stop, _deadline) = signals::work()?;
+    let place = tempfile::tempdir().map_err(|error| {
+        CommandError::new(Exit::Failed, format!("cannot make a temporary folder for trials: {error}"))
+    })?;
+    let observe = |trial: &StarterTrial| {
+        let auc = trial.auc.map_or_else(|| "undefined".into(), |auc| format!("{auc:.4}"));
+        tracing::info!("trial of {}: AUC {auc}", trial.value);
+    };
+    let options = TrialOptions { dir: place.path(), stop: &stop, observe: &observe };
+    let starter = starter_job(&dataset, data, kind, (!args.quick).then_some(options))?;
+    let written = file.write_all(starter.text.as_bytes());
     let out = args.out.display();
     written.map_err(|error| CommandError::new(Exit::Failed, format!("cannot write {out}: {error}")))?;
     file.publish()?;
     if args.json {
-        return output::json(&serde_json::json!({ "job": args.out }));
+        return output::json(&serde_json::json!({ "job": args.out, "auc": starter.auc }));
     }
     output::text(format_args!("job    {out}\nnext   rankine train {out}\n"))
 }

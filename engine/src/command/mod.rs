@@ -44,6 +44,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod train;
+mod tune;
 
 use error::CommandError;
 
@@ -125,6 +126,7 @@ enum Command {
     Convert(convert::Args),
     Inspect(inspect::Args),
     Init(init::Args),
+    Tune(tune::Args),
     Train(train::Args),
     Runs(runs::Args),
     Report(report::Args),
@@ -258,6 +260,7 @@ fn run(command: Command, process: &ProcessRank, quiet: bool) -> Result<(), Comma
         Command::Convert(args) => convert::run(args, quiet),
         Command::Inspect(args) => inspect::run(args, quiet),
         Command::Init(args) => init::run(args),
+        Command::Tune(args) => tune::run(args),
         Command::Train(args) => train::run(args, process, quiet),
         Command::Runs(args) => runs::run(args),
         Command::Report(args) => report::run(args),

@@ -111,6 +111,7 @@ pub(crate) fn run(args: Args, process: &ProcessRank, quiet: bool) -> Result<(), 
         },
         stop: Some(&stop),
         files: Some(&files),
+        ..TrainOptions::default()
     };
     let outcome = training::train(&job, options, observer);
     drop(watcher);
@@ -130,13 +131,11 @@ pub(crate) fn run(args: Args, process: &ProcessRank, quiet: bool) -> Result<(), 
 
 /// Prints the results of a run.
 fn print_results(summary: &Summary, run: &Path) -> Result<(), CommandError> {
-    if let Some(BestSummary { step, metric, value, part, last_value, .. }) = &summary.best {
-        let part = if *part == Part::Validation { "validation set" } else { "evaluation part" };
-        let last = last_value.map_or_else(|| "undefined".into(), |value| format!("{value:.5}"));
+    print_best(summary.search.as_deref().unwrap_or(summary))?;
+    if let Some(search) = &summary.search {
         output::text(format_args!(
-            "best model          of step {step}: {} {value:.5} on the {part}; {last} after step {}\n",
-            metric.name(),
-            summary.train.steps
+            "trained again       for {} steps on {} samples instead of {}\n",
+            summary.train.steps, summary.data.train_samples, search.data.train_samples
         ))?;
     }
     if let Some(eval) = &summary.eval {
@@ -180,6 +179,20 @@ fn print_results(summary: &Summary, run: &Path) -> Result<(), CommandError> {
         train.seconds,
         train.samples_per_second,
         run.display()
+    ))
+}
+
+/// Prints which model early stopping kept.
+fn print_best(summary: &Summary) -> Result<(), CommandError> {
+    let Some(BestSummary { step, metric, value, part, last_value, .. }) = &summary.best else {
+        return Ok(());
+    };
+    let part = if *part == Part::Validation { "validation set" } else { "evaluation part" };
+    let last = last_value.map_or_else(|| "undefined".into(), |value| format!("{value:.5}"));
+    output::text(format_args!(
+        "best model          of step {step}: {} {value:.5} on the {part}; {last} after step {}\n",
+        metric.name(),
+        summary.train.steps
     ))
 }
 
@@ -281,7 +294,7 @@ impl Observer for Watcher {
             Event::CheckpointFailed { .. } => {
                 event.warning().iter().for_each(|text| tracing::error!("{text}"))
             }
-            Event::Skipped(_) | Event::Damaged { .. } | Event::Kept { .. } => {
+            Event::Skipped(_) | Event::Damaged { .. } | Event::Kept { .. } | Event::Continues { .. } => {
                 event.warning().iter().for_each(|text| tracing::warn!("{text}"));
             }
             Event::Evaluated { step, part, set: None, heads, .. } => self.evaluated(step, part, heads),

@@ -17,16 +17,16 @@ use super::{CommandError, Exit, arguments, output, signals};
 /// Search for good settings of a job
 ///
 /// Trials train the job with settings drawn at random. All of them train on a ninth of the samples; the best third goes
-/// on to a third of the samples, and of these the best third to all. Trials are compared by their best evaluation on the
-/// validation set that the job holds out, by default the last tenth of the training part; none of them reads the
+/// on to a third of the samples, and of these the best third to all. Trials are compared by their best evaluation on
+/// the validation set that the job holds out, by default the last tenth of the training part; none of them reads the
 /// evaluation part. The first trial is the job itself. Trials run side by side, one per CPU thread or per GPU.
 ///
 /// The job of the best trial is written to --out. It trains on the whole training part, for as many steps in proportion
 /// as the best evaluation came after. The number of steps is thus searched, too, up to that of the job: give the job as
 /// many epochs as may be useful.
 ///
-/// Without --space, the search varies the learning rates, the weight decay and the size of the embeddings, and the batch
-/// size. A space file is written like a job, with ranges in place of values:
+/// Without --space, the search varies the learning rates, the weight decay and the size of the embeddings, and the
+/// batch size. A space file is written like a job, with ranges in place of values:
 ///
 ///   [optimizer.dense]
 ///   learning_rate = { log = [0.003, 0.3] }

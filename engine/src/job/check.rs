@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use rankine_embedding::{Topology, TopologyError};
+use rankine_reader::Split;
 use rankine_reader::schema::is_column_name;
 
 use super::embedding::{Exchange, Placement};
@@ -59,6 +60,14 @@ impl Job {
             found.push(Conflict::new(
                 "train.early_stopping",
                 "early stopping compares evaluations during the training: set eval.every_steps",
+            ));
+        }
+        let refits = self.train.early_stopping.is_some_and(|stopping| stopping.refit);
+        if refits && self.train.validation == Split::None {
+            found.push(Conflict::new(
+                "train.early_stopping.refit",
+                "no samples are held out, so the model is already trained on all of them: set train.validation, for \
+                 example to \"last:0.1\", or remove refit",
             ));
         }
         found

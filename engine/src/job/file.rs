@@ -15,7 +15,7 @@ const CONFLICTS_SHOWN: usize = 100;
 ///
 /// [`Job::load`] is enough to get a job. To check the job against a dataset or a machine, keep the file: it turns a
 /// [`Conflict`] into an error that points at the key.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct JobFile(Document);
 
 impl JobFile {
@@ -36,6 +36,16 @@ impl JobFile {
         let mut document = Document::parse(name, text)?;
         sets.iter().try_for_each(|set| document.set(set.as_ref()))?;
         Ok(Self(document))
+    }
+
+    /// Returns the file with further `sets` applied, each of the form `a.b=VALUE`.
+    ///
+    /// # Errors
+    /// [`JobError::Invalid`] if a set has no key.
+    pub fn with(&self, sets: &[impl AsRef<str>]) -> Result<Self, JobError> {
+        let mut file = self.clone();
+        sets.iter().try_for_each(|set| file.0.set(set.as_ref()))?;
+        Ok(file)
     }
 
     /// Returns the job, with all checks across fields done.

@@ -62,6 +62,11 @@ pub struct EarlyStopping {
     /// An evaluation is better only if its metric improves on the best one by more than this.
     #[serde(default)]
     pub min_delta: NonNegative,
+    /// Whether to train the model again, on the whole training part, once the number of steps of the best one is known.
+    /// The second training starts anew and takes as many more steps as there are more samples. Its model is that of the
+    /// run; the first training is in the folder `search` of the run's folder. Requires `train.validation`.
+    #[serde(default)]
+    pub refit: bool,
 }
 
 /// The metric that decides which evaluation is the best.

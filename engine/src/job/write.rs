@@ -273,11 +273,11 @@ fn write_train(out: &mut String, train: &Train) -> fmt::Result {
     let init_from = init_from.as_ref().map(|path| quoted_path(path));
     write_option(out, "init_from", init_from.as_ref(), "a new model")?;
     writeln!(out, "init_optimizer_state = {init_optimizer_state}")?;
-    let Some(EarlyStopping { metric, patience, min_delta }) = early_stopping else {
+    let Some(EarlyStopping { metric, patience, min_delta, refit }) = early_stopping else {
         return writeln!(out, "\n# [train.early_stopping]: not set, the last model is saved");
     };
     writeln!(out, "\n[train.early_stopping]\nmetric = \"{}\"\npatience = {patience}", metric.name())?;
-    writeln!(out, "min_delta = {:?}", min_delta.get())
+    writeln!(out, "min_delta = {:?}\nrefit = {refit}", min_delta.get())
 }
 
 fn write_eval(out: &mut String, eval: &Eval) -> fmt::Result {

@@ -115,6 +115,7 @@ impl LiveRun {
             | Event::Removed { .. }
             | Event::Damaged { .. }
             | Event::Kept { .. }
+            | Event::Continues { .. }
             | Event::Resumed { .. }
             | Event::Anew { .. }
             | Event::CheckpointPauses { .. }

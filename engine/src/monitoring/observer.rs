@@ -200,6 +200,7 @@ impl Observer for TrainingObserver<'_> {
             | Event::Removed { .. }
             | Event::Damaged { .. }
             | Event::Kept { .. }
+            | Event::Continues { .. }
             | Event::Resumed { .. }
             | Event::Anew { .. }
             | Event::CheckpointPauses { .. } => {}

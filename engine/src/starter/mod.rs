@@ -1,8 +1,8 @@
 //! A job to start from: settings that suit a dataset's columns and samples, and further options.
 //!
 //! Sizes follow from the columns and the number of samples. Short trainings then compare the settings that matter most
-//! (`trials.rs`). The text is for people to edit: an option that is commented out is valid as it stands once the mark is
-//! removed.
+//! (`trials.rs`). The text is for people to edit: an option that is commented out is valid as it stands once the mark
+//! is removed.
 
 mod choices;
 mod trials;
@@ -182,8 +182,8 @@ impl<'a> Starter<'a> {
         ));
         if choices.has_notes() {
             out.line(
-                "# Short trainings on the training part compared some settings, by the AUC on its last tenth, which was\n\
-                 # held out. `rankine tune` searches further.",
+                "# Short trainings on the training part compared some settings, by the AUC on its last tenth,\n\
+                 # which was held out. `rankine tune` searches further.",
             );
         }
         out.line(&format!("name = {}\nseed = 1", quoted(&self.name())));

@@ -40,8 +40,8 @@ const TABLE_BYTES_MAX: u64 = 256 << 20;
 /// The least gain in AUC for which a setting is preferred to the usual one.
 const GAIN_MIN: f64 = 0.0005;
 
-/// Compares settings, starting from `choices`. Returns the job with the best ones, or with `choices` if trials would say
-/// nothing or take too long.
+/// Compares settings, starting from `choices`. Returns the job with the best ones, or with `choices` if trials would
+/// say nothing or take too long.
 ///
 /// # Errors
 /// As [`compare`].

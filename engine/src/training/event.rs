@@ -79,6 +79,11 @@ pub enum Event<'a> {
         /// The checkpoint.
         path: &'a Path,
     },
+    /// A finished run goes on from its last checkpoint.
+    Continues {
+        /// Why.
+        why: &'a str,
+    },
     /// Training starts at step 0 in a folder that was given to resume or restart in.
     Anew {
         /// Whether that was requested; otherwise there is no checkpoint.
@@ -143,6 +148,7 @@ impl Event<'_> {
             Self::Kept { path } => {
                 format!("the former contents of the run folder were moved to {}", path.display())
             }
+            Self::Continues { why } => format!("{why}: resuming from its last checkpoint"),
             Self::CheckpointFailed { step, error } => {
                 format!("step {step}: checkpoint not saved: {error}; training continues")
             }

@@ -38,7 +38,7 @@ pub fn feasibility(job: &Job) -> Feasibility {
         }
         here.note(eval_sets::open(job, &dataset));
     }
-    let assignment = RankAssignment::of(job, &ProcessGroup::alone());
+    let assignment = RankAssignment::of(job, &ProcessGroup::alone(), 0);
     let Some((job, assignment)) = here.note(assignment) else { return here };
     let schema = match find_data(&job) {
         Ok(JobData::Dataset(dataset)) => dataset.schema().clone(),

@@ -55,7 +55,7 @@ pub(crate) fn with_features(
 ///
 /// # Errors
 /// [`TrainError::Conflicts`] if the job does not suit the columns.
-pub(super) fn with_shape(job: &Job, mut schema: Schema) -> Result<Schema, TrainError> {
+pub(crate) fn with_shape(job: &Job, mut schema: Schema) -> Result<Schema, TrainError> {
     let columns = job.bucket_columns(&schema).map_err(TrainError::Conflicts)?;
     schema.categorical.extend(columns);
     Ok(schema)

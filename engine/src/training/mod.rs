@@ -25,7 +25,6 @@ mod run;
 mod run_dir;
 mod run_logs;
 mod shortcut;
-mod starter;
 mod translate;
 
 pub use backend::{Ceilings, DeviceMemory, MemoryPart, Phase, Scorer, ScoringProgress, thread_pool};
@@ -39,15 +38,15 @@ pub use error::TrainError;
 pub use evaluate::{EvaluationOptions, evaluate};
 pub use event::{Event, Observer, Progress, Report, RunStart, StepDetails, StepTimes};
 pub use feasibility::{Feasibility, feasibility};
-pub(crate) use features::with_features;
+pub(crate) use features::{with_features, with_shape};
 pub use ids::{IdCounts, with_ids};
 pub use rankine_reader::{Stop, StopCause};
 pub use report::{ExchangedBytes, LookUpCount, PhaseRun, ReportDetails};
 pub use run::{PhaseSeconds, Start, TrainOptions, train};
-pub(crate) use run::{Ready, Request, Requests, train_pushed};
+pub(crate) use run::{Ready, Request, Requests, TrainingPart, refit, train_pushed};
+pub(crate) use run_dir::finished_steps;
 pub use run_dir::{
     BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary, LinkMeans,
     ModelSummary, RunDir, Summary, TrainSummary,
 };
-pub use starter::{StarterData, starter_job};
 pub use translate::translate;

@@ -299,8 +299,8 @@ impl Search<'_> {
         let job = refit(&self.job_of(&best.settings)?, part.steps(step), part.all);
         let validation = self.job.train.validation.to_string();
         let header = format!(
-            "# Found by rankine tune: trial {} of {}. Its {} on the validation set (\"{validation}\") was {value:.5} after \
-             {step}\n# steps on {} samples; train.max_steps is in proportion for all {}.\n",
+            "# Found by rankine tune: trial {} of {}. Its {} on the validation set (\"{validation}\") was {value:.5}\n\
+             # after {step} steps on {} samples; train.max_steps is in proportion for all {}.\n",
             best.trial,
             trials.len(),
             metric.name(),

@@ -53,8 +53,8 @@ impl Workers {
         Self { at_once, threads, gpus: 0 }
     }
 
-    /// Trains all trials of a round until it ends for each, the deadline passes, or a stop is requested. Returns how far
-    /// each got; `None` if it did not begin.
+    /// Trains all trials of a round until it ends for each, the deadline passes, or a stop is requested. Returns how
+    /// far each got; `None` if it did not begin.
     ///
     /// # Errors
     /// The first failure that is not due to a trial's settings; the other trials stop.

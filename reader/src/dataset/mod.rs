@@ -18,7 +18,6 @@ use crate::part::Part;
 use crate::raw::{RawFormat, RecordDecoder};
 use crate::schema::{Categorical, DenseDtype, Schema};
 use crate::sealed::{self, Checksum};
-use crate::split::Split;
 use crate::statistics::{self, TableStatistics};
 
 pub use validation::Selection;
@@ -332,21 +331,6 @@ impl Dataset {
     pub fn with_ids(self, rules: &[OutOfRange]) -> Result<Self> {
         let ids = Arc::new(IdRules::new(self.schema(), rules)?);
         Ok(Self { ids, ..self })
-    }
-
-    /// Holds out samples of the training part as [`Part::Validation`]; the training part is then without them.
-    /// [`Split::Random`] hashes the number of every sample here.
-    ///
-    /// # Errors
-    /// As [`Dataset::part`]; [`Error::Invalid`] if this leaves no sample to train on, or none for validation.
-    #[doc(hidden)]
-    pub fn with_validation(self, split: Split) -> Result<Self> {
-        let whole = Self { validation: None, ..self };
-        if split == Split::None {
-            return Ok(whole);
-        }
-        let cut = ValidationCut::of(&whole.part(Part::Train)?, split)?;
-        Ok(Self { validation: Some(Arc::new(cut)), ..whole })
     }
 
     /// Adds categorical columns that are computed from dense ones, in place of those that it has.

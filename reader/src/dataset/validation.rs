@@ -1,11 +1,40 @@
-//! The validation cut: samples of the training part that are held out.
+//! The parts that a training may know: without the validation set, which is cut from the training part, or without the
+//! evaluation part.
 
 use std::sync::Arc;
 
-use super::DatasetPart;
+use super::{Dataset, DatasetPart, Source};
 use crate::error::{Error, Result};
 use crate::part::Part;
 use crate::split::{HeldOut, Split};
+
+impl Dataset {
+    /// Holds out samples of the training part as [`Part::Validation`]; the training part is then without them.
+    /// [`Split::Random`] hashes the number of every sample here.
+    ///
+    /// # Errors
+    /// As [`Dataset::part`]; [`Error::Invalid`] if this leaves no sample to train on, or none for validation.
+    #[doc(hidden)]
+    pub fn with_validation(self, split: Split) -> Result<Self> {
+        let whole = Self { validation: None, ..self };
+        if split == Split::None {
+            return Ok(whole);
+        }
+        let cut = ValidationCut::of(&whole.part(Part::Train)?, split)?;
+        Ok(Self { validation: Some(Arc::new(cut)), ..whole })
+    }
+
+    /// Leaves the evaluation part out, so that nothing can depend on it.
+    #[doc(hidden)]
+    pub fn without_eval(mut self) -> Self {
+        match &mut self.source {
+            Source::Folder(manifest) => drop(manifest.parts.remove(&Part::Eval)),
+            Source::Raw(raw) => drop(raw.parts.remove(&Part::Eval)),
+            Source::Columns(_) => {}
+        }
+        self
+    }
+}
 
 /// Which samples of a stored training part are held out.
 #[derive(Debug)]

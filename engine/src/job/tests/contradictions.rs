@@ -18,6 +18,12 @@ fn each_contradiction_is_found_and_its_neighbour_is_none() {
     refused(&["eval.target_auc=0.8"], "set eval.every_steps");
     sound(&["train.early_stopping={ patience = 2 }", "eval.every_steps=1"]);
     refused(&["train.early_stopping={ patience = 2 }"], "early stopping compares evaluations");
+    let refit = "train.early_stopping={ patience = 2, refit = true }";
+    sound(&[refit, "eval.every_steps=1", "train.validation='last:0.1'"]);
+    refused(
+        &[refit, "eval.every_steps=1"],
+        "no samples are held out, so the model is already trained on all of them",
+    );
     let table = |settings: &str| format!("table=[{{ columns = [\"A\"], {settings} }}]");
     refused(&[&table("name = \"\"")], "the name is empty");
     refused(&[&table("name = \"a\\u0007\"")], "the name contains a control character");

@@ -264,10 +264,14 @@ fn any_job() -> impl Strategy<Value = Job> {
         },
     );
     let metric = prop_oneof![Just(StoppingMetric::Auc), Just(StoppingMetric::LogLoss)];
-    let early_stopping =
-        proptest::option::of((metric, count(), 0.0..1.0).prop_map(|(metric, patience, min_delta)| {
-            EarlyStopping { metric, patience, min_delta: NonNegative::new(min_delta).unwrap() }
-        }));
+    let early_stopping = proptest::option::of((metric, count(), 0.0..1.0, any::<bool>()).prop_map(
+        |(metric, patience, min_delta, refit)| EarlyStopping {
+            metric,
+            patience,
+            min_delta: NonNegative::new(min_delta).unwrap(),
+            refit,
+        },
+    ));
     let eval =
         proptest::option::of((count(), proptest::option::of(0.500_001..=1.0))).prop_map(|every| Eval {
             every_steps: every.map(|(steps, _)| steps),
@@ -390,7 +394,12 @@ fn any_job() -> impl Strategy<Value = Job> {
             heads,
             embedding,
             optimizer,
-            train: Train { early_stopping: early_stopping.filter(|_| eval.every_steps.is_some()), ..train },
+            train: Train {
+                early_stopping: early_stopping.filter(|_| eval.every_steps.is_some()).map(|stopping| {
+                    EarlyStopping { refit: stopping.refit && train.validation != Split::None, ..stopping }
+                }),
+                ..train
+            },
             eval,
             checkpoint,
             guard,

@@ -64,7 +64,7 @@ pub fn bench_eval(
     processes: &ProcessGroup,
     observer: &mut dyn Observer,
 ) -> Result<EvalBench, TrainError> {
-    let (job, assignment) = RankAssignment::of(job, processes)?;
+    let (job, assignment) = RankAssignment::of(job, processes, 0)?;
     let job = &job;
     let dataset = open_together(job, processes, &Stop::default(), observer)?;
     let model = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;

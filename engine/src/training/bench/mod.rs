@@ -70,7 +70,7 @@ pub fn bench_train(
     if options.trace.is_some() && processes.size() > 1 {
         return Err(TrainError::Device("a trace covers one process: launch one, or drop --trace".into()));
     }
-    let (job, assignment) = RankAssignment::of(job, processes)?;
+    let (job, assignment) = RankAssignment::of(job, processes, 0)?;
     let job = &job;
     let dataset = open_together(job, processes, &Stop::default(), observer)?;
     let model = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;

@@ -19,18 +19,25 @@ pub(in crate::training) struct RankAssignment {
 }
 
 impl RankAssignment {
-    /// Counts the ranks of a job, if it leaves that open, and finds their GPUs. Returns the job with the counts.
+    /// Counts the ranks of a job, if it leaves that open, and finds their GPUs. Returns the job with the counts. The
+    /// ranks of a single process take the GPUs from `first_gpu`.
+    ///
     /// # Errors
     /// [`TrainError::Device`] if the job, the launcher and the GPUs that processes see contradict each other, or if
     /// processes have different jobs; [`TrainError::Processes`].
-    pub(in crate::training) fn of(job: &Job, processes: &ProcessGroup) -> Result<(Job, Self), TrainError> {
+    pub(in crate::training) fn of(
+        job: &Job,
+        processes: &ProcessGroup,
+        first_gpu: usize,
+    ) -> Result<(Job, Self), TrainError> {
         same_everywhere(processes, "job", &job.to_toml())?;
         let shared = hooks::variable(hooks::LOOPBACK).is_some();
         let found = match processes.size() {
             1 => alone(job, cuda::gpu_count(), shared),
             _ => among(job, processes.members(), processes.rank(), shared),
         };
-        let (topology, gpus) = found.map_err(TrainError::Device)?;
+        let (topology, mut gpus) = found.map_err(TrainError::Device)?;
+        gpus.iter_mut().for_each(|gpu| *gpu += first_gpu);
         let mut job = job.clone();
         let count = |count: usize| u32::try_from(count).ok().and_then(RankCount::new).map(Ranks::Count);
         job.device.ranks = count(topology.ranks()).unwrap_or(job.device.ranks);

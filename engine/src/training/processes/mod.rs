@@ -4,7 +4,9 @@
 mod agreement;
 mod assignment;
 mod heartbeat;
+mod run_path;
 
 pub(super) use agreement::same_everywhere;
 pub(super) use assignment::RankAssignment;
 pub(super) use heartbeat::with_heartbeat;
+pub(super) use run_path::path_of_first;

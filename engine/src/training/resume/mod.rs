@@ -42,6 +42,8 @@ pub(super) struct TrainingStart {
     pub(super) initial: Option<Arc<InitialModel>>,
     /// What is trained, if it was compared with what was trained before.
     pub(super) identity: Option<Box<RunIdentity>>,
+    /// The training on a part of the samples that found the number of steps, if there was one.
+    pub(super) search: Option<Box<Summary>>,
 }
 
 /// The first process's decision, as sent to the others.
@@ -143,8 +145,8 @@ fn decide(
     if let Some(what) = differs {
         return Err(CheckpointError::Mismatch { path: from.path().to_owned(), what }.into());
     }
-    if let Some(why) = continues {
-        tracing::warn!("{why}: resuming from its last checkpoint");
+    if let Some(why) = &continues {
+        observer.observe(Event::Continues { why });
     }
     for damaged in &damaged {
         checkpoint::set_aside(&**files, &dir, damaged.step)?;
@@ -159,8 +161,8 @@ fn decide(
     Ok(StartingPoint::Train(TrainingStart {
         run: Some(run),
         from: Some(Arc::new(from)),
-        initial: None,
         identity: Some(Box::new(identity)),
+        ..TrainingStart::default()
     }))
 }
 

@@ -101,7 +101,7 @@ mod tests {
 
     fn stopping(metric: StoppingMetric, patience: u64, min_delta: f64) -> EarlyStopping {
         let (patience, min_delta) = (Count::new(patience).unwrap(), NonNegative::new(min_delta).unwrap());
-        EarlyStopping::resumed(Settings { metric, patience, min_delta }, None)
+        EarlyStopping::resumed(Settings { metric, patience, min_delta, refit: false }, None)
     }
 
     /// Judges evaluations of steps 10, 20 and so on until training ends. Returns the best step, its value, and the

@@ -172,6 +172,7 @@ impl TrainingLoop<'_> {
             validation,
             best,
             init: state.init.clone(),
+            search: self.search.clone(),
         })
     }
 }

@@ -1,5 +1,5 @@
 //! A run from beginning to end: [`train`] prepares it, the [`TrainingLoop`] takes its steps, and `finish.rs` saves the
-//! model and the summary.
+//! model and the summary. With `train.early_stopping.refit` a run is two trainings (`refit.rs`).
 
 mod agreement;
 mod early_stopping;
@@ -7,6 +7,7 @@ mod finish;
 mod guard;
 mod losses;
 mod records;
+mod refit;
 mod requests;
 mod state;
 mod training_loop;
@@ -33,6 +34,7 @@ use crate::launch::ProcessGroup;
 use training_loop::TrainingLoop;
 
 pub use records::PhaseSeconds;
+pub(crate) use refit::{TrainingPart, refit};
 pub(crate) use requests::{Ready, Request, Requests};
 
 /// Where a run goes.
@@ -50,6 +52,12 @@ pub struct TrainOptions<'a> {
     /// The file system that checkpoints are written with; by default the machine's own.
     #[doc(hidden)]
     pub files: Option<&'a Arc<dyn Files>>,
+    /// Whether the dataset's evaluation part is left alone, as by the trials of a search, which must not know it.
+    #[doc(hidden)]
+    pub hides_eval: bool,
+    /// The GPU of rank 0; the others follow. Trainings that run side by side take different ones.
+    #[doc(hidden)]
+    pub first_gpu: usize,
 }
 
 /// Where a training starts.
@@ -76,9 +84,24 @@ pub fn train(
     options: TrainOptions<'_>,
     observer: &mut dyn Observer,
 ) -> Result<(Summary, Option<PathBuf>), TrainError> {
+    if job.train.early_stopping.is_some_and(|stopping| stopping.refit) {
+        return refit::train(job, options, observer);
+    }
+    train_once(job, options, None, observer)
+}
+
+/// Trains a job without refitting; `search` is the training that found its number of steps, if there was one.
+fn train_once(
+    job: &Job,
+    options: TrainOptions<'_>,
+    search: Option<&Summary>,
+    observer: &mut dyn Observer,
+) -> Result<(Summary, Option<PathBuf>), TrainError> {
     let prepared = Prepared::of(job, options)?;
     let dataset = open_together(&prepared.job, prepared.processes(), &prepared.stop, observer)?;
-    prepared.run(&dataset, SampleSource::Dataset, options, observer, |training, batches| {
+    let dataset = if options.hides_eval { dataset.without_eval() } else { dataset };
+    let samples = RunSamples { dataset: &dataset, source: SampleSource::Dataset, search };
+    prepared.run(samples, options, observer, |training, batches| {
         batches.map_or(Ok(()), |batches| training.run(batches))
     })
 }
@@ -96,7 +119,17 @@ pub(crate) fn train_pushed(
     observer: &mut dyn Observer,
 ) -> Result<(Summary, Option<PathBuf>), TrainError> {
     let prepared = Prepared::of(job, options)?;
-    prepared.run(dataset, SampleSource::Program, options, observer, |training, _| training.serve(requests))
+    let samples = RunSamples { dataset, source: SampleSource::Program, search: None };
+    prepared.run(samples, options, observer, |training, _| training.serve(requests))
+}
+
+/// What a run is trained on.
+#[derive(Clone, Copy)]
+struct RunSamples<'a> {
+    dataset: &'a Dataset,
+    source: SampleSource,
+    /// The training that found the number of steps, if there was one.
+    search: Option<&'a Summary>,
 }
 
 /// A run whose ranks are counted.
@@ -116,7 +149,7 @@ impl Prepared {
         if let (Some(path), true) = (options.run_dir, processes.is_first()) {
             RunDir::refuse_locked(path)?;
         }
-        let (job, assignment) = RankAssignment::of(job, processes)?;
+        let (job, assignment) = RankAssignment::of(job, processes, options.first_gpu)?;
         Ok(Self { began, job, assignment, stop: options.stop.cloned().unwrap_or_default() })
     }
 
@@ -127,8 +160,7 @@ impl Prepared {
     /// Trains with the steps that `steps` takes.
     fn run(
         &self,
-        dataset: &Dataset,
-        source: SampleSource,
+        RunSamples { dataset, source, search }: RunSamples<'_>,
         options: TrainOptions<'_>,
         observer: &mut dyn Observer,
         steps: impl FnOnce(&mut TrainingLoop<'_>, Option<Batches>) -> Result<(), TrainError> + Send,
@@ -169,6 +201,7 @@ impl Prepared {
         if start.from.is_none() {
             start.initial = if options.start == Start::Resume { initial()? } else { opened };
         }
+        start.search = search.cloned().map(Box::new);
         let measured = match &start.from {
             Some(checkpoint) => Measurements::of(checkpoint, topology)?,
             None => Measurements::default(),

@@ -1,7 +1,5 @@
 //! The training loop: batches in, steps, reports, evaluations and checkpoints.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,9 +17,9 @@ use super::super::evaluate::{EvaluationOptions, evaluate};
 use super::super::event::{Report, RunStart, StepDetails, StepTimes};
 use super::super::identity::RunIdentity;
 use super::super::initial_model::InitialModel;
-use super::super::processes::with_heartbeat;
+use super::super::processes::{path_of_first, with_heartbeat};
 use super::super::resume::TrainingStart;
-use super::super::run_dir::{EndReason, RunDir};
+use super::super::run_dir::{EndReason, RunDir, Summary};
 use super::super::run_logs::{LogStart, RunLogs};
 use super::super::{Event, Observer, Progress, TrainError, ids};
 use super::agreement::StepAgreement;
@@ -51,6 +49,8 @@ pub(super) struct TrainingLoop<'a> {
     /// How samples are read.
     pub(super) io: IoOptions,
     pub(super) state: RunState,
+    /// The training on a part of the samples that found the number of steps, if there was one.
+    pub(super) search: Option<Box<Summary>>,
 }
 
 impl<'a> TrainingLoop<'a> {
@@ -66,7 +66,7 @@ impl<'a> TrainingLoop<'a> {
         observer: &'a mut dyn Observer,
     ) -> Result<(Self, Option<Batches>), TrainError> {
         let RunContext { job, dataset, source, model, processes, topology, threads, .. } = context;
-        let TrainingStart { run, from, initial, identity } = start;
+        let TrainingStart { run, from, initial, identity, search } = start;
         let machine = choice.machine().map(ToOwned::to_owned);
         if let (Some(run), Some(machine)) = (&run, &machine) {
             run.write_machine(machine)?;
@@ -86,7 +86,7 @@ impl<'a> TrainingLoop<'a> {
             SampleSource::Dataset => Some(backend.open(dataset.part(Part::Train)?, &stream)?),
             SampleSource::Program => None,
         };
-        let path = path_of_first(processes, run.as_ref())?;
+        let path = path_of_first(processes, run.as_ref().map(RunDir::path))?;
         let mut identity = identity.map_or_else(|| RunIdentity::of(&context), |known| Ok(*known))?;
         // The first process writes for all.
         if processes.is_first() {
@@ -124,7 +124,7 @@ impl<'a> TrainingLoop<'a> {
         let early_stopping =
             job.train.early_stopping.map(|settings| EarlyStopping::resumed(settings, from.best));
         let state = RunState::resumed(from, losses, early_stopping);
-        Ok((Self { context, observer, backend, run, logs, path, checkpoints, io, state }, batches))
+        Ok((Self { context, observer, backend, run, logs, path, checkpoints, io, state, search }, batches))
     }
 
     /// Trains until the job's end is reached or a stop is requested.
@@ -482,12 +482,6 @@ fn begin_logs(
     let precision = if backend.is_on_gpu() { context.job.device.precision } else { Precision::Fp32 };
     let start = LogStart { step: from.step, samples: from.samples, precision: precision.name() };
     RunLogs::begin(context, run, start)
-}
-
-/// The path of the first process's run folder. All processes write checkpoints there.
-fn path_of_first(processes: &ProcessGroup, run: Option<&RunDir>) -> Result<PathBuf, TrainError> {
-    let path = run.map_or_else(Vec::new, |run| run.path().as_os_str().as_bytes().to_vec());
-    Ok(PathBuf::from(OsString::from_vec(processes.of_first("the run's folder", &path)?)))
 }
 
 /// An evaluation that reports to the other processes that it makes progress.

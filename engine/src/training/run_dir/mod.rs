@@ -45,17 +45,11 @@ impl RunDir {
     pub fn create(path: Option<&Path>, job: &Job) -> Result<Self, TrainError> {
         let path = match path {
             Some(path) => create_folders(path).map(|()| path.to_owned())?,
-            None => fresh(
-                Path::new("runs"),
-                &format!("{}-{}", job.name, Timestamp::now().strftime("%Y%m%d-%H%M%S")),
-            )?,
+            None => fresh_for(job)?,
         };
         let lock = Lock::within(&path)?;
         if !is_empty(&path).map_err(|error| unreadable(&path, &error))? {
-            return Err(TrainError::RunDir(format!(
-                "the run folder {} is not empty: choose another --run-dir, remove it, or continue with --resume",
-                path.display()
-            )));
+            return Err(used(&path));
         }
         let run = Self::locked(path, lock)?;
         run.write_job(job)?;
@@ -72,6 +66,19 @@ impl RunDir {
             Lock::within(path)?;
         }
         Ok(())
+    }
+
+    /// Checks that the path is an empty folder, or none yet.
+    ///
+    /// # Errors
+    /// [`TrainError::RunDir`] if it is not, or cannot be read.
+    pub(super) fn refuse_used(path: &Path) -> Result<(), TrainError> {
+        match fs::read_dir(path).map(|mut entries| entries.next().is_none()) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(used(path)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(unreadable(path, &error)),
+        }
     }
 
     /// Opens the log of a locked folder, and reserves the model's path.
@@ -194,14 +201,40 @@ fn unreadable(path: &Path, error: &std::io::Error) -> TrainError {
     TrainError::RunDir(format!("cannot read {}: {error}", path.display()))
 }
 
-/// Whether a run folder is empty except for its lock files.
+/// The steps of the finished run in a folder; `None` if there is none, or it is not finished.
+///
+/// # Errors
+/// [`TrainError::RunDir`] if its summary cannot be read.
+pub(crate) fn finished_steps(path: &Path) -> Result<Option<u64>, TrainError> {
+    Ok(RunDir::finished(path)?.map(|summary| summary.train.steps))
+}
+
+fn used(path: &Path) -> TrainError {
+    TrainError::RunDir(format!(
+        "the run folder {} is not empty: choose another --run-dir, remove it, or continue with --resume",
+        path.display()
+    ))
+}
+
+/// Whether a run folder is empty except for its lock files, and the run that found the number of steps.
 fn is_empty(path: &Path) -> std::io::Result<bool> {
+    let is_searched = run_paths::job(&run_paths::search(path)).exists();
     for entry in fs::read_dir(path)? {
-        if !Lock::is_lock_name(&entry?.file_name()) {
+        let name = entry?.file_name();
+        let is_search = is_searched && name == run_paths::SEARCH_NAME;
+        if !is_search && !Lock::is_lock_name(&name) {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// Makes a new folder `runs/NAME-TIME` for a run.
+///
+/// # Errors
+/// [`TrainError::Write`].
+pub(super) fn fresh_for(job: &Job) -> Result<PathBuf, TrainError> {
+    fresh(Path::new("runs"), &format!("{}-{}", job.name, Timestamp::now().strftime("%Y%m%d-%H%M%S")))
 }
 
 /// Makes a new folder of this name below `runs`, with a number appended if another run has the name, which may have

@@ -47,6 +47,10 @@ pub struct Summary {
     /// The trained model that training started from; absent if it started from a new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<InitialState>,
+    /// The training without the validation set that found the number of steps; absent without
+    /// `train.early_stopping.refit`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub search: Option<Box<Summary>>,
 }
 
 impl Summary {
