@@ -7,7 +7,10 @@ use std::fs;
 use rankine::prelude::*;
 use rankine_reader::schema::Categorical;
 use serde_json::Value;
-use support::{Ended, Place, SUCCESS, USAGE, job, json_file, numbers, rankine, run, summary, train, weights};
+use support::{
+    Ended, Place, SUCCESS, USAGE, job, json_file, numbers, rankine, run, summary, toml_of_guide, train,
+    weights,
+};
 
 mod support;
 
@@ -56,17 +59,10 @@ fn converted(place: &Place, seed: u64) -> String {
     job(place)
 }
 
-/// Returns the guide's example, whose features are of this data.
-fn of_the_guide() -> &'static str {
-    let guide = include_str!("../docs/guide/training.md");
-    let begin = guide.find("```toml\n[[feature]]\n").unwrap() + 8;
-    &guide[begin..begin + guide[begin..].find("```").unwrap()]
-}
-
 /// Converts rows and adds the guide's features to the job.
 fn with_the_guide(place: &Place) -> String {
     let job = converted(place, 1);
-    let text = fs::read_to_string(&job).unwrap() + "\n" + of_the_guide();
+    let text = fs::read_to_string(&job).unwrap() + "\n" + &toml_of_guide("## Buckets of numbers")[0];
     place.file("job.toml", text)
 }
 

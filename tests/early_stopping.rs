@@ -9,9 +9,8 @@ use rankine::evaluation::Metrics;
 use rankine::job::StoppingMetric;
 use rankine::prelude::*;
 use rankine::run_paths;
-use rankine_reader::publish::PartialDir;
-use rankine_reader::write::DatasetWriter;
 use rankine_reader::{Order, Split};
+use support::datasets::{copy, flip_eval_labels};
 use support::{Place, SHAPE, SUCCESS, generate, job, json_lines, run, summary, train, tree, weights};
 
 mod support;
@@ -176,18 +175,7 @@ fn a_training_that_ends_for_another_reason_keeps_the_best_model_too() {
 
 /// Copies a dataset, with only the samples that a split leaves to train on.
 fn without_held_out(from: &Path, split: Split, to: &Path) -> Dataset {
-    let cut = Dataset::open(from).unwrap().with_validation(split).unwrap();
-    let dir = PartialDir::create(to).unwrap();
-    let manifest = cut.manifest().unwrap();
-    let mut writer = DatasetWriter::new(&dir, cut.schema().clone(), manifest.block_samples).unwrap();
-    for part in Part::STORED {
-        for batch in BatchStream::open(cut.part(part).unwrap(), &StreamOptions::one_epoch(100)).unwrap() {
-            writer.push(part, &batch.unwrap().samples).unwrap();
-        }
-    }
-    writer.finish(manifest.origin.clone()).unwrap();
-    dir.publish().unwrap();
-    Dataset::open(to).unwrap()
+    copy(&Dataset::open(from).unwrap().with_validation(split).unwrap(), to, |_, _| ())
 }
 
 #[test]
@@ -225,29 +213,10 @@ fn held_out_samples_are_not_trained_on_and_all_others_are() {
     }
 }
 
-/// Flips the labels of the evaluation part.
-fn with_other_eval_labels(from: &Path, to: &Path) {
-    let dataset = Dataset::open(from).unwrap();
-    let dir = PartialDir::create(to).unwrap();
-    let manifest = dataset.manifest().unwrap();
-    let mut writer = DatasetWriter::new(&dir, dataset.schema().clone(), manifest.block_samples).unwrap();
-    for part in Part::STORED {
-        for batch in BatchStream::open(dataset.part(part).unwrap(), &StreamOptions::one_epoch(100)).unwrap() {
-            let mut samples = batch.unwrap().samples.clone();
-            if part == Part::Eval {
-                samples.labels[0].iter_mut().for_each(|label| *label = 1.0 - *label);
-            }
-            writer.push(part, &samples).unwrap();
-        }
-    }
-    writer.finish(manifest.origin.clone()).unwrap();
-    dir.publish().unwrap();
-}
-
 #[test]
 fn with_a_validation_set_the_evaluation_part_decides_nothing() {
     let (place, _) = data();
-    with_other_eval_labels(&place.path("data"), &place.path("flipped"));
+    copy(&Dataset::open(&place.path("data")).unwrap(), &place.path("flipped"), flip_eval_labels);
     let sets = [&OVERFITS[..], &[STOPPING, VALIDATION]].concat();
     let (seen, kept) = trained(&place, "run", &sets);
     let best = kept.best.unwrap();

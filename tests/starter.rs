@@ -2,11 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed preparation may end the test")]
 
-use std::path::Path;
-
 use rankine::prelude::*;
-use rankine_reader::publish::PartialDir;
-use rankine_reader::write::DatasetWriter;
+use support::datasets::{copy, flip_eval_labels};
 use support::{Ended, Place, SHAPE, SUCCESS, USAGE, generate, run, summary, train};
 
 mod support;
@@ -74,30 +71,11 @@ fn without_trials_sizes_follow_from_the_columns_and_the_samples() {
     assert!(text.contains("There were no trials: too few samples for short ones."), "{text}");
 }
 
-/// Copies a dataset with other labels in the evaluation part.
-fn with_other_labels(from: &Path, to: &Path) {
-    let dataset = Dataset::open(from).unwrap();
-    let dir = PartialDir::create(to).unwrap();
-    let manifest = dataset.manifest().unwrap();
-    let mut writer = DatasetWriter::new(&dir, dataset.schema().clone(), manifest.block_samples).unwrap();
-    for part in Part::STORED {
-        for batch in BatchStream::open(dataset.part(part).unwrap(), &StreamOptions::one_epoch(100)).unwrap() {
-            let mut samples = batch.unwrap().samples.clone();
-            if part == Part::Eval {
-                samples.labels[0].iter_mut().for_each(|label| *label = 1.0 - *label);
-            }
-            writer.push(part, &samples).unwrap();
-        }
-    }
-    writer.finish(manifest.origin.clone()).unwrap();
-    dir.publish().unwrap();
-}
-
 #[test]
 fn trials_do_not_depend_on_the_evaluation_part() {
     let place = Place::new();
     generate(&place, SHAPE, 2000, 400);
-    with_other_labels(&place.path("data"), &place.path("other"));
+    copy(&Dataset::open(&place.path("data")).unwrap(), &place.path("other"), flip_eval_labels);
     let [one, other] = ["data", "other"].map(|data| init(&place, data, &format!("{data}.toml"), &[]).1);
     let own = |text: &str, name: &str| {
         let named = text.replace(&place.word(name), "DIR");

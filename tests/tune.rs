@@ -3,17 +3,15 @@
 #![allow(clippy::unwrap_used, reason = "a failed preparation may end the test")]
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
 use rankine::evaluation::Metrics;
 use rankine::job::JobFile;
 use rankine::prelude::*;
 use rankine::tuning::{Extent, Space, TrialResult, TuneError, Tuned, Tuning, tune};
-use rankine_reader::publish::PartialDir;
-use rankine_reader::write::DatasetWriter;
 use serde_json::Value;
-use support::{Place, SHAPE, SUCCESS, USAGE, generate, job, run, tree};
+use support::datasets::{copy, flip_eval_labels};
+use support::{Place, SHAPE, SUCCESS, USAGE, generate, job, run, toml_of_guide, tree};
 
 mod support;
 
@@ -134,30 +132,15 @@ fn a_number_of_trials_and_a_seed_give_one_result_however_many_run_at_once() {
     assert!(other.contains("the search here has another trials"), "{other}");
 }
 
-/// Changes all labels and ids of the evaluation part.
-fn with_another_eval_part(from: &Path, to: &Path) {
-    let dataset = Dataset::open(from).unwrap();
-    let dir = PartialDir::create(to).unwrap();
-    let manifest = dataset.manifest().unwrap();
-    let mut writer = DatasetWriter::new(&dir, dataset.schema().clone(), manifest.block_samples).unwrap();
-    for part in Part::STORED {
-        for batch in BatchStream::open(dataset.part(part).unwrap(), &StreamOptions::one_epoch(100)).unwrap() {
-            let mut samples = batch.unwrap().samples.clone();
-            if part == Part::Eval {
-                samples.labels[0].iter_mut().for_each(|label| *label = 1.0 - *label);
-                samples.dense.iter_mut().for_each(|value| *value = 1.0);
-            }
-            writer.push(part, &samples).unwrap();
-        }
-    }
-    writer.finish(manifest.origin.clone()).unwrap();
-    dir.publish().unwrap();
-}
-
 #[test]
 fn the_evaluation_part_decides_nothing() {
     let place = data();
-    with_another_eval_part(&place.path("data"), &place.path("other"));
+    copy(&Dataset::open(&place.path("data")).unwrap(), &place.path("other"), |part, samples| {
+        flip_eval_labels(part, samples);
+        if part == Part::Eval {
+            samples.dense.iter_mut().for_each(|value| *value = 1.0);
+        }
+    });
     let other = format!("data.dir={:?}", place.word("other"));
     // By default the last tenth is held out.
     let sets = &SETS[1..];
@@ -256,19 +239,10 @@ fn spaces_that_do_not_fit_are_refused() {
     refused("[model]\nembedding_dim = { choose = [0] }", "embedding_dim");
 }
 
-/// The blocks of TOML below a heading of the guide.
-fn blocks_of_guide(heading: &str) -> Vec<String> {
-    let guide = std::fs::read_to_string(support::root().join("docs/guide/training.md")).unwrap();
-    let rest = guide.split_once(&format!("\n{heading}\n")).unwrap().1;
-    let section = rest.split("\n## ").next().unwrap().split("\n### ").next().unwrap();
-    let blocks = section.split("```toml\n").skip(1);
-    blocks.map(|block| block.split("```").next().unwrap().to_owned()).collect()
-}
-
 #[test]
 fn the_examples_of_the_guide_run() {
     let place = data();
-    let space = blocks_of_guide("## Finding settings").pop().unwrap();
+    let space = toml_of_guide("## Finding settings").pop().unwrap();
     std::fs::write(place.path("space.toml"), space).unwrap();
     let (path, space, out) = (place.word("job.toml"), place.word("space.toml"), place.word("best.toml"));
     let more = ["--run-dir", &place.word("search"), "--out", &out, "--trials", "2"];
@@ -277,8 +251,8 @@ fn the_examples_of_the_guide_run() {
     run(["train", &out, "--run-dir", &place.word("best")]).with(SUCCESS);
 
     // The job of the guide, with the rest of a job for this dataset.
-    let refit = blocks_of_guide("## Early stopping");
-    let again = blocks_of_guide("### Training again on all samples").pop().unwrap();
+    let refit = toml_of_guide("## Early stopping");
+    let again = toml_of_guide("### Training again on all samples").pop().unwrap();
     assert_eq!(refit.len(), 1);
     let job = std::fs::read_to_string(&path).unwrap();
     let rest = job.split("train = {").next().unwrap();

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use jiff::Timestamp;
+
 pub(crate) const JOB_NAME: &str = "job.toml";
 pub(crate) const METRICS_NAME: &str = "metrics.jsonl";
 pub(crate) const SUMMARY_NAME: &str = "summary.json";
@@ -15,6 +17,14 @@ pub(crate) const MACHINE_NAME: &str = "machine.toml";
 pub(crate) const TENSORBOARD_NAME: &str = "tensorboard";
 pub(crate) const MLLOG_NAME: &str = "mllog.log";
 pub(crate) const SEARCH_NAME: &str = "search";
+
+/// The folder of runs that are given none.
+pub const RUNS: &str = "runs";
+
+/// The name of a folder in it: another name with the current time.
+pub fn with_time(name: &str) -> String {
+    format!("{name}-{}", Timestamp::now().strftime("%Y%m%d-%H%M%S"))
+}
 
 /// The effective job.
 pub fn job(run: &Path) -> PathBuf {

@@ -9,7 +9,7 @@ use crate::convert::Encoder;
 use crate::dataset::{Dataset, FileManifest};
 use crate::error::{Error, Result};
 use crate::origin::RowFormat;
-use crate::schema::{Categorical, Schema};
+use crate::schema::Schema;
 use crate::sealed::Checksum;
 
 /// The columns of a dataset, or of a model that was trained on it. Vocabularies are listed with their checksums; their
@@ -82,8 +82,8 @@ impl Columns {
             }
         }
         for (mine, theirs) in self.schema.categorical.iter().zip(&theirs.categorical) {
-            let mapping = |of: &'_ Categorical| (of.rows, of.vocabulary.clone(), of.shares.clone());
-            if mapping(mine) != mapping(theirs) {
+            let [own, other] = [mine, theirs].map(|column| (column.rows, &column.vocabulary, &column.shares));
+            if own != other {
                 return Some(format!(
                     "column {} has {} rows ({}), but the model has {} ({})",
                     mine.name, theirs.rows, theirs.vocabulary, mine.rows, mine.vocabulary

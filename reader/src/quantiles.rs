@@ -45,7 +45,7 @@ fn boundaries_of(mut values: Vec<f32>, buckets: u32) -> Vec<f32> {
     values.sort_unstable_by(f32::total_cmp);
     let Some(&least) = values.first() else { return Vec::new() };
     let quantile = |number: u64| values[(number * values.len() as u64 / u64::from(buckets)) as usize];
-    // No number is below the least one, so a boundary there would leave a bucket empty.
+    // A boundary at the minimum would leave the first bucket empty.
     let mut boundaries: Vec<_> =
         (1..u64::from(buckets)).map(quantile).filter(|&boundary| boundary > least).collect();
     boundaries.dedup();

@@ -43,6 +43,10 @@ const F16_ROUNDING: f64 = 1.0 / 2048.0;
 const CASES: u64 = 6;
 
 fn main() -> ExitCode {
+    // Ranks on one GPU wait for each other, so no two of their lanes may share a hardware queue, of which there are 8
+    // by default.
+    // SAFETY: nothing else runs yet.
+    unsafe { std::env::set_var("CUDA_DEVICE_MAX_CONNECTIONS", "32") };
     let gpus = match Device::count() {
         Ok(count) => count,
         Err(error) => {

@@ -11,6 +11,7 @@ use std::process::{Command, Output};
 use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
 
+pub(crate) mod datasets;
 pub(crate) mod durable;
 pub(crate) mod exported;
 pub(crate) mod films;
@@ -287,4 +288,13 @@ pub(crate) fn times(usual: usize) -> usize {
 #[expect(clippy::print_stdout, reason = "the output is for the person who runs the tests")]
 pub(crate) fn told(text: &str) {
     println!("{text}");
+}
+
+/// Returns the blocks of TOML below a heading of the guide to training.
+pub(crate) fn toml_of_guide(heading: &str) -> Vec<String> {
+    let guide = fs::read_to_string(root().join("docs/guide/training.md")).expect("the guide is there");
+    let (_, rest) = guide.split_once(&format!("\n{heading}\n")).expect("the guide has the heading");
+    let section = rest.split("\n## ").next().unwrap_or(rest).split("\n### ").next().unwrap_or(rest);
+    let blocks = section.split("```toml\n").skip(1);
+    blocks.map(|block| block.split("```").next().unwrap_or(block).to_owned()).collect()
 }

@@ -1,11 +1,12 @@
 //! `rankine tune`: searches for the settings of a job.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use rankine::job::{StoppingMetric, ThreadCount};
+use rankine::run_paths;
 use rankine::tuning::{Drawn, Evaluation, Extent, Space, TrialResult, Tuned, Tuning, tune};
 use rankine_reader::publish::PartialFile;
 use serde::Serialize;
@@ -105,9 +106,8 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     // What stands in the way is found out before the search.
     let mut best = PartialFile::create_new(&args.out)?;
     let space = args.space.as_deref().map_or_else(|| Ok(Space::around(&job)), Space::read)?;
-    let dir = args.run_dir.unwrap_or_else(|| {
-        PathBuf::from(format!("runs/{}-tune-{}", job.name, Timestamp::now().strftime("%Y%m%d-%H%M%S")))
-    });
+    let name = || run_paths::with_time(&format!("{}-tune", job.name));
+    let dir = args.run_dir.unwrap_or_else(|| Path::new(run_paths::RUNS).join(name()));
     let tuning = Tuning {
         file: &file,
         space: &space,

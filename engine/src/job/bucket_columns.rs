@@ -53,7 +53,7 @@ fn categorical(feature: &Feature, dense: &Dense, schema: &Schema) -> Categorical
     }
 }
 
-/// Why a column has no numbers.
+/// Returns the message for a column that is missing or not numeric.
 fn no_numbers(column: &str, schema: &Schema) -> String {
     let dense = || schema.dense.iter().map(|dense| dense.name.as_str());
     if schema.names().any(|name| name == column) {

@@ -33,9 +33,7 @@ impl JobFile {
     /// # Errors
     /// [`JobError::Invalid`] if it is not TOML or a set has no key.
     pub fn parse(name: &str, text: &str, sets: &[impl AsRef<str>]) -> Result<Self, JobError> {
-        let mut document = Document::parse(name, text)?;
-        sets.iter().try_for_each(|set| document.set(set.as_ref()))?;
-        Ok(Self(document))
+        Self(Document::parse(name, text)?).apply(sets)
     }
 
     /// Returns the file with further `sets` applied, each of the form `a.b=VALUE`.
@@ -43,9 +41,12 @@ impl JobFile {
     /// # Errors
     /// [`JobError::Invalid`] if a set has no key.
     pub fn with(&self, sets: &[impl AsRef<str>]) -> Result<Self, JobError> {
-        let mut file = self.clone();
-        sets.iter().try_for_each(|set| file.0.set(set.as_ref()))?;
-        Ok(file)
+        self.clone().apply(sets)
+    }
+
+    fn apply(mut self, sets: &[impl AsRef<str>]) -> Result<Self, JobError> {
+        sets.iter().try_for_each(|set| self.0.set(set.as_ref()))?;
+        Ok(self)
     }
 
     /// Returns the job, with all checks across fields done.

@@ -89,6 +89,14 @@ impl StoppingMetric {
             Self::LogLoss => "log_loss",
         }
     }
+
+    /// Returns by how much a value is better than another one.
+    pub(crate) fn gain(self, value: f64, other: f64) -> f64 {
+        match self {
+            Self::Auc => value - other,
+            Self::LogLoss => other - value,
+        }
+    }
 }
 
 fn default_epochs() -> Count {

@@ -123,6 +123,13 @@ whole_numbers! {
     ThreadCount(u32) in 1..=4096: "a whole number from 1 to 4096";
 }
 
+impl Count {
+    /// Returns the number as a count, or the nearest count if there is none of this number.
+    pub(crate) fn nearest(number: u64) -> Self {
+        Self(number.clamp(1, Self::MAX))
+    }
+}
+
 impl Seconds {
     /// Returns the time as a [`Duration`].
     pub fn duration(self) -> Duration {

@@ -54,11 +54,6 @@ impl Choices {
         self.notes.entry(topic).or_default().push(note);
     }
 
-    /// The same choices with the notes of others.
-    pub(super) fn with_notes_of(self, other: &Self) -> Self {
-        Self { notes: other.notes.clone(), ..self }
-    }
-
     pub(super) fn notes(&self, topic: Topic) -> impl Iterator<Item = &str> {
         self.notes.get(&topic).into_iter().flatten().map(String::as_str)
     }

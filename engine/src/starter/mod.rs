@@ -304,13 +304,12 @@ impl<'a> Starter<'a> {
     fn schedule(&self, out: &mut Lines, choices: &Choices) {
         let steps = self.steps() * choices.epochs;
         let warmup = steps.div_ceil(20);
-        let lines = format!("warmup_steps = {warmup}\n# decay_steps = {}", (steps - warmup).max(1));
         let mark = if choices.cosine { "" } else { "# " };
         out.line("");
         out.note(choices, Topic::Schedule);
         out.remarked(&format!("{mark}[optimizer.schedule]"), "without it, rates are constant");
         out.remarked(&format!("{mark}kind = \"cosine\""), "or step, warmup-polynomial");
-        out.line(&format!("{mark}{}", lines.replace("# ", mark)));
+        out.line(&format!("{mark}warmup_steps = {warmup}\n{mark}decay_steps = {}", (steps - warmup).max(1)));
     }
 
     fn steps(&self) -> u64 {

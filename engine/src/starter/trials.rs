@@ -138,12 +138,11 @@ fn choose(
     if best.is_some() {
         words.push(said(choices, *best));
     }
-    let notes = choices.clone();
     for (other, found) in tried {
         words.push(said(&other, found));
         let gains = |found: &Evaluation| best.is_none_or(|best| found.value > best.value + GAIN_MIN);
         if let Some(found) = found.filter(gains) {
-            *choices = other.with_notes_of(&notes);
+            *choices = other;
             *best = Some(found);
         }
     }

@@ -7,9 +7,10 @@ use super::TrainError;
 use crate::job::{Buckets, Conflict, Feature, Job};
 use crate::source::{Artifact, ModelSource};
 
-/// Adds the columns of a job to a dataset, in place of such columns that it has. Quantiles are those of `known`, the
-/// columns of a trained model, or else of the model that training starts from: its rows belong to these buckets.
-/// Without such a model, they are computed from the training part.
+/// Returns a dataset with the bucket columns of a job. They replace any bucket columns that the dataset already has.
+///
+/// Quantiles are computed from the training part, unless a trained model defines them, since the rows of its tables
+/// belong to its buckets. That model is the one with the columns `known`, or else the one that training starts from.
 ///
 /// # Errors
 /// [`TrainError::Conflicts`] if the job does not suit the dataset; [`TrainError::Data`] if it cannot be read.

@@ -24,7 +24,7 @@ use crate::job::{Job, JobFile, StoppingMetric};
 use crate::training::{TrainError, TrainingPart, open_or_generate, refit, translate, with_shape};
 use halving::{BRACKET, rounds};
 use round::{Rivals, Workers};
-use trial::{Standing, Trial, held_out, is_better};
+use trial::{Standing, Trial, best_first, held_out};
 
 pub use error::TuneError;
 pub use space::{Drawn, Space};
@@ -138,16 +138,16 @@ pub fn compare(
     jobs: &[Job],
     Comparison { samples, dir, stop }: Comparison<'_>,
 ) -> Result<Vec<Option<Evaluation>>, TuneError> {
+    let Some(first) = jobs.first() else { return Ok(Vec::new()) };
+    let dataset = open_or_generate(&held_out(first.clone(), VALIDATION), stop, &mut ())?;
     let (mut trials, mut table_bytes) = (Vec::new(), 0);
     for (number, job) in (0..).zip(jobs) {
-        let job = held_out(job.clone(), VALIDATION);
-        let dataset = open_or_generate(&job, stop, &mut ())?;
-        let model = translate(&job, dataset.schema()).map_err(TrainError::Conflicts)?;
+        let model = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
         table_bytes = model.table_bytes().max(table_bytes);
         let steps_max = steps_for(samples, dataset.samples(Part::Train), job.train.batch_size.get());
+        let job = held_out(job.clone(), VALIDATION);
         trials.push(Trial { number, job, path: dir.join(number.to_string()), steps_max });
     }
-    let Some(first) = jobs.first() else { return Ok(Vec::new()) };
     let rivals = Rivals { trials: &trials, divisor: 1, metric: StoppingMetric::Auc };
     let standings = Workers::of(first, table_bytes).run(rivals, stop, None, &|_, _| ())?;
     if let Some(cause) = stop.asked() {
@@ -179,13 +179,10 @@ impl Search<'_> {
     fn trials(&self) -> Result<Vec<TrialResult>, TuneError> {
         let mut results = Vec::new();
         match self.tuning.extent {
-            Extent::Trials(trials) => self.bracket(0..trials.max(1), &mut results)?,
+            Extent::Trials(trials) => self.bracket(trials.max(1), &mut results)?,
             Extent::Budget(_) => {
-                for first in (0..).step_by(BRACKET as usize) {
-                    if self.is_over() {
-                        break;
-                    }
-                    self.bracket(first..first + BRACKET, &mut results)?;
+                while !self.is_over() {
+                    self.bracket(BRACKET, &mut results)?;
                 }
             }
         }
@@ -196,55 +193,41 @@ impl Search<'_> {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Runs the trials of a bracket, and adds their results.
-    fn bracket(
-        &self,
-        numbers: std::ops::Range<u64>,
-        results: &mut Vec<TrialResult>,
-    ) -> Result<(), TuneError> {
-        let drawn: Vec<_> = numbers.clone().map(|number| self.draw(number)).collect();
-        let trials = numbers.clone().zip(&drawn).map(|(number, drawn)| self.trial(number, drawn));
-        let mut going: Vec<Trial> = trials.collect::<Result<_, _>>()?;
-        let first = results.len();
-        results.extend(numbers.zip(drawn).map(|(trial, settings)| TrialResult {
-            trial,
-            settings,
-            steps: 0,
-            best: None,
-            diverged: false,
-        }));
+    /// Runs the trials of a bracket, which follow those that have results, and adds their results.
+    fn bracket(&self, trials: u64, results: &mut Vec<TrialResult>) -> Result<(), TuneError> {
+        let first = results.len() as u64;
+        let mut going = Vec::new();
+        for number in first..first + trials {
+            let settings = self.draw(number);
+            going.push(self.trial(number, &settings)?);
+            results.push(TrialResult { trial: number, settings, steps: 0, best: None, diverged: false });
+        }
         let metric = self.metric();
-        for round in rounds(going.len() as u64) {
+        for round in rounds(trials) {
             if self.is_over() {
                 break;
             }
+            let best = |trial: &Trial| results[trial.number as usize].best;
             // Stable: of equally good trials, the first one goes on.
-            let best = |trial: &Trial| results[first..].iter().find(|result| result.trial == trial.number);
-            going.sort_by(|one, other| {
-                let [one, other] = [one, other].map(|trial| best(trial).and_then(|result| result.best));
-                is_better(metric, other, one).cmp(&is_better(metric, one, other))
-            });
+            going.sort_by(|one, other| best_first(metric, best(one), best(other)));
             for trial in going.drain(round.trials.min(going.len())..) {
                 trial.remove_weights()?;
             }
             let rivals = Rivals { trials: &going, divisor: round.divisor, metric };
             let observe = |trial: &Trial, standing: &Standing| {
-                let settings = best(trial).map(|result| result.settings.clone()).unwrap_or_default();
-                (self.observe)(&TrialResult::of(trial.number, settings, standing));
+                (self.observe)(&results[trial.number as usize].clone().after(standing));
             };
             let standings = self.workers.run(rivals, self.tuning.stop, self.deadline, &observe)?;
             if let Some(cause) = self.tuning.stop.asked() {
                 return Err(TuneError::Stopped { cause, dir: self.tuning.dir.to_owned() });
             }
             for (trial, standing) in going.iter().zip(standings) {
-                let result = results[first..].iter_mut().find(|result| result.trial == trial.number);
-                if let (Some(result), Some(standing)) = (result, standing) {
-                    *result = TrialResult::of(trial.number, std::mem::take(&mut result.settings), &standing);
+                let result = &mut results[trial.number as usize];
+                if let Some(standing) = standing {
+                    *result = result.clone().after(&standing);
                 }
             }
-            going.retain(|trial| {
-                results[first..].iter().any(|result| result.trial == trial.number && !result.diverged)
-            });
+            going.retain(|trial| !results[trial.number as usize].diverged);
         }
         going.iter().try_for_each(Trial::remove_weights)?;
         Ok(())
@@ -287,9 +270,7 @@ impl Search<'_> {
     /// The result: all trials, the best first, and its job.
     fn result(&self, mut trials: Vec<TrialResult>) -> Result<Tuned, TuneError> {
         let metric = self.metric();
-        trials.sort_by(|one, other| {
-            is_better(metric, other.best, one.best).cmp(&is_better(metric, one.best, other.best))
-        });
+        trials.sort_by(|one, other| best_first(metric, one.best, other.best));
         let Some((best, Evaluation { step, value })) =
             trials.first().and_then(|best| Some((best, best.best?)))
         else {
@@ -312,9 +293,10 @@ impl Search<'_> {
 }
 
 impl TrialResult {
-    fn of(trial: u64, settings: Drawn, standing: &Standing) -> Self {
+    /// The result after a further round.
+    fn after(self, standing: &Standing) -> Self {
         let Standing { steps, best, diverged } = *standing;
-        Self { trial, settings, steps, best, diverged }
+        Self { steps, best, diverged, ..self }
     }
 }
 

@@ -1,5 +1,6 @@
 //! A trial: a training of the job with drawn settings, which goes on at each round.
 
+use std::cmp::Ordering;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -97,10 +98,10 @@ impl Trial {
     /// The job of a round. At its end a checkpoint is saved, from which the next round goes on.
     fn until(&self, steps: u64, threads: ThreadCount) -> Job {
         let mut job = self.job.clone();
-        job.train.max_steps = Some(count(steps));
-        job.train.epochs = count(u64::MAX);
+        job.train.max_steps = Some(Count::nearest(steps));
+        job.train.epochs = Count::nearest(u64::MAX);
         job.train.early_stopping = None;
-        job.train.log_every_steps = count(self.steps_max.div_ceil(EVALUATIONS));
+        job.train.log_every_steps = Count::nearest(self.steps_max.div_ceil(EVALUATIONS));
         job.eval = Eval {
             every_steps: Some(job.train.log_every_steps),
             target_auc: None,
@@ -108,9 +109,9 @@ impl Trial {
             ..job.eval
         };
         job.checkpoint = Checkpoint {
-            every_steps: Some(count(steps)),
+            every_steps: Some(Count::nearest(steps)),
             every_minutes: None,
-            keep: count(1),
+            keep: Count::nearest(1),
             incremental: false,
             ..job.checkpoint
         };
@@ -136,7 +137,7 @@ impl Trial {
         });
         let mut best = None;
         for evaluation in evaluations {
-            if is_better(metric, Some(evaluation), best) {
+            if best_first(metric, Some(evaluation), best).is_lt() {
                 best = Some(evaluation);
             }
         }
@@ -150,18 +151,19 @@ impl Trial {
     }
 }
 
-/// Whether an evaluation is better than another one. The first of two equal ones is.
-pub(super) fn is_better(metric: StoppingMetric, one: Option<Evaluation>, other: Option<Evaluation>) -> bool {
+/// The order of two evaluations, the better one first; an evaluation comes before none.
+pub(super) fn best_first(
+    metric: StoppingMetric,
+    one: Option<Evaluation>,
+    other: Option<Evaluation>,
+) -> Ordering {
     match (one, other) {
-        (Some(one), Some(other)) => match metric {
-            StoppingMetric::Auc => one.value > other.value,
-            StoppingMetric::LogLoss => one.value < other.value,
-        },
-        (one, other) => one.is_some() && other.is_none(),
+        (Some(one), Some(other)) => metric.gain(other.value, one.value).total_cmp(&0.0),
+        (one, other) => other.is_some().cmp(&one.is_some()),
     }
 }
 
-/// Sets what all trials have in common: the samples that are held out, and no other end than that of a round.
+/// Sets the samples that are held out.
 pub(super) fn held_out(mut job: Job, validation: Split) -> Job {
     job.train.validation = validation;
     job
@@ -184,9 +186,4 @@ fn remove_all(dir: &Path, is_chosen: impl Fn(&str) -> bool) -> Result<(), TrainE
         }
     }
     Ok(())
-}
-
-/// The nearest count that a job can have.
-fn count(number: u64) -> Count {
-    Count::new(number.clamp(1, i64::MAX as u64)).expect("a number in range")
 }

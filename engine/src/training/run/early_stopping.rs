@@ -52,13 +52,11 @@ impl EarlyStopping {
     /// Takes the evaluation after a step.
     pub(super) fn judge(&mut self, step: u64, metrics: DecidingMetrics) {
         let Settings { metric, min_delta, .. } = self.settings;
-        let gain = |value: f64, best: f64| match metric {
-            StoppingMetric::Auc => value - best,
-            StoppingMetric::LogLoss => best - value,
-        };
         let value = self.value(metrics);
         match (&mut self.best, value) {
-            (Some(best), value) if value.is_none_or(|value| gain(value, best.value) <= min_delta.get()) => {
+            (Some(best), value)
+                if value.is_none_or(|value| metric.gain(value, best.value) <= min_delta.get()) =>
+            {
                 best.evaluations_since += 1;
             }
             (_, Some(value)) => self.best = Some(BestState { step, metric, value, evaluations_since: 0 }),

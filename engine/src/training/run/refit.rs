@@ -68,7 +68,7 @@ impl TrainingPart {
     pub(crate) fn steps(self, searched: u64) -> Count {
         let [steps, samples, all] = [searched, self.searched, self.all].map(u128::from);
         let steps = (steps * all + samples / 2) / samples.max(1);
-        count(u64::try_from(steps).unwrap_or(u64::MAX))
+        Count::nearest(u64::try_from(steps).unwrap_or(u64::MAX))
     }
 }
 
@@ -123,18 +123,13 @@ fn search(job: &Job) -> Job {
 pub(crate) fn refit(job: &Job, steps: Count, samples: u64) -> Job {
     let mut job = job.clone();
     let steps_an_epoch = samples.div_ceil(u64::from(job.train.batch_size.get())).max(1);
-    job.train.epochs = count(steps.get().div_ceil(steps_an_epoch));
+    job.train.epochs = Count::nearest(steps.get().div_ceil(steps_an_epoch));
     job.train.max_steps = Some(steps);
     job.train.validation = Split::None;
     job.train.early_stopping = None;
     job.eval.every_steps = None;
     job.eval.target_auc = None;
     job
-}
-
-/// The nearest count that a job can have.
-fn count(number: u64) -> Count {
-    Count::new(number.clamp(1, i64::MAX as u64)).expect("a number in range")
 }
 
 #[cfg(test)]

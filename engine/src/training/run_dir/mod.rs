@@ -48,9 +48,7 @@ impl RunDir {
             None => fresh_for(job)?,
         };
         let lock = Lock::within(&path)?;
-        if !is_empty(&path).map_err(|error| unreadable(&path, &error))? {
-            return Err(used(&path));
-        }
+        Self::refuse_used(&path)?;
         let run = Self::locked(path, lock)?;
         run.write_job(job)?;
         Ok(run)
@@ -68,17 +66,18 @@ impl RunDir {
         Ok(())
     }
 
-    /// Checks that the path is an empty folder, or none yet.
+    /// Checks that the path is an empty folder, or none yet; see [`is_unused`].
     ///
     /// # Errors
     /// [`TrainError::RunDir`] if it is not, or cannot be read.
     pub(super) fn refuse_used(path: &Path) -> Result<(), TrainError> {
-        match fs::read_dir(path).map(|mut entries| entries.next().is_none()) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(used(path)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(unreadable(path, &error)),
+        if is_unused(path)? {
+            return Ok(());
         }
+        Err(TrainError::RunDir(format!(
+            "the run folder {} is not empty: choose another --run-dir, remove it, or continue with --resume",
+            path.display()
+        )))
     }
 
     /// Opens the log of a locked folder, and reserves the model's path.
@@ -98,11 +97,7 @@ impl RunDir {
     /// [`TrainError::RunDir`] if the folder is not a run's; [`TrainError::Data`] if another process writes there;
     /// [`TrainError::Write`].
     pub(super) fn resume(path: &Path, job: &Job) -> Result<Self, TrainError> {
-        let is_new = match is_empty(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => true,
-            is_new => is_new.map_err(|error| unreadable(path, &error))?,
-        };
-        if is_new {
+        if is_unused(path)? {
             return Self::create(Some(path), job);
         }
         if !path.join(run_paths::METRICS_NAME).exists() && !path.join(run_paths::JOB_NAME).exists() {
@@ -209,18 +204,15 @@ pub(crate) fn finished_steps(path: &Path) -> Result<Option<u64>, TrainError> {
     Ok(RunDir::finished(path)?.map(|summary| summary.train.steps))
 }
 
-fn used(path: &Path) -> TrainError {
-    TrainError::RunDir(format!(
-        "the run folder {} is not empty: choose another --run-dir, remove it, or continue with --resume",
-        path.display()
-    ))
-}
-
-/// Whether a run folder is empty except for its lock files, and the run that found the number of steps.
-fn is_empty(path: &Path) -> std::io::Result<bool> {
+/// Whether a run folder is missing, or empty except for its lock files and the run that found the number of steps.
+fn is_unused(path: &Path) -> Result<bool, TrainError> {
     let is_searched = run_paths::job(&run_paths::search(path)).exists();
-    for entry in fs::read_dir(path)? {
-        let name = entry?.file_name();
+    let entries = match fs::read_dir(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
+        entries => entries.map_err(|error| unreadable(path, &error))?,
+    };
+    for entry in entries {
+        let name = entry.map_err(|error| unreadable(path, &error))?.file_name();
         let is_search = is_searched && name == run_paths::SEARCH_NAME;
         if !is_search && !Lock::is_lock_name(&name) {
             return Ok(false);
@@ -234,7 +226,7 @@ fn is_empty(path: &Path) -> std::io::Result<bool> {
 /// # Errors
 /// [`TrainError::Write`].
 pub(super) fn fresh_for(job: &Job) -> Result<PathBuf, TrainError> {
-    fresh(Path::new("runs"), &format!("{}-{}", job.name, Timestamp::now().strftime("%Y%m%d-%H%M%S")))
+    fresh(Path::new(run_paths::RUNS), &run_paths::with_time(job.name.as_str()))
 }
 
 /// Makes a new folder of this name below `runs`, with a number appended if another run has the name, which may have
