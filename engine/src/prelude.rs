@@ -33,8 +33,8 @@ pub use crate::source::SourceError;
 pub use crate::trainer::{Trainer, TrainerError, TrainerOptions};
 #[doc(inline)]
 pub use crate::training::{
-    BestSummary, EndReason, Event, Observer, Progress, Report, RunStart, Start, Summary, TrainError,
-    TrainOptions, TrainSummary, train,
+    AverageSummary, BestSummary, EndReason, Event, Observer, Progress, Report, RunStart, Start, Summary,
+    TrainError, TrainOptions, TrainSummary, train,
 };
 #[doc(inline)]
 pub use rankine_reader::convert::{BadLimit, UnknownCategories};

@@ -5,6 +5,7 @@ use std::fs;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use half::{bf16, f16};
 use libtest_mimic::Failed;
 use rankine::checkpoint::{self, Checkpoint, Disk, Files};
 use rankine::evaluate::{EvaluateOptions, evaluate};
@@ -13,14 +14,20 @@ use rankine::training::{Event, Observer, Start, Stop, Summary, TrainError, Train
 use rankine_cuda::Device;
 use rankine_reader::Part;
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
 use tempfile::TempDir;
 
-use super::{Body, Outcome, close};
+use super::{BF16_ROUNDING, Body, F16_ROUNDING, F32_ROUNDING, Outcome, close};
 
 pub(crate) const BODIES: &[Body] = &[
     ("a_training_goes_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(1, 1)),
     ("ranks_go_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(3, 1)),
     ("the_best_model_is_kept", 1, |_, _| keeps_the_best(1, 1)),
+    ("weights_are_averaged", 1, |_, _| averages_weights(1, 1)),
+    ("ranks_average_weights", 1, |_, _| averages_weights(3, 1)),
+    ("a_model_is_refitted_with_buckets", 1, |_, _| refits(1, 1)),
+    ("ranks_refit_a_model_with_buckets", 1, |_, _| refits(2, 1)),
     ("ranks_keep_the_best_model", 1, |_, _| keeps_the_best(3, 1)),
     ("sets_are_evaluated_as_on_the_cpu", 1, |_, _| evaluates_sets(1)),
     ("ranks_evaluate_sets_as_on_the_cpu", 1, |_, _| evaluates_sets(3)),
@@ -39,6 +46,7 @@ pub(crate) const BODIES_OF_NODES: &[(Body, usize)] = &[
     (("two_nodes_of_one_go_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(2, 2)), 2),
     (("two_nodes_of_one_start_from_a_model", 1, |_, _| starts_from_a_model(2, 2)), 2),
     (("two_nodes_of_one_keep_the_best_model", 1, |_, _| keeps_the_best(2, 2)), 2),
+    (("two_nodes_of_one_average_weights", 1, |_, _| averages_weights(2, 2)), 2),
     (
         ("a_checkpoint_of_two_nodes_is_for_any_ranks_and_devices", 1, |_, _| {
             is_for_any_ranks(&["device.ranks=2", "device.nodes=2"])?;
@@ -199,6 +207,99 @@ fn keeps_the_best(ranks: usize, nodes: usize) -> Outcome {
             if model(&folder, name)? != model(&folder, "short")? {
                 return Err(format!("{sets:?}: {name}: the model differs").into());
             }
+        }
+    }
+    Ok(())
+}
+
+/// The average of weights is that of the models of shorter trainings, also after a stop.
+fn averages_weights(ranks: usize, nodes: usize) -> Outcome {
+    if !have_gpus(ranks)? {
+        return Ok(());
+    }
+    let average = "train.average={ kind = 'last', every_steps = 10, count = 3, save = 'always' }";
+    for sets in states(ranks, nodes)? {
+        let sets: Vec<_> = sets.iter().map(String::as_str).collect();
+        let folder = folder()?;
+        let mut models = Vec::new();
+        for (name, steps) in
+            [("30", "train.max_steps=30"), ("40", "train.max_steps=40"), ("45", "train.max_steps=45")]
+        {
+            run(&folder, name, &[&sets[..], &[steps]].concat(), 0)?;
+            models.push(model(&folder, name)?);
+        }
+        let sets = [&sets[..], &["train.max_steps=45", average]].concat();
+        run(&folder, "whole", &sets, 0)?;
+        run(&folder, "stopped", &sets, 33)?;
+        run(&folder, "stopped", &sets, 0)?;
+        let averaged = model(&folder, "whole")?;
+        if averaged != model(&folder, "stopped")? {
+            return Err(format!("{sets:?}: the model differs after a stop").into());
+        }
+        is_mean(&averaged, &models).map_err(|failed| format!("{sets:?}: {failed:?}"))?;
+    }
+    Ok(())
+}
+
+/// Compares weights with the mean of others.
+fn is_mean(averaged: &[u8], models: &[Vec<u8>]) -> Outcome {
+    let averaged = SafeTensors::deserialize(averaged)?;
+    let models = models.iter().map(|model| SafeTensors::deserialize(model)).collect::<Result<Vec<_>, _>>()?;
+    for (name, own) in averaged.tensors() {
+        let others = models.iter().map(|model| model.tensor(&name).map(|tensor| numbers(&tensor)));
+        let others = others.collect::<Result<Vec<_>, _>>()?;
+        // The mean of shorter floats is rounded once more. Those of fp16 are never closer to each other than 2^-24.
+        let (rounding, least) = match own.dtype() {
+            Dtype::BF16 => (BF16_ROUNDING, 0.0),
+            Dtype::F16 => (F16_ROUNDING, 1.0 / f64::from(1 << 25)),
+            _ => (0.0, 0.0),
+        };
+        for (at, own) in numbers(&own).into_iter().enumerate() {
+            let mean = others.iter().map(|other| other[at]).sum::<f64>() / others.len() as f64;
+            let largest = others.iter().fold(0.0f64, |most, other| most.max(other[at].abs()));
+            // Each of two snapshots adds a difference of at most twice the largest value, times a step size: four
+            // roundings.
+            if (own - mean).abs() > (rounding + 16.0 * F32_ROUNDING) * largest + least {
+                return Err(format!("{name}[{at}] is {own} instead of {mean}").into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The numbers of a tensor of f32, bf16 or f16.
+fn numbers(tensor: &TensorView<'_>) -> Vec<f64> {
+    let bytes = tensor.data();
+    let (halves, words) = (bytes.as_chunks::<2>().0.iter(), bytes.as_chunks::<4>().0.iter());
+    match tensor.dtype() {
+        Dtype::BF16 => halves.map(|half| f64::from(bf16::from_le_bytes(*half))).collect(),
+        Dtype::F16 => halves.map(|half| f64::from(f16::from_le_bytes(*half))).collect(),
+        _ => words.map(|word| f64::from(f32::from_le_bytes(*word))).collect(),
+    }
+}
+
+/// A refitted model is that of a training on all samples for its number of steps. It reads a column in buckets, too.
+fn refits(ranks: usize, nodes: usize) -> Outcome {
+    if !have_gpus(ranks)? {
+        return Ok(());
+    }
+    let stopping = "train.early_stopping={ metric = 'log_loss', patience = 3, min_delta = 10, refit = true }";
+    let buckets = "feature=[{ column = 'I1', buckets = 8 }]";
+    for sets in states(ranks, nodes)? {
+        let sets: Vec<_> = sets.iter().map(String::as_str).chain([buckets]).collect();
+        let folder = folder()?;
+        let refit =
+            [&sets[..], &["train.validation='random:0.3:5'", "eval.every_steps=10", stopping]].concat();
+        run(&folder, "refit", &refit, 0)?;
+        let summary = fs::read_to_string(folder.path().join("refit/summary.json"))?;
+        let summary: serde_json::Value = serde_json::from_str(&summary)?;
+        let steps = format!("train.max_steps={}", summary["train"]["steps"]);
+        if summary["search"]["best"]["step"] != 10 {
+            return Err(format!("{sets:?}: the best step is {}", summary["search"]["best"]["step"]).into());
+        }
+        run(&folder, "whole", &[&sets[..], &[&steps]].concat(), 0)?;
+        if model(&folder, "refit")? != model(&folder, "whole")? {
+            return Err(format!("{sets:?}: the model differs").into());
         }
     }
     Ok(())

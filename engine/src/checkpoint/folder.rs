@@ -131,27 +131,20 @@ pub(crate) fn set_aside(files: &dyn Files, dir: &Path, step: u64) -> Result<Path
     Ok(aside)
 }
 
-/// The other checkpoints that a checkpoint needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Needs {
-    /// Those of these steps.
-    Steps {
-        /// The full checkpoint that it builds on; `None` if it is full itself.
-        base: Option<u64>,
-        /// The best evaluation before it: a training that resumes from it may end with that model.
-        best: Option<u64>,
-    },
-    /// Unknown: it could not be read.
-    Unknown,
-}
-
-impl Needs {
-    /// No other checkpoint.
-    pub const ITSELF: Self = Self::Steps { base: None, best: None };
+/// The other checkpoints that a checkpoint needs, by their steps.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// The full checkpoint that it builds on; `None` if it is full itself.
+    pub base: Option<u64>,
+    /// The best evaluation before it: a training that resumes from it may end with that model.
+    pub best: Option<u64>,
+    /// Those whose weights are averaged with its own, if its model is that of the run.
+    pub averaged: Vec<u64>,
 }
 
 /// Removes all but the latest `keep` checkpoints and those that kept ones need. `needs` returns what a checkpoint
-/// needs; if that is unknown, everything older is kept. Each is renamed first, so that none is ever half removed.
+/// needs; if that is unknown (`None`), everything older is kept. Each is renamed first, so that none is ever half
+/// removed.
 ///
 /// # Errors
 /// [`CheckpointError::Io`]; those that are to be kept are intact then, too.
@@ -159,19 +152,21 @@ pub fn prune(
     files: &dyn Files,
     dir: &Path,
     keep: usize,
-    needs: impl Fn(u64) -> Needs,
+    needs: impl Fn(u64) -> Option<Needs>,
 ) -> Result<(), CheckpointError> {
     let all: Vec<_> = list(files, dir)?.into_iter().map(|(step, _)| step).collect();
-    let mut kept = BTreeSet::new();
-    let mut found: Vec<_> = all.iter().copied().take(keep).collect();
-    while let Some(step) = found.pop() {
-        if !kept.insert(step) {
-            continue;
-        }
-        match needs(step) {
-            Needs::Steps { base, best } => found.extend(base.into_iter().chain(best)),
-            Needs::Unknown => kept.extend(all.iter().filter(|&&older| older < step)),
-        }
+    let mut kept: BTreeSet<u64> = all.iter().copied().take(keep).collect();
+    // The run may end with the model of any of these or their best ones, averaged with others, each stored on a base.
+    let relations: [fn(Needs) -> Vec<u64>; 3] = [
+        |needs| needs.best.into_iter().collect(),
+        |needs| needs.averaged,
+        |needs| needs.base.into_iter().collect(),
+    ];
+    for relation in relations {
+        let older = |step: u64| all.iter().copied().filter(move |&older| older < step).collect();
+        let needed = kept.iter().flat_map(|&step| needs(step).map_or_else(|| older(step), relation));
+        let needed: Vec<_> = needed.collect();
+        kept.extend(needed);
     }
     for step in all.into_iter().filter(|step| !kept.contains(step)) {
         let (path, going) = (dir.join(step_name(step)), dir.join(format!("{}{PARTIAL}", step_name(step))));

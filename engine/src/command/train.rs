@@ -1,5 +1,6 @@
 //! `rankine train`: trains the model of a job file.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,8 +12,8 @@ use rankine::launch::ProcessRank;
 use rankine::report::Bound;
 use rankine::run_paths;
 use rankine::training::{
-    self, BestSummary, DeviceMemory, Event, ExchangeSummary, Observer, Report, RunDevices, RunStart, Start,
-    StepDetails, StepTimes, Stop, Summary, TrainOptions,
+    self, AverageSummary, BestSummary, DeviceMemory, Event, ExchangeSummary, Observer, Report, RunDevices,
+    RunStart, Start, StepDetails, StepTimes, Stop, Summary, TrainOptions,
 };
 use rankine_reader::Part;
 use serde::Serialize;
@@ -131,7 +132,9 @@ pub(crate) fn run(args: Args, process: &ProcessRank, quiet: bool) -> Result<(), 
 
 /// Prints the results of a run.
 fn print_results(summary: &Summary, run: &Path) -> Result<(), CommandError> {
-    print_best(summary.search.as_deref().unwrap_or(summary))?;
+    let selected = summary.search.as_deref().unwrap_or(summary);
+    print_best(selected)?;
+    print_average(selected)?;
     if let Some(search) = &summary.search {
         output::text(format_args!(
             "trained again       for {} steps on {} samples instead of {}\n",
@@ -187,13 +190,47 @@ fn print_best(summary: &Summary) -> Result<(), CommandError> {
     let Some(BestSummary { step, metric, value, part, last_value, .. }) = &summary.best else {
         return Ok(());
     };
-    let part = if *part == Part::Validation { "validation set" } else { "evaluation part" };
-    let last = last_value.map_or_else(|| "undefined".into(), |value| format!("{value:.5}"));
     output::text(format_args!(
-        "best model          of step {step}: {} {value:.5} on the {part}; {last} after step {}\n",
+        "best model          of step {step}: {} {value:.5} on the {}; {} after step {}\n",
         metric.name(),
+        words_of(*part),
+        Defined(*last_value),
         summary.train.steps
     ))
+}
+
+/// Prints how the average of weights compares with the model.
+fn print_average(summary: &Summary) -> Result<(), CommandError> {
+    let Some(AverageSummary { steps, metric, part, value, model_value, saved, .. }) = &summary.average else {
+        return Ok(());
+    };
+    output::text(format_args!(
+        "average             of {} steps up to {}: {} {} on the {}; {} without it; {}\n",
+        steps.len(),
+        steps.last().copied().unwrap_or_default(),
+        metric.name(),
+        Defined(*value),
+        words_of(*part),
+        Defined(*model_value),
+        if *saved { "saved" } else { "not saved" }
+    ))
+}
+
+/// A part of a dataset in words.
+fn words_of(part: Part) -> &'static str {
+    if part == Part::Validation { "validation set" } else { "evaluation part" }
+}
+
+/// A metric, if it is defined.
+struct Defined(Option<f64>);
+
+impl fmt::Display for Defined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("undefined"),
+            Some(value) => write!(f, "{value:.5}"),
+        }
+    }
 }
 
 /// Shows the progress of a run on stderr.

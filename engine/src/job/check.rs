@@ -9,6 +9,7 @@ use rankine_reader::schema::is_column_name;
 use super::embedding::{Exchange, Placement};
 use super::optimizer::Optimizer;
 use super::schedule::Schedule;
+use super::train::{Average, AverageKind};
 use super::{Conflict, Job};
 
 impl Job {
@@ -60,6 +61,12 @@ impl Job {
             found.push(Conflict::new(
                 "train.early_stopping",
                 "early stopping compares evaluations during the training: set eval.every_steps",
+            ));
+        }
+        if let Some(Average { kind: AverageKind::Last, decay: Some(_), .. }) = self.train.average {
+            found.push(Conflict::new(
+                "train.average.decay",
+                "with kind = \"last\" all snapshots count the same: remove decay, or set kind = \"ema\"",
             ));
         }
         let refits = self.train.early_stopping.is_some_and(|stopping| stopping.refit);

@@ -14,8 +14,8 @@ pub struct Checkpoint {
     pub every_steps: Option<Count>,
     /// Minutes between two checkpoints. With `every_steps`, whichever is due first.
     pub every_minutes: Option<Positive>,
-    /// Number of checkpoints to keep, the latest ones. Full checkpoints that incremental ones build on are kept as
-    /// well.
+    /// Number of checkpoints to keep, the latest ones. Full checkpoints that incremental ones build on, that of the
+    /// best model (`train.early_stopping`) and snapshots (`train.average`) are kept as well.
     pub keep: Count,
     /// Whether checkpoints are incremental: they store only the table rows that were updated since the last full
     /// checkpoint, and everything else in full.

@@ -63,9 +63,10 @@ pub use rankine_reader::document::{Conflict, Problem};
 pub use schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 pub use settings::{Kind, Settings};
 pub use train::{
-    DenseUpdate, Device, DeviceKind, EarlyStopping, Eval, EvalSet, Precision, StoppingMetric, Train,
+    Average, AverageKind, AverageSave, DenseUpdate, Device, DeviceKind, EarlyStopping, Eval, EvalSet,
+    Precision, StoppingMetric, Train,
 };
 pub use values::{
-    AucTarget, BatchSize, Count, Decay, Fraction, JobName, NonNegative, Positive, QueueDepth, RankCount,
-    Ranks, Seconds, Shape, ThreadCount, Width, WindowBlocks,
+    AucTarget, AverageCount, BatchSize, Count, Decay, Fraction, JobName, NonNegative, Positive, QueueDepth,
+    RankCount, Ranks, Seconds, Shape, ThreadCount, Width, WindowBlocks,
 };

@@ -1,11 +1,13 @@
-//! `[train]`, `[eval]` and `[device]`: batches and epochs, evaluations, and devices.
+//! `[train]`, `[eval]` and `[device]`: batches and epochs, the choice of the model, evaluations, and devices.
 
 use std::path::PathBuf;
 
 use rankine_reader::Split;
 use serde::{Deserialize, Serialize};
 
-use super::values::{AucTarget, BatchSize, Count, NonNegative, Ranks, ThreadCount, WindowBlocks};
+use super::values::{
+    AucTarget, AverageCount, BatchSize, Count, Decay, NonNegative, Ranks, ThreadCount, WindowBlocks,
+};
 
 /// `[train]`: batch size, epochs, shuffling, validation, the initial model and early stopping.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -45,6 +47,8 @@ pub struct Train {
     pub init_optimizer_state: bool,
     /// Ends the training when evaluations stop getting better, and keeps the best model.
     pub early_stopping: Option<EarlyStopping>,
+    /// Averages the weights of several steps at the end of the training.
+    pub average: Option<Average>,
 }
 
 /// `[train.early_stopping]`: training ends when evaluations stop getting better, and the best model becomes the model
@@ -67,6 +71,97 @@ pub struct EarlyStopping {
     /// run; the first training is in the folder `search` of the run's folder. Requires `train.validation`.
     #[serde(default)]
     pub refit: bool,
+}
+
+/// `[train.average]`: the average of the weights at several steps, which often generalizes better than the weights of
+/// one. A snapshot is a checkpoint. At the end of the training, the model and the latest snapshots before it are
+/// averaged, and the average is evaluated on the same samples as the model: the validation set if there is one, and
+/// otherwise the evaluation part. With early stopping, the model is the best one.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Average {
+    /// How much each of the steps counts.
+    pub kind: AverageKind,
+    /// Steps between two snapshots.
+    pub every_steps: Count,
+    /// Number of models that are averaged: that of the last step, or the best one, and the snapshots before it.
+    #[serde(default = "default_average_count")]
+    pub count: AverageCount,
+    /// With `ema`, how much a snapshot counts in proportion to the one after it: 0.75 by default.
+    pub decay: Option<Decay>,
+    /// When the average becomes the model of the run.
+    #[serde(default)]
+    pub save: AverageSave,
+}
+
+/// How much the steps of an average count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum AverageKind {
+    /// An exponential moving average: recent steps count more.
+    Ema,
+    /// The mean: all count the same.
+    Last,
+}
+
+/// When an average becomes the model of a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum AverageSave {
+    /// If its metric is better than the model's: that of early stopping, and without it the AUC.
+    #[default]
+    Better,
+    /// In any case.
+    Always,
+}
+
+impl Average {
+    /// Returns the steps of the snapshots that are averaged with the model of a step, the latest first.
+    pub(crate) fn steps_before(&self, step: u64) -> impl Iterator<Item = u64> + use<> {
+        let (every, most) = (self.every_steps.get(), self.count.get() as usize - 1);
+        (1..step.div_ceil(every)).rev().take(most).map(move |number| number * every)
+    }
+
+    /// Returns by how much of their difference the average of some snapshots moves towards the next one, which is
+    /// number `number` counted from 0.
+    pub(crate) fn step_size(&self, number: usize) -> f32 {
+        let number = number as i32;
+        match self.kind {
+            AverageKind::Last => (1.0 / f64::from(number + 1)) as f32,
+            AverageKind::Ema => {
+                let decay = self.decay().get();
+                ((1.0 - decay) / (1.0 - decay.powi(number + 1))) as f32
+            }
+        }
+    }
+
+    /// Returns how much a snapshot counts in proportion to the one after it.
+    pub(crate) fn decay(&self) -> Decay {
+        self.decay.unwrap_or_else(|| Decay::new(0.75).expect("a constant in range"))
+    }
+}
+
+impl AverageKind {
+    /// Returns the name in a job file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ema => "ema",
+            Self::Last => "last",
+        }
+    }
+}
+
+impl AverageSave {
+    /// Returns the name in a job file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Better => "better",
+            Self::Always => "always",
+        }
+    }
 }
 
 /// The metric that decides which evaluation is the best.
@@ -101,6 +196,10 @@ impl StoppingMetric {
 
 fn default_epochs() -> Count {
     Count::new(1).expect("a constant in range")
+}
+
+fn default_average_count() -> AverageCount {
+    AverageCount::new(5).expect("a constant in range")
 }
 
 fn default_log_every_steps() -> Count {
@@ -285,5 +384,42 @@ impl DeviceKind {
             Self::Cpu => "cpu",
             Self::Cuda => "cuda",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn average(kind: AverageKind, count: u32) -> Average {
+        let count = AverageCount::new(count).unwrap();
+        let decay = (kind == AverageKind::Ema).then(|| Decay::new(0.5).unwrap());
+        Average { kind, every_steps: Count::new(10).unwrap(), count, decay, save: AverageSave::Better }
+    }
+
+    #[test]
+    fn the_latest_snapshots_before_a_step_are_averaged_with_it() {
+        let before = |count, step| average(AverageKind::Last, count).steps_before(step).collect::<Vec<_>>();
+        assert_eq!(before(3, 45), [40, 30]);
+        assert_eq!(before(3, 40), [30, 20]);
+        assert_eq!(before(5, 21), [20, 10]);
+        assert_eq!(before(2, 10), [0; 0]);
+        assert_eq!(before(2, 0), [0; 0]);
+    }
+
+    #[test]
+    fn snapshots_count_as_their_kind_says() {
+        let of = |kind, values: &[f32]| {
+            let average = average(kind, 5);
+            values.iter().enumerate().fold(f32::NAN, |mean, (number, value)| match number {
+                0 => *value,
+                _ => mean + average.step_size(number) * (value - mean),
+            })
+        };
+        let near = |one: f32, other: f32| assert!((one - other).abs() < 1e-6, "{one} {other}");
+        near(of(AverageKind::Last, &[1.0, 2.0, 6.0]), 3.0);
+        // (1 * 1 + 2 * 2 + 4 * 6) / 7
+        near(of(AverageKind::Ema, &[1.0, 2.0, 6.0]), 29.0 / 7.0);
+        assert_eq!(of(AverageKind::Ema, &[0.1; 5]), 0.1);
     }
 }

@@ -119,6 +119,8 @@ whole_numbers! {
     WindowBlocks(u32) in 1..=65_536: "a whole number from 1 to 65536";
     /// Ranks or nodes.
     RankCount(u32) in 1..=4096: "a whole number from 1 to 4096";
+    /// Models that are averaged.
+    AverageCount(u32) in 2..=1000: "a whole number from 2 to 1000";
     /// CPU threads.
     ThreadCount(u32) in 1..=4096: "a whole number from 1 to 4096";
 }
@@ -458,6 +460,7 @@ mod tests {
         holds(QueueDepth::new, [1, 128], &[0, 129]);
         holds(RankCount::new, [1, 4096], &[0, 4097]);
         holds(ThreadCount::new, [1, 4096], &[0, 4097]);
+        holds(AverageCount::new, [2, 1000], &[0, 1, 1001]);
         assert_eq!(Seconds::new(0.25).unwrap().duration(), Duration::from_millis(250));
     }
 

@@ -8,8 +8,8 @@ use super::optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, Row
 use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 use super::values::{Count, NonNegative, Width};
 use super::{
-    Checkpoint, Data, Device, Dtype, EarlyStopping, Embedding, Eval, EvalSet, Exchange, Feature, Generate,
-    Guard, IdPolicy, Job, Metrics, Placement, Raw, Reader, Train,
+    Average, AverageKind, Checkpoint, Data, Device, Dtype, EarlyStopping, Embedding, Eval, EvalSet, Exchange,
+    Feature, Generate, Guard, IdPolicy, Job, Metrics, Placement, Raw, Reader, Train,
 };
 
 impl Job {
@@ -265,6 +265,7 @@ fn write_train(out: &mut String, train: &Train) -> fmt::Result {
         init_from,
         init_optimizer_state,
         early_stopping,
+        average,
     } = train;
     writeln!(out, "\n[train]\nbatch_size = {batch_size}\nepochs = {epochs}")?;
     write_option(out, "max_steps", max_steps.as_ref(), "all epochs")?;
@@ -273,11 +274,22 @@ fn write_train(out: &mut String, train: &Train) -> fmt::Result {
     let init_from = init_from.as_ref().map(|path| quoted_path(path));
     write_option(out, "init_from", init_from.as_ref(), "a new model")?;
     writeln!(out, "init_optimizer_state = {init_optimizer_state}")?;
-    let Some(EarlyStopping { metric, patience, min_delta, refit }) = early_stopping else {
-        return writeln!(out, "\n# [train.early_stopping]: not set, the last model is saved");
+    match early_stopping {
+        None => writeln!(out, "\n# [train.early_stopping]: not set, the last model is saved")?,
+        Some(EarlyStopping { metric, patience, min_delta, refit }) => {
+            writeln!(out, "\n[train.early_stopping]\nmetric = \"{}\"\npatience = {patience}", metric.name())?;
+            writeln!(out, "min_delta = {:?}\nrefit = {refit}", min_delta.get())?;
+        }
+    }
+    let Some(average @ Average { kind, every_steps, count, decay: _, save }) = average else {
+        return writeln!(out, "\n# [train.average]: not set, weights are not averaged");
     };
-    writeln!(out, "\n[train.early_stopping]\nmetric = \"{}\"\npatience = {patience}", metric.name())?;
-    writeln!(out, "min_delta = {:?}\nrefit = {refit}", min_delta.get())
+    writeln!(out, "\n[train.average]\nkind = \"{}\"\nevery_steps = {every_steps}", kind.name())?;
+    writeln!(out, "count = {count}")?;
+    if *kind == AverageKind::Ema {
+        writeln!(out, "decay = {:?}", average.decay().get())?;
+    }
+    writeln!(out, "save = \"{}\"", save.name())
 }
 
 fn write_eval(out: &mut String, eval: &Eval) -> fmt::Result {

@@ -102,8 +102,8 @@ impl LiveRun {
                 self.change(|view| (view.state, view.task) = (RunState::Training, None));
                 self.took(Phase::Evaluation, *seconds);
             }
-            Event::Evaluated { step, part, set: None, seconds, heads } => {
-                let is_point = self.watched.admits(*part, *step);
+            Event::Evaluated { step, part, set: None, averaged, seconds, heads } => {
+                let is_point = !averaged && self.watched.admits(*part, *step);
                 self.evaluated(is_point.then_some(*step), *seconds, heads);
             }
             Event::Checkpointed { waited_seconds, .. } => self.took(Phase::Checkpoint, *waited_seconds),
@@ -296,11 +296,25 @@ mod tests {
         let mut run = LiveRun::new(shared.clone());
         let reader = shared.try_lock().expect("nothing holds it");
         for step in [10, 20] {
-            run.observe(&Event::Evaluated { step, part: Part::Eval, set: None, seconds: 0.5, heads: &[] });
+            run.observe(&Event::Evaluated {
+                step,
+                part: Part::Eval,
+                set: None,
+                averaged: false,
+                seconds: 0.5,
+                heads: &[],
+            });
         }
         assert_eq!((reader.series.auc.points().count(), run.pending.len()), (0, 4));
         drop(reader);
-        run.observe(&Event::Evaluated { step: 30, part: Part::Eval, set: None, seconds: 0.5, heads: &[] });
+        run.observe(&Event::Evaluated {
+            step: 30,
+            part: Part::Eval,
+            set: None,
+            averaged: false,
+            seconds: 0.5,
+            heads: &[],
+        });
         let view = shown(&shared);
         let steps: Vec<_> = view.series.auc.points().map(|(step, _)| step).collect();
         assert_eq!(steps, [10, 20, 30], "in order");

@@ -93,7 +93,14 @@ fn an_evaluation_counts_bytes_and_samples() {
     assert_eq!(value(&page, "rankine_reader_bytes_total{part=\"eval\"}"), Some(700.0));
     assert_eq!(value(&page, "rankine_task_progress_ratio{task=\"evaluating\"}"), Some(0.75));
     // Another dataset.
-    observer.observe(Event::Evaluated { step: 3, part: Part::Eval, set: None, seconds: 1.0, heads: &[] });
+    observer.observe(Event::Evaluated {
+        step: 3,
+        part: Part::Eval,
+        set: None,
+        averaged: false,
+        seconds: 1.0,
+        heads: &[],
+    });
     observer.observe(Event::Evaluating { samples: 10, total: 40, bytes_read: 50 });
     let page = get(&monitor, "/metrics");
     assert_eq!(value(&page, "rankine_reader_bytes_total{part=\"eval\"}"), Some(750.0));

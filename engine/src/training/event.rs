@@ -122,6 +122,8 @@ pub enum Event<'a> {
         part: Part,
         /// The `[[eval.set]]` of the job that it was evaluated on; `None` for the dataset that is trained on.
         set: Option<&'a str>,
+        /// Whether its weights are those of `train.average`.
+        averaged: bool,
         /// Seconds that it took.
         seconds: f64,
         /// The metrics of each head.

@@ -3,17 +3,15 @@
 //! Its tables may have fewer rows than those of the job: new categories come after the old ones, and their rows start
 //! as those of a new model do.
 
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use rankine_embedding::rows::{RowPart, RowPiece, RowSet, RowsMut, gather, place};
-use rankine_embedding::{Dtype, TableSpec};
+use rankine_embedding::rows::{RowsMut, gather};
 use rankine_reader::Dataset;
 use rankine_reader::convert::{KnownColumns, TableGrowth};
 
-use super::TrainError;
 use super::identity::{first_difference, rule_difference};
+use super::{TrainError, fresh_state};
 use crate::checkpoint::{
     Checkpoint, CheckpointError, DenseState, DeviceState, InitialState, RuleState, StateSource, StoredRows,
     TableState,
@@ -21,7 +19,6 @@ use crate::checkpoint::{
 use crate::cpu::CpuModel;
 use crate::job::{Conflict, Job};
 use crate::model::{Model, ModelSpec};
-use crate::saved::for_each_run;
 use crate::source::{Artifact, ModelSource, OpenModel, SourceError, open_checkpoint};
 
 /// The key of the model's path.
@@ -48,9 +45,6 @@ enum StoredModel {
     /// The weights and the state of the optimizers.
     State(Box<Checkpoint>),
 }
-
-/// Copies weights of a range of a table's rows to a buffer `[row][dim]`, which is given with `dim`.
-type GatherWeights<'a> = dyn Fn(usize, Range<u64>, (usize, &mut [f32])) -> Result<(), CheckpointError> + 'a;
 
 impl InitialModel {
     /// Opens the model that a job starts from, if it names one, and checks that it fits the job and its dataset.
@@ -108,42 +102,6 @@ impl InitialModel {
         };
         format!("the model of {from} (step {steps}), {state}{rows}")
     }
-
-    /// Sets the rows that a rank has, with fresh optimizer state. `gather` copies weights of a table's rows.
-    fn load_weights(
-        &self,
-        rows: &mut dyn RowsMut,
-        gather: &GatherWeights<'_>,
-    ) -> Result<(), CheckpointError> {
-        for (number, (table, optimizer)) in self.model.all_tables().into_iter().enumerate() {
-            let (dim, rule) = (table.dim, optimizer.rule);
-            let mut state = Vec::new();
-            for_each_run(&TableSpec { rows: self.rows[number], ..table }, |range, weights| {
-                let has_some = |part: &RowPart| {
-                    part.table == number && part.rows.before(range.start) < part.rows.before(range.end)
-                };
-                if !rows.parts().iter().any(has_some) {
-                    return Ok(());
-                }
-                gather(number, range.clone(), (dim, &mut *weights))?;
-                let count = range.end - range.start;
-                let per_kind = if rule.is_rowwise() { count as usize } else { weights.len() };
-                state.resize(per_kind * rule.state_names().len(), 0.0);
-                rule.initialize(weights, &mut state);
-                let piece = RowPiece {
-                    table: number,
-                    columns: 0..dim,
-                    rows: RowSet::Every { first: range.start, step: 1, count },
-                    dtype: Dtype::Fp32,
-                    weights: bytemuck::cast_slice(weights),
-                    state: state.chunks_exact(per_kind).collect(),
-                };
-                place(rows, &piece)?;
-                Ok::<_, CheckpointError>(())
-            })?;
-        }
-        Ok(())
-    }
 }
 
 impl StateSource for InitialModel {
@@ -157,11 +115,7 @@ impl StateSource for InitialModel {
             StoredModel::Checkpoint(checkpoint) => checkpoint.dense()?.parameters,
             StoredModel::Loaded(model) => model.parameters().to_vec(),
         };
-        let rule = self.model.rules.dense.rule;
-        let mut state = vec![0.0; rule.state_elements(parameters.len())];
-        rule.initialize(&parameters, &mut state);
-        let state = state.chunks_exact(parameters.len().max(1)).map(<[f32]>::to_vec).collect();
-        Ok(DenseState { first: 0, parameters, state })
+        Ok(fresh_state::dense(&self.model, parameters))
     }
 
     fn load_rows(&self, rows: &mut dyn RowsMut) -> Result<(), CheckpointError> {
@@ -169,14 +123,16 @@ impl StateSource for InitialModel {
             StoredModel::State(checkpoint) => checkpoint.load_rows(rows),
             StoredModel::Checkpoint(checkpoint) => {
                 let stored = StoredRows::new(checkpoint)?;
-                self.load_weights(rows, &|number, range, weights| {
+                fresh_state::load_rows(&self.model, &self.rows, rows, &mut |number, range, weights| {
                     Ok(gather(&stored, number, range, false, weights)?)
                 })
             }
-            StoredModel::Loaded(model) => self.load_weights(rows, &|number, range, weights| {
-                model.gather(number, range, weights);
-                Ok(())
-            }),
+            StoredModel::Loaded(model) => {
+                fresh_state::load_rows(&self.model, &self.rows, rows, &mut |number, range, weights| {
+                    model.gather(number, range, weights);
+                    Ok(())
+                })
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 //! Start at [`train`], which prepares a run and ends it; `run/training_loop.rs` has the loop. Nothing here
 //! prints: an [`Observer`] receives events, and the log gets what readers of logs need.
 
+mod averaged_model;
 mod backend;
 mod bench;
 mod checkpoints;
@@ -15,6 +16,7 @@ mod evaluate;
 mod event;
 mod feasibility;
 mod features;
+mod fresh_state;
 mod identity;
 pub(crate) mod ids;
 mod initial_model;
@@ -46,7 +48,7 @@ pub use run::{PhaseSeconds, Start, TrainOptions, train};
 pub(crate) use run::{Ready, Request, Requests, TrainingPart, refit, train_pushed};
 pub(crate) use run_dir::finished_steps;
 pub use run_dir::{
-    BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary, LinkMeans,
-    ModelSummary, RunDir, Summary, TrainSummary,
+    AverageSummary, BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary,
+    LinkMeans, ModelSummary, RunDir, Summary, TrainSummary,
 };
 pub use translate::translate;

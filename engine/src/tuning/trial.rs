@@ -101,6 +101,7 @@ impl Trial {
         job.train.max_steps = Some(Count::nearest(steps));
         job.train.epochs = Count::nearest(u64::MAX);
         job.train.early_stopping = None;
+        job.train.average = None;
         job.train.log_every_steps = Count::nearest(self.steps_max.div_ceil(EVALUATIONS));
         job.eval = Eval {
             every_steps: Some(job.train.log_every_steps),

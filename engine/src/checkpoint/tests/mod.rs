@@ -235,10 +235,7 @@ impl Course {
                     let needs = |step| {
                         let opened = Checkpoint::open(files, &Path::new(DIR).join(step_name(step)));
                         let base = |found: &Checkpoint| found.base().map(|base| base.manifest().train.step);
-                        opened
-                            .as_ref()
-                            .map(base)
-                            .map_or(Needs::Unknown, |base| Needs::Steps { base, best: None })
+                        opened.as_ref().map(base).ok().map(|base| Needs { base, ..Needs::default() })
                     };
                     if let Err(error) = prune(&**files, Path::new(DIR), KEEP, needs)
                         && !failed(error)
@@ -582,11 +579,32 @@ fn a_checkpoint_of_another_step_than_its_name_says_is_passed_over() {
 #[test]
 fn what_an_unreadable_checkpoint_may_need_is_kept() {
     let (_, files) = three();
-    let needs = |step| if step == 6 { Needs::Unknown } else { Needs::ITSELF };
+    let needs = |step| (step != 6).then(Needs::default);
     prune(&*files, Path::new(DIR), 1, needs).unwrap();
     assert_eq!(names_of(&files), ["step-2", "step-4", "step-6"]);
-    prune(&*files, Path::new(DIR), 2, |_| Needs::ITSELF).unwrap();
+    prune(&*files, Path::new(DIR), 2, |_| Some(Needs::default())).unwrap();
     assert_eq!(names_of(&files), ["step-4", "step-6"]);
+}
+
+/// Of the models that a run may end with, those that are averaged with them stay, and what all of them build on.
+#[test]
+fn what_a_checkpoint_needs_is_kept() {
+    let (_, files) = simulated();
+    for step in 1..=9 {
+        files.create_dir(&Path::new(DIR).join(step_name(step))).unwrap();
+    }
+    let needs = |step| {
+        Some(match step {
+            9 => Needs { best: Some(5), averaged: vec![7], ..Needs::default() },
+            5 => Needs { best: Some(4), averaged: vec![3], ..Needs::default() },
+            // These are not models that the run may end with.
+            7 => Needs { averaged: vec![6], base: Some(2), ..Needs::default() },
+            3 => Needs { averaged: vec![1], best: Some(8), ..Needs::default() },
+            _ => Needs::default(),
+        })
+    };
+    prune(&*files, Path::new(DIR), 1, needs).unwrap();
+    assert_eq!(names_of(&files), ["step-2", "step-3", "step-5", "step-7", "step-9"]);
 }
 
 #[test]

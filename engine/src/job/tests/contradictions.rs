@@ -18,6 +18,11 @@ fn each_contradiction_is_found_and_its_neighbour_is_none() {
     refused(&["eval.target_auc=0.8"], "set eval.every_steps");
     sound(&["train.early_stopping={ patience = 2 }", "eval.every_steps=1"]);
     refused(&["train.early_stopping={ patience = 2 }"], "early stopping compares evaluations");
+    sound(&["train.average={ kind = 'ema', every_steps = 10, decay = 0.5 }"]);
+    refused(
+        &["train.average={ kind = 'last', every_steps = 10, decay = 0.5 }"],
+        "all snapshots count the same: remove decay",
+    );
     let refit = "train.early_stopping={ patience = 2, refit = true }";
     sound(&[refit, "eval.every_steps=1", "train.validation='last:0.1'"]);
     refused(

@@ -261,8 +261,19 @@ fn any_job() -> impl Strategy<Value = Job> {
             init_from: None,
             init_optimizer_state: false,
             early_stopping: None,
+            average: None,
         },
     );
+    let average =
+        proptest::option::of((any::<bool>(), count(), 2u32..=1000, 0.0..0.999, any::<bool>()).prop_map(
+            |(ema, every_steps, count, decay, always)| Average {
+                kind: if ema { AverageKind::Ema } else { AverageKind::Last },
+                every_steps,
+                count: AverageCount::new(count).unwrap(),
+                decay: ema.then(|| Decay::new(decay).unwrap()),
+                save: if always { AverageSave::Always } else { AverageSave::Better },
+            },
+        ));
     let metric = prop_oneof![Just(StoppingMetric::Auc), Just(StoppingMetric::LogLoss)];
     let early_stopping = proptest::option::of((metric, count(), 0.0..1.0, any::<bool>()).prop_map(
         |(metric, patience, min_delta, refit)| EarlyStopping {
@@ -372,7 +383,7 @@ fn any_job() -> impl Strategy<Value = Job> {
         tensorboard,
         mllog,
     });
-    let saving = (eval, early_stopping, checkpoint, guard, metrics);
+    let saving = (eval, early_stopping, average, checkpoint, guard, metrics);
     (name, any::<u64>(), data, model, embedding, train, saving, reader, device).prop_map(
         |(
             name,
@@ -381,7 +392,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             (model, features, tables, heads, optimizer),
             embedding,
             train,
-            (eval, early_stopping, checkpoint, guard, metrics),
+            (eval, early_stopping, average, checkpoint, guard, metrics),
             reader,
             device,
         )| Job {
@@ -398,6 +409,7 @@ fn any_job() -> impl Strategy<Value = Job> {
                 early_stopping: early_stopping.filter(|_| eval.every_steps.is_some()).map(|stopping| {
                     EarlyStopping { refit: stopping.refit && train.validation != Split::None, ..stopping }
                 }),
+                average,
                 ..train
             },
             eval,

@@ -15,7 +15,7 @@ job.toml:23:1: unknown key `bach_size` in [train]
    | ^^^^^^^^^
    = did you mean `batch_size`?
    = known keys: batch_size, epochs, max_steps, log_every_steps, shuffle, shuffle_window_blocks, \
-validation, init_from, init_optimizer_state, early_stopping",
+validation, init_from, init_optimizer_state, early_stopping, average",
         ),
         (
             "batch_size = 512",
@@ -353,7 +353,7 @@ fn an_error_of_a_set_names_the_set() {
   |       ^^^^^^^^^
   = did you mean `batch_size`?
   = known keys: batch_size, epochs, max_steps, log_every_steps, shuffle, shuffle_window_blocks, \
-validation, init_from, init_optimizer_state, early_stopping",
+validation, init_from, init_optimizer_state, early_stopping, average",
         ),
         (
             "train.batch_size=0",

@@ -33,7 +33,9 @@ mod write;
 /// The checkpoints of a run.
 pub(super) struct Checkpoints {
     settings: job::Checkpoint,
-    /// Whether the job asks for checkpoints, or keeps the best model.
+    /// The job's average, whose snapshots are checkpoints.
+    average: Option<job::Average>,
+    /// Whether the job asks for checkpoints, keeps the best model, or averages several.
     takes_any: bool,
     files: Arc<dyn Files>,
     dir: PathBuf,
@@ -55,7 +57,7 @@ pub(super) struct Checkpoints {
     memory: CopyMemory,
     /// The last full checkpoint, and the number of incremental ones that build on it.
     whole: Option<(Base, u64)>,
-    /// The earlier checkpoints that each existing checkpoint needs.
+    /// The earlier checkpoints that each existing checkpoint needs, except for those of an average.
     needs: BTreeMap<u64, Needs>,
 }
 
@@ -113,11 +115,14 @@ impl Checkpoints {
             files: Vec::new(),
         };
         let existing = checkpoint::list(&**files, &dir)?.into_iter();
-        let needs = existing.map(|(step, path)| (step, needs_of(files, &path))).collect();
+        let needs = existing.filter_map(|(step, path)| Some((step, needs_of(files, &path)?)));
+        let (needs, average) = (needs.collect(), job.train.average);
         Ok(Self {
+            average,
             takes_any: job.checkpoint.every_steps.is_some()
                 || job.checkpoint.every_minutes.is_some()
-                || job.train.early_stopping.is_some(),
+                || job.train.early_stopping.is_some()
+                || average.is_some(),
             settings: job.checkpoint.clone(),
             files: Arc::clone(files),
             dir,
@@ -177,7 +182,11 @@ impl Checkpoints {
 
     /// Whether a checkpoint is due at exactly this step, even if training has to wait for the one before.
     pub(super) fn is_due_by_steps(&self, step: u64) -> bool {
-        self.settings.every_steps.is_some_and(|every| step.is_multiple_of(every.get()))
+        let of_average = self.average.map(|average| average.every_steps);
+        [self.settings.every_steps, of_average]
+            .into_iter()
+            .flatten()
+            .any(|every| step.is_multiple_of(every.get()))
     }
 
     /// Whether a checkpoint is due by time, and the one before is written.
@@ -366,7 +375,7 @@ impl Checkpoints {
         };
         match published {
             Ok(published) => {
-                self.needs.insert(step, Needs::Steps { base: published.base, best });
+                self.needs.insert(step, Needs { base: published.base, best, averaged: Vec::new() });
                 self.done(whole, published, (began, waited), observer);
             }
             Err(error) => self.failed(step, error, observer)?,
@@ -422,7 +431,10 @@ impl Checkpoints {
         }
         let keep = usize::try_from(self.settings.keep.get()).unwrap_or(usize::MAX);
         // A checkpoint that stays longer than it should is no reason to stop.
-        let needs = |step| self.needs.get(&step).copied().unwrap_or(Needs::Unknown);
+        let needs = |step| {
+            let averaged = self.average.iter().flat_map(|average| average.steps_before(step)).collect();
+            Some(Needs { averaged, ..self.needs.get(&step)?.clone() })
+        };
         if self.processes.is_first()
             && let Err(error) = checkpoint::prune(&*self.files, &self.dir, keep, needs)
         {
@@ -450,17 +462,16 @@ impl Checkpoints {
     }
 }
 
-/// The earlier checkpoints that the checkpoint at a path needs.
-fn needs_of(files: &Arc<dyn Files>, path: &Path) -> Needs {
-    let needs = |checkpoint: Checkpoint| Needs::Steps {
-        base: checkpoint.base().map(|base| base.manifest().train.step),
-        best: checkpoint.manifest().train.best.map(|best| best.step),
-    };
-    match Checkpoint::open(files, path).map(needs) {
-        Ok(needs) => needs,
+/// The earlier checkpoints that the checkpoint at a path builds on or was compared with; `None` if that is unknown.
+fn needs_of(files: &Arc<dyn Files>, path: &Path) -> Option<Needs> {
+    match Checkpoint::open(files, path) {
+        Ok(checkpoint) => Some(Needs {
+            base: checkpoint.base().map(|base| base.manifest().train.step),
+            best: checkpoint.manifest().train.best.map(|best| best.step),
+            averaged: Vec::new(),
+        }),
         // A damaged checkpoint cannot be read.
-        Err(error) if error.is_damage() => Needs::ITSELF,
-        Err(_) => Needs::Unknown,
+        Err(error) => error.is_damage().then(Needs::default),
     }
 }
 

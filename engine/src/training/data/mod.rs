@@ -13,7 +13,7 @@ use super::ids::with_ids;
 use super::processes::same_everywhere;
 use super::translate::translate;
 use super::{Event, Observer, Stop, TrainError};
-use crate::job::{Conflict, Generate, Job};
+use crate::job::{AverageSave, Conflict, Generate, Job};
 use crate::launch::ProcessGroup;
 use crate::model::ModelSpec;
 use crate::system;
@@ -45,6 +45,12 @@ fn prepare(job: &Job, dataset: Dataset) -> Result<Dataset, TrainError> {
         let message = "early stopping compares evaluations, but the dataset has no evaluation part: set \
                        train.validation, for example to \"last:0.1\"";
         return Err(conflict("train.early_stopping", message.into()));
+    }
+    let compares = job.train.average.is_some_and(|average| average.save == AverageSave::Better);
+    if compares && !is_watched {
+        let message = "the average is evaluated beside the model, but the dataset has no evaluation part: set \
+                       train.validation, for example to \"last:0.1\", or train.average.save = \"always\"";
+        return Err(conflict("train.average", message.into()));
     }
     Ok(dataset)
 }

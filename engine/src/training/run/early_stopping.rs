@@ -42,11 +42,7 @@ impl EarlyStopping {
 
     /// The value of the metric that decides.
     pub(super) fn value(&self, metrics: DecidingMetrics) -> Option<f64> {
-        let value = match self.settings.metric {
-            StoppingMetric::Auc => metrics.auc,
-            StoppingMetric::LogLoss => metrics.log_loss,
-        };
-        value.filter(|value| value.is_finite())
+        metrics.value(self.settings.metric)
     }
 
     /// Takes the evaluation after a step.
@@ -71,6 +67,15 @@ impl EarlyStopping {
 }
 
 impl DecidingMetrics {
+    /// The value of a metric, if it is defined.
+    pub(super) fn value(self, metric: StoppingMetric) -> Option<f64> {
+        let value = match metric {
+            StoppingMetric::Auc => self.auc,
+            StoppingMetric::LogLoss => self.log_loss,
+        };
+        value.filter(|value| value.is_finite())
+    }
+
     /// As the first process sends them to the others. A metric is never NaN.
     pub(super) fn to_bytes(self) -> Vec<u8> {
         let bytes = |value: Option<f64>| value.unwrap_or(f64::NAN).to_le_bytes();

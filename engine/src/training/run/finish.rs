@@ -10,8 +10,8 @@ use super::super::context::{RunContext, SampleSource};
 use super::super::eval_sets::NamedDataset;
 use super::super::processes::with_heartbeat;
 use super::super::run_dir::{
-    BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary, ModelSummary,
-    Summary, TrainSummary,
+    AverageSummary, BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary,
+    ModelSummary, Summary, TrainSummary,
 };
 use super::super::{Event, TrainError};
 use super::early_stopping::DecidingMetrics;
@@ -38,12 +38,13 @@ impl TrainingLoop<'_> {
         }
         let best = self.restore_best()?;
         let step = best.map_or(self.state.step(), |best| best.step);
+        let average = self.average_weights(step)?;
         let results = self.evaluate_model(step)?;
         let last = results.eval.as_ref().or(results.validation.as_ref());
         self.logs.end(self.state.total.samples, last.map(|eval| &eval.metrics))?;
         self.context.processes.does(Phase::Saving, self.state.step());
         self.save_model(step)?;
-        let summary = self.summary(results, best)?;
+        let summary = self.summary(results, Selection { best, average })?;
         if let Some(run) = &self.run {
             run.finish(&summary, self.checkpoints.trained(), self.state.last_scores.as_ref())?;
         }
@@ -118,9 +119,10 @@ impl TrainingLoop<'_> {
         saved::save_into(dir, &*self.backend, &ModelMetadata { steps, job, columns, vocabulary })
     }
 
-    fn summary(&self, results: Results, best: Option<BestSummary>) -> Result<Summary, TrainError> {
+    fn summary(&self, results: Results, selection: Selection) -> Result<Summary, TrainError> {
         let RunContext { job, dataset, source, topology, threads, .. } = self.context;
         let Results { validation, eval } = results;
+        let Selection { best, average } = selection;
         let is_pushed = source == SampleSource::Program;
         let (state, total) = (&self.state, &self.state.total);
         let seconds = total.time.as_secs_f64();
@@ -171,10 +173,17 @@ impl TrainingLoop<'_> {
             eval,
             validation,
             best,
+            average,
             init: state.init.clone(),
             search: self.search.clone(),
         })
     }
+}
+
+/// How the saved model was chosen.
+struct Selection {
+    best: Option<BestSummary>,
+    average: Option<AverageSummary>,
 }
 
 /// The evaluations of the saved model.

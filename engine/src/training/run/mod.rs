@@ -2,6 +2,7 @@
 //! model and the summary. With `train.early_stopping.refit` a run is two trainings (`refit.rs`).
 
 mod agreement;
+mod average;
 mod early_stopping;
 mod finish;
 mod guard;

@@ -59,6 +59,9 @@ pub(super) struct EvalRecord<'a> {
     /// The `[[eval.set]]`; absent for the dataset that is trained on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) set: Option<&'a str>,
+    /// Whether the weights are those of `train.average`; absent if they are not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) averaged: bool,
     pub(super) seconds: f64,
     #[serde(flatten)]
     pub(super) metrics: &'a EvalMetrics,

@@ -13,7 +13,7 @@ use super::super::run_dir::{self, RunDir, Summary};
 use super::super::translate::translate;
 use super::super::{Observer, TrainError};
 use super::{Start, TrainOptions, train_once};
-use crate::job::{Count, Job};
+use crate::job::{Average, AverageSave, Count, Job};
 use crate::launch::ProcessGroup;
 use crate::run_paths;
 
@@ -45,7 +45,11 @@ pub(super) fn train(
     })?;
     let steps = samples.steps(found.model_steps());
     let in_run = TrainOptions { run_dir: Some(&run), ..options };
-    train_once(&refit(job, steps, samples.all), in_run, Some(&found), observer)
+    let mut again = refit(job, steps, samples.all);
+    let is_averaged = found.average.as_ref().is_some_and(|average| average.saved);
+    again.train.average =
+        job.train.average.filter(|_| is_averaged).map(|own| Average { save: AverageSave::Always, ..own });
+    train_once(&again, in_run, Some(&found), observer)
 }
 
 /// The samples of a training part.
@@ -119,7 +123,7 @@ fn search(job: &Job) -> Job {
 }
 
 /// The job of a training on a whole training part of `samples` samples, for a number of steps that another training
-/// found.
+/// found. The choice between weights and their average is not made again.
 pub(crate) fn refit(job: &Job, steps: Count, samples: u64) -> Job {
     let mut job = job.clone();
     let steps_an_epoch = samples.div_ceil(u64::from(job.train.batch_size.get())).max(1);
@@ -127,6 +131,7 @@ pub(crate) fn refit(job: &Job, steps: Count, samples: u64) -> Job {
     job.train.max_steps = Some(steps);
     job.train.validation = Split::None;
     job.train.early_stopping = None;
+    job.train.average = None;
     job.eval.every_steps = None;
     job.eval.target_auc = None;
     job

@@ -35,6 +35,8 @@ pub(super) struct RunState {
     pub(super) init: Option<InitialState>,
     /// Its scores; `None` also if a checkpoint recorded the evaluation, since checkpoints do not have them.
     pub(super) last_scores: Option<SavedScores>,
+    /// Whether the device has averaged weights instead of those of the last step, or of the best one.
+    pub(super) is_averaged: bool,
     /// The details of the last report of this attempt.
     pub(super) last_details: Option<ReportDetails>,
     /// Why training ends, once it is known.
@@ -73,6 +75,7 @@ impl RunState {
             early_stopping,
             init: from.init,
             last_scores: None,
+            is_averaged: false,
             last_details: None,
             end: None,
         }

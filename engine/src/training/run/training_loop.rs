@@ -299,7 +299,7 @@ impl<'a> TrainingLoop<'a> {
     }
 
     /// The metrics of the evaluation after the last step, which only the first process has.
-    fn deciding_metrics(&self) -> Result<DecidingMetrics, TrainError> {
+    pub(super) fn deciding_metrics(&self) -> Result<DecidingMetrics, TrainError> {
         let own = self.state.last_eval.as_ref().map(|eval| DecidingMetrics::from(&eval.metrics));
         let bytes = own.unwrap_or_default().to_bytes();
         let bytes = self.context.processes.of_first("the result of the evaluation", &bytes)?;
@@ -346,17 +346,17 @@ impl<'a> TrainingLoop<'a> {
         let mut watched = WatchedEvaluation { step, processes, observer: &mut *self.observer };
         let (heads, ids_out_of_range) =
             evaluate(&mut *self.backend, dataset, part, &options, None, &mut watched)?;
-        let metrics = EvalMetrics::from(heads.as_slice());
+        let (metrics, averaged) = (EvalMetrics::from(heads.as_slice()), self.state.is_averaged);
         let seconds = began.elapsed().as_secs_f64();
         if let Some(run) = &mut self.run {
             let ids_out_of_range = &ids_out_of_range;
             run.append(
                 "eval",
-                &EvalRecord { step, part, set, seconds, metrics: &metrics, ids_out_of_range },
+                &EvalRecord { step, part, set, averaged, seconds, metrics: &metrics, ids_out_of_range },
             )?;
         }
         self.logs.evaluation_ends(part, set, step, &metrics)?;
-        self.observer.observe(Event::Evaluated { step, part, set, seconds, heads: &heads });
+        self.observer.observe(Event::Evaluated { step, part, set, averaged, seconds, heads: &heads });
         let auc_achievable = dataset.auc_achievable().filter(|_| part == Part::Eval);
         let summary =
             EvalSummary { metrics, auc_achievable, seconds, ids_out_of_range, ..EvalSummary::default() };

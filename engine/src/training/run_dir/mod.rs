@@ -20,8 +20,8 @@ mod attempts;
 mod summary;
 
 pub use summary::{
-    BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary, LinkMeans,
-    ModelSummary, Summary, TrainSummary,
+    AverageSummary, BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary,
+    LinkMeans, ModelSummary, Summary, TrainSummary,
 };
 
 /// The folder of one run; only this process writes to it.

@@ -10,7 +10,7 @@ use super::super::ids::IdCounts;
 use super::super::report::{LookUpCount, PhaseRun, ReportDetails};
 use crate::checkpoint::InitialState;
 use crate::evaluation::EvalSummary;
-use crate::job::StoppingMetric;
+use crate::job::{AverageKind, StoppingMetric};
 
 /// A finished run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,6 +44,9 @@ pub struct Summary {
     /// The model that early stopping kept; absent without early stopping.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<BestSummary>,
+    /// The average of weights at several steps; absent without `train.average`, or if there was nothing to average.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub average: Option<AverageSummary>,
     /// The trained model that training started from; absent if it started from a new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<InitialState>,
@@ -75,6 +78,26 @@ pub struct BestSummary {
     pub part: Part,
     /// The value after the last step; absent if it was undefined.
     pub last_value: Option<f64>,
+}
+
+/// The average of weights at several steps, compared with the model of the last of them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct AverageSummary {
+    /// How much the steps count.
+    pub kind: AverageKind,
+    /// The steps. The last one is that of the model.
+    pub steps: Vec<u64>,
+    /// The metric that decides, of the first head.
+    pub metric: StoppingMetric,
+    /// The samples that both were evaluated on: `validation`, or `eval` if the job holds no validation set out.
+    pub part: Part,
+    /// The value of the average; absent if it was undefined.
+    pub value: Option<f64>,
+    /// The value of the model; absent if it was undefined.
+    pub model_value: Option<f64>,
+    /// Whether the average became the model of the run.
+    pub saved: bool,
 }
 
 /// The data of a run.

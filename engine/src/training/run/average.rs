@@ -1,0 +1,66 @@
+//! The average of weights (`train.average`): evaluated beside the model at the end of a run, and saved if it is better.
+
+use std::sync::Arc;
+
+use super::super::TrainError;
+use super::super::averaged_model::AveragedModel;
+use super::super::context::RunContext;
+use super::super::processes::with_heartbeat;
+use super::super::run_dir::AverageSummary;
+use super::training_loop::TrainingLoop;
+use crate::checkpoint::StateSource;
+use crate::job::{AverageSave, StoppingMetric};
+
+impl TrainingLoop<'_> {
+    /// Averages the model, which is that of `step`, with the snapshots before it, if the job asks for that, and
+    /// evaluates both. The better one then is the model.
+    pub(super) fn average_weights(&mut self, step: u64) -> Result<Option<AverageSummary>, TrainError> {
+        let RunContext { job, model, processes, .. } = self.context;
+        let Some(average) = job.train.average else { return Ok(None) };
+        if step == self.state.step() {
+            self.save_now()?;
+        }
+        let mut checkpoints = Vec::new();
+        for step in [step].into_iter().chain(average.steps_before(step)) {
+            checkpoints.extend(self.checkpoints.open(step)?);
+        }
+        let own = checkpoints.first().cloned().filter(|own| own.manifest().train.step == step);
+        let Some(own) = own.filter(|_| checkpoints.len() > 1) else {
+            if processes.is_first() {
+                tracing::warn!(
+                    "train.average: the model is that of step {step}, since there are no snapshots to average it with \
+                     (train.average.every_steps is {})",
+                    average.every_steps
+                );
+            }
+            return Ok(None);
+        };
+        checkpoints.reverse();
+        let averaged = AveragedModel::new(average, checkpoints, model);
+        let steps = averaged.steps();
+
+        let part = self.watched_part();
+        if self.state.last_eval.is_none() {
+            self.state.last_eval = self.evaluate(part, step)?;
+        }
+        let metric = job.train.early_stopping.map_or(StoppingMetric::Auc, |stopping| stopping.metric);
+        let model_value = self.deciding_metrics()?.value(metric);
+        let of_model = (self.state.last_eval.take(), self.state.last_scores.take());
+        let averaged: Arc<dyn StateSource> = Arc::new(averaged);
+        with_heartbeat(processes, step, || self.backend.restore(&averaged))?;
+        self.state.is_averaged = true;
+        self.state.last_eval = self.evaluate(part, step)?;
+        let value = self.deciding_metrics()?.value(metric);
+
+        let is_better =
+            value.is_some_and(|value| model_value.is_none_or(|model| metric.gain(value, model) > 0.0));
+        let saved = is_better || average.save == AverageSave::Always;
+        if !saved {
+            let own: Arc<dyn StateSource> = own;
+            with_heartbeat(processes, step, || self.backend.restore(&own))?;
+            self.state.is_averaged = false;
+            (self.state.last_eval, self.state.last_scores) = of_model;
+        }
+        Ok(Some(AverageSummary { kind: average.kind, steps, metric, part, value, model_value, saved }))
+    }
+}
