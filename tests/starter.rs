@@ -35,7 +35,7 @@ fn trials_explain_the_choices_of_a_job_that_trains() {
         ("kind = ", &["dlrm", "wide-deep", "dcnv2", "deepfm"][..]),
         ("embedding_dim = ", &["8", "16"]),
         ("learning_rate = ", &["0.02", "0.008", "0.05"]),
-        ("epochs = ", &["after", "epochs, of 3 in each trial"]),
+        ("epochs = ", &["after", "of 6 epochs"]),
     ] {
         let (note, line) = line_of(&text, words);
         let is_said = values.iter().filter(|value| note.contains(*value)).count();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed preparation may end the test")]
 
 use std::collections::BTreeMap;
+use std::process::Stdio;
 use std::time::Duration;
 
 use rankine::evaluation::Metrics;
@@ -11,7 +12,7 @@ use rankine::prelude::*;
 use rankine::tuning::{Extent, Space, TrialResult, TuneError, Tuned, Tuning, tune};
 use serde_json::Value;
 use support::datasets::{copy, flip_eval_labels};
-use support::{Place, SHAPE, SUCCESS, USAGE, generate, job, run, toml_of_guide, tree};
+use support::{Place, SHAPE, SUCCESS, USAGE, generate, job, rankine, run, toml_of_guide, tree};
 
 mod support;
 
@@ -264,4 +265,40 @@ fn the_examples_of_the_guide_run() {
             .stdout_says("best model          of step ");
     }
     assert!(place.path("refit/search/summary.json").exists());
+}
+
+/// `kill -9` at any moment: the next start continues each trial from its last checkpoint.
+#[test]
+fn a_search_that_is_killed_anywhere_finds_the_same() {
+    let place = data();
+    let job = place.word("job.toml");
+    let space = place.file("space.toml", SPACE);
+    let command = |name: &str, resumes: bool| {
+        let mut command = rankine();
+        command.args(["tune", &job, "--trials", "9", "--space", &space, "--run-dir", &place.word(name)]);
+        command.args(["--out", &place.word(&format!("{name}.toml"))]).args(resumes.then_some("--resume"));
+        command.args(SETS.iter().flat_map(|set| ["--set", *set]));
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    };
+    assert!(command("whole", false).status().unwrap().success());
+    let result = |name: &str| -> Value {
+        let text = std::fs::read_to_string(place.path(name).join("tune.json")).unwrap();
+        serde_json::from_str::<Value>(&text).unwrap()["result"].take()
+    };
+    let mut kills = 0;
+    for milliseconds in (40..).step_by(60) {
+        let mut child = command("killed", place.path("killed").exists()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        if child.try_wait().unwrap().is_some_and(|status| status.success()) {
+            break;
+        }
+        child.kill().unwrap();
+        kills += 1;
+        child.wait().unwrap();
+    }
+    assert!(kills > 2, "the search was killed {kills} times");
+    assert_eq!(result("killed"), result("whole"));
+    let out = |name: &str| std::fs::read(place.path(&format!("{name}.toml"))).unwrap();
+    assert!(out("killed") == out("whole"));
 }

@@ -33,6 +33,8 @@ pub struct StarterTrial {
 const EPOCHS: u64 = 3;
 /// The most samples that a trial trains on.
 const SAMPLES_MAX: u64 = 200_000;
+/// Epochs of the trial that finds their number. Larger datasets than `SAMPLES_MAX` keep the one that they start with.
+const EPOCHS_MAX: u64 = 6;
 /// Fewer samples say nothing about settings.
 const SAMPLES_MIN: u64 = 1000;
 /// Larger tables take more time to make than to train on so few samples.
@@ -58,15 +60,25 @@ pub(super) fn run(
         return Ok(StarterJob { text: starter.text(&choices), auc: None });
     }
     let mut best = None;
-    for topic in [Topic::Kind, Topic::Optimizer, Topic::Rate, Topic::Decay, Topic::Dim, Topic::Schedule] {
+    let topics = [
+        Topic::Kind,
+        Topic::Optimizer,
+        Topic::Rate,
+        Topic::Decay,
+        Topic::Dim,
+        Topic::Epochs,
+        Topic::Schedule,
+    ];
+    for topic in topics {
+        if topic == Topic::Epochs {
+            set_epochs(starter, &mut choices, &mut best, options)?;
+            continue;
+        }
         let others = alternatives(starter, topic, &choices, is_kind_fixed);
         let own = best.is_none().then(|| choices.clone());
         let tried: Vec<_> = own.into_iter().chain(others).collect();
         let found = evaluate(starter, topic, &tried, options)?;
         choose(&mut choices, &mut best, topic, tried.into_iter().zip(found));
-        if topic == Topic::Decay {
-            set_epochs(starter, &mut choices, best);
-        }
     }
     Ok(StarterJob { text: starter.text(&choices), auc: best.map(|best| best.value) })
 }
@@ -109,10 +121,13 @@ fn evaluate(
 ) -> Result<Vec<Option<Evaluation>>, TuneError> {
     let job = |choices: &Choices| Job::from_toml("starter", &starter.text(choices), &[] as &[&str]);
     let jobs = tried.iter().map(job).collect::<Result<Vec<_>, _>>()?;
-    // A schedule ends with the training, whose length is known by then.
-    let epochs =
-        if topic == Topic::Schedule { tried.first().map_or(1, |choices| choices.epochs) } else { EPOCHS };
-    let samples = starter.train_samples.saturating_mul(epochs).min(SAMPLES_MAX);
+    let of_epochs = |epochs: u64| starter.train_samples.saturating_mul(epochs);
+    let samples = match topic {
+        Topic::Epochs => of_epochs(EPOCHS_MAX),
+        // A schedule ends with the training, whose length is known by then.
+        Topic::Schedule if !is_large(starter) => of_epochs(tried.first().map_or(1, |choices| choices.epochs)),
+        _ => of_epochs(EPOCHS).min(SAMPLES_MAX),
+    };
     let dir = options.dir.join(format!("{topic:?}").to_lowercase());
     let comparison = Comparison { samples, dir: &dir, stop: options.stop };
     let found = compare(&jobs, comparison)?;
@@ -151,17 +166,32 @@ fn choose(
     }
 }
 
-/// Sets the number of epochs by the step of the best evaluation.
-fn set_epochs(starter: &Starter<'_>, choices: &mut Choices, best: Option<Evaluation>) {
-    let Some(Evaluation { step, .. }) = best else { return };
+/// Whether a trial sees only a part of the samples.
+fn is_large(starter: &Starter<'_>) -> bool {
+    starter.train_samples > SAMPLES_MAX
+}
+
+/// Sets the number of epochs by the step of the best evaluation of a longer trial, unless the dataset is large.
+fn set_epochs(
+    starter: &Starter<'_>,
+    choices: &mut Choices,
+    best: &mut Option<Evaluation>,
+    options: TrialOptions<'_>,
+) -> Result<(), TuneError> {
+    if is_large(starter) {
+        return Ok(());
+    }
+    let longer = Choices { epochs: EPOCHS_MAX, ..choices.clone() };
+    let Some(&Some(found)) = evaluate(starter, Topic::Epochs, &[longer], options)?.first() else {
+        return Ok(());
+    };
     // A tenth of the samples was held out.
     let held_in = starter.train_samples - starter.train_samples / 10;
-    let epochs = step as f64 / held_in.div_ceil(starter.batch_size()) as f64;
-    if starter.train_samples.saturating_mul(EPOCHS) <= SAMPLES_MAX {
-        choices.epochs = (epochs.round() as u64).clamp(1, EPOCHS);
-        choices.add_note(
-            Topic::Epochs,
-            format!("The AUC was highest after {epochs:.1} epochs, of {EPOCHS} in each trial."),
-        );
-    }
+    let epochs = found.step as f64 / held_in.div_ceil(starter.batch_size()) as f64;
+    choices.epochs = (epochs.round() as u64).clamp(1, EPOCHS_MAX);
+    let Evaluation { value, .. } = found;
+    let note = format!("The AUC was highest after {epochs:.1} of {EPOCHS_MAX} epochs: {value:.4}");
+    choices.add_note(Topic::Epochs, note);
+    *best = Some(found);
+    Ok(())
 }
