@@ -232,8 +232,15 @@ fn spaces_that_do_not_fit_are_refused() {
     };
     refused(
         "train.epochs = { choose = [1, 2] }",
-        "the space varies train.epochs: the search finds the number",
+        "\
+a search cannot vary this setting: the search finds the number of steps by itself, up to that of the job
+  |
+1 | train.epochs = { choose = [1, 2] }
+  |                ^^^^^^^^^^^^^^^^^^^
+",
     );
+    refused("[eval]\nevery_steps = { choose = [1, 2] }", "it does not change what is learned");
+    refused("train.average.count = { choose = [2, 3] }", "trials are compared without averages");
     refused("data.dir = { choose = [\"a\"] }", "all trials are trained on the same samples");
     refused("optimizer.dense.learning_rat = { log = [0.1, 1.0] }", "did you mean `learning_rate`?");
     refused("[model]\nembedding_dim = 3", "3 is not a range");

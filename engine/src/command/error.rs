@@ -177,7 +177,7 @@ impl From<TuneError> for CommandError {
         match error {
             TuneError::Job(error) => error.into(),
             TuneError::Train(error) => error.into(),
-            TuneError::Dir(_) | TuneError::Key { .. } => Self::new(Exit::Usage, error),
+            TuneError::Dir(_) => Self::new(Exit::Usage, error),
             TuneError::Stopped { .. } => Self::new(Exit::Resumable, error),
             TuneError::Ended(cause) => Self::new(Exit::of_stop(cause), error),
             TuneError::NoResult(_) => Self::new(Exit::Failed, error),

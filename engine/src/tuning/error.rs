@@ -19,14 +19,6 @@ pub enum TuneError {
     /// The folder of the search cannot be used.
     #[error("{0}")]
     Dir(String),
-    /// A setting that cannot vary.
-    #[error("the space varies {key}: {why}")]
-    Key {
-        /// Its key.
-        key: String,
-        /// Why it cannot.
-        why: &'static str,
-    },
     /// The search was asked to stop, and can be continued.
     #[error(
         "stopped by {cause}; the same command with --run-dir {} --resume continues the search",

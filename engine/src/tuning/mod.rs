@@ -96,7 +96,6 @@ pub struct TrialResult {
 /// [`TuneError`].
 pub fn tune(tuning: Tuning<'_>, observe: &(dyn Fn(&TrialResult) + Sync)) -> Result<Tuned, TuneError> {
     let job = tuning.file.job()?;
-    plan::check_keys(tuning.space)?;
     let job = held_out(
         job.clone(),
         if job.train.validation == Split::None { VALIDATION } else { job.train.validation },

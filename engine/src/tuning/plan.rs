@@ -9,38 +9,12 @@ use serde::Serialize;
 use serde_json::{Value as Json, json};
 use toml::Value;
 
-use super::space::{Drawn, Space};
+use super::space::Drawn;
 use super::{Extent, TuneError, Tuned, Tuning};
 use crate::job::Job;
 
 /// The file in the folder of a search.
 const NAME: &str = "tune.json";
-
-/// Settings that cannot vary, and why.
-const FIXED: [(&str, &str); 8] = [
-    ("train.epochs", STEPS),
-    ("train.max_steps", STEPS),
-    ("train.validation", "all trials are compared on one validation set; set it in the job"),
-    ("train.early_stopping", STEPS),
-    ("eval", "it does not change what is learned"),
-    ("data", "all trials are trained on the same samples"),
-    ("device", "it does not change what is learned"),
-    ("seed", "the best of several seeds is not better on other data"),
-];
-const STEPS: &str = "the search finds the number of steps by itself, up to that of the job";
-
-/// Checks that the settings of a space can vary.
-pub(super) fn check_keys(space: &Space) -> Result<(), TuneError> {
-    let is_below = |key: &str, fixed: &str| {
-        key.strip_prefix(fixed).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    };
-    for key in space.keys() {
-        if let Some((_, why)) = FIXED.iter().find(|(fixed, _)| is_below(key, fixed)) {
-            return Err(TuneError::Key { key: key.to_owned(), why });
-        }
-    }
-    Ok(())
-}
 
 /// What `--set` takes for the settings of a trial. Where vectors and the bottom MLP interact, its last layer follows
 /// the size of the embeddings.

@@ -19,6 +19,27 @@ use toml::{Table, Value};
 
 use crate::job::{Job, JobError, Optimizer};
 
+/// Settings that cannot vary, and why.
+const FIXED: [(&str, &str); 9] = [
+    ("train.epochs", STEPS),
+    ("train.max_steps", STEPS),
+    ("train.validation", "all trials are compared on one validation set; set it in the job"),
+    ("train.early_stopping", STEPS),
+    ("train.average", "trials are compared without averages"),
+    ("eval", "it does not change what is learned"),
+    ("data", "all trials are trained on the same samples"),
+    ("device", "it does not change what is learned"),
+    ("seed", "the best of several seeds is not better on other data"),
+];
+const STEPS: &str = "the search finds the number of steps by itself, up to that of the job";
+
+/// Why a setting cannot vary, if it cannot.
+fn why_fixed(key: &str) -> Option<&'static str> {
+    let is_below =
+        |fixed: &str| key.strip_prefix(fixed).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    FIXED.iter().find(|(fixed, _)| is_below(fixed)).map(|(_, why)| *why)
+}
+
 /// The settings that a search varies.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Space {
@@ -86,7 +107,13 @@ impl Space {
             let key = if above.is_empty() { name.clone() } else { format!("{above}.{name}") };
             match value {
                 Value::Table(table) => match Range::of(table) {
-                    Some(Ok(range)) => self.dimensions.push(Dimension { key, range }),
+                    Some(Ok(range)) => match why_fixed(&key) {
+                        None => self.dimensions.push(Dimension { key, range }),
+                        Some(why) => {
+                            let what = format!("a search cannot vary this setting: {why}");
+                            problems.push(document.problem(&Conflict::new(key, what)));
+                        }
+                    },
                     Some(Err(what)) => problems.push(document.problem(&Conflict::new(key, what))),
                     None => self.add(problems, document, (&key, table)),
                 },
@@ -128,11 +155,6 @@ impl Space {
             dimensions.push(choose("model.embedding_dim", dims.into_iter().map(Value::Integer).collect()));
         }
         Self { dimensions }
-    }
-
-    /// The keys that vary.
-    pub fn keys(&self) -> impl Iterator<Item = &str> {
-        self.dimensions.iter().map(|dimension| dimension.key.as_str())
     }
 
     /// Draws the settings of a trial, which depend on nothing but the seed, the trial's number, and the range and the
@@ -226,7 +248,10 @@ mod tests {
         let text = "a.rate = { log = [0.001, 1] }\n[b]\nshare = { linear = [-1, 0.5] }\nsize = { log = [1, 8] }\n\
                     kind = { choose = [\"x\", [1, 2]] }";
         let space = space(text);
-        assert_eq!(space.keys().collect::<Vec<_>>(), ["a.rate", "b.kind", "b.share", "b.size"]);
+        assert_eq!(
+            space.draw(0, 1).iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>(),
+            ["a.rate", "b.kind", "b.share", "b.size"]
+        );
         let draws: Vec<_> = (0..2000).map(|trial| space.draw(3, trial)).collect();
         let of = |key: &str| {
             let find =
