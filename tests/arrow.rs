@@ -1,6 +1,5 @@
 //! Record batches of Arrow, scored and trained on: the bits of slices, and what is refused.
 
-#![cfg(feature = "arrow")]
 #![allow(clippy::unwrap_used, reason = "a failed preparation may end the test")]
 
 use std::path::Path;
@@ -28,6 +27,7 @@ dense = 2
 rows = [40, 300, 20, 12]
 hotness = [1, 3, 1, 2]
 ";
+
 fn job(place: &Place, sets: &[&str]) -> Job {
     Job::load(Path::new(&support::job(place)), sets).unwrap()
 }

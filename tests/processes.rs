@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed};
 use support::exported::Exported;
+use support::strangers::Strangers;
 
-#[path = "support/strangers.rs"]
-mod strangers;
 mod support;
 
 type Outcome = Result<(), Failed>;
@@ -415,7 +414,7 @@ fn strangers_at_the_port_disturb_no_training() -> Outcome {
         let disturbed = folder.processes_at(port, &run, 2, &sets, |rank, command| {
             command.env("RANKINE_SECRET", SECRET);
             if rank == 1 {
-                strangers.get_or_init(|| strangers::Strangers::at(port, 2));
+                strangers.get_or_init(|| Strangers::at(port, 2));
                 thread::sleep(Duration::from_secs(2));
                 let mut wrong = support::rankine();
                 wrong.args(["doctor", "--cluster", "--rank", "1", "--ranks", "2", "--meet"]);
@@ -428,7 +427,7 @@ fn strangers_at_the_port_disturb_no_training() -> Outcome {
             }
         })?;
         disturbed.into_iter().try_for_each(|child| succeeded(child).map(drop))?;
-        let connected = strangers.get().map_or(0, strangers::Strangers::connected);
+        let connected = strangers.get().map_or(0, Strangers::connected);
         eprintln!("{run}: {connected} connections of strangers");
         if connected < 100 {
             return Err("strangers did not reach the port".into());

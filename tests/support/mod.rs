@@ -19,6 +19,7 @@ pub(crate) mod process;
 pub(crate) mod python;
 pub(crate) mod seccomp;
 mod skipped;
+pub(crate) mod strangers;
 
 pub(crate) use skipped::{skipped, skipped_test};
 

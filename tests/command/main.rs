@@ -1,0 +1,35 @@
+//! Tests of the command: each runs `rankine` as its users do, and reads what it prints and writes.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod arguments;
+mod bench;
+mod conversion;
+mod eval_sets;
+mod evaluate;
+mod export;
+mod golden;
+mod guards;
+mod hostile;
+mod html_reports;
+mod ids;
+mod inputs;
+mod journey;
+mod launch;
+mod like;
+mod metrics;
+mod models;
+mod outputs;
+mod plan;
+mod predict;
+mod ranks;
+mod rate;
+mod raw;
+mod reports;
+mod resume;
+mod resume_refusals;
+mod run_logs;
+mod runs;
+mod warm_start;
+mod watchdog;

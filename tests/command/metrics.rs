@@ -1,0 +1,135 @@
+//! The metrics of commands, as Prometheus sees them: they agree with the summary, and a port that is taken is an error
+//! before any work is done.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::support::exported::{Exported, value};
+use crate::support::{self, FAILED, Place, SHAPE, SUCCESS, generate, job, json_file, rankine, run, train};
+
+/// Trains with a textfile, whose last version has the final values, and compares them with the summary.
+fn a_run_agrees(ranks: u32) {
+    let place = Place::new();
+    generate(&place, SHAPE, 2000, 400);
+    let textfile = format!("metrics.textfile={}", place.word("rankine.prom"));
+    let ranks = format!("device.ranks={ranks}");
+    let sets = [textfile.as_str(), &ranks, "checkpoint.every_steps=5", "eval.every_steps=10"];
+    train(&place, &job(&place), "run", &sets).with(SUCCESS);
+    let exported = Exported::read(&place.path("rankine.prom"), 0);
+    exported.agrees_with(&json_file(&place.path("run/summary.json")));
+    assert_eq!(exported.value("rankine_checkpoint_seconds_count", ""), 3.0);
+    assert!(exported.value("rankine_checkpoint_bytes_total", "") > 0.0);
+    let distinct = exported.value("rankine_embedding_distinct_ratio", "table=\"C6\"");
+    assert!(distinct > 0.0 && distinct <= 3.0 / 128.0, "3 rows, 128 look-ups: {distinct}");
+}
+
+#[test]
+fn the_metrics_of_a_run_agree_with_its_summary() {
+    a_run_agrees(1);
+}
+
+#[test]
+fn the_metrics_of_four_ranks_agree_with_their_summary() {
+    a_run_agrees(4);
+}
+
+/// Sends a request, and returns the whole response.
+fn get(address: &str, path: &str) -> String {
+    let mut client = TcpStream::connect(address).expect("the endpoint accepts");
+    write!(client, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("it receives");
+    let mut response = String::new();
+    client.read_to_string(&mut response).expect("it answers");
+    response
+}
+
+/// Checks the live page of the training on two ranks below, once its model was evaluated.
+#[track_caller]
+fn assert_shows_the_run(address: &str) {
+    let page = get(address, "/");
+    assert!(page.contains("\r\nContent-Type: text/html") && page.contains("default-src 'self'"), "{page}");
+    for name in ["icon.svg", "uplot.css", "page.css", "uplot.js", "charts.js", "page.js"] {
+        assert!(page.contains(name), "{name} in\n{page}");
+        assert!(get(address, &format!("/{name}")).starts_with("HTTP/1.1 200 "), "{name}");
+    }
+    let view = loop {
+        let answer = get(address, "/run.json");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a response");
+        assert!(head.contains("\r\nContent-Type: application/json"), "{head}");
+        let view: Value = serde_json::from_str(body).expect("it is JSON");
+        if !view["evaluation"].as_array().expect("a list").is_empty() && view["state"] == "training" {
+            break view;
+        }
+    };
+    assert_eq!((&view["name"], &view["device"]["ranks"]), (&"small".into(), &2.into()));
+    assert!(
+        view["progress"]["step"].as_u64() >= Some(1) && view["progress"]["eta_seconds"].as_f64() > Some(0.0)
+    );
+    for series in ["loss", "samples_per_second", "auc", "log_loss"] {
+        assert!(view["series"][series]["values"][0].is_f64(), "{series} in {view}");
+    }
+    assert!(view["phases"][1]["seconds"].as_f64() > Some(0.0), "{view}");
+    let table = &view["tables"][0];
+    assert!(table["placement"].is_string() && table["top_share"].is_f64(), "{table}");
+    assert!(table["distinct_ratio"].as_f64() > Some(0.0), "{table}");
+    let ranks = view["ranks"].as_array().expect("a list");
+    assert!(ranks.len() == 1 && ranks[0]["healthy"] == true && ranks[0]["host"] != "", "{ranks:?}");
+    assert_eq!(view["settings"]["train.epochs"], "100000");
+}
+
+#[test]
+fn a_training_serves_its_metrics_and_a_page_while_it_runs() {
+    let place = Place::new();
+    generate(&place, SHAPE, 2000, 400);
+    let mut command = rankine();
+    command.args(["train", &job(&place), "--metrics", "0", "--run-dir", &place.word("run")]);
+    // So long that only the signal ends it.
+    command.args(["--set", "train.epochs=100000", "--set", "train.log_every_steps=1"]);
+    command.args(["--set", "device.ranks=2", "--set", "eval.every_steps=1"]);
+    let mut training =
+        command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the command starts");
+    let mut lines = BufReader::new(training.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
+    let address =
+        lines.find_map(|line| Some(line.split_once("http://")?.1.strip_suffix("/metrics")?.to_owned()));
+    let address = address.expect("the address is printed");
+    assert!(address.starts_with("127.0.0.1:"), "{address}");
+    // Steps are reported once they are complete.
+    let step = lines.find(|line| line.contains("step "));
+    assert!(step.is_some());
+    let (page, ready) = (get(&address, "/metrics"), get(&address, "/readyz"));
+    assert!(value(&page, "rankine_train_steps_total") >= 1.0);
+    assert!(ready.starts_with("HTTP/1.1 200 "), "{ready}");
+    assert_shows_the_run(&address);
+    let pid = rustix::process::Pid::from_child(&training);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+    lines.for_each(drop);
+    assert_eq!(training.wait().expect("it ends").code(), Some(support::RESUMABLE));
+}
+
+#[test]
+fn a_port_in_use_is_an_error_before_anything_is_written() {
+    let place = Place::new();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = taken.local_addr().expect("it is bound").to_string();
+    let out = place.word("data");
+    let args = ["generate", "--shape", "dlrm", "--rows-cap", "10", "--samples", "10", "--out", &out];
+    run(args.into_iter().chain(["--metrics", &address]))
+        .with(FAILED)
+        .says(&["metrics cannot be served on", "another process uses this port"]);
+    assert!(!place.path("data").exists());
+    generate(&place, SHAPE, 2000, 400);
+    let listen = format!("metrics.listen={address}");
+    train(&place, &job(&place), "run", &[&listen]).with(FAILED).says(&["another process uses this port"]);
+    assert!(!place.path("run").exists());
+}
+
+#[test]
+fn an_address_without_a_port_is_refused() {
+    let place = Place::new();
+    generate(&place, SHAPE, 2000, 400);
+    train(&place, &job(&place), "run", &["metrics.listen=localhost"])
+        .with(support::USAGE)
+        .says(&["metrics.listen", "an IP address and a port, such as 127.0.0.1:9464, or a port"]);
+}

@@ -1,0 +1,105 @@
+//! `rankine runs` lists the runs of a folder, with the results that their own files have.
+
+#![allow(clippy::unwrap_used, reason = "a failed preparation may end the test")]
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::{Ended, FAILED, Place, SHAPE, SUCCESS, generate, job, json_file, run, train};
+
+/// Trains two runs that differ in a learning rate and their lengths.
+fn trained() -> Place {
+    let place = Place::new();
+    generate(&place, SHAPE, 3000, 700);
+    let job = job(&place);
+    for (name, rate) in [("runs/slow", "0.0001"), ("runs/quick", "0.1")] {
+        let rate = format!("optimizer.dense.learning_rate={rate}");
+        train(&place, &job, name, &["train.log_every_steps=5", &rate]).with(SUCCESS);
+    }
+    // Neither a file nor a folder of something else is a run.
+    fs::create_dir(place.path("runs/notes")).unwrap();
+    place.file("runs/notes.txt", "slow is slow");
+    place
+}
+
+fn runs(place: &Place, args: &[&str]) -> Ended {
+    run([&["runs", &place.word("runs")], args].concat()).with(SUCCESS)
+}
+
+/// The names in a JSON list.
+fn names(list: &Value) -> Vec<&str> {
+    list.as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn runs_have_the_results_of_their_summaries() {
+    let place = trained();
+    let list = runs(&place, &["--json", "--sort", "name"]).json();
+    assert_eq!(names(&list), ["quick", "slow"]);
+    for row in list.as_array().unwrap() {
+        let summary = json_file(&place.path("runs").join(row["name"].as_str().unwrap()).join("summary.json"));
+        assert_eq!((&row["state"], &row["error"]), (&Value::from("finished"), &Value::Null));
+        assert_eq!(row["steps"], summary["train"]["steps"]);
+        assert_eq!(row["samples"], summary["train"]["samples"]);
+        assert_eq!(row["samples_per_second"], summary["train"]["samples_per_second"]);
+        assert_eq!(row["auc"], summary["eval"]["auc"]);
+        assert_eq!(row["log_loss"], summary["eval"]["log_loss"]);
+        assert!(row.get("settings").is_none(), "{row}");
+    }
+    // The default order has the newest run first, and the AUC's the best.
+    let best =
+        if list[0]["auc"].as_f64() > list[1]["auc"].as_f64() { ["quick", "slow"] } else { ["slow", "quick"] };
+    assert_eq!(names(&runs(&place, &["--json", "--sort", "auc"]).json()), best);
+    let table = runs(&place, &["--sort", "name"]).stdout;
+    let lines: Vec<_> = table.lines().collect();
+    assert_eq!(lines.len(), 3, "{table}");
+    assert!(lines[0].starts_with("run    state     device"), "{table}");
+    assert!(lines[1].starts_with("quick  finished  cpu"), "{table}");
+    assert!(lines[1].contains(&format!("{:.5}", list[0]["auc"].as_f64().unwrap())), "{table}");
+}
+
+#[test]
+fn settings_that_differ_are_columns() {
+    let place = trained();
+    let list = runs(&place, &["--json", "--sort", "name", "--settings"]).json();
+    assert_eq!(list[0]["settings"]["optimizer.dense.learning_rate"], "0.1");
+    assert_eq!(list[1]["settings"]["optimizer.dense.learning_rate"], "0.0001");
+    assert_eq!(list[0]["settings"].as_object().unwrap().len(), 1, "{list}");
+    let table = runs(&place, &["--settings"]).stdout;
+    assert!(table.lines().next().unwrap().ends_with("optimizer.dense.learning_rate"), "{table}");
+    let csv = runs(&place, &["--csv", "--sort", "name", "--settings"]).stdout;
+    let lines: Vec<_> = csv.lines().collect();
+    let header = "run,name,state,device,precision,ranks,steps,samples,auc,log_loss,samples_per_second,started,error,\
+                  optimizer.dense.learning_rate";
+    assert_eq!((lines.len(), lines[0]), (3, header));
+    assert!(lines[1].contains(",quick,finished,cpu,,1,") && lines[1].ends_with(",,0.1"), "{csv}");
+}
+
+#[test]
+fn a_damaged_and_an_unfinished_run_are_listed_with_the_others() {
+    let place = trained();
+    fs::remove_file(place.path("runs/slow/summary.json")).unwrap();
+    let log = fs::read_to_string(place.path("runs/quick/metrics.jsonl")).unwrap();
+    fs::write(place.path("runs/quick/metrics.jsonl"), format!("{{\"kind\n{log}")).unwrap();
+    let list = runs(&place, &["--json", "--sort", "samples"]).json();
+    assert_eq!(names(&list), ["slow", "quick"]);
+    assert_eq!((&list[0]["state"], &list[1]["state"]), (&"unfinished".into(), &"damaged".into()));
+    assert!(list[0]["auc"].is_f64() && list[1]["auc"].is_null(), "{list}");
+    let error = list[1]["error"].as_str().unwrap();
+    assert!(error.contains("metrics.jsonl is damaged in line 1: "), "{error}");
+    runs(&place, &[]).stdout_says("\nquick: ").stdout_says("damaged in line 1");
+    assert_eq!(runs(&place, &["--csv"]).stdout.lines().count(), 3);
+}
+
+#[test]
+fn a_folder_without_runs_is_empty_and_a_missing_one_an_error() {
+    let place = Place::new();
+    fs::create_dir(place.path("runs")).unwrap();
+    assert_eq!(runs(&place, &["--json"]).json(), Value::Array(Vec::new()));
+    let listed = runs(&place, &[]).says(&["no runs in ", "`rankine train` writes one"]);
+    assert_eq!(listed.stdout, "");
+    run(["runs", &place.word("none")])
+        .with(FAILED)
+        .says(&["there is no folder ", "name the folder with the runs"]);
+}

@@ -1,0 +1,16 @@
+//! Tests of the library's interface: each trains or scores with `rankine` in this process. Some compare with the
+//! command.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod average;
+mod buckets;
+mod early_stopping;
+mod flips;
+mod prelude;
+mod ranker;
+mod starter;
+mod trainer;
+mod training;
+mod tune;

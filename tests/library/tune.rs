@@ -1,0 +1,310 @@
+//! Searches for settings: which samples they use, what their result depends on, and how they continue.
+
+#![allow(clippy::unwrap_used, reason = "a failed preparation may end the test")]
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rankine::evaluation::Metrics;
+use rankine::job::JobFile;
+use rankine::prelude::*;
+use rankine::tuning::{Extent, Space, TrialResult, TuneError, Tuned, Tuning, tune};
+use serde_json::Value;
+
+use crate::support::datasets::{copy, flip_eval_labels};
+use crate::support::{Place, SHAPE, SUCCESS, USAGE, generate, job, rankine, run, toml_of_guide, tree};
+
+const SAMPLES: u64 = 3000;
+const VALIDATION: &str = "train.validation='random:0.2:3'";
+/// The job's own rates are far too small, so that a search must find better ones.
+const SETS: [&str; 5] = [
+    VALIDATION,
+    "train.epochs=3",
+    "optimizer.dense.learning_rate=1e-6",
+    "optimizer.sparse.learning_rate=1e-6",
+    "device.kind=cpu",
+];
+const SPACE: &str = "[optimizer.dense]\nlearning_rate = { log = [1e-6, 1.0] }\n[optimizer.sparse]\n\
+                     learning_rate = { log = [1e-6, 1.0] }\n[model]\nembedding_dim = { choose = [2, 4, 8] }\n";
+
+fn data() -> Place {
+    let place = Place::new();
+    generate(&place, SHAPE, SAMPLES, 600);
+    job(&place);
+    place
+}
+
+/// Searches in the folder `name`.
+fn search(place: &Place, name: &str, sets: &[&str], extent: Extent) -> Result<Tuned, TuneError> {
+    search_until(place, name, sets, extent, None)
+}
+
+/// Likewise; requests a stop after a number of rounds of trials.
+fn search_until(
+    place: &Place,
+    name: &str,
+    sets: &[&str],
+    extent: Extent,
+    stop_after: Option<usize>,
+) -> Result<Tuned, TuneError> {
+    let (dir, stop) = (place.path(name), Stop::default());
+    let file = JobFile::read(&place.path("job.toml"), sets).unwrap();
+    let space = Space::parse("space.toml", SPACE).unwrap();
+    let seen = std::sync::atomic::AtomicUsize::new(0);
+    let observe = |_: &TrialResult| {
+        if Some(seen.fetch_add(1, std::sync::atomic::Ordering::SeqCst) + 1) == stop_after {
+            stop.ask();
+        }
+    };
+    let tuning =
+        Tuning { file: &file, space: &space, seed: 7, extent, dir: &dir, resume: dir.exists(), stop: &stop };
+    tune(tuning, &observe)
+}
+
+/// Trains the best job of a search, and evaluates it.
+fn trained(place: &Place, name: &str, tuned: &Tuned) -> (Summary, Metrics) {
+    let job = Job::from_toml("best.toml", &tuned.job, &[] as &[&str]).unwrap();
+    let options = TrainOptions { run_dir: Some(&place.path(name)), ..TrainOptions::default() };
+    let (summary, _) = train(&job, options, &mut ()).unwrap();
+    let metrics = summary.eval.as_ref().unwrap().metrics.first.unwrap();
+    (summary, metrics)
+}
+
+#[test]
+fn a_search_finds_better_settings_than_the_job_has() {
+    let place = data();
+    let tuned = search(&place, "search", &SETS, Extent::Trials(9)).unwrap();
+    assert_eq!(tuned.trials.len(), 9);
+    // A ninth, a third, all of the samples: 3 epochs of 2400 samples or so in batches of 128.
+    let steps: Vec<_> = tuned.trials.iter().map(|trial| trial.steps).collect();
+    let longest = *steps.iter().max().unwrap();
+    let count = |divisor: u64| steps.iter().filter(|&&steps| steps == longest.div_ceil(divisor)).count();
+    assert_eq!((count(1), count(3), count(9)), (1, 2, 6), "{steps:?}");
+
+    // They are ordered, and the job itself, which learns nothing, is not the best.
+    let values: Vec<_> = tuned.trials.iter().map(|trial| trial.best.unwrap().value).collect();
+    assert!(values.is_sorted_by(|one, other| one >= other), "{values:?}");
+    let own = tuned.trials.iter().find(|trial| trial.trial == 0).unwrap();
+    assert!(own.settings.is_empty() && own.best.unwrap().value < values[0] - 0.05, "{values:?}");
+
+    // The best job trains on all samples, for as many steps in proportion.
+    let best = tuned.trials[0].best.unwrap();
+    let held_in = Dataset::open(&place.path("data")).unwrap();
+    let held_in = held_in.with_validation("random:0.2:3".parse().unwrap()).unwrap().samples(Part::Train);
+    let expected = (best.step as f64 * SAMPLES as f64 / held_in as f64).round() as u64;
+    let (summary, metrics) = trained(&place, "best", &tuned);
+    assert_eq!((summary.train.steps, summary.data.train_samples), (expected, SAMPLES));
+    let (first, rest) = (metrics.auc.unwrap(), best.value);
+    assert!(first > 0.6 && rest > 0.6, "AUC {first} on the evaluation part, {rest} on the validation set");
+    for (key, value) in &tuned.trials[0].settings {
+        let key = key.rsplit('.').next().unwrap();
+        assert!(tuned.job.contains(&format!("{key} = {value}")), "{key} = {value}: {}", tuned.job);
+    }
+    // Weights of trials are gone, and their jobs, logs and summaries are there.
+    for entry in std::fs::read_dir(place.path("search/trials")).unwrap() {
+        let names: Vec<_> = tree(&entry.unwrap().path()).into_keys().collect();
+        let has = |part: &str| names.iter().any(|name| name.contains(part));
+        assert!(has("job.toml") && has("metrics.jsonl") && has("summary.json"), "{names:?}");
+        assert!(!has("model/") && !has("step-"), "{names:?}");
+    }
+}
+
+#[test]
+fn a_number_of_trials_and_a_seed_give_one_result_however_many_run_at_once() {
+    let place = data();
+    let with = |name: &str, threads: &str| {
+        search(&place, name, &[&SETS[..], &[threads]].concat(), Extent::Trials(4)).unwrap()
+    };
+    let (one, three) = (with("one", "device.threads=1"), with("three", "device.threads=3"));
+    assert_eq!(one.trials, three.trials);
+    // A stopped search continues, also in the middle of a round, and ends the same.
+    let sets = [&SETS[..], &["device.threads=2"]].concat();
+    for stop_after in [1, 2, 5] {
+        let stopped = search_until(&place, "stopped", &sets, Extent::Trials(4), Some(stop_after));
+        assert!(matches!(stopped, Err(TuneError::Stopped { .. })), "{stopped:?}");
+    }
+    let continued = search(&place, "stopped", &sets, Extent::Trials(4)).unwrap();
+    assert_eq!(continued.trials, one.trials);
+    // A finished search has the same result again.
+    assert_eq!(search(&place, "stopped", &sets, Extent::Trials(4)).unwrap().trials, one.trials);
+    let other = search(&place, "stopped", &sets, Extent::Trials(5)).unwrap_err().to_string();
+    assert!(other.contains("the search here has another trials"), "{other}");
+}
+
+#[test]
+fn the_evaluation_part_decides_nothing() {
+    let place = data();
+    copy(&Dataset::open(&place.path("data")).unwrap(), &place.path("other"), |part, samples| {
+        flip_eval_labels(part, samples);
+        if part == Part::Eval {
+            samples.dense.iter_mut().for_each(|value| *value = 1.0);
+        }
+    });
+    let other = format!("data.dir={:?}", place.word("other"));
+    // By default the last tenth is held out.
+    let sets = &SETS[1..];
+    let results = [&[][..], &[other.as_str()]].map(|more| {
+        let name = format!("search-{}", more.len());
+        search(&place, &name, &[sets, more].concat(), Extent::Trials(3)).unwrap()
+    });
+    assert_eq!(results[0].trials, results[1].trials);
+    assert_eq!(results[0].validation, "last:0.1");
+    let trial = std::fs::read_to_string(place.path("search-0/trials/000/metrics.jsonl")).unwrap();
+    assert!(trial.contains("\"validation\"") && !trial.contains("\"auc_achievable\""));
+    let evaluated = trial.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let parts = evaluated.filter(|line| line["kind"] == "eval").map(|line| line["part"].clone());
+    assert!(parts.clone().count() > 0 && parts.into_iter().all(|part| part == "validation"));
+}
+
+#[test]
+fn a_budget_ends_a_search_and_each_trial_depends_on_the_seed_alone() {
+    let place = data();
+    let short = search(&place, "short", &SETS, Extent::Budget(Duration::from_millis(1500))).unwrap();
+    assert!(short.trials.len() >= 9, "{}", short.trials.len());
+    let by_number = |tuned: &Tuned| {
+        let settings = tuned.trials.iter().map(|trial| (trial.trial, trial.settings.clone()));
+        settings.collect::<BTreeMap<_, _>>()
+    };
+    let fixed = by_number(&search(&place, "fixed", &SETS, Extent::Trials(9)).unwrap());
+    for (number, settings) in by_number(&short).into_iter().filter(|&(number, _)| number < 9) {
+        assert_eq!(fixed[&number], settings);
+    }
+    trained(&place, "best", &short);
+}
+
+#[test]
+fn the_command_writes_the_best_job() {
+    let place = data();
+    std::fs::write(place.path("space.toml"), SPACE).unwrap();
+    let (path, space, dir) = (place.word("job.toml"), place.word("space.toml"), place.word("search"));
+    let out = place.word("best.toml");
+    let tune = |more: &[&str]| {
+        let fixed = ["tune", &path, "--trials", "3", "--space", &space, "--run-dir", &dir, "--out", &out];
+        let sets: Vec<_> = SETS.iter().flat_map(|set| ["--set", *set]).collect();
+        run([&fixed[..], more, &sets].concat())
+    };
+    let done = tune(&[]).with(SUCCESS);
+    let text = done.stdout_says("the job itself").stdout_says("optimizer.dense.learning_rate=");
+    text.stdout_says(&format!("next     rankine train {out}"));
+    run(["train", &out, "--run-dir", &place.word("run")]).with(SUCCESS);
+    tune(&["--resume"]).with(USAGE).says(&["already exists and is not overwritten"]);
+    std::fs::remove_file(place.path("best.toml")).unwrap();
+    tune(&[]).with(USAGE).says(&["the folder has a search already"]);
+    let json = tune(&["--resume", "--json"]).with(SUCCESS).json();
+    assert_eq!(json["trials"].as_array().unwrap().len(), 3);
+    assert_eq!(json["metric"], "auc");
+}
+
+/// A space can try buckets of numbers that the job does not have.
+#[test]
+fn columns_of_buckets_are_a_setting() {
+    let place = data();
+    let dataset = Dataset::open(&place.path("data")).unwrap();
+    let column = &dataset.schema().dense[0].name;
+    let space = format!("feature = {{ choose = [[], [{{ column = {column:?}, buckets = 8 }}]] }}");
+    let file = JobFile::read(&place.path("job.toml"), &SETS[..2]).unwrap();
+    let (space, dir) = (Space::parse("space.toml", &space).unwrap(), place.path("search"));
+    let (extent, stop) = (Extent::Trials(6), &Stop::default());
+    let tuning = Tuning { file: &file, space: &space, seed: 3, extent, dir: &dir, resume: false, stop };
+    let tuned = tune(tuning, &|_| ()).unwrap();
+    let has_buckets =
+        |trial: &&TrialResult| trial.settings.iter().any(|(_, value)| value.to_string().contains('8'));
+    let with = tuned.trials.iter().filter(has_buckets).count();
+    assert!((1..6).contains(&with), "{:?}", tuned.trials);
+    assert!(tuned.trials.iter().all(|trial| trial.best.is_some()), "{:?}", tuned.trials);
+    trained(&place, "best", &tuned);
+}
+
+#[test]
+fn spaces_that_do_not_fit_are_refused() {
+    let place = data();
+    let refused = |space: &str, expected: &str| {
+        std::fs::write(place.path("space.toml"), space).unwrap();
+        let command =
+            ["tune", &place.word("job.toml"), "--trials", "2", "--space", &place.word("space.toml")];
+        let dir = place.word("search");
+        let more = ["--run-dir", &dir, "--out", &place.word("best.toml")];
+        run(command.into_iter().chain(more)).with(USAGE).says(&[expected]);
+        assert!(!place.path("search/trials").exists(), "no trial has begun");
+        let _ = std::fs::remove_dir_all(place.path("search"));
+    };
+    refused(
+        "train.epochs = { choose = [1, 2] }",
+        "\
+a search cannot vary this setting: the search finds the number of steps by itself, up to that of the job
+  |
+1 | train.epochs = { choose = [1, 2] }
+  |                ^^^^^^^^^^^^^^^^^^^
+",
+    );
+    refused("[eval]\nevery_steps = { choose = [1, 2] }", "it does not change what is learned");
+    refused("train.average.count = { choose = [2, 3] }", "trials are compared without averages");
+    refused("data.dir = { choose = [\"a\"] }", "all trials are trained on the same samples");
+    refused("optimizer.dense.learning_rat = { log = [0.1, 1.0] }", "did you mean `learning_rate`?");
+    refused("[model]\nembedding_dim = 3", "3 is not a range");
+    refused("[model]\nembedding_dim = { choose = [0] }", "embedding_dim");
+}
+
+#[test]
+fn the_examples_of_the_guide_run() {
+    let place = data();
+    let space = toml_of_guide("## Finding settings").pop().unwrap();
+    std::fs::write(place.path("space.toml"), space).unwrap();
+    let (path, space, out) = (place.word("job.toml"), place.word("space.toml"), place.word("best.toml"));
+    let more = ["--run-dir", &place.word("search"), "--out", &out, "--trials", "2"];
+    let tune = ["tune", &path, "--space", &space, "--set", "device.kind=cpu"];
+    run([&tune[..], &more].concat()).with(SUCCESS).stdout_says("optimizer.sparse.weight_decay=");
+    run(["train", &out, "--run-dir", &place.word("best")]).with(SUCCESS);
+
+    // The job of the guide, with the rest of a job for this dataset.
+    let refit = toml_of_guide("## Early stopping");
+    let again = toml_of_guide("### Training again on all samples").pop().unwrap();
+    assert_eq!(refit.len(), 1);
+    let job = std::fs::read_to_string(&path).unwrap();
+    let rest = job.split("train = {").next().unwrap();
+    for (name, block) in [("stopping", &refit[0]), ("refit", &again)] {
+        let file = place.file(&format!("{name}.toml"), format!("{rest}\n{block}"));
+        let set = ["--set", "eval.every_steps=2", "--set", "device.kind=cpu"];
+        run([&["train", &file, "--run-dir", &place.word(name)][..], &set].concat())
+            .with(SUCCESS)
+            .stdout_says("best model          of step ");
+    }
+    assert!(place.path("refit/search/summary.json").exists());
+}
+
+/// `kill -9` at any moment: the next start continues each trial from its last checkpoint.
+#[test]
+fn a_search_that_is_killed_anywhere_finds_the_same() {
+    let place = data();
+    let job = place.word("job.toml");
+    let space = place.file("space.toml", SPACE);
+    let command = |name: &str, resumes: bool| {
+        let mut command = rankine();
+        command.args(["tune", &job, "--trials", "9", "--space", &space, "--run-dir", &place.word(name)]);
+        command.args(["--out", &place.word(&format!("{name}.toml"))]).args(resumes.then_some("--resume"));
+        command.args(SETS.iter().flat_map(|set| ["--set", *set]));
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    };
+    assert!(command("whole", false).status().unwrap().success());
+    let result = |name: &str| -> Value {
+        let text = std::fs::read_to_string(place.path(name).join("tune.json")).unwrap();
+        serde_json::from_str::<Value>(&text).unwrap()["result"].take()
+    };
+    let mut kills = 0;
+    for milliseconds in (40..).step_by(60) {
+        let mut child = command("killed", place.path("killed").exists()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        if child.try_wait().unwrap().is_some_and(|status| status.success()) {
+            break;
+        }
+        child.kill().unwrap();
+        kills += 1;
+        child.wait().unwrap();
+    }
+    assert!(kills > 2, "the search was killed {kills} times");
+    assert_eq!(result("killed"), result("whole"));
+    let out = |name: &str| std::fs::read(place.path(&format!("{name}.toml"))).unwrap();
+    assert!(out("killed") == out("whole"));
+}
