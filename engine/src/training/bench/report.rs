@@ -47,6 +47,13 @@ pub struct TrainBench {
     pub trace: Option<TraceSummary>,
 }
 
+impl TrainBench {
+    /// Returns the sum of the times of all phases, in milliseconds.
+    pub fn phases_ms(&self) -> f64 {
+        self.phases.iter().map(|phase| phase.ms).sum()
+    }
+}
+
 /// Where batches came from.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]

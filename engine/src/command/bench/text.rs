@@ -1,203 +1,18 @@
-//! `rankine bench`: measures how fast this machine reads, trains and evaluates.
+//! The results of benchmarks as text.
 
 use std::fmt::{self, Display};
-use std::path::PathBuf;
 
 use bytesize::ByteSize;
-use clap::Subcommand;
-use rankine::job::ThreadCount;
-use rankine::launch::ProcessRank;
-use rankine::overlap::Overlap;
 use rankine::training::{
-    self, Ceilings, EvalBench, EvalBenchOptions, Input, MemoryPart, Phase, Reading, Times, TraceSummary,
-    TrainBench, TrainBenchOptions,
+    Ceilings, EvalBench, Input, MemoryPart, Phase, Reading, Times, TraceSummary, TrainBench,
 };
-use rankine_reader::Part;
-use rankine_reader::bench::{ReadBench, ReadBenchOptions, bench_read};
+use rankine_reader::bench::ReadBench;
 
-use super::job::{JobArgs, setting};
-use super::table::TextTable;
-use super::{CommandError, arguments, launch, output};
+use super::baseline::{Baseline, change};
+use crate::command::table::TextTable;
 
-/// Measure how fast this machine reads, trains or evaluates
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    Read(Read),
-    Train(Train),
-    Eval(Eval),
-}
-
-/// Read a dataset in every mode that this machine supports, and compare with the speed of the disk
-///
-/// Reports medians of several interleaved passes; the page cache is dropped before each pass. The passes measure the
-/// disk alone, reading blocks, reading and checking blocks on one thread, unpacking samples into batches on one
-/// thread, and shuffling samples into batches that GPUs unpack, on all feeding threads.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  rankine bench read data/criteo
-  rankine bench read data/criteo --part eval --json | jq .device.rate.gb_per_s")]
-struct Read {
-    /// Dataset folder
-    #[arg(value_name = "DATASET")]
-    path: PathBuf,
-
-    /// Part of the dataset: train or eval
-    #[arg(long, default_value = "train", value_parser = arguments::part)]
-    part: Part,
-
-    /// Number of reads in flight
-    #[arg(long, value_name = "N", default_value_t = ReadBenchOptions::default().depth)]
-    queue_depth: u32,
-
-    /// Maximum amount of data to read, such as 512MiB or 2GiB
-    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = arguments::bytes)]
-    bytes: u64,
-
-    /// Number of passes; the median is reported
-    #[arg(long, value_name = "N", default_value_t = ReadBenchOptions::default().passes)]
-    passes: u32,
-
-    /// Print JSON instead of text
-    #[arg(long)]
-    json: bool,
-}
-
-/// Train a job for some steps, and report the time of a step and of its parts
-///
-/// Batches are read as in training, epoch after epoch; with --resident they are already in the memory of the device. On
-/// a GPU, each part of a step is also timed alone, and compared with the bytes that it must move, its operations, and
-/// the limits of the GPU: the speeds of a memory copy and of a large product, which are measured at the start. There
-/// are no evaluations, and the model is not saved.
-///
-/// To exclude the disk, copy the dataset to memory: --set data.dir=/dev/shm/NAME.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  rankine bench train configs/quickstart.toml --steps 200
-  rankine bench train configs/bench-dlrm.toml --set device.kind=cuda --set data.dir=/dev/shm/dlrm
-  rankine bench train job.toml --resident --trace trace.json
-  rankine bench train job.toml --json | jq '.phases[] | {name, ms, roofline_share}'")]
-struct Train {
-    #[command(flatten)]
-    job: JobArgs,
-
-    /// Number of warm-up steps, which are not timed
-    #[arg(long, value_name = "N", default_value_t = TrainBenchOptions::default().warm_up)]
-    warm_up: usize,
-
-    /// Number of timed steps
-    #[arg(long, value_name = "N", default_value_t = TrainBenchOptions::default().steps)]
-    steps: usize,
-
-    /// Cycle through the first batches, kept in device memory, instead of reading
-    #[arg(long)]
-    resident: bool,
-
-    /// Write a trace of a few steps on the GPU to a file, for ui.perfetto.dev or chrome://tracing
-    #[arg(long, value_name = "FILE")]
-    trace: Option<PathBuf>,
-
-    /// Switch off overlaps, to measure what they gain: input, look-ups, routes, weight-gradients, row-gradients,
-    /// gradient-sums or dense-update. Only on GPUs; losses stay bitwise identical
-    #[arg(long, value_name = "OVERLAP", value_delimiter = ',', value_parser = arguments::overlap)]
-    without: Vec<Overlap>,
-
-    /// Number of CPU threads, the same as --set device.threads=N
-    #[arg(long, value_name = "N", value_parser = arguments::threads)]
-    threads: Option<ThreadCount>,
-
-    /// Print JSON instead of text
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    launch: launch::Args,
-}
-
-/// Evaluate a job's model repeatedly, and report the time
-///
-/// The model is not trained. The first evaluation reads the evaluation part. If it fits into GPU memory, it is kept
-/// there, and later evaluations read nothing, as in training. The time includes the metrics.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  rankine bench eval configs/quickstart.toml
-  rankine bench eval configs/bench-dlrm.toml --set device.kind=cuda --set data.generate.eval_samples=89137319 \\
-      --set data.dir=/dev/shm/dlrm --set eval.batch_size=65536")]
-struct Eval {
-    #[command(flatten)]
-    job: JobArgs,
-
-    /// Number of evaluations after the first one; the median is reported
-    #[arg(long, value_name = "N", default_value_t = EvalBenchOptions::default().passes)]
-    passes: usize,
-
-    /// Number of CPU threads, the same as --set device.threads=N
-    #[arg(long, value_name = "N", value_parser = arguments::threads)]
-    threads: Option<ThreadCount>,
-
-    /// Print JSON instead of text
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    launch: launch::Args,
-}
-
-impl Args {
-    /// Returns the arguments about processes, for commands that can run in several.
-    pub(crate) fn launch(&self) -> Option<&launch::Args> {
-        match &self.command {
-            Command::Read(_) => None,
-            Command::Train(train) => Some(&train.launch),
-            Command::Eval(eval) => Some(&eval.launch),
-        }
-    }
-}
-
-pub(crate) fn run(args: Args, process: &ProcessRank) -> Result<(), CommandError> {
-    match args.command {
-        Command::Read(args) => run_read(args),
-        Command::Train(args) => run_train(args, process),
-        Command::Eval(args) => run_eval(args, process),
-    }
-}
-
-fn run_train(args: Train, process: &ProcessRank) -> Result<(), CommandError> {
-    let file = args.job.read_with(setting("device.threads", args.threads))?;
-    let job = file.job()?;
-    let processes = args.launch.form(process, &job.guard)?;
-    let Train { warm_up, steps, resident, trace, without, json, .. } = args;
-    let options = TrainBenchOptions { warm_up, steps, resident, trace, without };
-    let bench = training::bench_train(&job, &options, &processes, &mut ());
-    let bench = launch::outcome(&processes, &file, bench)?;
-    if !processes.is_first() {
-        return Ok(());
-    }
-    if json { output::json(&bench) } else { output::text(Iteration(&bench)) }
-}
-
-fn run_eval(args: Eval, process: &ProcessRank) -> Result<(), CommandError> {
-    let file = args.job.read_with(setting("device.threads", args.threads))?;
-    let job = file.job()?;
-    let processes = args.launch.form(process, &job.guard)?;
-    let options = EvalBenchOptions { passes: args.passes };
-    let bench = training::bench_eval(&job, &options, &processes, &mut ());
-    let bench = launch::outcome(&processes, &file, bench)?;
-    if !processes.is_first() {
-        return Ok(());
-    }
-    if args.json { output::json(&bench) } else { output::text(Passes(&bench)) }
-}
-
-struct Passes<'a>(&'a EvalBench);
+/// A benchmark of evaluations.
+pub(super) struct Passes<'a>(pub(super) &'a EvalBench);
 
 impl Display for Passes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -216,11 +31,16 @@ impl Display for Passes<'_> {
     }
 }
 
-struct Iteration<'a>(&'a TrainBench);
+/// A benchmark of training.
+pub(super) struct Iteration<'a> {
+    pub(super) bench: &'a TrainBench,
+    /// What to compare it with.
+    pub(super) baseline: Option<&'a Baseline>,
+}
 
 impl Display for Iteration<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bench = self.0;
+        let &Self { bench, baseline } = self;
         let times = |times: &Times| {
             let Times { ms_per_iteration, ms_p10, ms_p99, ms_mean } = times;
             format!("{ms_per_iteration:.3} (p10 {ms_p10:.3}, p99 {ms_p99:.3}, mean {ms_mean:.3})")
@@ -242,6 +62,13 @@ impl Display for Iteration<'_> {
         writeln!(f, "ms/iteration        {}, {} steps", times(&bench.iteration), bench.steps)?;
         if let Some(on_device) = &bench.on_device {
             writeln!(f, "  on the GPU        {}", times(on_device))?;
+        }
+        if let Some(baseline) = baseline {
+            let (before, now) = (baseline.ms_per_iteration, bench.iteration.ms_per_iteration);
+            let differences = baseline.differences(bench);
+            let note =
+                if differences.is_empty() { String::new() } else { format!(", {}", differences.join(", ")) };
+            writeln!(f, "  before            {before:.3}{note}; now {}", change(before, now))?;
         }
         writeln!(f, "samples/s           {:.0}, {} per step", bench.samples_per_second, bench.batch_size)?;
         if let (Some(begin), Some(end)) = (bench.loss_at_begin, bench.loss_at_end) {
@@ -265,41 +92,57 @@ impl Display for Iteration<'_> {
             }
             write!(f, "\n{lines}")?;
         }
-        let Some(Ceilings { gb_per_s, tflop_per_s, fp8_tflop_per_s }) = bench.ceilings else { return Ok(()) };
-        let mut lines = TextTable::new(["part, timed alone", "ms", "GB/s", "TFLOP/s", "roofline"], &[0]);
-        for phase in &bench.phases {
-            let Phase { name, ms, gb_per_s, tflop_per_s, roofline_share, .. } = phase;
-            let share = 100.0 * roofline_share;
-            lines.row([
-                name,
-                &format_args!("{ms:.3}"),
-                &format_args!("{gb_per_s:.0}"),
-                &format_args!("{tflop_per_s:.1}"),
-                &format_args!("{share:.0}%"),
-            ]);
-        }
-        lines.row([&"limit", &"", &format_args!("{gb_per_s:.0}"), &format_args!("{tflop_per_s:.1}")]);
-        if let Some(fp8) = fp8_tflop_per_s {
-            lines.row([&"limit in fp8", &"", &"", &format_args!("{fp8:.1}")]);
-        }
-        write!(f, "\n{lines}")
+        let Some(ceilings) = bench.ceilings else { return Ok(()) };
+        write!(f, "\n{}", self.parts(ceilings))?;
+        let sum = bench.phases_ms();
+        let share = 100.0 * bench.iteration.ms_per_iteration / sum;
+        if sum > 0.0 { writeln!(f, "\nA step takes {share:.0}% of the sum of its parts.") } else { Ok(()) }
     }
 }
 
-fn run_read(args: Read) -> Result<(), CommandError> {
-    let options = ReadBenchOptions {
-        part: args.part,
-        depth: args.queue_depth,
-        bytes_max: args.bytes,
-        passes: args.passes,
-    };
-    let bench = bench_read(&args.path, &options)?;
-    if args.json { output::json(&bench) } else { output::text(Table(&bench)) }
+impl Iteration<'_> {
+    /// Returns the table of the parts of an iteration.
+    fn parts(&self, ceilings: Ceilings) -> TextTable {
+        let &Self { bench, baseline } = self;
+        let Ceilings { gb_per_s, tflop_per_s, fp8_tflop_per_s } = ceilings;
+        let before: &[&str] = if baseline.is_some() { &["before", "change"] } else { &[] };
+        let headings = [&["part, timed alone", "ms"], before, &["GB/s", "TFLOP/s", "roofline"]].concat();
+        let mut lines = TextTable::of(headings, &[0]);
+        let timed = |name: &str, ms: f64, before: Option<f64>| {
+            let mut cells = vec![name.to_owned(), format!("{ms:.3}")];
+            if baseline.is_some() {
+                cells.push(before.map_or(String::new(), |before| format!("{before:.3}")));
+                cells.push(before.map_or(String::new(), |before| change(before, ms)));
+            }
+            cells
+        };
+        for phase in &bench.phases {
+            let Phase { name, ms, gb_per_s, tflop_per_s, roofline_share, .. } = phase;
+            let mut cells = timed(name, *ms, baseline.and_then(|baseline| baseline.ms_of(name)));
+            let share = 100.0 * roofline_share;
+            cells.extend([format!("{gb_per_s:.0}"), format!("{tflop_per_s:.1}"), format!("{share:.0}%")]);
+            lines.cells(cells);
+        }
+        for (name, before) in baseline.iter().flat_map(|baseline| baseline.gone(bench)) {
+            lines.row([&name, &"", &format_args!("{before:.3}")]);
+        }
+        lines.cells(timed("sum", bench.phases_ms(), baseline.map(Baseline::parts_ms)));
+        let mut limit = |name: &str, rates: [String; 2]| {
+            let empty = if baseline.is_some() { 3 } else { 1 };
+            lines.cells([name.to_owned()].into_iter().chain(vec![String::new(); empty]).chain(rates));
+        };
+        limit("limit", [format!("{gb_per_s:.0}"), format!("{tflop_per_s:.1}")]);
+        if let Some(fp8) = fp8_tflop_per_s {
+            limit("limit in fp8", [String::new(), format!("{fp8:.1}")]);
+        }
+        lines
+    }
 }
 
-struct Table<'a>(&'a ReadBench);
+/// A benchmark of reading.
+pub(super) struct Rungs<'a>(pub(super) &'a ReadBench);
 
-impl Display for Table<'_> {
+impl Display for Rungs<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ReadBench { part, depth, block_bytes, device, rungs } = self.0;
         writeln!(f, "{part} part, blocks of {block_bytes:.0} bytes, {depth} reads in flight")?;
@@ -341,6 +184,7 @@ impl Display for Table<'_> {
 mod tests {
     use rankine::evaluation::{EvalMetrics, Metrics};
     use rankine::training::DeviceMemory;
+    use rankine_reader::Part;
     use rankine_reader::bench::{DeviceRate, Rate, RungBench, RungRates};
     use rankine_reader::io::Rung;
 
@@ -382,7 +226,7 @@ mod tests {
                     ms/iteration        1.000 (p10 1.125, p99 1.250, mean 1.500), 9 steps\n\
                     samples/s           12346, 300 per step\n\
                     loss                0.70000 at the start, 0.60000 at the end\n";
-        assert_eq!(Iteration(&trained()).to_string(), text);
+        assert_eq!(Iteration { bench: &trained(), baseline: None }.to_string(), text);
         let part = |purpose: &str, bytes| MemoryPart { purpose: purpose.into(), bytes };
         let parts = vec![part("tables", 2_000_000_000), part("routes", 1_000_000)];
         let (gb_per_s, tflop_per_s, roofline_share) = (2000.0, 100.0, 0.5);
@@ -412,7 +256,7 @@ mod tests {
         };
         let times = "1.000 (p10 1.125, p99 1.250, mean 1.500)";
         assert_eq!(
-            Iteration(&on_gpu).to_string(),
+            Iteration { bench: &on_gpu, baseline: None }.to_string(),
             format!(
                 "device              the CPU\ninput               3 batches in device memory\n\
                  not overlapped      routes, input\nms/iteration        {times}, 9 steps\n  on the GPU        {times}\n\
@@ -421,10 +265,38 @@ mod tests {
                  memory\ntables    1.9 GiB\nroutes  976.6 KiB\nfree      2.8 GiB\ntotal     4.7 GiB\n\n\
                  part, timed alone     ms  GB/s  TFLOP/s  roofline\n\
                  update             0.250  2000    100.0       50%\n\
+                 sum                0.250\n\
                  limit                     4000    700.0\n\
-                 limit in fp8                     1300.0\n"
+                 limit in fp8                     1300.0\n\n\
+                 A step takes 400% of the sum of its parts.\n"
             )
         );
+
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("before.json");
+        let mut before = TrainBench { device: "a GPU".into(), batch_size: 200, ..on_gpu.clone() };
+        before.iteration.ms_per_iteration = 0.8;
+        before.phases[0].ms = 0.2;
+        before.phases.push(Phase { name: "look-ups", ms: 0.5, ..before.phases[0].clone() });
+        std::fs::write(&path, serde_json::to_vec(&before).unwrap()).unwrap();
+        let baseline = Baseline::read(&path).unwrap();
+        let text = Iteration { bench: &on_gpu, baseline: Some(&baseline) }.to_string();
+        let (lines, parts) = text.split_once("\npart").unwrap();
+        let before = "  before            0.800, on a GPU, with 200 samples per step; now +25.0%";
+        assert!(lines.lines().any(|line| line == before), "{lines}");
+        assert_eq!(
+            parts,
+            ", timed alone     ms  before  change  GB/s  TFLOP/s  roofline\n\
+             update             0.250   0.200  +25.0%  2000    100.0       50%\n\
+             look-ups                   0.500\n\
+             sum                0.250   0.700  -64.3%\n\
+             limit                                     4000    700.0\n\
+             limit in fp8                                     1300.0\n\n\
+             A step takes 400% of the sum of its parts.\n"
+        );
+        std::fs::write(&path, "{}").unwrap();
+        let error = Baseline::read(&path).unwrap_err().to_string();
+        assert!(error.contains("before.json: missing field `name`") && error.contains("--json"), "{error}");
     }
 
     #[test]
@@ -472,7 +344,7 @@ mod tests {
             RungBench { rung: Rung::Mmap, outcome: Err("no".into()) },
         ];
         let bench = ReadBench { part: Part::Eval, depth: 16, block_bytes: 1000.4, device, rungs };
-        let text = Table(&bench).to_string();
+        let text = Rungs(&bench).to_string();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "eval part, blocks of 1000 bytes, 16 reads in flight");
         assert_eq!(lines[1], "device            2.00 GB/s  (pread, 8 reads of 256.0 KiB)");
