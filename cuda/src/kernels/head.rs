@@ -6,7 +6,10 @@ use super::{Element, Guard, Id, Kernel};
 use crate::runtime::Pointer;
 
 /// Samples of a piece.
-const SAMPLES: u32 = 64;
+const SAMPLES: u32 = 32;
+/// Warps of a block, and the columns that a warp reads at a time.
+const WARPS: u32 = 8;
+const COLUMNS: u32 = 128;
 
 /// The last layer (one logit per head) with binary cross-entropy, and its backward pass to the gradients of its
 /// input. Grid: one block per piece, see [`Head::pieces`].
@@ -79,14 +82,20 @@ impl<T> Head<T> {
     }
 }
 
-const _: () = assert!(Head::<f32>::HEADS_MAX as u32 * SAMPLES * 12 <= SHARED_BYTES_MAX);
+/// A gradient per head and sample, then a loss for each, or a sum for each warp and column.
+const fn shared_bytes(heads: u32) -> u32 {
+    let (losses, sums) = (heads * SAMPLES * 8, WARPS * COLUMNS * 4);
+    heads * SAMPLES * 4 + if losses > sums { losses } else { sums }
+}
 
-// SAFETY: `head.cu` has the same struct, and takes shared memory for a loss and a gradient per head and sample.
+const _: () = assert!(shared_bytes(Head::<f32>::HEADS_MAX as u32) <= SHARED_BYTES_MAX);
+
+// SAFETY: `head.cu` has the same struct, and uses shared memory as `shared_bytes` says.
 unsafe impl<T: Element> Kernel for Head<T> {
     const ID: Id = Family::Head.variant([T::KIND as usize]);
-    const THREADS: u32 = 256;
+    const THREADS: u32 = WARPS * 32;
 
     fn shared_bytes(&self) -> u32 {
-        self.heads * SAMPLES * (size_of::<f64>() + size_of::<f32>()) as u32
+        shared_bytes(self.heads)
     }
 }
