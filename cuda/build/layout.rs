@@ -162,6 +162,8 @@ impl Declarations {
                 "u64" => "uint64_t",
                 pointer if pointer.starts_with("Pointer<") => "void*",
                 other => {
+                    // The element type only changes what pointers point to.
+                    let other = other.split_once('<').map_or(other, |(name, _)| name);
                     self.translate(other, written, text)
                         .map_err(|error| format!(".{field}: {other}{error}"))?;
                     other

@@ -4,6 +4,7 @@
 // The forward pass reads every vector once and writes the products; the backward pass reads both once and writes the
 // vectors' gradients. With 16-bit types and up to 48 vectors, one warp takes a sample, on the tensor cores: Z Zᵀ
 // forward, (G + Gᵀ) Z backward. With f32, or with more vectors, one block takes a sample.
+#include "fp8.cuh"
 #include "guard.cuh"
 
 struct Dot {
@@ -11,7 +12,7 @@ struct Dot {
     const void* vectors;
     // [sample][stride]: `passed` elements of the first vector, the products, zeros.
     void* products;
-    // As the vectors; null in the forward pass.
+    // As the vectors; the backward pass writes them.
     void* gradients;
     // Records gradients that are not finite.
     Guard* guard;
@@ -229,6 +230,34 @@ __device__ inline void vectors_loaded() {
     __syncwarp();
 }
 
+// Multiplies the vectors of a sample in a warp's shared memory, and passes each product to `take` with its number.
+template <class T, u32 TILES, class TAKE>
+__device__ inline void multiply_vectors(const Dot& p, const T* z, const TAKE& take) {
+    const u32 lane = threadIdx.x % WARP, row = p.dim + PAD_HALF;
+    float sums[TILES][TILES][2][4] = {};
+    for (u32 d = 0; d < p.dim; d += EDGE) {
+        u32 tiles[TILES][4];
+#pragma unroll
+        for (u32 i = 0; i < TILES; i++) load_rows(tiles[i], z + i * EDGE * row + d, row);
+#pragma unroll
+        for (u32 high = 0; high < TILES; high++) {
+#pragma unroll
+            for (u32 low = 0; low <= high; low++) {
+                multiply_add(z, sums[high][low][0], tiles[high], tiles[low][0], tiles[low][2]);
+                multiply_add(z, sums[high][low][1], tiles[high], tiles[low][1], tiles[low][3]);
+            }
+        }
+    }
+#pragma unroll
+    for (u32 i = 0; i < TILES * TILES * 8; i++) {
+        const u32 high_tile = i / 8 / TILES, low_tile = i / 8 % TILES, half = i / 4 % 2, e = i % 4;
+        if (low_tile > high_tile) continue;
+        const u32 high = high_tile * EDGE + lane / 4 + e / 2 * 8;
+        const u32 low = low_tile * EDGE + half * 8 + lane % 4 * 2 + e % 2;
+        if (high < p.count && low < high) take(high * (high - 1) / 2 + low, sums[high_tile][low_tile][half][e]);
+    }
+}
+
 // One warp per sample. Shared memory per warp: TILES times sixteen vectors, and the products.
 template <class T, u32 TILES>
 __device__ inline void dot_forward(const Dot& p, float4* memory) {
@@ -246,35 +275,110 @@ __device__ inline void dot_forward(const Dot& p, float4* memory) {
         load_vectors(p, sample, z);
         vectors_loaded();
         for (u32 i = lane; i < p.passed; i += WARP) out[i] = z[i];
-        float sums[TILES][TILES][2][4] = {};
-        for (u32 d = 0; d < p.dim; d += EDGE) {
-            u32 tiles[TILES][4];
-#pragma unroll
-            for (u32 i = 0; i < TILES; i++) load_rows(tiles[i], z + i * EDGE * row + d, row);
-#pragma unroll
-            for (u32 high = 0; high < TILES; high++) {
-#pragma unroll
-                for (u32 low = 0; low <= high; low++) {
-                    multiply_add(z, sums[high][low][0], tiles[high], tiles[low][0], tiles[low][2]);
-                    multiply_add(z, sums[high][low][1], tiles[high], tiles[low][1], tiles[low][3]);
-                }
-            }
-        }
-#pragma unroll
-        for (u32 i = 0; i < TILES * TILES * 8; i++) {
-            const u32 high_tile = i / 8 / TILES, low_tile = i / 8 % TILES, half = i / 4 % 2, e = i % 4;
-            if (low_tile > high_tile) continue;
-            const u32 high = high_tile * EDGE + lane / 4 + e / 2 * 8;
-            const u32 low = low_tile * EDGE + half * 8 + lane % 4 * 2 + e % 2;
-            if (high < p.count && low < high) {
-                store(out + p.passed + high * (high - 1) / 2 + low, sums[high_tile][low_tile][half][e]);
-            }
-        }
+        multiply_vectors<T, TILES>(p, z, [&](u32 number, float product) { store(out + p.passed + number, product); });
         __syncwarp();
         uint4* to = reinterpret_cast<uint4*>(static_cast<T*>(p.products) + u64(sample) * p.stride);
         for (u32 i = lane; i < p.stride / PIECE; i += WARP) to[i] = reinterpret_cast<const uint4*>(out)[i];
         __syncwarp();
     }
+}
+
+// The forward pass to fp8: what is rounded to bf16 otherwise is rounded to fp8 then, and only that is written.
+struct DotFp8 {
+    // `products` is null, and `stride` a multiple of 16.
+    Dot dot;
+    // [sample][stride]
+    u8* rows;
+    // [column][turned_stride]
+    u8* turned;
+    Fp8Scaling* scaling;
+    // The samples rounded up to a multiple of 16, or more.
+    u32 turned_stride;
+    // Whether a backward pass follows, which needs the transposed copy and the largest magnitude.
+    u32 learns;
+};
+static_assert(sizeof(DotFp8) == 96);
+
+// Samples that make a word of a transposed row: those of a warp. A block makes four words of each row at a time.
+constexpr u32 WORD_SAMPLES = 4;
+constexpr u32 TURNED_SAMPLES = DOT_THREADS / WARP * WORD_SAMPLES;
+
+// Transposes four rows of bytes: word `c` of the result has byte `c` of each row.
+__device__ inline void turn(const u8* rows, u32 stride, u32* words) {
+    for (u32 column = threadIdx.x % WARP * 4; column < stride; column += WARP * 4) {
+        u32 row[WORD_SAMPLES];
+#pragma unroll
+        for (u32 i = 0; i < WORD_SAMPLES; i++) row[i] = *reinterpret_cast<const u32*>(rows + i * stride + column);
+        const u32 low_first = __byte_perm(row[0], row[1], 0x5140), low_last = __byte_perm(row[0], row[1], 0x7362);
+        const u32 high_first = __byte_perm(row[2], row[3], 0x5140), high_last = __byte_perm(row[2], row[3], 0x7362);
+        *reinterpret_cast<uint4*>(words + column) =
+            make_uint4(__byte_perm(low_first, high_first, 0x5410), __byte_perm(low_first, high_first, 0x7632),
+                       __byte_perm(low_last, high_last, 0x5410), __byte_perm(low_last, high_last, 0x7632));
+    }
+}
+
+// A warp takes four samples, one after another. Shared memory per warp: TILES times sixteen vectors, and four rows of
+// results; then, unless there is room where the vectors were, the words of the transposed rows.
+template <u32 TILES>
+__device__ inline void dot_forward_fp8(const DotFp8& q, float4* memory) {
+    const Dot& p = q.dot;
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, row = p.dim + PAD_HALF;
+    const u32 results_at = TILES * EDGE * row * sizeof(bf16), end = results_at + WORD_SAMPLES * p.stride;
+    const u32 words_bytes = p.stride * sizeof(u32), words_at = words_bytes <= p.count * row * sizeof(bf16) ? 0 : end;
+    const u32 bytes = rounded_up(words_at == 0 ? end : end + words_bytes, 128);
+    u8* const all = reinterpret_cast<u8*>(memory);
+    u8* const own = all + warp * bytes;
+    bf16* const z = reinterpret_cast<bf16*>(own);
+    u8* const results = own + results_at;
+    for (u32 i = p.count * row + lane; i < TILES * EDGE * row; i += WARP) store(z + i, 0.0f);
+    const float scale = q.scaling->scale;
+    float largest = 0;
+    const auto scaled = [&](float value) {
+        value *= scale;
+        largest = fmaxf(largest, fabsf(value));
+        return value;
+    };
+    for (u32 begin = blockIdx.x * TURNED_SAMPLES; begin < p.samples; begin += gridDim.x * TURNED_SAMPLES) {
+        for (u32 i = 0; i < WORD_SAMPLES; i++) {
+            const u32 sample = begin + turned_sample(warp) + i / 2 * TURNED_FAR + i % 2;
+            u8* const out = results + i * p.stride;
+            uint4* const pieces = reinterpret_cast<uint4*>(out);
+            // Samples that do not exist are zeros, as is what follows the products.
+            for (u32 k = lane; k < p.stride / sizeof(uint4); k += WARP) pieces[k] = make_uint4(0, 0, 0, 0);
+            if (sample >= p.samples) continue;
+            load_vectors(p, sample, z);
+            vectors_loaded();
+            for (u32 column = lane * VECTOR; column < p.passed; column += WARP * VECTOR) {
+                const float4 values = load4(z + column);
+                *reinterpret_cast<u32*>(out + column) =
+                    packed_fp8(scaled(values.x), scaled(values.y), scaled(values.z), scaled(values.w));
+            }
+            multiply_vectors<bf16, TILES>(p, z, [&](u32 number, float product) {
+                const float rounded = __bfloat162float(__float2bfloat16_rn(product));
+                out[p.passed + number] = __nv_cvt_float_to_fp8(scaled(rounded), __NV_SATFINITE, __NV_E4M3);
+            });
+            __syncwarp();
+            uint4* to = reinterpret_cast<uint4*>(q.rows + u64(sample) * p.stride);
+            for (u32 k = lane; k < p.stride / sizeof(uint4); k += WARP) to[k] = pieces[k];
+        }
+        if (q.learns == 0) continue;
+        __syncwarp();
+        turn(results, p.stride, reinterpret_cast<u32*>(own + words_at));
+        __syncthreads();
+        for (u32 column = threadIdx.x; column < p.stride; column += DOT_THREADS) {
+            const auto word = [&](u32 of) { return reinterpret_cast<const u32*>(all + of * bytes + words_at)[column]; };
+            *reinterpret_cast<uint4*>(q.turned + u64(column) * q.turned_stride + begin) =
+                make_uint4(word(0), word(1), word(2), word(3));
+        }
+        // The next vectors may overwrite the words.
+        __syncthreads();
+    }
+    if (q.learns == 0) return;
+#pragma unroll
+    for (u32 distance = WARP / 2; distance > 0; distance /= 2) {
+        largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, distance));
+    }
+    if (lane == 0) observe(q.scaling, largest);
 }
 
 // The largest absolute values; NaN if any was NaN.
@@ -449,4 +553,16 @@ extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_backward_bf16(cons
 extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_backward_f16(const __grid_constant__ Dot p) {
     extern __shared__ float4 memory[];
     dot_backward_of<f16>(p, memory);
+}
+
+// Grid: any.
+extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_forward_fp8(const __grid_constant__ DotFp8 p) {
+    extern __shared__ float4 memory[];
+    if (p.dot.count <= EDGE) {
+        dot_forward_fp8<1>(p, memory);
+    } else if (p.dot.count <= 2 * EDGE) {
+        dot_forward_fp8<2>(p, memory);
+    } else {
+        dot_forward_fp8<3>(p, memory);
+    }
 }

@@ -3,8 +3,8 @@
 use half::bf16;
 use rankine_cuda::blas::{Algorithms, Blas, Fp8Outputs, Fp8Tensor, Matrix, Product};
 use rankine_cuda::kernels::{
-    Element, FP8_MULTIPLE, Fp8Check, Fp8Quantize, Fp8QuantizeWeights, Fp8RankMagnitudes, Fp8Rescale,
-    Fp8Scaling, Fp8Tell, Fp8Weights, Guard, paired_position, transposed_position,
+    Dot, DotFp8, Element, FP8_MULTIPLE, Fp8Check, Fp8Quantize, Fp8QuantizeWeights, Fp8RankMagnitudes,
+    Fp8Rescale, Fp8Scaling, Fp8Tell, Fp8Weights, Guard, paired_position, transposed_position,
 };
 use rankine_cuda::{Buffer, E4m3, Pointer};
 
@@ -12,6 +12,7 @@ use super::{BF16_ROUNDING, Bench, Body, CASES, F32_ROUNDING, Outcome, Words, clo
 
 pub(crate) const BODIES: &[Body] = &[
     ("activations_become_fp8", CASES, activations_become_fp8),
+    ("dot_products_become_fp8", CASES, dot_products_become_fp8),
     ("weights_become_fp8", CASES, weights_become_fp8),
     ("fp8_layers_are_the_sums", 4 * CASES, fp8_layers_are_the_sums),
     ("fp8_gradients_are_the_sums", 4 * CASES, fp8_gradients_are_the_sums),
@@ -220,6 +221,83 @@ fn activations_become_fp8(bench: &Bench, words: &mut Words) -> Outcome {
     }
     if scaling.largest != largest.to_bits() {
         return Err(format!("the largest is {largest}, and {scaling:?}").into());
+    }
+    Ok(())
+}
+
+/// The results are those of the kernel for bf16, rounded once more.
+fn dot_products_become_fp8(bench: &Bench, words: &mut Words) -> Outcome {
+    let (count, dim) = (2 + words.below(47) as usize, words.one_of(&[16, 48, 128]));
+    let samples = 1 + words.below(if count < 12 { 20_000 } else { 300 }) as usize;
+    let (passed, learns) = (words.one_of(&[0, dim]), words.below(4) > 0);
+    let columns = (passed + count * (count - 1) / 2).next_multiple_of(FP8_MULTIPLE);
+    if !DotFp8::fits(count as u32, dim as u32, columns as u32) {
+        return Err(format!("there is no kernel for {count} vectors of {dim}").into());
+    }
+    let vectors_stride = count * dim + words.one_of(&[0, 8]);
+    let vectors = bench.buffer(&words.numbers::<bf16>(samples * vectors_stride))?;
+    let in_bf16 = bench.poison::<bf16>(samples * columns)?;
+    let guard = Buffer::of(&bench.device, &[Guard::new(1.0)])?;
+    let dot = Dot {
+        vectors: vectors.pointer(),
+        products: in_bf16.pointer(),
+        gradients: Pointer::NULL,
+        guard: guard.pointer(),
+        samples: samples as u32,
+        count: count as u32,
+        dim: dim as u32,
+        vectors_stride: vectors_stride as u32,
+        passed: passed as u32,
+        stride: columns as u32,
+        relu: 0,
+        reserved: 0,
+    };
+    let out = Tensor::poison(bench, (samples, columns), words.one_of(&[0.3, 100.0]))?;
+    let tensor = out.on_gpu();
+    let in_fp8 = DotFp8 {
+        dot: Dot { products: Pointer::NULL, ..dot },
+        rows: tensor.rows.pointer,
+        turned: tensor.turned.pointer,
+        scaling: tensor.scaling,
+        turned_stride: tensor.turned.stride as u32,
+        learns: learns.into(),
+    };
+    // SAFETY: the buffers have these lengths.
+    unsafe {
+        dot.enqueue_forward(&bench.lane)?;
+        bench.lane.launch(&in_fp8, in_fp8.grid(&bench.lane))?;
+    }
+    let values = in_bf16.read(&bench.lane)?;
+    let (found, scaling) = if learns {
+        out.written(bench)?
+    } else {
+        (out.buffers.0.read(&bench.lane)?, out.buffers.2.read(&bench.lane)?[0])
+    };
+    let mut largest = 0.0f32;
+    for (i, (value, &found)) in values.iter().zip(&found).enumerate() {
+        let value = value.to_f32() * scaling.scale;
+        largest = largest.max(value.abs());
+        if found != E4m3::of(value) {
+            let (sample, column) = (i / columns, i % columns);
+            return Err(format!("sample {sample}, column {column}: {value} became {found:?}").into());
+        }
+    }
+    let expected = if learns { largest } else { 0.0 };
+    if scaling.largest != expected.to_bits() {
+        return Err(format!("the largest is {expected}, and {scaling:?}").into());
+    }
+    if learns {
+        // What pads the transposed rows is zero: weight gradients sum over it.
+        let along = samples.next_multiple_of(FP8_MULTIPLE);
+        let turned = out.buffers.1.read(&bench.lane)?;
+        for sample in samples..along {
+            for column in 0..columns {
+                let number = turned[column * along + transposed_position(sample)];
+                if number != E4m3(0) {
+                    return Err(format!("padding of column {column} is {number:?}").into());
+                }
+            }
+        }
     }
     Ok(())
 }

@@ -1,8 +1,10 @@
 //! `dot.cu`.
 
+use half::bf16;
+
 use super::limits::SHARED_BYTES_MAX;
 use super::names::Family;
-use super::{Element, ElementKind, Guard, Id, Kernel};
+use super::{E4m3, Element, ElementKind, FP8_MULTIPLE, Fp8Scaling, Guard, Id, Kernel};
 use crate::runtime::{Lane, Pointer, Result};
 
 /// Parameters of both directions of the dot interaction.
@@ -14,7 +16,7 @@ pub struct Dot<T> {
     /// `[sample][stride]`: `passed` elements of the first vector, the products, zeros. Backward: the gradients with
     /// respect to them.
     pub products: Pointer<T>,
-    /// As the vectors: the gradients with respect to them; null in the forward pass.
+    /// As the vectors: the gradients with respect to them, which the backward pass writes.
     pub gradients: Pointer<T>,
     /// Backward: records non-finite results.
     pub guard: Pointer<Guard>,
@@ -37,6 +39,28 @@ pub struct Dot<T> {
 }
 
 const _: () = assert!(size_of::<Dot<f32>>() == 64);
+
+/// The forward pass to fp8: its results are rounded to bf16 and then to fp8, and only the latter are written.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct DotFp8 {
+    /// The vectors. `products` is null, and `stride` the number of columns of the results, a multiple of
+    /// [`FP8_MULTIPLE`].
+    pub dot: Dot<bf16>,
+    /// `[sample][stride]`
+    pub rows: Pointer<E4m3>,
+    /// `[column][turned_stride]`, with samples ordered by [`super::transposed_position`].
+    pub turned: Pointer<E4m3>,
+    /// Their scaling.
+    pub scaling: Pointer<Fp8Scaling>,
+    /// Elements from one transposed row to the next: the samples rounded up to a multiple of [`FP8_MULTIPLE`], or
+    /// more.
+    pub turned_stride: u32,
+    /// 1 if the transposed matrix is written and the largest magnitude is recorded, else 0.
+    pub learns: u32,
+}
+
+const _: () = assert!(size_of::<DotFp8>() == 96);
 
 /// The most vectors per sample for the tensor-core kernels.
 const VECTORS_MAX: u32 = 48;
@@ -99,6 +123,37 @@ impl<T: Element> Dot<T> {
                 false => lane.launch(&BackwardByBlocks(*self), self.grid(lane, 1, 16)),
             }
         }
+    }
+}
+
+impl DotFp8 {
+    /// Returns whether there is a kernel for these sizes.
+    pub fn fits(count: u32, dim: u32, stride: u32) -> bool {
+        let sizes = count <= VECTORS_MAX && stride.is_multiple_of(FP8_MULTIPLE as u32);
+        sizes && Self::bytes(count, dim, stride) <= SHARED_BYTES_MAX
+    }
+
+    /// Grid: blocks loop over the samples, four per warp at a time.
+    pub fn grid(&self, lane: &Lane) -> (u32, u32) {
+        self.dot.grid(lane, 4 * WARPS, 16)
+    }
+
+    /// Bytes of shared memory: per warp the vectors and four rows of results; then, unless there is room where the
+    /// vectors were, four bytes per column.
+    fn bytes(count: u32, dim: u32, stride: u32) -> u32 {
+        let (rows, row, words) = (count.next_multiple_of(16), dim + 8, 4 * stride);
+        let more = if words <= 2 * count * row { 0 } else { words };
+        WARPS * (2 * rows * row + 4 * stride + more).next_multiple_of(128)
+    }
+}
+
+// SAFETY: `dot.cu` has the same struct, and takes as much shared memory.
+unsafe impl Kernel for DotFp8 {
+    const ID: Id = Family::DotForwardFp8.variant([]);
+    const THREADS: u32 = 128;
+
+    fn shared_bytes(&self) -> u32 {
+        Self::bytes(self.dot.count, self.dot.dim, self.dot.stride)
     }
 }
 

@@ -153,7 +153,8 @@ kernels! {
         CrossFirst = "cross_first" [ELEMENTS];
     "dense_input": DenseInput = "dense_input" [ELEMENTS];
     "dense_update": DenseUpdate = "dense_update" [ELEMENTS];
-    "dot": DotForward = "dot_forward" [HALVES], DotBackward = "dot_backward" [HALVES],
+    "dot": DotForward = "dot_forward" [HALVES], DotForwardFp8 = "dot_forward_fp8",
+        DotBackward = "dot_backward" [HALVES],
         DotForwardByBlocks = "dot_forward_by_blocks" [ELEMENTS],
         DotBackwardByBlocks = "dot_backward_by_blocks" [ELEMENTS];
     "feature_counts": FeatureCounts = "feature_counts";

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rankine_cuda::blas::Matrix;
 use rankine_cuda::kernels::Element;
 use rankine_cuda::{Device, Lane};
 use rankine_embedding::cuda::Result;
@@ -47,14 +48,18 @@ impl<T: Element> Hidden<T> {
             (Some(builder), input) => {
                 let input = match input {
                     TopInput::Elements(matrices) => fp8::Input::Elements(matrices.cast()),
-                    TopInput::Fp8(buffers) => fp8::Input::Fp8(buffers),
+                    TopInput::Fp8 { buffers, gradients } => {
+                        fp8::Input::Fp8 { buffers, gradients: gradients.map(Matrix::cast) }
+                    }
                 };
                 Self::Fp8(Fp8Mlp::new(builder, layers, input, samples)?.into())
             }
             (None, TopInput::Elements(ActivationMatrices { values, gradients })) => {
                 Self::Elements(Mlp::new(device, layers, (values, Some(gradients)), None, true)?)
             }
-            (None, TopInput::Fp8(_)) => unreachable!("an interaction in fp8 implies hidden layers in fp8"),
+            (None, TopInput::Fp8 { .. }) => {
+                unreachable!("an interaction in fp8 implies hidden layers in fp8")
+            }
         })
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rankine_cuda::blas::{Epilogue, Matrix};
-use rankine_cuda::kernels::{Dot, Element, FiniteCheck, Machine, MachineBackward, MachineForward};
+use rankine_cuda::kernels::{Dot, DotFp8, Element, FiniteCheck, Machine, MachineBackward, MachineForward};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
@@ -30,6 +30,7 @@ pub(super) struct Interaction<T> {
 #[derive(Debug)]
 enum Kind<T> {
     Dot(Activations<T>),
+    Fp8Dot(Fp8Dot<T>),
     Cross(CrossNetwork<T>),
     Fp8Cross(Fp8Cross),
     /// The terms, and the gradients with respect to them.
@@ -37,11 +38,22 @@ enum Kind<T> {
     Concat,
 }
 
+/// Dot products in fp8, and the gradients with respect to them in the element type.
+#[derive(Debug)]
+struct Fp8Dot<T> {
+    products: Arc<Fp8Buffers>,
+    gradients: Buffer<T>,
+}
+
 /// The input of the top MLP.
 #[derive(Debug, Clone)]
 pub(super) enum TopInput<T> {
     Elements(ActivationMatrices<T>),
-    Fp8(Arc<Fp8Buffers>),
+    /// `gradients` receives those with respect to it; `None` if they are in fp8, too.
+    Fp8 {
+        buffers: Arc<Fp8Buffers>,
+        gradients: Option<Matrix<T>>,
+    },
 }
 
 /// The epilogue of the product that computes the gradients with respect to the top MLP's input.
@@ -56,6 +68,7 @@ pub(super) enum InputEpilogue<T> {
 pub(super) enum Forward {
     Cross(cross::Forward),
     Fp8Cross(fp8::CrossForward),
+    Fp8Dot(DotFp8),
     /// All other kinds, over this number of samples.
     Kernels(usize),
 }
@@ -68,8 +81,19 @@ pub(super) enum Backward {
     Kernels,
 }
 
+impl<T: Element> Fp8Dot<T> {
+    fn gradients(&self) -> Matrix<T> {
+        let tensor = &self.products;
+        Matrix::contiguous(
+            self.gradients.pointer(),
+            self.gradients.len() / tensor.columns(),
+            tensor.columns(),
+        )
+    }
+}
+
 impl<T: Element> Interaction<T> {
-    /// `fp8` if cross layers are to be in fp8, as the layers after them.
+    /// `fp8` if its results are to be in fp8, as the layers after it.
     pub(super) fn new(
         device: &Arc<Device>,
         spec: &ModelSpec,
@@ -81,7 +105,15 @@ impl<T: Element> Interaction<T> {
         let samples = vectors.values.rows;
         let kind = match spec.interaction {
             model::Interaction::Dot => {
-                Kind::Dot(Activations::new(device, samples, vector_layout.products(spec).len)?)
+                let (count, columns) = (spec.vectors(), vector_layout.products(spec).len);
+                let dim = vectors.values.columns / count;
+                match fp8.filter(|_| DotFp8::fits(count as u32, dim as u32, columns as u32)) {
+                    Some(fp8) => Kind::Fp8Dot(Fp8Dot {
+                        products: Arc::new(fp8.activations(samples, columns)?),
+                        gradients: Buffer::filled(device, samples * columns, 0)?,
+                    }),
+                    None => Kind::Dot(Activations::new(device, samples, columns)?),
+                }
             }
             model::Interaction::Cross { .. } => match fp8 {
                 Some(fp8) => Kind::Fp8Cross(Fp8Cross::new(fp8, &layers.cross, vectors.cast())?),
@@ -106,7 +138,10 @@ impl<T: Element> Interaction<T> {
         match &self.kind {
             Kind::Dot(products) => TopInput::Elements(products.matrices()),
             Kind::Cross(network) => TopInput::Elements(network.output()),
-            Kind::Fp8Cross(network) => TopInput::Fp8(network.output()),
+            Kind::Fp8Cross(network) => TopInput::Fp8 { buffers: network.output(), gradients: None },
+            Kind::Fp8Dot(dot) => {
+                TopInput::Fp8 { buffers: Arc::clone(&dot.products), gradients: Some(dot.gradients()) }
+            }
             Kind::Machine(_) | Kind::Concat => TopInput::Elements(self.vectors),
         }
     }
@@ -116,13 +151,15 @@ impl<T: Element> Interaction<T> {
     pub(super) fn terms(&self) -> [Pointer<f32>; 2] {
         match &self.kind {
             Kind::Machine(terms) => terms.each_ref().map(Buffer::pointer),
-            Kind::Dot(_) | Kind::Cross(_) | Kind::Fp8Cross(_) | Kind::Concat => [Pointer::NULL; 2],
+            Kind::Dot(_) | Kind::Fp8Dot(_) | Kind::Cross(_) | Kind::Fp8Cross(_) | Kind::Concat => {
+                [Pointer::NULL; 2]
+            }
         }
     }
 
     /// Whether the backward pass of the interaction includes the ReLU of the first vector.
     pub(super) fn through_relu(&self) -> bool {
-        matches!(self.kind, Kind::Dot(_) | Kind::Machine(_))
+        matches!(self.kind, Kind::Dot(_) | Kind::Fp8Dot(_) | Kind::Machine(_))
     }
 
     /// `learns` is whether a backward pass follows.
@@ -135,6 +172,18 @@ impl<T: Element> Interaction<T> {
         Ok(match &self.kind {
             Kind::Cross(network) => Forward::Cross(network.plan_forward(resources, samples)?),
             Kind::Fp8Cross(network) => Forward::Fp8Cross(network.plan_forward(resources, samples, learns)?),
+            Kind::Fp8Dot(dot) => {
+                let tensor = dot.products.tensor(resources.fp8(), samples);
+                let absent = Matrix::contiguous(Pointer::NULL, samples, tensor.rows.columns);
+                Forward::Fp8Dot(DotFp8 {
+                    dot: self.dot(resources, self.vectors.cast(), absent),
+                    rows: tensor.rows.pointer,
+                    turned: tensor.turned.pointer,
+                    scaling: tensor.scaling,
+                    turned_stride: tensor.turned.stride as u32,
+                    learns: learns.into(),
+                })
+            }
             Kind::Dot(_) | Kind::Machine(_) | Kind::Concat => Forward::Kernels(samples),
         })
     }
@@ -143,7 +192,7 @@ impl<T: Element> Interaction<T> {
         Ok(match &self.kind {
             Kind::Cross(network) => Backward::Cross(network.plan_backward(resources)?),
             Kind::Fp8Cross(network) => Backward::Fp8Cross(network.plan_backward(resources)?),
-            Kind::Dot(_) | Kind::Machine(_) | Kind::Concat => Backward::Kernels,
+            Kind::Dot(_) | Kind::Fp8Dot(_) | Kind::Machine(_) | Kind::Concat => Backward::Kernels,
         })
     }
 
@@ -152,7 +201,9 @@ impl<T: Element> Interaction<T> {
         match &self.kind {
             Kind::Cross(network) => InputEpilogue::Elements(network.input_epilogue(resources)),
             Kind::Fp8Cross(network) => InputEpilogue::Fp8(network.gradient_outputs(resources)),
-            Kind::Dot(_) | Kind::Machine(_) | Kind::Concat => InputEpilogue::Elements(Epilogue::None),
+            Kind::Dot(_) | Kind::Fp8Dot(_) | Kind::Machine(_) | Kind::Concat => {
+                InputEpilogue::Elements(Epilogue::None)
+            }
         }
     }
 
@@ -166,10 +217,10 @@ impl<T: Element> Interaction<T> {
         unsafe {
             match (&self.kind, plan) {
                 (Kind::Dot(products), &Forward::Kernels(samples)) => {
-                    let dot = self.dot(resources, samples, products.matrices().values);
-                    let dot = Dot { gradients: Pointer::NULL, ..dot };
-                    dot.enqueue_forward(lane)?;
+                    let products = products.matrices().values.first_rows(samples);
+                    self.dot(resources, self.vectors, products).enqueue_forward(lane)?;
                 }
+                (Kind::Fp8Dot(_), Forward::Fp8Dot(dot)) => lane.launch(dot, dot.grid(lane))?,
                 (Kind::Cross(network), Forward::Cross(plan)) => network.forward(lane, resources, plan)?,
                 (Kind::Fp8Cross(network), Forward::Fp8Cross(plan)) => {
                     network.forward(lane, resources, plan)?
@@ -200,8 +251,11 @@ impl<T: Element> Interaction<T> {
         unsafe {
             match (&self.kind, plan) {
                 (Kind::Dot(products), Backward::Kernels) => {
-                    let dot = self.dot(resources, resources.samples, products.matrices().gradients);
-                    dot.enqueue_backward(lane)?;
+                    let gradients = products.matrices().gradients;
+                    self.dot(resources, self.vectors, gradients).enqueue_backward(lane)?;
+                }
+                (Kind::Fp8Dot(dot), Backward::Kernels) => {
+                    self.dot(resources, self.vectors, dot.gradients()).enqueue_backward(lane)?;
                 }
                 (Kind::Cross(network), Backward::Cross(plan)) => network.backward(lane, resources, plan)?,
                 (Kind::Fp8Cross(network), Backward::Fp8Cross(plan)) => {
@@ -256,14 +310,20 @@ impl<T: Element> Interaction<T> {
         }
     }
 
-    fn dot(&self, resources: &Resources<T>, samples: usize, products: Matrix<T>) -> Dot<T> {
-        let ActivationMatrices { values, gradients } = self.vectors;
+    /// Returns the parameters of a dot interaction between vectors and products, or the gradients with respect to them.
+    fn dot<U: Element>(
+        &self,
+        resources: &Resources<T>,
+        vectors: ActivationMatrices<U>,
+        products: Matrix<U>,
+    ) -> Dot<U> {
+        let ActivationMatrices { values, gradients } = vectors;
         Dot {
             vectors: values.pointer,
             products: products.pointer,
             gradients: gradients.pointer,
             guard: resources.guard.pointer(),
-            samples: samples as u32,
+            samples: products.rows as u32,
             count: self.count as u32,
             dim: (values.columns / self.count) as u32,
             vectors_stride: values.stride as u32,

@@ -157,7 +157,7 @@ impl<T: Element> Network<T> {
         let head_input = match (hidden.output(), interaction.output()) {
             (Some(matrices), _) => HeadInput { matrices, relu: true },
             (None, TopInput::Elements(matrices)) => HeadInput { matrices, relu: false },
-            (None, TopInput::Fp8(_)) => unreachable!("an interaction in fp8 implies hidden layers"),
+            (None, TopInput::Fp8 { .. }) => unreachable!("an interaction in fp8 implies hidden layers"),
         };
         let head = Head::new(device, spec, layouts, head_input, rows)?;
         let of_ranks = dense.gradients.sums().map(|sums| Fp8RankMagnitudes {

@@ -222,6 +222,11 @@ impl Fp8Buffers {
         })
     }
 
+    /// Returns the number of its columns.
+    pub(super) fn columns(&self) -> usize {
+        self.columns
+    }
+
     /// Returns the first rows.
     pub(super) fn tensor(&self, fp8: &Fp8, rows: usize) -> Fp8Tensor {
         Fp8Tensor {

@@ -17,9 +17,10 @@ use crate::model::Layer;
 #[derive(Debug)]
 pub(in crate::cuda::network) struct Fp8Mlp {
     layers: Vec<LayerTensors>,
-    /// The source of the first layer's input in bf16, and the buffer of the gradients with respect to it; `None` if
-    /// matrices are in fp8.
-    input: Option<ActivationMatrices<bf16>>,
+    /// The first layer's input in bf16, if these layers round it to fp8.
+    input: Option<Matrix<bf16>>,
+    /// The gradients with respect to the first layer's input, unless they are in fp8.
+    input_gradients: Option<Matrix<bf16>>,
     output: Activations<bf16>,
     /// Partial sums of the last layer's bias gradients.
     parts: PartialSums,
@@ -30,8 +31,8 @@ pub(in crate::cuda::network) struct Fp8Mlp {
 pub(in crate::cuda::network) enum Input {
     /// From other parts in bf16, which also receive the gradients with respect to it.
     Elements(ActivationMatrices<bf16>),
-    /// From layers in fp8.
-    Fp8(Arc<Fp8Buffers>),
+    /// From other parts in fp8. `gradients` receives those with respect to it, unless they are in fp8.
+    Fp8 { buffers: Arc<Fp8Buffers>, gradients: Option<Matrix<bf16>> },
 }
 
 /// A layer's tensors.
@@ -64,9 +65,11 @@ impl Fp8Mlp {
         samples: usize,
     ) -> Result<Self> {
         let outputs = layers[layers.len() - 1].outputs;
-        let (elements, mut given) = match input {
-            Input::Elements(matrices) => (Some(matrices), None),
-            Input::Fp8(buffers) => (None, Some(buffers)),
+        let (elements, mut given, input_gradients) = match input {
+            Input::Elements(ActivationMatrices { values, gradients }) => {
+                (Some(values), None, Some(gradients))
+            }
+            Input::Fp8 { buffers, gradients } => (None, Some(buffers), gradients),
         };
         let mut made = Vec::new();
         for &layer in layers {
@@ -84,6 +87,7 @@ impl Fp8Mlp {
         }
         Ok(Self {
             input: elements,
+            input_gradients,
             output: Activations::new(&builder.device, samples, outputs)?,
             parts: PartialSums::new(&builder.device, Columns::<bf16>::pieces(samples as u32), outputs)?,
             layers: made,
@@ -127,14 +131,12 @@ impl Fp8Mlp {
             }
         };
         let products = self.layers.iter().enumerate().map(product).collect::<Result<_, _>>()?;
-        let quantize = self.input.map(|input| {
-            let values = input.values.first_rows(samples);
-            self.layers[0].input.quantize(fp8, values, learns)
-        });
+        let first = &self.layers[0].input;
+        let quantize = self.input.map(|input| first.quantize(fp8, input.first_rows(samples), learns));
         Ok(Forward(quantize, products))
     }
 
-    /// `gradient_outputs` has the outputs of the gradients with respect to the first layer's input if that is in fp8.
+    /// `gradient_outputs` has the outputs of the gradients with respect to the first layer's input if those are in fp8.
     pub(in crate::cuda::network) fn plan_backward<T: Element>(
         &self,
         resources: &Resources<T>,
@@ -145,7 +147,7 @@ impl Fp8Mlp {
         let d_input =
             |number: usize, tensors: &LayerTensors, dy: Fp8Tensor, weights: Fp8Tensor| -> Result<_> {
                 let factors = Fp8Factors { samples: dy.straight(), weights: weights.across() };
-                match (number.checked_sub(1), self.input, gradient_outputs) {
+                match (number.checked_sub(1), self.input_gradients, gradient_outputs) {
                     // The gradients with respect to the input are those with respect to the output of the layer before,
                     // and give its bias gradients.
                     (Some(before), ..) => {
@@ -153,9 +155,9 @@ impl Fp8Mlp {
                         let bias = sums.element(self.layers[before].layer.bias().start);
                         Ok(Product::fp8_relu_gradient(blas, dy, weights, tensors.bits.pointer(), out, bias)?)
                     }
-                    (None, Some(input), _) => {
+                    (None, Some(gradients), _) => {
                         let Fp8Factors { samples, weights } = factors;
-                        Ok(Product::fp8_to_bf16(blas, samples, weights, None, input.gradients)?)
+                        Ok(Product::fp8_to_bf16(blas, samples, weights, None, gradients)?)
                     }
                     (None, None, Some(gradient_outputs)) => {
                         gradient_outputs.product(resources, factors, None)
