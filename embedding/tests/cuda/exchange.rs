@@ -16,8 +16,8 @@ use rankine_embedding::cuda::{
 };
 use rankine_embedding::rows::{RowPart, RowPiece, RowSet, Rows, RowsMut, gather, place};
 use rankine_embedding::{
-    Dtype, EmbeddingPlan, Exchange, FrequentRows, Optimizer, Pooling, RankTraffic, RoundCapacity, Step,
-    TablePlan, TableSpec, Topology, UpdateRule,
+    Dtype, EmbeddingPlan, Exchange, FrequentRows, Optimizer, Placement, Pooling, RankTraffic, RoundCapacity,
+    Step, TablePlan, TableSpec, Topology, UpdateRule,
 };
 
 use super::local::{Column, DeviceIds};
@@ -209,13 +209,23 @@ impl Case {
         });
         let columns = columns.collect();
         let gradients = (0..self.ranks()).map(|_| match exact {
-            true => self.of_rank.exact_gradients::<T>(words),
+            true if self.shares_squares() => self.of_rank.exact_to_squares(words),
+            true => self.of_rank.exact_gradients(words),
             false => {
                 let numbers = (0..self.layout.elements()).map(|_| T::of(words.unit() as f32 - 0.5));
                 self.of_rank.with_gaps(numbers.collect())
             }
         });
         Batch { columns, gradients: gradients.collect() }
+    }
+
+    /// Whether several ranks have some columns each of a table whose rule depends on the squares of whole rows.
+    fn shares_squares(&self) -> bool {
+        let mut tables = self.plan.tables.iter().zip(&self.of_rank.optimizers);
+        tables.any(|(plan, optimizer)| {
+            let by_columns = plan.placement == Placement::ColumnWise;
+            by_columns && matches!(optimizer.rule, UpdateRule::RowwiseAdagrad { .. })
+        })
     }
 
     /// The features of a rank's columns that look a table up, with their numbers.
@@ -286,8 +296,8 @@ fn by_columns(
     (exchange, owners): (Exchange, &[usize]),
 ) -> TablePlan {
     if matches!(optimizer.rule, UpdateRule::RowwiseAdagrad { .. }) {
-        // Shards sum a row's squares separately, so these must be exact in any order; weight decay would make them
-        // inexact.
+        // Shards sum a row's squares separately, so these sums must be exact in any order; weight decay would make them
+        // inexact. Gradients are `exact_to_squares` then.
         optimizer.weight_decay = 0.0;
         return TablePlan::column_wise(table, Exchange::Rows, owners);
     }
