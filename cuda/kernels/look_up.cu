@@ -47,25 +47,37 @@ struct Part {
     u32 there;
 };
 
-// Four weights of the row of an id.
+// Where rows have a lane's four weights.
 template <u32 DTYPE>
-__device__ inline typename FourWeights<DTYPE>::Type row4(const LookUp& p, const Part& part, u32 at, u32 column) {
+struct Rows {
+    using Weights = typename FourWeights<DTYPE>::Type;
+
+    const u8* first;
+    u32 row_bytes;
+    u32 last;
+
+    __device__ Rows(const Part& part, u32 column)
+        : first(reinterpret_cast<const u8*>(four_weights<DTYPE>(part.table, column))),
+          row_bytes(part.feature.row_words * sizeof(float)), last(part.feature.rows - 1) {}
+
     // Ids out of range are counted when the batch is routed.
-    const u32 row = min(__ldg(p.ids + at), part.feature.rows - 1);
-    return __ldg(four_weights<DTYPE>(part.table + u64(row) * part.feature.row_words, column));
-}
+    __device__ Weights of(u32 id) const {
+        return __ldg(reinterpret_cast<const Weights*>(first + u64(min(id, last)) * row_bytes));
+    }
+};
 
 // One id per sample: the vectors are the rows.
 template <u32 DTYPE, class T>
 __device__ inline void copy_rows(const LookUp& p, const Part& part, T* output) {
     for (u32 column = part.column; column < part.feature.dim; column += part.columns) {
+        const Rows<DTYPE> rows(part, column);
         for (u32 sample = part.first; sample < part.last; sample += LOOK_UPS_AT_ONCE) {
             typename FourWeights<DTYPE>::Type values[LOOK_UPS_AT_ONCE];
 #pragma unroll
             for (u32 i = 0; i < LOOK_UPS_AT_ONCE; i++) {
                 // All-zero bits are zero in each type.
                 values[i] = {};
-                if (sample + i < part.there) values[i] = row4<DTYPE>(p, part, part.feature.ids + sample + i, column);
+                if (sample + i < part.there) values[i] = rows.of(__ldg(p.ids + part.feature.ids + sample + i));
             }
 #pragma unroll
             for (u32 i = 0; i < LOOK_UPS_AT_ONCE; i++) {
@@ -81,10 +93,10 @@ __device__ inline void copy_rows(const LookUp& p, const Part& part, T* output) {
 
 template <u32 DTYPE, class T>
 __device__ inline void pool_bags(const LookUp& p, const Part& part, T* output) {
-    // The ids of consecutive samples are consecutive.
     const auto bag_at = [&](u32 sample) {
         return sample < part.there ? bag_of(part.feature, p.offsets, sample) : Bag{0, 0};
     };
+    // The ids of consecutive samples are consecutive.
     const Bag first_bag = bag_at(part.first);
     u32 end = first_bag.begin;
     if (part.first < part.there) {
@@ -92,33 +104,36 @@ __device__ inline void pool_bags(const LookUp& p, const Part& part, T* output) {
         end = bag.begin + bag.size;
     }
     for (u32 column = part.column; column < part.feature.dim; column += part.columns) {
-        u32 sample = part.first;
-        Bag bag = first_bag;
+        const Rows<DTYPE> rows(part, column);
+        u32 sample = part.first, bag_begin = first_bag.begin, bag_end = bag_begin + first_bag.size;
         float4 sum = make_float4(0, 0, 0, 0);
         const auto close_bag = [&] {
-            const float scale = bag_scale(part.feature, bag.size);
+            const float scale = bag_scale(part.feature, bag_end - bag_begin);
             if (scale != 1) sum = make_float4(sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale);
             stream4(output + u64(sample) * p.stride + column, sum);
             sum = make_float4(0, 0, 0, 0);
+            bag_begin = bag_end;
         };
         for (u32 next = first_bag.begin; next < end; next += LOOK_UPS_AT_ONCE) {
+            // All ids are loaded before the first row, or each row would wait for its own.
+            u32 ids[LOOK_UPS_AT_ONCE];
+#pragma unroll
+            for (u32 i = 0; i < LOOK_UPS_AT_ONCE; i++) ids[i] = next + i < end ? __ldg(p.ids + next + i) : 0;
             typename FourWeights<DTYPE>::Type values[LOOK_UPS_AT_ONCE];
 #pragma unroll
-            for (u32 i = 0; i < LOOK_UPS_AT_ONCE; i++) {
-                if (next + i < end) values[i] = row4<DTYPE>(p, part, next + i, column);
-            }
+            for (u32 i = 0; i < LOOK_UPS_AT_ONCE; i++) values[i] = rows.of(ids[i]);
 #pragma unroll
             for (u32 i = 0; i < LOOK_UPS_AT_ONCE; i++) {
-                if (next + i >= end) continue;
-                while (next + i == bag.begin + bag.size) {
+                if (next + i >= end) break;
+                while (next + i == bag_end) {
                     close_bag();
-                    bag = bag_at(++sample);
+                    bag_end += bag_at(++sample).size;
                 }
                 add(sum, weights_from<DTYPE>(values[i]));
             }
         }
         for (close_bag(); ++sample < part.last;) {
-            bag = bag_at(sample);
+            bag_end += bag_at(sample).size;
             close_bag();
         }
     }

@@ -23,15 +23,25 @@ pub struct LookUpTask {
 impl LookUpTask {
     /// Threads of a block.
     const THREADS: u32 = 256;
-    /// Look-ups of a group of lanes, unless a sample has more.
-    const LOOK_UPS: u32 = 16;
+    /// Look-ups of a group of lanes, unless a sample has more: if each sample has one, and at most otherwise.
+    const ROWS: u32 = 16;
+    const LOOK_UPS: u32 = 128;
+    /// Blocks of a feature, unless each group has few look-ups then.
+    const BLOCKS: u32 = 32;
 
     /// Returns the blocks that look up all samples of a feature with at most `hotness` ids per bag and rows of `dim`
     /// elements.
     pub fn of_feature(feature: u32, samples: u32, hotness: u32, dim: u32) -> impl Iterator<Item = Self> {
         let lanes = (dim / 4).next_power_of_two().clamp(1, 32);
-        let each = (Self::LOOK_UPS / hotness).max(1);
-        let of_block = Self::THREADS / lanes * each;
+        let groups = Self::THREADS / lanes;
+        let look_ups = match hotness {
+            1 => Self::ROWS,
+            _ => {
+                (samples.saturating_mul(hotness) / (groups * Self::BLOCKS)).clamp(Self::ROWS, Self::LOOK_UPS)
+            }
+        };
+        let each = (look_ups / hotness).max(1);
+        let of_block = groups * each;
         (0..samples.div_ceil(of_block)).map(move |block| Self {
             feature,
             first: block * of_block,
