@@ -52,7 +52,7 @@ __device__ inline u32 turned(const Reduce& p, u32 block, u32 blocks) {
 
 __device__ inline u32 target(const Reduce&, u32 slot) { return slot; }
 
-__device__ inline void expect(const Reduce&, const Feature&, u32) {}
+__device__ inline void expect(const Reduce&, Pending) {}
 
 template <class TEAM>
 __device__ inline void finish(const Reduce& p, const TEAM& team, Pending of,

@@ -6,8 +6,8 @@
 // `parts`. Which sums these are depends only on the pairs, so the bits are the same each time.
 //
 // The parameter `P` decides what is done with the sums. `stopped` returns whether to do nothing; `target` converts a
-// slot to what is handed over; `expect` is called as soon as it is known that a row will be finished; `finish` takes
-// the row with its sum. `turned` returns whose runs a block takes.
+// slot to what is handed over; `expect` is called just before the row before is finished; `finish` takes the row with
+// its sum. `turned` returns whose runs a block takes.
 #pragma once
 
 #include "element.cuh"
@@ -77,20 +77,29 @@ using Four = typename FourOf<T>::Type;
 __device__ inline float4 unpacked(float4 values) { return values; }
 __device__ inline float4 unpacked(FourHalves values) { return unpacked_f16(values.bits); }
 
-// Loads data that this multiprocessor does not need again.
-__device__ inline uint2 load_once(const uint2* address) {
+// The gradients of a feature are read again for each look-up of a bag, by all multiprocessors, so the L2 cache keeps
+// them rather than rows.
+__device__ inline u64 keeping() {
+    u64 policy;
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(policy));
+    return policy;
+}
+
+__device__ inline uint2 load_gradients(const uint2* address) {
     uint2 value;
-    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "l"(address));
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
+                 : "=r"(value.x), "=r"(value.y)
+                 : "l"(address), "l"(keeping()));
     return value;
 }
 
-__device__ inline FourHalves load_once(const FourHalves* address) { return {load_once(&address->bits)}; }
+__device__ inline FourHalves load_gradients(const FourHalves* address) { return {load_gradients(&address->bits)}; }
 
-__device__ inline float4 load_once(const float4* address) {
+__device__ inline float4 load_gradients(const float4* address) {
     float4 value;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.f32 {%0, %1, %2, %3}, [%4], %5;"
                  : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-                 : "l"(address));
+                 : "l"(address), "l"(keeping()));
     return value;
 }
 
@@ -110,7 +119,11 @@ __device__ inline void put(const TEAM& team, Outbox<TEAM, ROWS>& outbox, u32& co
 template <class P, class TEAM, u32 ROWS>
 __device__ inline void finish_all(const P& p, const TEAM& team, const Outbox<TEAM, ROWS>& outbox, u32 count) {
     __syncwarp(team.mask);
-    for (u32 i = 0; i < count; i++) finish(p, team, outbox.pending[team.number][i], outbox.sums[team.number][i]);
+    const Pending* pending = outbox.pending[team.number];
+    for (u32 i = 0; i < count; i++) {
+        if (team.lane == 0 && i + 1 < count) expect(p, pending[i + 1]);
+        finish(p, team, pending[i], outbox.sums[team.number][i]);
+    }
     // The outbox is overwritten next.
     __syncwarp(team.mask);
 }
@@ -162,10 +175,7 @@ __device__ inline void sum_runs(const P& p) {
             offset = (sample * p.stride + feature.vector_offset) / VECTOR;
             vectors = feature.dim / VECTOR;
             scale = feature.mean == 0 ? 1 : bag_scale(feature, bag_of(feature, p.offsets, sample).size);
-            if (head) {
-                row = target(p, pair.x);
-                expect(p, feature, row);
-            }
+            if (head) row = target(p, pair.x);
         }
         const u32 heads = __ballot_sync(team.mask, head) >> (threadIdx.x % WARP / LANES * LANES);
         const u32 here = min(LANES, length - first);
@@ -178,7 +188,7 @@ __device__ inline void sum_runs(const P& p) {
                 for (u32 vector = 0; vector < VECTORS; vector++) {
                     const u32 column = vector * LANES + team.lane;
                     values[i][vector] = {};
-                    if (column < width) values[i][vector] = load_once(gradients + (u64(source) + column));
+                    if (column < width) values[i][vector] = load_gradients(gradients + (u64(source) + column));
                 }
             }
 #pragma unroll
