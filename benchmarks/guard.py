@@ -90,8 +90,9 @@ def main():
     parser.add_argument("--steps", type=int, default=1000, help="timed steps per figure (default: 1000)")
     args = parser.parse_args()
     names = gpus_here()
-    name_of = {figure: f"{figure[0]}, {figure[1]} GPU, {figure[2]}" for figure in figures(DOCUMENT.read_text())}
-    chosen = {figure: ms for figure, ms in figures(DOCUMENT.read_text()).items()
+    documented = figures(DOCUMENT.read_text())
+    name_of = {figure: f"{figure[0]}, {figure[1]} GPU, {figure[2]}" for figure in documented}
+    chosen = {figure: ms for figure, ms in documented.items()
               if figure[1] <= len(names) and args.only in name_of[figure]}
     if not chosen:
         print(f"no figure of {DOCUMENT.name} is for {len(names)} GPUs and contains `{args.only}`")

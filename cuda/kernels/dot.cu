@@ -373,12 +373,7 @@ __device__ inline void dot_forward_fp8(const DotFp8& q, float4* memory) {
         // The next vectors may overwrite the words.
         __syncthreads();
     }
-    if (q.learns == 0) return;
-#pragma unroll
-    for (u32 distance = WARP / 2; distance > 0; distance /= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, distance));
-    }
-    if (lane == 0) observe(q.scaling, largest);
+    if (q.learns != 0) observe_in_warp(q.scaling, largest);
 }
 
 // The largest absolute values; NaN if any was NaN.

@@ -45,3 +45,18 @@ __device__ inline u32 paired(u32 row) { return row / 16 * 16 + row % 16 / 2 + ro
 __device__ inline void observe(Fp8Scaling* scaling, float magnitude) {
     atomicMax(&scaling->largest, __float_as_uint(magnitude));
 }
+
+// The largest magnitude of a warp's lanes. All lanes must call this.
+__device__ inline float largest_in_warp(float magnitude) {
+#pragma unroll
+    for (u32 distance = WARP / 2; distance > 0; distance /= 2) {
+        magnitude = fmaxf(magnitude, __shfl_xor_sync(ALL_LANES, magnitude, distance));
+    }
+    return magnitude;
+}
+
+// Records the largest magnitude of a warp's lanes. All lanes must call this.
+__device__ inline void observe_in_warp(Fp8Scaling* scaling, float magnitude) {
+    const float largest = largest_in_warp(magnitude);
+    if (threadIdx.x % WARP == 0) observe(scaling, largest);
+}

@@ -8,10 +8,7 @@ constexpr u32 QUANTIZE_THREADS = 256;
 // Records the largest magnitude of a block's threads. All threads of the block must call this.
 __device__ inline void observe_in_block(Fp8Scaling* scaling, float magnitude) {
     __shared__ float magnitudes[QUANTIZE_THREADS / WARP];
-#pragma unroll
-    for (u32 distance = WARP / 2; distance > 0; distance /= 2) {
-        magnitude = fmaxf(magnitude, __shfl_xor_sync(ALL_LANES, magnitude, distance));
-    }
+    magnitude = largest_in_warp(magnitude);
     if (threadIdx.x % WARP == 0) magnitudes[threadIdx.x / WARP] = magnitude;
     __syncthreads();
     if (threadIdx.x != 0) return;

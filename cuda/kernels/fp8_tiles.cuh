@@ -45,15 +45,6 @@ __device__ inline void store_turned(u32 to, const u32 (&pieces)[4]) {
     store_pieces_straight(to, turned);
 }
 
-// Records the largest magnitude of a warp's lanes.
-__device__ inline void observe_in_warp(Fp8Scaling* scaling, float largest) {
-#pragma unroll
-    for (u32 distance = WARP / 2; distance > 0; distance /= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, distance));
-    }
-    if (threadIdx.x % WARP == 0) observe(scaling, largest);
-}
-
 // Writes the sums of a lane's columns over a tile's samples, times `factor`.
 __device__ inline void write_sums(float* parts, const float (&by_column)[2][2], u32 column, u32 columns, float factor) {
     const Pieces pieces;

@@ -6,8 +6,8 @@
 // `parts`. Which sums these are depends only on the pairs, so the bits are the same each time.
 //
 // The parameter `P` decides what is done with the sums. `stopped` returns whether to do nothing; `target` converts a
-// slot to what is handed over; `expect` is called just before the row before is finished; `finish` takes the row with
-// its sum. `turned` returns whose runs a block takes.
+// slot to what is handed over; `finish` takes a row with its sum, and `expect` is called for the next row just
+// before. `turned` returns whose runs a block takes.
 #pragma once
 
 #include "element.cuh"

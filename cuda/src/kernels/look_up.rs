@@ -23,10 +23,11 @@ pub struct LookUpTask {
 impl LookUpTask {
     /// Threads of a block.
     const THREADS: u32 = 256;
-    /// Look-ups of a group of lanes, unless a sample has more: if each sample has one, and at most otherwise.
+    /// Look-ups of a group of lanes if each sample has one, and the fewest otherwise.
     const ROWS: u32 = 16;
+    /// The most look-ups of a group, unless a single sample has more.
     const LOOK_UPS: u32 = 128;
-    /// Blocks of a feature, unless each group has few look-ups then.
+    /// The fewest blocks of a feature with several look-ups per sample, as far as [`Self::ROWS`] allows.
     const BLOCKS: u32 = 32;
 
     /// Returns the blocks that look up all samples of a feature with at most `hotness` ids per bag and rows of `dim`
