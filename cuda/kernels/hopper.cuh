@@ -12,9 +12,9 @@ struct alignas(64) TensorMap {
     u64 words[16];
 };
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-
 __device__ inline u32 shared_address(const void* pointer) { return u32(__cvta_generic_to_shared(pointer)); }
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // --- Barriers. A phase ends when all have arrived and all announced bytes have been copied.
 
@@ -71,6 +71,13 @@ __device__ inline u32 cluster_rank() {
     u32 rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
+}
+
+// Copies consecutive bytes, a multiple of 16.
+__device__ inline void fetch_bytes(u32 to, const void* from, u32 bytes, u32 barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
 }
 
 // --- Copies of tiles. Elements outside the matrix are read as 0 and not written.

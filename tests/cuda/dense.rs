@@ -75,7 +75,7 @@ fn dots_are_the_sums<T: Element>(bench: &Bench, words: &mut Words) -> Outcome {
     let back = Dot { products: back_at.pointer(), ..dot };
     // SAFETY: the buffers have these lengths.
     unsafe {
-        dot.enqueue_forward(&bench.lane)?;
+        dot.enqueue_forward(&bench.lane, None)?;
         back.enqueue_backward(&bench.lane)?;
     }
     let (products, gradients) = (products.read(&bench.lane)?, gradients.read(&bench.lane)?);

@@ -264,8 +264,8 @@ fn dot_products_become_fp8(bench: &Bench, words: &mut Words) -> Outcome {
     };
     // SAFETY: the buffers have these lengths.
     unsafe {
-        dot.enqueue_forward(&bench.lane)?;
-        bench.lane.launch(&in_fp8, in_fp8.grid(&bench.lane))?;
+        dot.enqueue_forward(&bench.lane, None)?;
+        in_fp8.enqueue(&bench.lane, None)?;
     }
     let values = in_bf16.read(&bench.lane)?;
     let (found, scaling) = if learns {

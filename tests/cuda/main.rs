@@ -30,6 +30,7 @@ mod products;
 mod pushed;
 mod ranks;
 mod resume;
+mod rows;
 mod training;
 
 type Outcome = Result<(), Failed>;
@@ -75,6 +76,7 @@ fn main() -> ExitCode {
         pushed::BODIES,
         ranks::BODIES,
         resume::BODIES,
+        rows::BODIES,
         training::BODIES,
     ]
     .concat();

@@ -4,8 +4,8 @@ use half::bf16;
 
 use super::limits::SHARED_BYTES_MAX;
 use super::names::Family;
-use super::{E4m3, Element, ElementKind, FP8_MULTIPLE, Fp8Scaling, Guard, Id, Kernel};
-use crate::runtime::{Lane, Pointer, Result};
+use super::{E4m3, Element, ElementKind, FP8_MULTIPLE, Feature, Fp8Scaling, Guard, Id, Kernel};
+use crate::runtime::{Device, Lane, Pointer, Result};
 
 /// Parameters of both directions of the dot interaction.
 #[repr(C)]
@@ -62,6 +62,38 @@ pub struct DotFp8 {
 
 const _: () = assert!(size_of::<DotFp8>() == 96);
 
+/// Tables on this GPU, of which each vector of a sample but the first is a row.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct TableRows {
+    /// All tables.
+    pub tables: Pointer<f32>,
+    /// One per vector, in their order, with one id per sample and f32 rows of as many elements as a vector.
+    pub features: Pointer<Feature>,
+    /// Indexed as the features say.
+    pub ids: Pointer<u32>,
+    /// The number of samples; vectors after them become zeros.
+    pub samples_count: Pointer<u32>,
+}
+
+/// The forward pass from the first vector and rows of tables, which also writes the other vectors.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct DotOfRows<T> {
+    dot: Dot<T>,
+    rows: TableRows,
+}
+
+/// The same to fp8.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct DotOfRowsFp8 {
+    dot: DotFp8,
+    rows: TableRows,
+}
+
+const _: () = assert!(size_of::<DotOfRows<bf16>>() == 96 && size_of::<DotOfRowsFp8>() == 128);
+
 /// The most vectors per sample for the tensor-core kernels.
 const VECTORS_MAX: u32 = 48;
 /// Samples that a block processes at a time on tensor cores.
@@ -90,19 +122,29 @@ impl<T: Element> Dot<T> {
         (self.samples.div_ceil(at_once).min(lane.device().multiprocessors() * each), 1)
     }
 
-    /// Enqueues the forward pass, from vectors to products.
+    /// Returns whether the forward pass can look up rows itself.
+    pub fn looks_up(device: &Device, count: u32, dim: u32, stride: u32) -> bool {
+        let own = by_warps(count, dim, stride, true);
+        Self::warps_fit(count, dim, stride) && TableRows::fit(device, count, dim, own)
+    }
+
+    /// Enqueues the forward pass, from vectors to products, or from the first vector and `rows`.
     ///
     /// # Safety
-    /// See [`Lane::launch`].
+    /// See [`Lane::launch`]; with rows, [`Dot::looks_up`] must be true.
     ///
     /// # Errors
     /// If the driver reports an error.
-    pub unsafe fn enqueue_forward(&self, lane: &Lane) -> Result<()> {
+    pub unsafe fn enqueue_forward(&self, lane: &Lane, rows: Option<TableRows>) -> Result<()> {
         // SAFETY: the caller vouches for the addresses.
         unsafe {
-            match self.by_warps() {
-                true => lane.launch(&Forward(*self), self.grid(lane, WARPS, 16)),
-                false => lane.launch(&ForwardByBlocks(*self), self.grid(lane, 1, 16)),
+            match rows {
+                Some(rows) => {
+                    let kernel = DotOfRows { dot: *self, rows };
+                    lane.launch(&kernel, self.grid(lane, WARPS, TableRows::blocks(kernel.shared_bytes())))
+                }
+                None if self.by_warps() => lane.launch(&Forward(*self), self.grid(lane, WARPS, 16)),
+                None => lane.launch(&ForwardByBlocks(*self), self.grid(lane, 1, 16)),
             }
         }
     }
@@ -133,9 +175,31 @@ impl DotFp8 {
         sizes && Self::bytes(count, dim, stride) <= SHARED_BYTES_MAX
     }
 
-    /// Grid: blocks loop over the samples, four per warp at a time.
-    pub fn grid(&self, lane: &Lane) -> (u32, u32) {
-        self.dot.grid(lane, 4 * WARPS, 16)
+    /// Returns whether it can look up rows itself.
+    pub fn looks_up(device: &Device, count: u32, dim: u32, stride: u32) -> bool {
+        TableRows::fit(device, count, dim, Self::bytes(count, dim, stride))
+    }
+
+    /// Enqueues it, from vectors, or from the first vector and `rows`.
+    ///
+    /// # Safety
+    /// See [`Lane::launch`]; with rows, [`DotFp8::looks_up`] must be true.
+    ///
+    /// # Errors
+    /// If the driver reports an error.
+    pub unsafe fn enqueue(&self, lane: &Lane, rows: Option<TableRows>) -> Result<()> {
+        // Blocks loop over the samples, four per warp at a time.
+        let grid = |each| self.dot.grid(lane, 4 * WARPS, each);
+        // SAFETY: the caller vouches for the addresses.
+        unsafe {
+            match rows {
+                Some(rows) => {
+                    let kernel = DotOfRowsFp8 { dot: *self, rows };
+                    lane.launch(&kernel, grid(TableRows::blocks(kernel.shared_bytes())))
+                }
+                None => lane.launch(self, grid(16)),
+            }
+        }
     }
 
     /// Bytes of shared memory: per warp the vectors and four rows of results; then, unless there is room where the
@@ -154,6 +218,51 @@ unsafe impl Kernel for DotFp8 {
 
     fn shared_bytes(&self) -> u32 {
         Self::bytes(self.dot.count, self.dot.dim, self.dot.stride)
+    }
+}
+
+impl TableRows {
+    /// Bytes of shared memory of a multiprocessor, and those of a block in addition to what its launcher requests.
+    const MULTIPROCESSOR: u32 = 228 << 10;
+    const RESERVED: u32 = 2 << 10;
+
+    /// Bytes of shared memory of kernels that take `own` bytes without rows.
+    fn bytes(count: u32, dim: u32, own: u32) -> u32 {
+        WARPS * (own / WARPS + (count - 1) * dim * 4).next_multiple_of(128)
+    }
+
+    /// Each lane of a warp fetches one row. The kernels are for Hopper only.
+    fn fit(device: &Device, count: u32, dim: u32, own: u32) -> bool {
+        let fits = (2..=33).contains(&count) && Self::bytes(count, dim, own) <= SHARED_BYTES_MAX;
+        fits && device.functions().hopper()
+    }
+
+    /// Blocks that fit on a multiprocessor at once.
+    fn blocks(bytes: u32) -> u32 {
+        Self::MULTIPROCESSOR / (bytes + Self::RESERVED)
+    }
+}
+
+// SAFETY: `dot.cu` has the same struct, and takes as much shared memory.
+unsafe impl<T: Element> Kernel for DotOfRows<T> {
+    // f32 has no tensor-core kernel; `looks_up` is never true for it.
+    const ID: Id = Family::DotOfRows.variant([(T::KIND as usize).saturating_sub(1)]);
+    const THREADS: u32 = 128;
+
+    fn shared_bytes(&self) -> u32 {
+        let Dot { count, dim, stride, .. } = self.dot;
+        TableRows::bytes(count, dim, by_warps(count, dim, stride, true))
+    }
+}
+
+// SAFETY: as for `DotOfRows`.
+unsafe impl Kernel for DotOfRowsFp8 {
+    const ID: Id = Family::DotOfRowsFp8.variant([]);
+    const THREADS: u32 = 128;
+
+    fn shared_bytes(&self) -> u32 {
+        let Dot { count, dim, .. } = self.dot.dot;
+        TableRows::bytes(count, dim, self.dot.shared_bytes())
     }
 }
 

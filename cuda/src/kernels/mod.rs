@@ -70,7 +70,7 @@ pub use common::{Feature, GROUP_KEYS, KeySet, LINE_KEYS};
 pub use cross::{CROSS_LAYERS, Cross, CrossFirst, CrossGradient};
 pub use dense_input::DenseInput;
 pub use dense_update::DenseUpdate;
-pub use dot::{Dot, DotFp8};
+pub use dot::{Dot, DotFp8, TableRows};
 pub use e4m3::E4m3;
 pub use element::{Element, ElementKind, Rate, Step};
 pub use feature_counts::FeatureCounts;

@@ -154,6 +154,7 @@ kernels! {
     "dense_input": DenseInput = "dense_input" [ELEMENTS];
     "dense_update": DenseUpdate = "dense_update" [ELEMENTS];
     "dot": DotForward = "dot_forward" [HALVES], DotForwardFp8 = "dot_forward_fp8",
+        DotOfRows = "dot_of_rows" [HALVES], DotOfRowsFp8 = "dot_of_rows_fp8",
         DotBackward = "dot_backward" [HALVES],
         DotForwardByBlocks = "dot_forward_by_blocks" [ELEMENTS],
         DotBackwardByBlocks = "dot_backward_by_blocks" [ELEMENTS];

@@ -1,6 +1,6 @@
 //! An iteration: its phases, who does each of them, and how they are distributed over lanes.
 
-use rankine_cuda::kernels::{Element, Outcome};
+use rankine_cuda::kernels::{Element, Outcome, TableRows};
 use rankine_cuda::{Lane, Pointer};
 use rankine_embedding::cuda::{Result, RoutedBatch, UpdateInputs};
 
@@ -59,8 +59,9 @@ impl<T: Element> Iteration<'_, T> {
         unsafe {
             match phase {
                 Phase::BottomForward => network.bottom_forward(lane, input, forward),
+                Phase::LookUp if self.rows().is_some() => Ok(()),
                 Phase::LookUp => tables.look_up(lane, batch, samples, network.vectors()),
-                Phase::Interact => network.interact(lane, forward),
+                Phase::Interact => network.interact(lane, forward, self.rows()),
                 Phase::TopForward => network.hidden_forward(lane, forward),
                 Phase::Head => network.head(lane, input, samples, true),
                 Phase::TopBackward => network.hidden_backward(lane, backward),
@@ -88,6 +89,11 @@ impl<T: Element> Iteration<'_, T> {
                 Phase::UpdateDense => network.update(lane, input),
             }
         }
+    }
+
+    /// The rows that the interaction looks up itself, instead of the look-ups before it.
+    fn rows(&self) -> Option<TableRows> {
+        self.tables.rows_for(self.network, self.batch())
     }
 
     fn batch(&self) -> RoutedBatch {

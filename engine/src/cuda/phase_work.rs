@@ -52,6 +52,8 @@ pub(super) struct IterationSizes<'a> {
     pub(super) look_ups: u64,
     pub(super) distinct_rows: u64,
     pub(super) ranks: u64,
+    /// Whether the interaction looks up rows itself.
+    pub(super) interaction_looks_up: bool,
 }
 
 impl IterationSizes<'_> {
@@ -65,6 +67,7 @@ impl IterationSizes<'_> {
             look_ups,
             distinct_rows,
             ranks,
+            interaction_looks_up,
         } = *self;
         let layout = spec.dense_layout();
         let activations = |elements: usize| samples * element_bytes * elements as u64;
@@ -78,9 +81,16 @@ impl IterationSizes<'_> {
         let (head, hidden) = layout.top.layers.split_last().expect("the top MLP has a layer");
         let (weights, all) = (self.mean_row_bytes(false), self.mean_row_bytes(true));
         let embeddings = activations(spec.vector_elements() - spec.bottom_outputs());
+        let rows = 4 * look_ups + distinct_rows * weights;
         match phase {
             Phase::BottomForward => self.forward(&layout.bottom.layers),
-            Phase::LookUp => bytes(4 * look_ups + distinct_rows * weights + embeddings),
+            Phase::LookUp if interaction_looks_up => PhaseWork::default(),
+            Phase::LookUp => bytes(rows + embeddings),
+            // It writes the vectors instead of reading them.
+            Phase::Interact if interaction_looks_up => {
+                let work = interaction(1);
+                PhaseWork { bytes: work.bytes + rows, ..work }
+            }
             Phase::Interact => interaction(1),
             Phase::TopForward => PhaseWork { fp8, ..in_fp8.forward(hidden) },
             Phase::Head => bytes(2 * activations(head.inputs)),

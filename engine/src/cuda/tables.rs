@@ -1,6 +1,6 @@
 //! A rank's part of the tables: all of them on a single GPU, otherwise its rows and the exchange with other ranks.
 
-use rankine_cuda::kernels::Element;
+use rankine_cuda::kernels::{Element, TableRows};
 use rankine_cuda::{Lane, Pointer};
 use rankine_embedding::RankTraffic;
 use rankine_embedding::cuda::{
@@ -11,7 +11,7 @@ use rankine_reader::schema;
 
 use super::context::{RankContext, RankLinks};
 use super::input::SLOTS;
-use super::network::VectorLayout;
+use super::network::{Network, VectorLayout};
 use super::setup::ModelSetup;
 use crate::model::{FeatureSpec, ModelSpec};
 
@@ -129,6 +129,15 @@ impl Tables {
                 Self::Local(tables) => tables.look_up(lane, batch.ids, samples, vectors),
                 Self::Node(tables) => tables.look_up(lane, batch, samples, vectors),
             }
+        }
+    }
+
+    /// Returns the rows of a batch if the network's interaction looks them up itself: if it can, and each vector but
+    /// the first is one f32 row on this GPU.
+    pub(super) fn rows_for<T: Element>(&self, network: &Network<T>, batch: RoutedBatch) -> Option<TableRows> {
+        match self {
+            Self::Local(tables) => tables.single_rows(batch.ids, network.looks_up()?),
+            Self::Node(_) => None,
         }
     }
 

@@ -4,17 +4,18 @@ pub(crate) mod route;
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{Element, LookUp, LookUpTask, SparseUpdate};
+use rankine_cuda::kernels::{Element, LookUp, LookUpTask, SparseUpdate, TableRows};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use crate::cuda::error::{Result, check_ids};
-use crate::cuda::layout::{Ids, Layout};
+use crate::cuda::layout::{Hotness, Ids, Layout};
 use crate::cuda::local::route::{LocalRoute, LocalRouteSnapshot};
 use crate::cuda::routing::router::{LookUpCounts, Router};
 use crate::cuda::storage::RowStore;
 use crate::cuda::storage::device_rows::DeviceRows;
 use crate::cuda::storage::stage::StagingMemory;
 use crate::cuda::{InitialWeights, POISON, UpdateInputs};
+use crate::dtype::Dtype;
 
 /// All tables of a model on one GPU, which must be current on the thread.
 #[derive(Debug)]
@@ -103,6 +104,24 @@ impl LocalTables {
         // SAFETY: tables, features and tasks belong to this value; the caller vouches for the rest.
         unsafe { look_up.enqueue(lane, self.look_up_counts) }?;
         Ok(())
+    }
+
+    /// Returns the rows of a batch for a kernel that looks them up itself; `None` unless a sample has vectors of
+    /// `dim` elements, one after another, and each but the first is one f32 row.
+    pub fn single_rows(&self, ids: Ids, dim: usize) -> Option<TableRows> {
+        let layout = &self.layout;
+        let single = layout.features().iter().enumerate().all(|(number, feature)| {
+            let table = &layout.tables()[feature.table];
+            let is_row = table.dim == dim && table.dtype == Dtype::Fp32;
+            let one = layout.columns()[feature.column] == Hotness::Fixed(1);
+            is_row && one && feature.vector_offset == (1 + number) * dim
+        });
+        single.then(|| TableRows {
+            tables: self.rows.table.pointer(),
+            features: self.router.features.pointer(),
+            ids: ids.ids,
+            samples_count: ids.samples,
+        })
     }
 
     /// Enqueues finding the distinct rows that a batch looks up, and the bags of each. Look-ups do not need it.

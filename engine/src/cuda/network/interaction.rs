@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use rankine_cuda::blas::{Epilogue, Matrix};
-use rankine_cuda::kernels::{Dot, DotFp8, Element, FiniteCheck, Machine, MachineBackward, MachineForward};
+use rankine_cuda::kernels::{
+    Dot, DotFp8, Element, FiniteCheck, Machine, MachineBackward, MachineForward, TableRows,
+};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
@@ -207,20 +209,42 @@ impl<T: Element> Interaction<T> {
         }
     }
 
-    /// Enqueues the forward pass from the vectors to the top MLP's input, and to the terms.
+    /// Returns the elements of a vector if the forward pass can look up all vectors but the first itself.
+    pub(super) fn looks_up(&self, device: &Device) -> Option<usize> {
+        let dim = self.vectors.values.columns / self.count;
+        let (count, elements) = (self.count as u32, dim as u32);
+        let can = match &self.kind {
+            Kind::Dot(products) => {
+                Dot::<T>::looks_up(device, count, elements, products.matrices().values.stride as u32)
+            }
+            Kind::Fp8Dot(dot) => DotFp8::looks_up(device, count, elements, dot.products.columns() as u32),
+            Kind::Cross(_) | Kind::Fp8Cross(_) | Kind::Machine(_) | Kind::Concat => false,
+        };
+        (can && self.first > 0).then_some(dim)
+    }
+
+    /// Enqueues the forward pass from the vectors to the top MLP's input, and to the terms; with `rows`, it first looks
+    /// up all vectors but the first.
     ///
     /// # Safety
-    /// The plan must be of this interaction and for as many samples as there are; see [`Lane::launch`].
-    pub(super) unsafe fn forward(&self, lane: &Lane, resources: &Resources<T>, plan: &Forward) -> Result<()> {
+    /// The plan must be of this interaction and for as many samples as there are; rows are allowed if
+    /// [`Interaction::looks_up`]; see [`Lane::launch`].
+    pub(super) unsafe fn forward(
+        &self,
+        lane: &Lane,
+        resources: &Resources<T>,
+        plan: &Forward,
+        rows: Option<TableRows>,
+    ) -> Result<()> {
         // SAFETY: the buffers are this value's, or those that it was made for, and hold a batch; the caller vouches
         // for the order.
         unsafe {
             match (&self.kind, plan) {
                 (Kind::Dot(products), &Forward::Kernels(samples)) => {
                     let products = products.matrices().values.first_rows(samples);
-                    self.dot(resources, self.vectors, products).enqueue_forward(lane)?;
+                    self.dot(resources, self.vectors, products).enqueue_forward(lane, rows)?;
                 }
-                (Kind::Fp8Dot(_), Forward::Fp8Dot(dot)) => lane.launch(dot, dot.grid(lane))?,
+                (Kind::Fp8Dot(_), Forward::Fp8Dot(dot)) => dot.enqueue(lane, rows)?,
                 (Kind::Cross(network), Forward::Cross(plan)) => network.forward(lane, resources, plan)?,
                 (Kind::Fp8Cross(network), Forward::Fp8Cross(plan)) => {
                     network.forward(lane, resources, plan)?

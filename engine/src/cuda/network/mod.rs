@@ -21,7 +21,9 @@ mod vector_layout;
 use std::sync::Arc;
 
 use rankine_cuda::blas::{Blas, Epilogue, Tuning};
-use rankine_cuda::kernels::{DenseInput, Element, ElementKind, Fp8RankMagnitudes, Guard, Outcome, Tally};
+use rankine_cuda::kernels::{
+    DenseInput, Element, ElementKind, Fp8RankMagnitudes, Guard, Outcome, TableRows, Tally,
+};
 use rankine_cuda::{Buffer, Lane, Pointer};
 use rankine_embedding::Traffic;
 use rankine_embedding::cuda::Result;
@@ -316,13 +318,18 @@ impl<T: Element> Network<T> {
         self.vectors.matrices().gradients.pointer
     }
 
-    /// Enqueues the interaction of the vectors, after all of them are written.
+    /// Returns the elements of a vector if the interaction can look up all vectors but the first itself.
+    pub(super) fn looks_up(&self) -> Option<usize> {
+        self.interaction.looks_up(&self.resources.device)
+    }
+
+    /// Enqueues the interaction of the vectors, after all of them are written; with `rows`, all but these.
     ///
     /// # Safety
-    /// As for [`Network::bottom_forward`].
-    pub(super) unsafe fn interact(&self, lane: &Lane, plan: &Forward) -> Result<()> {
+    /// As for [`Network::bottom_forward`]; `rows` are allowed if [`Network::looks_up`].
+    pub(super) unsafe fn interact(&self, lane: &Lane, plan: &Forward, rows: Option<TableRows>) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { self.interaction.forward(lane, &self.resources, &plan.interaction) }
+        unsafe { self.interaction.forward(lane, &self.resources, &plan.interaction, rows) }
     }
 
     /// Enqueues the top MLP's hidden layers.
