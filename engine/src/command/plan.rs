@@ -149,7 +149,7 @@ fn machine(args: &Args, job: &Job, topology: Topology) -> Result<Machine, Comman
             let by_kind = if job.device.kind == DeviceKind::Cuda { "h200" } else { "cpu" };
             let name = name.as_deref().unwrap_or(by_kind);
             let cpu_memory = planning::memory_of_a_thread_rank(topology);
-            planning::read_machine(name, cpu_memory, job.device.precision).map_err(usage)?
+            planning::read_machine(name, cpu_memory, job.device.precision_on_gpus()).map_err(usage)?
         }
     };
     if let Some(bytes) = args.memory {
@@ -168,9 +168,9 @@ fn measured(job: &Job, topology: Topology) -> Result<Machine, String> {
     if per_node == 1 {
         return Err("the machine `here` needs several ranks per node".into());
     }
-    let machine = cuda::machine_here(per_node, job.device.precision);
+    let machine = cuda::machine_here(per_node, job.device.precision_on_gpus());
     let machine = machine.map_err(|error| format!("the machine `here` needs {per_node} GPUs: {error}"))?;
-    Ok(planning::write_machine(&machine, "h200", job.device.precision).1)
+    Ok(planning::write_machine(&machine, "h200", job.device.precision_on_gpus()).1)
 }
 
 /// A conflict between the job and its columns, or another error.

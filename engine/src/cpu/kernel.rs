@@ -7,268 +7,173 @@
 //!
 //! The kernels use intrinsics because the compiler, left to itself, keeps a block's sums in memory as soon as any loop
 //! around them is not unrolled, at a twentieth of the speed.
+//!
+//! The elements of both matrices are numbers, or pairs of bf16 numbers that follow each other along the depth: see
+//! [`Element`].
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{
-    __m256, __m512, _CMP_GT_OQ, _MM_HINT_T1, _mm_prefetch, _mm256_add_ps, _mm256_and_ps, _mm256_cmp_ps,
-    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps,
-    _mm512_add_ps, _mm512_cmp_ps_mask, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_maskz_mov_ps, _mm512_max_ps,
-    _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
-};
+use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 
-/// Floats of a [`Line`].
-pub(super) const LANES: usize = 16;
+#[cfg(test)]
+use super::simd::round;
+use super::simd::{Kernel, LANES, Simd, dispatch, dispatch_bf16, has_amx};
 
-/// Sixteen floats on one cache line: one, two or four vector registers. Vectors that straddle two cache lines cost a
+/// Sixteen elements on one cache line: one, two or four vector registers. Vectors that straddle two cache lines cost a
 /// twelfth of the kernels' speed.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(test, derive(PartialEq))]
 #[repr(C, align(64))]
-pub(super) struct Line(pub(super) [f32; LANES]);
+pub(super) struct Line<E = f32>(pub(super) [E; LANES]);
 
-/// Lines of the largest block.
-pub(super) const BLOCK_LINES: usize = 24;
+/// Lines of the largest block, of four lines in sixteen rows.
+pub(super) const BLOCK_LINES: usize = 64;
 
-// SAFETY: sixteen floats without padding, since size and alignment are equal; every bit pattern is a float.
-unsafe impl bytemuck::Zeroable for Line {}
+// SAFETY: sixteen elements of four bytes, without padding, since size and alignment are equal; every bit pattern is an
+// element.
+unsafe impl<E: Element> bytemuck::Zeroable for Line<E> {}
 // SAFETY: as above.
-unsafe impl bytemuck::Pod for Line {}
+unsafe impl<E: Element> bytemuck::Pod for Line<E> {}
 
 impl Line {
     pub(super) const ZERO: Self = Self([0.0; LANES]);
 }
 
-/// A SIMD instruction set. Its values are proofs: only [`dispatch`] makes one, after it has found the instructions on
-/// the processor.
-pub(super) trait Simd: Copy {
-    /// A line in registers.
-    type Vector: Copy;
+/// Two bf16 numbers that follow each other along the depth of a product, the first in the lower half: on little-endian
+/// processors, two `u16` in memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub(super) struct Pair(u32);
 
-    /// Returns the same number in all lanes.
-    fn splat(self, x: f32) -> Self::Vector;
-    /// Loads a line of floats.
-    fn load(self, floats: &[f32; LANES]) -> Self::Vector;
-    /// Stores a line of floats.
-    fn store(self, vector: Self::Vector, floats: &mut [f32; LANES]);
-    /// `x + y`
-    fn add(self, x: Self::Vector, y: Self::Vector) -> Self::Vector;
-    /// `x y + sum`
-    fn multiply_add(self, x: Self::Vector, y: Self::Vector, sum: Self::Vector) -> Self::Vector;
-    /// `max(x, 0)`, except that NaN stays NaN. `f32::max` would make it 0, and training on broken weights would
-    /// continue unnoticed.
-    fn relu(self, x: Self::Vector) -> Self::Vector;
-    /// `x` where `mask` is positive, else 0.
-    fn where_positive(self, mask: Self::Vector, x: Self::Vector) -> Self::Vector;
-}
+// SAFETY: four bytes, and every bit pattern is a pair.
+unsafe impl bytemuck::Zeroable for Pair {}
+// SAFETY: as above.
+unsafe impl bytemuck::Pod for Pair {}
 
-/// Code that is compiled once per SIMD instruction set.
-pub(super) trait Kernel {
-    /// The result.
-    type Output;
-
-    /// Runs in blocks of up to `ROWS` rows and `LINES` lines, or of `TALL` rows and one line. Implementations, and
-    /// everything that they call, are `#[inline(always)]`; otherwise they would be compiled for the base instructions.
-    fn run<S: Simd, const ROWS: usize, const LINES: usize, const TALL: usize>(self, simd: S) -> Self::Output;
-}
-
-/// Runs a kernel with the best SIMD instructions of the processor.
-#[inline]
-pub(super) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
-    #[cfg(target_arch = "x86_64")]
-    {
-        // 24 of 32 registers hold sums.
-        #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw")]
-        fn avx512<K: Kernel>(kernel: K) -> K::Output {
-            kernel.run::<Avx512, 6, 4, 24>(Avx512(()))
-        }
-        // 12 of 16 registers hold sums.
-        #[target_feature(enable = "avx2,fma")]
-        fn avx2<K: Kernel>(kernel: K) -> K::Output {
-            kernel.run::<Avx2, 6, 1, 6>(Avx2(()))
-        }
-        if is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512bw")
-        {
-            // SAFETY: the checks above found every feature that the function is compiled for.
-            return unsafe { avx512(kernel) };
-        }
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            // SAFETY: the checks above found every feature that the function is compiled for.
-            return unsafe { avx2(kernel) };
-        }
-    }
-    // 8 of 16 registers of four floats hold sums.
-    kernel.run::<BaseSimd, 2, 1, 2>(BaseSimd)
-}
-
-/// AVX-512: a line is one register.
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-struct Avx512(());
-
-#[cfg(target_arch = "x86_64")]
-impl Simd for Avx512 {
-    type Vector = __m512;
-
-    #[inline(always)]
-    fn splat(self, x: f32) -> __m512 {
-        // SAFETY: an `Avx512` exists only if the processor was found to have AVX-512.
-        unsafe { _mm512_set1_ps(x) }
+impl Pair {
+    /// Rounds two numbers to bf16.
+    #[cfg(test)]
+    pub(super) fn new(first: f32, second: f32) -> Self {
+        let [first, second] = [first, second].map(|number| u32::from(round(number)));
+        Self(first | second << 16)
     }
 
+    /// Returns both numbers.
     #[inline(always)]
-    fn load(self, floats: &[f32; LANES]) -> __m512 {
-        // SAFETY: as above; sixteen floats are 64 bytes.
-        unsafe { _mm512_loadu_ps(floats.as_ptr()) }
-    }
-
-    #[inline(always)]
-    fn store(self, vector: __m512, floats: &mut [f32; LANES]) {
-        // SAFETY: as above; sixteen floats are 64 bytes.
-        unsafe { _mm512_storeu_ps(floats.as_mut_ptr(), vector) }
-    }
-
-    #[inline(always)]
-    fn add(self, x: __m512, y: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_add_ps(x, y) }
-    }
-
-    #[inline(always)]
-    fn multiply_add(self, x: __m512, y: __m512, sum: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_fmadd_ps(x, y, sum) }
-    }
-
-    #[inline(always)]
-    fn relu(self, x: __m512) -> __m512 {
-        // Of a number and NaN, the instruction returns the second operand.
-        // SAFETY: as above.
-        unsafe { _mm512_max_ps(_mm512_setzero_ps(), x) }
-    }
-
-    #[inline(always)]
-    fn where_positive(self, mask: __m512, x: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(mask, _mm512_setzero_ps()), x) }
+    pub(super) fn numbers(self) -> [f32; 2] {
+        [self.0 << 16, self.0 & 0xffff_0000].map(f32::from_bits)
     }
 }
 
-/// AVX2 with FMA: a line is two registers.
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-struct Avx2(());
+/// What a kernel multiplies at once, in 32 bits: one f32 number, or a pair of bf16 numbers, whose products are added.
+/// Elements of one number ignore the second half, or the second row, of what they are made of.
+pub(super) trait Element: bytemuck::Pod {
+    /// Numbers of an element, along the depth of a product.
+    const NUMBERS: usize;
 
-#[cfg(target_arch = "x86_64")]
-impl Simd for Avx2 {
-    type Vector = [__m256; 2];
+    /// Makes elements of consecutive numbers.
+    fn consecutive<S: Simd>(simd: S, numbers: &[[f32; LANES]; 2]) -> [Self; LANES];
+    /// Makes elements of two rows of numbers.
+    fn interleave<S: Simd>(simd: S, first: &[f32; LANES], second: &[f32; LANES]) -> [Self; LANES];
+    /// Returns the same element in all lanes.
+    fn splat<S: Simd>(self, simd: S) -> S::Vector;
+    /// Loads a line of elements.
+    fn load<S: Simd>(simd: S, elements: &[Self; LANES]) -> S::Vector;
+    /// Adds the product of two elements to an f32 sum.
+    fn multiply_add<S: Simd>(simd: S, x: S::Vector, y: S::Vector, sum: S::Vector) -> S::Vector;
+    /// Adds the numbers, one after another.
+    fn add_to(self, sum: f32) -> f32;
+    /// Whether products of these elements are summed in tile registers on this processor.
+    fn in_tile_registers() -> bool;
+    /// Runs a kernel for these elements with the best SIMD instructions of the processor.
+    fn dispatch<K: Kernel>(kernel: K) -> K::Output;
+}
+
+impl Element for f32 {
+    const NUMBERS: usize = 1;
 
     #[inline(always)]
-    fn splat(self, x: f32) -> [__m256; 2] {
-        // SAFETY: an `Avx2` exists only if the processor was found to have AVX2 and FMA.
-        unsafe { [_mm256_set1_ps(x); 2] }
+    fn consecutive<S: Simd>(_: S, numbers: &[[f32; LANES]; 2]) -> [f32; LANES] {
+        numbers[0]
     }
 
     #[inline(always)]
-    fn load(self, floats: &[f32; LANES]) -> [__m256; 2] {
-        let (halves, _) = floats.as_chunks::<8>();
-        // SAFETY: as above; both halves are 32 bytes.
-        unsafe { [_mm256_loadu_ps(halves[0].as_ptr()), _mm256_loadu_ps(halves[1].as_ptr())] }
+    fn interleave<S: Simd>(_: S, first: &[f32; LANES], _: &[f32; LANES]) -> [f32; LANES] {
+        *first
     }
 
     #[inline(always)]
-    fn store(self, vector: [__m256; 2], floats: &mut [f32; LANES]) {
-        let (halves, _) = floats.as_chunks_mut::<8>();
-        for (half, register) in halves.iter_mut().zip(vector) {
-            // SAFETY: as above; both halves are 32 bytes.
-            unsafe { _mm256_storeu_ps(half.as_mut_ptr(), register) }
-        }
+    fn splat<S: Simd>(self, simd: S) -> S::Vector {
+        simd.splat(self)
     }
 
     #[inline(always)]
-    fn add(self, x: [__m256; 2], y: [__m256; 2]) -> [__m256; 2] {
-        // SAFETY: as above.
-        unsafe { [_mm256_add_ps(x[0], y[0]), _mm256_add_ps(x[1], y[1])] }
+    fn load<S: Simd>(simd: S, elements: &[f32; LANES]) -> S::Vector {
+        simd.load(elements)
     }
 
     #[inline(always)]
-    fn multiply_add(self, x: [__m256; 2], y: [__m256; 2], sum: [__m256; 2]) -> [__m256; 2] {
-        // SAFETY: as above.
-        unsafe { [_mm256_fmadd_ps(x[0], y[0], sum[0]), _mm256_fmadd_ps(x[1], y[1], sum[1])] }
+    fn multiply_add<S: Simd>(simd: S, x: S::Vector, y: S::Vector, sum: S::Vector) -> S::Vector {
+        simd.multiply_add(x, y, sum)
     }
 
     #[inline(always)]
-    fn relu(self, x: [__m256; 2]) -> [__m256; 2] {
-        // Of a number and NaN, the instruction returns the second operand.
-        // SAFETY: as above.
-        unsafe { [_mm256_max_ps(_mm256_setzero_ps(), x[0]), _mm256_max_ps(_mm256_setzero_ps(), x[1])] }
+    fn add_to(self, sum: f32) -> f32 {
+        sum + self
     }
 
-    #[inline(always)]
-    fn where_positive(self, mask: [__m256; 2], x: [__m256; 2]) -> [__m256; 2] {
-        // SAFETY: as above.
-        let positive = |mask| unsafe { _mm256_cmp_ps::<_CMP_GT_OQ>(mask, _mm256_setzero_ps()) };
-        // SAFETY: as above.
-        unsafe { [_mm256_and_ps(positive(mask[0]), x[0]), _mm256_and_ps(positive(mask[1]), x[1])] }
+    #[inline]
+    fn in_tile_registers() -> bool {
+        false
+    }
+
+    #[inline]
+    fn dispatch<K: Kernel>(kernel: K) -> K::Output {
+        dispatch(kernel)
     }
 }
 
-/// The instructions that every processor of the target has.
-#[derive(Clone, Copy)]
-struct BaseSimd;
-
-impl Simd for BaseSimd {
-    type Vector = [f32; LANES];
+impl Element for Pair {
+    const NUMBERS: usize = 2;
 
     #[inline(always)]
-    fn splat(self, x: f32) -> [f32; LANES] {
-        [x; LANES]
+    fn consecutive<S: Simd>(simd: S, numbers: &[[f32; LANES]; 2]) -> [Self; LANES] {
+        bytemuck::cast(numbers.each_ref().map(|numbers| simd.round(numbers)))
     }
 
     #[inline(always)]
-    fn load(self, floats: &[f32; LANES]) -> [f32; LANES] {
-        *floats
+    fn interleave<S: Simd>(simd: S, first: &[f32; LANES], second: &[f32; LANES]) -> [Self; LANES] {
+        bytemuck::cast(simd.round_and_interleave(first, second))
     }
 
     #[inline(always)]
-    fn store(self, vector: [f32; LANES], floats: &mut [f32; LANES]) {
-        *floats = vector;
+    fn splat<S: Simd>(self, simd: S) -> S::Vector {
+        simd.splat(f32::from_bits(self.0))
     }
 
     #[inline(always)]
-    fn add(self, mut x: [f32; LANES], y: [f32; LANES]) -> [f32; LANES] {
-        for lane in 0..LANES {
-            x[lane] += y[lane];
-        }
-        x
+    fn load<S: Simd>(simd: S, elements: &[Self; LANES]) -> S::Vector {
+        simd.load(bytemuck::cast_ref(elements))
     }
 
     #[inline(always)]
-    fn multiply_add(self, x: [f32; LANES], y: [f32; LANES], mut sum: [f32; LANES]) -> [f32; LANES] {
-        for lane in 0..LANES {
-            // On targets without such an instruction, `mul_add` is a call of some hundred cycles.
-            sum[lane] = if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
-                x[lane].mul_add(y[lane], sum[lane])
-            } else {
-                sum[lane] + x[lane] * y[lane]
-            };
-        }
-        sum
+    fn multiply_add<S: Simd>(simd: S, x: S::Vector, y: S::Vector, sum: S::Vector) -> S::Vector {
+        simd.multiply_add_pairs(x, y, sum)
     }
 
     #[inline(always)]
-    fn relu(self, x: [f32; LANES]) -> [f32; LANES] {
-        x.map(|x| if 0.0 > x { 0.0 } else { x })
+    fn add_to(self, sum: f32) -> f32 {
+        let [first, second] = self.numbers();
+        sum + first + second
     }
 
-    #[inline(always)]
-    fn where_positive(self, mask: [f32; LANES], mut x: [f32; LANES]) -> [f32; LANES] {
-        for lane in 0..LANES {
-            x[lane] = if mask[lane] > 0.0 { x[lane] } else { 0.0 };
-        }
-        x
+    #[inline]
+    fn in_tile_registers() -> bool {
+        has_amx()
+    }
+
+    #[inline]
+    fn dispatch<K: Kernel>(kernel: K) -> K::Output {
+        dispatch_bf16(kernel)
     }
 }
 
@@ -287,7 +192,7 @@ pub(super) fn panel_lines() -> usize {
 
 /// Requests that a line, needed much later, be brought into the second-level cache.
 #[inline(always)]
-fn prefetch(line: &Line) {
+fn prefetch<E>(line: &Line<E>) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint that every x86-64 processor has; no address makes it fail.
     unsafe {
@@ -308,12 +213,12 @@ fn prefetch(line: &Line) {
     clippy::needless_range_loop,
     reason = "iterators in closures become calls without the instruction set's features"
 )]
-pub(super) fn sum_block<'a, S: Simd, const ROWS: usize, const LINES: usize, const FULL: usize>(
+pub(super) fn sum_block<'a, S: Simd, E: Element, const ROWS: usize, const LINES: usize, const FULL: usize>(
     simd: S,
-    panel: &[Line],
-    left: impl Fn(usize) -> [&'a [f32]; ROWS],
+    panel: &[Line<E>],
+    left: impl Fn(usize) -> [&'a [E]; ROWS],
     (piece, stride): (usize, usize),
-    mut ahead: &[Line],
+    mut ahead: &[Line<E>],
     out: &mut [[Line; LINES]],
 ) {
     let mut sums = [[simd.splat(0.0); LINES]; ROWS];
@@ -328,18 +233,18 @@ pub(super) fn sum_block<'a, S: Simd, const ROWS: usize, const LINES: usize, cons
             }
             for (half, lines) in pair.iter().enumerate() {
                 for r in 0..ROWS {
-                    let x = simd.splat(left[r][(2 * i + half) * stride]);
+                    let x = left[r][(2 * i + half) * stride].splat(simd);
                     for v in 0..LINES {
-                        sums[r][v] = simd.multiply_add(x, simd.load(&lines[v].0), sums[r][v]);
+                        sums[r][v] = E::multiply_add(simd, x, E::load(simd, &lines[v].0), sums[r][v]);
                     }
                 }
             }
         }
         for lines in last {
             for r in 0..ROWS {
-                let x = simd.splat(left[r][(steps.len() - 1) * stride]);
+                let x = left[r][(steps.len() - 1) * stride].splat(simd);
                 for v in 0..LINES {
-                    sums[r][v] = simd.multiply_add(x, simd.load(&lines[v].0), sums[r][v]);
+                    sums[r][v] = E::multiply_add(simd, x, E::load(simd, &lines[v].0), sums[r][v]);
                 }
             }
         }
@@ -353,6 +258,7 @@ pub(super) fn sum_block<'a, S: Simd, const ROWS: usize, const LINES: usize, cons
 
 #[cfg(test)]
 mod tests {
+    use super::super::simd::on_every_instruction_set;
     use super::*;
 
     /// The results of one instruction set on some lines.
@@ -388,7 +294,7 @@ mod tests {
             let panel = [*x, *y, *sum];
             let mut block = [[Line::ZERO]; 2];
             let rows = |_| [&x.0[..5], &y.0[..5]];
-            sum_block::<S, 2, 1, 1>(simd, &panel, rows, (3, 2), &[], &mut block);
+            sum_block::<S, f32, 2, 1, 1>(simd, &panel, rows, (3, 2), &[], &mut block);
             Results {
                 splat: line(simd.splat(x.0[3])),
                 sum: line(simd.add(a, b)),
@@ -427,19 +333,8 @@ mod tests {
             masked: lanes(&|x, y, _| if y > 0.0 { x } else { 0.0 }),
             block: [block(&x), block(&y)],
         };
-        let kernel = || AllOperations { x: &x, y: &y, sum: &sum };
-        assert_eq!(dispatch(kernel()), expected);
-        assert_eq!(kernel().run::<BaseSimd, 2, 1, 2>(BaseSimd), expected);
-        #[cfg(target_arch = "x86_64")]
-        {
-            #[target_feature(enable = "avx2,fma")]
-            fn avx2(kernel: AllOperations<'_>) -> Results {
-                kernel.run::<Avx2, 6, 1, 6>(Avx2(()))
-            }
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                // SAFETY: the checks above found every feature that the function is compiled for.
-                assert_eq!(unsafe { avx2(kernel()) }, expected);
-            }
+        for (name, results) in on_every_instruction_set(|| AllOperations { x: &x, y: &y, sum: &sum }) {
+            assert_eq!(results, expected, "{name}");
         }
         let broken = Line([f32::NAN; LANES]);
         let Results { relu, masked, .. } = dispatch(AllOperations { x: &broken, y: &x, sum: &sum });

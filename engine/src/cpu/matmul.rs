@@ -2,95 +2,62 @@
 //!
 //! The right matrix is read from [`Panels`]; the left one from its own memory, row by row or in panels. So what one
 //! product writes into panels, others read as their left or right matrix, without packing and always along memory:
-//! beyond the second-level cache that is four times as fast as row by row. What follows a product (a bias, a ReLU) is
-//! applied while the sums are still in registers.
+//! beyond the second-level cache that is four times as fast as row by row. What follows a product (a bias, a ReLU, and
+//! rounding to bf16) is applied while the sums are still in the first-level cache.
 
 use std::ops::Range;
 
-use super::kernel::{BLOCK_LINES, Kernel, LANES, Line, Simd, dispatch, panel_lines, sum_block};
+use super::amx::{self, Rows, TileRegisters};
+use super::kernel::{BLOCK_LINES, Element, Line, sum_block};
+use super::panels::{Matrix, MatrixMut, MatrixShape, Operand, Pairs, Panels, panel_width, whole_line};
+use super::simd::{Kernel, LANES, Simd};
 
-/// A matrix in a slice, row by row or in panels.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Matrix<'a> {
-    data: &'a [f32],
-    shape: MatrixShape,
-}
-
-/// A matrix to write to.
+/// The matrix that a product computes.
 #[derive(Debug)]
-pub(super) struct MatrixMut<'a> {
-    data: &'a mut [f32],
-    shape: MatrixShape,
+pub(super) enum Output<'a> {
+    Floats(MatrixMut<'a>),
+    /// Only products of pairs write pairs.
+    Pairs(&'a mut Pairs),
 }
 
-#[derive(Debug, Clone, Copy)]
-struct MatrixShape {
-    rows: usize,
-    columns: usize,
-    /// Elements from one row to the next.
-    stride: usize,
-    /// Elements from one panel's worth of columns to the next.
-    panel_stride: usize,
-}
-
-impl MatrixShape {
-    fn new(rows: usize, columns: usize, stride: usize, elements: usize) -> Self {
-        let shape = Self { rows, columns, stride, panel_stride: panel_width() };
-        assert!(columns <= stride, "rows overlap: {shape:?}");
-        let extent = if rows == 0 { 0 } else { (rows - 1) * stride + columns };
-        assert!(extent <= elements, "{shape:?} does not fit {elements} elements");
-        shape
-    }
-
-    /// Returns the offset of a column.
-    fn column(&self, column: usize) -> usize {
-        column / panel_width() * self.panel_stride + column % panel_width()
+impl<'a> From<MatrixMut<'a>> for Output<'a> {
+    fn from(matrix: MatrixMut<'a>) -> Self {
+        Self::Floats(matrix)
     }
 }
 
-impl<'a> Matrix<'a> {
-    /// `rows` x `columns`, rows `stride` elements apart.
-    pub(super) fn new(data: &'a [f32], rows: usize, columns: usize, stride: usize) -> Self {
-        Self { data, shape: MatrixShape::new(rows, columns, stride, data.len()) }
-    }
-
-    /// `rows` x `columns`, stored row after row without gaps.
-    pub(super) fn dense(data: &'a [f32], rows: usize, columns: usize) -> Self {
-        Self::new(data, rows, columns, columns)
-    }
-
-    /// Returns a row of a matrix that is stored row by row.
-    fn row(&self, row: usize) -> &'a [f32] {
-        debug_assert_eq!(self.shape.panel_stride, panel_width(), "a matrix in panels has no rows");
-        &self.data[row * self.shape.stride..][..self.shape.columns]
-    }
-
-    /// Adds all rows to `sums`, one after another: the columns from `first` on.
-    pub(super) fn add_rows_to(&self, first: usize, sums: &mut [f32]) {
-        let (mut column, mut sums) = (first, sums);
-        while !sums.is_empty() {
-            let width = sums.len().min(panel_width() - column % panel_width());
-            let (these, rest) = sums.split_at_mut(width);
-            let start = self.shape.column(column);
-            for row in 0..self.shape.rows {
-                let row = &self.data[start + row * self.shape.stride..][..width];
-                these.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
-            }
-            (column, sums) = (column + width, rest);
+impl<'a> From<&'a mut Operand> for Output<'a> {
+    fn from(operand: &'a mut Operand) -> Self {
+        match operand {
+            Operand::Floats(panels) => Self::Floats(panels.matrix_mut()),
+            Operand::Pairs(pairs) => Self::Pairs(pairs),
         }
     }
 }
 
-impl<'a> MatrixMut<'a> {
-    /// `rows` x `columns`, rows `stride` elements apart.
-    pub(super) fn new(data: &'a mut [f32], rows: usize, columns: usize, stride: usize) -> Self {
-        let shape = MatrixShape::new(rows, columns, stride, data.len());
-        Self { data, shape }
+impl Output<'_> {
+    fn shape(&self) -> (usize, usize) {
+        match self {
+            Self::Floats(matrix) => (matrix.shape.rows, matrix.shape.columns),
+            Self::Pairs(pairs) => pairs.shape(),
+        }
     }
+}
 
-    /// `rows` x `columns`, stored row after row without gaps.
-    pub(super) fn dense(data: &'a mut [f32], rows: usize, columns: usize) -> Self {
-        Self::new(data, rows, columns, columns)
+/// A matrix whose positive elements select those of a product.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Mask<'a> {
+    Floats(Matrix<'a>),
+    /// Only products of pairs have masks of pairs.
+    Pairs(&'a Pairs),
+}
+
+impl<'a> From<&'a Operand> for Mask<'a> {
+    fn from(operand: &'a Operand) -> Self {
+        match operand {
+            Operand::Floats(panels) => Self::Floats(panels.matrix()),
+            Operand::Pairs(pairs) => Self::Pairs(pairs),
+        }
     }
 }
 
@@ -107,101 +74,11 @@ pub(super) enum Epilogue<'a> {
     BiasRelu(&'a [f32]),
     /// `out = a b` where this matrix of out's shape is positive, else 0: the backward pass of a ReLU, given its
     /// outputs.
-    WherePositive(Matrix<'a>),
-}
-
-/// A matrix in panels: each panel is as many columns wide as the kernels, and stores all rows of them one after
-/// another.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Panels {
-    rows: usize,
-    columns: usize,
-    /// Elements after the last column are undefined.
-    lines: Vec<Line>,
-}
-
-impl Panels {
-    /// Sets the sizes, and allocates elements for the caller to write.
-    pub(super) fn resize(&mut self, rows: usize, columns: usize) {
-        (self.rows, self.columns) = (rows, columns);
-        self.lines.resize(columns.div_ceil(panel_width()) * rows * panel_lines(), Line::ZERO);
-    }
-
-    /// Returns the matrix as the left operand of a product.
-    pub(super) fn matrix(&self) -> Matrix<'_> {
-        Matrix { data: bytemuck::cast_slice(&self.lines), shape: self.shape() }
-    }
-
-    /// Returns the matrix as the result of a product.
-    pub(super) fn matrix_mut(&mut self) -> MatrixMut<'_> {
-        MatrixMut { shape: self.shape(), data: bytemuck::cast_slice_mut(&mut self.lines) }
-    }
-
-    fn shape(&self) -> MatrixShape {
-        let Self { rows, columns, .. } = *self;
-        MatrixShape { rows, columns, stride: panel_width(), panel_stride: rows.max(1) * panel_width() }
-    }
-
-    /// Packs a matrix.
-    pub(super) fn pack(&mut self, matrix: Matrix<'_>) {
-        self.resize(matrix.shape.rows, matrix.shape.columns);
-        dispatch(Pack { matrix, lines: &mut self.lines });
-    }
-
-    /// Packs the transpose of a matrix.
-    pub(super) fn pack_transposed(&mut self, matrix: Matrix<'_>) {
-        let MatrixShape { rows, columns, .. } = matrix.shape;
-        self.resize(columns, rows);
-        let panels = self.lines.chunks_mut((columns * panel_lines()).max(1));
-        for (panel, first) in panels.zip((0..rows).step_by(panel_width())) {
-            // In squares: the lines of a column are so far apart that the first-level cache holds few of them.
-            for (square, panel) in panel.chunks_mut(LANES * panel_lines()).enumerate() {
-                for row in first..rows.min(first + panel_width()) {
-                    let (line, lane) = ((row - first) / LANES, row % LANES);
-                    let values = &matrix.row(row)[square * LANES..];
-                    for (lines, &value) in panel.chunks_exact_mut(panel_lines()).zip(values) {
-                        lines[line].0[lane] = value;
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Returns the floats in a row of a panel.
-fn panel_width() -> usize {
-    panel_lines() * LANES
-}
-
-struct Pack<'a> {
-    matrix: Matrix<'a>,
-    lines: &'a mut [Line],
-}
-
-impl Kernel for Pack<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd, const ROWS: usize, const LINES: usize, const TALL: usize>(self, simd: S) {
-        let rows = self.matrix.shape.rows;
-        // Row by row, in memory order.
-        for row in 0..rows {
-            for (panel, from) in self.matrix.row(row).chunks(LINES * LANES).enumerate() {
-                let lines = &mut self.lines[(panel * rows + row) * LINES..][..LINES];
-                let (whole, partial) = from.as_chunks();
-                for (line, from) in lines.iter_mut().zip(whole) {
-                    simd.store(simd.load(from), &mut line.0);
-                }
-                if !partial.is_empty() {
-                    lines[whole.len()].0 = whole_line(partial);
-                }
-            }
-        }
-    }
+    WherePositive(Mask<'a>),
 }
 
 /// Computes `a b` on the calling thread.
-pub(super) fn product(out: MatrixMut<'_>, epilogue: Epilogue<'_>, a: Matrix<'_>, b: &Panels) {
+pub(super) fn product<E: Element>(out: Output<'_>, epilogue: Epilogue<'_>, a: Matrix<'_, E>, b: &Panels<E>) {
     let MatrixShape { rows, columns, stride, panel_stride } = a.shape;
     assert_eq!(columns, b.rows, "columns left and rows right");
     let left = LeftMatrix {
@@ -214,11 +91,11 @@ pub(super) fn product(out: MatrixMut<'_>, epilogue: Epilogue<'_>, a: Matrix<'_>,
 }
 
 /// Computes `aᵀ b` on the calling thread, for the given columns of `a`; `a` and `b` have one row per sample.
-pub(super) fn transposed_product(
+pub(super) fn transposed_product<E: Element>(
     out: MatrixMut<'_>,
     epilogue: Epilogue<'_>,
-    (a, columns): (Matrix<'_>, Range<usize>),
-    b: &Panels,
+    (a, columns): (Matrix<'_, E>, Range<usize>),
+    b: &Panels<E>,
 ) {
     let MatrixShape { rows, stride, panel_stride, .. } = a.shape;
     assert!(
@@ -227,19 +104,31 @@ pub(super) fn transposed_product(
         a.shape,
         b.rows
     );
-    let left = LeftMatrix {
-        data: a.data,
-        rows: columns,
-        row: Stride { step: 1, panel_skip: panel_stride - panel_width() },
-        column: Stride { step: stride, panel_skip: 0 },
+    let transposed;
+    let left = if E::in_tile_registers() {
+        // They load rows, not columns.
+        transposed = a.transposed(columns.clone());
+        LeftMatrix {
+            data: &transposed,
+            rows: 0..columns.len(),
+            row: Stride { step: rows, panel_skip: 0 },
+            column: Stride { step: 1, panel_skip: 0 },
+        }
+    } else {
+        LeftMatrix {
+            data: a.data,
+            rows: columns,
+            row: Stride { step: 1, panel_skip: panel_stride - panel_width() },
+            column: Stride { step: stride, panel_skip: 0 },
+        }
     };
-    multiply(out, epilogue, left, b);
+    multiply(out.into(), epilogue, left, b);
 }
 
 /// The left matrix of a product.
 #[derive(Debug, Clone)]
-struct LeftMatrix<'a> {
-    data: &'a [f32],
+struct LeftMatrix<'a, E> {
+    data: &'a [E],
     /// The rows to multiply.
     rows: Range<usize>,
     row: Stride,
@@ -261,32 +150,42 @@ impl Stride {
     }
 }
 
-fn multiply(out: MatrixMut<'_>, epilogue: Epilogue<'_>, a: LeftMatrix<'_>, b: &Panels) {
-    let MatrixShape { rows, columns, .. } = out.shape;
-    assert_eq!((a.rows.len(), b.columns), (rows, columns), "the product's shape");
+fn multiply<E: Element>(out: Output<'_>, epilogue: Epilogue<'_>, a: LeftMatrix<'_, E>, b: &Panels<E>) {
+    assert_eq!((a.rows.len(), b.columns), out.shape(), "the product's shape");
     match epilogue {
-        Epilogue::Bias(bias) | Epilogue::BiasRelu(bias) => assert_eq!(bias.len(), columns),
-        Epilogue::WherePositive(mask) => assert_eq!((mask.shape.rows, mask.shape.columns), (rows, columns)),
+        Epilogue::Bias(bias) | Epilogue::BiasRelu(bias) => assert_eq!(bias.len(), b.columns),
+        Epilogue::WherePositive(Mask::Floats(mask)) => {
+            assert_eq!((mask.shape.rows, mask.shape.columns), out.shape());
+        }
+        Epilogue::WherePositive(Mask::Pairs(mask)) => assert_eq!(mask.shape(), out.shape()),
         Epilogue::Replace | Epilogue::Add => {}
     }
-    dispatch(Multiply { out, epilogue, a, b, sums: [Line::ZERO; BLOCK_LINES] });
+    let blank = [Line::ZERO; BLOCK_LINES];
+    E::dispatch(Multiply { out, epilogue, a, b, tiles: None, sums: blank, results: blank, mask: blank });
 }
 
-struct Multiply<'a> {
-    out: MatrixMut<'a>,
+struct Multiply<'a, E> {
+    out: Output<'a>,
     epilogue: Epilogue<'a>,
-    a: LeftMatrix<'a>,
-    b: &'a Panels,
+    a: LeftMatrix<'a, E>,
+    b: &'a Panels<E>,
+    /// The registers for blocks of [`amx::ROWS`] rows, if the instruction set has them.
+    tiles: Option<TileRegisters>,
     /// The sums of the current block.
     sums: [Line; BLOCK_LINES],
+    /// The results of the current block, before they are rounded to bf16.
+    results: [Line; BLOCK_LINES],
+    /// The mask of the current block, if it is stored as pairs.
+    mask: [Line; BLOCK_LINES],
 }
 
-impl Kernel for Multiply<'_> {
+impl<E: Element> Kernel for Multiply<'_, E> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd, const ROWS: usize, const LINES: usize, const TALL: usize>(mut self, simd: S) {
         let Panels { rows: depth, columns, ref lines } = *self.b;
+        self.tiles = simd.tile_registers(depth);
         for number in 0..columns.div_ceil(LINES * LANES) {
             let first = number * LINES * LANES;
             let (panel, rest) = lines[number * LINES * depth..].split_at(LINES * depth);
@@ -307,16 +206,16 @@ impl Kernel for Multiply<'_> {
     }
 }
 
-impl Multiply<'_> {
+impl<E: Element> Multiply<'_, E> {
     #[inline(always)]
     fn panel<S: Simd, const ROWS: usize, const LINES: usize, const FULL: usize>(
         &mut self,
         simd: S,
         column: usize,
-        panel: &[Line],
-        mut ahead: &[Line],
+        panel: &[Line<E>],
+        mut ahead: &[Line<E>],
     ) {
-        let rows = self.out.shape.rows;
+        let rows = self.a.rows.len();
         let mut row = 0;
         while row + ROWS <= rows {
             let (now, later) = ahead.split_at(ahead.len().min(self.b.rows / 2));
@@ -351,55 +250,93 @@ impl Multiply<'_> {
         simd: S,
         row: usize,
         column: usize,
-        panel: &[Line],
-        ahead: &[Line],
+        panel: &[Line<E>],
+        ahead: &[Line<E>],
     ) {
         let LeftMatrix { data, rows: Range { start: first, .. }, row: to_row, column: to_column } = self.a;
+        let sums = &mut self.sums[..ROWS * LINES];
+        if S::HAS_TILE_REGISTERS && ROWS == amx::ROWS {
+            let tiles = self.tiles.as_ref().expect("the instruction set has them");
+            debug_assert!(to_row.panel_skip == 0 && to_column.step == 1, "its rows are consecutive");
+            let left = Rows {
+                data: bytemuck::cast_slice(&data[(first + row) * to_row.step..]),
+                stride: to_row.step,
+                panel_skip: to_column.panel_skip,
+            };
+            tiles.sum_block::<LINES, FULL>(left, bytemuck::cast_slice(panel), bytemuck::cast_slice_mut(sums));
+            self.epilogue::<S, ROWS, LINES, FULL>(simd, row, column);
+            return;
+        }
         let steps = self.b.rows;
         // A panel of the left matrix, or all of it if its columns are equally far apart.
         let piece = if to_column.panel_skip == 0 { steps.max(1) } else { FULL * LANES };
-        let left = |number: usize| -> [&[f32]; ROWS] {
+        let left = |number: usize| -> [&[E]; ROWS] {
             // All slices get the same length, so that one check per step covers all.
             let extent = (piece.min(steps - number * piece) - 1) * to_column.step + 1;
             let start = to_column.to::<FULL>(number * piece);
             std::array::from_fn(|r| &data[to_row.to::<FULL>(first + row + r) + start..][..extent])
         };
-        let sums = self.sums[..ROWS * LINES].as_chunks_mut::<LINES>().0;
-        sum_block::<S, ROWS, LINES, FULL>(simd, panel, left, (piece, to_column.step), ahead, sums);
-        self.epilogue::<S, ROWS, LINES>(simd, row, column);
+        let sums = sums.as_chunks_mut::<LINES>().0;
+        sum_block::<S, E, ROWS, LINES, FULL>(simd, panel, left, (piece, to_column.step), ahead, sums);
+        self.epilogue::<S, ROWS, LINES, FULL>(simd, row, column);
     }
 
     #[inline(always)]
-    fn epilogue<S: Simd, const ROWS: usize, const LINES: usize>(
+    fn epilogue<S: Simd, const ROWS: usize, const LINES: usize, const FULL: usize>(
         &mut self,
         simd: S,
         row: usize,
         column: usize,
     ) {
-        let sums = self.sums[..ROWS * LINES].as_chunks::<LINES>().0;
-        let MatrixShape { columns, stride, .. } = self.out.shape;
-        let start = row * stride + self.out.shape.column(column);
-        let width = (LINES * LANES).min(columns - column);
-        let out = OutputBlock { data: &mut self.out.data[start..], stride, width };
-        match self.epilogue {
-            Epilogue::Replace => out.write::<S, ROWS, LINES>(simd, sums, None, |_, sum, _| sum),
-            Epilogue::Add => out.write::<S, ROWS, LINES>(simd, sums, None, |out, sum, _| simd.add(out, sum)),
+        let Self { out, epilogue, b, sums, results, mask, .. } = self;
+        let sums = sums[..ROWS * LINES].as_chunks::<LINES>().0;
+        let results = &mut results[..ROWS * LINES];
+        let width = (LINES * LANES).min(b.columns - column);
+        let block = match out {
+            Output::Floats(MatrixMut { data, shape }) => {
+                let start = row * shape.stride + shape.column(column);
+                OutputBlock { data: &mut data[start..], stride: shape.stride, width }
+            }
+            Output::Pairs(_) => {
+                OutputBlock { data: bytemuck::cast_slice_mut(results), stride: LINES * LANES, width }
+            }
+        };
+        match *epilogue {
+            Epilogue::Replace => block.write::<S, ROWS, LINES>(simd, sums, None, |_, sum, _| sum),
+            Epilogue::Add => {
+                block.write::<S, ROWS, LINES>(simd, sums, None, |out, sum, _| simd.add(out, sum))
+            }
             Epilogue::Bias(bias) => {
-                out.write::<S, ROWS, LINES>(simd, sums, Some((&bias[column..], 0)), |_, sum, bias| {
+                block.write::<S, ROWS, LINES>(simd, sums, Some((&bias[column..], 0)), |_, sum, bias| {
                     simd.add(sum, bias)
                 });
             }
             Epilogue::BiasRelu(bias) => {
                 let epilogue = |_, sum, bias| simd.relu(simd.add(sum, bias));
-                out.write::<S, ROWS, LINES>(simd, sums, Some((&bias[column..], 0)), epilogue);
+                block.write::<S, ROWS, LINES>(simd, sums, Some((&bias[column..], 0)), epilogue);
             }
-            Epilogue::WherePositive(mask) => {
-                let mask =
-                    (&mask.data[row * mask.shape.stride + mask.shape.column(column)..], mask.shape.stride);
-                out.write::<S, ROWS, LINES>(simd, sums, Some(mask), |_, sum, mask| {
+            Epilogue::WherePositive(of) => {
+                let mask: (&[f32], usize) = match of {
+                    Mask::Floats(Matrix { data, shape }) => {
+                        (&data[row * shape.stride + shape.column(column)..], shape.stride)
+                    }
+                    Mask::Pairs(pairs) => {
+                        let mask = &mut mask[..ROWS * LINES];
+                        if E::NUMBERS > 1 {
+                            pairs.load::<S, LINES, FULL>(simd, row, column, mask.as_chunks_mut().0);
+                        }
+                        (bytemuck::cast_slice(mask), LINES * LANES)
+                    }
+                };
+                block.write::<S, ROWS, LINES>(simd, sums, Some(mask), |_, sum, mask| {
                     simd.where_positive(mask, sum)
                 });
             }
+        }
+        if E::NUMBERS > 1
+            && let Output::Pairs(pairs) = out
+        {
+            pairs.store::<S, LINES, FULL>(simd, row, column, results.as_chunks_mut().0);
         }
     }
 }
@@ -449,14 +386,6 @@ impl OutputBlock<'_> {
             }
         }
     }
-}
-
-/// Returns a line of floats, padded with zeros.
-#[inline(always)]
-fn whole_line(floats: &[f32]) -> [f32; LANES] {
-    let mut line = [0.0; LANES];
-    line[..floats.len()].copy_from_slice(floats);
-    line
 }
 
 #[cfg(test)]
@@ -509,7 +438,7 @@ mod tests {
                 1 => Epilogue::Add,
                 2 => Epilogue::Bias(&bias),
                 3 => Epilogue::BiasRelu(&bias),
-                _ => Epilogue::WherePositive(mask_matrix),
+                _ => Epilogue::WherePositive(Mask::Floats(mask_matrix)),
             };
             let mut out = before.clone();
             let a = Matrix::new(&left, left_rows, left_columns, left_columns + 1);
@@ -523,7 +452,7 @@ mod tests {
             if form == 2 {
                 transposed_product(to, epilogue, (a, 0..m), &panels);
             } else {
-                product(to, epilogue, a, &panels);
+                product(to.into(), epilogue, a, &panels);
             }
             if in_panels {
                 let result = out_panels.matrix();
@@ -578,11 +507,27 @@ mod tests {
     }
 
     #[test]
+    fn columns_are_transposed_from_any_column_on() {
+        let (rows, columns) = (5, 150);
+        let values = random(rows * columns, 0);
+        let dense = Matrix::dense(&values, rows, columns);
+        let column = |column| (0..rows).map(move |row| row * columns + column);
+        for (first, count) in [(0, 150), (3, 61), (63, 70), (140, 10), (7, 0)] {
+            let expected: Vec<f32> =
+                (first..first + count).flat_map(column).map(|element| values[element]).collect();
+            for matrix in [dense, packed(dense).matrix()] {
+                assert_eq!(matrix.transposed(first..first + count), expected);
+            }
+        }
+    }
+
+    #[test]
     fn the_relu_does_not_hide_nan() {
         let (mut panels, mut out) = (Panels::default(), [0.0; 2]);
         panels.pack(Matrix::dense(&[f32::NAN, -1.0], 1, 2));
         let epilogue = Epilogue::BiasRelu(&[0.0, 0.0]);
-        product(MatrixMut::dense(&mut out, 1, 2), epilogue, Matrix::dense(&[1.0], 1, 1), &panels);
+        let to = MatrixMut::dense(&mut out, 1, 2).into();
+        product(to, epilogue, Matrix::dense(&[1.0], 1, 1), &panels);
         assert!(out[0].is_nan());
         assert_eq!(out[1], 0.0);
     }

@@ -1,55 +1,106 @@
 //! Fully connected layers over one tile of samples, forward and backward, and their weight gradients over all tiles.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
-use super::matmul::{Epilogue, Matrix, MatrixMut, Panels, product, transposed_product};
+use super::kernel::{Element, Pair};
+use super::matmul::{Epilogue, Output, product, transposed_product};
+use super::panels::{Arithmetic, Matrix, MatrixMut, Operand, Panels};
 use crate::model::{Layer, MlpSpec};
 
-/// Rows of a weight gradient per task: few if there are many threads, and a multiple of the kernels' rows. Each task
-/// reads the layer's whole input. The split changes no result: each element is summed sample by sample.
+/// Rows of a weight gradient per task: few if there are many threads. Each task reads the layer's whole input. The
+/// split changes no result: each element is summed sample by sample, and in all tasks but the last, the rows are a
+/// multiple of those of all kernels' blocks.
 fn wgrad_rows() -> usize {
-    (256 / rayon::current_num_threads()).next_multiple_of(6).clamp(48, 258)
+    (256 / rayon::current_num_threads()).next_multiple_of(48).clamp(48, 288)
 }
 
 /// The weights of a fully connected layer in the form that its products read: `y = x Wᵀ + b`, W `[outputs, inputs]`.
-#[derive(Debug, Clone, Default)]
-pub(super) struct PackedWeights {
-    transposed: Panels,
-    untransposed: Panels,
+#[derive(Debug)]
+pub(super) enum PackedWeights {
+    Floats(WeightPanels<f32>),
+    Pairs(WeightPanels<Pair>),
 }
 
-impl PackedWeights {
-    /// Packs W; to be repeated after each change of it.
-    pub(super) fn pack(&mut self, weights: Matrix<'_>) {
+/// Both orientations of W.
+#[derive(Debug, Default)]
+pub(super) struct WeightPanels<E> {
+    transposed: Panels<E>,
+    untransposed: Panels<E>,
+}
+
+impl<E: Element> WeightPanels<E> {
+    fn pack(&mut self, weights: Matrix<'_>) {
         self.transposed.pack_transposed(weights);
         self.untransposed.pack(weights);
     }
+}
+
+impl PackedWeights {
+    fn new(arithmetic: Arithmetic) -> Self {
+        match arithmetic {
+            Arithmetic::F32 => Self::Floats(WeightPanels::default()),
+            Arithmetic::Bf16 => Self::Pairs(WeightPanels::default()),
+        }
+    }
+
+    /// Packs W; to be repeated after each change of it.
+    pub(super) fn pack(&mut self, weights: Matrix<'_>) {
+        match self {
+            Self::Floats(panels) => panels.pack(weights),
+            Self::Pairs(panels) => panels.pack(weights),
+        }
+    }
 
     /// Computes `out = x Wᵀ` with an epilogue; x is `[samples, inputs]`, out `[samples, outputs]`.
-    pub(super) fn forward(&self, x: Matrix<'_>, epilogue: Epilogue<'_>, out: MatrixMut<'_>) {
-        product(out, epilogue, x, &self.transposed);
+    fn forward(&self, x: &Operand, epilogue: Epilogue<'_>, out: Output<'_>) {
+        match (self, x) {
+            (Self::Floats(w), Operand::Floats(x)) => product(out, epilogue, x.matrix(), &w.transposed),
+            (Self::Pairs(w), Operand::Pairs(x)) => {
+                product(out, epilogue, x.of_columns.matrix(), &w.transposed)
+            }
+            _ => unreachable!("{MIXED}"),
+        }
     }
 
     /// Computes `out = dy W` with an epilogue: the gradients with respect to x, given those with respect to the
     /// outputs.
-    pub(super) fn input_gradients(&self, dy: Matrix<'_>, epilogue: Epilogue<'_>, out: MatrixMut<'_>) {
-        product(out, epilogue, dy, &self.untransposed);
+    fn input_gradients(&self, dy: &Operand, epilogue: Epilogue<'_>, out: Output<'_>) {
+        match (self, dy) {
+            (Self::Floats(w), Operand::Floats(dy)) => product(out, epilogue, dy.matrix(), &w.untransposed),
+            (Self::Pairs(w), Operand::Pairs(dy)) => {
+                product(out, epilogue, dy.of_columns.matrix(), &w.untransposed);
+            }
+            _ => unreachable!("{MIXED}"),
+        }
     }
 }
+
+const MIXED: &str = "all products of an MLP have the same arithmetic";
 
 /// An MLP with its weights, packed.
 #[derive(Debug)]
 pub(super) struct Mlp {
     /// Its layers.
     pub(super) spec: MlpSpec,
+    arithmetic: Arithmetic,
     /// One entry per layer, always in step with the model's parameters.
     weights: Vec<PackedWeights>,
 }
 
 impl Mlp {
-    /// Creates an MLP whose weights are not yet packed.
+    /// Creates an MLP whose weights are not yet packed. Its products are in f32.
     pub(super) fn new(spec: MlpSpec) -> Self {
-        Self { weights: vec![PackedWeights::default(); spec.layers.len()], spec }
+        let mut mlp = Self { spec, arithmetic: Arithmetic::F32, weights: Vec::new() };
+        mlp.set_arithmetic(Arithmetic::F32);
+        mlp
+    }
+
+    /// Sets the arithmetic of all products. The weights have to be packed again.
+    pub(super) fn set_arithmetic(&mut self, arithmetic: Arithmetic) {
+        self.arithmetic = arithmetic;
+        self.weights = self.spec.layers.iter().map(|_| PackedWeights::new(arithmetic)).collect();
     }
 
     /// Returns every layer with its packed weights, to pack them again.
@@ -58,25 +109,30 @@ impl Mlp {
     }
 }
 
-/// The activations that an MLP keeps of one tile between its passes. Matrices that only products read are in panels.
+/// The activations that an MLP keeps of one tile between its passes. Matrices that only products read are in the form
+/// of their arithmetic.
 #[derive(Debug, Default)]
 pub(super) struct MlpTile {
-    input: Panels,
+    input: Operand,
     /// The outputs of each layer but the last, after the ReLU.
-    hidden: Vec<Panels>,
-    /// The gradients of the loss with respect to those, before the ReLU.
-    hidden_gradients: Vec<Panels>,
+    hidden: Vec<Operand>,
+    /// The gradients of the loss with respect to the outputs of each layer, before the ReLU.
+    gradients: Vec<Operand>,
     outputs: Vec<f32>,
+    /// The gradients with respect to `outputs`, as the caller of the backward pass computes them.
     output_gradients: Vec<f32>,
 }
 
 impl MlpTile {
     /// Sizes the buffers for a tile of `samples` samples.
     pub(super) fn resize(&mut self, mlp: &Mlp, samples: usize) {
-        let Some((last, hidden)) = mlp.spec.layers.split_last() else { return };
-        for buffers in [&mut self.hidden, &mut self.hidden_gradients] {
-            buffers.resize_with(hidden.len(), Panels::default);
-            buffers.iter_mut().zip(hidden).for_each(|(buffer, layer)| buffer.resize(samples, layer.outputs));
+        let layers = &mlp.spec.layers;
+        let Some((last, hidden)) = layers.split_last() else { return };
+        self.input.resize(mlp.arithmetic, samples, layers[0].inputs);
+        for (buffers, layers) in [(&mut self.hidden, hidden), (&mut self.gradients, layers)] {
+            buffers.resize_with(layers.len(), Operand::default);
+            let buffers = buffers.iter_mut().zip(layers);
+            buffers.for_each(|(buffer, layer)| buffer.resize(mlp.arithmetic, samples, layer.outputs));
         }
         for buffer in [&mut self.outputs, &mut self.output_gradients] {
             buffer.resize(samples * last.outputs, 0.0);
@@ -113,10 +169,10 @@ impl MlpTile {
                 (true, true) => Epilogue::BiasRelu(bias),
             };
             let out = match from.first_mut() {
-                Some(hidden) => hidden.matrix_mut(),
-                None => MatrixMut::dense(&mut self.outputs, samples, last.outputs),
+                Some(hidden) => hidden.into(),
+                None => MatrixMut::dense(&mut self.outputs, samples, last.outputs).into(),
             };
-            weights.forward(input.matrix(), epilogue, out);
+            weights.forward(input, epilogue, out);
         }
     }
 
@@ -128,34 +184,28 @@ impl MlpTile {
         if last.relu {
             mask_by_relu(&mut self.output_gradients, &self.outputs);
         }
+        let last_gradients = self.gradients.last_mut().expect("one per layer");
+        last_gradients.pack(Matrix::dense(&self.output_gradients, samples, last.outputs));
         for (number, before) in hidden.iter().enumerate().rev() {
-            let (gradients, from) = self.hidden_gradients.split_at_mut(number + 1);
-            let dy = match from.first() {
-                Some(hidden) => hidden.matrix(),
-                None => Matrix::dense(&self.output_gradients, samples, last.outputs),
-            };
-            let outputs = self.hidden[number].matrix();
+            let (gradients, from) = self.gradients.split_at_mut(number + 1);
+            let outputs = &self.hidden[number];
             mlp.weights[number + 1].input_gradients(
-                dy,
-                if before.relu { Epilogue::WherePositive(outputs) } else { Epilogue::Replace },
-                gradients[number].matrix_mut(),
+                &from[0],
+                if before.relu { Epilogue::WherePositive(outputs.into()) } else { Epilogue::Replace },
+                (&mut gradients[number]).into(),
             );
         }
         if let Some(input_gradients) = input_gradients {
-            let (dy, layer) = (self.layer(0, mlp, samples).output_gradients, &mlp.spec.layers[0]);
-            let out = MatrixMut::dense(input_gradients, samples, layer.inputs);
-            mlp.weights[0].input_gradients(dy, Epilogue::Replace, out);
+            let out = MatrixMut::dense(input_gradients, samples, mlp.spec.layers[0].inputs);
+            mlp.weights[0].input_gradients(&self.gradients[0], Epilogue::Replace, out.into());
         }
     }
 
     /// Returns what the tile contributes to a layer's weight gradient.
-    pub(super) fn layer(&self, number: usize, mlp: &Mlp, samples: usize) -> WgradTile<'_> {
+    pub(super) fn layer(&self, number: usize) -> WgradTile<'_> {
         WgradTile {
             input: if number == 0 { &self.input } else { &self.hidden[number - 1] },
-            output_gradients: match self.hidden_gradients.get(number) {
-                Some(hidden) => hidden.matrix(),
-                None => Matrix::dense(&self.output_gradients, samples, mlp.spec.layers[number].outputs),
-            },
+            output_gradients: &self.gradients[number],
         }
     }
 }
@@ -169,9 +219,24 @@ fn mask_by_relu(gradients: &mut [f32], outputs: &[f32]) {
 /// One tile's contribution to a layer's weight gradient.
 pub(super) struct WgradTile<'a> {
     /// The layer's input, `[samples, inputs]`.
-    input: &'a Panels,
+    input: &'a Operand,
     /// The gradients with respect to its outputs before the ReLU, `[samples, outputs]`.
-    output_gradients: Matrix<'a>,
+    output_gradients: &'a Operand,
+}
+
+impl WgradTile<'_> {
+    /// Computes `out = dyᵀ x` with an epilogue, for some of the outputs.
+    fn weight_gradients(&self, outputs: Range<usize>, epilogue: Epilogue<'_>, out: MatrixMut<'_>) {
+        match (self.output_gradients, self.input) {
+            (Operand::Floats(dy), Operand::Floats(x)) => {
+                transposed_product(out, epilogue, (dy.matrix(), outputs), x);
+            }
+            (Operand::Pairs(dy), Operand::Pairs(x)) => {
+                transposed_product(out, epilogue, (dy.of_rows.matrix(), outputs), &x.of_rows);
+            }
+            _ => unreachable!("{MIXED}"),
+        }
+    }
 }
 
 /// Whether gradients start from zero or are added to those of earlier tiles.
@@ -203,11 +268,10 @@ pub(super) fn weight_gradients(
         }
         for (number, tile) in tiles.iter().enumerate() {
             let starts = number == 0 && sum == Accumulation::Start;
-            transposed_product(
-                MatrixMut::dense(weights, rows, layer.inputs),
+            tile.weight_gradients(
+                first..first + rows,
                 if starts { Epilogue::Replace } else { Epilogue::Add },
-                (tile.output_gradients, first..first + rows),
-                tile.input,
+                MatrixMut::dense(weights, rows, layer.inputs),
             );
             tile.output_gradients.add_rows_to(first, bias);
         }

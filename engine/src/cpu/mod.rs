@@ -1,10 +1,12 @@
-//! Training and scoring on the CPU, in f32, on rayon's threads: the executable specification of every other back end.
+//! Training and scoring on the CPU, on rayon's threads: the executable specification of every other back end. It
+//! computes in f32; on request, matrix products round their operands to bf16.
 //!
 //! A batch is divided into tiles of samples. One thread takes a tile through forward and backward pass of the whole
 //! model, so its activations stay in cache. Then the weight gradients are summed over the tiles, in order, with one
 //! task per piece of a layer. Then parameters and tables are updated, unless the verdict is that something is not
 //! finite. Tiles and pieces depend only on the batch: any number of threads gives the same bits.
 
+mod amx;
 mod dense;
 mod interaction;
 mod kernel;
@@ -12,9 +14,11 @@ mod loss;
 mod matmul;
 mod mlp;
 mod model;
+mod panels;
 mod ranks;
 pub(crate) mod replica;
 mod scoring;
+mod simd;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -22,5 +26,7 @@ mod tile;
 mod verdict;
 
 pub use model::CpuModel;
+pub(crate) use panels::Arithmetic;
 pub use ranks::Sharding;
 pub(crate) use scoring::{ScoringBuffers, ScoringModel};
+pub(crate) use simd::{has_amx, has_bf16};

@@ -9,6 +9,7 @@ use rankine_reader::Samples;
 
 use super::dense::{DenseOptimizer, clip_scale, squared_norm};
 use super::loss::HeadLabels;
+use super::panels::Arithmetic;
 use super::ranks::{Ranks, Sharding};
 use super::replica::{Replica, initial_parameters};
 use super::tables::ModelTables;
@@ -97,6 +98,14 @@ impl CpuModel {
     /// Returns the dense parameters, laid out as [`crate::model::DenseLayout::named_layers`] describes.
     pub fn parameters(&self) -> &[f32] {
         &self.replica().parts.parameters
+    }
+
+    /// Sets the arithmetic of all matrix products, which is f32 at first.
+    pub(crate) fn set_arithmetic(&mut self, arithmetic: Arithmetic) {
+        match &mut self.distribution {
+            Distribution::OneRank(one) => one.replica.parts.set_arithmetic(arithmetic),
+            Distribution::Ranks(ranks) => ranks.set_arithmetic(arithmetic),
+        }
     }
 
     fn replica(&self) -> &Replica {

@@ -208,11 +208,8 @@ fn sum_weight_gradients(parts: &Parts, tiles: &[Tile], sum: Accumulation, gradie
         for (layer_number, layer) in mlp.spec.layers.iter().enumerate() {
             let (gradients, after) = rest.split_at_mut(layer.end() - layer.offset);
             rest = after;
-            let shares = of_tiles.iter().zip(tiles).map(|(of_tile, tile)| {
-                let (mlp, of_mlp) = of_tile[number];
-                of_mlp.layer(layer_number, mlp, tile.samples.len())
-            });
-            let shares: Vec<_> = shares.collect();
+            let shares: Vec<_> =
+                of_tiles.iter().map(|of_tile| of_tile[number].1.layer(layer_number)).collect();
             tasks.push((layer, shares, gradients));
         }
     }

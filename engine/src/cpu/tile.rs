@@ -7,8 +7,8 @@ use rayon::prelude::*;
 
 use super::interaction::{InteractionPart, InteractionTile};
 use super::loss::HeadLabels;
-use super::matmul::Matrix;
 use super::mlp::{Mlp, MlpTile};
+use super::panels::{Arithmetic, Matrix};
 use super::tables::LookUp;
 use super::verdict;
 use crate::model::ModelSpec;
@@ -60,6 +60,14 @@ impl Parts {
         };
         parts.pack_weights();
         parts
+    }
+
+    /// Sets the arithmetic of all matrix products, which is f32 at first.
+    pub(super) fn set_arithmetic(&mut self, arithmetic: Arithmetic) {
+        let Self { bottom, interaction, top, linear, .. } = self;
+        let mlps = [bottom, top, linear].into_iter().chain(interaction.mlps_mut());
+        mlps.for_each(|mlp| mlp.set_arithmetic(arithmetic));
+        self.pack_weights();
     }
 
     /// Packs the weights of all layers; to be repeated after each change of the parameters.
@@ -132,6 +140,7 @@ impl Parts {
         }
         let top_input_gradients = self.interaction.top_input_gradients(interaction, vector_gradients);
         top.backward(&self.top, len, Some(top_input_gradients));
+        linear.backward(&self.linear, len, None);
         self.interaction.backward(vectors, (heads.len(), logit_gradients), interaction, vector_gradients);
         // Checked here because they are still in this core's cache.
         *vectors_finite = verdict::all_finite(vector_gradients);

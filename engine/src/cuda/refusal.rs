@@ -56,7 +56,7 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
         refuse("head".into(), format!("GPUs train up to {most} heads, not {heads}: {on_cpu}"));
     }
     let sizes = layers_for_fp8(spec);
-    if let (Precision::Fp8, Err(sizes)) = (job.device.precision, sizes) {
+    if let (Some(Precision::Fp8), Err(sizes)) = (job.device.precision, sizes) {
         refuse(
             "device.precision".into(),
             format!(
@@ -66,7 +66,7 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
         );
     }
     let dim = job.model.embedding_dim().get() as usize;
-    if spec.interaction == Interaction::Dot && !fits(job.device.precision, spec) {
+    if spec.interaction == Interaction::Dot && !fits(job.device.precision_on_gpus(), spec) {
         let vectors = spec.vectors();
         refuse(
             "model.embedding_dim".into(),

@@ -263,9 +263,10 @@ impl Default for Eval {
 pub struct Device {
     /// The kind of device.
     pub kind: DeviceKind,
-    /// Precision of activations and matrix products on GPUs. Weights and accumulators are always single precision, and
-    /// the CPU always computes in single precision.
-    pub precision: Precision,
+    /// Precision of matrix products, and on GPUs of activations. Without it, `"bf16"` on GPUs and `"fp32"` on CPUs.
+    /// Weights and accumulators are always single precision. CPUs compute in `"bf16"` if they have AVX512-BF16, and
+    /// otherwise in single precision, as for every other value; the log says so.
+    pub precision: Option<Precision>,
     /// Whether to time the algorithms of matrix products at the start and use the fastest. Without it, the choice is
     /// fixed for a GPU and a version of the library. Timed choices may differ between runs and then round differently.
     /// They are recorded in `tuning.json` in the run folder.
@@ -293,7 +294,7 @@ impl Default for Device {
     fn default() -> Self {
         Self {
             kind: DeviceKind::default(),
-            precision: Precision::default(),
+            precision: None,
             tune: false,
             tuning: None,
             machine: None,
@@ -302,6 +303,18 @@ impl Default for Device {
             nodes: Ranks::Auto,
             dense_update: DenseUpdate::default(),
         }
+    }
+}
+
+impl Device {
+    /// Returns the precision in which GPUs compute.
+    pub fn precision_on_gpus(&self) -> Precision {
+        self.precision.unwrap_or(Precision::Bf16)
+    }
+
+    /// Returns the precision that the job asks for on CPUs, which have only some.
+    pub fn precision_on_cpus(&self) -> Precision {
+        self.precision.unwrap_or(Precision::Fp32)
     }
 }
 
@@ -328,17 +341,16 @@ impl DenseUpdate {
     }
 }
 
-/// Precision of activations, gradients and matrix products on GPUs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+/// Precision of matrix products, and on GPUs of activations and gradients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
 #[serde(rename_all = "kebab-case")]
 pub enum Precision {
-    /// Single precision throughout, as on the CPU.
+    /// Single precision throughout.
     Fp32,
     /// Single precision; products use TF32, with a significand of 11 bits.
     Tf32,
-    /// bfloat16, with a significand of 8 bits.
-    #[default]
+    /// bfloat16, with a significand of 8 bits. On CPUs only the operands of matrix products are rounded.
     Bf16,
     /// IEEE half precision, with a significand of 11 bits and a largest value of 65504. The loss is scaled, and steps
     /// whose gradients overflow are skipped.

@@ -9,7 +9,7 @@ use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 use super::values::{Count, NonNegative, Width};
 use super::{
     Average, AverageKind, Checkpoint, Data, Device, Dtype, EarlyStopping, Embedding, Eval, EvalSet, Exchange,
-    Feature, Generate, Guard, IdPolicy, Job, Metrics, Placement, Raw, Reader, Train,
+    Feature, Generate, Guard, IdPolicy, Job, Metrics, Placement, Precision, Raw, Reader, Train,
 };
 
 impl Job {
@@ -62,7 +62,8 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
     let Reader { mode, queue_depth } = reader;
     writeln!(out, "\n[reader]\nmode = \"{}\"\nqueue_depth = {queue_depth}", mode.name())?;
     let Device { kind, precision, tune, tuning, machine, threads, ranks, nodes, dense_update } = device;
-    writeln!(out, "\n[device]\nkind = \"{}\"\nprecision = \"{}\"", kind.name(), precision.name())?;
+    writeln!(out, "\n[device]\nkind = \"{}\"", kind.name())?;
+    write_name(out, "precision", precision.map(Precision::name), "bf16 on GPUs and fp32 on CPUs")?;
     writeln!(out, "tune = {tune}")?;
     let tuning = tuning.as_ref().map(|path| quoted_path(path));
     write_option(out, "tuning", tuning.as_ref(), "algorithms are not read from a file")?;

@@ -158,7 +158,7 @@ impl Planning {
 /// # Errors
 /// What is wrong with the file, or why it cannot be read.
 pub fn machine_of_job(path: &Path, memory_bytes: u64, job: &Job) -> Result<Machine, String> {
-    read_machine(&path.to_string_lossy(), memory_bytes, job.device.precision)
+    read_machine(&path.to_string_lossy(), memory_bytes, job.device.precision_on_gpus())
         .map_err(|error| format!("device.machine: {error}"))
 }
 

@@ -148,7 +148,7 @@ pub struct DeviceView {
     pub kind: String,
     /// Its name.
     pub name: Option<String>,
-    /// The precision of GPUs; `None` on the CPU.
+    /// The precision of matrix products; `None` on a CPU that computes in fp32.
     pub precision: Option<String>,
     /// Number of ranks; `None` if it depends on the machine and nothing recorded it.
     pub ranks: Option<usize>,

@@ -173,7 +173,7 @@ pub struct RunStart<'a> {
     pub dataset: &'a Dataset,
     /// The kind of device.
     pub kind: DeviceKind,
-    /// The precision of GPUs; `None` on the CPU.
+    /// The precision of matrix products; `None` on a CPU that computes in fp32.
     pub precision: Option<Precision>,
     /// The devices, and the tables on them.
     pub devices: &'a RunDevices,

@@ -1,6 +1,7 @@
 //! The dot interaction: the product of every pair of a sample's vectors, and the first vector unchanged.
 
-use crate::cpu::kernel::{Kernel, LANES, Line, Simd, dispatch};
+use crate::cpu::kernel::Line;
+use crate::cpu::simd::{Kernel, LANES, Simd, dispatch};
 
 /// Sizes of the interaction.
 #[derive(Debug, Clone, Copy)]

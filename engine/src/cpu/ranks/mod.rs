@@ -20,6 +20,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::dense::{DenseOptimizer, clip_scale, squared_norm};
 use super::loss::HeadLabels;
+use super::panels::Arithmetic;
 use super::replica::{Replica, initial_parameters};
 use super::tables::LookUp;
 use super::verdict::Findings;
@@ -121,6 +122,11 @@ impl Ranks {
             ranks: (0..topology.ranks()).map(rank).collect(),
             traffic: RankTraffic::default(),
         })
+    }
+
+    /// See [`super::CpuModel::set_arithmetic`].
+    pub(super) fn set_arithmetic(&mut self, arithmetic: Arithmetic) {
+        self.ranks.iter_mut().for_each(|rank| rank.replica.parts.set_arithmetic(arithmetic));
     }
 
     /// Returns the replica of rank 0; all are equal.

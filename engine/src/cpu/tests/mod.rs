@@ -1,3 +1,7 @@
 //! Models on the CPU, compared with models that are computed independently.
 
+mod bf16;
 pub(super) mod oracle;
+
+#[path = "../../../../tests/support/skipped.rs"]
+mod skipped;

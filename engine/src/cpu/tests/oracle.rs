@@ -376,7 +376,7 @@ proptest! {
 }
 
 /// A medium-sized model of each kind, with everything that kind can have.
-fn models() -> Vec<ModelSpec> {
+pub(in crate::cpu) fn models() -> Vec<ModelSpec> {
     let spec = |interaction, wide| {
         let equal_lengths = matches!(interaction, Interaction::Dot | Interaction::FactorizationMachine);
         let table = |number: usize| TableSpec {

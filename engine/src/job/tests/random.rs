@@ -318,7 +318,7 @@ fn any_job() -> impl Strategy<Value = Job> {
         Just(Precision::Fp16),
         Just(Precision::Fp8)
     ];
-    let kind = (kind, precision);
+    let kind = (kind, proptest::option::of(precision));
     let device = (kind, proptest::option::of(1u32..=4096), 1u32..=64, 1u32..=64, any::<bool>()).prop_map(
         |((kind, precision), threads, per_node, nodes, sharded)| Device {
             kind,

@@ -96,8 +96,8 @@ impl DeviceChoice {
                 })?
             }
         };
-        let backend = Box::new(CpuBackend { model, outcomes: Vec::new() });
-        Ok(InitializedDevice { backend, name: why.cpu(), placements })
+        let backend = Box::new(CpuBackend::new(model, &job.device));
+        Ok(InitializedDevice { name: backend.name(&why), backend, placements })
     }
 }
 
@@ -128,7 +128,7 @@ pub(in super::super) fn device_of(
     match gpu::device_of(job, assignment, model) {
         Ok(gpus) => Ok(gpus),
         Err(GpuSelectionError::Failed(error)) => Err(error),
-        Err(GpuSelectionError::Refused(why)) => check_memory(job, model, None).map(|()| why.cpu()),
+        Err(GpuSelectionError::Refused(why)) => check_memory(job, model, None).map(|()| why.cpu(None)),
     }
 }
 

@@ -13,24 +13,61 @@ use super::super::report::ReportDetails;
 use super::batches::{Batch, Batches};
 use super::device::{Backend, RankVisit};
 use super::look_ups;
+use super::refusal::Refusal;
 use super::scorer::{Scorer, ScoringProgress};
 use crate::checkpoint::{CheckpointError, StateSource};
-use crate::cpu::CpuModel;
+use crate::cpu::{self, Arithmetic, CpuModel};
 use crate::evaluation::HeadMetrics;
 use crate::guard::StepOutcome;
-use crate::job::DeviceKind;
+use crate::job::{Device, DeviceKind, Job, Precision};
 use crate::model::ModelSpec;
 use crate::saved::{SavedModelError, Weights};
 
 /// A model in host memory, with the outcomes of steps that were not taken yet.
 pub(super) struct CpuBackend {
-    pub(super) model: CpuModel,
-    pub(super) outcomes: Vec<StepOutcome>,
+    model: CpuModel,
+    precision: Option<Precision>,
+    outcomes: Vec<StepOutcome>,
+}
+
+impl CpuBackend {
+    /// Creates the back end of a model, which computes in the job's precision if the processor can. If not, it warns.
+    pub(super) fn new(mut model: CpuModel, device: &Device) -> Self {
+        let precision = supported(device.precision_on_cpus(), cpu::has_bf16()).unwrap_or_else(|why| {
+            tracing::warn!("{why}: computing in fp32");
+            None
+        });
+        if precision.is_some() {
+            model.set_arithmetic(Arithmetic::Bf16);
+        }
+        Self { model, precision, outcomes: Vec::new() }
+    }
+
+    /// Returns the device in words.
+    pub(super) fn name(&self, why: &Refusal) -> String {
+        why.cpu(self.precision.map(Precision::name))
+    }
+}
+
+/// Returns the precision of a CPU for a job in `precision`, or `None` for fp32; or why it does not have the job's.
+fn supported(precision: Precision, has_bf16: bool) -> Result<Option<Precision>, String> {
+    match precision {
+        Precision::Fp32 => Ok(None),
+        Precision::Bf16 if has_bf16 => Ok(Some(precision)),
+        Precision::Bf16 => Err("this CPU has no AVX512-BF16".into()),
+        Precision::Tf32 | Precision::Fp16 | Precision::Fp8 => {
+            Err(format!("CPUs do not compute in {}", precision.name()))
+        }
+    }
 }
 
 impl Backend for CpuBackend {
     fn kind(&self) -> DeviceKind {
         DeviceKind::Cpu
+    }
+
+    fn precision(&self, _: &Job) -> Option<Precision> {
+        self.precision
     }
 
     fn open(&self, part: DatasetPart, options: &StreamOptions) -> Result<Batches, TrainError> {
@@ -112,5 +149,24 @@ impl Weights for CpuBackend {
         visit: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
     ) -> Result<(), SavedModelError> {
         self.model.try_for_each_run(visit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Precision::{Bf16, Fp8, Fp16, Fp32, Tf32};
+    use super::*;
+
+    #[test]
+    fn cpus_compute_in_fp32_or_bf16_and_say_so_if_the_job_asks_for_more() {
+        for has_bf16 in [false, true] {
+            assert_eq!(supported(Fp32, has_bf16), Ok(None));
+            for precision in [Tf32, Fp16, Fp8] {
+                let why = format!("CPUs do not compute in {}", precision.name());
+                assert_eq!(supported(precision, has_bf16), Err(why));
+            }
+        }
+        assert_eq!(supported(Bf16, true), Ok(Some(Bf16)));
+        assert_eq!(supported(Bf16, false), Err("this CPU has no AVX512-BF16".into()));
     }
 }

@@ -16,7 +16,7 @@ use super::phases::{Activity, Ceilings, Phase};
 use super::scorer::Scorer;
 use crate::checkpoint::{CheckpointError, DeviceState, RankState, StateSource};
 use crate::guard::StepOutcome;
-use crate::job::DeviceKind;
+use crate::job::{DeviceKind, Job, Precision};
 use crate::saved::Weights;
 
 /// A function of a rank's number and state.
@@ -27,9 +27,14 @@ pub(in super::super) trait Backend: Scorer + Weights {
     /// The kind of device.
     fn kind(&self) -> DeviceKind;
 
-    /// Whether it computes in the job's precision, as GPUs do.
+    /// Whether GPUs train.
     fn is_on_gpu(&self) -> bool {
         self.kind() == DeviceKind::Cuda
+    }
+
+    /// The precision of matrix products; `None` on a CPU that computes in fp32.
+    fn precision(&self, job: &Job) -> Option<Precision> {
+        Some(job.device.precision_on_gpus())
     }
 
     /// Starts to read batches of a part.

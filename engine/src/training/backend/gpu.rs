@@ -81,7 +81,7 @@ fn devices(
         (Err(error), _) => return Err(Refusal::Unusable(error.to_string()).into()),
         (Ok(_), Some(first)) => return Err(Refusal::Unsupported(first).into()),
     };
-    let fp8 = job.device.precision == Precision::Fp8;
+    let fp8 = job.device.precision == Some(Precision::Fp8);
     let Some(other) = devices.iter().find(|device| fp8 && !device.multiplies_fp8()) else {
         return Ok(devices);
     };
@@ -184,7 +184,7 @@ impl Gpus {
             (count, 1) => format!("{count} GPUs"),
             (count, processes) => format!("{count} GPUs of {processes} processes"),
         };
-        let name = format!("{how_many} ({name}) in {}", job.device.precision.name());
+        let name = format!("{how_many} ({name}) in {}", job.device.precision_on_gpus().name());
         let placements = InitializedDevice::placements(self.placed.as_ref().map(|placed| &placed.plan));
         let backend = Box::new(GpuBackend { model, resident: None, marks: Vec::new(), trace: None });
         Ok(InitializedDevice { backend, name, placements })
@@ -213,7 +213,7 @@ impl Gpus {
                 seed: job.seed,
                 execution: Execution {
                     deadline: job.guard.barrier_timeout_s.duration(),
-                    precision: job.device.precision,
+                    precision: job.device.precision_on_gpus(),
                     algorithms,
                     overlaps: *overlaps,
                     shard_dense_update: job.device.dense_update == DenseUpdate::Sharded,
@@ -266,7 +266,7 @@ impl Gpus {
         if topology.ranks() == 1 {
             return Ok(None);
         }
-        let precision = job.device.precision;
+        let precision = job.device.precision_on_gpus();
         let apart = (1..gpus.len()).all(|gpu| !gpus[..gpu].contains(&gpus[gpu]));
         let machine = match (&job.device.machine, &measured.machine) {
             (Some(path), _) => planning::machine_of_job(path, 0, job).map_err(TrainError::Device)?,

@@ -26,11 +26,12 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// The CPU, and why it trains.
-    pub(super) fn cpu(&self) -> String {
+    /// The CPU, the precision in which it computes if that is not fp32, and why it trains.
+    pub(super) fn cpu(&self, precision: Option<&str>) -> String {
+        let precision = precision.map(|name| format!(" in {name}")).unwrap_or_default();
         match self {
-            Self::OnlyCpu => "the CPU".into(),
-            why => format!("the CPU, since {why}"),
+            Self::OnlyCpu => format!("the CPU{precision}"),
+            why => format!("the CPU{precision}, since {why}"),
         }
     }
 }

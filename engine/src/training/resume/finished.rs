@@ -10,7 +10,7 @@ use super::super::TrainError;
 use super::super::context::RunContext;
 use super::super::identity::{ContentsCheck, RunIdentity, first_difference};
 use super::super::run_dir::{EndReason, RunDir, Summary};
-use crate::job::Job;
+use crate::job::{DeviceKind, Job};
 use crate::run_paths;
 use crate::saved::{SavedModel, SavedModelError};
 
@@ -152,7 +152,9 @@ fn job_difference(path: &Path, summary: &Summary, job: &Job) -> Result<Option<St
         TrainError::RunDir(format!("cannot read {}: {error}", path.display()))
     };
     let saved = Job::load(&path, &[] as &[&str]).map_err(|error| unreadable(&error))?;
-    let precision = job.device.precision.name();
+    let on_gpus = summary.device.kind == DeviceKind::Cuda.name();
+    let device = &job.device;
+    let precision = if on_gpus { device.precision_on_gpus() } else { device.precision_on_cpus() }.name();
     if let Some(was) = summary.device.precision.as_ref().filter(|was| *was != precision) {
         return Ok(Some(format!("device.precision is \"{precision}\", and was \"{was}\"")));
     }

@@ -147,7 +147,7 @@ impl TrainingLoop<'_> {
             },
             device: DeviceSummary {
                 kind: self.backend.kind().name().into(),
-                precision: self.backend.is_on_gpu().then(|| job.device.precision.name().into()),
+                precision: self.backend.precision(job).map(|precision| precision.name().into()),
                 threads,
                 ranks: topology.ranks(),
                 nodes: topology.nodes(),

@@ -111,7 +111,7 @@ impl<'a> TrainingLoop<'a> {
             spec: backend.spec(),
             dataset,
             kind: backend.kind(),
-            precision: backend.is_on_gpu().then_some(job.device.precision),
+            precision: backend.precision(job),
             devices: &devices,
             rung,
             samples: context.samples(),
@@ -479,7 +479,7 @@ fn begin_logs(
     from: &TrainState,
 ) -> Result<RunLogs, TrainError> {
     let Some(run) = run else { return Ok(RunLogs::default()) };
-    let precision = if backend.is_on_gpu() { context.job.device.precision } else { Precision::Fp32 };
+    let precision = backend.precision(context.job).unwrap_or(Precision::Fp32);
     let start = LogStart { step: from.step, samples: from.samples, precision: precision.name() };
     RunLogs::begin(context, run, start)
 }

@@ -137,7 +137,7 @@ pub struct ModelSummary {
 pub struct DeviceSummary {
     /// `cpu` or `cuda`.
     pub kind: String,
-    /// The precision of GPUs; absent on the CPU.
+    /// The precision of matrix products; absent on a CPU that computes in fp32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<String>,
     /// CPU threads.

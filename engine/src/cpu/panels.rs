@@ -1,0 +1,432 @@
+//! Matrices in memory: row by row, in panels, and in pairs of bf16 numbers.
+
+use std::ops::Range;
+
+use super::kernel::{Element, Line, Pair, panel_lines};
+use super::simd::{Kernel, LANES, Simd};
+
+/// A matrix in a slice, row by row or in panels.
+#[derive(Debug)]
+pub(super) struct Matrix<'a, E = f32> {
+    pub(super) data: &'a [E],
+    pub(super) shape: MatrixShape,
+}
+
+impl<E> Clone for Matrix<'_, E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<E> Copy for Matrix<'_, E> {}
+
+/// A matrix to write to.
+#[derive(Debug)]
+pub(super) struct MatrixMut<'a> {
+    pub(super) data: &'a mut [f32],
+    pub(super) shape: MatrixShape,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MatrixShape {
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    /// Elements from one row to the next.
+    pub(super) stride: usize,
+    /// Elements from one panel's worth of columns to the next.
+    pub(super) panel_stride: usize,
+}
+
+impl MatrixShape {
+    fn new(rows: usize, columns: usize, stride: usize, elements: usize) -> Self {
+        let shape = Self { rows, columns, stride, panel_stride: panel_width() };
+        assert!(columns <= stride, "rows overlap: {shape:?}");
+        let extent = if rows == 0 { 0 } else { (rows - 1) * stride + columns };
+        assert!(extent <= elements, "{shape:?} does not fit {elements} elements");
+        shape
+    }
+
+    /// Returns the offset of a column.
+    pub(super) fn column(&self, column: usize) -> usize {
+        column / panel_width() * self.panel_stride + column % panel_width()
+    }
+}
+
+impl<'a> Matrix<'a> {
+    /// `rows` x `columns`, rows `stride` elements apart.
+    pub(super) fn new(data: &'a [f32], rows: usize, columns: usize, stride: usize) -> Self {
+        Self { data, shape: MatrixShape::new(rows, columns, stride, data.len()) }
+    }
+
+    /// `rows` x `columns`, stored row after row without gaps.
+    pub(super) fn dense(data: &'a [f32], rows: usize, columns: usize) -> Self {
+        Self::new(data, rows, columns, columns)
+    }
+
+    /// Returns a row of a matrix that is stored row by row.
+    fn row(&self, row: usize) -> &'a [f32] {
+        debug_assert_eq!(self.shape.panel_stride, panel_width(), "a matrix in panels has no rows");
+        &self.data[row * self.shape.stride..][..self.shape.columns]
+    }
+}
+
+impl<E: Element> Matrix<'_, E> {
+    /// Returns some columns, each with its elements after each other.
+    pub(super) fn transposed(&self, columns: Range<usize>) -> Vec<E> {
+        let MatrixShape { rows, stride, .. } = self.shape;
+        let mut transposed = vec![E::zeroed(); columns.len() * rows];
+        let (mut column, mut to) = (columns.start, &mut transposed[..]);
+        while column < columns.end {
+            // The part in one panel, in memory order: it is rarely in a cache.
+            let width = (columns.end - column).min(panel_width() - column % panel_width());
+            let (these, rest) = to.split_at_mut(width * rows);
+            let start = self.shape.column(column);
+            for row in 0..rows {
+                let elements = &self.data[start + row * stride..][..width];
+                these[row..].iter_mut().step_by(rows).zip(elements).for_each(|(to, element)| *to = *element);
+            }
+            (column, to) = (column + width, rest);
+        }
+        transposed
+    }
+
+    /// Adds the numbers of each column from `first` on to `sums`, one row after another.
+    pub(super) fn add_rows_to(&self, first: usize, sums: &mut [f32]) {
+        let (mut column, mut sums) = (first, sums);
+        while !sums.is_empty() {
+            let width = sums.len().min(panel_width() - column % panel_width());
+            let (these, rest) = sums.split_at_mut(width);
+            let start = self.shape.column(column);
+            for row in 0..self.shape.rows {
+                let row = &self.data[start + row * self.shape.stride..][..width];
+                these.iter_mut().zip(row).for_each(|(sum, element)| *sum = element.add_to(*sum));
+            }
+            (column, sums) = (column + width, rest);
+        }
+    }
+}
+
+impl<'a> MatrixMut<'a> {
+    /// `rows` x `columns`, rows `stride` elements apart.
+    pub(super) fn new(data: &'a mut [f32], rows: usize, columns: usize, stride: usize) -> Self {
+        let shape = MatrixShape::new(rows, columns, stride, data.len());
+        Self { data, shape }
+    }
+
+    /// `rows` x `columns`, stored row after row without gaps.
+    pub(super) fn dense(data: &'a mut [f32], rows: usize, columns: usize) -> Self {
+        Self::new(data, rows, columns, columns)
+    }
+}
+
+/// A matrix in panels: each panel is as many columns wide as the kernels, and stores all rows of them one after
+/// another. Panels of pairs have half as many rows, or half as many columns, as their matrix has.
+#[derive(Debug, Clone)]
+pub(super) struct Panels<E = f32> {
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    /// Elements after the last column are undefined.
+    pub(super) lines: Vec<Line<E>>,
+}
+
+impl<E> Default for Panels<E> {
+    fn default() -> Self {
+        Self { rows: 0, columns: 0, lines: Vec::new() }
+    }
+}
+
+impl<E: Element> Panels<E> {
+    /// Sets the sizes, and allocates elements for the caller to write.
+    pub(super) fn resize(&mut self, rows: usize, columns: usize) {
+        (self.rows, self.columns) = (rows, columns);
+        let lines = columns.div_ceil(panel_width()) * rows * panel_lines();
+        self.lines.resize(lines, bytemuck::Zeroable::zeroed());
+    }
+
+    /// Returns the matrix as the left operand of a product.
+    pub(super) fn matrix(&self) -> Matrix<'_, E> {
+        Matrix { data: bytemuck::cast_slice(&self.lines), shape: self.shape() }
+    }
+
+    fn shape(&self) -> MatrixShape {
+        let Self { rows, columns, .. } = *self;
+        MatrixShape { rows, columns, stride: panel_width(), panel_stride: rows.max(1) * panel_width() }
+    }
+
+    /// Returns the number of the line that has an element. `FULL` are the lines of a full panel.
+    #[inline(always)]
+    fn line<const FULL: usize>(&self, row: usize, column: usize) -> usize {
+        let (panel, line) = (column / (FULL * LANES), column / LANES % FULL);
+        (panel * self.rows + row) * FULL + line
+    }
+
+    /// Packs a matrix as the right operand of a product: pairs consist of a row and the next one.
+    pub(super) fn pack(&mut self, matrix: Matrix<'_>) {
+        self.resize(matrix.shape.rows.div_ceil(E::NUMBERS), matrix.shape.columns);
+        E::dispatch(Pack { matrix, panels: self });
+    }
+
+    /// Packs the transpose of a matrix in the same way.
+    pub(super) fn pack_transposed(&mut self, matrix: Matrix<'_>) {
+        self.resize(matrix.shape.columns.div_ceil(E::NUMBERS), matrix.shape.rows);
+        E::dispatch(PackTransposed { matrix, panels: self });
+    }
+}
+
+impl Panels {
+    /// Returns the matrix as the result of a product.
+    pub(super) fn matrix_mut(&mut self) -> MatrixMut<'_> {
+        MatrixMut { shape: self.shape(), data: bytemuck::cast_slice_mut(&mut self.lines) }
+    }
+}
+
+/// Returns the elements in a row of a panel.
+pub(super) fn panel_width() -> usize {
+    panel_lines() * LANES
+}
+
+struct Pack<'a, E> {
+    matrix: Matrix<'a>,
+    panels: &'a mut Panels<E>,
+}
+
+impl<E: Element> Kernel for Pack<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd, const ROWS: usize, const LINES: usize, const TALL: usize>(self, simd: S) {
+        let MatrixShape { rows, columns, .. } = self.matrix.shape;
+        let depth = self.panels.rows;
+        // Row by row, in memory order.
+        for row in 0..depth {
+            let first = self.matrix.row(row * E::NUMBERS);
+            let second = row * E::NUMBERS + 1;
+            let second = if E::NUMBERS > 1 && second < rows { self.matrix.row(second) } else { &[] };
+            for column in (0..columns).step_by(LANES) {
+                let elements = E::interleave(simd, &line_at(first, column), &line_at(second, column));
+                let line = self.panels.line::<LINES>(row, column);
+                self.panels.lines[line].0 = elements;
+            }
+        }
+    }
+}
+
+struct PackTransposed<'a, E> {
+    matrix: Matrix<'a>,
+    panels: &'a mut Panels<E>,
+}
+
+impl<E: Element> Kernel for PackTransposed<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd, const ROWS: usize, const LINES: usize, const TALL: usize>(self, simd: S) {
+        let Panels { rows: depth, columns, ref mut lines } = *self.panels;
+        for first in (0..columns).step_by(LINES * LANES) {
+            // In squares: the lines of a column are so far apart that the first-level cache holds few of them.
+            for top in (0..depth).step_by(LANES) {
+                for column in first..columns.min(first + LINES * LANES) {
+                    let (row, number) = (self.matrix.row(column), top * E::NUMBERS);
+                    let elements =
+                        E::consecutive(simd, &[line_at(row, number), line_at(row, number + LANES)]);
+                    let start = first / LANES * depth + top * LINES + (column - first) / LANES;
+                    for i in 0..LANES.min(depth - top) {
+                        lines[start + i * LINES].0[column % LANES] = elements[i];
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A matrix of bf16 numbers in both forms that products read.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Pairs {
+    rows: usize,
+    columns: usize,
+    /// Pairs of a row and the next one: the right operand of a product, or the left one of a transposed product.
+    pub(super) of_rows: Panels<Pair>,
+    /// Pairs of a column and the next one: the left operand of a product.
+    pub(super) of_columns: Panels<Pair>,
+}
+
+impl Pairs {
+    /// Sets the sizes, and allocates elements for the caller to write.
+    pub(super) fn resize(&mut self, rows: usize, columns: usize) {
+        (self.rows, self.columns) = (rows, columns);
+        self.of_rows.resize(rows.div_ceil(2), columns);
+        self.of_columns.resize(rows, columns.div_ceil(2));
+    }
+
+    /// Rounds a matrix to bf16.
+    pub(super) fn pack(&mut self, matrix: Matrix<'_>) {
+        self.resize(matrix.shape.rows, matrix.shape.columns);
+        Pair::dispatch(PackPairs { matrix, pairs: self });
+    }
+
+    /// Returns rows and columns.
+    pub(super) fn shape(&self) -> (usize, usize) {
+        (self.rows, self.columns)
+    }
+
+    /// Rounds a block, which starts at an even row and at a multiple of its width. What it has beyond the last column
+    /// is overwritten or ignored. `FULL` are the lines of a full panel.
+    #[inline(always)]
+    pub(super) fn store<S: Simd, const LINES: usize, const FULL: usize>(
+        &mut self,
+        simd: S,
+        row: usize,
+        column: usize,
+        block: &mut [[Line; LINES]],
+    ) {
+        debug_assert!(row.is_multiple_of(2) && column.is_multiple_of(LINES * LANES));
+        let beyond = self.columns - column;
+        if beyond < LINES * LANES && !beyond.is_multiple_of(2) {
+            // It makes a pair with the last column.
+            for lines in &mut *block {
+                lines[beyond / LANES].0[beyond % LANES] = 0.0;
+            }
+        }
+        let start = self.of_rows.line::<FULL>(row / 2, column);
+        for (pair, lines) in block.chunks(2).enumerate() {
+            let to = &mut self.of_rows.lines[start + pair * FULL..][..LINES];
+            let [first, second] = [&lines[0], lines.get(1).unwrap_or(&[Line::ZERO; LINES])];
+            for v in 0..LINES {
+                to[v].0 = Pair::interleave(simd, &first[v].0, &second[v].0);
+            }
+        }
+        // A line has two numbers per lane.
+        let start = self.of_columns.line::<FULL>(row, column / 2) * 2 * LANES + column % (2 * LANES);
+        let numbers: &mut [u16] = bytemuck::cast_slice_mut(&mut self.of_columns.lines);
+        for (r, lines) in block.iter().enumerate() {
+            let to = &mut numbers[start + r * FULL * 2 * LANES..][..LINES * LANES];
+            for v in 0..LINES {
+                to[v * LANES..][..LANES].copy_from_slice(&simd.round(&lines[v].0));
+            }
+        }
+    }
+
+    /// Reads a block at an even row, as f32. Numbers beyond the last column are undefined.
+    #[inline(always)]
+    pub(super) fn load<S: Simd, const LINES: usize, const FULL: usize>(
+        &self,
+        simd: S,
+        row: usize,
+        column: usize,
+        block: &mut [[Line; LINES]],
+    ) {
+        let start = self.of_rows.line::<FULL>(row / 2, column);
+        for (pair, lines) in block.chunks_mut(2).enumerate() {
+            let from = &self.of_rows.lines[start + pair * FULL..][..LINES];
+            for v in 0..LINES {
+                let numbers = simd.unpack(Pair::load(simd, &from[v].0));
+                simd.store(numbers[0], &mut lines[0][v].0);
+                if lines.len() > 1 {
+                    simd.store(numbers[1], &mut lines[1][v].0);
+                }
+            }
+        }
+    }
+}
+
+struct PackPairs<'a> {
+    matrix: Matrix<'a>,
+    pairs: &'a mut Pairs,
+}
+
+impl Kernel for PackPairs<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd, const ROWS: usize, const LINES: usize, const TALL: usize>(self, simd: S) {
+        let MatrixShape { rows, columns, .. } = self.matrix.shape;
+        for row in (0..rows).step_by(2) {
+            for column in (0..columns).step_by(LINES * LANES) {
+                let mut block = [[Line::ZERO; LINES]; 2];
+                let block = &mut block[..(rows - row).min(2)];
+                for (r, lines) in block.iter_mut().enumerate() {
+                    for (v, line) in lines.iter_mut().enumerate() {
+                        line.0 = line_at(self.matrix.row(row + r), column + v * LANES);
+                    }
+                }
+                self.pairs.store::<S, LINES, LINES>(simd, row, column, block);
+            }
+        }
+    }
+}
+
+/// Returns sixteen numbers of a row, padded with zeros.
+#[inline(always)]
+fn line_at(row: &[f32], column: usize) -> [f32; LANES] {
+    if row.len() < column + LANES {
+        return whole_line(&row[column.min(row.len())..]);
+    }
+    let mut line = [0.0; LANES];
+    line.copy_from_slice(&row[column..column + LANES]);
+    line
+}
+
+/// Returns a line of floats, padded with zeros.
+#[inline(always)]
+pub(super) fn whole_line(floats: &[f32]) -> [f32; LANES] {
+    let mut line = [0.0; LANES];
+    line[..floats.len()].copy_from_slice(floats);
+    line
+}
+
+/// What products multiply.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Arithmetic {
+    /// Numbers in f32.
+    #[default]
+    F32,
+    /// Numbers rounded to bf16; sums are in f32.
+    Bf16,
+}
+
+/// A matrix that products read, as their left or their right operand.
+#[derive(Debug)]
+pub(super) enum Operand {
+    Floats(Panels),
+    Pairs(Pairs),
+}
+
+impl Default for Operand {
+    fn default() -> Self {
+        Self::Floats(Panels::default())
+    }
+}
+
+impl Operand {
+    /// Sets the sizes, and allocates elements for the caller to write.
+    pub(super) fn resize(&mut self, arithmetic: Arithmetic, rows: usize, columns: usize) {
+        match (&mut *self, arithmetic) {
+            (Self::Floats(panels), Arithmetic::F32) => panels.resize(rows, columns),
+            (Self::Pairs(pairs), Arithmetic::Bf16) => pairs.resize(rows, columns),
+            (Self::Pairs(_), Arithmetic::F32) => {
+                *self = Self::Floats(Panels::default());
+                self.resize(arithmetic, rows, columns);
+            }
+            (Self::Floats(_), Arithmetic::Bf16) => {
+                *self = Self::Pairs(Pairs::default());
+                self.resize(arithmetic, rows, columns);
+            }
+        }
+    }
+
+    /// Packs a matrix, in the arithmetic of the last [`Operand::resize`].
+    pub(super) fn pack(&mut self, matrix: Matrix<'_>) {
+        match self {
+            Self::Floats(panels) => panels.pack(matrix),
+            Self::Pairs(pairs) => pairs.pack(matrix),
+        }
+    }
+
+    /// Adds the numbers of each column from `first` on to `sums`, one row after another.
+    pub(super) fn add_rows_to(&self, first: usize, sums: &mut [f32]) {
+        match self {
+            Self::Floats(panels) => panels.matrix().add_rows_to(first, sums),
+            Self::Pairs(pairs) => pairs.of_rows.matrix().add_rows_to(first, sums),
+        }
+    }
+}
