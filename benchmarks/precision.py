@@ -1,11 +1,11 @@
-"""Compares the mean AUC of GPU precisions over the same seeds, and prints the difference from the first precision.
+"""Compares the mean AUC of precisions over the same seeds, and prints the difference from the first precision.
 
 Run it from the root of the repository on a machine with a GPU, after `cargo build --release --features cuda`:
 
     python3 benchmarks/precision.py
 
 Each run trains configs/precision.toml with another seed for weights and sample order, and evaluates on the job's
-evaluation part. The precision "cpu" is fp32 on the CPU, and "bf16x4" is bf16 on four ranks.
+evaluation part. The precision "cpu" is fp32 on the CPU, "cpu-bf16" is bf16 there, and "bf16x4" is bf16 on four ranks.
 """
 
 import argparse
@@ -44,7 +44,8 @@ def main():
     for precision in arguments.precisions.split(","):
         name, _, ranks = precision.partition("x")
         on_gpus = ["device.kind=cuda", f"device.precision={name}", f"device.ranks={ranks or 1}"]
-        device = ["device.kind=cpu"] if name == "cpu" else on_gpus
+        on_cpus = {"cpu": "fp32", "cpu-bf16": "bf16"}.get(name)
+        device = ["device.kind=cpu", f"device.precision={on_cpus}"] if on_cpus else on_gpus
         scores = [
             auc(arguments.binary.resolve(), arguments.job.resolve(), [*device, f"seed={seed}", *arguments.set])
             for seed in range(1, arguments.seeds + 1)

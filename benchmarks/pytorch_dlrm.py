@@ -4,6 +4,8 @@ Batches are in memory before the clock starts, so PyTorch reads nothing while it
 `rankine generate`: the continuous law on [1, rows + 1) with exponent 1.1, rounded down, scattered over the rows.
 
     python benchmarks/pytorch_dlrm.py --threads 2 --compile --tables merged
+
+With --bf16 the forward pass, and so the backward pass, is under autocast in bfloat16.
 """
 
 import argparse
@@ -102,6 +104,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--tables", choices=["merged", "separate"], default="merged")
+    parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--steps", type=int, default=488)
     parser.add_argument("--warm-up", type=int, default=50)
     arguments = parser.parse_args()
@@ -117,7 +120,9 @@ def main():
     loss_of = nn.BCEWithLogitsLoss()
 
     def forward(dense, ids, labels):
-        return loss_of(dense_parts(dense, tables(ids)), labels)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=arguments.bf16):
+            logits = dense_parts(dense, tables(ids))
+        return loss_of(logits.float(), labels)
 
     if arguments.compile:
         forward = torch.compile(forward)
@@ -144,6 +149,7 @@ def main():
         "threads": arguments.threads,
         "compiled": arguments.compile,
         "tables": arguments.tables,
+        "bf16": arguments.bf16,
         "loss": round(loss.item(), 4),
         "samples_per_second": round(BATCH * len(seconds) / sum(seconds)),
         "samples_per_second_of_median_step": round(BATCH / statistics.median(seconds)),
