@@ -130,18 +130,7 @@ impl Trial {
                 text.map_err(|error| TrainError::RunDir(format!("cannot read {}: {error}", path.display())))?
             }
         };
-        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        let evaluations = lines.filter(|line| line["kind"] == "eval" && line["part"] == "validation");
-        let evaluations = evaluations.filter_map(|line| {
-            let (step, value) = (line["step"].as_u64()?, line[metric.name()].as_f64()?);
-            (step <= steps).then_some(Evaluation { step, value })
-        });
-        let mut best = None;
-        for evaluation in evaluations {
-            if best_first(metric, Some(evaluation), best).is_lt() {
-                best = Some(evaluation);
-            }
-        }
+        let best = best_of(&text, metric, steps);
         Ok(Standing { steps, best, diverged: false })
     }
 
@@ -150,6 +139,23 @@ impl Trial {
         let names = [run_paths::MODEL_NAME, run_paths::CHECKPOINTS_NAME];
         remove_all(&self.path, |name| names.contains(&name))
     }
+}
+
+/// Returns the best evaluation up to a step, by a run's log.
+fn best_of(log: &str, metric: StoppingMetric, steps: u64) -> Option<Evaluation> {
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let evaluations = lines.filter(|line| line["kind"] == "eval" && line["part"] == "validation");
+    let evaluations = evaluations.filter_map(|line| {
+        let (step, value) = (line["step"].as_u64()?, line[metric.name()].as_f64()?);
+        (step <= steps).then_some(Evaluation { step, value })
+    });
+    let mut best = None;
+    for evaluation in evaluations {
+        if best_first(metric, Some(evaluation), best).is_lt() {
+            best = Some(evaluation);
+        }
+    }
+    best
 }
 
 /// The order of two evaluations, the better one first; an evaluation comes before none.
@@ -187,4 +193,38 @@ fn remove_all(dir: &Path, is_chosen: impl Fn(&str) -> bool) -> Result<(), TrainE
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::StoppingMetric::{Auc, LogLoss};
+    use super::*;
+
+    #[test]
+    fn the_best_evaluation_counts_and_not_the_last() {
+        let line = |part, step, auc: Option<f64>, log_loss| {
+            let line = serde_json::json!({
+                "kind": "eval", "part": part, "step": step, "auc": auc, "log_loss": log_loss,
+            });
+            line.to_string()
+        };
+        let log = [
+            r#"{"kind":"train","step":50,"loss":0.1}"#.to_owned(),
+            line("validation", 100, Some(0.70), 0.50),
+            line("eval", 150, Some(0.99), 0.01),
+            line("validation", 200, Some(0.80), 0.40),
+            // Without samples of both classes the metric is not defined.
+            line("validation", 300, None, 0.45),
+            line("validation", 400, Some(0.75), 0.30),
+            line("validation", 500, Some(0.80), 0.35),
+            "{\"kind\":\"eval\",".to_owned(),
+        ]
+        .join("\n");
+        let best = |metric, steps| best_of(&log, metric, steps).map(|best| (best.step, best.value));
+        assert_eq!(best(Auc, 500), Some((200, 0.80)));
+        assert_eq!(best(Auc, 199), Some((100, 0.70)));
+        assert_eq!(best(LogLoss, 500), Some((400, 0.30)));
+        assert_eq!(best(LogLoss, 300), Some((200, 0.40)));
+        assert_eq!(best(Auc, 99), None);
+    }
 }
