@@ -390,14 +390,12 @@ impl OutputBlock<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::oracle::uniform;
     use super::*;
     use proptest::prelude::*;
-    use rankine_embedding::random::UniformField;
 
     fn random(len: usize, seed: u64) -> Vec<f32> {
-        let mut values = vec![0.0; len];
-        UniformField::new(seed, 0).fill_row(0, 1.0, &mut values);
-        values
+        uniform(seed, 0, len)
     }
 
     fn packed(matrix: Matrix<'_>) -> Panels {

@@ -50,6 +50,17 @@ impl MatrixShape {
     pub(super) fn column(&self, column: usize) -> usize {
         column / panel_width() * self.panel_stride + column % panel_width()
     }
+
+    /// Divides columns at the ends of panels: the offset of each part, and its number of columns.
+    fn parts(self, columns: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
+        let mut column = columns.start;
+        std::iter::from_fn(move || {
+            let width = (columns.end - column).min(panel_width() - column % panel_width());
+            let start = self.column(column);
+            column += width;
+            (width > 0).then_some((start, width))
+        })
+    }
 }
 
 impl<'a> Matrix<'a> {
@@ -75,33 +86,27 @@ impl<E: Element> Matrix<'_, E> {
     pub(super) fn transposed(&self, columns: Range<usize>) -> Vec<E> {
         let MatrixShape { rows, stride, .. } = self.shape;
         let mut transposed = vec![E::zeroed(); columns.len() * rows];
-        let (mut column, mut to) = (columns.start, &mut transposed[..]);
-        while column < columns.end {
-            // The part in one panel, in memory order: it is rarely in a cache.
-            let width = (columns.end - column).min(panel_width() - column % panel_width());
-            let (these, rest) = to.split_at_mut(width * rows);
-            let start = self.shape.column(column);
+        let mut rest = &mut transposed[..];
+        for (start, width) in self.shape.parts(columns) {
+            let these = rest.split_off_mut(..width * rows).expect("there are as many columns");
+            // In memory order: the part is rarely in a cache.
             for row in 0..rows {
                 let elements = &self.data[start + row * stride..][..width];
                 these[row..].iter_mut().step_by(rows).zip(elements).for_each(|(to, element)| *to = *element);
             }
-            (column, to) = (column + width, rest);
         }
         transposed
     }
 
     /// Adds the numbers of each column from `first` on to `sums`, one row after another.
     pub(super) fn add_rows_to(&self, first: usize, sums: &mut [f32]) {
-        let (mut column, mut sums) = (first, sums);
-        while !sums.is_empty() {
-            let width = sums.len().min(panel_width() - column % panel_width());
-            let (these, rest) = sums.split_at_mut(width);
-            let start = self.shape.column(column);
+        let mut rest = sums;
+        for (start, width) in self.shape.parts(first..first + rest.len()) {
+            let these = rest.split_off_mut(..width).expect("a sum per column");
             for row in 0..self.shape.rows {
                 let row = &self.data[start + row * self.shape.stride..][..width];
                 these.iter_mut().zip(row).for_each(|(sum, element)| *sum = element.add_to(*sum));
             }
-            (column, sums) = (column + width, rest);
         }
     }
 }

@@ -275,14 +275,14 @@ impl<const BF16: bool, const AMX: bool> Simd for Avx512<BF16, AMX> {
             // have 32 bytes, and every bit pattern is valid.
             unsafe { transmute::<__m256bh, [u16; LANES]>(_mm512_cvtneps_pbh(self.load(numbers))) }
         } else {
-            numbers.map(round)
+            BaseSimd.round(numbers)
         }
     }
 
     #[inline(always)]
     fn round_and_interleave(self, first: &[f32; LANES], second: &[f32; LANES]) -> [[u16; 2]; LANES] {
         if !BF16 {
-            return std::array::from_fn(|lane| [round(first[lane]), round(second[lane])]);
+            return BaseSimd.round_and_interleave(first, second);
         }
         // SAFETY: as above; types of the same size, of which every bit pattern is valid.
         unsafe {

@@ -229,7 +229,7 @@ impl<T: Element> GpuRank<T> {
         let mut all = LookUpCounts::default();
         self.tables.counts(&self.main, 0)?.into_iter().for_each(|of_table| all += of_table);
         let LookUpCounts { look_ups, distinct_rows } = all;
-        let batch = RoutedBatch { ids: self.slots[0].input.input().ids, slot: 0, size: 0 };
+        let ids = self.slots[0].input.input().ids;
         Ok(IterationSizes {
             model: &self.setup.model,
             samples: layout.samples() as u64,
@@ -238,7 +238,7 @@ impl<T: Element> GpuRank<T> {
             look_ups,
             distinct_rows,
             ranks: layout.ranks() as u64,
-            interaction_looks_up: self.tables.rows_for(&self.network, batch).is_some(),
+            interaction_looks_up: self.tables.rows_for(&self.network, ids).is_some(),
         })
     }
 
@@ -623,7 +623,7 @@ fn enqueue_pass<T: Element>(
     // SAFETY: network, tables and slot live as long as the trainer, and the lane orders the work.
     unsafe {
         network.bottom_forward(main, input, plan)?;
-        let rows = tables.and_then(|tables| tables.rows_for(network, batch));
+        let rows = tables.and_then(|tables| tables.rows_for(network, batch.ids));
         if let (Some(tables), None) = (tables, rows) {
             tables.look_up(main, batch, samples, network.vectors())?;
         }

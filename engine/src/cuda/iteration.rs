@@ -93,7 +93,7 @@ impl<T: Element> Iteration<'_, T> {
 
     /// The rows that the interaction looks up itself, instead of the look-ups before it.
     fn rows(&self) -> Option<TableRows> {
-        self.tables.rows_for(self.network, self.batch())
+        self.tables.rows_for(self.network, self.input.ids)
     }
 
     fn batch(&self) -> RoutedBatch {

@@ -4,7 +4,7 @@ use rankine_cuda::kernels::{Element, TableRows};
 use rankine_cuda::{Lane, Pointer};
 use rankine_embedding::RankTraffic;
 use rankine_embedding::cuda::{
-    DeviceRows, Feature, Hotness, InitialWeights, Layout, LocalTables, LookUpCounts, NodeTables, Result,
+    DeviceRows, Feature, Hotness, Ids, InitialWeights, Layout, LocalTables, LookUpCounts, NodeTables, Result,
     RoutedBatch, UpdateInputs,
 };
 use rankine_reader::schema;
@@ -132,11 +132,11 @@ impl Tables {
         }
     }
 
-    /// Returns the rows of a batch if the network's interaction looks them up itself: if it can, and each vector but
-    /// the first is one f32 row on this GPU.
-    pub(super) fn rows_for<T: Element>(&self, network: &Network<T>, batch: RoutedBatch) -> Option<TableRows> {
+    /// Returns the rows of ids if the network's interaction looks them up itself: if it can, and each vector but the
+    /// first is one f32 row on this GPU.
+    pub(super) fn rows_for<T: Element>(&self, network: &Network<T>, ids: Ids) -> Option<TableRows> {
         match self {
-            Self::Local(tables) => tables.single_rows(batch.ids, network.looks_up()?),
+            Self::Local(tables) => tables.single_rows(ids, network.looks_up()?),
             Self::Node(_) => None,
         }
     }

@@ -5,10 +5,9 @@ use half::bf16;
 use proptest::prelude::*;
 use rankine_embedding::Optimizer;
 use rankine_embedding::UpdateRule;
-use rankine_embedding::random::UniformField;
 use rankine_reader::Samples;
 
-use super::oracle::{BatchShape, models, random_batch};
+use super::oracle::{BatchShape, models, random_batch, uniform};
 use super::skipped::skipped;
 use crate::cpu::kernel::{Line, Pair, sum_block};
 use crate::cpu::matmul::{Epilogue, Mask, Output, product, transposed_product};
@@ -22,9 +21,7 @@ use crate::model::{Interaction, Model, ModelSpec, TrainingRules};
 const HALF_UNIT: f64 = 1.0 / 256.0;
 
 fn random(len: usize, seed: u64) -> Vec<f32> {
-    let mut values = vec![0.0; len];
-    UniformField::new(seed, 0).fill_row(0, 1.0, &mut values);
-    values
+    uniform(seed, 0, len)
 }
 
 fn rounded(value: f32) -> f64 {

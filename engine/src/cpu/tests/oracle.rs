@@ -178,7 +178,8 @@ impl Oracle {
     }
 }
 
-fn uniform(seed: u64, stream: u32, len: usize) -> Vec<f32> {
+/// Returns numbers from -1 to 1.
+pub(in crate::cpu) fn uniform(seed: u64, stream: u32, len: usize) -> Vec<f32> {
     let mut values = vec![0.0; len];
     UniformField::new(seed, stream).fill_row(0, 1.0, &mut values);
     values
