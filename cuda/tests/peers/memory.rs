@@ -106,8 +106,10 @@ fn barriers_order_what_is_written(machine: &Machine, words: &mut Random) -> Outc
 fn sequences_do_not_disturb_each_other(machine: &Machine, words: &mut Random) -> Outcome {
     let ranks = machine.ranks(words).min(3);
     machine.on_ranks(ranks, DEADLINE, |peers, lane| {
-        let (first, second) = (PeerBarrier::new(peers)?, PeerBarrier::new(peers)?);
+        // Before the ranks meet to make the barriers: making a lane may wait for the GPU, where another rank may wait
+        // for this one.
         let other = Lane::new(peers.device())?;
+        let (first, second) = (PeerBarrier::new(peers)?, PeerBarrier::new(peers)?);
         for turn in 0..50 {
             // Ranks enqueue the two in different orders.
             let order = [(&first, lane), (&second, &other)];

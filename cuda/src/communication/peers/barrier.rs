@@ -23,8 +23,9 @@ impl PeerBarrier {
     /// # Errors
     /// Those of [`Peers::share`].
     pub fn new(peers: &Peers) -> Result<Self> {
-        let watch = Watch::new(peers, 1)?;
-        Ok(Self { watch, epoch: Buffer::filled(peers.device(), 1, 0)? })
+        // First, as in `Watch::new`.
+        let epoch = Buffer::filled(peers.device(), 1, 0)?;
+        Ok(Self { watch: Watch::new(peers, 1)?, epoch })
     }
 
     /// Sets the name used in errors: `the barrier of ...`.

@@ -21,8 +21,9 @@ pub(super) struct Watch {
 impl Watch {
     /// Creates `sequences` flags per rank. A collective call.
     pub(super) fn new(peers: &Peers, sequences: usize) -> Result<Self> {
-        let flags = peers.share(sequences, 0)?;
+        // Before the ranks meet: allocating waits for the GPU, on which another rank may soon wait for this one.
         let told = PinnedBuffer::zeroed(peers.device(), 1)?;
+        let flags = peers.share(sequences, 0)?;
         let wait = Wait {
             told: told.device_pointer()?,
             give_up: peers.give_up_flag().pointer()?,
