@@ -171,11 +171,11 @@ struct Multiply<'a, E> {
     b: &'a Panels<E>,
     /// The registers for blocks of [`amx::ROWS`] rows, if the instruction set has them.
     tiles: Option<TileRegisters>,
-    /// The sums of the current block.
+    /// Sums that wait for the epilogue.
     sums: [Line; BLOCK_LINES],
-    /// The results of the current block, before they are rounded to bf16.
+    /// Results, before they are rounded to bf16.
     results: [Line; BLOCK_LINES],
-    /// The mask of the current block, if it is stored as pairs.
+    /// The mask of the results, if it is stored as pairs.
     mask: [Line; BLOCK_LINES],
 }
 
@@ -185,6 +185,9 @@ impl<E: Element> Kernel for Multiply<'_, E> {
     #[inline(always)]
     fn run<S: Simd, const ROWS: usize, const LINES: usize, const TALL: usize>(mut self, simd: S) {
         let Panels { rows: depth, columns, ref lines } = *self.b;
+        if self.a.rows.is_empty() {
+            return;
+        }
         self.tiles = simd.tile_registers(depth);
         for number in 0..columns.div_ceil(LINES * LANES) {
             let first = number * LINES * LANES;
@@ -195,9 +198,9 @@ impl<E: Element> Kernel for Multiply<'_, E> {
             let width = LINES.min((columns - first).div_ceil(LANES));
             if width == LINES {
                 self.panel::<S, ROWS, LINES, LINES>(simd, first, panel, ahead);
-            } else if LINES > 3 && width == 3 {
+            } else if const { LINES > 3 } && width == 3 {
                 self.panel::<S, ROWS, 3, LINES>(simd, first, panel, ahead);
-            } else if LINES > 2 && width == 2 {
+            } else if const { LINES > 2 } && width == 2 {
                 self.panel::<S, ROWS, 2, LINES>(simd, first, panel, ahead);
             } else {
                 self.panel::<S, TALL, 1, LINES>(simd, first, panel, ahead);
@@ -215,56 +218,59 @@ impl<E: Element> Multiply<'_, E> {
         panel: &[Line<E>],
         mut ahead: &[Line<E>],
     ) {
+        let mut summed = Summed { rows: 0..0, column, lines: LINES };
         let rows = self.a.rows.len();
-        let mut row = 0;
-        while row + ROWS <= rows {
+        while summed.rows.end + ROWS <= rows {
             let (now, later) = ahead.split_at(ahead.len().min(self.b.rows / 2));
-            self.block::<S, ROWS, LINES, FULL>(simd, row, column, panel, now);
-            (row, ahead) = (row + ROWS, later);
+            self.block::<S, ROWS, LINES, FULL>(simd, &mut summed, panel, now);
+            ahead = later;
         }
         // The remaining rows are fewer than one such block.
-        if ROWS > 12 && row + 12 <= rows {
-            self.block::<S, 12, LINES, FULL>(simd, row, column, panel, &[]);
-            row += 12;
+        if const { ROWS > 12 } && summed.rows.end + 12 <= rows {
+            self.block::<S, 12, LINES, FULL>(simd, &mut summed, panel, &[]);
         }
-        if ROWS > 6 && row + 6 <= rows {
-            self.block::<S, 6, LINES, FULL>(simd, row, column, panel, &[]);
-            row += 6;
+        if const { ROWS > 6 } && summed.rows.end + 6 <= rows {
+            self.block::<S, 6, LINES, FULL>(simd, &mut summed, panel, &[]);
         }
-        if ROWS > 4 && row + 4 <= rows {
-            self.block::<S, 4, LINES, FULL>(simd, row, column, panel, &[]);
-            row += 4;
+        if const { ROWS > 4 } && summed.rows.end + 4 <= rows {
+            self.block::<S, 4, LINES, FULL>(simd, &mut summed, panel, &[]);
         }
-        if ROWS > 2 && row + 2 <= rows {
-            self.block::<S, 2, LINES, FULL>(simd, row, column, panel, &[]);
-            row += 2;
+        if const { ROWS > 2 } && summed.rows.end + 2 <= rows {
+            self.block::<S, 2, LINES, FULL>(simd, &mut summed, panel, &[]);
         }
-        if row < rows {
-            self.block::<S, 1, LINES, FULL>(simd, row, column, panel, &[]);
+        if summed.rows.end < rows {
+            self.block::<S, 1, LINES, FULL>(simd, &mut summed, panel, &[]);
         }
+        simd.run(ApplyEpilogue { product: self, summed });
     }
 
+    /// Sums the block of the `ROWS` rows after those that are summed.
     #[inline(always)]
     fn block<S: Simd, const ROWS: usize, const LINES: usize, const FULL: usize>(
         &mut self,
         simd: S,
-        row: usize,
-        column: usize,
+        summed: &mut Summed,
         panel: &[Line<E>],
         ahead: &[Line<E>],
     ) {
+        if (summed.rows.len() + ROWS) * LINES > self.sums.len() {
+            let done = summed.clone();
+            simd.run(ApplyEpilogue { product: self, summed: done });
+            summed.rows.start = summed.rows.end;
+        }
         let LeftMatrix { data, rows: Range { start: first, .. }, row: to_row, column: to_column } = self.a;
-        let sums = &mut self.sums[..ROWS * LINES];
-        if S::HAS_TILE_REGISTERS && ROWS == amx::ROWS {
+        let row = first + summed.rows.end;
+        let sums = &mut self.sums[summed.rows.len() * LINES..][..ROWS * LINES];
+        summed.rows.end += ROWS;
+        if const { S::HAS_TILE_REGISTERS && ROWS == amx::ROWS } {
             let tiles = self.tiles.as_ref().expect("the instruction set has them");
             debug_assert!(to_row.panel_skip == 0 && to_column.step == 1, "its rows are consecutive");
             let left = Rows {
-                data: bytemuck::cast_slice(&data[(first + row) * to_row.step..]),
+                data: bytemuck::cast_slice(&data[row * to_row.step..]),
                 stride: to_row.step,
                 panel_skip: to_column.panel_skip,
             };
             tiles.sum_block::<LINES, FULL>(left, bytemuck::cast_slice(panel), bytemuck::cast_slice_mut(sums));
-            self.epilogue::<S, ROWS, LINES, FULL>(simd, row, column);
             return;
         }
         let steps = self.b.rows;
@@ -274,46 +280,55 @@ impl<E: Element> Multiply<'_, E> {
             // All slices get the same length, so that one check per step covers all.
             let extent = (piece.min(steps - number * piece) - 1) * to_column.step + 1;
             let start = to_column.to::<FULL>(number * piece);
-            std::array::from_fn(|r| &data[to_row.to::<FULL>(first + row + r) + start..][..extent])
+            std::array::from_fn(|r| &data[to_row.to::<FULL>(row + r) + start..][..extent])
         };
         let sums = sums.as_chunks_mut::<LINES>().0;
         sum_block::<S, E, ROWS, LINES, FULL>(simd, panel, left, (piece, to_column.step), ahead, sums);
-        self.epilogue::<S, ROWS, LINES, FULL>(simd, row, column);
     }
+}
+
+/// Rows of a panel of a product whose sums wait for the epilogue, in `lines` lines each.
+#[derive(Debug, Clone)]
+struct Summed {
+    rows: Range<usize>,
+    column: usize,
+    lines: usize,
+}
+
+/// Applies the epilogue to sums. Blocks of all shapes share this code: it is one function for each instruction set.
+struct ApplyEpilogue<'p, 'a, E> {
+    product: &'p mut Multiply<'a, E>,
+    summed: Summed,
+}
+
+impl<E: Element> Kernel for ApplyEpilogue<'_, '_, E> {
+    type Output = ();
 
     #[inline(always)]
-    fn epilogue<S: Simd, const ROWS: usize, const LINES: usize, const FULL: usize>(
-        &mut self,
-        simd: S,
-        row: usize,
-        column: usize,
-    ) {
-        let Self { out, epilogue, b, sums, results, mask, .. } = self;
-        let sums = sums[..ROWS * LINES].as_chunks::<LINES>().0;
-        let results = &mut results[..ROWS * LINES];
-        let width = (LINES * LANES).min(b.columns - column);
-        let block = match out {
+    fn run<S: Simd, const ROWS: usize, const FULL: usize, const TALL: usize>(self, simd: S) {
+        let Self { product, summed: Summed { rows: Range { start: row, end }, column, lines } } = self;
+        let Multiply { out, epilogue, b, sums, results, mask, .. } = product;
+        let sums = &sums[..(end - row) * lines];
+        let results = &mut results[..sums.len()];
+        let width = (lines * LANES).min(b.columns - column);
+        let to = match out {
             Output::Floats(MatrixMut { data, shape }) => {
                 let start = row * shape.stride + shape.column(column);
-                OutputBlock { data: &mut data[start..], stride: shape.stride, width }
+                OutputBlock { data: &mut data[start..], stride: shape.stride, width, lines }
             }
             Output::Pairs(_) => {
-                OutputBlock { data: bytemuck::cast_slice_mut(results), stride: LINES * LANES, width }
+                OutputBlock { data: bytemuck::cast_slice_mut(results), stride: lines * LANES, width, lines }
             }
         };
         match *epilogue {
-            Epilogue::Replace => block.write::<S, ROWS, LINES>(simd, sums, None, |_, sum, _| sum),
-            Epilogue::Add => {
-                block.write::<S, ROWS, LINES>(simd, sums, None, |out, sum, _| simd.add(out, sum))
-            }
+            Epilogue::Replace => to.write(simd, sums, None, |_, sum, _| sum),
+            Epilogue::Add => to.write(simd, sums, None, |out, sum, _| simd.add(out, sum)),
             Epilogue::Bias(bias) => {
-                block.write::<S, ROWS, LINES>(simd, sums, Some((&bias[column..], 0)), |_, sum, bias| {
-                    simd.add(sum, bias)
-                });
+                to.write(simd, sums, Some((&bias[column..], 0)), |_, sum, bias| simd.add(sum, bias));
             }
             Epilogue::BiasRelu(bias) => {
                 let epilogue = |_, sum, bias| simd.relu(simd.add(sum, bias));
-                block.write::<S, ROWS, LINES>(simd, sums, Some((&bias[column..], 0)), epilogue);
+                to.write(simd, sums, Some((&bias[column..], 0)), epilogue);
             }
             Epilogue::WherePositive(of) => {
                 let mask: (&[f32], usize) = match of {
@@ -321,68 +336,62 @@ impl<E: Element> Multiply<'_, E> {
                         (&data[row * shape.stride + shape.column(column)..], shape.stride)
                     }
                     Mask::Pairs(pairs) => {
-                        let mask = &mut mask[..ROWS * LINES];
-                        if E::NUMBERS > 1 {
-                            pairs.load::<S, LINES, FULL>(simd, row, column, mask.as_chunks_mut().0);
+                        let mask = &mut mask[..sums.len()];
+                        if const { E::NUMBERS > 1 } {
+                            pairs.load::<S, FULL>(simd, row, column, lines, mask);
                         }
-                        (bytemuck::cast_slice(mask), LINES * LANES)
+                        (bytemuck::cast_slice(mask), lines * LANES)
                     }
                 };
-                block.write::<S, ROWS, LINES>(simd, sums, Some(mask), |_, sum, mask| {
-                    simd.where_positive(mask, sum)
-                });
+                to.write(simd, sums, Some(mask), |_, sum, mask| simd.where_positive(mask, sum));
             }
         }
-        if E::NUMBERS > 1
+        if const { E::NUMBERS > 1 }
             && let Output::Pairs(pairs) = out
         {
-            pairs.store::<S, LINES, FULL>(simd, row, column, results.as_chunks_mut().0);
+            pairs.store::<S, FULL>(simd, row, column, lines, results);
         }
     }
 }
 
-/// The memory of one block of the result.
+/// The memory of some rows of a panel of the result.
 struct OutputBlock<'a> {
     data: &'a mut [f32],
     stride: usize,
-    /// Columns of the block; its last line may be partial.
+    /// Columns; the last line may be partial.
     width: usize,
+    /// Lines of a row's sums.
+    lines: usize,
 }
 
 impl OutputBlock<'_> {
     /// Sets each element to `function(element, sum, other)`; `other` is a matrix of the same shape, with its stride,
     /// or all zeros if `None`.
     #[inline(always)]
-    fn write<S: Simd, const ROWS: usize, const LINES: usize>(
+    fn write<S: Simd>(
         self,
         simd: S,
-        sums: &[[Line; LINES]],
+        sums: &[Line],
         other: Option<(&[f32], usize)>,
         function: impl Fn(S::Vector, S::Vector, S::Vector) -> S::Vector,
     ) {
-        let Self { data, stride, width } = self;
-        let zero = simd.splat(0.0);
-        if width == LINES * LANES {
-            for r in 0..ROWS {
-                let out = &mut data[r * stride..][..LINES * LANES].as_chunks_mut::<LANES>().0;
-                let other = other.map(|(data, stride)| data[r * stride..][..LINES * LANES].as_chunks().0);
-                for v in 0..LINES {
-                    let other = other.map_or(zero, |other| simd.load(&other[v]));
-                    simd.store(function(simd.load(&out[v]), simd.load(&sums[r][v].0), other), &mut out[v]);
-                }
+        let Self { data, stride, width, lines } = self;
+        for (r, sums) in sums.chunks_exact(lines).enumerate() {
+            let (out, last) = data[r * stride..][..width].as_chunks_mut::<LANES>();
+            let (other, last_other) = match other {
+                Some((data, stride)) => data[r * stride..][..width].as_chunks::<LANES>(),
+                None => (&[][..], &[][..]),
+            };
+            for (v, out) in out.iter_mut().enumerate() {
+                let other = if let Some(line) = other.get(v) { simd.load(line) } else { simd.splat(0.0) };
+                simd.store(function(simd.load(out), simd.load(&sums[v].0), other), out);
             }
-        } else {
-            for r in 0..ROWS {
-                let out = &mut data[r * stride..][..width];
-                for v in 0..LINES {
-                    let out = &mut out[v * LANES..width.min((v + 1) * LANES)];
-                    let other = other.map_or(zero, |(data, stride)| {
-                        simd.load(&whole_line(&data[r * stride + v * LANES..][..out.len()]))
-                    });
-                    let mut line = whole_line(out);
-                    simd.store(function(simd.load(&line), simd.load(&sums[r][v].0), other), &mut line);
-                    out.copy_from_slice(&line[..out.len()]);
-                }
+            if !last.is_empty() {
+                let mut line = whole_line(last);
+                let sum = simd.load(&sums[width / LANES].0);
+                let result = function(simd.load(&line), sum, simd.load(&whole_line(last_other)));
+                simd.store(result, &mut line);
+                last.copy_from_slice(&line[..last.len()]);
             }
         }
     }
@@ -413,7 +422,7 @@ mod tests {
         /// Covers every way to pack, every epilogue, and strides beyond the rows.
         #[test]
         fn products_equal_the_oracle(
-            (m, n, k) in (1..40usize, 1..140usize, 0..70usize),
+            (m, n, k) in (0..150usize, 1..140usize, 0..70usize),
             form in 0..3usize,
             in_panels in any::<bool>(),
             epilogue in 0..5usize,

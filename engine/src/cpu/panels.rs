@@ -274,60 +274,64 @@ impl Pairs {
         (self.rows, self.columns)
     }
 
-    /// Rounds a block, which starts at an even row and at a multiple of its width. What it has beyond the last column
-    /// is overwritten or ignored. `FULL` are the lines of a full panel.
+    /// Rounds a block of rows of `width` lines, which starts at an even row and at a panel. What it has beyond the last
+    /// column is overwritten or ignored. `FULL` are the lines of a full panel.
     #[inline(always)]
-    pub(super) fn store<S: Simd, const LINES: usize, const FULL: usize>(
+    pub(super) fn store<S: Simd, const FULL: usize>(
         &mut self,
         simd: S,
         row: usize,
         column: usize,
-        block: &mut [[Line; LINES]],
+        width: usize,
+        block: &mut [Line],
     ) {
-        debug_assert!(row.is_multiple_of(2) && column.is_multiple_of(LINES * LANES));
+        debug_assert!(row.is_multiple_of(2) && column.is_multiple_of(FULL * LANES));
         let beyond = self.columns - column;
-        if beyond < LINES * LANES && !beyond.is_multiple_of(2) {
+        if beyond < width * LANES && !beyond.is_multiple_of(2) {
             // It makes a pair with the last column.
-            for lines in &mut *block {
+            for lines in block.chunks_exact_mut(width) {
                 lines[beyond / LANES].0[beyond % LANES] = 0.0;
             }
         }
         let start = self.of_rows.line::<FULL>(row / 2, column);
-        for (pair, lines) in block.chunks(2).enumerate() {
-            let to = &mut self.of_rows.lines[start + pair * FULL..][..LINES];
-            let [first, second] = [&lines[0], lines.get(1).unwrap_or(&[Line::ZERO; LINES])];
-            for v in 0..LINES {
-                to[v].0 = Pair::interleave(simd, &first[v].0, &second[v].0);
+        for (pair, lines) in block.chunks(2 * width).enumerate() {
+            let to = &mut self.of_rows.lines[start + pair * FULL..][..width];
+            let (first, second) = lines.split_at(width);
+            for v in 0..width {
+                let second = if let Some(line) = second.get(v) { line } else { &Line::ZERO };
+                to[v].0 = Pair::interleave(simd, &first[v].0, &second.0);
             }
         }
         // A line has two numbers per lane.
         let start = self.of_columns.line::<FULL>(row, column / 2) * 2 * LANES + column % (2 * LANES);
         let numbers: &mut [u16] = bytemuck::cast_slice_mut(&mut self.of_columns.lines);
-        for (r, lines) in block.iter().enumerate() {
-            let to = &mut numbers[start + r * FULL * 2 * LANES..][..LINES * LANES];
-            for v in 0..LINES {
+        for (r, lines) in block.chunks_exact(width).enumerate() {
+            let to = &mut numbers[start + r * FULL * 2 * LANES..][..width * LANES];
+            for v in 0..width {
                 to[v * LANES..][..LANES].copy_from_slice(&simd.round(&lines[v].0));
             }
         }
     }
 
-    /// Reads a block at an even row, as f32. Numbers beyond the last column are undefined.
+    /// Reads a block of rows of `width` lines at an even row, as f32. Numbers beyond the last column are undefined.
     #[inline(always)]
-    pub(super) fn load<S: Simd, const LINES: usize, const FULL: usize>(
+    pub(super) fn load<S: Simd, const FULL: usize>(
         &self,
         simd: S,
         row: usize,
         column: usize,
-        block: &mut [[Line; LINES]],
+        width: usize,
+        block: &mut [Line],
     ) {
         let start = self.of_rows.line::<FULL>(row / 2, column);
-        for (pair, lines) in block.chunks_mut(2).enumerate() {
-            let from = &self.of_rows.lines[start + pair * FULL..][..LINES];
-            for v in 0..LINES {
+        for (pair, lines) in block.chunks_mut(2 * width).enumerate() {
+            let from = &self.of_rows.lines[start + pair * FULL..][..width];
+            let (first, second) = lines.split_at_mut(width);
+            for v in 0..width {
                 let numbers = simd.unpack(Pair::load(simd, &from[v].0));
-                simd.store(numbers[0], &mut lines[0][v].0);
-                if lines.len() > 1 {
-                    simd.store(numbers[1], &mut lines[1][v].0);
+                simd.store(numbers[0], &mut first[v].0);
+                if let Some(second) = second.get_mut(v) {
+                    simd.store(numbers[1], &mut second.0);
                 }
             }
         }
@@ -354,7 +358,7 @@ impl Kernel for PackPairs<'_> {
                         line.0 = line_at(self.matrix.row(row + r), column + v * LANES);
                     }
                 }
-                self.pairs.store::<S, LINES, LINES>(simd, row, column, block);
+                self.pairs.store::<S, LINES>(simd, row, column, LINES, block.as_flattened_mut());
             }
         }
     }

@@ -30,6 +30,8 @@ pub(super) trait Simd: Copy {
     /// Whether blocks of [`amx::ROWS`] rows are summed in tile registers.
     const HAS_TILE_REGISTERS: bool = false;
 
+    /// Runs a kernel as a function of its own, which is compiled for these instructions.
+    fn run<K: Kernel>(self, kernel: K) -> K::Output;
     /// Returns the same number in all lanes.
     fn splat(self, x: f32) -> Self::Vector;
     /// Loads a line of floats.
@@ -105,27 +107,14 @@ pub(super) trait Kernel {
 pub(super) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
     #[cfg(target_arch = "x86_64")]
     {
-        // 24 of 32 registers hold sums.
-        #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw")]
-        fn avx512<K: Kernel>(kernel: K) -> K::Output {
-            kernel.run::<Avx512<false, false>, 6, 4, 24>(Avx512(()))
-        }
-        // 12 of 16 registers hold sums.
-        #[target_feature(enable = "avx2,fma")]
-        fn avx2<K: Kernel>(kernel: K) -> K::Output {
-            kernel.run::<Avx2, 6, 1, 6>(Avx2(()))
-        }
         if has_avx512() {
-            // SAFETY: the check found every feature that the function is compiled for.
-            return unsafe { avx512(kernel) };
+            return Avx512::<false, false>(()).run(kernel);
         }
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            // SAFETY: the checks above found every feature that the function is compiled for.
-            return unsafe { avx2(kernel) };
+        if has_avx2() {
+            return Avx2(()).run(kernel);
         }
     }
-    // 8 of 16 registers of four floats hold sums.
-    kernel.run::<BaseSimd, 2, 1, 2>(BaseSimd)
+    BaseSimd.run(kernel)
 }
 
 /// Runs a kernel that multiplies pairs of bf16 numbers, with the best instructions for that that the processor has.
@@ -133,21 +122,11 @@ pub(super) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
 pub(super) fn dispatch_bf16<K: Kernel>(kernel: K) -> K::Output {
     #[cfg(target_arch = "x86_64")]
     {
-        #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512bf16")]
-        fn avx512_bf16<K: Kernel>(kernel: K) -> K::Output {
-            kernel.run::<Avx512<true, false>, 6, 4, 24>(Avx512(()))
-        }
-        #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512bf16")]
-        fn amx<K: Kernel>(kernel: K) -> K::Output {
-            kernel.run::<Avx512<true, true>, { amx::ROWS }, 4, { amx::ROWS }>(Avx512(()))
-        }
         if has_amx() {
-            // SAFETY: the check found every feature that the function is compiled for.
-            return unsafe { amx(kernel) };
+            return Avx512::<true, true>(()).run(kernel);
         }
         if has_bf16() {
-            // SAFETY: the check found every feature that the function is compiled for.
-            return unsafe { avx512_bf16(kernel) };
+            return Avx512::<true, false>(()).run(kernel);
         }
     }
     dispatch(kernel)
@@ -172,6 +151,11 @@ pub(crate) fn has_amx() -> bool {
 }
 
 #[cfg(target_arch = "x86_64")]
+fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
+}
+
+#[cfg(target_arch = "x86_64")]
 fn has_avx512() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512vl")
@@ -182,16 +166,11 @@ fn has_avx512() -> bool {
 /// Runs a kernel with every instruction set that the processor has; returns each one's name and result.
 #[cfg(test)]
 pub(super) fn on_every_instruction_set<K: Kernel>(kernel: impl Fn() -> K) -> Vec<(&'static str, K::Output)> {
-    let mut results = vec![("base", kernel().run::<BaseSimd, 2, 1, 2>(BaseSimd))];
+    let mut results = vec![("base", BaseSimd.run(kernel()))];
     #[cfg(target_arch = "x86_64")]
     {
-        #[target_feature(enable = "avx2,fma")]
-        fn avx2<K: Kernel>(kernel: K) -> K::Output {
-            kernel.run::<Avx2, 6, 1, 6>(Avx2(()))
-        }
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            // SAFETY: the checks above found every feature that the function is compiled for.
-            results.push(("AVX2", unsafe { avx2(kernel()) }));
+        if has_avx2() {
+            results.push(("AVX2", Avx2(()).run(kernel())));
         }
         if has_avx512() {
             results.push(("AVX-512", dispatch(kernel())));
@@ -213,6 +192,37 @@ impl<const BF16: bool, const AMX: bool> Simd for Avx512<BF16, AMX> {
     type Vector = __m512;
 
     const HAS_TILE_REGISTERS: bool = AMX;
+
+    #[inline(always)]
+    fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        // 24 of 32 registers hold sums.
+        #[inline(never)]
+        #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw")]
+        fn avx512<K: Kernel>(kernel: K) -> K::Output {
+            kernel.run::<Avx512<false, false>, 6, 4, 24>(Avx512(()))
+        }
+        #[inline(never)]
+        #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512bf16")]
+        fn avx512_bf16<K: Kernel>(kernel: K) -> K::Output {
+            kernel.run::<Avx512<true, false>, 6, 4, 24>(Avx512(()))
+        }
+        #[inline(never)]
+        #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512bf16")]
+        fn amx<K: Kernel>(kernel: K) -> K::Output {
+            kernel.run::<Avx512<true, true>, { amx::ROWS }, 4, { amx::ROWS }>(Avx512(()))
+        }
+        // SAFETY: an `Avx512` exists only if the processor was found to have every feature that the function of the
+        // same type is compiled for.
+        unsafe {
+            if const { AMX } {
+                amx(kernel)
+            } else if const { BF16 } {
+                avx512_bf16(kernel)
+            } else {
+                avx512(kernel)
+            }
+        }
+    }
 
     #[inline(always)]
     fn splat(self, x: f32) -> __m512 {
@@ -327,6 +337,18 @@ impl Simd for Avx2 {
     type Vector = [__m256; 2];
 
     #[inline(always)]
+    fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        // 12 of 16 registers hold sums.
+        #[inline(never)]
+        #[target_feature(enable = "avx2,fma")]
+        fn avx2<K: Kernel>(kernel: K) -> K::Output {
+            kernel.run::<Avx2, 6, 1, 6>(Avx2(()))
+        }
+        // SAFETY: an `Avx2` exists only if the processor was found to have AVX2 and FMA.
+        unsafe { avx2(kernel) }
+    }
+
+    #[inline(always)]
     fn splat(self, x: f32) -> [__m256; 2] {
         // SAFETY: an `Avx2` exists only if the processor was found to have AVX2 and FMA.
         unsafe { [_mm256_set1_ps(x); 2] }
@@ -395,6 +417,12 @@ struct BaseSimd;
 
 impl Simd for BaseSimd {
     type Vector = [f32; LANES];
+
+    #[inline(never)]
+    fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        // 8 of 16 registers of four floats hold sums.
+        kernel.run::<Self, 2, 1, 2>(self)
+    }
 
     #[inline(always)]
     fn splat(self, x: f32) -> [f32; LANES] {
