@@ -25,9 +25,20 @@ const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 pub(crate) fn ordered_map<T: Send, U: Send>(
     threads: NonZeroUsize,
     stop: &Stop,
-    source: impl Iterator<Item = Result<T>> + Send,
+    mut source: impl Iterator<Item = Result<T>> + Send,
     work: impl Fn(T) -> Result<U> + Sync,
     mut sink: impl FnMut(U) -> Result<()>,
+) -> Result<()> {
+    map_in_order(threads, stop, &mut source, &work, &mut sink)
+}
+
+/// Is compiled once for all sources, kinds of work and sinks with the same items and results.
+fn map_in_order<T: Send, U: Send>(
+    threads: NonZeroUsize,
+    stop: &Stop,
+    source: &mut (dyn Iterator<Item = Result<T>> + Send),
+    work: &(dyn Fn(T) -> Result<U> + Sync),
+    sink: &mut dyn FnMut(U) -> Result<()>,
 ) -> Result<()> {
     let in_flight = threads.get() * IN_FLIGHT_PER_THREAD;
     let (item_out, item_in) = bounded::<(u64, Result<T>)>(in_flight);
@@ -47,7 +58,7 @@ pub(crate) fn ordered_map<T: Send, U: Send>(
             }
         });
         for _ in 0..threads.get() {
-            let (item_in, result_out, work) = (item_in.clone(), result_out.clone(), &work);
+            let (item_in, result_out) = (item_in.clone(), result_out.clone());
             scope.spawn(move || {
                 for (number, item) in item_in {
                     if stopped.load(Ordering::Relaxed)

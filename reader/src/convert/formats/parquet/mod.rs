@@ -24,8 +24,6 @@ use crate::origin::{ColumnSources, LabelRule};
 use crate::schema::{Hotness, VocabularyKind};
 
 mod columns;
-#[cfg(test)]
-mod tests;
 mod values;
 
 use columns::{Columns, Leaf, ValueKind};

@@ -166,22 +166,3 @@ fn read_typed<T: DataType>(
     }
     Ok((wrap(values), ends))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_number_has_the_digits_of_its_own_type() {
-        let text = |typed, row| {
-            let values = Values { typed, unsigned: true, ends: vec![1, 1] };
-            let mut text = String::new();
-            values.with_text_of(row, &mut Vec::new(), |bytes| text = String::from_utf8_lossy(bytes).into());
-            text
-        };
-        assert_eq!(text(TypedValues::Float(vec![0.1]), 0), "0.1");
-        assert_eq!(text(TypedValues::Double(vec![0.1]), 0), "0.1");
-        assert_eq!(text(TypedValues::Int64(vec![-1]), 0), u64::MAX.to_string());
-        assert_eq!(text(TypedValues::Int64(vec![-1]), 1), "", "null is an empty text");
-    }
-}

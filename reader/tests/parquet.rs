@@ -1,0 +1,479 @@
+//! Parquet files with every kind of column, compared with the same rows as CSV; and unsuitable files.
+
+#![allow(clippy::unwrap_used, reason = "the setup of a test may panic")]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parquet::basic::Compression;
+use parquet::data_type::{
+    BoolType, ByteArray, ByteArrayType, DataType, DoubleType, FloatType, Int32Type, Int64Type,
+};
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::parser::parse_message_type;
+
+use rankine_reader::block::Block;
+use rankine_reader::convert::{
+    ConvertOptions, Encoder, KeptTexts, KnownColumns, OnBad, RawReader, SchemaFile, Split, convert_csv,
+    convert_like, convert_parquet,
+};
+use rankine_reader::schema::DenseDtype;
+use rankine_reader::{Dataset, Error, IdRules, Part, Samples};
+
+const MESSAGE: &str = "
+    message rows {
+        required int32 bought;
+        optional double price;
+        required boolean mobile;
+        optional byte_array user (UTF8);
+        required int64 film;
+        required int32 shop (INTEGER(32, false));
+        required float ratio;
+        required int64 number (INTEGER(64, false));
+        optional group genres (LIST) { repeated group list { optional byte_array element (UTF8); } }
+        repeated int32 seen;
+    }";
+
+const SCHEMA: &str = "
+    [label]
+    column = \"bought\"
+    at_least = 2
+
+    [[dense]]
+    column = \"price\"
+    transform = \"log1p\"
+
+    [[dense]]
+    column = \"mobile\"
+
+    [[categorical]]
+    column = \"user\"
+
+    [[categorical]]
+    column = \"film\"
+    vocabulary = { kind = \"hash\", rows = 50 }
+
+    [[categorical]]
+    column = \"shop\"
+    vocabulary = { kind = \"identity\", rows = 4294967296 }
+    ";
+
+/// Columns that are lists in Parquet and text with a separator in CSV.
+const LISTS: [&str; 2] = [
+    "
+    [[categorical]]
+    column = \"genres\"
+    vocabulary = { kind = \"exact\", min_count = 2 }
+    ",
+    "
+    [[categorical]]
+    column = \"seen\"
+    pooling = \"mean\"
+    vocabulary = { kind = \"identity\", rows = 1000 }
+    ",
+];
+
+/// A row as in both files.
+#[derive(Debug, Clone)]
+struct Row {
+    bought: i32,
+    price: Option<f64>,
+    mobile: bool,
+    user: Option<String>,
+    film: i64,
+    shop: u32,
+    ratio: f32,
+    number: u64,
+    genres: Option<Vec<Option<String>>>,
+    seen: Vec<i32>,
+}
+
+fn rows(count: usize) -> Vec<Row> {
+    let mut state = 7u64;
+    let mut next = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize
+    };
+    (0..count)
+        .map(|_| Row {
+            bought: (next() % 5) as i32,
+            price: (next() % 4 > 0).then(|| (next() % 1000) as f64 / 8.0),
+            mobile: next() % 2 == 0,
+            user: (next() % 9 > 0).then(|| format!("{}user {}", "x".repeat(next() % 20), next() % 40)),
+            film: next() as i64 % 300 - 100,
+            shop: u32::MAX - (next() % 3) as u32,
+            ratio: (next() % 1000) as f32 / 10.0,
+            number: u64::MAX - next() as u64 % 3,
+            genres: (next() % 6 > 0).then(|| {
+                (0..next() % 4).map(|_| (next() % 5 > 0).then(|| format!("g{}", next() % 7))).collect()
+            }),
+            seen: (0..next() % 3).map(|_| (next() % 1000) as i32).collect(),
+        })
+        .collect()
+}
+
+fn put<T: DataType>(group: &mut SerializedRowGroupWriter<'_, File>, values: &[T::T], levels: [&[i16]; 2]) {
+    let mut column = group.next_column().unwrap().unwrap();
+    let [defined, repeated] = levels.map(|levels| (!levels.is_empty()).then_some(levels));
+    column.typed::<T>().write_batch(values, defined, repeated).unwrap();
+    column.close().unwrap();
+}
+
+/// Writes rows in groups of `group_rows`, in pages of few rows.
+fn write(path: &Path, rows: &[Row], group_rows: usize, compression: Compression) {
+    let properties = WriterProperties::builder()
+        .set_compression(compression)
+        .set_data_page_row_count_limit(700)
+        .set_write_batch_size(100);
+    let message = Arc::new(parse_message_type(MESSAGE).unwrap());
+    let file = File::create(path).unwrap();
+    let mut writer = SerializedFileWriter::new(file, message, Arc::new(properties.build())).unwrap();
+    let bytes = |text: &String| ByteArray::from(text.as_bytes().to_vec());
+    for rows in rows.chunks(group_rows) {
+        let mut group = writer.next_row_group().unwrap();
+        let all = |value: fn(&Row) -> i32| rows.iter().map(value).collect::<Vec<_>>();
+        put::<Int32Type>(&mut group, &all(|row| row.bought), [&[], &[]]);
+        let defined: Vec<_> = rows.iter().map(|row| i16::from(row.price.is_some())).collect();
+        put::<DoubleType>(
+            &mut group,
+            &rows.iter().filter_map(|row| row.price).collect::<Vec<_>>(),
+            [&defined, &[]],
+        );
+        put::<BoolType>(&mut group, &rows.iter().map(|row| row.mobile).collect::<Vec<_>>(), [&[], &[]]);
+        let defined: Vec<_> = rows.iter().map(|row| i16::from(row.user.is_some())).collect();
+        let users: Vec<_> = rows.iter().filter_map(|row| row.user.as_ref().map(bytes)).collect();
+        put::<ByteArrayType>(&mut group, &users, [&defined, &[]]);
+        put::<Int64Type>(&mut group, &rows.iter().map(|row| row.film).collect::<Vec<_>>(), [&[], &[]]);
+        put::<Int32Type>(&mut group, &all(|row| row.shop as i32), [&[], &[]]);
+        put::<FloatType>(&mut group, &rows.iter().map(|row| row.ratio).collect::<Vec<_>>(), [&[], &[]]);
+        let numbers: Vec<_> = rows.iter().map(|row| row.number as i64).collect();
+        put::<Int64Type>(&mut group, &numbers, [&[], &[]]);
+
+        let (mut genres, mut defined, mut repeated) = (Vec::new(), Vec::new(), Vec::new());
+        for row in rows {
+            let list = row.genres.as_deref().unwrap_or(&[]);
+            for (at, genre) in list.iter().enumerate() {
+                genres.extend(genre.as_ref().map(bytes));
+                defined.push(if genre.is_some() { 3 } else { 2 });
+                repeated.push(i16::from(at > 0));
+            }
+            if list.is_empty() {
+                defined.push(i16::from(row.genres.is_some()));
+                repeated.push(0);
+            }
+        }
+        put::<ByteArrayType>(&mut group, &genres, [&defined, &repeated]);
+        let (mut defined, mut repeated) = (Vec::new(), Vec::new());
+        for row in rows {
+            defined.extend(vec![i16::from(!row.seen.is_empty()); row.seen.len().max(1)]);
+            repeated.extend((0..row.seen.len().max(1)).map(|at| i16::from(at > 0)));
+        }
+        let seen: Vec<_> = rows.iter().flat_map(|row| row.seen.clone()).collect();
+        put::<Int32Type>(&mut group, &seen, [&defined, &repeated]);
+        group.close().unwrap();
+    }
+    writer.close().unwrap();
+}
+
+/// Returns the same rows as text; nulls in lists are omitted.
+fn csv(rows: &[Row]) -> String {
+    let mut text = "bought,price,mobile,user,film,shop,genres,seen\n".to_owned();
+    for row in rows {
+        let price = row.price.map_or_else(String::new, |price| price.to_string());
+        let genres: Vec<_> = row.genres.iter().flatten().flatten().map(String::as_str).collect();
+        let seen: Vec<_> = row.seen.iter().map(i32::to_string).collect();
+        text += &format!(
+            "{},{price},{},{},{},{},{},{}\n",
+            row.bought,
+            u8::from(row.mobile),
+            row.user.as_deref().unwrap_or(""),
+            row.film,
+            row.shop,
+            genres.join("|"),
+            seen.join("|")
+        );
+    }
+    text
+}
+
+fn schema(lists: bool) -> SchemaFile {
+    // Identity tables of 2^32 rows are counted in memory: reading the few rows of one shop is enough here.
+    let mut text =
+        SCHEMA.replace("{ kind = \"identity\", rows = 4294967296 }", "{ kind = \"hash\", rows = 1000 }");
+    for list in LISTS {
+        text += list;
+        text += if lists { "" } else { "separator = \"|\"\n" };
+    }
+    SchemaFile::parse("schema.toml", &text).unwrap()
+}
+
+fn options(files: &[&Path], out: &Path) -> ConvertOptions {
+    ConvertOptions {
+        split: Split::Random { share: 0.2, seed: 3 },
+        ..ConvertOptions::new(files.iter().map(|file| file.to_path_buf()).collect(), out.to_owned())
+    }
+}
+
+/// Returns every file below a folder, by its path in it.
+fn tree_bytes(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = PathBuf::from(path.file_name().unwrap());
+        if path.is_dir() {
+            files.extend(tree_bytes(&path).into_iter().map(|(below, bytes)| (name.join(below), bytes)));
+        } else {
+            files.insert(name, fs::read(&path).unwrap());
+        }
+    }
+    files
+}
+
+/// Returns the samples of the training part.
+fn samples_of(dataset: &Dataset) -> Samples {
+    let mut samples = Samples::new(dataset.schema());
+    let part = dataset.part(Part::Train).unwrap();
+    for location in &part.blocks {
+        let file = fs::read(&part.files[location.file as usize]).unwrap();
+        let bytes = &file[location.offset as usize..][..location.bytes as usize];
+        Block::parse(bytes, dataset.schema()).unwrap().decode_into(dataset.schema(), &mut samples).unwrap();
+    }
+    samples
+}
+
+/// A number that is standardized need not fit half precision before that.
+#[test]
+fn large_numbers_are_standardized_before_they_are_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let mut rows = rows(100);
+    rows.iter_mut().enumerate().for_each(|(number, row)| row.price = Some(1e6 + number as f64));
+    let file = at("rows.parquet");
+    write(&file, &rows, 100, Compression::SNAPPY);
+    let schema = |transform: &str| {
+        let text = "[label]\ncolumn = \"bought\"\nat_least = 2\n[[dense]]\ncolumn = \"price\"\n";
+        SchemaFile::parse("schema.toml", &format!("{text}transform = \"{transform}\"\n")).unwrap()
+    };
+    let none = |_: &'static str, _: u64, _: u64| ();
+    let options = |out: &str| ConvertOptions { dense_dtype: DenseDtype::F16, ..options(&[&file], &at(out)) };
+    convert_parquet(&options("standardized"), &schema("standardize"), 1, &none).unwrap();
+    let report = convert_parquet(&options("as-it-is"), &schema("none"), 1, &none);
+    assert!(matches!(report, Err(Error::BadRows(_))), "1e6 does not fit half precision");
+}
+
+#[test]
+fn parquet_and_csv_of_the_same_rows_give_the_same_dataset() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let rows = rows(11_000);
+    let [one, two, text] = ["one.parquet", "two.parquet", "rows.csv"].map(at);
+    fs::write(&text, csv(&rows)).unwrap();
+    let none = |_: &'static str, _: u64, _: u64| ();
+    convert_csv(&options(&[&text], &at("csv")), &schema(false), 3, &none).unwrap();
+    let expected = Dataset::open(&at("csv")).unwrap();
+    let compressions = [
+        Compression::UNCOMPRESSED,
+        Compression::SNAPPY,
+        Compression::ZSTD(Default::default()),
+        Compression::LZ4_RAW,
+    ];
+    for (number, compression) in compressions.into_iter().enumerate() {
+        // Group boundaries fall within chunks and blocks.
+        write(&one, &rows[..6_000], 5_000, compression);
+        write(&two, &rows[6_000..], 20_000, compression);
+        let out = at(&number.to_string());
+        let report = convert_parquet(&options(&[&one, &two], &out), &schema(true), 3, &none).unwrap();
+        assert_eq!((report.conversion.rows.read, report.conversion.rows.bad), (11_000, 0));
+        let made = Dataset::open(&out).unwrap();
+        assert_eq!(made.schema(), expected.schema(), "{compression:?}");
+        let (made, expected) = (tree_bytes(&out), tree_bytes(&at("csv")));
+        for (name, bytes) in expected {
+            if !["dataset.json", "conversion.json"].contains(&name.to_str().unwrap()) {
+                assert!(made[&name] == bytes, "{compression:?}: {} differs", name.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn further_rows_of_parquet_and_csv_grow_alike() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let rows = rows(9_000);
+    let none = |_: &'static str, _: u64, _: u64| ();
+    let grown = |name: &str, is_parquet: bool| {
+        let [old, new] = [("old", &rows[..50]), ("new", &rows[50..])].map(|(part, rows)| {
+            let path = at(&format!("{part}-{name}"));
+            match is_parquet {
+                true => write(&path, rows, 5_000, Compression::SNAPPY),
+                false => fs::write(&path, csv(rows)).unwrap(),
+            }
+            path
+        });
+        let convert = if is_parquet { convert_parquet } else { convert_csv };
+        let out = at(name);
+        convert(&options(&[&old], &out), &schema(is_parquet), 3, &none).unwrap();
+        let known = KnownColumns::of(&Dataset::open(&out).unwrap()).unwrap();
+        let out = at(&format!("grown-{name}"));
+        let report = convert_like(&options(&[&new], &out), known, true, &none).unwrap();
+        let new = report.columns.iter().filter_map(|(_, column)| column.exact?.new_categories);
+        assert!(new.sum::<u64>() > 0, "{:?}", report.columns);
+        tree_bytes(&out)
+    };
+    let (parquet, csv) = (grown("parquet", true), grown("csv", false));
+    for (name, bytes) in csv {
+        if !["dataset.json", "conversion.json"].contains(&name.to_str().unwrap()) {
+            assert!(parquet[&name] == bytes, "{} differs", name.display());
+        }
+    }
+}
+
+#[test]
+fn bad_rows_are_named_and_kept_as_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rows.parquet");
+    let mut rows = rows(9_000);
+    rows[4_999].price = Some(f64::INFINITY);
+    rows[8_000].seen = vec![1, -1, 1000];
+    write(&path, &rows, 5_000, Compression::SNAPPY);
+    let out = dir.path().join("out");
+    let options = ConvertOptions { on_bad: OnBad::Quarantine, ..options(&[&path], &out) };
+    let report = convert_parquet(&options, &schema(true), 1, &|_: &'static str, _: u64, _: u64| ()).unwrap();
+    assert_eq!(report.conversion.rows.bad, 2);
+    let lines = |name: &str| -> Vec<serde_json::Value> {
+        let text = fs::read_to_string(out.join(name)).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let named = lines("bad-rows.jsonl");
+    let named_rows: Vec<_> = named.iter().map(|bad| (bad["row"].as_u64(), bad["column"].as_str())).collect();
+    assert_eq!(named_rows, [(Some(5_000), Some("price")), (Some(8_001), Some("seen"))]);
+    assert!(
+        named[1]["why"].as_str().unwrap().contains("'-1', '1000' is not a row number below 1000"),
+        "{}",
+        named[1]
+    );
+    let kept = lines("quarantine.jsonl");
+    assert_eq!((&kept[0]["price"], &kept[1]["seen"]), (&"inf".into(), &serde_json::json!([1, -1, 1000])));
+    assert_eq!(kept[0]["film"], rows[4_999].film);
+    assert_eq!(Dataset::open(&out).unwrap().samples(Part::Train), report.conversion.rows.train);
+}
+
+#[test]
+fn unsuitable_columns_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rows.parquet");
+    write(&path, &rows(10), 10, Compression::SNAPPY);
+    let refusal = |path: &Path, schema: &str| {
+        let schema = SchemaFile::parse("schema.toml", schema).unwrap();
+        let out = dir.path().join("out");
+        let options = ConvertOptions::new(vec![path.to_owned()], out);
+        let outcome = convert_parquet(&options, &schema, 1, &|_: &'static str, _: u64, _: u64| ());
+        outcome.unwrap_err()
+    };
+    let label = "[label]\ncolumn = \"bought\"\n";
+    for (schema, words) in [
+        (
+            format!("{label}[[dense]]\ncolumn = \"prise\""),
+            "has no column \"prise\" (did you mean \"price\"?); it has \"bought\"",
+        ),
+        (format!("{label}[[dense]]\ncolumn = \"user\""), "has BYTE_ARRAY here, but the column needs numbers"),
+        (format!("{label}[[dense]]\ncolumn = \"seen\""), "has a list here, but one value per row is needed"),
+        (
+            format!("{label}[[categorical]]\ncolumn = \"price\""),
+            "has DOUBLE here, but the column needs categories (text or integers)",
+        ),
+        (
+            "[label]\ncolumn = \"bought\"\nequals = \"yes\"".into(),
+            "has INT32 here, but the column needs text",
+        ),
+        (
+            format!("{label}[[categorical]]\ncolumn = \"genres\"\nseparator = \"|\""),
+            "the column is already a list: remove its separator",
+        ),
+        (format!("{label}[format]\ndelimiter = \";\""), "[format] is for CSV"),
+    ] {
+        let error = refusal(&path, &schema);
+        assert!(matches!(error, Error::Invalid(_)) && error.to_string().contains(words), "{error}");
+        assert!(error.to_string().contains("schema.toml:"), "{error}");
+    }
+    let whole = fs::read(&path).unwrap();
+    let torn: PathBuf = dir.path().join("torn.parquet");
+    fs::write(&torn, &whole[..whole.len() - 20]).unwrap();
+    let error = refusal(&torn, label);
+    assert!(matches!(error, Error::Damaged { .. }) && error.to_string().contains("torn.parquet"), "{error}");
+}
+
+/// Rows with labels are those of a conversion, and columns that the model does not use are kept as text.
+#[test]
+fn labelled_rows_are_those_of_a_conversion_and_texts_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let (old, new) = (at("old.parquet"), at("new.parquet"));
+    let mut rows = rows(9_000);
+    write(&old, &rows[..3_000], 5_000, Compression::SNAPPY);
+    // A bad row in the second chunk.
+    rows[8_000].seen = vec![1000];
+    write(&new, &rows[3_000..], 4_000, Compression::SNAPPY);
+    let none = |_: &'static str, _: u64, _: u64| ();
+    let all = |files: &[&Path], out: &str| ConvertOptions {
+        split: Split::None,
+        on_bad: OnBad::Skip,
+        ..options(files, &at(out))
+    };
+    // The model uses neither users nor shops.
+    let text = format!("{}{}", &SCHEMA[..SCHEMA.find("[[categorical]]").unwrap()], LISTS.concat());
+    let schema = SchemaFile::parse("schema.toml", &text).unwrap();
+    convert_parquet(&all(&[&old], "old"), &schema, 2, &none).unwrap();
+    let dataset = Dataset::open(&at("old")).unwrap();
+    convert_like(&all(&[&new], "new"), KnownColumns::of(&dataset).unwrap(), false, &none).unwrap();
+
+    let encoder = Encoder::open(&dataset).unwrap();
+    let read = |files: &[PathBuf], keep: &[&str]| {
+        let keep: Vec<_> = keep.iter().map(|name| (*name).to_owned()).collect();
+        let reader = RawReader {
+            format: &dataset.row_format().unwrap(),
+            schema: dataset.schema(),
+            encoder: &encoder,
+            ids: &IdRules::default(),
+            labelled: true,
+            keep: &keep,
+            threads: std::num::NonZeroUsize::MIN,
+        };
+        let (mut samples, mut kept) = (Samples::new(dataset.schema()), KeptTexts::new(keep.len()));
+        reader.read(files, &none, |chunk| {
+            samples.append(&chunk.samples, 0..chunk.samples.len);
+            kept.append(&chunk.kept, 0..chunk.samples.len);
+            Ok(())
+        })?;
+        Ok::<_, Error>((samples, kept))
+    };
+    let keep = ["shop", "user", "price", "mobile", "ratio", "number"];
+    let (samples, kept) = read(std::slice::from_ref(&new), &keep).unwrap();
+    assert!(samples == samples_of(&Dataset::open(&at("new")).unwrap()));
+    let text = |row: &Row| {
+        let price = row.price.map_or_else(String::new, |price| price.to_string());
+        let user = row.user.clone().unwrap_or_default();
+        // A FLOAT has its own digits: as a double, 0.1 would have others.
+        let [shop, ratio, number] = [row.shop.to_string(), row.ratio.to_string(), row.number.to_string()];
+        [shop, user, price, row.mobile.to_string(), ratio, number]
+    };
+    rows.remove(8_000);
+    assert_eq!(samples.len, rows.len() - 3_000);
+    for (number, row) in rows[3_000..].iter().enumerate() {
+        let found: Vec<_> = kept.row(number).map(|text| String::from_utf8(text.to_vec()).unwrap()).collect();
+        assert_eq!(found, text(row), "row {number}");
+    }
+    for (column, words) in [
+        ("genres", "column \"genres\" of"),
+        ("seen", "is a list, which has no text to keep"),
+        ("usr", "new.parquet has no column \"usr\" (did you mean \"user\"?)"),
+    ] {
+        let error = read(std::slice::from_ref(&new), &[column]).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let error = read(&["-".into()], &[]).unwrap_err().to_string();
+    assert!(error.starts_with("Parquet cannot be read from standard input"), "{error}");
+}
