@@ -218,7 +218,7 @@ impl<E: Element> Multiply<'_, E> {
         panel: &[Line<E>],
         mut ahead: &[Line<E>],
     ) {
-        let mut summed = Summed { rows: 0..0, column, lines: LINES };
+        let mut summed = Summed { rows: 0..0, column };
         let rows = self.a.rows.len();
         while summed.rows.end + ROWS <= rows {
             let (now, later) = ahead.split_at(ahead.len().min(self.b.rows / 2));
@@ -241,7 +241,7 @@ impl<E: Element> Multiply<'_, E> {
         if summed.rows.end < rows {
             self.block::<S, 1, LINES, FULL>(simd, &mut summed, panel, &[]);
         }
-        simd.run(ApplyEpilogue { product: self, summed });
+        simd.run(ApplyEpilogue { product: self, summed: &summed });
     }
 
     /// Sums the block of the `ROWS` rows after those that are summed.
@@ -254,8 +254,7 @@ impl<E: Element> Multiply<'_, E> {
         ahead: &[Line<E>],
     ) {
         if (summed.rows.len() + ROWS) * LINES > self.sums.len() {
-            let done = summed.clone();
-            simd.run(ApplyEpilogue { product: self, summed: done });
+            simd.run(ApplyEpilogue { product: self, summed });
             summed.rows.start = summed.rows.end;
         }
         let LeftMatrix { data, rows: Range { start: first, .. }, row: to_row, column: to_column } = self.a;
@@ -287,18 +286,18 @@ impl<E: Element> Multiply<'_, E> {
     }
 }
 
-/// Rows of a panel of a product whose sums wait for the epilogue, in `lines` lines each.
-#[derive(Debug, Clone)]
+/// Rows of a panel of a product whose sums wait for the epilogue, each in the lines of the panel.
+#[derive(Debug)]
 struct Summed {
     rows: Range<usize>,
+    /// The panel's first column.
     column: usize,
-    lines: usize,
 }
 
 /// Applies the epilogue to sums. Blocks of all shapes share this code: it is one function for each instruction set.
 struct ApplyEpilogue<'p, 'a, E> {
     product: &'p mut Multiply<'a, E>,
-    summed: Summed,
+    summed: &'p Summed,
 }
 
 impl<E: Element> Kernel for ApplyEpilogue<'_, '_, E> {
@@ -306,18 +305,20 @@ impl<E: Element> Kernel for ApplyEpilogue<'_, '_, E> {
 
     #[inline(always)]
     fn run<S: Simd, const ROWS: usize, const FULL: usize, const TALL: usize>(self, simd: S) {
-        let Self { product, summed: Summed { rows: Range { start: row, end }, column, lines } } = self;
+        let Self { product, summed } = self;
         let Multiply { out, epilogue, b, sums, results, mask, .. } = product;
-        let sums = &sums[..(end - row) * lines];
+        let (row, column) = (summed.rows.start, summed.column);
+        let width = (FULL * LANES).min(b.columns - column);
+        let lines = width.div_ceil(LANES);
+        let sums = &sums[..summed.rows.len() * lines];
         let results = &mut results[..sums.len()];
-        let width = (lines * LANES).min(b.columns - column);
         let to = match out {
             Output::Floats(MatrixMut { data, shape }) => {
                 let start = row * shape.stride + shape.column(column);
-                OutputBlock { data: &mut data[start..], stride: shape.stride, width, lines }
+                OutputBlock { data: &mut data[start..], stride: shape.stride, width }
             }
             Output::Pairs(_) => {
-                OutputBlock { data: bytemuck::cast_slice_mut(results), stride: lines * LANES, width, lines }
+                OutputBlock { data: bytemuck::cast_slice_mut(results), stride: lines * LANES, width }
             }
         };
         match *epilogue {
@@ -360,8 +361,6 @@ struct OutputBlock<'a> {
     stride: usize,
     /// Columns; the last line may be partial.
     width: usize,
-    /// Lines of a row's sums.
-    lines: usize,
 }
 
 impl OutputBlock<'_> {
@@ -375,8 +374,8 @@ impl OutputBlock<'_> {
         other: Option<(&[f32], usize)>,
         function: impl Fn(S::Vector, S::Vector, S::Vector) -> S::Vector,
     ) {
-        let Self { data, stride, width, lines } = self;
-        for (r, sums) in sums.chunks_exact(lines).enumerate() {
+        let Self { data, stride, width } = self;
+        for (r, sums) in sums.chunks_exact(width.div_ceil(LANES)).enumerate() {
             let (out, last) = data[r * stride..][..width].as_chunks_mut::<LANES>();
             let (other, last_other) = match other {
                 Some((data, stride)) => data[r * stride..][..width].as_chunks::<LANES>(),
