@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "the setup of a test may panic")]
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,6 +22,11 @@ use rankine_reader::convert::{
 use rankine_reader::schema::DenseDtype;
 use rankine_reader::{Dataset, Error, IdRules, Part, Samples};
 
+use files::tree;
+
+#[path = "../../tests/support/files.rs"]
+mod files;
+
 const MESSAGE: &str = "
     message rows {
         required int32 bought;
@@ -32,7 +36,7 @@ const MESSAGE: &str = "
         required int64 film;
         required int32 shop (INTEGER(32, false));
         required float ratio;
-        required int64 number (INTEGER(64, false));
+        optional int64 number (INTEGER(64, false));
         optional group genres (LIST) { repeated group list { optional byte_array element (UTF8); } }
         repeated int32 seen;
     }";
@@ -86,7 +90,7 @@ struct Row {
     film: i64,
     shop: u32,
     ratio: f32,
-    number: u64,
+    number: Option<u64>,
     genres: Option<Vec<Option<String>>>,
     seen: Vec<i32>,
 }
@@ -100,13 +104,13 @@ fn rows(count: usize) -> Vec<Row> {
     (0..count)
         .map(|_| Row {
             bought: (next() % 5) as i32,
-            price: (next() % 4 > 0).then(|| (next() % 1000) as f64 / 8.0),
+            price: (next() % 4 > 0).then(|| (next() % 1000) as f64 / 10.0),
             mobile: next() % 2 == 0,
             user: (next() % 9 > 0).then(|| format!("{}user {}", "x".repeat(next() % 20), next() % 40)),
             film: next() as i64 % 300 - 100,
             shop: u32::MAX - (next() % 3) as u32,
             ratio: (next() % 1000) as f32 / 10.0,
-            number: u64::MAX - next() as u64 % 3,
+            number: (next() % 4 > 0).then(|| u64::MAX - next() as u64 % 3),
             genres: (next() % 6 > 0).then(|| {
                 (0..next() % 4).map(|_| (next() % 5 > 0).then(|| format!("g{}", next() % 7))).collect()
             }),
@@ -149,8 +153,9 @@ fn write(path: &Path, rows: &[Row], group_rows: usize, compression: Compression)
         put::<Int64Type>(&mut group, &rows.iter().map(|row| row.film).collect::<Vec<_>>(), [&[], &[]]);
         put::<Int32Type>(&mut group, &all(|row| row.shop as i32), [&[], &[]]);
         put::<FloatType>(&mut group, &rows.iter().map(|row| row.ratio).collect::<Vec<_>>(), [&[], &[]]);
-        let numbers: Vec<_> = rows.iter().map(|row| row.number as i64).collect();
-        put::<Int64Type>(&mut group, &numbers, [&[], &[]]);
+        let defined: Vec<_> = rows.iter().map(|row| i16::from(row.number.is_some())).collect();
+        let numbers: Vec<_> = rows.iter().filter_map(|row| Some(row.number? as i64)).collect();
+        put::<Int64Type>(&mut group, &numbers, [&defined, &[]]);
 
         let (mut genres, mut defined, mut repeated) = (Vec::new(), Vec::new(), Vec::new());
         for row in rows {
@@ -217,29 +222,27 @@ fn options(files: &[&Path], out: &Path) -> ConvertOptions {
     }
 }
 
-/// Returns every file below a folder, by its path in it.
-fn tree_bytes(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut files = BTreeMap::new();
-    for entry in fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        let name = PathBuf::from(path.file_name().unwrap());
-        if path.is_dir() {
-            files.extend(tree_bytes(&path).into_iter().map(|(below, bytes)| (name.join(below), bytes)));
-        } else {
-            files.insert(name, fs::read(&path).unwrap());
+/// Requires the same files in two datasets, but for those that describe the source.
+#[track_caller]
+fn assert_same_files(found: &Path, expected: &Path, context: &str) {
+    let (found, expected) = (tree(found), tree(expected));
+    for (name, bytes) in expected {
+        if !["dataset.json", "conversion.json"].contains(&&*name) {
+            assert!(found[&name] == bytes, "{context}: {name} differs");
         }
     }
-    files
 }
 
 /// Returns the samples of the training part.
 fn samples_of(dataset: &Dataset) -> Samples {
     let mut samples = Samples::new(dataset.schema());
     let part = dataset.part(Part::Train).unwrap();
-    for location in &part.blocks {
-        let file = fs::read(&part.files[location.file as usize]).unwrap();
-        let bytes = &file[location.offset as usize..][..location.bytes as usize];
-        Block::parse(bytes, dataset.schema()).unwrap().decode_into(dataset.schema(), &mut samples).unwrap();
+    let files: Vec<_> = part.files.iter().map(|path| fs::read(path).unwrap()).collect();
+    for (index, location) in part.blocks.iter().enumerate() {
+        let bytes = &files[location.file as usize][location.offset as usize..][..location.bytes as usize];
+        let block = Block::parse(bytes, dataset.schema()).unwrap();
+        part.check_block(index as u64, &block).unwrap();
+        block.decode_into(dataset.schema(), &mut samples).unwrap();
     }
     samples
 }
@@ -289,12 +292,7 @@ fn parquet_and_csv_of_the_same_rows_give_the_same_dataset() {
         assert_eq!((report.conversion.rows.read, report.conversion.rows.bad), (11_000, 0));
         let made = Dataset::open(&out).unwrap();
         assert_eq!(made.schema(), expected.schema(), "{compression:?}");
-        let (made, expected) = (tree_bytes(&out), tree_bytes(&at("csv")));
-        for (name, bytes) in expected {
-            if !["dataset.json", "conversion.json"].contains(&name.to_str().unwrap()) {
-                assert!(made[&name] == bytes, "{compression:?}: {} differs", name.display());
-            }
-        }
+        assert_same_files(&out, &at("csv"), &format!("{compression:?}"));
     }
 }
 
@@ -321,14 +319,9 @@ fn further_rows_of_parquet_and_csv_grow_alike() {
         let report = convert_like(&options(&[&new], &out), known, true, &none).unwrap();
         let new = report.columns.iter().filter_map(|(_, column)| column.exact?.new_categories);
         assert!(new.sum::<u64>() > 0, "{:?}", report.columns);
-        tree_bytes(&out)
+        out
     };
-    let (parquet, csv) = (grown("parquet", true), grown("csv", false));
-    for (name, bytes) in csv {
-        if !["dataset.json", "conversion.json"].contains(&name.to_str().unwrap()) {
-            assert!(parquet[&name] == bytes, "{} differs", name.display());
-        }
-    }
+    assert_same_files(&grown("parquet", true), &grown("csv", false), "grown");
 }
 
 #[test]
@@ -454,11 +447,12 @@ fn labelled_rows_are_those_of_a_conversion_and_texts_are_kept() {
     let (samples, kept) = read(std::slice::from_ref(&new), &keep).unwrap();
     assert!(samples == samples_of(&Dataset::open(&at("new")).unwrap()));
     let text = |row: &Row| {
-        let price = row.price.map_or_else(String::new, |price| price.to_string());
         let user = row.user.clone().unwrap_or_default();
-        // A FLOAT has its own digits: as a double, 0.1 would have others.
-        let [shop, ratio, number] = [row.shop.to_string(), row.ratio.to_string(), row.number.to_string()];
-        [shop, user, price, row.mobile.to_string(), ratio, number]
+        let price = row.price.map_or_else(String::new, |price| price.to_string());
+        // It has the digits of a FLOAT: as a double, 0.1 would have others.
+        let ratio = row.ratio.to_string();
+        let number = row.number.map_or_else(String::new, |number| number.to_string());
+        [row.shop.to_string(), user, price, row.mobile.to_string(), ratio, number]
     };
     rows.remove(8_000);
     assert_eq!(samples.len, rows.len() - 3_000);

@@ -2,7 +2,6 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,6 +13,7 @@ use serde_json::Value;
 pub(crate) mod datasets;
 pub(crate) mod durable;
 pub(crate) mod exported;
+mod files;
 pub(crate) mod films;
 pub(crate) mod process;
 pub(crate) mod python;
@@ -21,6 +21,8 @@ pub(crate) mod seccomp;
 mod skipped;
 pub(crate) mod strangers;
 
+#[allow(unused_imports, reason = "each test file uses a part of it")]
+pub(crate) use files::{files_below, tree};
 pub(crate) use skipped::{skipped, skipped_test};
 
 /// Exit codes, which `rankine --help` documents.
@@ -142,29 +144,6 @@ pub(crate) fn json_file(path: &Path) -> Value {
 pub(crate) fn json_lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     text.lines().map(|line| serde_json::from_str(line).expect("each line is a JSON value")).collect()
-}
-
-/// Returns the bytes of every file below a folder, by relative path.
-pub(crate) fn tree(dir: &Path) -> BTreeMap<String, Vec<u8>> {
-    let read = |path: PathBuf| {
-        let name = word(path.strip_prefix(dir).expect("it is below the folder"));
-        (name, fs::read(&path).expect("the file is readable"))
-    };
-    files_below(dir).into_iter().map(read).collect()
-}
-
-/// Returns the paths of all files below a folder, sorted.
-pub(crate) fn files_below(dir: &Path) -> Vec<PathBuf> {
-    let (mut files, mut folders) = (Vec::new(), vec![dir.to_owned()]);
-    while let Some(folder) = folders.pop() {
-        let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-        for entry in entries {
-            let path = entry.expect("the folder is readable").path();
-            if path.is_dir() { folders.push(path) } else { files.push(path) }
-        }
-    }
-    files.sort();
-    files
 }
 
 /// A small shape with dense columns: a model has so few parameters that a small dataset is enough to train it.

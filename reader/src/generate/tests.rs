@@ -7,7 +7,7 @@ use crate::dataset::Dataset;
 use crate::publish::tests::file_calls::{assert_durable, observe};
 use crate::schema::Pooling;
 use crate::stream::{BatchStream, StreamOptions};
-use crate::tests::tree_bytes;
+use crate::tests::tree;
 
 fn small(shape: Shape, samples: u64) -> GenerateSpec {
     GenerateSpec { shape, rows_cap: Some(1000), samples, eval_samples: samples / 4, alpha: 1.1, seed: 3 }
@@ -23,7 +23,7 @@ fn any_number_of_threads_gives_the_same_bytes() {
     let trees = [1, 2, 5].map(|threads| {
         let dir = temp.path().join(format!("threads-{threads}"));
         generate(&spec, &dir, NonZeroUsize::new(threads).unwrap(), &Stop::default(), |_| ()).unwrap();
-        tree_bytes(&dir)
+        tree(&dir)
     });
     assert!(trees[0].len() > 5);
     assert_eq!(trees[0], trees[1]);

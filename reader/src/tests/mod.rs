@@ -11,9 +11,12 @@ use crate::schema::{
     VocabularyKind,
 };
 
+#[path = "../../../tests/support/files.rs"]
+mod files;
 #[path = "../../../tests/support/skipped.rs"]
 mod skipped;
 
+pub(crate) use files::tree;
 pub(crate) use skipped::skipped;
 
 /// Returns the rungs that work in a folder and reports the others as skipped. Only io_uring may be refused or, if the
@@ -108,23 +111,6 @@ pub(crate) fn samples_of(schema: &Schema, len: usize, seed: u64) -> Samples {
         }
     }
     samples
-}
-
-/// Returns every file below a folder by its relative path.
-pub(crate) fn tree_bytes(dir: &Path) -> std::collections::BTreeMap<std::path::PathBuf, Vec<u8>> {
-    let mut files = std::collections::BTreeMap::new();
-    let mut folders = vec![dir.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                files.insert(path.strip_prefix(dir).unwrap().to_owned(), std::fs::read(&path).unwrap());
-            }
-        }
-    }
-    files
 }
 
 /// A dataset in a temporary folder, and the samples of its training part.

@@ -12,7 +12,7 @@ use crate::part::Part;
 use crate::samples::Samples;
 use crate::schema::{DenseDtype, Hotness};
 use crate::statistics::TableStatistics;
-use crate::tests::tree_bytes;
+use crate::tests::tree;
 use crate::vocabulary::hash_row;
 
 const SCHEMA: &str = r#"
@@ -119,9 +119,9 @@ fn the_same_rows_give_the_same_samples_and_vocabularies() {
     let again = ConvertOptions { out: temp.path("again"), ..options(&temp, "old", &csv(&old_rows())) };
     let report = like(&again, &old, false).unwrap();
     assert_eq!(report.like.as_deref(), Some(&*old.dir().display().to_string()));
-    let (expected, mut found) = (tree_bytes(old.dir()), tree_bytes(&again.out));
+    let (expected, mut found) = (tree(old.dir()), tree(&again.out));
     // It names the old dataset; all else is the same.
-    found.insert(REPORT_NAME.into(), expected[std::path::Path::new(REPORT_NAME)].clone());
+    found.insert(REPORT_NAME.into(), expected[REPORT_NAME].clone());
     assert!(found == expected);
     assert_eq!(report.columns[0].1.exact.unwrap().new_categories, None);
 }
@@ -218,7 +218,7 @@ fn neither_order_nor_threads_nor_memory_change_a_grown_dataset() {
         let threads = NonZeroUsize::new(threads).unwrap();
         let options = ConvertOptions { out: temp.path(out), threads, memory, ..new.clone() };
         like(&options, &old, true).unwrap();
-        tree_bytes(&options.out)
+        tree(&options.out)
     };
     let expected = grown("one", 1, 1 << 30);
     for (out, threads, memory) in [("three", 3, 1 << 30), ("spilled", 1, 0), ("both", 4, 0)] {
@@ -228,10 +228,9 @@ fn neither_order_nor_threads_nor_memory_change_a_grown_dataset() {
     reversed.reverse();
     let reversed = options(&temp, "reversed", &csv(&reversed));
     like(&reversed, &old, true).unwrap();
-    let found = tree_bytes(&reversed.out);
+    let found = tree(&reversed.out);
     for name in ["vocabulary/film.tsv", "vocabulary/genres.tsv", "statistics.bin"] {
-        let name = std::path::Path::new(name);
-        assert!(found[name] == expected[name], "{} depends on the order", name.display());
+        assert!(found[name] == expected[name], "{name} depends on the order");
     }
 }
 
