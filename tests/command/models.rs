@@ -395,10 +395,15 @@ train = {{ batch_size = 128 }}
     assert!(auc("label1") > 0.85 && auc("label2") > 0.85, "{eval:#}");
     assert_eq!(eval["auc"], eval["heads"]["label1"]["auc"]);
 
-    // `init` writes a job for the records.
+    // `init` writes a job for the records, after trials on them if they are few.
     let begun = place.word("begun.toml");
-    let args = ["init", "--raw", &train_file, "--eval", &eval_file, "--shape", &shape, "--labels", "2"];
-    run([&args[..], &["--out", &begun]].concat()).with(SUCCESS);
+    let init = |records: &str, more: &[&str]| {
+        let args = ["init", "--raw", records, "--eval", &eval_file, "--shape", &shape, "--labels", "2"];
+        run([&args[..], more].concat()).with(SUCCESS)
+    };
+    let tried = init(&eval_file, &["--json", "--out", &place.word("tried.toml")]).json();
+    assert!(tried["auc"].as_f64().unwrap() > 0.6, "{tried:#}");
+    init(&train_file, &["--quick", "--out", &begun]);
     train(&place, &begun, "begun", &[]).with(SUCCESS);
     assert_eq!(summary(&place, "begun")["name"], "train");
     assert!(summary(&place, "begun")["eval"]["heads"]["label2"]["auc"].as_f64().unwrap() > 0.8);
@@ -440,7 +445,8 @@ fn init_writes_a_job_that_trains() {
     let data = generate(&place, SHAPE, SAMPLES, EVAL_SAMPLES);
     for kind in ["dlrm", "dcnv2", "deepfm", "wide-deep"] {
         let (out, run_dir) = (place.word(&format!("{kind}.toml")), format!("run-{kind}"));
-        run(["init", "--data", &data, "--model", kind, "--out", &out]).with(SUCCESS).stdout_says(&out);
+        let args = ["init", "--data", &data, "--model", kind, "--quick", "--out", &out];
+        run(args).with(SUCCESS).stdout_says(&out);
         run(["check", &out]).with(SUCCESS);
         train(&place, &out, &run_dir, &[]).with(SUCCESS);
         let summary = summary(&place, &run_dir);
