@@ -2,8 +2,9 @@
 
 use std::env;
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{self, Command};
 
 use crate::contents;
 
@@ -12,6 +13,9 @@ const ARCHITECTURES: [&str; 3] =
     ["arch=compute_90a,code=sm_90a", "arch=compute_80,code=sm_80", "arch=compute_80,code=compute_80"];
 /// Environment variable that selects some of them, by their `code=`.
 pub(crate) const WANTED: &str = "RANKINE_CUDA_ARCHITECTURES";
+/// Environment variable that names a folder for what was compiled. Clippy, tests and releases have separate outputs, so
+/// that without it each of them compiles all kernels.
+const CACHE: &str = "RANKINE_CUDA_CACHE";
 const HELP: &str =
     "the feature `cuda` needs nvcc 13.0, at CUDA_HOME/bin/nvcc or on PATH. Without a CUDA toolkit:
   python3 -m venv nvcc
@@ -63,6 +67,7 @@ pub(crate) struct Compiler {
     nvcc: PathBuf,
     /// The text of all headers.
     headers: String,
+    cache: Option<PathBuf>,
 }
 
 impl Compiler {
@@ -71,20 +76,40 @@ impl Compiler {
             Some(home) => Path::new(&home).join("bin/nvcc"),
             None => "nvcc".into(),
         };
-        Self { nvcc, headers }
+        Self { nvcc, headers, cache: env::var_os(CACHE).map(Into::into) }
     }
 
-    /// Compiles a source unless its output was made from the same inputs.
-    pub(crate) fn run(&self, Job { arguments, source, included, output }: &Job) -> Result<(), String> {
-        let compiled_from = output.with_extension("inputs");
-        let nvcc = self.nvcc.display();
+    /// Compiles a source unless its output, or one in the cache, was made from the same inputs.
+    pub(crate) fn run(&self, job: &Job) -> Result<(), String> {
+        let Job { arguments, source, included, output } = job;
         let sources = contents(std::slice::from_ref(source))? + &contents(included)?;
-        let inputs = format!("{nvcc} {arguments:?}\n{}{sources}", self.headers);
-        if output.exists() && fs::read_to_string(&compiled_from).is_ok_and(|before| before == inputs) {
+        let inputs = format!("{} {arguments:?}\n{}{sources}", self.nvcc.display(), self.headers);
+        if is_made_from(output, &inputs) {
             return Ok(());
         }
         // If anything fails from here on, the next build compiles the source again.
-        let _ = fs::remove_file(&compiled_from);
+        let _ = fs::remove_file(inputs_of(output));
+        match &self.cache {
+            None => self.compile(job)?,
+            Some(cache) => {
+                fs::create_dir_all(cache).map_err(|error| format!("{}: {error}", cache.display()))?;
+                let mut hasher = DefaultHasher::new();
+                inputs.hash(&mut hasher);
+                let kept = cache.join(format!("{:016x}", hasher.finish()));
+                if is_made_from(&kept, &inputs) {
+                    copy(&kept, output)?;
+                } else {
+                    self.compile(job)?;
+                    copy(output, &kept)?;
+                    write_inputs(&kept, &inputs)?;
+                }
+            }
+        }
+        write_inputs(output, &inputs)
+    }
+
+    fn compile(&self, Job { arguments, source, output, .. }: &Job) -> Result<(), String> {
+        let nvcc = self.nvcc.display();
         let ran = Command::new(&self.nvcc)
             .args(arguments)
             .arg("-o")
@@ -101,6 +126,28 @@ impl Compiler {
                 String::from_utf8_lossy(&ran.stderr)
             ));
         }
-        fs::write(&compiled_from, inputs).map_err(|error| format!("{}: {error}", compiled_from.display()))
+        Ok(())
     }
+}
+
+/// The file with the inputs of an output.
+fn inputs_of(output: &Path) -> PathBuf {
+    output.with_extension("inputs")
+}
+
+fn is_made_from(output: &Path, inputs: &str) -> bool {
+    output.exists() && fs::read_to_string(inputs_of(output)).is_ok_and(|before| before == inputs)
+}
+
+fn write_inputs(output: &Path, inputs: &str) -> Result<(), String> {
+    let path = inputs_of(output);
+    fs::write(&path, inputs).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Copies a file, at once: other builds may use the same cache.
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    let partial = to.with_extension(process::id().to_string());
+    fs::copy(from, &partial)
+        .and_then(|_| fs::rename(&partial, to))
+        .map_err(|error| format!("{} to {}: {error}", from.display(), to.display()))
 }
