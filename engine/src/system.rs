@@ -67,7 +67,7 @@ fn features() -> Vec<Feature> {
         feature("f16c", is_x86_feature_detected!("f16c")),
         feature("avx512f", is_x86_feature_detected!("avx512f")),
         feature("avx512bf16", is_x86_feature_detected!("avx512bf16")),
-        feature("amx_bf16", crate::cpu::has_amx()),
+        feature("amx_bf16", rankine_cpu::has_amx()),
     ]
 }
 

@@ -12,7 +12,8 @@ use syn::visit::{self, Visit};
 use crate::support::{files_below, root, word};
 
 /// The roots of the crates, production code alone.
-const CRATES: [&str; 5] = ["reader/src", "embedding/src", "cuda/src", "engine/src", "bindings/python/src"];
+const CRATES: [&str; 6] =
+    ["reader/src", "embedding/src", "cpu/src", "cuda/src", "engine/src", "bindings/python/src"];
 /// The longest function, from `fn` to its closing brace.
 const FUNCTION_LINES_MAX: usize = 80;
 /// The longest tuple that a parameter may be.
@@ -416,7 +417,7 @@ fn imports_have_no_cycles() {
     let mut found = Vec::new();
     for folder in CRATES {
         let parsed = Crate::parse(&root().join(folder));
-        assert!(parsed.modules.len() > 10, "{folder} has {} modules", parsed.modules.len());
+        assert!(parsed.modules.len() > 5, "{folder} has {} modules", parsed.modules.len());
         found.extend(parsed.cycles().into_iter().map(|cycle| format!("{folder}: {cycle}")));
     }
     assert!(found.is_empty(), "{} imports are part of cycles:\n{}", found.len(), found.join("\n"));

@@ -1,12 +1,8 @@
 //! Fully connected layers over one tile of samples, forward and backward, and their weight gradients over all tiles.
 
-use std::ops::Range;
-
+use rankine_cpu::{Arithmetic, Epilogue, Matrix, MatrixMut, Operand, PackedWeights};
 use rayon::prelude::*;
 
-use super::kernel::{Element, Pair};
-use super::matmul::{Epilogue, Output, product, transposed_product};
-use super::panels::{Arithmetic, Matrix, MatrixMut, Operand, Panels};
 use crate::model::{Layer, MlpSpec};
 
 /// Rows of a weight gradient per task: few if there are many threads. Each task reads the layer's whole input. The
@@ -15,69 +11,6 @@ use crate::model::{Layer, MlpSpec};
 fn wgrad_rows() -> usize {
     (256 / rayon::current_num_threads()).next_multiple_of(48).clamp(48, 288)
 }
-
-/// The weights of a fully connected layer in the form that its products read: `y = x Wᵀ + b`, W `[outputs, inputs]`.
-#[derive(Debug)]
-pub(super) enum PackedWeights {
-    Floats(WeightPanels<f32>),
-    Pairs(WeightPanels<Pair>),
-}
-
-/// Both orientations of W.
-#[derive(Debug, Default)]
-pub(super) struct WeightPanels<E> {
-    transposed: Panels<E>,
-    untransposed: Panels<E>,
-}
-
-impl<E: Element> WeightPanels<E> {
-    fn pack(&mut self, weights: Matrix<'_>) {
-        self.transposed.pack_transposed(weights);
-        self.untransposed.pack(weights);
-    }
-}
-
-impl PackedWeights {
-    fn new(arithmetic: Arithmetic) -> Self {
-        match arithmetic {
-            Arithmetic::F32 => Self::Floats(WeightPanels::default()),
-            Arithmetic::Bf16 => Self::Pairs(WeightPanels::default()),
-        }
-    }
-
-    /// Packs W; to be repeated after each change of it.
-    pub(super) fn pack(&mut self, weights: Matrix<'_>) {
-        match self {
-            Self::Floats(panels) => panels.pack(weights),
-            Self::Pairs(panels) => panels.pack(weights),
-        }
-    }
-
-    /// Computes `out = x Wᵀ` with an epilogue; x is `[samples, inputs]`, out `[samples, outputs]`.
-    fn forward(&self, x: &Operand, epilogue: Epilogue<'_>, out: Output<'_>) {
-        match (self, x) {
-            (Self::Floats(w), Operand::Floats(x)) => product(out, epilogue, x.matrix(), &w.transposed),
-            (Self::Pairs(w), Operand::Pairs(x)) => {
-                product(out, epilogue, x.of_columns.matrix(), &w.transposed)
-            }
-            _ => unreachable!("{MIXED}"),
-        }
-    }
-
-    /// Computes `out = dy W` with an epilogue: the gradients with respect to x, given those with respect to the
-    /// outputs.
-    fn input_gradients(&self, dy: &Operand, epilogue: Epilogue<'_>, out: Output<'_>) {
-        match (self, dy) {
-            (Self::Floats(w), Operand::Floats(dy)) => product(out, epilogue, dy.matrix(), &w.untransposed),
-            (Self::Pairs(w), Operand::Pairs(dy)) => {
-                product(out, epilogue, dy.of_columns.matrix(), &w.untransposed);
-            }
-            _ => unreachable!("{MIXED}"),
-        }
-    }
-}
-
-const MIXED: &str = "all products of an MLP have the same arithmetic";
 
 /// An MLP with its weights, packed.
 #[derive(Debug)]
@@ -224,21 +157,6 @@ pub(super) struct WgradTile<'a> {
     output_gradients: &'a Operand,
 }
 
-impl WgradTile<'_> {
-    /// Computes `out = dyᵀ x` with an epilogue, for some of the outputs.
-    fn weight_gradients(&self, outputs: Range<usize>, epilogue: Epilogue<'_>, out: MatrixMut<'_>) {
-        match (self.output_gradients, self.input) {
-            (Operand::Floats(dy), Operand::Floats(x)) => {
-                transposed_product(out, epilogue, (dy.matrix(), outputs), x);
-            }
-            (Operand::Pairs(dy), Operand::Pairs(x)) => {
-                transposed_product(out, epilogue, (dy.of_rows.matrix(), outputs), &x.of_rows);
-            }
-            _ => unreachable!("{MIXED}"),
-        }
-    }
-}
-
 /// Whether gradients start from zero or are added to those of earlier tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Accumulation {
@@ -268,8 +186,10 @@ pub(super) fn weight_gradients(
         }
         for (number, tile) in tiles.iter().enumerate() {
             let starts = number == 0 && sum == Accumulation::Start;
-            tile.weight_gradients(
+            rankine_cpu::weight_gradients(
+                tile.output_gradients,
                 first..first + rows,
+                tile.input,
                 if starts { Epilogue::Replace } else { Epilogue::Add },
                 MatrixMut::dense(weights, rows, layer.inputs),
             );

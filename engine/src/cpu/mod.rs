@@ -6,19 +6,14 @@
 //! task per piece of a layer. Then parameters and tables are updated, unless the verdict is that something is not
 //! finite. Tiles and pieces depend only on the batch: any number of threads gives the same bits.
 
-mod amx;
 mod dense;
 mod interaction;
-mod kernel;
 mod loss;
-mod matmul;
 mod mlp;
 mod model;
-mod panels;
 mod ranks;
 pub(crate) mod replica;
 mod scoring;
-mod simd;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -26,7 +21,5 @@ mod tile;
 mod verdict;
 
 pub use model::CpuModel;
-pub(crate) use panels::Arithmetic;
 pub use ranks::Sharding;
 pub(crate) use scoring::{ScoringBuffers, ScoringModel};
-pub(crate) use simd::{has_amx, has_bf16};

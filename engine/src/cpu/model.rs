@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use rankine_cpu::Arithmetic;
 use rankine_embedding::cpu::Table;
 use rankine_embedding::rows::{RowsMut, gather};
 use rankine_embedding::{RankTraffic, Step};
@@ -9,7 +10,6 @@ use rankine_reader::Samples;
 
 use super::dense::{DenseOptimizer, clip_scale, squared_norm};
 use super::loss::HeadLabels;
-use super::panels::Arithmetic;
 use super::ranks::{Ranks, Sharding};
 use super::replica::{Replica, initial_parameters};
 use super::tables::ModelTables;

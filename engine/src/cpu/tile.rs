@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
+use rankine_cpu::{Arithmetic, Matrix};
 use rankine_reader::Samples;
 use rayon::prelude::*;
 
 use super::interaction::{InteractionPart, InteractionTile};
 use super::loss::HeadLabels;
 use super::mlp::{Mlp, MlpTile};
-use super::panels::{Arithmetic, Matrix};
 use super::tables::LookUp;
 use super::verdict;
 use crate::model::ModelSpec;

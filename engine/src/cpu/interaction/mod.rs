@@ -1,13 +1,13 @@
-//! The interaction of a sample's vectors, between embeddings and top MLP: one module per kind.
+//! The interaction of a sample's vectors, between embeddings and top MLP.
 
 mod cross;
-mod dot;
 mod machine;
+
+use rankine_cpu::{DotInteraction, DotScratch};
 
 use super::mlp::{Mlp, MlpTile};
 use crate::model::{Interaction, MlpSpec, ModelSpec};
 use cross::{CrossNetwork, CrossTile};
-use dot::{DotInteraction, DotScratch};
 use machine::FactorizationMachine;
 
 /// A model's interaction, with its sizes.

@@ -10,6 +10,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread;
 
+use rankine_cpu::Arithmetic;
 use rankine_embedding::cpu::{BagGradients, Bags, Communicator, Feature, FeatureSlot, RankTables};
 use rankine_embedding::random::UniformField;
 use rankine_embedding::rows::{RowsError, RowsMut, gather};
@@ -20,7 +21,6 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::dense::{DenseOptimizer, clip_scale, squared_norm};
 use super::loss::HeadLabels;
-use super::panels::Arithmetic;
 use super::replica::{Replica, initial_parameters};
 use super::tables::LookUp;
 use super::verdict::Findings;

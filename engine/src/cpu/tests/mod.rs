@@ -2,6 +2,3 @@
 
 mod bf16;
 pub(super) mod oracle;
-
-#[path = "../../../../tests/support/skipped.rs"]
-mod skipped;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use rankine_cpu::Arithmetic;
 use rankine_embedding::RankTraffic;
 use rankine_reader::Samples;
 use rankine_reader::dataset::DatasetPart;
@@ -16,7 +17,7 @@ use super::look_ups;
 use super::refusal::Refusal;
 use super::scorer::{Scorer, ScoringProgress};
 use crate::checkpoint::{CheckpointError, StateSource};
-use crate::cpu::{self, Arithmetic, CpuModel};
+use crate::cpu::CpuModel;
 use crate::evaluation::HeadMetrics;
 use crate::guard::StepOutcome;
 use crate::job::{Device, DeviceKind, Job, Precision};
@@ -33,10 +34,11 @@ pub(super) struct CpuBackend {
 impl CpuBackend {
     /// Creates the back end of a model, which computes in the job's precision if the processor can. If not, it warns.
     pub(super) fn new(mut model: CpuModel, device: &Device) -> Self {
-        let precision = supported(device.precision_on_cpus(), cpu::has_bf16()).unwrap_or_else(|why| {
-            tracing::warn!("{why}: computing in fp32");
-            None
-        });
+        let precision =
+            supported(device.precision_on_cpus(), rankine_cpu::has_bf16()).unwrap_or_else(|why| {
+                tracing::warn!("{why}: computing in fp32");
+                None
+            });
         if precision.is_some() {
             model.set_arithmetic(Arithmetic::Bf16);
         }

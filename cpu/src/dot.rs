@@ -1,42 +1,42 @@
 //! The dot interaction: the product of every pair of a sample's vectors, and the first vector unchanged.
 
-use crate::cpu::kernel::Line;
-use crate::cpu::simd::{Kernel, LANES, Simd, dispatch};
+use crate::kernel::Line;
+use crate::simd::{Kernel, LANES, Simd, dispatch};
 
 /// Sizes of the interaction.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::cpu) struct DotInteraction {
+pub struct DotInteraction {
     /// Vectors of a sample.
-    pub(super) vectors: usize,
+    pub vectors: usize,
     /// Elements of a vector.
-    pub(super) dim: usize,
+    pub dim: usize,
     /// Elements of the first vector that are passed on: `dim`, or 0 without a bottom MLP.
-    pub(super) passed: usize,
+    pub passed: usize,
 }
 
 /// Working memory of the interaction.
 #[derive(Debug, Default)]
-pub(super) struct DotScratch {
+pub struct DotScratch {
     lines: Vec<Line>,
     products: Vec<f32>,
 }
 
 impl DotInteraction {
     /// Returns the number of outputs per sample.
-    pub(super) fn outputs(&self) -> usize {
+    pub fn outputs(&self) -> usize {
         self.passed + self.vectors * (self.vectors - 1) / 2
     }
 
     /// `vectors` is `[samples, vectors, dim]`, `out` `[samples, outputs]`: the first vector, then the dot products of
     /// vector 1 with 0, 2 with 0, 2 with 1, 3 with 0, ... `scratch` is reused from tile to tile.
-    pub(super) fn forward(&self, vectors: &[f32], scratch: &mut DotScratch, out: &mut [f32]) {
+    pub fn forward(&self, vectors: &[f32], scratch: &mut DotScratch, out: &mut [f32]) {
         let transposed = &mut scratch.lines;
         transposed.resize(self.dim * self.vectors.div_ceil(LANES), Line::ZERO);
         dispatch(Products { shape: *self, vectors, transposed, out });
     }
 
     /// From the gradients with respect to `out` to those with respect to `vectors`.
-    pub(super) fn backward(
+    pub fn backward(
         &self,
         vectors: &[f32],
         out_gradients: &[f32],
@@ -216,8 +216,8 @@ fn store_line<S: Simd>(simd: S, line: S::Vector, to: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::uniform;
     use proptest::prelude::*;
-    use rankine_embedding::random::UniformField;
 
     proptest! {
         /// Against sums in f64, pair by pair.
@@ -230,13 +230,8 @@ mod tests {
             seed in any::<u64>(),
         ) {
             let shape = DotInteraction { vectors: features, dim, passed: if pass { dim } else { 0 } };
-            let random = |len, stream| {
-                let mut values = vec![0.0; len];
-                UniformField::new(seed, stream).fill_row(0, 1.0, &mut values);
-                values
-            };
-            let vectors = random(samples * features * dim, 0);
-            let out_gradients = random(samples * shape.outputs(), 1);
+            let vectors = uniform(seed, 0, samples * features * dim);
+            let out_gradients = uniform(seed, 1, samples * shape.outputs());
             let mut scratch = DotScratch::default();
             let mut out = vec![f32::NAN; out_gradients.len()];
             let mut gradients = vec![f32::NAN; vectors.len()];

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use super::kernel::{Element, Line, Pair, panel_lines};
-use super::simd::{Kernel, LANES, Simd};
+use crate::kernel::{Element, Line, Pair, panel_lines};
+use crate::simd::{Kernel, LANES, Simd};
 
 /// A matrix in a slice, row by row or in panels.
 #[derive(Debug)]
-pub(super) struct Matrix<'a, E = f32> {
-    pub(super) data: &'a [E],
-    pub(super) shape: MatrixShape,
+pub struct Matrix<'a, E = f32> {
+    pub(crate) data: &'a [E],
+    pub(crate) shape: MatrixShape,
 }
 
 impl<E> Clone for Matrix<'_, E> {
@@ -22,19 +22,19 @@ impl<E> Copy for Matrix<'_, E> {}
 
 /// A matrix to write to.
 #[derive(Debug)]
-pub(super) struct MatrixMut<'a> {
-    pub(super) data: &'a mut [f32],
-    pub(super) shape: MatrixShape,
+pub struct MatrixMut<'a> {
+    pub(crate) data: &'a mut [f32],
+    pub(crate) shape: MatrixShape,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct MatrixShape {
-    pub(super) rows: usize,
-    pub(super) columns: usize,
+pub(crate) struct MatrixShape {
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
     /// Elements from one row to the next.
-    pub(super) stride: usize,
+    pub(crate) stride: usize,
     /// Elements from one panel's worth of columns to the next.
-    pub(super) panel_stride: usize,
+    pub(crate) panel_stride: usize,
 }
 
 impl MatrixShape {
@@ -47,7 +47,7 @@ impl MatrixShape {
     }
 
     /// Returns the offset of a column.
-    pub(super) fn column(&self, column: usize) -> usize {
+    pub(crate) fn column(&self, column: usize) -> usize {
         column / panel_width() * self.panel_stride + column % panel_width()
     }
 
@@ -65,12 +65,12 @@ impl MatrixShape {
 
 impl<'a> Matrix<'a> {
     /// `rows` x `columns`, rows `stride` elements apart.
-    pub(super) fn new(data: &'a [f32], rows: usize, columns: usize, stride: usize) -> Self {
+    pub fn new(data: &'a [f32], rows: usize, columns: usize, stride: usize) -> Self {
         Self { data, shape: MatrixShape::new(rows, columns, stride, data.len()) }
     }
 
     /// `rows` x `columns`, stored row after row without gaps.
-    pub(super) fn dense(data: &'a [f32], rows: usize, columns: usize) -> Self {
+    pub fn dense(data: &'a [f32], rows: usize, columns: usize) -> Self {
         Self::new(data, rows, columns, columns)
     }
 
@@ -81,9 +81,10 @@ impl<'a> Matrix<'a> {
     }
 }
 
+#[allow(private_bounds, reason = "callers have matrices of f32 only")]
 impl<E: Element> Matrix<'_, E> {
     /// Returns some columns, each with its elements after each other.
-    pub(super) fn transposed(&self, columns: Range<usize>) -> Vec<E> {
+    pub(crate) fn transposed(&self, columns: Range<usize>) -> Vec<E> {
         let MatrixShape { rows, stride, .. } = self.shape;
         let mut transposed = vec![E::zeroed(); columns.len() * rows];
         let mut rest = &mut transposed[..];
@@ -99,7 +100,7 @@ impl<E: Element> Matrix<'_, E> {
     }
 
     /// Adds the numbers of each column from `first` on to `sums`, one row after another.
-    pub(super) fn add_rows_to(&self, first: usize, sums: &mut [f32]) {
+    pub(crate) fn add_rows_to(&self, first: usize, sums: &mut [f32]) {
         let mut rest = sums;
         for (start, width) in self.shape.parts(first..first + rest.len()) {
             let these = rest.split_off_mut(..width).expect("a sum per column");
@@ -113,13 +114,13 @@ impl<E: Element> Matrix<'_, E> {
 
 impl<'a> MatrixMut<'a> {
     /// `rows` x `columns`, rows `stride` elements apart.
-    pub(super) fn new(data: &'a mut [f32], rows: usize, columns: usize, stride: usize) -> Self {
+    pub fn new(data: &'a mut [f32], rows: usize, columns: usize, stride: usize) -> Self {
         let shape = MatrixShape::new(rows, columns, stride, data.len());
         Self { data, shape }
     }
 
     /// `rows` x `columns`, stored row after row without gaps.
-    pub(super) fn dense(data: &'a mut [f32], rows: usize, columns: usize) -> Self {
+    pub fn dense(data: &'a mut [f32], rows: usize, columns: usize) -> Self {
         Self::new(data, rows, columns, columns)
     }
 }
@@ -127,11 +128,11 @@ impl<'a> MatrixMut<'a> {
 /// A matrix in panels: each panel is as many columns wide as the kernels, and stores all rows of them one after
 /// another. Panels of pairs have half as many rows, or half as many columns, as their matrix has.
 #[derive(Debug, Clone)]
-pub(super) struct Panels<E = f32> {
-    pub(super) rows: usize,
-    pub(super) columns: usize,
+pub struct Panels<E = f32> {
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
     /// Elements after the last column are undefined.
-    pub(super) lines: Vec<Line<E>>,
+    pub(crate) lines: Vec<Line<E>>,
 }
 
 impl<E> Default for Panels<E> {
@@ -140,16 +141,17 @@ impl<E> Default for Panels<E> {
     }
 }
 
+#[allow(private_bounds, reason = "callers have matrices of f32 only")]
 impl<E: Element> Panels<E> {
     /// Sets the sizes, and allocates elements for the caller to write.
-    pub(super) fn resize(&mut self, rows: usize, columns: usize) {
+    pub(crate) fn resize(&mut self, rows: usize, columns: usize) {
         (self.rows, self.columns) = (rows, columns);
         let lines = columns.div_ceil(panel_width()) * rows * panel_lines();
         self.lines.resize(lines, bytemuck::Zeroable::zeroed());
     }
 
     /// Returns the matrix as the left operand of a product.
-    pub(super) fn matrix(&self) -> Matrix<'_, E> {
+    pub(crate) fn matrix(&self) -> Matrix<'_, E> {
         Matrix { data: bytemuck::cast_slice(&self.lines), shape: self.shape() }
     }
 
@@ -166,13 +168,13 @@ impl<E: Element> Panels<E> {
     }
 
     /// Packs a matrix as the right operand of a product: pairs consist of a row and the next one.
-    pub(super) fn pack(&mut self, matrix: Matrix<'_>) {
+    pub(crate) fn pack(&mut self, matrix: Matrix<'_>) {
         self.resize(matrix.shape.rows.div_ceil(E::NUMBERS), matrix.shape.columns);
         E::dispatch(Pack { matrix, panels: self });
     }
 
     /// Packs the transpose of a matrix in the same way.
-    pub(super) fn pack_transposed(&mut self, matrix: Matrix<'_>) {
+    pub(crate) fn pack_transposed(&mut self, matrix: Matrix<'_>) {
         self.resize(matrix.shape.columns.div_ceil(E::NUMBERS), matrix.shape.rows);
         E::dispatch(PackTransposed { matrix, panels: self });
     }
@@ -180,13 +182,13 @@ impl<E: Element> Panels<E> {
 
 impl Panels {
     /// Returns the matrix as the result of a product.
-    pub(super) fn matrix_mut(&mut self) -> MatrixMut<'_> {
+    pub(crate) fn matrix_mut(&mut self) -> MatrixMut<'_> {
         MatrixMut { shape: self.shape(), data: bytemuck::cast_slice_mut(&mut self.lines) }
     }
 }
 
 /// Returns the elements in a row of a panel.
-pub(super) fn panel_width() -> usize {
+pub(crate) fn panel_width() -> usize {
     panel_lines() * LANES
 }
 
@@ -246,38 +248,38 @@ impl<E: Element> Kernel for PackTransposed<'_, E> {
 
 /// A matrix of bf16 numbers in both forms that products read.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Pairs {
+pub struct Pairs {
     rows: usize,
     columns: usize,
     /// Pairs of a row and the next one: the right operand of a product, or the left one of a transposed product.
-    pub(super) of_rows: Panels<Pair>,
+    pub(crate) of_rows: Panels<Pair>,
     /// Pairs of a column and the next one: the left operand of a product.
-    pub(super) of_columns: Panels<Pair>,
+    pub(crate) of_columns: Panels<Pair>,
 }
 
 impl Pairs {
     /// Sets the sizes, and allocates elements for the caller to write.
-    pub(super) fn resize(&mut self, rows: usize, columns: usize) {
+    pub(crate) fn resize(&mut self, rows: usize, columns: usize) {
         (self.rows, self.columns) = (rows, columns);
         self.of_rows.resize(rows.div_ceil(2), columns);
         self.of_columns.resize(rows, columns.div_ceil(2));
     }
 
     /// Rounds a matrix to bf16.
-    pub(super) fn pack(&mut self, matrix: Matrix<'_>) {
+    pub(crate) fn pack(&mut self, matrix: Matrix<'_>) {
         self.resize(matrix.shape.rows, matrix.shape.columns);
         Pair::dispatch(PackPairs { matrix, pairs: self });
     }
 
     /// Returns rows and columns.
-    pub(super) fn shape(&self) -> (usize, usize) {
+    pub(crate) fn shape(&self) -> (usize, usize) {
         (self.rows, self.columns)
     }
 
     /// Rounds a block of rows of `width` lines, which starts at an even row and at a panel. What it has beyond the last
     /// column is overwritten or ignored. `FULL` are the lines of a full panel.
     #[inline(always)]
-    pub(super) fn store<S: Simd, const FULL: usize>(
+    pub(crate) fn store<S: Simd, const FULL: usize>(
         &mut self,
         simd: S,
         row: usize,
@@ -315,7 +317,7 @@ impl Pairs {
 
     /// Reads a block of rows of `width` lines at an even row, as f32. Numbers beyond the last column are undefined.
     #[inline(always)]
-    pub(super) fn load<S: Simd, const FULL: usize>(
+    pub(crate) fn load<S: Simd, const FULL: usize>(
         &self,
         simd: S,
         row: usize,
@@ -377,7 +379,7 @@ fn line_at(row: &[f32], column: usize) -> [f32; LANES] {
 
 /// Returns a line of floats, padded with zeros.
 #[inline(always)]
-pub(super) fn whole_line(floats: &[f32]) -> [f32; LANES] {
+pub(crate) fn whole_line(floats: &[f32]) -> [f32; LANES] {
     let mut line = [0.0; LANES];
     line[..floats.len()].copy_from_slice(floats);
     line
@@ -385,7 +387,7 @@ pub(super) fn whole_line(floats: &[f32]) -> [f32; LANES] {
 
 /// What products multiply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Arithmetic {
+pub enum Arithmetic {
     /// Numbers in f32.
     #[default]
     F32,
@@ -395,8 +397,10 @@ pub(crate) enum Arithmetic {
 
 /// A matrix that products read, as their left or their right operand.
 #[derive(Debug)]
-pub(super) enum Operand {
+pub enum Operand {
+    /// In f32.
     Floats(Panels),
+    /// Rounded to bf16.
     Pairs(Pairs),
 }
 
@@ -408,7 +412,7 @@ impl Default for Operand {
 
 impl Operand {
     /// Sets the sizes, and allocates elements for the caller to write.
-    pub(super) fn resize(&mut self, arithmetic: Arithmetic, rows: usize, columns: usize) {
+    pub fn resize(&mut self, arithmetic: Arithmetic, rows: usize, columns: usize) {
         match (&mut *self, arithmetic) {
             (Self::Floats(panels), Arithmetic::F32) => panels.resize(rows, columns),
             (Self::Pairs(pairs), Arithmetic::Bf16) => pairs.resize(rows, columns),
@@ -424,7 +428,7 @@ impl Operand {
     }
 
     /// Packs a matrix, in the arithmetic of the last [`Operand::resize`].
-    pub(super) fn pack(&mut self, matrix: Matrix<'_>) {
+    pub fn pack(&mut self, matrix: Matrix<'_>) {
         match self {
             Self::Floats(panels) => panels.pack(matrix),
             Self::Pairs(pairs) => pairs.pack(matrix),
@@ -432,7 +436,7 @@ impl Operand {
     }
 
     /// Adds the numbers of each column from `first` on to `sums`, one row after another.
-    pub(super) fn add_rows_to(&self, first: usize, sums: &mut [f32]) {
+    pub fn add_rows_to(&self, first: usize, sums: &mut [f32]) {
         match self {
             Self::Floats(panels) => panels.matrix().add_rows_to(first, sums),
             Self::Pairs(pairs) => pairs.of_rows.matrix().add_rows_to(first, sums),

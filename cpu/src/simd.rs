@@ -16,14 +16,14 @@ use std::arch::x86_64::{
 #[cfg(target_arch = "x86_64")]
 use std::mem::transmute;
 
-use super::amx::{self, TileRegisters};
+use crate::amx::{self, TileRegisters};
 
 /// Numbers, or pairs of bf16 numbers, in the registers of one cache line: one, two or four registers.
-pub(super) const LANES: usize = 16;
+pub(crate) const LANES: usize = 16;
 
 /// A SIMD instruction set. Its values are proofs: only functions that dispatch make one, after they have found the
 /// instructions on the processor.
-pub(super) trait Simd: Copy {
+pub(crate) trait Simd: Copy {
     /// A line in registers.
     type Vector: Copy;
 
@@ -85,7 +85,7 @@ fn specified_multiply_add_pairs<S: Simd>(simd: S, x: S::Vector, y: S::Vector, su
 
 /// Rounds a number to bf16, to the nearest and on a tie to the even one. NaN stays NaN.
 #[inline(always)]
-pub(super) fn round(number: f32) -> u16 {
+pub(crate) fn round(number: f32) -> u16 {
     let bits = number.to_bits();
     // Adding to a NaN could carry into its sign.
     let rounded = if number.is_nan() { bits | 0x0040_0000 } else { bits + 0x7fff + (bits >> 16 & 1) };
@@ -93,7 +93,7 @@ pub(super) fn round(number: f32) -> u16 {
 }
 
 /// Code that is compiled once per SIMD instruction set.
-pub(super) trait Kernel {
+pub(crate) trait Kernel {
     /// The result.
     type Output;
 
@@ -104,7 +104,7 @@ pub(super) trait Kernel {
 
 /// Runs a kernel with the best SIMD instructions of the processor.
 #[inline]
-pub(super) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
+pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
     #[cfg(target_arch = "x86_64")]
     {
         if has_avx512() {
@@ -119,7 +119,7 @@ pub(super) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
 
 /// Runs a kernel that multiplies pairs of bf16 numbers, with the best instructions for that that the processor has.
 #[inline]
-pub(super) fn dispatch_bf16<K: Kernel>(kernel: K) -> K::Output {
+pub(crate) fn dispatch_bf16<K: Kernel>(kernel: K) -> K::Output {
     #[cfg(target_arch = "x86_64")]
     {
         if has_amx() {
@@ -134,7 +134,7 @@ pub(super) fn dispatch_bf16<K: Kernel>(kernel: K) -> K::Output {
 
 /// Whether the processor multiplies pairs with an instruction (AVX512-BF16). Without it, pairs give the same results
 /// within rounding, but more slowly than f32 numbers.
-pub(crate) fn has_bf16() -> bool {
+pub fn has_bf16() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         has_avx512() && is_x86_feature_detected!("avx512bf16")
@@ -146,7 +146,7 @@ pub(crate) fn has_bf16() -> bool {
 }
 
 /// Whether products of pairs are summed in tile registers (AMX).
-pub(crate) fn has_amx() -> bool {
+pub fn has_amx() -> bool {
     has_bf16() && amx::is_available()
 }
 
@@ -165,7 +165,7 @@ fn has_avx512() -> bool {
 
 /// Runs a kernel with every instruction set that the processor has; returns each one's name and result.
 #[cfg(test)]
-pub(super) fn on_every_instruction_set<K: Kernel>(kernel: impl Fn() -> K) -> Vec<(&'static str, K::Output)> {
+pub(crate) fn on_every_instruction_set<K: Kernel>(kernel: impl Fn() -> K) -> Vec<(&'static str, K::Output)> {
     let mut results = vec![("base", BaseSimd.run(kernel()))];
     #[cfg(target_arch = "x86_64")]
     {

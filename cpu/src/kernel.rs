@@ -15,18 +15,18 @@
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 
 #[cfg(test)]
-use super::simd::round;
-use super::simd::{Kernel, LANES, Simd, dispatch, dispatch_bf16, has_amx};
+use crate::simd::round;
+use crate::simd::{Kernel, LANES, Simd, dispatch, dispatch_bf16, has_amx};
 
 /// Sixteen elements on one cache line: one, two or four vector registers. Vectors that straddle two cache lines cost a
 /// twelfth of the kernels' speed.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(test, derive(PartialEq))]
 #[repr(C, align(64))]
-pub(super) struct Line<E = f32>(pub(super) [E; LANES]);
+pub(crate) struct Line<E = f32>(pub(crate) [E; LANES]);
 
 /// Lines of the largest block, of four lines in sixteen rows.
-pub(super) const BLOCK_LINES: usize = 64;
+pub(crate) const BLOCK_LINES: usize = 64;
 
 // SAFETY: sixteen elements of four bytes, without padding, since size and alignment are equal; every bit pattern is an
 // element.
@@ -35,14 +35,14 @@ unsafe impl<E: Element> bytemuck::Zeroable for Line<E> {}
 unsafe impl<E: Element> bytemuck::Pod for Line<E> {}
 
 impl Line {
-    pub(super) const ZERO: Self = Self([0.0; LANES]);
+    pub(crate) const ZERO: Self = Self([0.0; LANES]);
 }
 
 /// Two bf16 numbers that follow each other along the depth of a product, the first in the lower half: on little-endian
 /// processors, two `u16` in memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(transparent)]
-pub(super) struct Pair(u32);
+pub(crate) struct Pair(u32);
 
 // SAFETY: four bytes, and every bit pattern is a pair.
 unsafe impl bytemuck::Zeroable for Pair {}
@@ -52,21 +52,21 @@ unsafe impl bytemuck::Pod for Pair {}
 impl Pair {
     /// Rounds two numbers to bf16.
     #[cfg(test)]
-    pub(super) fn new(first: f32, second: f32) -> Self {
+    pub(crate) fn new(first: f32, second: f32) -> Self {
         let [first, second] = [first, second].map(|number| u32::from(round(number)));
         Self(first | second << 16)
     }
 
     /// Returns both numbers.
     #[inline(always)]
-    pub(super) fn numbers(self) -> [f32; 2] {
+    pub(crate) fn numbers(self) -> [f32; 2] {
         [self.0 << 16, self.0 & 0xffff_0000].map(f32::from_bits)
     }
 }
 
 /// What a kernel multiplies at once, in 32 bits: one f32 number, or a pair of bf16 numbers, whose products are added.
 /// Elements of one number ignore the second half, or the second row, of what they are made of.
-pub(super) trait Element: bytemuck::Pod {
+pub(crate) trait Element: bytemuck::Pod {
     /// Numbers of an element, along the depth of a product.
     const NUMBERS: usize;
 
@@ -178,7 +178,7 @@ impl Element for Pair {
 }
 
 /// Returns the lines of a full panel of a right matrix: the width of the blocks on this machine.
-pub(super) fn panel_lines() -> usize {
+pub(crate) fn panel_lines() -> usize {
     struct Width;
     impl Kernel for Width {
         type Output = usize;
@@ -213,7 +213,7 @@ fn prefetch<E>(line: &Line<E>) {
     clippy::needless_range_loop,
     reason = "iterators in closures become calls without the instruction set's features"
 )]
-pub(super) fn sum_block<'a, S: Simd, E: Element, const ROWS: usize, const LINES: usize, const FULL: usize>(
+pub(crate) fn sum_block<'a, S: Simd, E: Element, const ROWS: usize, const LINES: usize, const FULL: usize>(
     simd: S,
     panel: &[Line<E>],
     left: impl Fn(usize) -> [&'a [E]; ROWS],
@@ -258,8 +258,8 @@ pub(super) fn sum_block<'a, S: Simd, E: Element, const ROWS: usize, const LINES:
 
 #[cfg(test)]
 mod tests {
-    use super::super::simd::on_every_instruction_set;
     use super::*;
+    use crate::simd::on_every_instruction_set;
 
     /// The results of one instruction set on some lines.
     #[derive(Debug, PartialEq)]

@@ -1,4 +1,4 @@
-//! Single-threaded matrix products, on the kernels of [`super::kernel`].
+//! Single-threaded matrix products, on the kernels of [`crate::kernel`].
 //!
 //! The right matrix is read from [`Panels`]; the left one from its own memory, row by row or in panels. So what one
 //! product writes into panels, others read as their left or right matrix, without packing and always along memory:
@@ -7,16 +7,17 @@
 
 use std::ops::Range;
 
-use super::amx::{self, Rows, TileRegisters};
-use super::kernel::{BLOCK_LINES, Element, Line, sum_block};
-use super::panels::{Matrix, MatrixMut, MatrixShape, Operand, Pairs, Panels, panel_width, whole_line};
-use super::simd::{Kernel, LANES, Simd};
+use crate::amx::{self, Rows, TileRegisters};
+use crate::kernel::{BLOCK_LINES, Element, Line, sum_block};
+use crate::panels::{Matrix, MatrixMut, MatrixShape, Operand, Pairs, Panels, panel_width, whole_line};
+use crate::simd::{Kernel, LANES, Simd};
 
 /// The matrix that a product computes.
 #[derive(Debug)]
-pub(super) enum Output<'a> {
+pub enum Output<'a> {
+    /// In f32.
     Floats(MatrixMut<'a>),
-    /// Only products of pairs write pairs.
+    /// Rounded to bf16; only products of such operands have it.
     Pairs(&'a mut Pairs),
 }
 
@@ -46,9 +47,10 @@ impl Output<'_> {
 
 /// A matrix whose positive elements select those of a product.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Mask<'a> {
+pub enum Mask<'a> {
+    /// In f32.
     Floats(Matrix<'a>),
-    /// Only products of pairs have masks of pairs.
+    /// In bf16; only products of such operands have it.
     Pairs(&'a Pairs),
 }
 
@@ -63,7 +65,7 @@ impl<'a> From<&'a Operand> for Mask<'a> {
 
 /// What is done with a product's sums before they are stored (the epilogue of a GEMM).
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Epilogue<'a> {
+pub enum Epilogue<'a> {
     /// `out = a b`
     Replace,
     /// `out += a b`
@@ -78,7 +80,7 @@ pub(super) enum Epilogue<'a> {
 }
 
 /// Computes `a b` on the calling thread.
-pub(super) fn product<E: Element>(out: Output<'_>, epilogue: Epilogue<'_>, a: Matrix<'_, E>, b: &Panels<E>) {
+pub(crate) fn product<E: Element>(out: Output<'_>, epilogue: Epilogue<'_>, a: Matrix<'_, E>, b: &Panels<E>) {
     let MatrixShape { rows, columns, stride, panel_stride } = a.shape;
     assert_eq!(columns, b.rows, "columns left and rows right");
     let left = LeftMatrix {
@@ -91,7 +93,7 @@ pub(super) fn product<E: Element>(out: Output<'_>, epilogue: Epilogue<'_>, a: Ma
 }
 
 /// Computes `aᵀ b` on the calling thread, for the given columns of `a`; `a` and `b` have one row per sample.
-pub(super) fn transposed_product<E: Element>(
+pub(crate) fn transposed_product<E: Element>(
     out: MatrixMut<'_>,
     epilogue: Epilogue<'_>,
     (a, columns): (Matrix<'_, E>, Range<usize>),
@@ -398,8 +400,8 @@ impl OutputBlock<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::oracle::uniform;
     use super::*;
+    use crate::tests::uniform;
     use proptest::prelude::*;
 
     fn random(len: usize, seed: u64) -> Vec<f32> {

@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use std::sync::LazyLock;
 
 /// Rows of a block that is summed in tile registers: the lines of a register.
-pub(super) const ROWS: usize = 16;
+pub(crate) const ROWS: usize = 16;
 
 /// Pairs of bf16 numbers, or f32 numbers, of a line.
 const LANES: usize = 16;
@@ -19,7 +19,7 @@ const LANES: usize = 16;
 const LINE_BYTES: usize = 4 * LANES;
 
 /// Whether the processor has tile registers for bf16, and the operating system lets this process use them.
-pub(super) fn is_available() -> bool {
+pub(crate) fn is_available() -> bool {
     static AVAILABLE: LazyLock<bool> = LazyLock::new(is_permitted);
     *AVAILABLE
 }
@@ -44,7 +44,7 @@ fn is_permitted() -> bool {
 /// The tile registers of the calling thread, with the shapes for products of one depth. Registers 0 to 3 are sums, 4
 /// and 5 are loaded with sixteen pairs of the depth, and 6 and 7 with those that remain at its end.
 #[derive(Debug)]
-pub(super) struct TileRegisters {
+pub(crate) struct TileRegisters {
     /// Pairs along the depth.
     depth: usize,
     /// They belong to a thread.
@@ -63,13 +63,13 @@ struct Shapes {
 
 /// Rows of the left matrix of a product, and where they continue after each panel.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rows<'a> {
+pub(crate) struct Rows<'a> {
     /// Pairs, the first one that of the block.
-    pub(super) data: &'a [u32],
+    pub(crate) data: &'a [u32],
     /// Pairs from one row to the next.
-    pub(super) stride: usize,
+    pub(crate) stride: usize,
     /// Pairs to skip in a row after each panel.
-    pub(super) panel_skip: usize,
+    pub(crate) panel_skip: usize,
 }
 
 impl TileRegisters {
@@ -77,7 +77,7 @@ impl TileRegisters {
     ///
     /// # Safety
     /// [`is_available`]. A thread has one such value at a time.
-    pub(super) unsafe fn configure(depth: usize) -> Self {
+    pub(crate) unsafe fn configure(depth: usize) -> Self {
         let rest = (depth % LANES) as u8;
         let mut shapes =
             Shapes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
@@ -97,7 +97,7 @@ impl TileRegisters {
 
     /// `out[r][v] = sum over i of left(r, i) panel[i][v]`, of the first `LINES` of the panel's `FULL` lines.
     #[inline(always)]
-    pub(super) fn sum_block<const LINES: usize, const FULL: usize>(
+    pub(crate) fn sum_block<const LINES: usize, const FULL: usize>(
         &self,
         left: Rows<'_>,
         panel: &[[u32; LANES]],
