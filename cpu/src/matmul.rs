@@ -17,7 +17,7 @@ use crate::simd::{Kernel, LANES, Simd};
 pub enum Output<'a> {
     /// In f32.
     Floats(MatrixMut<'a>),
-    /// Rounded to bf16; only products of such operands have it.
+    /// Rounded to bf16. The operands of the product must be in bf16, too.
     Pairs(&'a mut Pairs),
 }
 
@@ -50,7 +50,7 @@ impl Output<'_> {
 pub enum Mask<'a> {
     /// In f32.
     Floats(Matrix<'a>),
-    /// In bf16; only products of such operands have it.
+    /// In bf16. The operands of the product must be in bf16, too.
     Pairs(&'a Pairs),
 }
 
@@ -401,12 +401,8 @@ impl OutputBlock<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::uniform;
+    use crate::tests::random;
     use proptest::prelude::*;
-
-    fn random(len: usize, seed: u64) -> Vec<f32> {
-        uniform(seed, 0, len)
-    }
 
     fn packed(matrix: Matrix<'_>) -> Panels {
         let mut panels = Panels::default();

@@ -13,8 +13,8 @@ const ARCHITECTURES: [&str; 3] =
     ["arch=compute_90a,code=sm_90a", "arch=compute_80,code=sm_80", "arch=compute_80,code=compute_80"];
 /// Environment variable that selects some of them, by their `code=`.
 pub(crate) const WANTED: &str = "RANKINE_CUDA_ARCHITECTURES";
-/// Environment variable that names a folder for what was compiled. Clippy, tests and releases have separate outputs, so
-/// that without it each of them compiles all kernels.
+/// Environment variable that names a folder for compiled kernels, which builds then share. Without it, Clippy, debug
+/// builds and release builds each compile all kernels.
 const CACHE: &str = "RANKINE_CUDA_CACHE";
 const HELP: &str =
     "the feature `cuda` needs nvcc 13.0, at CUDA_HOME/bin/nvcc or on PATH. Without a CUDA toolkit:
@@ -89,20 +89,13 @@ impl Compiler {
         }
         // If anything fails from here on, the next build compiles the source again.
         let _ = fs::remove_file(inputs_of(output));
-        match &self.cache {
+        match self.cache.as_ref().map(|cache| cache.join(hash(&inputs))) {
             None => self.compile(job)?,
-            Some(cache) => {
-                fs::create_dir_all(cache).map_err(|error| format!("{}: {error}", cache.display()))?;
-                let mut hasher = DefaultHasher::new();
-                inputs.hash(&mut hasher);
-                let kept = cache.join(format!("{:016x}", hasher.finish()));
-                if is_made_from(&kept, &inputs) {
-                    copy(&kept, output)?;
-                } else {
-                    self.compile(job)?;
-                    copy(output, &kept)?;
-                    write_inputs(&kept, &inputs)?;
-                }
+            Some(kept) if is_made_from(&kept, &inputs) => copy(&kept, output)?,
+            Some(kept) => {
+                self.compile(job)?;
+                copy(output, &kept)?;
+                write_inputs(&kept, &inputs)?;
             }
         }
         write_inputs(output, &inputs)
@@ -130,6 +123,12 @@ impl Compiler {
     }
 }
 
+fn hash(inputs: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    inputs.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+}
+
 /// The file with the inputs of an output.
 fn inputs_of(output: &Path) -> PathBuf {
     output.with_extension("inputs")
@@ -144,10 +143,12 @@ fn write_inputs(output: &Path, inputs: &str) -> Result<(), String> {
     fs::write(&path, inputs).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Copies a file, at once: other builds may use the same cache.
+/// Copies a file atomically, since other builds may use the same cache. Creates the folder.
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
     let partial = to.with_extension(process::id().to_string());
-    fs::copy(from, &partial)
+    to.parent()
+        .map_or(Ok(()), fs::create_dir_all)
+        .and_then(|()| fs::copy(from, &partial))
         .and_then(|_| fs::rename(&partial, to))
         .map_err(|error| format!("{} to {}: {error}", from.display(), to.display()))
 }

@@ -23,9 +23,12 @@ use rankine_reader::schema::DenseDtype;
 use rankine_reader::{Dataset, Error, IdRules, Part, Samples};
 
 use files::tree;
+use samples::samples_of;
 
 #[path = "../../tests/support/files.rs"]
 mod files;
+#[path = "support/samples.rs"]
+mod samples;
 
 const MESSAGE: &str = "
     message rows {
@@ -233,20 +236,6 @@ fn assert_same_files(found: &Path, expected: &Path, context: &str) {
     }
 }
 
-/// Returns the samples of the training part.
-fn samples_of(dataset: &Dataset) -> Samples {
-    let mut samples = Samples::new(dataset.schema());
-    let part = dataset.part(Part::Train).unwrap();
-    let files: Vec<_> = part.files.iter().map(|path| fs::read(path).unwrap()).collect();
-    for (index, location) in part.blocks.iter().enumerate() {
-        let bytes = &files[location.file as usize][location.offset as usize..][..location.bytes as usize];
-        let block = Block::parse(bytes, dataset.schema()).unwrap();
-        part.check_block(index as u64, &block).unwrap();
-        block.decode_into(dataset.schema(), &mut samples).unwrap();
-    }
-    samples
-}
-
 /// A number that is standardized need not fit half precision before that.
 #[test]
 fn large_numbers_are_standardized_before_they_are_stored() {
@@ -445,7 +434,7 @@ fn labelled_rows_are_those_of_a_conversion_and_texts_are_kept() {
     };
     let keep = ["shop", "user", "price", "mobile", "ratio", "number"];
     let (samples, kept) = read(std::slice::from_ref(&new), &keep).unwrap();
-    assert!(samples == samples_of(&Dataset::open(&at("new")).unwrap()));
+    assert!(samples == samples_of(&Dataset::open(&at("new")).unwrap(), Part::Train));
     let text = |row: &Row| {
         let user = row.user.clone().unwrap_or_default();
         let price = row.price.map_or_else(String::new, |price| price.to_string());

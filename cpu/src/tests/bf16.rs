@@ -4,8 +4,8 @@
 use half::bf16;
 use proptest::prelude::*;
 
+use super::random;
 use super::skipped::skipped;
-use super::uniform;
 use crate::kernel::{Line, Pair, sum_block};
 use crate::matmul::{Epilogue, Mask, Output, product, transposed_product};
 use crate::panels::{Matrix, MatrixMut, Pairs, Panels};
@@ -13,10 +13,6 @@ use crate::simd::{Kernel, LANES, Simd, has_amx, has_bf16, on_every_instruction_s
 
 /// Half a unit in the last place of bf16, relative to the number: of eight bits, the first is not stored.
 const HALF_UNIT: f64 = 1.0 / 256.0;
-
-fn random(len: usize, seed: u64) -> Vec<f32> {
-    uniform(seed, 0, len)
-}
 
 fn rounded(value: f32) -> f64 {
     bf16::from_f32(value).to_f64()

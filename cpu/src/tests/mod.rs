@@ -13,3 +13,8 @@ pub(crate) fn uniform(seed: u64, stream: u32, len: usize) -> Vec<f32> {
     UniformField::new(seed, stream).fill_row(0, 1.0, &mut values);
     values
 }
+
+/// Returns the first stream of them.
+pub(crate) fn random(len: usize, seed: u64) -> Vec<f32> {
+    uniform(seed, 0, len)
+}

@@ -11,6 +11,9 @@ use crate::part::Part;
 use crate::samples::Samples;
 use crate::schema::{DenseDtype, Schema};
 
+#[path = "../../../tests/support/samples.rs"]
+mod samples;
+
 /// Small enough that every test crosses chunk boundaries, and some lines do too.
 pub(crate) const SMALL: Limits = Limits { chunk_bytes: 4096, line_bytes_max: 2000 };
 
@@ -36,20 +39,7 @@ impl TestFolder {
 
 /// Returns the samples of a part; none if it is absent.
 pub(crate) fn samples_of(dir: &Path, part: Part) -> Samples {
-    let dataset = Dataset::open(dir).unwrap();
-    let mut samples = Samples::new(dataset.schema());
-    if dataset.samples(part) == 0 {
-        return samples;
-    }
-    let part = dataset.part(part).unwrap();
-    let files: Vec<_> = part.files.iter().map(|path| fs::read(path).unwrap()).collect();
-    for (index, location) in part.blocks.iter().enumerate() {
-        let bytes = &files[location.file as usize][location.offset as usize..][..location.bytes as usize];
-        let block = Block::parse(bytes, dataset.schema()).unwrap();
-        part.check_block(index as u64, &block).unwrap();
-        block.decode_into(dataset.schema(), &mut samples).unwrap();
-    }
-    samples
+    samples::samples_of(&Dataset::open(dir).unwrap(), part)
 }
 
 /// A valid row of the log.
