@@ -1,6 +1,7 @@
 //! Runs nvcc on what has changed since the last build.
 
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,8 @@ pub(crate) const WANTED: &str = "RANKINE_CUDA_ARCHITECTURES";
 /// Environment variable that names a folder for compiled kernels, which builds then share. Without it, Clippy, debug
 /// builds and release builds each compile all kernels.
 const CACHE: &str = "RANKINE_CUDA_CACHE";
+/// Environment variables of nvcc's own that change what it makes.
+pub(crate) const FLAGS: [&str; 2] = ["NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"];
 const HELP: &str =
     "the feature `cuda` needs nvcc 13.0, at CUDA_HOME/bin/nvcc or on PATH. Without a CUDA toolkit:
   python3 -m venv nvcc
@@ -65,6 +68,8 @@ fn architectures() -> Result<Vec<String>, String> {
 
 pub(crate) struct Compiler {
     nvcc: PathBuf,
+    /// The values of [`FLAGS`].
+    flags: [Option<OsString>; 2],
     /// The text of all headers.
     headers: String,
     cache: Option<PathBuf>,
@@ -76,14 +81,15 @@ impl Compiler {
             Some(home) => Path::new(&home).join("bin/nvcc"),
             None => "nvcc".into(),
         };
-        Self { nvcc, headers, cache: env::var_os(CACHE).map(Into::into) }
+        Self { nvcc, flags: FLAGS.map(env::var_os), headers, cache: env::var_os(CACHE).map(Into::into) }
     }
 
     /// Compiles a source unless its output, or one in the cache, was made from the same inputs.
     pub(crate) fn run(&self, job: &Job) -> Result<(), String> {
         let Job { arguments, source, included, output } = job;
         let sources = contents(std::slice::from_ref(source))? + &contents(included)?;
-        let inputs = format!("{} {arguments:?}\n{}{sources}", self.nvcc.display(), self.headers);
+        let Self { flags, headers, .. } = self;
+        let inputs = format!("{} {arguments:?} {flags:?}\n{headers}{sources}", self.nvcc.display());
         if is_made_from(output, &inputs) {
             return Ok(());
         }

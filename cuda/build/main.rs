@@ -17,13 +17,14 @@ use std::thread;
 mod compile;
 mod layout;
 
-use compile::{Compiler, Job, WANTED};
+use compile::{Compiler, FLAGS, Job, WANTED};
 
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=kernels");
     println!("cargo::rerun-if-changed=src/kernels");
-    println!("cargo::rerun-if-env-changed=CUDA_HOME");
-    println!("cargo::rerun-if-env-changed={WANTED}");
+    for variable in ["CUDA_HOME", WANTED].iter().chain(&FLAGS) {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
     if env::var_os("CARGO_FEATURE_CUDA").is_none() {
         return ExitCode::SUCCESS;
     }
