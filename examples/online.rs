@@ -50,14 +50,16 @@ fn main() -> Result<(), Box<dyn Error>> {
             let model = folder.join(format!("model-{}", trainer.steps()));
             trainer.save(&model)?;
             match &ranker {
-                Some(ranker) => ranker.swap(&model)?,
-                None => ranker = Some(Ranker::load(&model)?),
+                Some(ranker) => {
+                    ranker.swap(&model)?;
+                    let loss = scored.take();
+                    println!("step {}: log loss {loss:.4} of rows before they were learned", trainer.steps());
+                }
+                None => {
+                    ranker = Some(Ranker::load(&model)?);
+                    println!("step {}: the first model", trainer.steps());
+                }
             }
-            println!(
-                "step {}: log loss {:.4} of rows before they were learned",
-                trainer.steps(),
-                scored.take()
-            );
         }
     }
     let summary = trainer.finish()?;
