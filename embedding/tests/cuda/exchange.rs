@@ -26,8 +26,8 @@ use super::update::{self, random_case};
 use super::{Bench, CASES, Outcome, Random};
 
 const DEADLINE: Duration = Duration::from_secs(10);
-/// How long ranks of several nodes wait: NCCL takes seconds to examine the machine.
-const NODES_DEADLINE: Duration = Duration::from_secs(60);
+/// How long ranks of several nodes wait: NCCL takes seconds to examine the machine, and minutes under the sanitizer.
+const NODES_DEADLINE: Duration = Duration::from_secs(300);
 const NODES: usize = 2;
 const NODE_CASES: u64 = 2;
 /// The factor of gradients, like fp16's loss scale.
