@@ -347,10 +347,9 @@ fn any_operation_may_fail() {
         (Fault::Interrupted, false),
     ];
     for (number, (fault, heals)) in faults.into_iter().enumerate() {
-        // Each fault fails other operations; in the long version, each fails all.
-        let (mut at, stride) = if long() { (0, 1) } else { (2 * number as u64, 10) };
+        // Together the faults fail all operations; in the long version, each of them does.
+        let (mut at, stride) = if long() { (1, 1) } else { (1 + number as u64, 5) };
         loop {
-            at += stride;
             let (disk, files) = simulated();
             let faulty = Arc::new(FaultyFiles::new(files, at, fault));
             let (mut published, mut failures) = (Vec::new(), 0);
@@ -372,6 +371,7 @@ fn any_operation_may_fail() {
             if at > faulty.operations() {
                 break;
             }
+            at += stride;
         }
         assert!(at > 150);
     }

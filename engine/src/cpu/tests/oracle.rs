@@ -318,7 +318,7 @@ fn random_model(model: &Model, seed: u64) -> CpuModel {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     /// Logits, loss and (with plain SGD at rate 1) the gradient of every parameter equal the oracle's.
     #[test]
