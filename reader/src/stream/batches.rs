@@ -10,8 +10,9 @@ use crate::dataset::DatasetPart;
 use crate::error::{Error, Result};
 use crate::io::{BytesRead, Rung, SlabRing};
 use crate::samples::Samples;
+use crate::stream::division::{self, Division, Portion};
 use crate::stream::window::RowWindow;
-use crate::stream::{BlockStream, PackedBlock, Plan, Position, StreamOptions, Window};
+use crate::stream::{BlockStream, Plan, Position, StreamOptions, Window};
 
 /// The samples of one training step. Dropping it makes its memory available for a later batch.
 #[derive(Debug)]
@@ -150,21 +151,26 @@ impl Assembler {
         let mut window = RowWindow::new(&self.part.schema);
         let mut unpacked = Samples::new(&self.part.schema);
         let mut batch = self.empty();
+        let mut division = Division::new(self.batch_size, self.part.samples);
+        let mut portions = Vec::new();
         for block in &mut blocks {
             if stop.is_asked() {
                 break;
             }
+            if let Ok(block) = &block
+                && block.window_index == 0
+            {
+                window.clear();
+                portions = division.divide(&block.window);
+            }
             let sent = match block {
-                Ok(block) if self.fits_whole(&block, &batch) => {
+                Ok(block) if is_whole_block(&block.window, &portions) => {
                     // Directly into the batch, without a copy in between.
                     block
                         .decode_into(&mut batch)
-                        .map(|()| self.send_if_full(&block.window, block.window.samples, &mut batch, out))
+                        .map(|()| self.deliver(&block.window, &portions, &mut batch, out, |_, _| ()))
                 }
                 Ok(block) => {
-                    if block.window_index == 0 {
-                        window.clear();
-                    }
                     unpacked.clear();
                     let decoded = block.decode_into(&mut unpacked);
                     let (plan, complete) = (Arc::clone(&block.window), block.completes_window());
@@ -174,16 +180,16 @@ impl Assembler {
                     decoded.map(|()| {
                         if plan.keeps_rows() {
                             let append = |batch: &mut Samples, rows| batch.append(&unpacked, rows);
-                            return self.deliver(&plan, unpacked.len, &mut batch, out, append);
+                            return self.deliver(&plan, &portions, &mut batch, out, append);
                         }
                         window.push(&unpacked);
                         if !complete {
                             return Ok(());
                         }
-                        let order = plan.rows().expect("rows are chosen or shuffled");
+                        let order = division::rows(&plan, &portions).expect("rows are chosen or shuffled");
                         let gather =
                             |batch: &mut Samples, rows: Range<usize>| window.gather(&order[rows], batch);
-                        self.deliver(&plan, order.len(), &mut batch, out, gather)
+                        self.deliver(&plan, &portions, &mut batch, out, gather)
                     })
                 }
                 Err(error) => Err(error),
@@ -200,51 +206,30 @@ impl Assembler {
         blocks.close()
     }
 
-    /// Returns whether a block is a whole window whose rows, complete and in file order, come next in the batch.
-    fn fits_whole(&self, block: &PackedBlock, batch: &Samples) -> bool {
-        let window = &block.window;
-        let straight = window.blocks.len() == 1 && window.keeps_rows() && window.skip == 0;
-        straight && batch.len + window.samples as usize <= self.batch_size
-    }
-
-    /// Divides a window of `len` samples into batches; `take` appends a range of them, in the window's order. The
-    /// remainder waits in `batch` for the next window.
+    /// Adds a window's portions to batches and sends those that are complete; `take` appends positions of the window's
+    /// order to a batch. The remainder waits in `batch` for the next window.
     fn deliver(
         &self,
         window: &Window,
-        len: usize,
+        portions: &[Portion],
         batch: &mut Samples,
         out: &Sender<Result<Batch>>,
         take: impl Fn(&mut Samples, Range<usize>),
     ) -> Result<(), ConsumerDropped> {
-        let mut from = window.skip as usize;
-        while from < len {
-            let to = len.min(from + self.batch_size - batch.len);
-            take(batch, from..to);
-            from = to;
-            self.send_if_full(window, to as u32, batch, out)?;
+        for portion in portions {
+            take(batch, portion.range());
+            if !portion.completes {
+                continue;
+            }
+            let mut samples = std::mem::replace(batch, self.empty());
+            let mut out_of_range = Vec::new();
+            self.part.ids.apply(&mut samples, &mut out_of_range);
+            let end = window.first + u64::from(portion.positions.end);
+            let start = Position { epoch: window.epoch, sample: end - samples.len as u64 };
+            let batch = Batch::new(samples, start, out_of_range, self.recycle.clone());
+            out.send(Ok(batch)).map_err(|_| ConsumerDropped)?;
         }
         Ok(())
-    }
-
-    /// Sends the batch if it is full or the epoch ends; `delivered` rows of the window are in batches.
-    fn send_if_full(
-        &self,
-        window: &Window,
-        delivered: u32,
-        batch: &mut Samples,
-        out: &Sender<Result<Batch>>,
-    ) -> Result<(), ConsumerDropped> {
-        let end = Position { epoch: window.epoch, sample: window.first + u64::from(delivered) };
-        if batch.len < self.batch_size && end.sample < self.part.samples {
-            return Ok(());
-        }
-        let mut samples = std::mem::replace(batch, self.empty());
-        let mut out_of_range = Vec::new();
-        self.part.ids.apply(&mut samples, &mut out_of_range);
-        let start = Position { sample: end.sample - samples.len as u64, ..end };
-        let batch = Batch::new(samples, start, out_of_range, self.recycle.clone());
-        out.send(Ok(batch)).map_err(|_| ConsumerDropped)
     }
 
     /// Returns an empty batch, in reused memory if available.
@@ -264,4 +249,9 @@ impl Assembler {
             _ => Samples::new(schema),
         }
     }
+}
+
+/// Returns whether a window is one block whose rows, complete and in file order, belong to one batch.
+fn is_whole_block(window: &Window, portions: &[Portion]) -> bool {
+    window.blocks.len() == 1 && window.keeps_rows() && window.skip == 0 && portions.len() == 1
 }

@@ -5,11 +5,12 @@
 //! and packed. A [`BatchStream`] unpacks them into batches of any size; a [`PackedStream`] forms the same batches but
 //! leaves them packed, for GPUs that unpack them.
 //!
-//! Rows are shuffled within a *window*: several consecutive blocks in reading order. In file order each block is a
-//! window and its rows keep their order.
+//! Rows are shuffled within a *window*: several consecutive blocks in reading order. This decides which rows a batch
+//! gets; within the batch, those of a window are in reading order. In file order each block is a window.
 
 mod batches;
 mod blocks;
+mod division;
 mod packed;
 mod plan;
 mod rows;
@@ -33,7 +34,7 @@ pub enum Order {
     Shuffled {
         /// The seed of the order.
         seed: u64,
-        /// The number of blocks per window: blocks come in random order, and rows are permuted within this number of
+        /// The number of blocks per window: blocks come in random order, and batches get random rows of this number of
         /// consecutive blocks. More mixes better and takes more memory: that many blocks, unpacked.
         window_blocks: u32,
     },

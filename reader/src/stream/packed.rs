@@ -12,6 +12,7 @@ use crate::io::{BytesRead, Rung, SlabRing};
 use crate::ordered::ordered_map;
 use crate::stop::Stop;
 use crate::stream::blocks::UncheckedBlock;
+use crate::stream::division::Division;
 use crate::stream::rows::{RowsOfWindow, Run};
 use crate::stream::{BlockRow, BlockStream, PackedBlock, Plan, Position, StreamOptions};
 
@@ -51,8 +52,7 @@ impl PackedBatch {
         self.runs_of(samples).flat_map(|run| run.rows())
     }
 
-    /// Returns the numbers of the blocks that may hold some of the samples, in order; if samples are shuffled, these
-    /// are all blocks of their windows.
+    /// Returns the numbers of the blocks that may hold some of the samples, in order.
     ///
     /// # Panics
     /// If the range exceeds the batch.
@@ -94,8 +94,6 @@ pub struct PackedStream {
     blocks: Background<Result<PackedBlock>, SlabRing>,
     /// One per window, in order.
     windows: Background<RowsOfWindow, ()>,
-    part_samples: u64,
-    batch_size: usize,
     /// The batch being filled.
     runs: Vec<Run>,
     len: usize,
@@ -124,12 +122,13 @@ impl PackedStream {
         let plan = Plan::new(&part, options.order, options.epochs, options.start)?;
         let blocks = BlockStream::with_ring(Arc::clone(&part), plan.clone(), &options.io, ring)?;
         let (rung, bytes) = (blocks.rung(), blocks.bytes().clone());
-        let part_samples = part.samples;
+        let mut division = Division::new(options.batch_size, part.samples);
         let windows = Background::spawn("rankine-order", WINDOWS_AHEAD, move |out, _| {
             let mut first = 0_u32;
             for window in plan {
                 let blocks = window.blocks.len() as u32;
-                if out.send(RowsOfWindow::new(&part, &window, first)).is_err() {
+                let portions = division.divide(&window);
+                if out.send(RowsOfWindow::new(&part, &window, portions, first)).is_err() {
                     break;
                 }
                 first = first.wrapping_add(blocks);
@@ -140,8 +139,6 @@ impl PackedStream {
             bytes,
             blocks: checked_blocks(blocks, Self::CHECKERS, Self::BLOCKS_READY)?,
             windows,
-            part_samples,
-            batch_size: options.batch_size,
             runs: Vec::new(),
             len: 0,
             ready: VecDeque::new(),
@@ -184,21 +181,20 @@ impl PackedStream {
         self.blocks.close()
     }
 
-    /// Divides a window into batches; all of its blocks have been yielded.
-    fn divide(&mut self, window: &Arc<RowsOfWindow>) {
-        let mut from = window.skip;
-        while from < window.samples() {
-            let left = (self.batch_size - self.len).min((window.samples() - from) as usize) as u32;
-            self.runs.push(Run { window: Arc::clone(window), positions: from..from + left });
-            self.len += left as usize;
-            from += left;
-            let end = Position { epoch: window.epoch, sample: window.first_sample + u64::from(from) };
-            if self.len < self.batch_size && end.sample < self.part_samples {
-                continue;
+    /// Adds a window's portions to batches; all of its blocks have been yielded.
+    fn add(&mut self, window: &Arc<RowsOfWindow>) {
+        for portion in &window.portions {
+            let positions = portion.positions.clone();
+            let end =
+                Position { epoch: window.epoch, sample: window.first_sample + u64::from(positions.end) };
+            let keep_from = window.keep_from(positions.end);
+            self.len += positions.len();
+            self.runs.push(Run { window: Arc::clone(window), positions });
+            if portion.completes {
+                let (runs, len) = (std::mem::take(&mut self.runs), std::mem::take(&mut self.len));
+                let start = Position { sample: end.sample - len as u64, ..end };
+                self.ready.push_back(PackedBatch { runs, len, start, end, keep_from });
             }
-            let (runs, len) = (std::mem::take(&mut self.runs), std::mem::take(&mut self.len));
-            let start = Position { sample: end.sample - len as u64, ..end };
-            self.ready.push_back(PackedBatch { runs, len, start, end, keep_from: window.keep_from(from) });
         }
     }
 }
@@ -236,7 +232,7 @@ impl Iterator for PackedStream {
         };
         if block.completes_window() {
             let window = self.windows.next().expect("blocks and orders follow the same plan");
-            self.divide(&Arc::new(window));
+            self.add(&Arc::new(window));
         }
         Some(Ok(PackedItem::Block(block)))
     }

@@ -115,8 +115,8 @@ impl Window {
         self.seed.is_none() && self.selection.is_none()
     }
 
-    /// Returns the rows of the window in the order of delivery, skipped ones included; `None` if they are all rows of
-    /// its blocks in file order.
+    /// Returns the rows of the window in the order in which batches get them, skipped ones included; `None` if they are
+    /// all rows of its blocks in file order.
     pub fn rows(&self) -> Option<Vec<u32>> {
         if self.keeps_rows() {
             return None;

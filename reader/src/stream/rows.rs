@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::dataset::DatasetPart;
 use crate::stream::Window;
+use crate::stream::division::{self, Portion};
 
 /// The position of a sample.
 #[repr(C)]
@@ -22,8 +23,8 @@ pub(super) struct RowsOfWindow {
     pub(super) epoch: u64,
     /// The sample of its epoch at which the window starts.
     pub(super) first_sample: u64,
-    /// Rows that had been delivered before the stream's start.
-    pub(super) skip: u32,
+    /// What batches get of it.
+    pub(super) portions: Vec<Portion>,
     /// The number of its first block.
     first_block: u32,
     /// Samples of the window.
@@ -37,8 +38,9 @@ pub(super) struct RowsOfWindow {
 }
 
 impl RowsOfWindow {
-    /// Creates the rows of a window whose first block has this number, and draws their order.
-    pub(super) fn new(part: &DatasetPart, window: &Window, first_block: u32) -> Self {
+    /// Creates the rows of a window that is divided into these portions and whose first block has this number, and
+    /// draws their order.
+    pub(super) fn new(part: &DatasetPart, window: &Window, portions: Vec<Portion>, first_block: u32) -> Self {
         let mut starts = vec![0];
         for &block in &window.blocks {
             // Below 2^32 in total: checked by `Plan::new`.
@@ -47,31 +49,28 @@ impl RowsOfWindow {
         Self {
             epoch: window.epoch,
             first_sample: window.first,
-            skip: window.skip,
             first_block,
             samples: window.samples,
-            order: window.rows(),
+            order: division::rows(window, &portions),
+            portions,
             full: Divisor::new(part.block_samples),
             starts,
         }
     }
 
-    pub(super) fn samples(&self) -> u32 {
-        self.samples
-    }
-
     /// Returns the first block that is still needed after all rows before this position were delivered.
     pub(super) fn keep_from(&self, index: u32) -> u32 {
-        let of_window = match index < self.samples() {
+        let of_window = match index < self.samples {
             true if self.order.is_some() => 0,
-            true => self.of(index).0,
+            true => self.at(index).0,
             false => self.starts.len() as u32 - 1,
         };
         self.first_block.wrapping_add(of_window)
     }
 
-    /// Returns the index of a row's block in the window, and the row in that block.
-    fn of(&self, row: u32) -> (u32, u32) {
+    /// Returns the index in the window of the block that has the row at a position, and the row in that block.
+    fn at(&self, position: u32) -> (u32, u32) {
+        let row = self.order.as_ref().map_or(position, |rows| rows[position as usize]);
         // Short blocks before it can only move it to a later block.
         let mut index = self.full.quotient(row);
         while row >= self.starts[index as usize + 1] {
@@ -81,11 +80,11 @@ impl RowsOfWindow {
     }
 }
 
-/// Consecutive rows in the order of a window.
+/// Consecutive rows of a portion.
 #[derive(Debug, Clone)]
 pub(super) struct Run {
     pub(super) window: Arc<RowsOfWindow>,
-    /// Their positions in that order.
+    /// Their positions in the window's order.
     pub(super) positions: Range<u32>,
 }
 
@@ -103,9 +102,8 @@ impl Run {
     /// Returns the position of each row.
     pub(super) fn rows(self) -> impl Iterator<Item = BlockRow> {
         let Self { window, positions } = self;
-        positions.map(move |index| {
-            let row = window.order.as_ref().map_or(index, |rows| rows[index as usize]);
-            let (index, row) = window.of(row);
+        positions.map(move |position| {
+            let (index, row) = window.at(position);
             BlockRow { block: window.first_block.wrapping_add(index), row }
         })
     }
@@ -113,10 +111,8 @@ impl Run {
     /// Returns the blocks that may hold them.
     pub(super) fn blocks(self) -> impl Iterator<Item = u32> {
         let Self { window, positions } = self;
-        let blocks = match window.order {
-            Some(_) => 0..window.starts.len() as u32 - 1,
-            None => window.of(positions.start).0..window.of(positions.end - 1).0 + 1,
-        };
+        // They are in reading order.
+        let blocks = window.at(positions.start).0..window.at(positions.end - 1).0 + 1;
         blocks.map(move |index| window.first_block.wrapping_add(index))
     }
 }

@@ -1,5 +1,6 @@
 //! Streams over real files: every order and batch size, from every kind of start, and over damaged files.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -73,10 +74,6 @@ fn file_order_is_the_order_of_writing() {
 #[test]
 fn each_shuffled_epoch_has_every_sample_once_in_a_new_order() {
     let dataset = dataset();
-    // The first dense column is the sample's number: see `tests::dataset`.
-    let numbers = |samples: &Samples| -> Vec<u32> {
-        samples.dense.chunks(samples.dense_columns).map(|row| row[0] as u32).collect()
-    };
     for order in &ORDERS[1..] {
         let epochs = collect(&dataset, &options(100, *order, Position::default()));
         let orders: Vec<_> = epochs.iter().map(numbers).collect();
@@ -94,22 +91,79 @@ fn each_shuffled_epoch_has_every_sample_once_in_a_new_order() {
     }
 }
 
+/// Returns the numbers of samples: their first dense column, see `tests::dataset`.
+fn numbers(samples: &Samples) -> Vec<u32> {
+    samples.dense.chunks(samples.dense_columns).map(|row| row[0] as u32).collect()
+}
+
+/// Returns samples in batches, each sorted by number.
+fn sorted_batches(samples: &Samples, batch_size: usize) -> Vec<Samples> {
+    let mut order = numbers(samples).into_iter().zip(0..).collect::<Vec<(u32, usize)>>();
+    let batches = order.chunks_mut(batch_size).map(|batch| {
+        batch.sort_unstable();
+        let mut sorted = samples.slice(0..0);
+        batch.iter().for_each(|&(_, at)| sorted.append(samples, at..at + 1));
+        sorted
+    });
+    batches.collect()
+}
+
+#[test]
+fn the_shuffled_rows_of_a_batch_are_in_reading_order() {
+    let dataset = dataset();
+    let part = part(&dataset);
+    for order in &ORDERS[1..] {
+        for batch_size in [1, 7, 100, 400, 5000] {
+            let options = options(batch_size, *order, Position { epoch: 0, sample: 70 });
+            let plan = Plan::new(&part, *order, options.epochs, options.start).unwrap();
+            // The place in reading order of each sample, by epoch.
+            let mut places = vec![BTreeMap::new(); 2];
+            let mut drawn = vec![Vec::new(); 2];
+            for window in plan {
+                let rows: Vec<u32> = (window.blocks.iter())
+                    .flat_map(|&block| {
+                        let first = block * BLOCK_SAMPLES;
+                        first..(first + BLOCK_SAMPLES).min(SAMPLES as u32)
+                    })
+                    .collect();
+                let places = &mut places[window.epoch as usize];
+                places.extend(rows.iter().copied().zip(places.len()..));
+                let order = window.rows().unwrap();
+                let order = order[window.skip as usize..].iter().map(|&row| rows[row as usize]);
+                drawn[window.epoch as usize].extend(order);
+            }
+            let mut batches = collect_unpacked(&part, &options).into_iter();
+            for (drawn, places) in drawn.iter().zip(&places) {
+                for drawn in drawn.chunks(batch_size) {
+                    let mut expected = drawn.to_vec();
+                    expected.sort_by_key(|sample| places[sample]);
+                    let (batch, ..) = batches.next().unwrap();
+                    assert_eq!(numbers(&batch), expected, "{order:?} in batches of {batch_size}");
+                }
+            }
+            assert!(batches.next().is_none());
+        }
+    }
+}
+
 #[test]
 fn a_stream_resumes_from_anywhere() {
     let dataset = dataset();
     for order in ORDERS {
-        let whole = collect(&dataset, &options(100, order, Position::default()));
+        // Batches of one sample have the order of which larger ones are consecutive ranges.
+        let whole = collect(&dataset, &options(1, order, Position::default()));
         for epoch in 0..2 {
             for sample in [0, 1, 63, 64, 65, 200, 500, 959, 960, 961, 999, 1000] {
                 for batch_size in [1, 77, 5000] {
                     let rest = collect(&dataset, &options(batch_size, order, Position { epoch, sample }));
+                    let rest: Vec<_> = rest.iter().map(|run| sorted_batches(run, batch_size)).collect();
                     let mut expected = Vec::new();
                     for (number, samples) in whole.iter().enumerate().skip(epoch as usize) {
                         let from = if number as u64 == epoch { sample as usize } else { 0 };
                         if from < SAMPLES {
                             let mut run = Samples::new(&dataset.schema);
                             run.append(samples, from..SAMPLES);
-                            expected.push(run);
+                            expected.push(sorted_batches(&run, batch_size));
                         }
                     }
                     assert_eq!(rest, expected, "{order:?} from {epoch}, {sample} in batches of {batch_size}");
@@ -300,9 +354,11 @@ fn collect_packed(part: &DatasetPart, options: &StreamOptions) -> Vec<(Samples, 
                 let named: Vec<_> = batch.blocks(third..half).collect();
                 assert!(rows[third..half].iter().all(|row| named.contains(&row.block)));
                 assert!(named.is_sorted() && named.iter().all(|&block| (block as usize) < blocks.len()));
-                // The previous batch named the first block that this batch needs: nothing earlier is kept.
+                // The previous batch named the first block that this batch may need: in file order, nothing earlier is
+                // kept.
                 let first = batch.blocks(0..batch.len()).min().unwrap() as usize;
-                assert!(batches.is_empty() || kept_from == first, "{kept_from} is kept, {first} is needed");
+                let needed = if options.order == Order::File { first } else { kept_from.min(first) };
+                assert!(batches.is_empty() || kept_from == needed, "{kept_from} is kept, {first} is needed");
                 for BlockRow { block, row } in rows {
                     assert!(block as usize >= kept_from);
                     samples.append(&blocks[block as usize], row as usize..row as usize + 1);
@@ -351,9 +407,8 @@ const SPLITS: [Split; 5] = [
 #[test]
 fn a_validation_cut_divides_the_training_part_for_every_order_and_start() {
     let dataset = dataset();
-    let numbers = |batches: &[(Samples, Position, Position)]| -> Vec<u32> {
-        let rows = batches.iter().flat_map(|(samples, ..)| samples.dense.chunks(samples.dense_columns));
-        rows.map(|row| row[0] as u32).collect()
+    let all_numbers = |batches: &[(Samples, Position, Position)]| -> Vec<u32> {
+        batches.iter().flat_map(|(samples, ..)| numbers(samples)).collect()
     };
     for split in SPLITS {
         let cut = Dataset::open(&dataset.dir()).unwrap().with_validation(split).unwrap();
@@ -363,15 +418,15 @@ fn a_validation_cut_divides_the_training_part_for_every_order_and_start() {
             for side in [Part::Train, Part::Validation] {
                 let (part, count) = (cut.part(side).unwrap(), cut.samples(side));
                 assert_eq!(part.samples, count);
-                let one_epoch = StreamOptions { epochs: Some(1), ..options(64, order, Position::default()) };
+                let one_epoch = StreamOptions { epochs: Some(1), ..options(1, order, Position::default()) };
                 let whole = collect_unpacked(&part, &one_epoch);
-                let in_order = numbers(&whole);
+                let in_order = all_numbers(&whole);
                 assert_eq!(in_order.len() as u64, count);
                 assert_eq!(in_order.is_sorted(), order == Order::File, "{split}, {order:?}");
                 for (samples, ..) in &whole {
                     let mut expected = Samples::new(&dataset.schema);
-                    for row in samples.dense.chunks(samples.dense_columns) {
-                        let number = row[0] as usize;
+                    for number in numbers(samples) {
+                        let number = number as usize;
                         expected.append(&dataset.samples, number..number + 1);
                     }
                     assert_eq!(*samples, expected, "a row's columns stay together");
@@ -381,10 +436,15 @@ fn a_validation_cut_divides_the_training_part_for_every_order_and_start() {
                     let from =
                         StreamOptions { batch_size, start: Position { epoch: 0, sample }, ..one_epoch };
                     let rest = collect_unpacked(&part, &from);
-                    assert_eq!(
-                        numbers(&rest),
-                        in_order[sample as usize..],
-                        "{split}, {order:?} from {sample}"
+                    let sorted = |mut numbers: Vec<u32>| {
+                        numbers.sort_unstable();
+                        numbers
+                    };
+                    let batches = rest.iter().map(|(samples, ..)| sorted(numbers(samples)));
+                    let expected = in_order[sample as usize..].chunks(batch_size);
+                    assert!(
+                        batches.eq(expected.map(|batch| sorted(batch.to_vec()))),
+                        "{split}, {order:?} from {sample} in batches of {batch_size}"
                     );
                     assert_eq!(
                         collect_packed(&part, &from),
