@@ -23,10 +23,11 @@ extern "C" __global__ void __launch_bounds__(TOTALS_THREADS) totals(const __grid
     __shared__ double sums[TOTALS_THREADS];
     const float* labels = p.labels + u64(blockIdx.x) * p.samples;
     double sum = 0;
-    // With only one block, the number of loads in flight decides the speed.
+    // With only one block, the number of loads in flight decides the speed: no load waits for a label.
 #pragma unroll 16
     for (u32 sample = threadIdx.x; sample < p.samples; sample += TOTALS_THREADS) {
-        if (!isnan(labels[sample])) sum += double(p.weights[sample]);
+        const float label = labels[sample], weight = p.weights[sample];
+        sum += isnan(label) ? 0 : double(weight);
     }
     sums[threadIdx.x] = sum;
     for (u32 half = TOTALS_THREADS / 2; half > 0; half /= 2) {

@@ -129,6 +129,8 @@ pub struct Unpack {
 const _: () = assert!(size_of::<Unpack>() == 168);
 
 const UNPACK_THREADS: u32 = 256;
+/// Dense columns of a thread block.
+const UNPACK_COLUMNS: u32 = 8;
 
 impl Unpack {
     /// Ids per tile of a column of fixed hotness.
@@ -150,7 +152,8 @@ pub struct UnpackValues(pub Unpack);
 impl UnpackValues {
     /// Blocks.
     pub fn grid(&self) -> (u32, u32) {
-        (Unpack::tiles(self.0.samples), self.0.heads + 1 + self.0.dense_columns)
+        let Unpack { samples, heads, dense_columns, .. } = self.0;
+        (Unpack::tiles(samples), heads + 1 + dense_columns.div_ceil(UNPACK_COLUMNS))
     }
 }
 
