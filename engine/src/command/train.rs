@@ -331,7 +331,7 @@ impl Observer for Watcher {
             Event::CheckpointFailed { .. } => {
                 event.warning().iter().for_each(|text| tracing::error!("{text}"))
             }
-            Event::Skipped(_) | Event::Damaged { .. } | Event::Kept { .. } | Event::Continues { .. } => {
+            Event::SetAside(_) | Event::Damaged { .. } | Event::Kept { .. } | Event::Continues { .. } => {
                 event.warning().iter().for_each(|text| tracing::warn!("{text}"));
             }
             Event::Evaluated { step, part, set: None, heads, .. } => self.evaluated(step, part, heads),

@@ -111,7 +111,7 @@ impl LiveRun {
                 view.state = RunState::Finished;
                 view.progress.eta_seconds = None;
             }),
-            Event::Skipped(_)
+            Event::SetAside(_)
             | Event::Removed { .. }
             | Event::Damaged { .. }
             | Event::Kept { .. }

@@ -196,7 +196,7 @@ impl Observer for TrainingObserver<'_> {
             Event::CheckpointFailed { .. } => self.metrics.checkpoints.failures.inc(),
             // A target may have ended it before all samples.
             Event::Finished { .. } => self.metrics.train.progress.set(1.0),
-            Event::Skipped(_)
+            Event::SetAside(_)
             | Event::Removed { .. }
             | Event::Damaged { .. }
             | Event::Kept { .. }

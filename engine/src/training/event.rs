@@ -52,7 +52,7 @@ pub enum Event<'a> {
         bytes_read: u64,
     },
     /// A damaged checkpoint was skipped, and set aside.
-    Skipped(&'a DamagedCheckpoint),
+    SetAside(&'a DamagedCheckpoint),
     /// A partial checkpoint, left by a process that ended while it wrote or removed it, was removed.
     Removed {
         /// The folder.
@@ -140,7 +140,7 @@ impl Event<'_> {
     /// What this event warns of.
     pub fn warning(&self) -> Option<String> {
         Some(match self {
-            Self::Skipped(DamagedCheckpoint { path, why, .. }) => {
+            Self::SetAside(DamagedCheckpoint { path, why, .. }) => {
                 format!("{} is unusable and was set aside: {why}", path.display())
             }
             Self::Damaged { path, bytes } => {

@@ -150,7 +150,7 @@ fn decide(
     }
     for damaged in &damaged {
         checkpoint::set_aside(&**files, &dir, damaged.step)?;
-        observer.observe(Event::Skipped(damaged));
+        observer.observe(Event::SetAside(damaged));
     }
     clean_up(&**files, &dir, observer)?;
     let step = from.manifest().train.step;
