@@ -15,8 +15,7 @@ in another order each round. Each has its inputs as it likes them before the clo
 PyTorch. They are rows of the dataset's evaluation part, other ones for each call of a round, so ids follow the power
 law of `rankine generate`. Calls at the start of a turn are not measured: they bring the weights back into the caches.
 
---threads applies to PyTorch and ONNX Runtime; Rankine scores a call on the calling thread. Pin the script to as many
-processors, for example with `taskset`.
+Pin the script to as many processors as --threads, for example with `taskset`.
 """
 
 import argparse
@@ -99,10 +98,10 @@ class Weights:
 class Rankine:
     name = "Rankine"
 
-    def __init__(self, run):
+    def __init__(self, run, threads):
         import rankine
 
-        self.ranker = rankine.Ranker.load(run)
+        self.ranker = rankine.Ranker.load(run, threads=threads)
         self.version = rankine.__version__
 
     def prepared(self, dense, ids):
@@ -229,7 +228,7 @@ class OnnxRuntime:
 
 def contenders(run, weights, threads):
     """Returns the contenders whose packages are installed. Prints what is skipped."""
-    found = [Rankine(run)]
+    found = [Rankine(run, threads)]
     for name, packages, make in [
         ("PyTorch, eager", ["torch"], lambda: PyTorch(weights, threads, compiled=False)),
         ("PyTorch, compiled", ["torch"], lambda: PyTorch(weights, threads, compiled=True)),
@@ -326,7 +325,7 @@ def processor():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job", nargs="?", default=ROOT / "configs" / "pytorch-comparison.toml", help="the job file")
-    parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch and ONNX Runtime")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each contender")
     parser.add_argument("--batches", default="1,16,512", help="rows per call, separated by commas")
     parser.add_argument("--rounds", type=int, default=20, help="turns of each contender")
     parser.add_argument("--calls", type=int, default=100, help="calls per turn; a quarter from 128 rows on")

@@ -123,14 +123,37 @@ fn scores_have_the_bits_of_predictions_for_any_number_of_rows() {
         let (ranker, expected) = (models.load(name), models.predicted(name));
         assert_eq!(expected.len(), EVAL);
         assert_eq!(score(&ranker, &models.samples), expected, "{name}: all rows");
+        let threaded = [1, 2, 3, 20].map(|threads| models.load(name).with_threads(threads).unwrap());
         let mut next = numbers(7);
-        for rows in [1, 2, 16, 63, 64, 65, 333] {
-            let first = next() as usize % (EVAL - rows);
-            let some = models.samples.slice(first..first + rows);
-            assert_eq!(score(&ranker, &some), expected[first..first + rows], "{name}: {rows} rows");
+        for ranker in threaded.iter().chain([&ranker]) {
+            for rows in [1, 2, 16, 63, 64, 65, 333, EVAL] {
+                let first = next() as usize % (EVAL + 1 - rows);
+                let some = models.samples.slice(first..first + rows);
+                assert_eq!(score(ranker, &some), expected[first..first + rows], "{name}: {rows} rows");
+            }
+            assert_eq!(score(ranker, &models.samples.slice(0..0)), [0.0; 0]);
         }
-        assert_eq!(score(&ranker, &models.samples.slice(0..0)), [0.0; 0]);
     }
+}
+
+#[test]
+fn calls_share_the_threads_of_a_ranker() {
+    let models = Models::train(&[("run", &[])]);
+    let (ranker, expected) = (models.load("run").with_threads(3).unwrap(), models.predicted("run"));
+    // Each thread that runs a tile has memory of its own, so a call whose tiles mix would show.
+    thread::scope(|scope| {
+        for first in 0..4 {
+            let (ranker, expected, samples) = (&ranker, &expected, models.samples.slice(first..EVAL));
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    assert_eq!(score(ranker, &samples), expected[first..]);
+                }
+            });
+        }
+    });
+    let refused = models.load("run").with_threads(0).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput);
+    expect!["a ranker cannot score on 0 threads: use at least 1"].assert_eq(&refused.to_string());
 }
 
 #[test]

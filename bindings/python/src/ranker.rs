@@ -1,8 +1,10 @@
 //! The class `Ranker`.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use numpy::{PyArray1, PyArrayMethods};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use rankine::ranker::{ArrowRows, Features};
 
@@ -28,10 +30,18 @@ pub(crate) struct Ranker {
 impl Ranker {
     /// Loads the model of a finished run, of a checkpoint, or of an export.
     ///
+    /// Calls with more than 64 rows are divided among ``threads`` threads, which all calls share; 1 is best if as many
+    /// threads of Python score at a time as there are processors. Scores do not depend on it.
+    ///
     /// Compares every file with its checksum. Raises ModelError if there is no model, or it is damaged.
     #[staticmethod]
-    fn load(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+    #[pyo3(signature = (path, *, threads=1))]
+    fn load(py: Python<'_>, path: PathBuf, threads: usize) -> PyResult<Self> {
         let ranker = py.detach(|| rankine::ranker::Ranker::load(path)).map_err(model_error)?;
+        let ranker = ranker.with_threads(threads).map_err(|error| match error.kind() {
+            ErrorKind::InvalidInput => PyValueError::new_err(error.to_string()),
+            _ => error.into(),
+        })?;
         let categorical =
             ranker.schema().stored_categorical().iter().map(|column| column.name.clone()).collect();
         Ok(Self { labels: ranker.labels(), categorical, ranker })

@@ -55,6 +55,16 @@ def test_every_layout_has_the_same_scores(generated: Generated) -> None:
         np.testing.assert_array_equal(ranker.score_mapped(dense, categorical), generated.expected)
 
 
+def test_several_threads_have_the_same_scores(generated: Generated) -> None:
+    batch = whole_part(generated.data)
+    expected = rankine.Ranker.load(generated.run).score_mapped(batch.dense, batch.categorical)
+    for threads in (1, 2, 5):
+        ranker = rankine.Ranker.load(generated.run, threads=threads)
+        assert np.array_equal(ranker.score_mapped(batch.dense, batch.categorical), expected)
+    with pytest.raises(ValueError, match="a ranker cannot score on 0 threads"):
+        rankine.Ranker.load(generated.run, threads=0)
+
+
 def test_several_heads_and_ragged_columns(films: Films) -> None:
     ranker, batch = rankine.Ranker.load(films.run), whole_part(films.data)
     scores = ranker.score_mapped(batch.dense, batch.categorical)

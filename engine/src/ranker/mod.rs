@@ -21,6 +21,7 @@
 mod error;
 
 use std::collections::HashSet;
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -28,6 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use arrow_array::RecordBatch;
 use rankine_reader::convert::{RawLabels, RawRows};
 use rankine_reader::{IdRules, Samples, Schema};
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::cpu::{ScoringBuffers, ScoringModel};
 #[cfg(feature = "arrow")]
@@ -48,6 +50,8 @@ pub const ROWS_MAX: usize = 65536;
 #[derive(Debug)]
 pub struct Ranker {
     model: RwLock<Arc<LoadedModel>>,
+    /// Threads that help the calling one.
+    helpers: Option<ThreadPool>,
 }
 
 /// A model, and all that scoring with it needs.
@@ -82,17 +86,36 @@ impl Ranker {
     /// # Errors
     /// [`SourceError`] if there is no model, it is damaged, or another version of Rankine wrote it.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, SourceError> {
-        Ok(Self { model: RwLock::new(Arc::new(LoadedModel::load(path.as_ref())?)) })
+        Ok(Self { model: RwLock::new(Arc::new(LoadedModel::load(path.as_ref())?)), helpers: None })
+    }
+
+    /// Divides calls with more than 64 rows among this many threads: the calling one and others, which all calls
+    /// share. Scores do not change. Without this, a call is scored on the thread that makes it, which is best if there
+    /// are as many calls at a time as processors.
+    ///
+    /// # Errors
+    /// If `threads` is 0, or the system refuses to start them.
+    pub fn with_threads(self, threads: usize) -> io::Result<Self> {
+        let others = threads.checked_sub(1).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidInput, "a ranker cannot score on 0 threads: use at least 1")
+        })?;
+        let pool =
+            || ThreadPoolBuilder::new().num_threads(others).thread_name(|n| format!("rankine-score-{n}"));
+        let helpers = (others > 0).then(|| pool().build()).transpose();
+        let helpers = helpers.map_err(|error| {
+            io::Error::other(format!("cannot start {threads} threads that score: {error}"))
+        })?;
+        Ok(Self { helpers, ..self })
     }
 
     /// Scores mapped features: writes the probability of each label for each row, `[rows, heads]`, to `scores`. Ids out
     /// of range follow the policy of the job that trained the model. Once as many rows were scored on as many threads,
-    /// nothing is allocated.
+    /// nothing is allocated, except to divide a call among several threads.
     ///
     /// # Errors
     /// [`ScoreError`] if shapes do not match the model, or numbers are not finite; `scores` is then unchanged.
     pub fn score(&self, features: &Features<'_>, scores: &mut [f64]) -> Result<(), ScoreError> {
-        self.model().score_mapped(features, scores)
+        self.model().score_mapped(features, self.helpers(), scores)
     }
 
     /// Scores raw rows, as the files that the model's dataset was converted from have them: applies the transforms and
@@ -108,7 +131,7 @@ impl Ranker {
         columns: &[RawColumn<'_>],
         scores: &mut [f64],
     ) -> Result<(), ScoreError> {
-        self.model().score_raw(rows, columns, scores)
+        self.model().score_raw((rows, columns), self.helpers(), scores)
     }
 
     /// Scores raw rows of Arrow, of which there may be any number, in one or several pieces; see [`Ranker::score_raw`].
@@ -133,7 +156,7 @@ impl Ranker {
                 let scores = &mut scores[(before + range.start) * heads..(before + range.end) * heads];
                 let scored = piece
                     .slice(range.clone())
-                    .with_columns(|columns| model.score_raw(range.len(), columns, scores));
+                    .with_columns(|columns| model.score_raw((range.len(), columns), self.helpers(), scores));
                 scored.map_err(|error| error.after_rows(before + first))?;
             }
             before += piece.len();
@@ -150,7 +173,7 @@ impl Ranker {
     pub fn score_mapped_batch(&self, batch: &RecordBatch, scores: &mut [f64]) -> Result<(), ScoreError> {
         let model = self.model();
         let rows = MappedRows::new(batch, &model.schema, RawLabels::Ignored)?;
-        rows.with_features(|features| model.score_mapped(features, scores))
+        rows.with_features(|features| model.score_mapped(features, self.helpers(), scores))
     }
 
     /// Replaces the model by another one with the same columns and labels. Loads it before anything changes; rows that
@@ -195,6 +218,10 @@ impl Ranker {
         self.model().steps
     }
 
+    fn helpers(&self) -> Option<&ThreadPool> {
+        self.helpers.as_ref()
+    }
+
     fn model(&self) -> Arc<LoadedModel> {
         Arc::clone(&self.model.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -220,19 +247,24 @@ impl LoadedModel {
         labels.chain(dense).chain(categorical).cloned().collect()
     }
 
-    fn score_mapped(&self, features: &Features<'_>, scores: &mut [f64]) -> Result<(), ScoreError> {
-        self.score_with(features.rows, scores, |model, Buffers { samples, .. }| {
+    fn score_mapped(
+        &self,
+        features: &Features<'_>,
+        helpers: Option<&ThreadPool>,
+        scores: &mut [f64],
+    ) -> Result<(), ScoreError> {
+        self.score_with(features.rows, helpers, scores, |model, Buffers { samples, .. }| {
             features.check(&model.schema, &model.ids, samples)
         })
     }
 
     fn score_raw(
         &self,
-        rows: usize,
-        columns: &[RawColumn<'_>],
+        (rows, columns): (usize, &[RawColumn<'_>]),
+        helpers: Option<&ThreadPool>,
         scores: &mut [f64],
     ) -> Result<(), ScoreError> {
-        self.score_with(rows, scores, |model, Buffers { raw, samples, .. }| {
+        self.score_with(rows, helpers, scores, |model, Buffers { raw, samples, .. }| {
             model.raw.encode(&model.schema, &model.ids, (rows, columns), raw, samples)
         })
     }
@@ -241,6 +273,7 @@ impl LoadedModel {
     fn score_with(
         &self,
         rows: usize,
+        helpers: Option<&ThreadPool>,
         scores: &mut [f64],
         fill: impl FnOnce(&Self, &mut Buffers) -> Result<(), FeatureError>,
     ) -> Result<(), ScoreError> {
@@ -249,7 +282,7 @@ impl LoadedModel {
         }
         let mut buffers = self.take_buffers();
         let filled = fill(self, &mut buffers).map_err(ScoreError::from);
-        let scored = filled.and_then(|()| self.score(&mut buffers, scores));
+        let scored = filled.and_then(|()| self.score(&mut buffers, helpers, scores));
         self.put_back(buffers);
         scored
     }
@@ -270,7 +303,12 @@ impl LoadedModel {
     }
 
     /// Scores the samples in the buffers.
-    fn score(&self, buffers: &mut Buffers, scores: &mut [f64]) -> Result<(), ScoreError> {
+    fn score(
+        &self,
+        buffers: &mut Buffers,
+        helpers: Option<&ThreadPool>,
+        scores: &mut [f64],
+    ) -> Result<(), ScoreError> {
         let Buffers { samples, out_of_range, logits, scoring, .. } = buffers;
         self.ids.apply(samples, out_of_range);
         let (rows, heads) = (samples.len, self.weights.spec().heads.len());
@@ -278,7 +316,7 @@ impl LoadedModel {
             return Err(ScoreError::ScoresShape { rows, heads, found: scores.len() });
         }
         logits.resize(rows * heads, 0.0);
-        self.weights.logits(samples, scoring, logits);
+        self.weights.logits(samples, helpers, scoring, logits);
         if let Some(at) = logits.iter().position(|logit| logit.is_nan()) {
             return Err(ScoreError::NotANumber { row: at / heads });
         }

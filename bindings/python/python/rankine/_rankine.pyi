@@ -27,8 +27,11 @@ class Ranker:
     """A trained model that scores rows. Any number of threads may use it at the same time."""
 
     @staticmethod
-    def load(path: _Path) -> Ranker:
+    def load(path: _Path, *, threads: int = 1) -> Ranker:
         """Loads the model of a finished run, of a checkpoint, or of an export.
+
+        Calls with more than 64 rows are divided among ``threads`` threads, which all calls share; 1 is best if as many
+        threads of Python score at a time as there are processors. Scores do not depend on it.
 
         Compares every file with its checksum. Raises ModelError if there is no model, or it is damaged.
         """
