@@ -96,7 +96,6 @@ pub struct PackedStream {
     windows: Background<RowsOfWindow, ()>,
     /// The batch being filled.
     runs: Vec<Run>,
-    len: usize,
     /// Complete batches, which wait for no further block.
     ready: VecDeque<PackedBatch>,
 }
@@ -140,7 +139,6 @@ impl PackedStream {
             blocks: checked_blocks(blocks, Self::CHECKERS, Self::BLOCKS_READY)?,
             windows,
             runs: Vec::new(),
-            len: 0,
             ready: VecDeque::new(),
         })
     }
@@ -188,10 +186,10 @@ impl PackedStream {
             let end =
                 Position { epoch: window.epoch, sample: window.first_sample + u64::from(positions.end) };
             let keep_from = window.keep_from(positions.end);
-            self.len += positions.len();
             self.runs.push(Run { window: Arc::clone(window), positions });
             if portion.completes {
-                let (runs, len) = (std::mem::take(&mut self.runs), std::mem::take(&mut self.len));
+                let runs = std::mem::take(&mut self.runs);
+                let len = runs.iter().map(Run::len).sum();
                 let start = Position { sample: end.sample - len as u64, ..end };
                 self.ready.push_back(PackedBatch { runs, len, start, end, keep_from });
             }

@@ -54,6 +54,41 @@ fn collect(dataset: &TestDataset, options: &StreamOptions) -> Vec<Samples> {
     epochs
 }
 
+/// Returns the numbers of samples: their first dense column, see `tests::dataset`.
+fn numbers(samples: &Samples) -> Vec<u32> {
+    samples.dense.chunks(samples.dense_columns).map(|row| row[0] as u32).collect()
+}
+
+/// Returns the samples of these numbers.
+fn samples_of(dataset: &TestDataset, numbers: &[u32]) -> Samples {
+    let mut samples = Samples::new(&dataset.schema);
+    for &number in numbers {
+        samples.append(&dataset.samples, number as usize..number as usize + 1);
+    }
+    samples
+}
+
+/// Returns the numbers that are stored in the blocks of a window, in reading order.
+fn stored(window: &Window) -> Vec<u32> {
+    let of_block = |&block: &u32| {
+        let first = block * BLOCK_SAMPLES;
+        first..(first + BLOCK_SAMPLES).min(SAMPLES as u32)
+    };
+    window.blocks.iter().flat_map(of_block).collect()
+}
+
+/// Puts numbers that come in the order that an epoch draws into batches, each in reading order.
+fn in_batches(drawn: &[u32], batch_size: usize, part: &DatasetPart, order: Order, epoch: u64) -> Vec<u32> {
+    let plan = Plan::new(part, order, Some(epoch + 1), Position { epoch, sample: 0 }).unwrap();
+    let read: Vec<u32> = plan.flat_map(|window| stored(&window)).collect();
+    let places: BTreeMap<_, _> = read.into_iter().zip(0..).collect();
+    let mut batches = drawn.to_vec();
+    for batch in batches.chunks_mut(batch_size) {
+        batch.sort_by_key(|number| places[number]);
+    }
+    batches
+}
+
 const ORDERS: [Order; 4] = [
     Order::File,
     Order::Shuffled { seed: 1, window_blocks: 1 },
@@ -79,33 +114,12 @@ fn each_shuffled_epoch_has_every_sample_once_in_a_new_order() {
         let orders: Vec<_> = epochs.iter().map(numbers).collect();
         assert_ne!(orders[0], orders[1]);
         for (epoch, order) in epochs.iter().zip(&orders) {
-            let mut expected = Samples::new(&dataset.schema);
-            for &sample in order {
-                expected.append(&dataset.samples, sample as usize..sample as usize + 1);
-            }
-            assert_eq!(*epoch, expected, "a row's columns stay together");
+            assert_eq!(*epoch, samples_of(&dataset, order), "a row's columns stay together");
             let mut sorted = order.clone();
             sorted.sort_unstable();
             assert!(sorted.into_iter().eq(0..SAMPLES as u32));
         }
     }
-}
-
-/// Returns the numbers of samples: their first dense column, see `tests::dataset`.
-fn numbers(samples: &Samples) -> Vec<u32> {
-    samples.dense.chunks(samples.dense_columns).map(|row| row[0] as u32).collect()
-}
-
-/// Returns samples in batches, each sorted by number.
-fn sorted_batches(samples: &Samples, batch_size: usize) -> Vec<Samples> {
-    let mut order = numbers(samples).into_iter().zip(0..).collect::<Vec<(u32, usize)>>();
-    let batches = order.chunks_mut(batch_size).map(|batch| {
-        batch.sort_unstable();
-        let mut sorted = samples.slice(0..0);
-        batch.iter().for_each(|&(_, at)| sorted.append(samples, at..at + 1));
-        sorted
-    });
-    batches.collect()
 }
 
 #[test]
@@ -115,33 +129,16 @@ fn the_shuffled_rows_of_a_batch_are_in_reading_order() {
     for order in &ORDERS[1..] {
         for batch_size in [1, 7, 100, 400, 5000] {
             let options = options(batch_size, *order, Position { epoch: 0, sample: 70 });
-            let plan = Plan::new(&part, *order, options.epochs, options.start).unwrap();
-            // The place in reading order of each sample, by epoch.
-            let mut places = vec![BTreeMap::new(); 2];
-            let mut drawn = vec![Vec::new(); 2];
-            for window in plan {
-                let rows: Vec<u32> = (window.blocks.iter())
-                    .flat_map(|&block| {
-                        let first = block * BLOCK_SAMPLES;
-                        first..(first + BLOCK_SAMPLES).min(SAMPLES as u32)
-                    })
-                    .collect();
-                let places = &mut places[window.epoch as usize];
-                places.extend(rows.iter().copied().zip(places.len()..));
-                let order = window.rows().unwrap();
-                let order = order[window.skip as usize..].iter().map(|&row| rows[row as usize]);
-                drawn[window.epoch as usize].extend(order);
+            let mut drawn = [Vec::new(), Vec::new()];
+            for window in Plan::new(&part, *order, options.epochs, options.start).unwrap() {
+                let (rows, stored) = (window.rows().unwrap(), stored(&window));
+                let delivered = rows[window.skip as usize..].iter().map(|&row| stored[row as usize]);
+                drawn[window.epoch as usize].extend(delivered);
             }
-            let mut batches = collect_unpacked(&part, &options).into_iter();
-            for (drawn, places) in drawn.iter().zip(&places) {
-                for drawn in drawn.chunks(batch_size) {
-                    let mut expected = drawn.to_vec();
-                    expected.sort_by_key(|sample| places[sample]);
-                    let (batch, ..) = batches.next().unwrap();
-                    assert_eq!(numbers(&batch), expected, "{order:?} in batches of {batch_size}");
-                }
-            }
-            assert!(batches.next().is_none());
+            let expected =
+                [0, 1].map(|epoch| in_batches(&drawn[epoch], batch_size, &part, *order, epoch as u64));
+            let found: Vec<_> = collect(&dataset, &options).iter().map(numbers).collect();
+            assert_eq!(found, expected, "{order:?} in batches of {batch_size}");
         }
     }
 }
@@ -149,6 +146,7 @@ fn the_shuffled_rows_of_a_batch_are_in_reading_order() {
 #[test]
 fn a_stream_resumes_from_anywhere() {
     let dataset = dataset();
+    let part = part(&dataset);
     for order in ORDERS {
         // Batches of one sample have the order of which larger ones are consecutive ranges.
         let whole = collect(&dataset, &options(1, order, Position::default()));
@@ -156,14 +154,12 @@ fn a_stream_resumes_from_anywhere() {
             for sample in [0, 1, 63, 64, 65, 200, 500, 959, 960, 961, 999, 1000] {
                 for batch_size in [1, 77, 5000] {
                     let rest = collect(&dataset, &options(batch_size, order, Position { epoch, sample }));
-                    let rest: Vec<_> = rest.iter().map(|run| sorted_batches(run, batch_size)).collect();
                     let mut expected = Vec::new();
-                    for (number, samples) in whole.iter().enumerate().skip(epoch as usize) {
-                        let from = if number as u64 == epoch { sample as usize } else { 0 };
+                    for (number, samples) in (0..).zip(&whole).skip(epoch as usize) {
+                        let from = if number == epoch { sample as usize } else { 0 };
                         if from < SAMPLES {
-                            let mut run = Samples::new(&dataset.schema);
-                            run.append(samples, from..SAMPLES);
-                            expected.push(sorted_batches(&run, batch_size));
+                            let run = in_batches(&numbers(samples)[from..], batch_size, &part, order, number);
+                            expected.push(samples_of(&dataset, &run));
                         }
                     }
                     assert_eq!(rest, expected, "{order:?} from {epoch}, {sample} in batches of {batch_size}");
@@ -336,6 +332,12 @@ fn collect_packed(part: &DatasetPart, options: &StreamOptions) -> Vec<(Samples, 
     let (slabs, bytes) = BlockStream::ring_for(part, &options.io);
     let (kept_max, _) = PackedStream::blocks_kept(part, options);
     let ring = SlabRing::allocate(slabs, bytes).unwrap();
+    // Where each window starts, and the number of its first block.
+    let (mut windows, mut first_block) = (BTreeMap::new(), 0);
+    for window in Plan::new(part, options.order, options.epochs, options.start).unwrap() {
+        windows.insert(Position { epoch: window.epoch, sample: window.first }, first_block);
+        first_block += window.blocks.len();
+    }
     let (mut blocks, mut kept_from, mut batches) = (Vec::new(), 0, Vec::new());
     for packed in PackedStream::with_ring(part.clone(), options, ring).unwrap() {
         match packed.unwrap() {
@@ -354,11 +356,9 @@ fn collect_packed(part: &DatasetPart, options: &StreamOptions) -> Vec<(Samples, 
                 let named: Vec<_> = batch.blocks(third..half).collect();
                 assert!(rows[third..half].iter().all(|row| named.contains(&row.block)));
                 assert!(named.is_sorted() && named.iter().all(|&block| (block as usize) < blocks.len()));
-                // The previous batch named the first block that this batch may need: in file order, nothing earlier is
-                // kept.
-                let first = batch.blocks(0..batch.len()).min().unwrap() as usize;
-                let needed = if options.order == Order::File { first } else { kept_from.min(first) };
-                assert!(batches.is_empty() || kept_from == needed, "{kept_from} is kept, {first} is needed");
+                // The previous batch named the first block of this batch's window: nothing earlier is kept.
+                let (_, &first) = windows.range(..=batch.start).next_back().unwrap();
+                assert!(batches.is_empty() || kept_from == first, "{kept_from} is kept, {first} is needed");
                 for BlockRow { block, row } in rows {
                     assert!(block as usize >= kept_from);
                     samples.append(&blocks[block as usize], row as usize..row as usize + 1);
@@ -378,6 +378,11 @@ fn collect_unpacked(part: &DatasetPart, options: &StreamOptions) -> Vec<(Samples
         (std::mem::take(&mut batch.samples), batch.start, batch.end)
     });
     batches.collect()
+}
+
+/// Returns the numbers of all samples of batches.
+fn all_numbers(batches: &[(Samples, Position, Position)]) -> Vec<u32> {
+    batches.iter().flat_map(|(samples, ..)| numbers(samples)).collect()
 }
 
 #[test]
@@ -407,9 +412,6 @@ const SPLITS: [Split; 5] = [
 #[test]
 fn a_validation_cut_divides_the_training_part_for_every_order_and_start() {
     let dataset = dataset();
-    let all_numbers = |batches: &[(Samples, Position, Position)]| -> Vec<u32> {
-        batches.iter().flat_map(|(samples, ..)| numbers(samples)).collect()
-    };
     for split in SPLITS {
         let cut = Dataset::open(&dataset.dir()).unwrap().with_validation(split).unwrap();
         assert_eq!(cut.samples(Part::Train) + cut.samples(Part::Validation), SAMPLES as u64);
@@ -424,11 +426,7 @@ fn a_validation_cut_divides_the_training_part_for_every_order_and_start() {
                 assert_eq!(in_order.len() as u64, count);
                 assert_eq!(in_order.is_sorted(), order == Order::File, "{split}, {order:?}");
                 for (samples, ..) in &whole {
-                    let mut expected = Samples::new(&dataset.schema);
-                    for number in numbers(samples) {
-                        let number = number as usize;
-                        expected.append(&dataset.samples, number..number + 1);
-                    }
+                    let expected = samples_of(&dataset, &numbers(samples));
                     assert_eq!(*samples, expected, "a row's columns stay together");
                 }
                 for (batch_size, sample) in [(7, 0), (64, 1), (100, count / 2), (5000, count - 1), (9, count)]
@@ -436,14 +434,9 @@ fn a_validation_cut_divides_the_training_part_for_every_order_and_start() {
                     let from =
                         StreamOptions { batch_size, start: Position { epoch: 0, sample }, ..one_epoch };
                     let rest = collect_unpacked(&part, &from);
-                    let sorted = |mut numbers: Vec<u32>| {
-                        numbers.sort_unstable();
-                        numbers
-                    };
-                    let batches = rest.iter().map(|(samples, ..)| sorted(numbers(samples)));
-                    let expected = in_order[sample as usize..].chunks(batch_size);
-                    assert!(
-                        batches.eq(expected.map(|batch| sorted(batch.to_vec()))),
+                    assert_eq!(
+                        all_numbers(&rest),
+                        in_batches(&in_order[sample as usize..], batch_size, &part, order, 0),
                         "{split}, {order:?} from {sample} in batches of {batch_size}"
                     );
                     assert_eq!(
@@ -467,11 +460,10 @@ fn the_last_samples_are_validated_and_random_ones_are_those_of_the_split() {
     let one_epoch = StreamOptions { epochs: Some(1), ..options(64, Order::File, Position::default()) };
     for split in SPLITS {
         let part = opened.clone().with_validation(split).unwrap().part(Part::Validation).unwrap();
-        let batches = collect_unpacked(&part, &one_epoch);
-        let rows = batches.iter().flat_map(|(samples, ..)| samples.dense.chunks(samples.dense_columns));
+        let found = all_numbers(&collect_unpacked(&part, &one_epoch));
         let held_out = crate::split::HeldOut::of(split, SAMPLES as u64);
         let expected = (0..SAMPLES as u64).filter(|&sample| held_out.contains(sample));
-        assert!(rows.map(|row| row[0] as u64).eq(expected), "{split}");
+        assert!(found.into_iter().map(u64::from).eq(expected), "{split}");
         // Only blocks that hold some of it are read.
         let plan = Plan::new(&part, Order::File, Some(1), Position::default()).unwrap();
         let blocks = part.blocks.len() as u32;
