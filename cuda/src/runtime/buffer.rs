@@ -34,18 +34,6 @@ impl<T: Pod> Buffer<T> {
         Ok(Self::in_memory(Memory::new(device, len * size_of::<T>())?, len))
     }
 
-    /// The same, for memory that the GPUs of `peers` access as well; all of them must be able to. With peers it takes
-    /// whole pages of 2 MiB.
-    ///
-    /// # Errors
-    /// As [`Buffer::uninitialized`], and if a peer cannot access it.
-    pub fn for_peers(device: &Arc<Device>, peers: &[Arc<Device>], len: usize) -> Result<Self> {
-        if peers.is_empty() {
-            return Self::uninitialized(device, len);
-        }
-        Ok(Self::in_memory(Memory::for_peers(device, peers, len * size_of::<T>())?, len))
-    }
-
     /// Allocates memory filled with a byte.
     ///
     /// # Errors

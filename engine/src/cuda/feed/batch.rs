@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 use rankine_cuda::Moment;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::{BatchStream, BlockRow, PackedBatch, Position, StreamOptions};
 use rankine_reader::{Error as DataError, Schema};
 
-use super::release::ReleaseSender;
+use super::release::CopierMessage;
 use super::ring::BlockRing;
 
 /// Samples of one step, for one GPU or several.
@@ -26,11 +27,11 @@ pub struct FeedPart {
     pub(super) batch: Arc<PackedBatch>,
     pub(super) rows: Range<usize>,
     pub(super) number: u64,
-    /// Its blocks are complete once all of these have passed.
-    pub(super) copied: Vec<Arc<Moment>>,
+    pub(super) copied: Moment,
     pub(super) ring: Arc<BlockRing>,
     pub(super) source: Arc<Source>,
-    pub(super) release: ReleaseSender,
+    /// To the thread that copies to the GPU.
+    pub(super) release: Sender<CopierMessage>,
 }
 
 /// The source of batches.
@@ -78,9 +79,9 @@ impl FeedPart {
         &self.source.part.schema
     }
 
-    /// Its blocks are complete once all of these have passed.
-    pub(in crate::cuda) fn copied(&self) -> impl Iterator<Item = &Moment> {
-        self.copied.iter().map(|moment| &**moment)
+    /// Returns the moment after which its blocks are complete.
+    pub(in crate::cuda) fn copied(&self) -> &Moment {
+        &self.copied
     }
 
     pub(in crate::cuda) fn ring(&self) -> &BlockRing {
@@ -112,6 +113,8 @@ impl FeedPart {
 
 impl Drop for FeedPart {
     fn drop(&mut self) {
-        self.release.send(self.number, self.batch.keep_from);
+        let Self { number, .. } = *self;
+        // If the thread has ended, nothing waits for this.
+        let _ = self.release.send(CopierMessage::Batch { number, keep_from: self.batch.keep_from });
     }
 }

@@ -1,5 +1,4 @@
-//! The threads of a feed: one takes blocks from the reader, and one per GPU copies some of them to the GPUs that need
-//! them.
+//! The threads of a feed: one takes blocks from the reader, and one per GPU copies those that the GPU needs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,72 +11,43 @@ use rankine_reader::stream::{PackedBatch, PackedBlock, PackedItem, PackedStream}
 
 use super::super::error::Result;
 use super::release::{CopierMessage, ReleasedBlocks};
-use super::ring::{BlockRing, BlockSize};
+use super::ring::BlockRing;
 
 /// Copies enqueued on a GPU at the same time; each holds a slab.
 pub(super) const COPIES_MAX: usize = 8;
 /// The most requests that wait to be copied.
 pub(super) const REQUESTS_MAX: usize = 8;
 
-/// Which GPUs get a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Recipients {
-    /// Only GPUs whose samples are in it, each over PCIe, when a batch names it.
-    Needed,
-    /// All GPUs: one of them over PCIe, which takes turns, and the others from that one.
-    All,
-}
-
-/// What a copier receives from the reader.
+/// What a copier receives from the reader, in the reader's order.
+#[derive(Clone)]
 pub(super) enum CopyRequest {
-    Block(u32, Arc<PackedBlock>),
-    Batch(u64, Arc<PackedBatch>),
+    Block(Arc<PackedBlock>),
+    Batch(Arc<PackedBatch>),
 }
 
 /// A batch whose blocks this GPU's copier has copied once the moment has passed.
 pub(super) struct CopiedBatch {
     pub(super) number: u64,
     pub(super) batch: Arc<PackedBatch>,
-    pub(super) moment: Arc<Moment>,
+    pub(super) moment: Moment,
 }
 
 /// Sends copied batches to the feed.
 pub(super) type BatchSender = Sender<Result<CopiedBatch>>;
 
 /// Distributes the reader's blocks and batches to the GPUs until the feed ends; an error goes to the first GPU.
-pub(super) fn distribute(
-    stream: PackedStream,
-    recipients: Recipients,
-    copiers: &[SyncSender<Result<CopyRequest>>],
-) {
-    let (mut blocks, mut batches) = (0_u32, 0);
+pub(super) fn distribute(stream: PackedStream, copiers: &[SyncSender<Result<CopyRequest>>]) {
     for packed in stream {
-        let sent = match packed {
+        let request = match packed {
             // If the receiver has gone, nobody needs the error.
             Err(error) => {
                 let _ = copiers[0].send(Err(error.into()));
                 return;
             }
-            Ok(PackedItem::Block(block)) => {
-                let (number, block) = (blocks, Arc::new(block));
-                blocks = blocks.wrapping_add(1);
-                let takers = match recipients {
-                    Recipients::Needed => copiers,
-                    Recipients::All => std::slice::from_ref(&copiers[number as usize % copiers.len()]),
-                };
-                takers
-                    .iter()
-                    .try_for_each(|copier| copier.send(Ok(CopyRequest::Block(number, Arc::clone(&block)))))
-            }
-            Ok(PackedItem::Batch(batch)) => {
-                let (number, batch) = (batches, Arc::new(batch));
-                batches += 1;
-                copiers
-                    .iter()
-                    .try_for_each(|copier| copier.send(Ok(CopyRequest::Batch(number, Arc::clone(&batch)))))
-            }
+            Ok(PackedItem::Block(block)) => CopyRequest::Block(Arc::new(block)),
+            Ok(PackedItem::Batch(batch)) => CopyRequest::Batch(Arc::new(batch)),
         };
-        if sent.is_err() {
+        if copiers.iter().any(|copier| copier.send(Ok(request.clone())).is_err()) {
             return;
         }
     }
@@ -88,11 +58,7 @@ pub(super) struct Copier {
     /// The GPU's rank among all ranks, including those of other processes.
     pub(super) rank: usize,
     pub(super) topology: Topology,
-    pub(super) recipients: Recipients,
-    /// The ring of this GPU.
     pub(super) ring: Arc<BlockRing>,
-    /// The rings of the GPUs to which it passes its blocks on.
-    pub(super) others: Vec<Arc<BlockRing>>,
     pub(super) lane: Lane,
     pub(super) messages: Receiver<CopierMessage>,
 }
@@ -141,62 +107,28 @@ impl Copier {
         self.lane.device().bind()?;
         let mut state = CopierState {
             copies: Copies { lane: &self.lane, in_flight: VecDeque::new() },
-            released: ReleasedBlocks::of_gpus(1 + self.others.len()),
+            released: ReleasedBlocks::default(),
             pending: PendingBlocks::default(),
         };
-        let waits = self.recipients == Recipients::Needed;
+        let mut batches = 0;
         for sent in sent {
-            let done = match sent? {
-                CopyRequest::Block(_, block) if waits => {
-                    state.pending.blocks.push_back(Some(block));
-                    Ok(())
-                }
-                CopyRequest::Block(number, block) => self.copy(&mut state, number, block)?,
-                CopyRequest::Batch(number, batch) => {
-                    if waits && self.copy_needed(&mut state, &batch)?.is_err() {
+            match sent? {
+                CopyRequest::Block(block) => state.pending.blocks.push_back(Some(block)),
+                CopyRequest::Batch(batch) => {
+                    if self.copy_needed(&mut state, &batch)?.is_err() {
                         return Ok(());
                     }
-                    let moment = Arc::new(Moment::new(self.lane.device())?);
+                    let moment = Moment::new(self.lane.device())?;
                     self.lane.record(&moment)?;
-                    out.send(Ok(CopiedBatch { number, batch, moment })).map_err(|_| EndOfFeed)
+                    if out.send(Ok(CopiedBatch { number: batches, batch, moment })).is_err() {
+                        return Ok(());
+                    }
+                    batches += 1;
                 }
-            };
-            if done.is_err() {
-                return Ok(());
             }
             state.copies.release_finished()?;
         }
         Ok(())
-    }
-
-    /// Copies a block to its slot, once that is free on all GPUs that receive it.
-    fn copy(
-        &self,
-        CopierState { copies, released, .. }: &mut CopierState<'_>,
-        number: u32,
-        block: Arc<PackedBlock>,
-    ) -> Result<Result<(), EndOfFeed>> {
-        while number.wrapping_sub(released.before()) as usize >= self.ring.slots {
-            match self.messages.recv() {
-                Ok(CopierMessage::Batch { gpu, number, keep_from }) => released.add(gpu, number, keep_from),
-                Ok(CopierMessage::Stop) | Err(_) => return Ok(Err(EndOfFeed)),
-            }
-        }
-        let moment = copies.room()?;
-        // SAFETY: no unfinished batch on any of the GPUs uses the slot's former contents; the block is kept until the
-        // moment has passed, and the rings live as long as this value, which waits for the lane.
-        let put = unsafe { self.ring.put(&self.lane, number, &block) };
-        let samples = block.block().map_or(0, |block| block.samples());
-        let size = BlockSize { bytes: block.bytes().len(), samples };
-        copies.in_flight.push_back((block, moment));
-        put?;
-        for other in &self.others {
-            // SAFETY: as above.
-            unsafe { self.ring.copy_to_peer(&self.lane, number, size, other) }?;
-        }
-        let (_, moment) = &copies.in_flight[copies.in_flight.len() - 1];
-        self.lane.record(moment)?;
-        Ok(Ok(()))
     }
 
     /// Copies the blocks that a batch's samples for this GPU still need.
@@ -209,6 +141,30 @@ impl Copier {
             }
         }
         state.pending.keep_from(batch.keep_from);
+        Ok(Ok(()))
+    }
+
+    /// Copies a block to its slot, once that is free.
+    fn copy(
+        &self,
+        CopierState { copies, released, .. }: &mut CopierState<'_>,
+        number: u32,
+        block: Arc<PackedBlock>,
+    ) -> Result<Result<(), EndOfFeed>> {
+        while number.wrapping_sub(released.before()) as usize >= self.ring.slots {
+            match self.messages.recv() {
+                Ok(CopierMessage::Batch { number, keep_from }) => released.add(number, keep_from),
+                Ok(CopierMessage::Stop) | Err(_) => return Ok(Err(EndOfFeed)),
+            }
+        }
+        let moment = copies.room()?;
+        // SAFETY: no unfinished batch uses the slot's former contents; the block is kept until the moment has passed,
+        // and the ring lives as long as this value, which waits for the lane.
+        let put = unsafe { self.ring.put(&self.lane, number, &block) };
+        copies.in_flight.push_back((block, moment));
+        put?;
+        let (_, moment) = &copies.in_flight[copies.in_flight.len() - 1];
+        self.lane.record(moment)?;
         Ok(Ok(()))
     }
 }

@@ -5,9 +5,8 @@
 //! blocks' slots there: the CPU handles only that list, and each GPU's part of it is made by the thread that enqueues
 //! that GPU's work.
 //!
-//! With several GPUs, each gets a range of a batch's samples. In file order it receives only the blocks that contain
-//! them. Shuffled samples are in nearly all blocks, so each block goes over PCIe to one GPU, whose copy engines pass
-//! it on.
+//! With several GPUs, each gets a range of a batch's samples, and receives only the blocks that contain them. Samples of
+//! a batch are in reading order, shuffled or not, so a block rarely goes to more than two GPUs.
 
 mod batch;
 mod columns;
@@ -21,31 +20,30 @@ use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, bounded};
-use rankine_cuda::{Device, Lane, Moment};
+use rankine_cuda::{Device, Lane};
 use rankine_embedding::Topology;
 use rankine_reader::Error as DataError;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::io::{BytesRead, Rung, SlabRing};
-use rankine_reader::stream::{BlockStream, Order, PackedBatch, PackedStream, StreamOptions};
+use rankine_reader::stream::{BlockStream, PackedStream, StreamOptions};
 
 use super::error::Result;
 use batch::Source;
 pub use batch::{FeedBatch, FeedPart};
 pub(super) use columns::{fixed_columns, ragged_columns};
-use copier::{COPIES_MAX, CopiedBatch, Copier, REQUESTS_MAX, Recipients, distribute};
+use copier::{COPIES_MAX, CopiedBatch, Copier, REQUESTS_MAX, distribute};
 use memory::{PageLockedMemory, SlabRingMemory};
-use release::{CopierMessage, ReleaseSender};
+use release::CopierMessage;
 pub(super) use ring::BlockRing;
 
 /// Batches that may be in flight on a GPU while the next one is awaited.
 const BATCHES_IN_FLIGHT: usize = 4;
 
-/// Batches for GPUs, prepared ahead. Dropping it stops its threads; with several GPUs, drop it only after all work on
-/// its batches is done.
+/// Batches for GPUs, prepared ahead. Dropping it stops its threads.
 ///
-/// Page-locked host memory: the slabs of [`BlockStream::ring_for`], some more for each GPU, and for several GPUs in
-/// file order those of a batch and a window. Memory of each GPU: as many blocks as two windows of the order of samples
-/// have, and those of the batches ahead.
+/// Page-locked host memory: the slabs of [`BlockStream::ring_for`], some more for each GPU, and those of a batch and
+/// the windows around it, which wait until a batch names them. Memory of each GPU: as many blocks, and those of the
+/// batches ahead.
 #[derive(Debug)]
 pub struct Feed {
     rung: Rung,
@@ -53,14 +51,13 @@ pub struct Feed {
     topology: Topology,
     /// The rank of the first GPU.
     first: usize,
-    recipients: Recipients,
     source: Arc<Source>,
     /// One per GPU.
     rings: Vec<Arc<BlockRing>>,
     /// One per GPU; empty once the threads have ended.
     copied: Vec<Receiver<Result<CopiedBatch>>>,
     /// One per GPU, to its thread.
-    senders: Arc<[Sender<CopierMessage>]>,
+    senders: Vec<Sender<CopierMessage>>,
     threads: Vec<JoinHandle<()>>,
     /// The memory of the slabs. It is unlocked when this is dropped, not before.
     _memory: Arc<PageLockedMemory>,
@@ -79,8 +76,7 @@ pub struct FeedRanks<'a> {
 
 impl Feed {
     /// Starts to read a part of a dataset and to copy it to the GPUs, each of which gets its share of every batch's
-    /// samples. If blocks are to `stay`, the rings hold all of them, and batches may be kept: for one epoch. Several
-    /// GPUs must be able to access each other's memory.
+    /// samples. If blocks are to `stay`, the rings hold all of them, and batches may be kept: for one epoch.
     ///
     /// # Panics
     /// If there is no GPU.
@@ -112,15 +108,10 @@ impl Feed {
     ) -> Result<Self> {
         let FeedRanks { devices, topology, first } = ranks;
         let part = part.into();
-        let recipients = match options.order {
-            Order::File if topology.ranks() > 1 => Recipients::Needed,
-            _ => Recipients::All,
-        };
         let (slabs, slab_bytes) = BlockStream::ring_for(&part, &options.io);
         let (kept, window) = PackedStream::blocks_kept(&part, options);
         let ahead = PackedStream::BLOCKS_AHEAD + devices.len() * (COPIES_MAX + REQUESTS_MAX);
-        let pending = if recipients == Recipients::Needed { kept + window } else { 0 };
-        let slabs = slabs + ahead + pending;
+        let slabs = slabs + ahead + kept + window;
         devices[0].bind()?;
         let memory = Arc::new(PageLockedMemory::new(&devices[0], slabs * slab_bytes)?);
         let ring = SlabRing::new(SlabRingMemory(Arc::clone(&memory)), slab_bytes)?;
@@ -131,9 +122,7 @@ impl Feed {
         for device in devices {
             device.bind()?;
             let _input = device.purpose("input");
-            let writers = if recipients == Recipients::All && devices.len() > 1 { devices } else { &[] };
-            let ring = BlockRing::new(device, writers, &source.part, slots, slab_bytes)?;
-            rings.push(Arc::new(ring));
+            rings.push(Arc::new(BlockRing::new(device, &source.part, slots, slab_bytes)?));
         }
         let (senders, messages): (Vec<_>, Vec<_>) = devices.iter().map(|_| channel()).unzip();
         let mut feed = Self {
@@ -141,11 +130,10 @@ impl Feed {
             bytes: stream.bytes().clone(),
             topology,
             first,
-            recipients,
             source,
             rings,
             copied: Vec::new(),
-            senders: senders.into(),
+            senders,
             threads: Vec::new(),
             _memory: memory,
         };
@@ -155,21 +143,14 @@ impl Feed {
         for (index, (device, messages)) in devices.iter().zip(messages).enumerate() {
             device.bind()?;
             let (rank, ring) = (first + index, Arc::clone(&feed.rings[index]));
-            let others = match recipients {
-                Recipients::Needed => Vec::new(),
-                Recipients::All => (1..devices.len())
-                    .map(|turn| Arc::clone(&feed.rings[(index + turn) % devices.len()]))
-                    .collect(),
-            };
-            let copier =
-                Copier { rank, topology, recipients, ring, others, lane: Lane::new(device)?, messages };
+            let copier = Copier { rank, topology, ring, lane: Lane::new(device)?, messages };
             let (sender, sent) = sync_channel(REQUESTS_MAX);
             let (out, copied) = bounded(options.prefetch + window_batches);
             copiers.push(sender);
             feed.copied.push(copied);
             feed.spawn(format!("rankine-feed-{rank}"), move || copier.run(&sent, &out))?;
         }
-        feed.spawn("rankine-feed".into(), move || distribute(stream, recipients, &copiers))?;
+        feed.spawn("rankine-feed".into(), move || distribute(stream, &copiers))?;
         Ok(feed)
     }
 
@@ -211,20 +192,16 @@ impl Feed {
         self.copied.iter().map(Receiver::len).min().unwrap_or(0)
     }
 
-    /// Returns a GPU's part of a batch, whose blocks are complete once these moments have passed.
-    fn part(&self, index: usize, batch: &Arc<PackedBatch>, number: u64, copied: &[Arc<Moment>]) -> FeedPart {
-        let (copied, copiers, gpu) = match self.recipients {
-            Recipients::Needed => (copied[index..=index].to_vec(), index..index + 1, 0),
-            Recipients::All => (copied.to_vec(), 0..self.rings.len(), index),
-        };
+    /// Returns a GPU's part of a batch.
+    fn part(&self, index: usize, CopiedBatch { number, batch, moment }: CopiedBatch) -> FeedPart {
         FeedPart {
-            batch: Arc::clone(batch),
             rows: self.topology.share(batch.len(), self.first + index),
+            batch,
             number,
-            copied,
+            copied: moment,
             ring: Arc::clone(&self.rings[index]),
             source: Arc::clone(&self.source),
-            release: ReleaseSender { senders: Arc::clone(&self.senders), copiers, gpu },
+            release: self.senders[index].clone(),
         }
     }
 }
@@ -233,28 +210,20 @@ impl Iterator for Feed {
     type Item = Result<FeedBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (mut moments, mut last, mut failed) = (Vec::new(), None, None);
-        for copied in &self.copied {
+        let (mut parts, mut failed) = (Vec::new(), None);
+        for (index, copied) in self.copied.iter().enumerate() {
             match copied.recv() {
-                Ok(Ok(CopiedBatch { number, batch, moment })) => {
-                    moments.push(moment);
-                    last = Some((number, batch));
-                }
+                Ok(Ok(copied)) => parts.push(Arc::new(self.part(index, copied))),
                 Ok(Err(error)) => failed = failed.or(Some(error)),
                 Err(_) => {}
             }
         }
-        match last {
-            Some((number, batch)) if failed.is_none() && moments.len() == self.rings.len() => {
-                let part = |index| Arc::new(self.part(index, &batch, number, &moments));
-                let parts = (0..self.rings.len()).map(part).collect();
-                Some(Ok(FeedBatch { len: batch.len(), start: batch.start, parts }))
-            }
-            _ => {
-                self.stop();
-                failed.map(Err)
-            }
+        if failed.is_none() && !parts.is_empty() && parts.len() == self.rings.len() {
+            let batch = &parts[0].batch;
+            return Some(Ok(FeedBatch { len: batch.len(), start: batch.start, parts }));
         }
+        self.stop();
+        failed.map(Err)
     }
 }
 

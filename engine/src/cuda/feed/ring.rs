@@ -10,13 +10,6 @@ use rankine_reader::stream::PackedBlock;
 use super::super::error::Result;
 use super::columns::ragged_columns;
 
-/// The size of a block.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct BlockSize {
-    pub(super) bytes: usize,
-    pub(super) samples: usize,
-}
-
 /// A ring of blocks in a GPU's memory.
 #[derive(Debug)]
 pub(in crate::cuda) struct BlockRing {
@@ -30,10 +23,9 @@ pub(in crate::cuda) struct BlockRing {
 }
 
 impl BlockRing {
-    /// Allocates a ring on a GPU; the other devices write into it, too.
+    /// Allocates a ring on a GPU.
     pub(super) fn new(
         device: &Arc<Device>,
-        others: &[Arc<Device>],
         part: &DatasetPart,
         slots: usize,
         block_bytes: usize,
@@ -41,9 +33,9 @@ impl BlockRing {
         let columns: Vec<_> = ragged_columns(&part.schema).map(|(_, column)| column).collect();
         let begins_column = part.block_samples as usize + 1;
         let begins_slot = columns.len() * begins_column;
-        let blocks = Buffer::for_peers(device, others, slots * block_bytes)?;
-        let begins = Buffer::for_peers(device, others, slots * begins_slot)?;
-        let wrong = Buffer::for_peers(device, others, slots)?;
+        let blocks = Buffer::uninitialized(device, slots * block_bytes)?;
+        let begins = Buffer::uninitialized(device, slots * begins_slot)?;
+        let wrong = Buffer::uninitialized(device, slots)?;
         let addresses = Ring {
             blocks: blocks.pointer(),
             begins: begins.pointer(),
@@ -86,37 +78,6 @@ impl BlockRing {
             if ragged > 0 {
                 lane.fill(self.wrong.pointer().element(slot), 0, 1)?;
                 lane.launch(&index, index.grid(ragged))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Enqueues copying a block that [`BlockRing::put`] has stored in a slot to the same slot of another GPU's ring.
-    ///
-    /// # Safety
-    /// The other ring must live until the lane has done this, and nothing may read the contents of its slot.
-    pub(super) unsafe fn copy_to_peer(
-        &self,
-        lane: &Lane,
-        number: u32,
-        size: BlockSize,
-        to: &Self,
-    ) -> Result<()> {
-        let BlockSize { bytes, samples } = size;
-        assert!(self.slots == to.slots && bytes <= self.blocks.len() / self.slots);
-        let slot = number as usize % self.slots;
-        let block = slot * self.addresses.block_bytes as usize;
-        // SAFETY: both rings are for one part, with as many slots; the caller vouches for the rest.
-        unsafe {
-            lane.copy(self.blocks.pointer().element(block), to.blocks.pointer().element(block), bytes)?;
-            if !self.columns.is_empty() {
-                let Ring { begins_slot, begins_column, .. } = self.addresses;
-                for column in 0..self.columns.len() {
-                    let first = slot * begins_slot as usize + column * begins_column as usize;
-                    let [from, to] = [self, to].map(|ring| ring.begins.pointer().element(first));
-                    lane.copy(from, to, samples + 1)?;
-                }
-                lane.copy(self.wrong.pointer().element(slot), to.wrong.pointer().element(slot), 1)?;
             }
         }
         Ok(())

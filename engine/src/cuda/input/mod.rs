@@ -144,7 +144,7 @@ impl InputSlot {
         let rows = self.layout.rows;
         let to = self.header.elements_mut()[rows..].chunks_exact_mut(2);
         to.zip(batch.rows()).for_each(|(to, row)| to.copy_from_slice(&row));
-        batch.copied().try_for_each(|copied| lane.wait(copied))?;
+        lane.wait(batch.copied())?;
         let rows_at = self.words.pointer().element(rows).cast();
         // SAFETY: the pinned memory has these words, and is not written before the reader has been waited for; until
         // then the batch is kept, and with it its blocks, for which the lane has just waited.
