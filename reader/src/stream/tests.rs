@@ -502,6 +502,17 @@ fn a_bound_on_the_blocks_kept_covers_a_batch_and_the_windows_at_its_ends() {
     // No window is longer than the part, and no batch longer than two epochs.
     assert_eq!(kept(100, shuffled(100)), (2 * 16, 16));
     assert_eq!(kept(1 << 30, Order::File), (2 * 16, 1));
+    // Of a validation part, a batch may come from the blocks that hold the fewest of its samples.
+    let validation = Dataset::open(&dataset.dir()).unwrap().with_validation(SPLITS[2]).unwrap();
+    let validation = validation.part(Part::Validation).unwrap();
+    let selection = validation.selection.as_ref().unwrap();
+    let mut counts: Vec<_> = (0..16).map(|block| selection.samples_of(block)).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [2, 2, 2, 3, 4, 4, 4, 4, 4, 5, 5, 5, 6, 7, 7, 8]);
+    for (batch_size, blocks) in [(2, 1), (9, 4), (10, 5), (30, 10)] {
+        let in_file_order = options(batch_size, Order::File, Position::default());
+        assert_eq!(PackedStream::blocks_kept(&validation, &in_file_order), (blocks + 2, 1), "{batch_size}");
+    }
 }
 
 #[test]
