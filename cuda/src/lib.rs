@@ -43,6 +43,6 @@ pub use communication::{
 pub use kernels::E4m3;
 #[cfg(feature = "cuda")]
 pub use runtime::{
-    Activity, ActivityKind, Budget, Buffer, Device, Error, Graph, Lane, Moment, PageLock, Part, PinnedBuffer,
-    Pointer, Purpose, Result, Trace,
+    ActivityKind, Budget, Buffer, Device, Error, GpuActivity, Graph, Lane, Moment, PageLock, Part,
+    PinnedBuffer, Pointer, Purpose, Result, Trace,
 };

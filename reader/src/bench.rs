@@ -180,7 +180,7 @@ struct Bench {
 }
 
 /// The device, read in large pieces whose data is not used.
-struct Device {
+struct SequentialRead {
     rung: Rung,
     depth: u32,
     ring: Option<SlabRing>,
@@ -220,11 +220,11 @@ impl Bench {
     }
 
     /// Returns the device at its fastest depth.
-    fn fastest_device(&self) -> Result<Device> {
-        let mut best: Option<(f64, Device)> = None;
+    fn fastest_device(&self) -> Result<SequentialRead> {
+        let mut best: Option<(f64, SequentialRead)> = None;
         for depth in DEVICE_DEPTHS {
             let ring = SlabRing::allocate(depth as usize + 2, DEVICE_READ_BYTES as usize)?;
-            let mut device = Device { rung: Rung::Mmap, depth, ring: Some(ring) };
+            let mut device = SequentialRead { rung: Rung::Mmap, depth, ring: Some(ring) };
             let seconds = self.pass(&mut device)?;
             if best.as_ref().is_none_or(|(fastest, _)| seconds < *fastest) {
                 best = Some((seconds, device));
@@ -233,7 +233,7 @@ impl Bench {
         Ok(best.expect("it was measured at several depths").1)
     }
 
-    fn pass(&self, device: &mut Device) -> Result<f64> {
+    fn pass(&self, device: &mut SequentialRead) -> Result<f64> {
         let io = IoOptions { mode: IoMode::Auto, depth: device.depth };
         self.timed(|| {
             let requests = pieces(&self.part).into_iter();

@@ -15,12 +15,12 @@ pub struct Driver {
     pub library: Library,
     /// The GPUs in the driver's order (`CUDA_VISIBLE_DEVICES` applies), or why there are none.
     #[serde(serialize_with = "super::value_or_error")]
-    pub devices: Result<Vec<Device>, String>,
+    pub devices: Result<Vec<VisibleGpu>, String>,
 }
 
-/// A GPU.
+/// A GPU that the driver shows to this process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Device {
+pub struct VisibleGpu {
     /// The product name.
     pub name: String,
     /// The UUID, the same in all processes of the host, as nvidia-smi writes it.
@@ -47,7 +47,7 @@ pub(super) fn version(loaded: &LoadedLibrary) -> Result<Version, String> {
 }
 
 /// Returns the GPUs that the driver shows.
-pub(super) fn devices(loaded: &LoadedLibrary) -> Result<Vec<Device>, String> {
+pub(super) fn devices(loaded: &LoadedLibrary) -> Result<Vec<VisibleGpu>, String> {
     Calls::of(loaded)?.devices()
 }
 
@@ -91,7 +91,7 @@ impl Calls {
         Ok(Version::of_driver(number.unsigned_abs()))
     }
 
-    fn devices(&self) -> Result<Vec<Device>, String> {
+    fn devices(&self) -> Result<Vec<VisibleGpu>, String> {
         // SAFETY: 0 is the only value allowed; the call may be repeated, from any thread.
         self.check("cuInit", unsafe { (self.init)(0) })?;
         let mut count = 0;
@@ -101,7 +101,7 @@ impl Calls {
     }
 
     /// Describes a GPU with a number below the count. The driver must be initialized.
-    fn device(&self, ordinal: i32) -> Result<Device, String> {
+    fn device(&self, ordinal: i32) -> Result<VisibleGpu, String> {
         let mut device = 0;
         // SAFETY: the driver is initialized, and the pointer is to a live i32; an ordinal out of range is an error.
         self.check("cuDeviceGet", unsafe { (self.device_get)(&mut device, ordinal) })?;
@@ -126,7 +126,7 @@ impl Calls {
             self.attribute(COMPUTE_CAPABILITY_MAJOR, device)?,
             self.attribute(COMPUTE_CAPABILITY_MINOR, device)?,
         );
-        Ok(Device { name, uuid: uuid_text(uuid), memory_bytes: memory_bytes as u64, compute_capability })
+        Ok(VisibleGpu { name, uuid: uuid_text(uuid), memory_bytes: memory_bytes as u64, compute_capability })
     }
 
     fn attribute(&self, attribute: i32, device: i32) -> Result<u32, String> {

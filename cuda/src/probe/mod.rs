@@ -13,7 +13,7 @@ mod driver;
 pub(crate) mod library;
 pub(crate) mod specs;
 
-pub use driver::{Device, Driver, uuid_text};
+pub use driver::{Driver, VisibleGpu, uuid_text};
 
 use library::{FoundLibrary, LibrarySpec};
 use specs::{CUBLAS_LT, CUPTI, DRIVER, NCCL};

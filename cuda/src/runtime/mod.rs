@@ -31,4 +31,4 @@ pub(crate) use memory::Memory;
 pub use memory::Purpose;
 pub use pinned::{PageLock, PinnedBuffer};
 pub use pointer::Pointer;
-pub use trace::{Activity, ActivityKind, Trace};
+pub use trace::{ActivityKind, GpuActivity, Trace};

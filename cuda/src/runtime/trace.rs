@@ -14,7 +14,7 @@ use crate::probe::specs::CUPTI;
 
 /// Something that a GPU did.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Activity {
+pub struct GpuActivity {
     /// Its kind.
     pub kind: ActivityKind,
     /// A kernel's function, or the direction of a copy.
@@ -67,7 +67,7 @@ struct Calls {
 /// The recorded activities, and the function that iterates over a buffer's records.
 struct Records {
     next: Option<unsafe extern "C" fn(*mut u8, usize, *mut *mut u8) -> Status>,
-    activities: Vec<Activity>,
+    activities: Vec<GpuActivity>,
 }
 
 static RECORDS: Mutex<Records> = Mutex::new(Records { next: None, activities: Vec::new() });
@@ -154,7 +154,7 @@ impl Trace {
     ///
     /// # Errors
     /// [`Error::NoTrace`] if CUPTI fails.
-    pub fn end(self) -> Result<Vec<Activity>> {
+    pub fn end(self) -> Result<Vec<GpuActivity>> {
         // SAFETY: callbacks are registered; none of this thread's locks is held.
         self.calls.check("cuptiActivityFlushAll", unsafe { (self.calls.flush)(FLUSH_FORCED) })?;
         drop(self);
@@ -244,7 +244,7 @@ unsafe extern "C" fn complete(_: *mut c_void, _: u32, buffer: *mut u8, _: usize,
 ///
 /// # Safety
 /// `record` must point to a record of CUPTI.
-unsafe fn activity(record: *const u8) -> Option<Activity> {
+unsafe fn activity(record: *const u8) -> Option<GpuActivity> {
     // SAFETY: every record starts with its kind.
     let kind = unsafe { record.cast::<u32>().read_unaligned() };
     if kind == KERNEL || kind == CONCURRENT_KERNEL {
@@ -258,7 +258,15 @@ unsafe fn activity(record: *const u8) -> Option<Activity> {
             unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
         };
         let kind = ActivityKind::Kernel;
-        return Some(Activity { kind, name, device, lane: stream, begin_ns: start, end_ns: end, bytes: 0 });
+        return Some(GpuActivity {
+            kind,
+            name,
+            device,
+            lane: stream,
+            begin_ns: start,
+            end_ns: end,
+            bytes: 0,
+        });
     }
     if kind != COPY && kind != FILL {
         return None;
@@ -274,5 +282,5 @@ unsafe fn activity(record: *const u8) -> Option<Activity> {
         (_, 8) => (ActivityKind::Copy, "copy on the device"),
         _ => (ActivityKind::Copy, "copy"),
     };
-    Some(Activity { kind, name: name.into(), device, lane: stream, begin_ns: start, end_ns: end, bytes })
+    Some(GpuActivity { kind, name: name.into(), device, lane: stream, begin_ns: start, end_ns: end, bytes })
 }

@@ -96,7 +96,7 @@ fn local_rank(process: &ProcessRank, processes: &ProcessGroup) -> usize {
 fn readiness(processes: &ProcessGroup) -> Readiness {
     let Some(pulse) = processes.pulse() else { return Readiness::Ready };
     let still = pulse.still.as_secs_f64();
-    if !pulse.activity.phase.goes_by_small_steps() {
+    if !pulse.activity.stage.goes_by_small_steps() {
         return Readiness::NotReady(format!("not training yet, {}", pulse.activity));
     }
     if pulse.still > pulse.limit / 2 {

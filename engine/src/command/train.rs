@@ -236,7 +236,7 @@ impl fmt::Display for Defined {
 /// Shows the progress of a run on stderr.
 struct Watcher {
     quiet: bool,
-    phase: Phase,
+    line: ProgressLine,
     /// Kept while an evaluation is shown instead.
     training: Option<Progress>,
     /// The signal to stop the training.
@@ -275,7 +275,7 @@ impl Standing {
 
 impl Watcher {
     fn new(quiet: bool, stop: Stop) -> Self {
-        Self { quiet, phase: Phase::Waiting, training: None, stop, standing: Standing::default() }
+        Self { quiet, line: ProgressLine::None, training: None, stop, standing: Standing::default() }
     }
 
     /// Prints a note.
@@ -287,8 +287,8 @@ impl Watcher {
     }
 }
 
-enum Phase {
-    Waiting,
+enum ProgressLine {
+    None,
     /// With the deadline for stopping after a signal.
     Generating(Progress, #[expect(dead_code, reason = "its drop ends it")] Option<Deadline>),
     Checksumming(Progress),
@@ -299,7 +299,7 @@ impl Observer for Watcher {
     fn observe(&mut self, event: Event<'_>) {
         match event {
             Event::Generating { samples, total } => self.generating(samples, total),
-            Event::Generated => self.phase = Phase::Waiting,
+            Event::Generated => self.line = ProgressLine::None,
             Event::Checksumming { bytes, total } => self.checksumming(bytes, total),
             Event::Started(start) => self.started(&start),
             Event::Step(progress, details) => self.step(&progress, &details),
@@ -342,22 +342,22 @@ impl Observer for Watcher {
 
 impl Watcher {
     fn generating(&mut self, samples: u64, total: u64) {
-        if !matches!(self.phase, Phase::Generating(..)) {
+        if !matches!(self.line, ProgressLine::Generating(..)) {
             // Without its thread, generating still stops between two samples.
             let deadline = Deadline::new(&self.stop, |_| Exit::Resumable).ok();
             let progress = Progress::new("generating", "samples", total, self.quiet);
-            self.phase = Phase::Generating(progress, deadline);
+            self.line = ProgressLine::Generating(progress, deadline);
         }
-        if let Phase::Generating(progress, _) = &mut self.phase {
+        if let ProgressLine::Generating(progress, _) = &mut self.line {
             progress.at(samples);
         }
     }
 
     fn checksumming(&mut self, bytes: u64, total: u64) {
-        if !matches!(self.phase, Phase::Checksumming(_)) {
-            self.phase = Phase::Checksumming(Progress::new("comparing", "bytes", total, self.quiet));
+        if !matches!(self.line, ProgressLine::Checksumming(_)) {
+            self.line = ProgressLine::Checksumming(Progress::new("comparing", "bytes", total, self.quiet));
         }
-        if let Phase::Checksumming(progress) = &mut self.phase {
+        if let ProgressLine::Checksumming(progress) = &mut self.line {
             progress.at(bytes);
         }
     }
@@ -365,7 +365,7 @@ impl Watcher {
     fn started(&mut self, start: &RunStart<'_>) {
         let RunStart { spec, devices, rung, samples, .. } = *start;
         let RunDevices { device, memory, .. } = devices;
-        self.phase = Phase::Waiting;
+        self.line = ProgressLine::None;
         // A command trains on a dataset, which has both.
         let (total, rung) = (samples.unwrap_or(0), rung.map_or("", |rung| rung.name()));
         let training = Progress::new("training", "samples", total, self.quiet);
@@ -388,7 +388,7 @@ impl Watcher {
     }
 
     fn step(&mut self, progress: &training::Progress, details: &StepDetails) {
-        self.phase = Phase::Waiting;
+        self.line = ProgressLine::None;
         self.standing.step(details);
         if let Some(training) = &mut self.training {
             training.at_after(progress.samples, progress.seconds);
@@ -414,16 +414,16 @@ impl Watcher {
     }
 
     fn evaluating(&mut self, samples: u64, total: u64) {
-        if !matches!(self.phase, Phase::Evaluating(_)) {
-            self.phase = Phase::Evaluating(Progress::new("evaluating", "samples", total, self.quiet));
+        if !matches!(self.line, ProgressLine::Evaluating(_)) {
+            self.line = ProgressLine::Evaluating(Progress::new("evaluating", "samples", total, self.quiet));
         }
-        if let Phase::Evaluating(progress) = &mut self.phase {
+        if let ProgressLine::Evaluating(progress) = &mut self.line {
             progress.at(samples);
         }
     }
 
     fn evaluated(&mut self, step: u64, part: Part, heads: &[HeadMetrics]) {
-        self.phase = Phase::Waiting;
+        self.line = ProgressLine::None;
         self.standing.auc = heads.first().and_then(|head| head.metrics?.auc);
         let Some(training) = &self.training else { return };
         for HeadMetrics { label, metrics, .. } in heads {

@@ -22,7 +22,7 @@ use super::iteration::Iteration;
 use super::lanes::Lanes;
 use super::network::{Forward, Network, VectorLayout};
 use super::phase::Phase;
-use super::phase_timer::{PhaseRun, PhaseTimer, Roofline, TimedGraph, TimedGraphs};
+use super::phase_timer::{PhaseTimer, Roofline, TimedGraph, TimedGraphs, TimedPhase};
 use super::phase_work::{IterationSizes, PhaseTimes, PhaseWork, ceilings, fp8_ceiling, time};
 use super::rank::Rank;
 use super::setup::ModelSetup;
@@ -437,7 +437,7 @@ impl<T: Element> Rank for GpuRank<T> {
         Ok(traffic)
     }
 
-    fn phases(&self) -> Result<Vec<PhaseRun>> {
+    fn phases(&self) -> Result<Vec<TimedPhase>> {
         let spans = self.timed.last()?;
         if spans.is_empty() {
             return Ok(Vec::new());
@@ -446,7 +446,7 @@ impl<T: Element> Rank for GpuRank<T> {
             (self.sizes()?, Roofline::of(self.main.device(), self.setup.execution.compute())?);
         let run = |(phase, [begin_ms, end_ms]): (Phase, [f64; 2])| {
             let work = sizes.work(phase);
-            let run = PhaseRun { phase, begin_ms, ms: end_ms - begin_ms, roofline_ms: roofline.ms(work) };
+            let run = TimedPhase { phase, begin_ms, ms: end_ms - begin_ms, roofline_ms: roofline.ms(work) };
             (work != PhaseWork::default()).then_some(run)
         };
         Ok(spans.into_iter().filter_map(run).collect())

@@ -93,7 +93,7 @@ impl TimedGraphs {
 
 /// A phase of an iteration, as it ran among the others.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct PhaseRun {
+pub(crate) struct TimedPhase {
     pub(crate) phase: Phase,
     /// From the start of the iteration's first phase.
     pub(crate) begin_ms: f64,

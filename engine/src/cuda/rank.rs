@@ -12,7 +12,7 @@ use rankine_embedding::{RankTraffic, Topology};
 use super::batch::Batch;
 use super::error::Result;
 use super::evaluation::{EvaluationResult, EvaluationSizes};
-use super::phase_timer::PhaseRun;
+use super::phase_timer::TimedPhase;
 use super::phase_work::PhaseTimes;
 use crate::checkpoint::{DenseState, DeviceState};
 use crate::guard::StepOutcome;
@@ -57,7 +57,7 @@ pub(super) trait Rank: Debug + Send {
 
     /// Returns how the phases of a recent iteration ran, in the order in which they were enqueued, after all steps are
     /// done; nothing if none was timed yet.
-    fn phases(&self) -> Result<Vec<PhaseRun>>;
+    fn phases(&self) -> Result<Vec<TimedPhase>>;
 
     /// Returns the moment at which all started work will be done.
     fn mark(&self) -> Result<Moment>;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use bytesize::ByteSize;
-use rankine_cuda::probe::{Attempt, Device, Driver, Library, Presence, Probe};
+use rankine_cuda::probe::{Attempt, Driver, Library, Presence, Probe, VisibleGpu};
 use serde::Serialize;
 
 use crate::cuda;
@@ -181,7 +181,8 @@ fn write_gpu(f: &mut fmt::Formatter<'_>, gpu: &Probe, backends: &[Backend]) -> f
                 Ok(devices) if devices.is_empty() => line(f, "", format_args!("no GPU"))?,
                 Ok(devices) => {
                     for (i, device) in devices.iter().enumerate() {
-                        let Device { name, memory_bytes, compute_capability: (major, minor), .. } = device;
+                        let VisibleGpu { name, memory_bytes, compute_capability: (major, minor), .. } =
+                            device;
                         let memory = ByteSize(*memory_bytes);
                         line(
                             f,
@@ -300,7 +301,7 @@ mod tests {
             version,
             refused: None,
         };
-        let gpu = Device {
+        let gpu = VisibleGpu {
             name: "Some GPU".into(),
             memory_bytes: 80 << 30,
             compute_capability: (9, 0),

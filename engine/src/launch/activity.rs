@@ -4,10 +4,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A part of a run.
+/// What a process does in a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Phase {
+pub enum RunStage {
     /// Opening or generating data, allocating memory, capturing graphs.
     #[default]
     Preparing,
@@ -21,7 +21,7 @@ pub enum Phase {
     Measuring,
 }
 
-impl Phase {
+impl RunStage {
     /// Whether each piece of the work is short, so that no progress for long means that the process hangs.
     pub fn goes_by_small_steps(self) -> bool {
         matches!(self, Self::Training | Self::Evaluating | Self::Saving)
@@ -31,7 +31,7 @@ impl Phase {
 /// What a process is doing within a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Stage {
+pub enum StepStage {
     /// Nothing that can take long.
     #[default]
     Working,
@@ -46,12 +46,12 @@ pub enum Stage {
 /// What a process does.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activity {
-    /// The part of the run.
-    pub phase: Phase,
+    /// What the run does.
+    pub stage: RunStage,
     /// Steps of training started.
     pub step: u64,
-    /// The stage within it, if it can take long.
-    pub stage: Stage,
+    /// What the step does, if it can take long.
+    pub in_step: StepStage,
     /// What it waits for, if it waits for other processes.
     pub waits_for: Option<String>,
     /// Number of reports so far.
@@ -61,22 +61,24 @@ pub struct Activity {
 /// `in training, at step 1203, waiting for the judgement`
 impl fmt::Display for Activity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.phase {
-            Phase::Preparing => "while it prepared",
-            Phase::Training => "in training",
-            Phase::Evaluating => "in an evaluation",
-            Phase::Saving => "while the model was saved",
-            Phase::Measuring => "while steps were timed",
+        f.write_str(match self.stage {
+            RunStage::Preparing => "while it prepared",
+            RunStage::Training => "in training",
+            RunStage::Evaluating => "in an evaluation",
+            RunStage::Saving => "while the model was saved",
+            RunStage::Measuring => "while steps were timed",
         })?;
         if self.step > 0 {
             write!(f, ", at step {}", self.step)?;
         }
-        match (&self.waits_for, self.stage) {
+        match (&self.waits_for, self.in_step) {
             (Some(what), _) => write!(f, ", waiting for {what}"),
-            (None, Stage::Working) => Ok(()),
-            (None, Stage::Reading) => f.write_str(", waiting for the reader's next batch"),
-            (None, Stage::Computing) => f.write_str(", computing it"),
-            (None, Stage::Awaiting) => f.write_str(", waiting for the device to finish the steps in flight"),
+            (None, StepStage::Working) => Ok(()),
+            (None, StepStage::Reading) => f.write_str(", waiting for the reader's next batch"),
+            (None, StepStage::Computing) => f.write_str(", computing it"),
+            (None, StepStage::Awaiting) => {
+                f.write_str(", waiting for the device to finish the steps in flight")
+            }
         }
     }
 }
@@ -87,24 +89,24 @@ mod tests {
 
     #[test]
     fn what_a_process_did_is_said_with_the_step_and_what_it_waited_for() {
-        let told = |phase, step, stage, waits_for: Option<&str>| {
-            Activity { phase, step, stage, waits_for: waits_for.map(str::to_owned), signs: 0 }.to_string()
+        let told = |stage, step, in_step, waits_for: Option<&str>| {
+            Activity { stage, step, in_step, waits_for: waits_for.map(str::to_owned), signs: 0 }.to_string()
         };
-        use {Phase as P, Stage as S};
+        use {RunStage as R, StepStage as S};
         for (found, expected) in [
-            (told(P::Preparing, 0, S::Working, None), "while it prepared"),
-            (told(P::Training, 1203, S::Working, None), "in training, at step 1203"),
+            (told(R::Preparing, 0, S::Working, None), "while it prepared"),
+            (told(R::Training, 1203, S::Working, None), "in training, at step 1203"),
             (
-                told(P::Training, 1, S::Reading, None),
+                told(R::Training, 1, S::Reading, None),
                 "in training, at step 1, waiting for the reader's next batch",
             ),
-            (told(P::Evaluating, 2, S::Computing, None), "in an evaluation, at step 2, computing it"),
+            (told(R::Evaluating, 2, S::Computing, None), "in an evaluation, at step 2, computing it"),
             (
-                told(P::Saving, 3, S::Awaiting, None),
+                told(R::Saving, 3, S::Awaiting, None),
                 "while the model was saved, at step 3, waiting for the device to finish the steps in flight",
             ),
             (
-                told(P::Measuring, 4, S::Reading, Some("all")),
+                told(R::Measuring, 4, S::Reading, Some("all")),
                 "while steps were timed, at step 4, waiting for all",
             ),
         ] {
@@ -112,7 +114,7 @@ mod tests {
         }
         // What takes long by itself is no hang.
         let hangs =
-            [P::Preparing, P::Training, P::Evaluating, P::Saving, P::Measuring].map(P::goes_by_small_steps);
+            [R::Preparing, R::Training, R::Evaluating, R::Saving, R::Measuring].map(R::goes_by_small_steps);
         assert_eq!(hangs, [false, true, true, true, false]);
     }
 }

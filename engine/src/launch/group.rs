@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::activity::{Activity, Phase, Stage};
+use super::activity::{Activity, RunStage, StepStage};
 use super::error::MeetError;
 use super::meeting::{Meeting, WatchLines};
 use super::process_info::ProcessInfo;
@@ -151,13 +151,13 @@ impl ProcessGroup {
     }
 
     /// Reports what this process does, and that it makes progress.
-    pub fn does(&self, phase: Phase, step: u64) {
-        self.is_at(phase, step, Stage::Working);
+    pub fn does(&self, stage: RunStage, step: u64) {
+        self.is_at(stage, step, StepStage::Working);
     }
 
     /// The same, with the stage within it.
-    pub fn is_at(&self, phase: Phase, step: u64, stage: Stage) {
-        self.tell(|activity| (activity.phase, activity.step, activity.stage) = (phase, step, stage));
+    pub fn is_at(&self, stage: RunStage, step: u64, in_step: StepStage) {
+        self.tell(|activity| (activity.stage, activity.step, activity.in_step) = (stage, step, in_step));
     }
 
     fn tell(&self, change: impl FnOnce(&mut Activity)) {

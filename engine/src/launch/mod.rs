@@ -29,7 +29,7 @@ mod tests;
 mod watch;
 mod wire;
 
-pub use activity::{Activity, Phase, Stage};
+pub use activity::{Activity, RunStage, StepStage};
 pub use address::Address;
 pub use error::{MeetError, Refusal};
 pub use group::{ProcessGroup, Terms};

@@ -22,7 +22,7 @@ pub struct Pulse {
 impl Pulse {
     /// Whether it has neither been silent nor, in work of small steps, without progress for half of the limit.
     pub fn is_healthy(&self) -> bool {
-        let moves = !self.activity.phase.goes_by_small_steps() || self.still <= self.limit / 2;
+        let moves = !self.activity.stage.goes_by_small_steps() || self.still <= self.limit / 2;
         moves && self.silent <= self.limit / 2
     }
 }
@@ -30,19 +30,19 @@ impl Pulse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launch::activity::Phase;
+    use crate::launch::activity::RunStage;
 
     #[test]
     fn silence_and_a_standstill_of_small_steps_are_unhealthy() {
-        let is_healthy = |phase, still, silent| {
+        let is_healthy = |stage, still, silent| {
             let [still, silent] = [still, silent].map(Duration::from_secs);
-            let activity = Activity { phase, ..Activity::default() };
+            let activity = Activity { stage, ..Activity::default() };
             Pulse { rank: 1, activity, still, silent, limit: Duration::from_secs(40) }.is_healthy()
         };
-        assert!(is_healthy(Phase::Training, 20, 20));
-        assert!(!is_healthy(Phase::Training, 21, 0));
-        assert!(!is_healthy(Phase::Training, 0, 21));
+        assert!(is_healthy(RunStage::Training, 20, 20));
+        assert!(!is_healthy(RunStage::Training, 21, 0));
+        assert!(!is_healthy(RunStage::Training, 0, 21));
         // Preparing may take long.
-        assert!(is_healthy(Phase::Preparing, 600, 1));
+        assert!(is_healthy(RunStage::Preparing, 600, 1));
     }
 }

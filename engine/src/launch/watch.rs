@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::activity::{Activity, Phase};
+use super::activity::{Activity, RunStage};
 use super::frame::{Kind, Message};
 use super::meeting::WatchLines;
 use super::pulse::Pulse;
@@ -221,8 +221,8 @@ struct Watcher {
     lines: Vec<Line>,
     /// On rank 0: the failure, and when it became known.
     found: Vec<(Failure, Instant)>,
-    /// When this process sent its last sign of life, in which phase, and whether it waited for others.
-    told: Option<(Instant, (Phase, bool))>,
+    /// When this process sent its last sign of life, at which stage, and whether it waited for others.
+    told: Option<(Instant, (RunStage, bool))>,
     progress: Progress,
     /// The time of the last check. All time limits are measured between checks, so that a suspension of this thread is
     /// noticed before it counts against any process.
@@ -270,7 +270,7 @@ impl Progress {
 
     fn stands_still(&self, patience: Patience, now: Instant) -> bool {
         // A process that waits for others is not the one that hangs.
-        let works = self.activity.phase.goes_by_small_steps() && self.activity.waits_for.is_none();
+        let works = self.activity.stage.goes_by_small_steps() && self.activity.waits_for.is_none();
         works && now.duration_since(self.moved) > patience.standstill
     }
 }
@@ -382,7 +382,7 @@ impl Watcher {
             self.report(report);
         }
         let beat = self.patience.beat();
-        let state = (self.progress.activity.phase, self.progress.activity.waits_for.is_some());
+        let state = (self.progress.activity.stage, self.progress.activity.waits_for.is_some());
         if self.told.is_none_or(|(told, before)| now.duration_since(told) > beat || before != state) {
             self.told = Some((now, state));
             for line in &mut self.lines {
@@ -486,7 +486,7 @@ mod tests {
         };
         let (lines, others) = (1..ranks).map(connect).unzip();
         let watcher = Watcher::new(0, PATIENCE, Arc::default(), lines);
-        watcher.shared.state().activity.phase = Phase::Training;
+        watcher.shared.state().activity.stage = RunStage::Training;
         let now = watcher.now;
         (watcher, others, now)
     }
@@ -515,9 +515,9 @@ mod tests {
     }
 
     /// Sends what another rank does.
-    fn tells(other: &mut Wire, phase: Phase, step: u64, waits: bool) {
+    fn tells(other: &mut Wire, stage: RunStage, step: u64, waits: bool) {
         let waits_for = waits.then(|| "all".to_owned());
-        let activity = Activity { phase, step, waits_for, signs: step, ..Activity::default() };
+        let activity = Activity { stage, step, waits_for, signs: step, ..Activity::default() };
         let bytes = serde_json::to_vec(&activity).unwrap();
         other.send(&Message { kind: Kind::Alive, round: 0, bytes }).unwrap();
     }
@@ -528,9 +528,9 @@ mod tests {
         watcher.patience.silence = Duration::from_secs(1000);
         watcher.shared.state().activity.waits_for = Some("all".into());
         // All of them tell once what they do: wait, prepare, train.
-        tells(&mut others[0], Phase::Training, 5, true);
-        tells(&mut others[1], Phase::Preparing, 6, false);
-        tells(&mut others[2], Phase::Training, 7, false);
+        tells(&mut others[0], RunStage::Training, 5, true);
+        tells(&mut others[1], RunStage::Preparing, 6, false);
+        tells(&mut others[2], RunStage::Training, 7, false);
         let (seconds, words) = checks(&mut watcher, start, 0.0, 400.0).expect("the hang is found");
         assert!((300.0..300.5).contains(&seconds), "{seconds}");
         assert!(
@@ -627,16 +627,16 @@ mod tests {
     #[test]
     fn whoever_waits_or_prepares_is_not_at_a_standstill() {
         let (mut alone, _, start) = watcher(1);
-        alone.shared.state().activity.phase = Phase::Preparing;
+        alone.shared.state().activity.stage = RunStage::Preparing;
         assert_eq!(checks(&mut alone, start, 0.0, 400.0), None);
-        alone.shared.state().activity.phase = Phase::Training;
+        alone.shared.state().activity.stage = RunStage::Training;
         alone.shared.state().activity.waits_for = Some("the dataset".to_owned());
         assert_eq!(checks(&mut alone, start, 400.0, 800.0), None);
         alone.shared.state().activity.waits_for = None;
         assert!(checks(&mut alone, start, 800.0, 800.1).is_some());
 
         let (mut watcher, mut others, start) = watcher(2);
-        let mut activity = Activity { phase: Phase::Training, signs: 1, ..Activity::default() };
+        let mut activity = Activity { stage: RunStage::Training, signs: 1, ..Activity::default() };
         for seconds in (0..300).step_by(10).map(f64::from) {
             // Rank 1 lives, and does something for 100 s; rank 0 for 200 s.
             activity.signs += u64::from(seconds < 100.0);
@@ -661,14 +661,14 @@ mod tests {
     fn of_several_ranks_without_progress_the_first_to_stop_is_blamed() {
         for first in [0, 1] {
             let (mut watcher, mut others, start) = watcher(2);
-            let mut activity = Activity { phase: Phase::Training, signs: 1, ..Activity::default() };
+            let mut activity = Activity { stage: RunStage::Training, signs: 1, ..Activity::default() };
             for seconds in (0..600).step_by(10).map(f64::from) {
                 let last = [if first == 0 { 100.0 } else { 200.0 }, if first == 1 { 100.0 } else { 200.0 }];
                 activity.signs += u64::from(seconds < last[1]);
                 activity.waits_for = Some("the dataset".to_owned());
                 send(&mut others[0], Kind::Alive, &activity);
                 let mut state = watcher.shared.state();
-                state.activity.phase = Phase::Training;
+                state.activity.stage = RunStage::Training;
                 state.activity.signs += u64::from(seconds < last[0]);
                 state.activity.waits_for.clone_from(&activity.waits_for);
                 drop(state);
@@ -686,7 +686,7 @@ mod tests {
     #[test]
     fn the_end_of_a_rank_is_told_from_its_loss() {
         let (mut watcher, mut others, start) = watcher(2);
-        watcher.shared.state().activity.phase = Phase::Preparing;
+        watcher.shared.state().activity.stage = RunStage::Preparing;
         send(&mut others[0], Kind::Done, &());
         assert_eq!(checks(&mut watcher, start, 0.0, 100.0), None);
         let (mut watcher, others, start) = self::watcher(2);

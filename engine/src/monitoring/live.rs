@@ -11,8 +11,8 @@ use jiff::Timestamp;
 use crate::evaluation::{HeadMetrics, SavedScores};
 use crate::guard::SkippedSteps;
 use crate::report::{
-    Bound, DeviceView, HeadView, History, ModelView, Phase, RankView, RunState, RunView, TableView, TaskView,
-    WarningView, WatchedPart, settings_of,
+    Bound, DeviceView, HeadView, History, ModelView, RankView, RunPhase, RunState, RunView, TableView,
+    TaskView, WarningView, WatchedPart, settings_of,
 };
 use crate::run_paths;
 use crate::training::{
@@ -100,13 +100,13 @@ impl LiveRun {
             }
             Event::Evaluated { set: Some(_), seconds, .. } => {
                 self.change(|view| (view.state, view.task) = (RunState::Training, None));
-                self.took(Phase::Evaluation, *seconds);
+                self.took(RunPhase::Evaluation, *seconds);
             }
             Event::Evaluated { step, part, set: None, averaged, seconds, heads } => {
                 let is_point = !averaged && self.watched.admits(*part, *step);
                 self.evaluated(is_point.then_some(*step), *seconds, heads);
             }
-            Event::Checkpointed { waited_seconds, .. } => self.took(Phase::Checkpoint, *waited_seconds),
+            Event::Checkpointed { waited_seconds, .. } => self.took(RunPhase::Checkpoint, *waited_seconds),
             Event::Finished { .. } => self.change(|view| {
                 view.state = RunState::Finished;
                 view.progress.eta_seconds = None;
@@ -150,7 +150,7 @@ impl LiveRun {
         });
     }
 
-    fn took(&mut self, phase: Phase, seconds: f64) {
+    fn took(&mut self, phase: RunPhase, seconds: f64) {
         self.change(move |view| view.phases.add(phase, seconds));
     }
 
@@ -265,7 +265,7 @@ impl LiveRun {
             }
             (view.evaluation, view.scores) = (evaluation, scores);
         });
-        self.took(Phase::Evaluation, seconds);
+        self.took(RunPhase::Evaluation, seconds);
     }
 }
 
@@ -318,7 +318,7 @@ mod tests {
         let view = shown(&shared);
         let steps: Vec<_> = view.series.auc.points().map(|(step, _)| step).collect();
         assert_eq!(steps, [10, 20, 30], "in order");
-        assert_eq!(view.phases.of(Phase::Evaluation), 1.5);
+        assert_eq!(view.phases.of(RunPhase::Evaluation), 1.5);
     }
 
     #[test]

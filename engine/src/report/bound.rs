@@ -4,14 +4,14 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::phases::Phase;
+use super::phases::RunPhase;
 use crate::training::StepTimes;
 
 /// What takes most of the time of steps, and its share.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Bound {
     /// What takes most of the time.
-    pub by: Phase,
+    pub by: RunPhase,
     /// Its share of the time, from 0 to 1.
     pub share: f64,
 }
@@ -20,9 +20,9 @@ impl Bound {
     /// What bounds steps that took these times; `None` if they took none.
     pub fn of(times: &StepTimes) -> Option<Self> {
         let parts = [
-            (Phase::Reading, times.reading),
-            (Phase::Computing, times.computing),
-            (Phase::Awaiting, times.awaiting),
+            (RunPhase::Reading, times.reading),
+            (RunPhase::Computing, times.computing),
+            (RunPhase::Awaiting, times.awaiting),
         ];
         let (by, time) = parts.into_iter().max_by_key(|&(_, time)| time)?;
         let total = times.total();

@@ -13,10 +13,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::ReportError;
-use super::phases::{Phase, PhaseTimes};
+use super::phases::{RunPhase, RunPhaseTimes};
 use super::view::RunSeries;
 use crate::evaluation::Metrics;
-use crate::training::PhaseSeconds;
+use crate::training::RunPhaseSeconds;
 
 /// The longest line. Lines name columns with ids out of range, of which there may be thousands.
 const LINE_BYTES_MAX: u64 = 16 << 20;
@@ -28,7 +28,7 @@ pub struct History {
     /// Values by step.
     pub series: RunSeries,
     /// Where the time went.
-    pub phases: PhaseTimes,
+    pub phases: RunPhaseTimes,
     /// The last report of the loss.
     pub report: Option<LoggedReport>,
     /// The last evaluation.
@@ -98,7 +98,7 @@ struct Line<'a> {
     dense_learning_rate: Option<f64>,
     seconds: Option<f64>,
     samples_per_second: Option<f64>,
-    phase_seconds: Option<PhaseSeconds>,
+    phase_seconds: Option<RunPhaseSeconds>,
     auc: Option<f64>,
     log_loss: Option<f64>,
     normalized_entropy: Option<f64>,
@@ -166,11 +166,12 @@ impl History {
                 series.dense_learning_rate.push(line.step, number(line.dense_learning_rate));
                 let seconds = line.seconds.unwrap_or_default();
                 self.first.get_or_insert_with(|| (line.time.clone().into_owned(), seconds));
-                if let Some(PhaseSeconds { reading, computing, awaiting, checkpoint }) = line.phase_seconds {
-                    self.phases.add(Phase::Reading, reading);
-                    self.phases.add(Phase::Computing, computing);
-                    self.phases.add(Phase::Awaiting, awaiting);
-                    self.phases.add(Phase::Checkpoint, checkpoint);
+                if let Some(RunPhaseSeconds { reading, computing, awaiting, checkpoint }) = line.phase_seconds
+                {
+                    self.phases.add(RunPhase::Reading, reading);
+                    self.phases.add(RunPhase::Computing, computing);
+                    self.phases.add(RunPhase::Awaiting, awaiting);
+                    self.phases.add(RunPhase::Checkpoint, checkpoint);
                 }
                 self.report = Some(LoggedReport {
                     step: line.step,
@@ -187,7 +188,7 @@ impl History {
                     series.auc.push(line.step, number(line.auc));
                     series.log_loss.push(line.step, number(line.log_loss));
                 }
-                self.phases.add(Phase::Evaluation, line.seconds.unwrap_or_default());
+                self.phases.add(RunPhase::Evaluation, line.seconds.unwrap_or_default());
                 let first = line.samples.zip(line.label_rate).map(|(samples, label_rate)| Metrics {
                     samples,
                     auc: line.auc,

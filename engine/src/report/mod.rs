@@ -17,7 +17,7 @@ pub use bound::Bound;
 pub(crate) use history::WatchedPart;
 pub use history::{History, LoggedEvaluation, LoggedReport};
 pub use load::{load, settings_of};
-pub use phases::{Phase, PhaseTimes, PhaseView};
+pub use phases::{RunPhase, RunPhaseTimes, RunPhaseView};
 pub use render::{REPORT_MARK, render};
 pub use series::{POINTS_MAX, Series};
 pub use view::{

@@ -7,7 +7,7 @@ use crate::training::StepTimes;
 /// A part of the time of a training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Phase {
+pub enum RunPhase {
     /// Waiting for the reader.
     Reading,
     /// Computing steps, or enqueueing them on GPUs.
@@ -20,7 +20,7 @@ pub enum Phase {
     Checkpoint,
 }
 
-impl Phase {
+impl RunPhase {
     /// All phases, in the order in which they are shown.
     pub const ALL: [Self; 5] =
         [Self::Reading, Self::Computing, Self::Awaiting, Self::Evaluation, Self::Checkpoint];
@@ -48,13 +48,13 @@ impl Phase {
     }
 }
 
-/// Seconds by phase. In JSON, a list of [`PhaseView`].
+/// Seconds by phase. In JSON, a list of [`RunPhaseView`].
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct PhaseTimes([f64; Phase::ALL.len()]);
+pub struct RunPhaseTimes([f64; RunPhase::ALL.len()]);
 
 /// A phase, as it is shown.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct PhaseView {
+pub struct RunPhaseView {
     /// Its name.
     pub name: &'static str,
     /// The seconds that it took.
@@ -63,22 +63,22 @@ pub struct PhaseView {
     pub meaning: &'static str,
 }
 
-impl PhaseTimes {
+impl RunPhaseTimes {
     /// The seconds of a phase.
-    pub fn of(&self, phase: Phase) -> f64 {
+    pub fn of(&self, phase: RunPhase) -> f64 {
         self.0[phase as usize]
     }
 
     /// Adds seconds to a phase.
-    pub fn add(&mut self, phase: Phase, seconds: f64) {
+    pub fn add(&mut self, phase: RunPhase, seconds: f64) {
         self.0[phase as usize] += seconds;
     }
 
     /// Adds the times of steps.
     pub fn add_steps(&mut self, times: &StepTimes) {
-        self.add(Phase::Reading, times.reading.as_secs_f64());
-        self.add(Phase::Computing, times.computing.as_secs_f64());
-        self.add(Phase::Awaiting, times.awaiting.as_secs_f64());
+        self.add(RunPhase::Reading, times.reading.as_secs_f64());
+        self.add(RunPhase::Computing, times.computing.as_secs_f64());
+        self.add(RunPhase::Awaiting, times.awaiting.as_secs_f64());
     }
 
     /// Whether no phase took any time.
@@ -87,13 +87,13 @@ impl PhaseTimes {
     }
 }
 
-impl Serialize for PhaseTimes {
+impl Serialize for RunPhaseTimes {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let view = |phase: Phase| PhaseView {
+        let view = |phase: RunPhase| RunPhaseView {
             name: phase.name(),
             seconds: self.of(phase),
             meaning: phase.meaning(),
         };
-        serializer.collect_seq(Phase::ALL.map(view))
+        serializer.collect_seq(RunPhase::ALL.map(view))
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::bound::Bound;
-use super::phases::PhaseTimes;
+use super::phases::RunPhaseTimes;
 use super::series::Series;
 use crate::evaluation::{HeadScores, Metrics};
 use crate::model::ModelSpec;
@@ -39,8 +39,8 @@ pub struct RunView {
     /// The last evaluation, one entry a head.
     pub evaluation: Vec<HeadView>,
     /// Where the time of the training went.
-    #[serde(skip_serializing_if = "PhaseTimes::is_empty")]
-    pub phases: PhaseTimes,
+    #[serde(skip_serializing_if = "RunPhaseTimes::is_empty")]
+    pub phases: RunPhaseTimes,
     /// How the phases of a recent iteration ran on the first GPU; empty on the CPU.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub iteration: Vec<PhaseRun>,

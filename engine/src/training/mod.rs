@@ -29,7 +29,7 @@ mod run_logs;
 mod shortcut;
 mod translate;
 
-pub use backend::{Ceilings, DeviceMemory, MemoryPart, Phase, Scorer, ScoringProgress, thread_pool};
+pub use backend::{Ceilings, DeviceMemory, MeasuredPhase, MemoryPart, Scorer, ScoringProgress, thread_pool};
 pub use bench::{
     EvalBench, EvalBenchOptions, Input, Reading, Times, TraceSummary, TrainBench, TrainBenchOptions,
     bench_eval, bench_train,
@@ -44,8 +44,8 @@ pub(crate) use features::{with_features, with_shape};
 pub use ids::{IdCounts, with_ids};
 pub use rankine_reader::{Stop, StopCause};
 pub use report::{ExchangedBytes, LookUpCount, PhaseRun, ReportDetails};
-pub use run::{PhaseSeconds, Start, TrainOptions, train};
 pub(crate) use run::{Ready, Request, Requests, TrainingPart, refit, train_pushed};
+pub use run::{RunPhaseSeconds, Start, TrainOptions, train};
 pub(crate) use run_dir::finished_steps;
 pub use run_dir::{
     AverageSummary, BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary,

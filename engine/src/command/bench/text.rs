@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 
 use bytesize::ByteSize;
 use rankine::training::{
-    Ceilings, EvalBench, Input, MemoryPart, Phase, Reading, Times, TraceSummary, TrainBench,
+    Ceilings, EvalBench, Input, MeasuredPhase, MemoryPart, Reading, Times, TraceSummary, TrainBench,
 };
 use rankine_reader::bench::ReadBench;
 
@@ -117,7 +117,7 @@ impl Iteration<'_> {
             cells
         };
         for phase in &bench.phases {
-            let Phase { name, ms, gb_per_s, tflop_per_s, roofline_share, .. } = phase;
+            let MeasuredPhase { name, ms, gb_per_s, tflop_per_s, roofline_share, .. } = phase;
             let mut cells = timed(name, *ms, baseline.and_then(|baseline| baseline.ms_of(name)));
             let share = 100.0 * roofline_share;
             cells.extend([format!("{gb_per_s:.0}"), format!("{tflop_per_s:.1}"), format!("{share:.0}%")]);
@@ -230,8 +230,15 @@ mod tests {
         let part = |purpose: &str, bytes| MemoryPart { purpose: purpose.into(), bytes };
         let parts = vec![part("tables", 2_000_000_000), part("routes", 1_000_000)];
         let (gb_per_s, tflop_per_s, roofline_share) = (2000.0, 100.0, 0.5);
-        let phase =
-            Phase { name: "update", ms: 0.25, bytes: 1, flops: 2, gb_per_s, tflop_per_s, roofline_share };
+        let phase = MeasuredPhase {
+            name: "update",
+            ms: 0.25,
+            bytes: 1,
+            flops: 2,
+            gb_per_s,
+            tflop_per_s,
+            roofline_share,
+        };
         let on_gpu = TrainBench {
             input: Input::Resident { batches: 3 },
             without: vec!["routes".into(), "input".into()],
@@ -277,7 +284,7 @@ mod tests {
         let mut before = TrainBench { device: "a GPU".into(), batch_size: 200, ..on_gpu.clone() };
         before.iteration.ms_per_iteration = 0.8;
         before.phases[0].ms = 0.2;
-        before.phases.push(Phase { name: "look-ups", ms: 0.5, ..before.phases[0].clone() });
+        before.phases.push(MeasuredPhase { name: "look-ups", ms: 0.5, ..before.phases[0].clone() });
         std::fs::write(&path, serde_json::to_vec(&before).unwrap()).unwrap();
         let baseline = Baseline::read(&path).unwrap();
         let text = Iteration { bench: &on_gpu, baseline: Some(&baseline) }.to_string();

@@ -5,8 +5,8 @@
 //! blocks' slots there: the CPU handles only that list, and each GPU's part of it is made by the thread that enqueues
 //! that GPU's work.
 //!
-//! With several GPUs, each gets a range of a batch's samples, and receives only the blocks that contain them. Samples of
-//! a batch are in reading order, shuffled or not, so a block rarely goes to more than two GPUs.
+//! With several GPUs, each gets a range of a batch's samples, and receives only the blocks that contain them. Shuffled
+//! or not, the samples of a batch are in reading order, so few blocks go to several GPUs.
 
 mod batch;
 mod columns;

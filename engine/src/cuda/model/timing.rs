@@ -6,7 +6,7 @@ use rankine_reader::Samples;
 use super::CudaModel;
 use crate::cuda::error::Result;
 use crate::cuda::input::SLOTS;
-use crate::cuda::phase_timer::PhaseRun;
+use crate::cuda::phase_timer::TimedPhase;
 use crate::cuda::phase_work::PhaseTimes;
 
 impl CudaModel {
@@ -45,7 +45,7 @@ impl CudaModel {
     ///
     /// # Errors
     /// If an operation of a GPU failed.
-    pub(crate) fn phases(&self) -> Result<Vec<PhaseRun>> {
+    pub(crate) fn phases(&self) -> Result<Vec<TimedPhase>> {
         self.ranks.call_first(|rank| rank.phases())
     }
 

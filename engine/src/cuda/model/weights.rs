@@ -7,7 +7,7 @@ use rankine_embedding::rows::gather;
 use super::CudaModel;
 use super::pieces::{MISSING, pack, unpack};
 use crate::cuda::error::{Error, Result};
-use crate::launch::{Phase, ProcessGroup};
+use crate::launch::{ProcessGroup, RunStage};
 use crate::model::ModelSpec;
 use crate::saved::{self, SavedModelError, Weights};
 
@@ -44,7 +44,7 @@ impl Weights for CudaModel {
                 self.fill(rows.clone(), weights).map_err(of_gpu)?;
                 if let Some(processes) = processes {
                     send_weights(processes, weights)?;
-                    processes.does(Phase::Saving, self.steps);
+                    processes.does(RunStage::Saving, self.steps);
                 }
                 // Listed rows are on every process; they replace what others have at their position.
                 rows.listed = true;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::watch::Patience;
 use super::{
-    Activity, Address, Failure, Launcher, MeetError, Meeting, Phase, ProcessGroup, ProcessInfo, ProcessRank,
-    Secret, Spread, Stage, Terms,
+    Activity, Address, Failure, Launcher, MeetError, Meeting, ProcessGroup, ProcessInfo, ProcessRank,
+    RunStage, Secret, Spread, StepStage, Terms,
 };
 
 mod hostile;
@@ -219,7 +219,7 @@ fn a_group_waits_longer_for_values_than_it_did_for_the_processes() {
 fn an_error_is_told_to_all_before_what_follows_from_it() {
     let words = "rank 2 failed in training, at step 1203: the disk is full";
     let found = on_a_group(|process, group| {
-        group.does(Phase::Training, 1203);
+        group.does(RunStage::Training, 1203);
         match process.rank {
             // This one only misses rank 2, and says so before that one says anything.
             1 => assert_eq!(group.fail("rank 1 waited for rank 2", true).unwrap().to_string(), words),
@@ -239,12 +239,12 @@ fn one_who_hangs_is_named_to_all_with_what_it_did() {
     let found = on_a_group(|process, group| {
         let step = 7 + process.rank as u64;
         if process.rank == 1 {
-            group.does(Phase::Training, step);
+            group.does(RunStage::Training, step);
         } else {
             // Whoever waits for the one that hangs does not hang.
             let waiting = group.clone();
             thread::spawn(move || {
-                waiting.does(Phase::Training, step);
+                waiting.does(RunStage::Training, step);
                 waiting.wait("the verdict")
             });
         }
@@ -288,9 +288,9 @@ fn one_who_is_gone_or_silent_is_named_to_all() {
 #[test]
 fn one_alone_that_hangs_says_where() {
     for (stage, words) in [
-        (Stage::Reading, "at step 12, waiting for the reader's next batch: it hangs"),
-        (Stage::Computing, "at step 12, computing it: it hangs"),
-        (Stage::Awaiting, "at step 12, waiting for the device to finish the steps"),
+        (StepStage::Reading, "at step 12, waiting for the reader's next batch: it hangs"),
+        (StepStage::Computing, "at step 12, computing it: it hangs"),
+        (StepStage::Awaiting, "at step 12, waiting for the device to finish the steps"),
     ] {
         let (said, told) = channel();
         let end = move |failure: &Failure, _: &Activity| said.send(failure.to_string()).unwrap();
@@ -298,11 +298,11 @@ fn one_alone_that_hangs_says_where() {
         assert!(group.is_watched() && group.size() == 1);
         // Whoever goes on is left alone.
         for step in 0..12 {
-            group.does(Phase::Training, step);
+            group.does(RunStage::Training, step);
             thread::sleep(SHORT.standstill / 8);
         }
         assert!(told.try_recv().is_err());
-        group.is_at(Phase::Training, 12, stage);
+        group.is_at(RunStage::Training, 12, stage);
         let told = told.recv_timeout(DEADLINE).unwrap();
         assert!(
             told.starts_with("rank 0 has made no progress for 1 s in training, ") && told.contains(words),
@@ -311,7 +311,7 @@ fn one_alone_that_hangs_says_where() {
     }
     // A complete process is not missed, and neither is one that fails by itself.
     let group = ProcessGroup::watched_alone(SHORT, |failure, _| panic!("{failure}")).unwrap();
-    group.does(Phase::Training, 1);
+    group.does(RunStage::Training, 1);
     assert_eq!(group.fail("the disk is full", false), None);
     assert_eq!(group.gather("values", &[7]).unwrap(), [[7]]);
     group.finish();

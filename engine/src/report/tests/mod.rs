@@ -89,7 +89,7 @@ fn a_summary_takes_precedence_over_the_log() {
     assert_eq!((view.state, view.version.as_deref()), (RunState::Finished, Some("0.1.0")));
     assert_eq!((view.progress.step, view.progress.loss, view.device.ranks), (10, Some(0.5), Some(3)));
     assert_eq!((view.evaluation[0].auc, view.evaluation[0].auc_achievable), (Some(0.75), Some(0.8)));
-    let phases = Phase::ALL.map(|phase| view.phases.of(phase));
+    let phases = RunPhase::ALL.map(|phase| view.phases.of(phase));
     assert_eq!(phases, [0.5, 1.25, 0.25, 0.1, 0.5]);
     assert_eq!(view.scores[0].scores.positives, [2.5]);
     let json = serde_json::to_value(&view).expect("a view is plain data");

@@ -12,7 +12,7 @@ use super::super::TrainError;
 use super::super::report::ReportDetails;
 use super::batches::{Batch, Batches};
 use super::memory::DeviceMemory;
-use super::phases::{Activity, Ceilings, Phase};
+use super::phases::{Ceilings, MeasuredPhase, TraceEvent};
 use super::scorer::Scorer;
 use crate::checkpoint::{CheckpointError, DeviceState, RankState, StateSource};
 use crate::guard::StepOutcome;
@@ -174,7 +174,7 @@ pub(in super::super) trait Profile {
 
     /// The time that each phase of an iteration takes by itself, and the ceilings of that GPU. Requires a completed
     /// step; weights change.
-    fn time_phases(&mut self) -> Result<(Vec<Phase>, Ceilings), TrainError>;
+    fn time_phases(&mut self) -> Result<(Vec<MeasuredPhase>, Ceilings), TrainError>;
 
     /// Trains this many steps on the batches that are resident, and waits for them.
     fn repeat_steps(&mut self, steps: usize) -> Result<(), TrainError>;
@@ -183,5 +183,5 @@ pub(in super::super) trait Profile {
     fn begin_trace(&mut self) -> Result<(), TrainError>;
 
     /// Ends the recording, and returns the activity since it began.
-    fn end_trace(&mut self) -> Result<Vec<Activity>, TrainError>;
+    fn end_trace(&mut self) -> Result<Vec<TraceEvent>, TrainError>;
 }

@@ -22,7 +22,7 @@ use super::batches::{Batch, BatchSource, Batches};
 use super::device::{Backend, InitializedDevice, Profile, RankVisit};
 use super::measurements::Measurements;
 use super::memory::{DeviceMemory, MemoryPart};
-use super::phases::{Activity, Ceilings, Phase};
+use super::phases::{Ceilings, MeasuredPhase, TraceEvent};
 use super::refusal::{GpuSelectionError, Refusal};
 use super::scorer::{Scorer, ScoringProgress};
 use crate::checkpoint::{CheckpointError, DeviceState, StateSource};
@@ -550,7 +550,7 @@ impl Profile for GpuBackend {
         Ok(all.map_err(Error::from)?)
     }
 
-    fn time_phases(&mut self) -> Result<(Vec<Phase>, Ceilings), TrainError> {
+    fn time_phases(&mut self) -> Result<(Vec<MeasuredPhase>, Ceilings), TrainError> {
         let times = self.model.time_phases()?;
         let ceilings = Ceilings {
             gb_per_s: times.bytes_per_s / 1e9,
@@ -563,7 +563,7 @@ impl Profile for GpuBackend {
             let (gb_per_s, tflop_per_s) = (work.bytes as f64 / ms / 1e6, work.flops as f64 / ms / 1e9);
             let roofline_share = (gb_per_s / ceilings.gb_per_s).max(tflop_per_s / tflop_ceiling);
             let (name, bytes, flops) = (phase.name(), work.bytes, work.flops);
-            Phase { name, ms, bytes, flops, gb_per_s, tflop_per_s, roofline_share }
+            MeasuredPhase { name, ms, bytes, flops, gb_per_s, tflop_per_s, roofline_share }
         });
         Ok((phases.collect(), ceilings))
     }
@@ -577,10 +577,10 @@ impl Profile for GpuBackend {
         Ok(())
     }
 
-    fn end_trace(&mut self) -> Result<Vec<Activity>, TrainError> {
+    fn end_trace(&mut self) -> Result<Vec<TraceEvent>, TrainError> {
         let Some(trace) = self.trace.take() else { return Ok(Vec::new()) };
         let activities = trace.end().map_err(|error| TrainError::Device(error.to_string()))?;
-        let shown = |activity: rankine_cuda::Activity| Activity {
+        let shown = |activity: rankine_cuda::GpuActivity| TraceEvent {
             name: activity.name,
             is_kernel: activity.kind == ActivityKind::Kernel,
             device: activity.device,

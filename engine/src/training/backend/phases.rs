@@ -16,7 +16,7 @@ pub struct Ceilings {
 
 /// A part of an iteration, by itself on the GPU.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Phase {
+pub struct MeasuredPhase {
     /// Its name.
     pub name: &'static str,
     /// How long it takes.
@@ -36,7 +36,7 @@ pub struct Phase {
 
 /// An activity of a GPU, as traces show it.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::training) struct Activity {
+pub(in crate::training) struct TraceEvent {
     pub(in crate::training) name: String,
     pub(in crate::training) is_kernel: bool,
     pub(in crate::training) device: u32,

@@ -13,7 +13,7 @@ use super::super::translate::translate;
 use super::super::{DeviceMemory, Observer, Stop, TrainError};
 use crate::evaluation::EvalMetrics;
 use crate::job::Job;
-use crate::launch::{Phase, ProcessGroup};
+use crate::launch::{ProcessGroup, RunStage};
 
 /// Options for timing evaluations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +92,7 @@ pub fn bench_eval(
             let (heads, _) = evaluate(&mut *backend, &dataset, Part::Eval, &how, None, observer)?;
             Ok::<_, TrainError>((began.elapsed().as_secs_f64(), heads))
         };
-        processes.does(Phase::Measuring, 0);
+        processes.does(RunStage::Measuring, 0);
         let (first_seconds, heads) = pass()?;
         let seconds = (0..options.passes).map(|_| Ok(pass()?.0)).collect::<Result<Vec<_>, TrainError>>()?;
         processes.wait("the end of the measurement")?;

@@ -97,7 +97,7 @@ pub fn bench_train(
                 "parts of an iteration overlap only on GPUs, and {device} trains this job: drop --without"
             )));
         }
-        processes.does(launch::Phase::Measuring, 0);
+        processes.does(launch::RunStage::Measuring, 0);
         let measured = if options.resident {
             resident(job, &dataset, options, &mut *backend)?
         } else {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::super::backend::{Ceilings, DeviceMemory, Phase};
+use super::super::backend::{Ceilings, DeviceMemory, MeasuredPhase};
 
 /// The time that the steps of a job took, and how it was spent.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -42,7 +42,7 @@ pub struct TrainBench {
     /// The ceilings of the GPU, measured in this run.
     pub ceilings: Option<Ceilings>,
     /// The phases of an iteration, each by itself on the GPU, in their order. In an iteration, some overlap.
-    pub phases: Vec<Phase>,
+    pub phases: Vec<MeasuredPhase>,
     /// The results of a trace.
     pub trace: Option<TraceSummary>,
 }

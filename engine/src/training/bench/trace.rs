@@ -5,7 +5,7 @@ use std::path::Path;
 use rankine_reader::publish::replace_file;
 
 use super::super::TrainError;
-use super::super::backend::{Activity, Backend, Profile};
+use super::super::backend::{Backend, Profile, TraceEvent};
 use super::TraceSummary;
 
 /// Traces this many steps, which `run` performs and waits for, and writes the GPU's activity to a file.
@@ -21,24 +21,21 @@ pub(super) fn take(
 ) -> Result<TraceSummary, TrainError> {
     backend.profile().map(Profile::begin_trace).transpose()?;
     run(backend)?;
-    let activities = backend.profile().map(Profile::end_trace).transpose()?.unwrap_or_default();
-    replace_file(path, chrome(&activities).to_string().as_bytes())?;
-    let kernels = activities.iter().filter(|activity| activity.is_kernel).count();
+    let events = backend.profile().map(Profile::end_trace).transpose()?.unwrap_or_default();
+    replace_file(path, chrome(&events).to_string().as_bytes())?;
+    let kernels = events.iter().filter(|event| event.is_kernel).count();
     Ok(TraceSummary {
         path: path.display().to_string(),
         iterations: steps,
         kernels_per_iteration: kernels as f64 / steps as f64,
-        kernel_free_share: kernel_free_share(&activities),
+        kernel_free_share: kernel_free_share(&events),
     })
 }
 
 /// The share of the time from the first kernel's start to the last one's end in which none ran.
-fn kernel_free_share(activities: &[Activity]) -> f64 {
-    let mut spans: Vec<_> = activities
-        .iter()
-        .filter(|activity| activity.is_kernel)
-        .map(|activity| (activity.begin_ns, activity.end_ns))
-        .collect();
+fn kernel_free_share(events: &[TraceEvent]) -> f64 {
+    let mut spans: Vec<_> =
+        events.iter().filter(|event| event.is_kernel).map(|event| (event.begin_ns, event.end_ns)).collect();
     spans.sort_unstable();
     let Some(&(first, _)) = spans.first() else { return 1.0 };
     let (mut until, mut free) = (first, 0);
@@ -50,12 +47,12 @@ fn kernel_free_share(activities: &[Activity]) -> f64 {
 }
 
 /// The trace event format: complete events, times in microseconds from the first one's.
-fn chrome(activities: &[Activity]) -> serde_json::Value {
-    let origin = activities.iter().map(|activity| activity.begin_ns).min().unwrap_or(0);
+fn chrome(events: &[TraceEvent]) -> serde_json::Value {
+    let origin = events.iter().map(|event| event.begin_ns).min().unwrap_or(0);
     let us = |ns: u64| ns as f64 / 1e3;
-    let event = |activity: &Activity| {
-        let Activity { name, is_kernel, device, lane, begin_ns, end_ns, bytes } = activity;
-        let mut event = serde_json::json!({
+    let json = |event: &TraceEvent| {
+        let TraceEvent { name, is_kernel, device, lane, begin_ns, end_ns, bytes } = event;
+        let mut entry = serde_json::json!({
             "name": name,
             "cat": if *is_kernel { "kernel" } else { "memory" },
             "ph": "X",
@@ -65,11 +62,11 @@ fn chrome(activities: &[Activity]) -> serde_json::Value {
             "tid": lane,
         });
         if !is_kernel {
-            event["args"] = serde_json::json!({ "bytes": bytes });
+            entry["args"] = serde_json::json!({ "bytes": bytes });
         }
-        event
+        entry
     };
-    let mut lanes: Vec<_> = activities.iter().map(|activity| (activity.device, activity.lane)).collect();
+    let mut lanes: Vec<_> = events.iter().map(|event| (event.device, event.lane)).collect();
     lanes.sort_unstable();
     lanes.dedup();
     let names = lanes.into_iter().flat_map(|(device, lane)| {
@@ -80,28 +77,28 @@ fn chrome(activities: &[Activity]) -> serde_json::Value {
         };
         [name("process_name", format!("GPU {device}")), name("thread_name", format!("lane {lane}"))]
     });
-    let events: Vec<_> = names.chain(activities.iter().map(event)).collect();
-    serde_json::json!({ "traceEvents": events, "displayTimeUnit": "ns" })
+    let entries: Vec<_> = names.chain(events.iter().map(json)).collect();
+    serde_json::json!({ "traceEvents": entries, "displayTimeUnit": "ns" })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn activity(name: &str, lane: u32, span: (u64, u64)) -> Activity {
+    fn event(name: &str, lane: u32, span: (u64, u64)) -> TraceEvent {
         let is_kernel = name != "copy";
         let (begin_ns, end_ns) = span;
-        Activity { name: name.into(), is_kernel, device: 0, lane, begin_ns, end_ns, bytes: 7 }
+        TraceEvent { name: name.into(), is_kernel, device: 0, lane, begin_ns, end_ns, bytes: 7 }
     }
 
     #[test]
     fn time_without_kernels_is_what_no_lane_covers() {
         let all = [
-            activity("a", 1, (1000, 1400)),
-            activity("b", 2, (1300, 1500)),
-            activity("copy", 3, (1500, 1700)),
-            activity("c", 1, (1600, 2000)),
-            activity("d", 2, (1700, 1800)),
+            event("a", 1, (1000, 1400)),
+            event("b", 2, (1300, 1500)),
+            event("copy", 3, (1500, 1700)),
+            event("c", 1, (1600, 2000)),
+            event("d", 2, (1700, 1800)),
         ];
         assert_eq!(kernel_free_share(&all), 0.1);
         assert_eq!(kernel_free_share(&all[..2]), 0.0);
@@ -110,7 +107,7 @@ mod tests {
 
     #[test]
     fn events_are_complete_and_lanes_have_names() {
-        let trace = chrome(&[activity("a", 4, (5000, 5500)), activity("copy", 5, (6000, 6250))]);
+        let trace = chrome(&[event("a", 4, (5000, 5500)), event("copy", 5, (6000, 6250))]);
         let events = trace["traceEvents"].as_array().unwrap();
         assert_eq!(events.len(), 6);
         assert_eq!(events[1]["args"]["name"], "lane 4");

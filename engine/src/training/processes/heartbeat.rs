@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::launch::{Phase, ProcessGroup};
+use crate::launch::{ProcessGroup, RunStage};
 
 /// The time between two reports to the watchdog.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -22,7 +22,7 @@ pub(in crate::training) fn with_heartbeat<T>(
     thread::scope(|scope| {
         let heartbeat = scope.spawn(|| {
             while !done.load(Ordering::SeqCst) {
-                processes.does(Phase::Saving, step);
+                processes.does(RunStage::Saving, step);
                 thread::park_timeout(INTERVAL);
             }
         });

@@ -17,7 +17,7 @@ use super::{Event, Observer, TrainError};
 use crate::blame::Blame;
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Files};
 use crate::job::Job;
-use crate::launch::Phase;
+use crate::launch::RunStage;
 use crate::run_paths;
 use finished::FinishedRun;
 
@@ -79,7 +79,7 @@ pub(super) fn begin(
                 let dir = run_paths::checkpoints(path);
                 let open = |step| Checkpoint::open(files, &dir.join(checkpoint::step_name(step)));
                 let from = step.map(open).transpose()?.map(Arc::new);
-                processes.does(Phase::Preparing, 0);
+                processes.does(RunStage::Preparing, 0);
                 Ok(StartingPoint::Train(TrainingStart { from, ..TrainingStart::default() }))
             }
         };
@@ -93,7 +93,7 @@ pub(super) fn begin(
         Err(error) => Decision::Refused { words: error.to_string(), blame: error.blame() },
     };
     processes.of_first(WHAT, &serde_json::to_vec(&decision).expect("a decision is plain data"))?;
-    processes.does(Phase::Preparing, 0);
+    processes.does(RunStage::Preparing, 0);
     decided
 }
 

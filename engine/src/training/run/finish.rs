@@ -18,7 +18,7 @@ use super::early_stopping::DecidingMetrics;
 use super::training_loop::{Subject, TrainingLoop};
 use crate::checkpoint::{BestState, StateSource};
 use crate::evaluation::EvalSummary;
-use crate::launch::Phase;
+use crate::launch::RunStage;
 use crate::saved::{self, ModelMetadata, SavedModelError};
 
 impl TrainingLoop<'_> {
@@ -42,7 +42,7 @@ impl TrainingLoop<'_> {
         let results = self.evaluate_model(step)?;
         let last = results.eval.as_ref().or(results.validation.as_ref());
         self.logs.end(self.state.total.samples, last.map(|eval| &eval.metrics))?;
-        self.context.processes.does(Phase::Saving, self.state.step());
+        self.context.processes.does(RunStage::Saving, self.state.step());
         self.save_model(step)?;
         let summary = self.summary(results, Selection { best, average })?;
         if let Some(run) = &self.run {

@@ -11,7 +11,7 @@ const LOGGED_EACH: u64 = 10;
 
 /// Counts skipped steps, and decides when there are too many of them.
 #[derive(Debug, Clone)]
-pub(super) struct Guard {
+pub(super) struct NonFiniteGuard {
     policy: job::Guard,
     /// Whether this process logs for all.
     logs: bool,
@@ -22,7 +22,7 @@ pub(super) struct Guard {
     over: bool,
 }
 
-impl Guard {
+impl NonFiniteGuard {
     /// Continues with the counts of a checkpoint.
     pub(super) fn resumed(policy: &job::Guard, counted: GuardState, logs: bool) -> Self {
         Self { policy: policy.clone(), logs, counted, last: None, over: false }
@@ -91,10 +91,10 @@ mod tests {
     use crate::guard::SkipReason;
     use crate::job::Count;
 
-    fn guard(non_finite: job::NonFinite, most: u64) -> Guard {
+    fn guard(non_finite: job::NonFinite, most: u64) -> NonFiniteGuard {
         let skipped_in_a_row_max = Count::new(most).expect("in range");
         let policy = job::Guard { non_finite, skipped_in_a_row_max, ..job::Guard::default() };
-        Guard::resumed(&policy, GuardState::default(), false)
+        NonFiniteGuard::resumed(&policy, GuardState::default(), false)
     }
 
     fn step(skipped: Option<SkipReason>) -> StepOutcome {
@@ -127,7 +127,7 @@ mod tests {
         }
         assert_eq!(guard.state(), GuardState { non_finite_steps: 4, in_a_row: 2 });
         // Resuming does not reset it either.
-        let mut guard = Guard::resumed(&guard.policy, guard.state(), false);
+        let mut guard = NonFiniteGuard::resumed(&guard.policy, guard.state(), false);
         guard.record(7, &wrong());
         let error = guard.check().unwrap_err();
         assert!(matches!(error, TrainError::Diverged { step: 7, skipped_in_a_row: 2, .. }), "{error}");

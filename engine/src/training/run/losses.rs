@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::super::TrainError;
-use super::guard::Guard;
+use super::guard::NonFiniteGuard;
 use crate::checkpoint::{GuardState, LossState};
 use crate::guard::{SkippedSteps, StepOutcome};
 
@@ -19,14 +19,14 @@ pub(super) struct Losses {
     steps_since: u64,
     sum: f64,
     samples: usize,
-    guard: Guard,
+    guard: NonFiniteGuard,
     /// Since this process started.
     skipped: SkippedSteps,
 }
 
 impl Losses {
     /// After this many steps, with the losses since the last report.
-    pub(super) fn resumed(steps: u64, LossState { sum, samples }: LossState, guard: Guard) -> Self {
+    pub(super) fn resumed(steps: u64, LossState { sum, samples }: LossState, guard: NonFiniteGuard) -> Self {
         let samples = samples as usize;
         Self {
             ahead: VecDeque::new(),
@@ -116,7 +116,7 @@ mod tests {
 
     fn losses(steps: u64, since_report: LossState) -> Losses {
         let policy = job::Guard { non_finite: job::NonFinite::Skip, ..job::Guard::default() };
-        Losses::resumed(steps, since_report, Guard::resumed(&policy, GuardState::default(), false))
+        Losses::resumed(steps, since_report, NonFiniteGuard::resumed(&policy, GuardState::default(), false))
     }
 
     fn step(losses: &mut Losses, samples: usize, loss: f64, skipped: Option<SkipReason>) {

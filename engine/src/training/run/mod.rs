@@ -34,7 +34,7 @@ use crate::job::Job;
 use crate::launch::ProcessGroup;
 use training_loop::TrainingLoop;
 
-pub use records::PhaseSeconds;
+pub use records::RunPhaseSeconds;
 pub(crate) use refit::{TrainingPart, refit};
 pub(crate) use requests::{Ready, Request, Requests};
 

@@ -14,7 +14,7 @@ pub(super) struct TrainRecord<'a> {
     #[serde(flatten)]
     pub(super) progress: Progress,
     /// Since the last report.
-    pub(super) phase_seconds: PhaseSeconds,
+    pub(super) phase_seconds: RunPhaseSeconds,
     /// So far, by column.
     #[serde(skip_serializing_if = "IdCounts::is_empty")]
     pub(super) ids_out_of_range: &'a IdCounts,
@@ -22,7 +22,7 @@ pub(super) struct TrainRecord<'a> {
 
 /// Where the time between two reports went, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct PhaseSeconds {
+pub struct RunPhaseSeconds {
     /// Waiting for the reader.
     pub reading: f64,
     /// Computing, or enqueueing on GPUs.
@@ -33,7 +33,7 @@ pub struct PhaseSeconds {
     pub checkpoint: f64,
 }
 
-impl From<&Tally> for PhaseSeconds {
+impl From<&Tally> for RunPhaseSeconds {
     fn from(tally: &Tally) -> Self {
         let StepTimes { reading, computing, awaiting } = tally.times;
         Self {

@@ -12,7 +12,7 @@ use super::super::backend::Batch;
 use super::training_loop::{ReaderState, TrainingLoop};
 use crate::checkpoint;
 use crate::evaluation::EvalSummary;
-use crate::launch::{Phase, Stage};
+use crate::launch::{RunStage, StepStage};
 use crate::run_paths;
 
 /// What a program requests of a training.
@@ -64,7 +64,7 @@ impl TrainingLoop<'_> {
         let _ = requests.ready.send(Ready { steps, samples, run });
         loop {
             let began = Instant::now();
-            self.context.processes.is_at(Phase::Training, self.state.step(), Stage::Reading);
+            self.context.processes.is_at(RunStage::Training, self.state.step(), StepStage::Reading);
             match requests.receiver.recv() {
                 Ok(Request::Step { samples, out_of_range }) => {
                     let recycle = requests.recycle.clone();

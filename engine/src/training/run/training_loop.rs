@@ -24,14 +24,14 @@ use super::super::run_logs::{LogStart, RunLogs};
 use super::super::{Event, Observer, Progress, TrainError, ids};
 use super::agreement::StepAgreement;
 use super::early_stopping::{DecidingMetrics, EarlyStopping};
-use super::guard::Guard;
+use super::guard::NonFiniteGuard;
 use super::losses::Losses;
-use super::records::{EvalRecord, PhaseSeconds, TrainRecord};
+use super::records::{EvalRecord, RunPhaseSeconds, TrainRecord};
 use super::state::{RunState, Tally};
 use crate::checkpoint::{Checkpoint, StateSource, TrainState};
 use crate::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, SavedScores};
 use crate::job::Precision;
-use crate::launch::{Phase, ProcessGroup, Stage};
+use crate::launch::{ProcessGroup, RunStage, StepStage};
 use crate::run_paths;
 
 /// A run in progress.
@@ -119,7 +119,7 @@ impl<'a> TrainingLoop<'a> {
             step: from.step,
             ids_out_of_range: &from.ids_out_of_range,
         }));
-        let guard = Guard::resumed(&job.guard, from.guard, processes.is_first());
+        let guard = NonFiniteGuard::resumed(&job.guard, from.guard, processes.is_first());
         let losses = Losses::resumed(from.step, from.losses, guard);
         let early_stopping =
             job.train.early_stopping.map(|settings| EarlyStopping::resumed(settings, from.best));
@@ -141,7 +141,7 @@ impl<'a> TrainingLoop<'a> {
                 break;
             }
             let began = Instant::now();
-            self.context.processes.is_at(Phase::Training, self.state.step(), Stage::Reading);
+            self.context.processes.is_at(RunStage::Training, self.state.step(), StepStage::Reading);
             let Some(batch) = batches.next().transpose()? else { break };
             let source = ReaderState {
                 waited: began.elapsed(),
@@ -185,7 +185,7 @@ impl<'a> TrainingLoop<'a> {
         let RunContext { job, processes, .. } = self.context;
         let began = Instant::now();
         let step = self.state.step() + 1;
-        processes.is_at(Phase::Training, step, Stage::Computing);
+        processes.is_at(RunStage::Training, step, StepStage::Computing);
         let optimizer = &job.optimizer;
         let rate_factor = optimizer.schedule.factor(step);
         self.backend.train_step(batch, rate_factor).map_err(|error| error.at_step(step))?;
@@ -194,7 +194,7 @@ impl<'a> TrainingLoop<'a> {
         // If losses arrive later, reports wait for them; so does a progress display that has none to show yet.
         let waits = self.reports_at(step) || self.evaluates_at(step) || self.state.losses.are_unknown();
         if waits {
-            processes.is_at(Phase::Training, step, Stage::Awaiting);
+            processes.is_at(RunStage::Training, step, StepStage::Awaiting);
         }
         self.take_outcomes(waits).map_err(|error| error.at_step(step))?;
         let elapsed = began.elapsed();
@@ -258,7 +258,7 @@ impl<'a> TrainingLoop<'a> {
         let details = self.backend.report_details(batch)?;
         let ids_out_of_range = &self.state.ids_out_of_range;
         if let Some(run) = &mut self.run {
-            let phase_seconds = PhaseSeconds::from(&self.state.since_report);
+            let phase_seconds = RunPhaseSeconds::from(&self.state.since_report);
             run.append("train", &TrainRecord { progress, phase_seconds, ids_out_of_range })?;
         }
         self.logs.report(&progress)?;
@@ -341,7 +341,7 @@ impl<'a> TrainingLoop<'a> {
         self.logs.evaluation_begins(self.state.total.samples)?;
         let began = Instant::now();
         // The first batch may take long.
-        processes.does(Phase::Evaluating, step);
+        processes.does(RunStage::Evaluating, step);
         let options = EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: self.io };
         let mut watched = WatchedEvaluation { step, processes, observer: &mut *self.observer };
         let (heads, ids_out_of_range) =
@@ -416,7 +416,7 @@ impl<'a> TrainingLoop<'a> {
     /// Waits for the outcomes of all steps.
     pub(super) fn await_steps(&mut self) -> Result<(), TrainError> {
         let (began, step) = (Instant::now(), self.state.step());
-        self.context.processes.is_at(Phase::Training, step, Stage::Awaiting);
+        self.context.processes.is_at(RunStage::Training, step, StepStage::Awaiting);
         self.take_outcomes(true).map_err(|error| error.at_step(step))?;
         let state = &mut self.state;
         state.losses.check_end()?;
@@ -493,7 +493,7 @@ struct WatchedEvaluation<'a> {
 
 impl Observer for WatchedEvaluation<'_> {
     fn observe(&mut self, event: Event<'_>) {
-        self.processes.does(Phase::Evaluating, self.step);
+        self.processes.does(RunStage::Evaluating, self.step);
         self.observer.observe(event);
     }
 }
