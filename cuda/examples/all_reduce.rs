@@ -14,6 +14,7 @@ use std::time::Duration;
 use clap::Parser;
 use rankine_cuda::nccl::{Communicator, NcclId, Reduction};
 use rankine_cuda::{AllReduce, AllReduceWay, Buffer, Device, Graph, Lane, Moment, PeerBarrier, Peers};
+use rankine_topology::Node;
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
@@ -48,7 +49,7 @@ fn main() -> Result<()> {
     let devices: Vec<_> = (0..options.gpus).map(Device::open).collect::<Result<_, _>>()?;
     let id = NcclId::new().inspect_err(|error| eprintln!("without NCCL: {error}")).ok();
     let together = Arc::new(Barrier::new(options.gpus));
-    let peers = Peers::in_process(&devices, DEADLINE)?;
+    let peers = Peers::in_process(&devices, Node(0), DEADLINE)?;
     let of_ranks: Vec<Result<Vec<Row>>> = thread::scope(|scope| {
         let measure = |peers: Peers| Rank::new(peers, options.clone(), Arc::clone(&together))?.measure(id);
         let running: Vec<_> = peers.into_iter().map(|peers| scope.spawn(move || measure(peers))).collect();
@@ -124,7 +125,7 @@ impl Rank {
 
     fn measure_nccl(&self, id: NcclId, rows: &mut Vec<Row>) -> Result<()> {
         let Self { peers, lane, .. } = self;
-        let world = Communicator::new(peers.device(), id, peers.rank(), peers.ranks(), DEADLINE)?;
+        let world = Communicator::new(peers.device(), id, peers.local_rank().0, peers.ranks(), DEADLINE)?;
         for &bytes in &self.options.bytes {
             let len = bytes / 4;
             let terms: Vec<f32> = (0..len).map(|index| ((index * 7919) % 10007) as f32 * 1e-9).collect();

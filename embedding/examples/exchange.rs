@@ -298,7 +298,7 @@ impl Bench {
         laws: &[PowerLaw],
         lane: &Lane,
     ) -> Result<Self> {
-        let (device, rank, drawn) = (cluster.device(), cluster.rank() as u32, layout.tables().len());
+        let (device, rank, drawn) = (cluster.device(), cluster.rank().0 as u32, layout.tables().len());
         let batch = |number: usize| -> Result<Buffer<u32>> {
             let of_column = |(column, law): (usize, &PowerLaw)| -> Vec<u32> {
                 let ids = 0..layout.samples() * layout.columns()[column].max();
@@ -406,7 +406,7 @@ impl Bench {
     /// Counts the work, once all routes are built.
     fn count(&self, lane: &Lane, options: &Options) -> Result<Counts> {
         self.tables.check(lane)?;
-        let (layout, own) = (self.tables.layout(), self.tables.rank());
+        let (layout, own) = (self.tables.layout(), self.tables.rank().0);
         let states = options.optimizer.optimizer().rule.state_elements(1) as f64;
         let bags = (layout.samples() * layout.features().len()) as f64;
         let mut counts = Counts { bags, dim: options.workload.dim as f64, states, ..Counts::default() };

@@ -9,7 +9,7 @@ use half::bf16;
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Buffer, Device, Graph, Lane, Moment, Pointer};
 use rankine_embedding::cuda::{Feature, Hotness, Ids, InitialWeights, Layout, LocalTables, UpdateInputs};
-use rankine_embedding::{Optimizer, Pooling, UpdateRule};
+use rankine_embedding::{Optimizer, Pooling, Rank, UpdateRule};
 use rankine_reader::generate::{PowerLaw, Shape};
 use rayon::prelude::*;
 use workload::{Workload, id};
@@ -88,7 +88,7 @@ fn main() -> Result<()> {
         InitialWeights { seed: 1, drawn: tables.len() },
     )?;
     let seconds = began.elapsed().as_secs_f64();
-    let gigabytes = 4e-9 * layout.rank_words(0) as f64;
+    let gigabytes = 4e-9 * layout.rank_words(Rank(0)) as f64;
     eprintln!("{gigabytes:.1} GB of tables initialized in {seconds:.2} s");
 
     let batch = |number: usize| -> Result<Buffer<u32>> {

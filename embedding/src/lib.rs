@@ -19,7 +19,6 @@ pub mod plan;
 pub mod random;
 pub mod rows;
 pub mod table;
-pub mod topology;
 pub mod traffic;
 pub mod vector;
 
@@ -31,6 +30,6 @@ pub use optimizer::{Optimizer, Step, Update, UpdateRule};
 pub use placement::{
     EmbeddingPlan, Exchange, FrequentRows, Owner, Placement, RoundCapacity, Shard, TablePlan,
 };
+pub use rankine_topology::{LocalRank, Node, Process, Rank, Topology, TopologyError};
 pub use table::{Pooling, TableSpec};
-pub use topology::{Topology, TopologyError};
 pub use traffic::{LinkTraffic, RankTraffic, Traffic};

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::rows::RowSet;
 use crate::table::TableSpec;
-use crate::topology::Topology;
+use rankine_topology::{Rank, Topology};
 
 /// A way to place a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -113,14 +113,14 @@ pub enum Owner {
     /// Row `r` belongs to rank `r % ranks`, where it is row `r / ranks`.
     EveryRank,
     /// All rows belong to this rank.
-    Rank(usize),
+    Rank(Rank),
 }
 
 impl Owner {
     /// The owner of a row.
-    pub fn of(self, row: u64, topology: Topology) -> usize {
+    pub fn of(self, row: u64, topology: Topology) -> Rank {
         match self {
-            Self::EveryRank => (row % topology.ranks() as u64) as usize,
+            Self::EveryRank => Rank((row % topology.ranks() as u64) as usize),
             Self::Rank(rank) => rank,
         }
     }
@@ -134,17 +134,17 @@ impl Owner {
     }
 
     /// The row with a given number at a rank that owns it.
-    pub fn global(self, local: u64, rank: usize, topology: Topology) -> u64 {
+    pub fn global(self, local: u64, rank: Rank, topology: Topology) -> u64 {
         match self {
-            Self::EveryRank => local * topology.ranks() as u64 + rank as u64,
+            Self::EveryRank => local * topology.ranks() as u64 + rank.0 as u64,
             Self::Rank(_) => local,
         }
     }
 
     /// How many rows of a table with `rows` rows a rank owns.
-    pub fn rows_at(self, rank: usize, rows: u64, topology: Topology) -> u64 {
+    pub fn rows_at(self, rank: Rank, rows: u64, topology: Topology) -> u64 {
         match self {
-            Self::EveryRank => (rows + topology.ranks() as u64 - 1 - rank as u64) / topology.ranks() as u64,
+            Self::EveryRank => (rows + topology.ranks() as u64 - 1 - rank.0 as u64) / topology.ranks() as u64,
             Self::Rank(owner) => {
                 if owner == rank {
                     rows
@@ -202,7 +202,7 @@ impl TablePlan {
     }
 
     /// One rank owns the whole table.
-    pub fn table_wise(table: &TableSpec, exchange: Exchange, rank: usize) -> Self {
+    pub fn table_wise(table: &TableSpec, exchange: Exchange, rank: Rank) -> Self {
         Self {
             placement: Placement::TableWise,
             shards: vec![Shard { columns: 0..table.dim, owner: Owner::Rank(rank) }],
@@ -211,7 +211,7 @@ impl TablePlan {
     }
 
     /// Splits the columns among the given ranks, or fewer of them if there are not enough columns.
-    pub fn column_wise(table: &TableSpec, exchange: Exchange, ranks: &[usize]) -> Self {
+    pub fn column_wise(table: &TableSpec, exchange: Exchange, ranks: &[Rank]) -> Self {
         let groups = table.dim.div_ceil(Self::COLUMNS);
         let shards = ranks.len().min(groups);
         let cut = |shard: usize| (groups * shard / shards * Self::COLUMNS).min(table.dim);
@@ -343,9 +343,9 @@ mod tests {
         #[test]
         fn every_row_has_one_owner(rows in 0..50u64, per_node in 1..4usize, nodes in 1..4usize) {
             let topology = Topology::new(per_node * nodes, nodes).unwrap();
-            for owner in [Owner::EveryRank, Owner::Rank(topology.ranks() - 1)] {
+            for owner in [Owner::EveryRank, Owner::Rank(Rank(topology.ranks() - 1))] {
                 let mut owned = Vec::new();
-                for rank in 0..topology.ranks() {
+                for rank in topology.all_ranks() {
                     for local in 0..owner.rows_at(rank, rows, topology) {
                         let row = owner.global(local, rank, topology);
                         prop_assert_eq!((owner.of(row, topology), owner.local(row, topology)), (rank, local));
@@ -362,7 +362,8 @@ mod tests {
     fn columns_are_cut_at_multiples_of_16_bytes() {
         let table = TableSpec { name: "t".into(), rows: 3, dim: 18, dtype: Dtype::Fp32 };
         let columns = |ranks: &[usize]| -> Vec<_> {
-            let plan = TablePlan::column_wise(&table, Exchange::Rows, ranks);
+            let ranks: Vec<_> = ranks.iter().copied().map(Rank).collect();
+            let plan = TablePlan::column_wise(&table, Exchange::Rows, &ranks);
             plan.shards.into_iter().map(|shard| shard.columns).collect()
         };
         assert_eq!(columns(&[2, 0]), [0..8, 8..18]);

@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use rankine_embedding::Rank;
+
 /// The largest gradient element with respect to a vector with which a step is applied: 2^36. A training that does not
 /// diverge stays far below it. It also leaves room in f32: the gradients of 2^20 look-ups of a row can be added up and
 /// squared, and the squares of 2^16 elements added up, before anything becomes infinite, so these sums cannot damage a
@@ -89,7 +91,7 @@ pub enum FoundOn {
     #[default]
     SumOverRanks,
     /// On one rank.
-    Rank(usize),
+    Rank(Rank),
     /// On this number of ranks.
     Several(usize),
 }
@@ -109,7 +111,7 @@ impl FoundOn {
     pub(crate) fn from_ranks(ranks: usize, sum: usize) -> Self {
         match ranks {
             0 => Self::SumOverRanks,
-            1 => Self::Rank(sum),
+            1 => Self::Rank(Rank(sum)),
             ranks => Self::Several(ranks),
         }
     }

@@ -188,7 +188,7 @@ fn documents() -> BTreeMap<String, String> {
 }
 
 /// Folders with code that the pages for maintainers name.
-const CODE: [&str; 7] = ["engine", "embedding", "reader", "cpu", "cuda", "tests", "fuzz"];
+const CODE: [&str; 8] = ["engine", "embedding", "reader", "topology", "cpu", "cuda", "tests", "fuzz"];
 /// Terms that look like names in the code.
 const MATHEMATICS: [&str; 2] = ["d_weights", "d_input"];
 
@@ -347,7 +347,7 @@ fn longest_run(message: &str) -> Option<String> {
 fn sources_and_messages() -> String {
     let golden = files_below(&root().join("tests/golden/mistakes"));
     let mut all: String = golden.iter().map(|path| fs::read_to_string(path).unwrap_or_default()).collect();
-    let files = ["reader/src", "embedding/src", "cpu/src", "cuda/src", "engine/src"]
+    let files = ["topology/src", "reader/src", "embedding/src", "cpu/src", "cuda/src", "engine/src"]
         .map(|dir| files_below(&root().join(dir)));
     let rust = files.into_iter().flatten().filter(|path| path.extension().is_some_and(|of| of == "rs"));
     for path in rust {

@@ -12,8 +12,15 @@ use syn::visit::{self, Visit};
 use crate::support::{files_below, root, word};
 
 /// The roots of the crates, production code alone.
-const CRATES: [&str; 6] =
-    ["reader/src", "embedding/src", "cpu/src", "cuda/src", "engine/src", "bindings/python/src"];
+const CRATES: [&str; 7] = [
+    "topology/src",
+    "reader/src",
+    "embedding/src",
+    "cpu/src",
+    "cuda/src",
+    "engine/src",
+    "bindings/python/src",
+];
 /// The longest function, from `fn` to its closing brace.
 const FUNCTION_LINES_MAX: usize = 80;
 /// The longest tuple that a parameter may be.

@@ -89,7 +89,7 @@ fn are_skipped_as_on_the_cpu(training: &Training, model: &mut CudaModel, ranks: 
                 let sample =
                     batch.weights.iter().position(|weight| weight.is_nan()).ok_or("no batch is wrong")?;
                 let all = Topology::new(ranks, 1)?;
-                let sample_rank = (0..ranks).find(|rank| all.share(batch.len, *rank).contains(&sample));
+                let sample_rank = all.all_ranks().find(|rank| all.share(batch.len, *rank).contains(&sample));
                 let rank_is_right = sample_rank.map(FoundOn::Rank) == Some(of_gpu.found_on)
                     || matches!(of_gpu.found_on, FoundOn::Several(several) if several <= ranks);
                 if !same || !rank_is_right || !WRONG.contains(&step) {

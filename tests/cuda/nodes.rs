@@ -9,7 +9,7 @@ use rankine::job::Precision;
 use rankine::model::Interaction;
 use rankine_cuda::Device;
 use rankine_embedding::{
-    EmbeddingPlan, Exchange, FrequentRows, Optimizer, RoundCapacity, TablePlan, TableSpec, Topology,
+    EmbeddingPlan, Exchange, FrequentRows, Optimizer, Rank, RoundCapacity, TablePlan, TableSpec, Topology,
 };
 
 use super::ranks::{evaluates_as_the_cpu_does, is_as_one, of_all_ranks, update_slices_as_all};
@@ -57,11 +57,11 @@ fn plan(
     vectors: &[usize],
 ) -> Result<EmbeddingPlan, Failed> {
     let ranks = NODES * ranks_per_node;
-    let all: Vec<_> = (0..ranks).collect();
+    let all: Vec<_> = Rank::first(ranks).collect();
     let of_table = |(table, _): (TableSpec, Optimizer)| {
         let plan = match words.below(6) {
             0 | 1 => TablePlan::row_wise(&table, Exchange::Rows),
-            2 => TablePlan::table_wise(&table, Exchange::Rows, words.below(ranks as u64) as usize),
+            2 => TablePlan::table_wise(&table, Exchange::Rows, Rank(words.below(ranks as u64) as usize)),
             3 => TablePlan::replicated(&table),
             4 => {
                 let some = words.below(1 + table.rows.min(20));

@@ -11,7 +11,7 @@ use rankine::job::Precision;
 use rankine::model::{Interaction, ModelSpec, TrainingRules};
 use rankine_cuda::Device;
 use rankine_embedding::{
-    EmbeddingPlan, Exchange, FrequentRows, LinkTraffic, Optimizer, Placement, RankTraffic, TablePlan,
+    EmbeddingPlan, Exchange, FrequentRows, LinkTraffic, Optimizer, Placement, Rank, RankTraffic, TablePlan,
     TableSpec, Topology, Traffic, UpdateRule,
 };
 use rankine_reader::Samples;
@@ -76,13 +76,13 @@ pub(super) fn random_plan(
     ranks: usize,
     placements: &[Placement],
 ) -> Result<EmbeddingPlan, Failed> {
-    let all: Vec<_> = (0..ranks).collect();
+    let all: Vec<_> = Rank::first(ranks).collect();
     let plan = |(table, optimizer): (TableSpec, Optimizer)| match words.one_of(placements) {
         Placement::Replicated => TablePlan::replicated(&table),
         Placement::RowWise => TablePlan::row_wise(&table, words.one_of(&Exchange::ALL)),
         Placement::TableWise => {
             let exchange = words.one_of(&Exchange::ALL);
-            TablePlan::table_wise(&table, exchange, words.below(ranks as u64) as usize)
+            TablePlan::table_wise(&table, exchange, Rank(words.below(ranks as u64) as usize))
         }
         Placement::ColumnWise => {
             let rowwise = matches!(optimizer.rule, UpdateRule::RowwiseAdagrad { .. });
@@ -293,10 +293,10 @@ fn count_what_they_send(_: &Bench, words: &mut Words) -> Outcome {
     }
     let mut expected = LinkTraffic::default();
     for batch in &training.batches {
-        for rank in 0..devices.len() {
+        for rank in topology.all_ranks() {
             let share = batch.slice(topology.share(batch.len, rank));
             for (rows, (table, _)) in rows_by_table(&training.model.spec, &share).iter().zip(&tables) {
-                let of_others = rows.iter().filter(|&&row| row % devices.len() as u64 != rank as u64);
+                let of_others = rows.iter().filter(|&&row| row % devices.len() as u64 != rank.0 as u64);
                 let (sent, elements) = (of_others.count() as u64, table.dim.next_multiple_of(4) as u64);
                 expected.rows += sent;
                 expected.bytes += sent * (4 + elements * (element + sum));

@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::memory::scattered;
-use super::{Links, Rank, Sum};
+use super::{Links, MeasuringRank, Sum};
 use crate::communication::{AllReduce, PeerBarrier, SharedBuffer};
 use crate::kernels::{self, Rule, RuleKind, Send, Shard};
 use crate::runtime::{Buffer, Pointer, Result};
@@ -15,7 +15,7 @@ const SENT: usize = 32_768;
 /// Sizes of all-reduces in bytes.
 const SUMS: [usize; 3] = [4 << 10, 512 << 10, 16 << 20];
 
-pub(super) fn measure(rank: &Rank) -> Result<Links> {
+pub(super) fn measure(rank: &MeasuringRank) -> Result<Links> {
     let rows = Rows::new(rank)?;
     let barrier = PeerBarrier::new(&rank.peers)?;
     // SAFETY: the barriers of all ranks live until each rank has been waited for.
@@ -50,7 +50,7 @@ struct Rows {
 }
 
 impl Rows {
-    fn new(rank: &Rank) -> Result<Self> {
+    fn new(rank: &MeasuringRank) -> Result<Self> {
         let (device, ranks) = (rank.device(), rank.peers.ranks());
         let shard = Shard {
             words: 0,
@@ -78,8 +78,8 @@ impl Rows {
     }
 
     /// Bytes per second: of the first rank sending to the next one only, or of each rank sending to all others.
-    fn bytes_per_s(&self, rank: &Rank, everyone: bool) -> Result<f64> {
-        let (device, ranks, own) = (rank.device(), rank.peers.ranks(), rank.peers.rank());
+    fn bytes_per_s(&self, rank: &MeasuringRank, everyone: bool) -> Result<f64> {
+        let (device, ranks, own) = (rank.device(), rank.peers.ranks(), rank.peers.local_rank().0);
         let receivers = if everyone { ranks - 1 } else { 1 };
         let receives = |other: usize| (1..=receivers).any(|next| (own + next) % ranks == other);
         let counts: Vec<_> = (0..ranks).map(|other| if receives(other) { SENT as u32 } else { 0 }).collect();

@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use super::Rank;
+use super::MeasuringRank;
 use crate::blas::{Algorithms, Blas, Compute, Epilogue, Matrix, Product};
 use crate::kernels::{self, LookUp, LookUpTask, Totals};
 use crate::runtime::{Buffer, PinnedBuffer, Result};
@@ -19,7 +19,7 @@ const FEATURES: usize = 8;
 /// Rows and columns of the product's matrices.
 const SIDE: usize = 4096;
 
-pub(super) fn copy(rank: &Rank) -> Result<f64> {
+pub(super) fn copy(rank: &MeasuringRank) -> Result<f64> {
     let buffer = || Buffer::<u8>::uninitialized(rank.device(), COPIED);
     let (from, to) = (buffer()?, buffer()?);
     // SAFETY: both have as many bytes, and live until the lane has been waited for.
@@ -40,7 +40,7 @@ pub(super) fn scattered(count: usize, end: usize) -> Vec<u32> {
     (0..count).map(next).collect()
 }
 
-pub(super) fn gather(rank: &Rank) -> Result<f64> {
+pub(super) fn gather(rank: &MeasuringRank) -> Result<f64> {
     let device = rank.device();
     let table = Buffer::<f32>::uninitialized(device, ROWS * DIM)?;
     let ids = Buffer::of(device, &scattered(SAMPLES * FEATURES, ROWS))?;
@@ -85,7 +85,7 @@ pub(super) fn gather(rank: &Rank) -> Result<f64> {
     Ok(2.0 * vectors.bytes() as f64 / seconds)
 }
 
-pub(super) fn product(rank: &Rank) -> Result<f64> {
+pub(super) fn product(rank: &MeasuringRank) -> Result<f64> {
     let device = rank.device();
     let blas = Blas::new(device, Algorithms::Known)?;
     let numbers = scattered(SIDE * SIDE, 1 << 16).into_iter();
@@ -104,7 +104,7 @@ pub(super) fn product(rank: &Rank) -> Result<f64> {
     Ok(2.0 * (SIDE as f64).powi(3) / seconds)
 }
 
-pub(super) fn kernel(rank: &Rank) -> Result<f64> {
+pub(super) fn kernel(rank: &MeasuringRank) -> Result<f64> {
     let device = rank.device();
     let labels = Buffer::filled(device, 32, 0)?;
     let totals = Buffer::filled(device, 1, 0)?;
@@ -120,8 +120,8 @@ pub(super) fn kernel(rank: &Rank) -> Result<f64> {
 }
 
 /// Uploads to each of the first `gpus` GPUs at once.
-pub(super) fn upload(rank: &Rank, gpus: usize) -> Result<f64> {
-    let takes_part = rank.peers.rank() < gpus;
+pub(super) fn upload(rank: &MeasuringRank, gpus: usize) -> Result<f64> {
+    let takes_part = rank.peers.local_rank().0 < gpus;
     let from = PinnedBuffer::<u8>::zeroed(rank.device(), if takes_part { UPLOADED } else { 1 })?;
     let to = Buffer::<u8>::uninitialized(rank.device(), from.elements().len())?;
     // SAFETY: both have as many bytes, and live until the lane has been waited for.

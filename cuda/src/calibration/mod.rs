@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use rankine_topology::Node;
 use serde::{Deserialize, Serialize};
 
 use crate::communication::Peers;
@@ -73,7 +74,7 @@ impl Figures {
     /// If the GPUs cannot access each other's memory, if they have less than 1 to 4 GiB free, or if an operation
     /// fails.
     pub fn measure(devices: &[Arc<Device>]) -> Result<Self> {
-        let peers = Peers::in_process(devices, DEADLINE)?;
+        let peers = Peers::in_process(devices, Node(0), DEADLINE)?;
         let mut of_ranks = thread::scope(|scope| {
             let ranks: Vec<_> = peers.into_iter().map(|peers| scope.spawn(move || of_rank(peers))).collect();
             let join = |rank: thread::ScopedJoinHandle<'_, _>| {
@@ -93,7 +94,7 @@ impl Figures {
 fn of_rank(peers: Peers) -> Result<Figures> {
     let device = Arc::clone(peers.device());
     device.bind()?;
-    let rank = Rank { lane: Lane::new(&device)?, peers };
+    let rank = MeasuringRank { lane: Lane::new(&device)?, peers };
     Ok(Figures {
         copy_bytes_per_s: memory::copy(&rank)?,
         gather_bytes_per_s: memory::gather(&rank)?,
@@ -106,12 +107,12 @@ fn of_rank(peers: Peers) -> Result<Figures> {
 }
 
 /// A rank that measures.
-struct Rank {
+struct MeasuringRank {
     lane: Lane,
     peers: Peers,
 }
 
-impl Rank {
+impl MeasuringRank {
     fn device(&self) -> &Arc<Device> {
         self.lane.device()
     }

@@ -4,6 +4,8 @@ use std::any::Any;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rankine_topology::Rank;
+
 use crate::runtime::{Error, Result};
 
 /// A value that a rank hands out.
@@ -13,6 +15,8 @@ pub(crate) type Value = Arc<dyn Any + Send + Sync>;
 #[derive(Debug)]
 pub(crate) struct Rendezvous {
     deadline: Duration,
+    /// The number of the first rank, in errors.
+    first: Rank,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -28,12 +32,13 @@ struct State {
     /// Per rank, whether it has left and hands out nothing more.
     left: Vec<bool>,
     /// The ranks that timed out. After a timeout rounds could be mixed up, so no more values are exchanged.
-    late: Vec<usize>,
+    late: Vec<Rank>,
 }
 
 impl Rendezvous {
-    /// Creates a meeting point of `ranks` ranks, each of which waits up to `deadline` for the others.
-    pub(crate) fn new(ranks: usize, deadline: Duration) -> Self {
+    /// Creates a meeting point of `ranks` ranks, numbered from `first` in errors, each of which waits up to `deadline`
+    /// for the others.
+    pub(crate) fn new(first: Rank, ranks: usize, deadline: Duration) -> Self {
         let state = State {
             round: 0,
             handed: vec![None; ranks],
@@ -42,17 +47,17 @@ impl Rendezvous {
             left: vec![false; ranks],
             late: Vec::new(),
         };
-        Self { deadline, state: Mutex::new(state), changed: Condvar::new() }
+        Self { deadline, first, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Hands out a value and returns the values of all ranks, in their order.
+    /// Hands out the value of a rank, by its position among them, and returns the values of all, in their order.
     ///
     /// # Errors
     /// If a rank does not take part in time, or has left.
-    pub(crate) fn exchange(&self, rank: usize, value: Value) -> Result<Vec<Value>> {
+    pub(crate) fn exchange(&self, position: usize, value: Value) -> Result<Vec<Value>> {
         let mut state = self.state();
         let round = state.round;
-        state.handed[rank] = Some(value);
+        state.handed[position] = Some(value);
         if state.handed.iter().all(Option::is_some) {
             state.complete = state.handed.iter_mut().filter_map(Option::take).collect();
             state.untaken = state.complete.len();
@@ -61,11 +66,12 @@ impl Rendezvous {
         }
         let begun = Instant::now();
         while state.round == round {
-            let missing = |gone: &dyn Fn(usize) -> bool| -> Vec<usize> {
-                let not_handed = (0..state.handed.len()).filter(|&rank| state.handed[rank].is_none());
-                not_handed.filter(|&rank| gone(rank)).collect()
+            let rank = self.rank(position);
+            let missing = |gone: &dyn Fn(usize) -> bool| -> Vec<Rank> {
+                let not_handed = (0..state.handed.len()).filter(|&other| state.handed[other].is_none());
+                not_handed.filter(|&other| gone(other)).map(|other| self.rank(other)).collect()
             };
-            let left = missing(&|rank| state.left[rank]);
+            let left = missing(&|other| state.left[other]);
             if !left.is_empty() {
                 return Err(Error::PeersLeft { rank, left });
             }
@@ -87,10 +93,14 @@ impl Rendezvous {
         })
     }
 
-    /// Marks a rank as gone, so that nobody waits for it.
-    pub(crate) fn leave(&self, rank: usize) {
-        self.state().left[rank] = true;
+    /// Marks the rank at a position as gone, so that nobody waits for it.
+    pub(crate) fn leave(&self, position: usize) {
+        self.state().left[position] = true;
         self.changed.notify_all();
+    }
+
+    fn rank(&self, position: usize) -> Rank {
+        Rank(self.first.0 + position)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -112,7 +122,7 @@ mod tests {
 
     #[test]
     fn values_come_in_the_order_of_ranks_round_by_round() {
-        let rendezvous = Rendezvous::new(4, Duration::from_secs(20));
+        let rendezvous = Rendezvous::new(Rank(0), 4, Duration::from_secs(20));
         thread::scope(|scope| {
             for rank in 0..4 {
                 let rendezvous = &rendezvous;
@@ -129,34 +139,37 @@ mod tests {
 
     #[test]
     fn all_ranks_name_a_rank_that_is_late() {
-        let rendezvous = Rendezvous::new(4, Duration::from_millis(50));
-        let late = |rank| match numbers(&rendezvous, rank, 0) {
+        let rendezvous = Rendezvous::new(Rank(8), 4, Duration::from_millis(50));
+        let late = |position| match numbers(&rendezvous, position, 0) {
             Err(Error::PeersLate { late, deadline_ms: 50, .. }) => late,
             other => panic!("{other:?}"),
         };
         thread::scope(|scope| {
             let first = scope.spawn(|| late(0));
-            assert_eq!(late(2), [1, 3]);
-            assert_eq!(first.join().unwrap(), [1, 3]);
+            assert_eq!(late(2), [9, 11].map(Rank));
+            assert_eq!(first.join().unwrap(), [9, 11].map(Rank));
         });
         // Later calls neither wait nor succeed.
-        assert_eq!(late(1), [1, 3]);
+        assert_eq!(late(1), [9, 11].map(Rank));
     }
 
     #[test]
     fn nobody_waits_for_a_rank_that_left() {
-        let rendezvous = Rendezvous::new(3, Duration::from_secs(1000));
+        let rendezvous = Rendezvous::new(Rank(3), 3, Duration::from_secs(1000));
         thread::scope(|scope| {
             let waiting = scope.spawn(|| numbers(&rendezvous, 0, 0));
             rendezvous.leave(2);
             let found = waiting.join().unwrap();
-            assert!(matches!(&found, Err(Error::PeersLeft { rank: 0, left }) if left == &[2]), "{found:?}");
+            assert!(
+                matches!(&found, Err(Error::PeersLeft { rank: Rank(3), left }) if left == &[Rank(5)]),
+                "{found:?}"
+            );
         });
     }
 
     #[test]
     fn leaving_after_the_last_round_is_no_error() {
-        let rendezvous = Rendezvous::new(2, Duration::from_secs(20));
+        let rendezvous = Rendezvous::new(Rank(0), 2, Duration::from_secs(20));
         thread::scope(|scope| {
             let first = scope.spawn(|| numbers(&rendezvous, 0, 7));
             assert_eq!(numbers(&rendezvous, 1, 8).unwrap(), [7, 8]);

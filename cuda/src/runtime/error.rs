@@ -5,6 +5,7 @@ use std::fmt;
 
 use bytesize::ByteSize;
 use cudarc::driver::{DriverError, sys};
+use rankine_topology::{Node, Rank};
 
 use super::budget::Budget;
 
@@ -64,9 +65,9 @@ pub enum Error {
     #[error("rank {rank} waited {deadline_ms} ms for {}: see their logs for the cause", Ranks(late))]
     PeersLate {
         /// The rank that waited.
-        rank: usize,
+        rank: Rank,
         /// The ranks that were late.
-        late: Vec<usize>,
+        late: Vec<Rank>,
         /// How long.
         deadline_ms: u128,
     },
@@ -74,23 +75,23 @@ pub enum Error {
     #[error("rank {rank} cannot continue without {}, which ended early: see its error", Ranks(left))]
     PeersLeft {
         /// The rank that would have waited.
-        rank: usize,
+        rank: Rank,
         /// Those that ended.
-        left: Vec<usize>,
+        left: Vec<Rank>,
     },
     /// Ranks made different collective calls, or one has no memory for the call.
     #[error("rank {rank} cannot share with rank {other}: see the error of rank {other}")]
     PeersStray {
         /// The rank that reports it.
-        rank: usize,
+        rank: Rank,
         /// The other one.
-        other: usize,
+        other: Rank,
     },
     /// A rank's connection to the other processes of its node failed.
     #[error("rank {rank} cannot share memory with the other processes: {why}")]
     PeersSocket {
         /// The rank that reports it.
-        rank: usize,
+        rank: Rank,
         /// The reason.
         why: String,
     },
@@ -98,7 +99,7 @@ pub enum Error {
     #[error("rank {rank} cannot reach the other nodes: {why}")]
     Nodes {
         /// The rank that reports it.
-        rank: usize,
+        rank: Rank,
         /// The reason.
         why: String,
     },
@@ -109,9 +110,9 @@ pub enum Error {
     )]
     RailLate {
         /// The rank that waited.
-        rank: usize,
+        rank: Rank,
         /// Its node.
-        node: usize,
+        node: Node,
         /// Number of nodes.
         nodes: usize,
         /// Purpose of the lane that waits.
@@ -127,9 +128,9 @@ pub enum Error {
     )]
     PeerBarrier {
         /// The rank that waited.
-        waiting: usize,
+        waiting: Rank,
         /// The rank that did not arrive.
-        missing: usize,
+        missing: Rank,
         /// What it waited at.
         what: &'static str,
         /// How long.
@@ -139,9 +140,9 @@ pub enum Error {
     #[error("rank {waiting} gave up waiting for rank {missing} at {what}")]
     PeerGivenUp {
         /// The rank that waited.
-        waiting: usize,
+        waiting: Rank,
         /// The rank that had not arrived.
-        missing: usize,
+        missing: Rank,
         /// What it waited at.
         what: &'static str,
     },
@@ -209,7 +210,7 @@ pub enum Error {
 }
 
 /// `rank 3`, or `ranks 1, 2`.
-struct Ranks<'a>(&'a [usize]);
+struct Ranks<'a>(&'a [Rank]);
 
 impl fmt::Display for Ranks<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

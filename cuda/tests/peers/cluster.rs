@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Failed;
 use rankine_cuda::nccl::{NcclId, Parcel};
 use rankine_cuda::{Buffer, Cluster, ClusterSum, Error, Graph, Lane, Moment, Peers, Rail};
+use rankine_topology::Node;
 
 use super::{Body, Machine, Outcome, Random};
 
@@ -68,7 +69,7 @@ fn hand_each_other_values(machine: &Machine, words: &mut Random) -> Outcome {
     let handed = Arc::new((Mutex::new(vec![Vec::new(); callers]), Barrier::new(callers)));
     let mut joined = Vec::new();
     for (node, devices) in devices.chunks(local_ranks).enumerate() {
-        let mut peers = Peers::in_process(devices, DEADLINE)?.into_iter();
+        let mut peers = Peers::in_process(devices, Node(node), DEADLINE)?.into_iter();
         for process in 0..processes {
             let (caller, handed) = (node * processes + process, Arc::clone(&handed));
             let gather = move |own: &[u8]| {
@@ -81,14 +82,14 @@ fn hand_each_other_values(machine: &Machine, words: &mut Random) -> Outcome {
                 Ok::<_, String>(all)
             };
             let own = peers.by_ref().take(each).collect();
-            joined.extend(Cluster::of_process(own, node, NODES, Box::new(gather)));
+            joined.extend(Cluster::of_process(own, NODES, Box::new(gather)));
         }
     }
     let in_process = Cluster::in_process(&devices, NODES, DEADLINE)?;
     for clusters in [joined, in_process] {
         on_ranks(clusters, |cluster, _| {
             for round in 0..20 {
-                let found = cluster.gather(10 * round + cluster.rank() as u64)?;
+                let found = cluster.gather(10 * round + cluster.rank().0 as u64)?;
                 let expected: Vec<_> = (0..cluster.ranks() as u64).map(|rank| 10 * round + rank).collect();
                 if found != expected || cluster.ranks() != NODES * local_ranks {
                     return Err(format!("rank {}: {found:?}", cluster.rank()).into());
@@ -127,7 +128,7 @@ fn sums_are_the_same_everywhere(machine: &Machine, words: &mut Random) -> Outcom
     on_ranks(clusters, |cluster, lane| {
         let rail = cluster.join_rail("sums")?;
         let sum = ClusterSum::new(cluster, rail.as_ref(), len, numbers)?;
-        let (mut values, numbers) = terms[cluster.rank()].clone();
+        let (mut values, numbers) = terms[cluster.rank().0].clone();
         values.resize(sum.values().len(), 0.0);
         let begin = || -> Outcome {
             sum.values().write(lane, &values)?;
@@ -164,7 +165,7 @@ fn rails_exchange_in_graphs(machine: &Machine, _: &mut Random) -> Outcome {
     const LEN: usize = 100_000;
     let Some(clusters) = clusters(machine, DEADLINE)? else { return Ok(()) };
     on_ranks(clusters, |cluster, lane| {
-        let (device, rank, local_ranks) = (cluster.device(), cluster.rank(), cluster.peers().ranks());
+        let (device, rank, local_ranks) = (cluster.device(), cluster.rank().0, cluster.peers().ranks());
         // Two rails, on two lanes at the same time.
         let aside = Lane::new(device)?;
         let rails =
@@ -174,7 +175,7 @@ fn rails_exchange_in_graphs(machine: &Machine, _: &mut Random) -> Outcome {
         let exchange = |lane: &Lane, number: usize| -> Result<(), Error> {
             let rail: &Rail = &rails[number];
             for other in rail.others() {
-                let parcel = |pointer| Parcel { rank: other, pointer, len: LEN };
+                let parcel = |pointer| Parcel { rank: other.0, pointer, len: LEN };
                 let (from, to) = (parcel(sent.pointer()), parcel(received[number].pointer()));
                 // SAFETY: the buffers have as many elements, and live until the lanes have been waited for.
                 unsafe { rail.exchange(lane, "an exchange", &[from], &[to]) }?;
@@ -226,7 +227,7 @@ fn a_rail_without_a_rank_ends(machine: &Machine, _: &mut Random) -> Outcome {
         cluster.gather(0_u8)?;
         let local_ranks = cluster.peers().ranks();
         // The ranks of the last node do not take part; the others time out.
-        if cluster.rank() + local_ranks <= last {
+        if cluster.rank().0 + local_ranks <= last {
             // SAFETY: as above.
             unsafe { sum.enqueue(lane) }?;
             let moment = Moment::new(cluster.device())?;

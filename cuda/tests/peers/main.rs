@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rankine_cuda::kernels::Pack;
 use rankine_cuda::{Buffer, Device, Error, Lane, Peers};
+use rankine_topology::{Node, Rank};
 
 mod cluster;
 mod memory;
@@ -23,6 +24,8 @@ type Outcome = Result<(), Failed>;
 type Body = (&'static str, u64, fn(&Machine, &mut Random) -> Outcome);
 
 const DEADLINE: Duration = Duration::from_secs(10);
+/// The node of all ranks, which numbers them in errors.
+const NODE: Node = Node(3);
 
 fn main() -> ExitCode {
     if let Some(code) = processes::run_as_rank() {
@@ -118,7 +121,7 @@ impl Machine {
         run: impl Fn(&Peers, &Lane) -> Result<V, Failed> + Sync,
     ) -> Result<Vec<V>, Failed> {
         let devices: Vec<_> = (0..ranks).map(|rank| Arc::clone(&self.devices[rank % self.gpus()])).collect();
-        let peers = Peers::in_process(&devices, deadline)?;
+        let peers = Peers::in_process(&devices, NODE, deadline)?;
         let outcomes: Vec<Result<V, Failed>> = thread::scope(|scope| {
             let one = |peers: Peers| {
                 peers.device().bind()?;
@@ -163,10 +166,19 @@ fn run_a_kernel(lane: &Lane) -> Result<(), Error> {
     lane.synchronize()
 }
 
-/// Checks that a rank's error names another one as missing from a barrier.
+/// The rank on [`NODE`] with this local rank, if each node has `ranks` ranks.
+fn rank_of(local_rank: usize, ranks: usize) -> Rank {
+    Rank(NODE.0 * ranks + local_rank)
+}
+
+/// Checks that the error of one of two ranks names the other one as missing from a barrier.
 fn names_missing(outcome: Result<(), Error>, waited: usize, absent: usize) -> Outcome {
     match outcome {
-        Err(Error::PeerBarrier { waiting, missing, .. }) if (waiting, missing) == (waited, absent) => Ok(()),
+        Err(Error::PeerBarrier { waiting, missing, .. })
+            if [waiting, missing] == [waited, absent].map(|local_rank| rank_of(local_rank, 2)) =>
+        {
+            Ok(())
+        }
         other => Err(format!("{other:?}").into()),
     }
 }

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
 use rankine_cuda::{Buffer, Error, Graph, Lane, PeerBarrier, Peers};
+use rankine_topology::LocalRank;
 
-use super::{Body, DEADLINE, Machine, Outcome, Random, names_missing};
+use super::{Body, DEADLINE, Machine, NODE, Outcome, Random, names_missing, rank_of};
 
 pub(crate) const BODIES: &[Body] = &[
     ("values_are_gathered", 1, values_are_gathered),
@@ -23,7 +24,7 @@ fn values_are_gathered(machine: &Machine, words: &mut Random) -> Outcome {
     let ranks = machine.ranks(words);
     let expected: Vec<_> = (0..ranks as u64).map(|rank| [rank, 7 * rank]).collect();
     let found = machine.on_ranks(ranks, DEADLINE, |peers, _| {
-        let rank = peers.rank() as u64;
+        let rank = peers.local_rank().0 as u64;
         Ok(peers.gather([rank, 7 * rank])?)
     })?;
     if found == vec![expected; ranks] { Ok(()) } else { Err(format!("{found:?}").into()) }
@@ -38,18 +39,20 @@ fn memory_is_shared(machine: &Machine, words: &mut Random) -> Outcome {
     let ranks = machine.ranks(words);
     let lens: Vec<_> = (0..ranks).map(|_| words.one_of(&[1, 3, 5000, 600_000])).collect();
     machine.on_ranks(ranks, DEADLINE, |peers, lane| {
-        let shared = peers.share::<u32>(lens[peers.rank()], 0xab)?;
-        if shared.read(lane)? != vec![0xabab_abab; lens[peers.rank()]] {
+        let shared = peers.share::<u32>(lens[peers.local_rank().0], 0xab)?;
+        if shared.read(lane)? != vec![0xabab_abab; lens[peers.local_rank().0]] {
             return Err("the memory is not filled".into());
         }
-        shared.write(lane, &pattern(peers.rank(), lens[peers.rank()]))?;
+        shared.write(lane, &pattern(peers.local_rank().0, lens[peers.local_rank().0]))?;
         peers.gather(0u8)?;
         for (rank, &len) in lens.iter().enumerate() {
             let copy = Buffer::<u32>::filled(peers.device(), len, 0)?;
             // SAFETY: both buffers have as many elements, and the lane is waited for before either is dropped.
-            unsafe { lane.copy(shared.of(rank), copy.pointer(), len) }?;
-            if copy.read(lane)? != pattern(rank, len) || shared.len_of(rank) != len {
-                return Err(format!("rank {} does not see the memory of rank {rank}", peers.rank()).into());
+            unsafe { lane.copy(shared.of(LocalRank(rank)), copy.pointer(), len) }?;
+            if copy.read(lane)? != pattern(rank, len) || shared.len_of(LocalRank(rank)) != len {
+                return Err(
+                    format!("rank {} does not see the memory of rank {rank}", peers.local_rank().0).into()
+                );
             }
         }
         // No rank leaves before all have read.
@@ -66,7 +69,7 @@ fn barriers_order_what_is_written(machine: &Machine, words: &mut Random) -> Outc
     let ranks = machine.ranks(words);
     let replays = 20;
     let found = machine.on_ranks(ranks, DEADLINE, |peers, lane| {
-        let (rank, next) = (peers.rank(), (peers.rank() + 1) % ranks);
+        let (rank, next) = (peers.local_rank().0, (peers.local_rank().0 + 1) % ranks);
         let (from, to) = (peers.share::<u32>(4096, 0)?, peers.share::<u32>(4096, 0)?);
         from.write(lane, &pattern(rank, 4096))?;
         let barrier = PeerBarrier::new(peers)?;
@@ -74,7 +77,7 @@ fn barriers_order_what_is_written(machine: &Machine, words: &mut Random) -> Outc
             for _ in 0..TURNS {
                 // SAFETY: both have as many elements, and live until the lane has been waited for below.
                 unsafe {
-                    lane.copy(from.pointer(), to.of(next), 4096)?;
+                    lane.copy(from.pointer(), to.of(LocalRank(next)), 4096)?;
                     barrier.enqueue(lane)?;
                     lane.copy(to.pointer(), from.pointer(), 4096)?;
                     barrier.enqueue(lane)?;
@@ -114,7 +117,7 @@ fn sequences_do_not_disturb_each_other(machine: &Machine, words: &mut Random) ->
             // Ranks enqueue the two in different orders.
             let order = [(&first, lane), (&second, &other)];
             for index in [0, 1] {
-                let (barrier, lane) = order[(index + turn + peers.rank()) % 2];
+                let (barrier, lane) = order[(index + turn + peers.local_rank().0) % 2];
                 // SAFETY: the barriers live until both lanes have been waited for.
                 unsafe { barrier.enqueue(lane) }?;
             }
@@ -131,7 +134,7 @@ fn a_rank_that_does_not_come_is_named(machine: &Machine, _: &mut Random) -> Outc
     let deadline = Duration::from_secs(1);
     machine.on_ranks(2, deadline, |peers, lane| {
         let barrier = PeerBarrier::new(peers)?;
-        if peers.rank() == 1 {
+        if peers.local_rank().0 == 1 {
             let begun = Instant::now();
             for _ in 0..10 {
                 // SAFETY: the barrier lives until the lane has been waited for.
@@ -159,11 +162,13 @@ fn a_rank_that_ends_is_told_of_at_once(machine: &Machine, _: &mut Random) -> Out
     let begun = Instant::now();
     machine.on_ranks(3, Duration::from_secs(1000), |peers: &Peers, _| {
         let _all = peers.share::<u32>(10, 0)?;
-        if peers.rank() == 2 {
+        if peers.local_rank().0 == 2 {
             return Ok(());
         }
         match peers.share::<u32>(10, 0).map(drop) {
-            Err(Error::PeersLeft { rank, left }) if rank == peers.rank() && left.contains(&2) => Ok(()),
+            Err(Error::PeersLeft { rank, left }) if rank == peers.rank() && left.contains(&rank_of(2, 3)) => {
+                Ok(())
+            }
             other => Err(Failed::from(format!("{other:?}"))),
         }
     })?;
@@ -173,9 +178,11 @@ fn a_rank_that_ends_is_told_of_at_once(machine: &Machine, _: &mut Random) -> Out
 fn a_rank_without_memory_is_told_of(machine: &Machine, _: &mut Random) -> Outcome {
     machine.on_ranks(2, DEADLINE, |peers, _| {
         // More than any GPU has.
-        let len = if peers.rank() == 1 { 1 << 43 } else { 10 };
-        match (peers.rank(), peers.share::<u8>(len, 0).map(drop)) {
-            (0, Err(Error::PeersStray { rank: 0, other: 1 })) => Ok(()),
+        let len = if peers.local_rank().0 == 1 { 1 << 43 } else { 10 };
+        match (peers.local_rank().0, peers.share::<u8>(len, 0).map(drop)) {
+            (0, Err(Error::PeersStray { rank, other })) if [rank, other] == [0, 1].map(|r| rank_of(r, 2)) => {
+                Ok(())
+            }
             (1, Err(Error::OutOfMemory { .. })) => Ok(()),
             (_, other) => Err(Failed::from(format!("{other:?}"))),
         }
@@ -184,7 +191,7 @@ fn a_rank_without_memory_is_told_of(machine: &Machine, _: &mut Random) -> Outcom
 }
 
 fn what_is_shared_is_measured_alone(machine: &Machine, _: &mut Random) -> Outcome {
-    let peers = Peers::in_process(&[machine.devices[0].clone(), machine.devices[0].clone()], DEADLINE)?;
+    let peers = Peers::in_process(&[machine.devices[0].clone(), machine.devices[0].clone()], NODE, DEADLINE)?;
     let device = peers[0].device();
     device.bind()?;
     let make = |peers: &Peers| {

@@ -28,7 +28,7 @@ fn collectives_of_nccl_are_captured(machine: &Machine, _: &mut Random) -> Outcom
     };
     let ranks = machine.gpus();
     machine.on_ranks(ranks, DEADLINE, |peers, lane| {
-        let (device, rank) = (peers.device(), peers.rank());
+        let (device, rank) = (peers.device(), peers.local_rank().0);
         let world = Communicator::new(device, id, rank, ranks, DEADLINE)?;
         const LEN: usize = 1000;
         let own: Vec<f32> = (0..LEN).map(|index| (index + rank) as f32).collect();

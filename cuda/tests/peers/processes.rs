@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
 use rankine_cuda::{AllReduce, AllReduceWay, Buffer, Device, Error, Lane, Peers};
+use rankine_topology::LocalRank;
 
-use super::{Body, DEADLINE, Machine, Outcome, Random};
+use super::{Body, DEADLINE, Machine, NODE, Outcome, Random};
 
 pub(crate) const BODIES: &[Body] = &[
     ("processes_share_memory_and_sum", 1, processes_share_memory_and_sum),
@@ -40,7 +41,8 @@ fn process([process, processes, each, gpus]: [usize; 4], what: &str, dir: &Path)
         let all = by_files(dir, process, processes, &own.join(&b' '))?;
         Ok(all.iter().flat_map(|of_one| of_one.split(|&byte| byte == b' ')).map(<[u8]>::to_vec).collect())
     };
-    let peers = Peers::of_processes(&devices, own.start, processes * each, DEADLINE, &mut gather)?;
+    let peers =
+        Peers::of_processes(&devices, NODE, LocalRank(own.start), processes * each, DEADLINE, &mut gather)?;
     thread::scope(|scope| {
         let running: Vec<_> =
             peers.into_iter().map(|peers| scope.spawn(move || rank(&peers, what))).collect();
@@ -49,7 +51,7 @@ fn process([process, processes, each, gpus]: [usize; 4], what: &str, dir: &Path)
 }
 
 fn rank(peers: &Peers, what: &str) -> Outcome {
-    let (rank, ranks, device) = (peers.rank(), peers.ranks(), peers.device());
+    let (rank, ranks, device) = (peers.local_rank().0, peers.ranks(), peers.device());
     device.bind()?;
     let lane = Lane::new(device)?;
     if what == "end" {
@@ -70,9 +72,9 @@ fn rank(peers: &Peers, what: &str) -> Outcome {
         return Err(format!("{all:?} were gathered").into());
     }
     for other in 0..ranks {
-        let copy = Buffer::<u32>::filled(device, shared.len_of(other), 0)?;
+        let copy = Buffer::<u32>::filled(device, shared.len_of(LocalRank(other)), 0)?;
         // SAFETY: both buffers have as many elements, and the lane is waited for before either is dropped.
-        unsafe { lane.copy(shared.of(other), copy.pointer(), copy.len()) }?;
+        unsafe { lane.copy(shared.of(LocalRank(other)), copy.pointer(), copy.len()) }?;
         if copy.read(&lane)? != vec![other as u32 + 1; 1000 * (other + 1)] {
             return Err(format!("rank {rank} does not see the memory of rank {other}").into());
         }

@@ -62,7 +62,7 @@ fn sums_are_in_the_order_of_ranks(machine: &Machine, words: &mut Random) -> Outc
         };
         let mut found = Vec::new();
         for terms in &expected[..TURNS] {
-            let (mut values, numbers) = terms[peers.rank()].clone();
+            let (mut values, numbers) = terms[peers.local_rank().0].clone();
             values.resize(all.values().len(), 0.0);
             all.values().write(lane, &values)?;
             all.numbers().write(lane, &numbers)?;
@@ -113,13 +113,15 @@ fn consecutive_sums_stay_separate(machine: &Machine, words: &mut Random) -> Outc
         };
         let mut graph = Graph::capture(lane, enqueue)?;
         for _ in 0..25 {
-            all.values().write(lane, &terms[peers.rank()].0)?;
-            all.numbers().write(lane, &terms[peers.rank()].1)?;
+            all.values().write(lane, &terms[peers.local_rank().0].0)?;
+            all.numbers().write(lane, &terms[peers.local_rank().0].1)?;
             // SAFETY: all ranks' sums live until all have read theirs.
             unsafe { graph.replay(lane) }?;
             all.check(lane)?;
             if (all.values().read(lane)?, all.numbers().read(lane)?) != expected[0] {
-                return Err(format!("{way:?} of {len} over {ranks}: rank {} differs", peers.rank()).into());
+                return Err(
+                    format!("{way:?} of {len} over {ranks}: rank {} differs", peers.local_rank().0).into()
+                );
             }
         }
         peers.gather(0u8)?;
@@ -133,7 +135,7 @@ fn a_sum_without_a_rank_names_it(machine: &Machine, _: &mut Random) -> Outcome {
         let deadline = Duration::from_secs(1);
         machine.on_ranks(2, deadline, |peers, lane| {
             let all = AllReduce::by(peers, way, 8, 50_000, 1)?;
-            if peers.rank() == 0 {
+            if peers.local_rank().0 == 0 {
                 // SAFETY: the sums live until the lane has been waited for.
                 unsafe { all.enqueue(lane) }?;
                 names_missing(all.check(lane), 0, 1)?;

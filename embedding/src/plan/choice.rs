@@ -1,5 +1,7 @@
 //! A choice for one table, before it becomes a plan.
 
+use rankine_topology::Rank;
+
 use super::input::TableInput;
 use crate::placement::{Exchange, Placement, TablePlan};
 
@@ -11,7 +13,7 @@ pub(super) struct Choice {
     /// Classes of the profile before this one are frequent.
     pub(super) split: usize,
     /// The owners of the table or of its columns, unless every rank is an owner.
-    pub(super) owners: Vec<usize>,
+    pub(super) owners: Vec<Rank>,
 }
 
 impl Choice {
@@ -27,11 +29,11 @@ impl Choice {
         Self { placement: Placement::Hybrid, exchange, split, ..Self::replicated() }
     }
 
-    pub(super) fn table_wise(exchange: Exchange, owner: usize) -> Self {
+    pub(super) fn table_wise(exchange: Exchange, owner: Rank) -> Self {
         Self { placement: Placement::TableWise, exchange, split: 0, owners: vec![owner] }
     }
 
-    pub(super) fn column_wise(exchange: Exchange, owners: Vec<usize>) -> Self {
+    pub(super) fn column_wise(exchange: Exchange, owners: Vec<Rank>) -> Self {
         Self { placement: Placement::ColumnWise, exchange, split: 0, owners }
     }
 

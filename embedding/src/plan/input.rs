@@ -7,7 +7,7 @@ use crate::frequency::{BagLengths, FrequencyProfile};
 use crate::optimizer::UpdateRule;
 use crate::placement::{Exchange, Placement};
 use crate::table::TableSpec;
-use crate::topology::Topology;
+use rankine_topology::Topology;
 
 /// The input of a plan.
 #[derive(Debug)]

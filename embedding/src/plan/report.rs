@@ -1,5 +1,6 @@
 //! The predicted performance of a plan, and why each table is placed as it is.
 
+use rankine_topology::{Node, Rank};
 use serde::Serialize;
 
 use super::choice::Choice;
@@ -125,9 +126,9 @@ pub struct MemoryReport {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RankReport {
     /// The rank.
-    pub rank: usize,
+    pub rank: Rank,
     /// Its node.
-    pub node: usize,
+    pub node: Node,
     /// Bytes of tables and their state.
     pub table_bytes: u64,
     /// Bytes of messages, of gradients of frequent rows and of their index.
@@ -162,7 +163,7 @@ pub struct TableReport {
     /// Its exchange; `None` if it is replicated.
     pub exchange: Option<Exchange>,
     /// The ranks that own it, unless every rank does.
-    pub owners: Vec<usize>,
+    pub owners: Vec<Rank>,
     /// Rows that every rank stores.
     pub frequent_rows: u64,
     /// The share of ids that name them.
@@ -230,9 +231,10 @@ pub(super) fn planned(input: &PlanInput<'_>, search: &Search<'_>, choices: &[Cho
 
     let (_, parts) = search.slowest(&totals);
     let common = totals.common(context);
-    let per_rank: Vec<_> = (0..topology.ranks())
+    let per_rank: Vec<_> = topology
+        .all_ranks()
         .map(|rank| {
-            let load = &totals.ranks[rank];
+            let load = &totals.ranks[rank.0];
             let parts = totals.parts(rank, &common, machine);
             RankReport {
                 rank,
@@ -254,7 +256,7 @@ pub(super) fn planned(input: &PlanInput<'_>, search: &Search<'_>, choices: &[Cho
     let elements = totals.reduced_elements + input.rest.reduced_elements as f64;
     let reduction = Reduction::new(topology, machine, elements);
     let ranks = topology.ranks() as f64;
-    let fullest = (0..topology.ranks()).map(|rank| totals.memory_of(rank, context)).fold(0.0, f64::max);
+    let fullest = topology.all_ranks().map(|rank| totals.memory_of(rank, context)).fold(0.0, f64::max);
     let report = PlanReport {
         ranks: topology.ranks(),
         nodes: topology.nodes(),
@@ -357,7 +359,7 @@ fn exchange_of(choice: &Choice) -> Option<Exchange> {
     (choice.placement != Placement::Replicated).then_some(choice.exchange)
 }
 
-fn owners_of(choice: &Choice, input: &super::TableInput<'_>) -> Vec<usize> {
+fn owners_of(choice: &Choice, input: &super::TableInput<'_>) -> Vec<Rank> {
     let owner = |owner| match owner {
         Owner::Rank(rank) => Some(rank),
         Owner::EveryRank => None,

@@ -14,7 +14,7 @@ use super::error::MemoryShortage;
 use super::input::{NonTableLoad, PlanInput};
 use crate::optimizer::UpdateRule;
 use crate::placement::{Exchange, Placement, TablePlan};
-use crate::topology::Topology;
+use rankine_topology::{Rank, Topology};
 
 /// The most passes over all tables, in each of which every table may be moved.
 const PASSES_MAX: usize = 4;
@@ -229,7 +229,7 @@ impl<'a> Search<'a> {
     }
 
     /// Ranks that could own a table.
-    fn owners(&self, others: &Load) -> Vec<usize> {
+    fn owners(&self, others: &Load) -> Vec<Rank> {
         let (by_time, by_memory) = self.idle(others);
         let mut owners: Vec<_> = by_time.into_iter().take(BUSY_OWNERS_TRIED).collect();
         for rank in by_memory.into_iter().take(FULL_OWNERS_TRIED) {
@@ -241,7 +241,7 @@ impl<'a> Search<'a> {
     }
 
     /// Groups of ranks that could own columns of a table.
-    fn column_owners(&self, dim: usize, others: &Load) -> Vec<Vec<usize>> {
+    fn column_owners(&self, dim: usize, others: &Load) -> Vec<Vec<Rank>> {
         let ranks = self.context.topology.ranks();
         let most = ranks.min(dim.div_ceil(TablePlan::COLUMNS));
         let (by_time, by_memory) = self.idle(others);
@@ -264,12 +264,11 @@ impl<'a> Search<'a> {
     }
 
     /// All ranks, ordered by least busy; and all ranks, ordered by most free memory.
-    fn idle(&self, others: &Load) -> (Vec<usize>, Vec<usize>) {
+    fn idle(&self, others: &Load) -> (Vec<Rank>, Vec<Rank>) {
         let common = others.common(&self.context);
         let machine = self.context.machine;
-        let sorted = |key: &dyn Fn(usize) -> f64| {
-            let mut ranks: Vec<_> =
-                (0..self.context.topology.ranks()).map(|rank| (key(rank), rank)).collect();
+        let sorted = |key: &dyn Fn(Rank) -> f64| {
+            let mut ranks: Vec<_> = self.context.topology.all_ranks().map(|rank| (key(rank), rank)).collect();
             ranks.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
             ranks.into_iter().map(|(_, rank)| rank).collect()
         };
@@ -296,7 +295,8 @@ impl<'a> Search<'a> {
     pub(super) fn score(&self, load: &Load) -> Score {
         let common = load.common(&self.context);
         let machine = self.context.machine;
-        let times = (0..load.ranks.len()).map(|rank| load.parts(rank, &common, machine).total(machine));
+        let times =
+            Rank::first(load.ranks.len()).map(|rank| load.parts(rank, &common, machine).total(machine));
         let (mut slowest, mut sum) = (0.0, 0.0);
         for time in times {
             slowest = f64::max(slowest, time);
@@ -306,10 +306,10 @@ impl<'a> Search<'a> {
     }
 
     /// The slowest rank, and the parts of its time.
-    pub(super) fn slowest(&self, load: &Load) -> (usize, Parts) {
+    pub(super) fn slowest(&self, load: &Load) -> (Rank, Parts) {
         let common = load.common(&self.context);
         let machine = self.context.machine;
-        let parts = (0..load.ranks.len()).map(|rank| (rank, load.parts(rank, &common, machine)));
+        let parts = Rank::first(load.ranks.len()).map(|rank| (rank, load.parts(rank, &common, machine)));
         parts
             .reduce(
                 |slowest, other| {
@@ -365,7 +365,7 @@ impl Score {
 /// How much memory is missing, and what would help.
 pub(super) fn shortage(input: &PlanInput<'_>, search: &Search<'_>, totals: &Load) -> MemoryShortage {
     let needed = |load: &Load, context: &Context<'_>| {
-        (0..load.ranks.len()).map(|rank| load.memory_of(rank, context)).fold(0.0, f64::max)
+        Rank::first(load.ranks.len()).map(|rank| load.memory_of(rank, context)).fold(0.0, f64::max)
     };
     // Rows in equal parts wherever the job allows it: no plan needs less.
     let spread = |topology: Topology, rule: Option<UpdateRule>, rest: NonTableLoad| -> f64 {

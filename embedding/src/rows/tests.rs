@@ -10,7 +10,7 @@ use crate::optimizer::{Optimizer, UpdateRule};
 use crate::placement::{EmbeddingPlan, Exchange, FrequentRows, TablePlan};
 use crate::random::UniformField;
 use crate::table::TableSpec;
-use crate::topology::Topology;
+use rankine_topology::{Rank, Topology};
 
 const RULES: [UpdateRule; 4] = [
     UpdateRule::Sgd,
@@ -92,13 +92,13 @@ fn put(rows: &mut dyn RowsMut, dtype: Dtype, saved: &[SavedPart]) {
 
 /// Plans of all kinds for a table over some ranks.
 fn plans(spec: &TableSpec, ranks: usize) -> Vec<TablePlan> {
-    let all: Vec<_> = (0..ranks).collect();
+    let all: Vec<_> = Rank::first(ranks).collect();
     let frequent = FrequentRows::listed((0..spec.rows).filter(|row| row % 3 == 1).collect());
     vec![
         TablePlan::replicated(spec),
         TablePlan::hybrid(spec, Exchange::Rows, frequent),
         TablePlan::row_wise(spec, Exchange::Rows),
-        TablePlan::table_wise(spec, Exchange::Rows, ranks - 1),
+        TablePlan::table_wise(spec, Exchange::Rows, Rank(ranks - 1)),
         TablePlan::column_wise(spec, Exchange::Rows, &all),
     ]
 }
@@ -108,7 +108,7 @@ fn ranks(spec: &TableSpec, rule: UpdateRule, plan: &TablePlan, ranks: usize) -> 
     let plan = Arc::new(EmbeddingPlan { topology, tables: vec![plan.clone()] });
     let field = Some(UniformField::new(1, 0));
     let rank = |rank| RankTables::initialized(plan.clone(), rank, [(spec.clone(), optimizer(rule), field)]);
-    (0..ranks).map(rank).collect()
+    Rank::first(ranks).map(rank).collect()
 }
 
 /// Each rank is responsible for a share of what all have: every row is saved once, and so are touched rows.

@@ -16,8 +16,8 @@ use rankine_embedding::cuda::{
 };
 use rankine_embedding::rows::{RowPart, RowPiece, RowSet, Rows, RowsMut, gather, place};
 use rankine_embedding::{
-    Dtype, EmbeddingPlan, Exchange, FrequentRows, Optimizer, Placement, Pooling, RankTraffic, RoundCapacity,
-    Step, TablePlan, TableSpec, Topology, UpdateRule,
+    Dtype, EmbeddingPlan, Exchange, FrequentRows, Optimizer, Placement, Pooling, Rank, RankTraffic,
+    RoundCapacity, Step, TablePlan, TableSpec, Topology, UpdateRule,
 };
 
 use super::local::{Column, DeviceIds};
@@ -144,11 +144,11 @@ impl Case {
     /// The same tables, each with one of some placements.
     fn placed(mut self, words: &mut Random) -> Result<Self, Failed> {
         let ranks = self.ranks();
-        let owners: Vec<_> = (0..ranks).collect();
+        let owners: Vec<_> = Rank::first(ranks).collect();
         let plan = |(table, optimizer): (&TableSpec, &mut Optimizer)| match words.below(6) {
             0 => TablePlan::row_wise(table, words.one_of(&Exchange::ALL)),
             1 => {
-                let owner = words.below(ranks as u64) as usize;
+                let owner = Rank(words.below(ranks as u64) as usize);
                 TablePlan::table_wise(table, words.one_of(&Exchange::ALL), owner)
             }
             2 => TablePlan::replicated(table),
@@ -168,11 +168,11 @@ impl Case {
     fn of_nodes(words: &mut Random, local_ranks: usize) -> Result<Self, Failed> {
         let (mut of_rank, ranks) = (random_case(words, &[1, 2, 63, 64, 65, 300, 1500])?, NODES * local_ranks);
         let topology = Topology::new(ranks, NODES)?;
-        let owners: Vec<_> = (0..ranks).collect();
+        let owners: Vec<_> = Rank::first(ranks).collect();
         let plan = |(table, optimizer): (&TableSpec, &mut Optimizer)| {
             let plan = match words.below(6) {
                 0 | 1 => TablePlan::row_wise(table, Exchange::Rows),
-                2 => TablePlan::table_wise(table, Exchange::Rows, words.below(ranks as u64) as usize),
+                2 => TablePlan::table_wise(table, Exchange::Rows, Rank(words.below(ranks as u64) as usize)),
                 3 => TablePlan::replicated(table),
                 4 => TablePlan::hybrid(table, Exchange::Rows, frequent(words, table)),
                 _ => by_columns(table, optimizer, (Exchange::Rows, &owners)),
@@ -245,7 +245,7 @@ impl Case {
     /// Runs a function on every rank, each in its own thread.
     fn on_ranks<T: Element, R: Send>(
         &self,
-        body: impl Fn(&Rank<'_>) -> Result<R, Failed> + Sync,
+        body: impl Fn(&RankThread<'_>) -> Result<R, Failed> + Sync,
     ) -> Result<Vec<R>, Failed> {
         let deadline = if self.layout.nodes() > 1 { NODES_DEADLINE } else { DEADLINE };
         let clusters = Cluster::in_process(&self.devices, self.layout.nodes(), deadline)?;
@@ -260,7 +260,7 @@ impl Case {
             let mut tables = NodeTables::initialized::<T>(&cluster, rails, layout, &lane, weights, ROUTES)?;
             tables.track_updates()?;
             let bench = Bench { device, lane };
-            let rank = Rank { case: self, tables, cluster, bench, side };
+            let rank = RankThread { case: self, tables, cluster, bench, side };
             let outcome = body(&rank);
             // Freeing memory waits for everything that runs on the GPU, including the others' barriers.
             rank.bench.lane.synchronize()?;
@@ -293,7 +293,7 @@ fn row_wise(layout: &Layout) -> Result<EmbeddingPlan, Failed> {
 fn by_columns(
     table: &TableSpec,
     optimizer: &mut Optimizer,
-    (exchange, owners): (Exchange, &[usize]),
+    (exchange, owners): (Exchange, &[Rank]),
 ) -> TablePlan {
     if matches!(optimizer.rule, UpdateRule::RowwiseAdagrad { .. }) {
         // Shards sum a row's squares separately, so these sums must be exact in any order; weight decay would make them
@@ -315,7 +315,7 @@ fn frequent(words: &mut Random, table: &TableSpec) -> FrequentRows {
 const ROUTES: usize = 2;
 
 /// A rank in its thread.
-struct Rank<'a> {
+struct RankThread<'a> {
     case: &'a Case,
     tables: NodeTables,
     cluster: Cluster,
@@ -345,7 +345,7 @@ impl<T> DeviceBatch<T> {
     }
 }
 
-impl Rank<'_> {
+impl RankThread<'_> {
     /// Allocates what some batches need, before any of them runs: allocation waits for everything that runs on the
     /// GPU.
     fn upload<T: Element>(&self, batches: &[(&Batch<T>, u32)]) -> Result<Vec<DeviceBatch<T>>, Failed> {
@@ -353,10 +353,10 @@ impl Rank<'_> {
         let one = |(number, &(batch, stop)): (usize, &(&Batch<T>, u32))| {
             let step = step(number);
             let rates = self.case.of_rank.optimizers.iter().map(|optimizer| Rate::from(optimizer.at(step)));
-            let gradients = &batch.gradients[self.cluster.rank()];
+            let gradients = &batch.gradients[self.cluster.rank().0];
             let scaled: Vec<_> = gradients.iter().map(|gradient| T::of(SCALE * gradient.value())).collect();
             Ok::<_, Failed>(DeviceBatch {
-                ids: DeviceIds::new(&self.bench, layout, &batch.columns[self.cluster.rank()])?,
+                ids: DeviceIds::new(&self.bench, layout, &batch.columns[self.cluster.rank().0])?,
                 gradients: Buffer::of(device, &scaled)?,
                 vectors: Buffer::filled(device, layout.elements(), 0xff)?,
                 rates: Buffer::of(device, &rates.collect::<Vec<_>>())?,
@@ -1111,7 +1111,10 @@ fn waits_time_out(tables: &NodeTables, lane: &Lane) -> Outcome {
     (0..2).try_for_each(|_| unsafe { tables.meet(lane) })?;
     match tables.check(lane) {
         Err(Error::Cuda(rankine_cuda::Error::PeerBarrier {
-            waiting: 1, missing: 0, deadline_ms, ..
+            waiting: Rank(1),
+            missing: Rank(0),
+            deadline_ms,
+            ..
         })) => {
             assert_eq!(deadline_ms, PATIENCE.as_millis());
             Ok(())
@@ -1139,8 +1142,8 @@ fn a_rank_that_does_not_come_is_named(gpus: usize) -> Outcome {
             ROUTES,
         )?;
         let outcome = match cluster.rank() {
-            0 => Ok(()),
-            _ => waits_time_out(&tables, &lane),
+            Rank(0) => Ok(()),
+            Rank(_) => waits_time_out(&tables, &lane),
         };
         // The tables live until all ranks are done.
         together.wait();

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use rankine_embedding::cuda::{Feature, Layout};
 use rankine_embedding::{
-    EmbeddingPlan, Exchange, LinkTraffic, Optimizer, RankTraffic, Shard, TablePlan, UpdateRule,
+    EmbeddingPlan, Exchange, LinkTraffic, LocalRank, Node, Optimizer, Rank, RankTraffic, Shard, TablePlan,
+    UpdateRule,
 };
 
 use super::local::Column;
@@ -74,14 +75,14 @@ impl Placed<'_> {
         for (node, ranks) in named.chunks(topology.ranks_per_node()).enumerate() {
             for (local_rank, rows) in ranks.iter().enumerate() {
                 for &row in rows.iter().filter(owned) {
-                    if topology.local_rank(shard.owner.of(row, topology)) != local_rank {
+                    if topology.local_rank(shard.owner.of(row, topology)) != LocalRank(local_rank) {
                         all.exchange.within_nodes += one;
                     }
                 }
             }
             let of_node: BTreeSet<_> = ranks.iter().flatten().collect();
             for &row in of_node.into_iter().filter(owned) {
-                if topology.node_of(shard.owner.of(row, topology)) != node {
+                if topology.node_of(shard.owner.of(row, topology)) != Node(node) {
                     all.exchange.between_nodes += one;
                 }
             }
@@ -134,7 +135,7 @@ impl Placed<'_> {
                     for bag in offsets.windows(2) {
                         let ids = &ids[bag[0] as usize..bag[1] as usize];
                         let owners = ids.iter().map(|&row| shard.owner.of(row, topology));
-                        let sent: Vec<_> = owners.filter(|&owner| owner != rank).collect();
+                        let sent: Vec<_> = owners.filter(|&owner| owner != Rank(rank)).collect();
                         let parts = sent.iter().collect::<BTreeSet<_>>().len() as u64;
                         all.rows += parts;
                         all.bytes += sent.len() as u64 * WORD + parts * (WORD + 2 * vector);

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
+use rankine_embedding::Rank;
 use rankine_embedding::rows::RowSelection;
 use rankine_reader::dataset::FileManifest;
 use rankine_reader::sealed::{self, Checksum};
@@ -17,7 +18,7 @@ use super::writer::Writer;
 use super::{CheckpointError, DenseState, RankState, piece};
 
 /// The name of a rank's shard; its index has the same with `.json`.
-pub(super) fn file_name(rank: usize) -> String {
+pub(super) fn file_name(rank: Rank) -> String {
     format!("shard-{rank:05}.safetensors")
 }
 
@@ -45,7 +46,7 @@ enum Source<'a> {
 pub fn write_shard(
     files: &dyn Files,
     dir: &Path,
-    rank: usize,
+    rank: Rank,
     manifest: &Manifest,
     (state, chosen): (&RankState<'_>, &[RowSelection]),
 ) -> Result<ShardFiles, CheckpointError> {
@@ -70,7 +71,7 @@ pub fn write_shards(
     let chosen: Vec<_> = states.iter().map(|state| RowSelection::all(state.rows)).collect();
     let mut shards = Vec::new();
     for (rank, (state, chosen)) in states.iter().zip(&chosen).enumerate() {
-        shards.push(ShardDraft::begin((files, dir), rank, manifest, (state, chosen))?);
+        shards.push(ShardDraft::begin((files, dir), Rank(rank), manifest, (state, chosen))?);
     }
     while let Some(next) = shards.iter().filter_map(ShardDraft::next).min() {
         for shard in shards.iter_mut().filter(|shard| shard.next() == Some(next)) {
@@ -98,7 +99,7 @@ struct ShardDraft<'a> {
 impl<'a> ShardDraft<'a> {
     fn begin(
         (files, dir): (&'a dyn Files, &'a Path),
-        rank: usize,
+        rank: Rank,
         manifest: &'a Manifest,
         (state, chosen): (&'a RankState<'a>, &'a [RowSelection]),
     ) -> Result<Self, CheckpointError> {

@@ -203,6 +203,7 @@ impl From<PredictError> for CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rankine_embedding::Rank;
 
     #[derive(Debug, thiserror::Error)]
     #[error("the run failed")]
@@ -252,7 +253,7 @@ mod tests {
             (TrainError::Missed { step, words: text() }.into(), Exit::Lost),
             (TrainError::Write { path: path(), source: source() }.into(), Exit::Failed),
             (TrainError::NotFinite(text()).into(), Exit::Failed),
-            (TrainError::ReplicasDiffer(vec![1]).into(), Exit::Failed),
+            (TrainError::ReplicasDiffer(vec![Rank(1)]).into(), Exit::Failed),
             (PredictError::Data(damaged()).into(), Exit::BadData),
             (PredictError::BadRow(text()).into(), Exit::BadData),
             (PredictError::Unknown { row: 1, column: text() }.into(), Exit::BadData),

@@ -12,6 +12,7 @@ use rankine::launch::{
 };
 use rankine::training::TrainError;
 use rankine_cuda::probe::{Presence, probe};
+use rankine_embedding::Process;
 use serde::Serialize;
 
 use super::table::{TextTable, counted};
@@ -58,7 +59,7 @@ impl Args {
 
     /// Returns the rank of this process and the number of processes.
     pub(crate) fn process_rank(&self) -> Result<ProcessRank, LaunchError> {
-        let rank = self.rank.zip(self.ranks);
+        let rank = self.rank.map(Process).zip(self.ranks);
         ProcessRank::find(&RankArguments { launcher: self.launcher, rank, meet: self.meet.clone() })
     }
 
@@ -151,7 +152,7 @@ fn hangs(failure: &Failure) {
 }
 
 /// Ends this process, whose other threads may wait for the lost one.
-fn lost(rank: usize, failure: &Failure, activity: &Activity) {
+fn lost(rank: Process, failure: &Failure, activity: &Activity) {
     super::print_error(&format_args!("{failure}\n  this process was {activity}"), Some(rank));
     Exit::Lost.now()
 }
@@ -192,7 +193,7 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<(), CommandError> {
         true => cuda::links(&mut meeting, &members, timeout)?,
         false => Vec::new(),
     };
-    if process.rank != 0 {
+    if process.rank != Process(0) {
         return Ok(());
     }
     let cluster = ClusterReport {
@@ -278,13 +279,18 @@ mod tests {
         let source = || std::io::Error::other("taken");
         let refusal = rankine::launch::Refusal::WrongSecret;
         for (error, exit) in [
-            (MeetError::Late { late: vec![1], seconds: 1.0, refused: None }, Exit::Lost),
-            (MeetError::Left { left: vec![1] }, Exit::Lost),
+            (MeetError::Late { late: vec![Process(1)], seconds: 1.0, refused: None }, Exit::Lost),
+            (MeetError::Left { left: vec![Process(1)] }, Exit::Lost),
             (
-                MeetError::Unreached { rank: 1, address: address.clone(), seconds: 1.0, why: String::new() },
+                MeetError::Unreached {
+                    rank: Process(1),
+                    address: address.clone(),
+                    seconds: 1.0,
+                    why: String::new(),
+                },
                 Exit::Lost,
             ),
-            (MeetError::Refused { rank: 1, address: address.clone(), refusal }, Exit::Usage),
+            (MeetError::Refused { rank: Process(1), address: address.clone(), refusal }, Exit::Usage),
             (MeetError::Listen { address, source: source() }, Exit::Failed),
             (MeetError::Stray("stray".into()), Exit::Failed),
         ] {
@@ -296,7 +302,7 @@ mod tests {
     #[test]
     fn a_cluster_is_listed_by_rank() {
         let member = |rank: usize, host: &str, gpus| ProcessInfo {
-            rank,
+            rank: Process(rank),
             host: host.into(),
             boot: host.into(),
             process: 100 + rank as u32,

@@ -4,6 +4,7 @@ use std::env;
 use std::io::{self, IsTerminal, Write};
 
 use clap::ColorChoice;
+use rankine_embedding::Process;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -18,7 +19,7 @@ pub(crate) const VARIABLE: &str = "RANKINE_LOG";
 pub(crate) fn init(
     default: LevelFilter,
     color: ColorChoice,
-    rank: Option<usize>,
+    rank: Option<Process>,
 ) -> Result<(), CommandError> {
     let asked = env::var_os(VARIABLE).map(|text| text.to_string_lossy().into_owned());
     let targets = targets(asked.as_deref(), default)?;
@@ -42,7 +43,7 @@ pub(crate) fn init(
 
 /// Stderr; each line starts with the rank, if there are several.
 struct Lines {
-    rank: Option<usize>,
+    rank: Option<Process>,
 }
 
 impl Write for Lines {

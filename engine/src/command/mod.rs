@@ -12,6 +12,7 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use rankine::hooks;
 use rankine::launch::ProcessRank;
 use rankine::training::StopCause;
+use rankine_embedding::Process;
 use tracing_subscriber::filter::LevelFilter;
 
 mod arguments;
@@ -219,7 +220,7 @@ pub(crate) fn main() -> Exit {
         (_, true) => LevelFilter::DEBUG,
         (true, _) => LevelFilter::WARN,
         // Rank 0 reports for all ranks.
-        _ if rank.is_some_and(|rank| rank > 0) => LevelFilter::WARN,
+        _ if rank.is_some_and(|rank| rank > Process(0)) => LevelFilter::WARN,
         _ => LevelFilter::INFO,
     };
     let result = log::init(level, color, rank).and_then(|()| {
@@ -275,13 +276,13 @@ fn run(command: Command, process: &ProcessRank, quiet: bool) -> Result<(), Comma
     }
 }
 
-fn failed(error: &CommandError, rank: Option<usize>) -> Exit {
+fn failed(error: &CommandError, rank: Option<Process>) -> Exit {
     print_error(error, rank);
     error.exit()
 }
 
 /// Prints an error, with the rank if there are several processes.
-fn print_error(error: &dyn fmt::Display, rank: Option<usize>) {
+fn print_error(error: &dyn fmt::Display, rank: Option<Process>) {
     match rank {
         None => stderr::line(format_args!("error: {error}")),
         Some(rank) => stderr::line(format_args!("error (rank {rank}): {error}")),

@@ -7,6 +7,7 @@ use rankine::launch::{ProcessGroup, ProcessRank, Pulse, hosts};
 use rankine::monitoring::{Command, Monitor, MonitorError, MonitorOptions, Readiness, RunInfo};
 use rankine::report::RankView;
 use rankine::system::host_name;
+use rankine_embedding::{LocalRank, Process};
 
 use super::{CommandError, Exit, stderr};
 
@@ -25,8 +26,8 @@ impl Args {
         let Some(address) = self.metrics else { return Ok(None) };
         let name = output.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let monitor = Monitor::start(MonitorOptions {
-            info: RunInfo { command, name, rank: 0, processes: 1 },
-            listen: address.of_local_rank(0),
+            info: RunInfo { command, name, rank: Process(0), processes: 1 },
+            listen: address.of_local_rank(LocalRank(0)),
             textfile: None,
             readiness: None,
             ranks: None,
@@ -83,12 +84,12 @@ fn announce(monitor: &Monitor) {
 }
 
 /// Returns the rank of this process among those of its host.
-fn local_rank(process: &ProcessRank, processes: &ProcessGroup) -> usize {
+fn local_rank(process: &ProcessRank, processes: &ProcessGroup) -> LocalRank {
     let position = || {
         let hosts = hosts(processes.members());
-        hosts.iter().find_map(|host| host.ranks.iter().position(|rank| *rank == process.rank))
+        hosts.iter().find_map(|host| host.ranks.iter().position(|rank| *rank == process.rank)).map(LocalRank)
     };
-    process.local_rank.or_else(position).unwrap_or(0)
+    process.local_rank.or_else(position).unwrap_or_default()
 }
 
 /// Whether training advances: the watchdog has seen progress within half of the time after which it would end the
@@ -109,7 +110,7 @@ fn readiness(processes: &ProcessGroup) -> Readiness {
 fn ranks(processes: &ProcessGroup) -> Vec<RankView> {
     // A process alone has no members.
     let host =
-        |rank: usize| processes.members().get(rank).map_or_else(host_name, |member| member.host.clone());
+        |Process(rank)| processes.members().get(rank).map_or_else(host_name, |member| member.host.clone());
     let view = |pulse: Pulse| RankView {
         rank: pulse.rank,
         host: host(pulse.rank),

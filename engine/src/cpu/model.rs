@@ -5,7 +5,7 @@ use std::ops::Range;
 use rankine_cpu::Arithmetic;
 use rankine_embedding::cpu::Table;
 use rankine_embedding::rows::{RowsMut, gather};
-use rankine_embedding::{RankTraffic, Step};
+use rankine_embedding::{Rank, RankTraffic, Step};
 use rankine_reader::Samples;
 
 use super::dense::{DenseOptimizer, clip_scale, squared_norm};
@@ -122,14 +122,14 @@ impl CpuModel {
     /// The first error that `visit` returns.
     pub(crate) fn on_each_rank<T: Send, E: Send>(
         &self,
-        visit: impl Fn(usize, RankState<'_>) -> Result<T, E> + Sync,
+        visit: impl Fn(Rank, RankState<'_>) -> Result<T, E> + Sync,
     ) -> Result<Vec<T>, E> {
         match &self.distribution {
             Distribution::OneRank(one) => {
                 let rows = one.tables.rows();
                 let state = one.dense_optimizer.state();
                 let dense = DenseState { first: 0, parameters: self.parameters().to_vec(), state };
-                Ok(vec![visit(0, RankState { dense: vec![dense], rows: &rows })?])
+                Ok(vec![visit(Rank(0), RankState { dense: vec![dense], rows: &rows })?])
             }
             Distribution::Ranks(ranks) => ranks.on_each(visit),
         }
@@ -184,7 +184,7 @@ impl CpuModel {
 
     /// Returns the ranks whose replicated state is not bitwise identical to that of rank 0. Only a defect of Rankine
     /// or of the machine makes it differ.
-    pub fn diverged_ranks(&self) -> Vec<usize> {
+    pub fn diverged_ranks(&self) -> Vec<Rank> {
         match &self.distribution {
             Distribution::OneRank(_) => Vec::new(),
             Distribution::Ranks(ranks) => ranks.diverged(),
@@ -236,7 +236,7 @@ impl OneRank {
         let (squares, ()) = rayon::join(|| squared_norm(dense.sum()), || tables.route(batch));
         let loss = heads.iter().zip(&backward.loss_sums).map(|(head, &sum)| head.loss(sum)).sum();
         let vectors = (backward.vector_gradients, backward.vectors_finite);
-        let findings = Findings::new(dense.spec(), (0, 1), backward.loss_sums, vectors);
+        let findings = Findings::new(dense.spec(), (Rank(0), 1), backward.loss_sums, vectors);
         let outcome = findings.verdict(dense.spec(), loss, squares);
         if outcome.skipped.is_some() {
             return outcome;

@@ -2,7 +2,7 @@
 //! all ranks.
 
 use rankine_embedding::cpu::Communicator;
-use rankine_embedding::vectorized;
+use rankine_embedding::{Rank, vectorized};
 
 use crate::guard::{DENSE_SQUARES_MAX, FoundOn, NonFinite, SkipReason, StepOutcome, VECTOR_GRADIENT_MAX};
 use crate::model::ModelSpec;
@@ -25,13 +25,13 @@ impl Findings {
     /// of them are finite and within bounds.
     pub(super) fn new(
         spec: &ModelSpec,
-        (rank, ranks): (usize, usize),
+        (rank, ranks): (Rank, usize),
         loss_sums: Vec<f64>,
         (vector_gradients, finite): (&[f32], bool),
     ) -> Self {
         let mut of_ranks = vec![0.0; ranks];
         if !finite || loss_sums.iter().any(|sum| !sum.is_finite()) {
-            of_ranks[rank] = 1.0;
+            of_ranks[rank.0] = 1.0;
         }
         let mut tables = vec![0.0; spec.tables.len()];
         if !finite {
@@ -135,7 +135,7 @@ mod tests {
             gradients[index] = value;
             let finite = value == -VECTOR_GRADIENT_MAX;
             prop_assert_eq!(all_finite(&gradients), finite);
-            let findings = Findings::new(&spec, (3, 5), vec![1.0], (&gradients, finite));
+            let findings = Findings::new(&spec, (Rank(3), 5), vec![1.0], (&gradients, finite));
             let outcome = findings.verdict(&spec, 0.5, 7.0);
             if finite {
                 prop_assert_eq!(outcome, StepOutcome { loss: 0.5, skipped: None });
@@ -150,7 +150,7 @@ mod tests {
             let expected = NonFinite {
                 vector_gradients: true,
                 tables: table.into_iter().collect(),
-                found_on: FoundOn::Rank(3),
+                found_on: FoundOn::Rank(Rank(3)),
                 ..NonFinite::default()
             };
             prop_assert_eq!(outcome.non_finite(), Some(&expected));
@@ -204,7 +204,7 @@ mod tests {
             let expected = NonFinite {
                 vector_gradients: true,
                 tables: vec!["C1".into()],
-                found_on: FoundOn::Rank(0),
+                found_on: FoundOn::Rank(Rank(0)),
                 ..NonFinite::default()
             };
             assert_eq!(outcome.non_finite(), Some(&expected), "sample {sample}");
@@ -215,13 +215,13 @@ mod tests {
     fn losses_and_dense_gradients_are_judged() {
         let spec = any_spec().new_tree(&mut TestRunner::default()).unwrap().current();
         let judged = |loss_sum: f64, squares: f64| {
-            let findings = Findings::new(&spec, (1, 2), vec![loss_sum], (&[], true));
+            let findings = Findings::new(&spec, (Rank(1), 2), vec![loss_sum], (&[], true));
             let outcome = findings.verdict(&spec, loss_sum, squares);
             outcome.non_finite().map(|found| (found.loss, found.dense_gradients, found.found_on))
         };
         assert_eq!(judged(1.0, DENSE_SQUARES_MAX), None);
-        assert_eq!(judged(f64::NAN, 1.0), Some((true, false, FoundOn::Rank(1))));
-        assert_eq!(judged(f64::INFINITY, f64::NAN), Some((true, true, FoundOn::Rank(1))));
+        assert_eq!(judged(f64::NAN, 1.0), Some((true, false, FoundOn::Rank(Rank(1)))));
+        assert_eq!(judged(f64::INFINITY, f64::NAN), Some((true, true, FoundOn::Rank(Rank(1)))));
         assert_eq!(judged(1.0, 2.0 * DENSE_SQUARES_MAX), Some((false, true, FoundOn::SumOverRanks)));
     }
 }

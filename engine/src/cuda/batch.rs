@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use rankine_embedding::Topology;
+use rankine_embedding::{Rank, Topology};
 use rankine_reader::Samples;
 use rayon::prelude::*;
 
@@ -40,7 +40,7 @@ impl<'a> GlobalBatch<'a> {
     }
 
     /// Returns the share of the only rank of this process.
-    pub(super) fn share(self, topology: Topology, rank: usize) -> Batch<'a> {
+    pub(super) fn share(self, topology: Topology, rank: Rank) -> Batch<'a> {
         match self {
             Self::Unpacked(batch, samples) => {
                 let share = topology.share(samples.len(), rank);
@@ -53,20 +53,20 @@ impl<'a> GlobalBatch<'a> {
         }
     }
 
-    /// Returns the shares of some ranks.
-    pub(super) fn shares(&self, topology: Topology, ranks: Range<usize>) -> Vec<Batch<'static>> {
+    /// Returns the shares of `count` ranks from `first` on.
+    pub(super) fn shares(&self, topology: Topology, first: Rank, count: usize) -> Vec<Batch<'static>> {
         match self {
             Self::Unpacked(batch, samples) => {
-                let of_rank = |rank| {
-                    let share = topology.share(samples.len(), rank);
+                let of_rank = |index| {
+                    let share = topology.share(samples.len(), Rank(first.0 + index));
                     let own = batch.slice(samples.start + share.start..samples.start + share.end);
                     Batch::Unpacked(Cow::Owned(own), 0..share.len())
                 };
-                ranks.into_par_iter().map(of_rank).collect()
+                (0..count).into_par_iter().map(of_rank).collect()
             }
             Self::Packed(batch) => {
                 let parts = batch.parts();
-                assert_eq!(parts.len(), ranks.len(), "one part per GPU");
+                assert_eq!(parts.len(), count, "one part per GPU");
                 parts.iter().map(|part| Batch::Packed(Arc::clone(part))).collect()
             }
         }

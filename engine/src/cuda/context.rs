@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rankine_cuda::{Cluster, ClusterSum, Device, Lane, Moment, Rail};
+use rankine_embedding::Rank;
 use rankine_embedding::cuda::Result;
 
 /// What the parts of a rank are created on.
@@ -38,8 +39,8 @@ impl RankContext {
         Ok(Self { device: Arc::clone(device), links })
     }
 
-    pub(super) fn rank(&self) -> usize {
-        self.links.as_ref().map_or(0, |links| links.cluster.rank())
+    pub(super) fn rank(&self) -> Rank {
+        self.links.as_ref().map_or(Rank(0), |links| links.cluster.rank())
     }
 
     pub(super) fn ranks(&self) -> usize {

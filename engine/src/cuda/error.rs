@@ -1,5 +1,7 @@
 //! Errors of training on GPUs.
 
+use rankine_embedding::Rank;
+
 /// An error of a GPU, or of its input.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -10,7 +12,7 @@ pub enum Error {
     #[error("rank {rank} (GPU {device}): {error}")]
     Rank {
         /// The rank.
-        rank: usize,
+        rank: Rank,
         /// Its GPU, as the driver numbers them.
         device: usize,
         /// What failed.
@@ -29,7 +31,7 @@ pub enum Error {
 
 impl Error {
     /// The same error, with rank and device if it is the GPU's. Errors in the data would occur on any rank.
-    pub(super) fn on_rank(self, rank: usize, device: usize) -> Self {
+    pub(super) fn on_rank(self, rank: Rank, device: usize) -> Self {
         match self {
             Self::Gpu(error) => Self::Rank { rank, device, error },
             other => other,

@@ -14,6 +14,7 @@ use rankine_cuda::kernels::{
 use rankine_cuda::nccl::Parcel;
 use rankine_cuda::{Buffer, Device, Lane, Moment, Pointer, Rail, SharedBuffer};
 use rankine_embedding::cuda::Result;
+use rankine_embedding::{LocalRank, Node, Rank};
 
 use super::context::{RankContext, RankLinks};
 use crate::evaluation::auc::{Pairs, WEIGHT_CLASSES, weight_scales};
@@ -54,8 +55,8 @@ pub(super) struct EvaluationSizes {
 impl EvaluationSizes {
     /// Returns the keys of a head that a node's first rank has buffers for: on the first node those of all samples, on
     /// the others those of the node.
-    fn first_capacity(self, node: usize, node_ranks: usize) -> usize {
-        if node == 0 { self.samples } else { self.samples.min(self.own * node_ranks) }
+    fn first_capacity(self, node: Node, node_ranks: usize) -> usize {
+        if node == Node(0) { self.samples } else { self.samples.min(self.own * node_ranks) }
     }
 }
 
@@ -163,10 +164,10 @@ impl CudaEvaluation {
         let EvaluationSizes { samples, own, weighted } = sizes;
         assert!(samples > 0 && Self::fits(samples as u64), "{samples} samples cannot be evaluated");
         let _evaluation = device.purpose("evaluation");
-        let is_first = context.rank() == 0;
+        let is_first = context.rank() == Rank(0);
         let capacity = match links.as_ref().map(|links| &links.cluster) {
             None => samples,
-            Some(cluster) if cluster.peers().rank() > 0 => own,
+            Some(cluster) if cluster.peers().local_rank() > LocalRank(0) => own,
             Some(cluster) => sizes.first_capacity(cluster.node(), cluster.peers().ranks()),
         };
         let sorted = if is_first { samples } else { 0 };
@@ -268,7 +269,7 @@ impl CudaEvaluation {
         let nan_logits = sums.iter().map(|sums| sums.not_numbers).sum();
         let mut heads = Vec::new();
         for (number, (head, sums)) in self.heads.iter().zip(sums).enumerate() {
-            let is_first = links.is_none_or(|links| links.cluster.rank() == 0);
+            let is_first = links.is_none_or(|links| links.cluster.rank() == Rank(0));
             let ranked = if judged > 0 && is_first { self.rank(lane, number, judged as u32)? } else { None };
             let auc = ranked.as_ref().and_then(|ranked| ranked.pairs.auc());
             let scores = ranked.and_then(|ranked| ScoreHistogram::of_counts(&ranked.bins, ranked.scales));
@@ -291,18 +292,18 @@ impl CudaEvaluation {
     ) -> Result<u64> {
         let cluster = &links.cluster;
         let (node, local_rank, node_ranks) =
-            (cluster.node(), cluster.peers().rank(), cluster.peers().ranks());
+            (cluster.node(), cluster.peers().local_rank(), cluster.peers().ranks());
         let of_ranks = cluster.gather(judged)?;
         let sum = |ranks: &[u64]| ranks.iter().sum::<u64>() as usize;
         let all = sum(&of_ranks);
         let samples = self.sizes.samples;
         assert!(all <= samples, "{all} samples, but the buffers hold {samples}");
-        if local_rank > 0 {
-            let before = sum(&of_ranks[node * node_ranks..][..local_rank]);
+        if local_rank > LocalRank(0) {
+            let before = sum(&of_ranks[node.0 * node_ranks..][..local_rank.0]);
             let capacity = self.sizes.first_capacity(node, node_ranks);
             for head in 0..self.heads.len() {
                 let from = keys.pointer().element(head * self.capacity);
-                let to = keys.of(0).element(head * capacity + before);
+                let to = keys.of(LocalRank(0)).element(head * capacity + before);
                 // SAFETY: this rank has as many keys, and the first rank of the node has buffers for those of all its
                 // ranks; it had evaluated its own samples when it sent their number.
                 unsafe { lane.copy(from, to, judged as usize) }?;
@@ -312,7 +313,7 @@ impl CudaEvaluation {
         if let Some(rails) = &links.rails {
             // After this, each node's first rank has the keys of its node.
             cluster.gather(0_u8)?;
-            if local_rank == 0 {
+            if local_rank == LocalRank(0) {
                 self.gather_nodes(lane, &rails.rows, |node| sum(&of_ranks[..node * node_ranks]))?;
             }
         }
@@ -329,17 +330,17 @@ impl CudaEvaluation {
     /// the number of keys before those of a node.
     fn gather_nodes(&self, lane: &Lane, rail: &Rail, before: impl Fn(usize) -> usize) -> Result<()> {
         let (mut sent, mut received) = (Vec::new(), Vec::new());
-        let parcel = |rank, of: usize, key: usize| Parcel {
-            rank,
+        let parcel = |to: usize, of: usize, key: usize| Parcel {
+            rank: to,
             pointer: self.keys.pointer().element(key),
             len: before(of + 1) - before(of),
         };
         for head in 0..self.heads.len() {
             match rail.node() {
-                0 => received.extend(
+                Node(0) => received.extend(
                     (1..rail.nodes()).map(|node| parcel(node, node, head * self.capacity + before(node))),
                 ),
-                node => sent.push(parcel(0, node, head * self.capacity)),
+                Node(node) => sent.push(parcel(0, node, head * self.capacity)),
             }
         }
         // SAFETY: this rank has as many keys, and the first one has buffers for those of all ranks.

@@ -8,7 +8,7 @@ use rankine_cuda::kernels::{Element, Outcome, Rate, Step};
 use rankine_cuda::{Budget, Graph, Lane, Moment, PinnedBuffer};
 use rankine_embedding::cuda::{LookUpCounts, RoutedBatch};
 use rankine_embedding::rows::RowsMut;
-use rankine_embedding::{RankTraffic, Topology};
+use rankine_embedding::{Rank, RankTraffic, Topology};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::batch::Batch;
@@ -24,7 +24,7 @@ use super::network::{Forward, Network, VectorLayout};
 use super::phase::Phase;
 use super::phase_timer::{PhaseTimer, Roofline, TimedGraph, TimedGraphs, TimedPhase};
 use super::phase_work::{IterationSizes, PhaseTimes, PhaseWork, ceilings, fp8_ceiling, time};
-use super::rank::Rank;
+use super::rank::RankModel;
 use super::setup::ModelSetup;
 use super::tables::Tables;
 use crate::checkpoint::{DenseState, DeviceState};
@@ -368,7 +368,7 @@ impl<T: Element> GpuRank<T> {
     }
 }
 
-impl<T: Element> Rank for GpuRank<T> {
+impl<T: Element> RankModel for GpuRank<T> {
     fn step(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<()> {
         let slot = self.send(batch, step, rates)?;
         let size = self.size(slot)?;
@@ -556,7 +556,7 @@ impl<T: Element> Rank for GpuRank<T> {
         Box::new(self.tables.rows(&self.main))
     }
 
-    fn dense_state(&self, topology: Topology, rank: usize) -> Result<Vec<DenseState>> {
+    fn dense_state(&self, topology: Topology, rank: Rank) -> Result<Vec<DenseState>> {
         self.tables.check(&self.main)?;
         // Slices belong to the ranks of a rail; state that is not sharded belongs to all ranks.
         let own = |len| match self.network.is_sharded() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rankine_cuda::nccl::{Communicator, NcclId, Reduction};
 use rankine_cuda::{AllReduce, Buffer, Device, Lane, Moment, Peers};
+use rankine_embedding::{LocalRank, Node, Process};
 
 use crate::launch::{Link, MeetError, Meeting, ProcessInfo, hosts};
 
@@ -33,12 +34,12 @@ pub fn links(
     members: &[ProcessInfo],
     deadline: Duration,
 ) -> Result<Vec<Link>, MeetError> {
-    let (rank, ranks) = (meeting.rank(), meeting.ranks());
+    let (process, processes) = (meeting.process(), meeting.ranks());
     let hosts = hosts(members);
-    let node = hosts.iter().find(|host| host.ranks.contains(&rank)).map(|host| host.ranks.clone());
-    let node = node.unwrap_or_else(|| vec![rank]);
-    let local_rank = node.iter().position(|&other| other == rank).unwrap_or(0);
-    let device = match members[rank].gpus {
+    let node = hosts.iter().find(|host| host.ranks.contains(&process)).map(|host| host.ranks.clone());
+    let node = node.unwrap_or_else(|| vec![process]);
+    let local_rank = node.iter().position(|&other| other == process).unwrap_or(0);
+    let device = match members[process.0].gpus {
         0 => Err("it sees no GPU".to_owned()),
         // A process that sees only one GPU uses it.
         gpus => Device::open(local_rank % gpus).map_err(|error| error.to_string()),
@@ -50,32 +51,37 @@ pub fn links(
     let device = match (complaint, device) {
         (None, Ok(device)) => device,
         (other, _) => {
-            let other = other.unwrap_or(rank);
+            let other = other.unwrap_or(process.0);
             let why = format!("rank {other}: {}", String::from_utf8_lossy(&complaints[other]));
-            return Ok(vec![link("all GPUs", ranks, Err(why))]);
+            return Ok(vec![link("all GPUs", processes, Err(why))]);
         }
     };
 
     let mut gather = |own: &[Vec<u8>]| {
         let all = meeting.gather(&own[0]).map_err(|error| error.to_string())?;
-        Ok(node.iter().map(|&rank| all[rank].clone()).collect())
+        Ok(node.iter().map(|other| all[other.0].clone()).collect())
     };
     let devices = std::slice::from_ref(&device);
-    let peers = Peers::of_processes(devices, local_rank, node.len(), deadline, &mut gather);
+    let peers =
+        Peers::of_processes(devices, Node(0), LocalRank(local_rank), node.len(), deadline, &mut gather);
     let by_peers = peers.and_then(|peers| by_peers(&peers[0])).map_err(|error| error.to_string());
     let of_node = link("the GPUs of a node, by their own memory", node.len(), by_peers);
 
-    let id = if rank == 0 { NcclId::new().map_err(|error| error.to_string()) } else { Err(String::new()) };
+    let id = if process == Process(0) {
+        NcclId::new().map_err(|error| error.to_string())
+    } else {
+        Err(String::new())
+    };
     let told = match &id {
         Ok(id) => bytemuck::bytes_of(id),
         Err(words) => words.as_bytes(),
     };
     let ids = meeting.gather(told)?;
     let by_nccl = match bytemuck::try_pod_read_unaligned::<NcclId>(&ids[0]) {
-        Ok(id) => by_nccl(&device, id, rank, ranks, deadline).map_err(|error| error.to_string()),
+        Ok(id) => by_nccl(&device, id, process, processes, deadline).map_err(|error| error.to_string()),
         Err(_) => Err(String::from_utf8_lossy(&ids[0]).into_owned()),
     };
-    Ok(vec![of_node, link("all GPUs, by NCCL", ranks, by_nccl)])
+    Ok(vec![of_node, link("all GPUs, by NCCL", processes, by_nccl)])
 }
 
 /// Milliseconds of an all-reduce.
@@ -93,13 +99,13 @@ fn by_peers(peers: &Peers) -> rankine_cuda::Result<f64> {
 fn by_nccl(
     device: &Arc<Device>,
     id: NcclId,
-    rank: usize,
-    ranks: usize,
+    process: Process,
+    processes: usize,
     deadline: Duration,
 ) -> rankine_cuda::Result<f64> {
     let lane = Lane::new(device)?;
     let values = Buffer::<f32>::filled(device, VALUES, 0x11)?;
-    let world = Communicator::new(device, id, rank, ranks, deadline)?;
+    let world = Communicator::new(device, id, process.0, processes, deadline)?;
     let values = values.pointer();
     // SAFETY: there are as many values, which live until the lane has been waited for.
     time(&lane, || unsafe { world.all_reduce(&lane, values, values, VALUES, Reduction::Sum) })

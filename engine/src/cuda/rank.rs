@@ -7,7 +7,7 @@ use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Budget, Moment};
 use rankine_embedding::cuda::LookUpCounts;
 use rankine_embedding::rows::RowsMut;
-use rankine_embedding::{RankTraffic, Topology};
+use rankine_embedding::{Rank, RankTraffic, Topology};
 
 use super::batch::Batch;
 use super::error::Result;
@@ -19,7 +19,7 @@ use crate::guard::StepOutcome;
 
 /// One rank, for any type of activations. It receives only its own samples of every batch. With several ranks, all of
 /// them call each operation, in the same order. The rank's GPU must be the current one of the thread.
-pub(super) trait Rank: Debug + Send {
+pub(super) trait RankModel: Debug + Send {
     /// Starts a training step. Waits only if several are in flight.
     fn step(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<()>;
 
@@ -88,7 +88,7 @@ pub(super) trait Rank: Debug + Send {
 
     /// Returns the dense parameters that this rank saves, as rank `rank` of all ranks, with their optimizer state;
     /// after all steps are done.
-    fn dense_state(&self, topology: Topology, rank: usize) -> Result<Vec<DenseState>>;
+    fn dense_state(&self, topology: Topology, rank: Rank) -> Result<Vec<DenseState>>;
 
     /// Returns the device's state besides parameters, after all steps are done.
     fn device_state(&self) -> Result<DeviceState>;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rankine_cuda::Device;
 use rankine_cuda::blas::{Algorithms, Compute};
-use rankine_embedding::{EmbeddingPlan, Topology};
+use rankine_embedding::{EmbeddingPlan, Process, Rank, Topology};
 use rankine_reader::schema;
 
 use crate::job::Precision;
@@ -102,8 +102,9 @@ impl ModelSetup {
     }
 
     /// Returns this process's first rank.
-    pub(super) fn first_rank(&self) -> usize {
-        self.processes.as_ref().map_or(0, ProcessGroup::rank) * self.devices.len()
+    pub(super) fn first_rank(&self) -> Rank {
+        let process = self.processes.as_ref().map_or(Process(0), ProcessGroup::process);
+        Rank(process.0 * self.devices.len())
     }
 
     /// Returns the most samples that are scored at a time, over all GPUs.

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use rankine_embedding::LocalRank;
 use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize};
 
@@ -37,10 +38,10 @@ impl ListenAddress {
 
     /// The address of the process with this local rank; an unspecified port (0) stays so. `None` if there is no such
     /// port.
-    pub fn of_local_rank(self, local_rank: usize) -> Option<SocketAddr> {
+    pub fn of_local_rank(self, local_rank: LocalRank) -> Option<SocketAddr> {
         let Self(mut address) = self;
         if address.port() != 0 {
-            let port = usize::from(address.port()) + local_rank;
+            let port = usize::from(address.port()) + local_rank.0;
             address.set_port(u16::try_from(port).ok()?);
         }
         Some(address)
@@ -130,8 +131,8 @@ mod tests {
     fn processes_of_a_host_take_consecutive_ports() {
         let address: ListenAddress = "127.0.0.1:65533".parse().expect("an address");
         let port = |rank| address.of_local_rank(rank).map(|address| address.port());
-        assert_eq!([0, 2, 3].map(port), [Some(65533), Some(65535), None]);
+        assert_eq!([0, 2, 3].map(LocalRank).map(port), [Some(65533), Some(65535), None]);
         let any: ListenAddress = "0".parse().expect("a port");
-        assert_eq!(any.of_local_rank(7).map(|address| address.port()), Some(0));
+        assert_eq!(any.of_local_rank(LocalRank(7)).map(|address| address.port()), Some(0));
     }
 }

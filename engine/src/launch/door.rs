@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use rankine_embedding::Process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::error::{MeetError, Refusal};
@@ -276,7 +277,7 @@ impl<'a> Door<'a> {
         if let Some(refusal) = Refusal::of(answer) {
             self.refuse(from, hello, refusal);
         } else if told.is_ok() {
-            let arrival = &mut self.arrivals[hello.rank - 1];
+            let arrival = &mut self.arrivals[hello.rank.0 - 1];
             if arrival.process != hello.process {
                 *arrival = Arrival { process: hello.process, ..Arrival::default() };
             }
@@ -293,7 +294,7 @@ impl<'a> Door<'a> {
         if hello.ranks != ranks {
             return Answer::OtherRanks(ranks as u32);
         }
-        let Some(arrival) = hello.rank.checked_sub(1).and_then(|index| self.arrivals.get(index)) else {
+        let Some(arrival) = hello.rank.0.checked_sub(1).and_then(|index| self.arrivals.get(index)) else {
             return Answer::RankTaken;
         };
         // A process that connects again has lost its connection; one that has ended is replaced by the next one.
@@ -309,7 +310,7 @@ impl<'a> Door<'a> {
             "a process at {from} that connected as rank {} of {} was refused: {refusal}",
             hello.rank, hello.ranks
         ));
-        if let Some(arrival) = hello.rank.checked_sub(1).and_then(|index| self.arrivals.get_mut(index)) {
+        if let Some(arrival) = hello.rank.0.checked_sub(1).and_then(|index| self.arrivals.get_mut(index)) {
             arrival.refused = Some(refusal);
         }
     }
@@ -326,14 +327,16 @@ impl<'a> Door<'a> {
     /// Tells the connected ranks which ones are missing.
     fn late(mut self, waited: Duration) -> MeetError {
         let is_late = |arrival: &Arrival| arrival.lines.iter().any(Option::is_none);
-        let late: Vec<_> =
-            (1..self.rendezvous.process.ranks).filter(|rank| is_late(&self.arrivals[rank - 1])).collect();
+        let late: Vec<_> = (1..self.rendezvous.process.ranks)
+            .filter(|rank| is_late(&self.arrivals[rank - 1]))
+            .map(Process)
+            .collect();
         let message = Message { kind: Kind::Late, round: 1, bytes: ranks_to_bytes(&late) };
         for wire in self.arrivals.iter_mut().filter_map(|arrival| arrival.lines[0].as_mut()) {
             // Errors are ignored: it may have ended.
             let _ = wire.block(GRACE).and_then(|()| wire.send(&message));
         }
-        let refused = late.iter().find_map(|&rank| Some((rank, self.arrivals[rank - 1].refused?)));
+        let refused = late.iter().find_map(|&rank| Some((rank, self.arrivals[rank.0 - 1].refused?)));
         let refused = refused
             .map(|(rank, refusal)| format!("a process that connected as rank {rank} was refused: {refusal}"));
         MeetError::Late { late, seconds: waited.as_secs_f64(), refused }
@@ -389,7 +392,7 @@ mod tests {
         let stream = listener.accept().unwrap().0;
         stream.set_nonblocking(true).unwrap();
         let hello = Hello {
-            rank: 1,
+            rank: Process(1),
             ranks: 3,
             line: Line::Values,
             secret: false,
@@ -461,17 +464,17 @@ mod tests {
             let (line, job) = (Line::Values, job_tag(None));
             Hello { rank, ranks: 3, line, secret: false, job, process: [process; 16], nonce: [0; 32] }
         };
-        assert_eq!([1, 2].map(|rank| door.judge(&hello(rank, 1))), [Answer::Welcome; 2]);
-        assert_eq!([0, 3].map(|rank| door.judge(&hello(rank, 1))), [Answer::RankTaken; 2]);
-        assert_eq!(door.judge(&Hello { ranks: 4, ..hello(1, 1) }), Answer::OtherRanks(3));
-        assert_eq!(door.judge(&Hello { job: job_tag(Some("7")), ..hello(1, 1) }), Answer::OtherJob);
+        assert_eq!([1, 2].map(|rank| door.judge(&hello(Process(rank), 1))), [Answer::Welcome; 2]);
+        assert_eq!([0, 3].map(|rank| door.judge(&hello(Process(rank), 1))), [Answer::RankTaken; 2]);
+        assert_eq!(door.judge(&Hello { ranks: 4, ..hello(Process(1), 1) }), Answer::OtherRanks(3));
+        assert_eq!(door.judge(&Hello { job: job_tag(Some("7")), ..hello(Process(1), 1) }), Answer::OtherJob);
         let [first, other] = wire::pair();
         door.arrivals[1] = Arrival { process: [5; 16], lines: [Some(first), None], refused: None };
         assert_eq!(
-            [4, 5].map(|process| door.judge(&hello(2, process))),
+            [4, 5].map(|process| door.judge(&hello(Process(2), process))),
             [Answer::RankTaken, Answer::Welcome]
         );
         drop(other);
-        assert_eq!(door.judge(&hello(2, 4)), Answer::Welcome);
+        assert_eq!(door.judge(&hello(Process(2), 4)), Answer::Welcome);
     }
 }

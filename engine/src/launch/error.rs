@@ -2,6 +2,8 @@
 
 use std::io;
 
+use rankine_embedding::Process;
+
 use super::address::Address;
 use super::handshake::Answer;
 
@@ -80,7 +82,7 @@ pub enum MeetError {
     )]
     Unreached {
         /// This rank.
-        rank: usize,
+        rank: Process,
         /// The address of rank 0.
         address: Address,
         /// How long.
@@ -92,7 +94,7 @@ pub enum MeetError {
     #[error("rank 0 at {address} refused this process, which connected as rank {rank}: {refusal}")]
     Refused {
         /// This rank.
-        rank: usize,
+        rank: Process,
         /// The address of rank 0.
         address: Address,
         /// Why.
@@ -106,7 +108,7 @@ pub enum MeetError {
     )]
     Late {
         /// Who.
-        late: Vec<usize>,
+        late: Vec<Process>,
         /// How long was waited.
         seconds: f64,
         /// Why a process with one of these ranks was refused, if rank 0 knows of one.
@@ -116,7 +118,7 @@ pub enum MeetError {
     #[error("{} before the others: see the error there", missing(left, "ended"))]
     Left {
         /// Who.
-        left: Vec<usize>,
+        left: Vec<Process>,
     },
     /// A message is not what ranks of one job send each other.
     #[error("{0}")]
@@ -131,7 +133,7 @@ impl MeetError {
 }
 
 /// `rank 3 ended`, or `ranks 1, 2 ended`.
-fn missing(ranks: &[usize], what: &str) -> String {
-    let numbers: Vec<_> = ranks.iter().map(usize::to_string).collect();
+fn missing(ranks: &[Process], what: &str) -> String {
+    let numbers: Vec<_> = ranks.iter().map(Process::to_string).collect();
     format!("{} {} {what}", if ranks.len() == 1 { "rank" } else { "ranks" }, numbers.join(", "))
 }

@@ -2,6 +2,8 @@
 
 use std::io::{self, ErrorKind, Read};
 
+use rankine_embedding::Process;
+
 /// Most bytes of a value that a rank sends to all; more is a protocol error.
 pub(super) const VALUE_BYTES_MAX: usize = 1 << 20;
 
@@ -166,14 +168,14 @@ pub(super) fn split(mut bytes: &[u8], count: usize) -> Option<Vec<Vec<u8>>> {
 }
 
 /// Ranks as bytes, and back.
-pub(super) fn ranks_to_bytes(ranks: &[usize]) -> Vec<u8> {
-    ranks.iter().flat_map(|&rank| (rank as u32).to_le_bytes()).collect()
+pub(super) fn ranks_to_bytes(ranks: &[Process]) -> Vec<u8> {
+    ranks.iter().flat_map(|&Process(rank)| (rank as u32).to_le_bytes()).collect()
 }
 
-pub(super) fn ranks_of_bytes(bytes: &[u8]) -> Vec<usize> {
+pub(super) fn ranks_of_bytes(bytes: &[u8]) -> Vec<Process> {
     bytes
         .chunks_exact(4)
-        .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]) as usize)
+        .map(|word| Process(u32::from_le_bytes([word[0], word[1], word[2], word[3]]) as usize))
         .collect()
 }
 
@@ -234,6 +236,7 @@ mod tests {
         // As many values as there are ranks, and nothing behind them.
         assert!(split(&joined, 2).is_none() && split(&joined, 4).is_none());
         assert!(split(&joined[..joined.len() - 1], 3).is_none());
-        assert_eq!(ranks_of_bytes(&ranks_to_bytes(&[0, 3, 4095])), [0, 3, 4095]);
+        let ranks = [0, 3, 4095].map(Process);
+        assert_eq!(ranks_of_bytes(&ranks_to_bytes(&ranks)), ranks);
     }
 }

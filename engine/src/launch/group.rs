@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rankine_embedding::Process;
+
 use super::activity::{Activity, RunStage, StepStage};
 use super::error::MeetError;
 use super::meeting::{Meeting, WatchLines};
@@ -32,7 +34,7 @@ pub struct ProcessGroup(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    rank: usize,
+    process: Process,
     members: Vec<ProcessInfo>,
     /// `None` for a single process.
     meeting: Option<Mutex<Meeting>>,
@@ -43,7 +45,7 @@ struct Inner {
 impl ProcessGroup {
     /// A single process without a watchdog.
     pub fn alone() -> Self {
-        Self(Arc::new(Inner { rank: 0, members: Vec::new(), meeting: None, watch: None }))
+        Self(Arc::new(Inner { process: Process(0), members: Vec::new(), meeting: None, watch: None }))
     }
 
     /// A single process with a watchdog: if it makes no progress for as long as the standstill limit, the watchdog
@@ -55,8 +57,8 @@ impl ProcessGroup {
         patience: Patience,
         end: impl FnOnce(&Failure, &Activity) + Send + 'static,
     ) -> Result<Self, MeetError> {
-        let watch = watch(0, Vec::new(), patience, end)?;
-        Ok(Self(Arc::new(Inner { rank: 0, members: Vec::new(), meeting: None, watch: Some(watch) })))
+        let (process, watch) = (Process(0), watch(Process(0), Vec::new(), patience, end)?);
+        Ok(Self(Arc::new(Inner { process, members: Vec::new(), meeting: None, watch: Some(watch) })))
     }
 
     /// Meets the other processes, and watches over them from then on. If one of them is lost, and this one does not
@@ -74,17 +76,17 @@ impl ProcessGroup {
         let mut meeting = Meeting::join(process, secret, *deadline)?;
         let members = here.introduce(&mut meeting)?;
         if process.ranks == 1 {
-            return Ok(Self(Arc::new(Inner { rank: 0, members, meeting: None, watch: None })));
+            return Ok(Self(Arc::new(Inner { process: process.rank, members, meeting: None, watch: None })));
         }
         let watch = watch(process.rank, meeting.take_watch_lines(), *patience, end)?;
         meeting.wait_without_end();
         let meeting = Some(Mutex::new(meeting));
-        Ok(Self(Arc::new(Inner { rank: process.rank, members, meeting, watch: Some(watch) })))
+        Ok(Self(Arc::new(Inner { process: process.rank, members, meeting, watch: Some(watch) })))
     }
 
     /// This process.
-    pub fn rank(&self) -> usize {
-        self.0.rank
+    pub fn process(&self) -> Process {
+        self.0.process
     }
 
     /// All processes.
@@ -94,7 +96,7 @@ impl ProcessGroup {
 
     /// Whether this is the first process, which writes and prints.
     pub fn is_first(&self) -> bool {
-        self.0.rank == 0
+        self.0.process == Process(0)
     }
 
     /// The members in the order of ranks. Empty for a group made by [`ProcessGroup::alone`].
@@ -168,7 +170,7 @@ impl ProcessGroup {
 
     /// What this process does and whether it makes progress, as its watchdog sees it; `None` without a watchdog.
     pub fn pulse(&self) -> Option<Pulse> {
-        self.0.watch.as_ref().map(|watch| watch.pulse(self.rank()))
+        self.0.watch.as_ref().map(|watch| watch.pulse(self.process()))
     }
 
     /// The same for each process that is known to this one, in the order of ranks: on the first one, for all.
@@ -197,8 +199,8 @@ impl ProcessGroup {
     pub fn fail(&self, words: &str, follows: bool) -> Option<Failure> {
         self.0.meeting.as_ref()?;
         let watch = self.0.watch.as_ref()?;
-        let verdict = watch.fail(self.rank(), words, follows);
-        (verdict.rank != self.rank()).then_some(verdict)
+        let verdict = watch.fail(self.process(), words, follows);
+        (verdict.rank != self.process()).then_some(verdict)
     }
 
     /// Reports to the others that this process is complete.
@@ -210,11 +212,11 @@ impl ProcessGroup {
 }
 
 fn watch(
-    rank: usize,
+    process: Process,
     lines: WatchLines,
     patience: Patience,
     end: impl FnOnce(&Failure, &Activity) + Send + 'static,
 ) -> Result<Watch, MeetError> {
-    let watch = Watch::start(rank, lines, patience, Box::new(end));
+    let watch = Watch::start(process, lines, patience, Box::new(end));
     watch.map_err(|error| MeetError::Stray(format!("the processes cannot be watched: {error}")))
 }

@@ -13,6 +13,8 @@
 
 use std::time::Duration;
 
+use rankine_embedding::Process;
+
 use super::secret::Secret;
 
 /// How long a process may take to prove who it is.
@@ -53,7 +55,7 @@ pub(super) fn job_tag(job: Option<&str>) -> JobTag {
 /// Who comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
-    pub(super) rank: usize,
+    pub(super) rank: Process,
     /// All processes of the job.
     pub(super) ranks: usize,
     pub(super) line: Line,
@@ -69,7 +71,7 @@ impl Hello {
     pub(super) fn to_bytes(self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
-        let numbers = [self.rank as u32, self.ranks as u32, self.line as u32, u32::from(self.secret)];
+        let numbers = [self.rank.0 as u32, self.ranks as u32, self.line as u32, u32::from(self.secret)];
         for (at, number) in numbers.into_iter().enumerate() {
             bytes[8 + 4 * at..12 + 4 * at].copy_from_slice(&number.to_le_bytes());
         }
@@ -88,7 +90,7 @@ impl Hello {
         };
         let line = *Line::ALL.get(number(bytes, 16) as usize)?;
         bytes.starts_with(&MAGIC).then(|| Self {
-            rank: number(bytes, 8) as usize,
+            rank: Process(number(bytes, 8) as usize),
             ranks: number(bytes, 12) as usize,
             line,
             secret,
@@ -249,7 +251,7 @@ mod tests {
 
     fn hello() -> Hello {
         let (job, process) = (job_tag(Some("12")), [9; 16]);
-        Hello { rank: 3, ranks: 4, line: Line::Watch, secret: true, job, process, nonce: [1; 32] }
+        Hello { rank: Process(3), ranks: 4, line: Line::Watch, secret: true, job, process, nonce: [1; 32] }
     }
 
     const CHALLENGE: Challenge = Challenge { secret: true, nonce: [2; 32] };
@@ -284,7 +286,7 @@ mod tests {
         assert!(Transcript::new(&own, &hello(), &CHALLENGE).is_proof(proof));
         assert!(!Transcript::new(&none, &hello(), &CHALLENGE).is_proof(proof));
         for other in [
-            Hello { rank: 2, ..hello() },
+            Hello { rank: Process(2), ..hello() },
             Hello { ranks: 5, ..hello() },
             Hello { line: Line::Values, ..hello() },
             Hello { job: job_tag(None), ..hello() },

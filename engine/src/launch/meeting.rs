@@ -3,6 +3,8 @@
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
+use rankine_embedding::Process;
+
 use super::door::{Connections, accept_all};
 use super::error::MeetError;
 use super::frame::{Kind, Message, VALUE_BYTES_MAX, join, ranks_of_bytes, ranks_to_bytes, split};
@@ -12,6 +14,8 @@ use super::rendezvous::{GRACE, Rendezvous};
 use super::secret::Secret;
 use super::wire::{self, Wire};
 
+/// The process that the others connect to.
+const FIRST: Process = Process(0);
 /// Longest time between two looks at the clock.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Most bytes of a value that a rank sends only to rank 0.
@@ -20,7 +24,7 @@ pub(super) const COLLECTED_BYTES_MAX: usize = 1 << 29;
 /// A process's end of the exchange. Processes make the same calls in the same order.
 #[derive(Debug)]
 pub struct Meeting {
-    rank: usize,
+    rank: Process,
     ranks: usize,
     deadline: Duration,
     round: u64,
@@ -51,7 +55,7 @@ impl Meeting {
         let rendezvous = |address| Rendezvous { process, address, secret, deadline };
         let (role, watch) = match &process.meet {
             None => (Role::First(Vec::new()), Vec::new()),
-            Some(address) if rank == 0 => {
+            Some(address) if rank == Process(0) => {
                 let Connections { values, watch } = accept_all(&rendezvous(address))?;
                 (Role::First(values), watch)
             }
@@ -67,7 +71,7 @@ impl Meeting {
     }
 
     /// This process.
-    pub fn rank(&self) -> usize {
+    pub fn process(&self) -> Process {
         self.rank
     }
 
@@ -98,7 +102,7 @@ impl Meeting {
             Role::Other(first) => {
                 let message = Message { kind: Kind::Values, round: meeting.round, bytes: value.to_vec() };
                 let sent = first.block(meeting.deadline).and_then(|()| first.send(&message));
-                sent.map(|()| Vec::new()).map_err(|_| MeetError::Left { left: vec![0] })
+                sent.map(|()| Vec::new()).map_err(|_| MeetError::Left { left: vec![FIRST] })
             }
             Role::Failed => Err(MeetError::after_failure()),
         })
@@ -152,7 +156,7 @@ impl Meeting {
         let mut left = Vec::new();
         for (index, wire) in others.iter_mut().enumerate() {
             if wire.block(self.deadline).and_then(|()| wire.send(&message)).is_err() {
-                left.push(index + 1);
+                left.push(Process(index + 1));
             }
         }
         let values = outcome?;
@@ -171,7 +175,7 @@ impl Meeting {
                 if values[index].is_some() {
                     continue;
                 }
-                let rank = index + 1;
+                let rank = Process(index + 1);
                 wire.unblock().map_err(|_| MeetError::Left { left: vec![rank] })?;
                 match wire.read(bytes_max) {
                     Ok(None) => {}
@@ -183,21 +187,23 @@ impl Meeting {
                     Err(_) => return Err(MeetError::Left { left: vec![rank] }),
                 }
             }
-            let late: Vec<_> =
-                (0..others.len()).filter(|&index| values[index].is_none()).map(|at| at + 1).collect();
+            let late: Vec<_> = (0..others.len())
+                .filter(|&index| values[index].is_none())
+                .map(|at| Process(at + 1))
+                .collect();
             if late.is_empty() {
                 return Ok(values.into_iter().flatten().collect());
             }
             if begun.elapsed() > self.deadline {
                 return Err(MeetError::Late { late, seconds: begun.elapsed().as_secs_f64(), refused: None });
             }
-            wire::wait(late.iter().map(|rank| &others[rank - 1]), PAUSE);
+            wire::wait(late.iter().map(|rank| &others[rank.0 - 1]), PAUSE);
         }
     }
 
     /// The part of any other rank.
     fn hand_in(&self, first: &mut Wire, value: &[u8]) -> Result<Vec<Vec<u8>>, MeetError> {
-        let gone = |_| MeetError::Left { left: vec![0] };
+        let gone = |_| MeetError::Left { left: vec![FIRST] };
         first.block(self.deadline + GRACE).map_err(gone)?;
         let message = Message { kind: Kind::Values, round: self.round, bytes: value.to_vec() };
         // Rank 0 may have sent the reason before it ended.
@@ -217,17 +223,17 @@ impl Meeting {
             }
             Ok(Some(Message { kind: Kind::Values, round, bytes })) if round == self.round => {
                 sent.map_err(gone)?;
-                split(&bytes, self.ranks).ok_or_else(|| stray(0))
+                split(&bytes, self.ranks).ok_or_else(|| stray(FIRST))
             }
-            Ok(Some(_)) => Err(stray(0)),
-            Ok(None) => Err(MeetError::Late { late: vec![0], seconds, refused: None }),
-            Err(error) if error.kind() == ErrorKind::InvalidData => Err(stray(0)),
-            Err(_) => Err(MeetError::Left { left: vec![0] }),
+            Ok(Some(_)) => Err(stray(FIRST)),
+            Ok(None) => Err(MeetError::Late { late: vec![FIRST], seconds, refused: None }),
+            Err(error) if error.kind() == ErrorKind::InvalidData => Err(stray(FIRST)),
+            Err(_) => Err(MeetError::Left { left: vec![FIRST] }),
         }
     }
 }
 
-fn stray(rank: usize) -> MeetError {
+fn stray(rank: Process) -> MeetError {
     MeetError::Stray(format!(
         "rank {rank} sent an unexpected message: do all processes run the same Rankine with the same arguments?"
     ))

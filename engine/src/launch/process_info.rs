@@ -1,5 +1,6 @@
 //! Who the processes are, and which of them share a host.
 
+use rankine_embedding::{LocalRank, Process};
 use serde::{Deserialize, Serialize};
 
 use super::error::MeetError;
@@ -11,7 +12,7 @@ use crate::system;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessInfo {
     /// Its rank.
-    pub rank: usize,
+    pub rank: Process,
     /// The host's name.
     pub host: String,
     /// The boot id of the host's system: containers of one host share it.
@@ -20,7 +21,7 @@ pub struct ProcessInfo {
     pub process: u32,
     /// Its local rank, if the launcher sets it.
     #[serde(rename = "local")]
-    pub local_rank: Option<usize>,
+    pub local_rank: Option<LocalRank>,
     /// How many GPUs it sees.
     pub gpus: usize,
     /// The ids of these GPUs, the same for all processes of the host.
@@ -36,7 +37,7 @@ pub struct Host {
     #[serde(rename = "host")]
     pub name: String,
     /// The ranks of its processes.
-    pub ranks: Vec<usize>,
+    pub ranks: Vec<Process>,
 }
 
 impl ProcessInfo {
@@ -62,7 +63,8 @@ impl ProcessInfo {
     pub fn introduce(self, meeting: &mut Meeting) -> Result<Vec<Self>, MeetError> {
         let own = serde_json::to_vec(&self).map_err(|error| MeetError::Stray(error.to_string()))?;
         let all = meeting.gather(&own)?;
-        let read = |(rank, bytes): (usize, &Vec<u8>)| {
+        let read = |(index, bytes): (usize, &Vec<u8>)| {
+            let rank = Process(index);
             let member: Self = serde_json::from_slice(bytes).map_err(|error| {
                 MeetError::Stray(format!(
                     "rank {rank} sent an invalid description of itself: {error}; does it run the same version of \
@@ -101,7 +103,7 @@ mod tests {
     #[test]
     fn processes_of_one_host_are_found_together() {
         let member = |rank, host: &str, boot: &str| ProcessInfo {
-            rank,
+            rank: Process(rank),
             host: host.into(),
             boot: boot.into(),
             process: 1,
@@ -113,6 +115,8 @@ mod tests {
         let members = [member(0, "a", "x"), member(1, "b", "y"), member(2, "a", "x"), member(3, "a", "z")];
         let found: Vec<_> = hosts(&members).into_iter().map(|host| (host.name, host.ranks)).collect();
         // Two pods of one name are not one.
-        assert_eq!(found, [("a".into(), vec![0, 2]), ("b".into(), vec![1]), ("a".into(), vec![3])]);
+        let [a, b, other] =
+            [&[0, 2][..], &[1], &[3]].map(|ranks| ranks.iter().copied().map(Process).collect());
+        assert_eq!(found, [("a".into(), a), ("b".into(), b), ("a".into(), other)]);
     }
 }

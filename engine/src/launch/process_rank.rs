@@ -3,6 +3,8 @@
 use std::fmt;
 use std::num::NonZeroU16;
 
+use rankine_embedding::{LocalRank, Process};
+
 use super::address::{Address, first_host};
 use super::source::{Environment, LaunchError, Launcher, ReportedRank, check_ranks};
 
@@ -15,7 +17,7 @@ pub struct RankArguments {
     /// The launcher to use. With [`Launcher::None`], the environment is ignored.
     pub launcher: Option<Launcher>,
     /// The rank of this process, and the number of processes.
-    pub rank: Option<(usize, usize)>,
+    pub rank: Option<(Process, usize)>,
     /// The address where the processes meet.
     pub meet: Option<Address>,
 }
@@ -24,11 +26,11 @@ pub struct RankArguments {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessRank {
     /// The rank of this process.
-    pub rank: usize,
+    pub rank: Process,
     /// The number of processes.
     pub ranks: usize,
     /// The local rank, if the launcher sets it.
-    pub local_rank: Option<usize>,
+    pub local_rank: Option<LocalRank>,
     /// Where rank 0 listens; `None` for a single process.
     pub meet: Option<Address>,
     /// How the processes are distributed over hosts.
@@ -55,7 +57,7 @@ impl ProcessRank {
     /// A single process, without a launcher.
     pub fn alone() -> Self {
         Self {
-            rank: 0,
+            rank: Process(0),
             ranks: 1,
             local_rank: None,
             meet: None,
@@ -118,12 +120,12 @@ fn launcher_and_rank(
     arguments: &RankArguments,
     environment: &Environment<'_>,
 ) -> Result<(Launcher, ReportedRank), LaunchError> {
-    let alone = ReportedRank { rank: 0, ranks: 1, local_rank: None, ranks_on_host: None };
+    let alone = ReportedRank { rank: Process(0), ranks: 1, local_rank: None, ranks_on_host: None };
     let mut said = Vec::new();
     if let Some((rank, ranks)) = arguments.rank {
         let why = match arguments.launcher {
             Some(launcher) if launcher != Launcher::None => Some(format!("--launcher {launcher} sets it")),
-            _ if rank >= ranks => Some(format!("it must be below --ranks, which is {ranks}")),
+            _ if rank.0 >= ranks => Some(format!("it must be below --ranks, which is {ranks}")),
             _ => None,
         };
         if let Some(why) = why {
@@ -227,7 +229,9 @@ mod tests {
 
     fn told(variables: &str) -> String {
         match find(variables, &RankArguments::default()) {
-            Ok(process) => format!("{process}, local {:?}", process.local_rank),
+            Ok(process) => {
+                format!("{process}, local {:?}", process.local_rank.map(|LocalRank(number)| number))
+            }
             Err(error) => error.to_string(),
         }
     }
@@ -314,7 +318,7 @@ mod tests {
              SLURM_STEP_NUM_TASKS): select one of the two with --launcher torchrun or --launcher slurm"
         );
         let believed = RankArguments { launcher: Some(Launcher::Slurm), ..RankArguments::default() };
-        assert_eq!(find(&differ, &believed).unwrap().rank, 1);
+        assert_eq!(find(&differ, &believed).unwrap().rank, Process(1));
         // A forgotten variable would have each process train alone.
         assert!(told(&format!("{slurm} RANK=0 WORLD_SIZE=1")).contains("rank 0 of 1"));
         assert!(find(&format!("{slurm} RANK=0 WORLD_SIZE=1"), &RankArguments::default()).is_err());
@@ -323,7 +327,7 @@ mod tests {
     #[test]
     fn what_the_user_says_comes_first() {
         let address: Address = "here:1".parse().unwrap();
-        let arguments = RankArguments { launcher: None, rank: Some((1, 3)), meet: Some(address) };
+        let arguments = RankArguments { launcher: None, rank: Some((Process(1), 3)), meet: Some(address) };
         assert_eq!(
             find("", &arguments).unwrap().to_string(),
             "rank 1 of 3 (--rank, --ranks), meeting at here:1"
@@ -335,16 +339,16 @@ mod tests {
             "{refused}"
         );
         let alone = RankArguments { launcher: Some(Launcher::None), ..arguments.clone() };
-        assert_eq!(find(other, &alone).unwrap().rank, 1);
-        let wrong = RankArguments { rank: Some((3, 3)), ..alone };
+        assert_eq!(find(other, &alone).unwrap().rank, Process(1));
+        let wrong = RankArguments { rank: Some((Process(3), 3)), ..alone };
         assert!(find("", &wrong).unwrap_err().to_string().contains("below --ranks, which is 3"));
-        let many = RankArguments { rank: Some((0, 4_000_000_000)), ..arguments.clone() };
+        let many = RankArguments { rank: Some((Process(0), 4_000_000_000)), ..arguments.clone() };
         let refused = find("", &many).unwrap_err().to_string();
         assert!(
             refused.contains("--ranks is `4000000000`: there can be 4096 processes at most"),
             "{refused}"
         );
-        let most = RankArguments { rank: Some((4095, 4096)), ..arguments.clone() };
+        let most = RankArguments { rank: Some((Process(4095), 4096)), ..arguments.clone() };
         assert_eq!(find("", &most).unwrap().ranks, 4096);
         let both = RankArguments { launcher: Some(Launcher::Torchrun), ..arguments };
         assert!(find(other, &both).unwrap_err().to_string().contains("--launcher torchrun sets it"));

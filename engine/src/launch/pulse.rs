@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use rankine_embedding::Process;
+
 use super::activity::Activity;
 
 /// What a process does, and for how long it has made no progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pulse {
     /// Its rank.
-    pub rank: usize,
+    pub rank: Process,
     /// What it does.
     pub activity: Activity,
     /// The time since its last progress.
@@ -37,7 +39,7 @@ mod tests {
         let is_healthy = |stage, still, silent| {
             let [still, silent] = [still, silent].map(Duration::from_secs);
             let activity = Activity { stage, ..Activity::default() };
-            Pulse { rank: 1, activity, still, silent, limit: Duration::from_secs(40) }.is_healthy()
+            Pulse { rank: Process(1), activity, still, silent, limit: Duration::from_secs(40) }.is_healthy()
         };
         assert!(is_healthy(RunStage::Training, 20, 20));
         assert!(!is_healthy(RunStage::Training, 21, 0));

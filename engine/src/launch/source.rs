@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use rankine_embedding::{LocalRank, Process};
+
 use crate::job::RankCount;
 
 /// The program that started the processes. If several did, the first in this order counts: inner launchers come
@@ -54,11 +56,11 @@ pub enum LaunchError {
         /// The one that takes precedence.
         first: Launcher,
         /// Its rank and its number of ranks.
-        first_rank: (usize, usize),
+        first_rank: (Process, usize),
         /// The other one.
         second: Launcher,
         /// Its rank and its number of ranks.
-        second_rank: (usize, usize),
+        second_rank: (Process, usize),
     },
     /// The launcher that was asked for did not start this process.
     #[error("--launcher {launcher}: this process was not started by it: {} are not set", launcher.variables())]
@@ -83,9 +85,9 @@ pub enum LaunchError {
 /// The rank of this process, as a launcher sets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ReportedRank {
-    pub(super) rank: usize,
+    pub(super) rank: Process,
     pub(super) ranks: usize,
-    pub(super) local_rank: Option<usize>,
+    pub(super) local_rank: Option<LocalRank>,
     /// The number of processes on this host.
     pub(super) ranks_on_host: Option<usize>,
 }
@@ -217,7 +219,8 @@ impl Launcher {
             given.map(|number| number.value).or(counts_nodes.then_some(of_node))
         };
         let (local_rank, ranks_on_host) = (number(local_rank, 0), number(ranks_on_host, 1));
-        Ok(Some(ReportedRank { rank: rank.value, ranks: ranks.value, local_rank, ranks_on_host }))
+        let (rank, local_rank) = (Process(rank.value), local_rank.map(LocalRank));
+        Ok(Some(ReportedRank { rank, ranks: ranks.value, local_rank, ranks_on_host }))
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rankine_embedding::Process;
 use serde::{Deserialize, Serialize};
 
 use super::activity::{Activity, RunStage};
@@ -65,7 +66,7 @@ pub(super) const BYTES_MAX: usize = 1 << 16;
 #[error("{words}")]
 pub struct Failure {
     /// The rank that is lost.
-    pub rank: usize,
+    pub rank: Process,
     /// What happened to it, and what it was doing.
     pub words: String,
     /// Whether it only waited for another rank.
@@ -121,7 +122,7 @@ struct State {
 /// Another process, as of its last report.
 #[derive(Debug)]
 struct Other {
-    rank: usize,
+    rank: Process,
     activity: Activity,
     moved: Instant,
     heard: Instant,
@@ -129,14 +130,14 @@ struct Other {
 
 impl Watch {
     pub(super) fn start(
-        rank: usize,
+        rank: Process,
         lines: WatchLines,
         patience: Patience,
         end: End,
     ) -> std::io::Result<Self> {
         let shared = Arc::new(SharedState::default());
-        let others = if rank == 0 { 1 } else { 0 };
-        let line = |(index, wire)| Line::new(index + others, wire);
+        let others = if rank == Process(0) { 1 } else { 0 };
+        let line = |(index, wire)| Line::new(Process(index + others), wire);
         let lines = lines.into_iter().enumerate().map(line).collect::<std::io::Result<_>>()?;
         let watcher = Watcher::new(rank, patience, Arc::clone(&shared), lines);
         let thread = thread::Builder::new().name("rankine-watch".into()).spawn(|| watcher.run(end))?;
@@ -151,7 +152,7 @@ impl Watch {
     }
 
     /// Returns what the process of this rank does, and whether it makes progress.
-    pub(super) fn pulse(&self, rank: usize) -> Pulse {
+    pub(super) fn pulse(&self, rank: Process) -> Pulse {
         let state = self.shared.state();
         Pulse {
             rank,
@@ -182,7 +183,7 @@ impl Watch {
 
     /// Reports to all others that this process fails, and why; returns the reason why all end, which may be an
     /// earlier failure of another rank.
-    pub(super) fn fail(&self, rank: usize, words: &str, follows: bool) -> Failure {
+    pub(super) fn fail(&self, rank: Process, words: &str, follows: bool) -> Failure {
         let mut state = self.shared.state();
         let failure = Failure { follows, ..lost(rank, "failed", &state.activity, words) };
         state.ends_itself = true;
@@ -215,7 +216,7 @@ impl SharedState {
 
 /// The state of the thread.
 struct Watcher {
-    rank: usize,
+    rank: Process,
     patience: Patience,
     shared: Arc<SharedState>,
     lines: Vec<Line>,
@@ -248,7 +249,7 @@ struct Progress {
 
 /// A connection, and the process at its other end.
 struct Line {
-    rank: usize,
+    rank: Process,
     wire: Wire,
     heard: Instant,
     progress: Progress,
@@ -276,7 +277,7 @@ impl Progress {
 }
 
 impl Line {
-    fn new(rank: usize, wire: Wire) -> std::io::Result<Self> {
+    fn new(rank: Process, wire: Wire) -> std::io::Result<Self> {
         wire.unblock()?;
         let now = Instant::now();
         Ok(Self { rank, wire, heard: now, progress: Progress::new(now), over: false })
@@ -336,12 +337,12 @@ impl Line {
     }
 }
 
-fn lost(rank: usize, what: &str, activity: &Activity, why: &str) -> Failure {
+fn lost(rank: Process, what: &str, activity: &Activity, why: &str) -> Failure {
     Failure { rank, words: format!("rank {rank} {what} {activity}: {why}"), follows: false }
 }
 
 impl Watcher {
-    fn new(rank: usize, patience: Patience, shared: Arc<SharedState>, lines: Vec<Line>) -> Self {
+    fn new(rank: Process, patience: Patience, shared: Arc<SharedState>, lines: Vec<Line>) -> Self {
         let now = Instant::now();
         Self {
             rank,
@@ -410,7 +411,7 @@ impl Watcher {
     /// A failure of this process goes to rank 0, which knows of other failures.
     fn report(&mut self, report: Failure) {
         match self.rank {
-            0 => self.found.push((report, self.now)),
+            Process(0) => self.found.push((report, self.now)),
             _ => self.lines.iter_mut().for_each(|line| line.send(Kind::Failed, &report)),
         }
     }
@@ -420,7 +421,7 @@ impl Watcher {
         let (patience, now) = (self.patience, self.now);
         let read = |line: &mut Line| Some((line.read(patience, now)?, now));
         let found: Vec<_> = self.lines.iter_mut().filter_map(read).collect();
-        if self.rank != 0 {
+        if self.rank != Process(0) {
             return found.into_iter().next().map(|(failure, _)| failure);
         }
         self.found.extend(found);
@@ -484,8 +485,8 @@ mod tests {
             let [first, other] = pair();
             (Line::new(rank, first).unwrap(), other)
         };
-        let (lines, others) = (1..ranks).map(connect).unzip();
-        let watcher = Watcher::new(0, PATIENCE, Arc::default(), lines);
+        let (lines, others) = (1..ranks).map(Process).map(connect).unzip();
+        let watcher = Watcher::new(Process(0), PATIENCE, Arc::default(), lines);
         watcher.shared.state().activity.stage = RunStage::Training;
         let now = watcher.now;
         (watcher, others, now)
@@ -555,13 +556,13 @@ mod tests {
             other.send(&Message { kind: Kind::Failed, round: 0, bytes }).unwrap();
         };
         let (mut watcher, mut others, start) = watcher(3);
-        fails(&mut others[0], 1, true);
+        fails(&mut others[0], Process(1), true);
         assert_eq!(checks(&mut watcher, start, 0.0, 2.0), None);
-        fails(&mut others[1], 2, false);
+        fails(&mut others[1], Process(2), false);
         assert_eq!(checks(&mut watcher, start, 2.0, 4.0), Some((2.0, "rank 2 failed".into())));
         // Nothing has happened to any other one: then that is why all end, after 3 s of grace.
         let (mut watcher, mut others, start) = self::watcher(3);
-        fails(&mut others[0], 1, true);
+        fails(&mut others[0], Process(1), true);
         let (seconds, words) = checks(&mut watcher, start, 0.0, 10.0).expect("all end");
         assert!((3.0..3.2).contains(&seconds) && words == "rank 1 failed", "{seconds}: {words}");
     }
@@ -592,7 +593,7 @@ mod tests {
         other.send(&Message { kind, round: 0, bytes }).unwrap();
     }
 
-    fn failed(rank: usize, follows: bool) -> Failure {
+    fn failed(rank: Process, follows: bool) -> Failure {
         Failure { rank, words: format!("rank {rank} failed"), follows }
     }
 
@@ -600,9 +601,9 @@ mod tests {
     #[test]
     fn the_cause_goes_before_what_follows_from_it() {
         let (mut watcher, mut others, start) = watcher(3);
-        send(&mut others[0], Kind::Failed, &failed(1, true));
+        send(&mut others[0], Kind::Failed, &failed(Process(1), true));
         assert_eq!(checks(&mut watcher, start, 0.0, 2.0), None);
-        send(&mut others[1], Kind::Failed, &failed(2, false));
+        send(&mut others[1], Kind::Failed, &failed(Process(2), false));
         let (_, words) = checks(&mut watcher, start, 2.0, 2.5).expect("all is known");
         assert_eq!(words, "rank 2 failed");
     }
@@ -610,15 +611,15 @@ mod tests {
     #[test]
     fn what_follows_from_nothing_known_is_told_after_the_grace() {
         let (mut watcher, mut others, start) = watcher(3);
-        send(&mut others[0], Kind::Failed, &failed(1, true));
+        send(&mut others[0], Kind::Failed, &failed(Process(1), true));
         let (seconds, words) = checks(&mut watcher, start, 0.0, 10.0).expect("the failure is reported");
         assert!((3.0..3.2).contains(&seconds) && words == "rank 1 failed", "{seconds}: {words}");
         // A failure that does not follow from another one is reported at once.
         let [first, mut other] = pair();
-        let lines = vec![Line::new(0, first).unwrap()];
-        let mut watcher = Watcher::new(1, PATIENCE, Arc::default(), lines);
+        let lines = vec![Line::new(Process(0), first).unwrap()];
+        let mut watcher = Watcher::new(Process(1), PATIENCE, Arc::default(), lines);
         let start = watcher.now;
-        send(&mut other, Kind::Failed, &failed(2, false));
+        send(&mut other, Kind::Failed, &failed(Process(2), false));
         let (seconds, words) = checks(&mut watcher, start, 0.0, 1.0).expect("the failure is reported");
         assert!(seconds < 0.2 && words == "rank 2 failed", "{seconds}: {words}");
     }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use prometheus::{Counter, Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec};
+use rankine_embedding::Process;
 use rankine_reader::Part;
 
 use super::catalog::Catalog;
@@ -56,7 +57,7 @@ pub struct RunInfo {
     /// The job's name, or that of the output.
     pub name: String,
     /// The rank of this process.
-    pub rank: usize,
+    pub rank: Process,
     /// All processes of the job.
     pub processes: usize,
 }
@@ -84,7 +85,7 @@ impl Common {
         let processes = catalog.gauge("rankine_processes", "Processes of the job.");
         processes.set(info.processes as f64);
         let rank = catalog.gauge("rankine_rank", "Rank of this process.");
-        rank.set(info.rank as f64);
+        rank.set(info.rank.0 as f64);
         let common = Self {
             info,
             run_info: catalog.gauges(

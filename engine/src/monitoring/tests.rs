@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rankine_embedding::Process;
 use rankine_reader::Part;
 
 use super::catalog::Family;
@@ -30,7 +31,7 @@ fn get(monitor: &Monitor, path: &str) -> String {
 
 fn monitor(command: Command, readiness: Option<Readiness>) -> Monitor {
     Monitor::start(MonitorOptions {
-        info: RunInfo { command, name: "a \"name\"\n".into(), rank: 2, processes: 4 },
+        info: RunInfo { command, name: "a \"name\"\n".into(), rank: Process(2), processes: 4 },
         listen: "127.0.0.1:0".parse().ok(),
         textfile: None,
         readiness: readiness.map(|readiness| Box::new(move || readiness.clone()) as Box<_>),
@@ -184,7 +185,7 @@ fn a_port_in_use_is_an_error_that_says_so() {
 fn a_textfile_names_job_and_rank_and_leaves_the_process_out() {
     let place = tempfile::tempdir().expect("there is room");
     let path = place.path().join("rankine.prom");
-    let info = RunInfo { command: Command::Train, name: "ads".into(), rank: 3, processes: 4 };
+    let info = RunInfo { command: Command::Train, name: "ads".into(), rank: Process(3), processes: 4 };
     drop(
         Monitor::start(MonitorOptions {
             info,

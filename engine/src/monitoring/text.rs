@@ -2,6 +2,7 @@
 
 use prometheus::proto::MetricFamily;
 use prometheus::{Encoder, Registry, TextEncoder};
+use rankine_embedding::Process;
 
 use super::catalog::label_pair;
 
@@ -16,7 +17,7 @@ pub(super) fn of(registry: &Registry) -> Vec<u8> {
 /// Writes Rankine's own metrics as text for the node exporter's textfile collector. Metrics of the process are left
 /// out, since the exporter has such metrics itself. The labels `name` and `rank` keep jobs and processes of one host
 /// apart, which different targets do otherwise.
-pub(super) fn for_textfile(registry: &Registry, name: &str, rank: usize) -> Vec<u8> {
+pub(super) fn for_textfile(registry: &Registry, name: &str, rank: Process) -> Vec<u8> {
     let mut families = registry.gather();
     families.retain(|family| family.name().starts_with("rankine_"));
     for metric in families.iter_mut().flat_map(MetricFamily::mut_metric) {

@@ -5,6 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rankine_embedding::Process;
 use rankine_reader::publish::replace_file;
 use rankine_reader::{Error, Result};
 
@@ -63,8 +64,8 @@ impl Drop for Textfile {
 }
 
 /// Returns the file of a process: all but the first one insert their rank before the extension.
-pub(super) fn path_of_rank(path: &Path, rank: usize) -> PathBuf {
-    if rank == 0 {
+pub(super) fn path_of_rank(path: &Path, rank: Process) -> PathBuf {
+    if rank == Process(0) {
         return path.to_owned();
     }
     let mut name = path.file_stem().unwrap_or_default().to_owned();
@@ -87,9 +88,9 @@ mod tests {
     #[test]
     fn processes_write_files_of_their_own() {
         let path = Path::new("/var/lib/node_exporter/rankine.prom");
-        assert_eq!(path_of_rank(path, 0), path);
-        assert_eq!(path_of_rank(path, 3), Path::new("/var/lib/node_exporter/rankine-rank3.prom"));
-        assert_eq!(path_of_rank(Path::new("metrics"), 1), Path::new("metrics-rank1"));
+        assert_eq!(path_of_rank(path, Process(0)), path);
+        assert_eq!(path_of_rank(path, Process(3)), Path::new("/var/lib/node_exporter/rankine-rank3.prom"));
+        assert_eq!(path_of_rank(Path::new("metrics"), Process(1)), Path::new("metrics-rank1"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rankine_embedding::Process;
 use serde::Serialize;
 
 use super::bound::Bound;
@@ -325,7 +326,7 @@ pub struct TablesView {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct RankView {
     /// Its number.
-    pub rank: usize,
+    pub rank: Process,
     /// Its host.
     pub host: String,
     /// Whether it is known to be well.

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use rankine_embedding::Rank;
 use rankine_reader::StopCause;
 
 use crate::blame::Blame;
@@ -97,10 +98,11 @@ pub enum TrainError {
     NotFinite(String),
     /// The replicas of the ranks differ.
     #[error(
-        "the replicas of ranks {0:?} differ from that of rank 0: this is a defect of Rankine, or of this machine's \
-         memory; the model was not saved"
+        "the replicas of ranks {} differ from that of rank 0: this is a defect of Rankine, or of this machine's \
+         memory; the model was not saved",
+        .0.iter().map(Rank::to_string).collect::<Vec<_>>().join(", ")
     )]
-    ReplicasDiffer(Vec<usize>),
+    ReplicasDiffer(Vec<Rank>),
     /// The job asks for a device that is not available.
     #[error("{0}")]
     Device(String),

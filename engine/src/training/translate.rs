@@ -285,7 +285,7 @@ fn check_memory_of(
     let tables = model.all_tables();
     let of_tables = match plan {
         None => model.table_bytes(),
-        Some(plan) => (0..plan.topology.ranks()).map(|rank| RankTables::bytes(plan, rank, &tables)).sum(),
+        Some(plan) => plan.topology.all_ranks().map(|rank| RankTables::bytes(plan, rank, &tables)).sum(),
     };
     if of_tables > usable {
         let largest =

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use bytemuck::Pod;
 
+use rankine_topology::{Node, Rank};
+
 use super::nccl::NcclId;
 use super::peers::Peers;
 use super::rendezvous::Rendezvous;
@@ -29,7 +31,6 @@ pub type GatherNodes = Box<dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, String> + Se
 pub struct Cluster {
     transport: NodeTransport,
     peers: Peers,
-    node: usize,
     nodes: usize,
 }
 
@@ -56,7 +57,7 @@ impl fmt::Debug for NodeTransport {
 impl Cluster {
     /// A cluster of one node.
     pub fn of_node(peers: Peers) -> Self {
-        Self { transport: NodeTransport::Nobody, peers, node: 0, nodes: 1 }
+        Self { transport: NodeTransport::Nobody, peers, nodes: 1 }
     }
 
     /// Ranks of one process, rank `r` on `devices[r]`, split evenly into `nodes` nodes. Several nodes are simulated,
@@ -70,15 +71,18 @@ impl Cluster {
     pub fn in_process(devices: &[Arc<Device>], nodes: usize, deadline: Duration) -> Result<Vec<Self>> {
         assert!(nodes > 0 && devices.len().is_multiple_of(nodes), "nodes have equal numbers of ranks");
         if nodes == 1 {
-            return Ok(Peers::in_process(devices, deadline)?.into_iter().map(Self::of_node).collect());
+            return Ok(Peers::in_process(devices, Node(0), deadline)?
+                .into_iter()
+                .map(Self::of_node)
+                .collect());
         }
-        let rendezvous = Arc::new(Rendezvous::new(devices.len(), deadline));
+        let rendezvous = Arc::new(Rendezvous::new(Rank(0), devices.len(), deadline));
         let mut ranks = Vec::new();
         for (node, devices) in devices.chunks(devices.len() / nodes).enumerate() {
-            let of_node = Peers::in_process(devices, deadline)?.into_iter();
+            let of_node = Peers::in_process(devices, Node(node), deadline)?.into_iter();
             ranks.extend(of_node.map(|peers| {
                 let transport = NodeTransport::Threads(Arc::clone(&rendezvous));
-                Self { transport, peers, node, nodes }
+                Self { transport, peers, nodes }
             }));
         }
         Ok(ranks)
@@ -90,13 +94,12 @@ impl Cluster {
     ///
     /// # Panics
     /// If there is no rank.
-    pub fn of_process(peers: Vec<Peers>, node: usize, nodes: usize, gather: GatherNodes) -> Vec<Self> {
+    pub fn of_process(peers: Vec<Peers>, nodes: usize, gather: GatherNodes) -> Vec<Self> {
         if nodes == 1 {
             return peers.into_iter().map(Self::of_node).collect();
         }
         let mut gather = Some(Mutex::new(gather));
-        let rank =
-            |peers: Peers| Self { transport: NodeTransport::Processes(gather.take()), peers, node, nodes };
+        let rank = |peers: Peers| Self { transport: NodeTransport::Processes(gather.take()), peers, nodes };
         let ranks: Vec<_> = peers.into_iter().map(rank).collect();
         assert!(!ranks.is_empty(), "a node has at least one rank");
         ranks
@@ -113,8 +116,8 @@ impl Cluster {
     }
 
     /// This rank. Ranks are numbered node by node, in the order of local ranks.
-    pub fn rank(&self) -> usize {
-        self.node * self.peers.ranks() + self.peers.rank()
+    pub fn rank(&self) -> Rank {
+        self.peers.rank()
     }
 
     /// Number of ranks of all nodes.
@@ -123,8 +126,8 @@ impl Cluster {
     }
 
     /// This rank's node.
-    pub fn node(&self) -> usize {
-        self.node
+    pub fn node(&self) -> Node {
+        self.peers.node()
     }
 
     /// Number of nodes.
@@ -147,7 +150,7 @@ impl Cluster {
             return Err(self.apart(format!("{} ranks answered instead of {}", values.len(), self.ranks())));
         }
         let read = |(other, bytes): (usize, &Vec<u8>)| {
-            let stray = Error::PeersStray { rank: self.rank(), other };
+            let stray = Error::PeersStray { rank: self.rank(), other: Rank(other) };
             bytemuck::try_pod_read_unaligned(bytes).map_err(|_| stray)
         };
         values.iter().enumerate().map(read).collect()
@@ -164,7 +167,7 @@ impl Cluster {
         match &self.transport {
             NodeTransport::Nobody => self.peers.gather_bytes(own),
             NodeTransport::Threads(rendezvous) => {
-                let handed = rendezvous.exchange(self.rank(), Arc::new(own.to_vec()))?;
+                let handed = rendezvous.exchange(self.rank().0, Arc::new(own.to_vec()))?;
                 let read = |value: &Arc<dyn std::any::Any + Send + Sync>| {
                     value.downcast_ref::<Vec<u8>>().cloned().unwrap_or_default()
                 };
@@ -195,15 +198,16 @@ impl Cluster {
         }
         // One rank of each rail creates the NCCL id; all zeros mean that it could not.
         let none = || -> NcclId { bytemuck::Zeroable::zeroed() };
-        let own = match self.node == 0 && !self.device().ledger().measures() {
+        let own = match self.node() == Node(0) && !self.device().ledger().measures() {
             true => NcclId::new(),
             false => Ok(none()),
         };
         let ids = self.gather(*own.as_ref().unwrap_or(&none()))?;
         own?;
-        let first = self.peers.rank();
+        // The first node's rank of this rail.
+        let first = self.peers.local_rank().0;
         if ids[first] == none() && !self.device().ledger().measures() {
-            return Err(Error::PeersStray { rank: self.rank(), other: first });
+            return Err(Error::PeersStray { rank: self.rank(), other: Rank(first) });
         }
         Ok(Some(Rail::join(self, ids[first], what)?))
     }
@@ -216,7 +220,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if let NodeTransport::Threads(rendezvous) = &self.transport {
-            rendezvous.leave(self.rank());
+            rendezvous.leave(self.rank().0);
         }
     }
 }

@@ -4,6 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rankine_topology::{Node, Rank};
+
 use super::super::nccl::{Communicator, NcclElement, NcclId, Parcel, Reduction};
 use super::Cluster;
 use crate::kernels::Stamp;
@@ -24,10 +26,9 @@ pub struct Rail(Arc<Member>);
 #[derive(Debug)]
 struct Member {
     communicator: Mutex<Communicator>,
-    /// This rank's node, and the number of nodes.
-    rank: usize,
+    rank: Rank,
+    node: Node,
     nodes: usize,
-    node: usize,
     /// The lane's purpose, for errors.
     what: &'static str,
     deadline: Duration,
@@ -44,7 +45,7 @@ unsafe impl Sync for Member {}
 impl Rail {
     pub(super) fn join(cluster: &Cluster, id: NcclId, what: &'static str) -> Result<Self> {
         let (device, deadline) = (cluster.device(), cluster.deadline());
-        let communicator = Communicator::new(device, id, cluster.node(), cluster.nodes(), deadline)?;
+        let communicator = Communicator::new(device, id, cluster.node().0, cluster.nodes(), deadline)?;
         Ok(Self(Arc::new(Member {
             communicator: Mutex::new(communicator),
             rank: cluster.rank(),
@@ -58,7 +59,7 @@ impl Rail {
     }
 
     /// This rank's node, which is its number in the rail.
-    pub fn node(&self) -> usize {
+    pub fn node(&self) -> Node {
         self.0.node
     }
 
@@ -68,9 +69,9 @@ impl Rail {
     }
 
     /// The other nodes, starting after this one: so not all ranks send to the same node first.
-    pub fn others(&self) -> impl Iterator<Item = usize> + use<> {
+    pub fn others(&self) -> impl Iterator<Item = Node> + use<> {
         let (node, nodes) = (self.0.node, self.0.nodes);
-        (1..nodes).map(move |step| (node + step) % nodes)
+        (1..nodes).map(move |step| Node((node.0 + step) % nodes))
     }
 
     /// Enqueues all-reduces over the rail: of f32 values and of a few f64 numbers; either may be empty. All ranks of
@@ -205,14 +206,14 @@ impl Rail {
         let (lane, collective) =
             rails.iter().find_map(|rail| inside(&rail)).unwrap_or(("the GPU", "no NCCL collective"));
         let (rank, node, nodes) =
-            rails.first().map_or((0, 0, 0), |rail| (rail.0.rank, rail.0.node, rail.0.nodes));
+            rails.first().map_or((Rank(0), Node(0), 0), |rail| (rail.0.rank, rail.0.node, rail.0.nodes));
         Error::RailLate { rank, node, nodes, lane, collective, waited_ms: waited.as_millis() }
     }
 }
 
 /// Bytes that a node sends for a sum of `len` f32 values over `nodes` nodes, each of which sums a piece for all.
-fn bytes_of_sum(len: usize, node: usize, nodes: usize) -> u64 {
-    let piece = len * (node + 1) / nodes - len * node / nodes;
+fn bytes_of_sum(len: usize, node: Node, nodes: usize) -> u64 {
+    let piece = len * (node.0 + 1) / nodes - len * node.0 / nodes;
     (((len - piece) + (nodes - 1) * piece) * size_of::<f32>()) as u64
 }
 
@@ -223,7 +224,7 @@ mod tests {
     #[test]
     fn each_value_is_sent_twice_per_other_node() {
         for (len, nodes) in [(0, 2), (1, 2), (7, 3), (1000, 8), (5, 1)] {
-            let sent: u64 = (0..nodes).map(|node| bytes_of_sum(len, node, nodes)).sum();
+            let sent: u64 = Node::first(nodes).map(|node| bytes_of_sum(len, node, nodes)).sum();
             assert_eq!(sent, (2 * (nodes - 1) * len * 4) as u64);
         }
     }

@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use rankine_topology::LocalRank;
+
 use super::watch::Watch;
 use super::{Peers, SharedBuffer};
 use crate::kernels::{self, AllReduceAtOnce, AllReduceBySlices, AllReduceScatter, AllReduceSpread};
@@ -237,13 +239,13 @@ impl AllReduce {
 
     /// Range of the values that this rank sums by slices.
     pub(crate) fn slice(&self) -> Range<usize> {
-        self.slice_of(self.parameters.wait.rank as usize)
+        self.slice_of(LocalRank(self.parameters.wait.rank as usize))
     }
 
     /// Range of the values that a rank sums by slices; it starts at a multiple of 4.
-    pub fn slice_of(&self, rank: usize) -> Range<usize> {
+    pub fn slice_of(&self, rank: LocalRank) -> Range<usize> {
         let slice = self.parameters.slice as usize * VECTOR;
-        let begin = (self.part.start + rank * slice).min(self.part.end);
+        let begin = (self.part.start + rank.0 * slice).min(self.part.end);
         begin..(begin + slice).min(self.part.end)
     }
 
@@ -291,7 +293,8 @@ impl AllReduce {
     /// As there.
     pub unsafe fn spread_of(&self, lane: &Lane, values: &SharedBuffer<f32>) -> Result<()> {
         assert!(
-            (0..self.parameters.wait.ranks as usize).all(|rank| values.len_of(rank) >= self.values.len())
+            LocalRank::first(self.parameters.wait.ranks as usize)
+                .all(|rank| values.len_of(rank) >= self.values.len())
         );
         let values = values.of_ranks().map(|values| values.element(self.part.start));
         // SAFETY: there are as many values; the caller vouches for the rest.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytemuck::Pod;
+use rankine_topology::{LocalRank, Node, NodeRanks, Rank};
 
 use crate::kernels::RANKS_MAX;
 use crate::runtime::{Buffer, Device, Error, Memory, Pointer, Result};
@@ -32,8 +33,8 @@ use sockets::{Message, Sockets};
 /// its device is only measured, a rank waits for nobody, and sees its own value for each peer.
 #[derive(Debug)]
 pub struct Peers {
-    rank: usize,
-    ranks: usize,
+    rank: LocalRank,
+    ranks: NodeRanks,
     device: Arc<Device>,
     deadline: Duration,
     give_up_flag: Arc<GiveUpFlag>,
@@ -50,14 +51,14 @@ enum Transport {
 }
 
 impl Peers {
-    /// Creates the ranks of one process, rank `r` on `devices[r]`. A GPU may have several ranks. If they measure
-    /// their memory at the same time, each must have opened the GPU itself. Before the driver is first used,
-    /// `CUDA_DEVICE_MAX_CONNECTIONS` must be set to at least the number of their lanes, since lanes on one connection
-    /// wait for each other. `deadline` is how long one rank waits for another.
+    /// Creates the ranks of a node, all in one process: local rank `r` on `devices[r]`. A GPU may have several ranks.
+    /// If they measure their memory at the same time, each must have opened the GPU itself. Before the driver is first
+    /// used, `CUDA_DEVICE_MAX_CONNECTIONS` must be set to at least the number of their lanes, since lanes on one
+    /// connection wait for each other. `deadline` is how long one rank waits for another.
     ///
     /// # Errors
     /// If there are no ranks or more than [`RANKS_MAX`], or a GPU cannot access another one's memory.
-    pub fn in_process(devices: &[Arc<Device>], deadline: Duration) -> Result<Vec<Self>> {
+    pub fn in_process(devices: &[Arc<Device>], node: Node, deadline: Duration) -> Result<Vec<Self>> {
         if devices.is_empty() || devices.len() > RANKS_MAX {
             return Err(Error::PeersCount { ranks: devices.len(), most: RANKS_MAX });
         }
@@ -66,56 +67,70 @@ impl Peers {
                 return Err(Error::NoPeerAccess { from: from.ordinal(), to: to.ordinal() });
             }
         }
-        let rendezvous = Arc::new(Rendezvous::new(devices.len(), deadline));
+        let ranks = NodeRanks { node, count: devices.len() };
+        let rendezvous = Arc::new(Rendezvous::new(ranks.rank(LocalRank(0)), ranks.count, deadline));
         let of_rank = |(rank, device)| {
             let give_up_flag = Arc::new(GiveUpFlag::new(device)?);
             let transport = Transport::Threads(Arc::clone(&rendezvous), devices.to_vec());
-            let (ranks, device) = (devices.len(), Arc::clone(device));
+            let (rank, device) = (LocalRank(rank), Arc::clone(device));
             Ok(Self { rank, ranks, device, deadline, give_up_flag, transport })
         };
         devices.iter().enumerate().map(of_rank).collect()
     }
 
-    /// Creates this process's ranks among processes of one node: rank `first + i` on `devices[i]`. All processes must
-    /// belong to the same user and see all GPUs of the ranks. They find each other by one exchange through `gather`,
-    /// which the launcher provides. Every process must call this. Ranks of one process treat each other like ranks of
-    /// other processes.
+    /// Creates this process's ranks among the `ranks` ranks of a node: local rank `first + i` on `devices[i]`. All
+    /// processes must belong to the same user and see all GPUs of the ranks. They find each other by one exchange
+    /// through `gather`, which the launcher provides. Every process must call this. Ranks of one process treat each
+    /// other like ranks of other processes.
     ///
     /// # Errors
     /// If there are no ranks or more than [`RANKS_MAX`], if a GPU's memory has no handles for other processes, or if
     /// a process is not reached in time.
     pub fn of_processes(
         devices: &[Arc<Device>],
-        first: usize,
+        node: Node,
+        first: LocalRank,
         ranks: usize,
         deadline: Duration,
         gather: &mut Gather<'_>,
     ) -> Result<Vec<Self>> {
-        let own = first..first + devices.len();
+        let of_node = NodeRanks { node, count: ranks };
+        let own = first.0..first.0 + devices.len();
         if own.is_empty() || own.end > ranks || ranks > RANKS_MAX {
             return Err(Error::PeersCount { ranks, most: RANKS_MAX });
         }
         if let Some((rank, device)) = own.clone().zip(devices).find(|(_, device)| !device.exports_memory()) {
             let why = format!("the memory of GPU {} has no handles for them", device.ordinal());
-            return Err(Error::PeersSocket { rank, why });
+            return Err(Error::PeersSocket { rank: of_node.rank(LocalRank(rank)), why });
         }
-        let sockets = Sockets::connect(own.clone(), ranks, deadline, gather)?;
+        let sockets = Sockets::connect(of_node, own.clone(), deadline, gather)?;
         let of_rank = |((rank, device), sockets): ((usize, &Arc<Device>), Sockets)| {
             let (give_up_flag, transport) =
                 (Arc::new(GiveUpFlag::new(device)?), Transport::Processes(sockets));
+            let (rank, ranks) = (LocalRank(rank), of_node);
             Ok(Self { rank, ranks, device: Arc::clone(device), deadline, give_up_flag, transport })
         };
         own.zip(devices).zip(sockets).map(of_rank).collect()
     }
 
-    /// This rank.
-    pub fn rank(&self) -> usize {
+    /// The node.
+    pub fn node(&self) -> Node {
+        self.ranks.node
+    }
+
+    /// This rank, within the node.
+    pub fn local_rank(&self) -> LocalRank {
         self.rank
     }
 
-    /// Number of ranks.
+    /// This rank, among those of all nodes, which have the same number of ranks.
+    pub fn rank(&self) -> Rank {
+        self.ranks.rank(self.rank)
+    }
+
+    /// Number of ranks of the node.
     pub fn ranks(&self) -> usize {
-        self.ranks
+        self.ranks.count
     }
 
     /// This rank's GPU.
@@ -158,7 +173,7 @@ impl Peers {
                     Ok(buffer) => Arc::clone(buffer) as Value,
                     Err(_) => Arc::new(()),
                 };
-                let handed = rendezvous.exchange(self.rank, handed);
+                let handed = rendezvous.exchange(self.rank.0, handed);
                 own?;
                 self.downcast(handed?)?
             }
@@ -209,7 +224,7 @@ impl Peers {
         match &self.transport {
             Transport::Threads(rendezvous, _) => {
                 let handed =
-                    self.downcast::<Vec<u8>>(rendezvous.exchange(self.rank, Arc::new(own.to_vec()))?)?;
+                    self.downcast::<Vec<u8>>(rendezvous.exchange(self.rank.0, Arc::new(own.to_vec()))?)?;
                 Ok(handed.iter().map(|value| value.to_vec()).collect())
             }
             Transport::Processes(sockets) => {
@@ -225,7 +240,7 @@ impl Peers {
     }
 
     fn stray(&self, other: usize) -> Error {
-        Error::PeersStray { rank: self.rank, other }
+        Error::PeersStray { rank: self.rank(), other: self.ranks.rank(LocalRank(other)) }
     }
 }
 
@@ -233,7 +248,7 @@ impl Drop for Peers {
     fn drop(&mut self) {
         // A process's sockets are closed when it is dropped.
         if let Transport::Threads(rendezvous, _) = &self.transport {
-            rendezvous.leave(self.rank);
+            rendezvous.leave(self.rank.0);
         }
     }
 }
@@ -242,7 +257,7 @@ impl Drop for Peers {
 /// rank's [`Buffer`]. Memory is freed when the last of the ranks has dropped it.
 #[derive(Debug)]
 pub struct SharedBuffer<T> {
-    rank: usize,
+    rank: LocalRank,
     /// Per rank.
     ranks: Vec<Arc<Buffer<T>>>,
 }
@@ -252,8 +267,8 @@ impl<T> SharedBuffer<T> {
     ///
     /// # Panics
     /// If there is no such rank.
-    pub fn of(&self, rank: usize) -> Pointer<T> {
-        self.ranks[rank].pointer()
+    pub fn of(&self, rank: LocalRank) -> Pointer<T> {
+        self.ranks[rank.0].pointer()
     }
 
     /// [`SharedBuffer::of`] for each rank, as kernels take it: null after the last rank.
@@ -265,8 +280,8 @@ impl<T> SharedBuffer<T> {
     ///
     /// # Panics
     /// If there is no such rank.
-    pub fn len_of(&self, rank: usize) -> usize {
-        self.ranks[rank].len()
+    pub fn len_of(&self, rank: LocalRank) -> usize {
+        self.ranks[rank.0].len()
     }
 }
 
@@ -274,7 +289,7 @@ impl<T> Deref for SharedBuffer<T> {
     type Target = Buffer<T>;
 
     fn deref(&self) -> &Buffer<T> {
-        &self.ranks[self.rank]
+        &self.ranks[self.rank.0]
     }
 }
 

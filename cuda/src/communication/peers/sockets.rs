@@ -18,6 +18,8 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
+use rankine_topology::{LocalRank, NodeRanks, Rank};
+
 use crate::runtime::{Error, Result};
 
 /// The most bytes of a value; a peer that announces more is not a rank.
@@ -37,7 +39,8 @@ pub(super) struct Message {
 /// A rank's sockets to all others.
 #[derive(Debug)]
 pub(super) struct Sockets {
-    rank: usize,
+    ranks: NodeRanks,
+    rank: LocalRank,
     deadline: Duration,
     state: Mutex<State>,
 }
@@ -56,7 +59,8 @@ pub type Gather<'a> = dyn FnMut(&[Vec<u8>]) -> Result<Vec<Vec<u8>>, String> + 'a
 
 /// A rank that accepts connections.
 struct ListeningRank {
-    rank: usize,
+    ranks: NodeRanks,
+    rank: LocalRank,
     listener: UnixListener,
     name: String,
 }
@@ -68,16 +72,16 @@ struct ConnectedRank {
 }
 
 impl ListeningRank {
-    fn new(rank: usize) -> Result<Self> {
-        let (listener, name) = listen().map_err(|error| failed(rank, &error))?;
-        Ok(Self { rank, listener, name })
+    fn new(ranks: NodeRanks, rank: LocalRank) -> Result<Self> {
+        let (listener, name) = listen().map_err(|error| failed(ranks.rank(rank), &error))?;
+        Ok(Self { ranks, rank, listener, name })
     }
 
     /// Connects to the ranks before this one; all must be listening.
     fn call(self, names: &[Vec<u8>]) -> Result<ConnectedRank> {
-        let rank = self.rank;
+        let (ranks, rank) = (self.ranks, self.rank);
         let mut others: Vec<Option<UnixStream>> = names.iter().map(|_| None).collect();
-        for (other, name) in names.iter().enumerate().take(rank) {
+        for (other, name) in names.iter().enumerate().take(rank.0) {
             let stream = SocketAddr::from_abstract_name(name)
                 .and_then(|address| UnixStream::connect_addr(&address))
                 .and_then(|stream| match is_own_user(&stream) {
@@ -86,12 +90,15 @@ impl ListeningRank {
                 });
             let mut stream = stream.map_err(|error| {
                 let why = format_args!(
-                    "cannot reach rank {other}: {error}; processes that share memory are on one node, and in one \
-                     container or with the host's network"
+                    "cannot reach rank {}: {error}; processes that share memory are on one node, and in one \
+                     container or with the host's network",
+                    ranks.rank(LocalRank(other))
                 );
-                failed(rank, &why)
+                failed(ranks.rank(rank), &why)
             })?;
-            stream.write_all(&(rank as u32).to_le_bytes()).map_err(|error| failed(rank, &error))?;
+            stream
+                .write_all(&(rank.0 as u32).to_le_bytes())
+                .map_err(|error| failed(ranks.rank(rank), &error))?;
             others[other] = Some(stream);
         }
         Ok(ConnectedRank { listening: self, others })
@@ -101,14 +108,16 @@ impl ListeningRank {
 impl ConnectedRank {
     /// Accepts connections of the ranks after this one.
     fn answer(self, deadline: Duration) -> Result<Sockets> {
-        let Self { listening: ListeningRank { rank, listener, .. }, mut others } = self;
-        let (begun, ranks) = (Instant::now(), others.len());
-        listener.set_nonblocking(true).map_err(|error| failed(rank, &error))?;
-        while others.iter().skip(rank + 1).any(Option::is_none) {
-            let late = || (rank + 1..ranks).filter(|&other| others[other].is_none()).collect();
+        let Self { listening: ListeningRank { ranks, rank, listener, .. }, mut others } = self;
+        let begun = Instant::now();
+        listener.set_nonblocking(true).map_err(|error| failed(ranks.rank(rank), &error))?;
+        while others.iter().skip(rank.0 + 1).any(Option::is_none) {
+            let missing = || (rank.0 + 1..ranks.count).filter(|&other| others[other].is_none());
             let remaining = deadline.saturating_sub(begun.elapsed());
             if remaining.is_zero() {
-                return Err(Error::PeersLate { rank, late: late(), deadline_ms: deadline.as_millis() });
+                let late = missing().map(|other| ranks.rank(LocalRank(other))).collect();
+                let rank = ranks.rank(rank);
+                return Err(Error::PeersLate { rank, late, deadline_ms: deadline.as_millis() });
             }
             if !wait(vec![PollFd::new(&listener, PollFlags::IN)], remaining)[0] {
                 continue;
@@ -121,32 +130,34 @@ impl ConnectedRank {
             let said = stream.set_read_timeout(Some(remaining.min(HELLO))).is_ok()
                 && io::Read::read_exact(&mut &stream, &mut number).is_ok();
             let other = u32::from_le_bytes(number) as usize;
-            if said && other > rank && other < ranks && others[other].is_none() {
+            if said && other > rank.0 && other < ranks.count && others[other].is_none() {
                 others[other] = Some(stream);
             }
         }
-        Ok(Sockets { rank, deadline, state: Mutex::new(State { round: 0, others, failed: false }) })
+        Ok(Sockets { ranks, rank, deadline, state: Mutex::new(State { round: 0, others, failed: false }) })
     }
 }
 
-fn failed(rank: usize, what: &dyn fmt::Display) -> Error {
+fn failed(rank: Rank, what: &dyn fmt::Display) -> Error {
     Error::PeersSocket { rank, why: what.to_string() }
 }
 
 impl Sockets {
-    /// Connects all ranks, some of them in this process, which find each other through `gather`.
+    /// Connects all ranks of a node, some of them in this process, which find each other through `gather`.
     pub(super) fn connect(
+        ranks: NodeRanks,
         own: Range<usize>,
-        ranks: usize,
         deadline: Duration,
         gather: &mut Gather<'_>,
     ) -> Result<Vec<Self>> {
-        let listening = own.clone().map(ListeningRank::new).collect::<Result<Vec<_>>>()?;
+        let listening =
+            own.clone().map(|rank| ListeningRank::new(ranks, LocalRank(rank))).collect::<Result<Vec<_>>>()?;
         let names: Vec<_> = listening.iter().map(|one| one.name.clone().into_bytes()).collect();
-        let names = gather(&names).map_err(|error| failed(own.start, &error))?;
-        if names.len() != ranks {
-            let why = format_args!("{} ranks answered instead of {ranks}", names.len());
-            return Err(failed(own.start, &why));
+        let first = ranks.rank(LocalRank(own.start));
+        let names = gather(&names).map_err(|error| failed(first, &error))?;
+        if names.len() != ranks.count {
+            let why = format_args!("{} ranks answered instead of {}", names.len(), ranks.count);
+            return Err(failed(first, &why));
         }
         // All are listening by now, so connecting cannot deadlock: first to lower ranks, then from higher ones.
         let called = listening.into_iter().map(|one| one.call(&names)).collect::<Result<Vec<_>>>()?;
@@ -161,8 +172,8 @@ impl Sockets {
     ) -> Result<Vec<Option<Message>>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.failed {
-            let why = "an earlier exchange between the ranks failed".into();
-            return Err(Error::PeersSocket { rank: self.rank, why });
+            let why = "an earlier exchange between the ranks failed";
+            return Err(failed(self.ranks.rank(self.rank), &why));
         }
         state.round += 1;
         let outcome = self.exchange_round(&state, value, handle);
@@ -176,12 +187,12 @@ impl Sockets {
         value: &[u8],
         handle: Option<BorrowedFd<'_>>,
     ) -> Result<Vec<Option<Message>>> {
-        let rank = self.rank;
+        let rank = self.ranks.rank(self.rank);
         assert!(value.len() <= VALUE_BYTES_MAX, "a value of {} bytes is too large", value.len());
         let mut message = state.round.to_le_bytes().to_vec();
         message.extend((value.len() as u32).to_le_bytes());
         message.extend(value);
-        let left = |other| Error::PeersLeft { rank, left: vec![other] };
+        let left = |other| Error::PeersLeft { rank, left: vec![self.ranks.rank(LocalRank(other))] };
         let streams =
             || state.others.iter().enumerate().filter_map(|(other, own)| Some((other, own.as_ref()?)));
         for (other, stream) in streams() {
@@ -193,7 +204,7 @@ impl Sockets {
         while !missing.is_empty() {
             let remaining = self.deadline.saturating_sub(begun.elapsed());
             if remaining.is_zero() {
-                let late = missing.iter().map(|(other, _)| *other).collect();
+                let late = missing.iter().map(|(other, _)| self.ranks.rank(LocalRank(*other))).collect();
                 return Err(Error::PeersLate { rank, late, deadline_ms: self.deadline.as_millis() });
             }
             let sockets = missing.iter().map(|(_, stream)| PollFd::new(*stream, PollFlags::IN)).collect();
@@ -203,11 +214,13 @@ impl Sockets {
             missing = still;
             for (other, stream) in come {
                 let (round, found) = receive(stream, remaining).map_err(|error| match error.kind() {
-                    ErrorKind::InvalidData => Error::PeersStray { rank, other },
+                    ErrorKind::InvalidData => {
+                        Error::PeersStray { rank, other: self.ranks.rank(LocalRank(other)) }
+                    }
                     _ => left(other),
                 })?;
                 if round != state.round {
-                    return Err(Error::PeersStray { rank, other });
+                    return Err(Error::PeersStray { rank, other: self.ranks.rank(LocalRank(other)) });
                 }
                 handed[other] = Some(found);
             }
@@ -317,6 +330,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use rankine_topology::Node;
 
     /// Connects ranks that are threads, and returns the result of each.
     fn on_ranks<V: Send>(
@@ -334,7 +348,13 @@ mod tests {
                         barrier.wait();
                         Ok(names.lock().unwrap().clone())
                     };
-                    let mut own = Sockets::connect(rank..rank + 1, ranks, deadline, &mut gather).unwrap();
+                    let mut own = Sockets::connect(
+                        NodeRanks { node: Node(0), count: ranks },
+                        rank..rank + 1,
+                        deadline,
+                        &mut gather,
+                    )
+                    .unwrap();
                     run(rank, own.remove(0))
                 })
             };
@@ -391,7 +411,8 @@ mod tests {
                         Ok(all.into_iter().map(|(_, name)| name).collect())
                     };
                     let own = rank..rank + 1;
-                    let mut own = Sockets::connect(own, 2, Duration::from_secs(20), &mut gather).unwrap();
+                    let ranks = NodeRanks { node: Node(0), count: 2 };
+                    let mut own = Sockets::connect(ranks, own, Duration::from_secs(20), &mut gather).unwrap();
                     let handed = own.remove(0).exchange(&[rank as u8], None).unwrap();
                     assert_eq!(handed[1 - rank].as_ref().unwrap().value, [1 - rank as u8]);
                 });
@@ -418,9 +439,9 @@ mod tests {
                 return;
             }
             match sockets.exchange(&[1], None) {
-                Err(Error::PeersLate { late, .. }) => assert_eq!(late, [1, 3]),
+                Err(Error::PeersLate { late, .. }) => assert_eq!(late, [1, 3].map(Rank)),
                 // The other one may have given up first.
-                Err(Error::PeersLeft { left, .. }) => assert_eq!(left, [2 - rank]),
+                Err(Error::PeersLeft { left, .. }) => assert_eq!(left, [Rank(2 - rank)]),
                 other => panic!("{other:?}"),
             }
             assert!(sockets.exchange(&[1], None).unwrap_err().to_string().contains("an earlier exchange"));

@@ -1,6 +1,7 @@
 //! Reports to the host on ranks that wait for each other on the GPUs.
 
 use bytemuck::Pod;
+use rankine_topology::{LocalRank, NodeRanks};
 
 use super::{Peers, SharedBuffer};
 use crate::kernels::{Flags, GAVE_UP, Wait};
@@ -13,6 +14,7 @@ pub(super) struct Watch {
     /// The failure that this rank saw, as in [`Flags::aborted`].
     told: PinnedBuffer<u64>,
     wait: Wait,
+    ranks: NodeRanks,
     deadline_ms: u128,
     /// What is waited at, for errors.
     what: &'static str,
@@ -28,10 +30,11 @@ impl Watch {
             told: told.device_pointer()?,
             give_up: peers.give_up_flag().pointer()?,
             deadline_ns: u64::try_from(peers.deadline().as_nanos()).unwrap_or(u64::MAX),
-            rank: peers.rank() as u32,
+            rank: peers.local_rank().0 as u32,
             ranks: peers.ranks() as u32,
         };
-        Ok(Self { flags, told, wait, deadline_ms: peers.deadline().as_millis(), what: "a barrier" })
+        let (ranks, deadline_ms) = (peers.ranks, peers.deadline().as_millis());
+        Ok(Self { flags, told, wait, ranks, deadline_ms, what: "a barrier" })
     }
 
     /// Sets what is waited at, for errors.
@@ -63,7 +66,8 @@ impl Watch {
         if aborted == 0 {
             return Ok(());
         }
-        let (waiting, missing) = (((aborted & !GAVE_UP) >> 32) as usize - 1, (aborted as u32 - 1) as usize);
+        let [waiting, missing] = [(aborted & !GAVE_UP) >> 32, u64::from(aborted as u32)]
+            .map(|number| self.ranks.rank(LocalRank(number as usize - 1)));
         if aborted & GAVE_UP != 0 {
             return Err(Error::PeerGivenUp { waiting, missing, what: self.what });
         }

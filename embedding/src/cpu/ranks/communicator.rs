@@ -6,8 +6,8 @@
 use std::any::Any;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::topology::{Topology, split_range};
 use crate::traffic::{LinkTraffic, Traffic};
+use rankine_topology::{Rank, Topology, split_range};
 
 type Packet = Box<dyn Any + Send>;
 
@@ -17,7 +17,7 @@ type Packet = Box<dyn Any + Send>;
 #[derive(Debug)]
 pub struct Communicator {
     topology: Topology,
-    rank: usize,
+    rank: Rank,
     to: Vec<Sender<Packet>>,
     from: Vec<Receiver<Packet>>,
     exchange: Traffic,
@@ -40,7 +40,8 @@ impl Communicator {
     /// One end for each rank, connected to all others.
     pub fn connect(topology: Topology) -> Vec<Self> {
         let ranks = topology.ranks();
-        let mut ends: Vec<_> = (0..ranks)
+        let mut ends: Vec<_> = topology
+            .all_ranks()
             .map(|rank| Self {
                 topology,
                 rank,
@@ -61,7 +62,7 @@ impl Communicator {
     }
 
     /// This end's rank.
-    pub fn rank(&self) -> usize {
+    pub fn rank(&self) -> Rank {
         self.rank
     }
 
@@ -81,7 +82,7 @@ impl Communicator {
         self.reduction
     }
 
-    pub(super) fn group(&self, group: Group) -> Vec<usize> {
+    pub(super) fn group(&self, group: Group) -> Vec<Rank> {
         match group {
             Group::Node => self.topology.node_group(self.rank),
             Group::Rail => self.topology.rail_group(self.rank),
@@ -92,12 +93,12 @@ impl Communicator {
     ///
     /// # Panics
     /// If a rank has gone, or has made a different call.
-    pub(super) fn swap<T: Send + 'static>(&self, ranks: &[usize], packets: Vec<T>) -> Vec<T> {
+    pub(super) fn swap<T: Send + 'static>(&self, ranks: &[Rank], packets: Vec<T>) -> Vec<T> {
         for (&rank, packet) in ranks.iter().zip(packets) {
-            self.to[rank].send(Box::new(packet)).unwrap_or_else(|_| panic!("rank {rank} has gone"));
+            self.to[rank.0].send(Box::new(packet)).unwrap_or_else(|_| panic!("rank {rank} has gone"));
         }
-        let receive = |&rank: &usize| -> T {
-            let packet = self.from[rank].recv().unwrap_or_else(|_| panic!("rank {rank} has gone"));
+        let receive = |&rank: &Rank| -> T {
+            let packet = self.from[rank.0].recv().unwrap_or_else(|_| panic!("rank {rank} has gone"));
             *packet
                 .downcast()
                 .unwrap_or_else(|_| panic!("rank {rank} makes a different call than {}", self.rank))
@@ -106,13 +107,13 @@ impl Communicator {
     }
 
     /// The maximum of a value over the ranks of a group.
-    fn max(&self, ranks: &[usize], value: usize) -> usize {
+    fn max(&self, ranks: &[Rank], value: usize) -> usize {
         self.swap(ranks, vec![value; ranks.len()]).into_iter().fold(0, usize::max)
     }
 
     /// Replaces each value by its sum over all ranks. For a few numbers; not counted as traffic.
     pub fn sum(&self, values: &mut [f64]) {
-        let ranks: Vec<_> = (0..self.topology.ranks()).collect();
+        let ranks: Vec<_> = self.topology.all_ranks().collect();
         let of_ranks = self.swap(&ranks, vec![values.to_vec(); ranks.len()]);
         values.fill(0.0);
         for theirs in of_ranks {
@@ -177,7 +178,7 @@ impl Communicator {
     }
 
     /// Exchanges lists between ranks that need not form a group, and counts their bytes.
-    pub(super) fn swap_counted(&mut self, ranks: &[usize], lists: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
+    pub(super) fn swap_counted(&mut self, ranks: &[Rank], lists: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
         for (&rank, list) in ranks.iter().zip(&lists).filter(|&(&rank, _)| rank != self.rank) {
             let link = link_to(self.topology, self.rank, rank, &mut self.exchange);
             link.bytes += size_of_val(list.as_slice()) as u64;
@@ -234,7 +235,7 @@ impl Communicator {
         }
     }
 
-    fn count_reduction(&mut self, ranks: &[usize], elements: impl Iterator<Item = usize>) {
+    fn count_reduction(&mut self, ranks: &[Rank], elements: impl Iterator<Item = usize>) {
         for (&rank, elements) in ranks.iter().zip(elements).filter(|&(&rank, _)| rank != self.rank) {
             let link = link_to(self.topology, self.rank, rank, &mut self.reduction);
             link.bytes += (elements * size_of::<f32>()) as u64;
@@ -242,7 +243,7 @@ impl Communicator {
     }
 }
 
-fn link_to(topology: Topology, from: usize, to: usize, traffic: &mut Traffic) -> &mut LinkTraffic {
+fn link_to(topology: Topology, from: Rank, to: Rank, traffic: &mut Traffic) -> &mut LinkTraffic {
     if topology.node_of(from) == topology.node_of(to) {
         &mut traffic.within_nodes
     } else {
@@ -271,7 +272,7 @@ mod tests {
         for (ranks, nodes) in [(1, 1), (3, 1), (4, 2), (6, 3), (3, 3)] {
             let topology = Topology::new(ranks, nodes).unwrap();
             for len in [0, 1, 5, 100] {
-                let value = |rank: usize, i: usize| (rank * 7 + i) as f32 / 3.0;
+                let value = |rank: Rank, i: usize| (rank.0 * 7 + i) as f32 / 3.0;
                 let results = on_all(topology, |mut communicator| {
                     let rank = communicator.rank();
                     let mut data: Vec<_> = (0..len).map(|i| value(rank, i)).collect();
@@ -285,7 +286,7 @@ mod tests {
                 for (data, _) in &results {
                     assert_eq!(data, &results[0].0);
                     for (i, sum) in data.iter().enumerate() {
-                        let exact = (0..ranks).map(|rank| f64::from(value(rank, i))).sum::<f64>();
+                        let exact = topology.all_ranks().map(|rank| f64::from(value(rank, i))).sum::<f64>();
                         // Positive numbers: each addition is off by at most the roundoff of the sum.
                         let tolerance = ranks as f64 * exact / f64::from(1 << 24);
                         assert!((f64::from(*sum) - exact).abs() <= tolerance);
@@ -306,22 +307,22 @@ mod tests {
     fn long_lists_go_in_rounds_and_arrive_whole() {
         let topology = Topology::new(4, 2).unwrap();
         let results = on_all(topology, |mut communicator| {
-            let rank = communicator.rank();
+            let rank = communicator.rank().0;
             let list =
                 |to: usize, stream: usize| vec![(rank * 10 + to) as u32; (rank + 3 * to) * (stream + 1)];
             let outgoing =
-                communicator.group(Group::Rail).iter().map(|&to| vec![list(to, 0), list(to, 1)]).collect();
+                communicator.group(Group::Rail).iter().map(|to| vec![list(to.0, 0), list(to.0, 1)]).collect();
             let incoming = communicator.exchange(Group::Rail, &[2, 3], &[1, 2], outgoing);
             (incoming, communicator.exchange_traffic())
         });
         for (rank, (incoming, sent)) in results.into_iter().enumerate() {
-            let rail = topology.rail_group(rank);
+            let rail: Vec<_> = topology.rail_group(Rank(rank)).into_iter().map(|rank| rank.0).collect();
             for (from, lists) in rail.iter().zip(incoming) {
                 for (stream, list) in lists.into_iter().enumerate() {
                     assert_eq!(list, vec![(from * 10 + rank) as u32; (from + 3 * rank) * (stream + 1)]);
                 }
             }
-            let other = rail[1 - topology.node_of(rank)];
+            let other = rail[1 - topology.node_of(Rank(rank)).0];
             // Per item, one element of 4 bytes in the first stream, two in the second.
             let bytes = 12 * (rank + 3 * other) as u64;
             let longest =

@@ -241,8 +241,8 @@ impl Path {
     ) -> (Self, Lists<u64>) {
         let topology = communicator.topology();
         let owner = |stream: usize, row| owners[stream].of(row, topology);
-        let local_rank = |stream: usize, row| topology.local_rank(owner(stream, row));
-        let node = |stream: usize, row| topology.node_of(owner(stream, row));
+        let local_rank = |stream: usize, row| topology.local_rank(owner(stream, row)).0;
+        let node = |stream: usize, row| topology.node_of(owner(stream, row)).0;
         let (first, named) = route_rows(communicator, Group::Node, sizes, rows, &local_rank);
         let named: Vec<_> = named.iter().map(Vec::as_slice).collect();
         let (second, owned) = route_rows(communicator, Group::Rail, sizes, &named, &node);
@@ -259,8 +259,8 @@ impl Path {
     ) -> (Self, Vec<BagList>) {
         let topology = communicator.topology();
         let owner = |stream: usize, row| owners[stream].of(row, topology);
-        let node = |stream: usize, row| topology.node_of(owner(stream, row));
-        let local_rank = |stream: usize, row| topology.local_rank(owner(stream, row));
+        let node = |stream: usize, row| topology.node_of(owner(stream, row)).0;
+        let local_rank = |stream: usize, row| topology.local_rank(owner(stream, row)).0;
         let (first, parts) = route_bags(communicator, Group::Rail, sizes, bags, &node);
         let parts: Vec<_> = parts.iter().collect();
         let (second, owned) = route_bags(communicator, Group::Node, sizes, &parts, &local_rank);

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use rankine_topology::Rank;
 use rayon::prelude::*;
 
 use super::communicator::Communicator;
@@ -24,7 +25,7 @@ use crate::table::{Pooling, TableSpec};
 #[derive(Debug)]
 pub struct RankTables {
     plan: Arc<EmbeddingPlan>,
-    rank: usize,
+    rank: Rank,
     tables: Vec<RankTable>,
     /// The routed batch whose gradients are still to come.
     batch: Option<RankBatch>,
@@ -107,7 +108,7 @@ impl RankTables {
     /// If the plan is for other tables.
     pub fn initialized(
         plan: Arc<EmbeddingPlan>,
-        rank: usize,
+        rank: Rank,
         tables: impl IntoIterator<Item = (TableSpec, Optimizer, Option<UniformField>)>,
     ) -> Self {
         let mut planned = plan.tables.iter();
@@ -126,12 +127,12 @@ impl RankTables {
     }
 
     /// This rank.
-    pub fn rank(&self) -> usize {
+    pub fn rank(&self) -> Rank {
         self.rank
     }
 
     /// Bytes of tables and optimizer state of a rank.
-    pub fn bytes(plan: &EmbeddingPlan, rank: usize, tables: &[(TableSpec, Optimizer)]) -> u64 {
+    pub fn bytes(plan: &EmbeddingPlan, rank: Rank, tables: &[(TableSpec, Optimizer)]) -> u64 {
         let of_table = |(plan_of_table, (spec, optimizer)): (&TablePlan, &(TableSpec, Optimizer))| -> u64 {
             let bytes = |rows, dim| {
                 Table::bytes(&TableSpec { name: String::new(), rows, dim, dtype: spec.dtype }, optimizer.rule)
@@ -428,7 +429,7 @@ impl RankTables {
 /// Describes where a rank's part of a table is in the table.
 struct PartLocation<'a> {
     plan: &'a EmbeddingPlan,
-    rank: usize,
+    rank: Rank,
     table: usize,
 }
 
@@ -486,7 +487,7 @@ impl RankTable {
     fn initialized(
         planned: &TablePlan,
         plan: &EmbeddingPlan,
-        rank: usize,
+        rank: Rank,
         spec: TableSpec,
         optimizer: Optimizer,
         field: Option<UniformField>,

@@ -14,8 +14,8 @@ use crate::placement::{EmbeddingPlan, Exchange, FrequentRows, Owner, Placement, 
 use crate::random::UniformField;
 use crate::rows::gather;
 use crate::table::{Pooling, TableSpec};
-use crate::topology::Topology;
 use crate::traffic::{KEY_BYTES, LENGTH_BYTES, LinkTraffic, Traffic};
+use rankine_topology::{Rank, Topology};
 
 const SEED: u64 = 5;
 const RULES: [UpdateRule; 6] = [
@@ -119,10 +119,10 @@ impl TableCase {
                 TablePlan::hybrid(&spec, self.exchange, FrequentRows::listed(self.frequent.clone()))
             }
             Placement::RowWise => TablePlan::row_wise(&spec, self.exchange),
-            Placement::TableWise => TablePlan::table_wise(&spec, self.exchange, number % ranks),
+            Placement::TableWise => TablePlan::table_wise(&spec, self.exchange, Rank(number % ranks)),
             Placement::ColumnWise => {
                 let owners: Vec<_> =
-                    (0..ranks.min(3)).map(|i| (number + i * (ranks / 3).max(1)) % ranks).collect();
+                    (0..ranks.min(3)).map(|i| Rank((number + i * (ranks / 3).max(1)) % ranks)).collect();
                 TablePlan::column_wise(&spec, self.exchange, &owners)
             }
         }
@@ -318,7 +318,7 @@ fn many_ranks(case: &Case) -> (Outcome, Traffic) {
 fn expected_traffic(case: &Case) -> Traffic {
     let (topology, plan) = (case.topology, case.plan());
     let mut traffic = Traffic::default();
-    let mut cross = |from: usize, to: usize, rows: u64, bytes: u64| {
+    let mut cross = |from: Rank, to: Rank, rows: u64, bytes: u64| {
         let same_node = topology.node_of(from) == topology.node_of(to);
         let link = if same_node { &mut traffic.within_nodes } else { &mut traffic.between_nodes };
         if from != to {
@@ -326,19 +326,18 @@ fn expected_traffic(case: &Case) -> Traffic {
         }
     };
     for (table, planned) in case.tables.iter().zip(&plan.tables) {
-        let shares: Vec<_> =
-            (0..topology.ranks()).map(|rank| topology.share(table.samples(), rank)).collect();
+        let shares: Vec<_> = topology.all_ranks().map(|rank| topology.share(table.samples(), rank)).collect();
         for (batch, shard) in
             table.bags.iter().flat_map(|batch| planned.shards.iter().map(move |s| (batch, s)))
         {
             let bytes = |dim: usize| 2 * 4 * dim as u64;
             let dim = shard.columns.len();
             let bags_of =
-                |rank: usize| batch.iter().flat_map(|bags| &bags[shares[rank].clone()]).collect::<Vec<_>>();
+                |rank: Rank| batch.iter().flat_map(|bags| &bags[shares[rank.0].clone()]).collect::<Vec<_>>();
             let is_infrequent = |row: &&u64| planned.frequent.index(**row).is_none();
             let owner = |row: &u64| shard.owner.of(*row, topology);
             let mut named = BTreeSet::new();
-            for rank in 0..topology.ranks() {
+            for rank in topology.all_ranks() {
                 let (node, local_rank) = (topology.node_of(rank), topology.local_rank(rank));
                 match planned.exchange {
                     Exchange::Rows => {
@@ -355,10 +354,10 @@ fn expected_traffic(case: &Case) -> Traffic {
                     Exchange::Pooled => {
                         for bag in bags_of(rank) {
                             let ids: Vec<_> = bag.iter().filter(is_infrequent).collect();
-                            let ids_at = |is: &dyn Fn(usize) -> bool| {
+                            let ids_at = |is: &dyn Fn(Rank) -> bool| {
                                 ids.iter().filter(|row| is(owner(row))).count() as u64
                             };
-                            for to in 0..topology.nodes() {
+                            for to in topology.all_nodes() {
                                 let via = topology.rank(to, local_rank);
                                 let at_node = ids_at(&|owner| topology.node_of(owner) == to);
                                 if at_node == 0 {

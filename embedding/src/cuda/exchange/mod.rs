@@ -11,6 +11,7 @@ pub(crate) mod traffic;
 
 use rankine_cuda::kernels::{Element, ElementKind, Groups, RANKS_MAX, Send, Update};
 use rankine_cuda::{Cluster, Lane, PeerBarrier, Pointer, Rail};
+use rankine_topology::{LocalRank, Rank};
 
 use self::landing::Landing;
 use self::pooled::PooledTables;
@@ -43,9 +44,8 @@ use crate::traffic::RankTraffic;
 #[derive(Debug)]
 pub struct NodeTables {
     layout: Layout,
-    rank: usize,
-    /// The rank's number on its node.
-    local_rank: usize,
+    rank: Rank,
+    local_rank: LocalRank,
     seed: u64,
     /// The type in which rows travel.
     element: ElementKind,
@@ -118,7 +118,7 @@ impl NodeTables {
             barrier: PeerBarrier::new(peers)?.named("the barrier of rows and their gradients"),
             element: T::KIND,
             rank,
-            local_rank: peers.rank(),
+            local_rank: peers.local_rank(),
             seed: weights.seed,
             layout,
         };
@@ -145,7 +145,7 @@ impl NodeTables {
     }
 
     /// This rank.
-    pub fn rank(&self) -> usize {
+    pub fn rank(&self) -> Rank {
         self.rank
     }
 
@@ -305,7 +305,7 @@ impl NodeTables {
             landings: self.landing.of_ranks().map(Pointer::cast),
             shards_count: self.rows.shards.len() as u32,
             capacity: layout.entries_max() as u32,
-            rank: self.local_rank as u32,
+            rank: self.local_rank.0 as u32,
             ranks: layout.ranks as u32,
             width: layout.wire_width() as u32,
             owned: layout.owned_max() as u32,
@@ -468,7 +468,7 @@ impl NodeTables {
             ranks: owned.ranks as u32,
             width: layout.wire_width() as u32,
             dtype: self.sums.dtype() as u32,
-            rank: self.local_rank as u32,
+            rank: self.local_rank.0 as u32,
             // Each rank of the node sends them to its rail.
             forwards: (layout.ranks * (layout.nodes - 1)) as u32,
         };

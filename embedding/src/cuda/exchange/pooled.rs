@@ -10,6 +10,7 @@ use rankine_cuda::kernels::{
     self, Element, ElementKind, LinkCounts, LookUp, LookUpTask, PooledFeature, RANKS_MAX, SparseUpdate,
 };
 use rankine_cuda::{Buffer, Lane, Peers, Pointer, SharedBuffer};
+use rankine_topology::{LocalRank, Rank};
 
 use crate::cuda::error::{Error, Result};
 use crate::cuda::layout::parts::{Holder, Part};
@@ -24,7 +25,7 @@ use crate::table::{Pooling, TableSpec};
 /// One rank's share of tables whose owners pool.
 #[derive(Debug)]
 pub(crate) struct PooledTables {
-    rank: usize,
+    rank: Rank,
     ranks: usize,
     seed: u64,
     /// Elements of a sample's parts.
@@ -85,7 +86,7 @@ impl Layout {
     }
 
     /// What a rank receives as an owner: a column per rank and feature, and a table per part.
-    fn received(&self, rank: usize) -> Result<Self> {
+    fn received(&self, rank: Rank) -> Result<Self> {
         let of_part = |part: &Part| {
             let TableSpec { name, rows, dtype, .. } = &self.tables[part.table];
             // A table needs a row, even if another rank owns all of it; then nobody names it.
@@ -114,7 +115,7 @@ impl Layout {
     }
 
     /// The shards of a rank's rows in the kernels' form, given the layout of what it receives.
-    fn pooled_shards(&self, rank: usize, received: &Self) -> Vec<kernels::Shard> {
+    fn pooled_shards(&self, rank: Rank, received: &Self) -> Vec<kernels::Shard> {
         let topology = self.topology();
         let shard = |(part, shard): (&Part, kernels::Shard)| {
             let every_rank = matches!(part.holder, Holder::Owned(Owner::EveryRank));
@@ -122,12 +123,12 @@ impl Layout {
                 table: part.table as u32,
                 column: part.columns.start as u32,
                 rows: part.rows_at(rank, self.tables[part.table].rows, topology) as u32,
-                row: if every_rank { rank as u32 } else { 0 },
+                row: if every_rank { rank.0 as u32 } else { 0 },
                 step: if every_rank { self.ranks as u32 } else { 1 },
                 ..shard
             }
         };
-        self.pooled.iter().zip(received.kernel_shards(0, Pointer::NULL)).map(shard).collect()
+        self.pooled.iter().zip(received.kernel_shards(Rank(0), Pointer::NULL)).map(shard).collect()
     }
 
     /// The features of a rank's batch in the kernels' form.
@@ -145,7 +146,7 @@ impl Layout {
                 mean: u32::from(feature.pooling == Pooling::Mean),
                 rows: self.tables[feature.table].rows as u32,
                 owner: match self.pooled[part].holder {
-                    Holder::Owned(Owner::Rank(rank)) => rank as u32,
+                    Holder::Owned(Owner::Rank(rank)) => rank.0 as u32,
                     _ => kernels::Feature::TURNS,
                 },
                 dim: dim as u32,
@@ -196,7 +197,7 @@ impl PooledTables {
         let _routes = device.purpose("routes");
         let shards = layout.pooled_shards(rank, &received);
         let look_up_features: Vec<_> = received
-            .kernel_features(0)
+            .kernel_features(Rank(0))
             .into_iter()
             .map(|feature| kernels::Feature {
                 vector_offset: feature.vector_offset % width as u32,
@@ -220,8 +221,8 @@ impl PooledTables {
             landing,
             faults: Buffer::filled(device, 1, 0)?,
             gradients,
-            rows: RowStore::uninitialized(device, received.rank_words(0), &shards)?,
-            router: Router::new(device, &received, 0)?,
+            rows: RowStore::uninitialized(device, received.rank_words(Rank(0)), &shards)?,
+            router: Router::new(device, &received, Rank(0))?,
             tasks: tasks.collect::<Result<_>>()?,
             look_up_features: Buffer::of(device, &look_up_features)?,
             samples: Buffer::of(device, &[layout.samples as u32])?,
@@ -240,8 +241,8 @@ impl PooledTables {
         let route = &self.routes[slot];
         let samples = self.received.samples;
         // This rank's region at each owner.
-        let starts = self.rank * self.features.len() * (samples + 1);
-        let own_ids = self.rank * (self.received.ids() / self.ranks);
+        let starts = self.rank.0 * self.features.len() * (samples + 1);
+        let own_ids = self.rank.0 * (self.received.ids() / self.ranks);
         let at = |of_ranks: [Pointer<u32>; RANKS_MAX], offset: usize| {
             std::array::from_fn(|rank| match rank < self.ranks {
                 true => of_ranks[rank].element(offset),
@@ -258,7 +259,7 @@ impl PooledTables {
             their_starts: at(route.their_starts.of_ranks(), starts),
             their_ids: at(route.their_ids.of_ranks(), own_ids),
             parts: self.landing.pointer(),
-            their_gradients: at(self.gradients.of_ranks(), self.rank * self.width * element_bytes / 4),
+            their_gradients: at(self.gradients.of_ranks(), self.rank.0 * self.width * element_bytes / 4),
             vectors,
             gradients,
             faults: self.faults.pointer(),
@@ -269,7 +270,7 @@ impl PooledTables {
             width: self.width as u32,
             their_stride: (self.ranks * self.width) as u32,
             stride: self.stride as u32,
-            rank: self.rank as u32,
+            rank: self.rank.0 as u32,
             reserved: 0,
         }
     }
@@ -318,7 +319,7 @@ impl PooledTables {
         let (ids, samples) = (self.received_ids(batch_slot), self.received.samples);
         for turn in 1..=self.ranks {
             // Each owner starts with a different rank and ends with itself.
-            let to = (self.rank + turn) % self.ranks;
+            let to = (self.rank.0 + turn) % self.ranks;
             let (tasks, counts) = &self.tasks[to];
             let look_up = LookUp::<T> {
                 tables: self.rows.table.pointer(),
@@ -327,7 +328,11 @@ impl PooledTables {
                 ids: ids.ids,
                 offsets: ids.offsets,
                 samples_count: ids.samples,
-                output: self.landing.of(to).cast::<T>().element(self.rank * samples * self.width),
+                output: self
+                    .landing
+                    .of(LocalRank(to))
+                    .cast::<T>()
+                    .element(self.rank.0 * samples * self.width),
                 samples: samples as u32,
                 stride: self.width as u32,
             };

@@ -16,6 +16,7 @@ use rankine_cuda::kernels::{
 };
 use rankine_cuda::nccl::Parcel;
 use rankine_cuda::{Buffer, Cluster, Lane, Moment, PinnedBuffer, Pointer, Rail};
+use rankine_topology::{LocalRank, Node};
 
 use crate::cuda::error::Result;
 use crate::cuda::exchange::route::{KeyBitmap, NodeRoute};
@@ -106,7 +107,7 @@ pub(crate) struct RailContext<'a> {
     pub(crate) set: &'a KeyBitmap,
     pub(crate) rows: &'a RowStore,
     /// This rank's number on its node.
-    pub(crate) local_rank: usize,
+    pub(crate) local_rank: LocalRank,
 }
 
 impl Rails {
@@ -198,12 +199,12 @@ impl Rails {
     }
 
     /// This node.
-    pub(crate) fn node(&self) -> usize {
+    pub(crate) fn node(&self) -> Node {
         self.rows.node()
     }
 
     /// As [`Rail::others`].
-    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
+    pub(crate) fn others(&self) -> impl Iterator<Item = Node> + use<> {
         self.rows.others()
     }
 
@@ -252,10 +253,10 @@ impl Rails {
             named: route.union.pointer(),
             starts: route.union_starts.pointer(),
             lists: self.each_node(|other| match other == node {
-                true => self.routes[batch_slot].lists.pointer().element(other * self.stride),
-                false => self.outgoing.pointer().element(other * self.stride),
+                true => self.routes[batch_slot].lists.pointer().element(other.0 * self.stride),
+                false => self.outgoing.pointer().element(other.0 * self.stride),
             }),
-            node: node as u32,
+            node: node.0 as u32,
             nodes: self.lists.nodes() as u32,
             of_all: of_all(own.layout),
             reserved: 0,
@@ -298,9 +299,9 @@ impl Rails {
         words: std::ops::Range<usize>,
     ) -> Result<()> {
         let parcels = |of: &Buffer<u32>| -> Vec<_> {
-            let parcel = |other| Parcel {
-                rank: other,
-                pointer: of.pointer().element(other * self.stride + words.start),
+            let parcel = |other: Node| Parcel {
+                rank: other.0,
+                pointer: of.pointer().element(other.0 * self.stride + words.start),
                 len: words.len(),
             };
             self.lists.others().map(parcel).collect()
@@ -321,7 +322,7 @@ impl Rails {
             set,
             stride: self.stride as u32,
             there: self.sizes[size] as u32,
-            node: self.lists.node() as u32,
+            node: self.lists.node().0 as u32,
             nodes,
         };
         let (number, link) = self.number(route, own.layout, set);
@@ -388,7 +389,7 @@ impl Rails {
             landings: self.rows_of(&self.owned, &self.asked, row_bytes).map(Pointer::cast),
             shards_count: own.rows.shards.len() as u32,
             capacity: self.stride as u32,
-            rank: self.rows.node() as u32,
+            rank: self.rows.node().0 as u32,
             ranks: nodes as u32,
             width: layout.wire_width() as u32,
             owned: 0,
@@ -478,7 +479,7 @@ impl Rails {
             shards_count: own.rows.shards.len() as u32,
             nodes: self.rows.nodes() as u32,
             ranks: own.layout.ranks as u32,
-            rank: own.local_rank as u32,
+            rank: own.local_rank.0 as u32,
             capacity: own.layout.entries_max() as u32,
             width: own.layout.wire_width() as u32,
             element: 0,
@@ -495,7 +496,7 @@ impl Rails {
     ) -> [Pointer<u32>; RANKS_MAX] {
         self.each_node(|node| {
             let buffer = if node == self.rows.node() { own } else { others };
-            buffer.pointer().element(node * self.stride * row_bytes / 4)
+            buffer.pointer().element(node.0 * self.stride * row_bytes / 4)
         })
     }
 
@@ -507,9 +508,9 @@ impl Rails {
         }
         let row_words = row_bytes / 4;
         let parcels = |of: &Buffer<u32>| -> Vec<_> {
-            let parcel = |other| Parcel {
-                rank: other,
-                pointer: of.pointer().element(other * self.stride * row_words),
+            let parcel = |other: Node| Parcel {
+                rank: other.0,
+                pointer: of.pointer().element(other.0 * self.stride * row_words),
                 len: rows * row_words,
             };
             self.rows.others().map(parcel).collect()
@@ -518,9 +519,9 @@ impl Rails {
         Ok(unsafe { self.rows.exchange(lane, name, &parcels(from), &parcels(to)) }?)
     }
 
-    fn each_node(&self, of: impl Fn(usize) -> Pointer<u32>) -> [Pointer<u32>; RANKS_MAX] {
+    fn each_node(&self, of: impl Fn(Node) -> Pointer<u32>) -> [Pointer<u32>; RANKS_MAX] {
         let nodes = self.rows.nodes();
-        std::array::from_fn(|node| if node < nodes { of(node) } else { Pointer::NULL })
+        std::array::from_fn(|node| if node < nodes { of(Node(node)) } else { Pointer::NULL })
     }
 
     /// Grid with one row of blocks per node.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rankine_cuda::kernels::{KeySet, LINE_KEYS, Link, Merge, Number, Pair};
 use rankine_cuda::{Buffer, Device, Lane, Peers, Pointer, SharedBuffer};
+use rankine_topology::LocalRank;
 
 use crate::cuda::POISON;
 use crate::cuda::error::Result;
@@ -45,7 +46,7 @@ pub(crate) struct NodeRoute {
 
 impl NodeRoute {
     pub(crate) fn new(peers: &Peers, layout: &Layout) -> Result<Self> {
-        let (device, union) = (peers.device(), layout.union_max(peers.rank()));
+        let (device, union) = (peers.device(), layout.union_max(peers.local_rank()));
         let words = |len| Buffer::filled(device, len, POISON);
         Ok(Self {
             list: peers.share(layout.slots_max(), POISON)?,
@@ -75,7 +76,7 @@ impl NodeRoute {
     }
 
     /// The kernels with which an owner finds which of its rows the ranks look up, in order.
-    pub(crate) fn merge(&self, layout: &Layout, rank: usize, set: KeySet) -> (Merge, Number, Link) {
+    pub(crate) fn merge(&self, layout: &Layout, rank: LocalRank, set: KeySet) -> (Merge, Number, Link) {
         let merge = Merge {
             lists: self.list.of_ranks(),
             starts: self.starts.of_ranks(),
@@ -85,7 +86,7 @@ impl NodeRoute {
             set,
             capacity: layout.entries_max() as u32,
             owned: layout.owned_max() as u32,
-            rank: rank as u32,
+            rank: rank.0 as u32,
             ranks: layout.ranks as u32,
             of_all: layout.merged_of_all() as u32,
             reserved: 0,

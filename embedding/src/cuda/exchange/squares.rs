@@ -9,6 +9,7 @@
 use rankine_cuda::kernels::{RANKS_MAX, SharedSquares};
 use rankine_cuda::nccl::Parcel;
 use rankine_cuda::{Buffer, Lane, Peers, Pointer, SharedBuffer};
+use rankine_topology::{Node, Rank};
 
 use crate::cuda::POISON;
 use crate::cuda::error::Result;
@@ -35,7 +36,7 @@ struct ShardSquares {
     /// The most rows.
     rows: usize,
     /// The node that owns it.
-    node: usize,
+    node: Node,
 }
 
 impl Squares {
@@ -56,7 +57,7 @@ impl Squares {
         }
         // Over several nodes all ranks of a node need its owners' squares, since each forwards them.
         let told = |part: &Part| match layout.nodes {
-            1 => owner(part).map_or(0, |rank| 1_u32 << rank),
+            1 => owner(part).map_or(0, |rank| 1_u32 << rank.0),
             _ => (1 << layout.ranks) - 1,
         };
         let of_part = |part: &Part| {
@@ -91,7 +92,7 @@ impl Squares {
     /// All ranks of the node must have met since they wrote theirs; the size must be that of the batch; see
     /// [`Lane::launch`].
     pub(crate) unsafe fn exchange(&self, lane: &Lane, rails: &Rails, size: usize) -> Result<()> {
-        let parcels = |owner: usize, other: usize| self.parcels(rails, size, owner, other);
+        let parcels = |owner: Node, other: Node| self.parcels(rails, size, owner, other);
         let sent: Vec<_> = rails.others().flat_map(|other| parcels(rails.node(), other)).collect();
         let received: Vec<_> = rails.others().flat_map(|other| parcels(other, other)).collect();
         // SAFETY: there are as many squares of each shard; the caller vouches for the rest.
@@ -103,13 +104,13 @@ impl Squares {
         &self,
         rails: &Rails,
         size: usize,
-        owner: usize,
-        other: usize,
+        owner: Node,
+        other: Node,
     ) -> impl Iterator<Item = Parcel<f32>> {
         let most = rails.rows_max(size);
         let own = self.shards.iter().filter(move |shard| shard.node == owner);
         own.map(move |shard| Parcel {
-            rank: other,
+            rank: other.0,
             pointer: self.values.pointer().element(shard.begin),
             len: shard.rows.min(most),
         })
@@ -123,7 +124,7 @@ impl Squares {
 }
 
 /// The rank that owns a part.
-fn owner(part: &Part) -> Option<usize> {
+fn owner(part: &Part) -> Option<Rank> {
     match part.holder {
         Holder::Owned(Owner::Rank(rank)) => Some(rank),
         _ => None,

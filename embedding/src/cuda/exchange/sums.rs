@@ -2,6 +2,7 @@
 
 use rankine_cuda::kernels::{Dtype, Element, Feature, Reduce};
 use rankine_cuda::{Buffer, Lane, Peers, Pointer, SharedBuffer};
+use rankine_topology::LocalRank;
 
 use crate::cuda::error::Result;
 use crate::cuda::exchange::route::NodeRoute;
@@ -16,7 +17,7 @@ pub(crate) struct GradientSums {
     /// Partial sums.
     parts: Buffer<f32>,
     dtype: Dtype,
-    local_rank: usize,
+    local_rank: LocalRank,
 }
 
 impl GradientSums {
@@ -30,7 +31,12 @@ impl GradientSums {
             peers.share(elements * bytes_of(dtype) / 4, POISON)?
         };
         let parts = Reduce::<T>::parts_len(layout.look_ups(), layout.vectors());
-        Ok(Self { received, parts: Buffer::filled(device, parts, POISON)?, dtype, local_rank: peers.rank() })
+        Ok(Self {
+            received,
+            parts: Buffer::filled(device, parts, POISON)?,
+            dtype,
+            local_rank: peers.local_rank(),
+        })
     }
 
     /// Enqueues computing this rank's sums for a batch with a route, and writing them to the owners.
@@ -60,7 +66,7 @@ impl GradientSums {
             vectors: layout.vectors() as u32,
             width: layout.wire_width() as u32,
             capacity: layout.entries_max() as u32,
-            rank: self.local_rank as u32,
+            rank: self.local_rank.0 as u32,
             ranks: layout.ranks as u32,
             dtype: self.dtype as u32,
             owners: layout.owners() as u32,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rankine_cuda::kernels::{LinkCounts, RowRange, RowTraffic};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
+use rankine_topology::{LocalRank, Node, Rank};
 
 use crate::cuda::error::Result;
 use crate::cuda::exchange::rails::ElementBytes;
@@ -45,7 +46,7 @@ impl TrafficCounts {
     pub(crate) fn new(
         device: &Arc<Device>,
         layout: &Layout,
-        rank: usize,
+        rank: Rank,
         bytes: ElementBytes,
     ) -> Result<Self> {
         let topology = layout.topology();
@@ -117,8 +118,8 @@ impl TrafficCounts {
 impl Layout {
     /// The rows that a rank looks up at other ranks of its node, which may be on the way to their owners; and those
     /// that every rank stores, whose gradients go to all ranks of the node. By owner in keys.
-    fn ranges_within(&self, local_rank: usize, bytes: ElementBytes) -> Vec<RowRange> {
-        let others = (0..self.ranks).filter(|&owner| owner != local_rank);
+    fn ranges_within(&self, local_rank: LocalRank, bytes: ElementBytes) -> Vec<RowRange> {
+        let others = (0..self.ranks).filter(move |&owner| owner != local_rank.0);
         let each_node = |owner| (0..self.nodes).map(move |node| (owner, node * self.span));
         let owned = others.flat_map(each_node).flat_map(|(owner, first)| self.owned(owner, first, bytes));
         merged(owned.chain(self.of_all(self.ranks, self.ranks - 1, bytes)))
@@ -126,8 +127,8 @@ impl Layout {
 
     /// The rows that a node looks up at other nodes; and those that every rank stores, whose gradients go to all
     /// nodes. By node.
-    fn ranges_between(&self, node: usize, bytes: ElementBytes) -> Vec<RowRange> {
-        let others = (0..self.nodes).filter(|&other| other != node);
+    fn ranges_between(&self, node: Node, bytes: ElementBytes) -> Vec<RowRange> {
+        let others = (0..self.nodes).filter(move |&other| other != node.0);
         let owned = others.flat_map(|other| self.owned(other, 0, bytes));
         merged(owned.chain(self.of_all(self.nodes, self.nodes - 1, bytes)))
     }
@@ -197,7 +198,7 @@ mod tests {
     use crate::dtype::Dtype;
     use crate::placement::{EmbeddingPlan, Exchange, FrequentRows, TablePlan};
     use crate::table::{Pooling, TableSpec};
-    use crate::topology::Topology;
+    use rankine_topology::Topology;
 
     const BYTES: ElementBytes = ElementBytes { row: 2, sum: 4 };
 
@@ -210,8 +211,8 @@ mod tests {
         let layout = Layout::new(ranks, 3, 16, &tables, &columns, &features).unwrap();
         let plans = vec![
             TablePlan::row_wise(&tables[0], Exchange::Rows),
-            TablePlan::table_wise(&tables[1], Exchange::Rows, ranks - 1),
-            TablePlan::column_wise(&tables[2], Exchange::Rows, &[0, ranks - 1]),
+            TablePlan::table_wise(&tables[1], Exchange::Rows, Rank(ranks - 1)),
+            TablePlan::column_wise(&tables[2], Exchange::Rows, &[0, ranks - 1].map(Rank)),
             TablePlan::hybrid(&tables[3], Exchange::Rows, FrequentRows::listed(vec![2, 0, 39])),
             TablePlan::replicated(&tables[4]),
         ];
@@ -235,7 +236,7 @@ mod tests {
         for (ranks, nodes) in [(2, 1), (3, 1), (4, 2), (2, 2), (6, 3)] {
             let topology = Topology::new(ranks, nodes).unwrap();
             let (layout, of_node) = (layout(topology), topology.ranks_per_node());
-            for rank in 0..ranks {
+            for rank in topology.all_ranks() {
                 let (node, local_rank) = (topology.node_of(rank), topology.local_rank(rank));
                 let within = layout.ranges_within(local_rank, BYTES);
                 let between = layout.ranges_between(node, BYTES);
@@ -253,9 +254,9 @@ mod tests {
                             continue;
                         }
                         let crosses = Some((0, 4 + dim * (2 + 4)));
-                        assert_eq!(found, crosses.filter(|_| owner != local_rank));
+                        assert_eq!(found, crosses.filter(|_| owner != local_rank.0));
                         let found = range_of(&between, at, own).map(|range| (range.of_all, range.bytes));
-                        assert_eq!(found, crosses.filter(|_| at != node));
+                        assert_eq!(found, crosses.filter(|_| at != node.0));
                     }
                 }
             }

@@ -12,7 +12,7 @@ use crate::dtype::Dtype;
 use crate::optimizer::{Optimizer, UpdateRule};
 use crate::placement::{EmbeddingPlan, FrequentRows, RoundCapacity};
 use crate::table::{Pooling, TableSpec};
-use crate::topology::Topology;
+use rankine_topology::Topology;
 
 /// Elements per vector in which rows are read.
 pub(crate) const VECTOR: usize = 4;
@@ -367,7 +367,7 @@ impl Layout {
             (Holder::Owned(owner), None) => {
                 let topology = self.topology();
                 let (rank, number) = (owner.of(row, topology), self.bases[part] + owner.local(row, topology));
-                (topology.local_rank(rank), (topology.node_of(rank) * self.span) as u64 + number)
+                (topology.local_rank(rank).0, (topology.node_of(rank).0 * self.span) as u64 + number)
             }
         }
     }
@@ -404,7 +404,7 @@ mod tests {
     use super::*;
     use crate::dtype::Dtype;
     use crate::placement::{Exchange, TablePlan};
-    use crate::topology::Topology;
+    use rankine_topology::{LocalRank, Node, Rank};
 
     fn tables(rows: &[u64]) -> Vec<TableSpec> {
         rows.iter().map(|&rows| TableSpec { name: "t".into(), rows, dim: 8, dtype: Dtype::Fp32 }).collect()
@@ -435,10 +435,10 @@ mod tests {
             let layout = Layout::new(ranks, 3, 8, &tables, &[Hotness::Fixed(1)], &features).unwrap();
             let (layout, local_ranks) = (layout.with_nodes(nodes).unwrap(), ranks / nodes);
             let topology = Topology::new(ranks, nodes).unwrap();
-            let owners: Vec<_> = (0..ranks).collect();
+            let owners: Vec<_> = topology.all_ranks().collect();
             let plans = vec![
                 TablePlan::row_wise(&tables[0], Exchange::Rows),
-                TablePlan::table_wise(&tables[1], Exchange::Rows, ranks - 1),
+                TablePlan::table_wise(&tables[1], Exchange::Rows, Rank(ranks - 1)),
                 TablePlan::column_wise(&tables[2], Exchange::Rows, &owners),
                 TablePlan::hybrid(&tables[3], Exchange::Rows, FrequentRows::listed(vec![2, 0])),
                 TablePlan::replicated(&tables[4]),
@@ -454,11 +454,12 @@ mod tests {
                         // Over several nodes keys are ordered by the owner's local rank, then by its node.
                         let (node, own) = (number as usize / layout.span, number as usize % layout.span);
                         assert!(own < layout.row_numbers() && node < nodes && seen.insert((owner, number)));
-                        of_owners[if owner == local_ranks { ranks } else { topology.rank(node, owner) }] += 1;
+                        let of_rank = || topology.rank(Node(node), LocalRank(owner)).0;
+                        of_owners[if owner == local_ranks { ranks } else { of_rank() }] += 1;
                     }
                 }
                 for rank in 0..ranks {
-                    let rows: u64 = layout.parts.iter().map(|part| layout.part_rows(rank, part)).sum();
+                    let rows: u64 = layout.parts.iter().map(|part| layout.part_rows(Rank(rank), part)).sum();
                     // Owners have room for frequent rows, too.
                     let listed = layout.listed().flat_map(|(.., frequent)| {
                         (0..frequent.len()).map(|index| frequent.row(index) as usize % ranks)
@@ -483,7 +484,7 @@ mod tests {
         }
         let layout = Layout::new(2, 3, 8, &tables, &[Hotness::Fixed(1)], &features).unwrap();
         let topology = Topology::new(2, 1).unwrap();
-        let by_columns = TablePlan::column_wise(&tables[0], Exchange::Rows, &[0, 1]);
+        let by_columns = TablePlan::column_wise(&tables[0], Exchange::Rows, &[Rank(0), Rank(1)]);
         for plan in [
             TablePlan::hybrid(&tables[0], Exchange::Pooled, FrequentRows::listed(vec![3])),
             TablePlan { frequent: FrequentRows::listed(vec![3]), ..by_columns },

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use rankine_cuda::Pointer;
 use rankine_cuda::kernels::{self, Element, ElementKind, LookUpTask, RANKS_MAX, Route, Segment};
+use rankine_topology::{LocalRank, Rank};
 
 use crate::cuda::InitialWeights;
 use crate::cuda::error::{Error, Result};
@@ -40,7 +41,7 @@ impl Layout {
     }
 
     /// Rows of a part that a rank stores.
-    pub(crate) fn part_rows(&self, rank: usize, part: &Part) -> u64 {
+    pub(crate) fn part_rows(&self, rank: Rank, part: &Part) -> u64 {
         part.rows_at(rank, self.tables[part.table].rows, self.topology())
     }
 
@@ -50,7 +51,7 @@ impl Layout {
     }
 
     /// Where each part starts in a rank's memory, in words of four bytes, and where the last one ends.
-    pub(crate) fn words(&self, rank: usize) -> Vec<u64> {
+    pub(crate) fn words(&self, rank: Rank) -> Vec<u64> {
         let mut words = vec![0];
         for (number, part) in self.parts.iter().enumerate() {
             words.push(words[number] + self.part_rows(rank, part) * self.row_words(number) as u64);
@@ -59,7 +60,7 @@ impl Layout {
     }
 
     /// Words of four bytes of a rank's rows.
-    pub fn rank_words(&self, rank: usize) -> usize {
+    pub fn rank_words(&self, rank: Rank) -> usize {
         self.words(rank)[self.parts.len()] as usize
     }
 
@@ -87,11 +88,11 @@ impl Layout {
 
     /// A rank's parts in the kernels' form; `listed` has the rows that every rank stores of tables of which it does
     /// not store all, part by part.
-    pub(crate) fn kernel_shards(&self, rank: usize, listed: Pointer<u32>) -> Vec<kernels::Shard> {
+    pub(crate) fn kernel_shards(&self, rank: Rank, listed: Pointer<u32>) -> Vec<kernels::Shard> {
         let (words, mut listed_before) = (self.words(rank), 0);
         let mut of = |(number, part): (usize, &Part)| {
             let (row, step) = match &part.holder {
-                Holder::Owned(Owner::EveryRank) => (rank, self.ranks()),
+                Holder::Owned(Owner::EveryRank) => (rank.0, self.ranks()),
                 _ => (0, 1),
             };
             let weight_words = self.weight_words(number);
@@ -134,7 +135,7 @@ impl Layout {
     }
 
     /// Features in the kernels' form for a rank.
-    pub(crate) fn kernel_features(&self, rank: usize) -> Vec<kernels::Feature> {
+    pub(crate) fn kernel_features(&self, rank: Rank) -> Vec<kernels::Feature> {
         let (words, mut slots) = (self.words(rank), 0);
         let of = |(feature, number): (&Feature, usize)| {
             let &Feature { column, table, vector_offset, pooling } = feature;
@@ -159,7 +160,7 @@ impl Layout {
                     Holder::Owned(Owner::Rank(rank)) => {
                         // In the order of keys.
                         let topology = self.topology();
-                        (topology.local_rank(rank) * self.nodes + topology.node_of(rank)) as u32
+                        (topology.local_rank(rank).0 * self.nodes + topology.node_of(rank).0) as u32
                     }
                     Holder::Everywhere(_) => (self.ranks * self.nodes) as u32,
                 },
@@ -286,7 +287,7 @@ impl Layout {
             dtype: dtype as u32,
             ..feature
         };
-        self.kernel_features(0).into_iter().map(of).collect()
+        self.kernel_features(Rank(0)).into_iter().map(of).collect()
     }
 
     /// Number of key spans that an owner merges: one per rank of its rail; over several nodes one more for rows that
@@ -312,37 +313,43 @@ impl Layout {
     /// The most distinct rows that a rank can look up at one owner and that only this owner stores.
     pub(crate) fn owned_max(&self) -> usize {
         let owned = |owner, part: &Part| if part.is_everywhere() { 0 } else { self.rail_rows(owner, part) };
-        (0..self.ranks).map(|owner| self.distinct_max(1, |part| owned(owner, part))).max().unwrap_or(0)
+        self.topology()
+            .local_ranks()
+            .map(|owner| self.distinct_max(1, |part| owned(owner, part)))
+            .max()
+            .unwrap_or(0)
     }
 
     /// The most distinct rows that a rank can look up at one owner, including those that every rank stores.
     pub(crate) fn entries_max(&self) -> usize {
-        let everywhere = |part: &Part| if part.is_everywhere() { self.part_rows(0, part) } else { 0 };
+        let everywhere = |part: &Part| if part.is_everywhere() { self.part_rows(Rank(0), part) } else { 0 };
         self.owned_max() + self.distinct_max(1, everywhere)
     }
 
     /// The most distinct rows of an owner that all ranks together can look up.
-    pub(crate) fn union_max(&self, owner: usize) -> usize {
+    pub(crate) fn union_max(&self, owner: LocalRank) -> usize {
         self.distinct_max(self.ranks, |part| self.rail_rows(owner, part))
     }
 
     /// The most distinct rows of a rank that the ranks of a node together can look up.
     pub(crate) fn node_max(&self) -> usize {
         let at = |rank| self.distinct_max(self.ranks, |part| self.part_rows(rank, part));
-        (0..self.ranks()).map(at).max().unwrap_or(0)
+        self.topology().all_ranks().map(at).max().unwrap_or(0)
     }
 
     /// The same for rows that only this rank stores.
     pub(crate) fn wanted_max(&self) -> usize {
         let rows = |rank, part: &Part| if part.is_everywhere() { 0 } else { self.part_rows(rank, part) };
         let at = |rank| self.distinct_max(self.ranks, |part| rows(rank, part));
-        (0..self.ranks()).map(at).max().unwrap_or(0)
+        self.topology().all_ranks().map(at).max().unwrap_or(0)
     }
 
     /// Rows that the smallest message from one node to a rank of another has room for: the expected number per part,
     /// and all rows that every rank stores.
     pub(crate) fn round_rows(&self) -> usize {
-        let rows = |part: &Part| (0..self.ranks()).map(|rank| self.part_rows(rank, part)).max().unwrap_or(0);
+        let rows = |part: &Part| {
+            self.topology().all_ranks().map(|rank| self.part_rows(rank, part)).max().unwrap_or(0)
+        };
         let of_part = |(part, &round): (&Part, &usize)| {
             let round = if part.is_everywhere() { usize::MAX } else { round };
             round.min(rows(part) as usize).min(self.ranks * self.part_look_ups(part))
@@ -351,15 +358,15 @@ impl Layout {
     }
 
     /// The most distinct rows of a rank that the ranks of all nodes together can look up.
-    pub(crate) fn rank_max(&self, rank: usize) -> usize {
+    pub(crate) fn rank_max(&self, rank: Rank) -> usize {
         self.distinct_max(self.ranks(), |part| self.part_rows(rank, part))
     }
 
     /// Rows of a part that the ranks of a rail store.
-    fn rail_rows(&self, local_rank: usize, part: &Part) -> u64 {
-        let ranks = (0..self.nodes).map(|node| self.topology().rank(node, local_rank));
+    fn rail_rows(&self, local_rank: LocalRank, part: &Part) -> u64 {
+        let mut ranks = self.topology().all_nodes().map(|node| self.topology().rank(node, local_rank));
         match part.is_everywhere() {
-            true => self.part_rows(local_rank, part),
+            true => ranks.next().map_or(0, |rank| self.part_rows(rank, part)),
             false => ranks.map(|rank| self.part_rows(rank, part)).sum(),
         }
     }

@@ -6,7 +6,7 @@ use crate::cuda::error::{Error, Result};
 use crate::optimizer::{Optimizer, UpdateRule};
 use crate::placement::{EmbeddingPlan, Exchange, FrequentRows, Owner, Shard};
 use crate::table::TableSpec;
-use crate::topology::Topology;
+use rankine_topology::{Rank, Topology};
 
 /// Some columns of rows of a table, and who stores them.
 #[derive(Debug, Clone)]
@@ -95,7 +95,7 @@ impl Part {
     }
 
     /// Rows that a rank stores of it if the table has `rows`.
-    pub(crate) fn rows_at(&self, rank: usize, rows: u64, topology: Topology) -> u64 {
+    pub(crate) fn rows_at(&self, rank: Rank, rows: u64, topology: Topology) -> u64 {
         match &self.holder {
             Holder::Owned(owner) => owner.rows_at(rank, rows, topology),
             Holder::Everywhere(frequent) => frequent.len(),
@@ -106,7 +106,7 @@ impl Part {
     pub(crate) fn room(&self, rows: u64, topology: Topology) -> u64 {
         match &self.holder {
             Holder::Owned(Owner::Rank(owner)) => self.rows_at(*owner, rows, topology),
-            _ => self.rows_at(0, rows, topology),
+            _ => self.rows_at(Rank(0), rows, topology),
         }
     }
 }

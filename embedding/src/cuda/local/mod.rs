@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rankine_cuda::kernels::{Element, LookUp, LookUpTask, SparseUpdate, TableRows};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
+use rankine_topology::Rank;
 
 use crate::cuda::error::{Result, check_ids};
 use crate::cuda::layout::{Hotness, Ids, Layout};
@@ -50,13 +51,13 @@ impl LocalTables {
         assert_eq!((layout.ranks, layout.parts.len()), (1, layout.tables.len()), "whole tables on one GPU");
         let _routes = device.purpose("routes");
         let parts = SparseUpdate::<f32>::parts_len(layout.look_ups(), layout.vectors());
-        let (look_up_tasks, look_up_counts) = layout.look_up_tasks(&layout.kernel_features(0));
-        let shards = layout.kernel_shards(0, Pointer::NULL);
+        let (look_up_tasks, look_up_counts) = layout.look_up_tasks(&layout.kernel_features(Rank(0)));
+        let shards = layout.kernel_shards(Rank(0), Pointer::NULL);
         let tables = Self {
-            rows: RowStore::uninitialized(device, layout.rank_words(0), &shards)?,
+            rows: RowStore::uninitialized(device, layout.rank_words(Rank(0)), &shards)?,
             look_up_tasks: Buffer::of(device, &look_up_tasks)?,
             look_up_counts,
-            router: Router::new(device, &layout, 0)?,
+            router: Router::new(device, &layout, Rank(0))?,
             route: LocalRoute::new(device, &layout)?,
             parts: Buffer::filled(device, parts, POISON)?,
             stage: StagingMemory::default(),
@@ -192,7 +193,7 @@ impl LocalTables {
 
     /// The rows of all tables, for reading and writing once the lane has finished all enqueued work.
     pub fn rows<'a>(&'a self, lane: &'a Lane) -> DeviceRows<'a> {
-        DeviceRows::new(lane, &self.stage).with_parts(&self.layout, 0, &self.rows)
+        DeviceRows::new(lane, &self.stage).with_parts(&self.layout, Rank(0), &self.rows)
     }
 
     /// Counts the look-ups of the batch that was routed last, table by table, once the lane has finished all enqueued

@@ -8,6 +8,7 @@ use rankine_cuda::kernels::{
     self, Feature, FeatureCounts, Pair, RouteBegin, RouteCount, RouteNumber, RouteSort, Segment,
 };
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
+use rankine_topology::Rank;
 
 use crate::cuda::POISON;
 use crate::cuda::error::Result;
@@ -72,7 +73,7 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    pub(crate) fn new(device: &Arc<Device>, layout: &Layout, rank: usize) -> Result<Self> {
+    pub(crate) fn new(device: &Arc<Device>, layout: &Layout, rank: Rank) -> Result<Self> {
         let order = layout.segment_features();
         let (segments, look_ups): (Vec<_>, Vec<_>) = layout.segments().into_iter().unzip();
         let of_tile = |(number, look_ups)| std::iter::repeat_n(number, tiles(look_ups));

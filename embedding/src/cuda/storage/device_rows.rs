@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use rankine_cuda::Lane;
+use rankine_topology::Rank;
 
 use crate::cuda::layout::Layout;
 use crate::cuda::layout::parts::{Holder, Part};
@@ -48,7 +49,7 @@ impl<'a> DeviceRows<'a> {
     }
 
     /// Adds the parts of a layout that a rank has.
-    pub(crate) fn with_parts(mut self, layout: &Layout, rank: usize, store: &'a RowStore) -> Self {
+    pub(crate) fn with_parts(mut self, layout: &Layout, rank: Rank, store: &'a RowStore) -> Self {
         let words = layout.words(rank);
         for (number, part) in layout.parts.iter().enumerate() {
             let location =
@@ -62,11 +63,11 @@ impl<'a> DeviceRows<'a> {
     pub(crate) fn with_pooled(
         mut self,
         layout: &Layout,
-        rank: usize,
+        rank: Rank,
         received: &Layout,
         store: &'a RowStore,
     ) -> Self {
-        let words = received.words(0);
+        let words = received.words(Rank(0));
         for (number, part) in layout.pooled.iter().enumerate() {
             let location =
                 PartLocation { store, words: words[number] as usize, base: received.bases[number] as usize };
@@ -79,7 +80,7 @@ impl<'a> DeviceRows<'a> {
         &mut self,
         layout: &Layout,
         (part, row): (&Part, RowLayout),
-        rank: usize,
+        rank: Rank,
         location: PartLocation<'a>,
     ) {
         if let Some(own) = row_part(layout, (part, row), rank) {
@@ -116,11 +117,11 @@ impl<'a> DeviceRows<'a> {
 }
 
 /// A rank's share of a part of the tables, if any.
-fn row_part(layout: &Layout, (part, row): (&Part, RowLayout), rank: usize) -> Option<RowPart> {
+fn row_part(layout: &Layout, (part, row): (&Part, RowLayout), rank: Rank) -> Option<RowPart> {
     let count = layout.part_rows(rank, part);
     let rows = match &part.holder {
         Holder::Owned(Owner::EveryRank) => {
-            RowSet::Every { first: rank as u64, step: layout.ranks() as u64, count }
+            RowSet::Every { first: rank.0 as u64, step: layout.ranks() as u64, count }
         }
         Holder::Owned(Owner::Rank(_)) => RowSet::all(count),
         Holder::Everywhere(frequent) => frequent.set(),

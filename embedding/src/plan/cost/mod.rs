@@ -13,8 +13,8 @@ use crate::dtype::Dtype;
 use crate::optimizer::UpdateRule;
 use crate::placement::{Exchange, Owner, Placement};
 use crate::table::TableSpec;
-use crate::topology::Topology;
 use crate::traffic::{KEY_BYTES, LENGTH_BYTES};
+use rankine_topology::{LocalRank, Rank, Topology};
 
 /// Memory traffic of one distinct row to be found, sorted and merged: its key and its position, in several passes.
 const ROUTE_BYTES: f64 = 64.0;
@@ -272,7 +272,8 @@ impl<'a> TableCosts<'a> {
         let ranks = topology.ranks();
         let spread = |after: &[f64]| -> Vec<f64> {
             let Owner::EveryRank = owner else {
-                return (0..ranks)
+                return topology
+                    .all_ranks()
                     .map(|rank| if owner == Owner::Rank(rank) { after[split] } else { 0.0 })
                     .collect();
             };
@@ -282,7 +283,7 @@ impl<'a> TableCosts<'a> {
             for (class, number) in self.input.profile.classes().iter().zip(0..).skip(split) {
                 let Some(row) = class.row else { break };
                 let of_class = after[number] - after[number + 1];
-                of_ranks[owner.of(row, topology)] += of_class;
+                of_ranks[owner.of(row, topology).0] += of_class;
                 rest -= of_class;
             }
             of_ranks.iter_mut().for_each(|of_rank| *of_rank += rest.max(0.0) / ranks as f64);
@@ -302,17 +303,17 @@ impl<'a> TableCosts<'a> {
         let (nodes, per_node) = (topology.nodes(), topology.ranks_per_node());
         let vector = machine.vector_element_bytes as f64 * columns as f64;
         let bytes = KEY_BYTES as f64 + 2.0 * vector;
-        let of_local_rank = |local_rank: usize, of: &[f64]| -> f64 {
-            (0..nodes).map(|node| of[topology.rank(node, local_rank)]).sum()
+        let of_local_rank = |local_rank: LocalRank, of: &[f64]| -> f64 {
+            topology.all_nodes().map(|node| of[topology.rank(node, local_rank).0]).sum()
         };
         let of_local_ranks: Vec<_> =
-            (0..per_node).map(|local_rank| of_local_rank(local_rank, &owned.of_rank)).collect();
+            topology.local_ranks().map(|local_rank| of_local_rank(local_rank, &owned.of_rank)).collect();
         let on_rails: Vec<_> =
-            (0..per_node).map(|local_rank| of_local_rank(local_rank, &owned.of_node)).collect();
+            topology.local_ranks().map(|local_rank| of_local_rank(local_rank, &owned.of_node)).collect();
         let all: f64 = of_local_ranks.iter().sum();
         let lookups: f64 = owned.lookups.iter().sum();
         for (rank, load) in ranks.iter_mut().enumerate() {
-            let local_rank = topology.local_rank(rank);
+            let local_rank = topology.local_rank(Rank(rank)).0;
             let within = (all - of_local_ranks[local_rank]).max(0.0);
             let between = (on_rails[local_rank] - owned.of_node[rank]).max(0.0);
             let served_within = (per_node - 1) as f64 * of_local_ranks[local_rank];
@@ -349,15 +350,16 @@ impl<'a> TableCosts<'a> {
                 known.1
             })
             .collect();
-        let of_nodes: Vec<f64> = (0..nodes)
-            .map(|node| (0..per_node).map(|p| owned.lookups[topology.rank(node, p)]).sum())
+        let of_nodes: Vec<f64> = topology
+            .all_nodes()
+            .map(|node| topology.local_ranks().map(|p| owned.lookups[topology.rank(node, p).0]).sum())
             .collect();
         let hits_of_nodes: Vec<_> = of_nodes.iter().map(|&lookups| hits(lookups)).collect();
         let (ids, hit_nodes): (f64, f64) = (of_nodes.iter().sum(), hits_of_nodes.iter().sum());
         // What a rank receives to forward within its node comes from its whole rail.
         let of_rail = of_rank * nodes as f64;
         for (rank, load) in ranks.iter_mut().enumerate() {
-            let (node, table) = (topology.node_of(rank), machine.table_element_bytes as f64);
+            let (node, table) = (topology.node_of(Rank(rank)).0, machine.table_element_bytes as f64);
             let first = node * per_node;
             let here = first..first + per_node;
             let hit_here: f64 = hits_of_ranks[here].iter().sum();
@@ -395,7 +397,7 @@ impl<'a> TableCosts<'a> {
         let row_bytes = self.row_bytes(columns);
         let weights = (columns as u64 * self.context.machine.table_element_bytes) as f64;
         for (rank, load) in ranks.iter_mut().enumerate() {
-            let rows = owner.rows_at(rank, self.input.spec.rows, self.context.topology);
+            let rows = owner.rows_at(Rank(rank), self.input.spec.rows, self.context.topology);
             load.table_bytes += self.bytes(rows, columns, self.input.rule);
             load.memory_traffic += owned.of_batch[rank] * (weights + 2.0 * row_bytes + ROUTE_BYTES);
         }
@@ -407,11 +409,11 @@ impl<'a> TableCosts<'a> {
         let owners = &choice.owners[..shards];
         let bytes = 4.0 * self.of_batch[0];
         for &owner in owners {
-            let same_node = |&&other: &&usize| topology.node_of(other) == topology.node_of(owner);
+            let same_node = |&&other: &&Rank| topology.node_of(other) == topology.node_of(owner);
             let here = owners.iter().filter(same_node).count();
             let (within, between) = ((here - 1) as f64 * bytes, (shards - here) as f64 * bytes);
-            load.ranks[owner].within += Flow { rows: 0.0, asked: within, served: within };
-            load.ranks[owner].between += Flow { rows: 0.0, asked: between, served: between };
+            load.ranks[owner.0].within += Flow { rows: 0.0, asked: within, served: within };
+            load.ranks[owner.0].between += Flow { rows: 0.0, asked: between, served: between };
         }
         load.sharing_squares = 1;
     }
@@ -590,8 +592,8 @@ impl Load {
     }
 
     /// The parts of a rank's time.
-    pub(super) fn parts(&self, rank: usize, common: &Parts, machine: &Machine) -> Parts {
-        let load = &self.ranks[rank];
+    pub(super) fn parts(&self, rank: Rank, common: &Parts, machine: &Machine) -> Parts {
+        let load = &self.ranks[rank.0];
         Parts {
             memory: common.memory + load.memory_traffic / machine.memory_bytes_per_s,
             exchange_within: load.within.asked.max(load.within.served) / machine.within_nodes.bytes_per_s,
@@ -601,15 +603,15 @@ impl Load {
     }
 
     /// Bytes that a rank needs, for tables and everything else.
-    pub(super) fn memory_of(&self, rank: usize, context: &Context<'_>) -> f64 {
-        let load = &self.ranks[rank];
+    pub(super) fn memory_of(&self, rank: Rank, context: &Context<'_>) -> f64 {
+        let load = &self.ranks[rank.0];
         load.table_bytes + load.buffer_bytes + context.rest.memory.bytes() as f64
     }
 
     /// Bytes that ranks need beyond what they have.
     pub(super) fn excess(&self, context: &Context<'_>) -> f64 {
         let memory = context.machine.memory_bytes as f64;
-        (0..self.ranks.len()).map(|rank| (self.memory_of(rank, context) - memory).max(0.0)).sum()
+        Rank::first(self.ranks.len()).map(|rank| (self.memory_of(rank, context) - memory).max(0.0)).sum()
     }
 }
 

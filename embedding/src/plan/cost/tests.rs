@@ -80,7 +80,7 @@ proptest! {
             let mut of_owner = vec![0.0; topology.ranks()];
             for (number, rows, count) in known.rows().filter(|row| !frequent(row)) {
                 for (rank, share) in known.owners(number, owner, topology.ranks()) {
-                    of_owner[rank] += share * rows * of(count);
+                    of_owner[rank.0] += share * rows * of(count);
                 }
             }
             of_owner
@@ -175,7 +175,7 @@ proptest! {
         let mut needed = 0;
         prop_assert_eq!(report.per_rank.len(), topology.ranks());
         for (rank, (found, &seconds)) in report.per_rank.iter().zip(&seconds_of).enumerate() {
-            prop_assert_eq!((found.rank, found.node), (rank, topology.node_of(rank)));
+            prop_assert_eq!((found.rank, found.node), (Rank(rank), topology.node_of(Rank(rank))));
             assert_equal(found.seconds, seconds, "seconds of a rank");
             let memory = (1e3 + sum(rank, &|load| load.memory_traffic)) / machine.memory_bytes_per_s;
             assert_equal(found.memory_s, memory, "memory of a rank");
@@ -285,7 +285,7 @@ proptest! {
             let mut choices = vec![Choice::replicated()];
             for exchange in Exchange::ALL {
                 choices.push(Choice::row_wise(exchange));
-                choices.extend((0..ranks).map(|owner| Choice::table_wise(exchange, owner)));
+                choices.extend(Rank::first(ranks).map(|owner| Choice::table_wise(exchange, owner)));
                 // GPUs pool no bags of hybrid tables, nor of columns that share squares.
                 let pools = !gpu || exchange == Exchange::Rows;
                 if pools {
@@ -293,7 +293,7 @@ proptest! {
                 }
                 let rowwise = matches!(known.rule, UpdateRule::RowwiseAdagrad { .. });
                 if known.spec.dim > 4 * (ranks - 1) && (pools || !rowwise) {
-                    choices.push(Choice::column_wise(exchange, (0..ranks).collect()));
+                    choices.push(Choice::column_wise(exchange, Rank::first(ranks).collect()));
                 }
             }
             for choice in choices {
@@ -444,12 +444,12 @@ fn times_are_those_computed_by_hand() {
     assert_eq!((common.dense, common.memory, common.matmul_latency), (2.0, 2.0, 1.5));
     // Four exchanges and an all-reduce on each kind of link, and two shards.
     assert_eq!(common.link_latency, (4.0 * 2.0 + 3.0) + (4.0 * 4.0 + 5.0) + 0.5);
-    let parts = load.parts(1, &common, &machine);
+    let parts = load.parts(Rank(1), &common, &machine);
     assert_eq!((parts.memory, parts.exchange_within, parts.exchange_between), (2.5, 3.0, 7.0));
     // Computing takes 6 and communicating 183.3; half of the shorter is hidden.
     assert!((parts.hidden(&machine) - 3.0).abs() < 1e-9);
     assert!((parts.total(&machine) - 186.3).abs() < 1e-9, "{}", parts.total(&machine));
-    assert_eq!((load.memory_of(1, &context), load.memory_of(0, &context)), (18.0, 7.0));
+    assert_eq!((load.memory_of(Rank(1), &context), load.memory_of(Rank(0), &context)), (18.0, 7.0));
     assert_eq!(load.excess(&context), 8.0);
 
     let (alone, one_node) =

@@ -11,7 +11,7 @@ use crate::plan::choice::Choice;
 use crate::plan::cost::{Context, Flow, RankLoad};
 use crate::plan::{FrequentSums, Machine, NonTableLoad, NonTableMemory, TableInput};
 use crate::table::TableSpec;
-use crate::topology::Topology;
+use rankine_topology::{Node, Rank, Topology};
 
 pub(in crate::plan) const ROWWISE: UpdateRule =
     UpdateRule::RowwiseAdagrad { initial_accumulator: 0.0, epsilon: 1e-8 };
@@ -133,11 +133,11 @@ impl KnownTable {
         number: Option<usize>,
         owner: Owner,
         ranks: usize,
-    ) -> Vec<(usize, f64)> {
+    ) -> Vec<(Rank, f64)> {
         match (owner, number) {
             (Owner::Rank(rank), _) => vec![(rank, 1.0)],
-            (Owner::EveryRank, Some(number)) => vec![(self.counts[number].0 as usize % ranks, 1.0)],
-            (Owner::EveryRank, None) => (0..ranks).map(|rank| (rank, 1.0 / ranks as f64)).collect(),
+            (Owner::EveryRank, Some(number)) => vec![(Rank(self.counts[number].0 as usize % ranks), 1.0)],
+            (Owner::EveryRank, None) => Rank::first(ranks).map(|rank| (rank, 1.0 / ranks as f64)).collect(),
         }
     }
 }
@@ -217,7 +217,7 @@ pub(in crate::plan) fn counted(known: &KnownTable, choice: &Choice, context: &Co
         let columns = columns.len();
         let width = vector * columns as f64;
         for (rank, load) in loads.iter_mut().enumerate() {
-            let owned = (0..known.spec.rows).filter(|&row| owner.of(row, topology) == rank).count();
+            let owned = (0..known.spec.rows).filter(|&row| owner.of(row, topology) == Rank(rank)).count();
             load.table_bytes += bytes(known, machine, owned as f64, columns);
         }
         // Look-ups per sample that each rank owns.
@@ -225,29 +225,29 @@ pub(in crate::plan) fn counted(known: &KnownTable, choice: &Choice, context: &Co
         for (number, rows, count) in known.rows().filter(|row| !known.is_frequent(choice, row.0)) {
             for (to, share) in known.owners(number, *owner, ranks) {
                 let rows = rows * share;
-                of_owner[to] += per_sample(rows * count);
+                of_owner[to.0] += per_sample(rows * count);
                 let update = table * columns as f64 + 2.0 * bytes(known, machine, 1.0, columns) + 64.0;
-                loads[to].memory_traffic += rows * known.named(count, context.batch) * update;
+                loads[to.0].memory_traffic += rows * known.named(count, context.batch) * update;
                 if choice.exchange == Exchange::Pooled {
                     continue;
                 }
                 let each = 8.0 + 2.0 * width;
-                let mut asks = |from: usize, of: usize, named: f64, within: bool| {
+                let mut asks = |from: Rank, of: Rank, named: f64, within: bool| {
                     if from != of {
                         let (asked, served) = (named * each, named * each);
                         let flow = |load: &mut RankLoad, flow: Flow| {
                             *(if within { &mut load.within } else { &mut load.between }) += flow;
                             load.memory_traffic += named * (2.0 * width + 64.0);
                         };
-                        flow(&mut loads[from], Flow { rows: named, asked, served: 0.0 });
-                        flow(&mut loads[of], Flow { rows: 0.0, asked: 0.0, served });
+                        flow(&mut loads[from.0], Flow { rows: named, asked, served: 0.0 });
+                        flow(&mut loads[of.0], Flow { rows: 0.0, asked: 0.0, served });
                     }
                 };
-                for from in 0..ranks {
+                for from in topology.all_ranks() {
                     let via = topology.rank(topology.node_of(from), topology.local_rank(to));
                     asks(from, via, rows * known.named(count, samples), true);
                 }
-                for node in 0..nodes {
+                for node in topology.all_nodes() {
                     let via = topology.rank(node, topology.local_rank(to));
                     asks(via, to, rows * known.named(count, samples * per_node as f64), false);
                 }
@@ -260,27 +260,27 @@ pub(in crate::plan) fn counted(known: &KnownTable, choice: &Choice, context: &Co
             }
         } else {
             let share = |lookups: f64| lookups / per_sample(known.lookups());
-            let of_node = |node: usize| -> f64 {
-                (0..per_node).map(|local_rank| of_owner[topology.rank(node, local_rank)]).sum()
+            let of_node = |node: Node| -> f64 {
+                topology.local_ranks().map(|local_rank| of_owner[topology.rank(node, local_rank).0]).sum()
             };
-            let mut asks = |from: usize, of: usize, samples: f64, lookups: f64, within: bool| {
+            let mut asks = |from: Rank, of: Rank, samples: f64, lookups: f64, within: bool| {
                 let (bags, ids) = (samples * known.hits(share(lookups)), samples * lookups);
                 let crosses = bags * (4.0 + 2.0 * width) + 8.0 * ids;
                 let flow = |load: &mut RankLoad, flow: Flow| {
                     *(if within { &mut load.within } else { &mut load.between }) += flow;
                     load.memory_traffic += 2.0 * width * bags + 2.0 * 8.0 * ids;
                 };
-                flow(&mut loads[from], Flow { rows: bags, asked: crosses, served: 0.0 });
-                flow(&mut loads[of], Flow { rows: 0.0, asked: 0.0, served: crosses });
+                flow(&mut loads[from.0], Flow { rows: bags, asked: crosses, served: 0.0 });
+                flow(&mut loads[of.0], Flow { rows: 0.0, asked: 0.0, served: crosses });
             };
-            for from in 0..ranks {
+            for from in topology.all_ranks() {
                 let (node, local_rank) = (topology.node_of(from), topology.local_rank(from));
-                for to in (0..nodes).filter(|&to| to != node) {
+                for to in topology.all_nodes().filter(|&to| to != node) {
                     asks(from, topology.rank(to, local_rank), samples, of_node(to), false);
                 }
                 // For the bags of its whole rail.
                 for to in topology.node_group(from).into_iter().filter(|&to| to != from) {
-                    asks(from, to, samples * nodes as f64, of_owner[to], true);
+                    asks(from, to, samples * nodes as f64, of_owner[to.0], true);
                 }
             }
             for (load, lookups) in loads.iter_mut().zip(&of_owner) {
@@ -300,8 +300,8 @@ pub(in crate::plan) fn counted(known: &KnownTable, choice: &Choice, context: &Co
                     let flow = |load: &mut RankLoad, flow: Flow| {
                         *(if within { &mut load.within } else { &mut load.between }) += flow;
                     };
-                    flow(&mut loads[from], Flow { rows: 0.0, asked: 4.0 * distinct, served: 0.0 });
-                    flow(&mut loads[to], Flow { rows: 0.0, asked: 0.0, served: 4.0 * distinct });
+                    flow(&mut loads[from.0], Flow { rows: 0.0, asked: 4.0 * distinct, served: 0.0 });
+                    flow(&mut loads[to.0], Flow { rows: 0.0, asked: 0.0, served: 4.0 * distinct });
                 }
             }
         }
@@ -411,9 +411,9 @@ pub(in crate::plan) fn choice_of(
         0 => Choice::replicated(),
         1 => Choice::row_wise(exchange),
         2 => Choice::hybrid(exchange, number % (known.counts.len() + 1)),
-        3 => Choice::table_wise(exchange, number % ranks),
+        3 => Choice::table_wise(exchange, Rank(number % ranks)),
         _ => {
-            let mut owners: Vec<_> = (0..=number % ranks).map(|i| (number + i) % ranks).collect();
+            let mut owners: Vec<_> = (0..=number % ranks).map(|i| Rank((number + i) % ranks)).collect();
             owners.sort_unstable();
             Choice::column_wise(exchange, owners)
         }

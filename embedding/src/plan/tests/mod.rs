@@ -16,8 +16,8 @@ use crate::optimizer::{Optimizer, Step, UpdateRule};
 use crate::placement::{EmbeddingPlan, Exchange, Owner, Placement};
 use crate::random::philox4x32;
 use crate::table::{Pooling, TableSpec};
-use crate::topology::Topology;
 use crate::traffic::{LinkTraffic, Traffic};
+use rankine_topology::Topology;
 
 const ROWWISE: UpdateRule = UpdateRule::RowwiseAdagrad { initial_accumulator: 0.0, epsilon: 1e-8 };
 
@@ -270,7 +270,9 @@ fn assert_whole(planned: &PlanOutcome, tables: &[Lawful]) {
             assert!(columns.into_iter().eq(0..spec.dim), "{table:?}");
         }
         for shard in &table.shards {
-            let rows: u64 = (0..plan.topology.ranks())
+            let rows: u64 = plan
+                .topology
+                .all_ranks()
                 .map(|rank| shard.owner.rows_at(rank, spec.rows, plan.topology))
                 .sum();
             assert_eq!(rows, spec.rows);

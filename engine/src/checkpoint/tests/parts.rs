@@ -1,5 +1,6 @@
 //! The parts of a checkpoint: pieces, shards, and the base of an incremental one.
 
+use rankine_embedding::Rank;
 use rankine_reader::sealed;
 
 use super::*;
@@ -36,7 +37,7 @@ fn what_takes_several_pieces_comes_back() {
     model.train_step(&batches()[0], 1.0);
     save_part(&files, &model, &manifest, |state| {
         let path = draft_path(Path::new(DIR), 1);
-        write_shard(&*files, &path, 0, &manifest, (&state, &RowSelection::all(state.rows)))
+        write_shard(&*files, &path, Rank(0), &manifest, (&state, &RowSelection::all(state.rows)))
     });
     let checkpoint = open(&files, 1).unwrap();
     let pieces = &checkpoint.shards()[0].pieces;
@@ -61,12 +62,12 @@ fn what_lacks_parts_of_the_model_is_refused() {
     save_part(&files, &fresh(), &rows_alone, |state| {
         let chosen = RowSelection::all(state.rows);
         let state = RankState { dense: Vec::new(), rows: state.rows };
-        write_shard(&*files, &path(1), 0, &rows_alone, (&state, &chosen))
+        write_shard(&*files, &path(1), Rank(0), &rows_alone, (&state, &chosen))
     });
     save_part(&files, &fresh(), &dense_alone, |state| {
         let chosen: Vec<_> =
             RowSelection::all(state.rows).into_iter().filter(|choice| choice.part != 1).collect();
-        write_shard(&*files, &path(2), 0, &dense_alone, (&state, &chosen))
+        write_shard(&*files, &path(2), Rank(0), &dense_alone, (&state, &chosen))
     });
     for (step, words) in [(1, "have 0 dense parameters"), (2, "have only 0 elements of embedding.T1")] {
         let error = open(&files, step).unwrap_err();
@@ -108,7 +109,7 @@ fn an_addition_is_refused_with_another_base() {
     renamed.tables[0].table.name = "renamed".into();
     let path = draft_path(Path::new(DIR), 9);
     let saved = save_part(&files, &fresh(), &renamed, |state| {
-        write_shard(&*files, &path, 0, &renamed, (&state, &RowSelection::all(state.rows)))
+        write_shard(&*files, &path, Rank(0), &renamed, (&state, &RowSelection::all(state.rows)))
     });
     save(&files, &model, 10, Some(Base { step: 9, xxh3: saved.xxh3 })).unwrap();
     let error = open(&files, 10).unwrap_err();

@@ -61,7 +61,8 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         let own = dense.part(topology.part(dense.parameters.len(), rank));
         RankState { dense: vec![own], rows }
     };
-    let states: Vec<_> = rows.iter().map(|rows| rows as &dyn Rows).enumerate().map(state).collect();
+    let states: Vec<_> =
+        topology.all_ranks().zip(rows.iter().map(|rows| rows as &dyn Rows)).map(state).collect();
     let shards = match write_shards(&*disk(), draft.path(), &manifest, &states) {
         Ok(shards) => shards,
         Err(error) => {

@@ -14,7 +14,7 @@ use rankine_cpu::Arithmetic;
 use rankine_embedding::cpu::{BagGradients, Bags, Communicator, Feature, FeatureSlot, RankTables};
 use rankine_embedding::random::UniformField;
 use rankine_embedding::rows::{RowsError, RowsMut, gather};
-use rankine_embedding::{EmbeddingPlan, Pooling, RankTraffic, Step};
+use rankine_embedding::{EmbeddingPlan, Pooling, Rank, RankTraffic, Step};
 use rankine_reader::Samples;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 use xxhash_rust::xxh3::Xxh3;
@@ -45,12 +45,12 @@ pub struct Sharding {
 pub(super) struct Ranks {
     /// Each rank has its own threads, because its work may wait for other ranks.
     pools: Vec<ThreadPool>,
-    ranks: Vec<Rank>,
+    ranks: Vec<CpuRank>,
     traffic: RankTraffic,
 }
 
 #[derive(Debug)]
-struct Rank {
+struct CpuRank {
     replica: Replica,
     dense_optimizer: DenseOptimizer,
     clip_norm: Option<f32>,
@@ -107,7 +107,7 @@ impl Ranks {
             let tables = RankTables::initialized(plan.clone(), rank, tables);
             let part = topology.part(parameters.len(), rank);
             let updated_here = if shard_dense_update { &parameters[part] } else { &parameters };
-            Rank {
+            CpuRank {
                 dense_optimizer: DenseOptimizer::new(rules.dense, updated_here),
                 clip_norm: rules.dense_clip_norm,
                 shard_dense_update,
@@ -118,8 +118,8 @@ impl Ranks {
             }
         };
         Ok(Self {
-            pools: (0..topology.ranks()).map(pool).collect::<Result<_, _>>()?,
-            ranks: (0..topology.ranks()).map(rank).collect(),
+            pools: topology.all_ranks().map(pool).collect::<Result<_, _>>()?,
+            ranks: topology.all_ranks().map(rank).collect(),
             traffic: RankTraffic::default(),
         })
     }
@@ -139,15 +139,15 @@ impl Ranks {
     }
 
     /// Returns the ranks whose replicated state differs from that of rank 0.
-    pub(super) fn diverged(&self) -> Vec<usize> {
-        let sums: Vec<_> = self.ranks.iter().map(Rank::checksum).collect();
-        (1..sums.len()).filter(|&rank| sums[rank] != sums[0]).collect()
+    pub(super) fn diverged(&self) -> Vec<Rank> {
+        let sums: Vec<_> = self.ranks.iter().map(CpuRank::checksum).collect();
+        Rank::first(sums.len()).filter(|rank| sums[rank.0] != sums[0]).collect()
     }
 
     /// See [`super::CpuModel::on_each_rank`].
     pub(super) fn on_each<T: Send, E: Send>(
         &self,
-        visit: impl Fn(usize, RankState<'_>) -> Result<T, E> + Sync,
+        visit: impl Fn(Rank, RankState<'_>) -> Result<T, E> + Sync,
     ) -> Result<Vec<T>, E> {
         let visit = &visit;
         thread::scope(|scope| {
@@ -155,7 +155,10 @@ impl Ranks {
             let ranks = ranks.map(|(number, (pool, rank))| {
                 scope.spawn(move || {
                     pool.install(|| {
-                        visit(number, RankState { dense: vec![rank.dense()], rows: &rank.tables.rows() })
+                        visit(
+                            Rank(number),
+                            RankState { dense: vec![rank.dense()], rows: &rank.tables.rows() },
+                        )
                     })
                 })
             });
@@ -218,7 +221,7 @@ impl Ranks {
     }
 
     /// Runs a function on every rank in parallel; returns the results in the order of ranks.
-    fn on_all<T: Send>(&mut self, run: impl Fn(&mut Rank, &mut Communicator) -> T + Sync) -> Vec<T> {
+    fn on_all<T: Send>(&mut self, run: impl Fn(&mut CpuRank, &mut Communicator) -> T + Sync) -> Vec<T> {
         let topology = self.ranks[0].tables.plan().topology;
         let run = &run;
         thread::scope(|scope| {
@@ -236,7 +239,7 @@ impl Ranks {
     }
 }
 
-impl Rank {
+impl CpuRank {
     fn train_step(&mut self, communicator: &mut Communicator, batch: &Samples, step: Step) -> StepOutcome {
         let batch = &self.share(communicator, batch);
         self.look_up(communicator, batch);

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use rankine_embedding::rows::{Rows, RowsError, RowsMut};
 use rankine_embedding::{
-    EmbeddingPlan, Exchange, FrequentRows, Optimizer, Pooling, RoundCapacity, TablePlan, TableSpec, Topology,
-    UpdateRule,
+    EmbeddingPlan, Exchange, FrequentRows, Optimizer, Pooling, Rank, RoundCapacity, TablePlan, TableSpec,
+    Topology, UpdateRule,
 };
 use rankine_reader::Samples;
 
@@ -39,8 +39,8 @@ fn plan_of(topology: Topology, table: &TableSpec, (kind, pooled, number): (usize
             TablePlan::hybrid(table, exchange, FrequentRows::listed(frequent))
         }
         2 => TablePlan::row_wise(table, exchange),
-        3 => TablePlan::table_wise(table, exchange, number % ranks),
-        _ => TablePlan::column_wise(table, exchange, &(0..ranks).collect::<Vec<_>>()),
+        3 => TablePlan::table_wise(table, exchange, Rank(number % ranks)),
+        _ => TablePlan::column_wise(table, exchange, &Rank::first(ranks).collect::<Vec<_>>()),
     }
 }
 
@@ -169,7 +169,7 @@ proptest! {
             prop_assert!(difference <= tolerance, "tensor {}: {} of {}", number, difference, size);
         }
         prop_assert_eq!(tensors(&again), tensors(&several));
-        prop_assert_eq!(several.diverged_ranks(), Vec::<usize>::new());
+        prop_assert_eq!(several.diverged_ranks(), Vec::<Rank>::new());
 
         let (mut expected, mut found) = (Vec::new(), Vec::new());
         one_rank.logits(&batches[1], &mut expected);
@@ -211,13 +211,13 @@ proptest! {
             prop_assert!(state(model) != before, "nothing changes any more");
         }
         // The loss is wrong on the sample's rank; gradients may be wrong anywhere, unless a ReLU stops them.
-        let has_sample = |rank: &usize| topology.share(samples, *rank).contains(&index.index(samples));
-        let sample_rank = (0..topology.ranks()).find(has_sample).map(FoundOn::Rank);
+        let has_sample = |rank: &Rank| topology.share(samples, *rank).contains(&index.index(samples));
+        let sample_rank = topology.all_ranks().find(has_sample).map(FoundOn::Rank);
         let on_several = matches!(found[1].found_on, FoundOn::Several(ranks) if ranks <= topology.ranks());
         prop_assert!(Some(found[1].found_on) == sample_rank || on_several, "{:?}", found[1]);
         prop_assert!(found[0].loss);
-        prop_assert_eq!(&found[0], &NonFinite { found_on: FoundOn::Rank(0), ..found[1].clone() });
-        prop_assert_eq!(several.diverged_ranks(), Vec::<usize>::new());
+        prop_assert_eq!(&found[0], &NonFinite { found_on: FoundOn::Rank(Rank(0)), ..found[1].clone() });
+        prop_assert_eq!(several.diverged_ranks(), Vec::<Rank>::new());
     }
 }
 
@@ -299,13 +299,13 @@ fn ranks_that_differ_in_a_bit_are_named() {
     let topology = Topology::new(4, 2).unwrap();
     let sharded = sharding(&model, topology, &[(0, false, 0), (2, false, 0)], false);
     let mut ranks = Ranks::initialized(&model, SEED, sharded).unwrap();
-    assert_eq!(ranks.diverged(), Vec::<usize>::new());
+    assert_eq!(ranks.diverged(), Vec::<Rank>::new());
     let bias = ranks.ranks[2].replica.parts.parameters.last_mut().unwrap();
     *bias = f32::from_bits(bias.to_bits() ^ 1);
-    assert_eq!(ranks.diverged(), [2]);
+    assert_eq!(ranks.diverged(), [Rank(2)]);
     let mut rows = ranks.ranks[3].tables.rows_mut();
     let replica = rows.parts().iter().position(|part| part.table == 0).unwrap();
     rows.edit(replica, 8..9, false, &mut |words| words[1] += 1.0).unwrap();
     drop(rows);
-    assert_eq!(ranks.diverged(), [2, 3]);
+    assert_eq!(ranks.diverged(), [2, 3].map(Rank));
 }

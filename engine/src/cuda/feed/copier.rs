@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 use crossbeam_channel::Sender;
 use rankine_cuda::{Lane, Moment};
-use rankine_embedding::Topology;
+use rankine_embedding::{Rank, Topology};
 use rankine_reader::stream::{PackedBatch, PackedBlock, PackedItem, PackedStream};
 
 use super::super::error::Result;
@@ -56,7 +56,7 @@ pub(super) fn distribute(stream: PackedStream, copiers: &[SyncSender<Result<Copy
 /// The thread that copies to a GPU.
 pub(super) struct Copier {
     /// The GPU's rank among all ranks, including those of other processes.
-    pub(super) rank: usize,
+    pub(super) rank: Rank,
     pub(super) topology: Topology,
     pub(super) ring: Arc<BlockRing>,
     pub(super) lane: Lane,

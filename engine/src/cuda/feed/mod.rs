@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, bounded};
 use rankine_cuda::{Device, Lane};
-use rankine_embedding::Topology;
+use rankine_embedding::{Rank, Topology};
 use rankine_reader::Error as DataError;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::io::{BytesRead, Rung, SlabRing};
@@ -50,7 +50,7 @@ pub struct Feed {
     bytes: BytesRead,
     topology: Topology,
     /// The rank of the first GPU.
-    first: usize,
+    first: Rank,
     source: Arc<Source>,
     /// One per GPU.
     rings: Vec<Arc<BlockRing>>,
@@ -71,7 +71,7 @@ pub struct FeedRanks<'a> {
     /// All ranks of the job.
     pub topology: Topology,
     /// The first rank of this process.
-    pub first: usize,
+    pub first: Rank,
 }
 
 impl Feed {
@@ -90,7 +90,7 @@ impl Feed {
         stay: bool,
     ) -> Result<Self> {
         let topology = Topology::new(devices.len(), 1).expect("there is a GPU");
-        Self::open_shares(FeedRanks { devices, topology, first: 0 }, part, options, stay)
+        Self::open_shares(FeedRanks { devices, topology, first: Rank(0) }, part, options, stay)
     }
 
     /// The same for the GPUs of some of a job's ranks: they receive only their shares.
@@ -142,7 +142,7 @@ impl Feed {
         let mut copiers = Vec::new();
         for (index, (device, messages)) in devices.iter().zip(messages).enumerate() {
             device.bind()?;
-            let (rank, ring) = (first + index, Arc::clone(&feed.rings[index]));
+            let (rank, ring) = (Rank(first.0 + index), Arc::clone(&feed.rings[index]));
             let copier = Copier { rank, topology, ring, lane: Lane::new(device)?, messages };
             let (sender, sent) = sync_channel(REQUESTS_MAX);
             let (out, copied) = bounded(options.prefetch + window_batches);
@@ -195,7 +195,7 @@ impl Feed {
     /// Returns a GPU's part of a batch.
     fn part(&self, index: usize, CopiedBatch { number, batch, moment }: CopiedBatch) -> FeedPart {
         FeedPart {
-            rows: self.topology.share(batch.len(), self.first + index),
+            rows: self.topology.share(batch.len(), Rank(self.first.0 + index)),
             batch,
             number,
             copied: moment,

@@ -16,7 +16,7 @@ use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::Step;
 use rankine_cuda::{Budget, Device};
 use rankine_embedding::cuda::LookUpCounts;
-use rankine_embedding::{Optimizer, RankTraffic};
+use rankine_embedding::{Optimizer, Rank, RankTraffic};
 use rankine_reader::Samples;
 
 use super::batch::GlobalBatch;
@@ -187,10 +187,10 @@ impl CudaModel {
     ///
     /// # Errors
     /// If an operation of a GPU failed.
-    pub fn diverged_ranks(&self) -> Result<Vec<usize>> {
+    pub fn diverged_ranks(&self) -> Result<Vec<Rank>> {
         let sums = self.ranks.call_all(|rank| rank.checksum())?;
         let sums = self.of_all_processes("the checksums of replicas", sums)?.concat();
-        Ok((1..sums.len()).filter(|&rank| sums[rank] != sums[0]).collect())
+        Ok(Rank::first(sums.len()).filter(|rank| sums[rank.0] != sums[0]).collect())
     }
 
     /// Gathers values from all processes, in their order.

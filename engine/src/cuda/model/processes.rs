@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rankine_cuda::{Cluster, Device, GatherNodes, Peers};
-use rankine_embedding::Topology;
+use rankine_embedding::{LocalRank, Node};
 
 use crate::cuda::error::Result;
 use crate::launch::ProcessGroup;
@@ -23,27 +23,26 @@ pub(super) fn connect_processes(
     processes: &ProcessGroup,
     deadline: Duration,
 ) -> Result<Vec<Cluster>> {
-    let topology =
-        Topology::new(processes.size(), nodes).expect("every node has the same number of processes");
-    let process = processes.rank();
-    let of_node = topology.node_group(process);
+    let each = processes.size() / nodes;
+    let (node, index) = (Node(processes.process().0 / each), processes.process().0 % each);
+    let of_node = node.0 * each..(node.0 + 1) * each;
     let mut gather = |own: &[Vec<u8>]| {
         // Names contain no line breaks.
         let all = processes.gather("the sockets by which memory is shared", &own.join(&b'\n'));
         let all = all.map_err(|error| error.to_string())?;
-        let names = of_node.iter().flat_map(|&other| all[other].split(|&byte| byte == b'\n'));
+        let names = all[of_node.clone()].iter().flat_map(|names| names.split(|&byte| byte == b'\n'));
         Ok(names.map(<[u8]>::to_vec).collect())
     };
-    let peers = match of_node.len() {
+    let peers = match each {
         // Only threads of this process.
-        1 => Peers::in_process(devices, deadline)?,
-        each => {
-            let (first, ranks) = (topology.local_rank(process) * devices.len(), each * devices.len());
-            Peers::of_processes(devices, first, ranks, deadline, &mut gather)?
+        1 => Peers::in_process(devices, node, deadline)?,
+        _ => {
+            let (first, ranks) = (LocalRank(index * devices.len()), each * devices.len());
+            Peers::of_processes(devices, node, first, ranks, deadline, &mut gather)?
         }
     };
     give_up_when_lost(processes, &peers);
-    Ok(Cluster::of_process(peers, topology.node_of(process), nodes, between(processes)))
+    Ok(Cluster::of_process(peers, nodes, between(processes)))
 }
 
 /// Returns the function that gathers values among processes of several nodes.

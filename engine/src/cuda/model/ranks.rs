@@ -1,13 +1,12 @@
 //! The ranks of a model that this process has.
 
-use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use half::{bf16, f16};
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Cluster, Device};
-use rankine_embedding::Topology;
+use rankine_embedding::{Rank, Topology};
 
 use super::processes::connect_processes;
 use super::workers::Workers;
@@ -15,7 +14,7 @@ use crate::cuda::batch::GlobalBatch;
 use crate::cuda::context::RankContext;
 use crate::cuda::error::Result;
 use crate::cuda::gpu_rank::GpuRank;
-use crate::cuda::rank::Rank;
+use crate::cuda::rank::RankModel;
 use crate::cuda::setup::ModelSetup;
 use crate::guard::StepOutcome;
 use crate::job::Precision;
@@ -24,8 +23,10 @@ use crate::job::Precision;
 #[derive(Debug)]
 pub(super) struct GpuRanks {
     topology: Topology,
-    /// The numbers of these ranks.
-    numbers: Range<usize>,
+    /// The first of these ranks.
+    first: Rank,
+    /// How many there are.
+    count: usize,
     threads: Threads,
 }
 
@@ -33,7 +34,7 @@ pub(super) struct GpuRanks {
 #[derive(Debug)]
 enum Threads {
     /// The only rank runs on the calling thread.
-    Caller(Box<dyn Rank>),
+    Caller(Box<dyn RankModel>),
     /// Each rank runs on its own thread.
     Workers {
         workers: Workers,
@@ -72,7 +73,7 @@ impl GpuRanks {
             }
         };
         let first = setup.first_rank();
-        Ok(Self { topology, numbers: first..first + devices.len(), threads })
+        Ok(Self { topology, first, count: devices.len(), threads })
     }
 
     /// Returns the topology of all ranks.
@@ -80,17 +81,17 @@ impl GpuRanks {
         self.topology
     }
 
-    /// Returns the number of this process's first rank.
-    pub(super) fn first(&self) -> usize {
-        self.numbers.start
+    /// Returns this process's first rank.
+    pub(super) fn first(&self) -> Rank {
+        self.first
     }
 
     /// Starts a training step on a batch.
     pub(super) fn step(&mut self, batch: GlobalBatch<'_>, step: Step, rates: &[Rate]) -> Result<()> {
         match &mut self.threads {
-            Threads::Caller(rank) => rank.step(batch.share(self.topology, self.numbers.start), step, rates),
+            Threads::Caller(rank) => rank.step(batch.share(self.topology, self.first), step, rates),
             Threads::Workers { workers, outcomes: (outcomes, _) } => {
-                let shares = batch.shares(self.topology, self.numbers.clone());
+                let shares = batch.shares(self.topology, self.first, self.count);
                 for (rank, batch) in shares.into_iter().enumerate() {
                     let (rates, outcomes) = (rates.to_vec(), (rank == 0).then(|| outcomes.clone()));
                     workers.send(rank, move |rank| {
@@ -118,12 +119,12 @@ impl GpuRanks {
                 rank.take_outcomes().into_iter().for_each(visit);
             }
             Threads::Workers { workers, outcomes: (_, outcomes) } => {
-                let finish = |rank: &mut dyn Rank| {
+                let finish = |rank: &mut dyn RankModel| {
                     rank.finish()?;
                     Ok(rank.take_outcomes())
                 };
                 let last = match all {
-                    true => workers.call_each(vec![finish; self.numbers.len()])?.swap_remove(0),
+                    true => workers.call_each(vec![finish; self.count])?.swap_remove(0),
                     false => Vec::new(),
                 };
                 outcomes.get_mut().unwrap_or_else(PoisonError::into_inner).try_iter().for_each(&mut visit);
@@ -136,10 +137,10 @@ impl GpuRanks {
     /// Returns the logits of a batch, rank by rank.
     pub(super) fn logits(&mut self, batch: GlobalBatch<'_>) -> Result<Vec<Vec<f32>>> {
         match &mut self.threads {
-            Threads::Caller(rank) => Ok(vec![rank.logits(batch.share(self.topology, self.numbers.start))?]),
+            Threads::Caller(rank) => Ok(vec![rank.logits(batch.share(self.topology, self.first))?]),
             Threads::Workers { workers, .. } => {
-                let shares = batch.shares(self.topology, self.numbers.clone()).into_iter();
-                workers.call_each(shares.map(|batch| move |rank: &mut dyn Rank| rank.logits(batch)))
+                let shares = batch.shares(self.topology, self.first, self.count).into_iter();
+                workers.call_each(shares.map(|batch| move |rank: &mut dyn RankModel| rank.logits(batch)))
             }
         }
     }
@@ -147,32 +148,32 @@ impl GpuRanks {
     /// Enqueues scoring a batch, and adding the scores to the evaluation.
     pub(super) fn evaluate(&mut self, batch: GlobalBatch<'_>) -> Result<()> {
         match &mut self.threads {
-            Threads::Caller(rank) => rank.evaluate(batch.share(self.topology, self.numbers.start)),
+            Threads::Caller(rank) => rank.evaluate(batch.share(self.topology, self.first)),
             Threads::Workers { workers, .. } => {
-                let mut shares = batch.shares(self.topology, self.numbers.clone()).into_iter().enumerate();
+                let mut shares = batch.shares(self.topology, self.first, self.count).into_iter().enumerate();
                 shares.try_for_each(|(rank, batch)| workers.send(rank, move |rank| rank.evaluate(batch)))
             }
         }
     }
 
-    /// Runs the same function on all ranks in parallel, with their numbers; returns the results in the order of ranks.
+    /// Runs the same function on all ranks in parallel; returns the results in the order of ranks.
     pub(super) fn call_each<V: Send + 'static>(
         &self,
-        function: impl Fn(usize, &dyn Rank) -> Result<V> + Clone + Send + 'static,
+        function: impl Fn(Rank, &dyn RankModel) -> Result<V> + Clone + Send + 'static,
     ) -> Result<Vec<V>> {
         match &self.threads {
-            Threads::Caller(rank) => Ok(vec![function(self.numbers.start, &**rank)?]),
-            Threads::Workers { workers, .. } => workers.call_each(self.numbers.clone().map(|number| {
-                let function = function.clone();
-                move |rank: &mut dyn Rank| function(number, rank)
+            Threads::Caller(rank) => Ok(vec![function(self.first, &**rank)?]),
+            Threads::Workers { workers, .. } => workers.call_each((0..self.count).map(|index| {
+                let (function, rank) = (function.clone(), Rank(self.first.0 + index));
+                move |model: &mut dyn RankModel| function(rank, model)
             })),
         }
     }
 
-    /// The same for functions that need no number.
+    /// The same for functions that need not know the rank.
     pub(super) fn call_all<V: Send + 'static>(
         &self,
-        function: impl Fn(&dyn Rank) -> Result<V> + Clone + Send + 'static,
+        function: impl Fn(&dyn RankModel) -> Result<V> + Clone + Send + 'static,
     ) -> Result<Vec<V>> {
         self.call_each(move |_, rank| function(rank))
     }
@@ -180,18 +181,18 @@ impl GpuRanks {
     /// The same for functions that change their rank.
     pub(super) fn call_all_mut<V: Send + 'static>(
         &mut self,
-        function: impl Fn(&mut dyn Rank) -> Result<V> + Clone + Send + 'static,
+        function: impl Fn(&mut dyn RankModel) -> Result<V> + Clone + Send + 'static,
     ) -> Result<Vec<V>> {
         match &mut self.threads {
             Threads::Caller(rank) => Ok(vec![function(&mut **rank)?]),
-            Threads::Workers { workers, .. } => workers.call_each(vec![function; self.numbers.len()]),
+            Threads::Workers { workers, .. } => workers.call_each(vec![function; self.count]),
         }
     }
 
     /// Runs a function on the first rank.
     pub(super) fn call_first<V: Send + 'static>(
         &self,
-        function: impl FnOnce(&dyn Rank) -> Result<V> + Send + 'static,
+        function: impl FnOnce(&dyn RankModel) -> Result<V> + Send + 'static,
     ) -> Result<V> {
         match &self.threads {
             Threads::Caller(rank) => function(&**rank),
@@ -203,14 +204,14 @@ impl GpuRanks {
     pub(super) fn fill(
         &self,
         weights: &mut [f32],
-        fill: impl Fn(&dyn Rank, &mut [f32]) -> Result<()> + Clone + Send + 'static,
+        fill: impl Fn(&dyn RankModel, &mut [f32]) -> Result<()> + Clone + Send + 'static,
     ) -> Result<()> {
         let workers = match &self.threads {
             Threads::Caller(rank) => return fill(&**rank, weights),
             Threads::Workers { workers, .. } => workers,
         };
         let mut passed = weights.to_vec();
-        for rank in 0..self.numbers.len() {
+        for rank in 0..self.count {
             let fill = fill.clone();
             passed = workers.call(rank, move |rank| {
                 fill(rank, &mut passed)?;
@@ -227,9 +228,9 @@ fn create_rank(
     setup: &Arc<ModelSetup>,
     device: &Arc<Device>,
     cluster: Option<Cluster>,
-) -> Result<Box<dyn Rank>> {
+) -> Result<Box<dyn RankModel>> {
     let cluster = cluster.map(Arc::new);
-    let create = || -> Result<Box<dyn Rank>> {
+    let create = || -> Result<Box<dyn RankModel>> {
         let context = RankContext::new(device, cluster.as_ref())?;
         let setup = Arc::clone(setup);
         Ok(match setup.execution.precision {

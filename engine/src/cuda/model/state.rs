@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use rankine_embedding::Rank;
+
 use super::CudaModel;
 use crate::checkpoint::{CheckpointError, DenseState, DeviceState, RankState, StateSource};
 use crate::cuda::error::Error;
@@ -14,13 +16,13 @@ impl CudaModel {
     /// The first error that `visit` returns; [`CheckpointError::State`] if an operation of a GPU failed.
     pub(crate) fn on_each_rank<V: Send + 'static>(
         &self,
-        visit: impl Fn(usize, RankState<'_>) -> Result<V, CheckpointError> + Clone + Send + 'static,
+        visit: impl Fn(Rank, RankState<'_>) -> Result<V, CheckpointError> + Clone + Send + 'static,
     ) -> Result<Vec<V>, CheckpointError> {
         let topology = self.ranks.topology();
-        let found = self.ranks.call_each(move |number, rank| {
-            let dense = rank.dense_state(topology, number)?;
-            let rows = rank.rows();
-            Ok(visit(number, RankState { dense, rows: &*rows }))
+        let found = self.ranks.call_each(move |rank, model| {
+            let dense = model.dense_state(topology, rank)?;
+            let rows = model.rows();
+            Ok(visit(rank, RankState { dense, rows: &*rows }))
         });
         found.map_err(unreachable)?.into_iter().collect()
     }

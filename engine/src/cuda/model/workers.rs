@@ -15,10 +15,10 @@ use rankine_reader::Error as DataError;
 
 use crate::cuda::error::{Error, Result};
 use crate::cuda::input::SLOTS;
-use crate::cuda::rank::Rank;
+use crate::cuda::rank::RankModel;
 
 /// A command to a thread.
-type Command = Box<dyn FnOnce(&mut dyn Rank) -> Result<()> + Send>;
+type Command = Box<dyn FnOnce(&mut dyn RankModel) -> Result<()> + Send>;
 
 /// The ranks of a model, each on its thread.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Workers {
     /// Starts one thread per rank. Each creates its rank, all in parallel.
     pub(super) fn start(
         ranks: Vec<Cluster>,
-        make: impl Fn(Cluster) -> Result<Box<dyn Rank>> + Send + Sync + 'static,
+        make: impl Fn(Cluster) -> Result<Box<dyn RankModel>> + Send + Sync + 'static,
     ) -> Result<Self> {
         let (make, (failed, errors), (made, all_made)) = (Arc::new(make), channel(), channel());
         let mut workers =
@@ -58,42 +58,43 @@ impl Workers {
         if made == workers.commands.len() { Ok(workers) } else { Err(workers.failure()) }
     }
 
-    /// Sends a command to a rank, without waiting for it unless the queue is full.
+    /// Sends a command to a rank, by its position among those of this process. Waits only if the queue is full.
     pub(super) fn send(
         &self,
-        rank: usize,
-        command: impl FnOnce(&mut dyn Rank) -> Result<()> + Send + 'static,
+        position: usize,
+        command: impl FnOnce(&mut dyn RankModel) -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        self.commands[rank].send(Box::new(command)).map_err(|_| self.failure())
+        self.commands[position].send(Box::new(command)).map_err(|_| self.failure())
     }
 
     /// Runs a function on a rank, and waits for its result.
     pub(super) fn call<V: Send + 'static>(
         &self,
-        rank: usize,
-        function: impl FnOnce(&mut dyn Rank) -> Result<V> + Send + 'static,
+        position: usize,
+        function: impl FnOnce(&mut dyn RankModel) -> Result<V> + Send + 'static,
     ) -> Result<V> {
-        self.start_call(rank, function)?.recv().map_err(|_| self.failure())
+        self.start_call(position, function)?.recv().map_err(|_| self.failure())
     }
 
     /// Runs one function per rank, in parallel, and waits for the results, in the order of ranks.
     pub(super) fn call_each<V, F>(&self, functions: impl IntoIterator<Item = F>) -> Result<Vec<V>>
     where
         V: Send + 'static,
-        F: FnOnce(&mut dyn Rank) -> Result<V> + Send + 'static,
+        F: FnOnce(&mut dyn RankModel) -> Result<V> + Send + 'static,
     {
-        let sent = functions.into_iter().enumerate().map(|(rank, function)| self.start_call(rank, function));
+        let sent =
+            functions.into_iter().enumerate().map(|(position, function)| self.start_call(position, function));
         let results = sent.collect::<Result<Vec<_>>>()?;
         results.iter().map(|result| result.recv().map_err(|_| self.failure())).collect()
     }
 
     fn start_call<V: Send + 'static>(
         &self,
-        rank: usize,
-        function: impl FnOnce(&mut dyn Rank) -> Result<V> + Send + 'static,
+        position: usize,
+        function: impl FnOnce(&mut dyn RankModel) -> Result<V> + Send + 'static,
     ) -> Result<Receiver<V>> {
         let (sender, result) = sync_channel(1);
-        self.send(rank, move |model| {
+        self.send(position, move |model| {
             // If the receiver has gone, nobody needs the result.
             let _ = sender.send(function(model)?);
             Ok(())
@@ -143,7 +144,7 @@ impl Drop for Workers {
 /// Runs the commands of a thread until the sender has gone.
 fn run(
     cluster: Cluster,
-    make: &dyn Fn(Cluster) -> Result<Box<dyn Rank>>,
+    make: &dyn Fn(Cluster) -> Result<Box<dyn RankModel>>,
     made: Sender<()>,
     commands: &Receiver<Command>,
 ) -> Result<()> {

@@ -74,7 +74,7 @@ impl<T: Element> Dense<T> {
         let peers = links.as_ref().map(|links| links.cluster.peers());
         let sharded = peers.zip(gradients.sums().filter(|sums| sums.are_sharded()));
         let own: Vec<_> = match sharded {
-            Some((peers, sums)) => sums.parts().map(|part| part.slice_of(peers.rank())).collect(),
+            Some((peers, sums)) => sums.parts().map(|part| part.slice_of(peers.local_rank())).collect(),
             None => iter::once(0..padded.len()).collect(),
         };
         let updated: Vec<_> = own.iter().cloned().flat_map(|range| padded[range].to_vec()).collect();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rankine_cuda::kernels::{self, Element, Outcome, Tally, Verdict};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
+use rankine_embedding::Rank;
 use rankine_embedding::cuda::Result;
 
 use super::super::group::GradientSums;
@@ -142,7 +143,7 @@ impl<T: Element> Head<T> {
         lane: &Lane,
         resources: &Resources<T>,
         numbers: Pointer<f64>,
-        rank: usize,
+        rank: Rank,
     ) -> Result<()> {
         let tally = Tally {
             losses: self.losses.pointer(),
@@ -150,7 +151,7 @@ impl<T: Element> Head<T> {
             numbers,
             pieces: kernels::Head::<T>::pieces(resources.samples_count()),
             heads: self.heads() as u32,
-            rank: rank as u32,
+            rank: rank.0 as u32,
             reserved: 0,
         };
         // SAFETY: there are as many losses as pieces of a batch and heads, and as many numbers as the tally needs; the

@@ -25,8 +25,8 @@ use rankine_cuda::kernels::{
     DenseInput, Element, ElementKind, Fp8RankMagnitudes, Guard, Outcome, TableRows, Tally,
 };
 use rankine_cuda::{Buffer, Lane, Pointer};
-use rankine_embedding::Traffic;
 use rankine_embedding::cuda::Result;
+use rankine_embedding::{Rank, Traffic};
 
 use super::context::RankContext;
 use super::input::Input;
@@ -54,7 +54,7 @@ const SCALE_INTERVAL: u32 = 2000;
 pub(super) struct Network<T> {
     resources: Resources<T>,
     dense_columns: usize,
-    rank: usize,
+    rank: Rank,
     /// The largest norm of all dense gradients.
     norm_max: Option<f32>,
     /// The dense columns as the bottom MLP reads them, or as the first of the vectors without a bottom MLP.
@@ -164,7 +164,7 @@ impl<T: Element> Network<T> {
         let head = Head::new(device, spec, layouts, head_input, rows)?;
         let of_ranks = dense.gradients.sums().map(|sums| Fp8RankMagnitudes {
             largest: sums.numbers().pointer().element(tally_numbers),
-            rank: context.rank() as u32,
+            rank: context.rank().0 as u32,
             ranks: ranks as u32,
         });
         let fp8 = builder.map(|builder| builder.finish(of_ranks, tensors_max)).transpose()?;

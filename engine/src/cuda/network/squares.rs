@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use rankine_cuda::{AllReduce, Buffer, Device, Lane, Peers, Pointer, kernels};
+use rankine_embedding::LocalRank;
 use rankine_embedding::cuda::Result;
 
 use super::super::group::Gradients;
@@ -44,9 +45,9 @@ impl Squares {
                 parts: SquareSums::Local(Buffer::filled(device, PARTS as usize, 0xff)?),
             });
         };
-        let (rank, ranks) = (peers.rank() as u32, peers.ranks());
+        let (rank, ranks) = (peers.local_rank().0 as u32, peers.ranks());
         let slices = |rank| sums.parts().map(move |part| part.slice_of(rank));
-        let ranges: Vec<_> = (0..ranks).flat_map(slices).map(range).collect();
+        let ranges: Vec<_> = LocalRank::first(ranks).flat_map(slices).map(range).collect();
         let of_rank = (ranges.len() / ranks) as u32;
         let each = PARTS.div_ceil(ranges.len() as u32);
         let count = ranges.len() * each as usize;

@@ -40,13 +40,13 @@ fn strangers_neither_end_a_meeting_nor_keep_a_rank_out() {
         // Strangers know the protocol, and where there is no secret one could come as a rank.
         let (address, secret) = (address(), secret("shared"));
         on_ranks(4, &address, |process| {
-            let strangers = (process.rank == 1).then(|| Strangers::at(address.port, 4));
-            if process.rank != 0 {
-                thread::sleep(Duration::from_millis(300 * process.rank as u64));
+            let strangers = (process.rank == Process(1)).then(|| Strangers::at(address.port, 4));
+            if process.rank != Process(0) {
+                thread::sleep(Duration::from_millis(300 * process.rank.0 as u64));
             }
             let mut meeting = Meeting::join(&process, &secret, DEADLINE).unwrap();
             for _ in 0..10 {
-                assert_eq!(meeting.gather(&[process.rank as u8]).unwrap(), [[0], [1], [2], [3]]);
+                assert_eq!(meeting.gather(&[process.rank.0 as u8]).unwrap(), [[0], [1], [2], [3]]);
             }
             if let Some(strangers) = strangers {
                 assert!(strangers.connected() > 100, "round {round}: {} connections", strangers.connected());
@@ -59,7 +59,7 @@ fn strangers_neither_end_a_meeting_nor_keep_a_rank_out() {
 fn an_open_meeting_outlives_strangers_that_do_not_speak_the_protocol() {
     let address = address();
     on_ranks(3, &address, |process| {
-        if process.rank == 1 {
+        if process.rank == Process(1) {
             let mut garbage = reach(address.port);
             garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
             garbage.write_all(&[0; 1000]).unwrap();
@@ -79,7 +79,7 @@ fn strangers_do_not_disturb_a_group_that_has_met() {
         let terms = Terms { secret: secret.clone(), ..terms(Patience::USUAL) };
         let group =
             ProcessGroup::form(&process, ProcessInfo::here(&process, Vec::new()), &terms, end).unwrap();
-        let strangers = (process.rank == 1).then(|| Strangers::at(address.port, 3));
+        let strangers = (process.rank == Process(1)).then(|| Strangers::at(address.port, 3));
         let begun = Instant::now();
         let mut goes_on = true;
         while goes_on {
@@ -100,7 +100,7 @@ fn a_wrong_secret_is_told_to_that_rank_and_the_job_goes_on() {
     let goes_on = |first: &Secret, other: &Secret, refusal| {
         let address = address();
         on_ranks(3, &address, |own| {
-            if own.rank == 2 {
+            if own.rank == Process(2) {
                 let begun = Instant::now();
                 match Meeting::join(&own, other, 2 * DEADLINE) {
                     Err(MeetError::Refused { refusal: told, .. }) => assert_eq!(told, refusal),
@@ -109,7 +109,7 @@ fn a_wrong_secret_is_told_to_that_rank_and_the_job_goes_on() {
                 assert!(begun.elapsed() < DEADLINE / 2, "{:?}", begun.elapsed());
             }
             let mut meeting = Meeting::join(&own, first, DEADLINE).unwrap();
-            assert_eq!(meeting.gather(&[own.rank as u8]).unwrap(), [[0], [1], [2]]);
+            assert_eq!(meeting.gather(&[own.rank.0 as u8]).unwrap(), [[0], [1], [2]]);
         });
     };
     thread::scope(|scope| {
@@ -123,7 +123,7 @@ fn a_wrong_secret_is_told_to_that_rank_and_the_job_goes_on() {
 fn who_was_refused_is_named_when_the_rank_does_not_come() {
     let (address, [right, wrong]) = (address(), ["right", "wrong"].map(secret));
     let told = on_ranks(2, &address, |own| {
-        let secret = if own.rank == 0 { &right } else { &wrong };
+        let secret = if own.rank == Process(0) { &right } else { &wrong };
         Meeting::join(&own, secret, Duration::from_secs(2)).unwrap_err().to_string()
     });
     let words = "rank 1 did not connect";
@@ -137,9 +137,9 @@ fn a_second_process_of_a_rank_is_refused_and_the_first_one_stays() {
     for _ in 0..repeats() {
         let (address, secret) = (address(), secret("shared"));
         on_ranks(3, &address, |own| {
-            if own.rank != 2 {
+            if own.rank != Process(2) {
                 let mut meeting = Meeting::join(&own, &secret, DEADLINE).unwrap();
-                assert_eq!(meeting.gather(&[own.rank as u8]).unwrap(), [[0], [1], [2]]);
+                assert_eq!(meeting.gather(&[own.rank.0 as u8]).unwrap(), [[0], [1], [2]]);
                 return;
             }
             // Rank 1 may come first or second: one of the two is refused at once, and one stays.
@@ -159,7 +159,7 @@ fn a_second_process_of_a_rank_is_refused_and_the_first_one_stays() {
 fn processes_of_other_jobs_and_sizes_are_refused_and_the_job_goes_on() {
     let address = address();
     on_ranks(3, &address, |own| {
-        if own.rank == 1 {
+        if own.rank == Process(1) {
             for (stray, refusal) in [
                 (process(1, 4, &address), Refusal::OtherRanks { ranks: 3 }),
                 (process(3, 3, &address), Refusal::RankTaken),
@@ -180,7 +180,7 @@ fn a_process_that_ends_while_others_are_awaited_gives_its_place_to_the_next_one(
     for _ in 0..repeats() {
         let (address, secret, ended) = (address(), secret("shared"), Barrier::new(2));
         on_ranks(3, &address, |own| {
-            if own.rank == 1 {
+            if own.rank == Process(1) {
                 // It is let in, hands in its first value, and ends before the others have come.
                 let (address, secret) = (&address, &secret);
                 let first = Rendezvous { process: &own, address, secret, deadline: DEADLINE };
@@ -188,12 +188,12 @@ fn a_process_that_ends_while_others_are_awaited_gives_its_place_to_the_next_one(
                 values.send(&Message { kind: Kind::Values, round: 1, bytes: Vec::new() }).unwrap();
                 ended.wait();
             }
-            if own.rank == 2 {
+            if own.rank == Process(2) {
                 ended.wait();
                 thread::sleep(Duration::from_millis(300));
             }
             let mut meeting = Meeting::join(&own, &secret, DEADLINE).unwrap();
-            assert_eq!(meeting.gather(&[own.rank as u8]).unwrap(), [[0], [1], [2]]);
+            assert_eq!(meeting.gather(&[own.rank.0 as u8]).unwrap(), [[0], [1], [2]]);
         });
     }
 }
@@ -268,7 +268,7 @@ fn a_recorded_handshake_opens_no_other_meeting() {
     let (hello, proof) = recorder.join().unwrap();
     let next = address();
     on_ranks(2, &next, |own| {
-        if own.rank == 1 {
+        if own.rank == Process(1) {
             let mut replayed = reach(next.port);
             replayed.write_all(&hello).unwrap();
             replayed.read_exact(&mut [0; 44]).unwrap();
@@ -287,7 +287,7 @@ fn a_recorded_handshake_opens_no_other_meeting() {
 fn rank_0_listens_on_the_address_asked_for_alone() {
     let address = address();
     on_ranks(2, &address, |own| {
-        if own.rank == 1 {
+        if own.rank == Process(1) {
             drop(reach(address.port));
             // All of 127.0.0.0/8 is this host: who listens on all addresses would be found there.
             assert!(TcpStream::connect(("127.0.0.2", address.port)).is_err());

@@ -5,6 +5,8 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rankine_embedding::Process;
+
 use super::watch::Patience;
 use super::{
     Activity, Address, Failure, Launcher, MeetError, Meeting, ProcessGroup, ProcessInfo, ProcessRank,
@@ -22,7 +24,15 @@ fn address() -> Address {
 
 fn process(rank: usize, ranks: usize, address: &Address) -> ProcessRank {
     let (spread, launcher) = (Spread::Unknown, Launcher::None);
-    ProcessRank { rank, ranks, local_rank: None, meet: Some(address.clone()), spread, job: None, launcher }
+    ProcessRank {
+        rank: Process(rank),
+        ranks,
+        local_rank: None,
+        meet: Some(address.clone()),
+        spread,
+        job: None,
+        launcher,
+    }
 }
 
 /// Meets without a secret.
@@ -52,7 +62,7 @@ fn values_of_any_length_come_in_the_order_of_ranks() {
         for round in 0..50usize {
             let value = |rank: usize| vec![(rank + round) as u8; (rank * 7919 * round) % 300_000];
             let expected: Vec<_> = (0..5).map(value).collect();
-            assert_eq!(meeting.gather(&value(process.rank)).unwrap(), expected);
+            assert_eq!(meeting.gather(&value(process.rank.0)).unwrap(), expected);
         }
     });
 }
@@ -72,7 +82,7 @@ fn a_value_that_is_too_long_is_refused_and_the_meeting_goes_on() {
         let refused = meeting.gather(&vec![0; MOST + 1]).unwrap_err().to_string();
         assert!(refused.contains("a value of 1048577 bytes exceeds the limit of 1048576"), "{refused}");
         assert_eq!(meeting.gather(&vec![7; MOST]).unwrap(), [vec![7; MOST], vec![7; MOST]]);
-        assert_eq!((meeting.rank(), meeting.ranks()), (process.rank, 2));
+        assert_eq!((meeting.process(), meeting.ranks()), (process.rank, 2));
     });
 }
 
@@ -92,9 +102,9 @@ fn processes_of_another_version_or_rank_are_named() {
             };
             assert_eq!((here.rank, here.gpus, here.process), (process.rank, 2, std::process::id()));
             let other = match (process.rank, change) {
-                (1, "version") => ProcessInfo { version: "0.0".into(), ..here },
-                (1, "rank") => ProcessInfo { rank: 0, ..here },
-                (1, _) => return meeting.gather(b"{").map(drop).map_err(|error| error.to_string()),
+                (Process(1), "version") => ProcessInfo { version: "0.0".into(), ..here },
+                (Process(1), "rank") => ProcessInfo { rank: Process(0), ..here },
+                (Process(1), _) => return meeting.gather(b"{").map(drop).map_err(|error| error.to_string()),
                 _ => here,
             };
             other.introduce(&mut meeting).map(drop).map_err(|error| error.to_string())
@@ -109,12 +119,12 @@ fn who_is_late_is_named_to_all() {
     let deadline = Duration::from_millis(300);
     on_ranks(4, &address, |process| {
         let mut meeting = join(&process, deadline).unwrap();
-        if [1, 2].contains(&process.rank) {
+        if [1, 2].map(Process).contains(&process.rank) {
             thread::sleep(3 * deadline);
             return;
         }
         match meeting.gather(b"x") {
-            Err(MeetError::Late { late, .. }) => assert_eq!(late, [1, 2]),
+            Err(MeetError::Late { late, .. }) => assert_eq!(late, [1, 2].map(Process)),
             other => panic!("{other:?}"),
         }
         assert!(meeting.gather(b"x").unwrap_err().to_string().contains("has failed"));
@@ -127,11 +137,11 @@ fn who_has_ended_is_named_to_all_at_once() {
         let (address, begun) = (address(), Instant::now());
         on_ranks(4, &address, |process| {
             let mut meeting = join(&process, DEADLINE).unwrap();
-            if process.rank == gone {
+            if process.rank == Process(gone) {
                 return;
             }
             match meeting.gather(b"x") {
-                Err(MeetError::Left { left }) => assert_eq!(left, [gone]),
+                Err(MeetError::Left { left }) => assert_eq!(left, [Process(gone)]),
                 other => panic!("{other:?}"),
             }
         });
@@ -183,16 +193,17 @@ fn a_group_hands_values_around_and_ends_in_peace() {
             end,
         )
         .unwrap();
-        let own = [process.rank as u8; 3];
+        let own = [process.rank.0 as u8; 3];
         assert_eq!(group.gather("values", &own).unwrap(), [[0; 3], [1; 3], [2; 3]]);
         assert_eq!(group.of_first("a value", &own).unwrap(), [0; 3]);
-        let long = vec![process.rank as u8; 3 << 20];
+        let long = vec![process.rank.0 as u8; 3 << 20];
         let collected = group.collect("long values", &long).unwrap();
-        let expected = if process.rank == 0 { vec![vec![1; 3 << 20], vec![2; 3 << 20]] } else { Vec::new() };
+        let expected =
+            if process.rank == Process(0) { vec![vec![1; 3 << 20], vec![2; 3 << 20]] } else { Vec::new() };
         assert!(collected == expected);
         group.wait("the end").unwrap();
         // Nobody is missed who has finished, however late the others are.
-        thread::sleep(Duration::from_millis(200 * process.rank as u64));
+        thread::sleep(Duration::from_millis(200 * process.rank.0 as u64));
         group.finish();
     });
 }
@@ -206,11 +217,14 @@ fn a_group_waits_longer_for_values_than_it_did_for_the_processes() {
         let terms = Terms { deadline, ..terms(Patience::USUAL) };
         let group =
             ProcessGroup::form(&process, ProcessInfo::here(&process, Vec::new()), &terms, end).unwrap();
-        assert_eq!((group.rank(), group.size(), group.is_first()), (process.rank, 2, process.rank == 0));
-        if process.rank == 1 {
+        assert_eq!(
+            (group.process(), group.size(), group.is_first()),
+            (process.rank, 2, process.rank == Process(0))
+        );
+        if process.rank == Process(1) {
             thread::sleep(2 * deadline);
         }
-        assert_eq!(group.gather("values", &[process.rank as u8]).unwrap(), [[0], [1]]);
+        assert_eq!(group.gather("values", &[process.rank.0 as u8]).unwrap(), [[0], [1]]);
         group.finish();
     });
 }
@@ -222,8 +236,10 @@ fn an_error_is_told_to_all_before_what_follows_from_it() {
         group.does(RunStage::Training, 1203);
         match process.rank {
             // This one only misses rank 2, and says so before that one says anything.
-            1 => assert_eq!(group.fail("rank 1 waited for rank 2", true).unwrap().to_string(), words),
-            2 => {
+            Process(1) => {
+                assert_eq!(group.fail("rank 1 waited for rank 2", true).unwrap().to_string(), words)
+            }
+            Process(2) => {
                 thread::sleep(Duration::from_millis(150));
                 assert_eq!(group.fail("the disk is full", false), None);
             }
@@ -237,8 +253,8 @@ fn an_error_is_told_to_all_before_what_follows_from_it() {
 #[test]
 fn one_who_hangs_is_named_to_all_with_what_it_did() {
     let found = on_a_group(|process, group| {
-        let step = 7 + process.rank as u64;
-        if process.rank == 1 {
+        let step = 7 + process.rank.0 as u64;
+        if process.rank == Process(1) {
             group.does(RunStage::Training, step);
         } else {
             // Whoever waits for the one that hangs does not hang.
@@ -265,7 +281,7 @@ fn one_who_is_gone_or_silent_is_named_to_all() {
         let address = address();
         let found = on_ranks(3, &address, |process| {
             let here = ProcessInfo::here(&process, Vec::new());
-            if process.rank == 1 {
+            if process.rank == Process(1) {
                 // As far as the others see it, a process that is killed, or stopped.
                 let mut meeting = join(&process, DEADLINE).unwrap();
                 here.introduce(&mut meeting).unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rankine_cpu::Arithmetic;
-use rankine_embedding::RankTraffic;
+use rankine_embedding::{Rank, RankTraffic};
 use rankine_reader::Samples;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
@@ -101,7 +101,7 @@ impl Backend for CpuBackend {
         Ok(batches.iter().cycle().take(count).map(step).collect())
     }
 
-    fn diverged_ranks(&self) -> Result<Vec<usize>, TrainError> {
+    fn diverged_ranks(&self) -> Result<Vec<Rank>, TrainError> {
         Ok(self.model.diverged_ranks())
     }
 

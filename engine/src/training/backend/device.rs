@@ -3,7 +3,7 @@
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rankine_embedding::{EmbeddingPlan, Placement, RankTraffic};
+use rankine_embedding::{EmbeddingPlan, Placement, Rank, RankTraffic};
 use rankine_reader::Samples;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
@@ -20,7 +20,7 @@ use crate::job::{DeviceKind, Job, Precision};
 use crate::saved::Weights;
 
 /// A function of a rank's number and state.
-pub(super) type RankVisit = Arc<dyn Fn(usize, RankState<'_>) -> Result<(), CheckpointError> + Send + Sync>;
+pub(super) type RankVisit = Arc<dyn Fn(Rank, RankState<'_>) -> Result<(), CheckpointError> + Send + Sync>;
 
 /// A model on a device. The outcomes of steps may be known later than the steps are started.
 pub(in super::super) trait Backend: Scorer + Weights {
@@ -60,7 +60,7 @@ pub(in super::super) trait Backend: Scorer + Weights {
     ) -> Result<Vec<f64>, TrainError>;
 
     /// The ranks whose replicas differ; see [`crate::cpu::CpuModel::diverged_ranks`].
-    fn diverged_ranks(&self) -> Result<Vec<usize>, TrainError>;
+    fn diverged_ranks(&self) -> Result<Vec<Rank>, TrainError>;
 
     /// Calls `visit` with the state of each rank, all ranks at once, after all steps are complete.
     ///
@@ -149,7 +149,7 @@ impl dyn Backend + '_ {
     /// As [`Backend::visit_ranks`].
     pub(in super::super) fn on_each_rank<T: Send + 'static>(
         &self,
-        visit: impl Fn(usize, RankState<'_>) -> Result<T, CheckpointError> + Send + Sync + 'static,
+        visit: impl Fn(Rank, RankState<'_>) -> Result<T, CheckpointError> + Send + Sync + 'static,
     ) -> Result<Vec<T>, CheckpointError> {
         let found = Arc::new(Mutex::new(Vec::new()));
         let results = Arc::clone(&found);

@@ -9,7 +9,7 @@ use rankine_cuda::blas::Algorithms;
 use rankine_cuda::probe::uuid_text;
 use rankine_cuda::{ActivityKind, Device, Moment, Trace};
 use rankine_embedding::cuda::{Error as GpuError, LookUpCounts};
-use rankine_embedding::{EmbeddingPlan, RankTraffic};
+use rankine_embedding::{EmbeddingPlan, Rank, RankTraffic};
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::io::Rung;
 use rankine_reader::stream::StreamOptions;
@@ -391,7 +391,7 @@ impl Backend for GpuBackend {
         Ok(self.model.time_steps(&batches[..most], rate_factor, count)?)
     }
 
-    fn diverged_ranks(&self) -> Result<Vec<usize>, TrainError> {
+    fn diverged_ranks(&self) -> Result<Vec<Rank>, TrainError> {
         Ok(self.model.diverged_ranks()?)
     }
 

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rankine_embedding::Rank;
 use rankine_embedding::rows::{RowSelection, Snapshot};
 use rankine_reader::Columns;
 
@@ -51,7 +52,7 @@ pub(super) struct Checkpoints {
     last_began: Instant,
     processes: ProcessGroup,
     /// The ranks of this process.
-    first_rank: usize,
+    first_rank: Rank,
     writing: Option<PendingCheckpoint>,
     /// Memory for the next copies.
     memory: CopyMemory,
@@ -134,7 +135,7 @@ impl Checkpoints {
             last_step: step,
             last_began: Instant::now(),
             processes: processes.clone(),
-            first_rank: processes.rank() * topology.ranks() / processes.size(),
+            first_rank: Rank(processes.process().0 * topology.ranks() / processes.size()),
             writing: None,
             memory: CopyMemory::new(processes.size()),
             whole: None,
@@ -305,7 +306,7 @@ impl Checkpoints {
         observer: &mut dyn Observer,
     ) -> Result<Capture, CheckpointError> {
         let (touched, step) = (manifest.base.is_some(), manifest.train.step);
-        let first = self.first_rank;
+        let first = self.first_rank.0;
         let found = backend.on_each_rank(move |_, state| {
             let chosen = choose_rows(&state, touched)?;
             Ok((Snapshot::bytes(state.rows, &chosen), chosen))
@@ -315,7 +316,7 @@ impl Checkpoints {
         let captured = if self.memory.has_room(bytes) {
             let spare = Arc::new(self.memory.take());
             Capture::Copied(backend.on_each_rank(move |rank, state| {
-                let rows = Snapshot::of(state.rows, &chosen[rank - first], spare.of(rank - first))?;
+                let rows = Snapshot::of(state.rows, &chosen[rank.0 - first], spare.of(rank.0 - first))?;
                 Ok(RankCopy { rank, dense: state.dense, rows })
             })?)
         } else {
@@ -327,7 +328,7 @@ impl Checkpoints {
             Capture::Written(
                 draft,
                 backend.on_each_rank(move |rank, state| {
-                    write_shard(&*files, &at, rank, &manifest, (&state, &chosen[rank - first]))
+                    write_shard(&*files, &at, rank, &manifest, (&state, &chosen[rank.0 - first]))
                 }),
             )
         };

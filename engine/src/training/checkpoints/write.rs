@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use rankine_embedding::Rank;
 use rankine_embedding::rows::{RowSelection, Snapshot};
 use rankine_reader::Columns;
 
@@ -46,7 +47,7 @@ pub(super) enum WriteOutput {
 
 /// The state of one rank, copied.
 pub(super) struct RankCopy {
-    pub(super) rank: usize,
+    pub(super) rank: Rank,
     pub(super) dense: Vec<DenseState>,
     pub(super) rows: Snapshot,
 }

@@ -27,7 +27,7 @@ pub(in crate::training) fn same_everywhere(
     let (here, there) = differ.unwrap_or(("longer", "shorter"));
     Err(TrainError::Device(format!(
         "rank {} has another {what} than rank 0: `{}` here, `{}` there; give all processes the same",
-        processes.rank(),
+        processes.process(),
         here.trim(),
         there.trim()
     )))

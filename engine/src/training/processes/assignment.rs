@@ -1,6 +1,6 @@
 //! Where the ranks of a job run: how many, on how many nodes, and which of them, on which GPUs, a process has.
 
-use rankine_embedding::Topology;
+use rankine_embedding::{Process, Topology};
 
 use super::super::TrainError;
 use super::agreement::same_everywhere;
@@ -34,7 +34,7 @@ impl RankAssignment {
         let shared = hooks::variable(hooks::LOOPBACK).is_some();
         let found = match processes.size() {
             1 => alone(job, cuda::gpu_count(), shared),
-            _ => among(job, processes.members(), processes.rank(), shared),
+            _ => among(job, processes.members(), processes.process(), shared),
         };
         let (topology, mut gpus) = found.map_err(TrainError::Device)?;
         gpus.iter_mut().for_each(|gpu| *gpu += first_gpu);
@@ -63,7 +63,7 @@ fn alone(job: &Job, seen: usize, shared: bool) -> Result<ProcessRanks, String> {
 }
 
 /// Some ranks are in this process, and equally many in each other one.
-fn among(job: &Job, members: &[ProcessInfo], rank: usize, shared: bool) -> Result<ProcessRanks, String> {
+fn among(job: &Job, members: &[ProcessInfo], own: Process, shared: bool) -> Result<ProcessRanks, String> {
     let (processes, hosts) = (members.len(), hosts(members));
     if job.device.kind == DeviceKind::Cpu {
         return Err(format!(
@@ -95,20 +95,20 @@ fn among(job: &Job, members: &[ProcessInfo], rank: usize, shared: bool) -> Resul
         }
         None => seen_by_each(members, &hosts)?,
     };
-    let of_member = |rank: usize| gpus_of(members, &hosts, rank, each, shared);
-    let all = (0..processes).map(of_member).collect::<Result<Vec<_>, _>>()?;
+    let of_member = |process| gpus_of(members, &hosts, process, each, shared);
+    let all = Process::first(processes).map(of_member).collect::<Result<Vec<_>, _>>()?;
     if !shared {
         check_apart(members, &hosts, &all)?;
     }
     let topology = Topology::new(each * processes, nodes).map_err(|error| error.to_string())?;
-    Ok((topology, all[rank].clone()))
+    Ok((topology, all[own.0].clone()))
 }
 
 /// Ranks are numbered node by node, equally many on each.
 fn check_order(hosts: &[Host]) -> Result<(), String> {
     let said = || {
         let each = hosts.iter().map(|Host { name, ranks }| {
-            let ranks: Vec<_> = ranks.iter().map(usize::to_string).collect();
+            let ranks: Vec<_> = ranks.iter().map(Process::to_string).collect();
             format!("{name} has {}", ranks.join(", "))
         });
         each.collect::<Vec<_>>().join("; ")
@@ -116,7 +116,12 @@ fn check_order(hosts: &[Host]) -> Result<(), String> {
     if hosts.iter().any(|host| host.ranks.len() != hosts[0].ranks.len()) {
         return Err(format!("every host must have the same number of processes: {}", said()));
     }
-    if hosts.iter().flat_map(|host| &host.ranks).enumerate().any(|(index, &rank)| index != rank) {
+    if hosts
+        .iter()
+        .flat_map(|host| &host.ranks)
+        .enumerate()
+        .any(|(index, &process)| process != Process(index))
+    {
         return Err(format!(
             "ranks of processes must be numbered host by host: {}. Use Slurm's --distribution=block, or mpirun's \
              --map-by slot",
@@ -129,7 +134,7 @@ fn check_order(hosts: &[Host]) -> Result<(), String> {
 /// The distinct GPUs that the processes of a host see.
 fn distinct<'a>(members: &'a [ProcessInfo], host: &Host) -> Vec<&'a str> {
     let mut ids: Vec<_> =
-        host.ranks.iter().flat_map(|&rank| &members[rank].gpu_ids).map(String::as_str).collect();
+        host.ranks.iter().flat_map(|process| &members[process.0].gpu_ids).map(String::as_str).collect();
     ids.sort_unstable();
     ids.dedup();
     ids
@@ -161,15 +166,15 @@ fn seen_by_each(members: &[ProcessInfo], hosts: &[Host]) -> Result<usize, String
 fn gpus_of(
     members: &[ProcessInfo],
     hosts: &[Host],
-    rank: usize,
+    rank: Process,
     each: usize,
     shared: bool,
 ) -> Result<Vec<usize>, String> {
     let host = hosts.iter().find(|host| host.ranks.contains(&rank)).expect("every process is on a host");
     let index = host.ranks.iter().position(|&other| other == rank).unwrap_or(0);
-    let seen = members[rank].gpus;
+    let seen = members[rank.0].gpus;
     // Processes that see different GPUs have them to themselves.
-    let all_alike = host.ranks.iter().all(|&other| members[other].gpu_ids == members[rank].gpu_ids);
+    let all_alike = host.ranks.iter().all(|&other| members[other.0].gpu_ids == members[rank.0].gpu_ids);
     let first = if all_alike { index * each } else { 0 };
     if seen == 0 || (first + each > seen && !shared) {
         return Err(format!(
@@ -190,9 +195,9 @@ fn gpus_of(
 /// Checks that no GPU has two ranks.
 fn check_apart(members: &[ProcessInfo], hosts: &[Host], gpus: &[Vec<usize>]) -> Result<(), String> {
     for host in hosts {
-        let mut taken: Vec<(&str, usize)> = Vec::new();
+        let mut taken: Vec<(&str, Process)> = Vec::new();
         for &rank in &host.ranks {
-            for id in gpus[rank].iter().filter_map(|&gpu| members[rank].gpu_ids.get(gpu)) {
+            for id in gpus[rank.0].iter().filter_map(|&gpu| members[rank.0].gpu_ids.get(gpu)) {
                 if let Some((_, other)) = taken.iter().find(|(taken, _)| taken == id) {
                     return Err(format!(
                         "ranks {other} and {rank} on {} would both take GPU {id}: make different GPUs visible to each \
@@ -232,7 +237,7 @@ mod tests {
             let (host, version) = (host.to_owned(), "1".to_owned());
             let boot = host.clone();
             ProcessInfo {
-                rank,
+                rank: Process(rank),
                 host,
                 boot,
                 process: 1,
@@ -249,7 +254,7 @@ mod tests {
     fn found(sets: &[&str], processes: &str) -> Result<(usize, usize, Vec<Vec<usize>>), String> {
         let job = Job::from_toml("tiny.toml", JOB, sets).unwrap();
         let members = members(processes);
-        let each = (0..members.len()).map(|rank| among(&job, &members, rank, false));
+        let each = Process::first(members.len()).map(|own| among(&job, &members, own, false));
         let each: Vec<ProcessRanks> = each.collect::<Result<_, _>>()?;
         let topology = each[0].0;
         Ok((topology.ranks(), topology.nodes(), each.into_iter().map(|(_, gpus)| gpus).collect()))
