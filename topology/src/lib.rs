@@ -21,6 +21,11 @@ macro_rules! numbered {
             pub fn first(count: usize) -> impl DoubleEndedIterator<Item = Self> + ExactSizeIterator + Clone {
                 (0..count).map(Self)
             }
+
+            /// The one that is `count` after this.
+            pub fn plus(self, count: usize) -> Self {
+                Self(self.0 + count)
+            }
         }
 
         /// The number alone.

@@ -100,7 +100,7 @@ impl Rendezvous {
     }
 
     fn rank(&self, position: usize) -> Rank {
-        Rank(self.first.0 + position)
+        self.first.plus(position)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

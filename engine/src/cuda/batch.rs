@@ -58,7 +58,7 @@ impl<'a> GlobalBatch<'a> {
         match self {
             Self::Unpacked(batch, samples) => {
                 let of_rank = |index| {
-                    let share = topology.share(samples.len(), Rank(first.0 + index));
+                    let share = topology.share(samples.len(), first.plus(index));
                     let own = batch.slice(samples.start + share.start..samples.start + share.end);
                     Batch::Unpacked(Cow::Owned(own), 0..share.len())
                 };

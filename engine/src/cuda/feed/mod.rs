@@ -142,7 +142,7 @@ impl Feed {
         let mut copiers = Vec::new();
         for (index, (device, messages)) in devices.iter().zip(messages).enumerate() {
             device.bind()?;
-            let (rank, ring) = (Rank(first.0 + index), Arc::clone(&feed.rings[index]));
+            let (rank, ring) = (first.plus(index), Arc::clone(&feed.rings[index]));
             let copier = Copier { rank, topology, ring, lane: Lane::new(device)?, messages };
             let (sender, sent) = sync_channel(REQUESTS_MAX);
             let (out, copied) = bounded(options.prefetch + window_batches);
@@ -195,7 +195,7 @@ impl Feed {
     /// Returns a GPU's part of a batch.
     fn part(&self, index: usize, CopiedBatch { number, batch, moment }: CopiedBatch) -> FeedPart {
         FeedPart {
-            rows: self.topology.share(batch.len(), Rank(self.first.0 + index)),
+            rows: self.topology.share(batch.len(), self.first.plus(index)),
             batch,
             number,
             copied: moment,

@@ -164,7 +164,7 @@ impl GpuRanks {
         match &self.threads {
             Threads::Caller(rank) => Ok(vec![function(self.first, &**rank)?]),
             Threads::Workers { workers, .. } => workers.call_each((0..self.count).map(|index| {
-                let (function, rank) = (function.clone(), Rank(self.first.0 + index));
+                let (function, rank) = (function.clone(), self.first.plus(index));
                 move |model: &mut dyn RankModel| function(rank, model)
             })),
         }
