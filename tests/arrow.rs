@@ -126,7 +126,7 @@ fn raw_batches_have_the_bits_of_their_rows() {
         .assert_eq(&refused.unwrap_err().to_string());
     let few = without_labels.slice(0, 3);
     let refused = ranker.score_arrow(&pieces(from_ref(&few)), &mut scores[..5]).unwrap_err();
-    assert_eq!(refused.to_string(), "room for 5 scores; expected 6, rows times heads");
+    assert_eq!(refused.to_string(), "the output has room for 5 scores, but 6 are needed (rows times heads)");
 
     // Several pieces are scored as one, and their rows count on.
     let mut of_pieces = vec![f64::NAN; 1000];
@@ -318,6 +318,6 @@ fn batches_that_do_not_fit_are_refused_by_column_and_row() {
     assert_eq!(refused.to_string(), "there is no column C2");
     let dates = Arc::new(Date32Array::from(vec![1; 4])) as ArrayRef;
     let refused = ArrowRows::try_from(&batch([("day", dates)])).unwrap_err();
-    expect!["column day has values of type Date32, but the model needs numbers, texts, or lists of them"]
+    expect!["column day has values of type Date32, but the model needs numbers, strings, or lists of them"]
         .assert_eq(&refused.to_string());
 }

@@ -489,8 +489,7 @@ fn processes_refuse_to_resume_with_the_same_words() -> Outcome {
 /// next.
 fn a_process_that_is_killed_ends_the_others() -> Outcome {
     let (took, stderr) = one_is_sent("KILL")?;
-    let here =
-        ["rank 0 gave up waiting for rank 1 at the ", "rank 1 ended before the others: see the error there"];
+    let here = ["rank 0 gave up waiting for rank 1 at the ", "rank 1 ended before the others: see its error"];
     check(took, &stderr, &[&["rank 1 ended without an error message in training, at step "], &here])
 }
 

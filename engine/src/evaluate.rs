@@ -129,7 +129,15 @@ impl<'a> Evaluations<'a> {
             }
             (None, [_, ..], _) => return Err(SourceError::NoRawRows.into()),
             (None, [], Some(raw)) => Dataset::raw(&raw.format()?, &raw.train, &raw.eval)?,
-            (None, [], None) => Dataset::open(self.job.data.folder().unwrap_or(Path::new("")))?,
+            (None, [], None) => {
+                let opened = Dataset::open(self.job.data.folder().unwrap_or(Path::new("")));
+                opened.map_err(|error| match error {
+                    rankine_reader::Error::Invalid(what) => rankine_reader::Error::Invalid(format!(
+                        "{what}. If the dataset has moved, name it with --data"
+                    )),
+                    error => error,
+                })?
+            }
         };
         let dataset = self.model.with_columns(dataset)?;
         let mut dataset = training::with_ids(&self.job, dataset)?;

@@ -182,7 +182,10 @@ impl ModelSource {
         if begins("step-") {
             return Self::of_checkpoints(path, artifact);
         }
-        other(if names.is_empty() { "it is an empty folder" } else { "it is another folder" })
+        other(match names.is_empty() {
+            true => "it is an empty folder",
+            false => "it is neither a run, a checkpoint nor an export",
+        })
     }
 
     /// Resolves a folder of checkpoints: if checkpoints are accepted, a run's `checkpoints` stands for the run.
@@ -369,7 +372,10 @@ impl OpenModel {
     pub fn with_columns(&self, dataset: Dataset) -> Result<Dataset, SavedModelError> {
         let dataset = dataset.with_buckets_of(&self.columns.schema);
         match self.columns.difference(&dataset) {
-            Some(what) => Err(SavedModelError::Mismatch { dataset: dataset.dir().to_owned(), what }),
+            Some(what) => Err(SavedModelError::Mismatch {
+                dataset: dataset.dir().to_owned(),
+                what: format!("{what}. Convert its rows with `rankine convert ... --like RUN`"),
+            }),
             None => Ok(dataset),
         }
     }

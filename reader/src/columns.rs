@@ -71,7 +71,7 @@ impl Columns {
         let theirs = &other.schema;
         let (expected, names): (Vec<_>, Vec<_>) = (self.schema.names().collect(), theirs.names().collect());
         if expected != names {
-            return Some(format!("it has the columns {names:?}; the model needs {expected:?}"));
+            return Some(different_names(&expected, &names));
         }
         for (mine, theirs) in self.schema.dense.iter().zip(&theirs.dense) {
             if mine != theirs {
@@ -93,7 +93,7 @@ impl Columns {
         let differs = self.vocabularies.iter().find(|mine| !other.vocabularies.contains(mine))?;
         let name = &differs.name;
         Some(format!(
-            "its {name} differs from the one that the model was trained with, so its ids mean other categories"
+            "its {name} differs from the one that the model was trained with, so its ids mean different categories"
         ))
     }
 
@@ -133,5 +133,25 @@ impl Columns {
         let best = errors.iter().position(damaged).unwrap_or(0);
         let no_folder = || Error::Invalid(format!("the folder of {name} is not known"));
         Err(errors.into_iter().nth(best).unwrap_or_else(no_folder))
+    }
+}
+
+/// Describes how the names of columns differ from those that a model needs.
+fn different_names(expected: &[&str], found: &[&str]) -> String {
+    let without = |these: &[&str], those: &[&str]| -> String {
+        let names = these.iter().filter(|name| !those.contains(name)).map(|name| format!("`{name}`"));
+        names.collect::<Vec<_>>().join(", ")
+    };
+    match (without(expected, found), without(found, expected)) {
+        (lacking, more) if lacking.is_empty() && more.is_empty() => {
+            format!(
+                "its columns are in the order {}; the model needs {}",
+                found.join(", "),
+                expected.join(", ")
+            )
+        }
+        (lacking, more) if more.is_empty() => format!("it lacks {lacking}"),
+        (lacking, more) if lacking.is_empty() => format!("it has {more}, which the model does not use"),
+        (lacking, more) => format!("it lacks {lacking}, and has {more}, which the model does not use"),
     }
 }

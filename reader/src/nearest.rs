@@ -1,8 +1,31 @@
 //! "Did you mean": the known word nearest to an unknown one.
 
+use crate::escape::escape;
+
+/// Number of column names that a message lists.
+const NAMES_SHOWN: usize = 30;
+
 /// Returns the question ": did you mean `...`?", or nothing if no candidate is near.
 pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, candidates).map(|name| format!(": did you mean `{name}`?")).unwrap_or_default()
+}
+
+/// Describes a column that a file lacks, for a message that begins with the file's name. `purpose` follows the name of
+/// the column.
+pub(crate) fn no_column(column: &str, purpose: &str, names: &[impl AsRef<str>]) -> String {
+    let meant = nearest(column, names.iter().map(AsRef::as_ref));
+    let meant = meant.map_or_else(String::new, |name| format!(" (did you mean {}?)", quoted(name)));
+    let shown: Vec<_> = names.iter().take(NAMES_SHOWN).map(|name| quoted(name.as_ref())).collect();
+    let more = if names.len() > NAMES_SHOWN { ", ..." } else { "" };
+    format!("has no column {}{purpose}{meant}; it has {}{more}", quoted(column), shown.join(", "))
+}
+
+/// Quotes the name of a column, which may have any characters.
+pub(crate) fn quoted(name: &str) -> String {
+    let mut text = String::from("`");
+    escape(name.as_bytes(), &mut text);
+    text.push('`');
+    text
 }
 
 /// Returns the candidate nearest to `word`, or `None` if more than a third of the letters (at least one) would be

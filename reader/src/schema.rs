@@ -332,7 +332,7 @@ impl Schema {
         let mut names: Vec<&str> = self.names().collect();
         names.sort_unstable();
         if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(Error::invalid(format!("the schema has two columns named '{}'", twice[0])));
+            return Err(Error::invalid(format!("the schema has two columns named `{}`", twice[0])));
         }
         for name in names {
             if !is_column_name(name) {
@@ -534,9 +534,9 @@ mod tests {
         type Change = fn(&mut Schema);
         let cases: [(Change, &str); 25] = [
             (|schema| schema.labels.clear(), "no label column"),
-            (|schema| schema.labels[0].name = "last".into(), "two columns named 'last'"),
-            (|schema| schema.weight = Some("age".into()), "two columns named 'age'"),
-            (|schema| schema.dense[0].name = "film".into(), "two columns named 'film'"),
+            (|schema| schema.labels[0].name = "last".into(), "two columns named `last`"),
+            (|schema| schema.weight = Some("age".into()), "two columns named `age`"),
+            (|schema| schema.dense[0].name = "film".into(), "two columns named `film`"),
             (|schema| schema.dense[0].name = String::new(), "is not a valid file name"),
             (|schema| schema.dense[0].name = ".age".into(), "is not a valid file name"),
             (|schema| schema.dense[0].name = "a/ge".into(), "is not a valid file name"),

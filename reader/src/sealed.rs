@@ -26,7 +26,7 @@ impl TryFrom<String> for Checksum {
         let sum = u64::from_str_radix(&text, 16).map(Self).ok();
         // Accepting capital digits would let a flipped bit go unnoticed.
         sum.filter(|sum| sum.to_string() == text)
-            .ok_or_else(|| format!("'{text}' is not a checksum of 16 hexadecimal digits"))
+            .ok_or_else(|| format!("`{text}` is not a checksum of 16 hexadecimal digits"))
     }
 }
 

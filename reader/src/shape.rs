@@ -1,4 +1,4 @@
-//! The shape of synthetic data: dense features, tables and bag sizes.
+//! The shape of synthetic data: dense columns, tables and bag sizes.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use crate::schema::{
 pub struct Shape {
     /// The shape's name.
     pub name: String,
-    /// The number of dense features, `I1`, `I2`, ...
+    /// The number of dense columns, `I1`, `I2`, ...
     pub dense: usize,
     /// Rows of each table; the columns are `C1`, `C2`, ...
     pub rows: Vec<u64>,
@@ -81,7 +81,7 @@ impl Shape {
         if !path.exists() {
             let known = BUILT_IN.map(|(name, _)| name);
             return Err(Error::invalid(format!(
-                "'{name_or_path}' is neither a file nor a built-in shape ({}){}",
+                "`{name_or_path}` is neither a file nor a built-in shape ({}){}",
                 known.join(", "),
                 did_you_mean(name_or_path, known)
             )));
@@ -106,17 +106,18 @@ impl Shape {
     fn validate(&self) -> Result<(), Conflict> {
         let conflict = |key: &str, message: String| Err(Conflict::new(key, message));
         if !self.hotness.is_empty() && self.hotness.len() != self.rows.len() {
-            let message =
-                format!("there are {} tables and {} hotnesses", self.rows.len(), self.hotness.len());
+            let (tables, own) = (self.rows.len(), self.hotness.len());
+            let values = if own == 1 { "value" } else { "values" };
+            let message = format!("hotness has {own} {values}, but rows has {tables}: give one per table");
             return conflict("hotness", message);
         }
         if self.rows.is_empty() && self.dense == 0 {
-            return conflict("rows", "there are neither tables nor dense features".into());
+            return conflict("rows", "there are neither tables nor dense columns".into());
         }
         if self.dense > MAX_DENSE {
             return conflict(
                 "dense",
-                format!("{} dense features exceed the limit of {MAX_DENSE}", self.dense),
+                format!("{} dense columns exceed the limit of {MAX_DENSE}", self.dense),
             );
         }
         if let Some(at) = self.rows.iter().position(|&rows| rows == 0 || rows > MAX_ROWS) {
@@ -210,7 +211,10 @@ mod tests {
             ("name='x'\ndense=1\nrows=[1]\npooling='men'", "unknown value `men` for `pooling`"),
             ("name='x'\ndense=-1\nrows=[1]", "`dense`: expected a whole number of 0 or more, found -1"),
             ("name='x'\ndense=1\nrows=[3, 0]", "x.toml:3:10: a table has 0 rows"),
-            ("name='x'\ndense=1\nrows=[1]\nhotness=[1,1]", "x.toml:4:9: there are 1 tables and 2 hotnesses"),
+            (
+                "name='x'\ndense=1\nrows=[1]\nhotness=[1,1]",
+                "x.toml:4:9: hotness has 2 values, but rows has 1: give one per table",
+            ),
             ("name='x'\ndense=0\nrows=[]", "neither tables nor dense"),
             ("name='x'\ndense=1\nrows=[4294967297]", "must have 1 to 4294967296"),
             ("name='x'\ndense=1\nrows=[1]\nhotness=[0]", "x.toml:4:10: a hotness of 0"),
@@ -228,6 +232,6 @@ mod tests {
         }
         let many = r#"{"name": "x", "dense": 18446744073709551615, "rows": [18446744073709551615]}"#;
         let error = serde_json::from_str::<Shape>(many).unwrap_err().to_string();
-        assert!(error.contains("dense features exceed the limit of 65536"), "{error}");
+        assert!(error.contains("dense columns exceed the limit of 65536"), "{error}");
     }
 }

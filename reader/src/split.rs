@@ -35,7 +35,7 @@ impl FromStr for Split {
     fn from_str(text: &str) -> Result<Self> {
         let refuse = |why: &str| {
             Error::invalid(format!(
-                "'{text}' is not a split ({why}): write last:0.2 (holds out the last fifth of the rows), \
+                "`{text}` is not a split ({why}): write last:0.2 (holds out the last fifth of the rows), \
                  random:0.1:SEED (a random tenth) or none"
             ))
         };

@@ -140,14 +140,22 @@ pub fn verify_watched(
             && (&positives, &missing) != (&listed.positives, &listed.missing)
         {
             let what = format!(
-                "it lists {:?} positive and {:?} missing labels in the {} part, but the blocks have {positives:?} and \
-                 {missing:?}",
-                listed.positives, listed.missing, part.part
+                "it lists {} positive and {} missing labels in the {} part, but the blocks have {} and {}",
+                numbers(&listed.positives),
+                numbers(&listed.missing),
+                part.part,
+                numbers(&positives),
+                numbers(&missing)
             );
             report.add(&Error::damaged(&dataset.dir().join(MANIFEST_NAME), None, what));
         }
     }
     Ok(report)
+}
+
+/// One number per label.
+fn numbers(counts: &[u64]) -> String {
+    counts.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// The bytes of all blocks of a dataset, as its manifest lists them.
@@ -208,7 +216,8 @@ fn verify_part(
     if next < part.blocks.len() {
         let left = part.blocks.len() - next;
         let path = &part.files[part.blocks[next].file as usize];
-        let what = format!("{left} blocks from here on were not read, after {failed_reads} failed reads");
+        let (blocks, were) = if left == 1 { ("block", "was") } else { ("blocks", "were") };
+        let what = format!("{left} {blocks} from here on {were} not read, after {failed_reads} failed reads");
         report.add(&Error::damaged(path, part.blocks[next].offset, what));
     }
     report.parts.push(read);

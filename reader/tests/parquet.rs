@@ -359,23 +359,20 @@ fn unsuitable_columns_are_named() {
     for (schema, words) in [
         (
             format!("{label}[[dense]]\ncolumn = \"prise\""),
-            "has no column \"prise\" (did you mean \"price\"?); it has \"bought\"",
+            "has no column `prise` (did you mean `price`?); it has `bought`",
         ),
-        (format!("{label}[[dense]]\ncolumn = \"user\""), "has BYTE_ARRAY here, but the column needs numbers"),
-        (format!("{label}[[dense]]\ncolumn = \"seen\""), "has a list here, but one value per row is needed"),
+        (format!("{label}[[dense]]\ncolumn = \"user\""), "column `user` has type BYTE_ARRAY in"),
+        (format!("{label}[[dense]]\ncolumn = \"seen\""), "rows.parquet, but must have one value per row"),
         (
             format!("{label}[[categorical]]\ncolumn = \"price\""),
-            "has DOUBLE here, but the column needs categories (text or integers)",
+            "rows.parquet, but must have categories (strings or integers)",
         ),
-        (
-            "[label]\ncolumn = \"bought\"\nequals = \"yes\"".into(),
-            "has INT32 here, but the column needs text",
-        ),
+        ("[label]\ncolumn = \"bought\"\nequals = \"yes\"".into(), "column `bought` has type INT32 in"),
         (
             format!("{label}[[categorical]]\ncolumn = \"genres\"\nseparator = \"|\""),
             "the column is already a list: remove its separator",
         ),
-        (format!("{label}[format]\ndelimiter = \";\""), "[format] is for CSV"),
+        (format!("{label}[format]\ndelimiter = \";\""), "Parquet needs no [format]: remove it"),
     ] {
         let error = refusal(&path, &schema);
         assert!(matches!(error, Error::Invalid(_)) && error.to_string().contains(words), "{error}");
@@ -450,9 +447,9 @@ fn labelled_rows_are_those_of_a_conversion_and_texts_are_kept() {
         assert_eq!(found, text(row), "row {number}");
     }
     for (column, words) in [
-        ("genres", "column \"genres\" of"),
+        ("genres", "column `genres` of"),
         ("seen", "is a list, which has no text to keep"),
-        ("usr", "new.parquet has no column \"usr\" (did you mean \"user\"?)"),
+        ("usr", "new.parquet has no column `usr` (did you mean `user`?)"),
     ] {
         let error = read(std::slice::from_ref(&new), &[column]).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");

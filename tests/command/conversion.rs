@@ -122,11 +122,11 @@ fn the_limit_of_bad_rows_is_a_number_or_a_percentage() {
     }
     // The default is 1%.
     convert(&place, "default", &[&log, "--on-bad", "skip"]).with(BAD_DATA).says(&["the limit is 1%"]);
-    convert(&place, "no-limit", &[&log, "--bad-limit", "many"]).with(USAGE).says(&["'many' is not a limit"]);
+    convert(&place, "no-limit", &[&log, "--bad-limit", "many"]).with(USAGE).says(&["`many` is not a limit"]);
     // If all rows are bad, the error is about the data, not the limit.
     let nothing = place.file("nothing.tsv", "a\nb\n");
     let args = [&*nothing, "--on-bad", "skip", "--bad-limit", "100%"];
-    convert(&place, "nothing", &args).with(BAD_DATA).says(&["of 2 rows, 2 are bad"]);
+    convert(&place, "nothing", &args).with(BAD_DATA).says(&["all 2 rows read are bad"]);
 }
 
 #[test]
@@ -203,7 +203,8 @@ fn a_model_only_evaluates_data_with_its_meaning_of_ids() {
     let renamed: Vec<_> = rows.iter().map(|row| row.replace("00000003", "deadbeef")).collect();
     let renamed = place.file("renamed.tsv", text(&renamed));
     convert(&place, "renamed", &[&renamed, "--split", "last:0.2"]).with(SUCCESS);
-    let sentence = "differs from the one that the model was trained with, so its ids mean other categories";
+    let sentence =
+        "differs from the one that the model was trained with, so its ids mean different categories";
     eval("renamed").with(USAGE).says(&["does not fit the model", "vocabulary/C1.tsv", sentence]);
 
     for (out, args, words) in [
@@ -246,7 +247,7 @@ fn the_worked_example_of_the_guide_converts() {
     let schema = place.file("slip.toml", slip);
     run(["convert", "csv", &ratings, "--schema", &schema, "--out", &place.word("slip")]).with(USAGE).says(&[
         "slip.toml:18:10: ",
-        "no column \"flim\" (did you mean \"film\"?)",
+        "no column `flim` (did you mean `film`?)",
         "^^^^^^",
     ]);
     let schema = place.file("typo.toml", of_the_guide("toml").replace("separator", "seperator"));
@@ -548,7 +549,7 @@ fn an_inspection_counts_the_rows() {
     for words in [
         "converted from csv, split none: 5 rows read, 5 kept, 0 bad\n",
         "  train  4 samples, label rate 0.7500, 0.3333 (1 missing), ",
-        "  eval   1 samples, label rate 0.0000, undefined (1 missing), ",
+        "  eval   1 sample, label rate 0.0000, undefined (1 missing), ",
         "  columns: 2 label, 0 dense (f32), 2 categorical\n",
         "\\* 50.0%, x 50.0%\n",
         "     2.00  100.0%  9 62.5%, 8 25.0%, 7 12.5%\n",

@@ -114,6 +114,6 @@ fn sets_that_do_not_fit_are_refused_before_the_training() {
         .with(SUCCESS);
     refused(
         &[("a", "other"), ("b", "larger")],
-        &["larger does not fit the one that is trained on: ", "columns"],
+        &["larger does not fit the one that is trained on: it has `C7`, which", "--like DATASET"],
     );
 }

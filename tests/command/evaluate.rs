@@ -110,10 +110,10 @@ fn csv_is_evaluated_like_its_conversion() {
         .says(&["2 of 1300 rows", "the limit is 1"]);
     let unlabelled =
         trained.place.file("unlabelled.csv", "rating,weight,last,film,age,tags\n5,1,f1,f2,3,t1\n");
-    trained.eval(&[&unlabelled]).with(USAGE).says(&[
-        "unlabelled.csv has no column \"bought\"",
-        "an evaluation needs every column of the training",
-    ]);
+    trained
+        .eval(&[&unlabelled])
+        .with(USAGE)
+        .says(&["unlabelled.csv has no column `bought`", "an evaluation needs every column of the training"]);
 }
 
 /// Half precision, hashed and rare categories, a compressed file, and standard input.

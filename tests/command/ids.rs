@@ -166,7 +166,7 @@ fn without_a_policy_ids_out_of_range_are_errors_that_name_it() {
     let plain = raw_job(place, "wild", "");
     train(place, &plain, "fails", &[]).with(BAD_DATA).says(&[
         "record 8 (byte 308), column C6",
-        "is not below the table's 3 rows",
+        "is out of range: its table has 3 rows",
         "guard.ids_out_of_range",
     ]);
     // Columns of row numbers have no out-of-vocabulary row unless one is named.
@@ -180,7 +180,9 @@ fn without_a_policy_ids_out_of_range_are_errors_that_name_it() {
     run(["check", &plain, "--set", "guard.ids_out_of_range=oov"]).with(USAGE).says(&words);
     let beyond =
         raw_job(place, "wild", "[[table]]\ncolumns = [\"C6\"]\noov_row = 3\nids_out_of_range = \"oov\"\n");
-    train(place, &beyond, "beyond", &[]).with(USAGE).says(&["oov_row = 3", "row 3 is not below the 3 rows"]);
+    train(place, &beyond, "beyond", &[])
+        .with(USAGE)
+        .says(&["oov_row = 3", "oov_row 3 is out of range: the table of "]);
     // A policy of one table applies only to that table.
     let one = raw_job(place, "wild", "[[table]]\ncolumns = [\"C6\"]\nids_out_of_range = \"skip\"\n");
     train(place, &one, "one", &[]).with(BAD_DATA).says(&["record 31 (byte 1320), column C2"]);

@@ -161,16 +161,16 @@ fn columns_that_cannot_be_kept_are_refused() {
     let data = films.place.word("data");
     let keep =
         |names: &str, rows: &[&str]| films.predict("out.csv", &[&["--keep-columns", names], rows].concat());
-    keep("id,noet", &[&log]).with(USAGE).says(&[
-        "new.csv has no column \"noet\" to keep (did you mean \"note\"?); it has \"id\", \"rating\", ",
-    ]);
+    keep("id,noet", &[&log])
+        .with(USAGE)
+        .says(&["new.csv has no column `noet` to keep (did you mean `note`?); it has `id`, `rating`, "]);
     keep("id", &["--data", &data]).with(USAGE).says(&["--keep-columns needs raw rows", "instead of --data"]);
     keep("id,id", &[&log]).with(USAGE).says(&["would have two columns named id"]);
     keep("id,,note", &[&log]).with(USAGE).says(&["--keep-columns has an empty name"]);
     let twice = films.place.file("twice.csv", "id,last,film,age,tags,id\n1,f1,f2,3,t1,2\n");
     keep("id", &[&twice])
         .with(USAGE)
-        .says(&["twice.csv has two columns named \"id\"", "the second is field 6"]);
+        .says(&["twice.csv has two columns named `id`", "the second is field 6"]);
     let numbered = films.place.file("row.csv", "row,last,film,age,tags\n1,f1,f2,3,t1\n");
     keep("row", &[&numbered]).with(USAGE).says(&["would have two columns named row"]);
     assert!(!films.place.path("out.csv").exists());
@@ -202,10 +202,8 @@ fn columns_of_criteo_are_kept_by_their_names() {
     predict(&unlabelled, "C1").with(SUCCESS);
     let text = fs::read_to_string(&out).unwrap();
     assert_eq!(text.lines().nth(1).unwrap().split(',').nth(1), unlabelled[0].split('\t').nth(13));
-    predict(&unlabelled, "label")
-        .with(USAGE)
-        .says(&["new.tsv has no column \"label\" to keep", "it has \"I1\""]);
-    predict(&rows[600..], "c1").with(USAGE).says(&["(did you mean \"C1\"?)"]);
+    predict(&unlabelled, "label").with(USAGE).says(&["new.tsv has no column `label` to keep", "it has `I1`"]);
+    predict(&rows[600..], "c1").with(USAGE).says(&["(did you mean `C1`?)"]);
 }
 
 #[test]

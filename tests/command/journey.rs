@@ -289,7 +289,7 @@ fn a_job_generates_its_dataset_and_refuses_another() {
     train(&place, &job, "third", &[&made_by(2)]).with(USAGE).says(&[
         "data.generate",
         &data,
-        "was generated with other settings",
+        "was generated with different settings",
         "choose another data.dir",
     ]);
     assert!(tree(&place.path("data")) == made && !place.path("third").exists());

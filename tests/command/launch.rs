@@ -150,7 +150,7 @@ fn processes_that_cannot_train_together_report_why() {
         // The first rank has no error itself; it ends because the other one did.
         (
             [&["--set", "device.ranks=2"], &["--set", "device.ranks=2", "--set", "seed=7"]],
-            ["", "rank 1 has another job than rank 0: `seed = 7` here, `seed = 1` there"],
+            ["", "the job of rank 1 differs from that of rank 0: `seed = 7`, not `seed = 1`"],
         ),
     ];
     for (arguments, words) in cases {
@@ -167,7 +167,7 @@ fn processes_that_cannot_train_together_report_why() {
             );
             // Only rank 0 prints where its rank comes from.
             let printed =
-                stderr.contains(&format!("rank {rank} of 2 (--rank, --ranks), meeting at 127.0.0.1:"));
+                stderr.contains(&format!("rank {rank} of 2 (--rank, --ranks), rendezvous at 127.0.0.1:"));
             assert_eq!(printed, rank == 0, "{stderr}");
             // Every log line of one of several processes starts with its rank.
             let logged = stderr.lines().filter(|line| line.contains("INFO") || line.contains("WARN"));
@@ -259,7 +259,7 @@ fn a_wrong_secret_and_a_second_process_of_a_rank_are_refused_and_the_job_continu
         for (refused, words) in [
             (wrong, "connected as rank 2: its secret differs from rank 0's"),
             (without, "connected as rank 2: rank 0 has a secret and it has none"),
-            (again, "connected as rank 1: another process is that rank"),
+            (again, "connected as rank 1: another process already has this rank"),
         ] {
             let begun = Instant::now();
             let (code, _, stderr) = ended(refused);

@@ -142,7 +142,7 @@ fn contradictions_are_refused() {
     }
     convert("csv", &["--like", &data])
         .with(USAGE)
-        .says(&["are criteo-tsv, not csv", "use `rankine convert criteo-tsv`"]);
+        .says(&["was made from criteo-tsv, not csv", "use `rankine convert criteo-tsv`"]);
     convert("criteo-tsv", &["--like", &place.word("none")])
         .with(USAGE)
         .says(&["--like ", "there is no such folder; expected the folder of a dataset, of a finished run"]);

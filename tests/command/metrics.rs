@@ -117,7 +117,7 @@ fn a_port_in_use_is_an_error_before_anything_is_written() {
     let args = ["generate", "--shape", "dlrm", "--rows-cap", "10", "--samples", "10", "--out", &out];
     run(args.into_iter().chain(["--metrics", &address]))
         .with(FAILED)
-        .says(&["metrics cannot be served on", "another process uses this port"]);
+        .says(&["cannot serve metrics on", "another process uses this port"]);
     assert!(!place.path("data").exists());
     generate(&place, SHAPE, 2000, 400);
     let listen = format!("metrics.listen={address}");

@@ -351,8 +351,11 @@ fn columns_share_a_table() {
         "table=[{ columns = ['C1', 'C3'] }]",
         &["cannot share a table: they have 40 and 20 rows", "--set"],
     );
-    refused("table=[{ columns = ['c1'] }]", &["the column c1 does not exist: did you mean C1?"]);
-    refused("table=[{ columns = ['C1'], dim = 8 }]", &["8 is not model.embedding_dim (4): dlrm multiplies"]);
+    refused("table=[{ columns = ['c1'] }]", &["the column `c1` does not exist: did you mean `C1`?"]);
+    refused(
+        "table=[{ columns = ['C1'], dim = 8 }]",
+        &["dim must equal model.embedding_dim (4), not 8: dlrm multiplies"],
+    );
     assert!(!place.path("refused").exists());
 }
 
@@ -436,7 +439,7 @@ train = {{ batch_size = 128 }}
     let eval = summary(&place, "one")["eval"].clone();
     assert!(eval["auc"].as_f64().unwrap() > 0.85 && eval.get("heads").is_none(), "{eval:#}");
     let refused = train(&place, &job, "refused", &["head=[{ label = 'lable2' }]"]).with(USAGE);
-    refused.says(&["the dataset has no label lable2: did you mean label2?"]);
+    refused.says(&["the dataset has no label `lable2`: did you mean `label2`?"]);
 }
 
 #[test]

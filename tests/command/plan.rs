@@ -149,7 +149,7 @@ fn a_table_is_explained() {
     };
     assert!(replicated(&table) && !replicated(&tight));
     let unknown = ["--ranks", "8", "--machine", "h200", "--explain", "C200"];
-    plan(DLRM, &unknown).with(USAGE).says(&["the model has no table C200: did you mean `C20`?"]);
+    plan(DLRM, &unknown).with(USAGE).says(&["the model has no table `C200`: did you mean `C20`?"]);
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn refused_plans_are_explained() {
     plan(&job, &["--ranks", "0"]).with(USAGE).says(&["expected a whole number from 1 to 4096"]);
     // An error in the job's tables names the column.
     let conflict = ["--set", "data.shape=dlrm", "--set", "table=[{ columns = [\"C99\"] }]"];
-    plan(&job, &conflict).with(USAGE).says(&["the column C99 does not exist"]);
+    plan(&job, &conflict).with(USAGE).says(&["the column `C99` does not exist"]);
     // `check` takes the columns from the shape, too.
     run(["check", DLRM]).with(SUCCESS).stdout_says("its columns were taken from data.shape");
 }

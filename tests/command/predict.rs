@@ -199,7 +199,7 @@ fn csv_of_several_labels_is_scored_as_its_dataset_is() {
     let lacking = place.file("lacking.csv", "tags,age,film\nt1,3,f1\n");
     let (run_dir, out) = (place.word("run"), place.word("lacking.out"));
     let ended = run(["predict", "--run", &run_dir, "--out", &out, &lacking]).with(USAGE);
-    ended.says(&["lacking.csv", "\"last\""]);
+    ended.says(&["lacking.csv", "`last`"]);
 }
 
 /// Returns rows with a label, a weight, a number and a film. The greater a film's number, the more often people like
@@ -479,7 +479,7 @@ fn too_many_bad_rows_end_a_prediction_like_a_conversion() {
         assert_eq!((&reported["predicted"], &reported["bad"]), (&197.into(), &3.into()));
     }
     let ended = skip(&["--bad-limit", "many"]).with(USAGE);
-    ended.says(&["'many' is not a limit"]);
+    ended.says(&["`many` is not a limit"]);
 }
 
 #[test]

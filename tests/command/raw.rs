@@ -124,11 +124,14 @@ fn invalid_records_are_named() {
     let cases = [
         (
             spoilt(117, 1 + DENSE + 5, 3),
-            "record 118 (byte 5148), column C6: id 3 is not below the table's 3 rows",
+            "record 118 (byte 5148), column C6: id 3 is out of range: its table has 3 rows",
         ),
         (spoilt(0, 0, 2), "record 1 (byte 0), column label: the label 0x00000002 is neither 0 nor 1"),
         (spoilt(299, 2, f32::NAN.to_bits()), "record 300 (byte 13156), column I2: NaN is not finite"),
-        (records(300, 3, true), "column I1: 8e-44 is a subnormal number; as the integer 57 it would be read"),
+        (
+            records(300, 3, true),
+            "column I1: 8e-44 is a subnormal number; with dense = int it would be read as the integer 57",
+        ),
     ];
     for (bytes, words) in cases {
         place.file("train.bin", bytes);
@@ -139,7 +142,7 @@ fn invalid_records_are_named() {
     place.file("train.bin", &good);
     train(&place, &job, "global", &["data.raw.ids=global-offset"])
         .with(BAD_DATA)
-        .says(&["column C2: id ", "is not within 40 to 69, the table's rows"]);
+        .says(&["column C2: id ", " is out of range: its table has the ids 40 to 69"]);
     train(&place, &job, "dlrm", &["data.raw.shape=dlrm"])
         .with(BAD_DATA)
         .says(&["train.bin", "13200 bytes are not a multiple of the 160 bytes of a record"]);
@@ -223,7 +226,7 @@ fn bad_records_are_refused_skipped_or_quarantined() {
     let named = json_lines(&place.path("kept/bad-rows.jsonl"));
     let places: Vec<_> = named.iter().map(|bad| (bad["record"].as_u64(), bad["column"].as_str())).collect();
     assert_eq!(places, [(Some(4), Some("label")), (Some(501), Some("I1")), (Some(1000), Some("C1"))]);
-    assert_eq!(named[2]["why"], "id 40 is not below the table's 40 rows");
+    assert_eq!(named[2]["why"], "id 40 is out of range: its table has 40 rows");
     let report = json_file(&place.path("kept/conversion.json"));
     assert_eq!(
         report["rows"],

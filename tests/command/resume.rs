@@ -297,7 +297,7 @@ fn a_checkpoint_that_cannot_be_saved_is_an_error() {
     ended.says(&["step 50: checkpoint not saved", "Input/output error", "training continues"]);
     assert_eq!(runs.steps("on"), [25, 75]);
     assert!(weights(&runs.place, "on") == weights(&runs.place, "whole"));
-    with_fault("wrong", "eio", &[]).with(USAGE).says(&["'eio' is not a fault"]);
+    with_fault("wrong", "eio", &[]).with(USAGE).says(&["`eio` is not a fault"]);
 }
 
 /// A checkpoint of four CPU ranks can be resumed on any number of CPU ranks: the tables are the same, and training has

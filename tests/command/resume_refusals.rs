@@ -393,7 +393,7 @@ fn a_finished_run_is_compared_with_the_job() {
         (&other, "the training part has different samples"),
         (&fewer, "the training part has 2000 samples but had 3001"),
     ] {
-        let words = ["is finished, and it trained another job", words, "--restart", "--run-dir"];
+        let words = ["is finished and was trained with a different job", words, "--restart", "--run-dir"];
         runs.refuses("whole", &["--resume", "--set", set], USAGE, &words);
     }
     // Options that change neither the model nor its metrics may differ, and the dataset may have moved.

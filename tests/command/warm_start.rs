@@ -169,10 +169,10 @@ fn models_that_do_not_fit_are_refused() {
     };
     refused(
         &[&from, "model.top_mlp=[8]"],
-        &["train.init_from", "has another shape: top_mlp.0 is 8 but was 16"],
+        &["train.init_from", "has a different shape: top_mlp.0 is 8 but was 16"],
     );
     let wider = ["model.embedding_dim=8", "model.bottom_mlp=[16, 8]"];
-    refused(&[&from, wider[0], wider[1]], &["has another shape: bottom_mlp.1 is 8 but was 4"]);
+    refused(&[&from, wider[0], wider[1]], &["has a different shape: bottom_mlp.1 is 8 but was 4"]);
     let state = "train.init_optimizer_state=true";
     refused(&[state], &["train.init_optimizer_state", "set train.init_from"]);
     refused(

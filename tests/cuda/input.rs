@@ -400,7 +400,7 @@ fn values_that_the_schema_does_not_admit_are_named(bench: &Bench, words: &mut Wo
             continue;
         }
         let error = fed.diagnose().to_string();
-        let expected = format!("id {largest} is not below the table's {largest} rows");
+        let expected = format!("id {largest} is out of range: its table has {largest} rows");
         let (named, file) = (error.contains(&expected), error.contains("00000.blocks"));
         return if named && file { Ok(()) } else { Err(error.into()) };
     }

@@ -240,9 +240,9 @@ fn wrong_features_are_refused_with_their_place() {
         [format!("| {line}\n"), format!("  | {}{carets}\n", " ".repeat(line.find(word).unwrap()))]
     };
     for (feature, line, word, says) in [
-        ("column = \"agee\"\nbuckets = 8", 0, "\"agee\"", "no column agee: did you mean `age`?"),
-        ("column = \"site\"\nbuckets = 8", 0, "\"site\"", "the column site is not numeric"),
-        ("column = \"zzzz\"\nbuckets = 8", 0, "\"zzzz\"", "its numeric columns are age, price"),
+        ("column = \"agee\"\nbuckets = 8", 0, "\"agee\"", "no column `agee`: did you mean `age`?"),
+        ("column = \"site\"\nbuckets = 8", 0, "\"site\"", "the column `site` is not a dense column"),
+        ("column = \"zzzz\"\nbuckets = 8", 0, "\"zzzz\"", "its dense columns are: `age`, `price`"),
         ("column = \"age\"\nbuckets = 1", 1, "1", "from 2 to 65536, \"log\", or a list"),
         ("column = \"age\"\nbuckets = 70000", 1, "70000", "from 2 to 65536, \"log\", or a list"),
         ("column = \"age\"\nbuckets = \"lin\"", 1, "\"lin\"", "from 2 to 65536, \"log\", or a list"),
@@ -258,7 +258,7 @@ fn wrong_features_are_refused_with_their_place() {
         refused(feature, &[says, &quoted, &carets]);
     }
     let twice = "column = \"age\"\nbuckets = 8\n[[feature]]\ncolumn = \"age\"\nbuckets = 9";
-    refused(twice, &["an earlier [[feature]] is named age_buckets", "^^^^^"]);
+    refused(twice, &["an earlier [[feature]] is named `age_buckets`", "^^^^^"]);
     refused("column = \"age\"\nbucket = 8", &["unknown key `bucket`", "did you mean `buckets`?"]);
     refused("buckets = 8", &["missing key `column`"]);
 }

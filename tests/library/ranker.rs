@@ -263,10 +263,10 @@ fn input_that_does_not_fit_the_model_is_refused_by_column_and_row() {
     }
     assert_eq!(scores, [7.0; 3], "nothing was written");
     expect![[r#"
-        70000 rows are more than 65536: score them in several calls
+        at most 65536 rows can be scored per call, not 70000: score them in several calls
         dense features: 11 numbers for 3 rows of 4 columns; expected 12
         5 categorical columns, but the model has 6
-        room for 2 scores; expected 3, rows times heads
+        the output has room for 2 scores, but 3 are needed (rows times heads)
         the score of row 0 is not a number: numbers of the row are too large for the model
         column I3, row 1: NaN is not finite; mapped features have no missing numbers
         column C1: 2 ids for 3 rows of 1; expected 3
@@ -391,7 +391,7 @@ fn raw_rows_of_criteo_are_scored_as_their_lines() {
         column C1 is given twice
         column C2 has 499 rows; expected 500
         column C2, row 7: "not hex" is not a category of at most 16 hexadecimal digits
-        column C2 has integers, but the model needs texts of hexadecimal digits
+        column C2 has integers, but the model needs strings of hexadecimal digits
         column I1, row 0: inf is not a 64-bit integer"#]]
     .assert_eq(&all);
 }

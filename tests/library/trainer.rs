@@ -319,24 +319,24 @@ fn rows_that_do_not_fit_are_refused_and_change_nothing() {
     said.push(start(&place, &CSV_SETS, "empty").finish().unwrap_err().to_string());
     said.push(fails(&job(&place, &["data.dir=nowhere"]), "nowhere"));
     expect![[r#"
-        129 rows are more than train.batch_size, which is 128: push them in several calls
+        a push has at most train.batch_size (128) rows, not 129: push them in several calls
         column bought, row 1: "2" is not a label: it must be 0 or 1
         column weight, row 2: "-1" is not a weight: it must be a number of 0 or more
         column rating, row 0: "x" is not a label: it must be a number
         there is no column last
-        there are no weights, and column weight of the dataset has them
+        no weights were given, but the dataset has the weight column `weight`: pass them
         column weight, row 1: inf is not a weight: it must be a number of 0 or more
-        column weight has 1 rows; expected 2
-        1 labels; expected 2
+        column weight has 1 row; expected 2
+        1 label; expected 2
         column rating, row 1: 0.5 is not a label: it must be 0 or 1, or NaN if it is missing
-        column rating has 1 rows; expected 2
+        column rating has 1 row; expected 2
         column age, row 1: NaN is not finite; mapped features have no missing numbers
         column last, row 1: id 1000 is out of range: its table has 41 rows
-        column tags, row 1: 8 ids; expected at most 3, the most of a row of the dataset
-        train.max_steps is reached: 2 steps were trained
+        column tags, row 1: 8 ids; expected at most 3, the maximum in the dataset
+        training ended at train.max_steps, after 2 steps: raise it to continue
         eval.target_auc is set, but the program that pushes rows decides when training ends: remove it
         no rows were pushed, so there is no model to save
-        no dataset at nowhere: the folder does not exist: make it with `rankine convert` or `rankine generate`"#]]
+        no dataset at nowhere: the folder does not exist; create it with `rankine convert` or `rankine generate`"#]]
     .assert_eq(&said.join("\n"));
 }
 

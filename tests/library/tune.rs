@@ -129,7 +129,7 @@ fn a_number_of_trials_and_a_seed_give_one_result_however_many_run_at_once() {
     // A finished search has the same result again.
     assert_eq!(search(&place, "stopped", &sets, Extent::Trials(4)).unwrap().trials, one.trials);
     let other = search(&place, "stopped", &sets, Extent::Trials(5)).unwrap_err().to_string();
-    assert!(other.contains("the search here has another trials"), "{other}");
+    assert!(other.contains("the search in this folder has a different number of trials"), "{other}");
 }
 
 #[test]

@@ -167,7 +167,8 @@ impl Source {
                 let formats = ["criteo-tsv", "csv", "hugectr-raw", "parquet"];
                 let hint = did_you_mean(other, formats);
                 Err(PyValueError::new_err(format!(
-                    "{other:?} is not a format: choose one of {formats:?}{hint}"
+                    "`{other}` is not a format: choose one of {}{hint}",
+                    formats.join(", ")
                 )))
             }
         }

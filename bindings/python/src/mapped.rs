@@ -71,7 +71,7 @@ pub(crate) fn numbers_of(what: &str, given: &Bound<'_, PyAny>) -> PyResult<Vec<V
         _ => {
             let shape = array.shape();
             return Err(row_error(format!(
-                "{what} have the shape {shape:?}; expected one of [rows] and [rows, columns]"
+                "{what} have the shape {shape:?}; expected [rows] or [rows, columns]"
             )));
         }
     };
@@ -115,7 +115,7 @@ impl<'py> Column<'py> {
             let Ok((offsets, ids)) = pair.extract::<(Bound<'py, PyAny>, Bound<'py, PyAny>)>() else {
                 let found = pair.len();
                 return Err(row_error(format!(
-                    "column {name} is a tuple of {found}; expected offsets and ids"
+                    "column {name} is a tuple of length {found}, but a tuple must be (offsets, ids)"
                 )));
             };
             (Some(offsets_of(name, &offsets)?), array_of(&ids)?)
@@ -132,7 +132,7 @@ impl<'py> Column<'py> {
             _ => {
                 let shape = ids.shape();
                 return Err(row_error(format!(
-                    "column {name} has the shape {shape:?}; expected one of [rows] and [rows, ids per row]"
+                    "column {name} has the shape {shape:?}; expected [rows] or [rows, ids per row]"
                 )));
             }
         }

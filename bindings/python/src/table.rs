@@ -63,7 +63,7 @@ fn column(name: String, values: &Bound<'_, PyAny>) -> PyResult<ArrowColumn> {
         let Ok((offsets, values)) = pair.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>() else {
             let found = pair.len();
             return Err(row_error(format!(
-                "column {name} is a tuple of {found}; expected two, offsets and values: give rows as a list"
+                "column {name} is a tuple of length {found}, but a tuple must be (offsets, values): pass rows as a list"
             )));
         };
         let offsets = offsets_of(&name, &offsets)?;
@@ -158,7 +158,7 @@ fn flat(name: &str, values: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
         b'u' if bytes == 8 => Arc::new(UInt64Array::new(buffer(array)?, None)),
         b'i' | b'u' => Arc::new(Int64Array::new(buffer(array)?, None)),
         b'U' | b'O' | b'T' => list(name, array.call_method0("tolist")?.cast::<PyList>()?)?,
-        _ => return Err(unfit(format!("has values of type {}; expected numbers or texts", array.dtype()))),
+        _ => return Err(unfit(format!("has values of type {}; expected numbers or strings", array.dtype()))),
     })
 }
 
@@ -201,7 +201,7 @@ fn list(name: &str, list: &Bound<'_, PyList>) -> PyResult<ArrayRef> {
                 continue;
             };
             texts.append_value(
-                item.cast::<PyString>().map_err(|_| wrong(row, item, "a text, as others are"))?.to_str()?,
+                item.cast::<PyString>().map_err(|_| wrong(row, item, "a string, as others are"))?.to_str()?,
             );
         }
         return Ok(Arc::new(texts.finish()));
@@ -216,7 +216,7 @@ fn list(name: &str, list: &Bound<'_, PyList>) -> PyResult<ArrayRef> {
         return Ok(Arc::new(integers.collect::<Int64Array>()));
     }
     let number = |(row, item): (usize, &Option<Bound<'_, PyAny>>)| match item {
-        Some(item) => item.extract::<f64>().map_err(|_| wrong(row, item, "a number or a text")),
+        Some(item) => item.extract::<f64>().map_err(|_| wrong(row, item, "a number or a string")),
         None => Ok(f64::NAN),
     };
     Ok(Arc::new(Float64Array::from(items.iter().enumerate().map(number).collect::<PyResult<Vec<_>>>()?)))

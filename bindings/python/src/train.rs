@@ -67,7 +67,7 @@ pub(crate) fn start_of(resume: bool, restart: bool, run_dir: Option<&Path>) -> P
     match (resume, restart, run_dir) {
         (false, false, _) => Ok(Start::New),
         (_, _, None) => Err(PyTypeError::new_err("resume and restart need run_dir")),
-        (true, true, _) => Err(PyTypeError::new_err("choose one of resume and restart")),
+        (true, true, _) => Err(PyTypeError::new_err("resume and restart cannot be combined")),
         (true, false, _) => Ok(Start::Resume),
         (false, true, _) => Ok(Start::Restart),
     }

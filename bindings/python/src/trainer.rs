@@ -224,7 +224,7 @@ impl Trainer {
 }
 
 fn finished() -> PyErr {
-    train_error("the training has finished")
+    train_error("the trainer has finished: create a new one")
 }
 
 /// Returns settings with those of the data: its folder, or a mapping of them.

@@ -150,11 +150,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "out of range": ({"hour": [0, 24, 0]}, "column hour, row 1: 24 is not the number of one of its table's 24 rows"),
     "floats": (
         {"film": np.zeros(3)},
-        "column film has floating-point numbers, but the model needs texts or integers",
+        "column film has floating-point numbers, but the model needs strings or integers",
     ),
     "booleans": (
         {"film": [True, False, True]},
-        "column film has floating-point numbers, but the model needs texts or integers",
+        "column film has floating-point numbers, but the model needs strings or integers",
     ),
     "bag": ({"hour": [[1], [2], []]}, "column hour, row 2: 0 categories; expected 1, as in training"),
     "decreasing offsets": (
@@ -175,18 +175,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "triple": (
         {"film": ("f1", "f2", "f3")},
-        "column film is a tuple of 3; expected two, offsets and values: give rows as a list",
+        "column film is a tuple of length 3, but a tuple must be (offsets, values): pass rows as a list",
     ),
-    "mixed": ({"film": ["f1", 2, "f3"]}, "column film, row 1: 2 is not a text, as others are"),
+    "mixed": ({"film": ["f1", 2, "f3"]}, "column film, row 1: 2 is not a string, as others are"),
     "mixed lists": ({"tags": [["t1"], "t2", []]}, "column tags, row 1: 't2' is not a list, as other rows are"),
-    "objects": ({"price": [1, {}, 3]}, "column price, row 1: {} is not a number or a text"),
+    "objects": ({"price": [1, {}, 3]}, "column price, row 1: {} is not a number or a string"),
     "dates": (
         {"price": np.zeros(3, dtype="datetime64[s]")},
-        "column price has values of type datetime64[s]; expected numbers or texts",
+        "column price has values of type datetime64[s]; expected numbers or strings",
     ),
     "complex": (
         {"price": np.zeros(3, dtype=complex)},
-        "column price has values of type complex128; expected numbers or texts",
+        "column price has values of type complex128; expected numbers or strings",
     ),
     "dimensions": ({"price": np.zeros((3, 1, 1))}, "column price has the shape [3, 1, 1]; expected one entry per row"),
     "scalar": ({"price": 1.0}, "column price has the shape []; expected one entry per row"),
@@ -216,7 +216,7 @@ def test_tables_that_do_not_fit_are_refused(films: Films) -> None:
     twice = pa.table([*table.columns, table["age"]], names=[*table.column_names, "age"])
     assert refusal(twice) == "column age is given twice"
     dates = table.set_column(0, "age", pa.array([0] * len(table), pa.date32()))
-    needs = "but the model needs numbers, texts, or lists of them"
+    needs = "but the model needs numbers, strings, or lists of them"
     assert refusal(dates) == f"column age has values of type Date32, {needs}"
     nested = table.set_column(5, "tags", pa.array([[["t1"]]] * len(table)))
     assert refusal(nested).startswith("column tags has values of type List(")

@@ -36,7 +36,8 @@ pub enum Error {
     },
     /// A GPU that is too old for the kernels.
     #[error(
-        "GPU {ordinal} has compute capability {}.{}, but the kernels need 8.0 (Ampere) or later",
+        "GPU {ordinal} has compute capability {}.{}, but the kernels need 8.0 (Ampere) or later: select other GPUs \
+         with CUDA_VISIBLE_DEVICES",
         capability.0, capability.1
     )]
     OldDevice {
@@ -46,7 +47,10 @@ pub enum Error {
         capability: (c_int, c_int),
     },
     /// A GPU cannot access another one's memory.
-    #[error("GPU {from} cannot access the memory of GPU {to}: no NVLink or PCIe peer access connects them")]
+    #[error(
+        "GPU {from} cannot access the memory of GPU {to}: no NVLink or PCIe peer access connects them; select other \
+         GPUs with CUDA_VISIBLE_DEVICES, or lower device.ranks"
+    )]
     NoPeerAccess {
         /// The GPU that needs the access.
         from: usize,
@@ -54,7 +58,7 @@ pub enum Error {
         to: usize,
     },
     /// Too few or too many ranks to share memory.
-    #[error("{ranks} ranks cannot share memory: 1 to {most} can")]
+    #[error("{ranks} ranks cannot share memory, only 1 to {most} can: change device.ranks")]
     PeersCount {
         /// The ranks asked for.
         ranks: usize,
@@ -62,7 +66,10 @@ pub enum Error {
         most: usize,
     },
     /// Some ranks did not take part in a collective call in time.
-    #[error("rank {rank} waited {deadline_ms} ms for {}: see their logs for the cause", Ranks(late))]
+    #[error(
+        "rank {rank} waited {deadline_ms} ms for {}: see {} for the cause",
+        Ranks(late), if late.len() == 1 { "its log" } else { "their logs" }
+    )]
     PeersLate {
         /// The rank that waited.
         rank: Rank,
@@ -72,7 +79,10 @@ pub enum Error {
         deadline_ms: u128,
     },
     /// Ranks ended before the others.
-    #[error("rank {rank} cannot continue without {}, which ended early: see its error", Ranks(left))]
+    #[error(
+        "rank {rank} cannot continue without {}, which ended early: see {}",
+        Ranks(left), if left.len() == 1 { "its error" } else { "their errors" }
+    )]
     PeersLeft {
         /// The rank that would have waited.
         rank: Rank,
@@ -137,7 +147,9 @@ pub enum Error {
         deadline_ms: u128,
     },
     /// A rank stopped waiting because another one is lost.
-    #[error("rank {waiting} gave up waiting for rank {missing} at {what}")]
+    #[error(
+        "rank {waiting} gave up waiting for rank {missing} at {what}: see the log of that rank for the cause"
+    )]
     PeerGivenUp {
         /// The rank that waited.
         waiting: Rank,

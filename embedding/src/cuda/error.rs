@@ -7,7 +7,7 @@ pub enum Error {
     #[error(transparent)]
     Cuda(#[from] rankine_cuda::Error),
     /// Tables or batches are too large for kernels to number.
-    #[error("{have} {what}: at most {most} can be numbered on a GPU")]
+    #[error("too many {what} for a GPU: {have}, the limit is {most}")]
     TooLarge {
         /// What there is too much of.
         what: &'static str,

@@ -51,7 +51,7 @@ impl FromStr for Rehearsal {
             Some(Self(number.parse().ok()?, fault))
         });
         parsed.ok_or_else(|| {
-            format!("'{text}' is not a fault: use NUMBER:KIND, where KIND is kill, eio, einval, enospc, eintr or short")
+            format!("`{text}` is not a fault: use NUMBER:KIND, where KIND is kill, eio, einval, enospc, eintr or short")
         })
     }
 }

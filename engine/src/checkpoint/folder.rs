@@ -127,7 +127,7 @@ pub(crate) fn set_aside(files: &dyn Files, dir: &Path, step: u64) -> Result<Path
         .expect("numbers do not run out");
     let aside = dir.join(name);
     files.rename(&path, &aside).context("rename", &path)?;
-    files.sync_dir(dir).context("make durable", dir)?;
+    files.sync_dir(dir).context("sync", dir)?;
     Ok(aside)
 }
 
@@ -175,7 +175,7 @@ pub fn prune(
         }
         files.rename(&path, &going).context("rename", &path)?;
         // Otherwise a power failure could bring back its name without its files.
-        files.sync_dir(dir).context("make durable", dir)?;
+        files.sync_dir(dir).context("sync", dir)?;
         files.remove_dir(&going).context("remove", &going)?;
     }
     Ok(())

@@ -64,7 +64,7 @@ impl DataIdentity {
             return Some("has different columns".into());
         }
         if self.vocabularies != own.vocabularies {
-            return Some("has different vocabularies, so ids mean other categories".into());
+            return Some("has different vocabularies, so ids mean different categories".into());
         }
         match (self.is_pushed(), own.is_pushed()) {
             (true, false) => return Some("is read from a dataset, but a program pushed it before".into()),

@@ -67,14 +67,14 @@ impl Checkpoint {
         let (whole, _) = Self::open_alone(files, &dir.join(step_name(base.step)))?;
         if whole.xxh3 != base.xxh3 || whole.manifest.base.is_some() {
             return Err(damaged(format!(
-                "it builds on another checkpoint of step {} than the existing one",
+                "it builds on a step-{} checkpoint that is not the existing one",
                 base.step
             )));
         }
         if whole.manifest.spec != checkpoint.manifest.spec
             || whole.manifest.tables != checkpoint.manifest.tables
         {
-            return Err(damaged("it builds on a checkpoint of another model".into()));
+            return Err(damaged("it builds on a checkpoint of a different model".into()));
         }
         whole.check_complete()?;
         Ok(Self { base: Some(Box::new(whole)), ..checkpoint })
@@ -192,7 +192,8 @@ impl Checkpoint {
             let mut header = vec![0; shard.header_bytes as usize];
             reader.input.read_exact_at(&mut header, 0).context("read", &reader.path)?;
             if Checksum::of(&header) != shard.header_xxh3 {
-                return Err(CheckpointError::damaged(&reader.path, "the checksum of its header is wrong"));
+                let what = "the checksum of its header does not match its index";
+                return Err(CheckpointError::damaged(&reader.path, what));
             }
             (0..shard.pieces.len()).into_par_iter().try_for_each_init(Vec::new, |words, piece| {
                 let what = |what| CheckpointError::damaged(&reader.path, what);
@@ -211,7 +212,7 @@ impl Checkpoint {
         let input = self.files.open(&path).context("open", &path)?;
         let bytes = input.size().context("read", &path)?;
         if bytes != index.bytes {
-            let what = format!("it has {bytes} bytes and should have {}", index.bytes);
+            let what = format!("it has {bytes} bytes but should have {}", index.bytes);
             return Err(CheckpointError::damaged(&path, what));
         }
         Ok(ShardReader { path, input, begins: index.begins(), index })
@@ -342,7 +343,8 @@ impl ShardReader<'_> {
         let bytes = &mut bytemuck::cast_slice_mut(words)[..len];
         self.input.read_exact_at(bytes, self.begins[number]).context("read", &self.path)?;
         if Checksum::of(bytes) != entry.xxh3 {
-            let what = format!("the checksum of the piece at byte {} is wrong", self.begins[number]);
+            let what =
+                format!("the checksum of the piece at byte {} does not match its index", self.begins[number]);
             return Err(CheckpointError::damaged(&self.path, what));
         }
         Ok(())
@@ -366,10 +368,7 @@ fn read_checked(files: &dyn Files, dir: &Path, file: &FileManifest) -> Result<Ve
     let path = dir.join(&file.name);
     let bytes = read_whole(files, &path)?;
     if bytes.len() as u64 != file.bytes || Checksum::of(&bytes) != file.xxh3 {
-        return Err(CheckpointError::damaged(
-            &path,
-            "its length or checksum differs from the one in manifest.json",
-        ));
+        return Err(CheckpointError::damaged(&path, "its length or checksum does not match manifest.json"));
     }
     Ok(bytes)
 }
@@ -394,7 +393,9 @@ impl Manifest {
         }
         let TrainState { step, position, samples, .. } = self.train;
         if [step, position.epoch, position.sample, samples].iter().any(|&count| count > COUNT_MAX) {
-            return Err(format!("step {step}, the samples or the epochs exceed what a training can count"));
+            return Err(format!(
+                "step {step}, the samples or the epochs exceed what a training run can count"
+            ));
         }
         if self.dense.state.len() > 2 || self.tables.iter().any(|table| table.learns.state.len() > 2) {
             return Err("no optimizer keeps that much state".into());

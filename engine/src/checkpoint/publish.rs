@@ -54,7 +54,7 @@ impl Draft {
         files.create_dir(dir).context("create", dir)?;
         // Its own name must survive a power failure, too.
         let above = dir.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new("."));
-        files.sync_dir(above).context("make durable", above)?;
+        files.sync_dir(above).context("sync", above)?;
         let name = format!("{}{PARTIAL}", step_name(step));
         if files.names(dir).context("read", dir)?.contains(&name) {
             files.remove_dir(&partial).context("remove", &partial)?;
@@ -82,7 +82,7 @@ impl Draft {
     ) -> Result<PublishedCheckpoint, CheckpointError> {
         match self.complete(manifest, shards, beside) {
             Ok(published) => {
-                self.files.sync_dir(&self.dir).context("make durable", &self.dir)?;
+                self.files.sync_dir(&self.dir).context("sync", &self.dir)?;
                 Ok(published)
             }
             Err(error) => {
@@ -107,8 +107,8 @@ impl Draft {
         let text = sealed::to_json(manifest::KIND, manifest::FORMAT, &manifest);
         let written = write_file(files, partial, manifest::NAME, text.as_bytes())?;
         bytes += written.bytes + manifest.files.iter().map(|file| file.bytes).sum::<u64>();
-        files.sync_dir(partial).context("make durable", partial)?;
-        files.rename(partial, target).context("rename to its final name", partial)?;
+        files.sync_dir(partial).context("sync", partial)?;
+        files.rename(partial, target).context("rename", partial)?;
         let base = manifest.base.map(|base| base.step);
         Ok(PublishedCheckpoint {
             step: manifest.train.step,

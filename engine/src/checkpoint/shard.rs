@@ -147,7 +147,7 @@ impl<'a> ShardDraft<'a> {
     /// Makes it durable, with its index.
     fn finish(self) -> Result<ShardFiles, CheckpointError> {
         let Self { files, dir, file, index, .. } = self;
-        file.finish().context("make durable", &dir.join(&index.name))?;
+        file.finish().context("sync", &dir.join(&index.name))?;
         let text = sealed::to_json(index::KIND, index::FORMAT, &index);
         let written = write_file(files, dir, &index.name.replace(".safetensors", ".json"), text.as_bytes())?;
         Ok(ShardFiles { bytes: index.bytes + written.bytes, index: written })
@@ -165,7 +165,7 @@ pub(super) fn write_file(
     let mut file = files.create(&path).context("create", &path)?;
     let file: &mut dyn Output = &mut *file;
     file.write_all(bytes).context("write", &path)?;
-    file.sync().context("make durable", &path)?;
+    file.sync().context("sync", &path)?;
     Ok(FileManifest { name: name.into(), bytes: bytes.len() as u64, xxh3: Checksum::of(bytes) })
 }
 

@@ -7,11 +7,12 @@ use rankine::training::{self, Columns, Feasibility, Preview, TrainError};
 use serde::Serialize;
 
 use super::job::JobArgs;
+use super::table::counted;
 use super::{CommandError, output};
 
 /// Check a job file, and whether it suits the dataset and this machine
 ///
-/// The exit code is 0 for a valid job and 2 for an invalid one; errors have line and column. Lines that start with
+/// The exit code is 0 for a valid job and 2 for an invalid one; errors give the line and column. Lines that start with
 /// `here` report whether this build and this machine can train the job in one process: the device, its libraries,
 /// memory for the tables, and how the dataset is read, if it exists. Nothing is written.
 #[derive(Debug, clap::Args)]
@@ -127,7 +128,8 @@ fn dataset_line(job: &Job, columns: Columns) -> Result<String, CommandError> {
             Columns::Dataset => "",
             Columns::Shape | Columns::Unknown => ": not found, so their lengths were not checked",
         };
-        return Ok(format!("dataset   {files} raw files with records of {record_bytes} bytes{missing}\n"));
+        let files = counted(files as u64, "raw file");
+        return Ok(format!("dataset   {files} with records of {record_bytes} bytes{missing}\n"));
     }
     let dir = job.data.folder().map_or_else(String::new, |dir| dir.display().to_string());
     Ok(match columns {
@@ -146,11 +148,11 @@ fn dataset_line(job: &Job, columns: Columns) -> Result<String, CommandError> {
 
 fn model_lines(job: &Job, spec: &ModelSpec, table_bytes: u64) -> String {
     format!(
-        "model     {}: {} tables with {} rows, {} embedding and {} dense parameters\n\
+        "model     {}: {} with {}, {} embedding and {} dense parameters\n\
          memory    {} for the tables and their optimizer state\n",
         job.model.kind(),
-        spec.tables.len(),
-        spec.tables.iter().map(|table| table.rows).sum::<u64>(),
+        counted(spec.tables.len() as u64, "table"),
+        counted(spec.tables.iter().map(|table| table.rows).sum(), "row"),
         spec.embedding_parameters(),
         spec.dense_parameters(),
         ByteSize(table_bytes)

@@ -9,7 +9,7 @@ use super::{CommandError, Exit, launch, output};
 /// Report what this machine offers, and what training would use
 ///
 /// Shows the CPU and its instruction sets, memory and its limits, how files can be read, GPU libraries and GPUs. If
-/// something is missing, the report includes the error of the system. Nothing is changed.
+/// something is missing, the report includes the operating system's error. Nothing is changed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

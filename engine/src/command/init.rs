@@ -13,7 +13,7 @@ use super::{CommandError, Exit, output, signals};
 
 /// Write a job file that suits a dataset
 ///
-/// Sizes depend on the columns and the number of samples. Short trainings then compare kinds of model, optimizers,
+/// Sizes depend on the columns and the number of samples. Short training runs then compare kinds of model, optimizers,
 /// rates, weight decay, embedding sizes and schedules, and find the number of epochs. They are scored on the last tenth
 /// of the training part, which is held out; the evaluation part is not read. Comments in the file explain the choices,
 /// and show other options.

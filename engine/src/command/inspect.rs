@@ -321,9 +321,9 @@ impl Inspection<'_> {
             let rates: Vec<_> = part.label_rates.iter().zip(&part.labels_missing).map(rate).collect();
             writeln!(
                 f,
-                "  {:<6} {} samples, label rate {}, {:.1} bytes per sample ({} bytes in {} of {} samples)",
+                "  {:<6} {}, label rate {}, {:.1} bytes per sample ({} bytes in {} of {} samples)",
                 part.part.name(),
-                part.samples,
+                counted(part.samples, "sample"),
                 rates.join(", "),
                 part.bytes_per_sample,
                 part.bytes,
@@ -366,8 +366,9 @@ impl Inspection<'_> {
         let bytes: u64 = verified.parts.iter().map(|part| part.bytes).sum();
         writeln!(
             f,
-            "\nverified: {blocks} blocks, {bytes} bytes and {} other files are intact",
-            verified.files
+            "\nverified: {}, {bytes} bytes and {} are intact",
+            counted(blocks, "block"),
+            counted(verified.files as u64, "other file")
         )
     }
 }

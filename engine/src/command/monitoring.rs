@@ -51,7 +51,10 @@ pub(crate) fn of_training(
     let local_rank = local_rank(process, processes);
     let listen = metrics.listen.map(|address| {
         address.of_local_rank(local_rank).ok_or_else(|| {
-            let what = format!("metrics.listen: local rank {local_rank} has no port after {address}");
+            let what = format!(
+                "metrics.listen: there is no port for local rank {local_rank}, since ports are counted from {address}: \
+                 choose a lower port"
+            );
             CommandError::new(Exit::Usage, what)
         })
     });

@@ -117,7 +117,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
             output::text(&shown)?
         }
         let fits = shown.sweep.points.iter().any(|point| point.iteration.is_some());
-        let what = "the model does not fit on any of these numbers of nodes";
+        let what = "the model does not fit on any of these numbers of nodes: try more nodes";
         return if fits { Ok(()) } else { Err(CommandError::new(Exit::DoesNotFit, what)) };
     }
     let planned = planning.plan(topology, &machine, batch_size);
@@ -226,7 +226,7 @@ fn find<'a>(tables: &'a [TableReport], name: &str) -> Result<&'a TableReport, Co
     tables.iter().find(|table| table.name == name).ok_or_else(|| {
         let names = tables.iter().map(|table| table.name.as_str());
         let meant = did_you_mean(name, names);
-        CommandError::new(Exit::Usage, format!("the model has no table {name}{meant}"))
+        CommandError::new(Exit::Usage, format!("the model has no table `{name}`{meant}"))
     })
 }
 

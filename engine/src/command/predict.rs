@@ -20,6 +20,7 @@ use serde::Serialize;
 
 use super::convert::Bars;
 use super::progress::Progress;
+use super::table::counted;
 use super::{CommandError, Exit, inputs, monitoring, output, stderr};
 
 /// Score rows with a trained model, as CSV with one probability per row and label
@@ -57,7 +58,8 @@ pub(crate) struct Args {
     #[arg(long, default_value = "eval", value_parser = super::arguments::part)]
     part: Part,
 
-    /// Output file, written atomically; - is standard output, and what else the command prints then goes to stderr
+    /// Output file, written atomically; - is standard output, and everything else that the command prints then goes to
+    /// stderr
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 
@@ -232,9 +234,11 @@ fn predict(
 fn report(counts: &PredictionCounts, seconds: f64, quiet: bool) {
     let progress = Progress::new("predicting", "rows", counts.read, quiet);
     let rate = counts.read as f64 / seconds;
-    progress.note(&format!("predicted {} rows in {seconds:.1} s, {rate:.0} rows/s", counts.predicted));
+    let rows = counted(counts.predicted, "row");
+    progress.note(&format!("predicted {rows} in {seconds:.1} s, {rate:.0} rows/s"));
     for (column, count) in &counts.ids_out_of_range {
-        progress.note(&format!("column {column}: {count} ids are out of range"));
+        let are = if *count == 1 { "is" } else { "are" };
+        progress.note(&format!("column {column}: {} {are} out of range", counted(*count, "id")));
     }
     for (column, count) in counts.unknown.iter().filter(|(_, count)| count.lookups > 0) {
         progress.note(&format!("column {column}: unknown categories: {count}"));

@@ -19,7 +19,7 @@ use super::{CommandError, Exit, output};
 ///
 /// A run is a folder with a job.toml. The AUC and the log loss are those of the first head at the last evaluation;
 /// samples/s is the rate of the whole training, and for an unfinished run that since its last report. A run whose files
-/// are damaged is listed with what is wrong.
+/// are damaged is listed with the error.
 ///
 /// --csv and --json print one record per run with these fields: run (the folder), name, state (finished, unfinished or
 /// damaged), device, precision, ranks, steps, samples, auc, log_loss, samples_per_second, started (UTC) and error.
@@ -33,7 +33,7 @@ Examples:
   rankine runs sweep --csv > sweep.csv
   rankine runs --sort auc --json | jq -r '.[0].run'")]
 pub(crate) struct Args {
-    /// Folder with the runs; a run folder is listed itself
+    /// Folder of runs, or one run folder
     #[arg(value_name = "DIR", default_value = "runs")]
     dir: PathBuf,
 

@@ -81,8 +81,11 @@ impl Sink {
             whole.push(b'\n');
         }
         if self.dropped > 0 {
-            let note = format!("[{} messages were dropped here: stderr did not accept them]\n", self.dropped);
-            whole.extend(note.into_bytes());
+            let (messages, them) = match self.dropped {
+                1 => ("1 message was".into(), "it"),
+                dropped => (format!("{dropped} messages were"), "them"),
+            };
+            whole.extend(format!("[{messages} dropped here: stderr did not accept {them}]\n").into_bytes());
         }
         whole.extend_from_slice(message);
         self.stalled = !self.send(&whole, patience);

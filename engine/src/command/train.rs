@@ -22,6 +22,7 @@ use super::job::{JobArgs, setting};
 use super::metrics::{MetricsText, ids_out_of_range};
 use super::progress::Progress;
 use super::signals::Deadline;
+use super::table::counted;
 use super::{CommandError, Exit, arguments, launch, monitoring, output, signals};
 
 /// Train the model of a job file
@@ -165,14 +166,15 @@ fn print_results(summary: &Summary, run: &Path) -> Result<(), CommandError> {
     let train = &summary.train;
     if let Some(skipped) = train.overflow_steps {
         output::text(format_args!(
-            "overflowed          {skipped} of {} steps were skipped: gradients out of the range of f16\n",
-            train.steps
+            "overflowed          {skipped} of {} skipped: gradients out of the range of fp16\n",
+            counted(train.steps, "step")
         ))?;
     }
     if train.non_finite_steps > 0 {
         output::text(format_args!(
-            "not finite          {} of {} steps were skipped: loss or gradients not finite\n",
-            train.non_finite_steps, train.steps
+            "not finite          {} of {} skipped: loss or gradients not finite\n",
+            train.non_finite_steps,
+            counted(train.steps, "step")
         ))?;
     }
     ids_out_of_range(&train.ids_out_of_range)?;
@@ -372,14 +374,14 @@ impl Watcher {
         let ranks = match (devices.ranks, devices.nodes) {
             (1, _) => String::new(),
             (ranks, nodes) => {
-                format!(" with {ranks} ranks on {nodes} {}", if nodes == 1 { "node" } else { "nodes" })
+                format!(" with {ranks} ranks on {}", counted(nodes as u64, "node"))
             }
         };
         training.note(&format!(
-            "training on {device}{ranks}: {} tables with {} parameters, {} dense parameters; reading with {rung}",
-            spec.tables.len(),
-            spec.embedding_parameters(),
-            spec.dense_parameters()
+            "training on {device}{ranks}: {} with {}, {}; reading with {rung}",
+            counted(spec.tables.len() as u64, "table"),
+            counted(spec.embedding_parameters(), "parameter"),
+            counted(spec.dense_parameters() as u64, "dense parameter")
         ));
         if let Some(memory) = DeviceMemory::fullest(memory.clone()) {
             training.note(&format!("GPU memory: {memory}"));
@@ -402,11 +404,11 @@ impl Watcher {
         let progress = &report.progress;
         let skipped = match progress.non_finite_steps {
             0 => String::new(),
-            steps => format!("  {steps} steps skipped"),
+            steps => format!("  {} skipped", counted(steps, "step")),
         };
         let ids = match report.ids_out_of_range.values().sum() {
             0 => String::new(),
-            ids => format!("  {ids} ids out of range"),
+            ids => format!("  {} out of range", counted(ids, "id")),
         };
         let standing: String = self.standing.words().iter().map(|word| format!("  {word}")).collect();
         let words = format!("step {}  loss {:.4}{standing}{skipped}{ids}", progress.step, progress.loss);

@@ -22,20 +22,23 @@ use super::{CommandError, Exit, arguments, output, signals};
 /// the validation set that the job holds out, by default the last tenth of the training part; none of them reads the
 /// evaluation part. The first trial is the job itself. Trials run side by side, one per CPU thread or per GPU.
 ///
-/// The job of the best trial is written to --out. It trains on the whole training part, for as many steps in proportion
-/// as the best evaluation came after. The number of steps is thus searched, too, up to that of the job: give the job as
-/// many epochs as may be useful.
+/// The job of the best trial is written to --out. It trains on the whole training part; its number of steps is that of
+/// the best evaluation, scaled to the number of samples. The search thus also finds the number of steps, up to that of
+/// the job: give the job enough epochs.
 ///
 /// Without --space, the search varies the learning rates, the weight decay and the size of the embeddings, and the
-/// batch size. A space file is written like a job, with ranges in place of values:
-///
-///   [optimizer.dense]
-///   learning_rate = { log = [0.003, 0.3] }
-///   [model]
-///   embedding_dim = { choose = [4, 8, 16] }
+/// batch size.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("extent").required(true))]
 #[command(after_help = "\
+A space file is written like a job, with ranges in place of values:
+
+  [optimizer.dense]
+  learning_rate = { log = [0.003, 0.3] }
+
+  [model]
+  embedding_dim = { choose = [4, 8, 16] }
+
 Examples:
   rankine tune job.toml --trials 27
   rankine tune job.toml --budget 10m --space space.toml --out best.toml
@@ -49,7 +52,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", group = "extent", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     trials: Option<u64>,
 
-    /// Time of the search, such as 90s, 10m or 2h; with --resume, the time from then on
+    /// Time of the search, such as 90s, 10m or 2h; with --resume, counted from the resume
     #[arg(long, value_name = "TIME", group = "extent", value_parser = duration)]
     budget: Option<Duration>,
 
@@ -57,7 +60,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SPACE.toml")]
     space: Option<PathBuf>,
 
-    /// Seed of the draws [default: the job's]
+    /// Seed of the randomly drawn settings [default: the job's]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
@@ -96,7 +99,7 @@ struct TuneReport<'a> {
 fn duration(text: &str) -> Result<Duration, String> {
     let parsed = text.parse::<SignedDuration>().map_err(|error| error.to_string())?;
     let parsed = Duration::try_from(parsed).map_err(|error| error.to_string())?;
-    if parsed.is_zero() { Err("the time is 0".into()) } else { Ok(parsed) }
+    if parsed.is_zero() { Err("expected a time above 0, such as 10m".into()) } else { Ok(parsed) }
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {

@@ -15,11 +15,11 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
     let ranks = job.device.ranks.get() as usize;
     let nodes = job.device.nodes.get() as usize;
     if ranks.div_ceil(nodes) > RANKS_MAX {
-        let why = format!("a node trains on up to {RANKS_MAX} GPUs, not on {}: {on_cpu}", ranks / nodes);
+        let why = format!("at most {RANKS_MAX} GPUs per node are supported, not {}: {on_cpu}", ranks / nodes);
         refuse("device.ranks".into(), why);
     }
     if nodes > RANKS_MAX {
-        let why = format!("a model trains on GPUs of up to {RANKS_MAX} nodes, not of {nodes}: {on_cpu}");
+        let why = format!("GPU training supports at most {RANKS_MAX} nodes, not {nodes}: {on_cpu}");
         refuse("device.nodes".into(), why);
     }
     if nodes > 1 {
@@ -44,8 +44,8 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
         }
         for (key, table) in pooled_beyond(job, spec) {
             let why = format!(
-                "GPUs do not pool bags of table {table}, which has frequent rows on every rank or columns that share \
-                 squares of gradients: use exchange = \"rows\" or \"auto\" for it, or {on_cpu}"
+                "exchange = \"pooled\" is not supported on GPUs for table {table}, which is hybrid, or column-wise \
+                 with rowwise-adagrad: use exchange = \"rows\" or \"auto\" for it, or {on_cpu}"
             );
             refuse(key, why);
         }
@@ -53,7 +53,7 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
     let heads = spec.heads.len();
     if heads > Head::<f32>::HEADS_MAX {
         let most = Head::<f32>::HEADS_MAX;
-        refuse("head".into(), format!("GPUs train up to {most} heads, not {heads}: {on_cpu}"));
+        refuse("head".into(), format!("GPU training supports at most {most} heads, not {heads}: {on_cpu}"));
     }
     let sizes = layers_for_fp8(spec);
     if let (Some(Precision::Fp8), Err(sizes)) = (job.device.precision, sizes) {

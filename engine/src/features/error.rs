@@ -35,7 +35,7 @@ pub enum FeatureError {
         found: usize,
     },
     /// A column whose rows have any number of ids comes without offsets.
-    #[error("column {column}: its rows have any number of ids, so it needs offsets")]
+    #[error("column {column} is ragged, so it needs offsets")]
     NoOffsets {
         /// The column.
         column: String,
@@ -120,9 +120,7 @@ pub enum FeatureError {
     #[error(transparent)]
     Raw(#[from] RawColumnError),
     /// A row has more ids than any row of the dataset has.
-    #[error(
-        "column {column}, row {row}: {found} ids; expected at most {most}, the most of a row of the dataset"
-    )]
+    #[error("column {column}, row {row}: {found} ids; expected at most {most}, the maximum in the dataset")]
     BagTooLarge {
         /// The column.
         column: String,
@@ -134,7 +132,7 @@ pub enum FeatureError {
         found: usize,
     },
     /// There are more or fewer labels than the dataset has.
-    #[error("{found} labels; expected {expected}")]
+    #[error("{found} {}; expected {expected}", if *found == 1 { "label" } else { "labels" })]
     Labels {
         /// Those of the dataset.
         expected: usize,
@@ -142,7 +140,7 @@ pub enum FeatureError {
         found: usize,
     },
     /// A label or the weight has another number of rows.
-    #[error("column {column} has {found} rows; expected {expected}")]
+    #[error("column {column} has {found} {}; expected {expected}", if *found == 1 { "row" } else { "rows" })]
     Rows {
         /// The column.
         column: String,
@@ -162,13 +160,13 @@ pub enum FeatureError {
         value: f32,
     },
     /// The dataset has weights, and the rows have none.
-    #[error("there are no weights, and column {column} of the dataset has them")]
+    #[error("no weights were given, but the dataset has the weight column `{column}`: pass them")]
     NoWeights {
         /// The column.
         column: String,
     },
     /// The rows have weights, and the dataset has none.
-    #[error("there are weights, and the dataset has none")]
+    #[error("weights were given, but the dataset has no weight column: omit them")]
     Weights,
     /// A weight is negative or not finite.
     #[error("column {column}, row {row}: {value} is not a weight: it must be a number of 0 or more")]

@@ -57,14 +57,14 @@ fn categorical(feature: &Feature, dense: &Dense, schema: &Schema) -> Categorical
 fn no_numbers(column: &str, schema: &Schema) -> String {
     let dense = || schema.dense.iter().map(|dense| dense.name.as_str());
     if schema.names().any(|name| name == column) {
-        return format!("the column {column} is not numeric, and buckets are made of numbers");
+        return format!("the column `{column}` is not a dense column, and buckets are made of numbers");
     }
     match did_you_mean(column, dense()) {
-        hint if !hint.is_empty() => format!("the dataset has no column {column}{hint}"),
-        _ if schema.dense.is_empty() => "the dataset has no numeric columns".into(),
+        hint if !hint.is_empty() => format!("the dataset has no column `{column}`{hint}"),
+        _ if schema.dense.is_empty() => "the dataset has no dense columns".into(),
         _ => {
             let names: Vec<_> = dense().collect();
-            format!("the dataset has no column {column}: its numeric columns are {}", names.join(", "))
+            format!("the dataset has no column `{column}`; its dense columns are: `{}`", names.join("`, `"))
         }
     }
 }

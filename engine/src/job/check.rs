@@ -154,7 +154,7 @@ impl Job {
                             with a dot";
                 found.push(Conflict::new(named_at, format!("{name:?} {what}")));
             } else if !names.insert(name.clone()) {
-                let message = format!("an earlier [[feature]] is named {name}, too: set another name");
+                let message = format!("an earlier [[feature]] is named `{name}`, too: set another name");
                 found.push(Conflict::new(named_at, message));
             }
         }
@@ -172,11 +172,11 @@ impl Job {
             for column in &table.columns {
                 match owners.insert(column, number) {
                     Some(owner) if owner == number => {
-                        conflict("columns", format!("column {column} is listed twice"));
+                        conflict("columns", format!("column `{column}` is listed twice"));
                     }
                     Some(_) => conflict(
                         "columns",
-                        format!("column {column} already belongs to an earlier [[table]]"),
+                        format!("column `{column}` already belongs to an earlier [[table]]"),
                     ),
                     None => (),
                 }
@@ -188,7 +188,7 @@ impl Job {
                 conflict("name", wrong);
             }
             if !table.columns.is_empty() && names.insert(name.clone(), number).is_some() {
-                conflict("name", format!("another table has the name {name}"));
+                conflict("name", format!("another table has the name `{name}`"));
             }
             let exchanges = table.exchange.is_some_and(|exchange| exchange != Exchange::Auto);
             if table.placement == Some(Placement::Replicated) && exchanges {
@@ -212,8 +212,8 @@ impl Job {
                 conflict(
                     "dim",
                     format!(
-                        "{own} is not model.embedding_dim ({dim}): {kind} multiplies the vectors of all columns with \
-                         each other. Remove dim, or use the kind dcnv2 or wide-deep"
+                        "dim must equal model.embedding_dim ({dim}), not {own}: {kind} multiplies the vectors of all \
+                         columns with each other. Remove dim, or use the kind dcnv2 or wide-deep"
                     ),
                 );
             }
@@ -226,7 +226,7 @@ impl Job {
             if !seen.insert(&head.label) {
                 found.push(Conflict::new(
                     format!("head.{number}.label"),
-                    format!("the label {} already has a head", head.label),
+                    format!("the label `{}` already has a head", head.label),
                 ));
             }
         }
@@ -257,7 +257,7 @@ impl Job {
                 "guard.silence_timeout_s",
                 format!(
                     "{silence} s is not longer than guard.barrier_timeout_s ({barrier} s): a barrier that times out \
-                     reports the missing rank, and needs time to do so"
+                     reports the missing rank, and needs time to do so. Raise guard.silence_timeout_s"
                 ),
             ));
         }
@@ -268,7 +268,10 @@ impl Job {
             found.push(Conflict::new(format!("optimizer.schedule.{key}"), message));
         };
         let early = |start: u64, warmup: u64| {
-            format!("the decay starts at step {start}, before the warm-up ends at step {warmup}")
+            format!(
+                "the decay starts at step {start}, before the warm-up ends at step {warmup}: raise decay_start_step, \
+                 or lower warmup_steps"
+            )
         };
         match &self.optimizer.schedule {
             Schedule::Constant => (),

@@ -14,7 +14,7 @@ pub struct Checkpoint {
     pub every_steps: Option<Count>,
     /// Minutes between two checkpoints. With `every_steps`, whichever is due first.
     pub every_minutes: Option<Positive>,
-    /// Number of checkpoints to keep, the latest ones. Full checkpoints that incremental ones build on, that of the
+    /// Number of latest checkpoints to keep. Full checkpoints on which incremental ones build, the checkpoint of the
     /// best model (`train.early_stopping`) and snapshots (`train.average`) are kept as well.
     pub keep: Count,
     /// Whether checkpoints are incremental: they store only the table rows that were updated since the last full

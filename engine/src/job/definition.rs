@@ -28,7 +28,7 @@ pub struct Job {
     pub data: Data,
     /// The model.
     pub model: Model,
-    /// Categorical columns that are made of the dataset's numbers.
+    /// Categorical columns that are made of the dataset's dense columns.
     #[serde(default, rename = "feature")]
     pub features: Vec<Feature>,
     /// Tables that differ from the rest, or that several columns share.

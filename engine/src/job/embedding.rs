@@ -56,7 +56,7 @@ pub enum Placement {
     RowWise,
     /// One rank stores the whole table.
     TableWise,
-    /// The vectors are split: several ranks store some elements of every row each.
+    /// The vectors are split: each of several ranks stores some elements of every row.
     ColumnWise,
 }
 

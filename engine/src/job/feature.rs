@@ -6,20 +6,20 @@ use rankine_reader::buckets::BUCKETS_MAX;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 
-/// `[[feature]]`: a further categorical column, whose ids are the buckets of a numeric column. The numeric column
+/// `[[feature]]`: a further categorical column, whose ids are the buckets of a dense column. The dense column
 /// remains. A model learns one vector per bucket, so it can follow an effect that rises and falls with the number.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Feature {
-    /// The numeric column of the dataset.
+    /// The dense column of the dataset.
     pub column: String,
-    /// The buckets. A number makes that many, each with about as many samples of the training part. `"log"` begins
-    /// buckets at 0 and at the powers of 2 from 2^-20 to 2^40 and their negatives. A list has the numbers at which
-    /// buckets begin, in ascending order; one more bucket is below the first. The list and `"log"` are in the units of
+    /// The buckets. A number N makes N buckets with about the same number of training samples each. `"log"` begins
+    /// buckets at 0 and at the powers of 2 from 2^-20 to 2^40 and their negatives. A list gives the lower bounds of the
+    /// buckets in ascending order; values below the first are one more bucket. The list and `"log"` are in the units of
     /// the raw data, before the transform of the column.
     pub buckets: Buckets,
-    /// Name of the new column, for `[[table]]`, for example. Without it, the name of the numeric column with
+    /// Name of the new column, for `[[table]]`, for example. Without it, the name of the dense column with
     /// `_buckets`.
     pub name: Option<String>,
 }

@@ -64,7 +64,11 @@ impl JobFile {
         let shown = conflicts.iter().take(CONFLICTS_SHOWN);
         let mut problems: Vec<_> = shown.map(|conflict| self.0.problem(conflict)).collect();
         if let Some(more @ 1..) = conflicts.len().checked_sub(CONFLICTS_SHOWN) {
-            problems.push(self.0.problem(&Conflict::new("", format!("{more} more problems are not shown"))));
+            let what = match more {
+                1 => "1 more problem is not shown".into(),
+                _ => format!("{more} more problems are not shown"),
+            };
+            problems.push(self.0.problem(&Conflict::new("", what)));
         }
         JobError::Invalid(problems)
     }

@@ -44,7 +44,7 @@ impl IdProblem {
         match self {
             Self::OovRowTooLarge { table, oov_row, rows } => Conflict::new(
                 format!("table.{table}.oov_row"),
-                format!("row {oov_row} is not below the {rows} rows of the table of {named}"),
+                format!("oov_row {oov_row} is out of range: the table of {named} has {rows} rows"),
             ),
             Self::NoOovRow { key } => Conflict::new(
                 key,

@@ -151,13 +151,13 @@ impl Model {
     }
 }
 
-/// `[[table]]`: settings of one table, which one or more columns look up. Each column that no `[[table]]` names has its
+/// `[[table]]`: settings of one table, which one or more columns use. Each column that no `[[table]]` names has its
 /// own table, with the model's `embedding_dim` and the optimizer `optimizer.sparse`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Table {
-    /// The categorical columns that look up the table. If there are several, they share its rows, so a row must mean
+    /// The categorical columns that use the table. If there are several, they share its rows, so a row must mean
     /// the same category in all of them: they share one exact vocabulary, or use hashing or ids with the same number
     /// of rows.
     pub columns: Vec<String>,

@@ -12,7 +12,8 @@ use super::values::{Decay, NonNegative, Positive};
 pub struct Optimizers {
     /// Optimizer of the MLPs, the cross network and the wide part's weights of dense columns.
     pub dense: Optimizer,
-    /// Optimizer of the embeddings. It changes neither weight nor state of a row that does not occur in the batch.
+    /// Optimizer of the embeddings. It changes neither the weights nor the state of rows that do not occur in the
+    /// batch.
     pub sparse: Optimizer,
     /// Optimizer of the wide part's weights of categories, if the model has a wide part. Without it, `sparse`. The
     /// optimizer of a `[[table]]` applies only to its embeddings.

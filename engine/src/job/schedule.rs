@@ -82,7 +82,7 @@ pub struct Step {
     pub factor: Fraction,
     /// Steps between two drops, counted from the first step of the training. Set either this or `milestones`.
     pub every_steps: Option<Count>,
-    /// The last steps before each drop, in ascending order.
+    /// The last step before each drop, in ascending order.
     #[serde(default)]
     pub milestones: Vec<Count>,
     /// Steps of the warm-up; the last of them has the full rate. With 0 the first step has the full rate.

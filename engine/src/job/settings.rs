@@ -99,8 +99,12 @@ fn put(map: &mut Map, key: &str, value: Value) -> Result<(), String> {
             Value::Array(list) => {
                 let count = list.len();
                 let number = key.parse().ok().filter(|&number: &usize| number <= count);
-                let number =
-                    number.ok_or_else(|| format!("`{key}` is not an index of this list of {count}"))?;
+                let elements = if count == 1 { "element" } else { "elements" };
+                let number = number.ok_or_else(|| {
+                    format!(
+                        "index `{key}` is out of range: the list has {count} {elements}; indices start at 0"
+                    )
+                })?;
                 if number == count {
                     list.push(empty());
                 }

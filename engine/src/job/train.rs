@@ -39,7 +39,7 @@ pub struct Train {
     pub validation: Split,
     /// The run, checkpoint or export whose model the training starts from, instead of a new one. The job must describe
     /// a model of the same shape, and the dataset must have the columns and vocabularies that it was trained on; they
-    /// may have grown (`rankine convert --like RUN --grow`), and new rows then start as those of a new model do.
+    /// may have grown (`rankine convert --like RUN --grow`), and new rows are then initialized as in a new model.
     pub init_from: Option<PathBuf>,
     /// Whether to take the state of the optimizers, too. The model must be a checkpoint, or that of a run with a
     /// checkpoint of the same step; and its optimizers must be those of the job. Requires `init_from`.
@@ -67,8 +67,9 @@ pub struct EarlyStopping {
     #[serde(default)]
     pub min_delta: NonNegative,
     /// Whether to train the model again, on the whole training part, once the number of steps of the best one is known.
-    /// The second training starts anew and takes as many more steps as there are more samples. Its model is that of the
-    /// run; the first training is in the folder `search` of the run's folder. Requires `train.validation`.
+    /// The second training run starts from scratch; its number of steps grows in proportion to the number of samples.
+    /// Its model is that of the run; the first training run is in the folder `search` of the run's folder. Requires
+    /// `train.validation`.
     #[serde(default)]
     pub refit: bool,
 }
@@ -88,7 +89,7 @@ pub struct Average {
     /// Number of models that are averaged: that of the last step, or the best one, and the snapshots before it.
     #[serde(default = "default_average_count")]
     pub count: AverageCount,
-    /// With `ema`, how much a snapshot counts in proportion to the one after it: 0.75 by default.
+    /// With `ema`, the weight of a snapshot relative to the next one; 0.75 by default.
     pub decay: Option<Decay>,
     /// When the average becomes the model of the run.
     #[serde(default)]
@@ -102,7 +103,7 @@ pub struct Average {
 pub enum AverageKind {
     /// An exponential moving average: recent steps count more.
     Ema,
-    /// The mean: all count the same.
+    /// The mean: all have equal weight.
     Last,
 }
 
@@ -111,7 +112,7 @@ pub enum AverageKind {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AverageSave {
-    /// If its metric is better than the model's: that of early stopping, and without it the AUC.
+    /// If its metric (that of early stopping, otherwise the AUC) is better than the model's.
     #[default]
     Better,
     /// In any case.
@@ -169,10 +170,10 @@ impl AverageSave {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum StoppingMetric {
-    /// The area under the ROC curve: more is better.
+    /// The area under the ROC curve: higher is better.
     #[default]
     Auc,
-    /// The log loss: less is better.
+    /// The log loss: lower is better.
     LogLoss,
 }
 
@@ -233,13 +234,13 @@ pub struct Eval {
 }
 
 /// `[[eval.set]]`: a further dataset that the trained model is evaluated on, such as the data of another day or of one
-/// market. Its evaluation part is scored, or its training part if it has no other. The result is `eval.sets.NAME` in
-/// `summary.json`.
+/// market. Its evaluation part is scored, or its training part if it has no evaluation part. The result is
+/// `eval.sets.NAME` in `summary.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
 #[serde(deny_unknown_fields)]
 pub struct EvalSet {
-    /// The name of the result, which no other set has.
+    /// Name of the result, unique among the sets.
     pub name: String,
     /// The dataset folder. Its columns, transforms and vocabularies must be those of the dataset that is trained on.
     pub data: PathBuf,

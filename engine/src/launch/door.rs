@@ -358,6 +358,7 @@ impl WarningLimiter {
         }
         match std::mem::take(&mut self.left_out) {
             0 => tracing::warn!("{words}"),
+            1 => tracing::warn!("{words} (1 similar warning was suppressed)"),
             left_out => tracing::warn!("{words} ({left_out} similar warnings were suppressed)"),
         }
         self.last = Some(Instant::now());

@@ -24,14 +24,15 @@ pub enum Refusal {
     RankHasNoSecret,
     /// Another job meets at the same address.
     #[error(
-        "its job id differs from rank 0's: two jobs meet at the same address (RANKINE_JOB_ID, or the id that the \
-         launcher gives)"
+        "its job id differs from rank 0's: two jobs use the same rendezvous address (RANKINE_JOB_ID, or the id that \
+         the launcher gives)"
     )]
     OtherJob,
     /// Its number of processes differs from rank 0's.
     #[error(
-        "rank 0 is one of {ranks}: two jobs meet at the same address, or launchers give their processes different \
-         numbers of processes"
+        "rank 0 expects {ranks} {}: two jobs use the same rendezvous address, or launchers give their processes \
+         different numbers of processes",
+        if *ranks == 1 { "process" } else { "processes" }
     )]
     OtherRanks {
         /// The number of processes of rank 0.
@@ -39,7 +40,8 @@ pub enum Refusal {
     },
     /// There is another process of that rank.
     #[error(
-        "another process is that rank: two jobs meet at the same address, or launchers give two processes the same rank"
+        "another process already has this rank: two jobs use the same rendezvous address, or launchers give two \
+         processes the same rank"
     )]
     RankTaken,
     /// The process that answered as rank 0 does not know the secret.
@@ -65,9 +67,8 @@ impl Refusal {
 pub enum MeetError {
     /// Rank 0 cannot listen.
     #[error(
-        "rank 0 cannot listen at {address}, port {}: {source}; another job may have it: set MASTER_PORT or \
-         --meet HOST:PORT to a free one",
-        address.port
+        "rank 0 cannot listen at {address}: {source}; another job may use this port: set MASTER_PORT or \
+         --meet HOST:PORT to a free one"
     )]
     Listen {
         /// Where the ranks should meet.
@@ -102,8 +103,9 @@ pub enum MeetError {
     },
     /// Ranks that were not present in time.
     #[error(
-        "{} within {seconds:.1} s: see their logs for the cause{}",
+        "{} within {seconds:.1} s: see {} for the cause{}",
         missing(late, "did not connect"),
+        if late.len() == 1 { "its log" } else { "their logs" },
         refused.as_ref().map(|refused| format!("; {refused}")).unwrap_or_default()
     )]
     Late {
@@ -115,7 +117,7 @@ pub enum MeetError {
         refused: Option<String>,
     },
     /// Ranks that have ended before the others.
-    #[error("{} before the others: see the error there", missing(left, "ended"))]
+    #[error("{} before the others: see {}", missing(left, "ended"), errors(left))]
     Left {
         /// Who.
         left: Vec<Process>,
@@ -130,6 +132,10 @@ impl MeetError {
     pub(super) fn after_failure() -> Self {
         Self::Stray("an earlier exchange of the processes has failed".into())
     }
+}
+
+fn errors(ranks: &[Process]) -> &'static str {
+    if ranks.len() == 1 { "its error" } else { "their errors" }
 }
 
 /// `rank 3 ended`, or `ranks 1, 2 ended`.

@@ -101,7 +101,7 @@ impl ProcessRank {
     }
 }
 
-/// `rank 3 of 16 (slurm: SLURM_PROCID, SLURM_STEP_NUM_TASKS), meeting at gpu1:29500`
+/// `rank 3 of 16 (slurm: SLURM_PROCID, SLURM_STEP_NUM_TASKS), rendezvous at gpu1:29500`
 impl fmt::Display for ProcessRank {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rank, ranks, meet, launcher, .. } = self;
@@ -111,7 +111,7 @@ impl fmt::Display for ProcessRank {
             (Launcher::None, _) => write!(f, " ({})", launcher.variables())?,
             _ => write!(f, " ({launcher}: {})", launcher.variables())?,
         }
-        meet.as_ref().map_or(Ok(()), |address| write!(f, ", meeting at {address}"))
+        meet.as_ref().map_or(Ok(()), |address| write!(f, ", rendezvous at {address}"))
     }
 }
 
@@ -125,7 +125,7 @@ fn launcher_and_rank(
     if let Some((rank, ranks)) = arguments.rank {
         let why = match arguments.launcher {
             Some(launcher) if launcher != Launcher::None => Some(format!("--launcher {launcher} sets it")),
-            _ if rank.0 >= ranks => Some(format!("it must be below --ranks, which is {ranks}")),
+            _ if rank.0 >= ranks => Some(format!("it must be less than --ranks ({ranks})")),
             _ => None,
         };
         if let Some(why) = why {
@@ -242,35 +242,35 @@ mod tests {
             ("", "rank 0 of 1 (no launcher), local None"),
             (
                 "RANK=3 WORLD_SIZE=16 LOCAL_RANK=3 LOCAL_WORLD_SIZE=8 MASTER_ADDR=a MASTER_PORT=7",
-                "rank 3 of 16 (torchrun: RANK, WORLD_SIZE), meeting at a:7, local Some(3)",
+                "rank 3 of 16 (torchrun: RANK, WORLD_SIZE), rendezvous at a:7, local Some(3)",
             ),
             // torchrun's store listens at the port.
             (
                 "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=a MASTER_PORT=7 TORCHELASTIC_USE_AGENT_STORE=True",
-                "rank 1 of 2 (torchrun: RANK, WORLD_SIZE), meeting at a:8, local Some(1)",
+                "rank 1 of 2 (torchrun: RANK, WORLD_SIZE), rendezvous at a:8, local Some(1)",
             ),
             // A PyTorchJob has a process a node.
             (
                 "RANK=1 WORLD_SIZE=2 MASTER_ADDR=job-master-0",
-                "rank 1 of 2 (torchrun: RANK, WORLD_SIZE), meeting at job-master-0:29500, local Some(0)",
+                "rank 1 of 2 (torchrun: RANK, WORLD_SIZE), rendezvous at job-master-0:29500, local Some(0)",
             ),
             (
                 "PET_NNODES=4 JOB_COMPLETION_INDEX=2 PET_MASTER_ADDR=n0.job PET_MASTER_PORT=29501",
-                "rank 2 of 4 (kubernetes: PET_NODE_RANK, PET_NNODES), meeting at n0.job:29501, local Some(0)",
+                "rank 2 of 4 (kubernetes: PET_NODE_RANK, PET_NNODES), rendezvous at n0.job:29501, local Some(0)",
             ),
             (
                 "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 \
                  OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_RANK=1",
-                "rank 1 of 2 (openmpi: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE), meeting at 127.0.0.1:29500, \
+                "rank 1 of 2 (openmpi: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE), rendezvous at 127.0.0.1:29500, \
                  local Some(1)",
             ),
             (
                 "PMI_RANK=0 PMI_SIZE=2 MPI_LOCALRANKID=0 MASTER_ADDR=b",
-                "rank 0 of 2 (pmi: PMI_RANK, PMI_SIZE), meeting at b:29500, local Some(0)",
+                "rank 0 of 2 (pmi: PMI_RANK, PMI_SIZE), rendezvous at b:29500, local Some(0)",
             ),
             (
                 "SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=8 SLURM_LOCALID=1 SLURM_JOB_NODELIST=gpu[3-4] SLURM_JOB_ID=123",
-                "rank 5 of 8 (slurm: SLURM_PROCID, SLURM_STEP_NUM_TASKS), meeting at gpu3:15123, local Some(1)",
+                "rank 5 of 8 (slurm: SLURM_PROCID, SLURM_STEP_NUM_TASKS), rendezvous at gpu3:15123, local Some(1)",
             ),
             // The shell of a batch script, and a pod that is no rank of anything.
             ("SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=123", "rank 0 of 1 (no launcher), local None"),
@@ -330,7 +330,7 @@ mod tests {
         let arguments = RankArguments { launcher: None, rank: Some((Process(1), 3)), meet: Some(address) };
         assert_eq!(
             find("", &arguments).unwrap().to_string(),
-            "rank 1 of 3 (--rank, --ranks), meeting at here:1"
+            "rank 1 of 3 (--rank, --ranks), rendezvous at here:1"
         );
         let other = "RANK=2 WORLD_SIZE=3 MASTER_ADDR=a";
         let refused = find(other, &arguments).unwrap_err().to_string();
@@ -341,7 +341,7 @@ mod tests {
         let alone = RankArguments { launcher: Some(Launcher::None), ..arguments.clone() };
         assert_eq!(find(other, &alone).unwrap().rank, Process(1));
         let wrong = RankArguments { rank: Some((Process(3), 3)), ..alone };
-        assert!(find("", &wrong).unwrap_err().to_string().contains("below --ranks, which is 3"));
+        assert!(find("", &wrong).unwrap_err().to_string().contains("less than --ranks (3)"));
         let many = RankArguments { rank: Some((Process(0), 4_000_000_000)), ..arguments.clone() };
         let refused = find("", &many).unwrap_err().to_string();
         assert!(
@@ -360,7 +360,7 @@ mod tests {
             ("RANK=1", "RANK is set but WORLD_SIZE is not"),
             ("WORLD_SIZE=2", "WORLD_SIZE is set but RANK is not"),
             ("PMIX_RANK=1", "PMIX_RANK is set but OMPI_COMM_WORLD_SIZE or PMI_SIZE is not"),
-            ("RANK=2 WORLD_SIZE=2", "RANK is `2`: it must be below WORLD_SIZE, which is 2"),
+            ("RANK=2 WORLD_SIZE=2", "RANK is `2`: it must be less than WORLD_SIZE (2)"),
             ("RANK=x WORLD_SIZE=2", "RANK is `x`: it must be a whole number"),
             ("PET_NNODES=2:4 PET_NODE_RANK=0", "PET_NNODES is `2:4`: it must be a whole number"),
             ("RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=p", "MASTER_PORT is `p`: it must be a TCP port"),

@@ -267,6 +267,6 @@ fn check_below(number: Number, limit: Number) -> Result<(), LaunchError> {
     if value < count {
         return Ok(());
     }
-    let why = format!("it must be below {of}, which is {count}");
+    let why = format!("it must be less than {of} ({count})");
     Err(LaunchError::Invalid { name: name.into(), value: value.to_string(), why })
 }

@@ -444,7 +444,8 @@ impl Watcher {
         let still = all.filter(|(_, progress)| progress.stands_still(self.patience, self.now));
         let (rank, progress) = still.min_by_key(|(_, progress)| progress.moved)?;
         let what = format!("has made no progress for {:.0} s", self.patience.standstill.as_secs_f64());
-        Some(lost(rank, &what, &progress.activity, "it hangs, or a file or device that it uses does"))
+        let cause = "the process hangs, or waits for a file or device that does not respond";
+        Some(lost(rank, &what, &progress.activity, cause))
     }
 
     fn end(&self, verdict: &Failure, end: End) {

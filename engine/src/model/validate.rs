@@ -39,11 +39,11 @@ impl ModelSpec {
             return Err(format!("table {} has {} rows; a table has 1 to {ROWS_MAX}", table.name, table.rows));
         }
         if let Some(feature) = self.features.iter().find(|feature| feature.table >= self.tables.len()) {
-            return Err(format!("feature {} looks up a table that does not exist", feature.column));
+            return Err(format!("feature {} uses a table that does not exist", feature.column));
         }
         let used: HashSet<_> = self.features.iter().map(|feature| feature.table).collect();
         if used.len() < self.tables.len() {
-            return Err("no feature looks up one of the tables".into());
+            return Err("no feature uses one of the tables".into());
         }
         if self.heads.is_empty() || self.heads.len() > COUNT_MAX {
             return Err(format!("the model has {} heads", self.heads.len()));
@@ -94,7 +94,7 @@ fn unique<'a, T: Display + Eq + std::hash::Hash + 'a>(
     let mut seen = HashSet::new();
     for name in names {
         if !seen.insert(name) {
-            return Err(format!("two {what}s are named '{name}'"));
+            return Err(format!("two {what}s are named `{name}`"));
         }
     }
     Ok(())
@@ -144,11 +144,11 @@ mod tests {
     #[test]
     fn parts_that_do_not_fit_together_are_refused() {
         assert_admitted(|_| {});
-        assert_refused(|spec| spec.tables[1].name = "T0".into(), "two tables are named 'T0'");
-        assert_refused(|spec| spec.features[1].column = "C0".into(), "two features are named 'C0'");
-        assert_refused(|spec| spec.heads[1].label = "L0".into(), "two heads are named 'L0'");
-        assert_refused(|spec| spec.features[1].table = 2, "feature C1 looks up a table that does not exist");
-        assert_refused(|spec| spec.features[1].table = 0, "no feature looks up one of the tables");
+        assert_refused(|spec| spec.tables[1].name = "T0".into(), "two tables are named `T0`");
+        assert_refused(|spec| spec.features[1].column = "C0".into(), "two features are named `C0`");
+        assert_refused(|spec| spec.heads[1].label = "L0".into(), "two heads are named `L0`");
+        assert_refused(|spec| spec.features[1].table = 2, "feature C1 uses a table that does not exist");
+        assert_refused(|spec| spec.features[1].table = 0, "no feature uses one of the tables");
         assert_refused(|spec| spec.heads.clear(), "the model has 0 heads");
         assert_refused(|spec| spec.dense_columns = 0, "a bottom MLP but no dense columns");
         assert_refused(|spec| spec.top_mlp[0] = 0, "has no elements");

@@ -231,7 +231,8 @@ impl LiveRun {
         for ((reason, now), (_, before)) in self.skipped.iter().zip(before.iter()) {
             if now > before && reason != "loss_scale" {
                 let what = reason.replace('_', " ");
-                self.warn(format!("step {step}: skipped steps, {what} not finite: {}", now - before));
+                let (skipped, steps) = (now - before, if now - before == 1 { "step" } else { "steps" });
+                self.warn(format!("step {step}: {skipped} {steps} skipped, non-finite {what}"));
             }
         }
     }
@@ -352,7 +353,7 @@ mod tests {
         assert_eq!(
             texts,
             [
-                "step 10: skipped steps, loss not finite: 1",
+                "step 10: 1 step skipped, non-finite loss",
                 "step 10: ids out of range in column C1: 3",
                 "step 30: ids out of range in column C1: 1"
             ]

@@ -52,7 +52,7 @@ pub struct MonitorOptions {
 #[non_exhaustive]
 pub enum MonitorError {
     /// The address cannot be listened on.
-    #[error("metrics cannot be served on {address}: {}", why_not(.source))]
+    #[error("cannot serve metrics on {address}: {}", why_not(.source))]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -60,7 +60,7 @@ pub enum MonitorError {
         source: io::Error,
     },
     /// The file cannot be written.
-    #[error("metrics cannot be written: {0}")]
+    #[error("metrics file: {0}")]
     Write(#[from] rankine_reader::Error),
 }
 

@@ -176,7 +176,7 @@ fn a_port_in_use_is_an_error_that_says_so() {
     });
     let error = error.expect_err("the port is in use").to_string();
     let address = first.address().expect("it listens");
-    let expected = format!("metrics cannot be served on {address}: another process uses this port");
+    let expected = format!("cannot serve metrics on {address}: another process uses this port");
     assert!(error.starts_with(&expected), "{error}");
 }
 

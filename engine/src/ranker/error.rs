@@ -9,7 +9,7 @@ use crate::source::SourceError;
 #[non_exhaustive]
 pub enum ScoreError {
     /// There are more rows than can be scored at a time.
-    #[error("{rows} rows are more than {ROWS_MAX}: score them in several calls")]
+    #[error("at most {ROWS_MAX} rows can be scored per call, not {rows}: score them in several calls")]
     TooManyRows {
         /// Their number.
         rows: usize,
@@ -18,7 +18,7 @@ pub enum ScoreError {
     #[error(transparent)]
     Features(#[from] FeatureError),
     /// The array for the scores has another length than rows times heads.
-    #[error("room for {found} scores; expected {}, rows times heads", rows * heads)]
+    #[error("the output has room for {found} scores, but {} are needed (rows times heads)", rows * heads)]
     ScoresShape {
         /// Number of rows.
         rows: usize,
@@ -56,13 +56,21 @@ pub enum SwapError {
     #[error(transparent)]
     Load(#[from] SourceError),
     /// It has other columns or labels, so that callers would have to change with it.
-    #[error("the new model has the columns {found:?}, but {expected:?} are being scored")]
+    #[error(
+        "the new model has the columns {}, but {} are being scored: create a new Ranker for this model",
+        quoted(found),
+        quoted(expected)
+    )]
     Columns {
         /// Those of the model that is scoring: labels, dense columns and categorical columns.
         expected: Vec<String>,
         /// Those of the new one.
         found: Vec<String>,
     },
+}
+
+fn quoted(names: &[String]) -> String {
+    format!("`{}`", names.join("`, `"))
 }
 
 #[cfg(test)]

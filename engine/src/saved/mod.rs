@@ -426,13 +426,13 @@ impl SavedModel {
         let file = File::open(&path).map_err(read)?;
         let bytes = file.metadata().map_err(read)?.len();
         if bytes != self.weights.bytes {
-            return Err(damaged(format!("it has {bytes} bytes instead of {}", self.weights.bytes)));
+            return Err(damaged(format!("it has {bytes} bytes but should have {}", self.weights.bytes)));
         }
         // SAFETY: nothing changes the files of a saved model; a new one replaces the folder.
         let map = unsafe { Mmap::map(&file) }.map_err(read)?;
         let mut offset = self.tensors_begin(&map).map_err(damaged)?;
         if xxh3_64(&map) != self.weights.xxh3.0 {
-            return Err(damaged("its checksum differs from the one in model.json".into()));
+            return Err(damaged("its checksum does not match model.json".into()));
         }
         let mut take = |elements: usize, dtype: Dtype| {
             let begin = offset;

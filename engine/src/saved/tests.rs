@@ -167,9 +167,9 @@ fn columns_that_differ_in_anything_are_refused() {
     assert_eq!(own.difference(&dataset), None);
     type Change = fn(&mut Columns);
     let cases: [(&str, Change); 7] = [
-        ("it has the columns", |columns| columns.schema.labels[0].name = "other".into()),
-        ("it has the columns", |columns| columns.schema.dense[1].name = "other".into()),
-        ("it has the columns", |columns| columns.schema.categorical[2].name = "other".into()),
+        ("it lacks `other`, and has `", |columns| columns.schema.labels[0].name = "other".into()),
+        ("it lacks `other`, and has `", |columns| columns.schema.dense[1].name = "other".into()),
+        ("it lacks `other`, and has `", |columns| columns.schema.categorical[2].name = "other".into()),
         ("column I3 has", |columns| {
             columns.schema.dense[2].transform = DenseTransform::plain(DenseFunction::SignedLog1p)
         }),

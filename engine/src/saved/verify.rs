@@ -59,7 +59,7 @@ fn verify(dir: &Path, manifest: &FileManifest) -> Result<(), SavedModelError> {
         }
     }
     if (bytes, hash.digest()) != (manifest.bytes, manifest.xxh3.0) {
-        return damaged("its length or checksum differs from the one in model.json");
+        return damaged("its length or checksum does not match model.json");
     }
     Ok(())
 }

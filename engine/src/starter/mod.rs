@@ -182,7 +182,7 @@ impl<'a> Starter<'a> {
         ));
         if choices.has_notes() {
             out.line(
-                "# Short trainings on the training part compared some settings, by the AUC on its last tenth,\n\
+                "# Short training runs on the training part compared some settings, by the AUC on its last tenth,\n\
                  # which was held out. `rankine tune` searches further.",
             );
         }

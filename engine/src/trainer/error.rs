@@ -13,7 +13,9 @@ pub enum TrainerError {
     #[error(transparent)]
     Rows(#[from] FeatureError),
     /// There are more rows than a batch has.
-    #[error("{rows} rows are more than train.batch_size, which is {batch_size}: push them in several calls")]
+    #[error(
+        "a push has at most train.batch_size ({batch_size}) rows, not {rows}: push them in several calls"
+    )]
     TooManyRows {
         /// Their number.
         rows: usize,
@@ -35,13 +37,16 @@ pub enum TrainerError {
         why: &'static str,
     },
     /// `train.max_steps` is reached.
-    #[error("train.max_steps is reached: {0} steps were trained")]
+    #[error(
+        "training ended at train.max_steps, after {}: raise it to continue",
+        if *.0 == 1 { "1 step".into() } else { format!("{} steps", .0) }
+    )]
     MaxSteps(u64),
     /// Nothing was pushed.
     #[error("no rows were pushed, so there is no model to save")]
     NothingPushed,
     /// The training has failed before; the first error says why.
-    #[error("the training is over: it failed before")]
+    #[error("training failed earlier: see the first error")]
     Over,
     /// The system has no thread to train on.
     #[error("cannot start a thread: {0}")]

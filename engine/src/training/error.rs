@@ -98,9 +98,8 @@ pub enum TrainError {
     NotFinite(String),
     /// The replicas of the ranks differ.
     #[error(
-        "the replicas of ranks {} differ from that of rank 0: this is a defect of Rankine, or of this machine's \
-         memory; the model was not saved",
-        .0.iter().map(Rank::to_string).collect::<Vec<_>>().join(", ")
+        "{}: this is a bug in Rankine or a memory fault of this machine; the model was not saved",
+        replicas(.0)
     )]
     ReplicasDiffer(Vec<Rank>),
     /// The job asks for a device that is not available.
@@ -175,7 +174,19 @@ impl From<PlacementError> for TrainError {
 fn after_skipped(steps: u64) -> String {
     match steps {
         0 => String::new(),
+        1 => ", and the step before it was skipped already (guard.skipped_in_a_row_max)".into(),
         _ => format!(", and {steps} steps before it were skipped already (guard.skipped_in_a_row_max)"),
+    }
+}
+
+/// `the replica of rank 3 differs from that of rank 0`, or likewise of several ranks.
+fn replicas(ranks: &[Rank]) -> String {
+    let numbers: Vec<_> = ranks.iter().map(Rank::to_string).collect();
+    let numbers = numbers.join(", ");
+    if ranks.len() == 1 {
+        format!("the replica of rank {numbers} differs from that of rank 0")
+    } else {
+        format!("the replicas of ranks {numbers} differ from that of rank 0")
     }
 }
 

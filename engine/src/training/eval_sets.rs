@@ -31,7 +31,8 @@ pub(super) fn open(job: &Job, trained: &Dataset) -> Result<Vec<NamedDataset>, Tr
         if let Some(what) = columns.difference(&dataset) {
             let dir = set.data.display();
             return Err(conflict(format!(
-                "the dataset {dir} does not fit the one that is trained on: {what}"
+                "the dataset {dir} does not fit the one that is trained on: {what}. Convert its rows with `rankine \
+                 convert ... --like DATASET`"
             )));
         }
         let dataset = with_ids(job, dataset)?;

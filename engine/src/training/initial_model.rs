@@ -59,7 +59,7 @@ impl InitialModel {
         let opened = source.open().map_err(unusable)?;
         let grown = growth(path, &opened, dataset)?;
         if let Some(what) = model_difference(opened.spec(), &model.spec) {
-            let what = format!("the model of {} has another shape: {what}", path.display());
+            let what = format!("the model of {} has a different shape: {what}", path.display());
             return Err(conflict(FROM, what));
         }
         let (stored, optimizer_steps) = if job.train.init_optimizer_state {
@@ -98,7 +98,11 @@ impl InitialModel {
             if optimizer_steps.is_some() { "with its optimizer state" } else { "with fresh optimizer state" };
         let rows = match (new_rows.len(), new_rows.values().sum::<u64>()) {
             (0, _) => String::new(),
-            (tables, rows) => format!("; {rows} rows of {tables} tables are new"),
+            (tables, rows) => {
+                let (of, are) = if rows == 1 { ("row", "is") } else { ("rows", "are") };
+                let tables_named = if tables == 1 { "1 table".into() } else { format!("{tables} tables") };
+                format!("; {rows} {of} of {tables_named} {are} new")
+            }
         };
         format!("the model of {from} (step {steps}), {state}{rows}")
     }
@@ -180,8 +184,9 @@ fn checkpoint_of(source: &ModelSource, steps: u64, model: &Model) -> Result<Chec
         };
     }
     Err(format!(
-        "the model was saved after step {steps}, and there are only checkpoints of steps {}: set train.init_from to \
-         one of these, or start with fresh state",
+        "the model was saved after step {steps}, and there are only checkpoints of {} {}: set train.init_from to one \
+         of these, or start with fresh state",
+        if found.len() == 1 { "step" } else { "steps" },
         found.join(", ")
     ))
 }

@@ -105,7 +105,11 @@ fn heads(job: &Job, schema: &Schema, conflicts: &mut Vec<Conflict>) -> Vec<HeadS
             Some(label_number) => heads.push(head(label_number, wanted.weight.get())),
             None => conflicts.push(Conflict::new(
                 format!("head.{number}.label"),
-                format!("the dataset has no label {}: {}", wanted.label, known(&wanted.label, &names)),
+                format!(
+                    "the dataset has no label `{}`{}",
+                    wanted.label,
+                    known(&wanted.label, "it has", &names)
+                ),
             )),
         }
     }
@@ -182,7 +186,8 @@ fn check_table(number: usize, table: &job::Table, schema: &Schema, conflicts: &m
             } else {
                 "does not exist"
             };
-            conflict(format!("the column {name} {what}: {}", known(name, &names)));
+            let known = known(name, "the categorical columns are", &names);
+            conflict(format!("the column `{name}` {what}{known}"));
             continue;
         };
         let Some(first) = first else {
@@ -223,12 +228,12 @@ fn owner(column: &Categorical) -> &str {
     column.shares.as_ref().unwrap_or(&column.name)
 }
 
-/// The names that exist, or the one that was probably meant.
-fn known(word: &str, names: &[&str]) -> String {
+/// The name that was probably meant, or else all names, after `list`. It is appended to a message.
+fn known(word: &str, list: &str, names: &[&str]) -> String {
     match nearest(word, names.iter().copied()) {
-        Some(name) => format!("did you mean {name}?"),
-        None if names.is_empty() => "there are none".into(),
-        None => format!("the known names are {}", names.join(", ")),
+        Some(name) => format!(": did you mean `{name}`?"),
+        None if names.is_empty() => "; the dataset has none".into(),
+        None => format!("; {list}: `{}`", names.join("`, `")),
     }
 }
 
@@ -500,10 +505,10 @@ mod tests {
         let table = |columns: &str, expected: &str| {
             refused(&format!("[[table]]\ncolumns = {columns}"), &[], expected);
         };
-        table(r#"["usr"]"#, "table.0.columns: the column usr does not exist: did you mean user?");
+        table(r#"["usr"]"#, "table.0.columns: the column `usr` does not exist: did you mean `user`?");
         table(
             r#"["price"]"#,
-            "the column price is not categorical: the known names are ad, user, shown, city",
+            "the column `price` is not categorical; the categorical columns are: `ad`, `user`, `shown`, `city`",
         );
         table(r#"["ad", "user"]"#, "the columns ad and user cannot share a table: they have 10 and 20 rows");
         table(r#"["ad", "city"]"#, "each has its own vocabulary");
@@ -515,7 +520,7 @@ mod tests {
         refused(
             "[[head]]\nlabel = \"clik\"",
             &[],
-            "head.0.label: the dataset has no label clik: did you mean click?",
+            "head.0.label: the dataset has no label `clik`: did you mean `click`?",
         );
         let model = "model={ kind = 'dlrm', embedding_dim = 4, top_mlp = [5] }";
         refused(

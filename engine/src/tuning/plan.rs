@@ -77,8 +77,9 @@ pub(super) fn begin(tuning: &Tuning<'_>, job: &Job) -> Result<Lock, TuneError> {
                 .map_err(|error| refused(format!("{NAME} is damaged: {error}; choose another --run-dir")))?;
             let keys = ["version", "seed", "trials", "space", "job"];
             if let Some(key) = keys.into_iter().find(|key| found["plan"][key] != own[key]) {
+                let what = if key == "trials" { "number of trials" } else { key };
                 return Err(refused(format!(
-                    "the search here has another {key}: repeat its command, or choose another --run-dir"
+                    "the search in this folder has a different {what}: repeat its command, or choose another --run-dir"
                 )));
             }
         }

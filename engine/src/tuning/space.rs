@@ -96,7 +96,9 @@ impl Space {
         let mut problems = Vec::<Problem>::new();
         space.add(&mut problems, &document, ("", &table));
         if space.dimensions.is_empty() && problems.is_empty() {
-            problems.push(document.problem(&Conflict::new("", "the space has no setting to vary")));
+            let what = "the space has no setting to vary: add a range, such as train.batch_size = { choose = [256, \
+                        512] }";
+            problems.push(document.problem(&Conflict::new("", what)));
         }
         if problems.is_empty() { Ok(space) } else { Err(JobError::Invalid(problems)) }
     }

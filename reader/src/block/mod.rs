@@ -164,7 +164,7 @@ fn put_bags(column: &Categorical, bags: &Bags, out: &mut Vec<u8>, streams: &mut 
         assert!(column.hotness.admits(count), "column {} does not allow a bag of {count} ids", column.name);
     }
     if let Some(id) = bags.ids.iter().find(|&&id| id >= column.rows) {
-        panic!("column {}: id {id} is not below its table's {} rows", column.name, column.rows);
+        panic!("column {}: id {id} is out of range: its table has {} rows", column.name, column.rows);
     }
     let sizes = put_packed(counts(), 0, out);
     let starts: &[u32] = if sizes.bits == 0 { &[] } else { &bags.offsets[..bags.offsets.len() - 1] };
@@ -257,7 +257,10 @@ impl<'a> Block<'a> {
     /// A description of what is wrong: too short, not a block, a wrong checksum, a stream out of bounds.
     pub fn parse(bytes: &'a [u8], schema: &Schema) -> Result<Self, String> {
         if bytes.len() < HEADER_BYTES {
-            return Err(format!("a block header has {HEADER_BYTES} bytes, here are {}", bytes.len()));
+            return Err(format!(
+                "a block header has {HEADER_BYTES} bytes, but only {} are present",
+                bytes.len()
+            ));
         }
         if bytes[0..8] != MAGIC {
             return Err("no block starts here: its first bytes are not RKNBLOCK".into());
@@ -265,15 +268,15 @@ impl<'a> Block<'a> {
         let stated_bytes = u32_at(bytes, 36) as usize;
         if stated_bytes != bytes.len() {
             return Err(format!(
-                "the block states a length of {stated_bytes} bytes, here are {}",
+                "the block states a length of {stated_bytes} bytes, but has {}",
                 bytes.len()
             ));
         }
         let (stated, actual) = (u64_at(bytes, 8), xxh3_64(&bytes[CHECKSUMMED_FROM..]));
         if stated != actual {
             return Err(format!(
-                "its checksum is {actual:016x} but should be {stated:016x}; the disk or a copy changed it: \
-                 restore the file or make the dataset again"
+                "its checksum is {actual:016x} but should be {stated:016x}: it changed on disk or while being copied; \
+                 restore it from a copy, or create the dataset again"
             ));
         }
         let version = u16::from_le_bytes([bytes[44], bytes[45]]);
@@ -501,7 +504,7 @@ impl<'a> Block<'a> {
             bags.ids.push(id);
         });
         if checks_ids && highest >= column.rows {
-            return Err(format!("id {highest} is not below the table's {} rows", column.rows));
+            return Err(format!("id {highest} is out of range: its table has {} rows", column.rows));
         }
         Ok(())
     }

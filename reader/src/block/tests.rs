@@ -122,7 +122,7 @@ fn a_header_and_ids_of_another_schema_are_refused() {
     let smaller = one_column(49, Hotness::Ragged { max: 4 });
     let block = Block::parse(&bytes, &smaller).unwrap();
     let refused = block.decode_into(&smaller, &mut Samples::new(&smaller)).unwrap_err();
-    assert_eq!(refused, "column C1: id 49 is not below the table's 49 rows");
+    assert_eq!(refused, "column C1: id 49 is out of range: its table has 49 rows");
     // The checksum is checked before anything that it covers.
     let mut flipped = bytes.clone();
     flipped[44] ^= 1;

@@ -12,6 +12,9 @@ use crate::write::CheckedFile;
 /// The file that names every bad row, one JSON object per line.
 pub const BAD_ROWS_NAME: &str = "bad-rows.jsonl";
 
+/// What is wrong with input that has no rows.
+pub(crate) const NO_ROWS: &str = "the files have no rows: check that these are the files you mean";
+
 /// Number of bad rows that are logged; the file names all.
 const LOGGED_MAX: u64 = 10;
 /// Number of bad rows that are named in the error about too many.
@@ -74,14 +77,12 @@ impl BadTally {
             return Ok(());
         }
         if self.rows == 0 {
-            return Err(Error::BadRows(
-                "the files have no rows: check that these are the files you mean".into(),
-            ));
+            return Err(Error::BadRows(NO_ROWS.into()));
         }
+        let all =
+            if self.rows == 1 { "the only row read is" } else { &format!("all {} rows read are", self.rows) };
         Err(Error::BadRows(format!(
-            "all {} rows read are bad:\n  {}\nCheck that these are the files you mean and that they \
-             are {expects}",
-            self.rows,
+            "{all} bad:\n  {}\nCheck that these are the files you mean and that they are {expects}",
             self.first_names()
         )))
     }
@@ -91,10 +92,12 @@ impl BadTally {
             return Ok(());
         }
         Err(Error::BadRows(format!(
-            "{} of {} rows read {when} are bad, but the limit is {}:\n  {}\nCheck that these are the files you mean \
+            "{} of {} {} read {when} {} bad, but the limit is {}:\n  {}\nCheck that these are the files you mean \
              and that they are {expects}; to skip such rows, raise --bad-limit",
             self.bad,
             self.rows,
+            if self.rows == 1 { "row" } else { "rows" },
+            if self.bad == 1 { "is" } else { "are" },
             self.limit,
             self.first_names()
         )))

@@ -154,8 +154,7 @@ impl KnownColumns {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "the rows of {} are {found}, not {format}, and only rows of the same format have its columns: use `rankine \
-             convert {found}`",
+            "{} was made from {found}, not {format}: use `rankine convert {found}`",
             self.name
         )))
     }

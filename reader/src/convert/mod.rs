@@ -258,15 +258,28 @@ fn convert<S: RowSource>(
     writer.set_earlier_statistics(earlier.unwrap_or_default());
     let written = write::write(&pass, &encoder, &schema, dir.path(), &mut writer)?;
     if statistics.rows.is_some_and(|rows| rows != written.rows.read) {
-        return Err(Error::invalid("the sources changed during the conversion: run it again"));
+        return Err(Error::invalid("the input files changed during the conversion: run it again"));
     }
     if written.rows.train == 0 {
         let RowCounts { read, bad, eval, .. } = written.rows;
-        let what = format!(
-            "no rows are left for training: of {read} rows, {bad} are bad and {eval} are for evaluation (--split {})",
-            options.split
-        );
-        return Err(if bad == read { Error::BadRows(what) } else { Error::Invalid(what) });
+        return Err(match read - bad {
+            _ if read == 0 => Error::BadRows(bad::NO_ROWS.into()),
+            0 => Error::BadRows(match read {
+                1 => "no rows are left for training: the only row read is bad".into(),
+                _ => format!("no rows are left for training: all {read} rows read are bad"),
+            }),
+            _ if options.split == Split::None => Error::Invalid(
+                "no rows are left for training: the files other than those of --eval have no good rows; check that \
+                 these are the files you mean"
+                    .into(),
+            ),
+            _ => Error::Invalid(format!(
+                "no rows are left for training: {} read, {bad} of them bad and {eval} held out for evaluation \
+                 (--split {}); hold out fewer",
+                if read == 1 { "1 row was".into() } else { format!("{read} rows were") },
+                options.split
+            )),
+        });
     }
     let mut report = report_of(options, plan, &schema, &encoder, &written);
     if let Some((name, old)) = old {

@@ -71,7 +71,7 @@ pub enum RawColumnError {
         name: String,
     },
     /// A column has another number of rows.
-    #[error("column {column} has {found} rows; expected {expected}")]
+    #[error("column {column} has {found} {}; expected {expected}", if *found == 1 { "row" } else { "rows" })]
     Rows {
         /// The column.
         column: String,
@@ -471,7 +471,7 @@ impl CategoriesOf<'_> {
     }
 
     fn wrong_type(&self, raw: &RawColumn<'_>, found: &str) -> RawColumnError {
-        let expected = if self.hexadecimal { "texts of hexadecimal digits" } else { "texts or integers" };
+        let expected = if self.hexadecimal { "strings of hexadecimal digits" } else { "strings or integers" };
         RawColumnError::Type { column: raw.name.to_owned(), found: found.to_owned(), expected }
     }
 

@@ -247,11 +247,12 @@ impl Dataset {
             let partial = dir.with_added_extension("partial");
             // A path without a file name, such as `.`, gets no extension.
             let why = if partial != dir && partial.exists() {
-                "a conversion to it has not finished, or was interrupted: run it again"
+                "a conversion to it has not finished or was interrupted; run it again"
             } else if dir.exists() {
-                "the folder exists but has no dataset.json: is it the folder that convert or generate wrote?"
+                "the folder exists but has no dataset.json; name a folder that `rankine convert` or `rankine generate` \
+                 wrote"
             } else {
-                "the folder does not exist: make it with `rankine convert` or `rankine generate`"
+                "the folder does not exist; create it with `rankine convert` or `rankine generate`"
             };
             return Err(Error::invalid(format!("no dataset at {}: {why}", dir.display())));
         }
@@ -291,7 +292,9 @@ impl Dataset {
                 parts.insert(part, files);
             } else if let Some(first) = files.first() {
                 let path = first.path.display();
-                return Err(Error::BadRows(format!("the {part} part has no records: {path} is empty")));
+                return Err(Error::BadRows(format!(
+                    "the {part} part has no records: {path} is empty; check that it was copied completely"
+                )));
             }
         }
         let block_samples = format.block_samples()?;
@@ -473,6 +476,9 @@ impl Dataset {
         });
         found.ok_or_else(|| {
             let hint = match &self.source {
+                Source::Folder(_) if part == Part::Eval => {
+                    ": convert the rows with --split or --eval, or choose the part train (--part train)"
+                }
                 Source::Folder(_) | Source::Columns(_) => "",
                 Source::Raw(_) if part == Part::Validation => "",
                 Source::Raw(_) => ": name its files",
@@ -487,7 +493,7 @@ impl Dataset {
         let index = fs::read(&index_path).context("read", &index_path)?;
         let damaged = |what: String| Error::damaged(&index_path, None, what);
         if xxh3_64(&index) != manifest.index_xxh3.0 || !index.len().is_multiple_of(INDEX_ENTRY_BYTES) {
-            return Err(damaged("its checksum is not the one in dataset.json".into()));
+            return Err(damaged("its checksum does not match dataset.json".into()));
         }
         let block_samples = dataset.block_samples;
         let mut samples_left = manifest.samples;
@@ -584,7 +590,7 @@ impl Dataset {
         };
         let bytes = fs::read(&path).context("read", &path)?;
         if bytes.len() as u64 != listed.bytes || xxh3_64(&bytes) != listed.xxh3.0 {
-            return Err(Error::damaged(&path, None, "its checksum is not the one in dataset.json"));
+            return Err(Error::damaged(&path, None, "its checksum does not match dataset.json"));
         }
         Ok(bytes)
     }

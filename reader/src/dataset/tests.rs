@@ -168,7 +168,7 @@ fn an_index_that_does_not_add_up_is_refused() {
     let mut flipped = whole.clone();
     flipped[15 * 16 + 9] ^= 1;
     fs::write(&path, flipped).unwrap();
-    assert!(dataset.refusal().contains("its checksum is not the one in dataset.json"));
+    assert!(dataset.refusal().contains("its checksum does not match dataset.json"));
     fs::write(&path, &whole).unwrap();
 
     let bytes = u32::from_le_bytes(whole[..4].try_into().unwrap());
@@ -227,7 +227,7 @@ fn a_file_outside_the_parts_is_checked_byte_by_byte() {
     for bytes in [&flipped[..], &whole[..whole.len() - 1]] {
         fs::write(&path, bytes).unwrap();
         let error = opened.checked_file("statistics.bin").unwrap_err().to_string();
-        assert!(error.contains("its checksum is not the one in dataset.json"), "{error}");
+        assert!(error.contains("its checksum does not match dataset.json"), "{error}");
     }
     assert!(opened.checked_file("dataset.json").unwrap_err().to_string().contains("does not list"));
 }

@@ -109,9 +109,10 @@ impl Node {
             let count = nodes.len();
             let element = key.parse().ok().and_then(|number: usize| nodes.get_mut(number));
             let Some(element) = element else {
+                let elements = if count == 1 { "element" } else { "elements" };
                 let message = format!(
-                    "`{key}` is not an index of this list of {count}: indices start at 0, and KEY=[...] replaces the \
-                     whole list"
+                    "index `{key}` is out of range: the list has {count} {elements}; indices start at 0, and KEY=[...] \
+                     replaces the whole list"
                 );
                 return Err(SyntaxError { message, origin: key_origin.clone() });
             };

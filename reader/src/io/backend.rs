@@ -53,7 +53,7 @@ pub(super) trait Backend: Send {
 /// Describes the errno of a trial read and what to do about it.
 pub(super) fn explain(error: &io::Error) -> String {
     let hint = match error.raw_os_error() {
-        Some(libc::EMFILE | libc::ENFILE) => ": too many open files, raise RLIMIT_NOFILE (ulimit -n)",
+        Some(libc::EMFILE | libc::ENFILE) => ": too many open files; raise RLIMIT_NOFILE (ulimit -n)",
         Some(libc::EINVAL | libc::EOPNOTSUPP) => ": this file system does not support it",
         Some(libc::EFAULT) => ": the kernel cannot read into this memory",
         _ => "",

@@ -104,7 +104,7 @@ impl FromStr for IoMode {
     fn from_str(text: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| {
             Error::invalid(format!(
-                "'{text}' is not a read mode: choose auto, uring-direct, uring-buffered, pread or mmap"
+                "`{text}` is not a read mode: choose auto, uring-direct, uring-buffered, pread or mmap"
             ))
         })
     }

@@ -332,7 +332,7 @@ impl Drop for Flight {
                 Err(error) => {
                     // The kernel may write to these slabs at any later time, so their permits, and therefore the
                     // memory, are never released.
-                    tracing::error!(%error, reads = self.in_flight, "reads in flight are lost, their buffers leak");
+                    tracing::error!(%error, reads = self.in_flight, "reads in flight were lost; their buffers leak");
                     self.reads.drain(..).for_each(std::mem::forget);
                     return;
                 }

@@ -77,8 +77,8 @@ fn explain_setup(error: &io::Error) -> String {
     let hint = match error.raw_os_error() {
         Some(libc::ENOSYS) => ": this kernel or sandbox does not support it",
         Some(libc::EPERM) => ": refused by seccomp, or by the sysctl kernel.io_uring_disabled",
-        Some(libc::ENOMEM) => ": not enough locked memory, raise RLIMIT_MEMLOCK (ulimit -l)",
-        Some(libc::EMFILE | libc::ENFILE) => ": too many open files, raise RLIMIT_NOFILE (ulimit -n)",
+        Some(libc::ENOMEM) => ": not enough locked memory; raise RLIMIT_MEMLOCK (ulimit -l)",
+        Some(libc::EMFILE | libc::ENFILE) => ": too many open files; raise RLIMIT_NOFILE (ulimit -n)",
         Some(libc::EFAULT | libc::EOPNOTSUPP) => ": the kernel cannot pin this memory",
         _ => "",
     };

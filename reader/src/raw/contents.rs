@@ -143,7 +143,7 @@ impl<'a> HashedFile<'a> {
         if (metadata.len(), Stamp::of(&metadata)) != (bytes, stamp) {
             return Err(Error::invalid(format!(
                 "{} was written while it was read: wait until it is complete, and do not change it while a training \
-                 reads it",
+                 run reads it",
                 path.display()
             )));
         }

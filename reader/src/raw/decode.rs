@@ -274,7 +274,7 @@ impl RecordDecoder {
                 let value = f32::from_bits(bits);
                 let what = if value.is_finite() { "a subnormal number" } else { "not finite" };
                 format!(
-                    "{value:e} is {what}; as the integer {} it would be read with dense = int",
+                    "{value:e} is {what}; with dense = int it would be read as the integer {}",
                     bits as i32
                 )
             }
@@ -289,9 +289,12 @@ impl RecordDecoder {
                 let column = column.checked_sub(first_id).and_then(|column| self.columns.get(column));
                 let (first, rows) = column.map_or((0, 0), |column| (column.first, column.rows));
                 match self.format.ids {
-                    RawIds::PerTable => format!("id {bits} is not below the table's {rows} rows"),
+                    RawIds::PerTable => format!("id {bits} is out of range: its table has {rows} rows"),
                     RawIds::GlobalOffset => {
-                        format!("id {bits} is not within {first} to {}, the table's rows", first + rows - 1)
+                        format!(
+                            "id {bits} is out of range: its table has the ids {first} to {}",
+                            first + rows - 1
+                        )
                     }
                 }
             }

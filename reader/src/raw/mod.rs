@@ -89,7 +89,7 @@ macro_rules! spelling {
             fn from_str(text: &str) -> Result<Self> {
                 match text {
                     $($text => Ok(Self::$variant),)+
-                    _ => Err(Error::invalid(format!(concat!("'{}' is not ", $what), text))),
+                    _ => Err(Error::invalid(format!(concat!("`{}` is not ", $what), text))),
                 }
             }
         }
@@ -181,7 +181,7 @@ impl RawFormat {
         }
         let mut what = format!(
             "{bytes} bytes are not a multiple of the {record} bytes of a record ({self}). The file is truncated, or \
-             records have another shape"
+             the records have a different shape"
         );
         for other in Shape::built_in() {
             let other = Self { shape: other, ..self.clone() };

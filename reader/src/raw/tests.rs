@@ -138,12 +138,15 @@ fn every_fault_is_explained() {
         ([2, one, 0, 0, 0], "label: the label 0x00000002 is neither 0 nor 1"),
         (
             [0, 7, 0, 0, 0],
-            "I1: 1e-44 is a subnormal number; as the integer 7 it would be read with dense = int",
+            "I1: 1e-44 is a subnormal number; with dense = int it would be read as the integer 7",
         ),
-        ([0, u32::MAX, 0, 0, 0], "I1: NaN is not finite; as the integer -1"),
-        ([0, one, 3, 0, 0], "C1: id 3 is not below the table's 3 rows"),
-        ([0, one, 0, 4, 5], "C2: id 5 is not below the table's 5 rows"),
-        ([0, one, u32::MAX, 0, 0], "C1: id 4294967295 is not below"),
+        (
+            [0, u32::MAX, 0, 0, 0],
+            "I1: NaN is not finite; with dense = int it would be read as the integer -1",
+        ),
+        ([0, one, 3, 0, 0], "C1: id 3 is out of range: its table has 3 rows"),
+        ([0, one, 0, 4, 5], "C2: id 5 is out of range: its table has 5 rows"),
+        ([0, one, u32::MAX, 0, 0], "C1: id 4294967295 is out of range: its table has 3 rows"),
     ];
     for (fields, expected) in cases {
         let said = say(&format, &fields).unwrap();
@@ -155,7 +158,7 @@ fn every_fault_is_explained() {
         assert!(say(&global, &fields).unwrap().starts_with("C2: id "));
     }
     let said = say(&global, &[0, 0, 0, 1, 3]).unwrap();
-    assert!(said.ends_with("id 1 is not within 3 to 7, the table's rows"), "{said}");
+    assert!(said.ends_with("id 1 is out of range: its table has the ids 3 to 7"), "{said}");
 }
 
 #[test]
@@ -273,7 +276,9 @@ fn ids_out_of_range_are_replaced_and_counted_per_batch() {
     let path = dir.path().join("wild.bin");
     std::fs::write(&path, records(&format, &wild)).unwrap();
     let strict = Dataset::raw(&format, &[path], &[]).unwrap();
-    assert!(read(&strict, Rung::Pread, Order::File).unwrap_err().to_string().contains("id 50 is not below"));
+    assert!(
+        read(&strict, Rung::Pread, Order::File).unwrap_err().to_string().contains("id 50 is out of range")
+    );
     let lenient = strict.with_ids(&[OutOfRange::Row(3), OutOfRange::Leave]).unwrap();
     for order in [Order::File, Order::Shuffled { seed: 1, window_blocks: 1 }] {
         let options = StreamOptions { order, ..StreamOptions::one_epoch(100) };
@@ -377,7 +382,7 @@ fn an_invalid_record_is_named_with_its_file() {
     let error = read(&opened, Rung::Pread, Order::File).unwrap_err();
     assert!(matches!(error, Error::BadRows(_)), "{error:?}");
     let error = error.to_string();
-    let position = format!("b.bin record 9001 (byte {}), column C1: id 50000 is not below", 9_000 * 116);
+    let position = format!("b.bin record 9001 (byte {}), column C1: id 50000 is out of range", 9_000 * 116);
     assert!(error.contains(&position) && error.contains("--on-bad skip"), "{error}");
     let report = crate::verify::verify(&opened, std::num::NonZeroUsize::new(2).unwrap()).unwrap();
     assert_eq!(report.damages.len(), 1, "{report:?}");

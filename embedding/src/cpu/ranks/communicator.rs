@@ -101,7 +101,7 @@ impl Communicator {
             let packet = self.from[rank.0].recv().unwrap_or_else(|_| panic!("rank {rank} has gone"));
             *packet
                 .downcast()
-                .unwrap_or_else(|_| panic!("rank {rank} makes a different call than {}", self.rank))
+                .unwrap_or_else(|_| panic!("rank {rank} made a different call from rank {}", self.rank))
         };
         ranks.iter().map(receive).collect()
     }

@@ -61,13 +61,15 @@ impl Part {
             let by_columns = planned.shards.len() > 1;
             let rowwise = matches!(optimizers[table].rule, UpdateRule::RowwiseAdagrad { .. });
             if by_columns && !planned.frequent.is_empty() {
-                return Err(Error::NotExchanged("frequent rows of tables whose columns are split"));
+                return Err(Error::NotExchanged("frequent rows of column-wise tables"));
             }
             if by_columns && rowwise && !planned.shards.iter().all(one_of_many) {
-                return Err(Error::NotExchanged("squares of rows whose columns take turns"));
+                return Err(Error::NotExchanged(
+                    "column-wise tables with rowwise-adagrad, rows assigned in turn",
+                ));
             }
             if by_columns && rowwise && pools {
-                return Err(Error::NotExchanged("squares of rows whose columns are split and pooled"));
+                return Err(Error::NotExchanged("pooled bags of column-wise tables with rowwise-adagrad"));
             }
             let to = if pools { &mut pooled } else { &mut owned };
             to.extend(planned.shards.iter().map(|Shard { columns, owner }| Self {

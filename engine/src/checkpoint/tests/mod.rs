@@ -672,7 +672,7 @@ fn counts_beyond_any_training_are_refused() {
     let error = opened.unwrap_err().to_string();
     assert!(
         error.contains(
-            "step 18446744073709551615, the samples or the epochs exceed what a training can count"
+            "step 18446744073709551615, the samples or the epochs exceed what a training run can count"
         ),
         "{error}"
     );

@@ -96,13 +96,21 @@ fn an_addition_is_refused_with_another_base() {
     files.rename(&Path::new(DIR).join("step-2"), Path::new("elsewhere")).unwrap();
     save(&files, &fresh(), 2, None).unwrap();
     let error = open(&files, 4).unwrap_err();
-    assert!(error.is_damage() && error.to_string().contains("it builds on another checkpoint"), "{error}");
+    assert!(
+        error.is_damage()
+            && error.to_string().contains("it builds on a step-2 checkpoint that is not the existing one"),
+        "{error}"
+    );
     // An incremental checkpoint on top of an incremental one.
     let addition =
         Base { step: 4, xxh3: save(&files, &model, 6, Some(base)).map(|saved| saved.xxh3).unwrap() };
     save(&files, &model, 8, Some(Base { step: 6, ..addition })).unwrap();
     let error = open(&files, 8).unwrap_err();
-    assert!(error.is_damage() && error.to_string().contains("it builds on another checkpoint"), "{error}");
+    assert!(
+        error.is_damage()
+            && error.to_string().contains("it builds on a step-6 checkpoint that is not the existing one"),
+        "{error}"
+    );
     // A checkpoint of another model with equally many parameters.
     let mut renamed = manifest(9, None);
     renamed.spec.tables[0].name = "renamed".into();
@@ -113,7 +121,10 @@ fn an_addition_is_refused_with_another_base() {
     });
     save(&files, &model, 10, Some(Base { step: 9, xxh3: saved.xxh3 })).unwrap();
     let error = open(&files, 10).unwrap_err();
-    assert!(error.is_damage() && error.to_string().contains("of another model"), "{error}");
+    assert!(
+        error.is_damage() && error.to_string().contains("it builds on a checkpoint of a different model"),
+        "{error}"
+    );
 }
 
 /// Damage in the base is damage of the incremental checkpoints.
@@ -220,7 +231,7 @@ fn what_a_manifest_or_an_index_says_wrongly_is_refused() {
         ("no optimizer keeps that much state", none_of_shard, |all| {
             all.dense.state = ["a", "b", "c"].map(Into::into).into()
         }),
-        ("exceed what a training can count", none_of_shard, |all| all.train.position.epoch = u64::MAX),
+        ("exceed what a training run can count", none_of_shard, |all| all.train.position.epoch = u64::MAX),
     ];
     for (number, (words, of_shard, of_all)) in cases.into_iter().enumerate() {
         let (disk, files) = three();

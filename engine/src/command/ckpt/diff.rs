@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Run folder (for its latest checkpoint), checkpoint, or export
     one: PathBuf,
 
-    /// The other one
+    /// Run folder, checkpoint or export to compare it with
     other: PathBuf,
 
     /// Print JSON instead of text

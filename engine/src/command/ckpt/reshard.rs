@@ -10,6 +10,7 @@ use rankine_embedding::rows::Rows;
 use rankine_reader::publish::{Lock, create_folders, refuse_inputs, replace_file_under};
 
 use super::{disk, open};
+use crate::command::table::counted;
 use crate::command::{CommandError, Exit, arguments, output};
 
 /// Rewrite a checkpoint for another number of ranks, with one shard per rank
@@ -51,7 +52,10 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let dir = run_paths::checkpoints(&args.out);
     let step = manifest.train.step;
     if dir.join(rankine::checkpoint::step_name(step)).exists() {
-        let what = format!("{} already has a checkpoint of step {step}", args.out.display());
+        let what = format!(
+            "{} already has a checkpoint of step {step}: choose another --out, or remove it",
+            args.out.display()
+        );
         return Err(CommandError::new(Exit::Usage, what));
     }
     let draft = Draft::begin(disk(), &dir, step)?;
@@ -89,5 +93,6 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
             &serde_json::json!({ "checkpoint": checkpoint, "bytes": bytes, "shards": ranks }),
         );
     }
-    output::text(format_args!("{}: {} bytes in {ranks} shards\n", published.path.display(), published.bytes))
+    let shards = counted(ranks as u64, "shard");
+    output::text(format_args!("{}: {} bytes in {shards}\n", published.path.display(), published.bytes))
 }

@@ -9,6 +9,7 @@ use rankine::source::{Artifact, ModelSource};
 use serde::Serialize;
 
 use super::disk;
+use crate::command::table::counted;
 use crate::command::{CommandError, Exit, output};
 
 /// Read and check every byte of checkpoints and exports
@@ -43,12 +44,13 @@ struct Verification {
 impl fmt::Display for Verification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, files, pieces, bytes } = self;
-        let path = path.display();
+        let (path, files) = (path.display(), counted(*files as u64, "file"));
         match pieces {
             Some(pieces) => {
-                writeln!(f, "{path}: {files} files, {pieces} pieces and {bytes} bytes are intact")
+                let pieces = counted(*pieces as u64, "piece");
+                writeln!(f, "{path}: {files}, {pieces} and {bytes} bytes are intact")
             }
-            None => writeln!(f, "{path}: {files} files and {bytes} bytes are intact"),
+            None => writeln!(f, "{path}: {files} and {bytes} bytes are intact"),
         }
     }
 }

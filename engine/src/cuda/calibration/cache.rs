@@ -46,7 +46,7 @@ pub(super) fn store(gpus: &Gpus, figures: &Figures) {
     };
     if let Err(error) = stored {
         tracing::warn!(%error, "cannot cache the measured speeds of the GPUs, so they will be measured again for each \
-        training");
+        training run");
     }
 }
 

@@ -103,8 +103,8 @@ impl FeedPart {
         match first {
             Err(error) | Ok(Some(Err(error))) => error,
             Ok(_) => DataError::Invalid(format!(
-                "the GPU found ids, labels or bags from sample {} of epoch {} on that the schema does not allow, but \
-                 the CPU found none: the memory of the CPU or of the GPU is not reliable",
+                "in the batch that starts at sample {} of epoch {}, the GPU found ids, labels or bags that the schema \
+                 does not allow, and the CPU did not: the memory of the CPU or the GPU is unreliable",
                 start.sample, start.epoch
             )),
         }

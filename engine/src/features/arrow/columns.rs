@@ -119,7 +119,7 @@ fn unsupported(name: &str, found: &DataType) -> RawColumnError {
     RawColumnError::Type {
         column: name.to_owned(),
         found: format!("values of type {found}"),
-        expected: "numbers, texts, or lists of them",
+        expected: "numbers, strings, or lists of them",
     }
 }
 

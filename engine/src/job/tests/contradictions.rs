@@ -47,11 +47,11 @@ fn each_contradiction_is_found_and_its_neighbour_is_none() {
     }
     sound(&[&table("placement = \"auto\", frequent_rows = 3")]);
     sound(&[&table("dim = 16")]);
-    refused(&[&table("dim = 17")], "17 is not model.embedding_dim (16): dlrm multiplies");
+    refused(&[&table("dim = 17")], "dim must equal model.embedding_dim (16), not 17: dlrm multiplies");
     sound(&[&table("dim = 17"), "model.kind=wide-deep"]);
     // The same name, given and made of the columns.
     let named = "table=[{ columns = [\"A\", \"B\"] }, { columns = [\"C\"], name = \"A+B\" }]";
-    refused(&[named], "another table has the name A+B");
+    refused(&[named], "another table has the name `A+B`");
     refused(&["model.bottom_mlp=[64, 15]"], "the bottom MLP must end with embedding_dim (16), not 15");
     sound(&["model.bottom_mlp=[]"]);
     sound(&["model.bottom_mlp=[64, 15]", "model.kind=wide-deep"]);
@@ -105,7 +105,7 @@ embeddings
    |              ^^^^^^^^
 
 --set optimizer.schedule={ kind = 'warmup-polynomial', warmup_steps = 10, decay_start_step = 9, decay_steps = 1 }: \
-the decay starts at step 9, before the warm-up ends at step 10
+the decay starts at step 9, before the warm-up ends at step 10: raise decay_start_step, or lower warmup_steps
   |
   | optimizer.schedule={ kind = 'warmup-polynomial', warmup_steps = 10, decay_start_step = 9, decay_steps = 1 }
   |                                                                                        ^
@@ -171,7 +171,7 @@ fn not_every_contradiction_and_not_all_of_a_line_are_shown() {
     assert_eq!(error.problems().len(), 101);
     let text = error.to_string();
     assert!(text.contains("200 more problems are not shown"), "{text}");
-    assert!(text.contains("label click already has a head"), "{text}");
+    assert!(text.contains("label `click` already has a head"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() < 500), "{text}");
     assert!(text.contains("1 | ...") && text.contains("label = \"click\" }, "), "{text}");
 }

@@ -263,7 +263,7 @@ fn words(property: &Value) -> String {
         Some("integer") => "whole number",
         Some("number") => "number",
         Some("boolean") => return "`true`, `false`".into(),
-        Some("string") => return "text".into(),
+        Some("string") => return "string".into(),
         Some("array") => return format!("list: {}", words(&property["items"])),
         other => unreachable!("no value of a job file is of type {other:?}"),
     };

@@ -185,7 +185,7 @@ fn impossible_values_are_refused_in_plain_words() {
         (
             "[train]",
             "[train]\nvalidation = \"last:2\"",
-            "'last:2' is not a split (the share must be above 0 and below 1)",
+            "`last:2` is not a split (the share must be above 0 and below 1)",
         ),
         (
             "[train]",
@@ -264,16 +264,16 @@ fn tables_and_heads_are_refused_with_their_place() {
     assert_refused(
         &format!("{table}{table}"),
         &[],
-        "job.toml:27:11: column C1 already belongs to an earlier [[table]]",
+        "job.toml:27:11: column `C1` already belongs to an earlier [[table]]",
     );
-    assert_refused("[[table]]\ncolumns = [\"A\", \"A\"]\n", &[], "column A is listed twice");
+    assert_refused("[[table]]\ncolumns = [\"A\", \"A\"]\n", &[], "column `A` is listed twice");
     assert_refused("[[table]]\ncolumns = []\n", &[], "a table needs at least one column");
     let twice = format!("{table}name = \"x\"\n[[table]]\ncolumns = [\"C2\"]\nname = \"x\"\n");
-    assert_refused(&twice, &[], "job.toml:29:8: another table has the name x");
+    assert_refused(&twice, &[], "job.toml:29:8: another table has the name `x`");
     assert_refused(
         &format!("{table}dim = 8\n"),
         &[],
-        "job.toml:26:7: 8 is not model.embedding_dim (16): dlrm multiplies the vectors of all columns",
+        "job.toml:26:7: dim must equal model.embedding_dim (16), not 8: dlrm multiplies the vectors of all",
     );
     assert_refused(
         "[[table]]\ncolumns = [\"A\"]\noptimizer = { kind = \"adam\", learning_rate = 1, beta2 = 1.0 }\n",
@@ -298,16 +298,16 @@ fn tables_and_heads_are_refused_with_their_place() {
     assert_refused(
         "[[head]]\nlabel = \"A\"\n[[head]]\nlabel = \"A\"\n",
         &[],
-        "job.toml:27:9: the label A already has a head",
+        "job.toml:27:9: the label `A` already has a head",
     );
     assert_refused(
         "[[head]]\nlabel = \"A\"\nweight = 0\n",
         &[],
         "`head.0.weight`: expected a number above 0",
     );
-    let of_two = "`2` is not an index of this list of 2: indices start at 0";
+    let of_two = "index `2` is out of range: the list has 2 elements; indices start at 0";
     assert_refused(&format!("{table}[[table]]\ncolumns = [\"B\"]\n"), &["table.2.dim=4"], of_two);
-    assert_refused(table, &["table.first.dim=4"], "`first` is not an index of this list of 1");
+    assert_refused(table, &["table.first.dim=4"], "index `first` is out of range: the list has 1 element");
     assert_refused(table, &["table.0.dim=0"], "--set table.0.dim=0: `table.0.dim`: expected a whole number");
 }
 

@@ -204,5 +204,8 @@ fn values_that_no_file_can_have_are_errors() {
     assert!(wrong.starts_with("2 problems with the job"), "{wrong}");
     assert!(wrong.contains("`optimizer.dense.weight_decay`") && wrong.contains("`data.dir.x`"), "{wrong}");
     let far = sound().table(Table::of(["a"])).set("table.2.dim", 4);
-    assert_eq!(error(far), "job criteo: `table.2.dim`: `2` is not an index of this list of 1");
+    assert_eq!(
+        error(far),
+        "job criteo: `table.2.dim`: index `2` is out of range: the list has 1 element; indices start at 0"
+    );
 }

@@ -155,7 +155,7 @@ fn a_port_that_is_taken_is_named() {
     let address = Address { host: "127.0.0.1".into(), port: taken.local_addr().unwrap().port() };
     match join(&process(0, 2, &address), DEADLINE) {
         Err(error @ MeetError::Listen { .. }) => {
-            assert!(error.to_string().contains(&format!("port {}: Address", address.port)), "{error}");
+            assert!(error.to_string().contains(&format!(":{}: Address", address.port)), "{error}");
         }
         other => panic!("{other:?}"),
     }
@@ -304,8 +304,8 @@ fn one_who_is_gone_or_silent_is_named_to_all() {
 #[test]
 fn one_alone_that_hangs_says_where() {
     for (stage, words) in [
-        (StepStage::Reading, "at step 12, waiting for the reader's next batch: it hangs"),
-        (StepStage::Computing, "at step 12, computing it: it hangs"),
+        (StepStage::Reading, "at step 12, waiting for the reader's next batch: the process hangs"),
+        (StepStage::Computing, "at step 12, computing it: the process hangs"),
         (StepStage::Awaiting, "at step 12, waiting for the device to finish the steps"),
     ] {
         let (said, told) = channel();

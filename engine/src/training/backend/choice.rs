@@ -92,7 +92,10 @@ impl DeviceChoice {
                 let shard_dense_update = job.device.dense_update == DenseUpdate::Sharded;
                 let sharding = Sharding { plan, shard_dense_update, threads };
                 CpuModel::over_ranks(model, job.seed, sharding).map_err(|error| {
-                    TrainError::Device(format!("cannot start the threads of {ranks} ranks: {error}"))
+                    TrainError::Device(format!(
+                        "cannot start the threads of {ranks} ranks: {error}; lower device.threads, or raise the limit \
+                         of processes (ulimit -u)"
+                    ))
                 })?
             }
         };

@@ -233,7 +233,7 @@ impl Gpus {
             Some(Err(error))
                 if matches!(error.gpu(), Some(GpuError::Cuda(rankine_cuda::Error::Tuning(_)))) =>
             {
-                tracing::warn!("matrix products use other algorithms than before: {error}");
+                tracing::warn!("matrix products use different algorithms from before: {error}");
                 make(algorithms(job)?)
             }
             Some(made) => made,

@@ -13,8 +13,11 @@ pub fn thread_pool(job: &Job) -> Result<(rayon::ThreadPool, usize), TrainError> 
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .thread_name(|number| format!("rankine-{number}"));
-    let pool = pool
-        .build()
-        .map_err(|error| TrainError::Device(format!("cannot start {threads} threads: {error}")))?;
+    let pool = pool.build().map_err(|error| {
+        TrainError::Device(format!(
+            "cannot start {threads} threads: {error}; lower device.threads, or raise the limit of processes \
+             (ulimit -u)"
+        ))
+    })?;
     Ok((pool, threads))
 }

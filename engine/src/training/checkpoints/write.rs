@@ -119,11 +119,8 @@ pub(super) fn publish(
 ) -> Result<PublishedCheckpoint, CheckpointError> {
     // A run that resumes from here keeps as much of the log as there is now.
     let synced = metrics.map_or(Ok(()), |metrics| metrics.sync_data());
-    let synced = synced.map_err(|source| CheckpointError::Io {
-        doing: "make durable",
-        path: "metrics.jsonl".into(),
-        source,
-    });
+    let synced =
+        synced.map_err(|source| CheckpointError::Io { doing: "sync", path: "metrics.jsonl".into(), source });
     let shards = match written.and_then(|shards| synced.map(|()| shards)) {
         Ok(shards) => shards,
         Err(error) => {

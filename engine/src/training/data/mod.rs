@@ -87,7 +87,7 @@ fn open_or_make(job: &Job, stop: &Stop, observer: &mut dyn Observer) -> Result<D
     let dataset = Dataset::open(dir)?;
     match dataset.manifest().map(|manifest| &manifest.origin) {
         Some(Origin::Generated(generation)) if generation.spec == spec => Ok(dataset),
-        Some(Origin::Generated(_)) => Err(other_dataset(dir, "was generated with other settings")),
+        Some(Origin::Generated(_)) => Err(other_dataset(dir, "was generated with different settings")),
         _ => Err(other_dataset(dir, "was converted from click logs, not generated")),
     }
 }

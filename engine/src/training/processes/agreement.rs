@@ -24,11 +24,14 @@ pub(in crate::training) fn same_everywhere(
     let there = String::from_utf8_lossy(of_first.get(8..).unwrap_or_default()).into_owned();
     let here = String::from_utf8_lossy(own);
     let differ = here.lines().zip(there.lines()).find(|(here, there)| here != there);
-    let (here, there) = differ.unwrap_or(("longer", "shorter"));
+    let difference = match differ {
+        Some((here, there)) => format!("`{}`, not `{}`", here.trim(), there.trim()),
+        None if here.len() > there.len() => "it has additional lines".into(),
+        None if here.len() < there.len() => "it lacks lines".into(),
+        None => "they differ in later lines".into(),
+    };
     Err(TrainError::Device(format!(
-        "rank {} has another {what} than rank 0: `{}` here, `{}` there; give all processes the same",
-        processes.process(),
-        here.trim(),
-        there.trim()
+        "the {what} of rank {} differs from that of rank 0: {difference}; give all processes the same {what}",
+        processes.process()
     )))
 }

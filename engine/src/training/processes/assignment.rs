@@ -146,9 +146,12 @@ fn seen_by_each(members: &[ProcessInfo], hosts: &[Host]) -> Result<usize, String
     let (first, processes) = (counts[0], hosts[0].ranks.len());
     if let Some(other) = counts.iter().position(|&count| count != first) {
         return Err(format!(
-            "device.ranks is \"auto\", and host {} has {first} GPUs and host {} has {}: set device.ranks, or make the \
-             same number of GPUs visible on each host (CUDA_VISIBLE_DEVICES)",
-            hosts[0].name, hosts[other].name, counts[other]
+            "device.ranks is \"auto\", and host {} has {} and host {} has {}: set device.ranks, or make the same \
+             number of GPUs visible on each host (CUDA_VISIBLE_DEVICES)",
+            hosts[0].name,
+            count_of(first, "GPU", "GPUs"),
+            hosts[other].name,
+            count_of(counts[other], "GPU", "GPUs")
         ));
     }
     if first == 0 || !first.is_multiple_of(processes) {
@@ -177,16 +180,19 @@ fn gpus_of(
     let all_alike = host.ranks.iter().all(|&other| members[other.0].gpu_ids == members[rank.0].gpu_ids);
     let first = if all_alike { index * each } else { 0 };
     if seen == 0 || (first + each > seen && !shared) {
+        let others = match (seen, host.ranks.len(), all_alike) {
+            (0, ..) | (_, 1, _) => "",
+            (.., true) => ", the same ones as the other processes of its host",
+            (.., false) => ", not the same ones as the other processes of its host",
+        };
         return Err(format!(
-            "device.ranks is {}, so that each of {} processes takes {}; rank {rank} on {} sees {}, as do {} of its \
-             host's {} (CUDA_VISIBLE_DEVICES applies)",
+            "device.ranks is {}, so each of the {} needs {}, but rank {rank} on {} sees {}{others}: lower \
+             device.ranks, or make more GPUs visible (CUDA_VISIBLE_DEVICES)",
             each * members.len(),
-            members.len(),
+            count_of(members.len(), "process", "processes"),
             count_of(each, "GPU", "GPUs"),
             host.name,
             count_of(seen, "GPU", "GPUs"),
-            if all_alike { "all" } else { "not all" },
-            count_of(host.ranks.len(), "process", "processes"),
         ));
     }
     Ok((first..first + each).map(|gpu| gpu % seen).collect())
@@ -289,8 +295,18 @@ mod tests {
         for (sets, processes, words) in [
             (&["device.ranks=3"][..], "a:01 a:01", "device.ranks is 3, and 2 processes were launched"),
             (&[], "a:01 a:01", "device.ranks is 1, and 2 processes were launched"),
-            (&["device.ranks=4"], "a:01 b:0", "takes 2 GPUs; rank 1 on b sees 1 GPU"),
-            (&["device.ranks=2"], "a: a:", "takes 1 GPU; rank 0 on a sees 0 GPUs"),
+            (&["device.ranks=4"], "a:01 b:0", "needs 2 GPUs, but rank 1 on b sees 1 GPU: lower device.ranks"),
+            (&["device.ranks=2"], "a: a:", "needs 1 GPU, but rank 0 on a sees 0 GPUs: lower device.ranks"),
+            (
+                &["device.ranks=6"],
+                "a:01 a:01",
+                "sees 2 GPUs, the same ones as the other processes of its host",
+            ),
+            (
+                &["device.ranks=4"],
+                "a:01 a:2",
+                "sees 1 GPU, not the same ones as the other processes of its host",
+            ),
             (auto, "a:01 b:012", "host a has 2 GPUs and host b has 3"),
             (auto, "a:012 a:012", "host a has 3 GPUs for 2 processes"),
             (auto, "a:01 b:01 a:01 b:01", "a has 0, 2; b has 1, 3"),

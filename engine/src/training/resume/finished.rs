@@ -67,7 +67,7 @@ pub(super) fn judge(
 ) -> Result<FinishedRun, TrainError> {
     let refused = |what: String| {
         TrainError::RunDir(format!(
-            "the run {} is finished, and it trained another job: {what}. Undo this change, train in another \
+            "the run `{}` is finished and was trained with a different job: {what}. Undo this change, train in another \
              --run-dir, or start over here with --restart",
             path.display()
         ))
@@ -91,7 +91,7 @@ pub(super) fn judge(
     }
     let Some(saved) = saved else {
         return Err(TrainError::RunDir(format!(
-            "the run {} is finished, but the version of Rankine that trained it did not record its job and data, so \
+            "the run `{}` is finished, but the version of Rankine that trained it did not record its job and data, so \
              they cannot be compared: train in another --run-dir, or start over here with --restart",
             path.display()
         )));

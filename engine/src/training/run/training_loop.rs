@@ -242,9 +242,10 @@ impl<'a> TrainingLoop<'a> {
         for number in ids::add(counts, schema, of_batch) {
             if processes.is_first() {
                 let (column, fate) = (&schema.categorical[number].name, ids::fate(dataset.ids().of(number)));
+                let count = counts[column];
+                let ids = if count == 1 { "id" } else { "ids" };
                 tracing::warn!(
-                    "column {column}: a batch has {} ids out of range; {fate}, and all such ids are counted",
-                    counts[column]
+                    "column {column}: a batch has {count} {ids} out of range; {fate}, and all such ids are counted"
                 );
             }
         }

@@ -15,12 +15,9 @@ use crate::convert::text::number;
 use crate::convert::text::{LineParser, TextSource};
 use crate::error::{Error, Result};
 use crate::escape::excerpt;
-use crate::nearest;
+use crate::nearest::{no_column, quoted};
 use crate::origin::{ColumnSources, CsvFormat, LabelRule};
 use crate::schema::{Hotness, Schema, VocabularyKind};
-
-/// Number of column names and fields that a message lists.
-const NAMES_SHOWN: usize = 30;
 
 /// A parser for the lines of one file.
 #[derive(Debug)]
@@ -144,7 +141,8 @@ fn column_names(
     let Some(columns) = &format.columns else {
         let header = first()?.ok_or_else(|| {
             Error::invalid(format!(
-                "{} is empty: its first line should name the columns, or [format] say header = false",
+                "{} is empty: expected a first line that names the columns (without a header, set header = false in \
+                 [format])",
                 file.path.display()
             ))
         })?;
@@ -194,17 +192,15 @@ impl CsvParser {
             let mut matches = (0..names.len()).filter(|&field| names[field] == *column);
             let first = matches.next();
             if let (Some(_), Some(second)) = (first, matches.next()) {
-                let why = format!(" has two columns named {column:?}; the second is field {}", second + 1);
+                let column_named = quoted(column);
+                let why =
+                    format!(" has two columns named {column_named}; the second is field {}", second + 1);
                 return Err(MissingColumn { column: column.clone(), why });
             }
             Ok(first)
         };
         let lacks = |column: &String| {
-            let meant = nearest(column, names.iter().map(String::as_str));
-            let meant = meant.map_or_else(String::new, |name| format!(" (did you mean {name:?}?)"));
-            let shown: Vec<_> = names.iter().take(NAMES_SHOWN).map(|name| format!("{name:?}")).collect();
-            let more = if names.len() > NAMES_SHOWN { ", ..." } else { "" };
-            let mut why = format!(" has no column {column:?}{meant}; it has {}{more}", shown.join(", "));
+            let mut why = format!(" {}", no_column(column, "", &names));
             if format.columns.is_none() && looks_like_a_row(&names, &format.sources) {
                 why += ". If the file has no header and its first line is a row, write header = false and \
                         columns = [...] in [format]";

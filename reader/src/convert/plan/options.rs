@@ -72,7 +72,7 @@ impl ConvertOptions {
     /// Checks what the types cannot express.
     pub(crate) fn validate(&self) -> Result<()> {
         if self.files.is_empty() {
-            return Err(Error::invalid("no source: give at least one file to convert"));
+            return Err(Error::invalid("no input: give at least one file to convert"));
         }
         if !self.eval.is_empty() && self.split != Split::None {
             return Err(Error::invalid(format!(
@@ -199,7 +199,7 @@ impl FromStr for OnBad {
             "skip" => Ok(Self::Skip),
             "quarantine" => Ok(Self::Quarantine),
             _ => Err(Error::invalid(format!(
-                "'{text}' is not an action for bad rows: choose fail (stop at the first), skip (skip it and name it in \
+                "`{text}` is not an action for bad rows: choose fail (stop at the first), skip (skip it and name it in \
                  bad-rows.jsonl) or quarantine (like skip, and also write the line to quarantine.tsv)"
             ))),
         }
@@ -245,7 +245,7 @@ impl FromStr for BadLimit {
         };
         limit.ok_or_else(|| {
             Error::invalid(format!(
-                "'{text}' is not a limit: write a number of rows (1000; 0 allows none) \
+                "`{text}` is not a limit: write a number of rows (1000; 0 allows none) \
                  or a percentage of them (1%, up to 100%)"
             ))
         })
@@ -279,7 +279,7 @@ impl FromStr for DenseMode {
             "log" => Ok(Self::Log),
             "mlperf" => Ok(Self::Mlperf),
             _ => Err(Error::invalid(format!(
-                "'{text}' is not a transformation: choose log (signed logarithm, then standardized) or \
+                "`{text}` is not a transformation: choose log (signed logarithm, then standardized) or \
                  mlperf (ln(max(x, 0) + 1))"
             ))),
         }
@@ -303,7 +303,7 @@ impl FromStr for DenseDtype {
             "f16" => Ok(Self::F16),
             "f32" => Ok(Self::F32),
             _ => {
-                Err(Error::invalid(format!("'{text}' is not a storage type for numbers: choose f16 or f32")))
+                Err(Error::invalid(format!("`{text}` is not a storage type for numbers: choose f16 or f32")))
             }
         }
     }
@@ -332,7 +332,7 @@ impl FromStr for VocabularyChoice {
     fn from_str(text: &str) -> Result<Self> {
         let refuse = |why: String| {
             Error::invalid(format!(
-                "'{text}' is not a vocabulary ({why}): write exact (learned from the training part), hash:ROWS, or \
+                "`{text}` is not a vocabulary ({why}): write exact (learned from the training part), hash:ROWS, or \
                  identity:ROWS (categories are already row numbers)"
             ))
         };
@@ -366,7 +366,7 @@ impl FromStr for ColumnVocabulary {
 
     fn from_str(text: &str) -> Result<Self> {
         let refuse = |why: &str| {
-            Error::invalid(format!("'{text}' is not a column option ({why}): write C3=hash:100000"))
+            Error::invalid(format!("`{text}` is not a column option ({why}): write C3=hash:100000"))
         };
         let (name, vocabulary) = text.split_once('=').ok_or_else(|| refuse("it has no ="))?;
         let column = (0..CATEGORICAL_COLUMNS)

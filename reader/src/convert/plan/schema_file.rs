@@ -189,7 +189,7 @@ impl SchemaFile {
         let name = own.unwrap_or_else(|| column.to_owned());
         if !self.names.insert(name.clone()) {
             let message = format!(
-                "the name {name:?} is already used: give one of the columns another name, such as name = \"{name}_2\""
+                "the name `{name}` is already used: give one of the columns another name, such as name = \"{name}_2\""
             );
             return Err(Conflict::new(key, message));
         }
@@ -253,12 +253,10 @@ impl SchemaFile {
                 }
             };
             if standardize {
-                return conflict(
-                    "a logarithm after standardize would be of numbers around 0: write it before standardize",
-                );
+                return conflict("a logarithm must come before standardize, which centers numbers around 0");
             }
             if function.is_some() {
-                return conflict("this is the second function of the column: keep one of them");
+                return conflict("a column can have only one logarithm: remove one of them");
             }
             function = Some(own);
         }
@@ -378,7 +376,7 @@ impl SchemaFile {
         lists: &[bool],
     ) -> Result<Plan> {
         if self.csv.is_some() {
-            let message = "[format] is for CSV; Parquet files describe themselves: remove it";
+            let message = "Parquet needs no [format]: remove it";
             return Err(self.document.problem(&Conflict::new("format", message)).into());
         }
         let mut draft = self.draft(min_count, dense_dtype);

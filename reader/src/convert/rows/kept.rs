@@ -5,10 +5,7 @@ use std::path::Path;
 
 use crate::convert::rows::fault::BadRow;
 use crate::error::{Error, Result};
-use crate::nearest;
-
-/// Number of column names that a message lists.
-const NAMES_SHOWN: usize = 30;
+use crate::nearest::{no_column, quoted};
 
 /// The texts of some raw columns, row by row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -77,22 +74,18 @@ pub(crate) fn positions(file: &Path, names: &[String], columns: &[String]) -> Re
         match (found.next(), found.next()) {
             (Some(only), None) => Ok(only),
             (Some(_), Some(second)) => Err(Error::invalid(format!(
-                "{} has two columns named {column:?}, so that it is unclear which one to keep; the second is field {}",
+                "{} has two columns named {}, so it is unclear which one to keep; the second is field {}",
                 file.display(),
+                quoted(column),
                 second + 1
             ))),
-            (None, _) => Err(Error::invalid(lacks(file, names, column))),
+            (None, _) => {
+                let lacks = no_column(column, " to keep", names);
+                Err(Error::invalid(format!("{} {lacks}", file.display())))
+            }
         }
     };
     columns.iter().map(position).collect()
-}
-
-fn lacks(file: &Path, names: &[String], column: &str) -> String {
-    let meant = nearest(column, names.iter().map(String::as_str));
-    let meant = meant.map_or_else(String::new, |name| format!(" (did you mean {name:?}?)"));
-    let shown: Vec<_> = names.iter().take(NAMES_SHOWN).map(|name| format!("{name:?}")).collect();
-    let more = if names.len() > NAMES_SHOWN { ", ..." } else { "" };
-    format!("{} has no column {column:?} to keep{meant}; it has {}{more}", file.display(), shown.join(", "))
 }
 
 #[cfg(test)]
@@ -126,11 +119,11 @@ mod tests {
         let names = ["user", "film", "user"].map(str::to_owned);
         let find = |column: &str| positions(Path::new("log.csv"), &names, &[column.to_owned()]);
         assert_eq!(find("film").unwrap(), [1]);
-        let words = "log.csv has two columns named \"user\"";
+        let words = "log.csv has two columns named `user`";
         assert!(find("user").unwrap_err().to_string().starts_with(words));
         assert_eq!(
             find("flim").unwrap_err().to_string(),
-            "log.csv has no column \"flim\" to keep (did you mean \"film\"?); it has \"user\", \"film\", \"user\""
+            "log.csv has no column `flim` to keep (did you mean `film`?); it has `user`, `film`, `user`"
         );
     }
 }

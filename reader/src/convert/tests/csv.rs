@@ -309,11 +309,11 @@ fn files_need_their_columns() {
     let schema = "[label]\ncolumn = \"click\"\n[[categorical]]\ncolumn = \"site\"";
     let lacks = refusal("a.csv", "click,sites\n1,a\n", schema);
     assert!(lacks.starts_with("s.toml:4:10: ") && lacks.contains("column = \"site\"\n"), "{lacks}");
-    assert!(lacks.contains("a.csv has no column \"site\" (did you mean \"sites\"?)"), "{lacks}");
+    assert!(lacks.contains("a.csv has no column `site` (did you mean `sites`?)"), "{lacks}");
     let twice = refusal("b.csv", "click,site,x,site\n1,a,b,c\n", schema);
-    assert!(twice.contains("has two columns named \"site\"; the second is field 4"), "{twice}");
+    assert!(twice.contains("has two columns named `site`; the second is field 4"), "{twice}");
     assert!(refusal("empty.csv", "", schema).contains("empty.csv is empty"));
-    assert!(refusal("header.csv", "click,site\n", schema).contains("no rows are left"));
+    assert!(refusal("header.csv", "click,site\n", schema).contains("the files have no rows"));
     let long = format!("click,site,{}\n1,a,b\n", "x".repeat(SMALL.line_bytes_max));
     assert!(refusal("long.csv", &long, schema).contains("the first line of"));
     assert!(refusal("quote.csv", "click,\"site\n1,a\n", schema).contains("a quote that is not closed"));
@@ -328,7 +328,7 @@ fn files_need_their_columns() {
     }
     for (text, schema) in [("click,sites\n1,a\n", schema), ("1,a\n", &*no_header)] {
         let lacks = refusal("named.csv", text, schema);
-        assert!(lacks.contains("has no column \"site\"") && !lacks.contains(hint), "{lacks}");
+        assert!(lacks.contains("has no column `site`") && !lacks.contains(hint), "{lacks}");
     }
 }
 
@@ -412,7 +412,7 @@ fn rows_are_predicted_without_labels() {
     let (samples, _, bad) = read("partly.csv", text).unwrap();
     assert_eq!((samples.len, bad.len()), (1, 1));
     let refusal = read("lacking.csv", "film,seen,genres,price\n").unwrap_err().to_string();
-    assert!(refusal.contains("lacking.csv has no column \"hour\""), "{refusal}");
+    assert!(refusal.contains("lacking.csv has no column `hour`"), "{refusal}");
 }
 
 #[test]
@@ -436,14 +436,14 @@ fn mistakes_in_a_schema_file_are_shown_with_their_position() {
         ("[label]\ncolumn = \"l\"\nequals = nan", "3:10", "equals must be a number or the text"),
         ("[label]\ncolumn = \"l\"\nat_least = inf", "3:12", "at_least must be a finite number"),
         ("[label]\ncolumn = \"l\"\nmissing = \"maks\"", "3:11", "did you mean `mask`?"),
-        ("[label]\ncolumn = \"l\"\n[weight]\ncolumn = \"l\"", "4:10", "the name \"l\" is already used"),
+        ("[label]\ncolumn = \"l\"\n[weight]\ncolumn = \"l\"", "4:10", "the name `l` is already used"),
         ("[label]\ncolumn = \"a/b\"", "2:10", "is not a valid file name"),
         (&dense("\"log\""), "5:13", "unknown value `log` for `dense.0.transform`"),
         (&dense("\"standardise\""), "5:13", "did you mean `standardize`?"),
         (&dense("3"), "5:13", "`dense.0.transform`: expected a name, found a number"),
         (&dense("[\"log1p\", \"none\"]"), "5:23", "none cannot be combined with other transforms"),
-        (&dense("[\"standardize\", \"log1p\"]"), "5:29", "write it before standardize"),
-        (&dense("[\"log1p\", \"mlperf-log\"]"), "5:23", "keep one of them"),
+        (&dense("[\"standardize\", \"log1p\"]"), "5:29", "a logarithm must come before standardize"),
+        (&dense("[\"log1p\", \"mlperf-log\"]"), "5:23", "only one logarithm: remove one of them"),
         (&dense("[\"none\", \"standardize\"]"), "5:14", "none cannot be combined with other transforms"),
         (&dense("[\"standardize\", \"standardize\"]"), "5:29", "twice"),
         (&categorical("separator = \"\""), "5:13", "separator must not be empty"),

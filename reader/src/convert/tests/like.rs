@@ -311,7 +311,7 @@ fn generated_data_and_missing_columns_are_refused() {
     let old = convert_old(&temp);
     let fewer = options(&temp, "fewer", "bought,price,film,seen,genre,user,hour\n1,1,Heat,,a,u,1\n");
     let refusal = like(&fewer, &old, false).unwrap_err().to_string();
-    assert!(refusal.contains("fewer.csv has no column \"genres\" (did you mean \"genre\"?)"), "{refusal}");
+    assert!(refusal.contains("fewer.csv has no column `genres` (did you mean `genre`?)"), "{refusal}");
     assert!(refusal.contains("--like"), "{refusal}");
     assert!(!fewer.out.exists());
     let range = options(&temp, "range", &csv(&["1,1,Heat,,a,u,24".into()]));

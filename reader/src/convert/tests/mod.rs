@@ -396,11 +396,11 @@ fn invalid_conversions_are_refused_and_leave_nothing() {
     assert!(refusal(&ConvertOptions { files: vec![temp.path("absent")], ..base.clone() }).contains("absent"));
     assert!(
         refusal(&ConvertOptions { files: vec![temp.file("empty", "")], ..base.clone() })
-            .contains("no rows are left")
+            .contains("the files have no rows")
     );
     assert!(
         refusal(&ConvertOptions { split: Split::Last { share: 0.99 }, ..base.clone() })
-            .contains("3 are for evaluation")
+            .contains("0 of them bad and 3 held out for evaluation (--split last:0.99); hold out fewer")
     );
     // A gzip file that is truncated after many good chunks.
     let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());

@@ -376,7 +376,7 @@ fn sources_that_change_between_passes_are_refused() {
         };
         let outcome = convert_csv_within(&options, schema.as_ref().unwrap(), 1, SMALL, &progress);
         let error = outcome.unwrap_err().to_string();
-        assert!(error.contains("the sources changed during the conversion"), "{end}: {error}");
+        assert!(error.contains("the input files changed during the conversion"), "{end}: {error}");
         assert!(!options.out.exists());
     }
 }

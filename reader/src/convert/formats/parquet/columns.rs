@@ -4,10 +4,7 @@ use parquet::basic::{ConvertedType, LogicalType, Type as PhysicalType};
 use parquet::schema::types::{ColumnDescPtr, SchemaDescriptor};
 
 use crate::convert::text::lines::Source;
-use crate::nearest;
-
-/// Number of column names that a message lists.
-const NAMES_SHOWN: usize = 30;
+use crate::nearest::{no_column, quoted};
 
 /// A column of values.
 #[derive(Debug, Clone)]
@@ -73,16 +70,19 @@ impl Columns<'_> {
     pub(super) fn find(&self, name: &str, wanted: ValueKind, bag: bool) -> Result<Option<Leaf>, String> {
         let Some((index, leaf)) = self.leaf(name) else { return Ok(None) };
         let (path, list) = (self.source.path.display(), leaf.max_rep_level() > 0);
-        if leaf.max_rep_level() > 1 || (list && wanted != ValueKind::Category) {
-            let what = if list && wanted != ValueKind::Category {
-                "a list here, but one value per row is needed"
-            } else {
-                "a list of lists here, but a list is needed"
-            };
-            return Err(format!("{path} has {what}"));
+        let column = quoted(name);
+        if list && wanted != ValueKind::Category {
+            return Err(format!("column {column} is a list in {path}, but must have one value per row"));
+        }
+        if leaf.max_rep_level() > 1 {
+            return Err(format!(
+                "column {column} is a list of lists in {path}, but must be a list of categories"
+            ));
         }
         if list && !bag {
-            return Err(format!("{path} has a list here, but the first file has one category per row"));
+            return Err(format!(
+                "column {column} is a list in {path}, but has one category per row in the first file"
+            ));
         }
         let kind = leaf.physical_type();
         let decimal = is_decimal(&leaf);
@@ -99,10 +99,10 @@ impl Columns<'_> {
             let kind = if decimal { "DECIMAL".to_owned() } else { kind.to_string() };
             let wanted = match wanted {
                 ValueKind::Number => "numbers (integers, floats or booleans)",
-                ValueKind::Text => "text",
-                ValueKind::Category => "categories (text or integers)",
+                ValueKind::Text => "strings",
+                ValueKind::Category => "categories (strings or integers)",
             };
-            return Err(format!("{path} has {kind} here, but the column needs {wanted}"));
+            return Err(format!("column {column} has type {kind} in {path}, but must have {wanted}"));
         }
         Ok(Some(Leaf::new(index, name, &leaf)))
     }
@@ -127,8 +127,9 @@ impl Columns<'_> {
         let path = self.source.path.display();
         match what {
             Some(what) => Err(format!(
-                "column {name:?} of {path} is {what}, which has no text to keep: only columns of one text, number or \
-                 boolean per row can be kept; write the column as text"
+                "column {} of {path} is {what}, which has no text to keep: only columns of one string, number or \
+                 boolean per row can be kept; write the column as strings",
+                quoted(name)
             )),
             None => Ok(Leaf::new(index, name, &leaf)),
         }
@@ -136,14 +137,6 @@ impl Columns<'_> {
 
     pub(super) fn lacks(&self, name: &str) -> String {
         let names: Vec<_> = self.descriptor.columns().iter().map(|leaf| leaf.path().string()).collect();
-        let meant = nearest(name, names.iter().map(String::as_str));
-        let meant = meant.map_or_else(String::new, |name| format!(" (did you mean {name:?}?)"));
-        let shown: Vec<_> = names.iter().take(NAMES_SHOWN).map(|name| format!("{name:?}")).collect();
-        let more = if names.len() > NAMES_SHOWN { ", ..." } else { "" };
-        format!(
-            "{} has no column {name:?}{meant}; it has {}{more}",
-            self.source.path.display(),
-            shown.join(", ")
-        )
+        format!("{} {}", self.source.path.display(), no_column(name, "", &names))
     }
 }
