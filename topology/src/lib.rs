@@ -17,7 +17,7 @@ macro_rules! numbered {
         pub struct $name(pub usize);
 
         impl $name {
-            /// The first of `count`, and all after it.
+            /// The first `count` of them, from 0 on.
             pub fn first(count: usize) -> impl DoubleEndedIterator<Item = Self> + ExactSizeIterator + Clone {
                 (0..count).map(Self)
             }

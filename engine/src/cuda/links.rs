@@ -36,8 +36,8 @@ pub fn links(
 ) -> Result<Vec<Link>, MeetError> {
     let (process, processes) = (meeting.process(), meeting.ranks());
     let hosts = hosts(members);
-    let node = hosts.iter().find(|host| host.ranks.contains(&process)).map(|host| host.ranks.clone());
-    let node = node.unwrap_or_else(|| vec![process]);
+    let number = hosts.iter().position(|host| host.ranks.contains(&process)).unwrap_or(0);
+    let node = &hosts[number].ranks;
     let local_rank = node.iter().position(|&other| other == process).unwrap_or(0);
     let device = match members[process.0].gpus {
         0 => Err("it sees no GPU".to_owned()),
@@ -63,7 +63,7 @@ pub fn links(
     };
     let devices = std::slice::from_ref(&device);
     let peers =
-        Peers::of_processes(devices, Node(0), LocalRank(local_rank), node.len(), deadline, &mut gather);
+        Peers::of_processes(devices, Node(number), LocalRank(local_rank), node.len(), deadline, &mut gather);
     let by_peers = peers.and_then(|peers| by_peers(&peers[0])).map_err(|error| error.to_string());
     let of_node = link("the GPUs of a node, by their own memory", node.len(), by_peers);
 
