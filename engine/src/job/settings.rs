@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 use std::path::Path;
 
-use rankine_reader::document::Conflict;
+use rankine_reader::document::{Conflict, not_an_index};
 use serde::Serialize;
 use toml::{Table as Map, Value};
 
@@ -99,12 +99,7 @@ fn put(map: &mut Map, key: &str, value: Value) -> Result<(), String> {
             Value::Array(list) => {
                 let count = list.len();
                 let number = key.parse().ok().filter(|&number: &usize| number <= count);
-                let elements = if count == 1 { "element" } else { "elements" };
-                let number = number.ok_or_else(|| {
-                    format!(
-                        "index `{key}` is out of range: the list has {count} {elements}; indices start at 0"
-                    )
-                })?;
+                let number = number.ok_or_else(|| not_an_index(key, count))?;
                 if number == count {
                     list.push(empty());
                 }

@@ -15,6 +15,7 @@ use crate::nearest;
 
 use problem::Source;
 pub use problem::{Conflict, Problem};
+pub use tree::not_an_index;
 use tree::{Node, Origin, SyntaxError, Value};
 pub use typed::OneOrMany;
 use typed::{KIND, Misfit, Reason};

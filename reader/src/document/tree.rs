@@ -109,11 +109,7 @@ impl Node {
             let count = nodes.len();
             let element = key.parse().ok().and_then(|number: usize| nodes.get_mut(number));
             let Some(element) = element else {
-                let elements = if count == 1 { "element" } else { "elements" };
-                let message = format!(
-                    "index `{key}` is out of range: the list has {count} {elements}; indices start at 0, and KEY=[...] \
-                     replaces the whole list"
-                );
+                let message = format!("{}, and KEY=[...] replaces the whole list", not_an_index(key, count));
                 return Err(SyntaxError { message, origin: key_origin.clone() });
             };
             return element.put(rest, node);
@@ -232,5 +228,18 @@ impl Fragment {
         let key_origin = self.origin(key.span());
         let node = self.node(node)?;
         Ok(Entry { key: key.into_inner().into_owned(), key_origin, node })
+    }
+}
+
+/// Describes a key that is not the index of an element of a list.
+pub fn not_an_index(key: &str, count: usize) -> String {
+    let elements = if count == 1 { "element" } else { "elements" };
+    match key.parse::<u64>() {
+        Ok(_) => {
+            format!("index `{key}` is out of range: the list has {count} {elements}; indices start at 0")
+        }
+        Err(_) => {
+            format!("`{key}` is not an index: this is a list of {count} {elements}; indices start at 0")
+        }
     }
 }

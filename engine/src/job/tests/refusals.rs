@@ -307,7 +307,11 @@ fn tables_and_heads_are_refused_with_their_place() {
     );
     let of_two = "index `2` is out of range: the list has 2 elements; indices start at 0";
     assert_refused(&format!("{table}[[table]]\ncolumns = [\"B\"]\n"), &["table.2.dim=4"], of_two);
-    assert_refused(table, &["table.first.dim=4"], "index `first` is out of range: the list has 1 element");
+    assert_refused(
+        table,
+        &["table.first.dim=4"],
+        "`first` is not an index: this is a list of 1 element; indices start at 0",
+    );
     assert_refused(table, &["table.0.dim=0"], "--set table.0.dim=0: `table.0.dim`: expected a whole number");
 }
 
