@@ -208,7 +208,7 @@ def test_conversions_that_cannot_be_are_refused(tmp_path: Path, films: Films) ->
     log, out = films.log, tmp_path / "out"
     with pytest.raises(rankine.DataError) as error:
         convert("csv", log, out, schema=SCHEMA, split="half")
-    assert str(error.value).startswith("'half' is not a split")
+    assert str(error.value).startswith("`half` is not a split")
     with pytest.raises(rankine.DataError) as error:
         convert("csv", log, films.data, schema=SCHEMA)
     (tmp_path / "schema.toml").write_text(SCHEMA_TEXT)
