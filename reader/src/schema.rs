@@ -9,6 +9,8 @@ use crate::error::{Error, Result};
 
 /// The maximum number of ids per bag, which bounds the memory that a few bytes can request.
 pub const HOTNESS_MAX: u32 = 1 << 16;
+/// The most rows of a table: with this bound, no size of a table in bytes exceeds 64 bits.
+pub const ROWS_MAX: u64 = 1 << 40;
 
 /// The columns of a dataset, in the order in which blocks store them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -349,6 +351,12 @@ impl Schema {
             if column.rows == 0 {
                 return Err(Error::invalid(format!("column {} has a table without rows", column.name)));
             }
+            if column.rows > ROWS_MAX {
+                return Err(Error::invalid(format!(
+                    "column {} has a table of {} rows; the limit is {ROWS_MAX}",
+                    column.name, column.rows
+                )));
+            }
             if column.hotness == Hotness::Fixed(0) {
                 return Err(Error::invalid(format!("column {} has a fixed hotness of 0", column.name)));
             }
@@ -532,7 +540,7 @@ mod tests {
     fn schemas_that_types_cannot_rule_out_are_refused() {
         schema().validate().unwrap();
         type Change = fn(&mut Schema);
-        let cases: [(Change, &str); 25] = [
+        let cases: [(Change, &str); 26] = [
             (|schema| schema.labels.clear(), "no label column"),
             (|schema| schema.labels[0].name = "last".into(), "two columns named `last`"),
             (|schema| schema.weight = Some("age".into()), "two columns named `age`"),
@@ -565,6 +573,10 @@ mod tests {
                     schema.categorical[0].rows = 0;
                 },
                 "a table without rows",
+            ),
+            (
+                |schema| schema.categorical[0].rows = u64::MAX,
+                "a table of 18446744073709551615 rows; the limit is 10995",
             ),
             (|schema| schema.categorical[0].hotness = Hotness::Fixed(0), "a fixed hotness of 0"),
             (|schema| schema.categorical[0].hotness = Hotness::Ragged { max: 65_537 }, "the limit is 65536"),

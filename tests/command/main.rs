@@ -18,6 +18,7 @@ mod inputs;
 mod journey;
 mod launch;
 mod like;
+mod memory;
 mod metrics;
 mod models;
 mod outputs;

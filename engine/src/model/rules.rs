@@ -50,9 +50,11 @@ impl Model {
         tables.chain(spec.wide_tables().into_iter().map(|table| (table, rules.wide))).collect()
     }
 
-    /// Returns the bytes of its tables with their optimizer state.
+    /// Returns the bytes of its tables with their optimizer state, or the largest number if there are more.
     pub fn table_bytes(&self) -> u64 {
-        self.all_tables().iter().map(|(table, optimizer)| Table::bytes(table, optimizer.rule)).sum()
+        let tables = self.all_tables();
+        let bytes = tables.iter().map(|(table, optimizer)| Table::bytes(table, optimizer.rule));
+        bytes.fold(0, u64::saturating_add)
     }
 }
 

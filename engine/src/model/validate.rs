@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 use std::fmt::Display;
 
+use rankine_reader::schema::ROWS_MAX;
+
 use super::spec::{Interaction, ModelSpec};
 
 /// The most elements or members of any part. With this bound no size in this crate exceeds 64 bits.
 const COUNT_MAX: usize = 1 << 20;
-/// The most rows of a table.
-const ROWS_MAX: u64 = 1 << 40;
 /// The most cross layers, whose parameters grow with the square of the vectors' elements.
 const CROSS_LAYERS_MAX: usize = 1 << 10;
 

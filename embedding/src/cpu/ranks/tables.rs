@@ -131,7 +131,7 @@ impl RankTables {
         self.rank
     }
 
-    /// Bytes of tables and optimizer state of a rank.
+    /// Bytes of tables and optimizer state of a rank, or the largest number if there are more.
     pub fn bytes(plan: &EmbeddingPlan, rank: Rank, tables: &[(TableSpec, Optimizer)]) -> u64 {
         let of_table = |(plan_of_table, (spec, optimizer)): (&TablePlan, &(TableSpec, Optimizer))| -> u64 {
             let bytes = |rows, dim| {
@@ -141,9 +141,9 @@ impl RankTables {
                 .shards
                 .iter()
                 .map(|shard| bytes(shard.owner.rows_at(rank, spec.rows, plan.topology), shard.columns.len()));
-            bytes(plan_of_table.frequent.len(), spec.dim) + shards.sum::<u64>()
+            shards.fold(bytes(plan_of_table.frequent.len(), spec.dim), u64::saturating_add)
         };
-        plan.tables.iter().zip(tables).map(of_table).sum()
+        plan.tables.iter().zip(tables).map(of_table).fold(0, u64::saturating_add)
     }
 
     /// This rank's copy of the frequent rows, table by table: bitwise equal on all ranks.

@@ -101,9 +101,9 @@ impl Table {
         });
     }
 
-    /// Bytes of a table.
+    /// Bytes of a table, or the largest number if there are more.
     pub fn bytes(spec: &TableSpec, rule: UpdateRule) -> u64 {
-        spec.rows * (stride(spec, rule) * size_of::<f32>()) as u64
+        spec.rows.saturating_mul((stride(spec, rule) * size_of::<f32>()) as u64)
     }
 
     /// The table's description.
