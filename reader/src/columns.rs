@@ -1,6 +1,5 @@
 //! All that converts raw rows into samples: columns with their transforms, the format of raw rows, and vocabularies.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -8,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::convert::Encoder;
 use crate::dataset::{Dataset, FileManifest};
 use crate::error::{Error, Result};
+use crate::files::read_regular;
 use crate::origin::RowFormat;
 use crate::schema::Schema;
 use crate::sealed::Checksum;
@@ -116,7 +116,7 @@ impl Columns {
         let listed = self.vocabularies.iter().find(|file| file.name == name);
         let mut errors = Vec::new();
         for path in folders.iter().map(|folder| folder.join(name)) {
-            errors.push(match fs::read(&path) {
+            errors.push(match read_regular(&path) {
                 Ok(bytes) if listed.is_some_and(|file| file.xxh3 == Checksum::of(&bytes)) => {
                     return Ok(bytes);
                 }

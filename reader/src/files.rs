@@ -1,7 +1,9 @@
-//! Small files named by the user: read whole, up to a limit, and never from a pipe or a device.
+//! Files that are read whole or from front to back, and never from a pipe or a device: small ones that the user names,
+//! up to a limit, and those in folders that Rankine writes.
 
-use std::fs::{self, File, Metadata};
-use std::io::Read;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::error::{Error, IoContext, Result};
@@ -46,6 +48,32 @@ pub fn read_named_text(what: &str, path: &Path) -> Result<String, String> {
         Error::Io { source, .. } => format!("cannot read {what} {}: {source}", path.display()),
         error => format!("cannot read {what}: {error}"),
     })
+}
+
+/// Opens a regular file for reading, and never waits: a pipe in a folder that Rankine writes would wait for its writer
+/// forever.
+///
+/// # Errors
+/// The operating system's; of the kind [`ErrorKind::IsADirectory`] or [`ErrorKind::InvalidInput`] if it is not a
+/// regular file, with a message that says what it is.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_file() {
+        return Ok(file);
+    }
+    let kind = if metadata.is_dir() { ErrorKind::IsADirectory } else { ErrorKind::InvalidInput };
+    Err(io::Error::new(kind, format!("it is {}, not a regular file", kind_of(&metadata))))
+}
+
+/// Reads a regular file whole, as [`open_regular`] opens it.
+///
+/// # Errors
+/// Those of [`open_regular`], and of reading.
+pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Checks that a path leads to a regular file.
@@ -134,6 +162,25 @@ mod tests {
             let refusal = read_text(path).unwrap_err();
             assert!(matches!(refusal, Error::Invalid(_)), "{refusal:?}");
             assert!(refusal.to_string().contains(what), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn only_regular_files_are_opened_and_no_pipe_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pipe, file) = (dir.path().join("pipe"), dir.path().join("file"));
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
+        fs::write(&file, b"whole").unwrap();
+        assert_eq!(read_regular(&file).unwrap(), b"whole");
+        for (path, kind, words) in [
+            (&*pipe, ErrorKind::InvalidInput, "it is a pipe, not a regular file"),
+            (Path::new("/dev/zero"), ErrorKind::InvalidInput, "it is a device, not a regular file"),
+            (dir.path(), ErrorKind::IsADirectory, "it is a folder, not a regular file"),
+            (&dir.path().join("absent"), ErrorKind::NotFound, "No such file"),
+        ] {
+            let refusal = open_regular(path).unwrap_err();
+            assert_eq!(refusal.kind(), kind, "{refusal}");
+            assert!(refusal.to_string().contains(words), "{refusal}");
         }
     }
 

@@ -3,10 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a failed preparation may end the test")]
 
 use std::fs;
+use std::io::Read;
+use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::support::{Ended, FAILED, Place, SHAPE, SUCCESS, generate, job, json_file, run, train};
+use crate::support::process::Running;
+use crate::support::{Ended, FAILED, Place, SHAPE, SUCCESS, generate, job, json_file, rankine, run, train};
 
 /// Trains two runs that differ in a learning rate and their lengths.
 fn trained() -> Place {
@@ -90,6 +93,37 @@ fn a_damaged_and_an_unfinished_run_are_listed_with_the_others() {
     assert!(error.contains("metrics.jsonl is damaged in line 1: "), "{error}");
     runs(&place, &[]).stdout_says("\nquick: ").stdout_says("damaged in line 1");
     assert_eq!(runs(&place, &["--csv"]).stdout.lines().count(), 3);
+}
+
+/// A pipe waits for a writer forever.
+#[test]
+fn a_pipe_in_a_run_folder_is_not_waited_for() {
+    let place = Place::new();
+    generate(&place, SHAPE, 600, 200);
+    train(&place, &job(&place), "runs/spoilt", &[]).with(SUCCESS);
+    let out = place.word("report.html");
+    let names =
+        ["job.toml", "metrics.jsonl", "summary.json", "scores.json", "devices.json", "model/model.json"];
+    for name in names {
+        let path = place.path("runs/spoilt").join(name);
+        fs::rename(&path, place.path("aside")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR).unwrap();
+        let said = format!("{name}: it is a pipe, not a regular file");
+        for (args, code) in [
+            (&["runs", &place.word("runs"), "--json"][..], SUCCESS),
+            (&["report", &place.word("runs/spoilt"), "--out", &out], FAILED),
+        ] {
+            let mut command = rankine();
+            command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut running = Running::start(&mut command);
+            assert_eq!(running.end(), code, "{name}: {args:?}");
+            let mut text = String::new();
+            running.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+            running.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+            assert!(text.contains(&said), "`{said}` is not in:\n{text}");
+        }
+        fs::rename(place.path("aside"), &path).unwrap();
+    }
 }
 
 #[test]

@@ -6,6 +6,8 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rankine_reader::files::open_regular;
+
 /// The file system operations that checkpoints need. No caller continues with a file after a failed call, and none
 /// syncs it again: the system may have dropped the bytes that it could not write.
 pub trait Files: Debug + Send + Sync {
@@ -188,16 +190,7 @@ impl Files for Disk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn Input>> {
-        // Opening a FIFO would block.
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-        let kind = file.metadata()?.file_type();
-        if kind.is_dir() {
-            return Err(ErrorKind::IsADirectory.into());
-        }
-        if !kind.is_file() {
-            return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
-        }
-        Ok(Box::new(file))
+        Ok(Box::new(open_regular(path)?))
     }
 
     fn tree_bytes(&self, path: &Path) -> io::Result<u64> {

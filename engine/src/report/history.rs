@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use rankine_reader::Part;
+use rankine_reader::files::open_regular;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -117,7 +117,7 @@ impl History {
     /// [`ReportError::Read`]; [`ReportError::Damaged`] with the number of the line.
     pub fn read(path: &Path) -> Result<Self, ReportError> {
         let unreadable = |source| ReportError::Read { path: path.to_owned(), source };
-        let file = match File::open(path) {
+        let file = match open_regular(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
             file => file.map_err(unreadable)?,
         };

@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use jiff::Timestamp;
+use rankine_reader::files::read_regular;
 use serde::de::DeserializeOwned;
 
 use super::ReportError;
@@ -160,12 +161,13 @@ fn started(run: &Path, history: &History) -> Option<String> {
 /// The settings of the effective job.
 fn settings(run: &Path) -> Result<BTreeMap<String, String>, ReportError> {
     let path = run_paths::job(run);
-    let text = match fs::read_to_string(&path) {
+    let text = match read_regular(&path) {
         Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {
             return Err(ReportError::NotARun { path: run.to_owned(), missing: "job.toml" });
         }
         text => text.map_err(|source| ReportError::Read { path: path.clone(), source })?,
     };
+    let text = String::from_utf8(text).map_err(|error| ReportError::damaged(&path, None, &error))?;
     settings_of(&text).map_err(|error| ReportError::damaged(&path, None, &error.message()))
 }
 
@@ -210,7 +212,7 @@ fn spec(run: &Path) -> Result<Option<ModelSpec>, ReportError> {
 
 /// Reads a JSON file that may be absent.
 fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ReportError> {
-    let text = match fs::read(path) {
+    let text = match read_regular(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         text => text.map_err(|source| ReportError::Read { path: path.to_owned(), source })?,
     };

@@ -11,7 +11,7 @@
 //! - `embedding.TABLE` `[rows, dim]`
 //! - `wide.COLUMN` `[rows, heads]`: the first-order terms of a categorical column
 
-use std::fs::{self, File};
+use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +20,7 @@ use rankine_embedding::cpu::Table;
 use rankine_embedding::{Dtype, TableSpec};
 use rankine_reader::convert::{Encoder, RowFormat};
 use rankine_reader::dataset::FileManifest;
+use rankine_reader::files::{open_regular, read_regular};
 use rankine_reader::publish::PartialDir;
 use rankine_reader::sealed::{self, SealedError};
 use rankine_reader::write::{CheckedFile, write_file};
@@ -362,7 +363,7 @@ impl SavedModel {
     /// [`SavedModelError::Read`].
     pub fn open(dir: &Path) -> Result<Self, SavedModelError> {
         let path = dir.join(MANIFEST_NAME);
-        let text = match fs::read(&path) {
+        let text = match read_regular(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(SavedModelError::Missing(dir.to_owned()));
             }
@@ -423,7 +424,7 @@ impl SavedModel {
         let path = dir.join(WEIGHTS_NAME);
         let damaged = |what: String| SavedModelError::Damaged { path: path.clone(), what };
         let read = |source| SavedModelError::Read { path: path.clone(), source };
-        let file = File::open(&path).map_err(read)?;
+        let file = open_regular(&path).map_err(read)?;
         let bytes = file.metadata().map_err(read)?.len();
         if bytes != self.weights.bytes {
             return Err(damaged(format!("it has {bytes} bytes but should have {}", self.weights.bytes)));

@@ -1,10 +1,10 @@
 //! Verification of a saved model: every byte is read and compared with the checksums.
 
-use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use rankine_reader::dataset::FileManifest;
+use rankine_reader::files::open_regular;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{MANIFEST_NAME, RUN_BYTES, SavedModel, SavedModelError};
@@ -42,7 +42,7 @@ fn verify(dir: &Path, manifest: &FileManifest) -> Result<(), SavedModelError> {
     let path = dir.join(&manifest.name);
     let damaged = |what: &str| Err(SavedModelError::Damaged { path: path.clone(), what: what.into() });
     let read = |source| SavedModelError::Read { path: path.clone(), source };
-    let mut file = match File::open(&path) {
+    let mut file = match open_regular(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return damaged("the file is missing"),
         file => file.map_err(read)?,
     };

@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::block::BLOCK_ALIGN;
 use crate::error::{Error, IoContext, Result};
-use crate::files::{check_folder, check_regular};
+use crate::files::{check_folder, check_regular, read_regular};
 use crate::ids::{IdRules, OutOfRange};
 use crate::origin::{Origin, RowFormat};
 use crate::part::Part;
@@ -256,7 +256,7 @@ impl Dataset {
             };
             return Err(Error::invalid(format!("no dataset at {}: {why}", dir.display())));
         }
-        let text = fs::read(&path).context("read", &path)?;
+        let text = read_regular(&path).context("read", &path)?;
         let manifest = Manifest::from_json(&text).map_err(|what| Error::damaged(&path, None, what))?;
         Ok(Self {
             dir: dir.to_owned(),
@@ -490,7 +490,7 @@ impl Dataset {
     fn packed_part(&self, dataset: &Manifest, part: Part, manifest: &PartManifest) -> Result<DatasetPart> {
         let dir = self.dir.join(part.name());
         let index_path = dir.join(INDEX_NAME);
-        let index = fs::read(&index_path).context("read", &index_path)?;
+        let index = read_regular(&index_path).context("read", &index_path)?;
         let damaged = |what: String| Error::damaged(&index_path, None, what);
         if xxh3_64(&index) != manifest.index_xxh3.0 || !index.len().is_multiple_of(INDEX_ENTRY_BYTES) {
             return Err(damaged("its checksum does not match dataset.json".into()));
@@ -588,7 +588,7 @@ impl Dataset {
                 format!("it does not list {name}"),
             ));
         };
-        let bytes = fs::read(&path).context("read", &path)?;
+        let bytes = read_regular(&path).context("read", &path)?;
         if bytes.len() as u64 != listed.bytes || xxh3_64(&bytes) != listed.xxh3.0 {
             return Err(Error::damaged(&path, None, "its checksum does not match dataset.json"));
         }
