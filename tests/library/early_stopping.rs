@@ -240,6 +240,13 @@ fn checkpoints(place: &Place, name: &str) -> Vec<u64> {
     found.into_iter().map(|(step, _)| step).rev().collect()
 }
 
+/// The evaluations in the log of a run: their steps, and whether the held-out samples were evaluated.
+fn evaluations_logged(place: &Place, name: &str) -> Vec<(u64, bool)> {
+    let lines = json_lines(&run_paths::metrics(&place.path(name)));
+    let evaluations = lines.iter().filter(|line| line["kind"] == "eval");
+    evaluations.map(|line| (line["step"].as_u64().unwrap(), line["part"] == "validation")).collect()
+}
+
 #[test]
 fn a_training_that_is_stopped_anywhere_ends_with_the_same_best_model() {
     let (place, _) = data();
@@ -266,6 +273,10 @@ fn a_training_that_is_stopped_anywhere_ends_with_the_same_best_model() {
         assert_eq!(resumed.train.stopped, EndReason::EarlyStopping);
         assert_eq!(weights(&place, &name), weights(&place, &format!("whole-{incremental}")));
         // A finished run is complete, and one that lost its model or its summary ends in the same way again.
+        assert_eq!(
+            evaluations_logged(&place, &name),
+            evaluations_logged(&place, &format!("whole-{incremental}"))
+        );
         let before = tree(&place.path(&name).join("model"));
         let (seen, again) = train_until(&place, &name, &sets, None);
         assert_eq!((seen.steps, again.unwrap()), (0, resumed));
@@ -273,6 +284,11 @@ fn a_training_that_is_stopped_anywhere_ends_with_the_same_best_model() {
         let (seen, again) = train_until(&place, &name, &sets, None);
         assert_eq!((seen.steps, again.unwrap().best), (8 * PATIENCE - 17, whole.best));
         assert_eq!(tree(&place.path(&name).join("model")), before);
+        // The evaluations at the end were logged already, and replace those.
+        assert_eq!(
+            evaluations_logged(&place, &name),
+            evaluations_logged(&place, &format!("whole-{incremental}"))
+        );
     }
 }
 

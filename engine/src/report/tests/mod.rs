@@ -115,6 +115,16 @@ fn devices_and_tables_are_those_that_trained() {
     assert_eq!(view.tables[0].top_share, Some(0.5));
 }
 
+/// The evaluations at the end of a run repeat a step: the curve has one point per step, and goes on with later steps.
+#[test]
+fn two_evaluations_of_a_step_are_one_point() {
+    let evals = [(4, "0.5"), (4, "0.75"), (8, "0.625"), (8, "0.625"), (4, "0.25"), (12, "0.125")];
+    let log = evals.map(|(step, auc)| eval(step, auc, "")).concat();
+    let view = load(run(JOB, &log).path()).expect("it is a run");
+    assert_eq!(view.series.auc.points().collect::<Vec<_>>(), [(4, 0.5), (8, 0.625), (12, 0.125)]);
+    assert_eq!(view.series.log_loss.points().map(|point| point.0).collect::<Vec<_>>(), [4, 8, 12]);
+}
+
 #[test]
 fn every_head_of_the_last_evaluation_is_read() {
     let first = r#"{"samples":50,"auc":0.5,"log_loss":0.25,"normalized_entropy":0.9,"calibration":1.5,"#;

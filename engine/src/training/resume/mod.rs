@@ -15,7 +15,7 @@ use super::processes::with_heartbeat;
 use super::run_dir::{RunDir, Summary};
 use super::{Event, Observer, TrainError};
 use crate::blame::Blame;
-use crate::checkpoint::{self, Checkpoint, CheckpointError, Files};
+use crate::checkpoint::{self, Checkpoint, CheckpointError, Files, TrainState};
 use crate::job::Job;
 use crate::launch::RunStage;
 use crate::run_paths;
@@ -153,8 +153,9 @@ fn decide(
         observer.observe(Event::SetAside(damaged));
     }
     clean_up(&**files, &dir, observer)?;
-    let step = from.manifest().train.step;
-    if let Some(path) = run.continue_after(step, job)? {
+    let TrainState { step, eval, .. } = &from.manifest().train;
+    let (step, is_evaluated) = (*step, eval.is_some());
+    if let Some(path) = run.continue_after((step, is_evaluated), job)? {
         observer.observe(Event::Kept { path: &path });
     }
     observer.observe(Event::Resumed { step, path: from.path() });
@@ -176,7 +177,7 @@ fn anew(
     if let Some(path) = run.start_over()? {
         observer.observe(Event::Kept { path: &path });
     }
-    run.continue_after(0, job)?;
+    run.continue_after((0, false), job)?;
     observer.observe(Event::Anew { restarted });
     Ok(StartingPoint::Train(TrainingStart { run: Some(run), ..TrainingStart::default() }))
 }

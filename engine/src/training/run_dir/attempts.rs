@@ -1,10 +1,12 @@
 //! Continuing a run, and starting over in its folder. The results of earlier attempts are kept, or moved within the
 //! folder; nothing is removed.
 
+use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use rankine_reader::files::read_regular;
 use rankine_reader::sealed;
 use serde::Deserialize;
 
@@ -25,7 +27,7 @@ impl RunDir {
     /// [`TrainError::RunDir`] if it cannot be read, or is damaged.
     pub(in crate::training) fn finished(path: &Path) -> Result<Option<Summary>, TrainError> {
         let path = path.join(run_paths::SUMMARY_NAME);
-        let text = match fs::read(&path) {
+        let text = match read_regular(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             text => text.map_err(|error| unreadable(&path, &error))?,
         };
@@ -45,7 +47,7 @@ impl RunDir {
     /// [`TrainError::RunDir`] if it cannot be read, or is damaged.
     pub(in crate::training) fn trained(path: &Path) -> Result<Option<TrainingIdentity>, TrainError> {
         let path = path.join(run_paths::TRAINED_NAME);
-        let text = match fs::read(&path) {
+        let text = match read_regular(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             text => text.map_err(|error| unreadable(&path, &error))?,
         };
@@ -69,21 +71,22 @@ impl RunDir {
         self.metrics.metadata().is_ok_and(|metadata| metadata.len() > 0)
     }
 
-    /// Continues after a step: removes later steps from the log, replaces the job by this one, and removes the model
-    /// and the scores of an interrupted save. The model, scores and summary of a finished run are moved to a folder
-    /// `finished-step-N`, whose path is returned: until the run is finished again, they are its only result.
+    /// Continues after a step, whose model was evaluated or not: removes the lines of the log that are going to be
+    /// written again, replaces the job by this one, and removes the model and the scores of an interrupted save. The
+    /// model, scores and summary of a finished run are moved to a folder `finished-step-N`, whose path is returned:
+    /// until the run is finished again, they are its only result.
     ///
     /// # Errors
     /// [`TrainError::RunDir`], [`TrainError::Write`].
     pub(in crate::training) fn continue_after(
         &mut self,
-        step: u64,
+        (step, is_evaluated): (u64, bool),
         job: &Job,
     ) -> Result<Option<PathBuf>, TrainError> {
         let kept = Self::finished(&self.path)?.map(|summary| self.keep_finished(&summary)).transpose()?;
         let path = self.path.join(run_paths::METRICS_NAME);
-        let text = fs::read(&path).map_err(|error| unreadable(&path, &error))?;
-        let written = self.metrics.set_len(lines_up_to(&text, step) as u64);
+        let text = read_regular(&path).map_err(|error| unreadable(&path, &error))?;
+        let written = self.metrics.set_len(kept_bytes(&text, step, is_evaluated) as u64);
         written.and_then(|()| self.metrics.sync_all()).map_err(TrainError::write(&path))?;
         let model = run_paths::model(&self.path);
         if is_there(&model) {
@@ -213,19 +216,30 @@ fn move_entries(from: &Path, named: &Path) -> std::io::Result<()> {
     File::open(from)?.sync_all()
 }
 
-/// The number of bytes of a log to keep: up to the last whole line of a step up to this one. Unreadable lines before
-/// it stay, too: a torn line says nothing about the lines after it.
-fn lines_up_to(text: &[u8], step: u64) -> usize {
+/// The number of bytes of a log to keep, if training continues after a step: up to the last whole line that is not
+/// going to be written again. Unreadable lines before it stay, too: a torn line says nothing about the lines after it.
+///
+/// Written again are the lines of later steps and the evaluations at the end of a run. Those are of the last model or,
+/// with early stopping, of an earlier one. While a run trains, a step is evaluated at most once; if the evaluation of
+/// this step was among the state that training continues with, it is not repeated.
+fn kept_bytes(text: &[u8], step: u64, is_evaluated: bool) -> usize {
     #[derive(Deserialize)]
-    struct Line {
+    struct Line<'a> {
+        #[serde(borrow)]
+        kind: Cow<'a, str>,
         step: u64,
     }
-    let mut end = 0;
-    let mut kept = 0;
+    let (mut end, mut kept) = (0, 0);
+    let (mut latest, mut evaluations) = (0, 0);
     for line in text.split_inclusive(|&byte| byte == b'\n') {
         end += line.len();
-        let read = serde_json::from_slice::<Line>(line);
-        if line.ends_with(b"\n") && read.is_ok_and(|line| line.step <= step) {
+        let Ok(read) = serde_json::from_slice::<Line<'_>>(line) else { continue };
+        let is_final = read.kind == "eval" && {
+            evaluations += u32::from(read.step == step);
+            read.step < latest || (read.step == step && evaluations > u32::from(is_evaluated))
+        };
+        latest = latest.max(read.step);
+        if line.ends_with(b"\n") && read.step <= step && !is_final {
             kept = end;
         }
     }
@@ -241,11 +255,44 @@ mod tests {
         let line = |step: u64| format!("{{\"kind\":\"train\",\"step\":{step},\"loss\":0.5}}\n");
         let text = [10, 20, 20, 30].map(line).concat();
         for (step, lines) in [(9, 0), (10, 1), (19, 1), (20, 3), (40, 4)] {
-            assert_eq!(lines_up_to(text.as_bytes(), step), lines * line(10).len());
+            assert_eq!(kept_bytes(text.as_bytes(), step, false), lines * line(10).len());
         }
         // A last line that is incomplete is removed.
-        assert_eq!(lines_up_to(&text.as_bytes()[..text.len() - 1], 40), 3 * line(10).len());
-        assert_eq!(lines_up_to(b"", 40), 0);
+        assert_eq!(kept_bytes(&text.as_bytes()[..text.len() - 1], 40, false), 3 * line(10).len());
+        assert_eq!(kept_bytes(b"", 40, false), 0);
+    }
+
+    /// Evaluations at the end of a run are repeated when it is finished again; those of steps that are not trained
+    /// again are not.
+    #[test]
+    fn evaluations_that_are_going_to_be_repeated_are_removed() {
+        let line =
+            |kind: &str, step: u64| format!("{{\"kind\":\"{kind:5}\",\"step\":{step}}}\n").replace(' ', "");
+        let (train, eval) = (|step| line("train", step), |step| line("eval", step));
+        // Evaluated at 10, 20 and 30; at the end the best model, that of 10, on two parts.
+        let steps = [train(10), eval(10), train(20), eval(20), train(30), eval(30)];
+        let best = [&steps[..], &[eval(10), eval(10)]].concat();
+        // Evaluated at 10 only, and at the end, at 30, on two parts.
+        let last = [train(10), eval(10), train(20), train(30), eval(30), eval(30)];
+        for (lines, step, is_evaluated, kept) in [
+            (&best[..], 10, true, 2),
+            (&best, 20, true, 4),
+            (&best, 25, false, 4),
+            (&best, 30, true, 6),
+            (&last, 10, true, 2),
+            (&last, 20, false, 3),
+            (&last, 30, false, 4),
+            // A checkpoint of that step that recorded the first evaluation of the end.
+            (&last, 30, true, 5),
+        ] {
+            let text = lines.concat();
+            let expected = lines[..kept].concat();
+            let found = &text[..kept_bytes(text.as_bytes(), step, is_evaluated)];
+            assert_eq!(found, expected, "{step}");
+        }
+        // A log to which an earlier version added evaluations twice loses no step.
+        let twice = [&best[..], &[train(40), eval(40), train(50)]].concat().concat();
+        assert_eq!(kept_bytes(twice.as_bytes(), 40, true), twice.len() - train(50).len());
     }
 
     /// A line torn by a power failure or a full disk in the middle of a log removes no other lines.
@@ -256,7 +303,7 @@ mod tests {
             let text = [&line(10), torn, &line(20), &line(30), &line(40)].concat();
             // A line that follows a torn one without a line feed is part of it.
             let kept = line(10).len() + torn.len() + 2 * line(20).len();
-            assert_eq!(lines_up_to(text.as_bytes(), 30), kept, "{torn:?}");
+            assert_eq!(kept_bytes(text.as_bytes(), 30, false), kept, "{torn:?}");
         }
     }
 }
