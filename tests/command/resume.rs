@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::support::{
-    self, BAD_DATA, Ended, FAILED, Place, RESUMABLE, SHAPE, SUCCESS, USAGE, generate, job, json_lines,
-    rankine, run, summary, tree, weights,
+    self, BAD_DATA, Ended, FAILED, Place, RESUMABLE, SHAPE, SUCCESS, USAGE, flip_a_bit, generate, job,
+    json_lines, rankine, run, summary, tree, weights,
 };
 
 /// Options of all runs: two epochs with a short last batch, reports and evaluations also between checkpoints, and
@@ -232,11 +232,7 @@ fn damaged_checkpoints_are_set_aside() {
     let damage = |name: &str, steps: &[u64]| {
         assert!(runs.killed(name, 55, &[]), "it was not killed while it saved the last checkpoint");
         for step in steps {
-            let path = runs.place.path(&format!("{name}/checkpoints/step-{step}/shard-00000.safetensors"));
-            let mut bytes = fs::read(&path).unwrap();
-            let at = bytes.len() - 100;
-            bytes[at] ^= 4;
-            fs::write(&path, bytes).unwrap();
+            flip_a_bit(&runs.place.path(&format!("{name}/checkpoints/step-{step}/shard-00000.safetensors")));
         }
     };
     damage("one", &[50]);
@@ -252,6 +248,62 @@ fn damaged_checkpoints_are_set_aside() {
     damage("all", &[25, 50]);
     runs.train("all", &["--resume"]).with(BAD_DATA).says(&["no checkpoint in", "--restart"]);
     assert_eq!(runs.steps("all"), [25, 50]);
+}
+
+/// Early stopping keeps the checkpoint of the best model. Without it, the run goes on and says what that costs.
+#[test]
+fn a_best_checkpoint_that_is_lost_is_told() {
+    let sets = [
+        "eval.every_steps=8",
+        "checkpoint.every_steps=8",
+        "checkpoint.keep=1",
+        "train.epochs=40",
+        "train.max_steps=120",
+        "optimizer.dense.learning_rate=0.2",
+        "optimizer.sparse.learning_rate=0.5",
+    ];
+    let stopping = ["--set", "train.early_stopping={ patience = 1000 }"];
+    let runs = Runs::new(&sets);
+    let last = weights(&runs.place, "whole");
+    runs.train("run", &stopping).with(SUCCESS);
+    let best = summary(&runs.place, "run")["best"]["step"].as_u64().expect("early stopping keeps the best");
+    assert!(best < 120, "the model of the last step would not be noticed");
+    let checkpoint = runs.place.path(&format!("run/checkpoints/step-{best}"));
+    let kept = runs.place.path("kept");
+    fs::rename(&checkpoint, &kept).unwrap();
+    let shard = "shard-00000.safetensors";
+    // Each is a copy of the checkpoint, with a damaged or missing shard, or nothing.
+    let put_back = || {
+        fs::create_dir(&checkpoint).unwrap();
+        for entry in fs::read_dir(&kept).unwrap() {
+            let entry = entry.unwrap();
+            fs::copy(entry.path(), checkpoint.join(entry.file_name())).unwrap();
+        }
+    };
+    let resume = || {
+        fs::remove_file(runs.place.path("run/summary.json")).ok();
+        runs.train("run", &[&stopping[..], &["--resume"]].concat())
+    };
+    let lost = format!("step {best} had the best auc, but there is no intact checkpoint of it");
+    let told = |ended: Ended, words: &[&str]| {
+        ended.with(SUCCESS).says(&[&lost, "evaluations before step 120 are not compared"]).says(words);
+        assert_eq!(summary(&runs.place, "run")["best"]["step"], 120);
+        assert!(weights(&runs.place, "run") == last);
+    };
+    told(resume(), &[]);
+    put_back();
+    fs::remove_file(checkpoint.join(shard)).unwrap();
+    let way_out =
+        ["Put the missing files back", "To go on without that checkpoint, move its folder elsewhere"];
+    resume().with(FAILED).says(&[shard]).says(&way_out);
+    fs::copy(kept.join(shard), checkpoint.join(shard)).unwrap();
+    flip_a_bit(&checkpoint.join(shard));
+    told(resume(), &[&format!("step-{best} is unusable and was set aside: ")]);
+    assert!(checkpoint.with_extension("damaged").is_dir() && !checkpoint.exists());
+    // Nothing is lost as long as it is there.
+    put_back();
+    resume().with(SUCCESS);
+    assert_eq!(summary(&runs.place, "run")["best"]["step"], best);
 }
 
 #[test]

@@ -12,8 +12,8 @@ use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::support::{
-    self, BAD_DATA, Ended, FAILED, Place, SHAPE, SUCCESS, USAGE, generate, job, json_lines, rankine, run,
-    times, weights,
+    self, BAD_DATA, Ended, FAILED, Place, SHAPE, SUCCESS, USAGE, flip_a_bit, generate, job, json_lines,
+    rankine, run, times, weights,
 };
 
 const COMMON: [&str; 7] = [
@@ -125,13 +125,6 @@ fn reseal(path: &Path, change: impl FnOnce(&str) -> String) {
     let sums = [content, &changed].map(|content| format!("{:016x}", xxh3_64(content.as_bytes())));
     fs::write(path, text.replace(content, &changed).replace(&sums[0], &sums[1]))
         .expect("the files of a test can be changed");
-}
-
-fn flip_a_bit(path: &Path) {
-    let mut bytes = fs::read(path).expect("the files of a test can be changed");
-    let at = bytes.len() - 100;
-    bytes[at] ^= 4;
-    fs::write(path, bytes).expect("the files of a test can be changed");
 }
 
 /// Replaces a file or folder with nothing, a folder, a dangling link, a link to itself, or a FIFO.

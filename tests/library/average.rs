@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed preparation may end the test")]
 
 use std::collections::BTreeMap;
+use std::fs;
 
 use half::{bf16, f16};
 use rankine::prelude::*;
@@ -12,8 +13,8 @@ use safetensors::{Dtype, SafeTensors};
 
 use crate::support::datasets::{copy, flip_eval_labels};
 use crate::support::{
-    Place, SHAPE, SUCCESS, USAGE, generate, job, json_lines, rankine, run, summary, toml_of_guide, train,
-    weights,
+    Place, SHAPE, SUCCESS, USAGE, flip_a_bit, generate, job, json_lines, rankine, run, summary,
+    toml_of_guide, train, weights,
 };
 
 /// 16 steps an epoch.
@@ -226,6 +227,37 @@ fn a_training_that_is_stopped_anywhere_ends_with_the_same_average() {
     }
 }
 
+/// A damaged or missing snapshot is left out of the average, and the summary says so.
+#[test]
+fn an_average_without_a_snapshot_is_told() {
+    let (place, job) = data();
+    let average = "train.average={ kind = 'last', every_steps = 8, save = 'always' }";
+    let until = |steps: u64| format!("train.max_steps={steps}");
+    let end = until(44);
+    let sets = [&NOISY[..], &[average, &end]].concat();
+    let whole = trained(&place, &job, "run", &sets);
+    assert_eq!(whole["average"]["steps"], serde_json::json!([16, 24, 32, 40, 44]));
+    assert_eq!(whole["average"].get("missing"), None);
+    let names = [16, 32, 40, 44].map(|steps| {
+        trained(&place, &job, &format!("until-{steps}"), &[&NOISY[..], &[&until(steps)]].concat());
+        format!("until-{steps}")
+    });
+    let resume = || {
+        fs::remove_file(run_paths::summary(&place.path("run"))).unwrap();
+        let arguments = ["train", &job, "--run-dir", &place.word("run"), "--resume"];
+        run(arguments.into_iter().chain(sets.iter().flat_map(|set| ["--set", *set])))
+    };
+    let said = "there is no intact snapshot of step 24: the average is that of 4 models instead of 5";
+    flip_a_bit(&place.path("run/checkpoints/step-24/shard-00000.safetensors"));
+    for words in [&["step-24 is unusable and was set aside", said][..], &[said]] {
+        resume().with(SUCCESS).says(words).stdout_says("of 4 steps up to 44 (1 snapshot is missing): auc ");
+        assert!(place.path("run/checkpoints/step-24.damaged").is_dir());
+        let average = &summary(&place, "run")["average"];
+        assert_eq!((&average["steps"], &average["missing"]), (&[16, 32, 40, 44].into(), &[24].into()));
+        is_mean_of(&place, "run", &names.each_ref().map(|name| (name.as_str(), 1.0)));
+    }
+}
+
 #[test]
 fn a_refitted_model_is_averaged_if_the_first_one_was() {
     let (place, job) = data();
@@ -317,7 +349,7 @@ fn generate_without_evaluation(place: &Place) {
 #[test]
 fn the_example_of_the_guide_averages() {
     let (place, path) = data();
-    let job = std::fs::read_to_string(&path).unwrap();
+    let job = fs::read_to_string(&path).unwrap();
     let rest = job.split("train = {").next().unwrap();
     let block = &toml_of_guide("## Averaging weights")[0];
     let file = place.file("averaged.toml", format!("{rest}\n{block}"));

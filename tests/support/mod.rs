@@ -191,6 +191,14 @@ pub(crate) fn summary(place: &Place, run_dir: &str) -> Value {
     json_file(&place.path(run_dir).join("summary.json"))
 }
 
+/// Changes a bit near the end of a file.
+pub(crate) fn flip_a_bit(path: &Path) {
+    let mut bytes = fs::read(path).expect("the files of a test can be changed");
+    let at = bytes.len() - 100;
+    bytes[at] ^= 4;
+    fs::write(path, bytes).expect("the files of a test can be changed");
+}
+
 /// Returns the bytes of the weights file of a run in the place.
 pub(crate) fn weights(place: &Place, run_dir: &str) -> Vec<u8> {
     fs::read(place.path(run_dir).join("model/model.safetensors")).expect("the run has saved a model")

@@ -56,6 +56,18 @@ pub enum CheckpointError {
         /// The error.
         why: Box<Self>,
     },
+    /// It cannot be determined whether an earlier checkpoint is good, from which the run may take its model.
+    #[error(
+        "the checkpoint {}, which the run needs for its model, cannot be read, but may be intact: {why}. {} To go on \
+         without that checkpoint, move its folder elsewhere and resume",
+        path.display(), remedy(why)
+    )]
+    NeededUnreadable {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The error.
+        why: Box<Self>,
+    },
     /// There are checkpoints, and all of them are damaged.
     #[error(
         "no checkpoint in {} is usable, and nothing was changed:{}\nRestore one of them from a copy and resume again, \
@@ -124,7 +136,7 @@ impl CheckpointError {
             Self::Io { .. } | Self::NotFinite { .. } | Self::State(_) => Blame::System,
             Self::Damaged { .. } | Self::NoneUsable { .. } => Blame::Data,
             Self::Missing(_) | Self::Mismatch { .. } | Self::Version { .. } => Blame::Usage,
-            Self::Unreadable { why, .. } => why.blame(),
+            Self::Unreadable { why, .. } | Self::NeededUnreadable { why, .. } => why.blame(),
         }
     }
 

@@ -57,14 +57,7 @@ pub fn latest(
 ) -> Result<(Option<Checkpoint>, Vec<DamagedCheckpoint>), CheckpointError> {
     let mut damaged = Vec::new();
     for (step, path) in list(&**files, dir)? {
-        let opened = Checkpoint::open(files, &path).and_then(|checkpoint| {
-            if checkpoint.manifest().train.step != step {
-                return Err(CheckpointError::damaged(&path, "it is the checkpoint of another step"));
-            }
-            checkpoint.verify()?;
-            Ok(checkpoint)
-        });
-        match opened {
+        match open_intact(files, &path, step) {
             Ok(checkpoint) => return Ok((Some(checkpoint), damaged)),
             Err(why) if why.is_damage() => damaged.push(DamagedCheckpoint { step, path, why }),
             Err(why) => return Err(CheckpointError::Unreadable { path, why: Box::new(why) }),
@@ -77,6 +70,24 @@ pub fn latest(
     let set_aside = aside.iter().map(|path| format!("{} was found to be damaged before", path.display()));
     let found = damaged.iter().map(|damaged| damaged.why.to_string()).chain(set_aside).collect();
     Err(CheckpointError::NoneUsable { dir: dir.to_owned(), found })
+}
+
+/// Opens the checkpoint of a step at a path, and verifies all of its checksums.
+///
+/// # Errors
+/// Those of [`Checkpoint::open`] and [`Checkpoint::verify`]; [`CheckpointError::Damaged`] also if it is the checkpoint
+/// of another step.
+pub(crate) fn open_intact(
+    files: &Arc<dyn Files>,
+    path: &Path,
+    step: u64,
+) -> Result<Checkpoint, CheckpointError> {
+    let checkpoint = Checkpoint::open(files, path)?;
+    if checkpoint.manifest().train.step != step {
+        return Err(CheckpointError::damaged(path, "it is the checkpoint of another step"));
+    }
+    checkpoint.verify()?;
+    Ok(checkpoint)
 }
 
 /// Entries of a checkpoints folder that are not checkpoints.

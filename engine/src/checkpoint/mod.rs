@@ -32,8 +32,8 @@ use rankine_embedding::rows::Rows;
 pub use error::CheckpointError;
 pub use faults::{Fault, FaultyFiles};
 pub use files::{Disk, Files, Input, Output};
-pub(crate) use folder::set_aside;
 pub use folder::{DamagedCheckpoint, Leftovers, Needs, latest, leftovers, list, prune};
+pub(crate) use folder::{open_intact, set_aside};
 pub use index::{PieceContents, PieceEntry, SavedRows, ShardIndex};
 pub use manifest::NAME as MANIFEST_NAME;
 pub use manifest::{

@@ -203,11 +203,15 @@ fn print_best(summary: &Summary) -> Result<(), CommandError> {
 
 /// Prints how the average of weights compares with the model.
 fn print_average(summary: &Summary) -> Result<(), CommandError> {
-    let Some(AverageSummary { steps, metric, part, value, model_value, saved, .. }) = &summary.average else {
-        return Ok(());
+    let Some(average) = &summary.average else { return Ok(()) };
+    let AverageSummary { steps, missing, metric, part, value, model_value, saved, .. } = average;
+    let missing = match missing.len() {
+        0 => String::new(),
+        1 => " (1 snapshot is missing)".to_owned(),
+        count => format!(" ({count} snapshots are missing)"),
     };
     output::text(format_args!(
-        "average             of {} steps up to {}: {} {} on the {}; {} without it; {}\n",
+        "average             of {} steps up to {}{missing}: {} {} on the {}; {} without it; {}\n",
         steps.len(),
         steps.last().copied().unwrap_or_default(),
         metric.name(),

@@ -20,8 +20,8 @@ use super::identity::{RunIdentity, TrainingIdentity};
 use super::processes::with_heartbeat;
 use super::{Event, Observer, TrainError};
 use crate::checkpoint::{
-    self, Base, Checkpoint, CheckpointError, Draft, Files, Manifest, Needs, PublishedCheckpoint, ShardFiles,
-    TrainState, write_shard,
+    self, Base, Checkpoint, CheckpointError, DamagedCheckpoint, Draft, Files, Manifest, Needs,
+    PublishedCheckpoint, ShardFiles, TrainState, write_shard,
 };
 use crate::job::{self, OnFailure};
 use crate::launch::ProcessGroup;
@@ -164,16 +164,62 @@ impl Checkpoints {
         self.identity.known()
     }
 
-    /// Opens the checkpoint of a step; `None` if it was not saved. All processes call this, after
+    /// Opens an earlier checkpoint, from which the run may take its model, once all of its checksums are verified.
+    /// `None` if there is none of that step, or it is damaged: then it is set aside. All processes call this, after
     /// [`Checkpoints::finish`].
     ///
     /// # Errors
-    /// [`TrainError::Checkpoint`] if it cannot be read; [`TrainError::Processes`].
-    pub(super) fn open(&self, step: u64) -> Result<Option<Arc<Checkpoint>>, TrainError> {
+    /// [`TrainError::Checkpoint`] if it cannot be read, or not be set aside; [`TrainError::Processes`].
+    pub(super) fn open_intact(
+        &self,
+        step: u64,
+        observer: &mut dyn Observer,
+    ) -> Result<Option<Arc<Checkpoint>>, TrainError> {
+        const WHAT: &str = "whether a checkpoint is intact";
         let path = self.dir.join(checkpoint::step_name(step));
-        let exists = self.processes.of_first("whether a checkpoint was saved", &[path.is_dir().into()])?;
-        let open = || Ok(Arc::new(Checkpoint::open(&self.files, &path)?));
-        (exists == [1]).then(open).transpose()
+        if !self.processes.is_first() {
+            let is_intact = self.processes.of_first(WHAT, &[])? == [1];
+            let open = || Ok(Arc::new(Checkpoint::open(&self.files, &path)?));
+            return is_intact.then(open).transpose();
+        }
+        let opened = self.verified(step, &path, observer);
+        let is_intact = matches!(opened, Ok(Some(_)));
+        // The others end with this process if it fails.
+        self.processes.of_first(WHAT, &[is_intact.into()])?;
+        Ok(opened?)
+    }
+
+    /// The first process's part of [`Checkpoints::open_intact`].
+    fn verified(
+        &self,
+        step: u64,
+        path: &Path,
+        observer: &mut dyn Observer,
+    ) -> Result<Option<Arc<Checkpoint>>, CheckpointError> {
+        if !path.is_dir() {
+            return Ok(None);
+        }
+        let open = || checkpoint::open_intact(&self.files, path, step);
+        match with_heartbeat(&self.processes, self.last_step, open) {
+            Ok(checkpoint) => Ok(Some(Arc::new(checkpoint))),
+            Err(why) if why.is_damage() => {
+                checkpoint::set_aside(&*self.files, &self.dir, step)?;
+                observer.observe(Event::SetAside(&DamagedCheckpoint { step, path: path.to_owned(), why }));
+                Ok(None)
+            }
+            Err(why) => Err(CheckpointError::NeededUnreadable { path: path.to_owned(), why: Box::new(why) }),
+        }
+    }
+
+    /// Sets aside those damaged snapshots that the model of this step or a later one may be averaged with. All
+    /// processes call this.
+    ///
+    /// # Errors
+    /// As [`Checkpoints::open_intact`].
+    pub(super) fn check_snapshots(&self, step: u64, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        // The snapshots of a later step include the checkpoint of this one, which is known to be intact.
+        let mut snapshots = self.average.iter().flat_map(|average| average.steps_before(step));
+        snapshots.try_for_each(|snapshot| self.open_intact(snapshot, observer).map(drop))
     }
 
     /// The step of the last checkpoint that was started.

@@ -20,10 +20,14 @@ impl TrainingLoop<'_> {
         if step == self.state.step() {
             self.save_now()?;
         }
-        let mut checkpoints = Vec::new();
+        let (mut checkpoints, mut missing) = (Vec::new(), Vec::new());
         for step in [step].into_iter().chain(average.steps_before(step)) {
-            checkpoints.extend(self.checkpoints.open(step)?);
+            match self.checkpoints.open_intact(step, self.observer)? {
+                Some(checkpoint) => checkpoints.push(checkpoint),
+                None => missing.push(step),
+            }
         }
+        missing.reverse();
         let own = checkpoints.first().cloned().filter(|own| own.manifest().train.step == step);
         let Some(own) = own.filter(|_| checkpoints.len() > 1) else {
             if processes.is_first() {
@@ -38,6 +42,14 @@ impl TrainingLoop<'_> {
         checkpoints.reverse();
         let averaged = AveragedModel::new(average, checkpoints, model);
         let steps = averaged.steps();
+        if !missing.is_empty() && processes.is_first() {
+            tracing::warn!(
+                "train.average: there is no intact snapshot of {}: the average is that of {} models instead of {}",
+                steps_in_words(&missing),
+                steps.len(),
+                steps.len() + missing.len()
+            );
+        }
 
         let part = self.watched_part();
         if self.state.last_eval.is_none() {
@@ -61,6 +73,21 @@ impl TrainingLoop<'_> {
             self.state.is_averaged = false;
             (self.state.last_eval, self.state.last_scores) = of_model;
         }
-        Ok(Some(AverageSummary { kind: average.kind, steps, metric, part, value, model_value, saved }))
+        Ok(Some(AverageSummary {
+            kind: average.kind,
+            steps,
+            missing,
+            metric,
+            part,
+            value,
+            model_value,
+            saved,
+        }))
     }
+}
+
+/// `step 8`, or `steps 8, 16`.
+fn steps_in_words(steps: &[u64]) -> String {
+    let numbers: Vec<_> = steps.iter().map(u64::to_string).collect();
+    format!("{} {}", if steps.len() == 1 { "step" } else { "steps" }, numbers.join(", "))
 }

@@ -62,9 +62,9 @@ impl TrainingLoop<'_> {
         let last = self.state.last_eval.as_ref().map(|eval| DecidingMetrics::from(&eval.metrics));
         let last_value = last.and_then(|last| stopping.value(last));
         if step != self.state.step() {
-            let Some(checkpoint) = self.checkpoints.open(step)? else {
+            let Some(checkpoint) = self.checkpoints.open_intact(step, self.observer)? else {
                 tracing::warn!(
-                    "step {step} had the best {}, but there is no checkpoint of it: the model is that of step {}",
+                    "step {step} had the best {}, but there is no intact checkpoint of it: the model is that of step {}",
                     metric.name(),
                     self.state.step()
                 );

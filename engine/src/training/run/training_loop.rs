@@ -28,7 +28,7 @@ use super::guard::NonFiniteGuard;
 use super::losses::Losses;
 use super::records::{EvalRecord, RunPhaseSeconds, TrainRecord};
 use super::state::{RunState, Tally};
-use crate::checkpoint::{Checkpoint, StateSource, TrainState};
+use crate::checkpoint::{BestState, Checkpoint, StateSource, TrainState};
 use crate::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, SavedScores};
 use crate::job::Precision;
 use crate::launch::{ProcessGroup, RunStage, StepStage};
@@ -77,7 +77,7 @@ impl<'a> TrainingLoop<'a> {
         if let (Some(run), Some(record)) = (&run, &tuning) {
             run.write_tuning(record)?;
         }
-        let from = restore(&mut *backend, processes, from, initial)?;
+        let mut from = restore(&mut *backend, processes, from, initial)?;
         let mut io = job.reader.io_options();
         let stream = StreamOptions { start: from.position, ..train_options(job, io) };
         // For MLPerf, the time to train starts before the first sample is read.
@@ -96,6 +96,20 @@ impl<'a> TrainingLoop<'a> {
         let dir = run_paths::checkpoints(&path);
         let mut checkpoints = Checkpoints::new(&context, identity, measurements, dir, from.step)?;
         checkpoints.prepare(&*backend)?;
+        checkpoints.check_snapshots(from.step, observer)?;
+        let stopping = job.train.early_stopping;
+        let best = from.best.filter(|best| {
+            best.step != from.step && stopping.is_some_and(|stopping| stopping.metric == best.metric)
+        });
+        let is_lost = match best {
+            Some(best) => checkpoints.open_intact(best.step, observer)?.is_none(),
+            None => false,
+        };
+        if let Some(best) = from.best.take_if(|_| is_lost)
+            && processes.is_first()
+        {
+            warn_of_lost_best(&best, from.step);
+        }
         // The reading mode that worked is not probed, and reported, again for each evaluation.
         let rung = batches.as_ref().map(Batches::rung);
         io.mode = rung.map_or(io.mode, Into::into);
@@ -121,8 +135,11 @@ impl<'a> TrainingLoop<'a> {
         }));
         let guard = NonFiniteGuard::resumed(&job.guard, from.guard, processes.is_first());
         let losses = Losses::resumed(from.step, from.losses, guard);
-        let early_stopping =
-            job.train.early_stopping.map(|settings| EarlyStopping::resumed(settings, from.best));
+        let mut early_stopping = stopping.map(|settings| EarlyStopping::resumed(settings, from.best));
+        if let (Some(stopping), Some(eval), true) = (&mut early_stopping, &from.eval, is_lost) {
+            // The first evaluation whose model can be restored.
+            stopping.judge(from.step, DecidingMetrics::from(&eval.metrics));
+        }
         let state = RunState::resumed(from, losses, early_stopping);
         Ok((Self { context, observer, backend, run, logs, path, checkpoints, io, state, search }, batches))
     }
@@ -470,6 +487,16 @@ fn restore(
     };
     with_heartbeat(processes, state.step, || backend.restore(&source))?;
     Ok(state)
+}
+
+/// Warns that the checkpoint of the best model is damaged or missing, and tells what follows.
+fn warn_of_lost_best(best: &BestState, step: u64) {
+    tracing::warn!(
+        "step {} had the best {}, but there is no intact checkpoint of it, so its model is lost: evaluations before \
+         step {step} are not compared, and the model of the run is the best one from there on",
+        best.step,
+        best.metric.name()
+    );
 }
 
 /// Begins or continues the logs for other tools, if this is the first process.

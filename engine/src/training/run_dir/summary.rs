@@ -88,6 +88,10 @@ pub struct AverageSummary {
     pub kind: AverageKind,
     /// The steps. The last one is that of the model.
     pub steps: Vec<u64>,
+    /// The steps whose snapshots were missing or damaged, so that the average is without them; absent if there are
+    /// none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<u64>,
     /// The metric that decides, of the first head.
     pub metric: StoppingMetric,
     /// The samples that both were evaluated on: `validation`, or `eval` if the job holds no validation set out.
