@@ -21,6 +21,7 @@ mod like;
 mod memory;
 mod metrics;
 mod models;
+mod one_class;
 mod outputs;
 mod plan;
 mod predict;

@@ -321,11 +321,11 @@ fn rows_that_do_not_fit_are_refused_and_change_nothing() {
     expect![[r#"
         a push has at most train.batch_size (128) rows, not 129: push them in several calls
         column bought, row 1: "2" is not a label: it must be 0 or 1
-        column weight, row 2: "-1" is not a weight: it must be a number of 0 or more
+        column weight, row 2: "-1" is not a weight: it must be 0, or a number from 1.5e-45 to 3.4e38
         column rating, row 0: "x" is not a label: it must be a number
         there is no column last
         no weights were given, but the dataset has the weight column `weight`: pass them
-        column weight, row 1: inf is not a weight: it must be a number of 0 or more
+        column weight, row 1: inf is not a weight: it must be 0, or a number from 1.5e-45 to 3.4e38
         column weight has 1 row; expected 2
         1 label; expected 2
         column rating, row 1: 0.5 is not a label: it must be 0 or 1, or NaN if it is missing

@@ -169,7 +169,9 @@ pub enum FeatureError {
     #[error("weights were given, but the dataset has no weight column: omit them")]
     Weights,
     /// A weight is negative or not finite.
-    #[error("column {column}, row {row}: {value} is not a weight: it must be a number of 0 or more")]
+    #[error(
+        "column {column}, row {row}: {value} is not a weight: it must be 0, or a number from 1.5e-45 to 3.4e38"
+    )]
     Weight {
         /// The column.
         column: String,

@@ -320,7 +320,7 @@ impl RawColumns<'_> {
     fn append_weights(&self, raw: &RawColumn<'_>, to: &mut Vec<f32>) -> Result<(), RawColumnError> {
         self.append_one_each(
             raw,
-            || "a weight: it must be a number of 0 or more".into(),
+            || number::WEIGHT.into(),
             to,
             |row| {
                 let weight = match raw.values {
@@ -328,7 +328,7 @@ impl RawColumns<'_> {
                     RawColumnValues::Integers(integers) => Some(integers[row] as f64),
                     RawColumnValues::Texts(texts) => number::parse(texts[row].as_bytes()),
                 };
-                weight.filter(|weight| *weight >= 0.0 && weight.is_finite()).map(|weight| weight as f32)
+                weight.and_then(number::weight)
             },
         )
     }

@@ -6,6 +6,7 @@ use rankine_reader::files::check_folder;
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::origin::Origin;
 use rankine_reader::schema::DenseDtype;
+use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{Dataset, Part, Schema};
 
 use super::features::{with_features, with_shape};
@@ -19,6 +20,9 @@ use crate::model::ModelSpec;
 use crate::system;
 
 mod stream;
+
+/// Samples that are read at a time to find one with a weight.
+const WEIGHED_SAMPLES: usize = 4096;
 
 pub(super) use stream::train_options;
 
@@ -40,6 +44,9 @@ fn prepare(job: &Job, dataset: Dataset) -> Result<Dataset, TrainError> {
     })?;
     // Quantiles are those of the samples to train on.
     let dataset = with_ids(job, with_features(job, dataset, None)?)?;
+    [Part::Train, Part::Validation, Part::Eval]
+        .into_iter()
+        .try_for_each(|part| check_weights(&dataset, part))?;
     let is_watched = [Part::Validation, Part::Eval].iter().any(|&part| dataset.samples(part) > 0);
     if job.train.early_stopping.is_some() && !is_watched {
         let message = "early stopping compares evaluations, but the dataset has no evaluation part: set \
@@ -53,6 +60,24 @@ fn prepare(job: &Job, dataset: Dataset) -> Result<Dataset, TrainError> {
         return Err(conflict("train.average", message.into()));
     }
     Ok(dataset)
+}
+
+/// Checks that not all samples of a part weigh 0. Reads up to the first one that does not, which is among the first in
+/// most datasets.
+fn check_weights(dataset: &Dataset, part: Part) -> Result<(), TrainError> {
+    if dataset.schema().weight.is_none() || dataset.samples(part) == 0 {
+        return Ok(());
+    }
+    for batch in BatchStream::open(dataset.part(part)?, &StreamOptions::one_epoch(WEIGHED_SAMPLES))? {
+        if batch?.samples.weights.iter().any(|&weight| weight > 0.0) {
+            return Ok(());
+        }
+    }
+    Err(TrainError::Data(rankine_reader::Error::BadRows(format!(
+        "all samples of the {part} part of {} weigh 0, so that none counts: convert its rows again with other weights, \
+         or without [weight] in the schema file",
+        dataset.dir().display()
+    ))))
 }
 
 fn conflict(key: &str, message: String) -> TrainError {

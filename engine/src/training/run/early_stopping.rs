@@ -76,6 +76,14 @@ impl DecidingMetrics {
         value.filter(|value| value.is_finite())
     }
 
+    /// Whether the evaluation defines a metric. Without samples of both classes, it defines no AUC.
+    pub(super) fn defines(self, metric: StoppingMetric) -> bool {
+        match metric {
+            StoppingMetric::Auc => self.auc.is_some(),
+            StoppingMetric::LogLoss => self.log_loss.is_some(),
+        }
+    }
+
     /// As the first process sends them to the others. A metric is never NaN.
     pub(super) fn to_bytes(self) -> Vec<u8> {
         let bytes = |value: Option<f64>| value.unwrap_or(f64::NAN).to_le_bytes();

@@ -293,8 +293,8 @@ impl CsvParser {
                 rows.labels[*number].push(label.ok_or(BadReason::Label)?);
             }
             Target::Weight => {
-                let weight = number::parse(field).filter(|&weight| weight >= 0.0);
-                rows.weights.push(weight.ok_or(BadReason::Weight)? as f32);
+                let weight = number::parse(field).and_then(number::weight);
+                rows.weights.push(weight.ok_or(BadReason::Weight)?);
             }
             Target::Dense { number, largest } => {
                 let value = match field.is_empty() {
@@ -420,7 +420,7 @@ impl LineParser for CsvParser {
                 });
                 format!("{shown} is not a label: it must be {}", rule.map_or("0 or 1", LabelRule::admits))
             }
-            BadReason::Weight => format!("{shown} is not a weight: it must be a number of 0 or more"),
+            BadReason::Weight => format!("{shown} is not {}", number::WEIGHT),
             BadReason::Number => {
                 let least = targets().filter_map(|target| match target {
                     Target::Dense { largest, .. } => Some(*largest),

@@ -245,6 +245,12 @@ fn bad_rows_are_named_with_their_line_and_reason() {
         (BadReason::Label, with(0, ""), Some("rating"), "'' is not a label"),
         (BadReason::Weight, with(2, "-1"), Some("w"), "'-1' is not a weight"),
         (BadReason::Weight, with(2, ""), Some("w"), "'' is not a weight"),
+        (
+            BadReason::Weight,
+            with(2, "1e-300"),
+            Some("w"),
+            "'1e-300' is not a weight: it must be 0, or a number from",
+        ),
         (BadReason::Number, with(3, "1,2"), None, "expected 8 fields, found 9,"),
         (BadReason::Number, with(3, "cheap"), Some("price"), "'cheap' is not a number: it must be empty or"),
         (BadReason::Number, with(3, "1e300"), Some("price"), "within 3.4e38"),

@@ -38,6 +38,17 @@ fn float(text: &[u8]) -> Option<f64> {
     (value.abs() <= f64::from(f32::MAX)).then_some(value)
 }
 
+/// What a weight must be.
+pub(crate) const WEIGHT: &str = "a weight: it must be 0, or a number from 1.5e-45 to 3.4e38";
+
+/// Returns a weight in single precision, in which it is stored; `None` if it is negative, not finite, or would become
+/// infinite or 0, so that its sample would not count.
+#[inline]
+pub(crate) fn weight(weight: f64) -> Option<f32> {
+    let stored = weight as f32;
+    (weight == 0.0 || stored > 0.0 && stored.is_finite()).then_some(stored)
+}
+
 /// Parses a number below `rows` in decimal digits.
 #[inline]
 pub(crate) fn parse_row(text: &[u8], rows: u64) -> Option<u64> {
@@ -56,6 +67,16 @@ pub(crate) fn parse_row(text: &[u8], rows: u64) -> Option<u64> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_weight_that_does_not_fit_single_precision_is_none() {
+        for (number, stored) in [(0.0, 0.0), (1.0, 1.0), (0.1, 0.1_f32), (1.5e-45, f32::from_bits(1))] {
+            assert_eq!(weight(number), Some(stored), "{number}");
+        }
+        for none in [-1.0, -1e-300, 1e-300, 0.6e-45, 3.5e38, 1e300, f64::INFINITY, f64::NAN] {
+            assert_eq!(weight(none), None, "{none}");
+        }
+    }
 
     #[test]
     fn numbers_are_recognized() {

@@ -261,9 +261,8 @@ fn push_values(
             rows.labels[*number].push(label.ok_or(BadReason::Label)?);
         }
         Target::Weight => {
-            let weight =
-                values.one(row).and_then(Value::number).filter(finite).filter(|&weight| weight >= 0.0);
-            rows.weights.push(weight.ok_or(BadReason::Weight)? as f32);
+            let weight = values.one(row).and_then(Value::number).and_then(number::weight);
+            rows.weights.push(weight.ok_or(BadReason::Weight)?);
         }
         Target::Dense { number, largest } => {
             let value = match values.one(row).and_then(Value::number) {
@@ -386,7 +385,7 @@ impl RowSource for ParquetSource {
                 });
                 format!("{shown} is not a label: it must be {}", rule.unwrap_or("0 or 1"))
             }
-            BadReason::Weight => format!("{shown} is not a weight: it must be a finite number of 0 or more"),
+            BadReason::Weight => format!("{shown} is not {}", number::WEIGHT),
             BadReason::Number => format!("{shown} is outside the range that the column can store"),
             BadReason::RowNumber => {
                 let rows = targets().find_map(|target| match target {
