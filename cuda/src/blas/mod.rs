@@ -68,11 +68,11 @@ impl Compute {
 /// What is done with a product's sums.
 #[derive(Debug)]
 pub enum Epilogue<T> {
-    /// Adds them to the previous contents of the output.
+    /// Writes them.
     None,
-    /// Adds a bias to each row, then applies a ReLU.
+    /// Adds them to the previous contents of the output.
     Add,
-    /// Adds a bias to each row, and sets what is negative to 0.
+    /// Adds a bias to each row, and sets what is negative to 0 (a ReLU).
     BiasRelu {
         /// One per column.
         bias: Pointer<T>,
