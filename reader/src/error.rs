@@ -35,6 +35,16 @@ pub enum Error {
     /// A stop was requested: see [`crate::Stop`]. Everything written so far is removed.
     #[error("stopped by {0}: everything written so far was removed")]
     Stopped(StopCause),
+    /// A locked output is no longer where it was locked: another process may write there now.
+    #[error(
+        "{} was removed, moved or replaced while this process was writing it, or its lock file was removed: the \
+         process stopped, and changed nothing that is there now. Run the command again",
+        path.display()
+    )]
+    Lost {
+        /// The output.
+        path: PathBuf,
+    },
     /// The request is invalid: a bad option, a mismatch, an existing folder.
     #[error("{0}")]
     Invalid(String),

@@ -63,7 +63,7 @@ impl From<&Error> for Damage {
         let (path, offset) = match error {
             Error::Io { path, .. } => (Some(path.clone()), None),
             Error::Damaged { path, offset, .. } => (Some(path.clone()), *offset),
-            Error::BadRows(_) | Error::Invalid(_) | Error::Stopped(_) => (None, None),
+            Error::BadRows(_) | Error::Invalid(_) | Error::Stopped(_) | Error::Lost { .. } => (None, None),
         };
         Self { path, offset, what: error.to_string() }
     }

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::lock::Lock;
+use super::lock::{Lock, is_at};
 use super::path::{parent, resolve};
 use super::sync_dir;
 use crate::error::{Error, IoContext, Result};
@@ -21,7 +21,7 @@ const MARKER_NAME: &str = ".rankine-partial";
 pub struct ReservedDir {
     path: PathBuf,
     target: PathBuf,
-    _lock: Lock,
+    lock: Lock,
 }
 
 impl ReservedDir {
@@ -52,7 +52,7 @@ impl ReservedDir {
             )));
         }
         let lock = Lock::beside(&target)?;
-        Ok(Self { path, target, _lock: lock })
+        Ok(Self { path, target, lock })
     }
 
     /// Removes what an ended process left of the folder, and logs it. Must only be called if the folder is known to
@@ -73,8 +73,9 @@ impl ReservedDir {
     /// Creates the folder to write to, after removing what an ended process left there.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the target is not empty; [`Error::Io`].
+    /// [`Error::Invalid`] if the target is not empty; [`Error::Lost`]; [`Error::Io`].
     pub fn begin(self) -> Result<PartialDir> {
+        self.lock.check()?;
         self.refuse_taken()?;
         if fs::symlink_metadata(&self.path).is_ok() {
             if !is_leftover(&self.path)? {
@@ -88,7 +89,8 @@ impl ReservedDir {
             self.discard_leftover()?;
         }
         fs::create_dir(&self.path).context("create", &self.path)?;
-        let partial = PartialDir { reserved: self, published: false };
+        let folder = File::open(&self.path).context("open", &self.path)?;
+        let partial = PartialDir { reserved: self, folder, published: false };
         let marker = partial.path().join(MARKER_NAME);
         File::create_new(&marker).context("create", &marker)?;
         Ok(partial)
@@ -115,6 +117,8 @@ impl ReservedDir {
 #[derive(Debug)]
 pub struct PartialDir {
     reserved: ReservedDir,
+    /// Distinguishes it from a folder of another process that has its name.
+    folder: File,
     published: bool,
 }
 
@@ -135,13 +139,16 @@ impl PartialDir {
     /// Gives the folder its final name, durably. The files in it must already be synced; this syncs the folders.
     ///
     /// # Errors
-    /// [`Error::Io`]. If the folder is complete and only the rename fails, it keeps its current name, and the error
-    /// says so.
+    /// [`Error::Lost`]; [`Error::Io`]. If the folder is complete and only the rename fails, it keeps its current name,
+    /// and the error says so.
     pub fn publish(mut self) -> Result<()> {
+        self.check()?;
         let ReservedDir { path, target, .. } = &self.reserved;
         let marker = path.join(MARKER_NAME);
         fs::remove_file(&marker).context("remove", &marker)?;
         sync_tree(path)?;
+        // Syncing may have taken long.
+        self.check()?;
         // This never replaces a folder that is not empty.
         let renamed = fs::rename(path, target);
         self.published = true;
@@ -154,12 +161,20 @@ impl PartialDir {
         })?;
         sync_dir(parent(target))
     }
+
+    /// Checks that no other process writes the folder instead of this one.
+    fn check(&self) -> Result<()> {
+        let ReservedDir { path, target, lock } = &self.reserved;
+        lock.check()?;
+        if is_at(&self.folder, path) { Ok(()) } else { Err(Error::Lost { path: target.clone() }) }
+    }
 }
 
 impl Drop for PartialDir {
     fn drop(&mut self) {
-        // The lock is released after this because fields are dropped last.
+        // The lock is released after this because fields are dropped last. A folder that another process made is left.
         if !self.published
+            && is_at(&self.folder, self.path())
             && let Err(error) = fs::remove_dir_all(self.path())
         {
             tracing::warn!("cannot remove the unfinished folder {}: {error}", self.path().display());

@@ -33,9 +33,12 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
 /// itself.
 ///
 /// # Errors
-/// As [`replace_file`].
-pub fn replace_file_under(_lock: &Lock, path: &Path, bytes: &[u8]) -> Result<()> {
-    PartialFile::begin(path, false, |_| Ok(None))?.publish_all(bytes)
+/// As [`replace_file`]; [`Error::Lost`] if the lock no longer excludes other processes.
+pub fn replace_file_under(lock: &Lock, path: &Path, bytes: &[u8]) -> Result<()> {
+    lock.check()?;
+    let mut file = PartialFile::begin(path, false, |_| Ok(None))?;
+    file.out.write_all(bytes).context("write", &file.target)?;
+    file.publish_under(Some(lock))
 }
 
 /// An unfinished file: `.NAME.PID-N.partial` next to its target until [`PartialFile::publish`] renames it. Dropping
@@ -51,7 +54,7 @@ pub struct PartialFile {
     out: BufWriter<File>,
     /// Whether the target must not exist.
     is_new: bool,
-    _lock: Option<Lock>,
+    lock: Option<Lock>,
 }
 
 /// A file that is removed unless it is renamed.
@@ -93,13 +96,7 @@ impl PartialFile {
             Destination::File(target) => target,
             Destination::Stream(file) => {
                 let out = BufWriter::new(file);
-                return Ok(Self {
-                    target: path.to_owned(),
-                    temporary: None,
-                    out,
-                    is_new: false,
-                    _lock: None,
-                });
+                return Ok(Self { target: path.to_owned(), temporary: None, out, is_new: false, lock: None });
             }
         };
         let lock = lock(&target)?;
@@ -122,7 +119,7 @@ impl PartialFile {
             .map_or(Ok(()), |own| file.set_permissions(own))
             .context("set the permissions of", &target)?;
         let out = BufWriter::new(file);
-        Ok(Self { target, temporary: Some(temporary), out, is_new, _lock: lock })
+        Ok(Self { target, temporary: Some(temporary), out, is_new, lock })
     }
 
     fn publish_all(mut self, bytes: &[u8]) -> Result<()> {
@@ -133,11 +130,19 @@ impl PartialFile {
     /// Syncs the file and gives it its name.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Invalid`] if it must not exist but was created meanwhile.
-    pub fn publish(mut self) -> Result<()> {
+    /// [`Error::Lost`] if its lock no longer excludes other processes; [`Error::Io`]; [`Error::Invalid`] if it must not
+    /// exist but was created meanwhile.
+    pub fn publish(self) -> Result<()> {
+        self.publish_under(None)
+    }
+
+    /// The same, under a lock that the caller holds.
+    fn publish_under(mut self, lock: Option<&Lock>) -> Result<()> {
         self.out.flush().context("write", &self.target)?;
         let Some(temporary) = &mut self.temporary else { return Ok(()) };
         self.out.get_ref().sync_all().context("sync", &self.target)?;
+        // Syncing may have taken long.
+        lock.or(self.lock.as_ref()).map_or(Ok(()), Lock::check)?;
         if self.is_new {
             rename_to_new(&temporary.path, &self.target)?;
         } else {

@@ -12,7 +12,7 @@
 //! rename finds a live holder in `LOCK` when it checks, and retreats.
 
 use std::ffi::OsString;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, Metadata, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -35,11 +35,46 @@ const PAUSE: Duration = Duration::from_millis(2);
 const CLAIM_AGE_MAX: Duration = Duration::from_secs(3600);
 const RECORD_BYTES_MAX: u64 = 4096;
 
+/// The lock file in a folder.
+const NAME_WITHIN: &str = ".lock";
+
 /// An exclusive lock, held until it is dropped.
 #[derive(Debug)]
-pub struct Lock {
-    path: PathBuf,
+pub struct Lock(LockMark);
+
+/// A lock's file, which excludes other processes only while its path leads to it: not once the locked folder was
+/// removed, moved or replaced.
+#[derive(Debug)]
+pub struct LockMark {
+    path: Box<Path>,
+    target: Box<Path>,
     file: File,
+}
+
+impl LockMark {
+    /// The lock of a folder that another process holds by [`Lock::within`].
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn within(folder: &Path) -> Result<Self> {
+        let path = folder.join(NAME_WITHIN);
+        let file = File::open(&path).context("open", &path)?;
+        Ok(Self { path: path.into(), target: folder.into(), file })
+    }
+
+    /// Checks that the lock file is in its place.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if it is not; [`Error::Io`] if that is unknown.
+    pub fn check(&self) -> Result<()> {
+        let lost = || Err(Error::Lost { path: self.target.to_path_buf() });
+        match fs::symlink_metadata(&self.path) {
+            Ok(there) if same_file(&there, &self.file.metadata().context("check", &self.path)?) => Ok(()),
+            Ok(_) => lost(),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => lost(),
+            Err(error) => Err(error).context("check", &self.path),
+        }
+    }
 }
 
 impl Lock {
@@ -58,7 +93,7 @@ impl Lock {
         let began = Instant::now();
         loop {
             match attempt(&path).context("lock", target)? {
-                Attempt::Held(lock) => return Ok(lock),
+                Attempt::Held(file) => return Ok(Self::held(path, target, file)),
                 Attempt::Refused(Holder { life: Life::Alive, .. }) if began.elapsed() < patience => {
                     thread::sleep(PAUSE);
                 }
@@ -72,29 +107,52 @@ impl Lock {
     /// # Errors
     /// [`Error::Invalid`] if another process holds the lock, or may hold it; [`Error::Io`].
     pub fn within(folder: &Path) -> Result<Self> {
-        Self::acquire(&folder.join(".lock"), folder)
+        Self::acquire(&folder.join(NAME_WITHIN), folder)
+    }
+
+    /// Checks that the lock still excludes other processes.
+    ///
+    /// # Errors
+    /// As [`LockMark::check`].
+    pub fn check(&self) -> Result<()> {
+        self.0.check()
+    }
+
+    /// Returns the lock's mark, for threads that write while the lock is held.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn mark(&self) -> Result<LockMark> {
+        let LockMark { path, target, file } = &self.0;
+        let file = file.try_clone().context("open", path)?;
+        Ok(LockMark { path: path.clone(), target: target.clone(), file })
     }
 
     /// Returns whether a file name in a folder is one of those that [`Lock::within`] uses.
     pub fn is_lock_name(name: &std::ffi::OsStr) -> bool {
-        name == ".lock" || name.as_encoded_bytes().starts_with(b".lock.")
+        name == NAME_WITHIN || name.as_encoded_bytes().starts_with(b".lock.")
     }
 
     fn acquire(path: &Path, target: &Path) -> Result<Self> {
         match attempt(path).context("lock", target)? {
-            Attempt::Held(lock) => Ok(lock),
+            Attempt::Held(file) => Ok(Self::held(path.to_owned(), target, file)),
             Attempt::Refused(holder) => Err(holder.refusal(path, target)),
         }
+    }
+
+    fn held(path: PathBuf, target: &Path, file: File) -> Self {
+        Self(LockMark { path: path.into(), target: target.into(), file })
     }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
         // The flock is released when the file is closed after this: no process sees the file without a live holder.
-        if is_at(&self.file, &self.path)
-            && let Err(error) = fs::remove_file(&self.path)
+        let LockMark { path, file, .. } = &self.0;
+        if is_at(file, path)
+            && let Err(error) = fs::remove_file(path)
         {
-            tracing::warn!("cannot remove the lock {}: {error}", self.path.display());
+            tracing::warn!("cannot remove the lock {}: {error}", path.display());
         }
     }
 }
@@ -108,7 +166,7 @@ fn path_beside(target: &Path) -> PathBuf {
 
 /// The outcome of an attempt.
 enum Attempt {
-    Held(Lock),
+    Held(File),
     Refused(Holder),
 }
 
@@ -141,9 +199,8 @@ fn attempt(path: &Path) -> io::Result<Attempt> {
     for _ in 0..ATTEMPTS_MAX {
         match claim.take(path, began.elapsed() > EMPTY_MAX)? {
             ClaimOutcome::Held(file) => {
-                let lock = Lock { path: path.to_owned(), file };
                 claim.remove_dead_claims(path);
-                return Ok(Attempt::Held(lock));
+                return Ok(Attempt::Held(file));
             }
             ClaimOutcome::Refused(holder) => return Ok(Attempt::Refused(holder)),
             ClaimOutcome::Changed => thread::sleep(PAUSE),
@@ -393,10 +450,14 @@ fn has_no_links(error: &io::Error) -> bool {
     )
 }
 
-/// Returns whether a path still leads to the open file, and not to another one with the same name.
-fn is_at(file: &File, path: &Path) -> bool {
+/// Returns whether a path still leads to the open file or folder, and not to another one with the same name.
+pub(super) fn is_at(file: &File, path: &Path) -> bool {
     let Ok(open) = file.metadata() else { return false };
-    fs::symlink_metadata(path).is_ok_and(|there| (there.dev(), there.ino()) == (open.dev(), open.ino()))
+    fs::symlink_metadata(path).is_ok_and(|there| same_file(&there, &open))
+}
+
+fn same_file(one: &Metadata, other: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

@@ -17,6 +17,7 @@ use self::file_calls::{FileCall, assert_durable, observe};
 use super::owner::Owner;
 use super::path::{is_unique_suffix, unique_suffix};
 use super::*;
+use crate::error::Error;
 use seccomp::{NO_FLOCK, Refused, refuse_in_this_thread};
 
 pub(crate) mod file_calls;
@@ -323,6 +324,54 @@ fn a_folder_is_locked_until_it_has_its_name() {
     assert!(PartialDir::create(&temp.target).is_err());
     drop(dir);
     temp.has(&[]);
+}
+
+/// The lock goes with the folder that contains the output, or is removed by hand.
+#[test]
+fn an_output_that_another_process_may_write_is_neither_published_nor_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, moved) = (dir.path().join("place"), dir.path().join("moved"));
+    let lost = |error: Error| assert!(matches!(error, Error::Lost { .. }), "{error}");
+
+    let partial = PartialDir::create(&place.join("out")).unwrap();
+    fs::write(partial.path().join("own"), "").unwrap();
+    fs::rename(&place, &moved).unwrap();
+    let other = PartialDir::create(&place.join("out")).unwrap();
+    fs::write(other.path().join("other"), "").unwrap();
+    lost(partial.publish().unwrap_err());
+    other.publish().unwrap();
+    assert_eq!(names(&place.join("out")), ["other".to_owned()].into());
+    fs::remove_dir_all(&moved).unwrap();
+    fs::remove_dir_all(&place).unwrap();
+
+    // The unfinished folder alone was removed, and one that is not the process's own has its name.
+    let partial = PartialDir::create(&place.join("out")).unwrap();
+    fs::remove_dir_all(partial.path()).unwrap();
+    fs::create_dir(place.join("out.partial")).unwrap();
+    fs::write(place.join("out.partial/other"), "").unwrap();
+    lost(partial.publish().unwrap_err());
+    assert!(place.join("out.partial/other").exists());
+    fs::remove_dir_all(place.join("out.partial")).unwrap();
+
+    let reserved = ReservedDir::new(&place.join("out")).unwrap();
+    fs::rename(&place, &moved).unwrap();
+    lost(reserved.begin().unwrap_err());
+
+    let lock = Lock::within(&moved).unwrap();
+    let file = moved.join("file");
+    replace_file_under(&lock, &file, b"own").unwrap();
+    fs::rename(&moved, &place).unwrap();
+    fs::create_dir(&moved).unwrap();
+    fs::write(&file, "other").unwrap();
+    lost(replace_file_under(&lock, &file, b"own again").unwrap_err());
+    assert_eq!(fs::read(&file).unwrap(), b"other");
+    drop(lock);
+
+    let mut file = PartialFile::create(&moved.join("file")).unwrap();
+    file.write_all(b"own").unwrap();
+    fs::remove_file(moved.join(".file.lock")).unwrap();
+    lost(file.publish().unwrap_err());
+    assert_eq!(fs::read(moved.join("file")).unwrap(), b"other");
 }
 
 #[test]
