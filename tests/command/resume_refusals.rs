@@ -419,6 +419,12 @@ fn a_finished_run_is_compared_with_the_job() {
     assert!(index("eval").is_file());
     let words = ["the evaluation part has 600 samples but had 500"];
     runs.refuses("whole", &["--resume", "--set", &data("eval")], USAGE, &words);
+    eval_of("0");
+    let words = ["the evaluation part is missing; the run had one"];
+    runs.refuses("whole", &["--resume", "--set", &data("eval")], USAGE, &words);
+    runs.train("without", &["--set", &data("eval")]).with(SUCCESS);
+    let words = ["there is an evaluation part; the run had none"];
+    runs.refuses("without", &["--resume"], USAGE, &words);
 }
 
 /// With more epochs or steps, a finished run continues from its last checkpoint, with the same bits as if the job had

@@ -1,5 +1,7 @@
 //! A training without progress ends, and reports what it was waiting for.
 
+use std::fs::{self, File};
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -114,6 +116,30 @@ fn a_step_gets_a_new_period_after_a_suspension() {
         drop(stalled);
         assert_eq!(running.end(), SUCCESS);
     }
+}
+
+/// A file that does not answer while the results are written is waited for: the model is saved, and nothing hangs.
+#[test]
+fn writing_the_results_has_no_time_limit() {
+    let place = Place::new();
+    let (job, _) = two_files(&place);
+    let mut training = rankine();
+    training.args(["train", &job, "--quiet", "--run-dir", &place.word("run")]);
+    training.args(["--set", "guard.step_timeout_s=1", "--set", "guard.barrier_timeout_s=0.5"]);
+    training.args(["--set", "train.log_every_steps=1", "--set", "train.epochs=200"]);
+    let mut running = Running::start(training.stdout(Stdio::null()));
+    let metrics = place.path("run/metrics.jsonl");
+    wait_until("training begins", || fs::metadata(&metrics).is_ok_and(|metrics| metrics.len() > 0));
+    // Opening it for writing waits for a reader.
+    let summary = place.path("run/summary.json");
+    let made = Command::new("mkfifo").arg(&summary).status().expect("mkfifo is installed");
+    assert!(made.success());
+    let trained = place.path("run/trained.json");
+    wait_until("only the summary is missing", || trained.exists());
+    thread::sleep(Duration::from_secs(4));
+    let reader = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&summary);
+    assert_eq!(running.end(), SUCCESS);
+    drop(reader);
 }
 
 #[test]

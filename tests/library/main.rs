@@ -8,6 +8,7 @@ mod average;
 mod buckets;
 mod early_stopping;
 mod flips;
+mod lost_folder;
 mod prelude;
 mod ranker;
 mod starter;

@@ -479,8 +479,8 @@ fn waiting_for_a_checkpoint_is_not_a_hang_and_counts_as_training() {
     let files: Arc<dyn Files> = Arc::new(SlowDisk(RENAME));
     let options =
         TrainOptions { processes: Some(&processes), files: Some(&files), ..TrainOptions::default() };
-    // The second checkpoint waits for the first one.
-    let sets = ["train.max_steps=2", "checkpoint.every_steps=1"];
+    // The second checkpoint waits for the first one, which is then removed.
+    let sets = ["train.max_steps=2", "checkpoint.every_steps=1", "checkpoint.keep=1"];
     let (seen, summary) = runs.try_train("run", &sets, options, |_| ());
     let train = summary.unwrap().train;
     processes.finish();
@@ -549,8 +549,10 @@ fn an_evaluation_that_hangs_is_reported_as_such() {
         let (stalled, said) = (Arc::<Mutex<Option<Stalled>>>::default(), Arc::<Mutex<String>>::default());
         let end = {
             let (stalled, said) = (Arc::clone(&stalled), Arc::clone(&said));
-            move |failure: &Failure, _: &Activity| {
+            move |failure: &Failure, activity: &Activity| {
                 said.lock().unwrap().clone_from(&failure.words);
+                // The evaluation comes after the model.
+                assert!(activity.model_saved);
                 *stalled.lock().unwrap() = None;
             }
         };

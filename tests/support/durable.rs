@@ -127,7 +127,11 @@ impl Disk {
         let path = |number: usize, at: Option<usize>| {
             let at = at.filter(|at| argument(*at) as RawFd != libc::AT_FDCWD);
             let base = at.map_or_else(|| process.join("cwd"), descriptor);
-            Some(fs::read_link(base).ok()?.join(text(&process, argument(number))?))
+            let path = fs::read_link(base).ok()?.join(text(&process, argument(number))?);
+            // A path through one of the command's descriptors is below what that one is open on.
+            let Ok(below) = path.strip_prefix("/proc/self/fd") else { return Some(path) };
+            let (number, rest) = (below.iter().next()?, below.iter().skip(1));
+            Some(fs::read_link(process.join("fd").join(number)).ok()?.join(rest.collect::<PathBuf>()))
         };
         let call = CALLS.iter().find(|(call, _)| *call == c_long::from(notice.data.nr));
         let (from, to) = match call.expect("the filter only notifies of these calls").1 {

@@ -40,10 +40,10 @@ pub(crate) fn train_error(error: impl ToString) -> PyErr {
 
 /// The error of a training: that of its data, or of its job's file, if these are the reason.
 pub(crate) fn training_error(file: &JobFile, error: TrainError) -> PyErr {
-    match error {
-        TrainError::Data(error) => data_error(error),
-        TrainError::Conflicts(conflicts) => job_error(file.error(&conflicts)),
-        error => train_error(error),
+    match error.cause() {
+        TrainError::Data(_) => data_error(error),
+        TrainError::Conflicts(conflicts) => job_error(file.error(conflicts)),
+        _ => train_error(error),
     }
 }
 

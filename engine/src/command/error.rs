@@ -156,6 +156,7 @@ impl From<Blame> for Exit {
 
 impl From<TrainError> for CommandError {
     fn from(error: TrainError) -> Self {
+        let words = error.to_string();
         match error {
             TrainError::Data(error) => error.into(),
             TrainError::Saved(error) => error.into(),
@@ -166,6 +167,7 @@ impl From<TrainError> for CommandError {
                 Self::new(Exit::Usage, error)
             }
             TrainError::Processes(error) => error.into(),
+            TrainError::Ended { error, .. } => Self::new(Self::from(*error).exit(), words),
             TrainError::Missed { .. } => Self::new(Exit::Lost, error),
             _ => Self::new(Exit::Failed, error),
         }
@@ -203,6 +205,7 @@ impl From<PredictError> for CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rankine::training::LeftResults;
     use rankine_embedding::Rank;
 
     #[derive(Debug, thiserror::Error)]
@@ -222,6 +225,8 @@ mod tests {
         let damaged = || Data::Damaged { path: "a".into(), offset: None, what: text() };
         let (path, cause) = (|| "a".into(), rankine::training::StopCause::Program);
         let (step, source) = (3, || io::Error::other("gone"));
+        let left = LeftResults { run: path(), checkpoint: Some(3), model: None };
+        let ended = |error| TrainError::Ended { error: Box::new(error), left: left.clone() };
         let cases: Vec<(CommandError, Exit)> = vec![
             (io().into(), Exit::Failed),
             (damaged().into(), Exit::BadData),
@@ -251,6 +256,10 @@ mod tests {
             (TrainError::Interrupted { cause, step, run: path() }.into(), Exit::Resumable),
             (TrainError::NotBegun { cause }.into(), Exit::Resumable),
             (TrainError::Missed { step, words: text() }.into(), Exit::Lost),
+            (TrainError::FolderLost(path()).into(), Exit::Failed),
+            (ended(TrainError::Data(damaged())).into(), Exit::BadData),
+            (ended(TrainError::Missed { step, words: text() }).into(), Exit::Lost),
+            (Data::Lost { path: path() }.into(), Exit::Failed),
             (TrainError::Write { path: path(), source: source() }.into(), Exit::Failed),
             (TrainError::NotFinite(text()).into(), Exit::Failed),
             (TrainError::ReplicasDiffer(vec![Rank(1)]).into(), Exit::Failed),

@@ -80,7 +80,7 @@ impl Args {
             if process.launcher != Launcher::None {
                 tracing::info!("{process}");
             }
-            return Ok(ProcessGroup::watched_alone(patience, |failure, _| hangs(failure))?);
+            return Ok(ProcessGroup::watched_alone(patience, hangs)?);
         }
         let rank = process.rank;
         let end = move |failure: &Failure, activity: &Activity| lost(rank, failure, activity);
@@ -143,12 +143,26 @@ pub(crate) fn outcome<V>(
 }
 
 /// Ends this process, which makes no progress.
-fn hangs(failure: &Failure) {
-    super::print_error(
-        &format_args!("{failure}; guard.step_timeout_s sets the limit. The model was not saved"),
-        None,
-    );
+fn hangs(failure: &Failure, activity: &Activity) {
+    super::print_error(&Hang { failure, activity }, None);
     Exit::Lost.now()
+}
+
+/// The message of a process that makes no progress.
+struct Hang<'a> {
+    failure: &'a Failure,
+    activity: &'a Activity,
+}
+
+impl fmt::Display for Hang<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { failure, activity } = self;
+        write!(f, "{failure}; guard.step_timeout_s sets the limit. ")?;
+        f.write_str(match activity.model_saved {
+            true => "The model was saved; the run may lack its summary",
+            false => "The model was not saved",
+        })
+    }
 }
 
 /// Ends this process, whose other threads may wait for the lost one.
@@ -263,6 +277,20 @@ mod tests {
         let silence_timeout_s = seconds(90.0);
         let guard = Guard { silence_timeout_s, step_timeout_s: Some(seconds(7.5)), ..Guard::default() };
         assert_eq!((waits(1, &guard), waits(4096, &guard)), ([90.0, 7.5, 3.0], [90.0, 7.5, 3.0]));
+    }
+
+    #[test]
+    fn a_hang_says_whether_the_model_was_saved() {
+        let failure: Failure =
+            serde_json::from_str(r#"{ "rank": 0, "words": "rank 0 has hung", "follows": false }"#).unwrap();
+        let said = |model_saved| {
+            let mut activity = Activity::default();
+            activity.model_saved = model_saved;
+            Hang { failure: &failure, activity: &activity }.to_string()
+        };
+        let expected = "rank 0 has hung; guard.step_timeout_s sets the limit. ";
+        assert_eq!(said(false), format!("{expected}The model was not saved"));
+        assert_eq!(said(true), format!("{expected}The model was saved; the run may lack its summary"));
     }
 
     #[test]

@@ -54,6 +54,9 @@ pub struct Activity {
     pub in_step: StepStage,
     /// What it waits for, if it waits for other processes.
     pub waits_for: Option<String>,
+    /// Whether the trained model is saved.
+    #[serde(default)]
+    pub model_saved: bool,
     /// Number of reports so far.
     pub(super) signs: u64,
 }
@@ -90,7 +93,8 @@ mod tests {
     #[test]
     fn what_a_process_did_is_said_with_the_step_and_what_it_waited_for() {
         let told = |stage, step, in_step, waits_for: Option<&str>| {
-            Activity { stage, step, in_step, waits_for: waits_for.map(str::to_owned), signs: 0 }.to_string()
+            let waits_for = waits_for.map(str::to_owned);
+            Activity { stage, step, in_step, waits_for, ..Activity::default() }.to_string()
         };
         use {RunStage as R, StepStage as S};
         for (found, expected) in [

@@ -162,6 +162,11 @@ impl ProcessGroup {
         self.tell(|activity| (activity.stage, activity.step, activity.in_step) = (stage, step, in_step));
     }
 
+    /// Reports that the trained model is saved.
+    pub fn has_saved_model(&self) {
+        self.tell(|activity| activity.model_saved = true);
+    }
+
     fn tell(&self, change: impl FnOnce(&mut Activity)) {
         if let Some(watch) = &self.0.watch {
             watch.does(change);

@@ -25,7 +25,7 @@ mod rendezvous;
 mod secret;
 mod source;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod watch;
 mod wire;
 

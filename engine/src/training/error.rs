@@ -1,5 +1,6 @@
 //! Why a run did not complete.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
@@ -71,6 +72,22 @@ pub enum TrainError {
         /// Who has to act.
         blame: Blame,
     },
+    /// The run folder is no longer where training began: another run may be there now.
+    #[error(
+        "the run folder {} was removed, moved or replaced while the run trained, or its lock file was removed: \
+         training stopped, and changed nothing that is there now. To continue the run, put its folder back and add \
+         --resume to the same command; to train anew, choose another --run-dir",
+        .0.display()
+    )]
+    FolderLost(PathBuf),
+    /// An error ended the training, which left something to continue with.
+    #[error("{}{left}", error.before(left))]
+    Ended {
+        /// The error.
+        error: Box<Self>,
+        /// What the training left.
+        left: LeftResults,
+    },
     /// The run folder cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {
@@ -121,10 +138,44 @@ pub enum TrainError {
     Gpu(String),
 }
 
+/// What a training leaves that an error ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftResults {
+    /// The run's folder.
+    pub run: PathBuf,
+    /// The step of the latest checkpoint, if there is one.
+    pub checkpoint: Option<u64>,
+    /// The folder of the trained model, if it was saved.
+    pub model: Option<PathBuf>,
+}
+
+impl fmt::Display for LeftResults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(model) = &self.model {
+            write!(f, ". The trained model is saved in {}", model.display())?;
+        }
+        let Some(step) = self.checkpoint else { return Ok(()) };
+        let run = self.run.display();
+        write!(
+            f,
+            ". The checkpoint of step {step} is saved: the same command with --run-dir {run} --resume continues from \
+             there"
+        )
+    }
+}
+
 impl TrainError {
     /// Makes the error of a file or folder that cannot be written.
     pub(super) fn write(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Write { path: path.into(), source }
+    }
+
+    /// Makes the error of a run folder and its lock.
+    pub(super) fn of_folder(error: rankine_reader::Error) -> Self {
+        match error {
+            rankine_reader::Error::Lost { path } => Self::FolderLost(path),
+            error => error.into(),
+        }
     }
 
     /// The same error, with the number of the step that was started last.
@@ -139,6 +190,7 @@ impl TrainError {
     pub(crate) fn blame(&self) -> Blame {
         match self {
             Self::Checkpoint(error) => error.blame(),
+            Self::Ended { error, .. } => error.blame(),
             Self::Refused { blame, .. } => *blame,
             Self::NotBegun { .. } => Blame::Nobody,
             Self::RunDir(_) | Self::Conflicts(_) | Self::Device(_) => Blame::Usage,
@@ -153,12 +205,57 @@ impl TrainError {
     /// Whether the only error is that another rank is missing: that rank knows the cause.
     #[doc(hidden)]
     pub fn misses_rank(&self) -> bool {
-        let error = match self {
+        let error = match self.cause() {
             Self::Missed { .. } => return true,
             Self::Processes(error) | Self::Saved(SavedModelError::Processes(error)) => error,
             _ => return false,
         };
         matches!(error, MeetError::Late { .. } | MeetError::Left { .. })
+    }
+
+    /// The error that ended the training, whatever it left.
+    pub fn cause(&self) -> &Self {
+        match self {
+            Self::Ended { error, .. } => error,
+            error => error,
+        }
+    }
+
+    /// The message before what the training left, which may be its model.
+    fn before(&self, left: &LeftResults) -> String {
+        match self {
+            Self::Missed { step, words } if left.model.is_some() => format!("{}{words}", at_step(*step)),
+            Self::Gpu(words) if left.model.is_some() => format!("the GPU failed: {words}"),
+            error => error.to_string(),
+        }
+    }
+
+    /// Whether training diverged: its state is not worth saving.
+    pub(super) fn is_divergence(&self) -> bool {
+        matches!(
+            self,
+            Self::Diverged { .. }
+                | Self::NotFinite(_)
+                | Self::ReplicasDiffer(_)
+                | Self::Saved(SavedModelError::NotFinite { .. })
+                | Self::Checkpoint(CheckpointError::NotFinite { .. })
+        )
+    }
+
+    /// Whether another process or a device is lost.
+    pub(super) fn is_loss(&self) -> bool {
+        matches!(
+            self,
+            Self::Processes(_)
+                | Self::Missed { .. }
+                | Self::Gpu(_)
+                | Self::Saved(SavedModelError::Processes(_) | SavedModelError::Gpu(_))
+        )
+    }
+
+    /// Whether the state of training can still be read, and written to a checkpoint.
+    pub(super) fn leaves_state(&self) -> bool {
+        !self.is_loss() && !self.is_divergence() && !matches!(self, Self::Checkpoint(_))
     }
 }
 

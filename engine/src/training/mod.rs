@@ -36,7 +36,7 @@ pub use bench::{
 };
 pub use data::{Columns, JobData, Preview, find_data, open_or_generate, preview};
 pub use devices::{DeviceTable, RunDevices};
-pub use error::TrainError;
+pub use error::{LeftResults, TrainError};
 pub use evaluate::{EvaluationOptions, evaluate};
 pub use event::{Event, Observer, Progress, Report, RunStart, StepDetails, StepTimes};
 pub use feasibility::{Feasibility, feasibility};

@@ -181,6 +181,18 @@ fn on_a_group(act: impl Fn(&ProcessRank, &ProcessGroup) -> bool + Sync) -> Vec<O
     })
 }
 
+/// What each process of a group returns; each is a thread here.
+pub(crate) fn in_group<V: Send>(processes: usize, run: impl Fn(&ProcessGroup) -> V + Sync) -> Vec<V> {
+    on_ranks(processes, &address(), |process| {
+        let end = |failure: &Failure, _: &Activity| panic!("{failure}");
+        let here = ProcessInfo::here(&process, Vec::new());
+        let group = ProcessGroup::form(&process, here, &terms(Patience::USUAL), end).unwrap();
+        let returned = run(&group);
+        group.finish();
+        returned
+    })
+}
+
 #[test]
 fn a_group_hands_values_around_and_ends_in_peace() {
     let address = address();

@@ -18,6 +18,7 @@ use super::backend::{Backend, Measurements};
 use super::context::RunContext;
 use super::identity::{RunIdentity, TrainingIdentity};
 use super::processes::with_heartbeat;
+use super::run_dir::RunFolder;
 use super::{Event, Observer, TrainError};
 use crate::checkpoint::{
     self, Base, Checkpoint, CheckpointError, DamagedCheckpoint, Draft, Files, Manifest, Needs,
@@ -25,6 +26,7 @@ use crate::checkpoint::{
 };
 use crate::job::{self, OnFailure};
 use crate::launch::ProcessGroup;
+use crate::run_paths;
 use copies::CopyMemory;
 use write::{RankCopy, SideFiles, WriteOutput, WriteTask, choose_rows, publish, write_alone, write_copies};
 
@@ -38,7 +40,9 @@ pub(super) struct Checkpoints {
     average: Option<job::Average>,
     /// Whether the job asks for checkpoints, keeps the best model, or averages several.
     takes_any: bool,
+    /// Those of the run's folder, wherever it is.
     files: Arc<dyn Files>,
+    folder: RunFolder,
     dir: PathBuf,
     /// What all manifests of the run have in common, except for the contents of raw files, which become known later.
     frame: Manifest,
@@ -50,6 +54,8 @@ pub(super) struct Checkpoints {
     /// The step of the checkpoint that was started last, and when that was.
     last_step: u64,
     last_began: Instant,
+    /// The step of the latest checkpoint that was saved.
+    saved: Option<u64>,
     processes: ProcessGroup,
     /// The ranks of this process.
     first_rank: Rank,
@@ -85,8 +91,7 @@ struct Publication {
 }
 
 impl Checkpoints {
-    /// The checkpoints in the folder `dir`, for a run that starts at step 0, or resumes from the checkpoint of a
-    /// step.
+    /// The checkpoints in a run's folder, for a run that starts at step 0, or resumes from the checkpoint of a step.
     ///
     /// # Errors
     /// [`TrainError::Checkpoint`] if the folder cannot be read.
@@ -94,10 +99,11 @@ impl Checkpoints {
         context: &RunContext<'_>,
         mut identity: RunIdentity,
         measurements: Measurements,
-        dir: PathBuf,
+        folder: RunFolder,
         step: u64,
     ) -> Result<Self, TrainError> {
         let RunContext { job, dataset, processes, topology, files, .. } = *context;
+        let (files, dir) = (folder.files(files), run_paths::checkpoints(folder.path()));
         let trained = identity.known().clone();
         let frame = Manifest {
             version: trained.version,
@@ -115,8 +121,8 @@ impl Checkpoints {
             shards: Vec::new(),
             files: Vec::new(),
         };
-        let existing = checkpoint::list(&**files, &dir)?.into_iter();
-        let needs = existing.filter_map(|(step, path)| Some((step, needs_of(files, &path)?)));
+        let existing = checkpoint::list(&*files, &dir)?.into_iter();
+        let needs = existing.filter_map(|(step, path)| Some((step, needs_of(&files, &path)?)));
         let (needs, average) = (needs.collect(), job.train.average);
         Ok(Self {
             average,
@@ -125,7 +131,8 @@ impl Checkpoints {
                 || job.train.early_stopping.is_some()
                 || average.is_some(),
             settings: job.checkpoint.clone(),
-            files: Arc::clone(files),
+            files,
+            folder,
             dir,
             frame,
             identity,
@@ -134,6 +141,7 @@ impl Checkpoints {
             columns: Columns::of(dataset).to_json(),
             last_step: step,
             last_began: Instant::now(),
+            saved: (step > 0).then_some(step),
             processes: processes.clone(),
             first_rank: Rank(processes.process().0 * topology.ranks() / processes.size()),
             writing: None,
@@ -227,6 +235,11 @@ impl Checkpoints {
         self.last_step
     }
 
+    /// The step of the latest checkpoint that was saved, or that training resumed from.
+    pub(super) fn saved(&self) -> Option<u64> {
+        self.saved
+    }
+
     /// Whether a checkpoint is due at exactly this step, even if training has to wait for the one before.
     pub(super) fn is_due_by_steps(&self, step: u64) -> bool {
         let of_average = self.average.map(|average| average.every_steps);
@@ -300,7 +313,8 @@ impl Checkpoints {
         let alone = self.processes.size() == 1;
         // Other processes write into the folder that the first one makes.
         let begin = || Draft::begin(Arc::clone(&files), &dir, step);
-        let draft = (!alone && self.processes.is_first()).then(begin).transpose();
+        let makes_folder = !alone && self.processes.is_first();
+        let draft = makes_folder.then(|| with_heartbeat(&self.processes, step, begin)).transpose();
         if !alone {
             self.processes.wait("the folder of a checkpoint")?;
         }
@@ -322,9 +336,8 @@ impl Checkpoints {
                 return Ok((WriteTask::spawn(write), None));
             }
             Ok(Capture::Written(draft, shards)) if alone => {
-                let published = draft
-                    .map_or_else(begin, Ok)
-                    .and_then(|draft| publish(draft, manifest, shards, side_files));
+                let publish = || publish(draft.map_or_else(begin, Ok)?, manifest, shards, side_files);
+                let published = with_heartbeat(&processes, step, publish);
                 return Ok((WriteTask::Done((published.map(WriteOutput::Checkpoint), Vec::new())), None));
             }
             captured => captured,
@@ -450,8 +463,11 @@ impl Checkpoints {
             shards.map_err(CheckpointError::State)
         });
         let all: Result<Vec<_>, _> = all.collect();
-        let published =
-            draft.map(|draft| publish(draft, manifest, all.map(|shards| shards.concat()), side_files));
+        let step = manifest.train.step;
+        let published = draft.map(|draft| {
+            let publish = || publish(draft, manifest, all.map(|shards| shards.concat()), side_files);
+            with_heartbeat(&self.processes, step, publish)
+        });
         let reply: Option<Reply<&PublishedCheckpoint>> =
             published.as_ref().map(|published| published.as_ref().map_err(ToString::to_string));
         let text = serde_json::to_vec(&reply).expect("a reply is plain data");
@@ -473,6 +489,7 @@ impl Checkpoints {
         observer: &mut dyn Observer,
     ) {
         let PublishedCheckpoint { step, bytes, xxh3, .. } = published;
+        self.saved = Some(step);
         if whole {
             self.whole = Some((Base { step, xxh3 }, 0));
         }
@@ -482,8 +499,9 @@ impl Checkpoints {
             let averaged = self.average.iter().flat_map(|average| average.steps_before(step)).collect();
             Some(Needs { averaged, ..self.needs.get(&step)?.clone() })
         };
+        let prune = || checkpoint::prune(&*self.files, &self.dir, keep, needs);
         if self.processes.is_first()
-            && let Err(error) = checkpoint::prune(&*self.files, &self.dir, keep, needs)
+            && let Err(error) = with_heartbeat(&self.processes, step, prune)
         {
             tracing::warn!("an older checkpoint was not removed: {error}");
         }
@@ -499,12 +517,24 @@ impl Checkpoints {
     ) -> Result<(), TrainError> {
         // The rows written since the last full checkpoint are no longer known.
         self.whole = None;
+        // Without its folder, a run cannot save later ones either.
+        self.folder.check()?;
         match self.settings.on_failure {
             OnFailure::Stop => Err(error.into()),
             OnFailure::Continue => {
                 observer.observe(Event::CheckpointFailed { step, error: &error });
                 Ok(())
             }
+        }
+    }
+}
+
+impl Drop for Checkpoints {
+    /// Waits for the thread that writes: it must not write to a run folder that is no longer locked.
+    fn drop(&mut self) {
+        if let Some(PendingCheckpoint { task: WriteTask::Thread(thread), .. }) = self.writing.take() {
+            // Its panic was reported, and an error ends the training already.
+            let _ = thread.join();
         }
     }
 }

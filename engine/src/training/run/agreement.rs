@@ -1,8 +1,10 @@
-//! What all processes do after a step, agreed among them.
+//! What all processes do after a step, agreed among them, and whether all of them succeeded.
 
 use rankine_reader::StopCause;
+use serde::{Deserialize, Serialize};
 
 use super::super::TrainError;
+use crate::blame::Blame;
 use crate::launch::ProcessGroup;
 
 /// Number of steps after which several processes agree again.
@@ -53,5 +55,110 @@ impl StepAgreement {
         let (stop, rest) = split.map_or((0, bytes), |(stop, rest)| (u64::from_le_bytes(*stop), rest));
         let is_set = |at: usize| rest.get(at) == Some(&1);
         Self { stop: StopCause::of_number(stop), saves: is_set(0), written: is_set(1) }
+    }
+}
+
+/// Why all processes fail.
+#[derive(Debug)]
+pub(super) struct SharedFailure {
+    /// The own error, or that of the first process that failed.
+    pub(super) error: TrainError,
+    /// Whether all that failed can still save their state.
+    pub(super) leaves_state: bool,
+}
+
+/// Exchanges with the other processes whether all succeeded.
+///
+/// # Errors
+/// [`TrainError::Processes`]: nothing is known of the others.
+pub(super) fn all_succeed(
+    processes: &ProcessGroup,
+    what: &str,
+    own: Result<(), TrainError>,
+) -> Result<Result<(), SharedFailure>, TrainError> {
+    #[derive(Serialize, Deserialize)]
+    struct Failed {
+        words: String,
+        blame: Blame,
+        leaves_state: bool,
+    }
+    let of = |error: &TrainError| Failed {
+        words: error.to_string(),
+        blame: error.blame(),
+        leaves_state: error.leaves_state(),
+    };
+    let outcome = serde_json::to_vec(&own.as_ref().err().map(of)).expect("it is plain data");
+    let all = processes.gather(what, &outcome)?;
+    let failed = all.iter().filter_map(|outcome| serde_json::from_slice::<Option<Failed>>(outcome).ok()?);
+    let failed: Vec<_> = failed.collect();
+    let leaves_state = failed.iter().all(|failed| failed.leaves_state);
+    let other = failed.into_iter().next();
+    let other = other.map(|Failed { words, blame, .. }| TrainError::Refused { words, blame });
+    Ok(match own.err().or(other) {
+        Some(error) => Err(SharedFailure { error, leaves_state }),
+        None => Ok(()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rankine_embedding::Process;
+
+    use super::*;
+    use crate::launch::tests::in_group;
+
+    /// Whichever process a signal reaches, and only at the steps at which processes agree.
+    #[test]
+    fn a_request_to_stop_any_process_stops_all_after_the_same_step() {
+        for asked in [Process(0), Process(1), Process(2)] {
+            let stops = in_group(3, |processes| {
+                let cause = StopCause::Signal(15);
+                let stop = (processes.process() == asked).then_some(cause);
+                let own = StepAgreement { stop, ..StepAgreement::default() };
+                let mut steps = (1..=2 * STEPS_TO_AGREE)
+                    .filter(|&step| own.among(processes, step).expect("all are there").stop == Some(cause));
+                (steps.next(), steps.next(), steps.next())
+            });
+            let expected = (Some(STEPS_TO_AGREE), Some(2 * STEPS_TO_AGREE), None);
+            assert_eq!(stops, [expected; 3], "{asked}");
+        }
+    }
+
+    /// The first process alone decides by its clock, and a checkpoint is published once all have written.
+    #[test]
+    fn the_first_process_has_the_clock_and_all_must_have_written() {
+        for (saves, written) in [(0, 0b11), (1, 0b11), (0, 0b01), (0, 0b10)] {
+            let agreed = in_group(2, |processes| {
+                let number = processes.process().0;
+                let own =
+                    StepAgreement { stop: None, saves: number == saves, written: written >> number & 1 == 1 };
+                let agreed = own.among(processes, STEPS_TO_AGREE).expect("all are there");
+                (agreed.saves, agreed.written)
+            });
+            assert_eq!(agreed, [(saves == 0, written == 0b11); 2], "{saves}, {written}");
+        }
+    }
+
+    /// Whichever process fails, all fail, and each knows whether all can save their state.
+    #[test]
+    fn if_one_process_fails_all_do() {
+        let full = || TrainError::RunDir("the disk is full".into());
+        let diverged = || TrainError::NotFinite("a weight".into());
+        let outcomes = |errors: [Option<fn() -> TrainError>; 2]| {
+            let all = in_group(2, |processes| {
+                let own = errors[processes.process().0].map_or(Ok(()), |error| Err(error()));
+                let failed = all_succeed(processes, "the outcome", own).expect("all are there").err()?;
+                Some((failed.error.to_string(), failed.leaves_state))
+            });
+            let [first, second] = <[_; 2]>::try_from(all).expect("there are two");
+            assert_eq!(first, second);
+            first
+        };
+        assert_eq!(outcomes([None, None]), None);
+        let expected = Some(("the disk is full".to_owned(), true));
+        assert_eq!(outcomes([Some(full), None]), expected);
+        assert_eq!(outcomes([None, Some(full)]), expected);
+        assert_eq!(outcomes([Some(full), Some(full)]), expected);
+        assert!(outcomes([None, Some(diverged)]).is_some_and(|(_, leaves_state)| !leaves_state));
     }
 }

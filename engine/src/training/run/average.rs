@@ -5,10 +5,8 @@ use std::sync::Arc;
 use super::super::TrainError;
 use super::super::averaged_model::AveragedModel;
 use super::super::context::RunContext;
-use super::super::processes::with_heartbeat;
 use super::super::run_dir::AverageSummary;
 use super::training_loop::TrainingLoop;
-use crate::checkpoint::StateSource;
 use crate::job::{AverageSave, StoppingMetric};
 
 impl TrainingLoop<'_> {
@@ -58,8 +56,7 @@ impl TrainingLoop<'_> {
         let metric = job.train.early_stopping.map_or(StoppingMetric::Auc, |stopping| stopping.metric);
         let model_value = self.deciding_metrics()?.value(metric);
         let of_model = (self.state.last_eval.take(), self.state.last_scores.take());
-        let averaged: Arc<dyn StateSource> = Arc::new(averaged);
-        with_heartbeat(processes, step, || self.backend.restore(&averaged))?;
+        self.restore_model(Arc::new(averaged), step)?;
         self.state.is_averaged = true;
         self.state.last_eval = self.evaluate(part, step)?;
         let value = self.deciding_metrics()?.value(metric);
@@ -68,8 +65,7 @@ impl TrainingLoop<'_> {
             value.is_some_and(|value| model_value.is_none_or(|model| metric.gain(value, model) > 0.0));
         let saved = is_better || average.save == AverageSave::Always;
         if !saved {
-            let own: Arc<dyn StateSource> = own;
-            with_heartbeat(processes, step, || self.backend.restore(&own))?;
+            self.restore_model(own, step)?;
             self.state.is_averaged = false;
             (self.state.last_eval, self.state.last_scores) = of_model;
         }

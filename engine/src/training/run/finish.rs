@@ -1,6 +1,6 @@
-//! The end of a run: the last evaluation, the model and the summary.
+//! The end of a run: the model, its last evaluation, and the summary.
 
-use std::path::PathBuf;
+use std::cell::Cell;
 use std::sync::Arc;
 
 use rankine_reader::publish::PartialDir;
@@ -11,46 +11,44 @@ use super::super::eval_sets::NamedDataset;
 use super::super::processes::with_heartbeat;
 use super::super::run_dir::{
     AverageSummary, BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary,
-    ModelSummary, Summary, TrainSummary,
+    ModelSummary, RunDir, Summary, TrainSummary,
 };
 use super::super::{Event, TrainError};
 use super::early_stopping::DecidingMetrics;
 use super::training_loop::{Subject, TrainingLoop};
 use crate::checkpoint::{BestState, StateSource};
-use crate::evaluation::EvalSummary;
-use crate::launch::RunStage;
-use crate::saved::{self, ModelMetadata, SavedModelError};
+use crate::evaluation::{EvalMetrics, EvalSummary};
+use crate::launch::{ProcessGroup, RunStage};
+use crate::model::ModelSpec;
+use crate::saved::{self, ModelMetadata, SavedModelError, Weights};
 
 impl TrainingLoop<'_> {
-    /// Evaluates and saves the trained model. Returns the summary, and the path of the run folder if this is the first
-    /// process.
+    /// Saves the trained model, evaluates it, and writes the results. Returns the summary.
     ///
     /// # Errors
-    /// As [`super::train`].
-    pub(super) fn finish(mut self) -> Result<(Summary, Option<PathBuf>), TrainError> {
+    /// As [`super::train`]. If the model does not depend on what fails, it is saved.
+    pub(super) fn finish(&mut self) -> Result<Summary, TrainError> {
         let diverged = self.backend.diverged_ranks()?;
         if !diverged.is_empty() {
             return Err(TrainError::ReplicasDiffer(diverged));
         }
         self.checkpoints.finish(self.observer)?;
-        if self.state.last_eval.is_none() {
+        if self.state.early_stopping.is_some() && self.state.last_eval.is_none() {
             self.judge_step()?;
         }
         let best = self.restore_best()?;
         let step = best.map_or(self.state.step(), |best| best.step);
         let average = self.average_weights(step)?;
-        let results = self.evaluate_model(step)?;
-        let last = results.eval.as_ref().or(results.validation.as_ref());
-        self.logs.end(self.state.total.samples, last.map(|eval| &eval.metrics))?;
-        self.context.processes.does(RunStage::Saving, self.state.step());
         self.save_model(step)?;
+        let results = self.evaluate_model(step)?;
+        let (processes, step) = (self.context.processes, self.state.step());
+        processes.does(RunStage::Saving, step);
+        let last = results.eval.as_ref().or(results.validation.as_ref()).map(|eval| eval.metrics.clone());
         let summary = self.summary(results, Selection { best, average })?;
-        if let Some(run) = &self.run {
-            run.finish(&summary, self.checkpoints.trained(), self.state.last_scores.as_ref())?;
-        }
-        self.observer.observe(Event::Finished { step: self.state.step() });
-        self.context.processes.wait("the end of the run")?;
-        Ok((summary, self.run.map(|run| run.path().to_owned())))
+        let written = with_heartbeat(processes, step, || self.write_results(&summary, last.as_ref()));
+        self.together("the end of the run", written)?;
+        self.observer.observe(Event::Finished { step });
+        Ok(summary)
     }
 
     /// Restores the best model, if early stopping keeps it and it is not that of the last step.
@@ -70,18 +68,27 @@ impl TrainingLoop<'_> {
                 );
                 return Ok(None);
             };
-            let checkpoint: Arc<dyn StateSource> = checkpoint;
-            with_heartbeat(self.context.processes, step, || self.backend.restore(&checkpoint))?;
+            self.restore_model(checkpoint, step)?;
             // It is the evaluation of another model.
             self.state.last_eval = None;
         }
         Ok(Some(BestSummary { step, metric, value, part: self.watched_part(), last_value }))
     }
 
+    /// Restores another model than that of the last step.
+    pub(super) fn restore_model(
+        &mut self,
+        source: Arc<dyn StateSource>,
+        step: u64,
+    ) -> Result<(), TrainError> {
+        self.state.is_complete = false;
+        Ok(with_heartbeat(self.context.processes, step, || self.backend.restore(&source))?)
+    }
+
     /// Evaluates the model, which is that of `step`, on the samples that it has not been evaluated on. The evaluation
     /// part comes last, since the scores of the last evaluation are saved.
     fn evaluate_model(&mut self, step: u64) -> Result<Results, TrainError> {
-        let mut known = self.state.last_eval.take();
+        let mut known = self.state.last_eval.clone();
         let mut on = |part| match known.take_if(|_| part == self.watched_part()) {
             Some(eval) => Ok(Some(eval)),
             None => self.evaluate(part, step),
@@ -94,29 +101,50 @@ impl TrainingLoop<'_> {
         Ok(Results { validation, eval })
     }
 
-    /// Saves the model of a step, if this is the first process.
+    /// Saves the model of a step. The first process writes the file, which no evaluation begins before: others must
+    /// not wait on their devices for as long as that takes.
     fn save_model(&mut self, step: u64) -> Result<(), TrainError> {
         let RunContext { processes, .. } = self.context;
-        let Some(run) = &mut self.run else {
+        processes.does(RunStage::Saving, self.state.step());
+        let dir = self.run.as_mut().map(RunDir::begin_model);
+        let weights = SharedWeights::new(&*self.backend, processes);
+        let saved = match dir {
+            Some(dir) => with_heartbeat(processes, self.state.step(), || {
+                let saved = dir.and_then(|dir| Ok(self.save_into(dir, &weights, step)?));
+                weights.take_all().map_err(TrainError::from).and(saved)
+            }),
             // The rows of this process go to the first one.
-            return Ok(saved::Weights::try_for_each_run(&*self.backend, &mut |_| Ok(()))?);
+            None => Ok(weights.take_all()?),
         };
-        let dir = run.begin_model()?;
-        // With several processes, each one reports its own progress.
-        if processes.size() == 1 {
-            with_heartbeat(processes, self.state.step(), || self.save_into(dir, step))?
-        } else {
-            self.save_into(dir, step)?
-        };
+        if saved.as_ref().is_err_and(TrainError::is_loss) {
+            // The others may still wait for weights.
+            return saved;
+        }
+        self.together("the saved model", saved)?;
+        self.state.is_saved = true;
+        processes.has_saved_model();
         Ok(())
     }
 
     /// Saves the model, which was trained for this many steps, into a folder.
-    pub(super) fn save_into(&self, dir: PartialDir, steps: u64) -> Result<(), SavedModelError> {
+    pub(super) fn save_into(
+        &self,
+        dir: PartialDir,
+        weights: &(impl Weights + ?Sized),
+        steps: u64,
+    ) -> Result<(), SavedModelError> {
         let RunContext { job, dataset, .. } = self.context;
         let (job, columns) = (&job.to_toml(), &Columns::of(dataset));
         let vocabulary = &|name: &str| dataset.checked_file(name);
-        saved::save_into(dir, &*self.backend, &ModelMetadata { steps, job, columns, vocabulary })
+        saved::save_into(dir, weights, &ModelMetadata { steps, job, columns, vocabulary })
+    }
+
+    /// Writes the summary and what belongs to it, if this is the first process. `last` are the metrics of the last
+    /// evaluation of the dataset that was trained on.
+    fn write_results(&mut self, summary: &Summary, last: Option<&EvalMetrics>) -> Result<(), TrainError> {
+        self.logs.end(self.state.total.samples, last)?;
+        let Some(run) = &self.run else { return Ok(()) };
+        run.finish(summary, self.checkpoints.trained(), self.state.last_scores.as_ref())
     }
 
     fn summary(&self, results: Results, selection: Selection) -> Result<Summary, TrainError> {
@@ -180,6 +208,54 @@ impl TrainingLoop<'_> {
     }
 }
 
+/// The weights of several processes, each of which takes part until all weights were visited, even if the visitor of
+/// the first one fails.
+struct SharedWeights<'a> {
+    weights: &'a dyn Weights,
+    is_shared: bool,
+    /// Whether all were visited.
+    taken: Cell<bool>,
+}
+
+impl<'a> SharedWeights<'a> {
+    fn new(weights: &'a dyn Weights, processes: &ProcessGroup) -> Self {
+        let is_shared = processes.size() > 1;
+        Self { weights, is_shared, taken: Cell::new(false) }
+    }
+
+    /// Takes part in visiting the weights, unless this process did that.
+    fn take_all(&self) -> Result<(), SavedModelError> {
+        if !self.is_shared || self.taken.get() {
+            return Ok(());
+        }
+        self.try_for_each_run(&mut |_| Ok(()))
+    }
+}
+
+impl Weights for SharedWeights<'_> {
+    fn spec(&self) -> &ModelSpec {
+        self.weights.spec()
+    }
+
+    fn try_for_each_run(
+        &self,
+        visit: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
+    ) -> Result<(), SavedModelError> {
+        if !self.is_shared {
+            return self.weights.try_for_each_run(visit);
+        }
+        self.taken.set(true);
+        let mut visited = Ok(());
+        self.weights.try_for_each_run(&mut |run| {
+            if visited.is_ok() {
+                visited = visit(run);
+            }
+            Ok(())
+        })?;
+        visited
+    }
+}
+
 /// How the saved model was chosen.
 struct Selection {
     best: Option<BestSummary>,
@@ -190,4 +266,57 @@ struct Selection {
 struct Results {
     validation: Option<EvalSummary>,
     eval: Option<EvalSummary>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Interaction;
+
+    /// Three runs of weights, and how many were taken.
+    struct Runs(ModelSpec, Cell<usize>);
+
+    impl Weights for Runs {
+        fn spec(&self) -> &ModelSpec {
+            &self.0
+        }
+
+        fn try_for_each_run(
+            &self,
+            visit: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
+        ) -> Result<(), SavedModelError> {
+            (0..3).try_for_each(|number| {
+                self.1.set(self.1.get() + 1);
+                visit(&[number as f32])
+            })
+        }
+    }
+
+    /// The other processes send all rows, and then wait for the outcome: the first one must get that far, too.
+    #[test]
+    fn weights_of_several_processes_are_all_taken_whatever_fails() {
+        let spec = ModelSpec {
+            dense_columns: 0,
+            bottom_mlp: Vec::new(),
+            interaction: Interaction::Concat,
+            wide: false,
+            top_mlp: Vec::new(),
+            heads: Vec::new(),
+            tables: Vec::new(),
+            features: Vec::new(),
+        };
+        let full = || Err(SavedModelError::Gpu("the disk is full".into()));
+        for (is_shared, before, fails, expected) in
+            [(true, true, true, 3), (true, true, false, 3), (true, false, false, 3), (false, true, true, 1)]
+        {
+            let runs = Runs(spec.clone(), Cell::new(0));
+            let shared = SharedWeights { weights: &runs, is_shared, taken: Cell::new(false) };
+            if before {
+                let visited = shared.try_for_each_run(&mut |_| if fails { full() } else { Ok(()) });
+                assert_eq!(visited.is_err(), fails);
+            }
+            shared.take_all().expect("taking part does not fail");
+            assert_eq!(runs.1.get(), expected, "{is_shared}, {before}, {fails}");
+        }
+    }
 }

@@ -4,6 +4,7 @@
 mod agreement;
 mod average;
 mod early_stopping;
+mod failure;
 mod finish;
 mod guard;
 mod losses;
@@ -79,7 +80,8 @@ pub enum Start {
 /// path.
 ///
 /// # Errors
-/// See [`TrainError`]. Whatever goes wrong, no model is left that was not completely trained and written.
+/// See [`TrainError`]. Whatever goes wrong, no model is left that was not completely trained and written. Unless
+/// training diverged, an error leaves a checkpoint of the last completed step if it can: see [`TrainError::Ended`].
 pub fn train(
     job: &Job,
     options: TrainOptions<'_>,
@@ -214,8 +216,9 @@ impl Prepared {
         // The model is built and used inside the pool: rayon runs work on the threads of the pool that called it.
         pool.install(|| {
             let (mut training, batches) = TrainingLoop::begin(context, choice, &measured, start, observer)?;
-            steps(&mut training, batches)?;
-            training.finish()
+            let finished = steps(&mut training, batches).and_then(|()| training.finish());
+            let path = processes.is_first().then(|| training.folder.path().to_owned());
+            finished.map(|summary| (summary, path)).map_err(|error| training.fail(error))
         })
     }
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rankine_reader::{Dataset, Part, Split, Stop};
 
 use super::super::data::open_together;
+use super::super::error::LeftResults;
 use super::super::processes::path_of_first;
 use super::super::run_dir::{self, RunDir, Summary};
 use super::super::translate::translate;
@@ -40,6 +41,10 @@ pub(super) fn train(
         // Both trainings resume there.
         TrainError::Interrupted { cause, step, .. } => {
             TrainError::Interrupted { cause, step, run: run.clone() }
+        }
+        // The model of the search is not the result.
+        TrainError::Ended { error, left: LeftResults { checkpoint, .. } } => {
+            TrainError::Ended { error, left: LeftResults { checkpoint, run: run.clone(), model: None } }
         }
         error => error,
     })?;

@@ -59,7 +59,8 @@ impl TrainingLoop<'_> {
     /// # Errors
     /// As [`super::train`]; [`TrainError::Interrupted`] if the program is gone without having ended it.
     pub(super) fn serve(&mut self, requests: &Requests) -> Result<(), TrainError> {
-        let (steps, samples, run) = (self.state.step(), self.state.total.samples, self.path.clone());
+        let (steps, samples, run) =
+            (self.state.step(), self.state.total.samples, self.folder.path().to_owned());
         // If the program is gone, there are no requests either.
         let _ = requests.ready.send(Ready { steps, samples, run });
         loop {
@@ -96,7 +97,7 @@ impl TrainingLoop<'_> {
     fn checkpoint_now(&mut self) -> Result<Result<PathBuf, TrainError>, TrainError> {
         let step = self.state.step();
         self.save_now()?;
-        let path = run_paths::checkpoints(&self.path).join(checkpoint::step_name(step));
+        let path = run_paths::checkpoints(self.folder.path()).join(checkpoint::step_name(step));
         if path.is_dir() { Ok(Ok(path)) } else { Ok(Err(TrainError::NoCheckpoint { step })) }
     }
 
@@ -104,6 +105,6 @@ impl TrainingLoop<'_> {
     fn export(&mut self, dir: &std::path::Path) -> Result<Result<(), TrainError>, TrainError> {
         self.take_outcomes(true).map_err(|error| error.at_step(self.state.step()))?;
         let saved = PartialDir::create(dir).map_err(TrainError::from);
-        Ok(saved.and_then(|partial| Ok(self.save_into(partial, self.state.step())?)))
+        Ok(saved.and_then(|partial| Ok(self.save_into(partial, &*self.backend, self.state.step())?)))
     }
 }

@@ -37,6 +37,12 @@ pub(super) struct RunState {
     pub(super) last_scores: Option<SavedScores>,
     /// Whether the device has averaged weights instead of those of the last step, or of the best one.
     pub(super) is_averaged: bool,
+    /// Whether the device has the state of the last step: not within a step, and not once another model was restored.
+    pub(super) is_complete: bool,
+    /// Whether the trained model is saved.
+    pub(super) is_saved: bool,
+    /// Whether all processes know of the error that ends the training, and can save a checkpoint together.
+    pub(super) all_fail: bool,
     /// The details of the last report of this attempt.
     pub(super) last_details: Option<ReportDetails>,
     /// Why training ends, once it is known.
@@ -76,6 +82,9 @@ impl RunState {
             init: from.init,
             last_scores: None,
             is_averaged: false,
+            is_complete: true,
+            is_saved: false,
+            all_fail: false,
             last_details: None,
             end: None,
         }

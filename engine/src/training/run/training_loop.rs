@@ -1,6 +1,5 @@
 //! The training loop: batches in, steps, reports, evaluations and checkpoints.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,9 +16,9 @@ use super::super::evaluate::{EvaluationOptions, evaluate};
 use super::super::event::{Report, RunStart, StepDetails, StepTimes};
 use super::super::identity::RunIdentity;
 use super::super::initial_model::InitialModel;
-use super::super::processes::{path_of_first, with_heartbeat};
+use super::super::processes::with_heartbeat;
 use super::super::resume::TrainingStart;
-use super::super::run_dir::{EndReason, RunDir, Summary};
+use super::super::run_dir::{EndReason, RunDir, RunFolder, Summary};
 use super::super::run_logs::{LogStart, RunLogs};
 use super::super::{Event, Observer, Progress, TrainError, ids};
 use super::agreement::StepAgreement;
@@ -32,20 +31,20 @@ use crate::checkpoint::{BestState, Checkpoint, StateSource, TrainState};
 use crate::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, SavedScores};
 use crate::job::{Conflict, Precision, StoppingMetric};
 use crate::launch::{ProcessGroup, RunStage, StepStage};
-use crate::run_paths;
 
 /// A run in progress.
 pub(super) struct TrainingLoop<'a> {
     pub(super) context: RunContext<'a>,
     pub(super) observer: &'a mut dyn Observer,
     pub(super) backend: Box<dyn Backend>,
+    /// Dropped before `run`, which unlocks the folder that they are written to.
+    pub(super) checkpoints: Checkpoints,
     /// The run's folder; only of the first process.
     pub(super) run: Option<RunDir>,
     /// The logs in it for other tools.
     pub(super) logs: RunLogs,
-    /// The path of that folder.
-    pub(super) path: PathBuf,
-    pub(super) checkpoints: Checkpoints,
+    /// That folder, as each process sees it.
+    pub(super) folder: RunFolder,
     /// How samples are read.
     pub(super) io: IoOptions,
     pub(super) state: RunState,
@@ -86,15 +85,14 @@ impl<'a> TrainingLoop<'a> {
             SampleSource::Dataset => Some(backend.open(dataset.part(Part::Train)?, &stream)?),
             SampleSource::Program => None,
         };
-        let path = path_of_first(processes, run.as_ref().map(RunDir::path))?;
+        let folder = RunFolder::of(processes, run.as_ref())?;
         let mut identity = identity.map_or_else(|| RunIdentity::of(&context), |known| Ok(*known))?;
         // The first process writes for all.
         if processes.is_first() {
             identity.read();
         }
         let measurements = Measurements { tuning, machine };
-        let dir = run_paths::checkpoints(&path);
-        let mut checkpoints = Checkpoints::new(&context, identity, measurements, dir, from.step)?;
+        let mut checkpoints = Checkpoints::new(&context, identity, measurements, folder.clone(), from.step)?;
         checkpoints.prepare(&*backend)?;
         checkpoints.check_snapshots(from.step, observer)?;
         let stopping = job.train.early_stopping;
@@ -121,7 +119,7 @@ impl<'a> TrainingLoop<'a> {
         }
         observer.observe(Event::Started(RunStart {
             job,
-            run: &path,
+            run: folder.path(),
             spec: backend.spec(),
             dataset,
             kind: backend.kind(),
@@ -141,7 +139,7 @@ impl<'a> TrainingLoop<'a> {
             stopping.judge(from.step, DecidingMetrics::from(&eval.metrics));
         }
         let state = RunState::resumed(from, losses, early_stopping);
-        Ok((Self { context, observer, backend, run, logs, path, checkpoints, io, state, search }, batches))
+        Ok((Self { context, observer, backend, checkpoints, run, logs, folder, io, state, search }, batches))
     }
 
     /// Trains until the job's end is reached or a stop is requested.
@@ -149,8 +147,12 @@ impl<'a> TrainingLoop<'a> {
     /// # Errors
     /// As [`super::train`]; [`TrainError::Interrupted`] after a request to stop.
     pub(super) fn run(&mut self, mut batches: Batches) -> Result<(), TrainError> {
-        // The evaluation at the checkpoint's step may have ended the training.
-        let metrics = self.deciding_metrics()?;
+        // The evaluation at the checkpoint's step may have failed, or may have ended the training.
+        let step = self.state.step();
+        let metrics = match step > 0 && self.state.last_eval.is_none() && self.evaluates_at(step) {
+            true => self.judge_step()?,
+            false => self.deciding_metrics()?,
+        };
         self.end_after(metrics)?;
         while self.state.end.is_none() {
             if self.is_at_max_steps() {
@@ -203,6 +205,7 @@ impl<'a> TrainingLoop<'a> {
         let began = Instant::now();
         let step = self.state.step() + 1;
         processes.is_at(RunStage::Training, step, StepStage::Computing);
+        self.state.is_complete = false;
         let optimizer = &job.optimizer;
         let rate_factor = optimizer.schedule.factor(step);
         self.backend.train_step(batch, rate_factor).map_err(|error| error.at_step(step))?;
@@ -221,6 +224,7 @@ impl<'a> TrainingLoop<'a> {
         self.state.add_step(batch.len() as u64, &times);
         self.count_ids(batch.out_of_range());
         let state = &mut self.state;
+        state.is_complete = true;
         let progress = Progress {
             step,
             epoch: batch.start().epoch,
@@ -456,8 +460,10 @@ impl<'a> TrainingLoop<'a> {
     /// Saves a checkpoint of the current state, unless there is one, and returns the error that says how to resume.
     pub(super) fn interrupt(&mut self, cause: StopCause) -> TrainError {
         let step = self.state.step();
-        let saved = self.save_now().and_then(|()| self.logs.sync());
-        saved.err().unwrap_or_else(|| TrainError::Interrupted { cause, step, run: self.path.clone() })
+        let processes = self.context.processes;
+        let saved = self.save_now().and_then(|()| with_heartbeat(processes, step, || self.logs.sync()));
+        let run = self.folder.path().to_owned();
+        saved.err().unwrap_or(TrainError::Interrupted { cause, step, run })
     }
 
     /// Saves a checkpoint of the current state, unless there is one, and waits for it.

@@ -17,8 +17,10 @@ use crate::job::Job;
 use crate::run_paths;
 
 mod attempts;
+mod folder;
 mod summary;
 
+pub(super) use folder::RunFolder;
 pub use summary::{
     AverageSummary, BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary,
     LinkMeans, ModelSummary, Summary, TrainSummary,
@@ -116,7 +118,8 @@ impl RunDir {
 
     /// Replaces a file durably.
     fn replace(&self, name: &str, text: &str) -> Result<(), TrainError> {
-        Ok(replace_file_under(&self.lock, &self.path.join(name), text.as_bytes())?)
+        let replaced = replace_file_under(&self.lock, &self.path.join(name), text.as_bytes());
+        replaced.map_err(TrainError::of_folder)
     }
 
     /// Starts to save the model, in a folder that gets its name once it is complete.
@@ -138,7 +141,20 @@ impl RunDir {
         &self.path
     }
 
+    /// Removes the saved model.
+    ///
+    /// # Errors
+    /// [`TrainError::FolderLost`], [`TrainError::Write`].
+    pub(super) fn discard_model(&self) -> Result<(), TrainError> {
+        self.lock.check().map_err(TrainError::of_folder)?;
+        let model = run_paths::model(&self.path);
+        fs::remove_dir_all(&model).map_err(TrainError::write(&model))
+    }
+
     /// Appends a line to `metrics.jsonl`: an object with the fields `kind`, `time` and those of `record`.
+    ///
+    /// # Errors
+    /// [`TrainError::FolderLost`], [`TrainError::Write`].
     pub(super) fn append(&mut self, kind: &'static str, record: &impl Serialize) -> Result<(), TrainError> {
         #[derive(Serialize)]
         struct Line<'a, T> {
@@ -148,6 +164,7 @@ impl RunDir {
             #[serde(flatten)]
             record: &'a T,
         }
+        self.lock.check().map_err(TrainError::of_folder)?;
         let time = format!("{:.3}", Timestamp::now());
         let mut line = serde_json::to_vec(&Line { kind, time, record }).expect("records are plain data");
         line.push(b'\n');
