@@ -73,7 +73,8 @@ impl Runs {
         let lines = json_lines(&run.join("metrics.jsonl"));
         assert_eq!(shown_scalars(&run.join("tensorboard")), expected_scalars(&lines), "{name}");
 
-        let evaluated = lines.iter().filter(|line| line["kind"] == "eval");
+        // MLPerf's log has no evaluations of further datasets: they are not results of the run.
+        let evaluated = lines.iter().filter(|line| line["kind"] == "eval" && line["set"].is_null());
         let evaluated: Vec<_> = evaluated
             .map(|line| (samples_after(line["step"].as_u64().unwrap()), line["auc"].as_f64().unwrap()))
             .collect();
@@ -89,6 +90,10 @@ impl Runs {
         assert_eq!(accuracies, evaluated, "{name}");
         assert!(log.is_sorted_by_key(|line| line["time_ms"].as_u64()), "{name}");
         let keys = keys(&log);
+        let of_evaluations: Vec<_> = keys.iter().filter(|key| key.starts_with("eval_")).skip(1).collect();
+        for evaluation in of_evaluations.chunks(3) {
+            assert_eq!(evaluation, ["eval_start", "eval_accuracy", "eval_stop"], "{name}");
+        }
         for key in ["init_start", "init_stop", "run_start", "run_stop", "block_start", "block_stop"] {
             assert_eq!(keys.iter().filter(|name| *name == key).count(), 1, "{name}: {key}");
         }
@@ -111,9 +116,14 @@ fn expected_scalars(lines: &[Value]) -> Scalars {
     let of_line = |line: &Value| {
         let kind = line["kind"].as_str().unwrap();
         let names = if kind == "train" { &TRAIN[..] } else { &EVAL };
+        let of = match (kind, line["set"].as_str()) {
+            ("eval", Some(set)) => format!("eval.sets/{set}"),
+            ("eval", None) => line["part"].as_str().unwrap_or("eval").to_owned(),
+            _ => kind.to_owned(),
+        };
         let scalar = |name| {
             let value = line[name].as_f64().unwrap_or_else(|| panic!("no {name} in {line}"));
-            ((format!("{kind}/{name}"), line["step"].as_u64().unwrap()), value as f32)
+            ((format!("{of}/{name}"), line["step"].as_u64().unwrap()), value as f32)
         };
         names.iter().map(scalar).collect::<Vec<_>>()
     };
@@ -292,6 +302,25 @@ fn a_target_decides_how_the_run_ends() {
         let keys = keys(&log);
         assert_eq!(keys[keys.len() - 4..], ["eval_accuracy", "eval_stop", "block_stop", "run_stop"]);
     }
+    // The AUC after 20 steps is not below itself.
+    let reached = value(&mllog(&runs.place.path("0.501")), "eval_accuracy");
+    runs.train("exact", &[&format!("eval.target_auc={reached}")]).with(SUCCESS);
+    let log = mllog(&runs.place.path("exact"));
+    let last = &log.last().unwrap()["metadata"];
+    assert_eq!((&last["status"], &last["samples_count"]), (&"success".into(), &samples_after(20).into()));
+}
+
+#[test]
+fn an_evaluation_of_a_further_dataset_is_no_result() {
+    let runs = Runs::new();
+    let (shape, other) = (runs.place.file("shape.toml", SHAPE), runs.place.word("other"));
+    let sizes = ["--samples", "300", "--eval-samples", "200", "--seed", "8"];
+    support::run([&["generate", "--shape", &shape, "--out", &other][..], &sizes].concat()).with(SUCCESS);
+    let set = format!("eval.set=[{{ name = 'other', data = {other:?} }}]");
+    runs.train("run", &[&set, "train.epochs=1"]).with(SUCCESS);
+    let lines = json_lines(&runs.place.path("run/metrics.jsonl"));
+    assert_eq!(lines.iter().filter(|line| line["set"] == "other").count(), 1);
+    runs.agree("run");
 }
 
 #[test]

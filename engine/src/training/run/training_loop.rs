@@ -400,7 +400,7 @@ impl<'a> TrainingLoop<'a> {
         step: u64,
     ) -> Result<(EvalSummary, Vec<HeadMetrics>), TrainError> {
         let RunContext { job, processes, .. } = self.context;
-        self.logs.evaluation_begins(self.state.total.samples)?;
+        self.logs.evaluation_begins(set, self.state.total.samples)?;
         let began = Instant::now();
         // The first batch may take long.
         processes.does(RunStage::Evaluating, step);

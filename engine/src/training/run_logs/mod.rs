@@ -94,11 +94,15 @@ impl RunLogs {
         self.in_events(|events| events.scalars(progress.step, &values))
     }
 
-    /// Logs the start of an evaluation, after this number of samples of the training.
+    /// Logs the start of an evaluation on the dataset or one of the `[[eval.set]]`s, after this number of samples of
+    /// the training.
     ///
     /// # Errors
     /// [`TrainError::Write`].
-    pub(super) fn evaluation_begins(&mut self, samples: u64) -> Result<(), TrainError> {
+    pub(super) fn evaluation_begins(&mut self, set: Option<&str>, samples: u64) -> Result<(), TrainError> {
+        if !is_in_mllog(set) {
+            return Ok(());
+        }
         self.in_mllog(|log| log.evaluation_begins(samples))
     }
 
@@ -114,7 +118,7 @@ impl RunLogs {
         metrics: &EvalMetrics,
     ) -> Result<(), TrainError> {
         // The time until the training ends is part of MLPerf's result.
-        if set.is_none() {
+        if is_in_mllog(set) {
             self.in_mllog(|log| log.evaluation_ends(metrics.first.and_then(|first| first.auc)))?;
         }
         let name = set.map_or_else(|| part.to_string(), |set| format!("eval.sets/{set}"));
@@ -157,6 +161,12 @@ impl RunLogs {
         let Some(MlperfLog { path, log }) = &mut self.mllog else { return Ok(()) };
         write(log).map_err(TrainError::write(&*path))
     }
+}
+
+/// Whether MLPerf's log has the evaluations of a dataset: it has those of the dataset that is trained on, and not those
+/// of further sets.
+fn is_in_mllog(set: Option<&str>) -> bool {
+    set.is_none()
 }
 
 /// Returns the scalars of an evaluation of a part by tag: those of the only head, or of each one. Undefined metrics

@@ -117,7 +117,8 @@ impl RunLog {
     }
 
     /// Continues the log of a run that is resumed after this number of samples. Lines about later samples, lines about
-    /// the end of the run and an incomplete last line are removed. The run's time includes that of the interruption.
+    /// the end of the run, an evaluation that did not end and an incomplete last line are removed. The run's time
+    /// includes that of the interruption.
     ///
     /// Returns `None` if there is no log, or no training began in it. [`RunLog::begin`] then starts a log, which lacks
     /// the time until now.
@@ -235,6 +236,8 @@ fn kept_bytes(text: &[u8], samples: u64) -> Option<u64> {
         samples_count: Option<u64>,
     }
     let (mut bytes, mut began) = (0, false);
+    // The bytes before an evaluation that has not ended.
+    let mut before_evaluation = None;
     for line in text.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n")) {
         let entry = line.strip_prefix(TOKEN.as_bytes()).and_then(|line| serde_json::from_slice(line).ok());
         if let Some(Entry { key, metadata }) = entry {
@@ -242,11 +245,16 @@ fn kept_bytes(text: &[u8], samples: u64) -> Option<u64> {
             if is_later || ["block_stop", "run_stop"].contains(&key.as_str()) {
                 break;
             }
-            began |= key == "run_start";
+            match key.as_str() {
+                "run_start" => began = true,
+                "eval_start" => before_evaluation = Some(bytes),
+                "eval_stop" => before_evaluation = None,
+                _ => {}
+            }
         }
         bytes += line.len() as u64;
     }
-    began.then_some(bytes)
+    began.then_some(before_evaluation.unwrap_or(bytes))
 }
 
 #[cfg(test)]
@@ -402,6 +410,34 @@ mod tests {
 
         let error = RunLog::begin(&path, &settings, UNIX_EPOCH).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+    }
+
+    /// After the last step there may be a checkpoint before the evaluation, during which the process may end.
+    #[test]
+    fn a_resumed_run_keeps_the_evaluations_that_ended_before_its_checkpoint() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mlperf.log");
+        let settings = settings();
+        let mut run = begin(&path, &settings);
+        run.train_begins(0).unwrap();
+        for samples in [1000, 2000] {
+            run.evaluation_begins(samples).unwrap();
+            run.evaluation_ends(Some(0.5)).unwrap();
+        }
+        let began = ["init_stop", "run_start", "block_start"];
+        let evaluation = ["eval_start", "eval_accuracy", "eval_stop"];
+        let mut expected = [began, evaluation, evaluation].concat();
+        for lines_kept in [1, 2] {
+            let whole = lines(&path).len();
+            run.evaluation_begins(2000).unwrap();
+            run.evaluation_ends(Some(0.5)).unwrap();
+            let text = fs::read_to_string(&path).unwrap();
+            let text: String = text.split_inclusive('\n').take(whole + lines_kept).collect();
+            fs::write(&path, text).unwrap();
+            run = RunLog::resume(&path, &settings, 2000).unwrap().unwrap();
+            expected.push("training_resumed");
+            assert_eq!(keys_of_training(&path), expected, "{lines_kept} lines of an evaluation");
+        }
     }
 
     #[test]
