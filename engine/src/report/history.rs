@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use rankine_reader::Part;
 use rankine_reader::files::open_regular;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::ReportError;
@@ -92,6 +93,7 @@ struct Line<'a> {
     step: u64,
     /// Of an evaluation; absent for the evaluation part.
     part: Option<Part>,
+    set: Option<IgnoredAny>,
     epoch: Option<u64>,
     samples: Option<u64>,
     loss: Option<f64>,
@@ -107,6 +109,13 @@ struct Line<'a> {
     /// Only the last evaluation's are read.
     #[serde(borrow)]
     heads: Option<&'a RawValue>,
+}
+
+impl Line<'_> {
+    /// Whether it is an evaluation on the dataset that is trained on.
+    fn is_evaluation_of_run(&self) -> bool {
+        self.kind == "eval" && self.set.is_none()
+    }
 }
 
 impl History {
@@ -133,7 +142,7 @@ impl History {
             match serde_json::from_slice::<Line<'_>>(&line) {
                 Ok(read) => {
                     history.add(&read);
-                    if read.kind == "eval" {
+                    if read.is_evaluation_of_run() {
                         heads = read.heads.map(|heads| (number, heads.to_owned()));
                     }
                 }
@@ -181,6 +190,10 @@ impl History {
                     samples_per_second: line.samples_per_second,
                     loss: line.loss,
                 });
+            }
+            // Those of further datasets are no results of the run.
+            "eval" if line.set.is_some() => {
+                self.phases.add(RunPhase::Evaluation, line.seconds.unwrap_or_default());
             }
             "eval" => {
                 let part = line.part.unwrap_or(Part::Eval);

@@ -107,7 +107,8 @@ fn finish(view: &mut RunView, summary: Summary, spec: Option<&ModelSpec>) {
         view.set_distinct(&look_ups);
         view.iteration = phases;
     }
-    if let Some(eval) = eval {
+    // Without an evaluation part, the summary may have results of further datasets alone.
+    if let Some(eval) = eval.filter(|eval| eval.metrics != EvalMetrics::default()) {
         view.evaluation = heads(&eval.metrics, spec, eval.auc_achievable);
     }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::*;
+use crate::evaluation::EvalSummary;
 
 mod render;
 
@@ -88,6 +89,9 @@ fn a_summary_takes_precedence_over_the_log() {
     let view = load(run.path()).expect("it is a run");
     assert_eq!((view.state, view.version.as_deref()), (RunState::Finished, Some("0.1.0")));
     assert_eq!((view.progress.step, view.progress.loss, view.device.ranks), (10, Some(0.5), Some(3)));
+    let progress = &view.progress;
+    assert_eq!((progress.samples, progress.total_samples, progress.seconds), (100, Some(100), 4.0));
+    assert_eq!((progress.samples_per_second, progress.eta_seconds), (Some(25.0), None));
     assert_eq!((view.evaluation[0].auc, view.evaluation[0].auc_achievable), (Some(0.75), Some(0.8)));
     let phases = RunPhase::ALL.map(|phase| view.phases.of(phase));
     assert_eq!(phases, [0.5, 1.25, 0.25, 0.1, 0.5]);
@@ -134,6 +138,36 @@ fn every_head_of_the_last_evaluation_is_read() {
     let heads: Vec<_> = view.evaluation.iter().map(|head| (head.label.as_deref(), head.samples)).collect();
     // The log sorts heads by label, and repeats the metrics of the first.
     assert_eq!(heads, [(Some("click"), 50), (Some("buy"), 0)]);
+
+    // The summary does not say of which head the achievable AUC is.
+    let folder = run(JOB, &log);
+    let several =
+        format!("\"label_rate\": 0.5, \"heads\":{{\"buy\":null,\"click\":{first}\"label_rate\":0.125}}}}, ");
+    write(folder.path(), "summary.json", &SUMMARY.replace("\"label_rate\": 0.5, ", &several));
+    let view = load(folder.path()).expect("it is a run");
+    let achievable: Vec<_> = view.evaluation.iter().map(|head| head.auc_achievable).collect();
+    assert_eq!(achievable, [None, None]);
+}
+
+#[test]
+fn evaluations_of_further_datasets_are_no_results_of_the_run() {
+    let set = |heads: &str| format!(",\"set\":\"next day\"{heads}");
+    let heads = ",\"heads\":{\"buy\":null}";
+    let log = [train(8, "0.5"), eval(8, "0.5", ""), eval(8, "0.9", &set("")), eval(9, "0.9", &set(heads))];
+    let folder = run(JOB, &log.concat());
+    let view = load(folder.path()).expect("it is a run");
+    let shown: Vec<_> = view.evaluation.iter().map(|head| (head.label.as_deref(), head.auc)).collect();
+    assert_eq!(shown, [(None, Some(0.5))]);
+    assert_eq!(view.series.auc.points().collect::<Vec<_>>(), [(8, 0.5)]);
+    assert!((view.phases.of(RunPhase::Evaluation) - 0.3).abs() < 1e-9);
+
+    // The summary of a run without an evaluation part has them alone.
+    let eval = serde_json::to_value(EvalSummary::default()).expect("it is plain data");
+    let mut summary: serde_json::Value = serde_json::from_str(SUMMARY).expect("it is JSON");
+    summary["eval"] = eval;
+    write(folder.path(), "summary.json", &summary.to_string());
+    let view = load(folder.path()).expect("it is a run");
+    assert_eq!(view.evaluation.iter().map(|head| head.auc).collect::<Vec<_>>(), [Some(0.5)]);
 }
 
 #[test]
