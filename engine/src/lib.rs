@@ -35,6 +35,9 @@ pub mod features;
 pub mod guard;
 #[doc(hidden)]
 pub mod hooks;
+#[cfg(test)]
+#[path = "../../tests/support/json_schema.rs"]
+mod json_schema;
 #[doc(hidden)]
 pub mod launch;
 mod logit;

@@ -34,6 +34,9 @@ mod background;
 mod bits;
 mod columns;
 mod escape;
+#[cfg(test)]
+#[path = "../../tests/support/json_schema.rs"]
+mod json_schema;
 mod key;
 mod nearest;
 mod ordered;

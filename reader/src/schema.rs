@@ -235,6 +235,7 @@ impl fmt::Display for Hotness {
 
 /// How the rows of a bag become one vector. An empty bag becomes zeros in both cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Pooling {
     /// The sum of the rows.

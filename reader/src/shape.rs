@@ -32,17 +32,27 @@ pub struct Shape {
     pub pooling: Pooling,
 }
 
-/// The serialized form of a [`Shape`].
+/// The shape of synthetic data and of raw records: dense columns, tables and bag sizes.
 #[derive(Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(title = "Shape"))]
 #[serde(deny_unknown_fields)]
 struct UncheckedShape {
+    /// The shape's name.
     name: String,
+    /// The number of dense columns, `I1`, `I2`, ...
+    #[cfg_attr(test, schemars(range(max = MAX_DENSE)))]
     dense: usize,
+    /// Rows of each table; the columns are `C1`, `C2`, ...
+    #[cfg_attr(test, schemars(inner(range(min = 1, max = MAX_ROWS))))]
     rows: Vec<u64>,
+    /// Ids per bag of each column; by default 1.
+    #[cfg_attr(test, schemars(inner(range(min = 1, max = HOTNESS_MAX))))]
     #[serde(default)]
     hotness: Vec<u32>,
+    /// Whether bags hold between 0 and `hotness` ids instead of exactly `hotness`.
     #[serde(default)]
     ragged: bool,
+    /// How bags become vectors.
     #[serde(default = "default_pooling")]
     pooling: Pooling,
 }
@@ -173,6 +183,39 @@ const MAX_DENSE: usize = 1 << 16;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json_schema;
+
+    #[test]
+    fn the_json_schema_says_what_the_types_say() {
+        let schema = json_schema::schema::<UncheckedShape>("shape");
+        json_schema::assert_valid(&schema);
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let text = json_schema::text(&schema);
+        let test = "-p rankine-reader --lib shape";
+        json_schema::assert_written(&root, &json_schema::document("shape"), &text, test);
+        let violation = |text: &str| json_schema::violation(&json_schema::json(text), &schema);
+        let shape = "name = \"x\"\ndense = 2\nrows = [5, 100]\n";
+        let built_in = BUILT_IN.map(|(_, text)| text);
+        for right in
+            [&built_in[..], &[shape, &format!("{shape}hotness = [1, 4]\npooling = \"mean\"")]].concat()
+        {
+            Shape::from_toml("x.toml", right).unwrap();
+            assert_eq!(violation(right), None, "{right}");
+        }
+        for wrong in [
+            "name = \"x\"\ndense = 2",
+            "name = \"x\"\ndense = 65537\nrows = []",
+            "name = \"x\"\ndense = 2\nrows = [5, 0]",
+            &format!("{shape}hotness = [0, 1]"),
+            &format!("{shape}hotness = [1, 65537]"),
+            &format!("{shape}ragged = 1"),
+            &format!("{shape}pooling = \"max\""),
+            &format!("{shape}hotnes = [1, 1]"),
+        ] {
+            Shape::from_toml("x.toml", wrong).unwrap_err();
+            assert!(violation(wrong).is_some(), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_shape_gives_its_columns_names_rows_and_bags() {

@@ -458,6 +458,11 @@ fn init_writes_a_job_that_trains() {
     }
     let out = place.word("dlrm.toml");
     let before = fs::read(&out).unwrap();
+    // Editors find the schema of this version by the first line.
+    let text = String::from_utf8(before.clone()).unwrap();
+    let schema = text.lines().next().and_then(|line| line.strip_prefix("#:schema file://")).unwrap();
+    let expected = fs::read(crate::support::root().join("docs/reference/job.schema.json")).unwrap();
+    assert!(fs::read(schema).unwrap() == expected, "{schema}");
     run(["init", "--data", &data, "--out", &out])
         .with(USAGE)
         .says(&["already exists and is not overwritten"]);

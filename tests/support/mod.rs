@@ -44,6 +44,8 @@ pub(crate) fn rankine() -> Command {
     let program = std::env::var_os("RANKINE_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_rankine").into());
     let mut command = Command::new(program);
     command.env_remove("RANKINE_LOG").env_remove("NO_COLOR");
+    // `init` writes there; not into the home of whoever runs the tests.
+    command.env("XDG_DATA_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/data"));
     // Under nohup the tests run with SIGHUP ignored, and the command would inherit that.
     process::set_signal(&mut command, libc::SIGHUP, libc::SIG_DFL);
     command

@@ -52,6 +52,10 @@ pub use data::{Data, Generate, Raw, Reader};
 pub use definition::Job;
 pub use embedding::{Dtype, Embedding, Exchange, Placement};
 pub use error::JobError;
+/// The JSON Schema of job files, which `rankine init` writes for editors.
+#[doc(hidden)]
+pub const SCHEMA: &str = include_str!("../../../docs/reference/job.schema.json");
+
 pub(crate) use error::conflict_lines;
 pub use feature::{Buckets, Feature};
 pub use file::JobFile;

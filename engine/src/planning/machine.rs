@@ -10,42 +10,72 @@ use serde::Deserialize;
 
 use crate::job::{Fraction, NonNegative, Positive, Precision};
 
-/// The content of a machine file. Missing values are those of the base machine.
+/// A machine file: the memory, rates and latencies of a machine. Keys that it omits have the value of its base.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(title = "Machine"))]
 #[serde(deny_unknown_fields)]
 struct MachineFile {
+    /// The built-in machine.
     base: Base,
+    /// The machine's name in reports.
     name: Option<String>,
+    /// Memory of a rank.
     memory_gib: Option<Positive>,
+    /// Rate of reads and writes of random rows.
     memory_gb_per_s: Option<Positive>,
+    /// Rate of large matrix products.
     tflops: Option<Positive>,
+    /// Time of a matrix product, in addition to its operations.
     matmul_latency_us: Option<NonNegative>,
+    /// Time of a shard that is exchanged.
     shard_latency_us: Option<NonNegative>,
+    /// Links between ranks of one node.
     #[serde(default)]
     within_nodes: LinkFile,
+    /// Links between ranks of different nodes.
     #[serde(default)]
     between_nodes: LinkFile,
+    /// Bytes of an element of a table: 1, 2, 4 or 8.
+    #[cfg_attr(test, schemars(extend("enum" = ELEMENT_BYTES)))]
     table_element_bytes: Option<u64>,
+    /// Bytes of an element of exchanged vectors, and of activations: 1, 2, 4 or 8.
+    #[cfg_attr(test, schemars(extend("enum" = ELEMENT_BYTES)))]
     vector_element_bytes: Option<u64>,
+    /// Bytes of an element that is all-reduced: 1, 2, 4 or 8.
+    #[cfg_attr(test, schemars(extend("enum" = ELEMENT_BYTES)))]
     reduction_element_bytes: Option<u64>,
+    /// Memory traffic for sorting one look-up by row, per shard.
     lookup_bytes: Option<NonNegative>,
+    /// Share of communication that computation hides.
     overlap: Option<Fraction>,
 }
 
+/// The sizes that elements may have.
+const ELEMENT_BYTES: [u64; 4] = [1, 2, 4, 8];
+
+/// Links between ranks.
 #[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct LinkFile {
+    /// What a rank sends while it receives as much.
     gb_per_s: Option<Positive>,
+    /// Time of an exchange, in addition to its bytes.
     latency_us: Option<NonNegative>,
+    /// Share of the rate that all-reduces attain; above 0.
     reduction_efficiency: Option<Fraction>,
+    /// Time of an all-reduce, in addition to its bytes.
     reduction_latency_us: Option<NonNegative>,
 }
 
 /// A built-in machine.
 #[derive(Debug, Clone, Copy, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 enum Base {
+    /// A rank has one core of this machine, and its share of the memory.
     Cpu,
+    /// A rank is an H200 GPU.
     H200,
 }
 
@@ -144,7 +174,7 @@ fn check(file: &MachineFile) -> Result<(), Conflict> {
         ("vector_element_bytes", file.vector_element_bytes),
         ("reduction_element_bytes", file.reduction_element_bytes),
     ] {
-        if let Some(bytes) = bytes.filter(|bytes| ![1, 2, 4, 8].contains(bytes)) {
+        if let Some(bytes) = bytes.filter(|bytes| !ELEMENT_BYTES.contains(bytes)) {
             return Err(Conflict::new(key, format!("`{key}`: expected 1, 2, 4 or 8, found {bytes}")));
         }
     }
@@ -212,6 +242,7 @@ fn seconds(us: Option<NonNegative>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json_schema;
 
     fn parse(text: &str, cpu_memory_bytes: u64) -> Result<Machine, Problem> {
         super::parse("m.toml", text, Host { cpu_memory_bytes, precision: Precision::Bf16 })
@@ -304,6 +335,46 @@ mod tests {
         assert_eq!(read, Machine { memory_bytes_per_s: 3.712e12, ..machine });
         assert_eq!(parse(&text, 0).unwrap(), read);
         assert_eq!(write_machine(&read, "h200", Precision::Bf16), (text, read));
+    }
+
+    /// The example of the guide.
+    fn example() -> String {
+        let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide/planning.md");
+        let guide = std::fs::read_to_string(guide).unwrap();
+        let (_, rest) = guide.split_once("A machine file is TOML.").unwrap();
+        rest.split("```").nth(1).and_then(|block| block.strip_prefix("toml\n")).unwrap().to_owned()
+    }
+
+    #[test]
+    fn the_json_schema_says_what_the_types_say() {
+        let schema = json_schema::schema::<MachineFile>("machine");
+        json_schema::assert_valid(&schema);
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let text = json_schema::text(&schema);
+        json_schema::assert_written(
+            root,
+            &json_schema::document("machine"),
+            &text,
+            "--lib planning::machine",
+        );
+        let (written, _) = write_machine(&Machine::h200(), "h200", Precision::Bf16);
+        for right in [example(), written, "base = \"cpu\"".into()] {
+            parse(&right, 0).unwrap();
+            assert_eq!(json_schema::violation(&json_schema::json(&right), &schema), None, "{right}");
+        }
+        for wrong in [
+            "base = \"h20\"",
+            "tflops = 3",
+            "base = \"cpu\"\ntflop = 3",
+            "base = \"cpu\"\ntflops = 0",
+            "base = \"cpu\"\noverlap = 1.5",
+            "base = \"cpu\"\nvector_element_bytes = 3",
+            "base = \"cpu\"\n[within_nodes]\nlatency_us = -1",
+            "base = \"cpu\"\n[within_nodes]\nlatency_ms = 1",
+        ] {
+            parse(wrong, 0).unwrap_err();
+            assert!(json_schema::violation(&json_schema::json(wrong), &schema).is_some(), "{wrong}");
+        }
     }
 
     #[test]

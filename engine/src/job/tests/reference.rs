@@ -4,23 +4,17 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rankine_reader::io::IoMode;
 use rankine_reader::raw::{RawDense, RawIds};
-use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator, json_schema};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::super::schedule::Schedule;
 use super::super::{Job, Model};
 use super::jobs_in_configs;
-
-/// The key of a table that names the choice.
-const KIND: &str = "kind";
-
-/// Environment variable: if it is set, the test writes the documents instead of comparing them.
-const BLESS: &str = "RANKINE_BLESS";
+use crate::json_schema::{KIND, assert_valid, assert_written, json, text, violation};
 
 const INTRODUCTION: &str = "\
 # The job file
@@ -35,8 +29,10 @@ read the file.
 Commands that read a job take `--set KEY=VALUE`, which replaces or adds a value before the job is checked:
 `--set train.batch_size=1024`. Elements of lists have indices from 0: `--set table.0.dim=8`.
 
-Editors with support for JSON Schema can complete and check a job with [job.schema.json](job.schema.json). Many of them
-need the first line `#:schema PATH/job.schema.json` in the job file.
+Editors with support for JSON Schema can complete and check a job with [job.schema.json](job.schema.json). Those that
+use Taplo, such as VS Code with Even Better TOML, find it by a comment at the start of the job file: `#:schema` and its
+URL or its path from the job's folder. `rankine init` writes that comment, and the schema of its version into
+`$XDG_DATA_HOME/rankine` (default `~/.local/share/rankine`).
 ";
 
 // Choices that are defined in another crate.
@@ -69,47 +65,7 @@ impl serde::Serialize for Schedule {
 
 /// Returns the JSON Schema of a job file.
 fn schema() -> Value {
-    let mut schema: Value =
-        SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<Job>().into();
-    without_null(&mut schema);
-    with_bare_names(&mut schema["$defs"]);
-    schema
-}
-
-/// Allows only the name for a kind that needs no settings, as the reader does.
-fn with_bare_names(definitions: &mut Value) {
-    let choices = definitions.as_object_mut().into_iter().flat_map(Map::values_mut);
-    for kinds in choices.filter_map(|choice| choice["oneOf"].as_array_mut()) {
-        let bare = |kind: &&Value| kind["required"].as_array().is_some_and(|keys| keys == &[KIND]);
-        let names: Vec<_> = kinds.iter().filter(bare).map(|kind| kind["properties"][KIND].clone()).collect();
-        kinds.extend(names);
-    }
-}
-
-/// Removes null, which TOML does not have, and the formats of Rust's integers, whose ranges the schema states.
-fn without_null(value: &mut Value) {
-    match value {
-        Value::Object(object) => {
-            if object.get("default").is_some_and(Value::is_null) {
-                object.remove("default");
-            }
-            object.remove("format");
-            if let Some(Value::Array(types)) = object.get_mut("type") {
-                types.retain(|name| name != "null");
-                let only = types[0].clone();
-                object.insert("type".into(), only);
-            }
-            if let Some(Value::Array(choices)) = object.get_mut("anyOf") {
-                choices.retain(|choice| choice["type"] != "null");
-                let only = choices[0]["$ref"].clone();
-                object.remove("anyOf");
-                object.insert("$ref".into(), only);
-            }
-            object.values_mut().for_each(without_null);
-        }
-        Value::Array(values) => values.iter_mut().for_each(without_null),
-        _ => (),
-    }
+    crate::json_schema::schema::<Job>("job")
 }
 
 /// Returns the schema as a Markdown document.
@@ -276,96 +232,28 @@ fn words(property: &Value) -> String {
     [Some(noun.to_owned()), least, most].into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference")
-}
-
 #[test]
 fn the_documents_say_what_the_types_say() {
     let schema = schema();
-    let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
-    for (name, text) in [("job.schema.json", text), ("job.md", markdown(&schema))] {
-        let path = folder().join(name);
-        if std::env::var_os(BLESS).is_some() {
-            fs::write(&path, &text).unwrap();
-        }
-        let kept = fs::read_to_string(&path).unwrap_or_default();
-        assert!(
-            kept == text,
-            "docs/reference/{name} differs from the job's types: {BLESS}=1 cargo test --lib job::tests::reference \
-             rewrites it"
-        );
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (name, text) in [("job.schema.json", text(&schema)), ("job.md", markdown(&schema))] {
+        assert_written(root, name, &text, "--lib job::tests::reference");
     }
-}
-
-/// Validates a value against the part of JSON Schema that the job's schema uses. Returns the first violation.
-fn violation(value: &Value, schema: &Value, root: &Value) -> Option<String> {
-    if let Some(path) = schema["$ref"].as_str() {
-        return violation(value, root.pointer(path.strip_prefix('#')?)?, root);
-    }
-    if let Some(choices) = schema["oneOf"].as_array() {
-        let admitted = choices.iter().filter(|choice| violation(value, choice, root).is_none()).count();
-        return (admitted != 1).then(|| format!("{value} is of {admitted} kinds"));
-    }
-    let wrong = |what: &str| Some(format!("{value} {what}"));
-    if !schema["const"].is_null() && schema["const"] != *value {
-        return wrong("is another constant");
-    }
-    if schema["enum"].as_array().is_some_and(|names| !names.contains(value)) {
-        return wrong("is no such name");
-    }
-    let of_type = match schema["type"].as_str() {
-        Some("object") => value.is_object(),
-        Some("array") => value.is_array(),
-        Some("string") => value.is_string(),
-        Some("boolean") => value.is_boolean(),
-        Some("integer") => value.is_i64() || value.is_u64(),
-        Some("number") => value.is_number(),
-        other => unreachable!("{other:?}"),
-    };
-    if !of_type {
-        return wrong("is of another type");
-    }
-    if let Some(number) = value.as_f64() {
-        let outside = |key: &str, wrong: fn(f64, f64) -> bool| {
-            schema[key].as_f64().is_some_and(|bound| wrong(number, bound))
-        };
-        if outside("minimum", |number, bound| number < bound)
-            || outside("exclusiveMinimum", |number, bound| number <= bound)
-            || outside("maximum", |number, bound| number > bound)
-            || outside("exclusiveMaximum", |number, bound| number >= bound)
-        {
-            return wrong("is outside of its range");
-        }
-    }
-    if let Some(values) = value.as_array() {
-        return values.iter().find_map(|value| violation(value, &schema["items"], root));
-    }
-    let object: &Map<String, Value> = value.as_object()?;
-    assert_eq!(schema["additionalProperties"], false, "a table admits any key: {schema}");
-    let missing = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    if let Some(missing) = missing.into_iter().find(|key| !object.contains_key(*key)) {
-        return wrong(&format!("lacks {missing}"));
-    }
-    object.iter().find_map(|(key, value)| match &schema["properties"][key] {
-        Value::Null => Some(format!("{key} is no key")),
-        property => violation(value, property, root),
-    })
 }
 
 #[test]
 fn the_schema_admits_the_jobs_in_configs_and_no_wrong_ones() {
     let schema = schema();
-    let json = |text: &str| serde_json::to_value(toml::from_str::<toml::Value>(text).unwrap()).unwrap();
+    assert_valid(&schema);
     for path in jobs_in_configs() {
         let text = fs::read_to_string(&path).unwrap();
-        assert_eq!(violation(&json(&text), &schema, &schema), None, "{}", path.display());
+        assert_eq!(violation(&json(&text), &schema), None, "{}", path.display());
         // The effective job is valid, too.
         let effective = Job::from_toml("", &text, &["optimizer.schedule=constant"]).unwrap().to_toml();
-        assert_eq!(violation(&json(&effective), &schema, &schema), None, "{effective}");
+        assert_eq!(violation(&json(&effective), &schema), None, "{effective}");
         let bare = text.replace("[train]", "[optimizer]\nschedule = \"constant\"\n[train]");
         if !text.contains("[optimizer.schedule]") {
-            assert_eq!(violation(&json(&bare), &schema, &schema), None, "{bare}");
+            assert_eq!(violation(&json(&bare), &schema), None, "{bare}");
         }
         let wrong = [
             ("[train]\n", "[train]\nbatch_sise = 3\n"),
@@ -381,7 +269,7 @@ fn the_schema_admits_the_jobs_in_configs_and_no_wrong_ones() {
                 continue;
             }
             let text = text.replacen(piece, replacement, 1);
-            assert_ne!(violation(&json(&text), &schema, &schema), None, "{text}");
+            assert_ne!(violation(&json(&text), &schema), None, "{text}");
             assert!(Job::from_toml("", &text, &[""; 0]).is_err(), "{text}");
         }
     }

@@ -36,86 +36,164 @@ pub struct SchemaFile {
     columns: HashMap<String, String>,
 }
 
+/// A schema file: the columns of CSV or Parquet files, and what becomes of them.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(title = "Schema"))]
 #[serde(deny_unknown_fields)]
 struct File {
+    /// How the text is divided into fields; CSV only.
     format: Option<CsvEntry>,
+    /// The labels to predict.
+    #[cfg_attr(test, schemars(required))]
     label: Option<OneOrMany<LabelEntry>>,
+    /// The weight of each sample.
     weight: Option<WeightEntry>,
+    /// Numeric inputs.
     #[serde(default)]
     dense: Vec<DenseEntry>,
+    /// Categorical inputs, which look up rows of an embedding table.
     #[serde(default)]
     categorical: Vec<CategoricalEntry>,
 }
 
+/// How the text is divided into fields.
 #[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct CsvEntry {
+    /// The character between fields, by default a comma.
+    #[cfg_attr(test, schemars(length(equal = 1)))]
     delimiter: Option<String>,
+    /// Whether the first line of each file names its columns; by default it does.
     header: Option<bool>,
+    /// The names of all columns of a file, in order; required if `header` is false, and an error otherwise.
     columns: Option<Vec<String>>,
+    /// Whether ASCII white space around fields and categories is removed; by default it is not.
     trim: Option<bool>,
+    /// Whether fields may be quoted with `"`; by default they may.
     quote: Option<bool>,
 }
 
+/// A label to predict: 0 or 1.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct LabelEntry {
+    /// The raw column.
     column: String,
+    /// The column's name in the dataset, by default that of the raw column.
     name: Option<String>,
+    /// Numbers from this one on are 1, all others 0. Not with `equals`.
     at_least: Option<f64>,
+    /// Fields with this text, or numbers equal to this number, are 1, all others 0. Not with `at_least`.
+    #[cfg_attr(test, schemars(schema_with = "equals", default))]
     equals: Option<toml::Value>,
+    /// What an empty field means, by default `bad`.
     missing: Option<Missing>,
 }
 
+/// Describes the values of `equals`.
+#[cfg(test)]
+fn equals(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({ "anyOf": [{ "type": "string", "minLength": 1 }, { "type": "number" }] })
+}
+
+/// What an empty label means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 enum Missing {
+    /// The row is bad.
     Bad,
+    /// The sample has no such label.
     Mask,
 }
 
+/// The weight of each sample, a number of 0 or more.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct WeightEntry {
+    /// The raw column.
     column: String,
+    /// The column's name in the dataset, by default that of the raw column.
     name: Option<String>,
 }
 
+/// A numeric input.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct DenseEntry {
+    /// The raw column.
     column: String,
+    /// The column's name in the dataset, by default that of the raw column.
     name: Option<String>,
+    /// What is stored for a number; a list is applied in order, such as `["log1p", "standardize"]`.
     transform: Option<OneOrMany<Transform>>,
 }
 
+/// A transformation of a number x.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 enum Transform {
+    /// x
     None,
+    /// sign(x) ln(1 + |x|)
     Log1p,
+    /// ln(max(x, 0) + 1), as in MLPerf
     MlperfLog,
+    /// (x - mean) / deviation
     Standardize,
 }
 
+/// A categorical input.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct CategoricalEntry {
+    /// The raw column.
     column: String,
+    /// The column's name in the dataset, by default that of the raw column.
     name: Option<String>,
+    /// How a category selects a row of the embedding table, by default `exact`.
     vocabulary: Option<VocabularyEntry>,
+    /// The text between categories; without it, a field is one category.
+    #[cfg_attr(test, schemars(length(min = 1)))]
     separator: Option<String>,
+    /// How the rows of a bag become one vector, by default their sum.
     pooling: Option<Pooling>,
 }
 
+/// How a category selects a row of the embedding table.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(tag = "kind"))]
 #[serde(deny_unknown_fields, rename_all = "lowercase")]
 enum VocabularyEntry {
-    Exact { min_count: Option<u64> },
-    Hash { rows: u64 },
-    Identity { rows: u64 },
-    Shared { with: String },
+    /// A separate row for each category that is frequent enough in the training part; row 0 for all others.
+    Exact {
+        /// How often a category must occur to get its own row.
+        #[cfg_attr(test, schemars(range(min = 1, max = i64::MAX)))]
+        min_count: Option<u64>,
+    },
+    /// The row is a hash of the category; different categories may share a row.
+    Hash {
+        /// Rows of the table.
+        #[cfg_attr(test, schemars(range(min = 1, max = TABLE_ROWS_MAX)))]
+        rows: u64,
+    },
+    /// The category is the row number.
+    Identity {
+        /// Rows of the table.
+        #[cfg_attr(test, schemars(range(min = 1, max = TABLE_ROWS_MAX)))]
+        rows: u64,
+    },
+    /// The row that the vocabulary of another column gives.
+    Shared {
+        /// The name of an earlier categorical column that does not share a vocabulary itself.
+        with: String,
+    },
 }
 
 /// How the categories of a column become rows.
@@ -438,5 +516,59 @@ fn check_csv(csv: &CsvEntry) -> Result<(), Conflict> {
             }
         }
         (None | Some(true), None) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::json_schema;
+
+    #[test]
+    fn the_json_schema_says_what_the_types_say() {
+        let schema = json_schema::schema::<File>("schema");
+        json_schema::assert_valid(&schema);
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let text = json_schema::text(&schema);
+        let test = "-p rankine-reader --lib schema_file";
+        json_schema::assert_written(&root, &json_schema::document("schema"), &text, test);
+        let violation = |text: &str| json_schema::violation(&json_schema::json(text), &schema);
+        let reference = fs::read_to_string(root.join("docs/reference/schema.md")).unwrap();
+        let example = reference.split("```").nth(1).and_then(|block| block.strip_prefix("toml\n")).unwrap();
+        let films = fs::read_to_string(root.join("configs/movielens-schema.toml")).unwrap();
+        let label = "[label]\ncolumn = \"a\"\n";
+        let column = format!("{label}[[categorical]]\ncolumn = \"b\"\n");
+        for right in [
+            example,
+            &films,
+            &format!("{label}equals = 1.5\nmissing = \"mask\""),
+            &format!("{label}[[dense]]\ncolumn = \"b\"\ntransform = \"log1p\""),
+            &format!("{column}vocabulary = \"exact\""),
+            &format!("{column}vocabulary.kind = \"hash\"\nvocabulary.rows = 3"),
+        ] {
+            SchemaFile::parse("a.toml", right).unwrap();
+            assert_eq!(violation(right), None, "{right}");
+        }
+        for wrong in [
+            "",
+            "[label]\nname = \"a\"",
+            &format!("{label}equals = \"\""),
+            &format!("{label}equals = true"),
+            &format!("{label}missing = \"skip\""),
+            &format!("{label}[format]\ndelimiter = \";;\""),
+            &format!("{label}[[dense]]\ncolumn = \"b\"\ntransform = [\"log\"]"),
+            &format!("{column}vocabulary = \"hash\""),
+            &format!("{column}vocabulary = {{ kind = \"exact\", min_count = 0 }}"),
+            &format!("{column}vocabulary = {{ kind = \"hash\", rows = 4294967297 }}"),
+            &format!("{column}vocabulary = {{ kind = \"identity\" }}"),
+            &format!("{column}vocabulary = {{ kind = \"shared\", rows = 3 }}"),
+            &format!("{column}separator = \"\""),
+            &format!("{column}pool = \"mean\""),
+        ] {
+            SchemaFile::parse("a.toml", wrong).unwrap_err();
+            assert!(violation(wrong).is_some(), "{wrong}");
+        }
     }
 }
