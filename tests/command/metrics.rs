@@ -38,8 +38,12 @@ fn the_metrics_of_four_ranks_agree_with_their_summary() {
 
 /// Sends a request, and returns the whole response.
 fn get(address: &str, path: &str) -> String {
+    get_of_host(address, address, path)
+}
+
+fn get_of_host(address: &str, host: &str, path: &str) -> String {
     let mut client = TcpStream::connect(address).expect("the endpoint accepts");
-    write!(client, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("it receives");
+    write!(client, "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").expect("it receives");
     let mut response = String::new();
     client.read_to_string(&mut response).expect("it answers");
     response
@@ -102,6 +106,8 @@ fn a_training_serves_its_metrics_and_a_page_while_it_runs() {
     assert!(value(&page, "rankine_train_steps_total") >= 1.0);
     assert!(ready.starts_with("HTTP/1.1 200 "), "{ready}");
     assert_shows_the_run(&address);
+    let rebound = get_of_host(&address, "evil.example", "/run.json");
+    assert!(rebound.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{rebound}");
     let pid = rustix::process::Pid::from_child(&training);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
     lines.for_each(drop);
@@ -129,7 +135,8 @@ fn a_port_in_use_is_an_error_before_anything_is_written() {
 fn an_address_without_a_port_is_refused() {
     let place = Place::new();
     generate(&place, SHAPE, 2000, 400);
-    train(&place, &job(&place), "run", &["metrics.listen=localhost"])
-        .with(support::USAGE)
-        .says(&["metrics.listen", "an IP address and a port, such as 127.0.0.1:9464, or a port"]);
+    train(&place, &job(&place), "run", &["metrics.listen=localhost"]).with(support::USAGE).says(&[
+        "metrics.listen",
+        "an IP address or a host name with a port, such as 127.0.0.1:9464, or a port",
+    ]);
 }

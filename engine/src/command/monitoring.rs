@@ -16,14 +16,14 @@ use super::{CommandError, Exit, stderr};
 #[group(skip)]
 pub(crate) struct Args {
     /// Serve metrics for Prometheus on this address, or on this port of the loopback interface
-    #[arg(long, value_name = "IP:PORT|PORT")]
+    #[arg(long, value_name = "HOST:PORT|PORT")]
     metrics: Option<ListenAddress>,
 }
 
 impl Args {
     /// Starts to serve metrics, if that is requested, before the command opens its data. `output` names the work.
     pub(crate) fn start(&self, command: Command, output: &Path) -> Result<Option<Monitor>, CommandError> {
-        let Some(address) = self.metrics else { return Ok(None) };
+        let Some(address) = &self.metrics else { return Ok(None) };
         let name = output.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let monitor = Monitor::start(MonitorOptions {
             info: RunInfo { command, name, rank: Process(0), processes: 1 },
@@ -49,7 +49,7 @@ pub(crate) fn of_training(
         return Ok(None);
     }
     let local_rank = local_rank(process, processes);
-    let listen = metrics.listen.map(|address| {
+    let listen = metrics.listen.as_ref().map(|address| {
         address.of_local_rank(local_rank).ok_or_else(|| {
             let what = format!(
                 "metrics.listen: there is no port for local rank {local_rank}, since ports are counted from {address}: \

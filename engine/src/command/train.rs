@@ -63,7 +63,7 @@ pub(crate) struct Args {
     threads: Option<ThreadCount>,
 
     /// Serve metrics for Prometheus, the same as --set metrics.listen=ADDRESS
-    #[arg(long, value_name = "IP:PORT|PORT")]
+    #[arg(long, value_name = "HOST:PORT|PORT")]
     metrics: Option<ListenAddress>,
 
     /// Print the summary as JSON instead of text

@@ -1,7 +1,8 @@
 //! `[metrics]`: where the metrics of a training can be watched.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -14,9 +15,10 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Metrics {
-    /// Address on which each process serves its metrics to Prometheus: `"127.0.0.1:9464"`, or only a port of the
-    /// loopback interface. The processes of a host take consecutive ports, in the order of their local ranks. Without
-    /// it, nothing listens.
+    /// Address on which each process serves its metrics to Prometheus and the live page: `"127.0.0.1:9464"`, a name of
+    /// the host with a port, or only a port of the loopback interface. The live page answers to that name, to IP
+    /// addresses and to `localhost`. The processes of a host take consecutive ports, in the order of their local ranks.
+    /// Without it, nothing listens.
     pub listen: Option<ListenAddress>,
     /// File to which the metrics are written every 15 seconds and at the end, for the textfile collector of
     /// Prometheus's node exporter, which reads files named `*.prom`. With several processes, all but the first one
@@ -30,27 +32,80 @@ pub struct Metrics {
 }
 
 /// An address to listen on. Only a port means that port of the loopback interface.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ListenAddress(SocketAddr);
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenAddress(Listen);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Listen {
+    Address(SocketAddr),
+    Name { name: String, port: u16 },
+}
 
 impl ListenAddress {
-    const EXPECTED: &str = "an IP address and a port, such as 127.0.0.1:9464, or a port";
+    const EXPECTED: &str = "an IP address or a host name with a port, such as 127.0.0.1:9464, or a port";
 
     /// The address of the process with this local rank; an unspecified port (0) stays so. `None` if there is no such
     /// port.
-    pub fn of_local_rank(self, local_rank: LocalRank) -> Option<SocketAddr> {
-        let Self(mut address) = self;
-        if address.port() != 0 {
-            let port = usize::from(address.port()) + local_rank.0;
-            address.set_port(u16::try_from(port).ok()?);
+    pub fn of_local_rank(&self, local_rank: LocalRank) -> Option<Self> {
+        let Self(mut listen) = self.clone();
+        let port = self.port();
+        if port != 0 {
+            let port = u16::try_from(usize::from(port) + local_rank.0).ok()?;
+            match &mut listen {
+                Listen::Address(address) => address.set_port(port),
+                Listen::Name { port: own, .. } => *own = port,
+            }
         }
-        Some(address)
+        Some(Self(listen))
     }
+
+    fn port(&self) -> u16 {
+        match &self.0 {
+            Listen::Address(address) => address.port(),
+            Listen::Name { port, .. } => *port,
+        }
+    }
+
+    /// The host's name, if that was given instead of an address.
+    pub fn name(&self) -> Option<&str> {
+        match &self.0 {
+            Listen::Address(_) => None,
+            Listen::Name { name, .. } => Some(name),
+        }
+    }
+
+    /// Listens; a name is looked up.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(crate) fn bind(&self) -> io::Result<TcpListener> {
+        match &self.0 {
+            Listen::Address(address) => TcpListener::bind(address),
+            Listen::Name { name, port } => TcpListener::bind((name.as_str(), *port)),
+        }
+    }
+}
+
+/// Parses a host's name and a port.
+fn named(text: &str) -> Option<Listen> {
+    let (name, port) = text.rsplit_once(':')?;
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let is_label = |label: &str| {
+        let is_of_label = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        !label.is_empty() && !label.starts_with('-') && label.bytes().all(is_of_label)
+    };
+    // A name whose last part is a number is a misspelt address.
+    let is_number = |label: &str| label.bytes().all(|byte| byte.is_ascii_digit());
+    let is_name = name.split('.').all(is_label) && !name.rsplit('.').next().is_some_and(is_number);
+    is_name.then_some(Listen::Name { name: name.to_owned(), port: port.parse().ok()? })
 }
 
 impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        match &self.0 {
+            Listen::Address(address) => address.fmt(f),
+            Listen::Name { name, port } => write!(f, "{name}:{port}"),
+        }
     }
 }
 
@@ -59,8 +114,9 @@ impl FromStr for ListenAddress {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let port = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
-        let parsed = text.parse::<u16>().map(port).or_else(|_| text.parse::<SocketAddr>());
-        parsed.map(Self).map_err(|_| format!("expected {}", Self::EXPECTED))
+        let address = text.parse::<u16>().map(port).or_else(|_| text.parse::<SocketAddr>());
+        let listen = address.ok().map(Listen::Address).or_else(|| named(text));
+        listen.map(Self).ok_or_else(|| format!("expected {}", Self::EXPECTED))
     }
 }
 
@@ -122,9 +178,42 @@ mod tests {
         assert_eq!(address("9464").as_deref(), Ok("127.0.0.1:9464"));
         assert_eq!(address("0.0.0.0:80").as_deref(), Ok("0.0.0.0:80"));
         assert_eq!(address("[::1]:9464").as_deref(), Ok("[::1]:9464"));
-        for wrong in ["", "65536", "-1", "localhost:9464", "127.0.0.1", ":9464", "http://127.0.0.1:9464"] {
+        for wrong in ["", "65536", "-1", "localhost", "127.0.0.1", ":9464", "http://127.0.0.1:9464"] {
             assert!(address(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_name_of_the_host_is_kept() {
+        for (text, name, port) in [
+            ("gpu-7:9464", "gpu-7", 9464),
+            ("Gpu7.Example.org.:80", "Gpu7.Example.org", 80),
+            ("h_1:0", "h_1", 0),
+        ] {
+            let address: ListenAddress = text.parse().expect("an address");
+            assert_eq!((address.name(), address.port()), (Some(name), port));
+            assert_eq!(address.to_string(), format!("{name}:{port}"));
+        }
+        for text in ["127.0.0.1:9464", "[::1]:9464", "9464"] {
+            assert_eq!(text.parse::<ListenAddress>().expect("an address").name(), None);
+        }
+        for wrong in [
+            "gpu7:",
+            "gpu7:70000",
+            "gpu 7:1",
+            "-gpu7:1",
+            "a..b:1",
+            ".:1",
+            "256.0.0.1:1",
+            "1:2",
+            "a/b:1",
+            "a:b:1",
+        ] {
+            assert!(wrong.parse::<ListenAddress>().is_err(), "{wrong}");
+        }
+        let local: ListenAddress = "localhost:0".parse().expect("an address");
+        let bound = local.bind().and_then(|listener| listener.local_addr()).expect("it can be bound");
+        assert!(bound.ip().is_loopback(), "{bound}");
     }
 
     #[test]
@@ -132,6 +221,11 @@ mod tests {
         let address: ListenAddress = "127.0.0.1:65533".parse().expect("an address");
         let port = |rank| address.of_local_rank(rank).map(|address| address.port());
         assert_eq!([0, 2, 3].map(LocalRank).map(port), [Some(65533), Some(65535), None]);
+        let named: ListenAddress = "gpu7:9464".parse().expect("an address");
+        assert_eq!(
+            named.of_local_rank(LocalRank(2)).map(|address| address.to_string()),
+            Some("gpu7:9466".into())
+        );
         let any: ListenAddress = "0".parse().expect("a port");
         assert_eq!(any.of_local_rank(LocalRank(7)).map(|address| address.port()), Some(0));
     }

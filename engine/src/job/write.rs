@@ -73,7 +73,12 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
     writeln!(out, "ranks = {ranks}\nnodes = {nodes}\ndense_update = \"{}\"", dense_update.name())?;
     let Metrics { listen, textfile, tensorboard, mllog } = metrics;
     writeln!(out, "\n[metrics]")?;
-    write_option(out, "listen", listen.map(|address| quoted(&address.to_string())).as_ref(), "no port")?;
+    write_option(
+        out,
+        "listen",
+        listen.as_ref().map(|address| quoted(&address.to_string())).as_ref(),
+        "no port",
+    )?;
     let textfile = textfile.as_ref().map(|path| quoted_path(path));
     write_option(out, "textfile", textfile.as_ref(), "no file")?;
     writeln!(out, "tensorboard = {tensorboard}\nmllog = {mllog}")

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +14,10 @@ use super::families::{Beat, Command, Common, Evaluating, RunInfo, Task, Training
 use super::live::{LiveRun, SharedView};
 use super::observer::{EvaluationObserver, TrainingObserver};
 use super::process::{self, ProcessCollector};
-use super::server::{Request, Response, Server};
+use super::server::{Host, Request, Response, Server};
 use super::text;
 use super::textfile::{Textfile, path_of_rank};
+use crate::job::ListenAddress;
 use crate::report::RankView;
 use crate::report::assets::assets;
 use crate::training::Observer;
@@ -38,7 +39,7 @@ pub struct MonitorOptions {
     /// What runs.
     pub info: RunInfo,
     /// Where to listen for requests.
-    pub listen: Option<SocketAddr>,
+    pub listen: Option<ListenAddress>,
     /// The file to write metrics to.
     pub textfile: Option<PathBuf>,
     /// Returns whether the work makes progress. Without it, the progress of [`Task`]s decides.
@@ -55,7 +56,7 @@ pub enum MonitorError {
     #[error("cannot serve metrics on {address}: {}", why_not(.source))]
     Listen {
         /// The address.
-        address: SocketAddr,
+        address: ListenAddress,
         /// What the system says.
         source: io::Error,
     },
@@ -119,14 +120,15 @@ impl Monitor {
         let registry = catalog.registry;
         let server = listen.map(|address| {
             let registry = registry.clone();
+            let listener = address.bind();
+            let page = Page { view: view.clone(), ranks, name: address.name().map(Into::into) };
+            let page = shows_run.then_some(page);
             let refused = |source| MonitorError::Listen { address, source };
-            let listener = TcpListener::bind(address).map_err(refused)?;
-            let page = shows_run.then(|| Page { view: view.clone(), ranks });
             let routes = move |request: &Request<'_>| {
                 let of_page = page.as_ref().and_then(|page| page.answer(request));
                 of_page.unwrap_or_else(|| answer(request, &registry, &*readiness))
             };
-            Server::start(listener, routes).map_err(refused)
+            listener.and_then(|listener| Server::start(listener, routes)).map_err(refused)
         });
         let server = server.transpose()?;
         let textfile = textfile.map(|path| {
@@ -196,20 +198,47 @@ pub(super) fn families() -> Vec<super::catalog::Family> {
 struct Page {
     view: SharedView,
     ranks: Option<Box<dyn Fn() -> Vec<RankView> + Send>>,
+    /// The host name in the address to listen on, if it has one.
+    name: Option<String>,
 }
 
 impl Page {
     /// Answers a request for a file of the page or for the run's view; `None` if it is for something else.
     fn answer(&self, request: &Request<'_>) -> Option<Response> {
         let name = request.path.strip_prefix('/')?;
-        if name == RUN_NAME {
-            let ranks = self.ranks.as_ref().map(|ranks| ranks()).unwrap_or_default();
-            let body = self.view.json(ranks);
-            return Some(Response { status: 200, content_type: "application/json", body });
+        let asset = assets().find(|asset| asset.name == name);
+        if asset.is_none() && name != RUN_NAME {
+            return None;
         }
-        let asset = assets().find(|asset| asset.name == name)?;
-        Some(Response { status: 200, content_type: asset.content_type, body: asset.text.into() })
+        if let Some(refusal) = refusal(request.host, self.name.as_deref()) {
+            return Some(Response::text(403, refusal));
+        }
+        Some(match asset {
+            Some(asset) => {
+                Response { status: 200, content_type: asset.content_type, body: asset.text.into() }
+            }
+            None => {
+                let ranks = self.ranks.as_ref().map(|ranks| ranks()).unwrap_or_default();
+                let body = self.view.json(ranks);
+                Response { status: 200, content_type: "application/json", body }
+            }
+        })
     }
+}
+
+/// Says why the live page is not shown under this name of the host; `None` if it is. `own` is the configured name.
+///
+/// A web site can make its own name lead to this server's address (DNS rebinding). A browser behind the same firewall
+/// would then let the site's scripts read the page, as if it were the site's own.
+pub(super) fn refusal(host: Option<Host<'_>>, own: Option<&str>) -> Option<String> {
+    let Some(Host::Name(name)) = host else { return None };
+    let is_shown = ["localhost"].into_iter().chain(own).any(|shown| shown.eq_ignore_ascii_case(name));
+    (!is_shown).then(|| {
+        format!(
+            "Rankine does not show this page as {name}, because a web site could give that name to this server and \
+             read the page: open it by an IP address or as localhost, or train with --metrics {name}:PORT.\n"
+        )
+    })
 }
 
 /// What the page polls.

@@ -10,7 +10,8 @@ use rankine_reader::Part;
 
 use super::catalog::Family;
 use super::families::TableLabels;
-use super::monitor::families;
+use super::monitor::{families, refusal};
+use super::server::Host;
 use super::*;
 use crate::guard::SkippedSteps;
 use crate::training::{Event, Observer, Progress, StepDetails, StepTimes};
@@ -21,18 +22,27 @@ fn value(text: &str, series: &str) -> Option<f64> {
 }
 
 fn get(monitor: &Monitor, path: &str) -> String {
-    let address = monitor.address().expect("it listens");
-    let mut client = TcpStream::connect(address).expect("it accepts");
-    write!(client, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("it receives");
+    let address = monitor.address().expect("it listens").to_string();
+    get_of_host(monitor, path, &format!("Host: {address}\r\n"))
+}
+
+/// Sends a request with this header, or with none.
+fn get_of_host(monitor: &Monitor, path: &str, host: &str) -> String {
+    let mut client = TcpStream::connect(monitor.address().expect("it listens")).expect("it accepts");
+    write!(client, "GET {path} HTTP/1.0\r\n{host}\r\n").expect("it receives");
     let mut response = String::new();
     client.read_to_string(&mut response).expect("it answers");
     response
 }
 
 fn monitor(command: Command, readiness: Option<Readiness>) -> Monitor {
+    listening("127.0.0.1:0", command, readiness)
+}
+
+fn listening(address: &str, command: Command, readiness: Option<Readiness>) -> Monitor {
     Monitor::start(MonitorOptions {
         info: RunInfo { command, name: "a \"name\"\n".into(), rank: Process(2), processes: 4 },
-        listen: "127.0.0.1:0".parse().ok(),
+        listen: address.parse().ok(),
         textfile: None,
         readiness: readiness.map(|readiness| Box::new(move || readiness.clone()) as Box<_>),
         ranks: None,
@@ -62,6 +72,50 @@ fn known_series_are_exported_at_zero_from_the_start() {
     assert!(value(&page, "process_resident_memory_bytes").is_some_and(|bytes| bytes > 0.0));
     // Undefined values are not exported as 0.
     assert!(!page.contains("\nrankine_train_loss ") && !page.contains("\nrankine_eval_auc{"), "{page}");
+}
+
+/// A web site that gives its name to this server's address (DNS rebinding) must not read the run.
+#[test]
+fn the_live_page_answers_to_addresses_localhost_and_the_configured_name() {
+    let status = |monitor: &Monitor, path: &str, host: &str| {
+        let answer = get_of_host(monitor, path, &format!("Host: {host}\r\n"));
+        answer.split(' ').nth(1).and_then(|status| status.parse::<u16>().ok()).expect("a status")
+    };
+    let (unnamed, named) = (monitor(Command::Train, None), listening("localhost:0", Command::Train, None));
+    for path in ["/", "/run.json", "/page.js", "/run.json?a"] {
+        for host in ["127.0.0.1:1", "10.0.0.7", "[::1]:9464", "localhost", "LOCALHOST.:80"] {
+            assert_eq!(
+                (status(&unnamed, path, host), status(&named, path, host)),
+                (200, 200),
+                "{path} {host}"
+            );
+        }
+        for host in
+            ["evil.example", "evil.example:9464", "localhost.evil.example", "127.0.0.1.nip.io", "gpu7"]
+        {
+            assert_eq!(
+                (status(&unnamed, path, host), status(&named, path, host)),
+                (403, 403),
+                "{path} {host}"
+            );
+        }
+        assert!(get_of_host(&unnamed, path, "").starts_with("HTTP/1.1 200 "), "{path}");
+    }
+    // Prometheus and Kubernetes use any name.
+    for path in ["/metrics", "/healthz", "/readyz"] {
+        assert_eq!(status(&unnamed, path, "evil.example"), 200, "{path}");
+    }
+    assert_eq!(status(&unnamed, "/nothing", "evil.example"), 404);
+    assert_eq!(status(&monitor(Command::Eval, None), "/", "evil.example"), 200, "no page");
+    let name = |name| Some(Host::Name(name));
+    assert_eq!(refusal(name("GPU7.example.org"), Some("gpu7.example.org")), None);
+    assert!(refusal(name("gpu7"), Some("gpu7.example.org")).is_some());
+    let refused = get_of_host(&unnamed, "/run.json", "Host: evil.example\r\n");
+    assert!(refused.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{refused}");
+    let body = "Rankine does not show this page as evil.example, because a web site could give that name to this \
+        server and read the page: open it by an IP address or as localhost, or train with --metrics \
+        evil.example:PORT.\n";
+    assert!(refused.ends_with(&format!("\r\n\r\n{body}")), "{refused}");
 }
 
 #[test]
@@ -169,7 +223,7 @@ fn a_port_in_use_is_an_error_that_says_so() {
     let first = monitor(Command::Train, None);
     let error = Monitor::start(MonitorOptions {
         info: RunInfo::default(),
-        listen: first.address(),
+        listen: first.address().and_then(|address| address.to_string().parse().ok()),
         textfile: None,
         readiness: None,
         ranks: None,

@@ -17,7 +17,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use service::Service;
 
-pub use message::{Request, Response};
+pub use message::{Host, Request, Response};
 
 mod connection;
 mod message;

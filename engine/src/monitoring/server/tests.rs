@@ -172,6 +172,55 @@ fn targets_are_split_into_path_and_query() {
 }
 
 #[test]
+fn the_host_of_a_request_is_that_of_its_target_or_its_header() {
+    let host = |target: &str, headers: &str| {
+        let request = format!("GET {target} HTTP/1.1\r\nAccept: */*\r\n{headers}\r\n");
+        let told = |request: &Request<'_>| Response::text(200, format!("{:?}", request.host));
+        let answer = String::from_utf8(answer(request.as_bytes(), told).unwrap()).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        if head.starts_with("HTTP/1.1 200 ") { body.to_owned() } else { head[9..12].to_owned() }
+    };
+    let of_header = |value: &str| host("/", &format!("Host: {value}\r\n"));
+    for (value, expected) in [
+        ("127.0.0.1", "Some(Address(127.0.0.1))"),
+        ("127.0.0.1:9464", "Some(Address(127.0.0.1))"),
+        ("[::1]", "Some(Address(::1))"),
+        ("[::1]:9464", "Some(Address(::1))"),
+        ("[fe80::1%25eth0]:9464", "Some(Address(fe80::1))"),
+        ("LocalHost:9464", "Some(Name(\"LocalHost\"))"),
+        ("localhost.:9464", "Some(Name(\"localhost\"))"),
+        ("127.0.0.1.evil.example", "Some(Name(\"127.0.0.1.evil.example\"))"),
+        ("gpu_7.example.org:", "Some(Name(\"gpu_7.example.org\"))"),
+        // Not what browsers send for an address.
+        ("127.1", "Some(Name(\"127.1\"))"),
+        ("", "None"),
+        ("::1", "400"),
+        ("[::1", "400"),
+        ("[localhost]", "400"),
+        ("[::1]x", "400"),
+        ("localhost:port", "400"),
+        ("localhost:9464:1", "400"),
+        ("a@localhost", "400"),
+        ("local host", "400"),
+        (".", "400"),
+        (":9464", "400"),
+        ("h\u{f6}st", "400"),
+    ] {
+        assert_eq!(of_header(value), expected, "{value:?}");
+    }
+    // In HTTP/1.0 and from simple probes there may be none; two contradict each other.
+    assert_eq!(host("/", ""), "None");
+    assert_eq!(host("/", "Host: localhost\r\nhost: localhost\r\n"), "400");
+    // The target of a proxy's request counts.
+    let evil = "Host: evil.example\r\n";
+    assert_eq!(host("http://localhost:9/", evil), "Some(Name(\"localhost\"))");
+    assert_eq!(host("HTTP://evil.example/x", "Host: localhost\r\n"), "Some(Name(\"evil.example\"))");
+    assert_eq!(host("http://[::1]:9/", evil), "Some(Address(::1))");
+    assert_eq!(host("http://user@localhost/", ""), "400");
+    assert_eq!(host("/", evil), "Some(Name(\"evil.example\"))");
+}
+
+#[test]
 fn statuses_follow_the_requests() {
     let head = |header: &str, count: usize| format!("GET / HTTP/1.1\r\n{}\r\n", header.repeat(count));
     let cases = [
