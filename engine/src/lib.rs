@@ -13,6 +13,8 @@ pub mod prelude;
 #[doc(hidden)]
 pub mod blame;
 #[doc(hidden)]
+pub mod build;
+#[doc(hidden)]
 pub mod checkpoint;
 #[doc(hidden)]
 pub mod cpu;

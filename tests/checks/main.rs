@@ -1,9 +1,11 @@
-//! Checks of the sources and documents: the stable interface, links, the structure of modules, and style.
+//! Checks of the sources and documents: the stable interface, links, the structure of modules, and style. The build
+//! script is tested here, too.
 
 #[path = "../support/mod.rs"]
 mod support;
 
 mod api;
+mod build;
 mod docs;
 mod structure;
 mod tidy;

@@ -187,6 +187,43 @@ fn a_run_that_a_signal_stopped_can_be_resumed() {
 }
 
 #[test]
+fn a_run_of_another_build_is_resumed_and_the_log_says_so() {
+    let place = Place::new();
+    generate(&place, SHAPE, SAMPLES, 500);
+    let (job, run_dir) = (job(&place), place.word("run"));
+    let train = |steps: u32| {
+        let steps = format!("train.max_steps={steps}");
+        let sets = ["--set", "checkpoint.every_steps=20", "--set", "train.epochs=9", "--set", &steps];
+        run([&["train", &job, "--run-dir", &run_dir, "--resume"], &sets[..]].concat())
+    };
+    train(20).with(SUCCESS);
+    const WORDS: &str = "another build of Rankine trained this run before";
+    let again = train(40).with(SUCCESS);
+    assert!(again.stderr.contains("resuming after step 20") && !again.stderr.contains(WORDS), "{again:?}");
+    // The description that the first build leaves is changed to that of another one.
+    let path = place.path("run/devices.json");
+    let mut devices: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    for file in ["run/summary.json", "run/devices.json"] {
+        let build = &support::json_file(&place.path(file))["build"];
+        assert_eq!(
+            (&build["version"], &build["features"][0]),
+            (&devices["version"], &"cli".into()),
+            "{file}"
+        );
+    }
+    let trained = support::json_file(&place.path("run/trained.json"));
+    assert_eq!(trained["content"]["build"], devices["build"]);
+    devices["build"]["rustc"] = "0.1".into();
+    fs::write(&path, devices.to_string()).unwrap();
+    train(60).with(SUCCESS).says(&[WORDS, ", compiled by rustc 0.1: ", "resuming after step 40"]);
+    // Earlier versions did not describe themselves.
+    devices.as_object_mut().unwrap().remove("build");
+    fs::write(&path, devices.to_string()).unwrap();
+    let unknown = train(80).with(SUCCESS);
+    assert!(!unknown.stderr.contains(WORDS), "{unknown:?}");
+}
+
+#[test]
 fn resuming_a_finished_or_an_empty_run() {
     let runs = Runs::new(&[]);
     // Resuming a finished run changes nothing and prints its summary.

@@ -262,6 +262,8 @@ impl From<MeetError> for CommandError {
 
 #[cfg(test)]
 mod tests {
+    use rankine::build::Build;
+
     use super::*;
 
     #[test]
@@ -337,7 +339,7 @@ mod tests {
             local_rank: None,
             gpus,
             gpu_ids: Vec::new(),
-            version: "1".into(),
+            build: Build::compiled(),
         };
         let cluster = |members: Vec<ProcessInfo>| ClusterReport {
             launcher: Launcher::None,

@@ -9,6 +9,7 @@ use std::fmt;
 use std::process;
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
+use rankine::build::Build;
 use rankine::hooks;
 use rankine::launch::ProcessRank;
 use rankine::training::StopCause;
@@ -51,7 +52,8 @@ use error::CommandError;
 
 /// A training engine for ranking models: DLRM and its family
 #[derive(Debug, Parser)]
-#[command(name = "rankine", version, after_long_help = after_help(), arg_required_else_help = true)]
+#[command(name = "rankine", version = version(), long_version = long_version())]
+#[command(after_long_help = after_help(), arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -110,6 +112,18 @@ const EXIT_CODES: [(&str, &str); 8] = [
     ("75", "a signal stopped training; --resume continues it"),
     ("129, 130, 143", "SIGHUP, SIGINT or SIGTERM stopped convert or generate; no dataset was written"),
 ];
+
+/// What `rankine -V` prints.
+fn version() -> String {
+    Build::compiled().short()
+}
+
+/// What `rankine --version` prints. `rankine doctor` adds the checksum.
+fn long_version() -> String {
+    let build = Build::compiled();
+    let line = |(name, text)| format!("\n{name:<9} {text}");
+    build.version.clone() + &build.details().map(line).concat()
+}
 
 /// What follows the list of commands in `rankine --help`.
 fn after_help() -> String {

@@ -12,6 +12,7 @@ use bytesize::ByteSize;
 use rankine_cuda::probe::{Attempt, Driver, Library, Presence, Probe, VisibleGpu};
 use serde::Serialize;
 
+use crate::build::Build;
 use crate::cuda;
 use crate::system::{self, Cpu, LockedMemory, Memory};
 
@@ -30,7 +31,9 @@ pub struct Options<'a> {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// The version of Rankine.
-    pub version: &'static str,
+    pub version: String,
+    /// The build of Rankine.
+    pub build: Build,
     /// The processor.
     pub cpu: Cpu,
     /// The memory; `None` if the system does not report it.
@@ -96,7 +99,8 @@ pub fn doctor(options: &Options<'_>) -> Report {
         Reading { dir: options.dir.to_owned(), modes }
     });
     Report {
-        version: env!("CARGO_PKG_VERSION"),
+        version: Build::here().version.clone(),
+        build: Build::here().clone(),
         cpu: system::cpu(threads),
         memory: system::memory(),
         locked_memory: system::locked_memory(),
@@ -134,6 +138,9 @@ fn training(threads: usize, backends: &[Backend]) -> Training {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "Rankine {}\n", self.version)?;
+        for (name, text) in self.build.details() {
+            line(f, name, format_args!("{text}"))?;
+        }
         let Cpu { model, available_threads, features } = &self.cpu;
         line(f, "cpu", format_args!("{model}, {available_threads} threads for this process"))?;
         for feature in features {
@@ -263,6 +270,7 @@ fn line(f: &mut fmt::Formatter<'_>, heading: &str, text: fmt::Arguments<'_>) -> 
 #[cfg(test)]
 mod tests {
     use rankine_cuda::probe::Version;
+    use rankine_reader::sealed::Checksum;
 
     use super::*;
     use crate::system::Feature;
@@ -311,7 +319,16 @@ mod tests {
             Library { refused: Some("it is too old".into()), ..library("libcublasLt.so.13", Ok(CUDA_13)) };
         let feature = |name, present| Feature { name, present };
         let report = Report {
-            version: "9.9",
+            version: "9.9".into(),
+            build: Build {
+                version: "9.9".into(),
+                commit: Some("1a2b3c".into()),
+                dirty: true,
+                features: vec!["cli".into(), "cuda".into()],
+                target: "a-target".into(),
+                rustc: "1.95.0".into(),
+                checksum: Some(Checksum(0xab)),
+            },
             cpu: Cpu {
                 model: "A Processor".into(),
                 available_threads: 6,
@@ -342,6 +359,10 @@ mod tests {
         let expected = "\
 Rankine 9.9
 
+commit    1a2b3c, dirty, checksum 00000000000000ab
+features  cli, cuda
+target    a-target
+rustc     1.95.0
 cpu       A Processor, 6 threads for this process
           avx2      yes
           avx512f   no

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::error::MeetError;
 use super::meeting::Meeting;
 use super::process_rank::ProcessRank;
+use crate::build::Build;
 use crate::system;
 
 /// What a process tells the others about itself.
@@ -26,8 +27,8 @@ pub struct ProcessInfo {
     pub gpus: usize,
     /// The ids of these GPUs, the same for all processes of the host.
     pub gpu_ids: Vec<String>,
-    /// The version of Rankine.
-    pub version: String,
+    /// The build of Rankine.
+    pub build: Build,
 }
 
 /// A host, with its processes in the order of ranks.
@@ -52,14 +53,14 @@ impl ProcessInfo {
             local_rank: process.local_rank,
             gpus: gpu_ids.len(),
             gpu_ids,
-            version: env!("CARGO_PKG_VERSION").into(),
+            build: Build::here().clone(),
         }
     }
 
     /// Sends this to all others, and returns all, in the order of ranks.
     ///
     /// # Errors
-    /// Those of [`Meeting::gather`]; and if a process has another version.
+    /// Those of [`Meeting::gather`]; and if a process is of another build, or its build is not known exactly.
     pub fn introduce(self, meeting: &mut Meeting) -> Result<Vec<Self>, MeetError> {
         let own = serde_json::to_vec(&self).map_err(|error| MeetError::Stray(error.to_string()))?;
         let all = meeting.gather(&own)?;
@@ -67,14 +68,24 @@ impl ProcessInfo {
             let rank = Process(index);
             let member: Self = serde_json::from_slice(bytes).map_err(|error| {
                 MeetError::Stray(format!(
-                    "rank {rank} sent an invalid description of itself: {error}; does it run the same version of \
+                    "rank {rank} sent an invalid description of itself: {error}; does it run the same build of \
                      Rankine?"
                 ))
             })?;
-            if member.version != self.version || member.rank != rank {
+            if member.rank != rank {
+                let words =
+                    format!("rank {rank} on {} describes itself as rank {}", member.host, member.rank);
+                return Err(MeetError::Stray(words));
+            }
+            if rank != self.rank && !member.build.is_same(&self.build) {
                 let words = format!(
-                    "rank {rank} on {} runs Rankine {}, and rank {} runs {}: all processes must run the same version",
-                    member.host, member.version, self.rank, self.version
+                    "rank {rank} on {} runs Rankine {}, and rank {} on {} runs Rankine {}: all processes of a job must \
+                     run the same build. Install one build on all hosts",
+                    member.host,
+                    member.build.unlike(&self.build),
+                    self.rank,
+                    self.host,
+                    self.build.unlike(&member.build)
                 );
                 return Err(MeetError::Stray(words));
             }
@@ -110,7 +121,7 @@ mod tests {
             local_rank: None,
             gpus: 0,
             gpu_ids: Vec::new(),
-            version: "1".into(),
+            build: Build::compiled(),
         };
         let members = [member(0, "a", "x"), member(1, "b", "y"), member(2, "a", "x"), member(3, "a", "z")];
         let found: Vec<_> = hosts(&members).into_iter().map(|host| (host.name, host.ranks)).collect();

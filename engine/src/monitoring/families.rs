@@ -14,6 +14,7 @@ use rankine_reader::Part;
 
 use super::catalog::Catalog;
 use super::gpus::GpuCollector;
+use crate::build::Build;
 use crate::evaluation::HeadMetrics;
 use crate::guard::SkipReason;
 
@@ -76,12 +77,16 @@ pub(super) struct Common {
 
 impl Common {
     pub(super) fn new(catalog: &mut Catalog, info: RunInfo) -> Self {
-        let build =
-            catalog.gauges("rankine_build_info", &["version", "features"], "The build of Rankine; always 1.");
-        let features = [("cuda", crate::cuda::IN_BUILD), ("parquet", cfg!(feature = "parquet"))];
-        let features: Vec<_> =
-            features.into_iter().filter_map(|(name, is_on)| is_on.then_some(name)).collect();
-        build.with_label_values(&[env!("CARGO_PKG_VERSION"), &features.join(",")]).set(1.0);
+        let build_info = catalog.gauges(
+            "rankine_build_info",
+            &["version", "commit", "dirty", "features", "target", "rustc"],
+            "The build of Rankine; always 1. `commit` is empty if it is unknown; `dirty` is `true` if the sources \
+             differ from it.",
+        );
+        let Build { version, commit, dirty, features, target, rustc, .. } = &Build::compiled();
+        let (commit, dirty) = (commit.as_deref().unwrap_or_default(), dirty.to_string());
+        let labels = [version, commit, &dirty, &features.join(","), target, rustc];
+        build_info.with_label_values(&labels).set(1.0);
         let processes = catalog.gauge("rankine_processes", "Processes of the job.");
         processes.set(info.processes as f64);
         let rank = catalog.gauge("rankine_rank", "Rank of this process.");

@@ -13,6 +13,7 @@ use super::families::TableLabels;
 use super::monitor::{families, refusal};
 use super::server::Host;
 use super::*;
+use crate::build::Build;
 use crate::guard::SkippedSteps;
 use crate::training::{Event, Observer, Progress, StepDetails, StepTimes};
 
@@ -116,6 +117,24 @@ fn the_live_page_answers_to_addresses_localhost_and_the_configured_name() {
         server and read the page: open it by an IP address or as localhost, or train with --metrics \
         evil.example:PORT.\n";
     assert!(refused.ends_with(&format!("\r\n\r\n{body}")), "{refused}");
+}
+
+#[test]
+fn the_build_is_exported() {
+    let page = get(&monitor(Command::Eval, None), "/metrics");
+    let line = page.lines().find(|line| line.starts_with("rankine_build_info{")).expect("the build");
+    let Build { commit, dirty, rustc, .. } = Build::here();
+    for label in [
+        format!("version=\"{}\"", env!("CARGO_PKG_VERSION")),
+        format!("commit=\"{}\"", commit.clone().unwrap_or_default()),
+        format!("dirty=\"{dirty}\""),
+        format!("rustc=\"{rustc}\""),
+        "test-hooks".into(),
+        "target=\"".into(),
+    ] {
+        assert!(line.contains(&label), "{label} in {line}");
+    }
+    assert!(line.ends_with("} 1"), "{line}");
 }
 
 #[test]

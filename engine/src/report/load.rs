@@ -63,7 +63,7 @@ pub fn load(run: &Path) -> Result<RunView, ReportError> {
 
 /// Sets what is known of the devices of a run.
 fn set_devices(view: &mut RunView, devices: RunDevices) {
-    let RunDevices { version, device, ranks, nodes, memory, tables } = devices;
+    let RunDevices { version, device, ranks, nodes, memory, tables, .. } = devices;
     view.version = Some(version);
     view.device = DeviceView {
         name: Some(device),

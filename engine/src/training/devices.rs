@@ -5,6 +5,7 @@ use rankine_reader::Dataset;
 use serde::{Deserialize, Serialize};
 
 use super::backend::DeviceMemory;
+use crate::build::Build;
 use crate::model::ModelSpec;
 
 /// The devices that train a run, and the tables on them.
@@ -12,6 +13,9 @@ use crate::model::ModelSpec;
 pub struct RunDevices {
     /// The version of Rankine.
     pub version: String,
+    /// The build of Rankine; absent in the files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<Build>,
     /// The device, in words.
     pub device: String,
     /// Number of ranks.
@@ -71,7 +75,15 @@ impl RunDevices {
             let table = &mut tables[feature.table];
             table.top_share.get_or_insert(statistics.top_1_percent_share(table.rows));
         }
-        let version = env!("CARGO_PKG_VERSION").to_owned();
-        Self { version, device: name, ranks: topology.ranks(), nodes: topology.nodes(), memory, tables }
+        let build = Build::here().clone();
+        Self {
+            version: build.version.clone(),
+            build: Some(build),
+            device: name,
+            ranks: topology.ranks(),
+            nodes: topology.nodes(),
+            memory,
+            tables,
+        }
     }
 }

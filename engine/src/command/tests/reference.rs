@@ -34,7 +34,8 @@ fn markdown() -> String {
     out += "\n## Options of all commands\n\n";
     let global = |arg: &&Arg| arg.is_global_set() && is_listed(arg);
     options(&mut out, root.get_arguments().filter(global));
-    out += "\n`-h` prints a short help, `--help` a long one, and `rankine --version` the version.\n";
+    out += "\n`-h` prints a short help, `--help` a long one, and `rankine -V` the version and the commit.\n\
+            `rankine --version` prints all of the build.\n";
     for (title, column, rows) in
         [("Environment variables", "variable", &ENVIRONMENT[..]), ("Exit codes", "code", &EXIT_CODES[..])]
     {

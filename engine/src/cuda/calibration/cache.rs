@@ -10,6 +10,7 @@ use rankine_reader::publish::{create_folders, replace_file};
 use serde::{Deserialize, Serialize};
 
 use super::Gpus;
+use crate::build::Build;
 
 /// The content of a cache file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -18,30 +19,30 @@ struct CachedFigures {
     gpu: String,
     count: usize,
     driver: String,
-    rankine: String,
+    build: Build,
     figures: Figures,
 }
 
 impl CachedFigures {
-    fn of(gpus: &Gpus, figures: &Figures) -> Self {
+    fn of(gpus: &Gpus, build: &Build, figures: &Figures) -> Self {
         Self {
             gpu: gpus.name.clone(),
             count: gpus.count,
             driver: gpus.driver.clone(),
-            rankine: env!("CARGO_PKG_VERSION").into(),
+            build: build.clone(),
             figures: figures.clone(),
         }
     }
 }
 
-/// Returns the cached figures, if they were measured on these GPUs with this driver and this version of Rankine.
+/// Returns the cached figures, if they were measured on these GPUs with this driver and this build of Rankine.
 pub fn cached(gpus: &Gpus) -> Option<Figures> {
-    read_from(&folder()?, gpus)
+    read_from(&folder()?, gpus, Build::here())
 }
 
 pub(super) fn store(gpus: &Gpus, figures: &Figures) {
     let stored = match folder() {
-        Some(folder) => write_into(&folder, gpus, figures),
+        Some(folder) => write_into(&folder, gpus, Build::here(), figures),
         None => Err(io::Error::other("neither XDG_CACHE_HOME nor HOME is set")),
     };
     if let Err(error) = stored {
@@ -50,15 +51,16 @@ pub(super) fn store(gpus: &Gpus, figures: &Figures) {
     }
 }
 
-fn read_from(folder: &Path, gpus: &Gpus) -> Option<Figures> {
+fn read_from(folder: &Path, gpus: &Gpus, build: &Build) -> Option<Figures> {
     let text = fs::read(folder.join(file_name(gpus))).ok()?;
     let kept: CachedFigures = serde_json::from_slice(&text).ok()?;
-    (CachedFigures::of(gpus, &kept.figures) == kept).then_some(kept.figures)
+    let is_own = CachedFigures::of(gpus, build, &kept.figures) == kept && kept.build.is_same(build);
+    is_own.then_some(kept.figures)
 }
 
-fn write_into(folder: &Path, gpus: &Gpus, figures: &Figures) -> io::Result<()> {
+fn write_into(folder: &Path, gpus: &Gpus, build: &Build, figures: &Figures) -> io::Result<()> {
     create_folders(folder).map_err(io::Error::other)?;
-    let text = serde_json::to_string_pretty(&CachedFigures::of(gpus, figures))
+    let text = serde_json::to_string_pretty(&CachedFigures::of(gpus, build, figures))
         .expect("figures are plain data")
         + "\n";
     replace_file(&folder.join(file_name(gpus)), text.as_bytes()).map_err(io::Error::other)
@@ -71,6 +73,7 @@ fn folder() -> Option<PathBuf> {
     Some(caches.join("rankine"))
 }
 
+/// One file per version, so that builds of one version replace each other's figures.
 fn file_name(gpus: &Gpus) -> String {
     let Gpus { name, count, driver } = gpus;
     let name = format!("{count}x-{name}-driver-{driver}-rankine-{}", env!("CARGO_PKG_VERSION"));
@@ -95,6 +98,8 @@ pub(super) fn driver_version() -> String {
 
 #[cfg(test)]
 mod tests {
+    use rankine_reader::sealed::Checksum;
+
     use super::*;
 
     #[test]
@@ -110,18 +115,26 @@ mod tests {
             links: None,
         };
         let gpus = Gpus { name: "Some GPU/2".into(), count: 2, driver: "580.1".into() };
-        assert_eq!(read_from(folder.path(), &gpus), None);
-        write_into(folder.path(), &gpus, &figures).unwrap();
-        assert_eq!(read_from(folder.path(), &gpus), Some(figures.clone()));
+        let build = Build::here();
+        assert_eq!(read_from(folder.path(), &gpus, build), None);
+        write_into(folder.path(), &gpus, build, &figures).unwrap();
+        assert_eq!(read_from(folder.path(), &gpus, build), Some(figures.clone()));
+        let rebuilt = Build { dirty: true, checksum: Some(Checksum(1)), ..build.clone() };
+        assert_eq!(read_from(folder.path(), &gpus, &rebuilt), None, "of another build");
+        // Nobody knows whether this is the same code as before.
+        let unknown = Build { checksum: None, ..rebuilt };
+        write_into(folder.path(), &gpus, &unknown, &figures).unwrap();
+        assert_eq!(read_from(folder.path(), &gpus, &unknown), None);
+        write_into(folder.path(), &gpus, build, &figures).unwrap();
         for other in [
             Gpus { count: 4, ..gpus.clone() },
             Gpus { driver: "581.0".into(), ..gpus.clone() },
             Gpus { name: "Some GPU 2".into(), ..gpus.clone() },
         ] {
-            assert_eq!(read_from(folder.path(), &other), None);
+            assert_eq!(read_from(folder.path(), &other, build), None);
         }
         // A damaged file counts as missing.
         fs::write(folder.path().join(file_name(&gpus)), "{").unwrap();
-        assert_eq!(read_from(folder.path(), &gpus), None);
+        assert_eq!(read_from(folder.path(), &gpus, build), None);
     }
 }

@@ -6,12 +6,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rankine_embedding::Process;
+use rankine_reader::sealed::Checksum;
 
 use super::watch::Patience;
 use super::{
     Activity, Address, Failure, Launcher, MeetError, Meeting, ProcessGroup, ProcessInfo, ProcessRank,
     RunStage, Secret, Spread, StepStage, Terms,
 };
+use crate::build::Build;
 
 mod hostile;
 
@@ -87,10 +89,17 @@ fn a_value_that_is_too_long_is_refused_and_the_meeting_goes_on() {
 }
 
 #[test]
-fn processes_of_another_version_or_rank_are_named() {
+fn processes_of_another_build_or_rank_are_named() {
     for (change, words) in [
-        ("version", "rank 1 on h runs Rankine 0.0, and rank 0 runs "),
-        ("rank", "all processes must run the same version"),
+        ("version", "rank 1 on h runs Rankine 0.0 ("),
+        ("version", "), and rank 0 on h runs Rankine 0."),
+        ("commit", "rank 1 on h runs Rankine 0.1.0 (222222222222"),
+        ("checksum", ", checksum 0000000000000001), and rank 0 on h runs"),
+        ("features", ", features of-another-build, and rank 0 on h runs"),
+        ("target", ", for another-target, and rank 0 on h runs"),
+        ("rustc", ", compiled by rustc 0.1, and rank 0 on h runs"),
+        ("rustc", ": all processes of a job must run the same build. Install one build on all hosts"),
+        ("rank", "rank 1 on h describes itself as rank 0"),
         ("bytes", "rank 1 sent an invalid description of itself: "),
     ] {
         let address = address();
@@ -101,8 +110,17 @@ fn processes_of_another_version_or_rank_are_named() {
                 ..ProcessInfo::here(&process, vec!["GPU-1".into(), "GPU-2".into()])
             };
             assert_eq!((here.rank, here.gpus, here.process), (process.rank, 2, std::process::id()));
+            let build = here.build.clone();
+            let with = |build| ProcessInfo { build, ..here.clone() };
             let other = match (process.rank, change) {
-                (Process(1), "version") => ProcessInfo { version: "0.0".into(), ..here },
+                (Process(1), "version") => with(Build { version: "0.0".into(), ..build }),
+                (Process(1), "commit") => with(Build { commit: Some("2".repeat(40)), ..build }),
+                (Process(1), "checksum") => with(Build { checksum: Some(Checksum(1)), ..build }),
+                (Process(1), "features") => {
+                    with(Build { features: vec!["of-another-build".into()], ..build })
+                }
+                (Process(1), "target") => with(Build { target: "another-target".into(), ..build }),
+                (Process(1), "rustc") => with(Build { rustc: "0.1".into(), ..build }),
                 (Process(1), "rank") => ProcessInfo { rank: Process(0), ..here },
                 (Process(1), _) => return meeting.gather(b"{").map(drop).map_err(|error| error.to_string()),
                 _ => here,

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::TrainError;
 use super::context::{RunContext, SampleSource};
+use crate::build::Build;
 use crate::checkpoint::{DataIdentity, Manifest, OrderState, RuleState, TableState};
 use crate::model::ModelSpec;
 
@@ -20,6 +21,9 @@ pub(super) use contents::{ContentsCheck, RunIdentity};
 pub(super) struct TrainingIdentity {
     /// The version of Rankine that trained it.
     pub(super) version: String,
+    /// The build that trained it; unknown of checkpoints, whose bytes do not depend on it, and of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) build: Option<Build>,
     pub(super) seed: u64,
     pub(super) order: OrderState,
     /// The training part.
@@ -56,7 +60,8 @@ impl TrainingIdentity {
             SampleSource::Program => (false, DataIdentity::of_pushed(dataset)),
         };
         Ok(Self {
-            version: env!("CARGO_PKG_VERSION").into(),
+            version: Build::here().version.clone(),
+            build: Some(Build::here().clone()),
             seed: job.seed,
             order: OrderState {
                 shuffle,
@@ -79,6 +84,7 @@ impl TrainingIdentity {
     pub(super) fn of_checkpoint(manifest: &Manifest) -> Self {
         Self {
             version: manifest.version.clone(),
+            build: None,
             seed: manifest.seed,
             order: manifest.order,
             data: manifest.data.clone(),
@@ -219,6 +225,7 @@ mod tests {
         let model = Model::sgd(spec, 0.5);
         TrainingIdentity {
             version: "1".into(),
+            build: None,
             seed: 1,
             order: OrderState { shuffle: true, window_blocks: 4, validation: Split::None },
             data: DataIdentity {
@@ -279,10 +286,11 @@ mod tests {
             let what = saved.difference(&own).unwrap_or_else(|| panic!("no difference: {words}"));
             assert!(what.contains(words), "{what}");
         }
-        // In file order windows have no effect; and another version may resume.
+        // In file order windows have no effect; and another version or build may resume.
         let in_order = |window_blocks| {
             let order = OrderState { shuffle: false, window_blocks, validation: Split::None };
-            TrainingIdentity { order, version: window_blocks.to_string(), ..trained() }
+            let build = (window_blocks == 2).then(|| Build::here().clone());
+            TrainingIdentity { order, version: window_blocks.to_string(), build, ..trained() }
         };
         assert_eq!(in_order(1).difference(&in_order(2)), None);
     }

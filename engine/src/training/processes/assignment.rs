@@ -225,6 +225,7 @@ fn count_of(count: usize, one: &str, several: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::build::Build;
 
     const JOB: &str = r#"
         name = "tiny"
@@ -240,8 +241,7 @@ mod tests {
         let member = |(rank, text): (usize, &str)| {
             let (host, gpus) = text.split_once(':').unwrap();
             let gpu_ids: Vec<_> = gpus.chars().map(|gpu| format!("GPU-{gpu}")).collect();
-            let (host, version) = (host.to_owned(), "1".to_owned());
-            let boot = host.clone();
+            let (host, boot) = (host.to_owned(), host.to_owned());
             ProcessInfo {
                 rank: Process(rank),
                 host,
@@ -250,7 +250,7 @@ mod tests {
                 local_rank: None,
                 gpus: gpu_ids.len(),
                 gpu_ids,
-                version,
+                build: Build::compiled(),
             }
         };
         text.split_whitespace().enumerate().map(member).collect()

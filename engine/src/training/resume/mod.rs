@@ -15,6 +15,7 @@ use super::processes::with_heartbeat;
 use super::run_dir::{RunDir, Summary};
 use super::{Event, Observer, TrainError};
 use crate::blame::Blame;
+use crate::build::Build;
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Files, TrainState};
 use crate::job::Job;
 use crate::launch::RunStage;
@@ -155,6 +156,11 @@ fn decide(
     clean_up(&**files, &dir, observer)?;
     let TrainState { step, eval, .. } = &from.manifest().train;
     let (step, is_evaluated) = (*step, eval.is_some());
+    let here = Build::here();
+    if let Some(last) = run.last_build().filter(|last| last != here) {
+        let (last, own) = (last.unlike(here), here.unlike(&last));
+        tracing::info!("another build of Rankine trained this run before, {last}: {own} continues it");
+    }
     if let Some(path) = run.continue_after((step, is_evaluated), job)? {
         observer.observe(Event::Kept { path: &path });
     }

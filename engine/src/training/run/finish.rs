@@ -16,6 +16,7 @@ use super::super::run_dir::{
 use super::super::{Event, TrainError};
 use super::early_stopping::DecidingMetrics;
 use super::training_loop::{Subject, TrainingLoop};
+use crate::build::Build;
 use crate::checkpoint::{BestState, StateSource};
 use crate::evaluation::{EvalMetrics, EvalSummary};
 use crate::launch::{ProcessGroup, RunStage};
@@ -159,7 +160,8 @@ impl TrainingLoop<'_> {
         Ok(Summary {
             name: job.name.to_string(),
             seed: job.seed,
-            version: env!("CARGO_PKG_VERSION").into(),
+            version: Build::here().version.clone(),
+            build: Some(Build::here().clone()),
             data: DataSummary {
                 dir: job.data.folder().map(|dir| dir.display().to_string()),
                 raw: raw_files.map(|path| path.display().to_string()).collect(),

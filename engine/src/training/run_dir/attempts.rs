@@ -11,8 +11,10 @@ use rankine_reader::sealed;
 use serde::Deserialize;
 
 use super::super::TrainError;
+use super::super::devices::RunDevices;
 use super::super::identity::TrainingIdentity;
 use super::{RunDir, Summary, unreadable};
+use crate::build::Build;
 use crate::job::Job;
 use crate::run_paths;
 
@@ -39,6 +41,12 @@ impl RunDir {
                 path.display()
             ))
         })
+    }
+
+    /// The build that trained in this folder last; `None` if it did not record itself.
+    pub(in crate::training) fn last_build(&self) -> Option<Build> {
+        let text = fs::read(self.path.join(run_paths::DEVICES_NAME)).ok()?;
+        serde_json::from_slice::<RunDevices>(&text).ok()?.build
     }
 
     /// What a finished run trained; `None` if the version that trained it did not record that.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::ids::IdCounts;
 use super::super::report::{LookUpCount, PhaseRun, ReportDetails};
+use crate::build::Build;
 use crate::checkpoint::InitialState;
 use crate::evaluation::EvalSummary;
 use crate::job::{AverageKind, StoppingMetric};
@@ -22,6 +23,9 @@ pub struct Summary {
     pub seed: u64,
     /// The version of Rankine.
     pub version: String,
+    /// The build of Rankine; absent in the summaries of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<Build>,
     /// The data.
     pub data: DataSummary,
     /// The model's size.
