@@ -180,3 +180,36 @@ fn verdict(feasibility: Feasibility, file: &JobFile) -> Result<(), CommandError>
         Some(error) => Err(error.into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dataset_line_says_what_exists() {
+        const REST: &str = "name = 'a'\nmodel = { kind = 'wide-deep', embedding_dim = 4, top_mlp = [4] }\n\
+            optimizer.dense = { kind = 'sgd', learning_rate = 1 }\n\
+            optimizer.sparse = { kind = 'sgd', learning_rate = 1 }\ntrain.batch_size = 8\n";
+        let line = |data: &str, columns| {
+            let job = Job::from_toml("a.toml", &format!("{REST}{data}"), &[""; 0]).unwrap();
+            dataset_line(&job, columns).unwrap()
+        };
+        let folder = "data.dir = 'd'\n";
+        let generated = "data.dir = 'd'\ndata.generate = { shape = 'dlrm', samples = 9 }\n";
+        assert_eq!(line(folder, Columns::Dataset), "dataset   d\n");
+        assert_eq!(line(generated, Columns::Dataset), "dataset   d\n");
+        let generates = "dataset   d: does not exist yet; training generates it\n";
+        assert_eq!(line(generated, Columns::Shape), generates);
+        let of_shape = "dataset   d: does not exist; its columns were taken from data.shape\n";
+        assert_eq!(line(&format!("{folder}data.shape = 'dlrm'\n"), Columns::Shape), of_shape);
+        let unknown =
+            "dataset   d: does not exist, so its columns were not checked; convert or generate it\n";
+        assert_eq!(line(folder, Columns::Unknown), unknown);
+        // A record of a label, 13 dense values and 26 ids of four bytes each.
+        let raw = "data.raw = { shape = 'dlrm', train = ['a', 'b'], eval = ['c'] }\n";
+        assert_eq!(line(raw, Columns::Dataset), "dataset   3 raw files with records of 160 bytes\n");
+        let missing = "dataset   3 raw files with records of 160 bytes: not found, so their lengths were not \
+            checked\n";
+        assert_eq!(line(raw, Columns::Shape), missing);
+    }
+}

@@ -538,8 +538,9 @@ mod tests {
     #[test]
     fn numbers_have_units() {
         assert_eq!(
-            [DecimalCount(7.0), DecimalCount(999.6), DecimalCount(2.5e9)].map(|count| count.to_string()),
-            ["7", "1.0 k", "2.5 G"]
+            [7.0, 999.4, 999.5, 99_940.0, 99_950.0, 2.5e6, 2.5e9, 5e12]
+                .map(|count| DecimalCount(count).to_string()),
+            ["7", "999", "1.0 k", "99.9 k", "100 k", "2.5 M", "2.5 G", "5000 G"]
         );
         assert_eq!(format!("{:>10}", Ms(0.0123456)), " 12.346 ms");
     }

@@ -188,3 +188,29 @@ impl fmt::Display for Difference {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checkpoints_differ_in_steps_or_in_the_bits_of_a_row() {
+        let compared = |ours: &[f32], theirs: &[f32]| {
+            let mut difference = TensorDifference::new("t", 2);
+            difference.compare(&[1.0, 1.0], &[1.0, 1.0]);
+            difference.compare(ours, theirs);
+            difference
+        };
+        let of = |steps, tensor| Difference { steps, tensors: vec![tensor] };
+        let same = || compared(&[1.0, 2.0], &[1.0, 2.0]);
+        assert!(of([3, 3], same()).is_none() && !of([3, 4], same()).is_none());
+        let two = compared(&[1.0, 2.0], &[1.5, 4.0]);
+        assert_eq!((two.rows_differ, two.largest), (1, 2.0));
+        assert!(!of([3, 3], two).is_none());
+        // The sign of zero is a bit, too.
+        let zero = compared(&[0.0, 2.0], &[-0.0, 2.0]);
+        assert_eq!((zero.rows_differ, zero.largest), (1, 0.0));
+        let text = of([3, 4], compared(&[1.0, 2.0], &[1.0, 2.5])).to_string();
+        assert_eq!(text, "steps 3 and 4\n  t: 1 of 2 differ, by at most 5e-1\n");
+    }
+}
