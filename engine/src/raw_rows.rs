@@ -90,10 +90,11 @@ pub(crate) fn read_rows<S: RowSink>(
             }
         })
     });
-    if let Some(error) = failed {
-        return Err(error);
-    }
-    let unknown = read.map_err(RowsError::Data)?;
+    let unknown = match (read, failed) {
+        // In place of the error that is kept outside, the reader may report that a file was changed.
+        (Err(Error::Invalid(what)), Some(error)) if what.is_empty() => return Err(error),
+        (read, _) => read.map_err(RowsError::Data)?,
+    };
     let (read, bad) = rows.finish()?;
     Ok(RowsRead { read, bad, unknown })
 }

@@ -34,6 +34,7 @@ mod background;
 mod bits;
 mod columns;
 mod escape;
+mod file_identity;
 #[cfg(test)]
 #[path = "../../tests/support/json_schema.rs"]
 mod json_schema;

@@ -16,8 +16,8 @@ use parquet::schema::parser::parse_message_type;
 
 use rankine_reader::block::Block;
 use rankine_reader::convert::{
-    ConvertOptions, Encoder, KeptTexts, KnownColumns, OnBad, RawReader, SchemaFile, Split, convert_csv,
-    convert_like, convert_parquet,
+    BadLimit, ConvertOptions, Encoder, KeptTexts, KnownColumns, OnBad, RawReader, SchemaFile, Split,
+    convert_csv, convert_like, convert_parquet,
 };
 use rankine_reader::schema::DenseDtype;
 use rankine_reader::{Dataset, Error, IdRules, Part, Samples};
@@ -341,6 +341,212 @@ fn bad_rows_are_named_and_kept_as_json() {
     assert_eq!((&kept[0]["price"], &kept[1]["seen"]), (&"inf".into(), &serde_json::json!([1, -1, 1000])));
     assert_eq!(kept[0]["film"], rows[4_999].film);
     assert_eq!(Dataset::open(&out).unwrap().samples(Part::Train), report.conversion.rows.train);
+}
+
+/// Writes labels and weights, which may be null, and the number of each row as its category.
+fn write_weighted(path: &Path, rows: &[(Option<i32>, Option<f64>)]) {
+    const MESSAGE: &str =
+        "message rows { optional int32 label; optional double weight; required int32 category; }";
+    let message = Arc::new(parse_message_type(MESSAGE).unwrap());
+    let file = File::create(path).unwrap();
+    let mut writer = SerializedFileWriter::new(file, message, Arc::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let labels: Vec<i32> = rows.iter().filter_map(|row| row.0).collect();
+    let defined: Vec<i16> = rows.iter().map(|row| i16::from(row.0.is_some())).collect();
+    put::<Int32Type>(&mut group, &labels, [&defined, &[]]);
+    let weights: Vec<f64> = rows.iter().filter_map(|row| row.1).collect();
+    let defined: Vec<i16> = rows.iter().map(|row| i16::from(row.1.is_some())).collect();
+    put::<DoubleType>(&mut group, &weights, [&defined, &[]]);
+    let categories: Vec<i32> = (0..).take(rows.len()).collect();
+    put::<Int32Type>(&mut group, &categories, [&[], &[]]);
+    group.close().unwrap();
+    writer.close().unwrap();
+}
+
+const WEIGHTED: &str = "label = { column = \"label\" }\nweight = { column = \"weight\" }\n\
+    [[categorical]]\ncolumn = \"category\"\nvocabulary = { kind = \"identity\", rows = 100 }\n";
+
+/// A row has a weight of its own or is bad: no weight is assumed. Rows are numbered within their file.
+#[test]
+fn a_row_without_a_weight_is_bad_and_numbered_in_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let [first, second] = ["first.parquet", "second.parquet"].map(at);
+    let weighted = |weights: &[Option<f64>]| -> Vec<_> { weights.iter().map(|&w| (Some(1), w)).collect() };
+    write_weighted(&first, &weighted(&[Some(1.0), Some(0.0), Some(-1.0), None, Some(0.5)]));
+    write_weighted(&second, &weighted(&[Some(2.0), None, Some(f64::NAN), Some(f64::INFINITY)]));
+    let options = ConvertOptions {
+        split: Split::None,
+        on_bad: OnBad::Skip,
+        bad_limit: BadLimit::Percent(100.0),
+        ..options(&[&first, &second], &at("out"))
+    };
+    let schema = SchemaFile::parse("schema.toml", WEIGHTED).unwrap();
+    let reported = std::sync::Mutex::new((0, 0));
+    let progress = |_: &'static str, done: u64, total: u64| *reported.lock().unwrap() = (done, total);
+    convert_parquet(&options, &schema, 1, &progress).unwrap();
+    let bytes: u64 = [&first, &second].iter().map(|file| fs::metadata(file).unwrap().len()).sum();
+    assert_eq!(*reported.lock().unwrap(), (bytes, bytes));
+    let samples = samples_of(&Dataset::open(&at("out")).unwrap(), Part::Train);
+    assert_eq!(samples.weights, [1.0, 0.0, 0.5, 2.0]);
+    assert_eq!(samples.categorical[0].ids, [0, 1, 4, 0]);
+    let bad = fs::read_to_string(at("out/bad-rows.jsonl")).unwrap();
+    let bad: Vec<serde_json::Value> = bad.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let expected = [
+        ("first", 3, "'-1'"),
+        ("first", 4, "null"),
+        ("second", 2, "null"),
+        ("second", 3, "'NaN'"),
+        ("second", 4, "'inf'"),
+    ];
+    assert_eq!(bad.len(), expected.len());
+    for (bad, (file, row, value)) in bad.iter().zip(expected) {
+        assert!(bad["file"].as_str().unwrap().ends_with(&format!("{file}.parquet")), "{bad}");
+        assert_eq!((bad["row"].as_u64(), &bad["column"]), (Some(row), &"weight".into()), "{bad}");
+        let why = format!("{value} is not a weight: it must be a finite number of 0 or more");
+        assert_eq!(bad["why"], why);
+    }
+}
+
+/// Predictions need no label, but a row to learn from or to judge by does.
+#[test]
+fn a_row_without_a_label_is_scored_but_bad_in_a_conversion() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let file = at("rows.parquet");
+    write_weighted(&file, &[(Some(1), Some(2.0)), (None, Some(0.5)), (Some(0), Some(1.0))]);
+    let none = |_: &'static str, _: u64, _: u64| ();
+    let convert = |schema: &str, out: &str, on_bad| {
+        let schema = SchemaFile::parse("schema.toml", schema).unwrap();
+        let options = ConvertOptions {
+            split: Split::None,
+            on_bad,
+            bad_limit: BadLimit::Rows(1),
+            ..options(&[&file], &at(out))
+        };
+        convert_parquet(&options, &schema, 1, &none)
+    };
+    let at_least = WEIGHTED.replace("\"label\" }", "\"label\", at_least = 1 }");
+    for (schema, admitted) in [(WEIGHTED, "0 or 1"), (&at_least, "a number")] {
+        let error = convert(schema, "refused", OnBad::Fail).unwrap_err().to_string();
+        let words = format!("row 2, column label: null is not a label: it must be {admitted}");
+        assert!(error.contains(&words), "{error}");
+    }
+    convert(WEIGHTED, "out", OnBad::Skip).unwrap();
+    let dataset = Dataset::open(&at("out")).unwrap();
+    assert_eq!(samples_of(&dataset, Part::Train).labels, [[1.0, 0.0]]);
+    let reader = RawReader {
+        format: &dataset.row_format().unwrap(),
+        schema: dataset.schema(),
+        encoder: &Encoder::open(&dataset).unwrap(),
+        ids: &IdRules::default(),
+        labelled: false,
+        keep: &[],
+        threads: std::num::NonZeroUsize::MIN,
+    };
+    let mut samples = Samples::new(dataset.schema());
+    let take = |chunk: rankine_reader::convert::RawChunk<'_>| {
+        samples.append(&chunk.samples, 0..chunk.samples.len);
+        Ok(())
+    };
+    reader.read(std::slice::from_ref(&file), &none, take).unwrap();
+    assert_eq!(samples.weights, [2.0, 0.5, 1.0]);
+    let labels = &samples.labels[0];
+    assert!(labels[0] == 1.0 && labels[1].is_nan() && labels[2] == 0.0, "{labels:?}");
+}
+
+#[test]
+fn unsigned_numbers_are_read_as_such() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rows.parquet");
+    let mut rows = rows(3);
+    for (row, number) in rows.iter_mut().zip([0, 1 << 63, u64::MAX]) {
+        row.number = Some(number);
+    }
+    write(&path, &rows, 10, Compression::SNAPPY);
+    let schema = "label = { column = \"bought\", at_least = 2 }\n\
+                  dense = [{ column = \"number\" }, { column = \"shop\" }]";
+    let options = ConvertOptions {
+        split: Split::None,
+        dense_dtype: DenseDtype::F32,
+        ..options(&[&path], &dir.path().join("out"))
+    };
+    let schema = SchemaFile::parse("schema.toml", schema).unwrap();
+    convert_parquet(&options, &schema, 1, &|_: &'static str, _: u64, _: u64| ()).unwrap();
+    let samples = samples_of(&Dataset::open(&options.out).unwrap(), Part::Train);
+    // In single precision, the last 256 numbers of 32 bits are the number after them.
+    let shop = 2f32.powi(32);
+    assert_eq!(samples.dense, [0.0, shop, 2f32.powi(63), shop, 2f32.powi(64), shop]);
+}
+
+#[test]
+fn values_up_to_their_limits_are_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rows.parquet");
+    let mut rows = rows(6);
+    let largest = f64::from(f32::MAX);
+    (rows[0].price, rows[1].price) = (Some(largest), Some(largest * 1.001));
+    (rows[2].user, rows[3].user) = (Some("u".repeat(65536)), Some("u".repeat(65537)));
+    (rows[4].seen, rows[5].seen) = (vec![9; 65536], vec![9; 65537]);
+    write(&path, &rows, 10, Compression::SNAPPY);
+    let out = dir.path().join("out");
+    let options = ConvertOptions {
+        split: Split::None,
+        on_bad: OnBad::Skip,
+        bad_limit: BadLimit::Percent(50.0),
+        ..options(&[&path], &out)
+    };
+    convert_parquet(&options, &schema(true), 1, &|_: &'static str, _: u64, _: u64| ()).unwrap();
+    let bad = fs::read_to_string(out.join("bad-rows.jsonl")).unwrap();
+    let bad: Vec<serde_json::Value> = bad.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let expected = [
+        (2, "price", "is outside the range that the column can store"),
+        (4, "user", "the categories have more than 65536 bytes; they start with"),
+        (6, "seen", "there are more than 65536 categories"),
+    ];
+    assert_eq!(bad.len(), expected.len(), "{bad:?}");
+    for (bad, (row, column, why)) in bad.iter().zip(expected) {
+        assert_eq!((bad["row"].as_u64(), &bad["column"]), (Some(row), &column.into()), "{bad}");
+        assert!(bad["why"].as_str().unwrap().contains(why), "{bad}");
+    }
+}
+
+/// Files that are changed in a pass: see the tests of the other formats in the reader.
+#[test]
+fn a_file_that_changes_while_it_is_converted_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rows.parquet");
+    let schema =
+        SchemaFile::parse("schema.toml", &WEIGHTED.replace("identity\", rows = 100", "exact\"")).unwrap();
+    for changed_in in ["counting rows", "learning", "writing"] {
+        for renamed in [false, true] {
+            write_weighted(&path, &[(Some(1), Some(1.0)); 10]);
+            // The clock may not advance before the file is written again.
+            let old = File::options().write(true).open(&path).unwrap();
+            old.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+            let options = ConvertOptions {
+                split: Split::Last { share: 0.2 },
+                ..options(&[&path], &dir.path().join("out"))
+            };
+            let progress = |pass: &'static str, _: u64, _: u64| {
+                if pass == changed_in && renamed {
+                    write_weighted(&dir.path().join("new"), &[(Some(1), Some(2.0)); 10]);
+                    fs::rename(dir.path().join("new"), &path).unwrap();
+                } else if pass == changed_in {
+                    write_weighted(&path, &[(Some(1), Some(2.0)); 10]);
+                }
+            };
+            let error = convert_parquet(&options, &schema, 1, &progress).unwrap_err();
+            let what =
+                if renamed { "replaced by another file" } else { "changed (its length or times differ)" };
+            let words = format!("{} was {what} while it was read", path.display());
+            assert!(
+                matches!(&error, Error::Invalid(why) if why.starts_with(&words)),
+                "{changed_in}: {error}"
+            );
+            assert!(!options.out.exists());
+        }
+    }
 }
 
 #[test]

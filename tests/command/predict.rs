@@ -1,14 +1,17 @@
 //! Predictions on the command line: a dataset and its raw rows give the same bits, and these are the evaluated ones.
 
 use std::cmp::Ordering;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::thread;
+use std::time::SystemTime;
 
 use rankine::saved::SavedModel;
 use rankine_reader::convert::RowFormat;
 use rankine_reader::sealed;
-use safetensors::SafeTensors;
 
 use crate::support::films::{CSV_SCHEMA, csv_rows};
+use crate::support::weights::spoil;
 use crate::support::{
     self, BAD_DATA, Ended, Place, SHAPE, SUCCESS, USAGE, criteo_rows, generate, job, json_file, json_lines,
     numbers, run, summary, train,
@@ -418,25 +421,37 @@ categorical = [
 #[test]
 fn predictions_that_are_not_numbers_are_refused() {
     let trained = Trained::new(&[]);
-    let path = trained.place.path("run/model/model.safetensors");
-    let mut weights = fs::read(&path).unwrap();
-    let at = {
-        let tensors = SafeTensors::deserialize(&weights).unwrap();
-        tensors.tensor("top.1.bias").unwrap().data().as_ptr().addr() - weights.as_ptr().addr()
-    };
-    weights[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
-    fs::write(&path, &weights).unwrap();
-    let path = trained.place.path("run/model/model.json");
-    let envelope = json_file(&path);
-    let mut content = envelope["content"].clone();
-    content["weights"]["xxh3"] = serde_json::to_value(sealed::Checksum::of(&weights)).unwrap();
-    let version = envelope["format"].as_u64().unwrap() as u32;
-    fs::write(&path, sealed::to_json("rankine model", version, &content)).unwrap();
+    spoil(&trained.place.path("run"), "top.1.bias", 0..1);
     let ended = trained.predict("out.csv", &["--data", &trained.data]).with(support::FAILED);
     ended.says(&["the prediction of row 1 is not a number"]);
     assert!(!trained.place.path("out.csv").exists());
     let judged = run(["eval", "--run", &trained.run_dir, "--data", &trained.data]).with(support::FAILED);
     judged.says(&["predictions on", "are not finite"]);
+}
+
+/// Predictions that fill a pipe wait until it is read, and meanwhile the file is written again.
+#[test]
+fn rows_that_change_while_they_are_scored_are_refused() {
+    let trained = Trained::new(&[]);
+    let rows: Vec<_> = trained.rows.iter().cycle().take(6000).cloned().collect();
+    let pipe = trained.place.path("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    for (input, name) in [("log.tsv", "log.tsv was changed"), ("-", "standard input was changed")] {
+        let log = trained.raw("log.tsv", &rows);
+        let file = File::options().read(true).write(true).open(&log).unwrap();
+        // The clock may not advance before the file is written again.
+        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        let mut command = support::rankine();
+        command.args(["predict", "--run", &trained.run_dir, "--out"]).arg(&pipe).stdin(file);
+        command.arg(if input == "-" { input } else { &log });
+        let predicting = thread::spawn(|| Ended::of(command));
+        let mut predictions = File::open(&pipe).unwrap();
+        predictions.read_exact(&mut [0]).unwrap();
+        trained.raw("log.tsv", &rows);
+        io::copy(&mut predictions, &mut io::sink()).unwrap();
+        let ended = predicting.join().unwrap().with(USAGE);
+        ended.says(&[name, "while it was read", "run the command again"]);
+    }
 }
 
 #[test]

@@ -20,6 +20,7 @@ pub(crate) mod python;
 pub(crate) mod seccomp;
 mod skipped;
 pub(crate) mod strangers;
+pub(crate) mod weights;
 
 #[allow(unused_imports, reason = "each test file uses a part of it")]
 pub(crate) use files::{files_below, tree};

@@ -236,7 +236,7 @@ fn convert<S: RowSource>(
 ) -> Result<ConversionReport> {
     refuse_inputs(&options.out, options.files.iter().chain(&options.eval))?;
     let dir = PartialDir::create(&options.out)?;
-    let pass = Pass::new(options, source, &plan.draft, progress)?;
+    let pass = source.if_unchanged(Pass::new(options, source, &plan.draft, progress))?;
     let (old, vocabularies, earlier) = match inherited {
         Some(Inherited { name, schema, vocabularies, statistics }) => {
             (Some((name, schema)), vocabularies, statistics)
@@ -244,7 +244,7 @@ fn convert<S: RowSource>(
         None => (None, vec![None; plan.draft.categorical.len()], None),
     };
     let counted = counted_by(&vocabularies, old.is_some(), earlier.as_deref());
-    let mut statistics = learn::learn(&pass, plan, vocabularies, dir.path())?;
+    let mut statistics = source.if_unchanged(learn::learn(&pass, plan, vocabularies, dir.path()))?;
     let mut schema = plan.schema(&statistics)?;
     if let Some((_, old)) = &old {
         // Equal schemas, if the rows allow it.
@@ -256,7 +256,8 @@ fn convert<S: RowSource>(
     let mut writer = DatasetWriter::new(&dir, schema.clone(), block_samples)?;
     write_vocabularies(&dir, &encoder, &mut writer, &counted, &options.stop)?;
     writer.set_earlier_statistics(earlier.unwrap_or_default());
-    let written = write::write(&pass, &encoder, &schema, dir.path(), &mut writer)?;
+    let written = write::write(&pass, &encoder, &schema, dir.path(), &mut writer);
+    let written = source.if_unchanged(written)?;
     if statistics.rows.is_some_and(|rows| rows != written.rows.read) {
         return Err(Error::invalid("the input files changed during the conversion: run it again"));
     }

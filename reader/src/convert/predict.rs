@@ -242,7 +242,7 @@ impl<T: FnMut(RawChunk<'_>) -> Result<()>> SourceTask for OrderedRead<'_, T> {
             Ok(ReadChunk { chunk, samples, kept, bad })
         };
         let expects = source.expects();
-        ordered_map(threads, &Stop::default(), source.chunks(), work, |read| {
+        let read = ordered_map(threads, &Stop::default(), source.chunks(), work, |read| {
             let ReadChunk { chunk, samples, kept, bad } = read;
             let (span, total) = (source.span(&chunk), source.bytes());
             let done = if total > 0 { span.bytes_done.min(total) } else { span.bytes_done };
@@ -256,6 +256,7 @@ impl<T: FnMut(RawChunk<'_>) -> Result<()>> SourceTask for OrderedRead<'_, T> {
                 bad: Box::new(bad.iter().map(|bad| (u64::from(bad.row), source.name(&chunk, bad)))),
                 expects: &expects,
             })
-        })
+        });
+        source.if_unchanged(read)
     }
 }

@@ -3,20 +3,20 @@
 //! A file is unchanged as long as the file system reports the same times for it. If the times differ, because the
 //! file was copied, touched or written, every byte is read and the checksum decides.
 
-use std::fs::{self, File, Metadata};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::{Error, IoContext, Result};
+use crate::file_identity::{FileIdentity, Stamp, metadata_now};
 use crate::sealed::Checksum;
 
 /// Bytes covered by one checksum. Changing this changes the checksum of every file.
@@ -25,9 +25,6 @@ const CHUNK_BYTES: u64 = 64 << 20;
 const READ_BYTES: usize = 1 << 20;
 /// Interval of progress reports.
 const TELL_EVERY: Duration = Duration::from_millis(200);
-/// A file written more recently than this may be written again without getting another time: file system clocks may
-/// advance only every two seconds.
-const SETTLED: Duration = Duration::from_secs(3);
 
 /// Identifies the contents of a raw file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,35 +40,6 @@ pub struct RawContents {
     pub xxh3: Option<Checksum>,
 }
 
-/// File attributes that change when a file is written or replaced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Stamp {
-    inode: u64,
-    /// Nanoseconds since 1970 of the last write.
-    modified_ns: i64,
-    /// The same for the last change of the inode, a time that no program can set.
-    changed_ns: i64,
-}
-
-impl Stamp {
-    fn of(metadata: &Metadata) -> Self {
-        let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
-        Self {
-            inode: metadata.ino(),
-            modified_ns: ns(metadata.mtime(), metadata.mtime_nsec()),
-            changed_ns: ns(metadata.ctime(), metadata.ctime_nsec()),
-        }
-    }
-
-    /// Returns whether a write from now on results in another stamp.
-    fn is_settled(self, now: SystemTime) -> bool {
-        let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let settled = i64::try_from(now.saturating_sub(SETTLED).as_nanos()).unwrap_or(i64::MAX);
-        self.modified_ns < settled && self.changed_ns < settled
-    }
-}
-
 impl RawContents {
     /// Returns what the file system reports about a file now, without reading it.
     ///
@@ -82,9 +50,7 @@ impl RawContents {
     }
 
     fn at(path: &Path, now: SystemTime) -> Result<Self> {
-        // A network file system would answer from its cache. If this is not supported, times are still compared.
-        let _ = statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
-        let metadata = fs::metadata(path).context("read", path)?;
+        let metadata = metadata_now(path).context("read", path)?;
         let stamp = Some(Stamp::of(&metadata)).filter(|stamp| stamp.is_settled(now));
         Ok(Self { bytes: metadata.len(), stamp, xxh3: None })
     }
@@ -106,7 +72,7 @@ struct HashedFile<'a> {
     path: &'a Path,
     file: File,
     bytes: u64,
-    stamp: Stamp,
+    identity: FileIdentity,
     chunks: Mutex<Vec<u64>>,
 }
 
@@ -134,13 +100,13 @@ impl<'a> HashedFile<'a> {
         let metadata = file.metadata().context("read", path)?;
         let bytes = metadata.len();
         let chunks = Mutex::new(vec![0; bytes.div_ceil(CHUNK_BYTES) as usize]);
-        Ok(Self { path, file, bytes, stamp: Stamp::of(&metadata), chunks })
+        Ok(Self { path, file, bytes, identity: FileIdentity::of(&metadata), chunks })
     }
 
     fn finish(self) -> Result<RawContents> {
-        let Self { path, file, bytes, stamp, chunks } = self;
+        let Self { path, file, bytes, identity, chunks } = self;
         let metadata = file.metadata().context("read", path)?;
-        if (metadata.len(), Stamp::of(&metadata)) != (bytes, stamp) {
+        if identity.change(&metadata).is_some() {
             return Err(Error::invalid(format!(
                 "{} was written while it was read: wait until it is complete, and do not change it while a training \
                  run reads it",
@@ -151,7 +117,7 @@ impl<'a> HashedFile<'a> {
         for chunk in chunks.into_inner().unwrap_or_else(PoisonError::into_inner) {
             hash.update(&chunk.to_le_bytes());
         }
-        Ok(RawContents { bytes, stamp: Some(stamp), xxh3: Some(Checksum(hash.digest())) })
+        Ok(RawContents { bytes, stamp: Some(identity.stamp()), xxh3: Some(Checksum(hash.digest())) })
     }
 
     /// Returns the checksum of a chunk.
@@ -224,8 +190,10 @@ fn read_all(
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::MetadataExt;
 
     use super::*;
+    use crate::file_identity::SETTLED;
 
     fn checksum(path: &Path) -> Checksum {
         checksums(&[path.to_owned()], 2, &mut |_, _| true).unwrap().unwrap()[0].xxh3.unwrap()

@@ -19,7 +19,8 @@ mod decode;
 #[cfg(test)]
 mod tests;
 
-pub use contents::{RawContents, Stamp, checksums};
+pub use crate::file_identity::{FileIdentity, Stamp};
+pub use contents::{RawContents, checksums};
 pub use decode::{RecordDecoder, RecordFault, RecordFaultKind};
 
 /// Bytes per field.

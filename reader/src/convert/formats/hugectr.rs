@@ -121,6 +121,10 @@ impl RowSource for RecordSource {
     type Chunk = RecordChunk;
     const UNIT: &'static str = "record";
 
+    fn check_unchanged(&self) -> Result<()> {
+        self.files.iter().try_for_each(Source::check_unchanged)
+    }
+
     fn keep(&mut self, columns: &[String]) -> Result<()> {
         if columns.is_empty() {
             return Ok(());
@@ -234,7 +238,7 @@ impl RecordChunks<'_> {
             }
             let input = match &mut self.open {
                 Some(input) => input,
-                none => none.insert(File::open(&file.path).context("open", &file.path)?),
+                none => none.insert(file.open_file()?),
             };
             let most = (CHUNK_BYTES / record_bytes).max(1) * record_bytes;
             let mut bytes = vec![0; left.min(most as u64) as usize];

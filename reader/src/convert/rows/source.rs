@@ -5,7 +5,7 @@ use crate::convert::rows::RawRows;
 use crate::convert::rows::fault::{BadName, BadRow};
 use crate::convert::rows::kept::KeptTexts;
 use crate::convert::rows::selection::Selection;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::part::Part;
 use crate::schema::{DenseDtype, DenseFunction, Schema};
 
@@ -57,6 +57,24 @@ pub(crate) trait RowSource: Sync {
     type Chunk: Send;
     /// The unit that numbers a file's rows in messages.
     const UNIT: &'static str;
+
+    /// Checks that every file is as it was when it was first opened.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for the first one that is not; [`Error::Io`].
+    fn check_unchanged(&self) -> Result<()>;
+
+    /// Returns the outcome of a pass over all files, unless one of them was changed since it was first opened: then
+    /// neither a result nor an error such as a bad row says anything about the file as it is now.
+    ///
+    /// # Errors
+    /// That of the pass; [`Error::Invalid`] if a file was changed.
+    fn if_unchanged<T>(&self, outcome: Result<T>) -> Result<T> {
+        if !matches!(outcome, Err(Error::Stopped(_))) {
+            self.check_unchanged()?;
+        }
+        outcome
+    }
 
     /// Chooses columns whose texts [`RowSource::copy_kept`] copies, by their names in the files.
     ///

@@ -2,6 +2,7 @@
 
 mod csv;
 pub(crate) mod folder;
+mod inputs;
 mod like;
 mod results;
 mod speed;

@@ -1,6 +1,6 @@
 //! Sources of lines, plain or compressed, read from start to end in chunks that end at line ends.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use crate::convert::pool::Pool;
 use crate::convert::text::compressed::Compression;
 use crate::convert::text::standard_input::StandardInput;
 use crate::error::{Error, IoContext, Result};
+use crate::file_identity::FileIdentity;
 
 /// Limits that bound memory regardless of the length of lines.
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +36,8 @@ pub(crate) struct Source {
     pub(crate) bytes: u64,
     /// Whether its rows are the evaluation part regardless of the split.
     pub(crate) eval: bool,
+    /// The file as it was when it was first opened; `None` for a stream, which can only be read once.
+    pub(super) identity: Option<FileIdentity>,
     /// What is read in place of the file.
     pub(crate) standard_input: Option<StandardInput>,
 }
@@ -53,13 +56,20 @@ impl Source {
             )));
         }
         let metadata = File::open(path).and_then(|file| file.metadata()).context("open", path)?;
-        Ok(Self { path: path.to_owned(), bytes: metadata.len(), eval, standard_input: None })
+        let identity = Some(FileIdentity::of(&metadata));
+        Ok(Self { path: path.to_owned(), bytes: metadata.len(), eval, identity, standard_input: None })
     }
 
     /// Returns the standard input of the process, whose rows are the evaluation part. It can be read once.
     pub(crate) fn of_standard_input() -> Self {
-        let (input, bytes) = StandardInput::of_process();
-        Self { path: "standard input".into(), bytes, eval: true, standard_input: Some(input) }
+        let file = StandardInput::file_of_process();
+        Self {
+            path: "standard input".into(),
+            bytes: file.as_ref().map_or(0, Metadata::len),
+            eval: true,
+            identity: file.as_ref().map(FileIdentity::of),
+            standard_input: Some(StandardInput::of_process()),
+        }
     }
 
     /// Returns the first row of the source without its line end; `None` if the source is empty.
@@ -93,7 +103,7 @@ impl Source {
             front(&mut input.reader(true), &mut magic)?;
             return Input::new(path, &magic, MeteredFile { file: input.reader(peek), taken });
         }
-        let mut file = File::open(path).context("open", path)?;
+        let mut file = self.open_file()?;
         front(&mut file, &mut magic)?;
         file.rewind().context("read", path)?;
         Input::new(path, &magic, MeteredFile { file, taken })

@@ -4,6 +4,7 @@ pub(crate) mod compressed;
 pub(crate) mod lines;
 pub(crate) mod number;
 pub(crate) mod standard_input;
+mod unchanged;
 
 use std::sync::Arc;
 
@@ -57,6 +58,10 @@ pub(crate) struct TextSource {
 impl RowSource for TextSource {
     type Chunk = Chunk;
     const UNIT: &'static str = "line";
+
+    fn check_unchanged(&self) -> Result<()> {
+        self.files.iter().try_for_each(Source::check_unchanged)
+    }
 
     fn keep(&mut self, columns: &[String]) -> Result<()> {
         let positions = |(file, parser): (&Source, &Arc<dyn LineParser>)| {

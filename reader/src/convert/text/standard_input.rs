@@ -2,7 +2,7 @@
 //! was read to look at that row is kept, and read again.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,11 +18,16 @@ struct Stream {
 }
 
 impl StandardInput {
-    /// Returns the standard input of the process, and the number of its bytes: 0 if it is not a file.
-    pub(crate) fn of_process() -> (Self, u64) {
+    /// Returns the standard input of the process.
+    pub(crate) fn of_process() -> Self {
+        Self::new(io::stdin())
+    }
+
+    /// Returns what the system reports now about the file that is the standard input of the process; `None` if it is
+    /// not a file.
+    pub(crate) fn file_of_process() -> Option<Metadata> {
         let file = io::stdin().as_fd().try_clone_to_owned().map(File::from);
-        let metadata = file.and_then(|file| file.metadata()).ok().filter(|metadata| metadata.is_file());
-        (Self::new(io::stdin()), metadata.map_or(0, |metadata| metadata.len()))
+        file.and_then(|file| file.metadata()).ok().filter(Metadata::is_file)
     }
 
     fn new(input: impl Read + Send + 'static) -> Self {

@@ -18,7 +18,7 @@ use crate::convert::rows::source::{NamedTarget, PartRows, RequiredColumns, RowSo
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
 use crate::convert::text::lines::Source;
 use crate::convert::text::number;
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, Result};
 use crate::escape::excerpt;
 use crate::origin::{ColumnSources, LabelRule};
 use crate::schema::{Hotness, VocabularyKind};
@@ -191,7 +191,7 @@ fn guarded<T>(source: &Source, work: impl FnOnce() -> Result<T, ParquetError>) -
 }
 
 fn open(source: &Source) -> Result<SerializedFileReader<File>> {
-    let file = File::open(&source.path).context("open", &source.path)?;
+    let file = source.open_file()?;
     guarded(source, || SerializedFileReader::new(file))
 }
 
@@ -324,6 +324,10 @@ fn push_category(
 impl RowSource for ParquetSource {
     type Chunk = ParquetChunk;
     const UNIT: &'static str = "row";
+
+    fn check_unchanged(&self) -> Result<()> {
+        self.files.iter().try_for_each(|file| file.source.check_unchanged())
+    }
 
     fn keep(&mut self, columns: &[String]) -> Result<()> {
         self.files.iter_mut().try_for_each(|file| file.keep(columns))

@@ -1,0 +1,56 @@
+//! Sources that must not change: a pass opens each file again, and finds the one that was first opened.
+
+use std::fs::{File, Metadata};
+use std::io;
+
+use crate::convert::text::lines::Source;
+use crate::convert::text::standard_input::StandardInput;
+use crate::error::{Error, IoContext, Result};
+use crate::file_identity::{FileChange, metadata_now};
+
+impl Source {
+    /// Opens the file again, to read it from its start.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Invalid`] if it is not the file that was first opened, as it was then.
+    pub(crate) fn open_file(&self) -> Result<File> {
+        let file = File::open(&self.path).context("open", &self.path)?;
+        self.compare(file.metadata().context("open", &self.path)?)?;
+        Ok(file)
+    }
+
+    /// Checks that the file is as it was when it was first opened. Each time it is opened, [`Source::open_file`] finds
+    /// the same file; so all rows are of that file, and none is newer than another.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it was written, replaced or removed; [`Error::Io`].
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        let now = match self.standard_input {
+            None => metadata_now(&self.path).map(Some),
+            // Another file in the place of this one would not be read.
+            Some(_) => Ok(StandardInput::file_of_process()),
+        };
+        match now {
+            Ok(Some(now)) => self.compare(now),
+            Ok(None) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(self.changed("removed")),
+            Err(error) => Err(error).context("open", &self.path),
+        }
+    }
+
+    fn compare(&self, now: Metadata) -> Result<()> {
+        match self.identity.and_then(|identity| identity.change(&now)) {
+            None => Ok(()),
+            Some(FileChange::Replaced) => Err(self.changed("replaced by another file")),
+            Some(FileChange::Written) => Err(self.changed("changed (its length or times differ)")),
+        }
+    }
+
+    fn changed(&self, what: &str) -> Error {
+        Error::invalid(format!(
+            "{} was {what} while it was read, so its rows may be a mixture of old and new ones: wait until it is \
+             complete, run the command again, and leave the file as it is until the command ends",
+            self.path.display()
+        ))
+    }
+}
