@@ -554,6 +554,56 @@ fn an_output_that_is_an_input_is_refused_and_the_input_is_kept() {
     assert_eq!(kept, [&fixture.log, &fixture.shape].map(|path| fs::read(path).unwrap()));
 }
 
+/// Files that a command did not write are kept, whether or not it reads them.
+#[test]
+fn a_file_that_is_no_earlier_output_is_refused_and_kept() {
+    let fixture = Fixture::new(100);
+    let predict = &fixture.commands()["predict"];
+    let notes = fixture.place.file("notes.csv", "row,price\n1,20\n");
+    let manifest = word(&Path::new(&fixture.data).join("dataset.json"));
+    let space = fixture.place.file("space.toml", "[optimizer]\n");
+    let before = [fixture.place.path("run"), fixture.data.clone().into()].map(|folder| tree(&folder));
+    let others = [&notes, &manifest, &fixture.job, &fixture.shape, &space];
+    let kept = others.map(|path| fs::read(path).unwrap());
+    for out in others {
+        let in_data = *out == manifest;
+        let words =
+            if in_data { "choose another" } else { "exists and is not a file of predictions: choose" };
+        Ended::of(command(predict, out, None)).with(USAGE).says(&[words]);
+        let textfile = format!("metrics.textfile={out}");
+        train(&fixture.place, &fixture.job, "outputs/run", &[&textfile]).with(USAGE).says(&[if in_data {
+            "is inside"
+        } else {
+            "exists and is not a file of Rankine's metrics"
+        }]);
+        run(["bench", "train", &fixture.job, "--trace", out])
+            .with(USAGE)
+            .says(&["exists and is not a trace: choose another file, or remove it"]);
+        run(["report", &fixture.run, "--out", out]).with(USAGE).says(&["exists and is not a report"]);
+        run(["tune", &fixture.job, "--trials", "1", "--out", out])
+            .with(USAGE)
+            .says(&["already exists and is not overwritten"]);
+        run(["init", "--data", &fixture.data, "--out", out]).with(USAGE);
+    }
+    let new = format!("metrics.textfile={}", word(&Path::new(&fixture.data).join("new.prom")));
+    train(&fixture.place, &fixture.job, "outputs/run", &[&new])
+        .with(USAGE)
+        .says(&["is read as an input", "choose another output"]);
+    assert!(before == [fixture.place.path("run"), fixture.data.clone().into()].map(|folder| tree(&folder)));
+    assert_eq!(kept, others.map(|path| fs::read(path).unwrap()));
+    fixture.has(&[]);
+    // An earlier output of each is replaced; a training continues a file of metrics.
+    let out = fixture.out("out");
+    for log in [&fixture.log, &fixture.other_log] {
+        Ended::of(command(&[&predict[..3], std::slice::from_ref(log)].concat(), &out, None)).with(SUCCESS);
+    }
+    let textfile = format!("metrics.textfile={}", fixture.out("rankine.prom"));
+    for run_dir in ["outputs/one", "outputs/two"] {
+        train(&fixture.place, &fixture.job, run_dir, &[&textfile]).with(SUCCESS);
+    }
+    fixture.has(&["one", "out", "rankine.prom", "two"]);
+}
+
 #[test]
 fn resharding_into_a_run_in_use_is_refused() {
     let fixture = Fixture::new(100);

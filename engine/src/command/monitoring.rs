@@ -1,6 +1,6 @@
 //! Metrics for Prometheus, as commands start them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rankine::job::{Job, ListenAddress};
 use rankine::launch::{ProcessGroup, ProcessRank, Pulse, hosts};
@@ -8,6 +8,7 @@ use rankine::monitoring::{Command, Monitor, MonitorError, MonitorOptions, Readin
 use rankine::report::RankView;
 use rankine::system::host_name;
 use rankine_embedding::{LocalRank, Process};
+use rankine_reader::publish::refuse_inputs;
 
 use super::{CommandError, Exit, stderr};
 
@@ -48,6 +49,7 @@ pub(crate) fn of_training(
     if metrics.listen.is_none() && metrics.textfile.is_none() {
         return Ok(None);
     }
+    metrics.textfile.as_deref().map_or(Ok(()), |textfile| refuse_inputs(textfile, inputs(job)))?;
     let local_rank = local_rank(process, processes);
     let listen = metrics.listen.as_ref().map(|address| {
         address.of_local_rank(local_rank).ok_or_else(|| {
@@ -78,6 +80,13 @@ pub(crate) fn of_training(
         stderr::line(format_args!("rank {}: metrics: http://{address}/metrics", process.rank));
     }
     Ok(Some(monitor))
+}
+
+/// Returns the data and the model that a training reads.
+fn inputs(job: &Job) -> impl Iterator<Item = &Path> {
+    let raw = job.data.raw.iter().flat_map(|raw| raw.train.iter().chain(&raw.eval));
+    let folders = job.data.dir.iter().chain(job.eval.set.iter().map(|set| &set.data));
+    folders.chain(raw).chain(&job.train.init_from).map(PathBuf::as_path)
 }
 
 fn announce(monitor: &Monitor) {

@@ -1,17 +1,19 @@
 //! `rankine report`: shows runs as an HTML file.
 
-use std::fs::{self, File};
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bytesize::ByteSize;
 use rankine::report::{self, REPORT_MARK, ReportError, RunView};
-use rankine_reader::publish::replace_file;
+use rankine_reader::publish::{OwnOutput, replace_file};
 
 use super::{CommandError, Exit, output};
 
-/// The bytes at the start of a file in which a report has its mark.
-const START_BYTES: u64 = 4096;
+/// Earlier reports, which a further one replaces.
+const REPORT: OwnOutput = OwnOutput {
+    what: "a report",
+    is_own: |start| String::from_utf8_lossy(start).contains(REPORT_MARK),
+    way_out: "replace it with --force",
+};
 
 /// Write an HTML file that shows runs: curves, where the time went, metrics, tables and settings
 ///
@@ -40,25 +42,17 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let out = args.out.display();
-    if !args.force && is_other_file(&args.out) {
-        let what =
-            format!("{out} exists and is not a report: choose another file, or replace it with --force");
-        return Err(CommandError::new(Exit::Usage, what));
+    if !args.force {
+        REPORT.check(&args.out)?;
     }
     let views = args.runs.iter().map(|run| report::load(run)).collect::<Result<Vec<RunView>, _>>()?;
     let html = report::render(&views);
-    replace_file(&args.out, html.as_bytes())?;
+    match args.force {
+        true => replace_file(&args.out, html.as_bytes())?,
+        false => REPORT.replace(&args.out, html.as_bytes())?,
+    }
     let size = ByteSize(html.len() as u64).display().si();
     output::text(format_args!("report {out} ({size})\n"))
-}
-
-/// Returns whether a path is a file with content that is not a report. Pipes and devices have none.
-fn is_other_file(path: &Path) -> bool {
-    let is_file = fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0);
-    let mut start = Vec::new();
-    let mut read = || File::open(path)?.take(START_BYTES).read_to_end(&mut start);
-    // A file that cannot be read is not known to be a report.
-    is_file && (read().is_err() || !String::from_utf8_lossy(&start).contains(REPORT_MARK))
 }
 
 impl From<ReportError> for CommandError {

@@ -6,11 +6,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rankine_embedding::Process;
-use rankine_reader::publish::replace_file;
+use rankine_reader::publish::OwnOutput;
 use rankine_reader::{Error, Result};
 
 /// Time between two writes.
 const EVERY: Duration = Duration::from_secs(15);
+/// Metrics of an earlier training or of an earlier moment, which later ones replace.
+const METRICS: OwnOutput = OwnOutput {
+    what: "a file of Rankine's metrics",
+    is_own: |start| start.starts_with(b"# HELP rankine_"),
+    way_out: "remove it",
+};
 
 /// A thread that writes metrics to a file from time to time, and once more when this is dropped.
 #[derive(Debug)]
@@ -24,16 +30,16 @@ impl Textfile {
     /// Writes the file, so that a path that cannot be written is an error now, and starts the thread.
     ///
     /// # Errors
-    /// If the file cannot be written, or the thread not started.
+    /// If the file cannot be written or has something else than metrics, or the thread cannot be started.
     pub(super) fn start(path: &Path, text: impl Fn() -> Vec<u8> + Send + 'static) -> Result<Self> {
-        replace_file(path, &text())?;
+        METRICS.replace(path, &text())?;
         let (end, ended) = channel::<()>();
         let path = path.to_owned();
         let run = move || {
             let mut failed = false;
             loop {
                 let ends = ended.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout);
-                let written = replace_file(&path, &text());
+                let written = METRICS.replace(&path, &text());
                 // One warning, until it works again.
                 match written {
                     Err(error) if !failed => {
@@ -85,6 +91,10 @@ mod tests {
 
     use super::*;
 
+    fn metrics(value: u32) -> String {
+        format!("# HELP rankine_value A value.\n# TYPE rankine_value gauge\nrankine_value {value}\n")
+    }
+
     #[test]
     fn processes_write_files_of_their_own() {
         let path = Path::new("/var/lib/node_exporter/rankine.prom");
@@ -99,12 +109,34 @@ mod tests {
         let path = place.path().join("rankine.prom");
         let value = Arc::new(AtomicU32::new(1));
         let shared = Arc::clone(&value);
-        let text = move || format!("value {}\n", shared.load(Ordering::SeqCst)).into_bytes();
+        let text = move || metrics(shared.load(Ordering::SeqCst)).into_bytes();
         let file = Textfile::start(&path, text).expect("the file can be written");
-        assert_eq!(fs::read_to_string(&path).expect("it is there"), "value 1\n");
+        assert_eq!(fs::read_to_string(&path).expect("it is there"), metrics(1));
         value.store(2, Ordering::SeqCst);
         drop(file);
-        assert_eq!(fs::read_to_string(&path).expect("it is there"), "value 2\n");
+        assert_eq!(fs::read_to_string(&path).expect("it is there"), metrics(2));
+    }
+
+    /// Another program's file is neither replaced at the start nor later.
+    #[test]
+    fn only_metrics_are_replaced() {
+        let place = tempfile::tempdir().expect("there is room");
+        let path = place.path().join("rankine.prom");
+        let other = "# HELP node_load1 1m load average.\n";
+        let start = || Textfile::start(&path, || metrics(1).into_bytes());
+        fs::write(&path, other).expect("the file is written");
+        let error = start().map(drop).expect_err("it is another program's").to_string();
+        let words = "exists and is not a file of Rankine's metrics: choose another file, or remove it";
+        assert!(error.ends_with(words), "{error}");
+        fs::remove_file(&path).expect("the file is there");
+        let file = start().expect("the file can be written");
+        fs::write(&path, other).expect("the file is written");
+        drop(file);
+        assert_eq!(fs::read_to_string(&path).expect("it is there"), other);
+        // Metrics of an earlier training are.
+        fs::write(&path, metrics(5)).expect("the file is written");
+        drop(start().expect("the file can be written"));
+        assert_eq!(fs::read_to_string(&path).expect("it is there"), metrics(1));
     }
 
     #[test]

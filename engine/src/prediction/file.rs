@@ -5,12 +5,18 @@ use std::io::{self, BufWriter, Write};
 use std::iter;
 use std::path::{Path, PathBuf};
 
-use rankine_reader::publish::PartialFile;
+use rankine_reader::publish::{OwnOutput, PartialFile};
 
 use super::error::PredictError;
 
 /// The path that stands for standard output.
 pub const STANDARD_OUTPUT: &str = "-";
+
+/// The name of the first column, which has the number of each row.
+const ROW_COLUMN: &str = "row";
+/// Earlier predictions, which further ones replace.
+const PREDICTIONS: OwnOutput =
+    OwnOutput { what: "a file of predictions", is_own: are_predictions, way_out: "remove it" };
 
 /// Predictions that are being written.
 #[derive(Debug)]
@@ -55,7 +61,7 @@ impl PredictionFile {
             false => label.to_owned(),
         };
         let columns: Vec<_> =
-            iter::once("row".to_owned()).chain(keep.iter().cloned()).chain(labels.map(head)).collect();
+            iter::once(ROW_COLUMN.to_owned()).chain(keep.iter().cloned()).chain(labels.map(head)).collect();
         // A label `row` has always been possible: without columns to keep, the file is what it was.
         let twice = |number: &usize| columns[..*number].contains(&columns[*number]);
         if let Some(number) = (1..columns.len()).find(twice).filter(|_| !keep.is_empty()) {
@@ -63,7 +69,7 @@ impl PredictionFile {
         }
         let destination = match path == Path::new(STANDARD_OUTPUT) {
             true => Destination::StandardOutput(BufWriter::new(io::stdout())),
-            false => Destination::File(PartialFile::create(path)?),
+            false => Destination::File(PREDICTIONS.create(path)?),
         };
         let mut this = Self { path: path.to_owned(), out: csv::Writer::from_writer(destination) };
         this.put(columns.iter())?;
@@ -118,6 +124,22 @@ impl PredictionFile {
     }
 }
 
+/// Returns whether a file that starts with these bytes has predictions: a first column of row numbers, and a last one
+/// of probabilities.
+fn are_predictions(start: &[u8]) -> bool {
+    let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(start);
+    let mut records = reader.byte_records().map_while(Result::ok);
+    // A model has at least one head.
+    let is_header = |header: &csv::ByteRecord| header.len() > 1 && &header[0] == ROW_COLUMN.as_bytes();
+    let Some(header) = records.next().filter(is_header) else { return false };
+    let Some(first) = records.next() else { return true };
+    let number = |field: &[u8]| str::from_utf8(field).ok()?.parse::<f64>().ok();
+    let is_row = first[0].iter().all(u8::is_ascii_digit) && !first[0].is_empty();
+    // A row that is longer than the start is cut off.
+    let is_cut = first.len() < header.len() || records.next().is_none() && !start.ends_with(b"\n");
+    is_row && (is_cut || number(&first[first.len() - 1]).is_some_and(|last| (0.0..=1.0).contains(&last)))
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -146,6 +168,44 @@ mod tests {
             fields[1..].iter().map(|field| field.parse().unwrap()).collect::<Vec<f64>>(),
             probabilities
         );
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn only_predictions_are_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.csv");
+        let long = "x".repeat(5000);
+        for (keep, text) in [(&["a"][..], Some("an \"item\",\n")), (&["a"], Some(&long)), (&[], None)] {
+            let keep: Vec<_> = keep.iter().map(|&name| name.to_owned()).collect();
+            for row in [None, Some(7)] {
+                let mut file = PredictionFile::create(&path, &keep, ["click", "buy"].into_iter()).unwrap();
+                if let Some(row) = row {
+                    let kept = text.iter().map(|text| text.as_bytes());
+                    file.write(row, kept, [0.25, 1e-17].into_iter()).unwrap();
+                }
+                file.publish().unwrap();
+            }
+        }
+        for other in [
+            "row",
+            "row\n1\n",
+            "row,label\n1,2.5\n",
+            "row,label\n1,no\n",
+            "row,label\nfirst,0.5\n",
+            "row,label\n,0.5\n",
+            "id,label\n1,0.5\n",
+            "\"rows\",label\n1,0.5\n",
+            "rowing is fun\n",
+            "{\"format\":1}\n",
+            "\n",
+        ] {
+            fs::write(&path, other).unwrap();
+            let refused = PredictionFile::create(&path, &[], ["click"].into_iter()).map(drop).unwrap_err();
+            let words = "exists and is not a file of predictions: choose another file, or remove it";
+            assert!(refused.to_string().ends_with(words), "{other:?}: {refused}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), other);
+        }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 

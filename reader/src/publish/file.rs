@@ -25,8 +25,12 @@ const PERMISSION_BITS: u32 = 0o777;
 /// # Errors
 /// [`Error::Io`]; [`Error::Invalid`] if `path` is a folder, or another process does not finish writing it.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    PartialFile::begin(path, false, |target| Lock::beside_within(target, PATIENCE).map(Some))?
-        .publish_all(bytes)
+    replacing(path)?.publish_all(bytes)
+}
+
+/// Starts a file for [`replace_file`].
+pub(super) fn replacing(path: &Path) -> Result<PartialFile> {
+    PartialFile::begin(path, false, |target| Lock::beside_within(target, PATIENCE).map(Some))
 }
 
 /// Like [`replace_file`], for a file in a folder that `lock` locks by [`Lock::within`]: the file needs no lock
@@ -79,14 +83,14 @@ impl PartialFile {
     ///
     /// # Errors
     /// [`Error::Invalid`] if another process is writing it, or it is a folder; [`Error::Io`].
-    pub fn create(path: &Path) -> Result<Self> {
+    pub(super) fn create(path: &Path) -> Result<Self> {
         Self::begin(path, false, |target| Lock::beside(target).map(Some))
     }
 
     /// Starts a file that must not exist, neither now nor when it is published.
     ///
     /// # Errors
-    /// As [`PartialFile::create`], and [`Error::Invalid`] if it exists.
+    /// [`Error::Invalid`] if another process is writing it, or it exists; [`Error::Io`].
     pub fn create_new(path: &Path) -> Result<Self> {
         Self::begin(path, true, |target| Lock::beside(target).map(Some))
     }
@@ -122,7 +126,7 @@ impl PartialFile {
         Ok(Self { target, temporary: Some(temporary), out, is_new, lock })
     }
 
-    fn publish_all(mut self, bytes: &[u8]) -> Result<()> {
+    pub(super) fn publish_all(mut self, bytes: &[u8]) -> Result<()> {
         self.out.write_all(bytes).context("write", &self.target)?;
         self.publish()
     }

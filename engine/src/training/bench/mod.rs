@@ -70,6 +70,8 @@ pub fn bench_train(
     if options.trace.is_some() && processes.size() > 1 {
         return Err(TrainError::Device("a trace covers one process: launch one, or drop --trace".into()));
     }
+    // What stands in the way is found out before the steps.
+    options.trace.as_deref().map_or(Ok(()), |path| trace::TRACE.check(path))?;
     let (job, assignment) = RankAssignment::of(job, processes, 0)?;
     let job = &job;
     let dataset = open_together(job, processes, &Stop::default(), observer)?;

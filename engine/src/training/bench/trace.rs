@@ -2,11 +2,23 @@
 
 use std::path::Path;
 
-use rankine_reader::publish::replace_file;
+use rankine_reader::publish::OwnOutput;
 
 use super::super::TrainError;
 use super::super::backend::{Backend, Profile, TraceEvent};
 use super::TraceSummary;
+
+/// Earlier traces, which a further one replaces.
+pub(super) const TRACE: OwnOutput = OwnOutput {
+    what: "a trace",
+    // Objects have their keys in order of insertion or of names, which depends on the build.
+    is_own: |start| {
+        [&br#"{"traceEvents":["#[..], br#"{"displayTimeUnit":"ns","traceEvents":["#]
+            .iter()
+            .any(|trace| start.starts_with(trace))
+    },
+    way_out: "remove it",
+};
 
 /// Traces this many steps, which `run` performs and waits for, and writes the GPU's activity to a file.
 ///
@@ -22,7 +34,7 @@ pub(super) fn take(
     backend.profile().map(Profile::begin_trace).transpose()?;
     run(backend)?;
     let events = backend.profile().map(Profile::end_trace).transpose()?.unwrap_or_default();
-    replace_file(path, chrome(&events).to_string().as_bytes())?;
+    TRACE.replace(path, chrome(&events).to_string().as_bytes())?;
     let kernels = events.iter().filter(|event| event.is_kernel).count();
     Ok(TraceSummary {
         path: path.display().to_string(),
@@ -103,6 +115,22 @@ mod tests {
         assert_eq!(kernel_free_share(&all), 0.1);
         assert_eq!(kernel_free_share(&all[..2]), 0.0);
         assert_eq!(kernel_free_share(&all[2..3]), 1.0);
+    }
+
+    #[test]
+    fn a_trace_replaces_a_trace_and_no_other_file() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("trace.json");
+        for events in [&[event("a", 4, (5000, 5500))][..], &[]] {
+            TRACE.replace(&path, chrome(events).to_string().as_bytes()).unwrap();
+            TRACE.check(&path).unwrap();
+        }
+        std::fs::write(&path, r#"{"format":"rankine dataset","traceEvents":[]}"#).unwrap();
+        let refused = TRACE.check(&path).unwrap_err().to_string();
+        assert!(
+            refused.ends_with("exists and is not a trace: choose another file, or remove it"),
+            "{refused}"
+        );
     }
 
     #[test]

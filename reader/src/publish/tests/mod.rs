@@ -647,6 +647,61 @@ fn pipes_and_devices_are_written_and_not_replaced() {
 }
 
 #[test]
+fn only_an_earlier_output_is_replaced() {
+    const NOTE: OwnOutput =
+        OwnOutput { what: "a note", is_own: |start| start.starts_with(b"note"), way_out: "remove it" };
+    let temp = TestFolder::new();
+    let replace = |text: &[u8]| NOTE.replace(&temp.target, text);
+    let create = |text: &[u8]| {
+        let mut file = NOTE.create(&temp.target)?;
+        file.write_all(text).unwrap();
+        file.publish()
+    };
+    for creates in [false, true] {
+        let write = |text: &[u8]| if creates { create(text) } else { replace(text) };
+        write(b"note 1").unwrap();
+        write(b"note 2").unwrap();
+        assert_eq!(fs::read(&temp.target).unwrap(), b"note 2");
+        // Such as a file that mktemp made.
+        fs::write(&temp.target, "").unwrap();
+        write(b"note 3").unwrap();
+        for other in ["a note", "x", "\u{e9}"] {
+            fs::write(&temp.target, other).unwrap();
+            let refused = write(b"note 4").unwrap_err();
+            assert!(matches!(refused, Error::Invalid(_)), "{refused:?}");
+            let words = "exists and is not a note: choose another file, or remove it";
+            assert_eq!(refused.to_string(), format!("{} {words}", temp.target.display()));
+            assert_eq!(fs::read_to_string(&temp.target).unwrap(), other);
+            temp.has(&["out"]);
+        }
+        fs::remove_file(&temp.target).unwrap();
+    }
+    // Under another name.
+    let [other, link] = ["other", "link"].map(|name| temp.home.path().join(name));
+    fs::write(&other, "mine").unwrap();
+    symlink(&other, &link).unwrap();
+    assert!(NOTE.check(&link).is_err() && NOTE.replace(&link, b"note").is_err());
+    fs::write(&other, "note").unwrap();
+    NOTE.check(&link).unwrap();
+    // Neither a pipe, which would wait, nor a device is read.
+    fifo(&temp.target);
+    for stream in [&*temp.target, Path::new("/dev/null"), Path::new("/dev/zero"), Path::new("/dev/stdout")] {
+        NOTE.check(stream).unwrap();
+    }
+}
+
+/// A file is recognized by its first 4096 bytes.
+#[test]
+fn an_earlier_output_is_recognized_by_its_start() {
+    let temp = TestFolder::new();
+    for (before, recognized) in [(4092, true), (4093, false)] {
+        let marked = OwnOutput { what: "marked", is_own: |start| start.ends_with(b"mark"), way_out: "" };
+        fs::write(&temp.target, "x".repeat(before) + "mark" + &"y".repeat(9000)).unwrap();
+        assert_eq!(marked.check(&temp.target).is_ok(), recognized, "{before}");
+    }
+}
+
+#[test]
 fn outputs_that_are_inputs_are_refused() {
     let temp = TestFolder::new();
     let path = |name: &str| temp.home.path().join(name);
