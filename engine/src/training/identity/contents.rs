@@ -4,13 +4,13 @@
 //! is computed while training runs, and checkpoints and the finished run record it as soon as it is known. A resumed
 //! run needs it only if the file system reports that a file has changed since.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use rankine_reader::dataset::BlockCoding;
-use rankine_reader::raw::{RawContents, checksums};
+use rankine_reader::raw::{FileIdentity, RawContents, checksums};
 use rankine_reader::{Dataset, Part};
 
 use super::super::context::RunContext;
@@ -28,6 +28,8 @@ pub(in crate::training) struct RunIdentity {
     train: Vec<PathBuf>,
     /// Those of the evaluation part.
     eval: Vec<PathBuf>,
+    /// All of these files, those of the training part first.
+    seen: SeenFiles,
     reading: Option<ChecksumThread>,
 }
 
@@ -81,7 +83,8 @@ impl RunIdentity {
         if let Some(of_eval) = &mut trained.eval {
             of_eval.raw = contents(&eval)?;
         }
-        Ok(Self { trained, train, eval, reading: None })
+        let seen = SeenFiles::at(train.iter().chain(&eval))?;
+        Ok(Self { trained, train, eval, seen, reading: None })
     }
 
     /// The first difference from what was trained before. Raw files that may have changed are read.
@@ -145,9 +148,16 @@ impl RunIdentity {
         }
     }
 
-    /// What is trained, as far as it is known now.
+    /// What is trained, as far as it is known now. Warns of raw files that changed since the last call.
     pub(in crate::training) fn known(&mut self) -> &TrainingIdentity {
         self.take(false);
+        for path in self.seen.newly_changed() {
+            tracing::warn!(
+                "{} changed while training reads it: the model may have been trained on a mixture of old and new \
+                 samples; train again",
+                path.display()
+            );
+        }
         &self.trained
     }
 
@@ -160,12 +170,10 @@ impl RunIdentity {
             Ok(Some(read)) => {
                 let TrainingIdentity { data, eval, .. } = &mut self.trained;
                 let files = data.raw.iter_mut().chain(eval.iter_mut().flat_map(|eval| &mut eval.raw));
-                for ((known, read), path) in files.zip(read).zip(self.train.iter().chain(&self.eval)) {
+                for ((known, read), (_, seen)) in files.zip(read).zip(&self.seen.0) {
                     // Training may have used parts of another file, which this checksum would not cover.
-                    if known.bytes != read.bytes || known.stamp.is_some_and(|stamp| read.stamp != Some(stamp))
-                    {
-                        tracing::warn!("{} changed while training reads it", path.display());
-                    } else {
+                    let is_seen = seen.is_some_and(|seen| read.stamp == Some(seen.stamp()));
+                    if known.bytes == read.bytes && is_seen {
                         known.xxh3 = read.xxh3;
                     }
                 }
@@ -177,6 +185,24 @@ impl RunIdentity {
                  {error}"
             ),
         }
+    }
+}
+
+/// Raw files as they were when training began; `None` once a change of the file was reported.
+struct SeenFiles(Vec<(PathBuf, Option<FileIdentity>)>);
+
+impl SeenFiles {
+    fn at<'p>(paths: impl Iterator<Item = &'p PathBuf>) -> rankine_reader::Result<Self> {
+        let seen = paths.map(|path| Ok((path.clone(), Some(FileIdentity::at(path)?))));
+        seen.collect::<rankine_reader::Result<_>>().map(Self)
+    }
+
+    /// The files that were written or replaced since, each once.
+    fn newly_changed(&mut self) -> impl Iterator<Item = &Path> {
+        self.0.iter_mut().filter_map(|(path, seen)| {
+            let now = FileIdentity::at(path).ok();
+            seen.take_if(|seen| now != Some(*seen)).map(|_| &**path)
+        })
     }
 }
 
@@ -244,7 +270,6 @@ fn raw_files(dataset: &Dataset, part: Part) -> Result<Vec<PathBuf>, TrainError> 
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::Path;
     use std::time::{Duration, SystemTime};
 
     use rankine_reader::sealed::Checksum;
@@ -268,6 +293,26 @@ mod tests {
     fn seen(path: &Path) -> RawContents {
         let contents = checksums(&[path.into()], 1, &mut |_, _| true);
         contents.expect("the file can be read").expect("nobody ends it")[0]
+    }
+
+    #[test]
+    fn a_file_that_changes_during_training_is_reported_once() {
+        let place = tempfile::tempdir().expect("there is room");
+        let paths = ["written", "replaced", "removed", "unchanged"].map(|name| place.path().join(name));
+        for path in &paths {
+            fs::write(path, [1; 100]).expect("the file is written");
+            let file = fs::File::options().write(true).open(path);
+            // The clock may not advance before the file is written again.
+            file.and_then(|file| file.set_modified(SystemTime::UNIX_EPOCH)).expect("its time can be set");
+        }
+        let mut seen = SeenFiles::at(paths.iter()).expect("the files are there");
+        assert_eq!(seen.newly_changed().count(), 0);
+        fs::write(&paths[0], [2; 100]).expect("the file is written");
+        fs::write(place.path().join("new"), [1; 100]).expect("the file is written");
+        fs::rename(place.path().join("new"), &paths[1]).expect("it is renamed");
+        fs::remove_file(&paths[2]).expect("the file is there");
+        assert_eq!(seen.newly_changed().collect::<Vec<_>>(), paths[..3].iter().collect::<Vec<_>>());
+        assert_eq!(seen.newly_changed().count(), 0);
     }
 
     #[test]
