@@ -7,6 +7,7 @@ use std::io::Write;
 use serde_json::Value;
 
 use crate::support::films::{CSV_NAMES, CSV_SCHEMA, csv_rows};
+use crate::support::weights::spoil;
 use crate::support::{
     self, BAD_DATA, Ended, Place, SHAPE, SUCCESS, USAGE, criteo_rows, generate, job, numbers, run, train,
 };
@@ -231,6 +232,33 @@ fn what_cannot_be_evaluated_is_explained() {
     run(["eval", "--run", &place.word("run"), &log])
         .with(USAGE)
         .says(&["was trained on generated data", "use --data"]);
+}
+
+/// Rows are counted over all files, bad ones included, and each has a prediction per head.
+#[test]
+fn a_prediction_that_is_not_finite_is_named_by_its_row() {
+    let place = Place::new();
+    let rows = csv_rows(1200, 3);
+    let file = |name: &str, rows: &[String]| {
+        place.file(name, format!("{}\n{}\n", CSV_NAMES.join(","), rows.join("\n")))
+    };
+    let (log, schema) = (file("log.csv", &rows), place.file("schema.toml", CSV_SCHEMA));
+    let mut new = csv_rows(500, 4);
+    // The only unknown film, in the second batch and the second file, after a bad row.
+    new[10] = "too,few".into();
+    let fields: Vec<_> = new[320].split(',').collect();
+    new[320] = [&fields[..4], &["unknown"], &fields[5..]].concat().join(",");
+    let (first, second) = (file("first.csv", &new[..300]), file("second.csv", &new[300..]));
+    let trained = Trained::new(place, "csv", &[&log, "--schema", &schema]);
+    let run_dir = trained.place.path("run");
+    // Row 0 of the table, which all unknown films share.
+    spoil(&run_dir, "embedding.film", 0..4);
+    let files = [&*first, &second, "--on-bad", "skip"];
+    let judged = trained.eval(&files).with(support::FAILED);
+    judged.says(&["the model's prediction of row 321 is not finite"]);
+    let (run_dir, out) = (trained.place.word("run"), trained.place.word("out.csv"));
+    let predicted = run([&["predict", "--run", &run_dir, "--out", &out], &files[..]].concat());
+    predicted.with(support::FAILED).says(&["the prediction of row 321 is not a number"]);
 }
 
 /// `support/films.parquet` has the columns of [`csv_rows`], with lists of tags, and a column `id`.

@@ -4,6 +4,7 @@ mod csv;
 pub(crate) mod folder;
 mod inputs;
 mod like;
+mod raw_columns;
 mod results;
 mod speed;
 
