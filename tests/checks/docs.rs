@@ -11,7 +11,8 @@ use pulldown_cmark::{BrokenLink, Event, LinkType, Options, Parser, Tag, TagEnd};
 use crate::support::{files_below, root, word};
 
 /// Documents outside `docs/`.
-const ROOT_DOCUMENTS: [&str; 4] = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "tests/planted/README.md"];
+const ROOT_DOCUMENTS: [&str; 5] =
+    ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "tests/formats/README.md", "tests/planted/README.md"];
 const SUMMARY: &str = "docs/SUMMARY.md";
 
 /// A link or image of a document.

@@ -10,6 +10,7 @@ mod eval_sets;
 mod evaluate;
 mod export;
 mod failures;
+mod formats;
 mod golden;
 mod guards;
 mod hostile;
