@@ -368,8 +368,10 @@ fn processes_that_are_killed_resume_with_the_same_bits() -> Outcome {
         done.into_iter().try_for_each(|child| succeeded(child).map(drop))?;
         let expected = outcome(&folder.path(&whole))?;
         // The first process writes more: files besides the shards, the manifest, and names.
-        for (dies, operation) in [(0, 37), (1, 10)] {
-            let run = format!("{whole}-killed-{dies}");
+        for (round, (dies, operation)) in
+            (0..support::times(1)).flat_map(|round| [(0, 37), (1, 10)].map(|at| (round, at)))
+        {
+            let run = format!("{whole}-killed-{dies}-{round}");
             let fault = format!("{operation}:kill");
             let killed = folder.processes_as(&run, 2, &sets, |rank, command| {
                 if rank == dies {
@@ -407,8 +409,7 @@ fn strangers_at_the_port_disturb_no_training() -> Outcome {
     let quiet = folder.processes("quiet", 2, &sets)?;
     quiet.into_iter().try_for_each(|child| succeeded(child).map(drop))?;
     let expected = outcome(&folder.path("quiet"))?;
-    let rounds = if std::env::var_os("RANKINE_TEST_LONG").is_some() { 50 } else { 1 };
-    for round in 0..rounds {
+    for round in 0..support::times(1) {
         let (run, port) = (format!("disturbed-{round}"), free_port()?);
         let strangers = std::cell::OnceCell::new();
         let disturbed = folder.processes_at(port, &run, 2, &sets, |rank, command| {
@@ -488,9 +489,11 @@ fn processes_refuse_to_resume_with_the_same_words() -> Outcome {
 /// The first process waits for the second one on its GPU, or on the host after a report or when they agree what to do
 /// next.
 fn a_process_that_is_killed_ends_the_others() -> Outcome {
-    let (took, stderr) = one_is_sent("KILL")?;
     let here = ["rank 0 gave up waiting for rank 1 at the ", "rank 1 ended before the others: see its error"];
-    check(took, &stderr, &[&["rank 1 ended without an error message in training, at step "], &here])
+    (0..support::times(1)).try_for_each(|_| {
+        let (took, stderr) = one_is_sent("KILL")?;
+        check(took, &stderr, &[&["rank 1 ended without an error message in training, at step "], &here])
+    })
 }
 
 fn a_process_that_is_stopped_ends_the_others() -> Outcome {

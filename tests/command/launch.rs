@@ -178,10 +178,6 @@ fn processes_that_cannot_train_together_report_why() {
     }
 }
 
-fn repeats() -> usize {
-    if std::env::var_os("RANKINE_TEST_LONG").is_some() { 50 } else { 1 }
-}
-
 /// Returns the command of one of three processes with a rendezvous at a port of this host.
 fn member(rank: usize, port: u16) -> Command {
     member_at(rank, &format!("127.0.0.1:{port}"), "30")
@@ -214,7 +210,7 @@ fn listening(command: &mut Command) -> (Child, BufReader<impl Read + use<>>) {
 
 #[test]
 fn strangers_neither_end_a_job_nor_keep_its_ranks_out() {
-    for round in 0..repeats() {
+    for round in 0..support::times(1) {
         let port = free_port();
         // Few descriptors: a flood that rank 0 does not limit uses up all of them.
         let mut first = Command::new("sh");
@@ -247,7 +243,7 @@ fn strangers_neither_end_a_job_nor_keep_its_ranks_out() {
 
 #[test]
 fn a_wrong_secret_and_a_second_process_of_a_rank_are_refused_and_the_job_continues() {
-    for _ in 0..repeats() {
+    for _ in 0..support::times(1) {
         let port = free_port();
         let (first, mut stderr) = listening(member(0, port).env("RANKINE_SECRET", SECRET));
         let one = with_secret(1, port);

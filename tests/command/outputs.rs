@@ -15,22 +15,8 @@ use crate::support::durable::{self, Call};
 use crate::support::process::limit_file_size;
 use crate::support::seccomp::{NO_FLOCK, Refused, refuse};
 use crate::support::{
-    Ended, FAILED, Place, SHAPE, SUCCESS, USAGE, criteo_rows, job, rankine, run, train, tree, word,
+    Ended, FAILED, Place, SHAPE, SUCCESS, USAGE, criteo_rows, job, rankine, run, times, train, tree, word,
 };
-
-fn is_long() -> bool {
-    std::env::var_os("RANKINE_TEST_LONG").is_some()
-}
-
-/// Returns how often to repeat a race.
-fn repeats() -> usize {
-    if is_long() { 50 } else { 2 }
-}
-
-/// Returns how often to repeat a deterministic case.
-fn rounds() -> std::ops::Range<usize> {
-    0..if is_long() { 50 } else { 1 }
-}
 
 /// A dataset, and a run on it with a model and a checkpoint.
 struct Fixture {
@@ -196,7 +182,7 @@ fn two_commands_with_one_output_neither_mix_nor_delete_bytes() {
             other_args.push(fixture.other_log.clone());
         }
         let whole = [fixture.undisturbed(&args), fixture.undisturbed(&other_args)];
-        for round in 0..repeats() {
+        for round in 0..times(2) {
             let errno = (round % 2 == 1).then(|| NO_FLOCK[round % 3]);
             let start = |args: &[String]| Running::started(&mut command(args, &fixture.out("out"), errno));
             let mut both = [start(&args), start(&other_args)];
@@ -226,7 +212,7 @@ fn a_second_writer_is_refused_while_the_first_one_writes() {
         let whole = fixture.undisturbed(args);
         let kinds = [(None, None), (Some(libc::ENOSYS), None), (None, Some(libc::ENOLCK))];
         let kinds = kinds.into_iter().chain([(Some(libc::EOPNOTSUPP), Some(libc::EOPNOTSUPP))]);
-        for (first, second) in rounds().flat_map(|_| kinds.clone()) {
+        for (first, second) in (0..times(1)).flat_map(|_| kinds.clone()) {
             let out = fixture.out("out");
             let mut first = Running::at(command(args, &out, first), &fixture.place.path("outputs/.out.lock"));
             let holder = format!("process {} on ", first.id());
@@ -245,7 +231,7 @@ fn the_next_command_removes_the_remains_of_a_killed_one() {
     for name in ["convert", "generate", "predict"] {
         let args = &fixture.commands()[name];
         let whole = fixture.undisturbed(args);
-        for errno in rounds().flat_map(|_| [None, Some(libc::ENOSYS)]) {
+        for errno in (0..times(1)).flat_map(|_| [None, Some(libc::ENOSYS)]) {
             let (out, lock) = (fixture.out("out"), fixture.place.path("outputs/.out.lock"));
             let mut first = Running::at(command(args, &out, errno), &lock);
             first.signal(libc::SIGKILL);
@@ -305,7 +291,7 @@ fn training_excludes_a_second_one_with_and_without_flock() {
         assert_eq!(locks, [] as [String; 0]);
         fixture.clear();
     }
-    for errno in rounds().flat_map(|_| [None, Some(libc::ENOLCK)]) {
+    for errno in (0..times(1)).flat_map(|_| [None, Some(libc::ENOLCK)]) {
         let mut first = Running::at(training(&fixture, errno, &long), &lock);
         let holder = format!("process {} on ", first.id());
         for second in [errno, None, Some(libc::ENOSYS)] {

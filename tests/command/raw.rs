@@ -262,8 +262,7 @@ fn raw_files_with_other_contents_are_refused() {
         let args = ["train", &job, "--quiet", "--resume", "--run-dir", &run_dir];
         run(args.into_iter().chain(sets))
     };
-    let times = if std::env::var_os("RANKINE_TEST_LONG").is_some() { 50 } else { 1 };
-    for _ in 0..times {
+    for _ in 0..support::times(1) {
         for name in ["run", "whole"] {
             let before = tree(&place.path(name));
             // A bit of a dense value in the first record, in one in the middle, and in the last.

@@ -107,11 +107,6 @@ impl Runs {
     }
 }
 
-/// Returns whether to run the long versions of tests.
-fn long() -> bool {
-    std::env::var_os("RANKINE_TEST_LONG").is_some()
-}
-
 /// A checkpoint has the metrics of its evaluation, but not the scores. Those of an earlier end do not stay.
 #[test]
 fn without_another_evaluation_a_resumed_run_has_no_scores() {
@@ -130,7 +125,7 @@ fn a_killed_run_resumes_to_the_same_end() {
         let runs = Runs::new(sets);
         assert_eq!(runs.steps("whole"), [25, 50, 75]);
         // An uninterrupted run has about 65 operations; the long version kills at each.
-        let every = if long() { 1 } else { 17 };
+        let every = if support::is_long() { 1 } else { 17 };
         let mut operation = 1;
         loop {
             let name = format!("killed-{operation}");
@@ -169,19 +164,23 @@ fn a_run_that_a_signal_stopped_can_be_resumed() {
         std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut stderr).unwrap();
         (code, stderr)
     };
-    for (signal, name) in [("-TERM", "SIGTERM"), ("-USR1", "SIGUSR1"), ("-INT", "SIGINT")] {
-        let (code, stderr) = end(name, signal, 1);
+    let signals = [("-TERM", "SIGTERM"), ("-USR1", "SIGUSR1"), ("-INT", "SIGINT")];
+    for ((signal, name), round) in
+        (0..support::times(1)).flat_map(|round| signals.map(|signal| (signal, round)))
+    {
+        let run = format!("{name}-{round}");
+        let (code, stderr) = end(&run, signal, 1);
         assert_eq!(code, Some(RESUMABLE), "{stderr}");
         assert!(
             stderr.contains(&format!("stopped by {name} after step ")) && stderr.contains("--resume"),
             "{stderr}"
         );
-        let steps = runs.steps(name);
+        let steps = runs.steps(&run);
         assert_eq!(steps.len(), 1, "{steps:?}");
         assert!(stderr.contains(&format!("after step {};", steps[0])), "{stderr}: {steps:?}");
         // A run that is already past the last step of `whole` cannot be compared with it.
         if steps[0] < 86 {
-            runs.resumes_to_the_same_end(name);
+            runs.resumes_to_the_same_end(&run);
         }
     }
 }

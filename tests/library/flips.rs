@@ -16,7 +16,7 @@ use rankine_reader::{Dataset, verify};
 use crate::support::{self, Place, SUCCESS, criteo_rows, files_below, numbers, run, train};
 
 fn flips() -> usize {
-    if std::env::var_os("RANKINE_TEST_LONG").is_some() { 10_000 } else { 300 }
+    if support::is_long() { 10_000 } else { 300 }
 }
 
 /// Flips bits of files, one at a time; `is_whole` must return an error for each. The file is chosen first, so that

@@ -270,9 +270,15 @@ pub(crate) fn missing(path: &Path, gpu: bool) -> Option<String> {
     (gpu && gpus() == 0).then(|| "there is no GPU, or the build lacks the feature cuda".to_owned())
 }
 
-/// Returns how often a test repeats what may pass by chance: `usual` times, or 50 times if `RANKINE_TEST_LONG` is set.
+/// Returns whether to run the long versions of tests.
+pub(crate) fn is_long() -> bool {
+    std::env::var_os("RANKINE_TEST_LONG").is_some()
+}
+
+/// Returns how often a test repeats what may pass by chance, such as a race or a kill: `usual` times, or 50 times in
+/// the long version.
 pub(crate) fn times(usual: usize) -> usize {
-    if std::env::var_os("RANKINE_TEST_LONG").is_some() { 50 } else { usual }
+    if is_long() { 50 } else { usual }
 }
 
 /// Prints a line for the person who runs the tests.
