@@ -6,6 +6,7 @@ mod support;
 
 mod api;
 mod build;
+mod dependencies;
 mod docs;
 mod structure;
 mod tidy;

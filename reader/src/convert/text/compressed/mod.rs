@@ -1,17 +1,17 @@
 //! Compressed sources: gzip and Zstandard, read from start to end as one text with any number of members or frames.
 
-use std::error::Error as _;
-use std::fmt;
-use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+mod buffer;
+mod gzip;
+mod zstd;
 
-use flate2::bufread::GzDecoder;
-use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
-use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+use std::fmt;
+use std::io::{BufReader, Read};
+
+use gzip::GzipMembers;
+use zstd::{Blocks, ZstdFrames};
 
 /// Compressed bytes read at a time.
 const BUFFER_BYTES: usize = 1 << 18;
-/// Maximum window size of a Zstandard frame: that of `zstd --long`, and more than that of any level.
-const WINDOW_BYTES_MAX: u64 = 128 << 20;
 
 /// The compression of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,13 +34,13 @@ impl Compression {
         }
     }
 
-    /// Returns the text of a compressed file. Reading fails with [`ErrorKind::InvalidData`] or
-    /// [`ErrorKind::UnexpectedEof`] if the bytes are not what a compressor wrote, and with the file's own errors.
+    /// Returns the text of a compressed file. Reading fails with `InvalidData` or `UnexpectedEof` if the bytes are not
+    /// what a compressor wrote, and with the file's own errors.
     pub(crate) fn text(self, file: impl Read + Send + 'static) -> Box<dyn Read + Send> {
         let file = BufReader::with_capacity(BUFFER_BYTES, file);
         match self {
-            Self::Gzip => Box::new(GzipMembers(Some(GzDecoder::new(file)))),
-            Self::Zstd => Box::new(ZstdFrames::new(file)),
+            Self::Gzip => Box::new(GzipMembers::new(file)),
+            Self::Zstd => Box::new(ZstdFrames::<_, Blocks>::new(file)),
         }
     }
 }
@@ -54,159 +54,9 @@ impl fmt::Display for Compression {
     }
 }
 
-/// The text of consecutive gzip members, as written by `cat a.gz b.gz`. Zeros after the last one are padding.
-struct GzipMembers<R>(Option<GzDecoder<R>>);
-
-impl<R: BufRead> Read for GzipMembers<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while let Some(member) = &mut self.0 {
-            let bytes = member.read(buffer)?;
-            if bytes > 0 || buffer.is_empty() {
-                return Ok(bytes);
-            }
-            // Before the member is dropped: an error here must not look like the end of the text.
-            let last = is_padding(member.get_mut())?;
-            let rest = self.0.take().map(GzDecoder::into_inner);
-            self.0 = rest.filter(|_| !last).map(GzDecoder::new);
-        }
-        Ok(0)
-    }
-}
-
-/// Consumes zeros; returns whether there were only zeros before the end of the file.
-///
-/// # Errors
-/// Those of the file; [`ErrorKind::InvalidData`] if other bytes follow zeros.
-fn is_padding(rest: &mut impl BufRead) -> io::Result<bool> {
-    let mut zeros = false;
-    loop {
-        let bytes = buffered(rest)?;
-        if bytes.is_empty() {
-            return Ok(true);
-        }
-        match bytes.iter().position(|&byte| byte != 0) {
-            Some(0) if !zeros => return Ok(false),
-            Some(_) => return Err(invalid("the zeros after a member are followed by other bytes")),
-            None => {}
-        }
-        zeros = true;
-        let count = bytes.len();
-        rest.consume(count);
-    }
-}
-
-/// Returns the buffer, filled again if it is empty; an empty slice at the end of the file.
-fn buffered(file: &mut impl BufRead) -> io::Result<&[u8]> {
-    while let Err(error) = file.fill_buf() {
-        if error.kind() != ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
-    file.fill_buf()
-}
-
-fn invalid(what: impl Into<String>) -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, what.into())
-}
-
-/// The text of consecutive Zstandard frames.
-struct ZstdFrames<R> {
-    file: R,
-    decoder: FrameDecoder,
-    /// Whether `decoder` is within a frame.
-    open: bool,
-}
-
-impl<R: BufRead> ZstdFrames<R> {
-    fn new(file: R) -> Self {
-        Self { file, decoder: FrameDecoder::new(), open: false }
-    }
-
-    /// Advances to the next frame; returns whether there is one.
-    fn next(&mut self) -> io::Result<bool> {
-        loop {
-            if buffered(&mut self.file)?.is_empty() {
-                return Ok(false);
-            }
-            // One per frame: a reused decoder allocates memory for the whole window that a frame states.
-            self.decoder = FrameDecoder::new();
-            self.decoder.set_max_window_size(WINDOW_BYTES_MAX);
-            match self.decoder.init(&mut self.file) {
-                Ok(()) => {
-                    self.open = true;
-                    return Ok(true);
-                }
-                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
-                    length,
-                    ..
-                })) => {
-                    let length = u64::from(length);
-                    if io::copy(&mut self.file.by_ref().take(length), &mut io::sink())? < length {
-                        return Err(ErrorKind::UnexpectedEof.into());
-                    }
-                }
-                Err(error) => return Err(decode_error(error)),
-            }
-        }
-    }
-
-    /// Checks a frame whose text was read.
-    fn close(&mut self) -> io::Result<()> {
-        let (stated, found) = (self.decoder.get_checksum_from_data(), self.decoder.get_calculated_checksum());
-        if stated.is_some() && stated != found {
-            return Err(invalid("a frame's checksum does not match its text"));
-        }
-        self.open = false;
-        Ok(())
-    }
-}
-
-impl<R: BufRead> Read for ZstdFrames<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if buffer.is_empty() {
-            return Ok(0);
-        }
-        while self.open || self.next()? {
-            while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
-                let one = BlockDecodingStrategy::UptoBlocks(1);
-                self.decoder.decode_blocks(&mut self.file, one).map_err(decode_error)?;
-            }
-            let bytes = self.decoder.read(buffer)?;
-            if bytes > 0 {
-                return Ok(bytes);
-            }
-            self.close()?;
-        }
-        Ok(0)
-    }
-}
-
-/// Describes what is wrong with a frame; if the file could not be read, returns the system's error.
-fn decode_error(error: FrameDecoderError) -> io::Error {
-    match &error {
-        FrameDecoderError::WindowSizeTooBig { requested, max } => {
-            let (requested, max) = (requested >> 20, max >> 20);
-            return invalid(format!("a frame needs a window of {requested} MiB; the limit is {max} MiB"));
-        }
-        FrameDecoderError::DictNotProvided { .. } => return invalid("a frame needs a dictionary"),
-        _ => {}
-    }
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        if let Some(inner) = inner.downcast_ref::<io::Error>() {
-            return match inner.raw_os_error() {
-                Some(code) => io::Error::from_raw_os_error(code),
-                None => inner.kind().into(),
-            };
-        }
-        cause = inner.source();
-    }
-    invalid("a frame is corrupt")
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{self, ErrorKind, Write};
 
     use super::*;
 
