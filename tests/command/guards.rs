@@ -3,8 +3,9 @@
 use std::fs;
 use std::ops::Range;
 
+use crate::support::exported::Exported;
 use crate::support::{
-    self, FAILED, Place, SHAPE, SUCCESS, USAGE, json_lines, numbers, summary, train, weights,
+    self, Ended, FAILED, Place, SHAPE, SUCCESS, USAGE, json_lines, numbers, summary, train, weights,
 };
 
 /// Dense columns and rows of [`SHAPE`].
@@ -150,8 +151,14 @@ fn many_skipped_steps_are_reported_less_and_less_often() {
     let mut bytes = records(20 * BATCH, 1);
     spoil(&mut bytes, 2..=19);
     place.file("train.bin", bytes);
-    let sets = ["guard.non_finite=skip", "guard.skipped_in_a_row_max=18"];
-    let stderr = train(&place, &job, "run", &sets).with(SUCCESS).stderr;
+    let textfile = format!("metrics.textfile={}", place.word("rankine.prom"));
+    let sets = ["guard.non_finite=skip", "guard.skipped_in_a_row_max=18", &textfile];
+    let (run, sets) = (place.word("run"), sets.iter().flat_map(|set| ["--set", set]));
+    let trained = support::run(["train", &job, "--run-dir", &run].into_iter().chain(sets));
+    let Ended { stdout, stderr, .. } =
+        trained.with(SUCCESS).says(&["  1 step skipped  ETA ", "  17 steps skipped  ETA "]);
+    let words = "not finite          18 of 20 steps skipped: loss or gradients not finite\n";
+    assert!(stdout.contains(words), "{stdout}");
     let reported = stderr.lines().filter_map(|line| {
         let (_, step) = line.split_once("skipped step ")?;
         step.split_once(": ")?.0.parse::<u64>().ok()
@@ -159,6 +166,11 @@ fn many_skipped_steps_are_reported_less_and_less_often() {
     // Step 17 is the sixteenth.
     assert_eq!(reported.collect::<Vec<_>>(), [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 17], "{stderr}");
     assert_eq!(summary(&place, "run")["train"]["non_finite_steps"], 18);
+    let exported = Exported::read(&place.path("rankine.prom"), 0);
+    for (reason, expected) in [("loss", 18.0), ("dense_gradients", 0.0), ("loss_scale", 0.0)] {
+        let label = format!("reason=\"{reason}\"");
+        assert_eq!(exported.value("rankine_train_skipped_steps_total", &label), expected, "{reason}");
+    }
 }
 
 #[test]

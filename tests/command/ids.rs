@@ -5,6 +5,7 @@ use std::fs;
 
 use serde_json::json;
 
+use crate::support::exported::Exported;
 use crate::support::{
     BAD_DATA, Ended, Place, SHAPE, SUCCESS, USAGE, json_lines, numbers, run, summary, train, weights,
 };
@@ -246,11 +247,15 @@ fn removed_ids_may_leave_their_bag_empty() {
     let args = ["--schema", &schema, "--eval", &eval, "--dense-dtype", "f32", "--out", &data];
     run(["convert", "csv", &all].into_iter().chain(args)).with(SUCCESS);
     let empty = job(place, "empty.toml", &format!("data.dir = {data:?}"), "");
-    let wild = raw_job(place, "wild", "guard.ids_out_of_range = \"skip\"\n");
+    let skips = raw_job(place, "wild", "guard.ids_out_of_range = \"skip\"\n");
     for (name, shuffle) in [("file", "train.shuffle=false"), ("shuffled", "train.shuffle=true")] {
         let found = format!("skips-{name}");
         let words = ["column C6: ", "they are skipped"];
-        train(place, &wild, &found, &[shuffle]).with(SUCCESS).says(&words);
+        let trained = train(place, &skips, &found, &[shuffle]).with(SUCCESS).says(&words);
+        for (column, number) in [("C2", 1), ("C6", 5)] {
+            let counted = format!("ids out of range    {} in column {column}\n", wild(&files.train, number));
+            assert!(trained.stdout.contains(&counted), "{counted} in\n{}", trained.stdout);
+        }
         let reported = summary(place, &found);
         assert_eq!(reported["train"]["ids_out_of_range"], Files::counts(&files.train));
         assert_eq!(reported["eval"]["ids_out_of_range"], Files::counts(&files.eval));
@@ -263,11 +268,22 @@ fn removed_ids_may_leave_their_bag_empty() {
 
     // Counts continue when a training resumes.
     let saves = ["checkpoint.every_steps=4", "train.max_steps=6"];
-    train(place, &wild, "resumed", &saves).with(SUCCESS);
+    train(place, &skips, "resumed", &saves).with(SUCCESS);
     fs::remove_file(place.path("resumed").join("summary.json")).expect("the run was complete");
-    let args = ["train", &wild, "--quiet", "--resume", "--run-dir", &place.word("resumed")];
-    let sets = ["--set", "checkpoint.every_steps=4"];
+    let args = ["train", &skips, "--quiet", "--resume", "--run-dir", &place.word("resumed")];
+    let textfile = format!("metrics.textfile={}", place.word("resumed.prom"));
+    let sets = ["--set", "checkpoint.every_steps=4", "--set", &textfile];
     run(args.into_iter().chain(sets)).with(SUCCESS);
     files.assert_counted("resumed");
+    // The metrics of a process count what it has seen itself.
+    let exported = Exported::read(&place.path("resumed.prom"), 0);
+    for (table, column) in [("C2", 1), ("C6", 5), ("C1", 0)] {
+        let labels = format!("policy=\"skip\",table=\"{table}\"");
+        let expected = wild(&files.train[4 * BATCH..], column) as f64;
+        assert_eq!(exported.value("rankine_reader_rejected_ids_total", &labels), expected, "{table}");
+    }
+    for (series, expected) in [("steps_total", 6.0), ("step", 10.0), ("progress_ratio", 1.0)] {
+        assert_eq!(exported.value(&format!("rankine_train_{series}"), ""), expected, "{series}");
+    }
     assert!(weights(place, "resumed") == weights(place, "skips-file"));
 }

@@ -36,6 +36,27 @@ fn the_metrics_of_four_ranks_agree_with_their_summary() {
     a_run_agrees(4);
 }
 
+#[test]
+fn the_devices_of_a_run_list_its_tables_with_their_bytes_and_skew() {
+    let place = Place::new();
+    let data = generate(&place, SHAPE, 2000, 400);
+    let sets =
+        ["device.ranks=2", "embedding.dtype=fp16", "embedding.placement=row-wise", "train.max_steps=1"];
+    train(&place, &job(&place), "run", &sets).with(SUCCESS);
+    let devices = json_file(&place.path("run/devices.json"));
+    assert_eq!((&devices["ranks"], &devices["nodes"]), (&2.into(), &1.into()));
+    let inspected = run(["inspect", &data, "--json"]).with(SUCCESS).json();
+    let tables = devices["tables"].as_array().expect("a list");
+    assert_eq!(tables.len(), 6);
+    for (number, (table, rows)) in tables.iter().zip([40, 30, 20, 12, 8, 3]).enumerate() {
+        let (name, share) = (format!("C{}", number + 1), &inspected["tables"][number]["top_1_percent_share"]);
+        let expected = serde_json::json!({
+            "name": name, "rows": rows, "dim": 4, "bytes": rows * 4 * 2, "placement": "row-wise", "top_share": share,
+        });
+        assert_eq!(*table, expected);
+    }
+}
+
 /// Sends a request, and returns the whole response.
 fn get(address: &str, path: &str) -> String {
     get_of_host(address, address, path)

@@ -14,8 +14,12 @@ use super::monitor::{families, refusal};
 use super::server::Host;
 use super::*;
 use crate::build::Build;
-use crate::guard::SkippedSteps;
-use crate::training::{Event, Observer, Progress, StepDetails, StepTimes};
+use crate::evaluation::{HeadMetrics, Metrics};
+use crate::guard::{NonFinite, SkipReason, SkippedSteps};
+use crate::training::{
+    Event, ExchangedBytes, IdCounts, LookUpCount, Observer, PhaseRun, Progress, Report, ReportDetails,
+    StepDetails, StepTimes,
+};
 
 /// Returns the value of a series, written as in the text format.
 fn value(text: &str, series: &str) -> Option<f64> {
@@ -49,6 +53,27 @@ fn listening(address: &str, command: Command, readiness: Option<Readiness>) -> M
         ranks: None,
     })
     .expect("a port is free")
+}
+
+const PROGRESS: Progress = Progress {
+    step: 1,
+    epoch: 0,
+    samples: 64,
+    loss: 0.5,
+    non_finite_steps: 0,
+    dense_learning_rate: 0.125,
+    sparse_learning_rate: 0.25,
+    seconds: 1.0,
+    samples_per_second: 64.0,
+};
+
+/// Checks values of series, written without the prefix `rankine_`.
+#[track_caller]
+fn assert_exports(monitor: &Monitor, expected: &[(&str, f64)]) {
+    let page = get(monitor, "/metrics");
+    for (series, expected) in expected {
+        assert_eq!(value(&page, &format!("rankine_{series}")), Some(*expected), "{series} in\n{page}");
+    }
 }
 
 #[test]
@@ -184,21 +209,148 @@ fn an_evaluation_counts_bytes_and_samples() {
 
 /// A step on a GPU takes two milliseconds, of which a thousandth is two microseconds.
 #[test]
+fn a_step_is_recorded_by_stage_and_by_reason_of_a_skip() {
+    let (monitor, mut nobody) = (monitor(Command::Train, None), ());
+    let mut observer = monitor.training(&mut nobody);
+    let mut skipped = SkippedSteps::default();
+    let in_vectors = SkipReason::NonFinite(NonFinite { vector_gradients: true, ..NonFinite::default() });
+    let in_dense = SkipReason::NonFinite(NonFinite { dense_gradients: true, ..NonFinite::default() });
+    let in_loss = SkipReason::NonFinite(NonFinite { loss: true, ..NonFinite::default() });
+    for (reason, count) in [(in_loss, 1), (in_dense, 2), (in_vectors, 3), (SkipReason::LossScale, 4)] {
+        (0..count).for_each(|_| skipped.add(&reason));
+    }
+    let times = StepTimes {
+        reading: Duration::from_millis(500),
+        computing: Duration::from_secs(2),
+        awaiting: Duration::from_millis(250),
+    };
+    let details = StepDetails { samples: 32, times, bytes_read: 4096, batches_ready: 3, skipped };
+    observer.observe(Event::Step(Progress { step: 7, ..PROGRESS }, details));
+    // Skipped steps and bytes are totals.
+    let later = StepDetails { bytes_read: 6000, batches_ready: 2, ..details };
+    observer.observe(Event::Step(Progress { step: 8, loss: 0.75, ..PROGRESS }, later));
+    assert_exports(
+        &monitor,
+        &[
+            ("train_samples_total", 64.0),
+            ("train_steps_total", 2.0),
+            ("train_step", 8.0),
+            ("train_loss", 0.75),
+            ("train_learning_rate{optimizer=\"dense\"}", 0.125),
+            ("train_learning_rate{optimizer=\"sparse\"}", 0.25),
+            ("train_step_seconds_sum", 5.5),
+            ("train_phase_seconds_sum{phase=\"reading\"}", 1.0),
+            ("train_phase_seconds_sum{phase=\"computing\"}", 4.0),
+            ("train_phase_seconds_sum{phase=\"awaiting\"}", 0.5),
+            ("train_skipped_steps_total{reason=\"loss\"}", 1.0),
+            ("train_skipped_steps_total{reason=\"dense_gradients\"}", 2.0),
+            ("train_skipped_steps_total{reason=\"vector_gradients\"}", 3.0),
+            ("train_skipped_steps_total{reason=\"loss_scale\"}", 4.0),
+            ("reader_bytes_total{part=\"train\"}", 6000.0),
+            ("reader_wait_seconds_total", 1.0),
+            ("reader_queue_batches", 2.0),
+        ],
+    );
+}
+
+#[test]
+fn a_report_is_recorded_by_table_link_and_phase() {
+    let (monitor, mut nobody) = (monitor(Command::Train, None), ());
+    let mut observer = monitor.training(&mut nobody);
+    let look_ups =
+        |table: &str, look_ups, distinct_rows| LookUpCount { table: table.into(), look_ups, distinct_rows };
+    let details = ReportDetails {
+        loss_scale: Some(1024.0),
+        exchanged: ExchangedBytes { within_nodes: 300, between_nodes: 70 },
+        // The observer knows no table before the start, so these share a label.
+        look_ups: vec![look_ups("C1", 100, 40), look_ups("C2", 300, 60), look_ups("C3", 0, 0)],
+        phases: vec![PhaseRun {
+            name: "look-ups, exchange of rows".into(),
+            begin_ms: 3.0,
+            ms: 250.0,
+            roofline_ms: Some(1.0),
+        }],
+    };
+    let mut report = |details: &ReportDetails| {
+        let ids_out_of_range = &IdCounts::new();
+        observer.observe(Event::Report(Report { progress: PROGRESS, ids_out_of_range, details }));
+    };
+    report(&details);
+    // Exchanged bytes are totals.
+    let exchanged = ExchangedBytes { within_nodes: 500, between_nodes: 70 };
+    report(&ReportDetails { loss_scale: Some(512.0), exchanged, ..details.clone() });
+    assert_exports(
+        &monitor,
+        &[
+            ("train_loss_scale", 512.0),
+            ("exchange_bytes_total{scope=\"within_nodes\"}", 500.0),
+            ("exchange_bytes_total{scope=\"between_nodes\"}", 70.0),
+            ("embedding_distinct_ratio{table=\"other\"}", 0.25),
+            ("gpu_phase_seconds{phase=\"look_ups_exchange_of_rows\"}", 0.25),
+        ],
+    );
+}
+
+#[test]
+fn evaluations_and_checkpoints_are_recorded_with_their_times() {
+    let (monitor, mut nobody) = (monitor(Command::Train, None), ());
+    let mut observer = monitor.training(&mut nobody);
+    let head = |label: &str, metrics| HeadMetrics { label: label.into(), metrics, scores: None };
+    let metrics = Metrics {
+        samples: 10,
+        auc: Some(0.75),
+        log_loss: 0.5,
+        normalized_entropy: None,
+        calibration: Some(1.25),
+        label_rate: 0.1,
+    };
+    let heads = [
+        head("click", Some(metrics)),
+        head("buy", Some(Metrics { auc: None, log_loss: 0.25, ..metrics })),
+        head("unlabelled", None),
+    ];
+    let evaluated =
+        |part, set, seconds, heads| Event::Evaluated { step: 3, part, set, averaged: false, seconds, heads };
+    observer.observe(Event::Evaluating { samples: 5, total: 10, bytes_read: 100 });
+    observer.observe(evaluated(Part::Validation, None, 2.0, &heads[..]));
+    // The evaluation of a named set has a duration, and no metrics of its own.
+    let other = [head("click", Some(Metrics { auc: Some(0.5), ..metrics }))];
+    observer.observe(Event::Evaluating { samples: 5, total: 10, bytes_read: 30 });
+    observer.observe(evaluated(Part::Validation, Some("week"), 4.0, &other[..]));
+    for waited_seconds in [0.5, 0.25] {
+        observer.observe(Event::Checkpointed { step: 3, bytes: 1000, seconds: 8.0, waited_seconds });
+    }
+    assert_exports(
+        &monitor,
+        &[
+            ("eval_auc{head=\"click\",part=\"validation\"}", 0.75),
+            ("eval_log_loss{head=\"click\",part=\"validation\"}", 0.5),
+            ("eval_log_loss{head=\"buy\",part=\"validation\"}", 0.25),
+            ("eval_calibration_ratio{head=\"click\",part=\"validation\"}", 1.25),
+            ("eval_seconds_sum", 2.0),
+            ("train_phase_seconds_sum{phase=\"evaluation\"}", 6.0),
+            ("reader_bytes_total{part=\"eval\"}", 130.0),
+            ("train_phase_seconds_sum{phase=\"checkpoint\"}", 0.75),
+            ("checkpoint_seconds_sum", 16.0),
+            ("checkpoint_bytes_total", 2000.0),
+            ("checkpoint_failures_total", 0.0),
+            ("train_progress_ratio", 0.0),
+        ],
+    );
+    let page = get(&monitor, "/metrics");
+    assert!(!page.contains("rankine_eval_auc{head=\"buy\"") && !page.contains("unlabelled"), "{page}");
+    let last = value(&page, "rankine_checkpoint_last_success_timestamp_seconds").expect("it was saved");
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_secs_f64();
+    assert!((now - 60.0..=now).contains(&last), "{last} at {now}");
+    observer.observe(Event::Finished { step: 3 });
+    assert_exports(&monitor, &[("train_progress_ratio", 1.0)]);
+}
+
+#[test]
 fn a_step_is_recorded_in_microseconds() {
     const STEPS: u32 = 20_000;
     let (monitor, mut nobody) = (monitor(Command::Train, None), ());
     let mut observer = monitor.training(&mut nobody);
-    let progress = Progress {
-        step: 1,
-        epoch: 0,
-        samples: 64,
-        loss: 0.5,
-        non_finite_steps: 0,
-        dense_learning_rate: 0.1,
-        sparse_learning_rate: 0.1,
-        seconds: 1.0,
-        samples_per_second: 64.0,
-    };
     let details = StepDetails {
         samples: 64,
         times: StepTimes {
@@ -212,7 +364,7 @@ fn a_step_is_recorded_in_microseconds() {
     };
     let began = Instant::now();
     for step in 1..=u64::from(STEPS) {
-        observer.observe(Event::Step(Progress { step, ..progress }, details));
+        observer.observe(Event::Step(Progress { step, ..PROGRESS }, details));
     }
     let each = began.elapsed() / STEPS;
     println!("{each:?} per step");
