@@ -24,6 +24,7 @@ mod lost_folder;
 mod memory;
 mod metrics;
 mod models;
+mod notes;
 mod one_class;
 mod outputs;
 mod plan;

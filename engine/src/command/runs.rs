@@ -341,6 +341,47 @@ mod tests {
     }
 
     #[test]
+    fn the_lowest_loss_and_the_most_of_anything_else_come_first() {
+        let row = |name: &str, numbers: [f64; 4]| {
+            let [log_loss, samples_per_second, samples, steps] = numbers.map(Some);
+            Row {
+                log_loss,
+                samples_per_second,
+                samples: samples.map(|samples| samples as u64),
+                steps: steps.map(|steps| steps as u64),
+                ..row(name, None, None)
+            }
+        };
+        // Each run is the first by another key.
+        let mut rows = [
+            row("loss", [0.1, 10.0, 100.0, 3.0]),
+            row("rate", [0.4, 40.0, 200.0, 2.0]),
+            row("samples", [0.3, 20.0, 400.0, 1.0]),
+            row("steps", [0.2, 30.0, 300.0, 4.0]),
+        ];
+        let mut sorted = |key: Key| {
+            rows.sort_by(|one, other| key.compare(one, other));
+            rows.each_ref().map(|row| row.name.clone())
+        };
+        assert_eq!(sorted(Key::LogLoss), ["loss", "steps", "samples", "rate"]);
+        assert_eq!(sorted(Key::SamplesPerSecond), ["rate", "steps", "samples", "loss"]);
+        assert_eq!(sorted(Key::Samples), ["samples", "steps", "rate", "loss"]);
+        assert_eq!(sorted(Key::Steps), ["steps", "loss", "rate", "samples"]);
+    }
+
+    #[test]
+    fn a_device_has_its_precision_and_several_ranks() {
+        let device = |precision: Option<&str>, ranks| {
+            let (device, precision) = (Some("cuda".to_owned()), precision.map(str::to_owned));
+            Row { device, precision, ranks, ..Row::default() }.device()
+        };
+        assert_eq!(device(Some("bf16"), Some(8)).as_deref(), Some("cuda bf16 x8"));
+        assert_eq!(device(Some("tf32"), Some(1)).as_deref(), Some("cuda tf32"));
+        assert_eq!(device(None, Some(2)).as_deref(), Some("cuda x2"));
+        assert_eq!(Row::default().device(), None);
+    }
+
+    #[test]
     fn settings_differ_if_a_run_lacks_them_or_has_another_value() {
         let of = |pairs: &[(&str, &str)]| {
             let settings = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
