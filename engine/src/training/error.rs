@@ -290,3 +290,25 @@ fn replicas(ranks: &[Rank]) -> String {
 fn at_step(step: u64) -> String {
     if step == 0 { String::new() } else { format!("at step {step}: ") }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_the_step_and_the_ranks() {
+        let missed = || TrainError::Missed { step: 0, words: "rank 1 left".into() };
+        assert_eq!(missed().to_string(), "rank 1 left; the model was not saved");
+        assert_eq!(missed().at_step(7).to_string(), "at step 7: rank 1 left; the model was not saved");
+        let device = TrainError::Device("no GPU".into()).at_step(7);
+        assert_eq!((device.to_string().as_str(), device.misses_rank()), ("no GPU", false));
+        assert!(missed().misses_rank());
+        for (ranks, words) in [
+            (vec![Rank(2)], "the replica of rank 2 differs from that of rank 0: "),
+            (vec![Rank(1), Rank(3)], "the replicas of ranks 1, 3 differ from that of rank 0: "),
+        ] {
+            let error = TrainError::ReplicasDiffer(ranks).to_string();
+            assert!(error.starts_with(words), "{error}");
+        }
+    }
+}

@@ -68,4 +68,23 @@ mod tests {
         let line = "90.95 GiB of 139.80 GiB: tables 89.56 GiB, routes 1.40 GiB; 46.57 GiB remain free";
         assert_eq!(memory.to_string(), line);
     }
+
+    #[test]
+    fn the_fullest_device_is_that_on_which_the_job_uses_most() {
+        let device = |gpu, tables, total_bytes| {
+            let parts = [("tables", tables), ("routes", 10)];
+            let parts = parts.map(|(purpose, bytes)| MemoryPart { purpose: purpose.into(), bytes });
+            DeviceMemory {
+                gpu,
+                uuid: String::new(),
+                parts: parts.into(),
+                free_bytes: 1000 - tables,
+                total_bytes,
+            }
+        };
+        assert_eq!(device(0, 60, 2000).bytes(), 70);
+        let devices = vec![device(0, 60, 2000), device(1, 80, 1000), device(2, 70, 3000)];
+        assert_eq!(DeviceMemory::fullest(devices).map(|device| device.gpu), Some(1));
+        assert_eq!(DeviceMemory::fullest(Vec::new()), None);
+    }
 }

@@ -258,3 +258,52 @@ pub fn find_data(job: &Job) -> Result<JobData, TrainError> {
         None => Ok(JobData::Unknown),
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::launch::tests::in_group;
+
+    /// A job on 100 samples, which it generates.
+    pub(in crate::training) fn job(dir: &Path, seed: usize) -> Job {
+        let text = format!(
+            r#"
+            name = "together"
+            data.dir = {dir:?}
+            data.generate = {{ shape = "dlrm", rows_cap = 10, samples = 100, eval_samples = 0, seed = {seed} }}
+            model = {{ kind = "dlrm", embedding_dim = 4, bottom_mlp = [4], top_mlp = [4] }}
+            optimizer.dense = {{ kind = "sgd", learning_rate = 0.1 }}
+            optimizer.sparse = {{ kind = "sgd", learning_rate = 0.1 }}
+            train.batch_size = 10
+            "#
+        );
+        Job::from_toml("job.toml", &text, &[] as &[&str]).unwrap()
+    }
+
+    #[test]
+    fn all_processes_must_see_the_dataset_of_the_first() {
+        let place = tempfile::tempdir().unwrap();
+        // What each of two processes gets, whose datasets have these names and seeds.
+        let opened = |data: [(&str, usize); 2]| {
+            in_group(2, |group| {
+                let (name, seed) = data[group.process().0];
+                let job = job(&place.path().join(name), seed);
+                let opened = open_together(&job, group, &Stop::default(), &mut ());
+                opened.map(|dataset| dataset.samples(Part::Train)).map_err(|error| error.to_string())
+            })
+        };
+        // The first process generates it for both.
+        assert_eq!(opened([("a", 1), ("a", 1)]), [Ok(100), Ok(100)]);
+        let there = place.path().join("b");
+        let absent = format!(
+            "there is no dataset at {} here, but rank 0 has one: all processes must see the same files",
+            there.display()
+        );
+        assert_eq!(opened([("a", 1), ("b", 2)])[1], Err(absent));
+        open_or_generate(&job(&there, 2), &Stop::default(), &mut ()).unwrap();
+        let differ = opened([("a", 1), ("b", 2)]);
+        assert_eq!(differ[0], Ok(100));
+        let error = differ[1].as_ref().unwrap_err();
+        assert!(error.starts_with("the dataset of rank 1 differs from that of rank 0: `"), "{error}");
+    }
+}

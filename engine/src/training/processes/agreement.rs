@@ -35,3 +35,40 @@ pub(in crate::training) fn same_everywhere(
         processes.process()
     )))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::tests::in_group;
+
+    /// What is said to each of the processes with these texts.
+    fn said<const COUNT: usize>(texts: [&str; COUNT]) -> Vec<Option<String>> {
+        in_group(COUNT, |group| {
+            same_everywhere(group, "job", texts[group.process().0]).err().map(|error| error.to_string())
+        })
+    }
+
+    #[test]
+    fn the_first_difference_from_rank_0_is_named() {
+        let first = "seed = 1\n  rate = 0.5\n";
+        assert_eq!(said([first, first, first]), [None, None, None]);
+        let differs = |rank: usize, how: &str| {
+            let text = format!("the job of rank {rank} differs from that of rank 0: {how}");
+            Some(text + "; give all processes the same job")
+        };
+        assert_eq!(
+            said([first, "seed = 1\n  rate = 0.25\n", "seed = 3\n  rate = 0.25\n"]),
+            [None, differs(1, "`rate = 0.25`, not `rate = 0.5`"), differs(2, "`seed = 3`, not `seed = 1`")]
+        );
+        assert_eq!(
+            said([first, "seed = 1\n  rate = 0.5\nclip = 1\n", "seed = 1\n"]),
+            [None, differs(1, "it has additional lines"), differs(2, "it lacks lines")]
+        );
+        // Only the first 512 KiB are sent.
+        let long = "#\n".repeat(1 << 18);
+        assert_eq!(
+            said([&format!("{long}a"), &format!("{long}a"), &format!("{long}b")]),
+            [None, None, differs(2, "they differ in later lines")]
+        );
+    }
+}

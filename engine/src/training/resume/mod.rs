@@ -206,3 +206,78 @@ fn clean_up(files: &dyn Files, dir: &Path, observer: &mut dyn Observer) -> Resul
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use rankine_embedding::Topology;
+    use rankine_reader::Stop;
+
+    use super::super::data::tests::job;
+    use super::super::{open_or_generate, translate};
+    use super::*;
+    use crate::checkpoint::Disk;
+    use crate::launch::ProcessGroup;
+    use crate::launch::tests::in_group;
+
+    /// How training starts on two processes: whether it has the run folder, or the error and who is to blame. The first
+    /// process sends `decision`, or decides itself.
+    fn starts(path: &Path, decision: Option<&str>) -> Vec<Result<bool, (String, Blame)>> {
+        let place = tempfile::tempdir().unwrap();
+        let (job, stop) = (job(&place.path().join("data"), 1), Stop::default());
+        let dataset = open_or_generate(&job, &stop, &mut ()).unwrap();
+        let model = translate(&job, dataset.schema()).unwrap();
+        let files: Arc<dyn Files> = Arc::new(Disk);
+        in_group(2, |processes: &ProcessGroup| {
+            if let Some(decision) = decision.filter(|_| processes.is_first()) {
+                processes.of_first("where training begins", decision.as_bytes()).unwrap();
+                return Ok(true);
+            }
+            let context = RunContext {
+                job: &job,
+                dataset: &dataset,
+                eval_sets: &[],
+                source: SampleSource::Dataset,
+                model: &model,
+                processes,
+                topology: Topology::new(1, 1).unwrap(),
+                files: &files,
+                threads: 1,
+                stop: &stop,
+                began: SystemTime::now(),
+            };
+            match begin(&context, path, false, &mut ()) {
+                Ok(StartingPoint::Train(start)) if start.from.is_none() => Ok(start.run.is_some()),
+                Ok(_) => panic!("there is neither a summary nor a checkpoint"),
+                Err(error) => Err((error.to_string(), error.blame())),
+            }
+        })
+    }
+
+    #[test]
+    fn all_processes_start_as_the_first_decides() {
+        let place = tempfile::tempdir().unwrap();
+        assert_eq!(
+            starts(&place.path().join("run"), None),
+            [Ok(true), Ok(false)],
+            "the first has the folder"
+        );
+        // All fail with the same words.
+        let file = place.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let refused = starts(&file, None);
+        let (words, _) = refused[0].as_ref().unwrap_err();
+        assert!(words.contains(file.to_str().unwrap()), "{words}");
+        assert_eq!(refused[0], refused[1]);
+        let run = place.path().join("run");
+        let refused = r#"{"Refused":{"words":"no, thanks","blame":"Usage"}}"#;
+        assert_eq!(starts(&run, Some(refused))[1], Err(("no, thanks".into(), Blame::Usage)));
+        assert_eq!(starts(&run, Some(r#"{"From":null}"#))[1], Ok(false));
+        // A process that does not see the checkpoint must not start at step 0.
+        let (words, _) = starts(&run, Some(r#"{"From":7}"#))[1].clone().unwrap_err();
+        assert!(words.contains("run/checkpoints/step-7: "), "{words}");
+        let (words, _) = starts(&run, Some("{}"))[1].clone().unwrap_err();
+        assert!(words.starts_with("rank 0 sent an invalid decision on where training begins: "), "{words}");
+    }
+}
