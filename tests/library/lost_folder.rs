@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed preparation may end the test")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rankine::checkpoint::{Disk, Files, Input, Output};
 use rankine::job::Job;
+use rankine::run_paths;
 use rankine::training::{TrainError, TrainOptions, train};
 
 use crate::support::{Place, SHAPE, generate, job, times, tree};
@@ -72,16 +74,21 @@ fn a_folder_that_is_replaced_at_any_operation_is_left_alone() {
     generate(&place, SHAPE, 600, 0);
     let path = job(&place);
     let job = |sets: &[&str]| Job::load(Path::new(&path), sets).unwrap();
-    let common = ["train.batch_size=100", "checkpoint.every_steps=1"];
+    let common = ["train.batch_size=100", "train.max_steps=3", "checkpoint.every_steps=1"];
     // The run that takes the place has checkpoints of the same steps.
     let all = job(&[&common[..], &["checkpoint.keep=100", "seed=7"]].concat());
     let other = place.path("other");
     train(&all, TrainOptions { run_dir: Some(&other), ..TrainOptions::default() }, &mut ()).unwrap();
-    let before = tree(&other);
+    // Also empty folders.
+    let checkpoints = |run: &Path| {
+        let entries = fs::read_dir(run_paths::checkpoints(run)).unwrap();
+        entries.map(|entry| entry.unwrap().file_name()).collect::<BTreeSet<_>>()
+    };
+    let before = (tree(&other), checkpoints(&other));
     for keep in ["checkpoint.keep=1", "checkpoint.incremental=true"] {
         let job = job(&[&common[..], &[keep]].concat());
         // The long version replaces it at each operation.
-        let every = if times(1) > 1 { 1 } else { 13 };
+        let every = if times(1) > 1 { 1 } else { 3 };
         for at in (1..).step_by(every) {
             let files = Replacing { place: place.path(""), at, done: AtomicU64::new(0) };
             let files: Arc<Replacing> = Arc::new(files);
@@ -92,13 +99,16 @@ fn a_folder_that_is_replaced_at_any_operation_is_left_alone() {
             let trained = train(&job, options, &mut ());
             if files.done.load(Ordering::SeqCst) < at {
                 trained.unwrap();
-                assert!(at > 40, "{at} operations");
+                assert!(at > 30, "{at} operations");
                 fs::remove_dir_all(&run).unwrap();
                 break;
             }
             let lost = trained.unwrap_err();
             assert!(matches!(&lost, TrainError::FolderLost(path) if *path == run), "{at}: {lost}");
-            assert!(tree(&run) == before, "the other run was changed after operation {at}");
+            assert!(
+                (tree(&run), checkpoints(&run)) == before,
+                "the other run was changed after operation {at}"
+            );
             fs::rename(&run, &other).unwrap();
             fs::remove_dir_all(place.path("moved")).unwrap();
         }
