@@ -27,6 +27,15 @@ impl DotInteraction {
         self.passed + self.vectors * (self.vectors - 1) / 2
     }
 
+    /// Returns the bytes of the working memory of both passes.
+    pub fn scratch_bytes(&self) -> u64 {
+        let Self { vectors, dim, .. } = *self;
+        let lines = (dim * vectors.div_ceil(LANES)).max(vectors * dim.div_ceil(LANES));
+        let products =
+            (size_of::<f32>() as u64).saturating_mul(vectors as u64).saturating_mul(vectors as u64);
+        products.saturating_add((size_of::<Line>() as u64).saturating_mul(lines as u64))
+    }
+
     /// `vectors` is `[samples, vectors, dim]`, `out` `[samples, outputs]`: the first vector, then the dot products of
     /// vector 1 with 0, 2 with 0, 2 with 1, 3 with 0, ... `scratch` is reused from tile to tile.
     pub fn forward(&self, vectors: &[f32], scratch: &mut DotScratch, out: &mut [f32]) {

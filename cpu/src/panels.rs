@@ -427,6 +427,13 @@ impl Operand {
         }
     }
 
+    /// Returns the bytes of an operand of these sizes. Its panels are as wide as those of the kernels; in bf16, it has
+    /// two forms of half as many bytes each.
+    pub fn bytes(rows: usize, columns: usize) -> u64 {
+        let columns = columns.next_multiple_of(panel_width());
+        (size_of::<f32>() as u64).saturating_mul(rows as u64).saturating_mul(columns as u64)
+    }
+
     /// Packs a matrix, in the arithmetic of the last [`Operand::resize`].
     pub fn pack(&mut self, matrix: Matrix<'_>) {
         match self {

@@ -182,7 +182,7 @@ impl<'a> Evaluations<'a> {
         let batch_size = self.job.eval.batch_size.get() as usize;
         let batches = EvaluationOptions { batch_size, io: self.job.reader.io_options() };
         let EvaluateOptions { part, stop, .. } = self.options;
-        let weights = weights(&mut self.weights, &self.model)?;
+        let weights = weights(&mut self.weights, &self.model, &self.job)?;
         let (heads, ids) = training::evaluate(weights, dataset, part, &batches, stop, observer)?;
         Ok((heads, ids, None))
     }
@@ -199,7 +199,7 @@ impl<'a> Evaluations<'a> {
         let reader = RawReader { format, schema, encoder, ids, labelled: true, keep: &[], threads };
         let batch_size = self.job.eval.batch_size.get() as usize;
         let options = RowOptions { batch_size, threads, bad_limit };
-        let weights = weights(&mut self.weights, &self.model)?;
+        let weights = weights(&mut self.weights, &self.model, &self.job)?;
         let bytes = BytesRead::default();
         let evaluation = Evaluation::new(&weights.spec().heads);
         let (logits, ids) = (Vec::new(), IdCounts::new());
@@ -217,10 +217,14 @@ type Evaluated = (Vec<HeadMetrics>, IdCounts, Option<RowCounts>);
 fn weights<'w>(
     weights: &'w mut Option<CpuModel>,
     model: &OpenModel,
+    job: &Job,
 ) -> Result<&'w mut CpuModel, EvaluateError> {
     match weights {
         Some(weights) => Ok(weights),
-        none => Ok(none.insert(model.load()?)),
+        none => {
+            training::check_scoring_memory(job, model.spec())?;
+            Ok(none.insert(model.load()?))
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::fs;
 
 use rankine_reader::sealed;
 
-use crate::support::{BAD_DATA, Place, SHAPE, generate, job, json_file, run};
+use crate::support::{BAD_DATA, Place, SHAPE, USAGE, generate, job, json_file, run};
 
 /// The largest number that a manifest can have instead of the rows of a table.
 #[test]
@@ -28,6 +28,26 @@ fn a_dataset_with_an_impossible_table_is_refused() {
         let said =
             ["dataset.json is damaged", "a table of 18446744073709551615 rows; the limit is 1099511627776"];
         run(args).with(BAD_DATA).says(&said);
+    }
+    assert!(!place.path("run").exists());
+}
+
+/// The pairs of 10,000 vectors are 50 million inputs of the top MLP for each sample.
+#[test]
+fn a_batch_whose_interactions_no_memory_holds_is_refused() {
+    let place = Place::new();
+    let shape = format!("name = \"wide\"\ndense = 0\nrows = {:?}\n", [2; 10_000]);
+    generate(&place, &shape, 64, 64);
+    let (job, run_dir) = (job(&place), place.word("run"));
+    let sets = ["model={ kind = 'dlrm', embedding_dim = 4, top_mlp = [1] }", "train.batch_size=65536"];
+    let sets = sets.iter().flat_map(|set| ["--set", set]);
+    for command in [&["train", &job, "--run-dir", &run_dir][..], &["check", &job, "--here"]] {
+        run(command.iter().copied().chain(sets.clone())).with(USAGE).says(&[
+            "a batch takes ",
+            " for activations and interactions",
+            "use a smaller train.batch_size and eval.batch_size",
+            "dlrm, which multiplies all 49995000 pairs of its vectors",
+        ]);
     }
     assert!(!place.path("run").exists());
 }

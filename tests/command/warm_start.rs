@@ -75,6 +75,26 @@ fn a_training_continues_with_the_weights_of_another() {
     continues(&[sgd[0], sgd[1], "device.kind=cpu", "device.ranks=4", "device.threads=4"], false);
 }
 
+/// Tables in another type start from the numbers of the trained ones: here, those of bf16 are read into fp32 and back.
+#[test]
+fn tables_may_have_another_type() {
+    let (place, job) = data();
+    let still = [
+        "optimizer.dense={ kind = 'sgd', learning_rate = 1e-30 }",
+        "optimizer.sparse={ kind = 'sgd', learning_rate = 1e-30 }",
+    ];
+    train(&place, &job, "first", &["embedding.dtype=bf16", CHECKPOINTS]).with(SUCCESS);
+    for (name, from) in [("run", "first"), ("checkpoint", "first/checkpoints/step-16")] {
+        let (wider, back) = (format!("{name}-wider"), format!("{name}-back"));
+        let from = init_from(&place, from);
+        train(&place, &job, &wider, &[still[0], still[1], "embedding.dtype=fp32", &from]).with(SUCCESS);
+        let from = init_from(&place, &wider);
+        train(&place, &job, &back, &[still[0], still[1], "embedding.dtype=bf16", &from]).with(SUCCESS);
+        assert!(weights(&place, &wider) != weights(&place, "first"));
+        assert!(weights(&place, &back) == weights(&place, "first"), "{name}");
+    }
+}
+
 /// Without it, state starts as that of a new model: an export and a checkpoint give the same model, which is not that
 /// of a training that continues.
 #[test]

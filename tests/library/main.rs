@@ -9,6 +9,7 @@ mod buckets;
 mod early_stopping;
 mod flips;
 mod lost_folder;
+mod memory;
 mod prelude;
 mod ranker;
 mod starter;

@@ -9,7 +9,9 @@ use std::path::Path;
 use std::thread;
 
 use expect_test::expect;
-use rankine::ranker::{FeatureError, Features, Ids, Ranker, RawColumn, RawColumnValues, ScoreError};
+use rankine::ranker::{
+    FeatureError, Features, Ids, Ranker, RawColumn, RawColumnValues, ScoreError, SwapError,
+};
 use rankine_reader::schema::Hotness;
 use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{Dataset, Part, Samples};
@@ -22,6 +24,12 @@ struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static BYTES: Cell<i64> = const { Cell::new(0) };
+}
+
+/// Returns the bytes that this thread has allocated and not freed.
+pub(crate) fn allocated_bytes() -> i64 {
+    BYTES.with(Cell::get)
 }
 
 #[global_allocator]
@@ -31,11 +39,13 @@ static ALLOCATOR: Counting = Counting;
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        BYTES.with(|bytes| bytes.set(bytes.get() + layout.size() as i64));
         // SAFETY: the caller's promises are those of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        BYTES.with(|bytes| bytes.set(bytes.get() - layout.size() as i64));
         // SAFETY: as above.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -223,6 +233,16 @@ fn models_are_swapped_while_threads_score() {
     ranker.swap(models.place.path("other")).unwrap();
     assert_eq!(score(&ranker, &models.samples), models.predicted("other"));
     assert!(ranker.swap(models.place.path("missing")).is_err());
+    assert_eq!(score(&ranker, &models.samples), models.predicted("other"));
+
+    // Callers would go on passing the old columns.
+    let fewer = Place::new();
+    generate(&fewer, &SHAPE.replace(", 3]\nhot", "]\nhot").replace(", 1]", "]"), 500, 100);
+    train(&fewer, &job(&fewer), "fewer", &[]).with(SUCCESS);
+    let refused = ranker.swap(fewer.path("fewer")).unwrap_err();
+    let SwapError::Columns { expected, found } = &refused else { panic!("{refused}") };
+    assert_eq!((expected.len(), found.len()), (11, 10));
+    assert_eq!((expected[10].as_str(), expected[..10].to_vec()), ("C6", found.clone()));
     assert_eq!(score(&ranker, &models.samples), models.predicted("other"));
 }
 

@@ -124,6 +124,7 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
     let (pool, _) = training::thread_pool(job)?;
     let began = Instant::now();
     let counts = pool.install(|| {
+        training::check_scoring_memory(job, opened.spec())?;
         let model = opened.load()?;
         let ids = opened.ids()?;
         let options = PredictionOptions { on_unknown: args.unknown, ids, keep: &args.keep_columns };

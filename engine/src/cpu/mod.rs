@@ -9,6 +9,7 @@
 mod dense;
 mod interaction;
 mod loss;
+mod memory;
 mod mlp;
 mod model;
 mod ranks;
@@ -20,6 +21,7 @@ mod tests;
 mod tile;
 mod verdict;
 
+pub use memory::{scoring_bytes, step_bytes};
 pub use model::CpuModel;
 pub use ranks::Sharding;
 pub(crate) use scoring::{ScoringBuffers, ScoringModel};

@@ -15,7 +15,7 @@ use crate::model::ModelSpec;
 /// Random streams from here on belong to dense layers, those before to tables.
 const DENSE_STREAMS: u32 = 1 << 31;
 /// Tiles per thread that are in memory at once: enough that few threads wait for the last tile of a round.
-const ROUND_TILES_PER_THREAD: usize = 8;
+pub(super) const ROUND_TILES_PER_THREAD: usize = 8;
 
 /// The dense parts of a model, and the buffers of a step.
 #[derive(Debug)]

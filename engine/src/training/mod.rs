@@ -51,4 +51,4 @@ pub use run_dir::{
     AverageSummary, BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary,
     LinkMeans, ModelSummary, RunDir, Summary, TrainSummary,
 };
-pub use translate::translate;
+pub use translate::{check_scoring_memory, translate};

@@ -7,6 +7,7 @@ use rankine_reader::schema::{self, Categorical, VocabularyKind};
 use rankine_reader::{Schema, nearest};
 
 use super::TrainError;
+use crate::cpu;
 use crate::job::{self, Conflict, Job, Model, Width};
 use crate::model::{self, FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
 use crate::system;
@@ -274,15 +275,59 @@ pub(super) fn check_memory(
     model: &model::Model,
     plan: Option<&EmbeddingPlan>,
 ) -> Result<(), TrainError> {
+    let threads = system::thread_count(job.device.threads).get();
     match system::memory() {
-        Some(memory) => check_memory_of(memory.usable_bytes(), job, model, plan),
+        Some(memory) => check_memory_of(memory.usable_bytes(), (job, threads), model, plan),
         None => Ok(()),
     }
 }
 
+/// Refuses to score batches of this many samples with a model on the CPU, if the memory that remains beside the model
+/// does not hold their activations.
+///
+/// # Errors
+/// [`TrainError::Device`] with the way out.
+pub fn check_scoring_memory(job: &Job, spec: &ModelSpec) -> Result<(), TrainError> {
+    let threads = system::thread_count(job.device.threads).get();
+    let bytes = cpu::scoring_bytes(spec, job.eval.batch_size.get() as usize, threads);
+    match system::memory().map(|memory| memory.usable_bytes()) {
+        Some(usable) if bytes > usable => Err(TrainError::Device(format!(
+            "scoring a batch takes {} for activations and interactions, and {} of memory are free. {}",
+            ByteSize(bytes),
+            ByteSize(usable),
+            fewer_activations(spec, "eval.batch_size", threads)
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes of the buffers of a step and of an evaluation on all ranks of the CPU.
+fn batch_bytes(job: &Job, spec: &ModelSpec, ranks: usize, threads: usize) -> u64 {
+    let share = |samples: u32| (samples as usize).div_ceil(ranks);
+    let (samples, scored) = (share(job.train.batch_size.get()), share(job.eval.batch_size.get()));
+    let of_step = cpu::step_bytes(spec, samples, scored, (threads / ranks).max(1));
+    // With several ranks, vectors are looked up for the whole batch before tiles take them.
+    let vectors =
+        if ranks > 1 { samples.max(scored).saturating_mul(4 * spec.vector_elements()) as u64 } else { 0 };
+    of_step.saturating_add(vectors).saturating_mul(ranks as u64)
+}
+
+/// How to need less memory for a batch.
+fn fewer_activations(spec: &ModelSpec, batch_size: &str, threads: usize) -> String {
+    let threads = if threads > 1 { ", fewer threads (device.threads)" } else { "" };
+    let pairs = match spec.interaction {
+        Interaction::Dot => format!(
+            ", or a model.kind other than dlrm, which multiplies all {} pairs of its vectors",
+            spec.top_inputs() - spec.bottom_outputs()
+        ),
+        _ => String::new(),
+    };
+    format!("To need less, use a smaller {batch_size}{threads}, narrower layers{pairs}")
+}
+
 fn check_memory_of(
     usable: u64,
-    job: &Job,
+    (job, threads): (&Job, usize),
     model: &model::Model,
     plan: Option<&EmbeddingPlan>,
 ) -> Result<(), TrainError> {
@@ -319,6 +364,16 @@ fn check_memory_of(
             ByteSize(of_layers),
             ByteSize(of_tables),
             ByteSize(usable)
+        )));
+    }
+    let of_batch = batch_bytes(job, spec, ranks as usize, threads);
+    if of_batch > usable - of_tables - of_layers {
+        return Err(TrainError::Device(format!(
+            "a batch takes {} for activations and interactions, the model {}, and {} of memory are free. {}",
+            ByteSize(of_batch),
+            ByteSize(of_tables + of_layers),
+            ByteSize(usable),
+            fewer_activations(spec, "train.batch_size and eval.batch_size", threads)
         )));
     }
     Ok(())
@@ -554,11 +609,18 @@ mod tests {
         // Momentum keeps one value per parameter; added to these are gradients, and weights packed in two layouts.
         let layers = 5 * 4 * model.spec.dense_parameters() as u64;
         assert!(layers > 20 << 32);
-        let told = |usable| match check_memory_of(usable, &job, &model, None) {
+        let threads = 3;
+        let batch = batch_bytes(&job, &model.spec, 1, threads);
+        let told = |usable| match check_memory_of(usable, (&job, threads), &model, None) {
             Ok(()) => "fits".to_owned(),
             Err(error) => error.to_string(),
         };
-        assert_eq!(told(tables + layers), "fits");
+        assert_eq!(told(tables + layers + batch), "fits");
+        let too_large = told(tables + layers + batch - 1);
+        assert!(
+            too_large.starts_with("a batch takes ") && too_large.contains("fewer threads"),
+            "{too_large}"
+        );
         assert!(told(tables + layers - 1).contains("the dense layers take 80."), "{}", told(0));
         assert!(told(tables).contains("use narrower layers in model.bottom_mlp and model.top_mlp"));
         assert!(told(tables - 1).contains("the tables and their optimizer state take "));
@@ -572,8 +634,9 @@ mod tests {
         for (update, elements) in [("replicated", 15), ("sharded", 13)] {
             let job =
                 self::job("", &["model.top_mlp=[65536, 65536]", &format!("device.dense_update={update}")]);
-            let needed = 3 * tables + elements * 4 * model.spec.dense_parameters() as u64;
-            let check = |usable| check_memory_of(usable, &job, &model, Some(&plan));
+            let of_batch = batch_bytes(&job, &model.spec, 3, threads);
+            let needed = 3 * tables + of_batch + elements * 4 * model.spec.dense_parameters() as u64;
+            let check = |usable| check_memory_of(usable, (&job, threads), &model, Some(&plan));
             assert!(check(needed).is_ok() && check(needed - 1).is_err(), "{update}");
         }
     }

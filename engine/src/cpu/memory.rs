@@ -1,0 +1,66 @@
+//! The memory that a batch takes on its way through a model, known before anything is allocated. Each sum here is that
+//! of the buffers that `tile.rs`, `mlp.rs`, `interaction` and `replica.rs` size.
+
+use rankine_cpu::{DotInteraction, Operand};
+
+use super::replica::{ROUND_TILES_PER_THREAD, tile_samples};
+use crate::model::{Interaction, MlpSpec, ModelSpec};
+
+const F32_BYTES: u64 = size_of::<f32>() as u64;
+
+/// Returns the bytes of the buffers of a step on `samples` samples that `threads` threads of one rank compute, and of
+/// an evaluation in batches of `scored` samples, which uses the same tiles. Routes of rows to their updates, which grow
+/// with the ids, are not included.
+pub fn step_bytes(spec: &ModelSpec, samples: usize, scored: usize, threads: usize) -> u64 {
+    let tiles = scoring_bytes(spec, samples, threads).max(scoring_bytes(spec, scored, threads));
+    tiles.saturating_add(floats(samples, spec.vector_elements() + spec.heads.len()))
+}
+
+/// Returns the bytes of the tiles into which a batch of `samples` samples is divided, as many as there are at a time.
+pub fn scoring_bytes(spec: &ModelSpec, samples: usize, threads: usize) -> u64 {
+    let of_tile = tile_samples(samples).min(samples).max(1);
+    let tiles = samples.div_ceil(of_tile).min(threads.saturating_mul(ROUND_TILES_PER_THREAD));
+    (tiles as u64).saturating_mul(tile_bytes(spec, of_tile))
+}
+
+/// Returns the bytes of a tile of samples.
+fn tile_bytes(spec: &ModelSpec, samples: usize) -> u64 {
+    let layout = spec.dense_layout();
+    let mlps = [&layout.bottom, &layout.top, &layout.linear].into_iter().chain(&layout.cross);
+    let vectors = floats(samples, spec.vector_elements());
+    let first_order = if spec.wide { floats(samples, spec.heads.len()) } else { 0 };
+    let parts = mlps.map(|mlp| mlp_bytes(mlp, samples)).chain([
+        vectors,
+        first_order,
+        interaction_bytes(spec, samples),
+    ]);
+    parts.fold(0, u64::saturating_add)
+}
+
+fn mlp_bytes(mlp: &MlpSpec, samples: usize) -> u64 {
+    let Some((last, hidden)) = mlp.layers.split_last() else { return 0 };
+    let operand = |columns| Operand::bytes(samples, columns);
+    let input = operand(mlp.layers[0].inputs);
+    let hidden: u64 = hidden.iter().map(|layer| operand(layer.outputs)).sum();
+    let gradients: u64 = mlp.layers.iter().map(|layer| operand(layer.outputs)).sum();
+    input + hidden + gradients + 2 * floats(samples, last.outputs)
+}
+
+fn interaction_bytes(spec: &ModelSpec, samples: usize) -> u64 {
+    let (vectors, elements) = (spec.vectors(), spec.vector_elements());
+    match spec.interaction {
+        Interaction::Dot => {
+            let dot = DotInteraction { vectors, dim: elements / vectors, passed: spec.bottom_outputs() };
+            dot.scratch_bytes().saturating_add(floats(samples, dot.outputs()).saturating_mul(2))
+        }
+        // The results of the layers, the gradients with respect to the last one, and working memory.
+        Interaction::Cross { layers, .. } => floats(samples, elements).saturating_mul(layers as u64 + 2),
+        Interaction::FactorizationMachine => floats(2, elements / vectors),
+        Interaction::Concat => 0,
+    }
+}
+
+/// Returns the bytes of `samples` times `columns` numbers.
+fn floats(samples: usize, columns: usize) -> u64 {
+    F32_BYTES.saturating_mul(samples as u64).saturating_mul(columns as u64)
+}

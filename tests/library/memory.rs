@@ -1,0 +1,48 @@
+//! The memory of a step on the CPU, compared with what is counted before anything is allocated.
+
+#![allow(clippy::unwrap_used, reason = "a failed preparation may end the test")]
+
+use std::path::Path;
+
+use rankine::cpu::{CpuModel, step_bytes};
+use rankine::job::Job;
+use rankine::training::translate;
+use rankine_reader::stream::{BatchStream, StreamOptions};
+use rankine_reader::{Dataset, Part};
+
+use crate::ranker::allocated_bytes;
+use crate::support::{Place, generate, job};
+
+/// So many columns that activations and interactions are most of the memory.
+const COLUMNS: usize = 150;
+const BATCH: usize = 128;
+
+#[test]
+fn a_step_allocates_what_is_counted() {
+    let place = Place::new();
+    let shape = format!("name = \"wide\"\ndense = 4\nrows = {:?}\n", [3; COLUMNS]);
+    let data = Dataset::open(Path::new(&generate(&place, &shape, BATCH as u64, 0))).unwrap();
+    let stream = BatchStream::open(data.part(Part::Train).unwrap(), &StreamOptions::one_epoch(BATCH));
+    let batch = stream.unwrap().next().unwrap().unwrap();
+    job(&place);
+    // This thread is the pool's only one, so it allocates all buffers.
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread().build().unwrap();
+    for kind in [
+        "kind = 'dlrm', bottom_mlp = [16, 4]",
+        "kind = 'dcnv2', bottom_mlp = [16, 4], cross_layers = 3",
+        "kind = 'dcnv2', bottom_mlp = [16, 4], cross_layers = 3, cross_rank = 50",
+        "kind = 'deepfm', bottom_mlp = [16, 4]",
+        "kind = 'wide-deep'",
+    ] {
+        let set = format!("model={{ embedding_dim = 4, top_mlp = [500, 16], {kind} }}");
+        let job = Job::load(&place.path("job.toml"), &[set]).unwrap();
+        let model = translate(&job, data.schema()).unwrap();
+        let mut on_cpu = CpuModel::initialized(&model, 1);
+        let before = allocated_bytes();
+        pool.install(|| on_cpu.train_step(&batch.samples, 1.0));
+        let allocated = (allocated_bytes() - before) as f64;
+        let counted = step_bytes(&model.spec, BATCH, BATCH, 1) as f64;
+        // The routes of rows to their updates are not counted.
+        assert!((0.99..1.3).contains(&(allocated / counted)), "{kind}: {allocated} of {counted}");
+    }
+}
