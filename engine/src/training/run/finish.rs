@@ -63,7 +63,8 @@ impl TrainingLoop<'_> {
         if step != self.state.step() {
             let Some(checkpoint) = self.checkpoints.open_intact(step, self.observer)? else {
                 tracing::warn!(
-                    "step {step} had the best {}, but there is no intact checkpoint of it: the model is that of step {}",
+                    "step {step} had the best {}, but there is no intact checkpoint of it: the model is that of step \
+                     {}",
                     metric.name(),
                     self.state.step()
                 );

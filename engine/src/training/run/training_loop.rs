@@ -29,7 +29,7 @@ use super::records::{EvalRecord, RunPhaseSeconds, TrainRecord};
 use super::state::{RunState, Tally};
 use crate::checkpoint::{BestState, Checkpoint, StateSource, TrainState};
 use crate::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, SavedScores};
-use crate::job::{Conflict, Precision, StoppingMetric};
+use crate::job::{self, Conflict, Precision, StoppingMetric};
 use crate::launch::{ProcessGroup, RunStage, StepStage};
 
 /// A run in progress.
@@ -96,18 +96,7 @@ impl<'a> TrainingLoop<'a> {
         checkpoints.prepare(&*backend)?;
         checkpoints.check_snapshots(from.step, observer)?;
         let stopping = job.train.early_stopping;
-        let best = from.best.filter(|best| {
-            best.step != from.step && stopping.is_some_and(|stopping| stopping.metric == best.metric)
-        });
-        let is_lost = match best {
-            Some(best) => checkpoints.open_intact(best.step, observer)?.is_none(),
-            None => false,
-        };
-        if let Some(best) = from.best.take_if(|_| is_lost)
-            && processes.is_first()
-        {
-            warn_of_lost_best(&best, from.step);
-        }
+        let is_lost = forget_lost_best(&mut from, stopping, &checkpoints, (processes, observer))?;
         // The reading mode that worked is not probed, and reported, again for each evaluation.
         let rung = batches.as_ref().map(Batches::rung);
         io.mode = rung.map_or(io.mode, Into::into);
@@ -535,14 +524,33 @@ fn restore(
     Ok(state)
 }
 
-/// Warns that the checkpoint of the best model is damaged or missing, and tells what follows.
-fn warn_of_lost_best(best: &BestState, step: u64) {
-    tracing::warn!(
-        "step {} had the best {}, but there is no intact checkpoint of it, so its model is lost: evaluations before \
-         step {step} are not compared, and the model of the run is the best one from there on",
-        best.step,
-        best.metric.name()
-    );
+/// Forgets the best evaluation of a checkpoint's state if there is no intact checkpoint of its model, and tells what
+/// follows. Returns whether it did. An evaluation by another metric does not count anyway.
+fn forget_lost_best(
+    from: &mut TrainState,
+    stopping: Option<job::EarlyStopping>,
+    checkpoints: &Checkpoints,
+    (processes, observer): (&ProcessGroup, &mut dyn Observer),
+) -> Result<bool, TrainError> {
+    let Some(best) = from.best.filter(|best| {
+        best.step != from.step && stopping.is_some_and(|stopping| stopping.metric == best.metric)
+    }) else {
+        return Ok(false);
+    };
+    if checkpoints.open_intact(best.step, observer)?.is_some() {
+        return Ok(false);
+    }
+    from.best = None;
+    if processes.is_first() {
+        let BestState { step, metric, .. } = best;
+        tracing::warn!(
+            "step {step} had the best {}, but there is no intact checkpoint of it, so its model is lost: evaluations \
+             before step {now} are not compared, and the model of the run is the best one from there on",
+            metric.name(),
+            now = from.step
+        );
+    }
+    Ok(true)
 }
 
 /// Begins or continues the logs for other tools, if this is the first process.
