@@ -14,3 +14,14 @@ pub enum Blame {
     /// The user: the command or the job does not fit the files or the machine.
     Usage,
 }
+
+impl Blame {
+    /// Who must act after an error of data that are read.
+    pub fn of_data(error: &rankine_reader::Error) -> Self {
+        match error {
+            rankine_reader::Error::Invalid(_) => Self::Usage,
+            rankine_reader::Error::Damaged { .. } | rankine_reader::Error::BadRows(_) => Self::Data,
+            _ => Self::System,
+        }
+    }
+}

@@ -10,6 +10,7 @@ use rankine_reader::convert::{Encoder, KnownColumns};
 use rankine_reader::files::not_a_folder;
 use rankine_reader::{Columns, Dataset, IdRules};
 
+use crate::blame::Blame;
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Disk, Files};
 use crate::cpu::CpuModel;
 use crate::job::{Conflict, Job, JobError, conflict_lines};
@@ -134,6 +135,23 @@ pub enum SourceError {
 }
 
 impl SourceError {
+    /// Who has to act.
+    pub fn blame(&self) -> Blame {
+        match self {
+            Self::Other { .. }
+            | Self::NoJob(_)
+            | Self::NoVocabulary { .. }
+            | Self::NoRawRows
+            | Self::Job(_)
+            | Self::Conflicts(_) => Blame::Usage,
+            Self::Read { .. } => Blame::System,
+            Self::BadRow(_) => Blame::Data,
+            Self::Saved(error) => error.blame(),
+            Self::Checkpoint(error) => error.blame(),
+            Self::Data(error) => Blame::of_data(error),
+        }
+    }
+
     fn other(artifact: Artifact, path: &Path, found: impl Into<String>) -> Self {
         Self::Other { artifact, path: path.to_owned(), found: found.into() }
     }

@@ -3,17 +3,19 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
+use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::support::process::{Running, wait_until};
 use crate::support::{
-    self, BAD_DATA, Ended, FAILED, Place, SHAPE, SUCCESS, USAGE, flip_a_bit, generate, job, json_lines,
-    rankine, run, times, weights,
+    self, BAD_DATA, Ended, FAILED, Place, RESUMABLE, SHAPE, SUCCESS, USAGE, flip_a_bit, generate, job,
+    json_lines, rankine, run, times, weights,
 };
 
 const COMMON: [&str; 7] = [
@@ -278,6 +280,26 @@ fn without_a_usable_checkpoint_only_restart_starts_from_scratch() {
     runs.train("new", &["--restart"]).with(SUCCESS);
     assert!(!runs.place.path("new/before-restart").exists());
     run(["train", &runs.job, "--restart"]).with(USAGE).says(&["--run-dir"]);
+}
+
+#[test]
+fn the_errors_of_a_restart_name_its_option() {
+    let runs = Runs::new();
+    fs::create_dir(runs.place.path("other")).unwrap();
+    fs::write(runs.place.path("other/notes.txt"), "").unwrap();
+    runs.train("other", &["--restart"]).with(USAGE).says(&["is not a run folder, which --restart needs"]);
+    runs.train("other", &["--resume"]).with(USAGE).says(&["is not a run folder, which --resume needs"]);
+    // Its own option would start over again.
+    let mut command = runs.command("whole", &["--restart", "--set", "train.epochs=100000"]);
+    let mut running = Running::start(command.stderr(Stdio::piped()));
+    wait_until("it started over", || runs.place.path("whole/before-restart/summary.json").exists());
+    let log = runs.place.path("whole/metrics.jsonl");
+    wait_until("steps are logged", || fs::metadata(&log).is_ok_and(|log| log.len() > 0));
+    running.signal(libc::SIGTERM);
+    let (code, mut stderr) = (running.end(), String::new());
+    running.0.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    let words = "the same command with --resume in place of --restart continues from there";
+    assert!(code == RESUMABLE && stderr.contains(words), "{code}: {stderr}");
 }
 
 /// If `checkpoints` is a link to another file system, old and new checkpoints stay there.

@@ -9,7 +9,8 @@ use std::fs;
 use safetensors::SafeTensors;
 
 use crate::support::{
-    Ended, Place, SHAPE, SUCCESS, USAGE, generate, job, json_file, numbers, run, summary, train, weights,
+    BAD_DATA, Ended, Place, SHAPE, SUCCESS, USAGE, generate, job, json_file, numbers, run, summary, train,
+    weights,
 };
 
 /// Two epochs in file order: the second one sees the samples that a further training of one epoch sees.
@@ -206,6 +207,33 @@ fn models_that_do_not_fit_are_refused() {
     refused(&[&init_from(&place, "data")], &["train.init_from", "it is a dataset"]);
     fs::remove_dir_all(place.path("first/checkpoints")).expect("a folder can be removed");
     refused(&[&from, state], &["it is a run without checkpoints"]);
+}
+
+/// A damaged model is no mistake in the job: whoever repeats the command gets the same error until it is restored.
+#[test]
+fn a_damaged_model_is_unusable_data() {
+    let (place, job) = data();
+    train(&place, &job, "first", &[CHECKPOINTS, "checkpoint.keep=1"]).with(SUCCESS);
+    let state = "train.init_optimizer_state=true";
+    for (from, file, sets) in [
+        ("first", "first/model/model.json", &[][..]),
+        ("first", "first/model/model.safetensors", &[]),
+        ("first", "first/checkpoints/step-16/manifest.json", &[state]),
+        ("first/checkpoints/step-16", "first/checkpoints/step-16/manifest.json", &[]),
+    ] {
+        let path = place.path(file);
+        let intact = fs::read(&path).expect("the file is there");
+        let mut bytes = intact.clone();
+        let at = bytes.len() - 100;
+        bytes[at] ^= 4;
+        fs::write(&path, bytes).expect("the file is writable");
+        let from = init_from(&place, from);
+        let sets = [sets, &[&from]].concat();
+        train(&place, &job, "none", &sets).with(BAD_DATA).says(&["train.init_from: ", &place.word(file)]);
+        assert!(!place.path("none").exists());
+        fs::write(&path, intact).expect("the file is writable");
+    }
+    train(&place, &job, "second", &[&init_from(&place, "first")]).with(SUCCESS);
 }
 
 /// Rows of clicks with the columns `user`, `item` and `clicked`: users and items `first..first + 60`, each with a taste

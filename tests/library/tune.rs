@@ -3,17 +3,23 @@
 #![allow(clippy::unwrap_used, reason = "a failed preparation may end the test")]
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::process::Stdio;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use rankine::evaluation::Metrics;
-use rankine::job::JobFile;
+use rankine::job::{JobFile, StoppingMetric};
 use rankine::prelude::*;
 use rankine::tuning::{Extent, Space, TrialResult, TuneError, Tuned, Tuning, tune};
 use serde_json::Value;
 
 use crate::support::datasets::{copy, flip_eval_labels};
-use crate::support::{Place, SHAPE, SUCCESS, USAGE, generate, job, rankine, run, times, toml_of_guide, tree};
+use crate::support::process::{Running, wait_until};
+use crate::support::{
+    Place, RESUMABLE, SHAPE, SUCCESS, USAGE, files_below, generate, job, json_file, rankine, run, times,
+    toml_of_guide, tree,
+};
 
 const SAMPLES: u64 = 3000;
 const VALIDATION: &str = "train.validation='random:0.2:3'";
@@ -162,6 +168,8 @@ fn a_budget_ends_a_search_and_each_trial_depends_on_the_seed_alone() {
     let place = data();
     let short = search(&place, "short", &SETS, Extent::Budget(Duration::from_millis(1500))).unwrap();
     assert!(short.trials.len() >= 9, "{}", short.trials.len());
+    // A trial for which there was no time did not diverge.
+    assert!(short.trials.iter().all(|trial| trial.steps > 0 || !trial.diverged), "{:?}", short.trials);
     let by_number = |tuned: &Tuned| {
         let settings = tuned.trials.iter().map(|trial| (trial.trial, trial.settings.clone()));
         settings.collect::<BTreeMap<_, _>>()
@@ -181,12 +189,15 @@ fn the_command_writes_the_best_job() {
     let out = place.word("best.toml");
     let tune = |more: &[&str]| {
         let fixed = ["tune", &path, "--trials", "3", "--space", &space, "--run-dir", &dir, "--out", &out];
-        let sets: Vec<_> = SETS.iter().flat_map(|set| ["--set", *set]).collect();
+        let sets: Vec<_> = SETS.iter().chain(&["seed=9"]).flat_map(|set| ["--set", *set]).collect();
         run([&fixed[..], more, &sets].concat())
     };
     let done = tune(&[]).with(SUCCESS);
     let text = done.stdout_says("the job itself").stdout_says("optimizer.dense.learning_rate=");
     text.stdout_says(&format!("next     rankine train {out}"));
+    let plan = |key: &str| json_file(&place.path("search/tune.json"))["plan"][key].clone();
+    // That of the job, since the command names none.
+    assert_eq!((plan("seed"), plan("trials")), (9.into(), 3.into()));
     run(["train", &out, "--run-dir", &place.word("run")]).with(SUCCESS);
     tune(&["--resume"]).with(USAGE).says(&["already exists and is not overwritten"]);
     std::fs::remove_file(place.path("best.toml")).unwrap();
@@ -244,6 +255,179 @@ a search cannot vary this setting: the search finds the number of steps by itsel
     refused("optimizer.dense.learning_rat = { log = [0.1, 1.0] }", "did you mean `learning_rate`?");
     refused("[model]\nembedding_dim = 3", "3 is not a range");
     refused("[model]\nembedding_dim = { choose = [0] }", "embedding_dim");
+}
+
+/// Whatever is drawn: the only trial of these searches is the job itself.
+#[test]
+fn every_value_of_a_space_is_checked_before_the_first_trial() {
+    let place = data();
+    let (job, out, dir) = (place.word("job.toml"), place.word("best.toml"), place.word("search"));
+    let file = place.path("space.toml");
+    let space = place.word("space.toml");
+    let command = ["tune", &job, "--trials", "1", "--space", &space, "--run-dir", &dir, "--out", &out];
+    let refused = |text: &str, words: &[&str]| {
+        std::fs::write(&file, text).unwrap();
+        run(command).with(USAGE).says(words);
+        assert!(!place.path("search").exists() && !place.path("best.toml").exists());
+    };
+    let at = |place: &str| format!("{space}:{place}: ");
+    refused(
+        "[model]\nembedding_dim = { choose = [4, 8, 0] }",
+        &[&at("2:17"), "`model.embedding_dim`", "found 0"],
+    );
+    refused("train.batch_size = { linear = [0, 64] }", &[&at("1:20"), "`train.batch_size`"]);
+    refused("train.batch_size = { log = [0.5, 64.0] }", &[&at("1:20"), "`train.batch_size`", "found 0.5"]);
+    refused("optimizer.dense.learning_rat = { log = [0.1, 1.0] }", &["did you mean `learning_rate`?"]);
+    refused("optimizer.dense.kind = { choose = [\"sgd\", \"sdg\"] }", &[&at("1:24"), "did you mean `sgd`?"]);
+    // Each of the four values suits the job; two of them do not suit each other.
+    let warmup = "[optimizer.schedule]\nkind = { choose = [\"cosine\"] }\ndecay_steps = { choose = [9] }\n\
+                  decay_start_step = { choose = [20, 5] }\nwarmup_steps = { choose = [0, 10] }\n";
+    refused(warmup, &[&at("4:20"), "the decay starts at step 5, before the warm-up ends at step 10"]);
+    // Only the dataset tells that it has no such column.
+    refused(
+        "feature = { choose = [[], [{ column = \"nowhere\", buckets = 8 }]] }",
+        &[&at("1:11"), "nowhere"],
+    );
+    std::fs::write(&file, SPACE).unwrap();
+    run(command).with(SUCCESS);
+}
+
+#[test]
+fn the_most_steps_of_the_job_bound_its_trials() {
+    let place = data();
+    // Trials are as long as the job's training: its last batch of an epoch is smaller, and five batches are not.
+    let sets = [&SETS[..], &["train.max_steps=5"]].concat();
+    let tuned = search(&place, "search", &sets, Extent::Trials(3)).unwrap();
+    let mut steps: Vec<_> = tuned.trials.iter().map(|trial| trial.steps).collect();
+    steps.sort_unstable();
+    assert_eq!(steps, [2, 2, 5]);
+}
+
+/// Whatever ends the training of the job early, or chooses its model: a search compares trials of the same length.
+#[test]
+fn trials_train_all_their_steps_and_the_metric_is_that_of_the_job() {
+    let place = data();
+    // No evaluation is better than the first one by 100, and some of them reach the target.
+    let ends = [
+        "train.max_steps=5",
+        "train.early_stopping={ metric = 'log_loss', patience = 1, min_delta = 100.0 }",
+        "train.average={ kind = 'last', every_steps = 1 }",
+        "eval.every_steps=1",
+        "eval.target_auc=0.501",
+    ];
+    let tuned = search(&place, "search", &[&SETS[..], &ends].concat(), Extent::Trials(3)).unwrap();
+    assert_eq!(tuned.metric, StoppingMetric::LogLoss);
+    let values: Vec<_> = tuned.trials.iter().map(|trial| trial.best.unwrap().value).collect();
+    assert!(values.is_sorted(), "{values:?}");
+    let mut steps: Vec<_> = tuned.trials.iter().map(|trial| trial.steps).collect();
+    steps.sort_unstable();
+    assert_eq!(steps, [2, 2, 5]);
+    for trial in 0..3 {
+        let folder = place.path("search/trials").join(format!("{trial:03}"));
+        let summary = json_file(&folder.join("summary.json"));
+        assert_eq!((&summary["train"]["stopped"], &summary["average"]), (&"max_steps".into(), &Value::Null));
+        // That of an earlier round is gone.
+        assert!(tree(&folder).keys().all(|name| !name.starts_with("finished-step-")), "{trial}");
+    }
+}
+
+#[test]
+fn trials_that_diverge_do_not_go_on() {
+    let place = data();
+    let file = JobFile::read(&place.path("job.toml"), &[VALIDATION, "device.kind=cpu"]).unwrap();
+    let space = "optimizer.dense.learning_rate = { choose = [1e38, 1e30] }";
+    let space = Space::parse("space.toml", space).unwrap();
+    let (dir, stop, seen) = (place.path("search"), Stop::default(), Mutex::new(Vec::new()));
+    let observe = |result: &TrialResult| seen.lock().unwrap().push((result.trial, result.diverged));
+    let extent = Extent::Trials(9);
+    let tuning =
+        Tuning { file: &file, space: &space, seed: 7, extent, dir: &dir, resume: false, stop: &stop };
+    let tuned = tune(tuning, &observe).unwrap();
+    assert_eq!((tuned.trials[0].trial, tuned.trials[0].diverged), (0, false));
+    let mut seen = seen.into_inner().unwrap();
+    seen.sort_unstable();
+    // The job itself has three rounds, and the others have one.
+    let expected = (1..9).map(|trial| (trial, true));
+    assert_eq!(seen, [(0, false); 3].into_iter().chain(expected).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_search_continues_only_as_what_it_was() {
+    let place = data();
+    let refused = |sets: &[&str], space: &str, seed: u64, words: &str| {
+        let file = JobFile::read(&place.path("job.toml"), sets).unwrap();
+        let (space, dir, stop) =
+            (Space::parse("space.toml", space).unwrap(), place.path("search"), Stop::default());
+        let extent = Extent::Trials(1);
+        let tuning =
+            Tuning { file: &file, space: &space, seed, extent, dir: &dir, resume: true, stop: &stop };
+        let error = tune(tuning, &|_| ()).unwrap_err().to_string();
+        let expected = format!("the search in this folder has {words}: repeat its command");
+        assert!(error.contains(&expected), "{error}");
+    };
+    search(&place, "search", &SETS, Extent::Trials(1)).unwrap();
+    refused(&SETS, SPACE, 8, "a different seed");
+    refused(&SETS, "model.embedding_dim = { choose = [2, 4] }", 7, "a different space");
+    refused(&[&SETS[..], &["train.batch_size=32"]].concat(), SPACE, 7, "a different job");
+    copy(&Dataset::open(&place.path("data")).unwrap(), &place.path("other"), |part, samples| {
+        if part == Part::Train {
+            samples.dense.iter_mut().for_each(|value| *value = 1.0);
+        }
+    });
+    std::fs::rename(place.path("data"), place.path("kept")).unwrap();
+    std::fs::rename(place.path("other"), place.path("data")).unwrap();
+    refused(&SETS, SPACE, 7, "different training samples");
+}
+
+#[test]
+fn a_signal_stops_a_search_which_can_be_continued() {
+    let place = data();
+    let (job, out, dir) = (place.word("job.toml"), place.word("best.toml"), place.word("search"));
+    let space = place.file("space.toml", SPACE);
+    let mut command = rankine();
+    command.args(["tune", &job, "--trials", "2", "--space", &space, "--run-dir", &dir, "--out", &out]);
+    command.args(["--set", "train.epochs=100000", "--set", "device.kind=cpu"]);
+    let mut running = Running::start(command.stdout(Stdio::null()).stderr(Stdio::piped()));
+    wait_until("a trial has begun", || place.path("search/trials/000/job.toml").exists());
+    running.signal(libc::SIGTERM);
+    let (code, mut stderr) = (running.end(), String::new());
+    running.0.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    let words =
+        format!("stopped by SIGTERM; the same command with --run-dir {dir} --resume continues the search");
+    assert!(code == RESUMABLE && stderr.contains(&words), "{code}: {stderr}");
+    assert!(!place.path("best.toml").exists());
+}
+
+/// The options of `rankine train` would not help.
+#[test]
+fn a_trial_that_cannot_be_resumed_is_trained_again_once_its_folder_is_removed() {
+    let place = data();
+    let extent = Extent::Trials(3);
+    let whole = search(&place, "whole", &SETS, extent).unwrap();
+    // All trials end their first round, and one has another one.
+    let stopped = search_until(&place, "search", &SETS, extent, Some(3));
+    assert!(matches!(stopped, Err(TuneError::Stopped { .. })), "{stopped:?}");
+    for shard in files_below(&place.path("search")) {
+        if shard.file_name().unwrap().to_string_lossy().starts_with("shard-") {
+            let mut bytes = std::fs::read(&shard).unwrap();
+            let at = bytes.len() - 100;
+            bytes[at] ^= 4;
+            std::fs::write(&shard, bytes).unwrap();
+        }
+    }
+    let failed = search(&place, "search", &SETS, extent);
+    let Err(error @ TuneError::Trial { .. }) = failed else { panic!("{failed:?}") };
+    let words = error.to_string();
+    let TuneError::Trial { number, trial, .. } = error else { unreachable!("it is that") };
+    assert_eq!(trial, place.path("search/trials").join(format!("{number:03}")));
+    let dir = place.word("search");
+    let expected = [
+        format!("trial {number} cannot continue: no checkpoint in {}", trial.join("checkpoints").display()),
+        format!("remove its folder {} and repeat the command with --run-dir {dir} --resume", trial.display()),
+    ];
+    assert!(expected.iter().all(|part| words.contains(part)) && !words.contains("--restart"), "{words}");
+    std::fs::remove_dir_all(&trial).unwrap();
+    assert_eq!(search(&place, "search", &SETS, extent).unwrap().trials, whole.trials);
 }
 
 #[test]

@@ -38,11 +38,13 @@ pub(crate) fn train_error(error: impl ToString) -> PyErr {
     exceptions::TrainError::new_err(error.to_string())
 }
 
-/// The error of a training: that of its data, or of its job's file, if these are the reason.
+/// The error of a training: that of its data, of its job's file, or of the model that it starts from, if these are the
+/// reason.
 pub(crate) fn training_error(file: &JobFile, error: TrainError) -> PyErr {
     match error.cause() {
         TrainError::Data(_) => data_error(error),
         TrainError::Conflicts(conflicts) => job_error(file.error(conflicts)),
+        TrainError::InitialModel(_) => model_error(error),
         _ => train_error(error),
     }
 }

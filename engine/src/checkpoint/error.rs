@@ -46,9 +46,10 @@ pub enum CheckpointError {
     /// It cannot be determined whether the latest checkpoint is good. Resuming from an older one could lose work, so
     /// nothing is renamed and nothing is trained.
     #[error(
-        "the latest checkpoint {} cannot be read, but may be intact: {why}. Nothing was changed. {} To resume from the \
-         checkpoint before it, move that folder elsewhere; --restart starts over",
-        path.display(), remedy(why)
+        "{}. Nothing was changed. {} To resume from the checkpoint before it, move that folder elsewhere; --restart \
+         starts over",
+        unreadable(path, why),
+        remedy(why)
     )]
     Unreadable {
         /// The checkpoint.
@@ -70,9 +71,8 @@ pub enum CheckpointError {
     },
     /// There are checkpoints, and all of them are damaged.
     #[error(
-        "no checkpoint in {} is usable, and nothing was changed:{}\nRestore one of them from a copy and resume again, \
-         or start over with --restart or in another --run-dir",
-        dir.display(), found.iter().map(|line| format!("\n  {line}")).collect::<String>()
+        "{}\nRestore one of them from a copy and resume again, or start over with --restart or in another --run-dir",
+        none_usable(dir, found)
     )]
     NoneUsable {
         /// The folder.
@@ -81,10 +81,7 @@ pub enum CheckpointError {
         found: Vec<String>,
     },
     /// It belongs to another job or dataset.
-    #[error(
-        "the checkpoint {} does not match this job: {what}. Undo this change, or train in another --run-dir",
-        path.display()
-    )]
+    #[error("{}. Undo this change, or train in another --run-dir", mismatch(path, what))]
     Mismatch {
         /// The checkpoint.
         path: PathBuf,
@@ -109,6 +106,19 @@ impl From<RowsError> for CheckpointError {
     fn from(error: RowsError) -> Self {
         Self::State(error.to_string())
     }
+}
+
+fn unreadable(path: &Path, why: &CheckpointError) -> String {
+    format!("the latest checkpoint {} cannot be read, but may be intact: {why}", path.display())
+}
+
+fn none_usable(dir: &Path, found: &[String]) -> String {
+    let found: String = found.iter().map(|line| format!("\n  {line}")).collect();
+    format!("no checkpoint in {} is usable, and nothing was changed:{found}", dir.display())
+}
+
+fn mismatch(path: &Path, what: &str) -> String {
+    format!("the checkpoint {} does not match this job: {what}", path.display())
 }
 
 /// How to make the checkpoint readable.
@@ -137,6 +147,17 @@ impl CheckpointError {
             Self::Damaged { .. } | Self::NoneUsable { .. } => Blame::Data,
             Self::Missing(_) | Self::Mismatch { .. } | Self::Version { .. } => Blame::Usage,
             Self::Unreadable { why, .. } | Self::NeededUnreadable { why, .. } => why.blame(),
+        }
+    }
+
+    /// Why a run cannot be resumed from its checkpoints, without the options of `rankine train`; `None` if this is
+    /// another error.
+    pub(crate) fn unresumable(&self) -> Option<String> {
+        match self {
+            Self::Unreadable { path, why } => Some(unreadable(path, why)),
+            Self::NoneUsable { dir, found } => Some(none_usable(dir, found)),
+            Self::Mismatch { path, what } => Some(mismatch(path, what)),
+            _ => None,
         }
     }
 

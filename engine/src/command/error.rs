@@ -97,14 +97,8 @@ impl From<SavedModelError> for CommandError {
     fn from(error: SavedModelError) -> Self {
         match error {
             SavedModelError::Write(error) => error.into(),
-            SavedModelError::Read { .. } | SavedModelError::NotFinite { .. } | SavedModelError::Gpu(_) => {
-                Self::new(Exit::Failed, error)
-            }
-            SavedModelError::Damaged { .. } | SavedModelError::Source(_) => Self::new(Exit::BadData, error),
             SavedModelError::Processes(error) => error.into(),
-            SavedModelError::Missing(_)
-            | SavedModelError::Mismatch { .. }
-            | SavedModelError::Version { .. } => Self::new(Exit::Usage, error),
+            error => Self::new(error.blame().into(), error),
         }
     }
 }
@@ -126,13 +120,7 @@ impl From<SourceError> for CommandError {
             SourceError::Checkpoint(error) => error.into(),
             SourceError::Job(error) => error.into(),
             SourceError::Data(error) => error.into(),
-            SourceError::BadRow(_) => Self::new(Exit::BadData, error),
-            SourceError::Other { .. }
-            | SourceError::NoJob(_)
-            | SourceError::NoRawRows
-            | SourceError::Conflicts(_)
-            | SourceError::NoVocabulary { .. } => Self::new(Exit::Usage, error),
-            _ => Self::new(Exit::Failed, error),
+            error => Self::new(error.blame().into(), error),
         }
     }
 }
@@ -161,11 +149,15 @@ impl From<TrainError> for CommandError {
             TrainError::Data(error) => error.into(),
             TrainError::Saved(error) => error.into(),
             TrainError::Checkpoint(error) => error.into(),
+            TrainError::InitialModel(error) => {
+                Self::new(error.blame().into(), TrainError::InitialModel(error))
+            }
             TrainError::Interrupted { .. } | TrainError::NotBegun { .. } => Self::new(Exit::Resumable, error),
             TrainError::Refused { blame, .. } => Self::new(blame.into(), error),
-            TrainError::Conflicts(_) | TrainError::RunDir(_) | TrainError::Device(_) => {
-                Self::new(Exit::Usage, error)
-            }
+            TrainError::Conflicts(_)
+            | TrainError::RunDir(_)
+            | TrainError::Unresumable { .. }
+            | TrainError::Device(_) => Self::new(Exit::Usage, error),
             TrainError::Processes(error) => error.into(),
             TrainError::Ended { error, .. } => Self::new(Self::from(*error).exit(), words),
             TrainError::Missed { .. } => Self::new(Exit::Lost, error),
@@ -179,6 +171,11 @@ impl From<TuneError> for CommandError {
         match error {
             TuneError::Job(error) => error.into(),
             TuneError::Train(error) => error.into(),
+            TuneError::Trial { .. } => {
+                let words = error.to_string();
+                let TuneError::Trial { error, .. } = error else { unreachable!("it is that") };
+                Self::new(Self::from(*error).exit(), words)
+            }
             TuneError::Dir(_) => Self::new(Exit::Usage, error),
             TuneError::Stopped { .. } => Self::new(Exit::Resumable, error),
             TuneError::Ended(cause) => Self::new(Exit::of_stop(cause), error),
@@ -224,9 +221,15 @@ mod tests {
         let text = String::new;
         let damaged = || Data::Damaged { path: "a".into(), offset: None, what: text() };
         let (path, cause) = (|| "a".into(), rankine::training::StopCause::Program);
-        let (step, source) = (3, || io::Error::other("gone"));
-        let left = LeftResults { run: path(), checkpoint: Some(3), model: None };
+        let (step, start, source) = (3, rankine::training::Start::New, || io::Error::other("gone"));
+        let left = LeftResults { run: path(), start, checkpoint: Some(3), model: None };
         let ended = |error| TrainError::Ended { error: Box::new(error), left: left.clone() };
+        let trial = |error: CheckpointError| TuneError::Trial {
+            number: 3,
+            trial: path(),
+            dir: path(),
+            error: Box::new(error.into()),
+        };
         let cases: Vec<(CommandError, Exit)> = vec![
             (io().into(), Exit::Failed),
             (damaged().into(), Exit::BadData),
@@ -251,9 +254,12 @@ mod tests {
             (TrainError::Data(io()).into(), Exit::Failed),
             (TrainError::Conflicts(Vec::new()).into(), Exit::Usage),
             (TrainError::RunDir(text()).into(), Exit::Usage),
+            (TrainError::Unresumable { what: text(), way_out: "" }.into(), Exit::Usage),
+            (TrainError::InitialModel(Box::new(SourceError::Data(damaged()))).into(), Exit::BadData),
+            (TrainError::InitialModel(Box::new(SourceError::Data(io()))).into(), Exit::Failed),
             (TrainError::Device(text()).into(), Exit::Usage),
             (TrainError::Refused { words: text(), blame: Blame::Data }.into(), Exit::BadData),
-            (TrainError::Interrupted { cause, step, run: path() }.into(), Exit::Resumable),
+            (TrainError::Interrupted { cause, step, run: path(), start }.into(), Exit::Resumable),
             (TrainError::NotBegun { cause }.into(), Exit::Resumable),
             (TrainError::Missed { step, words: text() }.into(), Exit::Lost),
             (TrainError::FolderLost(path()).into(), Exit::Failed),
@@ -263,6 +269,14 @@ mod tests {
             (TrainError::Write { path: path(), source: source() }.into(), Exit::Failed),
             (TrainError::NotFinite(text()).into(), Exit::Failed),
             (TrainError::ReplicasDiffer(vec![Rank(1)]).into(), Exit::Failed),
+            (TuneError::Job(JobError::Invalid(Vec::new())).into(), Exit::Usage),
+            (TuneError::Train(TrainError::Data(damaged())).into(), Exit::BadData),
+            (TuneError::Dir(text()).into(), Exit::Usage),
+            (TuneError::Stopped { cause, dir: path() }.into(), Exit::Resumable),
+            (TuneError::Ended(rankine::training::StopCause::Signal(15)).into(), Exit::Signal(15)),
+            (TuneError::NoResult(rankine::job::StoppingMetric::Auc).into(), Exit::Failed),
+            (trial(CheckpointError::NoneUsable { dir: path(), found: Vec::new() }).into(), Exit::BadData),
+            (trial(CheckpointError::Mismatch { path: path(), what: text() }).into(), Exit::Usage),
             (PredictError::Data(damaged()).into(), Exit::BadData),
             (PredictError::BadRow(text()).into(), Exit::BadData),
             (PredictError::Unknown { row: 1, column: text() }.into(), Exit::BadData),

@@ -108,7 +108,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let out = args.out.display();
     // What stands in the way is found out before the search.
     let mut best = PartialFile::create_new(&args.out)?;
-    let space = args.space.as_deref().map_or_else(|| Ok(Space::around(&job)), Space::read)?;
+    let space = args.space.as_deref().map_or_else(|| Space::around(&file), Space::read)?;
     let name = || run_paths::with_time(&format!("{}-tune", job.name));
     let dir = args.run_dir.unwrap_or_else(|| Path::new(run_paths::RUNS).join(name()));
     let tuning = Tuning {
@@ -169,4 +169,19 @@ fn text(settings: &Drawn) -> String {
         return "the job itself".into();
     }
     settings.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join("  ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_how_far_a_trial_got() {
+        let result =
+            |best, diverged| TrialResult { trial: 3, settings: Vec::new(), steps: 28, best, diverged };
+        let best = Some(Evaluation { step: 9, value: 0.75 });
+        assert_eq!(progress(&result(best, false)), "trial 3: best 0.75000 after step 9 of 28");
+        assert_eq!(progress(&result(best, true)), "trial 3: best 0.75000 after step 9 of 28; it diverged");
+        assert_eq!(progress(&result(None, true)), "trial 3: no metric after 28 steps; it diverged");
+    }
 }

@@ -44,6 +44,22 @@ impl JobFile {
         self.clone().apply(sets)
     }
 
+    /// Returns the file with further `sets` applied, to which a problem at these keys refers as to keys of `document`.
+    ///
+    /// # Errors
+    /// [`JobError::Invalid`] if a set has no key.
+    pub(crate) fn with_settings_of(
+        &self,
+        document: &Document,
+        sets: &[impl AsRef<str>],
+    ) -> Result<Self, JobError> {
+        let mut file = self.clone();
+        for set in sets {
+            file.0.set_from(set.as_ref(), document)?;
+        }
+        Ok(file)
+    }
+
     fn apply(mut self, sets: &[impl AsRef<str>]) -> Result<Self, JobError> {
         sets.iter().try_for_each(|set| self.0.set(set.as_ref()))?;
         Ok(self)

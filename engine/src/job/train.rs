@@ -51,6 +51,19 @@ pub struct Train {
     pub average: Option<Average>,
 }
 
+impl Train {
+    /// The samples that a training takes at most, where an epoch has `epoch` samples. The last batch of an epoch may be
+    /// smaller than the others.
+    pub(crate) fn samples(&self, epoch: u64) -> u64 {
+        let all = epoch.saturating_mul(self.epochs.get());
+        let Some(steps) = self.max_steps else { return all };
+        let batch_size = u64::from(self.batch_size.get());
+        let steps_an_epoch = epoch.div_ceil(batch_size).max(1);
+        let (epochs, rest) = (steps.get() / steps_an_epoch, steps.get() % steps_an_epoch);
+        all.min(epochs.saturating_mul(epoch).saturating_add(rest * batch_size))
+    }
+}
+
 /// `[train.early_stopping]`: training ends when evaluations stop getting better, and the best model becomes the model
 /// of the run. Evaluations are those of the validation set if there is one, and otherwise of the evaluation part. A
 /// checkpoint is saved after each better one. Requires `eval.every_steps`.
@@ -408,6 +421,20 @@ mod tests {
         let count = AverageCount::new(count).unwrap();
         let decay = (kind == AverageKind::Ema).then(|| Decay::new(0.5).unwrap());
         Average { kind, every_steps: Count::new(10).unwrap(), count, decay, save: AverageSave::Better }
+    }
+
+    #[test]
+    fn epochs_and_steps_bound_the_samples() {
+        let samples = |more: &str| {
+            let train: Train = toml::from_str(&format!("batch_size = 128\nepochs = 3\n{more}")).unwrap();
+            // 18 batches of 128 samples, and one of 96.
+            train.samples(2400)
+        };
+        assert_eq!(samples(""), 7200);
+        assert_eq!(samples("max_steps = 5"), 640);
+        assert_eq!(samples("max_steps = 19"), 2400);
+        assert_eq!(samples("max_steps = 43"), 2 * 2400 + 640);
+        assert_eq!(samples("max_steps = 1000"), 7200);
     }
 
     #[test]

@@ -29,6 +29,7 @@ use safetensors::tensor::{self, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::blame::Blame;
 use crate::cpu::CpuModel;
 use crate::model::{Model, ModelSpec};
 
@@ -109,6 +110,18 @@ pub enum SavedModelError {
         /// The first difference.
         what: String,
     },
+}
+
+impl SavedModelError {
+    /// Who has to act.
+    pub fn blame(&self) -> Blame {
+        match self {
+            Self::Missing(_) | Self::Version { .. } | Self::Mismatch { .. } => Blame::Usage,
+            Self::Damaged { .. } | Self::Source(_) => Blame::Data,
+            Self::Read { .. } | Self::NotFinite { .. } | Self::Processes(_) | Self::Gpu(_) => Blame::System,
+            Self::Write(error) => Blame::of_data(error),
+        }
+    }
 }
 
 /// The content of `model.json`.

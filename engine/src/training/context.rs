@@ -7,6 +7,7 @@ use rankine_embedding::Topology;
 use rankine_reader::{Dataset, Part, Stop};
 
 use super::eval_sets::NamedDataset;
+use super::start::Start;
 use crate::checkpoint::Files;
 use crate::job::Job;
 use crate::launch::ProcessGroup;
@@ -40,6 +41,8 @@ pub(super) struct RunContext<'a> {
     pub(super) threads: usize,
     /// The request to stop.
     pub(super) stop: &'a Stop,
+    /// Where it starts in the run folder.
+    pub(super) start: Start,
     /// When this process began to prepare the run.
     pub(super) began: SystemTime,
 }
@@ -50,12 +53,6 @@ impl RunContext<'_> {
         if self.source == SampleSource::Program {
             return None;
         }
-        let train = &self.job.train;
-        let (epoch, batch) = (self.dataset.samples(Part::Train), u64::from(train.batch_size.get()));
-        let all = epoch.saturating_mul(train.epochs.get());
-        let Some(steps) = train.max_steps else { return Some(all) };
-        let steps_an_epoch = epoch.div_ceil(batch);
-        let (epochs, steps) = (steps.get() / steps_an_epoch, steps.get() % steps_an_epoch);
-        Some(all.min(epochs.saturating_mul(epoch).saturating_add(epoch.min(steps * batch))))
+        Some(self.job.train.samples(self.dataset.samples(Part::Train)))
     }
 }

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rankine_embedding::Rank;
 use rankine_reader::StopCause;
 
+use super::start::Start;
 use crate::blame::Blame;
 use crate::checkpoint::CheckpointError;
 use crate::guard::NonFinite;
@@ -14,6 +15,7 @@ use crate::job::{Conflict, conflict_lines};
 use crate::launch::MeetError;
 use crate::planning::PlacementError;
 use crate::saved::SavedModelError;
+use crate::source::SourceError;
 
 /// Why a run did not complete.
 #[derive(Debug, thiserror::Error)]
@@ -28,13 +30,16 @@ pub enum TrainError {
     /// The model cannot be saved or loaded.
     #[error(transparent)]
     Saved(#[from] SavedModelError),
+    /// The model that the training is to start from is damaged, or cannot be read.
+    #[error("train.init_from: {0}")]
+    InitialModel(Box<SourceError>),
     /// A checkpoint cannot be saved, or loaded.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// The training was asked to stop, and can be resumed.
     #[error(
-        "stopped by {cause} after step {step}; the same command with --run-dir {} --resume continues from there",
-        run.display()
+        "stopped by {cause} after step {step}; the same command with {} continues from there",
+        resuming(run, *start)
     )]
     Interrupted {
         /// What asked.
@@ -43,6 +48,8 @@ pub enum TrainError {
         step: u64,
         /// The run's folder.
         run: PathBuf,
+        /// Where the training started.
+        start: Start,
     },
     /// An evaluation was asked to stop.
     #[error("stopped by {0}: the evaluation has no result")]
@@ -64,6 +71,14 @@ pub enum TrainError {
     /// The run folder cannot be used.
     #[error("{0}")]
     RunDir(String),
+    /// The run in the folder cannot be resumed.
+    #[error("{what}: {way_out}")]
+    Unresumable {
+        /// Why.
+        what: String,
+        /// What to do, with options of `rankine train`.
+        way_out: &'static str,
+    },
     /// The first process found a reason not to start; all others end with its message.
     #[error("{words}")]
     Refused {
@@ -143,6 +158,8 @@ pub enum TrainError {
 pub struct LeftResults {
     /// The run's folder.
     pub run: PathBuf,
+    /// Where the training started.
+    pub start: Start,
     /// The step of the latest checkpoint, if there is one.
     pub checkpoint: Option<u64>,
     /// The folder of the trained model, if it was saved.
@@ -155,11 +172,10 @@ impl fmt::Display for LeftResults {
             write!(f, ". The trained model is saved in {}", model.display())?;
         }
         let Some(step) = self.checkpoint else { return Ok(()) };
-        let run = self.run.display();
+        let resuming = resuming(&self.run, self.start);
         write!(
             f,
-            ". The checkpoint of step {step} is saved: the same command with --run-dir {run} --resume continues from \
-             there"
+            ". The checkpoint of step {step} is saved: the same command with {resuming} continues from there"
         )
     }
 }
@@ -178,6 +194,11 @@ impl TrainError {
         }
     }
 
+    /// The error of a run that can only be started over.
+    pub(super) fn unresumable_here(what: String) -> Self {
+        Self::Unresumable { what, way_out: "train in another --run-dir, or start over here with --restart" }
+    }
+
     /// The same error, with the number of the step that was started last.
     pub(super) fn at_step(self, step: u64) -> Self {
         match self {
@@ -193,12 +214,21 @@ impl TrainError {
             Self::Ended { error, .. } => error.blame(),
             Self::Refused { blame, .. } => *blame,
             Self::NotBegun { .. } => Blame::Nobody,
-            Self::RunDir(_) | Self::Conflicts(_) | Self::Device(_) => Blame::Usage,
-            Self::Data(rankine_reader::Error::Invalid(_)) => Blame::Usage,
-            Self::Data(rankine_reader::Error::Damaged { .. } | rankine_reader::Error::BadRows(_)) => {
-                Blame::Data
-            }
+            Self::RunDir(_) | Self::Unresumable { .. } | Self::Conflicts(_) | Self::Device(_) => Blame::Usage,
+            Self::Data(error) => Blame::of_data(error),
+            Self::Saved(error) => error.blame(),
+            Self::InitialModel(error) => error.blame(),
             _ => Blame::System,
+        }
+    }
+
+    /// Why the run in a folder cannot be resumed, without the options of `rankine train`; `None` if this is another
+    /// error.
+    pub(crate) fn unresumable(&self) -> Option<String> {
+        match self {
+            Self::Unresumable { what, .. } => Some(what.clone()),
+            Self::Checkpoint(error) => error.unresumable(),
+            _ => None,
         }
     }
 
@@ -230,16 +260,20 @@ impl TrainError {
         }
     }
 
-    /// Whether training diverged: its state is not worth saving.
-    pub(super) fn is_divergence(&self) -> bool {
+    /// Whether the training diverged: its loss, gradients, weights or predictions are not finite.
+    pub(crate) fn is_divergence(&self) -> bool {
         matches!(
             self,
             Self::Diverged { .. }
                 | Self::NotFinite(_)
-                | Self::ReplicasDiffer(_)
                 | Self::Saved(SavedModelError::NotFinite { .. })
                 | Self::Checkpoint(CheckpointError::NotFinite { .. })
         )
+    }
+
+    /// Whether the state of training is not worth saving: it diverged, or its replicas differ.
+    pub(super) fn spoils_state(&self) -> bool {
+        self.is_divergence() || matches!(self, Self::ReplicasDiffer(_))
     }
 
     /// Whether another process or a device is lost.
@@ -255,7 +289,7 @@ impl TrainError {
 
     /// Whether the state of training can still be read, and written to a checkpoint.
     pub(super) fn leaves_state(&self) -> bool {
-        !self.is_loss() && !self.is_divergence() && !matches!(self, Self::Checkpoint(_))
+        !self.is_loss() && !self.spoils_state() && !matches!(self, Self::Checkpoint(_))
     }
 }
 
@@ -265,6 +299,14 @@ impl From<PlacementError> for TrainError {
             PlacementError::Data(error) => Self::Data(error),
             PlacementError::Topology(_) | PlacementError::Memory(_) => Self::Device(error.to_string()),
         }
+    }
+}
+
+/// The options with which the command of a run resumes it.
+fn resuming(run: &Path, start: Start) -> String {
+    match start {
+        Start::New | Start::Resume => format!("--run-dir {} --resume", run.display()),
+        Start::Restart => "--resume in place of --restart".into(),
     }
 }
 

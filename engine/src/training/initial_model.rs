@@ -12,6 +12,7 @@ use rankine_reader::convert::{KnownColumns, TableGrowth};
 
 use super::identity::{first_difference, rule_difference};
 use super::{TrainError, fresh_state};
+use crate::blame::Blame;
 use crate::checkpoint::{
     Checkpoint, CheckpointError, DenseState, DeviceState, InitialState, RuleState, StateSource, StoredRows,
     TableState,
@@ -50,25 +51,23 @@ impl InitialModel {
     /// Opens the model that a job starts from, if it names one, and checks that it fits the job and its dataset.
     ///
     /// # Errors
-    /// [`TrainError::Conflicts`] if it does not fit or cannot be opened; [`TrainError::Data`] if a vocabulary of the
-    /// dataset cannot be read.
+    /// [`TrainError::Conflicts`] if there is none or it does not fit; [`TrainError::InitialModel`] if it is damaged or
+    /// cannot be read; [`TrainError::Data`] if a vocabulary of the dataset cannot be read.
     pub(super) fn of(job: &Job, dataset: &Dataset, model: &Model) -> Result<Option<Arc<Self>>, TrainError> {
         let Some(path) = &job.train.init_from else { return Ok(None) };
-        let unusable = |error: SourceError| conflict(FROM, error.to_string());
-        let source = ModelSource::find(path, Artifact::Model).map_err(unusable)?;
-        let opened = source.open().map_err(unusable)?;
+        let source = ModelSource::find(path, Artifact::Model).map_err(|error| unusable(FROM, error))?;
+        let opened = source.open().map_err(|error| unusable(FROM, error))?;
         let grown = growth(path, &opened, dataset)?;
         if let Some(what) = model_difference(opened.spec(), &model.spec) {
             let what = format!("the model of {} has a different shape: {what}", path.display());
             return Err(conflict(FROM, what));
         }
         let (stored, optimizer_steps) = if job.train.init_optimizer_state {
-            let checkpoint = checkpoint_of(&source, opened.steps(), model);
-            let checkpoint = checkpoint.map_err(|what| conflict(OPTIMIZER_STATE, what))?;
+            let checkpoint = checkpoint_of(&source, opened.steps(), model)?;
             let steps = checkpoint.manifest().train.optimizer_steps();
             (StoredModel::State(Box::new(checkpoint)), Some(steps))
         } else {
-            (StoredModel::of(&source, &opened).map_err(unusable)?, None)
+            (StoredModel::of(&source, &opened).map_err(|error| unusable(FROM, error))?, None)
         };
         let (spec, new_rows) = (opened.spec(), grown.iter().filter(|table| table.new_rows > table.old_rows));
         Ok(Some(Arc::new(Self {
@@ -163,15 +162,23 @@ fn conflict(key: &str, what: String) -> TrainError {
     TrainError::Conflicts(vec![Conflict::new(key, what)])
 }
 
+/// The error of a model that cannot be opened: a conflict at the key that asks for it if the job has to change.
+fn unusable(key: &str, error: SourceError) -> TrainError {
+    match error.blame() {
+        Blame::Usage => conflict(key, error.to_string()),
+        Blame::System | Blame::Data | Blame::Nobody => TrainError::InitialModel(Box::new(error)),
+    }
+}
+
 /// Opens the checkpoint with the optimizer state of a model that was trained for `steps` steps.
 ///
 /// # Errors
-/// Why there is none, or why the job's optimizers cannot use it.
-fn checkpoint_of(source: &ModelSource, steps: u64, model: &Model) -> Result<Checkpoint, String> {
-    let paths = source.checkpoints().map_err(|error| error.to_string())?;
+/// [`TrainError::Conflicts`] if there is none, or the job's optimizers cannot use it; [`TrainError::InitialModel`].
+fn checkpoint_of(source: &ModelSource, steps: u64, model: &Model) -> Result<Checkpoint, TrainError> {
+    let paths = source.checkpoints().map_err(|error| unusable(OPTIMIZER_STATE, error))?;
     let mut found = Vec::new();
     for path in paths {
-        let checkpoint = open_checkpoint(&path).map_err(|error| error.to_string())?;
+        let checkpoint = open_checkpoint(&path).map_err(|error| unusable(OPTIMIZER_STATE, error.into()))?;
         let manifest = checkpoint.manifest();
         if manifest.train.step != steps {
             found.push(manifest.train.step.to_string());
@@ -179,16 +186,20 @@ fn checkpoint_of(source: &ModelSource, steps: u64, model: &Model) -> Result<Chec
         }
         let (dense, tables) = (RuleState::of(&model.rules.dense), TableState::all(model));
         return match rule_difference((&manifest.dense, &manifest.tables), (&dense, &tables)) {
-            Some(what) => Err(format!("{what}: use the same optimizers, or start with fresh state")),
+            Some(what) => {
+                let what = format!("{what}: use the same optimizers, or start with fresh state");
+                Err(conflict(OPTIMIZER_STATE, what))
+            }
             None => Ok(checkpoint),
         };
     }
-    Err(format!(
+    let what = format!(
         "the model was saved after step {steps}, and there are only checkpoints of {} {}: set train.init_from to one \
          of these, or start with fresh state",
         if found.len() == 1 { "step" } else { "steps" },
         found.join(", ")
-    ))
+    );
+    Err(conflict(OPTIMIZER_STATE, what))
 }
 
 /// How a trained model differs from the one that a job describes, other than in the number and type of its rows.
@@ -212,13 +223,13 @@ fn model_difference(trained: &ModelSpec, own: &ModelSpec) -> Option<String> {
 /// Compares the columns of a trained model with those of a dataset, and returns the tables that grew.
 ///
 /// # Errors
-/// [`TrainError::Conflicts`] with the first other difference; [`TrainError::Data`] if a vocabulary of the dataset
-/// cannot be read.
+/// [`TrainError::Conflicts`] with the first other difference; [`TrainError::InitialModel`] and [`TrainError::Data`] if
+/// a vocabulary of the model or of the dataset cannot be read.
 fn growth(path: &Path, model: &OpenModel, dataset: &Dataset) -> Result<Vec<TableGrowth>, TrainError> {
     if model.columns().difference(dataset).is_none() {
         return Ok(Vec::new());
     }
-    let known = model.known_columns(path).map_err(|error| conflict(FROM, error.to_string()))?;
+    let known = model.known_columns(path).map_err(|error| unusable(FROM, error))?;
     known.growth(&KnownColumns::of(dataset)?).map_err(|what| {
         let (path, dataset) = (path.display(), dataset.dir().display());
         let what = format!(

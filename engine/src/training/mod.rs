@@ -27,6 +27,7 @@ mod run;
 mod run_dir;
 mod run_logs;
 mod shortcut;
+mod start;
 mod translate;
 
 pub use backend::{Ceilings, DeviceMemory, MeasuredPhase, MemoryPart, Scorer, ScoringProgress, thread_pool};
@@ -45,10 +46,11 @@ pub use ids::{IdCounts, with_ids};
 pub use rankine_reader::{Stop, StopCause};
 pub use report::{ExchangedBytes, LookUpCount, PhaseRun, ReportDetails};
 pub(crate) use run::{Ready, Request, Requests, TrainingPart, refit, train_pushed};
-pub use run::{RunPhaseSeconds, Start, TrainOptions, train};
+pub use run::{RunPhaseSeconds, TrainOptions, train};
 pub(crate) use run_dir::finished_steps;
 pub use run_dir::{
     AverageSummary, BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary,
     LinkMeans, ModelSummary, RunDir, Summary, TrainSummary,
 };
+pub use start::Start;
 pub use translate::{check_scoring_memory, translate};

@@ -16,6 +16,22 @@ pub enum TuneError {
     /// The data cannot be read, or a trial failed for another reason than its settings.
     #[error(transparent)]
     Train(TrainError),
+    /// The run of a trial cannot be resumed.
+    #[error(
+        "trial {number} cannot continue: {}. To train it again from the beginning, remove its folder {} and repeat the \
+         command with --run-dir {} --resume",
+        error.unresumable().unwrap_or_default(), trial.display(), dir.display()
+    )]
+    Trial {
+        /// Its number.
+        number: u64,
+        /// Its folder.
+        trial: PathBuf,
+        /// The folder of the search.
+        dir: PathBuf,
+        /// Why, with options of `rankine train`, which a search does not have.
+        error: Box<TrainError>,
+    },
     /// The folder of the search cannot be used.
     #[error("{0}")]
     Dir(String),

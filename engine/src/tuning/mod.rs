@@ -14,16 +14,16 @@ mod round;
 mod space;
 mod trial;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rankine_reader::{Dataset, Part, Split, Stop};
 use serde::Serialize;
 
-use crate::job::{Job, JobFile, StoppingMetric};
+use crate::job::{Conflict, Job, JobError, JobFile, StoppingMetric};
 use crate::training::{TrainError, TrainingPart, open_or_generate, refit, translate, with_shape};
 use halving::{BRACKET, rounds};
-use round::{Rivals, Workers};
+use round::{Failure, Rivals, Workers};
 use trial::{Standing, Trial, best_first, held_out};
 
 pub use error::TuneError;
@@ -100,21 +100,29 @@ pub fn tune(tuning: Tuning<'_>, observe: &(dyn Fn(&TrialResult) + Sync)) -> Resu
         job.clone(),
         if job.train.validation == Split::None { VALIDATION } else { job.train.validation },
     );
+    let cases = tuning.space.cases();
+    cases.iter().try_for_each(|drawn| file_of(tuning, &job, drawn)?.job().map(drop))?;
     let dataset = open_or_generate(&job, tuning.stop, &mut ())?;
     let model = translate(&job, dataset.schema());
     let model = model.map_err(|conflicts| TuneError::Job(tuning.file.error(&conflicts)))?;
     let workers = Workers::of(&job, model.table_bytes());
-    let lock = plan::begin(&tuning, &job)?;
     let began = Instant::now();
     let deadline = match tuning.extent {
         Extent::Trials(_) => None,
         Extent::Budget(budget) => Some(began + budget),
     };
     let search = Search { tuning, job: &job, dataset: &dataset, workers, deadline, observe };
+    cases.iter().try_for_each(|drawn| search.job_of(drawn).map(drop))?;
+    let lock = plan::begin(&tuning, &job, &dataset)?;
     let trials = search.trials()?;
     let tuned = search.result(trials)?;
-    plan::finish(&tuning, &job, &tuned, &lock)?;
+    plan::finish(&tuning, (&job, &dataset), &tuned, &lock)?;
     Ok(tuned)
+}
+
+/// The file of the job with the settings of a trial.
+fn file_of(tuning: Tuning<'_>, job: &Job, drawn: &Drawn) -> Result<JobFile, JobError> {
+    tuning.space.applied_to(tuning.file, &space::sets(job, drawn))
 }
 
 /// How [`compare`] trains.
@@ -148,7 +156,8 @@ pub fn compare(
         trials.push(Trial { number, job, path: dir.join(number.to_string()), steps_max });
     }
     let rivals = Rivals { trials: &trials, divisor: 1, metric: StoppingMetric::Auc };
-    let standings = Workers::of(first, table_bytes).run(rivals, stop, None, &|_, _| ())?;
+    let standings = Workers::of(first, table_bytes).run(rivals, stop, None, &|_, _| ());
+    let standings = standings.map_err(|Failure { error, .. }| error)?;
     if let Some(cause) = stop.asked() {
         return Err(TuneError::Ended(cause));
     }
@@ -156,10 +165,11 @@ pub fn compare(
     Ok(standings.into_iter().map(best).collect())
 }
 
-/// The steps that a job takes for a number of samples. The last batch of an epoch may be smaller.
+/// The steps that a job takes for a number of samples, with epochs of `epoch` samples, whose last batch may be smaller.
 fn steps_for(samples: u64, epoch: u64, batch_size: u32) -> u64 {
-    let steps = u128::from(samples) * u128::from(epoch.div_ceil(u64::from(batch_size)));
-    u64::try_from(steps.div_ceil(u128::from(epoch.max(1)))).unwrap_or(u64::MAX).max(1)
+    let (epoch, batch_size) = (epoch.max(1), u64::from(batch_size));
+    let steps = (samples / epoch).saturating_mul(epoch.div_ceil(batch_size));
+    steps.saturating_add((samples % epoch).div_ceil(batch_size)).max(1)
 }
 
 /// A search that has begun.
@@ -216,7 +226,8 @@ impl Search<'_> {
             let observe = |trial: &Trial, standing: &Standing| {
                 (self.observe)(&results[trial.number as usize].clone().after(standing));
             };
-            let standings = self.workers.run(rivals, self.tuning.stop, self.deadline, &observe)?;
+            let standings = self.workers.run(rivals, self.tuning.stop, self.deadline, &observe);
+            let standings = standings.map_err(|failure| self.failed(failure))?;
             if let Some(cause) = self.tuning.stop.asked() {
                 return Err(TuneError::Stopped { cause, dir: self.tuning.dir.to_owned() });
             }
@@ -232,6 +243,19 @@ impl Search<'_> {
         Ok(())
     }
 
+    /// The error of a search in which a trial failed for another reason than its settings.
+    fn failed(&self, Failure { trial, error }: Failure) -> TuneError {
+        if error.unresumable().is_none() {
+            return error.into();
+        }
+        let dir = self.tuning.dir.to_owned();
+        TuneError::Trial { number: trial, trial: self.path_of(trial), dir, error: Box::new(error) }
+    }
+
+    fn path_of(&self, trial: u64) -> PathBuf {
+        self.tuning.dir.join("trials").join(format!("{trial:03}"))
+    }
+
     /// The settings of a trial; none for the first, which is the job itself.
     fn draw(&self, number: u64) -> Drawn {
         if number == 0 { Vec::new() } else { self.tuning.space.draw(self.tuning.seed, number) }
@@ -243,26 +267,26 @@ impl Search<'_> {
 
     /// The job of a trial, and its file with the settings.
     fn job_of(&self, drawn: &Drawn) -> Result<Job, TuneError> {
-        let file = self.tuning.file.with(&plan::sets(self.job, drawn))?;
+        let file = file_of(self.tuning, self.job, drawn)?;
         let job = file.job()?;
-        let schema = with_shape(&job, self.dataset.schema().stored())?;
-        translate(&job, &schema).map_err(|conflicts| TuneError::Job(file.error(&conflicts)))?;
+        let of_file = |conflicts: Vec<Conflict>| TuneError::Job(file.error(&conflicts));
+        let schema = with_shape(&job, self.dataset.schema().stored()).map_err(|error| match error {
+            TrainError::Conflicts(conflicts) => of_file(conflicts),
+            error => error.into(),
+        })?;
+        translate(&job, &schema).map_err(of_file)?;
         Ok(job)
     }
 
     fn trial(&self, number: u64, drawn: &Drawn) -> Result<Trial, TuneError> {
         let job = held_out(self.job_of(drawn)?, self.job.train.validation);
-        let path = self.tuning.dir.join("trials").join(format!("{number:03}"));
-        Ok(Trial { number, steps_max: self.steps_max(&job), job, path })
+        Ok(Trial { number, steps_max: self.steps_max(&job), job, path: self.path_of(number) })
     }
 
     /// The steps that a trial takes for the most samples, which are those of the job's training.
     fn steps_max(&self, trial: &Job) -> u64 {
         let epoch = self.dataset.samples(Part::Train);
-        let own = &self.job.train;
-        let most =
-            own.max_steps.map_or(u64::MAX, |steps| steps.get().saturating_mul(own.batch_size.get().into()));
-        let samples = most.min(epoch.saturating_mul(own.epochs.get()));
+        let samples = self.job.train.samples(epoch);
         steps_for(samples, epoch, trial.train.batch_size.get())
     }
 
@@ -302,5 +326,22 @@ impl TrialResult {
 impl From<TrainError> for TuneError {
     fn from(error: TrainError) -> Self {
         Self::Train(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_those_of_whole_epochs_and_of_a_rest() {
+        // An epoch of 2400 samples has 18 batches of 128, and one of 96.
+        assert_eq!(steps_for(640, 2400, 128), 5);
+        assert_eq!(steps_for(641, 2400, 128), 6);
+        assert_eq!(steps_for(2304, 2400, 128), 18);
+        assert_eq!(steps_for(2400, 2400, 128), 19);
+        assert_eq!(steps_for(2 * 2400 + 640, 2400, 128), 2 * 19 + 5);
+        assert_eq!((steps_for(1, 2400, 128), steps_for(0, 2400, 128), steps_for(5, 0, 128)), (1, 1, 5));
+        assert_eq!(steps_for(u64::MAX, 1, 1), u64::MAX);
     }
 }

@@ -5,31 +5,16 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use rankine_reader::publish::{Lock, create_folders, replace_file_under};
+use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
-use toml::Value;
 
-use super::space::Drawn;
 use super::{Extent, TuneError, Tuned, Tuning};
+use crate::checkpoint::DataIdentity;
 use crate::job::Job;
 
 /// The file in the folder of a search.
 const NAME: &str = "tune.json";
-
-/// What `--set` takes for the settings of a trial. Where vectors and the bottom MLP interact, its last layer follows
-/// the size of the embeddings.
-pub(super) fn sets(job: &Job, drawn: &Drawn) -> Vec<String> {
-    let mut sets: Vec<_> = drawn.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    let has = |key: &str| drawn.iter().find(|(own, _)| own == key).map(|(_, value)| value);
-    let is_fixed = has("model").is_some() || has("model.bottom_mlp").is_some();
-    let (bottom, dim) = (job.model.bottom_mlp(), has("model.embedding_dim").and_then(Value::as_integer));
-    if let (Some(dim), true, false) = (dim, job.model.wants_equal_dims() && !bottom.is_empty(), is_fixed) {
-        let hidden = bottom[..bottom.len() - 1].iter().map(|width| i64::from(width.get()));
-        let widths: Vec<_> = hidden.chain([dim]).collect();
-        sets.push(format!("model.bottom_mlp={widths:?}"));
-    }
-    sets
-}
 
 /// What is searched.
 #[derive(Debug, PartialEq, Serialize)]
@@ -37,34 +22,37 @@ struct Plan {
     version: &'static str,
     /// The job, without what may differ between two parts of a search.
     job: String,
+    /// The training part: trials on other samples cannot be compared.
+    data: DataIdentity,
     seed: u64,
     /// `None` if the time decides.
     trials: Option<u64>,
     space: String,
 }
 
-fn plan(tuning: &Tuning<'_>, job: &Job) -> Json {
+fn plan(tuning: &Tuning<'_>, job: &Job, dataset: &Dataset) -> rankine_reader::Result<Json> {
     let mut job = job.clone();
     (job.device.threads, job.metrics) = (None, Default::default());
-    json!(Plan {
+    Ok(json!(Plan {
         version: env!("CARGO_PKG_VERSION"),
         job: job.to_toml(),
+        data: DataIdentity::of(dataset, Part::Train)?,
         seed: tuning.seed,
         trials: match tuning.extent {
             Extent::Trials(trials) => Some(trials),
             Extent::Budget(_) => None,
         },
-        space: format!("{:?}", tuning.space),
-    })
+        space: format!("{:?}", tuning.space.dimensions),
+    }))
 }
 
 /// Begins a search in its folder, or continues it. The folder is locked meanwhile.
-pub(super) fn begin(tuning: &Tuning<'_>, job: &Job) -> Result<Lock, TuneError> {
+pub(super) fn begin(tuning: &Tuning<'_>, job: &Job, dataset: &Dataset) -> Result<Lock, TuneError> {
     let (dir, path) = (tuning.dir, path(tuning));
     let refused = |what: String| TuneError::Dir(format!("{}: {what}", dir.display()));
     create_folders(dir)?;
     let lock = Lock::within(dir)?;
-    let own = plan(tuning, job);
+    let own = plan(tuning, job, dataset)?;
     match fs::read(&path) {
         Ok(text) => {
             if !tuning.resume {
@@ -75,11 +63,15 @@ pub(super) fn begin(tuning: &Tuning<'_>, job: &Job) -> Result<Lock, TuneError> {
             }
             let found: Json = serde_json::from_slice(&text)
                 .map_err(|error| refused(format!("{NAME} is damaged: {error}; choose another --run-dir")))?;
-            let keys = ["version", "seed", "trials", "space", "job"];
+            let keys = ["version", "seed", "trials", "space", "job", "data"];
             if let Some(key) = keys.into_iter().find(|key| found["plan"][key] != own[key]) {
-                let what = if key == "trials" { "number of trials" } else { key };
+                let what = match key {
+                    "trials" => "a different number of trials",
+                    "data" => "different training samples",
+                    key => &format!("a different {key}"),
+                };
                 return Err(refused(format!(
-                    "the search in this folder has a different {what}: repeat its command, or choose another --run-dir"
+                    "the search in this folder has {what}: repeat its command, or choose another --run-dir"
                 )));
             }
         }
@@ -98,8 +90,13 @@ pub(super) fn begin(tuning: &Tuning<'_>, job: &Job) -> Result<Lock, TuneError> {
 }
 
 /// Adds the result to the file.
-pub(super) fn finish(tuning: &Tuning<'_>, job: &Job, tuned: &Tuned, lock: &Lock) -> Result<(), TuneError> {
-    write(tuning, lock, &json!({ "plan": plan(tuning, job), "result": tuned }))
+pub(super) fn finish(
+    tuning: &Tuning<'_>,
+    (job, dataset): (&Job, &Dataset),
+    tuned: &Tuned,
+    lock: &Lock,
+) -> Result<(), TuneError> {
+    write(tuning, lock, &json!({ "plan": plan(tuning, job, dataset)?, "result": tuned }))
 }
 
 fn path(tuning: &Tuning<'_>) -> PathBuf {

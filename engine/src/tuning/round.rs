@@ -24,6 +24,14 @@ pub(super) struct Rivals<'a> {
     pub(super) metric: StoppingMetric,
 }
 
+/// Why a trial has no result.
+#[derive(Debug)]
+pub(super) struct Failure {
+    /// The trial's number.
+    pub(super) trial: u64,
+    pub(super) error: TrainError,
+}
+
 /// What trains trials side by side.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Workers {
@@ -64,7 +72,7 @@ impl Workers {
         stop: &Stop,
         deadline: Option<Instant>,
         observe: &(dyn Fn(&Trial, &Standing) + Sync),
-    ) -> Result<Vec<Option<Standing>>, TrainError> {
+    ) -> Result<Vec<Option<Standing>>, Failure> {
         let Rivals { trials, divisor, metric } = rivals;
         let at_once = self.at_once.min(trials.len()).max(1);
         let threads = ThreadCount::new((self.threads / at_once).max(1) as u32).expect("a number in range");
@@ -83,7 +91,7 @@ impl Workers {
                         *lock(&standings[number]) = Some(standing);
                     }
                     Err(error) => {
-                        lock(&failed).get_or_insert(error);
+                        lock(&failed).get_or_insert(Failure { trial: trial.number, error });
                         ends.ask();
                     }
                 }
@@ -108,7 +116,7 @@ impl Workers {
                 .for_each(|ended| ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         });
         match lock(&failed).take() {
-            Some(error) => Err(error),
+            Some(failure) => Err(failure),
             None => Ok(standings.iter().map(|standing| lock(standing).take()).collect()),
         }
     }

@@ -88,7 +88,7 @@ impl Trial {
             }
             Err(TrainError::Interrupted { step, .. }) => self.standing(metric, step),
             Err(TrainError::NotBegun { .. }) => self.standing(metric, 0),
-            Err(TrainError::Diverged { .. } | TrainError::NotFinite(_)) => {
+            Err(error) if error.is_divergence() => {
                 Ok(Standing { diverged: true, ..self.standing(metric, steps)? })
             }
             Err(error) => Err(error),

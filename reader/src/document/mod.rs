@@ -23,7 +23,7 @@ use typed::{KIND, Misfit, Reason};
 /// A TOML file with its `--set`s applied, which knows where every key is written.
 #[derive(Debug, Clone)]
 pub struct Document {
-    /// The file, then the `--set`s.
+    /// The file, then the `--set`s and the documents that settings come from.
     sources: Vec<Source>,
     root: Node,
 }
@@ -48,8 +48,23 @@ impl Document {
     pub fn set(&mut self, argument: &str) -> Result<(), Problem> {
         self.sources.push(Source { file: None, text: argument.into() });
         self.root
-            .set(argument, self.sources.len() - 1)
+            .set(argument, self.sources.len() - 1, None)
             .map_err(|SyntaxError { message, origin }| self.problem_at(&origin, message, &[]))
+    }
+
+    /// Applies `a.b=VALUE`, a setting that another document asks for at this key, or else at the table around it.
+    /// Problems with the setting point there.
+    ///
+    /// # Errors
+    /// As [`Document::set`].
+    pub fn set_from(&mut self, argument: &str, other: &Self) -> Result<(), Problem> {
+        let origin = other.root.origin_of(argument.split('=').next().unwrap_or_default());
+        self.sources.push(other.sources[origin.source].clone());
+        let source = self.sources.len() - 1;
+        let place = Origin { source, span: origin.span.clone() };
+        self.root
+            .set(argument, source, Some(&place))
+            .map_err(|SyntaxError { message, .. }| self.problem_at(&place, message, &[]))
     }
 
     /// Returns the document as a type.

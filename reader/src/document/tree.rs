@@ -11,7 +11,7 @@ use toml::{Spanned, de::DeString};
 /// Where a key or value is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Origin {
-    /// Index of the text: 0 is the file, `i + 1` the `i`-th `--set`.
+    /// Index of the text: 0 is the file, `i + 1` the `i`-th `--set` or setting of another document.
     pub source: usize,
     /// Byte range in that text. Empty for the whole file.
     pub span: Range<usize>,
@@ -65,7 +65,14 @@ impl Node {
 
     /// Parses `a.b=VALUE`, the `--set` with the index `source` among texts, and puts the value into the tree. A value
     /// that is not TOML is a string, so that paths and names need no quotes.
-    pub(super) fn set(&mut self, argument: &str, source: usize) -> Result<(), SyntaxError> {
+    ///
+    /// With `place`, all that is added has this origin.
+    pub(super) fn set(
+        &mut self,
+        argument: &str,
+        source: usize,
+        place: Option<&Origin>,
+    ) -> Result<(), SyntaxError> {
         let whole = Fragment { source, offset: 0 };
         let Some((path, text)) = argument.split_once('=') else {
             return Err(SyntaxError {
@@ -76,7 +83,7 @@ impl Node {
         let blanks = text.len() - text.trim_start().len();
         let value = Fragment { source, offset: path.len() + 1 + blanks };
         let text = text.trim();
-        let node = match DeValue::parse(text) {
+        let mut node = match DeValue::parse(text) {
             Ok(parsed) => value.node(parsed)?,
             Err(_) => Self { value: Value::String(text.to_owned()), origin: value.origin(0..text.len()) },
         };
@@ -95,7 +102,24 @@ impl Node {
             keys.push((key, whole.origin(key_start..key_start + key.len())));
             start += part.len() + 1;
         }
+        if let Some(place) = place {
+            keys.iter_mut().for_each(|(_, origin)| *origin = place.clone());
+            node.place_at(place);
+        }
         self.put(&keys, node)
+    }
+
+    /// Gives this node and all below it one origin.
+    fn place_at(&mut self, place: &Origin) {
+        self.origin = place.clone();
+        match &mut self.value {
+            Value::Array(nodes) => nodes.iter_mut().for_each(|node| node.place_at(place)),
+            Value::Table(entries) => entries.iter_mut().for_each(|entry| {
+                entry.key_origin = place.clone();
+                entry.node.place_at(place);
+            }),
+            _ => {}
+        }
     }
 
     /// Replaces or adds the value at a path, and creates missing tables on the way. In a list a key is the index of an

@@ -65,12 +65,12 @@ pub(super) fn judge(
     identity: &mut RunIdentity,
     check: &mut ContentsCheck<'_>,
 ) -> Result<FinishedRun, TrainError> {
-    let refused = |what: String| {
-        TrainError::RunDir(format!(
-            "the run `{}` is finished and was trained with a different job: {what}. Undo this change, train in another \
-             --run-dir, or start over here with --restart",
+    let refused = |what: String| TrainError::Unresumable {
+        what: format!(
+            "the run `{}` is finished and was trained with a different job: {what}",
             path.display()
-        ))
+        ),
+        way_out: "undo this change, train in another --run-dir, or start over here with --restart",
     };
     let saved = RunDir::trained(path)?;
     if let Some(saved) = &saved
@@ -90,11 +90,12 @@ pub(super) fn judge(
         JobEnd::Same => {}
     }
     let Some(saved) = saved else {
-        return Err(TrainError::RunDir(format!(
+        let what = format!(
             "the run `{}` is finished, but the version of Rankine that trained it did not record its job and data, so \
-             they cannot be compared: train in another --run-dir, or start over here with --restart",
+             they cannot be compared",
             path.display()
-        )));
+        );
+        return Err(TrainError::unresumable_here(what));
     };
     if let Some(what) = identity.eval_difference(&saved, check)? {
         return Err(refused(format!("{what} (`rankine eval` evaluates its model on other samples)")));

@@ -13,6 +13,7 @@ use super::identity::{ContentsCheck, RunIdentity, TrainingIdentity};
 use super::initial_model::InitialModel;
 use super::processes::with_heartbeat;
 use super::run_dir::{RunDir, Summary};
+use super::start::Start;
 use super::{Event, Observer, TrainError};
 use crate::blame::Blame;
 use crate::build::Build;
@@ -63,7 +64,6 @@ enum Decision {
 pub(super) fn begin(
     context: &RunContext<'_>,
     path: &Path,
-    restart: bool,
     observer: &mut dyn Observer,
 ) -> Result<StartingPoint, TrainError> {
     const WHAT: &str = "where training begins";
@@ -85,7 +85,7 @@ pub(super) fn begin(
             }
         };
     }
-    let decided = decide(context, path, restart, observer);
+    let decided = decide(context, path, observer);
     let decision = match &decided {
         Ok(StartingPoint::Finished(summary)) => Decision::Finished(summary.clone()),
         Ok(StartingPoint::Train(TrainingStart { from, .. })) => {
@@ -101,13 +101,12 @@ pub(super) fn begin(
 fn decide(
     context: &RunContext<'_>,
     path: &Path,
-    restart: bool,
     observer: &mut dyn Observer,
 ) -> Result<StartingPoint, TrainError> {
-    let RunContext { job, source, files, processes, threads, stop, .. } = *context;
-    let mut run = RunDir::resume(path, job)?;
+    let RunContext { job, source, files, processes, threads, stop, start, .. } = *context;
+    let mut run = RunDir::open(path, job, start)?;
     let dir = run_paths::checkpoints(path);
-    if restart {
+    if start == Start::Restart {
         return anew(run, true, job, observer);
     }
     let mut identity = RunIdentity::of(context)?;
@@ -134,10 +133,8 @@ fn decide(
             return anew(run, false, job, observer);
         }
         (None, Some(why)) => {
-            return Err(TrainError::RunDir(format!(
-                "{why}, and it has no checkpoint to resume from: train in another --run-dir, or start over here with \
-                 --restart"
-            )));
+            let what = format!("{why}, and it has no checkpoint to resume from");
+            return Err(TrainError::unresumable_here(what));
         }
     };
     let trained = TrainingIdentity::of_checkpoint(from.manifest());
@@ -239,6 +236,7 @@ mod tests {
                 dataset: &dataset,
                 eval_sets: &[],
                 source: SampleSource::Dataset,
+                start: Start::Resume,
                 model: &model,
                 processes,
                 topology: Topology::new(1, 1).unwrap(),
@@ -247,7 +245,7 @@ mod tests {
                 stop: &stop,
                 began: SystemTime::now(),
             };
-            match begin(&context, path, false, &mut ()) {
+            match begin(&context, path, &mut ()) {
                 Ok(StartingPoint::Train(start)) if start.from.is_none() => Ok(start.run.is_some()),
                 Ok(_) => panic!("there is neither a summary nor a checkpoint"),
                 Err(error) => Err((error.to_string(), error.blame())),

@@ -15,7 +15,7 @@ impl TrainingLoop<'_> {
         if matches!(error, TrainError::Interrupted { .. }) {
             return error;
         }
-        if error.is_divergence() {
+        if error.spoils_state() {
             self.discard_model();
             return error;
         }
@@ -37,9 +37,10 @@ impl TrainingLoop<'_> {
         let model = self.state.is_saved.then(|| run_paths::model(&run));
         match (self.checkpoints.saved(), model) {
             (None, None) => error,
-            (checkpoint, model) => {
-                TrainError::Ended { error: Box::new(error), left: LeftResults { run, checkpoint, model } }
-            }
+            (checkpoint, model) => TrainError::Ended {
+                error: Box::new(error),
+                left: LeftResults { run, start: self.context.start, checkpoint, model },
+            },
         }
     }
 

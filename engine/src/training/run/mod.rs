@@ -28,6 +28,7 @@ use super::initial_model::InitialModel;
 use super::processes::RankAssignment;
 use super::resume::{self, StartingPoint, TrainingStart};
 use super::run_dir::{RunDir, Summary};
+use super::start::Start;
 use super::translate::translate;
 use super::{Observer, TrainError};
 use crate::checkpoint::{Disk, Files};
@@ -60,19 +61,6 @@ pub struct TrainOptions<'a> {
     /// The GPU of rank 0; the others follow. Trainings that run side by side take different ones.
     #[doc(hidden)]
     pub first_gpu: usize,
-}
-
-/// Where a training starts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Start {
-    /// At step 0, in a new folder.
-    #[default]
-    New,
-    /// In an existing or new run folder, from its latest intact checkpoint, or at step 0 if there is none. If the run
-    /// is finished and is what the job asks for, its summary is returned and nothing is done.
-    Resume,
-    /// In an existing or new run folder, at step 0. Its contents are moved to a folder `before-restart` in it.
-    Restart,
 }
 
 /// Trains a job from beginning to end: opens or generates the dataset, trains, evaluates, saves the model and the
@@ -185,6 +173,7 @@ impl Prepared {
             files,
             threads,
             stop,
+            start: options.start,
             began,
         };
 
@@ -193,8 +182,7 @@ impl Prepared {
         let opened = if options.start == Start::Resume { None } else { initial()? };
         let mut start = TrainingStart::default();
         if let Some(path) = options.run_dir.filter(|_| options.start != Start::New) {
-            let restart = options.start == Start::Restart;
-            match pool.install(|| resume::begin(&context, path, restart, observer))? {
+            match pool.install(|| resume::begin(&context, path, observer))? {
                 StartingPoint::Finished(summary) => {
                     return Ok((*summary, processes.is_first().then(|| path.to_owned())));
                 }

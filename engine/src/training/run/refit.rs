@@ -11,9 +11,10 @@ use super::super::data::open_together;
 use super::super::error::LeftResults;
 use super::super::processes::path_of_first;
 use super::super::run_dir::{self, RunDir, Summary};
+use super::super::start::Start;
 use super::super::translate::translate;
 use super::super::{Observer, TrainError};
-use super::{Start, TrainOptions, train_once};
+use super::{TrainOptions, train_once};
 use crate::job::{Average, AverageSave, Count, Job};
 use crate::launch::ProcessGroup;
 use crate::run_paths;
@@ -39,13 +40,14 @@ pub(super) fn train(
     let searched = train_once(&search(job), in_search, None, observer);
     let (found, _) = searched.map_err(|error| match error {
         // Both trainings resume there.
-        TrainError::Interrupted { cause, step, .. } => {
-            TrainError::Interrupted { cause, step, run: run.clone() }
+        TrainError::Interrupted { cause, step, start, .. } => {
+            TrainError::Interrupted { cause, step, run: run.clone(), start }
         }
         // The model of the search is not the result.
-        TrainError::Ended { error, left: LeftResults { checkpoint, .. } } => {
-            TrainError::Ended { error, left: LeftResults { checkpoint, run: run.clone(), model: None } }
-        }
+        TrainError::Ended { error, left: LeftResults { start, checkpoint, .. } } => TrainError::Ended {
+            error,
+            left: LeftResults { run: run.clone(), start, checkpoint, model: None },
+        },
         error => error,
     })?;
     let steps = samples.steps(found.model_steps());
@@ -110,11 +112,8 @@ fn refuse_single(path: &Path) -> Result<(), TrainError> {
     if run_paths::search(path).exists() || !run_paths::metrics(path).exists() {
         return Ok(());
     }
-    Err(TrainError::RunDir(format!(
-        "the run {} was trained without train.early_stopping.refit: train in another --run-dir, or start over here \
-         with --restart",
-        path.display()
-    )))
+    let what = format!("the run {} was trained without train.early_stopping.refit", path.display());
+    Err(TrainError::unresumable_here(what))
 }
 
 /// The first training's job.

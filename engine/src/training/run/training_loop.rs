@@ -448,11 +448,10 @@ impl<'a> TrainingLoop<'a> {
 
     /// Saves a checkpoint of the current state, unless there is one, and returns the error that says how to resume.
     pub(super) fn interrupt(&mut self, cause: StopCause) -> TrainError {
-        let step = self.state.step();
-        let processes = self.context.processes;
+        let (step, start, processes) = (self.state.step(), self.context.start, self.context.processes);
         let saved = self.save_now().and_then(|()| with_heartbeat(processes, step, || self.logs.sync()));
         let run = self.folder.path().to_owned();
-        saved.err().unwrap_or(TrainError::Interrupted { cause, step, run })
+        saved.err().unwrap_or(TrainError::Interrupted { cause, step, run, start })
     }
 
     /// Saves a checkpoint of the current state, unless there is one, and waits for it.

@@ -35,11 +35,10 @@ impl RunDir {
         };
         let summary = serde_json::from_slice(&text);
         summary.map(Some).map_err(|error| {
-            TrainError::RunDir(format!(
-                "{} is damaged: {error}. Move it elsewhere to train again from the last checkpoint to the end; \
-                 --restart starts over",
-                path.display()
-            ))
+            let what = format!("{} is damaged: {error}", path.display());
+            let way_out =
+                "move it elsewhere to train again from the last checkpoint to the end; --restart starts over";
+            TrainError::Unresumable { what, way_out }
         })
     }
 
@@ -61,11 +60,9 @@ impl RunDir {
         };
         let trained = sealed::from_json(TRAINED_KIND, TRAINED_FORMAT, &text);
         trained.map(Some).map_err(|error| {
-            TrainError::RunDir(format!(
-                "{} cannot be read: {error}. It records what the run trained: train in another \
-                 --run-dir, or start over here with --restart",
-                path.display()
-            ))
+            let path = path.display();
+            let what = format!("{path} cannot be read: {error}. It records what the run trained");
+            TrainError::unresumable_here(what)
         })
     }
 

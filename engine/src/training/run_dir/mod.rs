@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::TrainError;
 use super::devices::RunDevices;
 use super::identity::TrainingIdentity;
+use super::start::Start;
 use crate::evaluation::SavedScores;
 use crate::job::Job;
 use crate::run_paths;
@@ -92,21 +93,21 @@ impl RunDir {
         Ok(Self { path, metrics, model: Some(model), lock })
     }
 
-    /// Opens a run folder to continue it, or creates it. The log and the job stay as they are until
+    /// Opens a run folder to resume or restart the run, or creates it. The log and the job stay as they are until
     /// [`RunDir::continue_after`].
     ///
     /// # Errors
-    /// [`TrainError::RunDir`] if the folder is not a run's; [`TrainError::Data`] if another process writes there;
+    /// [`TrainError::Unresumable`] if the folder is not a run's; [`TrainError::Data`] if another process writes there;
     /// [`TrainError::Write`].
-    pub(super) fn resume(path: &Path, job: &Job) -> Result<Self, TrainError> {
+    pub(super) fn open(path: &Path, job: &Job, start: Start) -> Result<Self, TrainError> {
         if is_unused(path)? {
             return Self::create(Some(path), job);
         }
         if !path.join(run_paths::METRICS_NAME).exists() && !path.join(run_paths::JOB_NAME).exists() {
-            return Err(TrainError::RunDir(format!(
-                "{} is not empty and is not a run folder, which --resume needs: check --run-dir",
-                path.display()
-            )));
+            let option = if start == Start::Restart { "--restart" } else { "--resume" };
+            let what =
+                format!("{} is not empty and is not a run folder, which {option} needs", path.display());
+            return Err(TrainError::Unresumable { what, way_out: "check --run-dir" });
         }
         Self::locked(path.to_owned(), Lock::within(path)?)
     }
