@@ -6,7 +6,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::support::{Place, SHAPE, SUCCESS, USAGE, generate, job, json_file, run, train};
+use crate::support::{BAD_DATA, Place, SHAPE, SUCCESS, USAGE, generate, job, json_file, run, train};
 
 /// The runs in a report.
 fn embedded(html: &str) -> Value {
@@ -58,10 +58,17 @@ fn only_reports_are_replaced() {
     report(&format!("{folder}/job.toml")).with(USAGE);
     run(["report", &folder, "--out", &notes, "--force"]).with(SUCCESS);
     assert_eq!(fs::read_to_string(&notes).unwrap(), first);
+    // As `mktemp` makes it.
+    let empty = place.file("empty.html", "");
+    report(&empty).with(SUCCESS);
 
     // An empty folder is no run, and nothing is written for it.
     fs::create_dir(place.path("empty")).unwrap();
     let other = place.word("other.html");
     run(["report", &folder, &place.word("empty"), "--out", &other]).with(USAGE);
     assert!(!place.path("other.html").exists());
+
+    fs::write(place.path("run/summary.json"), "{").unwrap();
+    report(&out).with(BAD_DATA).says(&["summary.json"]);
+    assert_eq!(fs::read_to_string(&out).unwrap(), first);
 }

@@ -229,6 +229,10 @@ fn ids_replaced_by_a_row_train_like_that_row() {
     let judged = files.eval("wild-1");
     assert_eq!(judged["auc"], files.eval("tame-1")["auc"]);
     assert_eq!(judged["ids_out_of_range"], Files::counts(&files.eval));
+    let printed = run(["eval", "--run", &place.word("wild-1")]).with(SUCCESS);
+    let counts = Files::counts(&files.eval);
+    let line = |column: &str| format!("ids out of range    {} in column {column}\n", counts[column]);
+    printed.stdout_says(&line("C2")).stdout_says(&line("C6"));
     let counts = files.predict("wild-1", "wild-eval.bin", "wild.csv").with(SUCCESS).json();
     assert_eq!((&counts["predicted"], &counts["bad"]), (&400.into(), &0.into()));
     assert_eq!(counts["ids_out_of_range"], Files::counts(&files.eval));
@@ -236,6 +240,29 @@ fn ids_replaced_by_a_row_train_like_that_row() {
     let read = |name: &str| fs::read(place.path(name)).expect("there are predictions");
     assert!(read("wild.csv") == read("tame.csv"));
     files.predict("tame-1", "wild-eval.bin", "none.csv").with(BAD_DATA).says(&["column C6"]);
+}
+
+/// What was counted before the resume is in the checkpoint, and was exported by the process before.
+#[test]
+fn a_resumed_training_exports_the_ids_of_its_own_steps() {
+    let files = Files::new();
+    let job = raw_job(&files.place, "wild", REPLACED);
+    let textfile = format!("metrics.textfile={}", files.place.word("rankine.prom"));
+    let policy = "table.0.ids_out_of_range=oov";
+    let train = |sets: &[&str], more: &[&str]| {
+        let run_dir = files.place.word("run");
+        let sets: Vec<_> = sets.iter().flat_map(|set| ["--set", *set]).collect();
+        let args = ["train", &job, "--quiet", "--run-dir", &run_dir, "--set", policy, "--set", &textfile];
+        run([&args[..], &sets, more].concat()).with(SUCCESS);
+    };
+    train(&["train.max_steps=4", "checkpoint.every_steps=4", "device.kind=cpu"], &[]);
+    train(&["checkpoint.every_steps=4", "device.kind=cpu"], &["--resume"]);
+    let exported = Exported::read(&files.place.path("rankine.prom"), 0);
+    for (column, number) in [("C2", 1), ("C6", 5)] {
+        let labels = format!("policy=\"oov\",table=\"{column}\"");
+        let count = exported.value("rankine_reader_rejected_ids_total", &labels);
+        assert_eq!(count, wild(&files.train[4 * BATCH..], number) as f64, "{column}");
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use rankine::saved::SavedModel;
 use rankine_reader::convert::RowFormat;
 use rankine_reader::sealed;
+use serde_json::Value;
 
 use crate::support::films::{CSV_SCHEMA, csv_rows};
 use crate::support::weights::spoil;
@@ -79,6 +80,8 @@ fn a_dataset_and_its_raw_rows_are_scored_alike_and_as_evaluated() {
         (&reported["read"], &reported["predicted"], &reported["bad"]),
         (&EVAL.into(), &EVAL.into(), &0.into())
     );
+    let [rate, seconds] = ["rows_per_second", "seconds"].map(|key| reported[key].as_f64().unwrap());
+    assert!((rate * seconds / EVAL as f64 - 1.0).abs() < 1e-6, "{rate} rows/s in {seconds} s");
     assert!(reported["unknown"]["C1"]["lookups"].as_u64().unwrap() > 0, "{reported:#}");
     assert!(
         reported["unknown"]["C1"].get("distinct_values").is_none(),
@@ -284,6 +287,16 @@ fn bad_rows_end_a_prediction_or_are_skipped_with_their_number() {
         (&EVAL.into(), &(EVAL - 2).into(), &2.into())
     );
     ended.says(&["bad.tsv line 10: expected 40 fields", "bad.tsv line 601, column I1"]);
+    let out = trained.place.word("text.csv");
+    run(["predict", "--run", &trained.run_dir, "--out", &out, &bad, "--on-bad", "skip"])
+        .with(SUCCESS)
+        .stdout_says("rows predicted   1298\nrows bad         2\nrows skipped     0\n");
+    // The JSON was asked for, also where stdout has the predictions.
+    let good = trained.place.word("good.tsv");
+    let args = ["predict", "--run", &trained.run_dir, "--out", "-", &good, "--json", "--quiet"];
+    let quiet = run(args).with(SUCCESS);
+    let counts: Value = serde_json::from_str(&quiet.stderr).expect("nothing else is on stderr");
+    assert_eq!(counts["predicted"], EVAL);
     let (good, left) = (trained.predictions("good.csv"), trained.predictions("bad.csv"));
     let expected: Vec<u64> = (1..=EVAL as u64).filter(|row| ![10, 601].contains(row)).collect();
     assert_eq!(left.iter().map(|(row, _)| *row).collect::<Vec<_>>(), expected);
@@ -292,6 +305,18 @@ fn bad_rows_end_a_prediction_or_are_skipped_with_their_number() {
         // Another position in a batch may round a product in another order.
         assert!((probability - before).abs() < 1e-5, "row {row}: {probability}, not {before}");
     }
+}
+
+/// Which samples the validation set has is a setting of the model's job.
+#[test]
+fn the_validation_set_of_the_job_is_scored() {
+    let place = Place::new();
+    let data = generate(&place, SHAPE, 2000, 300);
+    train(&place, &job(&place), "run", &["train.validation=last:0.1"]).with(SUCCESS);
+    let out = place.word("out.csv");
+    let args = ["predict", "--run", &place.word("run"), "--data", &data, "--part", "validation", "--json"];
+    let reported = run(args.into_iter().chain(["--out", &out])).with(SUCCESS).json();
+    assert_eq!((&reported["read"], &reported["predicted"]), (&200.into(), &200.into()));
 }
 
 /// The first ten bad rows are named, and all are counted.
@@ -320,7 +345,7 @@ fn unknown_categories_are_scored_refused_or_skipped() {
     rows.insert(1, with(&rows[0], 16, "ffffffff"));
     rows.push(with(&rows[0], 16, "fffffffe"));
     let log = trained.raw("new.tsv", &rows);
-    let counts = |reported: &serde_json::Value| {
+    let counts = |reported: &Value| {
         ["read", "predicted", "unknown_skipped"].map(|key| reported[key].as_u64().unwrap())
     };
     let reported = trained.predict("oov.csv", &[&log]).with(SUCCESS).json();
@@ -512,7 +537,7 @@ fn impossible_predictions_are_explained() {
     // A row format that does not match the columns, sealed as if it did.
     let path = trained.place.path("run/model/model.json");
     let whole = fs::read(&path).unwrap();
-    let envelope: serde_json::Value = serde_json::from_slice(&whole).unwrap();
+    let envelope: Value = serde_json::from_slice(&whole).unwrap();
     let mut content = envelope["content"].clone();
     let format = rankine_reader::raw::RawFormat::new(rankine_reader::generate::Shape::load("dlrm").unwrap());
     content["format"] = serde_json::to_value(RowFormat::HugectrRaw(format)).unwrap();

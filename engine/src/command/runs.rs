@@ -338,6 +338,29 @@ mod tests {
         assert_eq!(sorted(Key::Started), ["new", "old", "damaged"]);
         assert_eq!(sorted(Key::Auc), ["old", "new", "damaged"]);
         assert_eq!(sorted(Key::Name), ["damaged", "new", "old"]);
+
+        // Each number ranks the runs in another order.
+        let numbers = |name: &str, log_loss, samples_per_second, samples, steps| Row {
+            log_loss: Some(log_loss),
+            samples_per_second: Some(samples_per_second),
+            samples: Some(samples),
+            steps: Some(steps),
+            ..row(name, None, None)
+        };
+        let mut rows = [
+            numbers("a", 0.5, 30.0, 300, 20),
+            row("unknown", None, None),
+            numbers("b", 0.25, 10.0, 200, 10),
+            numbers("c", 0.75, 20.0, 100, 30),
+        ];
+        let mut sorted = |key: Key| {
+            rows.sort_by(|one, other| key.compare(one, other));
+            rows.each_ref().map(|row| row.name.clone()).join(" ")
+        };
+        assert_eq!(sorted(Key::LogLoss), "b a c unknown");
+        assert_eq!(sorted(Key::SamplesPerSecond), "a c b unknown");
+        assert_eq!(sorted(Key::Samples), "a b c unknown");
+        assert_eq!(sorted(Key::Steps), "c a b unknown");
     }
 
     #[test]

@@ -181,6 +181,14 @@ impl Default for Beat {
 }
 
 impl Beat {
+    /// Work that began and last advanced this long ago.
+    #[cfg(test)]
+    pub(super) fn of(began: Duration, advanced: Duration) -> Self {
+        let beat = Self { began: Instant::now() - (began - advanced), last: AtomicU64::new(0) };
+        beat.mark();
+        Self { began: Instant::now() - began, ..beat }
+    }
+
     fn mark(&self) {
         self.last.store(self.began.elapsed().as_millis() as u64, Ordering::Relaxed);
     }

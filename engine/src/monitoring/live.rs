@@ -323,6 +323,35 @@ mod tests {
     }
 
     #[test]
+    fn evaluations_of_averages_and_further_datasets_are_no_points_of_the_curves() {
+        let shared = SharedView::new("ads".into());
+        let mut run = LiveRun::new(shared.clone());
+        let evaluated = |step, set, averaged| {
+            let (part, seconds, heads) = (Part::Eval, 0.5, &[]);
+            Event::Evaluated { step, part, set, averaged, seconds, heads }
+        };
+        run.observe(&evaluated(10, None, false));
+        run.observe(&evaluated(11, None, true));
+        run.observe(&Event::Evaluating { samples: 5, total: 20, bytes_read: 0 });
+        let view = shown(&shared);
+        assert_eq!(
+            (view.state, view.task.map(|task| (task.done, task.total))),
+            (RunState::Evaluating, Some((5, 20)))
+        );
+        run.observe(&evaluated(12, Some("next day"), false));
+        let view = shown(&shared);
+        assert_eq!((view.state, view.task), (RunState::Training, None));
+        assert_eq!(view.series.auc.points().map(|(step, _)| step).collect::<Vec<_>>(), [10]);
+        assert_eq!(view.phases.of(RunPhase::Evaluation), 1.5);
+
+        // A finished run has no time left, whatever was estimated.
+        shared.try_lock().expect("nothing holds it").progress.eta_seconds = Some(60.0);
+        run.observe(&Event::Finished { step: 12 });
+        let view = shown(&shared);
+        assert_eq!((view.state, view.progress.eta_seconds), (RunState::Finished, None));
+    }
+
+    #[test]
     fn the_latest_warnings_are_kept() {
         let shared = SharedView::new("ads".into());
         let mut run = LiveRun::new(shared.clone());

@@ -275,3 +275,26 @@ fn readiness_of(beat: &Beat) -> Readiness {
     }
     Readiness::NotReady(format!("no progress for {:.0} s", still.as_secs_f64()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_that_stands_still_for_a_minute_is_not_ready() {
+        // The margin of ten seconds is for a busy machine.
+        let readiness = |began: u64, advanced: u64| {
+            readiness_of(&Beat::of(Duration::from_secs(began), Duration::from_secs(advanced)))
+        };
+        assert_eq!(readiness(40, 40), Readiness::Ready);
+        assert_eq!(readiness(3600, 0), Readiness::Ready);
+        assert_eq!(readiness(3600, 40), Readiness::Ready);
+        for (began, advanced) in [(80, 80), (3600, 80)] {
+            let Readiness::NotReady(why) = readiness(began, advanced) else { panic!("{began} {advanced}") };
+            let seconds = why.strip_prefix("no progress for ").and_then(|why| why.strip_suffix(" s"));
+            let seconds: u64 =
+                seconds.and_then(|seconds| seconds.parse().ok()).unwrap_or_else(|| panic!("{why}"));
+            assert!((80..90).contains(&seconds), "{why}");
+        }
+    }
+}

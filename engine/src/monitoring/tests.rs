@@ -207,7 +207,31 @@ fn an_evaluation_counts_bytes_and_samples() {
     assert_eq!(seen.0, 10, "events are passed on");
 }
 
-/// A step on a GPU takes two milliseconds, of which a thousandth is two microseconds.
+#[test]
+fn a_training_exports_its_own_evaluations_and_its_end() {
+    let (monitor, mut nobody) = (monitor(Command::Train, None), ());
+    let mut observer = monitor.training(&mut nobody);
+    let heads = |auc| {
+        let (normalized_entropy, calibration) = (None, None);
+        let auc = Some(auc);
+        let metrics =
+            Metrics { samples: 40, auc, log_loss: 0.5, normalized_entropy, calibration, label_rate: 0.5 };
+        [HeadMetrics { label: "click".into(), metrics: Some(metrics), scores: None }]
+    };
+    for (bytes_read, set, auc) in [(700, None, 0.75), (50, Some("next day"), 0.5)] {
+        observer.observe(Event::Evaluating { samples: 30, total: 40, bytes_read });
+        let (step, part, seconds, heads) = (3, Part::Eval, 1.0, &heads(auc));
+        observer.observe(Event::Evaluated { step, part, set, averaged: false, seconds, heads });
+    }
+    observer.observe(Event::Finished { step: 3 });
+    let page = get(&monitor, "/metrics");
+    let auc: Vec<_> = page.lines().filter(|line| line.starts_with("rankine_eval_auc{")).collect();
+    assert!(auc.len() == 1 && auc[0].ends_with(" 0.75"), "{auc:?}");
+    assert_eq!(value(&page, "rankine_reader_bytes_total{part=\"eval\"}"), Some(750.0));
+    // A target may have ended it before all samples.
+    assert_eq!(value(&page, "rankine_train_progress_ratio"), Some(1.0));
+}
+
 #[test]
 fn a_step_is_recorded_by_stage_and_by_reason_of_a_skip() {
     let (monitor, mut nobody) = (monitor(Command::Train, None), ());
@@ -346,6 +370,7 @@ fn evaluations_and_checkpoints_are_recorded_with_their_times() {
     assert_exports(&monitor, &[("train_progress_ratio", 1.0)]);
 }
 
+/// A step on a GPU takes two milliseconds, of which a thousandth is two microseconds.
 #[test]
 fn a_step_is_recorded_in_microseconds() {
     const STEPS: u32 = 20_000;
