@@ -80,3 +80,35 @@ impl Mul<u64> for Traffic {
         Self { within_nodes: of(self.within_nodes), between_nodes: of(self.between_nodes) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link([rows, bytes, padding_bytes]: [u64; 3]) -> LinkTraffic {
+        LinkTraffic { rows, bytes, padding_bytes }
+    }
+
+    fn traffic(within: [u64; 3], between: [u64; 3]) -> Traffic {
+        Traffic { within_nodes: link(within), between_nodes: link(between) }
+    }
+
+    #[test]
+    fn traffic_of_ranks_is_added_by_link_and_kind() {
+        let mut sum = RankTraffic {
+            exchange: traffic([1, 2, 3], [4, 5, 6]),
+            reduction: traffic([0, 7, 8], [0, 9, 10]),
+        };
+        sum += RankTraffic {
+            exchange: traffic([10, 20, 30], [40, 50, 60]),
+            reduction: traffic([0, 70, 80], [0, 90, 100]),
+        };
+        assert_eq!(sum.exchange, traffic([11, 22, 33], [44, 55, 66]));
+        assert_eq!(sum.reduction, traffic([0, 77, 88], [0, 99, 110]));
+        // The padding of one rank may be negative, that of all is not.
+        let mut padding = traffic([0; 3], [0, 0, 2_u64.wrapping_neg()]);
+        padding += traffic([0; 3], [0, 0, 5]);
+        assert_eq!(padding.between_nodes.padding_bytes, 3);
+        assert_eq!(traffic([1, 2, 3], [4, 5, 6]) * 10, traffic([10, 20, 30], [40, 50, 60]));
+    }
+}

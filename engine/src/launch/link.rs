@@ -28,3 +28,17 @@ impl fmt::Display for Link {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_the_bandwidth_or_why_there_is_none() {
+        let link = Link { what: "NCCL", gpus: 8, gb_per_second: Some(361.26), refused: None };
+        assert_eq!(link.to_string(), "all-reduce over NCCL (8): 361.3 GB/s\n");
+        let refused = Link { gb_per_second: None, refused: Some("no NCCL".into()), ..link.clone() };
+        assert_eq!(refused.to_string(), "all-reduce over NCCL (8): no NCCL\n");
+        assert_eq!(Link { gpus: 1, gb_per_second: None, ..link }.to_string(), "");
+    }
+}
