@@ -1,6 +1,8 @@
 //! Files that earlier versions wrote (`tests/formats`) are verified, trained on, resumed and scored with, and give the
 //! numbers that were recorded with them.
 
+#![allow(clippy::unwrap_used, reason = "a failed preparation may end the test")]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
