@@ -233,10 +233,10 @@ mod tests {
 
     fn compressed(text: &[u8], level: i32, checksum: bool) -> Vec<u8> {
         let mut context = CCtx::create();
-        context.set_parameter(CParameter::CompressionLevel(level)).unwrap();
-        context.set_parameter(CParameter::ChecksumFlag(checksum)).unwrap();
+        context.set_parameter(CParameter::CompressionLevel(level)).expect("the level exists");
+        context.set_parameter(CParameter::ChecksumFlag(checksum)).expect("the flag exists");
         let mut bytes = vec![0; zstd_safe::compress_bound(text.len())];
-        let count = context.compress2(&mut bytes[..], text).unwrap();
+        let count = context.compress2(&mut bytes[..], text).expect("there is room");
         bytes.truncate(count);
         bytes
     }
