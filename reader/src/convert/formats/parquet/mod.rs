@@ -246,7 +246,6 @@ fn push_values(
     rows: &mut RawRows,
     scratch: &mut Vec<u8>,
 ) -> Result<(), BadReason> {
-    let finite = |number: &f64| number.abs() <= f64::from(f32::MAX);
     match target {
         Target::Label { number, rule, may_be_missing } => {
             let label = match (rule, values.one(row)) {
