@@ -5,9 +5,11 @@
 //! file holds each command line, its exit code and what it printed on stderr.
 
 use std::collections::BTreeSet;
+use std::env;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 
 use expect_test::expect_file;
 
@@ -48,8 +50,8 @@ impl Mistakes {
     }
 
     fn record(&mut self, title: &str, line: &str) -> i32 {
-        let mut command = rankine();
-        command.env_clear().current_dir(self.place.path(""));
+        let mut command = bare();
+        command.current_dir(self.place.path(""));
         let mut words = shell_words(line).into_iter();
         for word in words.by_ref().take_while(|word| word != "rankine") {
             let (name, value) = word.split_once('=').expect("a variable has a value");
@@ -106,8 +108,8 @@ impl Mistakes {
     /// Runs a command that prepares a mistake.
     #[track_caller]
     fn prepare(&self, line: &str) {
-        let mut command = rankine();
-        command.env_clear().current_dir(self.place.path("")).args(shell_words(line));
+        let mut command = bare();
+        command.current_dir(self.place.path("")).args(shell_words(line));
         Ended::of(command).with(SUCCESS);
     }
 
@@ -180,10 +182,19 @@ fn subcommands(help: &str) -> Vec<&str> {
     names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect()
 }
 
+/// The command without any variable that could change its messages.
+fn bare() -> Command {
+    const COUNTS: &str = "LLVM_PROFILE_FILE";
+    let mut command = rankine();
+    // `.ci/uncovered` counts what the command runs in this file.
+    command.env_clear().envs(env::var_os(COUNTS).map(|file| (COUNTS, file)));
+    command
+}
+
 /// Checks the help of a command and of all its subcommands, and collects the names of their files.
 fn check_help(command: &[&str], files: &mut BTreeSet<String>) {
-    let mut shown = rankine();
-    shown.env_clear().args(command).arg("--help");
+    let mut shown = bare();
+    shown.args(command).arg("--help");
     let help = Ended::of(shown).with(SUCCESS).stdout;
     let name = if command.is_empty() { "rankine".to_owned() } else { command.join("-") };
     expect_file![golden(&format!("help/{name}.txt"))].assert_eq(&help);
