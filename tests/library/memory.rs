@@ -13,7 +13,7 @@ use rankine_reader::{Dataset, Part};
 use crate::ranker::allocated_bytes;
 use crate::support::{Place, generate, job};
 
-/// So many columns that activations and interactions are most of the memory.
+/// Most of the memory of a step on this many columns is activations and interactions.
 const COLUMNS: usize = 150;
 const BATCH: usize = 128;
 

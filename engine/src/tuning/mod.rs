@@ -100,8 +100,12 @@ pub fn tune(tuning: Tuning<'_>, observe: &(dyn Fn(&TrialResult) + Sync)) -> Resu
         job.clone(),
         if job.train.validation == Split::None { VALIDATION } else { job.train.validation },
     );
-    let cases = tuning.space.cases();
-    cases.iter().try_for_each(|drawn| file_of(tuning, &job, drawn)?.job().map(drop))?;
+    let cases: Vec<_> = tuning
+        .space
+        .cases()
+        .iter()
+        .map(|drawn| file_and_job(tuning, &job, drawn))
+        .collect::<Result<_, _>>()?;
     let dataset = open_or_generate(&job, tuning.stop, &mut ())?;
     let model = translate(&job, dataset.schema());
     let model = model.map_err(|conflicts| TuneError::Job(tuning.file.error(&conflicts)))?;
@@ -112,7 +116,7 @@ pub fn tune(tuning: Tuning<'_>, observe: &(dyn Fn(&TrialResult) + Sync)) -> Resu
         Extent::Budget(budget) => Some(began + budget),
     };
     let search = Search { tuning, job: &job, dataset: &dataset, workers, deadline, observe };
-    cases.iter().try_for_each(|drawn| search.job_of(drawn).map(drop))?;
+    cases.iter().try_for_each(|(file, job)| search.check_columns(file, job))?;
     let lock = plan::begin(&tuning, &job, &dataset)?;
     let trials = search.trials()?;
     let tuned = search.result(trials)?;
@@ -120,9 +124,11 @@ pub fn tune(tuning: Tuning<'_>, observe: &(dyn Fn(&TrialResult) + Sync)) -> Resu
     Ok(tuned)
 }
 
-/// The file of the job with the settings of a trial.
-fn file_of(tuning: Tuning<'_>, job: &Job, drawn: &Drawn) -> Result<JobFile, JobError> {
-    tuning.space.applied_to(tuning.file, &space::sets(job, drawn))
+/// The job with the settings of a trial, and its file.
+fn file_and_job(tuning: Tuning<'_>, job: &Job, drawn: &Drawn) -> Result<(JobFile, Job), JobError> {
+    let file = tuning.space.applied_to(tuning.file, &space::sets(job, drawn))?;
+    let job = file.job()?;
+    Ok((file, job))
 }
 
 /// How [`compare`] trains.
@@ -265,17 +271,22 @@ impl Search<'_> {
         self.job.train.early_stopping.map_or_else(StoppingMetric::default, |stopping| stopping.metric)
     }
 
-    /// The job of a trial, and its file with the settings.
+    /// The job of a trial.
     fn job_of(&self, drawn: &Drawn) -> Result<Job, TuneError> {
-        let file = file_of(self.tuning, self.job, drawn)?;
-        let job = file.job()?;
+        let (file, job) = file_and_job(self.tuning, self.job, drawn)?;
+        self.check_columns(&file, &job)?;
+        Ok(job)
+    }
+
+    /// Checks that a job suits the columns of the dataset; `file` has the lines that errors show.
+    fn check_columns(&self, file: &JobFile, job: &Job) -> Result<(), TuneError> {
         let of_file = |conflicts: Vec<Conflict>| TuneError::Job(file.error(&conflicts));
-        let schema = with_shape(&job, self.dataset.schema().stored()).map_err(|error| match error {
+        let schema = with_shape(job, self.dataset.schema().stored()).map_err(|error| match error {
             TrainError::Conflicts(conflicts) => of_file(conflicts),
             error => error.into(),
         })?;
-        translate(&job, &schema).map_err(of_file)?;
-        Ok(job)
+        translate(job, &schema).map_err(of_file)?;
+        Ok(())
     }
 
     fn trial(&self, number: u64, drawn: &Drawn) -> Result<Trial, TuneError> {

@@ -25,7 +25,7 @@ const PERMISSION_BITS: u32 = 0o777;
 /// # Errors
 /// [`Error::Io`]; [`Error::Invalid`] if `path` is a folder, or another process does not finish writing it.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    replacing(path)?.publish_all(bytes)
+    replacing(path)?.publish_all(bytes, None)
 }
 
 /// Starts a file for [`replace_file`].
@@ -40,9 +40,7 @@ pub(super) fn replacing(path: &Path) -> Result<PartialFile> {
 /// As [`replace_file`]; [`Error::Lost`] if the lock no longer excludes other processes.
 pub fn replace_file_under(lock: &Lock, path: &Path, bytes: &[u8]) -> Result<()> {
     lock.check()?;
-    let mut file = PartialFile::begin(path, false, |_| Ok(None))?;
-    file.out.write_all(bytes).context("write", &file.target)?;
-    file.publish_under(Some(lock))
+    PartialFile::begin(path, false, |_| Ok(None))?.publish_all(bytes, Some(lock))
 }
 
 /// An unfinished file: `.NAME.PID-N.partial` next to its target until [`PartialFile::publish`] renames it. Dropping
@@ -126,9 +124,10 @@ impl PartialFile {
         Ok(Self { target, temporary: Some(temporary), out, is_new, lock })
     }
 
-    pub(super) fn publish_all(mut self, bytes: &[u8]) -> Result<()> {
+    /// Writes the whole file, and publishes it; `lock` as in [`PartialFile::publish_under`].
+    pub(super) fn publish_all(mut self, bytes: &[u8], lock: Option<&Lock>) -> Result<()> {
         self.out.write_all(bytes).context("write", &self.target)?;
-        self.publish()
+        self.publish_under(lock)
     }
 
     /// Syncs the file and gives it its name.
@@ -140,7 +139,7 @@ impl PartialFile {
         self.publish_under(None)
     }
 
-    /// The same, under a lock that the caller holds.
+    /// The same, under a lock that the caller holds if the file has none.
     fn publish_under(mut self, lock: Option<&Lock>) -> Result<()> {
         self.out.flush().context("write", &self.target)?;
         let Some(temporary) = &mut self.temporary else { return Ok(()) };

@@ -61,6 +61,6 @@ impl OwnOutput {
     pub fn replace(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         let file = replacing(path)?;
         self.check(path)?;
-        file.publish_all(bytes)
+        file.publish_all(bytes, None)
     }
 }

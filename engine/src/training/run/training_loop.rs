@@ -523,8 +523,9 @@ fn restore(
     Ok(state)
 }
 
-/// Forgets the best evaluation of a checkpoint's state if there is no intact checkpoint of its model, and tells what
-/// follows. Returns whether it did. An evaluation by another metric does not count anyway.
+/// Removes the best evaluation from the state that training resumes with, and warns, if the checkpoint of its model is
+/// missing or damaged. Returns whether it was removed. A best evaluation by another metric is left: early stopping
+/// ignores it.
 fn forget_lost_best(
     from: &mut TrainState,
     stopping: Option<job::EarlyStopping>,

@@ -44,7 +44,7 @@ impl RunDir {
 
     /// The build that trained in this folder last; `None` if it did not record itself.
     pub(in crate::training) fn last_build(&self) -> Option<Build> {
-        let text = fs::read(self.path.join(run_paths::DEVICES_NAME)).ok()?;
+        let text = read_regular(&self.path.join(run_paths::DEVICES_NAME)).ok()?;
         serde_json::from_slice::<RunDevices>(&text).ok()?.build
     }
 
