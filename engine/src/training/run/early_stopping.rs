@@ -1,8 +1,11 @@
 //! Early stopping: which evaluation was the best, and when training ends without a better one.
 
-use crate::checkpoint::BestState;
+use super::super::checkpoints::Checkpoints;
+use super::super::{Observer, TrainError};
+use crate::checkpoint::{BestState, TrainState};
 use crate::evaluation::EvalMetrics;
 use crate::job::{EarlyStopping as Settings, StoppingMetric};
+use crate::launch::ProcessGroup;
 
 /// The best evaluation of a run so far.
 #[derive(Debug, Clone)]
@@ -103,6 +106,36 @@ impl From<&EvalMetrics> for DecidingMetrics {
         let first = metrics.first.as_ref();
         Self { auc: first.and_then(|first| first.auc), log_loss: first.map(|first| first.log_loss) }
     }
+}
+
+/// Removes the best evaluation from the state that training resumes with, and warns, if the checkpoint of its model is
+/// missing or damaged. Returns whether it was removed. A best evaluation by another metric is left: early stopping
+/// ignores it.
+pub(super) fn forget_lost_best(
+    from: &mut TrainState,
+    stopping: Option<Settings>,
+    checkpoints: &Checkpoints,
+    (processes, observer): (&ProcessGroup, &mut dyn Observer),
+) -> Result<bool, TrainError> {
+    let Some(best) = from.best.filter(|best| {
+        best.step != from.step && stopping.is_some_and(|stopping| stopping.metric == best.metric)
+    }) else {
+        return Ok(false);
+    };
+    if checkpoints.open_intact(best.step, observer)?.is_some() {
+        return Ok(false);
+    }
+    from.best = None;
+    if processes.is_first() {
+        let BestState { step, metric, .. } = best;
+        tracing::warn!(
+            "step {step} had the best {}, but there is no intact checkpoint of it, so its model is lost: evaluations \
+             before step {now} are not compared, and the model of the run is the best one from there on",
+            metric.name(),
+            now = from.step
+        );
+    }
+    Ok(true)
 }
 
 #[cfg(test)]

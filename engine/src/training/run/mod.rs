@@ -3,6 +3,7 @@
 
 mod agreement;
 mod average;
+mod deciding;
 mod early_stopping;
 mod failure;
 mod finish;

@@ -22,14 +22,14 @@ use super::super::run_dir::{EndReason, RunDir, RunFolder, Summary};
 use super::super::run_logs::{LogStart, RunLogs};
 use super::super::{Event, Observer, Progress, TrainError, ids};
 use super::agreement::StepAgreement;
-use super::early_stopping::{DecidingMetrics, EarlyStopping};
+use super::early_stopping::{DecidingMetrics, EarlyStopping, forget_lost_best};
 use super::guard::NonFiniteGuard;
 use super::losses::Losses;
 use super::records::{EvalRecord, RunPhaseSeconds, TrainRecord};
 use super::state::{RunState, Tally};
-use crate::checkpoint::{BestState, Checkpoint, StateSource, TrainState};
+use crate::checkpoint::{Checkpoint, StateSource, TrainState};
 use crate::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, SavedScores};
-use crate::job::{self, Conflict, Precision, StoppingMetric};
+use crate::job::Precision;
 use crate::launch::{ProcessGroup, RunStage, StepStage};
 
 /// A run in progress.
@@ -286,49 +286,10 @@ impl<'a> TrainingLoop<'a> {
         self.state.last_scores = None;
         if self.evaluates_at(self.state.step()) {
             let metrics = self.judge_step()?;
-            if let Some((key, metric)) = self.undefined_metric(metrics) {
-                return Err(TrainError::Conflicts(vec![Conflict::new(key, self.why_undefined(metric)?)]));
-            }
+            self.check_deciding(metrics)?;
             self.end_after(metrics)?;
         }
         Ok(())
-    }
-
-    /// The setting that makes a metric decide which this evaluation does not define, and neither does a later one: it
-    /// depends on the labels, not on the model.
-    fn undefined_metric(&self, metrics: DecidingMetrics) -> Option<(&'static str, StoppingMetric)> {
-        let RunContext { job, dataset, .. } = self.context;
-        let stopping =
-            job.train.early_stopping.map(|stopping| ("train.early_stopping.metric", stopping.metric));
-        let target = job.eval.target_auc.map(|_| ("eval.target_auc", StoppingMetric::Auc));
-        let mut deciding = [stopping, target].into_iter().flatten();
-        let is_evaluated = dataset.samples(self.watched_part()) > 0;
-        deciding.find(|&(_, metric)| is_evaluated && !metrics.defines(metric))
-    }
-
-    /// Why the evaluation after the last step does not define a metric, and the way out. Only the first process has
-    /// the evaluation; all processes call this.
-    fn why_undefined(&self, metric: StoppingMetric) -> Result<String, TrainError> {
-        let RunContext { processes, .. } = self.context;
-        let label = self.backend.spec().heads.first().map_or("", |head| head.label.as_str());
-        let (part, other) = match self.watched_part() {
-            Part::Validation => ("validation set", "hold other samples out with train.validation"),
-            _ => ("evaluation part", "hold samples out with train.validation"),
-        };
-        let metrics = self.state.last_eval.as_ref().and_then(|eval| eval.metrics.first);
-        let lacks = match metrics.map(|metrics| metrics.label_rate) {
-            None => format!("has no sample with the label `{label}` that weighs more than 0"),
-            Some(rate) => format!("has no sample with `{label}` = {}", u8::from(rate < 0.5)),
-        };
-        let log_loss = match metric {
-            StoppingMetric::Auc => ", or compare with train.early_stopping.metric = \"log_loss\"",
-            StoppingMetric::LogLoss => "",
-        };
-        let name = metric.name();
-        let own =
-            format!("the {part} {lacks}, so its {name} is undefined and cannot decide: {other}{log_loss}");
-        let words = processes.of_first("why a metric is undefined", own.as_bytes())?;
-        Ok(String::from_utf8_lossy(&words).into_owned())
     }
 
     /// The samples that evaluations during the training score: the validation set if there is one, otherwise the
@@ -521,36 +482,6 @@ fn restore(
     };
     with_heartbeat(processes, state.step, || backend.restore(&source))?;
     Ok(state)
-}
-
-/// Removes the best evaluation from the state that training resumes with, and warns, if the checkpoint of its model is
-/// missing or damaged. Returns whether it was removed. A best evaluation by another metric is left: early stopping
-/// ignores it.
-fn forget_lost_best(
-    from: &mut TrainState,
-    stopping: Option<job::EarlyStopping>,
-    checkpoints: &Checkpoints,
-    (processes, observer): (&ProcessGroup, &mut dyn Observer),
-) -> Result<bool, TrainError> {
-    let Some(best) = from.best.filter(|best| {
-        best.step != from.step && stopping.is_some_and(|stopping| stopping.metric == best.metric)
-    }) else {
-        return Ok(false);
-    };
-    if checkpoints.open_intact(best.step, observer)?.is_some() {
-        return Ok(false);
-    }
-    from.best = None;
-    if processes.is_first() {
-        let BestState { step, metric, .. } = best;
-        tracing::warn!(
-            "step {step} had the best {}, but there is no intact checkpoint of it, so its model is lost: evaluations \
-             before step {now} are not compared, and the model of the run is the best one from there on",
-            metric.name(),
-            now = from.step
-        );
-    }
-    Ok(true)
 }
 
 /// Begins or continues the logs for other tools, if this is the first process.
