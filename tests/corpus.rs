@@ -21,12 +21,13 @@ use hostile::{alone, read, read_variants, read_within, variants};
 use rankine::job::Job;
 use rankine::saved::SavedModel;
 use rankine::training::{TrainOptions, train};
+use rankine_base::sealed;
+use rankine_reader::Dataset;
 use rankine_reader::convert::{
     ConvertOptions, CriteoColumns, SchemaFile, convert_criteo, convert_csv, convert_hugectr_raw,
 };
 use rankine_reader::generate::Shape;
 use rankine_reader::raw::RawFormat;
-use rankine_reader::{Dataset, sealed};
 use serde_json::Value;
 use support::{Place, criteo_rows, files_below, numbers, root};
 

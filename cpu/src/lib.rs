@@ -2,8 +2,8 @@
 //!
 //! This crate is a part of `rankine` and may change with any version; `rankine::prelude` is stable.
 //!
-//! - [`PackedWeights`] and [`weight_gradients`] are the three products of a fully connected layer, with [`Epilogue`]s for
-//!   biases and ReLUs. They read [`Operand`]s, in f32 or, as [`Arithmetic`] says, rounded to bf16.
+//! - [`PackedWeights`] and [`weight_gradients`] are the three products of a fully connected layer, with [`Epilogue`]s
+//!   for biases and ReLUs. They read [`Operand`]s, in f32 or, as [`Arithmetic`] says, rounded to bf16.
 //! - [`DotInteraction`] multiplies the vectors of a sample pair by pair.
 //!
 //! Everything runs on the calling thread. The instruction set is chosen at run time, and changes no bit of results in

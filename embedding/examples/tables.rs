@@ -9,8 +9,9 @@ use half::bf16;
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Buffer, Device, Graph, Lane, Moment, Pointer};
 use rankine_embedding::cuda::{Feature, Hotness, Ids, InitialWeights, Layout, LocalTables, UpdateInputs};
-use rankine_embedding::{Optimizer, Pooling, Rank, UpdateRule};
+use rankine_embedding::{Optimizer, Pooling, UpdateRule};
 use rankine_reader::generate::{PowerLaw, Shape};
+use rankine_topology::Rank;
 use rayon::prelude::*;
 use workload::{Workload, id};
 

@@ -30,6 +30,5 @@ pub use optimizer::{Optimizer, Step, Update, UpdateRule};
 pub use placement::{
     EmbeddingPlan, Exchange, FrequentRows, Owner, Placement, RoundCapacity, Shard, TablePlan,
 };
-pub use rankine_topology::{LocalRank, Node, Process, Rank, Topology, TopologyError};
 pub use table::{Pooling, TableSpec};
 pub use traffic::{LinkTraffic, RankTraffic, Traffic};

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
+use rankine_topology::{Rank, Topology};
 use serde::{Deserialize, Serialize};
 
 use crate::rows::RowSet;
 use crate::table::TableSpec;
-use rankine_topology::{Rank, Topology};
 
 /// A way to place a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What is compiled, relative to the root of the repository: documents and tests do not make a build another one.
-const COMPILED: [&str; 18] = [
+const COMPILED: [&str; 20] = [
     "Cargo.lock",
     "Cargo.toml",
     "cpu/Cargo.toml",
@@ -23,6 +23,8 @@ const COMPILED: [&str; 18] = [
     "engine/build",
     "engine/src",
     "reader/Cargo.toml",
+    "reader/base/Cargo.toml",
+    "reader/base/src",
     "reader/shapes",
     "reader/src",
     "topology/Cargo.toml",

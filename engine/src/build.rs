@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::sync::LazyLock;
 
-use rankine_reader::sealed::Checksum;
+use rankine_base::sealed::Checksum;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use rankine_base::Stop;
 use rankine_reader::convert::{BadLimit, Progress, RawReader};
 use rankine_reader::schema::VocabularyKind;
-use rankine_reader::{Dataset, Part, Schema, Stop};
+use rankine_reader::{Dataset, Part, Schema};
 
 use crate::cpu::CpuModel;
 use crate::evaluation::{EvalMetrics, EvalSummary, Evaluation, HeadMetrics, RowCounts};
@@ -62,8 +63,8 @@ impl From<SavedModelError> for EvaluateError {
     }
 }
 
-impl From<rankine_reader::Error> for EvaluateError {
-    fn from(error: rankine_reader::Error) -> Self {
+impl From<rankine_base::Error> for EvaluateError {
+    fn from(error: rankine_base::Error) -> Self {
         SourceError::from(error).into()
     }
 }
@@ -132,7 +133,7 @@ impl<'a> Evaluations<'a> {
             (None, [], None) => {
                 let opened = Dataset::open(self.job.data.folder().unwrap_or(Path::new("")));
                 opened.map_err(|error| match error {
-                    rankine_reader::Error::Invalid(what) => rankine_reader::Error::Invalid(format!(
+                    rankine_base::Error::Invalid(what) => rankine_base::Error::Invalid(format!(
                         "{what}. If the dataset has moved, name it with --data"
                     )),
                     error => error,

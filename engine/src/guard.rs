@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use rankine_embedding::Rank;
+use rankine_topology::Rank;
 
 /// The largest gradient element with respect to a vector with which a step is applied: 2^36. A training that does not
 /// diverge stays far below it. It also leaves room in f32: the gradients of 2^20 look-ups of a row can be added up and

@@ -11,8 +11,6 @@ pub mod prelude;
 
 // For the command and the tests, which are crates of their own: these modules change with any version.
 #[doc(hidden)]
-pub mod blame;
-#[doc(hidden)]
 pub mod build;
 #[doc(hidden)]
 pub mod checkpoint;
@@ -35,8 +33,6 @@ pub mod evaluation;
 pub mod features;
 #[doc(hidden)]
 pub mod guard;
-#[doc(hidden)]
-pub mod hooks;
 #[cfg(test)]
 #[path = "../../tests/support/json_schema.rs"]
 mod json_schema;

@@ -36,6 +36,7 @@ pub use crate::training::{
     AverageSummary, BestSummary, EndReason, Event, Observer, Progress, Report, RunStart, Start, Summary,
     TrainError, TrainOptions, TrainSummary, train,
 };
+pub use rankine_base::{Error as DataError, Stop, StopCause};
 #[doc(inline)]
 pub use rankine_reader::convert::{BadLimit, UnknownCategories};
 #[doc(inline)]
@@ -43,4 +44,4 @@ pub use rankine_reader::schema::Hotness;
 #[doc(inline)]
 pub use rankine_reader::stream::{Batch, BatchStream, StreamOptions};
 #[doc(inline)]
-pub use rankine_reader::{Bags, Dataset, Error as DataError, Part, Samples, Schema, Stop, StopCause};
+pub use rankine_reader::{Bags, Dataset, Part, Samples, Schema};

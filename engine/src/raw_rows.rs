@@ -3,10 +3,11 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use rankine_base::Error;
+use rankine_reader::Samples;
 use rankine_reader::convert::{
     BadLimit, BadTally, KeptTexts, Progress, RawChunk, RawReader, UnknownCategories,
 };
-use rankine_reader::{Error, Samples};
 
 /// Bad rows that are logged; all are counted.
 const LOGGED_MAX: u64 = 10;

@@ -6,11 +6,11 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rankine_base::blame::Blame;
+use rankine_base::files::not_a_folder;
 use rankine_reader::convert::{Encoder, KnownColumns};
-use rankine_reader::files::not_a_folder;
 use rankine_reader::{Columns, Dataset, IdRules};
 
-use crate::blame::Blame;
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Disk, Files};
 use crate::cpu::CpuModel;
 use crate::job::{Conflict, Job, JobError, conflict_lines};
@@ -109,7 +109,7 @@ pub enum SourceError {
         /// The checkpoint.
         path: PathBuf,
         /// Why the first one cannot be read.
-        why: rankine_reader::Error,
+        why: rankine_base::Error,
     },
     /// Raw files cannot be read, since the model was trained on generated data.
     #[error("the model was trained on generated data, which has no raw rows: use --data")]
@@ -131,7 +131,7 @@ pub enum SourceError {
     Conflicts(Vec<Conflict>),
     /// The job's dataset cannot be opened.
     #[error(transparent)]
-    Data(#[from] rankine_reader::Error),
+    Data(#[from] rankine_base::Error),
 }
 
 impl SourceError {
@@ -461,7 +461,7 @@ impl OpenModel {
         Ok(KnownColumns::new(path.display().to_string(), schema, format, self.encoder()?))
     }
 
-    fn without_vocabulary(&self, why: rankine_reader::Error) -> SourceError {
+    fn without_vocabulary(&self, why: rankine_base::Error) -> SourceError {
         match &self.weights {
             WeightsSource::Checkpoint(checkpoint) => {
                 SourceError::NoVocabulary { path: checkpoint.path().to_owned(), why }

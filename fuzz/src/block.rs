@@ -64,7 +64,7 @@ pub fn valid_block(bytes: &[u8], dataset: u64) -> Vec<u8> {
         let len = bytes.len() as u32;
         bytes[36..40].copy_from_slice(&len.to_le_bytes());
         bytes[16..24].copy_from_slice(&dataset.to_le_bytes());
-        let sum = rankine_reader::sealed::Checksum::of(&bytes[16..]).0;
+        let sum = rankine_base::sealed::Checksum::of(&bytes[16..]).0;
         bytes[8..16].copy_from_slice(&sum.to_le_bytes());
     }
     bytes

@@ -41,7 +41,7 @@ impl Conversion {
     fn convert<T>(
         &self,
         rows: &[u8],
-        convert: impl FnOnce(&ConvertOptions) -> rankine_reader::Result<T>,
+        convert: impl FnOnce(&ConvertOptions) -> rankine_base::Result<T>,
     ) -> Result<(), String> {
         let (file, out) = (self.folder.file("rows", rows), self.folder.path("out"));
         let outcome = convert(&lenient(file, out.clone())).map_err(error_text);
@@ -57,7 +57,7 @@ impl Conversion {
     fn row_format<T>(
         &self,
         rows: &[u8],
-        convert: impl FnOnce(&ConvertOptions) -> rankine_reader::Result<T>,
+        convert: impl FnOnce(&ConvertOptions) -> rankine_base::Result<T>,
     ) -> (RowFormat, reader::Schema) {
         let (file, out) = (self.folder.file("rows", rows), self.folder.path("out"));
         convert(&lenient(file, out.clone())).map(drop).unwrap_or_else(|error| panic!("{error}"));

@@ -1,6 +1,6 @@
 //! Files with checksums of themselves or of other files: opened, and sealed again with other content.
 
-use rankine_reader::sealed::{Checksum, to_json};
+use rankine_base::sealed::{Checksum, to_json};
 use serde_json::Value;
 
 /// The kind and format of sealed files.

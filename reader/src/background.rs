@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 
-use crate::error::{Error, Result};
+use rankine_base::error::{Error, Result};
 
 /// A thread that produces items in order and returns a result when it ends. Dropping this stops the thread and waits
 /// for it to end.

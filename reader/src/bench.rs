@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use rankine_base::error::{Error, IoContext, Result};
 use rustix::fs::{Advice, fadvise};
 use serde::Serialize;
 
 use crate::dataset::{Dataset, DatasetPart};
-use crate::error::{Error, IoContext, Result};
 use crate::io::{IoMode, IoOptions, ReadRequest, Reads, Rung, SlabRing};
 use crate::part::Part;
 use crate::stream::{BatchStream, BlockStream, Order, PackedStream, Plan, Position, StreamOptions};

@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use rankine_base::error::{Error, Result};
+use rankine_base::files::read_regular;
+use rankine_base::sealed::Checksum;
 use serde::{Deserialize, Serialize};
 
 use crate::convert::Encoder;
 use crate::dataset::{Dataset, FileManifest};
-use crate::error::{Error, Result};
-use crate::files::read_regular;
 use crate::origin::RowFormat;
 use crate::schema::Schema;
-use crate::sealed::Checksum;
 
 /// The columns of a dataset, or of a model that was trained on it. Vocabularies are listed with their checksums; their
 /// bytes are stored in other files.

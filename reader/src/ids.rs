@@ -4,7 +4,8 @@
 //! complete, and the rule is applied to the batch. Each batch therefore knows how many there were, regardless of what
 //! was read ahead, and a shuffled sample is counted in the batch that trains on it.
 
-use crate::error::{Error, Result};
+use rankine_base::error::{Error, Result};
+
 use crate::samples::{Bags, Samples};
 use crate::schema::{Hotness, Schema};
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
-use crate::error::Result;
-use crate::stop::Stop;
+use rankine_base::error::Result;
+use rankine_base::stop::Stop;
 
 /// Items in flight per thread: one being processed, one waiting, and one finished that waits for an earlier one.
 pub(crate) const IN_FLIGHT_PER_THREAD: usize = 3;
@@ -21,7 +21,7 @@ const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// The first error of `source`, `work` or `sink` in the order of the source; no later item reaches the sink.
-/// [`crate::Error::Stopped`] after a stop request.
+/// [`Error::Stopped`] after a stop request.
 pub(crate) fn ordered_map<T: Send, U: Send>(
     threads: NonZeroUsize,
     stop: &Stop,
@@ -107,7 +107,7 @@ fn receive<T>(results: &Receiver<T>, stop: &Stop) -> Result<Option<T>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
+    use rankine_base::error::Error;
 
     #[test]
     fn results_arrive_in_order_with_any_number_of_threads() {
@@ -194,6 +194,6 @@ mod tests {
             Ok(item)
         };
         let outcome = ordered_map(threads, &stop, source, work, |_| Ok(()));
-        assert!(matches!(outcome, Err(Error::Stopped(crate::StopCause::Program))), "{outcome:?}");
+        assert!(matches!(outcome, Err(Error::Stopped(rankine_base::StopCause::Program))), "{outcome:?}");
     }
 }

@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use rankine_base::error::{Error, IoContext, Result};
+
 use crate::dataset::{BlockCoding, Dataset, DatasetPart};
-use crate::error::{Error, IoContext, Result};
 use crate::part::Part;
 use crate::samples::Samples;
 use crate::stream::{check_block, decode_records};

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use rankine_base::error::{Error, Result};
 
 /// The maximum number of ids per bag, which bounds the memory that a few bytes can request.
 pub const HOTNESS_MAX: u32 = 1 << 16;

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use rankine_base::did_you_mean;
+use rankine_base::document::{Conflict, Document};
+use rankine_base::error::{Error, Result};
+use rankine_base::files::read_text;
 use serde::{Deserialize, Serialize};
 
-use crate::did_you_mean;
-use crate::document::{Conflict, Document};
-use crate::error::{Error, Result};
-use crate::files::read_text;
 use crate::schema::{
     Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, HOTNESS_MAX, Hotness, Label, Pooling,
     Schema, VocabularyKind,

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::error::{Error, Result};
+use rankine_base::error::{Error, Result};
 
 /// A split of rows: some of them are held out, the others are trained on.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

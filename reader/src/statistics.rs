@@ -6,7 +6,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::error::{Error, Result};
+use rankine_base::error::{Error, Result};
+
 use crate::samples::Bags;
 use crate::schema::Schema;
 

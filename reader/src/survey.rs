@@ -1,7 +1,8 @@
 //! Counts over raw files, which have no statistics: every record is read.
 
+use rankine_base::error::Result;
+
 use crate::dataset::Dataset;
-use crate::error::Result;
 use crate::part::Part;
 use crate::samples::{LabelCounts, Samples};
 use crate::statistics::{self, TableCounter, TableStatistics};
@@ -22,7 +23,7 @@ pub struct Survey {
 /// Reads every record of a part and counts labels and look-ups.
 ///
 /// # Errors
-/// [`crate::Error::BadRows`] for the first invalid record; otherwise as [`BatchStream`].
+/// [`rankine_base::Error::BadRows`] for the first invalid record; otherwise as [`BatchStream`].
 pub fn survey(dataset: &Dataset, part: Part) -> Result<Survey> {
     let schema = dataset.schema();
     let counters = statistics::counters(schema)?;

@@ -4,16 +4,16 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rankine_base::error::{Error, Result};
+use rankine_base::stop::Stop;
 use serde::Serialize;
 
 use crate::dataset::{BlockCoding, Dataset, DatasetPart, MANIFEST_NAME};
-use crate::error::{Error, Result};
 use crate::io::{IoOptions, Reads, Slab, SlabRing};
 use crate::ordered::{IN_FLIGHT_PER_THREAD, ordered_map};
 use crate::part::Part;
 use crate::samples::{LabelCounts, Samples};
 use crate::statistics;
-use crate::stop::Stop;
 use crate::stream::{BlockStream, bytes_before, check_block, decode_records};
 
 /// Maximum number of damages that are described; further ones are counted.
@@ -63,7 +63,7 @@ impl From<&Error> for Damage {
         let (path, offset) = match error {
             Error::Io { path, .. } => (Some(path.clone()), None),
             Error::Damaged { path, offset, .. } => (Some(path.clone()), *offset),
-            Error::BadRows(_) | Error::Invalid(_) | Error::Stopped(_) | Error::Lost { .. } => (None, None),
+            _ => (None, None),
         };
         Self { path, offset, what: error.to_string() }
     }
@@ -262,9 +262,9 @@ mod tests {
 
     use super::*;
     use crate::dataset::Manifest;
-    use crate::publish::tests::seccomp::{Refused, refuse_in_this_thread};
-    use crate::sealed::Checksum;
     use crate::tests;
+    use crate::tests::seccomp::{Refused, refuse_in_this_thread};
+    use rankine_base::sealed::Checksum;
 
     const THREADS: NonZeroUsize = NonZeroUsize::new(3).unwrap();
 

@@ -3,9 +3,9 @@
 
 use std::cmp::Reverse;
 
+use rankine_base::escape::{escape, unescape};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::escape::{escape, unescape};
 use crate::key::{LongMap, ShortKey, ShortMap};
 
 /// The row of every category that an exact vocabulary does not list.

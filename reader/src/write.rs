@@ -6,17 +6,17 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rankine_base::error::{Error, IoContext, Result};
+use rankine_base::publish::PartialDir;
+use rankine_base::sealed::Checksum;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use crate::block::{self, BlockId};
 use crate::dataset::{self, BlocksFile, FileManifest, MANIFEST_NAME, Manifest, PartManifest};
-use crate::error::{Error, IoContext, Result};
 use crate::origin::Origin;
 use crate::part::Part;
-use crate::publish::PartialDir;
 use crate::samples::{LabelCounts, Samples};
 use crate::schema::Schema;
-use crate::sealed::Checksum;
 use crate::statistics::{self, TableCounter, TableStatistics};
 
 /// After reaching this length, a file of blocks is closed and the next one is started.
@@ -365,9 +365,9 @@ impl PartWriter {
 mod tests {
     use super::*;
     use crate::dataset::Dataset;
-    use crate::publish::tests::file_calls::{assert_durable, observe};
     use crate::stream::{BatchStream, StreamOptions};
     use crate::tests;
+    use crate::tests::file_calls::{assert_durable, observe};
 
     /// Counts how often each row of a column occurs, one by one: most frequent first, equal counts in row order.
     fn counts(samples: &Samples, column: usize) -> Vec<(u64, u64)> {

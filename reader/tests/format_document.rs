@@ -12,18 +12,18 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::Path;
 
+use rankine_base::Stop;
+use rankine_base::publish::PartialDir;
 use rankine_reader::block::{self, Block, BlockId};
 use rankine_reader::convert::{Conversion, RowCounts, RowFormat};
 use rankine_reader::dataset::{self, Manifest};
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::origin::Origin;
-use rankine_reader::publish::PartialDir;
 use rankine_reader::schema::{
     Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, VocabularyKind,
 };
-use rankine_reader::statistics;
 use rankine_reader::write::DatasetWriter;
-use rankine_reader::{Dataset, Part, Samples, Schema, Stop};
+use rankine_reader::{Dataset, Part, Samples, Schema, statistics};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use xxhash_rust::xxh3::xxh3_64;

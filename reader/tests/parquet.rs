@@ -14,13 +14,14 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
+use rankine_base::Error;
 use rankine_reader::block::Block;
 use rankine_reader::convert::{
     BadLimit, ConvertOptions, Encoder, KeptTexts, KnownColumns, OnBad, RawReader, SchemaFile, Split,
     convert_csv, convert_like, convert_parquet,
 };
 use rankine_reader::schema::DenseDtype;
-use rankine_reader::{Dataset, Error, IdRules, Part, Samples};
+use rankine_reader::{Dataset, IdRules, Part, Samples};
 
 use files::tree;
 use samples::samples_of;

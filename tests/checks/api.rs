@@ -13,10 +13,8 @@ use proc_macro2::{Span, TokenStream, TokenTree};
 use syn::spanned::Spanned;
 use syn::{Attribute, Fields, ImplItem, Item, TraitItem, UseTree, Visibility};
 
+use crate::sources::packages;
 use crate::support::root;
-
-/// The crates whose items the prelude has, by the names that code has for them.
-const CRATES: [(&str, &str); 2] = [("rankine", "engine/src"), ("rankine_reader", "reader/src")];
 
 /// The path of a module or an item; its first name is that of the crate.
 type ItemPath = Vec<String>;
@@ -36,9 +34,9 @@ struct Sources {
 impl Sources {
     fn read() -> Self {
         let mut sources = Self::default();
-        for (name, folder) in CRATES {
-            let folder = root().join(folder);
-            sources.module(vec![name.to_owned()], &folder.join("lib.rs"), &folder);
+        for package in packages() {
+            let folder = root().join(package.sources);
+            sources.module(vec![package.name], &folder.join("lib.rs"), &folder);
         }
         sources
     }
@@ -77,7 +75,7 @@ impl Sources {
                 let child = [module, std::slice::from_ref(first)].concat();
                 if self.modules.contains_key(&child) {
                     child
-                } else if CRATES.iter().any(|(own, _)| *own == name) {
+                } else if self.modules.contains_key(&[name.to_owned()][..]) {
                     vec![name.to_owned()]
                 } else {
                     let module_of = self.modules.get(module)?;

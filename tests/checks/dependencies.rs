@@ -3,29 +3,33 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use crate::support::{root, word};
+use crate::sources::{files, owner, packages};
+use crate::support::root;
 
 const PAGE: &str = "docs/internals/dependencies.md";
 /// The heading of the section on crates that are not used.
 const ABSENT: &str = "## What is deliberately absent";
+/// The tables of a manifest that name dependencies.
+const TABLES: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
+
+/// Returns the crates that a manifest names, with the part of it that does.
+fn named(manifest: &toml::Table) -> impl Iterator<Item = (&'static str, &String)> {
+    TABLES.into_iter().flat_map(move |table| {
+        let dependencies = manifest.get(table).and_then(toml::Value::as_table);
+        dependencies.into_iter().flat_map(toml::Table::keys).map(move |name| (table, name))
+    })
+}
+
+fn is_own(name: &str) -> bool {
+    name == "rankine" || name.starts_with("rankine-")
+}
 
 /// Returns the crates from outside that the `Cargo.toml` files of the workspace name.
 fn direct() -> BTreeSet<String> {
-    let parse = |folder: &str| -> toml::Table {
-        let path = root().join(folder).join("Cargo.toml");
-        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", word(&path)));
-        text.parse().unwrap_or_else(|error| panic!("{}: {error}", word(&path)))
-    };
-    let workspace = parse(".");
-    let members = workspace["workspace"]["members"].as_array().expect("a list");
-    let members = members.iter().map(|member| parse(member.as_str().expect("a folder")));
-    let tables = ["dependencies", "dev-dependencies", "build-dependencies"];
-    let named = |manifest: toml::Table| {
-        let tables = tables.into_iter().filter_map(move |name| manifest.get(name)?.as_table().cloned());
-        tables.flat_map(|table| table.into_iter().map(|(name, _)| name)).collect::<Vec<_>>()
-    };
-    let names = members.chain([workspace.clone()]).flat_map(named);
-    names.filter(|name| name != "rankine" && !name.starts_with("rankine-")).collect()
+    let manifests = packages().into_iter().filter(|package| package.name != "_rankine");
+    let names = manifests
+        .flat_map(|package| named(&package.manifest).map(|(_, name)| name.clone()).collect::<Vec<_>>());
+    names.filter(|name| !is_own(name)).collect()
 }
 
 /// Returns the crates in the first column of the page's tables.
@@ -45,4 +49,25 @@ fn the_page_has_each_dependency() {
         missing.is_empty() && superfluous.is_empty(),
         "{PAGE} lacks {missing:?}, and has {superfluous:?}"
     );
+}
+
+/// A crate that no file names costs compile time, and says that the code may use what it does not.
+#[test]
+fn every_dependency_is_used() {
+    let packages = packages();
+    let mut unused = Vec::new();
+    for package in &packages {
+        let names = files().into_iter().filter(|name| name.ends_with(".rs"));
+        let own = names.filter(|name| owner(&packages, name).folder == package.folder);
+        let text: String =
+            own.map(|name| fs::read_to_string(root().join(name)).unwrap_or_default()).collect();
+        for (table, name) in named(&package.manifest) {
+            let ident = name.replace('-', "_");
+            let used = [format!("{ident}::"), format!("use {ident};"), format!("extern crate {ident}")];
+            if !used.iter().any(|used| text.contains(used)) && name != "rankine" {
+                unused.push(format!("{}: [{table}] {name}", package.name));
+            }
+        }
+    }
+    assert!(unused.is_empty(), "no file uses these dependencies:\n{}", unused.join("\n"));
 }

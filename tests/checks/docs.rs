@@ -8,6 +8,7 @@ use std::path::Path;
 
 use pulldown_cmark::{BrokenLink, Event, LinkType, Options, Parser, Tag, TagEnd};
 
+use crate::sources::rust_sources;
 use crate::support::{files_below, root, word};
 
 /// Documents outside `docs/`.
@@ -348,11 +349,7 @@ fn longest_run(message: &str) -> Option<String> {
 fn sources_and_messages() -> String {
     let golden = files_below(&root().join("tests/golden/mistakes"));
     let mut all: String = golden.iter().map(|path| fs::read_to_string(path).unwrap_or_default()).collect();
-    let files = ["topology/src", "reader/src", "embedding/src", "cpu/src", "cuda/src", "engine/src"]
-        .map(|dir| files_below(&root().join(dir)));
-    let rust = files.into_iter().flatten().filter(|path| path.extension().is_some_and(|of| of == "rs"));
-    for path in rust {
-        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    for text in rust_sources().into_values() {
         let mut lines = text.lines().peekable();
         while let Some(line) = lines.next() {
             match line.strip_suffix('\\') {

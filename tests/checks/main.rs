@@ -8,5 +8,6 @@ mod api;
 mod build;
 mod dependencies;
 mod docs;
+mod sources;
 mod structure;
 mod tidy;

@@ -9,18 +9,9 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
+use crate::sources::packages;
 use crate::support::{files_below, root, word};
 
-/// The roots of the crates, production code alone.
-const CRATES: [&str; 7] = [
-    "topology/src",
-    "reader/src",
-    "embedding/src",
-    "cpu/src",
-    "cuda/src",
-    "engine/src",
-    "bindings/python/src",
-];
 /// The longest function, from `fn` to its closing brace.
 const FUNCTION_LINES_MAX: usize = 80;
 /// The longest tuple that a parameter may be.
@@ -422,9 +413,9 @@ fn misplaced_files(folder: &Path, test_files: &[PathBuf]) -> Vec<String> {
 #[test]
 fn imports_have_no_cycles() {
     let mut found = Vec::new();
-    for folder in CRATES {
-        let parsed = Crate::parse(&root().join(folder));
-        let files = files_below(&root().join(folder));
+    for folder in packages().into_iter().map(|package| package.sources) {
+        let parsed = Crate::parse(&root().join(&folder));
+        let files = files_below(&root().join(&folder));
         let files =
             files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "rs")).count();
         let modules = parsed.modules.len();
@@ -437,8 +428,8 @@ fn imports_have_no_cycles() {
 #[test]
 fn functions_are_short_and_name_their_arguments() {
     let mut found = Vec::new();
-    for folder in CRATES {
-        let parsed = Crate::parse(&root().join(folder));
+    for package in packages() {
+        let parsed = Crate::parse(&root().join(package.sources));
         found.extend(parsed.modules.into_values().flat_map(|module| module.violations));
     }
     assert!(found.is_empty(), "{} violations:\n{}", found.len(), found.join("\n"));
@@ -447,8 +438,8 @@ fn functions_are_short_and_name_their_arguments() {
 #[test]
 fn files_stand_where_their_names_say() {
     let mut found = Vec::new();
-    for folder in CRATES {
-        let folder = root().join(folder);
+    for package in packages() {
+        let folder = root().join(package.sources);
         found.extend(misplaced_files(&folder, &Crate::parse(&folder).test_files));
     }
     assert!(found.is_empty(), "{} files:\n{}", found.len(), found.join("\n"));

@@ -2,36 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
 
-use crate::support::{files_below, root, word};
+use crate::sources::{files, packages, rust_sources};
+use crate::support::{files_below, root};
 
-/// The folders to check. Others, such as `target`, data and runs, are not part of the repository.
-const FOLDERS: [&str; 10] = [
-    "reader",
-    "embedding",
-    "engine",
-    "cuda",
-    "tests",
-    "bindings/python/src",
-    "fuzz/src",
-    "fuzz/targets",
-    "configs",
-    "docs",
-];
-/// The files to check in the root.
-const FILES: [&str; 9] = [
-    "Cargo.toml",
-    "README.md",
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    "deny.toml",
-    "rustfmt.toml",
-    "clippy.toml",
-    "bindings/python/Cargo.toml",
-    "fuzz/Cargo.toml",
-];
 const TEXT_EXTENSIONS: [&str; 9] = ["rs", "toml", "md", "cu", "cuh", "json", "html", "css", "js"];
+/// Folders of files that stay as they are: inputs of tests, and what tests and other programs have written.
+const UNCHECKED: [&str; 4] = ["fuzz/corpus/", "tests/corpus/", "tests/formats/", "tests/golden/"];
 /// Files of others, which stay as they are.
 const VENDORED: [&str; 2] = ["engine/src/report/page/uplot.css", "engine/src/report/page/uplot.js"];
 const LINE_CHARS_MAX: usize = 120;
@@ -193,18 +170,17 @@ fn undeclared(files: &BTreeMap<String, String>) -> Vec<&str> {
 
 /// Returns the names, relative to the root, and the texts of all files to check.
 fn checked_files() -> BTreeMap<String, String> {
-    let below = FOLDERS.iter().flat_map(|folder| files_below(&root().join(folder)));
-    let own = FILES.iter().map(|name| root().join(name));
-    let is_text =
-        |path: &Path| path.extension().is_some_and(|own| TEXT_EXTENSIONS.iter().any(|text| own == *text));
-    let read =
-        |path: &Path| fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let name = |path: &Path| word(path.strip_prefix(root()).expect("it is below the root"));
-    let files = below.chain(own).filter(|path| is_text(path)).map(|path| (name(&path), path));
-    files
-        .filter(|(name, _)| !VENDORED.contains(&name.as_str()))
-        .map(|(name, path)| (name, read(&path)))
-        .collect()
+    let is_text = |name: &String| {
+        let extension = name.rsplit_once('.').map(|(_, extension)| extension);
+        extension.is_some_and(|own| TEXT_EXTENSIONS.contains(&own))
+            && !UNCHECKED.iter().any(|folder| name.starts_with(folder))
+            && !VENDORED.contains(&name.as_str())
+    };
+    let read = |name: String| {
+        let text = fs::read_to_string(root().join(&name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        (name, text)
+    };
+    files().into_iter().filter(is_text).map(read).collect()
 }
 
 /// `doctor` and training find the same GPU libraries, because one function searches for them. The search of the
@@ -213,21 +189,21 @@ fn checked_files() -> BTreeMap<String, String> {
 fn gpu_libraries_are_searched_for_in_one_place() {
     const SEARCHES: [&str; 3] = ["libloading::Library::new(", "is_culib_present(", "culib("];
     const FILES: [&str; 2] = ["cuda/src/probe/library.rs", "cuda/src/runtime/device.rs"];
-    for folder in ["cuda/src", "embedding/src", "engine/src"] {
-        for path in files_below(&root().join(folder)) {
-            let name = word(path.strip_prefix(root()).expect("it is below the root"));
-            let text = fs::read_to_string(&path).unwrap_or_default();
-            let search = SEARCHES.iter().find(|search| text.contains(**search));
-            assert!(search.is_none() || FILES.contains(&name.as_str()), "{name} searches with {search:?}");
-        }
+    for (name, text) in rust_sources() {
+        let search = SEARCHES.iter().find(|search| text.contains(**search));
+        assert!(search.is_none() || FILES.contains(&name.as_str()), "{name} searches with {search:?}");
     }
 }
 
 #[test]
 fn every_file_is_tidy() {
     let files = checked_files();
-    for folder in FOLDERS {
-        assert!(files.keys().any(|name| name.starts_with(folder)), "no file was found in {folder}");
+    for package in packages() {
+        assert!(
+            files.keys().any(|name| name.starts_with(&package.sources)),
+            "no file was found in {}",
+            package.name
+        );
     }
     let found: Vec<_> = files.iter().flat_map(|(name, text)| violations(name, text)).collect();
     assert!(found.is_empty(), "{} violations:\n{}", found.len(), found.join("\n"));

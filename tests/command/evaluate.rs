@@ -302,7 +302,7 @@ fn a_build_without_parquet_names_the_feature() {
     };
     content["format"] = serde_json::to_value(RowFormat::Parquet(csv.sources)).unwrap();
     let version = envelope["format"].as_u64().unwrap() as u32;
-    fs::write(&path, rankine_reader::sealed::to_json("rankine model", version, &content)).unwrap();
+    fs::write(&path, rankine_base::sealed::to_json("rankine model", version, &content)).unwrap();
     let file = trained.place.file("films.parquet", include_bytes!("../support/films.parquet"));
     let (run_dir, out) = (trained.place.word("run"), trained.place.word("out.csv"));
     let words = ["cannot read Parquet: build it with `cargo build --release --features parquet`"];

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use rankine_base::sealed;
 use rankine_reader::stream::{BatchStream, StreamOptions};
-use rankine_reader::{Dataset, Part, sealed};
+use rankine_reader::{Dataset, Part};
 use serde_json::{Value, json};
 
 use crate::support::films::{CSV_SCHEMA, csv_rows};

@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use rankine_reader::sealed;
+use rankine_base::sealed;
 
 use crate::support::{BAD_DATA, Place, SHAPE, USAGE, generate, job, json_file, run};
 

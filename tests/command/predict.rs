@@ -7,8 +7,8 @@ use std::thread;
 use std::time::SystemTime;
 
 use rankine::saved::SavedModel;
+use rankine_base::sealed;
 use rankine_reader::convert::RowFormat;
-use rankine_reader::sealed;
 use serde_json::Value;
 
 use crate::support::films::{CSV_SCHEMA, csv_rows};

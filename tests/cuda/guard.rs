@@ -5,7 +5,8 @@ use rankine::cuda::CudaModel;
 use rankine::guard::{FoundOn, SkipReason, StepOutcome};
 use rankine::job::Precision;
 use rankine::model::{Interaction, TrainingRules};
-use rankine_embedding::{Placement, Topology};
+use rankine_embedding::Placement;
+use rankine_topology::Topology;
 
 use super::ranks::{random_plan, some_devices};
 use super::training::{Training, factor, weights};

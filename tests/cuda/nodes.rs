@@ -9,8 +9,9 @@ use rankine::job::Precision;
 use rankine::model::Interaction;
 use rankine_cuda::Device;
 use rankine_embedding::{
-    EmbeddingPlan, Exchange, FrequentRows, Optimizer, Rank, RoundCapacity, TablePlan, TableSpec, Topology,
+    EmbeddingPlan, Exchange, FrequentRows, Optimizer, RoundCapacity, TablePlan, TableSpec,
 };
+use rankine_topology::{Rank, Topology};
 
 use super::ranks::{evaluates_as_the_cpu_does, is_as_one, of_all_ranks, update_slices_as_all};
 use super::training::{Training, stays_near};

@@ -11,10 +11,11 @@ use rankine::job::Precision;
 use rankine::model::{Interaction, ModelSpec, TrainingRules};
 use rankine_cuda::Device;
 use rankine_embedding::{
-    EmbeddingPlan, Exchange, FrequentRows, LinkTraffic, Optimizer, Placement, Rank, RankTraffic, TablePlan,
-    TableSpec, Topology, Traffic, UpdateRule,
+    EmbeddingPlan, Exchange, FrequentRows, LinkTraffic, Optimizer, Placement, RankTraffic, TablePlan,
+    TableSpec, Traffic, UpdateRule,
 };
 use rankine_reader::Samples;
+use rankine_topology::{Rank, Topology};
 
 use super::auc::AucWeights;
 use super::input::is_the_same_however_it_is_fed;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rankine_reader::publish::PartialDir;
+use rankine_base::publish::PartialDir;
 use rankine_reader::write::DatasetWriter;
 use rankine_reader::{BatchStream, Dataset, Part, Samples, StreamOptions};
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
-use rankine_reader::sealed;
+use rankine_base::sealed;
 use safetensors::SafeTensors;
 
 use super::json_file;

@@ -9,15 +9,15 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyString};
 use rankine::source::known_columns;
 use rankine::system;
+use rankine_base::publish::refuse_inputs;
+use rankine_base::{Stop, did_you_mean};
 use rankine_reader::convert::{
     ColumnVocabulary, ConversionReport, ConvertOptions, CriteoColumns, KnownColumns, Progress, SchemaFile,
     convert_criteo, convert_csv, convert_hugectr_raw, convert_like, convert_parquet,
 };
 use rankine_reader::generate::Shape;
-use rankine_reader::publish::refuse_inputs;
 use rankine_reader::raw::RawFormat;
 use rankine_reader::schema::DenseDtype;
-use rankine_reader::{Stop, did_you_mean};
 
 use crate::error::{data_error, source_error};
 use crate::job::toml_text;
@@ -174,7 +174,7 @@ impl Source {
         }
     }
 
-    fn convert(self, options: &ConvertOptions) -> rankine_reader::Result<ConversionReport> {
+    fn convert(self, options: &ConvertOptions) -> rankine_base::Result<ConversionReport> {
         let progress: &dyn Progress = &|_: &'static str, _: u64, _: u64| {};
         match self {
             Self::Criteo(columns) => convert_criteo(options, &columns, progress),

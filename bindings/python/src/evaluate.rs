@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use rankine::evaluate::EvaluateOptions;
-use rankine_reader::Stop;
+use rankine_base::Stop;
 
 use crate::dataset::part_named;
 use crate::error::evaluate_error;

@@ -8,7 +8,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rankine::evaluation::EvalMetrics;
 use rankine::training::{self, Event, Observer, Report, Start, Summary, TrainOptions};
-use rankine_reader::{Part, Stop};
+use rankine_base::Stop;
+use rankine_reader::Part;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 

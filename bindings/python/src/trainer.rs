@@ -8,7 +8,8 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyMapping};
 use rankine::job::JobFile;
 use rankine::trainer::{Features, TrainerError, TrainerOptions, TrainingRows};
-use rankine_reader::{Schema, Stop};
+use rankine_base::Stop;
+use rankine_reader::Schema;
 use serde_json::Value;
 
 use crate::error::{job_error, train_error, trainer_error};

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use rankine_reader::Stop;
+use rankine_base::Stop;
 
 /// How often the calling thread looks for signals, at least.
 const SIGNALS_EVERY: Duration = Duration::from_millis(100);

@@ -1,5 +1,5 @@
-//! Products in bf16: rounding, packing, and the instructions of AVX512-BF16 and AMX. On processors without them the same
-//! code runs with its portable specification.
+//! Products in bf16: rounding, packing, and the instructions of AVX512-BF16 and AMX. On processors without them the
+//! same code runs with its portable specification.
 
 use half::bf16;
 use proptest::prelude::*;

@@ -1,5 +1,6 @@
 //! The input of a plan: tables with their frequencies, ranks, and what each rank does besides the tables.
 
+use rankine_topology::Topology;
 use serde::Serialize;
 
 use super::machine::Machine;
@@ -7,7 +8,6 @@ use crate::frequency::{BagLengths, FrequencyProfile};
 use crate::optimizer::UpdateRule;
 use crate::placement::{Exchange, Placement};
 use crate::table::TableSpec;
-use rankine_topology::Topology;
 
 /// The input of a plan.
 #[derive(Debug)]

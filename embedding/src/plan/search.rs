@@ -8,13 +8,14 @@
 
 use std::cmp::Ordering;
 
+use rankine_topology::{Rank, Topology};
+
 use super::choice::Choice;
 use super::cost::{Context, Load, Parts, TableCosts};
 use super::error::MemoryShortage;
 use super::input::{NonTableLoad, PlanInput};
 use crate::optimizer::UpdateRule;
 use crate::placement::{Exchange, Placement, TablePlan};
-use rankine_topology::{Rank, Topology};
 
 /// The most passes over all tables, in each of which every table may be moved.
 const PASSES_MAX: usize = 4;

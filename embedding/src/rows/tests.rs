@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use rankine_topology::{Rank, Topology};
 
 use super::*;
 use crate::cpu::{HostRows, RankTables, Table};
@@ -10,7 +11,6 @@ use crate::optimizer::{Optimizer, UpdateRule};
 use crate::placement::{EmbeddingPlan, Exchange, FrequentRows, TablePlan};
 use crate::random::UniformField;
 use crate::table::TableSpec;
-use rankine_topology::{Rank, Topology};
 
 const RULES: [UpdateRule; 4] = [
     UpdateRule::Sgd,

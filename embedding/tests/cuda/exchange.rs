@@ -16,9 +16,10 @@ use rankine_embedding::cuda::{
 };
 use rankine_embedding::rows::{RowPart, RowPiece, RowSet, Rows, RowsMut, gather, place};
 use rankine_embedding::{
-    Dtype, EmbeddingPlan, Exchange, FrequentRows, Optimizer, Placement, Pooling, Rank, RankTraffic,
-    RoundCapacity, Step, TablePlan, TableSpec, Topology, UpdateRule,
+    Dtype, EmbeddingPlan, Exchange, FrequentRows, Optimizer, Placement, Pooling, RankTraffic, RoundCapacity,
+    Step, TablePlan, TableSpec, UpdateRule,
 };
+use rankine_topology::{Rank, Topology};
 
 use super::local::{Column, DeviceIds};
 use super::traffic::Placed;

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use rankine_embedding::cuda::{Feature, Layout};
 use rankine_embedding::{
-    EmbeddingPlan, Exchange, LinkTraffic, LocalRank, Node, Optimizer, Rank, RankTraffic, Shard, TablePlan,
-    UpdateRule,
+    EmbeddingPlan, Exchange, LinkTraffic, Optimizer, RankTraffic, Shard, TablePlan, UpdateRule,
 };
+use rankine_topology::{LocalRank, Node, Rank};
 
 use super::local::Column;
 

@@ -3,10 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rankine_base::sealed::SealedError;
 use rankine_embedding::rows::RowsError;
-use rankine_reader::sealed::SealedError;
 
-use crate::blame::Blame;
+use rankine_base::blame::Blame;
 
 /// Why a checkpoint cannot be written or read.
 #[derive(Debug, thiserror::Error)]

@@ -7,8 +7,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rankine_base::hooks;
+
 use super::files::{Files, Input, Output};
-use crate::hooks;
 
 /// The failure of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rankine_reader::files::open_regular;
+use rankine_base::files::open_regular;
 
 /// The file system operations that checkpoints need. No caller continues with a file after a failed call, and none
 /// syncs it again: the system may have dropped the bytes that it could not write.

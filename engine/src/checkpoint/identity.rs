@@ -1,8 +1,9 @@
 //! What identifies the samples that were trained on.
 
+use rankine_base::Result;
+use rankine_base::sealed::Checksum;
 use rankine_reader::dataset::{BlockCoding, Manifest as DatasetManifest};
-use rankine_reader::sealed::Checksum;
-use rankine_reader::{Columns, Dataset, Part, Result};
+use rankine_reader::{Columns, Dataset, Part};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::manifest::DataIdentity;
@@ -11,7 +12,7 @@ impl DataIdentity {
     /// What identifies a part of a dataset, except for the contents of raw files.
     ///
     /// # Errors
-    /// [`rankine_reader::Error::Invalid`] if there is no such part.
+    /// [`rankine_base::Error::Invalid`] if there is no such part.
     pub fn of(dataset: &Dataset, part: Part) -> Result<Self> {
         let part = dataset.stored_part(part)?;
         let mut blocks = Xxh3::new();

@@ -1,7 +1,7 @@
 //! The index of a shard: the pieces, what each holds, and its checksum.
 
+use rankine_base::sealed::Checksum;
 use rankine_embedding::rows::RowSet;
-use rankine_reader::sealed::Checksum;
 use serde::{Deserialize, Serialize};
 
 use super::manifest::{Manifest, RuleState};

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use rankine_base::sealed::Checksum;
 use rankine_embedding::{Optimizer, TableSpec};
 use rankine_reader::Split;
 use rankine_reader::dataset::FileManifest;
 use rankine_reader::raw::RawContents;
-use rankine_reader::sealed::Checksum;
 use rankine_reader::stream::Position;
 use serde::{Deserialize, Serialize};
 

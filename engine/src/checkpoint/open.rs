@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use rankine_base::sealed::{self, Checksum};
 use rankine_embedding::rows::{RowPiece, RowSet, RowsMut, place};
 use rankine_reader::dataset::FileManifest;
-use rankine_reader::sealed::{self, Checksum};
 use rayon::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

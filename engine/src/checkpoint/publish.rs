@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rankine_base::sealed::{self, Checksum};
 use rankine_reader::dataset::FileManifest;
-use rankine_reader::sealed::{self, Checksum};
 use serde::{Deserialize, Serialize};
 
 use super::error::IoContext;

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
-use rankine_embedding::Rank;
+use rankine_base::sealed::{self, Checksum};
 use rankine_embedding::rows::RowSelection;
 use rankine_reader::dataset::FileManifest;
-use rankine_reader::sealed::{self, Checksum};
+use rankine_topology::Rank;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 

@@ -8,13 +8,13 @@ use rankine::job::{Count, ThreadCount};
 use rankine::monitoring::{Command, Monitor};
 use rankine::source::{self, SourceError};
 use rankine::system;
-use rankine_reader::Stop;
+use rankine_base::Stop;
+use rankine_base::publish::refuse_inputs;
 use rankine_reader::convert::{
     self, BadLimit, ColumnVocabulary, ConversionReport, ConvertOptions, CriteoColumns, DenseMode,
     ExactReport, KnownColumns, OnBad, STANDARD_INPUT, SchemaFile, Split, UnknownCategories, VocabularyChoice,
     convert_criteo, convert_csv, convert_hugectr_raw, convert_like, convert_parquet,
 };
-use rankine_reader::publish::refuse_inputs;
 use rankine_reader::schema::DenseDtype;
 use serde::Serialize;
 
@@ -287,7 +287,7 @@ impl CommonArgs {
 }
 
 type Convert =
-    fn(&ConvertOptions, &SchemaFile, u64, &dyn convert::Progress) -> rankine_reader::Result<ConversionReport>;
+    fn(&ConvertOptions, &SchemaFile, u64, &dyn convert::Progress) -> rankine_base::Result<ConversionReport>;
 
 impl NamedColumnArgs {
     /// Converts with the function for the format of this name, and returns also the dataset's folder.

@@ -5,7 +5,6 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-use rankine::blame::Blame;
 use rankine::checkpoint::CheckpointError;
 use rankine::evaluate::EvaluateError;
 use rankine::job::JobError;
@@ -14,6 +13,7 @@ use rankine::saved::SavedModelError;
 use rankine::source::SourceError;
 use rankine::training::TrainError;
 use rankine::tuning::TuneError;
+use rankine_base::blame::Blame;
 
 use super::Exit;
 
@@ -81,12 +81,12 @@ impl From<JobError> for CommandError {
     }
 }
 
-impl From<rankine_reader::Error> for CommandError {
-    fn from(error: rankine_reader::Error) -> Self {
+impl From<rankine_base::Error> for CommandError {
+    fn from(error: rankine_base::Error) -> Self {
         let exit = match &error {
-            rankine_reader::Error::Damaged { .. } | rankine_reader::Error::BadRows(_) => Exit::BadData,
-            rankine_reader::Error::Invalid(_) => Exit::Usage,
-            rankine_reader::Error::Stopped(cause) => Exit::of_stop(*cause),
+            rankine_base::Error::Damaged { .. } | rankine_base::Error::BadRows(_) => Exit::BadData,
+            rankine_base::Error::Invalid(_) => Exit::Usage,
+            rankine_base::Error::Stopped(cause) => Exit::of_stop(*cause),
             _ => Exit::Failed,
         };
         Self::new(exit, error)
@@ -203,21 +203,21 @@ impl From<PredictError> for CommandError {
 mod tests {
     use super::*;
     use rankine::training::LeftResults;
-    use rankine_embedding::Rank;
+    use rankine_topology::Rank;
 
     #[derive(Debug, thiserror::Error)]
     #[error("the run failed")]
-    struct Outer(#[source] rankine_reader::Error);
+    struct Outer(#[source] rankine_base::Error);
 
-    fn io() -> rankine_reader::Error {
+    fn io() -> rankine_base::Error {
         let source = io::Error::other("gone");
-        rankine_reader::Error::Io { doing: "open", path: "a".into(), source }
+        rankine_base::Error::Io { doing: "open", path: "a".into(), source }
     }
 
     /// Scripts rely on the codes.
     #[test]
     fn each_error_ends_with_its_code() {
-        use rankine_reader::Error as Data;
+        use rankine_base::Error as Data;
         let text = String::new;
         let damaged = || Data::Damaged { path: "a".into(), offset: None, what: text() };
         let (path, cause) = (|| "a".into(), rankine::training::StopCause::Program);
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn causes_are_printed_once() {
-        let inner = rankine_reader::Error::Io {
+        let inner = rankine_base::Error::Io {
             doing: "open",
             path: "train/a".into(),
             source: io::Error::other("the disk is gone"),

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use rankine::job::{Count, NonNegative, ThreadCount};
 use rankine::monitoring::Command;
 use rankine::system;
+use rankine_base::publish::refuse_inputs;
 use rankine_reader::generate::{self, GenerateSpec, Shape};
 use rankine_reader::origin::Origin;
-use rankine_reader::publish::refuse_inputs;
 use serde::Serialize;
 
 use super::progress::Progress;

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use rankine::job::{self, Model};
 use rankine::starter::{StarterData, StarterTrial, TrialOptions, starter_job};
+use rankine_base::publish::{PartialFile, create_folders, refuse_inputs, replace_file};
 use rankine_reader::Dataset;
-use rankine_reader::publish::{PartialFile, create_folders, refuse_inputs, replace_file};
 
 use super::raw::RecordArgs;
 use super::{CommandError, Exit, output, signals};

@@ -225,7 +225,7 @@ fn inspect_raw(args: &Args, format: &RawFormat) -> Result<(), CommandError> {
     if args.json { output::json(&report) } else { output::text(&report) }
 }
 
-fn tables(dataset: &Dataset, statistics: &[TableStatistics]) -> rankine_reader::Result<Vec<TableReport>> {
+fn tables(dataset: &Dataset, statistics: &[TableStatistics]) -> rankine_base::Result<Vec<TableReport>> {
     let columns = dataset.schema().categorical.iter().zip(statistics);
     columns
         .map(|(column, statistics)| {

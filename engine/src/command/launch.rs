@@ -12,7 +12,7 @@ use rankine::launch::{
 };
 use rankine::training::TrainError;
 use rankine_cuda::probe::{Presence, probe};
-use rankine_embedding::Process;
+use rankine_topology::Process;
 use serde::Serialize;
 
 use super::table::{TextTable, counted};

@@ -10,10 +10,10 @@ use std::process;
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use rankine::build::Build;
-use rankine::hooks;
 use rankine::launch::ProcessRank;
 use rankine::training::StopCause;
-use rankine_embedding::Process;
+use rankine_base::hooks;
+use rankine_topology::Process;
 use tracing_subscriber::filter::LevelFilter;
 
 mod arguments;

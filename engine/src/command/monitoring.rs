@@ -7,8 +7,8 @@ use rankine::launch::{ProcessGroup, ProcessRank, Pulse, hosts};
 use rankine::monitoring::{Command, Monitor, MonitorError, MonitorOptions, Readiness, RunInfo};
 use rankine::report::RankView;
 use rankine::system::host_name;
-use rankine_embedding::{LocalRank, Process};
-use rankine_reader::publish::refuse_inputs;
+use rankine_base::publish::refuse_inputs;
+use rankine_topology::{LocalRank, Process};
 
 use super::{CommandError, Exit, stderr};
 

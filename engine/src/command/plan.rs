@@ -10,9 +10,10 @@ use rankine::cuda;
 use rankine::job::{Count, DeviceKind, Job, NonNegative, RankCount, Ranks};
 use rankine::planning::{self, Origin, Planning, Source, Sweep, SweepBatch};
 use rankine::training::{self, JobData, TrainError};
+use rankine_base::did_you_mean;
 use rankine_embedding::plan::{Alternative, Machine, NonTableMemory, PlanReport, TableReport};
-use rankine_embedding::{Exchange, Placement, Topology};
-use rankine_reader::did_you_mean;
+use rankine_embedding::{Exchange, Placement};
+use rankine_topology::Topology;
 use serde::Serialize;
 
 use super::job::JobArgs;

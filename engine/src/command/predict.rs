@@ -9,12 +9,11 @@ use rankine::prediction::{
     OnUnknown, PredictionCounts, PredictionOptions, Predictions, RowOptions, STANDARD_OUTPUT, predict_part,
     predict_rows,
 };
-use rankine::run_paths;
 use rankine::source::{Artifact, ModelSource, OpenModel};
-use rankine::system;
 use rankine::training::{self, EvaluationOptions};
+use rankine::{run_paths, system};
+use rankine_base::publish::refuse_inputs;
 use rankine_reader::convert::{BadLimit, UnknownCategories};
-use rankine_reader::publish::refuse_inputs;
 use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 

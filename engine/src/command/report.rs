@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use bytesize::ByteSize;
 use rankine::report::{self, REPORT_MARK, ReportError, RunView};
-use rankine_reader::publish::{OwnOutput, replace_file};
+use rankine_base::publish::{OwnOutput, replace_file};
 
 use super::{CommandError, Exit, output};
 

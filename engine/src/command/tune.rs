@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 use rankine::job::{StoppingMetric, ThreadCount};
 use rankine::run_paths;
 use rankine::tuning::{Drawn, Evaluation, Extent, Space, TrialResult, Tuned, Tuning, tune};
-use rankine_reader::publish::PartialFile;
+use rankine_base::publish::PartialFile;
 use serde::Serialize;
 
 use super::job::{JobArgs, setting};

@@ -5,8 +5,9 @@ use std::ops::Range;
 use rankine_cpu::Arithmetic;
 use rankine_embedding::cpu::Table;
 use rankine_embedding::rows::{RowsMut, gather};
-use rankine_embedding::{Rank, RankTraffic, Step};
+use rankine_embedding::{RankTraffic, Step};
 use rankine_reader::Samples;
+use rankine_topology::Rank;
 
 use super::dense::{DenseOptimizer, clip_scale, squared_norm};
 use super::loss::HeadLabels;

@@ -2,7 +2,8 @@
 //! all ranks.
 
 use rankine_embedding::cpu::Communicator;
-use rankine_embedding::{Rank, vectorized};
+use rankine_embedding::vectorized;
+use rankine_topology::Rank;
 
 use crate::guard::{DENSE_SQUARES_MAX, FoundOn, NonFinite, SkipReason, StepOutcome, VECTOR_GRADIENT_MAX};
 use crate::model::ModelSpec;

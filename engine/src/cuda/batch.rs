@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use rankine_embedding::{Rank, Topology};
 use rankine_reader::Samples;
+use rankine_topology::{Rank, Topology};
 use rayon::prelude::*;
 
 use super::feed::{FeedBatch, FeedPart};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use rankine_cuda::{Cluster, ClusterSum, Device, Lane, Moment, Rail};
-use rankine_embedding::Rank;
 use rankine_embedding::cuda::Result;
+use rankine_topology::Rank;
 
 /// What the parts of a rank are created on.
 #[derive(Debug, Clone)]

@@ -1,6 +1,6 @@
 //! Errors of training on GPUs.
 
-use rankine_embedding::Rank;
+use rankine_topology::Rank;
 
 /// An error of a GPU, or of its input.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum Error {
     Processes(#[from] crate::launch::MeetError),
     /// The dataset cannot be read, or does not match its schema.
     #[error(transparent)]
-    Data(#[from] rankine_reader::Error),
+    Data(#[from] rankine_base::Error),
 }
 
 impl Error {

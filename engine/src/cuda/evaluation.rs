@@ -14,7 +14,7 @@ use rankine_cuda::kernels::{
 use rankine_cuda::nccl::Parcel;
 use rankine_cuda::{Buffer, Device, Lane, Moment, Pointer, Rail, SharedBuffer};
 use rankine_embedding::cuda::Result;
-use rankine_embedding::{LocalRank, Node, Rank};
+use rankine_topology::{LocalRank, Node, Rank};
 
 use super::context::{RankContext, RankLinks};
 use crate::evaluation::auc::{Pairs, WEIGHT_CLASSES, weight_scales};

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::{Element, Outcome, Rate, Step};
 use rankine_cuda::{Budget, Graph, Lane, Moment, PinnedBuffer};
+use rankine_embedding::RankTraffic;
 use rankine_embedding::cuda::{LookUpCounts, RoutedBatch};
 use rankine_embedding::rows::RowsMut;
-use rankine_embedding::{Rank, RankTraffic, Topology};
+use rankine_topology::{Rank, Topology};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::batch::Batch;

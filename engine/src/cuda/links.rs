@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rankine_cuda::nccl::{Communicator, NcclId, Reduction};
 use rankine_cuda::{AllReduce, Buffer, Device, Lane, Moment, Peers};
-use rankine_embedding::{LocalRank, Node, Process};
+use rankine_topology::{LocalRank, Node, Process};
 
 use crate::launch::{Link, MeetError, Meeting, ProcessInfo, hosts};
 

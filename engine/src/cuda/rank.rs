@@ -5,9 +5,10 @@ use std::fmt::Debug;
 use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Budget, Moment};
+use rankine_embedding::RankTraffic;
 use rankine_embedding::cuda::LookUpCounts;
 use rankine_embedding::rows::RowsMut;
-use rankine_embedding::{Rank, RankTraffic, Topology};
+use rankine_topology::{Rank, Topology};
 
 use super::batch::Batch;
 use super::error::Result;

@@ -269,8 +269,8 @@ fn line(f: &mut fmt::Formatter<'_>, heading: &str, text: fmt::Arguments<'_>) -> 
 
 #[cfg(test)]
 mod tests {
+    use rankine_base::sealed::Checksum;
     use rankine_cuda::probe::Version;
-    use rankine_reader::sealed::Checksum;
 
     use super::*;
     use crate::system::Feature;

@@ -1,8 +1,9 @@
 //! The categorical columns that a job makes of a dataset's numbers.
 
+use rankine_base::did_you_mean;
+use rankine_reader::Schema;
 use rankine_reader::buckets::{log_boundaries, stored_boundaries};
 use rankine_reader::schema::{Categorical, Dense, Hotness, Pooling, VocabularyKind};
-use rankine_reader::{Schema, did_you_mean};
 
 use super::{Buckets, Conflict, Feature, Job};
 

@@ -2,9 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use rankine_embedding::{Topology, TopologyError};
 use rankine_reader::Split;
 use rankine_reader::schema::is_column_name;
+use rankine_topology::{Topology, TopologyError};
 
 use super::embedding::{Exchange, Placement};
 use super::optimizer::Optimizer;

@@ -71,8 +71,8 @@ impl Raw {
     /// Returns the format of the records.
     ///
     /// # Errors
-    /// [`rankine_reader::Error`] if the shape's file cannot be read, or is not a shape.
-    pub fn format(&self) -> rankine_reader::Result<RawFormat> {
+    /// [`rankine_base::Error`] if the shape's file cannot be read, or is not a shape.
+    pub fn format(&self) -> rankine_base::Result<RawFormat> {
         Ok(RawFormat {
             rows_cap: self.rows_cap.map(Count::get),
             // The check of the record's length refuses more.

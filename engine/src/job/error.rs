@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use rankine_reader::document::{Conflict, Problem};
+use rankine_base::document::{Conflict, Problem};
 
 /// Why a job cannot be read. `Display` writes the whole message, which has several lines.
 #[derive(Debug, thiserror::Error)]

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use rankine_reader::document::{Conflict, Document};
-use rankine_reader::files::read_named_text;
+use rankine_base::document::{Conflict, Document};
+use rankine_base::files::read_named_text;
 
 use super::definition::Job;
 use super::error::JobError;

@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 use std::path::Path;
 
-use rankine_reader::document::{Conflict, not_an_index};
+use rankine_base::document::{Conflict, not_an_index};
 use serde::Serialize;
 use toml::{Table as Map, Value};
 

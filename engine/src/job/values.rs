@@ -405,7 +405,7 @@ impl FromStr for Shape {
         if text.contains('/') || Path::new(text).extension().is_some() {
             return Ok(Self::File(text.into()));
         }
-        let suggestion = rankine_reader::did_you_mean(text, Self::BUILT_IN.map(|(name, _)| name));
+        let suggestion = rankine_base::did_you_mean(text, Self::BUILT_IN.map(|(name, _)| name));
         Err(format!("`{text}` is not dlrm, dlrm-dcnv2 or the path of a shape file{suggestion}"))
     }
 }

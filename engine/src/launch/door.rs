@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use rankine_embedding::Process;
+use rankine_topology::Process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::error::{MeetError, Refusal};

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use rankine_embedding::Process;
+use rankine_topology::Process;
 
 use super::address::Address;
 use super::handshake::Answer;

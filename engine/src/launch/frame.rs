@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, Read};
 
-use rankine_embedding::Process;
+use rankine_topology::Process;
 
 /// Most bytes of a value that a rank sends to all; more is a protocol error.
 pub(super) const VALUE_BYTES_MAX: usize = 1 << 20;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rankine_embedding::Process;
+use rankine_topology::Process;
 
 use super::activity::{Activity, RunStage, StepStage};
 use super::error::MeetError;

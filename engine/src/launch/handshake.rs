@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use rankine_embedding::Process;
+use rankine_topology::Process;
 
 use super::secret::Secret;
 

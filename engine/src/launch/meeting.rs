@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use rankine_embedding::Process;
+use rankine_topology::Process;
 
 use super::door::{Connections, accept_all};
 use super::error::MeetError;

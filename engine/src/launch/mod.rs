@@ -40,7 +40,7 @@ pub use outside::read_stream;
 pub use process_info::{Host, ProcessInfo, hosts};
 pub use process_rank::{ProcessRank, RankArguments, Spread};
 pub use pulse::Pulse;
-pub use rankine_embedding::{LocalRank, Process};
+pub use rankine_topology::{LocalRank, Process};
 pub use secret::{Secret, SecretError};
 pub use source::{LaunchError, Launcher};
 pub use watch::{Failure, Patience};

@@ -1,6 +1,6 @@
 //! Who the processes are, and which of them share a host.
 
-use rankine_embedding::{LocalRank, Process};
+use rankine_topology::{LocalRank, Process};
 use serde::{Deserialize, Serialize};
 
 use super::error::MeetError;

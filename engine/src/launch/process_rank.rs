@@ -3,7 +3,7 @@
 use std::fmt;
 use std::num::NonZeroU16;
 
-use rankine_embedding::{LocalRank, Process};
+use rankine_topology::{LocalRank, Process};
 
 use super::address::{Address, first_host};
 use super::source::{Environment, LaunchError, Launcher, ReportedRank, check_ranks};

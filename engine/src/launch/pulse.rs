@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rankine_embedding::Process;
+use rankine_topology::Process;
 
 use super::activity::Activity;
 

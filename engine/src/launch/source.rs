@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use rankine_embedding::{LocalRank, Process};
+use rankine_topology::{LocalRank, Process};
 
 use crate::job::RankCount;
 

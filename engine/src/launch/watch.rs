@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rankine_embedding::Process;
+use rankine_topology::Process;
 use serde::{Deserialize, Serialize};
 
 use super::activity::{Activity, RunStage};

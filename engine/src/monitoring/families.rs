@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use prometheus::{Counter, Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec};
-use rankine_embedding::Process;
 use rankine_reader::Part;
+use rankine_topology::Process;
 
 use super::catalog::Catalog;
 use super::gpus::GpuCollector;

@@ -62,7 +62,7 @@ pub enum MonitorError {
     },
     /// The file cannot be written.
     #[error("metrics file: {0}")]
-    Write(#[from] rankine_reader::Error),
+    Write(#[from] rankine_base::Error),
 }
 
 /// Says what a failure to listen means, and the way out.

@@ -5,8 +5,8 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rankine_embedding::Process;
 use rankine_reader::Part;
+use rankine_topology::Process;
 
 use super::catalog::Family;
 use super::families::TableLabels;

@@ -2,7 +2,7 @@
 
 use prometheus::proto::MetricFamily;
 use prometheus::{Encoder, Registry, TextEncoder};
-use rankine_embedding::Process;
+use rankine_topology::Process;
 
 use super::catalog::label_pair;
 

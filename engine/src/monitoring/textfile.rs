@@ -5,9 +5,9 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rankine_embedding::Process;
-use rankine_reader::publish::OwnOutput;
-use rankine_reader::{Error, Result};
+use rankine_base::publish::OwnOutput;
+use rankine_base::{Error, Result};
+use rankine_topology::Process;
 
 /// Time between two writes.
 const EVERY: Duration = Duration::from_secs(15);

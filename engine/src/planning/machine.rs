@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use rankine_base::did_you_mean;
+use rankine_base::document::{Conflict, Document, Problem};
+use rankine_base::files::read_named_text;
 use rankine_embedding::plan::{LinkSpeed, Machine};
-use rankine_reader::did_you_mean;
-use rankine_reader::document::{Conflict, Document, Problem};
-use rankine_reader::files::read_named_text;
 use serde::Deserialize;
 
 use crate::job::{Fraction, NonNegative, Positive, Precision};

@@ -8,8 +8,9 @@ use std::path::Path;
 
 use rankine_embedding::frequency::{BagLengths, FrequencyProfile, TableFrequencies};
 use rankine_embedding::plan::{Machine, PlanError, PlanInput, PlanOutcome, TableInput};
-use rankine_embedding::{EmbeddingPlan, Exchange, Optimizer, Placement, TableSpec, Topology, TopologyError};
+use rankine_embedding::{EmbeddingPlan, Exchange, Optimizer, Placement, TableSpec};
 use rankine_reader::Dataset;
+use rankine_topology::{Topology, TopologyError};
 
 use crate::job::{self, Job};
 use crate::model::Model;
@@ -48,7 +49,7 @@ pub struct Planning {
 pub enum PlacementError {
     /// The dataset cannot be read.
     #[error(transparent)]
-    Data(#[from] rankine_reader::Error),
+    Data(#[from] rankine_base::Error),
     /// The number of ranks or nodes is impossible.
     #[error(transparent)]
     Topology(#[from] TopologyError),

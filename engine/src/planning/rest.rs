@@ -1,7 +1,7 @@
 //! The memory and work of a rank apart from the tables: the dense part of the model, and the samples.
 
-use rankine_embedding::Topology;
 use rankine_embedding::plan::{Machine, NonTableLoad, NonTableMemory};
+use rankine_topology::Topology;
 
 use crate::model::{Interaction, Model};
 

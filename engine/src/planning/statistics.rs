@@ -85,7 +85,7 @@ const LAW_CLASS_SPAN: f64 = 1.05;
 ///
 /// # Errors
 /// If the dataset cannot be read.
-pub fn statistics(job: &Job, source: &Source<'_>) -> rankine_reader::Result<Statistics> {
+pub fn statistics(job: &Job, source: &Source<'_>) -> rankine_base::Result<Statistics> {
     match *source {
         Source::Law { schema, alpha } => {
             let columns = schema.categorical.iter().map(|column| law(column, alpha)).collect();
@@ -100,7 +100,7 @@ pub fn statistics(job: &Job, source: &Source<'_>) -> rankine_reader::Result<Stat
 }
 
 /// Reads the statistics that the dataset has.
-fn counted(job: &Job, dataset: &Dataset) -> rankine_reader::Result<Statistics> {
+fn counted(job: &Job, dataset: &Dataset) -> rankine_base::Result<Statistics> {
     let columns = &dataset.schema().categorical;
     let ragged = columns.iter().any(|column| matches!(column.hotness, Hotness::Ragged { .. }));
     let lengths: Vec<_> = if ragged {
@@ -131,7 +131,7 @@ fn frequencies(statistics: TableStatistics) -> TableFrequencies {
 }
 
 /// Estimates statistics from samples drawn from the whole dataset.
-fn sampled(job: &Job, dataset: &Dataset, samples: u64) -> rankine_reader::Result<Statistics> {
+fn sampled(job: &Job, dataset: &Dataset, samples: u64) -> rankine_base::Result<Statistics> {
     let columns = dataset.schema().categorical.len();
     let capacity = SKETCH_BYTES / FrequencySketch::BYTES_PER_ROW / columns.max(1);
     let sketches = sketches(job, dataset, samples, capacity.clamp(1 << 12, FrequencySketch::CAPACITY))?;
@@ -149,7 +149,7 @@ fn sketches(
     dataset: &Dataset,
     samples: u64,
     capacity: usize,
-) -> rankine_reader::Result<Vec<FrequencySketch>> {
+) -> rankine_base::Result<Vec<FrequencySketch>> {
     let columns = &dataset.schema().categorical;
     let mut sketches: Vec<_> = columns.iter().map(|_| FrequencySketch::new(capacity)).collect();
     let options = StreamOptions {

@@ -1,7 +1,8 @@
 //! Plans one model for several numbers of nodes, for comparison.
 
+use rankine_embedding::Traffic;
 use rankine_embedding::plan::{Limit, Machine, PlanError, TimeParts};
-use rankine_embedding::{Topology, TopologyError, Traffic};
+use rankine_topology::{Topology, TopologyError};
 use serde::Serialize;
 
 use super::Planning;

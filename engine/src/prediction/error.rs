@@ -9,7 +9,7 @@ use crate::saved::SavedModelError;
 pub enum PredictError {
     /// The dataset or the raw rows cannot be read.
     #[error(transparent)]
-    Data(#[from] rankine_reader::Error),
+    Data(#[from] rankine_base::Error),
     /// The model cannot be read.
     #[error(transparent)]
     Saved(#[from] SavedModelError),

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::iter;
 use std::path::{Path, PathBuf};
 
-use rankine_reader::publish::{OwnOutput, PartialFile};
+use rankine_base::publish::{OwnOutput, PartialFile};
 
 use super::error::PredictError;
 

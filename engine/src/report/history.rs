@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use rankine_base::files::open_regular;
 use rankine_reader::Part;
-use rankine_reader::files::open_regular;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use jiff::Timestamp;
-use rankine_reader::files::read_regular;
+use rankine_base::files::read_regular;
 use serde::de::DeserializeOwned;
 
 use super::ReportError;

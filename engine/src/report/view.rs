@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rankine_embedding::Process;
+use rankine_topology::Process;
 use serde::Serialize;
 
 use super::bound::Bound;

@@ -16,20 +16,20 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
+use rankine_base::blame::Blame;
+use rankine_base::files::{open_regular, read_regular};
+use rankine_base::publish::PartialDir;
+use rankine_base::sealed::{self, SealedError};
 use rankine_embedding::cpu::Table;
 use rankine_embedding::{Dtype, TableSpec};
 use rankine_reader::convert::{Encoder, RowFormat};
 use rankine_reader::dataset::FileManifest;
-use rankine_reader::files::{open_regular, read_regular};
-use rankine_reader::publish::PartialDir;
-use rankine_reader::sealed::{self, SealedError};
 use rankine_reader::write::{CheckedFile, write_file};
 use rankine_reader::{Columns, Schema};
 use safetensors::tensor::{self, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::blame::Blame;
 use crate::cpu::CpuModel;
 use crate::model::{Model, ModelSpec};
 
@@ -83,7 +83,7 @@ pub enum SavedModelError {
     },
     /// Writing failed.
     #[error(transparent)]
-    Write(#[from] rankine_reader::Error),
+    Write(#[from] rankine_base::Error),
     /// Weights are NaN or infinite.
     #[error(
         "{tensor} has non-finite values: training diverged, and the usual cause is a learning rate that is too \
@@ -214,7 +214,7 @@ pub struct ModelMetadata<'a> {
     /// The columns that it was trained on.
     pub columns: &'a Columns,
     /// Reads one of the columns' vocabularies by its file name, and checks it.
-    pub vocabulary: &'a dyn Fn(&str) -> Result<Vec<u8>, rankine_reader::Error>,
+    pub vocabulary: &'a dyn Fn(&str) -> Result<Vec<u8>, rankine_base::Error>,
 }
 
 /// Saves a model into `dir`, which appears only when it is complete and durable. Weights on GPUs are copied to the file
@@ -244,7 +244,7 @@ pub fn save_into(
     for file in &columns.vocabularies {
         let path = partial.path().join(&file.name);
         if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder).map_err(|source| rankine_reader::Error::Io {
+            fs::create_dir_all(folder).map_err(|source| rankine_base::Error::Io {
                 doing: "create",
                 path: folder.to_owned(),
                 source,
@@ -515,7 +515,7 @@ impl SavedModel {
     ///
     /// # Errors
     /// The errors of [`Columns::vocabulary`].
-    pub fn encoder(&self, dir: &Path) -> Result<Encoder, rankine_reader::Error> {
+    pub fn encoder(&self, dir: &Path) -> Result<Encoder, rankine_base::Error> {
         self.columns().encoder(&[dir.to_owned()])
     }
 

@@ -2,12 +2,13 @@
 
 use std::num::NonZero;
 
+use rankine_base::Stop;
+use rankine_base::sealed::Checksum;
 use rankine_embedding::{Dtype, Optimizer, Pooling};
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::schema::{DenseFunction, DenseTransform};
-use rankine_reader::sealed::Checksum;
 use rankine_reader::stream::{BatchStream, StreamOptions};
-use rankine_reader::{Columns, Dataset, Part, Samples, Stop};
+use rankine_reader::{Columns, Dataset, Part, Samples};
 use serde_json::Value;
 use tempfile::TempDir;
 

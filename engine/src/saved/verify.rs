@@ -3,8 +3,8 @@
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
+use rankine_base::files::open_regular;
 use rankine_reader::dataset::FileManifest;
-use rankine_reader::files::open_regular;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{MANIFEST_NAME, RUN_BYTES, SavedModel, SavedModelError};

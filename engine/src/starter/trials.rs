@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rankine_reader::Stop;
+use rankine_base::Stop;
 
 use super::choices::{Choices, Topic};
 use super::{Starter, StarterJob};

@@ -35,8 +35,9 @@ use std::thread::{self, JoinHandle};
 #[cfg(feature = "arrow")]
 use arrow_array::RecordBatch;
 use crossbeam_channel::{Receiver, Sender, bounded};
+use rankine_base::Stop;
 use rankine_reader::convert::{Encoder, RawLabels, RawRows};
-use rankine_reader::{Dataset, Samples, Schema, Split, Stop};
+use rankine_reader::{Dataset, Samples, Schema, Split};
 
 use crate::evaluation::EvalSummary;
 #[cfg(feature = "arrow")]

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use rankine_embedding::Topology;
-use rankine_reader::{Dataset, Part, Stop};
+use rankine_base::Stop;
+use rankine_reader::{Dataset, Part};
+use rankine_topology::Topology;
 
 use super::eval_sets::NamedDataset;
 use super::start::Start;

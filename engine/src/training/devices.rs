@@ -1,7 +1,8 @@
 //! The contents of `devices.json`: the devices of a run, and the tables on them.
 
-use rankine_embedding::{Placement, Topology};
+use rankine_embedding::Placement;
 use rankine_reader::Dataset;
+use rankine_topology::Topology;
 use serde::{Deserialize, Serialize};
 
 use super::backend::DeviceMemory;

@@ -4,11 +4,11 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rankine_embedding::Rank;
-use rankine_reader::StopCause;
+use rankine_base::StopCause;
+use rankine_base::blame::Blame;
+use rankine_topology::Rank;
 
 use super::start::Start;
-use crate::blame::Blame;
 use crate::checkpoint::CheckpointError;
 use crate::guard::NonFinite;
 use crate::job::{Conflict, conflict_lines};
@@ -26,7 +26,7 @@ pub enum TrainError {
     Conflicts(Vec<Conflict>),
     /// The dataset cannot be read, or generated.
     #[error(transparent)]
-    Data(#[from] rankine_reader::Error),
+    Data(#[from] rankine_base::Error),
     /// The model cannot be saved or loaded.
     #[error(transparent)]
     Saved(#[from] SavedModelError),
@@ -187,9 +187,9 @@ impl TrainError {
     }
 
     /// Makes the error of a run folder and its lock.
-    pub(super) fn of_folder(error: rankine_reader::Error) -> Self {
+    pub(super) fn of_folder(error: rankine_base::Error) -> Self {
         match error {
-            rankine_reader::Error::Lost { path } => Self::FolderLost(path),
+            rankine_base::Error::Lost { path } => Self::FolderLost(path),
             error => error.into(),
         }
     }

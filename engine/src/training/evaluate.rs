@@ -1,8 +1,9 @@
 //! One pass of a model over a part of a dataset.
 
+use rankine_base::Stop;
 use rankine_reader::io::IoOptions;
 use rankine_reader::stream::StreamOptions;
-use rankine_reader::{Dataset, Part, Stop};
+use rankine_reader::{Dataset, Part};
 
 use super::backend::{Scorer, ScoringProgress};
 use super::ids::{self, IdCounts};

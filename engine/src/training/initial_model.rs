@@ -6,13 +6,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use rankine_base::blame::Blame;
 use rankine_embedding::rows::{RowsMut, gather};
 use rankine_reader::Dataset;
 use rankine_reader::convert::{KnownColumns, TableGrowth};
 
 use super::identity::{first_difference, rule_difference};
 use super::{TrainError, fresh_state};
-use crate::blame::Blame;
 use crate::checkpoint::{
     Checkpoint, CheckpointError, DenseState, DeviceState, InitialState, RuleState, StateSource, StoredRows,
     TableState,

@@ -43,7 +43,7 @@ pub use event::{Event, Observer, Progress, Report, RunStart, StepDetails, StepTi
 pub use feasibility::{Feasibility, feasibility};
 pub(crate) use features::{with_features, with_shape};
 pub use ids::{IdCounts, with_ids};
-pub use rankine_reader::{Stop, StopCause};
+pub use rankine_base::{Stop, StopCause};
 pub use report::{ExchangedBytes, LookUpCount, PhaseRun, ReportDetails};
 pub(crate) use run::{Ready, Request, Requests, TrainingPart, refit, train_pushed};
 pub use run::{RunPhaseSeconds, TrainOptions, train};

@@ -1,10 +1,11 @@
 //! From a job to its model: applies the job to the columns of a dataset.
 
 use bytesize::ByteSize;
+use rankine_base::nearest;
 use rankine_embedding::cpu::RankTables;
 use rankine_embedding::{EmbeddingPlan, Optimizer, Pooling, TableSpec, UpdateRule};
+use rankine_reader::Schema;
 use rankine_reader::schema::{self, Categorical, VocabularyKind};
-use rankine_reader::{Schema, nearest};
 
 use super::TrainError;
 use crate::cpu;
@@ -626,7 +627,7 @@ mod tests {
         assert!(told(tables - 1).contains("the tables and their optimizer state take "));
 
         // Each rank has its own, and a share of the state where updates are sharded.
-        let topology = rankine_embedding::Topology::new(3, 1).unwrap();
+        let topology = rankine_topology::Topology::new(3, 1).unwrap();
         let plan = EmbeddingPlan::replicated(
             topology,
             &model.all_tables().into_iter().map(|table| table.0).collect::<Vec<_>>(),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use rankine_reader::StopCause;
+use rankine_base::StopCause;
 
 use crate::job::{JobError, StoppingMetric};
 use crate::training::TrainError;
@@ -58,8 +58,8 @@ pub enum TuneError {
     NoResult(StoppingMetric),
 }
 
-impl From<rankine_reader::Error> for TuneError {
-    fn from(error: rankine_reader::Error) -> Self {
+impl From<rankine_base::Error> for TuneError {
+    fn from(error: rankine_base::Error) -> Self {
         Self::Train(error.into())
     }
 }

@@ -17,7 +17,8 @@ mod trial;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rankine_reader::{Dataset, Part, Split, Stop};
+use rankine_base::Stop;
+use rankine_reader::{Dataset, Part, Split};
 use serde::Serialize;
 
 use crate::job::{Conflict, Job, JobError, JobFile, StoppingMetric};

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use rankine_reader::publish::{Lock, create_folders, replace_file_under};
+use rankine_base::publish::{Lock, create_folders, replace_file_under};
 use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
@@ -30,7 +30,7 @@ struct Plan {
     space: String,
 }
 
-fn plan(tuning: &Tuning<'_>, job: &Job, dataset: &Dataset) -> rankine_reader::Result<Json> {
+fn plan(tuning: &Tuning<'_>, job: &Job, dataset: &Dataset) -> rankine_base::Result<Json> {
     let mut job = job.clone();
     (job.device.threads, job.metrics) = (None, Default::default());
     Ok(json!(Plan {

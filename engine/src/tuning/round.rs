@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rankine_reader::Stop;
+use rankine_base::Stop;
 
 use super::trial::{Share, Standing, Trial};
 use crate::job::{DeviceKind, Job, StoppingMetric, ThreadCount};

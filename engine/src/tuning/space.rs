@@ -12,9 +12,9 @@
 
 use std::path::Path;
 
+use rankine_base::document::{Conflict, Document, Problem};
+use rankine_base::files::read_named_text;
 use rankine_embedding::random::philox4x32;
-use rankine_reader::document::{Conflict, Document, Problem};
-use rankine_reader::files::read_named_text;
 use toml::{Table, Value};
 
 use crate::job::{Job, JobError, JobFile, Optimizer};

@@ -5,7 +5,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use rankine_reader::{Split, Stop};
+use rankine_base::Stop;
+use rankine_reader::Split;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

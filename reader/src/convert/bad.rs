@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use rankine_base::error::{Error, Result};
+
 use crate::convert::plan::options::{BadLimit, OnBad};
 use crate::convert::rows::fault::{BadReason, BadRow};
 use crate::convert::rows::source::RowSource;
-use crate::error::{Error, Result};
 use crate::write::CheckedFile;
 
 /// The file that names every bad row, one JSON object per line.

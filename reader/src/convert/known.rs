@@ -1,6 +1,8 @@
 //! Columns that exist before a conversion: those of a dataset or of a model, whose transforms and vocabularies further
 //! rows keep, and how the tables of two datasets compare.
 
+use rankine_base::error::{Error, Result};
+
 use crate::convert::plan::{Learning, Plan};
 use crate::convert::predict::{RawInput, SourceTask, with_source};
 use crate::convert::report::ConversionReport;
@@ -9,7 +11,6 @@ use crate::convert::text::lines::Limits;
 use crate::convert::write::encode::Encoder;
 use crate::convert::{BAG_MAX, ConvertOptions, Progress, convert};
 use crate::dataset::Dataset;
-use crate::error::{Error, Result};
 use crate::ids::IdRules;
 use crate::origin::RowFormat;
 use crate::schema::{Hotness, Pooling, Schema, VocabularyKind};

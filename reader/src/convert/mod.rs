@@ -54,12 +54,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::error::{Error, IoContext, Result};
+use rankine_base::error::{Error, IoContext, Result};
+use rankine_base::publish::{PartialDir, refuse_inputs, sync_dir};
+use rankine_base::stop::Stop;
+
 use crate::origin::Origin;
-use crate::publish::{PartialDir, refuse_inputs, sync_dir};
 use crate::schema::{DenseTransform, HOTNESS_MAX, Schema};
 use crate::statistics::TableStatistics;
-use crate::stop::Stop;
 use crate::vocabulary::{self, Vocabulary};
 use crate::write::{CheckedFile, DatasetWriter, write_file};
 

@@ -1,5 +1,7 @@
 //! The common part of all passes over the sources: chunks, rows, and the part that each row belongs to.
 
+use rankine_base::error::Result;
+
 use crate::convert::Progress;
 use crate::convert::bad::BadRows;
 use crate::convert::plan::options::ConvertOptions;
@@ -7,7 +9,6 @@ use crate::convert::pool::Pool;
 use crate::convert::rows::fault::BadRow;
 use crate::convert::rows::selection::Selection;
 use crate::convert::rows::source::{PartRows, RowSource, Span};
-use crate::error::Result;
 use crate::schema::Schema;
 use crate::split::{HeldOut, Split};
 

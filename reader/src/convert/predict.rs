@@ -4,6 +4,9 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use rankine_base::error::{Error, Result};
+use rankine_base::stop::Stop;
+
 use crate::convert::formats::csv::{MissingColumn, csv_source};
 use crate::convert::formats::hugectr::RecordSource;
 #[cfg(feature = "parquet")]
@@ -17,13 +20,11 @@ use crate::convert::text::lines::{Limits, LineRules, Source};
 use crate::convert::write::encode::Encoder;
 use crate::convert::write::unknown::{UnknownCategories, UnknownCounter};
 use crate::convert::{CriteoParser, Progress, criteo_source};
-use crate::error::{Error, Result};
 use crate::ids::IdRules;
 use crate::ordered::ordered_map;
 use crate::origin::RowFormat;
 use crate::samples::Samples;
 use crate::schema::Schema;
-use crate::stop::Stop;
 
 /// Some rows of a file, as input of a model.
 pub struct RawChunk<'a> {
@@ -79,8 +80,8 @@ impl RawReader<'_> {
     /// categories of the good rows, one entry per categorical column.
     ///
     /// # Errors
-    /// The first error of `take`; [`crate::Error::Invalid`] for a file that lacks a column, or if standard input cannot
-    /// be read in this format; [`crate::Error::Damaged`] for a broken compressed file; [`crate::Error::Io`].
+    /// The first error of `take`; [`Error::Invalid`] for a file that lacks a column, or if standard input cannot
+    /// be read in this format; [`Error::Damaged`] for a broken compressed file; [`Error::Io`].
     pub fn read(
         &self,
         files: &[PathBuf],

@@ -1,11 +1,12 @@
 //! Raw rows in memory, column by column, for a model in the caller's process.
 
+use rankine_base::nearest::did_you_mean;
+
 use crate::convert::BAG_MAX;
 use crate::convert::formats::criteo;
 use crate::convert::rows::source::largest_raw_number;
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
 use crate::convert::text::number;
-use crate::nearest::did_you_mean;
 use crate::origin::{CategorySource, ColumnSources, LabelRule, LabelSource, RowFormat};
 use crate::schema::{Categorical, Dense, Hotness, Label, Schema, VocabularyKind};
 

@@ -3,11 +3,12 @@
 
 use std::path::Path;
 
+use rankine_base::error::Result;
+
 use crate::convert::predict::{RawInput, SourceTask, with_source};
 use crate::convert::rows::selection::Selection;
 use crate::convert::rows::source::{PartRows, RequiredColumns, RowSource};
 use crate::convert::text::lines::{Limits, Source};
-use crate::error::Result;
 use crate::ids::IdRules;
 use crate::origin::RowFormat;
 use crate::schema::Schema;

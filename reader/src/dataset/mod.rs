@@ -6,18 +6,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rankine_base::error::{Error, IoContext, Result};
+use rankine_base::files::{check_folder, check_regular, read_regular};
+use rankine_base::sealed::{self, Checksum};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::block::BLOCK_ALIGN;
-use crate::error::{Error, IoContext, Result};
-use crate::files::{check_folder, check_regular, read_regular};
 use crate::ids::{IdRules, OutOfRange};
 use crate::origin::{Origin, RowFormat};
 use crate::part::Part;
 use crate::raw::{RawFormat, RecordDecoder};
 use crate::schema::{Categorical, DenseDtype, Schema};
-use crate::sealed::{self, Checksum};
 use crate::statistics::{self, TableStatistics};
 
 pub use validation::Selection;

@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use rankine_base::error::{Error, Result};
+
 use super::{Dataset, DatasetPart, Source};
-use crate::error::{Error, Result};
 use crate::part::Part;
 use crate::split::{HeldOut, Split};
 

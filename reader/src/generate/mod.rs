@@ -13,17 +13,17 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use half::f16;
+use rankine_base::error::{Error, Result};
+use rankine_base::publish::PartialDir;
+use rankine_base::stop::Stop;
 
 use crate::dataset::Manifest;
-use crate::error::{Error, Result};
 use crate::ordered::ordered_map;
 use crate::origin::Origin;
 use crate::part::Part;
-use crate::publish::PartialDir;
 use crate::rng::Rng;
 use crate::samples::Samples;
 use crate::schema::{DenseFunction, Hotness, Schema};
-use crate::stop::Stop;
 use crate::write::DatasetWriter;
 
 pub use crate::origin::{GenerateSpec, Generation};

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use crate::tests::file_calls::{assert_durable, observe};
+
 use super::*;
 use crate::dataset::Dataset;
-use crate::publish::tests::file_calls::{assert_durable, observe};
 use crate::schema::Pooling;
 use crate::stream::{BatchStream, StreamOptions};
 use crate::tests::tree;

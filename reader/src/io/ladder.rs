@@ -5,6 +5,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rankine_base::error::{Error, IoContext, Result};
+
 use super::backend::{Backend, ReadOp, explain};
 use super::mapped::MappedFile;
 use super::options::{IoOptions, Rung};
@@ -12,7 +14,6 @@ use super::pool::PoolBackend;
 use super::request::SLAB_ALIGN;
 use super::slab::SlabRing;
 use super::uring::{UringBackend, UringSetup};
-use crate::error::{Error, IoContext, Result};
 
 /// A rung that works.
 pub(super) struct SelectedRung {

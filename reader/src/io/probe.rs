@@ -6,12 +6,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rankine_base::publish::unique_suffix;
+
 use super::ladder;
 use super::options::Rung;
 use super::reads::Reads;
 use super::request::ReadRequest;
 use super::slab::SlabRing;
-use crate::publish::unique_suffix;
 
 /// Size of the trial file: several reads.
 const PROBE_BYTES: usize = 256 * 1024;

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rankine_base::error::{Error, Result};
+
 use super::backend::{Backend, ReadOp};
 use super::count::BytesRead;
 use super::ladder;
@@ -14,7 +16,6 @@ use super::options::{IoOptions, Rung};
 use super::request::{ReadRequest, SLAB_ALIGN};
 use super::slab::{Slab, SlabRing, VacantSlab};
 use crate::background::{Background, StopSignal};
-use crate::error::{Error, Result};
 
 /// How often in a row the kernel may postpone a read (`EINTR`, `EAGAIN`) before that is an error.
 const RETRIES_MAX: u32 = 20;

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use memmap2::MmapMut;
+use rankine_base::error::{Error, Result};
 
 use super::request::{ReadRequest, SLAB_ALIGN};
-use crate::error::{Error, Result};
 
 /// How long a reader waits for a free slab before it logs a message.
 const STARVED_AFTER: Duration = Duration::from_secs(10);

@@ -7,12 +7,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rankine_base::error::{Error, Result};
+
+use crate::tests::seccomp::{Refused, refuse_in_this_thread};
 use proptest::prelude::*;
 
 use super::backend::{Backend, Completion, ReadOp};
 use super::*;
-use crate::error::{Error, Result};
-use crate::publish::tests::seccomp::{Refused, refuse_in_this_thread};
 use crate::rng::Rng;
 use crate::tests::{skipped, working_rungs};
 

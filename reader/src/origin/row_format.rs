@@ -1,9 +1,9 @@
 //! The format of a dataset's raw rows: stored in its manifest and with every model trained on it, so that both can
 //! read further rows of the same format.
 
+use rankine_base::error::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
 use crate::raw::RawFormat;
 use crate::schema::Schema;
 

@@ -15,9 +15,9 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::error::{Error, IoContext, Result};
-use crate::file_identity::{FileIdentity, Stamp, metadata_now};
-use crate::sealed::Checksum;
+use rankine_base::error::{Error, IoContext, Result};
+use rankine_base::file_identity::{FileIdentity, Stamp, metadata_now};
+use rankine_base::sealed::Checksum;
 
 /// Bytes covered by one checksum. Changing this changes the checksum of every file.
 const CHUNK_BYTES: u64 = 64 << 20;
@@ -193,7 +193,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
-    use crate::file_identity::SETTLED;
+    use rankine_base::file_identity::SETTLED;
 
     fn checksum(path: &Path) -> Checksum {
         checksums(&[path.to_owned()], 2, &mut |_, _| true).unwrap().unwrap()[0].xxh3.unwrap()

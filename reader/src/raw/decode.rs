@@ -1,6 +1,7 @@
 //! Decodes records into samples.
 
-use crate::error::Result;
+use rankine_base::error::Result;
+
 use crate::ids::{IdRules, OutOfRange};
 use crate::precomputed::PrecomputedFunction;
 use crate::raw::{FIELD_BYTES, RawDense, RawFormat, RawIds};

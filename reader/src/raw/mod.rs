@@ -8,9 +8,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use rankine_base::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
 use crate::schema::{Dense, DenseDtype, DenseFunction, DenseTransform, Label, Schema};
 use crate::shape::Shape;
 
@@ -19,9 +19,9 @@ mod decode;
 #[cfg(test)]
 mod tests;
 
-pub use crate::file_identity::{FileIdentity, Stamp};
 pub use contents::{RawContents, checksums};
 pub use decode::{RecordDecoder, RecordFault, RecordFaultKind};
+pub use rankine_base::file_identity::{FileIdentity, Stamp};
 
 /// Bytes per field.
 pub const FIELD_BYTES: usize = 4;

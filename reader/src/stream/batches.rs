@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use rankine_base::error::{Error, Result};
 
 use crate::background::{Background, StopSignal};
 use crate::dataset::DatasetPart;
-use crate::error::{Error, Result};
 use crate::io::{BytesRead, Rung, SlabRing};
 use crate::samples::Samples;
 use crate::stream::division::{self, Division, Portion};

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use rankine_base::error::{Error, Result};
+
 use crate::block::{self, Block, BlockLayout};
 use crate::buckets::append_ids;
 use crate::dataset::{BlockCoding, BlockLocation, DatasetPart};
-use crate::error::{Error, Result};
 use crate::ids::IdRules;
 use crate::io::{BytesRead, IoOptions, ReadRequest, Reads, Rung, SLAB_ALIGN, Slab, SlabRing};
 use crate::raw::{RecordDecoder, RecordFaultKind};

@@ -5,12 +5,13 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
 
+use rankine_base::error::{Error, Result};
+use rankine_base::stop::Stop;
+
 use crate::background::Background;
 use crate::dataset::{DatasetPart, Selection};
-use crate::error::{Error, Result};
 use crate::io::{BytesRead, Rung, SlabRing};
 use crate::ordered::ordered_map;
-use crate::stop::Stop;
 use crate::stream::blocks::UncheckedBlock;
 use crate::stream::division::Division;
 use crate::stream::rows::{RowsOfWindow, Run};

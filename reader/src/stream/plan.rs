@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use rankine_base::error::{Error, Result};
+
 use crate::dataset::{DatasetPart, Selection};
-use crate::error::{Error, Result};
 use crate::rng::Rng;
 use crate::stream::{Order, Position};
 

@@ -11,8 +11,13 @@ use crate::schema::{
     VocabularyKind,
 };
 
+#[path = "../../../tests/support/file_calls.rs"]
+pub(crate) mod file_calls;
 #[path = "../../../tests/support/files.rs"]
 mod files;
+#[path = "../../../tests/support/seccomp.rs"]
+#[allow(dead_code, reason = "no commands are run here")]
+pub(crate) mod seccomp;
 #[path = "../../../tests/support/skipped.rs"]
 mod skipped;
 
@@ -155,7 +160,7 @@ pub(crate) fn dataset(samples: usize, block_samples: u32) -> TestDataset {
         row[0] = number as f32;
     }
     let home = tempfile::tempdir().unwrap();
-    let dir = crate::publish::PartialDir::create(&home.path().join("data")).unwrap();
+    let dir = rankine_base::publish::PartialDir::create(&home.path().join("data")).unwrap();
     let mut writer = crate::write::DatasetWriter::new(&dir, schema.clone(), block_samples).unwrap();
     writer.push(crate::Part::Train, &train).unwrap();
     writer.push(crate::Part::Eval, &samples_of(&schema, samples.div_ceil(10), 2)).unwrap();

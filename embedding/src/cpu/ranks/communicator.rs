@@ -6,8 +6,9 @@
 use std::any::Any;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::traffic::{LinkTraffic, Traffic};
 use rankine_topology::{Rank, Topology, split_range};
+
+use crate::traffic::{LinkTraffic, Traffic};
 
 type Packet = Box<dyn Any + Send>;
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread;
 
 use proptest::prelude::*;
+use rankine_topology::{Rank, Topology};
 
 use super::{BagGradients, Communicator, RankTables};
 use crate::cpu::{Bags, Feature, FeatureSlot, Route, Table};
@@ -15,7 +16,6 @@ use crate::random::UniformField;
 use crate::rows::gather;
 use crate::table::{Pooling, TableSpec};
 use crate::traffic::{KEY_BYTES, LENGTH_BYTES, LinkTraffic, Traffic};
-use rankine_topology::{Rank, Topology};
 
 const SEED: u64 = 5;
 const RULES: [UpdateRule; 6] = [

@@ -5,6 +5,7 @@ pub(crate) mod parts;
 
 use rankine_cuda::Pointer;
 use rankine_cuda::kernels::{GROUP_KEYS, LINE_KEYS, RANKS_MAX, Route, SparseUpdate};
+use rankine_topology::Topology;
 
 use crate::cuda::error::{Error, Result};
 use crate::cuda::layout::parts::{Holder, Part};
@@ -12,7 +13,6 @@ use crate::dtype::Dtype;
 use crate::optimizer::{Optimizer, UpdateRule};
 use crate::placement::{EmbeddingPlan, FrequentRows, RoundCapacity};
 use crate::table::{Pooling, TableSpec};
-use rankine_topology::Topology;
 
 /// Elements per vector in which rows are read.
 pub(crate) const VECTOR: usize = 4;

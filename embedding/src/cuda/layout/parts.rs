@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
+use rankine_topology::{Rank, Topology};
+
 use crate::cuda::error::{Error, Result};
 use crate::optimizer::{Optimizer, UpdateRule};
 use crate::placement::{EmbeddingPlan, Exchange, FrequentRows, Owner, Shard};
 use crate::table::TableSpec;
-use rankine_topology::{Rank, Topology};
 
 /// Some columns of rows of a table, and who stores them.
 #[derive(Debug, Clone)]

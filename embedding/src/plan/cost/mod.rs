@@ -5,6 +5,8 @@
 
 use std::ops::{AddAssign, SubAssign};
 
+use rankine_topology::{LocalRank, Rank, Topology};
+
 use super::choice::Choice;
 use super::input::{NonTableLoad, TableInput};
 use super::machine::{FrequentSums, Machine};
@@ -14,7 +16,6 @@ use crate::optimizer::UpdateRule;
 use crate::placement::{Exchange, Owner, Placement};
 use crate::table::TableSpec;
 use crate::traffic::{KEY_BYTES, LENGTH_BYTES};
-use rankine_topology::{LocalRank, Rank, Topology};
 
 /// Memory traffic of one distinct row to be found, sorted and merged: its key and its position, in several passes.
 const ROUTE_BYTES: f64 = 64.0;

@@ -2,6 +2,7 @@
 //! planner's tests compare with these values; nothing here uses the planner's own sums.
 
 use proptest::prelude::*;
+use rankine_topology::{Node, Rank, Topology};
 
 use crate::dtype::Dtype;
 use crate::frequency::{BagLengths, CountClass, FrequencyProfile, TableFrequencies};
@@ -11,7 +12,6 @@ use crate::plan::choice::Choice;
 use crate::plan::cost::{Context, Flow, RankLoad};
 use crate::plan::{FrequentSums, Machine, NonTableLoad, NonTableMemory, TableInput};
 use crate::table::TableSpec;
-use rankine_topology::{Node, Rank, Topology};
 
 pub(in crate::plan) const ROWWISE: UpdateRule =
     UpdateRule::RowwiseAdagrad { initial_accumulator: 0.0, epsilon: 1e-8 };

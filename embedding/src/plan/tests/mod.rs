@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Instant;
 
 use proptest::prelude::*;
+use rankine_topology::Topology;
 
 use super::*;
 use crate::cpu::{BagGradients, Bags, Communicator, Feature, FeatureSlot, RankTables};
@@ -17,7 +18,6 @@ use crate::placement::{EmbeddingPlan, Exchange, Owner, Placement};
 use crate::random::philox4x32;
 use crate::table::{Pooling, TableSpec};
 use crate::traffic::{LinkTraffic, Traffic};
-use rankine_topology::Topology;
 
 const ROWWISE: UpdateRule = UpdateRule::RowwiseAdagrad { initial_accumulator: 0.0, epsilon: 1e-8 };
 

@@ -6,12 +6,13 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rankine_base::Stop;
+use rankine_base::sealed::Checksum;
 use rankine_embedding::rows::RowSelection;
 use rankine_embedding::{Dtype, Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
-use rankine_reader::sealed::Checksum;
 use rankine_reader::stream::{BatchStream, StreamOptions};
-use rankine_reader::{Dataset, Part, Samples, Split, Stop};
+use rankine_reader::{Dataset, Part, Samples, Split};
 use tempfile::TempDir;
 use xxhash_rust::xxh3::Xxh3;
 

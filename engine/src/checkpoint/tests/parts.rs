@@ -1,7 +1,7 @@
 //! The parts of a checkpoint: pieces, shards, and the base of an incremental one.
 
-use rankine_embedding::Rank;
-use rankine_reader::sealed;
+use rankine_base::sealed;
+use rankine_topology::Rank;
 
 use super::*;
 use crate::checkpoint::{index, manifest};

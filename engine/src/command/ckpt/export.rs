@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use rankine::source::{Artifact, ModelSource, OpenModel, SourceError, open_checkpoint};
-use rankine_reader::publish::refuse_inputs;
+use rankine_base::publish::refuse_inputs;
 
 use crate::command::{CommandError, output};
 

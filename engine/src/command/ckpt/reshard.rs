@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use rankine::checkpoint::{Draft, RankState, StoredRows, write_shards};
 use rankine::job::RankCount;
 use rankine::run_paths;
-use rankine_embedding::Topology;
+use rankine_base::publish::{Lock, create_folders, refuse_inputs, replace_file_under};
 use rankine_embedding::rows::Rows;
-use rankine_reader::publish::{Lock, create_folders, refuse_inputs, replace_file_under};
+use rankine_topology::Topology;
 
 use super::{disk, open};
 use crate::command::table::counted;

@@ -14,8 +14,9 @@ use rankine_cpu::Arithmetic;
 use rankine_embedding::cpu::{BagGradients, Bags, Communicator, Feature, FeatureSlot, RankTables};
 use rankine_embedding::random::UniformField;
 use rankine_embedding::rows::{RowsError, RowsMut, gather};
-use rankine_embedding::{EmbeddingPlan, Pooling, Rank, RankTraffic, Step};
+use rankine_embedding::{EmbeddingPlan, Pooling, RankTraffic, Step};
 use rankine_reader::Samples;
+use rankine_topology::Rank;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 use xxhash_rust::xxh3::Xxh3;
 

@@ -4,10 +4,11 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use rankine_embedding::rows::{Rows, RowsError, RowsMut};
 use rankine_embedding::{
-    EmbeddingPlan, Exchange, FrequentRows, Optimizer, Pooling, Rank, RoundCapacity, TablePlan, TableSpec,
-    Topology, UpdateRule,
+    EmbeddingPlan, Exchange, FrequentRows, Optimizer, Pooling, RoundCapacity, TablePlan, TableSpec,
+    UpdateRule,
 };
 use rankine_reader::Samples;
+use rankine_topology::{Rank, Topology};
 
 use super::{Ranks, Sharding};
 use crate::checkpoint::DenseState;

@@ -1,8 +1,7 @@
 //! Training in bf16, compared with training in f32.
 
 use rankine_cpu::Arithmetic;
-use rankine_embedding::Optimizer;
-use rankine_embedding::UpdateRule;
+use rankine_embedding::{Optimizer, UpdateRule};
 use rankine_reader::Samples;
 
 use super::oracle::{BatchShape, models, random_batch};

@@ -5,8 +5,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rankine_base::publish::{create_folders, replace_file};
 use rankine_cuda::calibration::Figures;
-use rankine_reader::publish::{create_folders, replace_file};
 use serde::{Deserialize, Serialize};
 
 use super::Gpus;
@@ -98,7 +98,7 @@ pub(super) fn driver_version() -> String {
 
 #[cfg(test)]
 mod tests {
-    use rankine_reader::sealed::Checksum;
+    use rankine_base::sealed::Checksum;
 
     use super::*;
 

@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use rankine_base::Error as DataError;
 use rankine_cuda::Moment;
+use rankine_reader::Schema;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::{BatchStream, BlockRow, PackedBatch, Position, StreamOptions};
-use rankine_reader::{Error as DataError, Schema};
 
 use super::release::CopierMessage;
 use super::ring::BlockRing;

@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 use crossbeam_channel::Sender;
 use rankine_cuda::{Lane, Moment};
-use rankine_embedding::{Rank, Topology};
 use rankine_reader::stream::{PackedBatch, PackedBlock, PackedItem, PackedStream};
+use rankine_topology::{Rank, Topology};
 
 use super::super::error::Result;
 use super::release::{CopierMessage, ReleasedBlocks};

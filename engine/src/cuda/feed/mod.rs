@@ -20,12 +20,12 @@ use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, bounded};
+use rankine_base::Error as DataError;
 use rankine_cuda::{Device, Lane};
-use rankine_embedding::{Rank, Topology};
-use rankine_reader::Error as DataError;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::io::{BytesRead, Rung, SlabRing};
 use rankine_reader::stream::{BlockStream, PackedStream, StreamOptions};
+use rankine_topology::{Rank, Topology};
 
 use super::error::Result;
 use batch::Source;

@@ -16,8 +16,9 @@ use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::Step;
 use rankine_cuda::{Budget, Device};
 use rankine_embedding::cuda::LookUpCounts;
-use rankine_embedding::{Optimizer, Rank, RankTraffic};
+use rankine_embedding::{Optimizer, RankTraffic};
 use rankine_reader::Samples;
+use rankine_topology::Rank;
 
 use super::batch::GlobalBatch;
 use super::error::Result;

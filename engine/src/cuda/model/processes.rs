@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rankine_cuda::{Cluster, Device, GatherNodes, Peers};
-use rankine_embedding::{LocalRank, Node};
+use rankine_topology::{LocalRank, Node};
 
 use crate::cuda::error::Result;
 use crate::launch::ProcessGroup;

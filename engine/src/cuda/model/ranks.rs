@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use half::{bf16, f16};
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Cluster, Device};
-use rankine_embedding::{Rank, Topology};
+use rankine_topology::{Rank, Topology};
 
 use super::processes::connect_processes;
 use super::workers::Workers;

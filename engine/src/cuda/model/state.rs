@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rankine_embedding::Rank;
+use rankine_topology::Rank;
 
 use super::CudaModel;
 use crate::checkpoint::{CheckpointError, DenseState, DeviceState, RankState, StateSource};

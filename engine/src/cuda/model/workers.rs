@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use rankine_base::Error as DataError;
 use rankine_cuda::Cluster;
-use rankine_reader::Error as DataError;
 
 use crate::cuda::error::{Error, Result};
 use crate::cuda::input::SLOTS;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use rankine_cuda::kernels::{self, Element, Outcome, Tally, Verdict};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
-use rankine_embedding::Rank;
 use rankine_embedding::cuda::Result;
+use rankine_topology::Rank;
 
 use super::super::group::GradientSums;
 use super::super::input::Input;

@@ -25,8 +25,9 @@ use rankine_cuda::kernels::{
     DenseInput, Element, ElementKind, Fp8RankMagnitudes, Guard, Outcome, TableRows, Tally,
 };
 use rankine_cuda::{Buffer, Lane, Pointer};
+use rankine_embedding::Traffic;
 use rankine_embedding::cuda::Result;
-use rankine_embedding::{Rank, Traffic};
+use rankine_topology::Rank;
 
 use super::context::RankContext;
 use super::input::Input;

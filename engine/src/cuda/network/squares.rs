@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use rankine_cuda::{AllReduce, Buffer, Device, Lane, Peers, Pointer, kernels};
-use rankine_embedding::LocalRank;
 use rankine_embedding::cuda::Result;
+use rankine_topology::LocalRank;
 
 use super::super::group::Gradients;
 

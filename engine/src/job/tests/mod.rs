@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rankine_embedding::Topology;
 use rankine_reader::io::IoMode;
 use rankine_reader::raw::{RawDense, RawIds};
+use rankine_topology::Topology;
 
 use super::*;
 

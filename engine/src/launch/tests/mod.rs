@@ -5,8 +5,8 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rankine_embedding::Process;
-use rankine_reader::sealed::Checksum;
+use rankine_base::sealed::Checksum;
+use rankine_topology::Process;
 
 use super::watch::Patience;
 use super::{

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rankine_cpu::Arithmetic;
-use rankine_embedding::{Rank, RankTraffic};
+use rankine_embedding::RankTraffic;
 use rankine_reader::Samples;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
+use rankine_topology::Rank;
 
 use super::super::TrainError;
 use super::super::report::ReportDetails;

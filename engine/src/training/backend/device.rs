@@ -3,10 +3,11 @@
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rankine_embedding::{EmbeddingPlan, Placement, Rank, RankTraffic};
+use rankine_embedding::{EmbeddingPlan, Placement, RankTraffic};
 use rankine_reader::Samples;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
+use rankine_topology::Rank;
 
 use super::super::TrainError;
 use super::super::report::ReportDetails;

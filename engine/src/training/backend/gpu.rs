@@ -9,11 +9,12 @@ use rankine_cuda::blas::Algorithms;
 use rankine_cuda::probe::uuid_text;
 use rankine_cuda::{ActivityKind, Device, Moment, Trace};
 use rankine_embedding::cuda::{Error as GpuError, LookUpCounts};
-use rankine_embedding::{EmbeddingPlan, Rank, RankTraffic};
+use rankine_embedding::{EmbeddingPlan, RankTraffic};
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::io::Rung;
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Part, Samples};
+use rankine_topology::Rank;
 
 use super::super::TrainError;
 use super::super::processes::RankAssignment;
@@ -610,7 +611,7 @@ fn algorithms(job: &Job) -> Result<Algorithms, TrainError> {
         return Ok(if job.device.tune { Algorithms::Timed } else { Algorithms::Known });
     };
     let unusable = |why: String| TrainError::Device(format!("device.tuning: {}: {why}", path.display()));
-    let text = rankine_reader::files::read_text(path).map_err(|error| unusable(error.to_string()))?;
+    let text = rankine_base::files::read_text(path).map_err(|error| unusable(error.to_string()))?;
     let record = serde_json::from_str(&text);
     record
         .map(Algorithms::Recorded)

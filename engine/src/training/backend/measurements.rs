@@ -1,6 +1,6 @@
 //! What was measured on GPUs, which a resumed training takes from the checkpoint instead of measuring again.
 
-use rankine_embedding::Topology;
+use rankine_topology::Topology;
 
 use crate::checkpoint::{Checkpoint, CheckpointError};
 

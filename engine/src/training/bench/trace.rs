@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rankine_reader::publish::OwnOutput;
+use rankine_base::publish::OwnOutput;
 
 use super::super::TrainError;
 use super::super::backend::{Backend, Profile, TraceEvent};

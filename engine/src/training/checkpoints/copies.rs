@@ -6,9 +6,10 @@
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use rankine_base::hooks;
 use rankine_embedding::rows::Snapshot;
 
-use crate::{hooks, system};
+use crate::system;
 
 /// The share of the free memory that copies may take; training and the page cache need some, too.
 const MEMORY_SHARE: f64 = 0.8;

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rankine_embedding::Rank;
 use rankine_embedding::rows::{RowSelection, Snapshot};
 use rankine_reader::Columns;
+use rankine_topology::Rank;
 
 use super::backend::{Backend, Measurements};
 use super::context::RunContext;

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use rankine_embedding::Rank;
 use rankine_embedding::rows::{RowSelection, Snapshot};
 use rankine_reader::Columns;
+use rankine_topology::Rank;
 
 use super::super::backend::Measurements;
 use crate::checkpoint::{

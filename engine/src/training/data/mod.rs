@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rankine_reader::files::check_folder;
+use rankine_base::files::check_folder;
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::origin::Origin;
 use rankine_reader::schema::DenseDtype;
@@ -39,7 +39,7 @@ pub fn open_or_generate(job: &Job, stop: &Stop, observer: &mut dyn Observer) -> 
 /// Applies what a job says about its samples: the validation set, further columns, and the policy for ids.
 fn prepare(job: &Job, dataset: Dataset) -> Result<Dataset, TrainError> {
     let dataset = dataset.with_validation(job.train.validation).map_err(|error| match error {
-        rankine_reader::Error::Invalid(_) => conflict("train.validation", error.to_string()),
+        rankine_base::Error::Invalid(_) => conflict("train.validation", error.to_string()),
         error => error.into(),
     })?;
     // Quantiles are those of the samples to train on.
@@ -73,7 +73,7 @@ fn check_weights(dataset: &Dataset, part: Part) -> Result<(), TrainError> {
             return Ok(());
         }
     }
-    Err(TrainError::Data(rankine_reader::Error::BadRows(format!(
+    Err(TrainError::Data(rankine_base::Error::BadRows(format!(
         "all samples of the {part} part of {} weigh 0, so that none counts: convert its rows again with other weights, \
          or without [weight] in the schema file",
         dataset.dir().display()
@@ -104,7 +104,7 @@ fn open_or_make(job: &Job, stop: &Stop, observer: &mut dyn Observer) -> Result<D
         observer.observe(Event::Generating { samples: 0, total });
         let progress = |samples| observer.observe(Event::Generating { samples, total });
         generate(&spec, dir, threads, stop, progress).map_err(|error| match error {
-            rankine_reader::Error::Stopped(cause) => TrainError::NotBegun { cause },
+            rankine_base::Error::Stopped(cause) => TrainError::NotBegun { cause },
             error => error.into(),
         })?;
         observer.observe(Event::Generated);

@@ -42,7 +42,7 @@ pub(in crate::training) struct ContentsCheck<'a> {
 }
 
 /// The checksums, in the order of files; `None` if reading was stopped.
-type Checksums = rankine_reader::Result<Option<Vec<RawContents>>>;
+type Checksums = rankine_base::Result<Option<Vec<RawContents>>>;
 
 /// Checksums that are being computed.
 struct ChecksumThread {
@@ -77,7 +77,7 @@ impl RunIdentity {
         let files = |part| raw_files(context.dataset, part);
         let (train, eval) = (files(Part::Train)?, files(Part::Eval)?);
         let contents = |paths: &[PathBuf]| {
-            paths.iter().map(|path| RawContents::of(path)).collect::<rankine_reader::Result<_>>()
+            paths.iter().map(|path| RawContents::of(path)).collect::<rankine_base::Result<_>>()
         };
         trained.data.raw = contents(&train)?;
         if let Some(of_eval) = &mut trained.eval {
@@ -192,9 +192,9 @@ impl RunIdentity {
 struct SeenFiles(Vec<(PathBuf, Option<FileIdentity>)>);
 
 impl SeenFiles {
-    fn at<'p>(paths: impl Iterator<Item = &'p PathBuf>) -> rankine_reader::Result<Self> {
+    fn at<'p>(paths: impl Iterator<Item = &'p PathBuf>) -> rankine_base::Result<Self> {
         let seen = paths.map(|path| Ok((path.clone(), Some(FileIdentity::at(path)?))));
-        seen.collect::<rankine_reader::Result<_>>().map(Self)
+        seen.collect::<rankine_base::Result<_>>().map(Self)
     }
 
     /// The files that were written or replaced since, each once.
@@ -272,7 +272,7 @@ mod tests {
     use std::fs;
     use std::time::{Duration, SystemTime};
 
-    use rankine_reader::sealed::Checksum;
+    use rankine_base::sealed::Checksum;
 
     use super::*;
 

@@ -189,10 +189,10 @@ pub(super) fn first_difference(path: &str, saved: &Value, own: &Value) -> Option
 
 #[cfg(test)]
 mod tests {
+    use rankine_base::sealed::Checksum;
     use rankine_embedding::{Dtype, Optimizer, Pooling, TableSpec, UpdateRule};
     use rankine_reader::Split;
     use rankine_reader::dataset::FileManifest;
-    use rankine_reader::sealed::Checksum;
 
     use super::*;
     use crate::model::{FeatureSpec, HeadSpec, Interaction, Model};

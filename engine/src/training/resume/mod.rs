@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use rankine_base::blame::Blame;
 use serde::{Deserialize, Serialize};
 
 use super::context::{RunContext, SampleSource};
@@ -15,7 +16,6 @@ use super::processes::with_heartbeat;
 use super::run_dir::{RunDir, Summary};
 use super::start::Start;
 use super::{Event, Observer, TrainError};
-use crate::blame::Blame;
 use crate::build::Build;
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Files, TrainState};
 use crate::job::Job;
@@ -208,8 +208,8 @@ fn clean_up(files: &dyn Files, dir: &Path, observer: &mut dyn Observer) -> Resul
 mod tests {
     use std::time::SystemTime;
 
-    use rankine_embedding::Topology;
-    use rankine_reader::Stop;
+    use rankine_base::Stop;
+    use rankine_topology::Topology;
 
     use super::super::data::tests::job;
     use super::super::{open_or_generate, translate};

@@ -1,10 +1,10 @@
 //! What all processes do after a step, agreed among them, and whether all of them succeeded.
 
-use rankine_reader::StopCause;
+use rankine_base::StopCause;
+use rankine_base::blame::Blame;
 use serde::{Deserialize, Serialize};
 
 use super::super::TrainError;
-use crate::blame::Blame;
 use crate::launch::ProcessGroup;
 
 /// Number of steps after which several processes agree again.
@@ -102,7 +102,7 @@ pub(super) fn all_succeed(
 
 #[cfg(test)]
 mod tests {
-    use rankine_embedding::Process;
+    use rankine_topology::Process;
 
     use super::*;
     use crate::launch::tests::in_group;

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use rankine_reader::publish::PartialDir;
+use rankine_base::publish::PartialDir;
 use rankine_reader::{Columns, Part};
 
 use super::super::context::{RunContext, SampleSource};

@@ -19,7 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use rankine_reader::{Dataset, Stop};
+use rankine_base::Stop;
+use rankine_reader::Dataset;
 
 use super::backend::{Batches, DeviceChoice, Measurements, check_build, thread_pool};
 use super::context::{RunContext, SampleSource};

@@ -5,7 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
-use rankine_reader::{Dataset, Part, Split, Stop};
+use rankine_base::Stop;
+use rankine_reader::{Dataset, Part, Split};
 
 use super::super::data::open_together;
 use super::super::error::LeftResults;

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
-use rankine_reader::publish::PartialDir;
-use rankine_reader::{Part, Samples, StopCause, stream};
+use rankine_base::StopCause;
+use rankine_base::publish::PartialDir;
+use rankine_reader::{Part, Samples, stream};
 
 use super::super::TrainError;
 use super::super::backend::Batch;

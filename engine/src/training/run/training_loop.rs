@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rankine_base::StopCause;
 use rankine_reader::io::IoOptions;
 use rankine_reader::stream::StreamOptions;
-use rankine_reader::{Dataset, Part, StopCause};
+use rankine_reader::{Dataset, Part};
 
 use super::super::backend::{Backend, Batch, Batches, DeviceChoice, InitializedDevice, Measurements};
 use super::super::checkpoints::Checkpoints;

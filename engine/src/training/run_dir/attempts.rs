@@ -6,8 +6,8 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use rankine_reader::files::read_regular;
-use rankine_reader::sealed;
+use rankine_base::files::read_regular;
+use rankine_base::sealed;
 use serde::Deserialize;
 
 use super::super::TrainError;

@@ -10,8 +10,8 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rankine_reader::Error;
-use rankine_reader::publish::LockMark;
+use rankine_base::Error;
+use rankine_base::publish::LockMark;
 
 use super::super::TrainError;
 use super::super::processes::path_of_first;

@@ -5,8 +5,8 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use rankine_reader::files::check_folder;
-use rankine_reader::publish::{Lock, PartialDir, ReservedDir, create_folders, replace_file_under};
+use rankine_base::files::check_folder;
+use rankine_base::publish::{Lock, PartialDir, ReservedDir, create_folders, replace_file_under};
 use serde::Serialize;
 
 use super::TrainError;

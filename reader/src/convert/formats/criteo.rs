@@ -1,12 +1,13 @@
 //! Criteo's TSV: parses a line into a label, numbers and categories, or returns why it is bad.
 
+use rankine_base::error::{Error, Result};
+use rankine_base::escape::excerpt;
+
 use crate::convert::rows::fault::{BadReason, Fault};
 use crate::convert::rows::kept::KeptTexts;
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
 use crate::convert::text::LineParser;
 use crate::convert::text::number;
-use crate::error::{Error, Result};
-use crate::escape::excerpt;
 use crate::key::ShortKey;
 use crate::schema::{Hotness, Schema, VocabularyKind};
 

@@ -4,6 +4,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use memchr::memmem::Finder;
+use rankine_base::error::{Error, Result};
+use rankine_base::escape::excerpt;
+use rankine_base::nearest::{no_column, quoted};
 
 use crate::convert::BAG_MAX;
 use crate::convert::rows::fault::{BadReason, Fault};
@@ -13,9 +16,6 @@ use crate::convert::rows::{RawRows, RawValues};
 use crate::convert::text::lines::{Limits, LineRules, Quoting, Source, closing_quote};
 use crate::convert::text::number;
 use crate::convert::text::{LineParser, TextSource};
-use crate::error::{Error, Result};
-use crate::escape::excerpt;
-use crate::nearest::{no_column, quoted};
 use crate::origin::{ColumnSources, CsvFormat, LabelRule};
 use crate::schema::{Hotness, Schema, VocabularyKind};
 

@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io::Read;
 
+use rankine_base::error::{Error, IoContext, Result};
+
 use crate::convert::plan::options::ConvertOptions;
 use crate::convert::plan::{Learning, Plan};
 use crate::convert::report::ConversionReport;
@@ -13,7 +15,6 @@ use crate::convert::rows::source::{PartRows, RowSource, Span, largest_number};
 use crate::convert::rows::{RawRows, RawValues};
 use crate::convert::text::lines::Source;
 use crate::convert::{Progress, convert};
-use crate::error::{Error, IoContext, Result};
 use crate::ids::IdRules;
 use crate::origin::RowFormat;
 use crate::raw::{RawFormat, RecordDecoder, RecordFault, RecordFaultKind};

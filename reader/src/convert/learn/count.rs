@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
+use rankine_base::error::Result;
+use rankine_base::stop::Stop;
+
 use crate::convert::learn::spill::{Run, SpillFile, merge_runs};
 use crate::convert::rows::RawKeys;
-use crate::error::Result;
 use crate::key::{LongMap, ShortKey, ShortMap};
-use crate::stop::Stop;
 use crate::vocabulary::{OUT_OF_VOCABULARY, Vocabulary};
 
 /// Number of hash maps per column, selected by hash: threads seldom meet in one, and a growing map needs little

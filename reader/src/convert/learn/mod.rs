@@ -5,6 +5,8 @@ pub(crate) mod spill;
 
 use std::path::Path;
 
+use rankine_base::error::Result;
+
 use crate::convert::learn::count::CategoryCounter;
 use crate::convert::pass::Pass;
 use crate::convert::plan::moments::Moments;
@@ -13,7 +15,6 @@ use crate::convert::pool::Pool;
 use crate::convert::rows::fault::BadRow;
 use crate::convert::rows::source::{PartRows, RowSource};
 use crate::convert::rows::{RawKeys, RawRows, RawValues};
-use crate::error::Result;
 use crate::ordered::ordered_map;
 use crate::precomputed::PrecomputedFunction;
 use crate::schema::{DenseFunction, VocabularyKind};

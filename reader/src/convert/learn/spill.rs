@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::HashMap;
+use rankine_base::error::{IoContext, Result};
+use rankine_base::stop::Stop;
 
-use crate::error::{IoContext, Result};
 use crate::key::ShortKey;
-use crate::stop::Stop;
 
 /// Bytes written at a time.
 const WRITE_BYTES: usize = 1 << 20;
@@ -204,8 +204,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::error::Error;
     use crate::key::LongMap;
+    use rankine_base::error::Error;
 
     /// Runs longer than the write and read buffers.
     #[test]

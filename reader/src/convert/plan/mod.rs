@@ -5,10 +5,11 @@ pub(crate) mod moments;
 pub(crate) mod options;
 pub(crate) mod schema_file;
 
+use rankine_base::error::Result;
+
 use crate::convert::BAG_MAX;
 use crate::convert::plan::moments::Moments;
 use crate::convert::rows::source::{NamedTarget, RequiredColumns};
-use crate::error::Result;
 use crate::origin::RowFormat;
 use crate::schema::{Hotness, Schema, VocabularyKind};
 use crate::vocabulary::Vocabulary;

@@ -5,16 +5,17 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use rankine_base::error::{Error, Result};
+use rankine_base::stop::Stop;
+
 use crate::convert::plan::{Learning, Plan};
 use crate::convert::{CATEGORICAL_COLUMNS, DENSE_COLUMNS};
-use crate::error::{Error, Result};
 use crate::origin::RowFormat;
 use crate::schema::{
     Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, Schema,
     VocabularyKind,
 };
 use crate::split::Split;
-use crate::stop::Stop;
 
 /// Maximum number of rows of hashed and identity tables: counting takes eight bytes per row during conversion.
 pub const TABLE_ROWS_MAX: u64 = 1 << 32;

@@ -4,14 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::Path;
 
+use rankine_base::did_you_mean;
+use rankine_base::document::{Conflict, Document, OneOrMany};
+use rankine_base::error::{Error, Result};
+use rankine_base::files::read_text;
 use serde::Deserialize;
 
 use crate::convert::plan::{Learning, Plan};
 use crate::convert::{BAG_MAX, TABLE_ROWS_MAX};
-use crate::did_you_mean;
-use crate::document::{Conflict, Document, OneOrMany};
-use crate::error::{Error, Result};
-use crate::files::read_text;
 use crate::origin::{CategorySource, ColumnSources, CsvFormat, LabelRule, LabelSource, RowFormat};
 use crate::schema::{
     Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, Schema,

@@ -3,9 +3,10 @@
 use std::ops::Range;
 use std::path::Path;
 
+use rankine_base::error::{Error, Result};
+use rankine_base::nearest::{no_column, quoted};
+
 use crate::convert::rows::fault::BadRow;
-use crate::error::{Error, Result};
-use crate::nearest::{no_column, quoted};
 
 /// The texts of some raw columns, row by row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,11 +1,12 @@
 //! What a conversion or prediction requires of a format of raw rows: reading them from start to end, in chunks that
 //! threads can process independently, and naming bad rows.
 
+use rankine_base::error::{Error, Result};
+
 use crate::convert::rows::RawRows;
 use crate::convert::rows::fault::{BadName, BadRow};
 use crate::convert::rows::kept::KeptTexts;
 use crate::convert::rows::selection::Selection;
-use crate::error::{Error, Result};
 use crate::part::Part;
 use crate::schema::{DenseDtype, DenseFunction, Schema};
 
@@ -79,7 +80,7 @@ pub(crate) trait RowSource: Sync {
     /// Chooses columns whose texts [`RowSource::copy_kept`] copies, by their names in the files.
     ///
     /// # Errors
-    /// [`crate::Error::Invalid`] if a file lacks a column, or its texts cannot be copied.
+    /// [`Error::Invalid`] if a file lacks a column, or its texts cannot be copied.
     fn keep(&mut self, columns: &[String]) -> Result<()>;
 
     /// Appends the texts of the columns to keep, of the good rows of a chunk; `bad` are the others.

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rankine_base::error::{Error, IoContext, Result};
+use rankine_base::file_identity::FileIdentity;
+
 use crate::convert::pool::Pool;
 use crate::convert::text::compressed::Compression;
 use crate::convert::text::standard_input::StandardInput;
-use crate::error::{Error, IoContext, Result};
-use crate::file_identity::FileIdentity;
 
 /// Limits that bound memory regardless of the length of lines.
 #[derive(Debug, Clone, Copy)]

@@ -8,13 +8,14 @@ mod unchanged;
 
 use std::sync::Arc;
 
+use rankine_base::error::Result;
+
 use crate::convert::rows::RawRows;
 use crate::convert::rows::fault::{BadName, BadRow, Fault};
 use crate::convert::rows::kept::{self, KeptTexts};
 use crate::convert::rows::selection::Selection;
 use crate::convert::rows::source::{PartRows, RowSource, Span};
 use crate::convert::text::lines::{Chunk, Chunks, Limits, LineRules, Source};
-use crate::error::Result;
 
 /// A parser for the rows of one file.
 pub(crate) trait LineParser: std::fmt::Debug + Send + Sync {

@@ -3,10 +3,11 @@
 use std::fs::{File, Metadata};
 use std::io;
 
+use rankine_base::error::{Error, IoContext, Result};
+use rankine_base::file_identity::{FileChange, metadata_now};
+
 use crate::convert::text::lines::Source;
 use crate::convert::text::standard_input::StandardInput;
-use crate::error::{Error, IoContext, Result};
-use crate::file_identity::{FileChange, metadata_now};
 
 impl Source {
     /// Opens the file again, to read it from its start.

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use rankine_base::error::{Error, Result};
+
 use crate::buckets::append_ids;
 use crate::convert::rows::{RawBags, RawKeys, RawRows, RawValues};
 use crate::convert::write::unknown::UnknownCounter;
 use crate::dataset::Dataset;
-use crate::error::{Error, Result};
 use crate::precomputed::PrecomputedFunction;
 use crate::samples::{Bags, Samples};
 use crate::schema::{DenseTransform, Schema, VocabularyKind};

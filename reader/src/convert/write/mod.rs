@@ -8,6 +8,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use crossbeam_channel::{Sender, bounded};
+use rankine_base::error::{Error, Result};
 
 use crate::convert::pass::Pass;
 use crate::convert::pool::Pool;
@@ -16,7 +17,6 @@ use crate::convert::rows::fault::{BadReason, BadRow};
 use crate::convert::rows::source::{RowSource, Span};
 use crate::convert::write::encode::Encoder;
 use crate::convert::write::unknown::{UnknownCategories, UnknownCounter};
-use crate::error::{Error, Result};
 use crate::ordered::ordered_map;
 use crate::origin::RowCounts;
 use crate::part::Part;

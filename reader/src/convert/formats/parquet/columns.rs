@@ -2,9 +2,9 @@
 
 use parquet::basic::{ConvertedType, LogicalType, Type as PhysicalType};
 use parquet::schema::types::{ColumnDescPtr, SchemaDescriptor};
+use rankine_base::nearest::{no_column, quoted};
 
 use crate::convert::text::lines::Source;
-use crate::nearest::{no_column, quoted};
 
 /// A column of values.
 #[derive(Debug, Clone)]

@@ -9,6 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use parquet::column::reader::ColumnReader;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
+use rankine_base::error::{Error, Result};
+use rankine_base::escape::excerpt;
 
 use crate::convert::BAG_MAX;
 use crate::convert::rows::fault::{BadName, BadReason, BadRow, Fault};
@@ -18,8 +20,6 @@ use crate::convert::rows::source::{NamedTarget, PartRows, RequiredColumns, RowSo
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
 use crate::convert::text::lines::Source;
 use crate::convert::text::number;
-use crate::error::{Error, Result};
-use crate::escape::excerpt;
 use crate::origin::{ColumnSources, LabelRule};
 use crate::schema::{Hotness, VocabularyKind};
 

@@ -3,15 +3,15 @@
 
 use std::ffi::OsString;
 
-/// Makes one operation on checkpoint files fail: see [`crate::checkpoint::FaultyFiles::by_environment`].
-pub(crate) const FAULT: &str = "RANKINE_TEST_FAULT";
+/// Makes one operation on checkpoint files fail: which one, and how, is in `engine/src/checkpoint/faults.rs`.
+pub const FAULT: &str = "RANKINE_TEST_FAULT";
 /// Bytes that copies of the state may take, instead of the free memory.
-pub(crate) const COPY_BYTES: &str = "RANKINE_TEST_COPY_BYTES";
+pub const COPY_BYTES: &str = "RANKINE_TEST_COPY_BYTES";
 /// Lets the ranks of a job share GPUs.
-pub(crate) const LOOPBACK: &str = "RANKINE_TEST_LOOPBACK";
+pub const LOOPBACK: &str = "RANKINE_TEST_LOOPBACK";
 
 /// Returns the value of a hook's variable; `None` in builds without hooks.
-pub(crate) fn variable(name: &str) -> Option<OsString> {
+pub fn variable(name: &str) -> Option<OsString> {
     if cfg!(feature = "test-hooks") { std::env::var_os(name) } else { None }
 }
 

@@ -82,7 +82,7 @@ impl Stop {
 }
 
 /// Adds the operation and the file to an `io::Error`.
-pub(crate) trait IoContext<T> {
+pub trait IoContext<T> {
     /// `doing` is a verb that reads well after "cannot".
     fn context(self, doing: &'static str, path: &Path) -> Result<T>;
 }

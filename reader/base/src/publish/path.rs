@@ -49,7 +49,7 @@ pub(super) fn resolve(output: &Path) -> Result<PathBuf> {
 
 /// Returns letters that no other process or call gets, for names: the PID, a counter, and the time in nanoseconds to
 /// distinguish processes with the same PID on other machines. They contain no dot.
-pub(crate) fn unique_suffix() -> String {
+pub fn unique_suffix() -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);
     let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

@@ -17,7 +17,7 @@ mod own;
 mod owner;
 mod path;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 
 use std::fs::File;
 use std::path::Path;
@@ -29,7 +29,7 @@ pub use file::{PartialFile, replace_file, replace_file_under};
 pub use inputs::refuse_inputs;
 pub use lock::{Lock, LockMark};
 pub use own::OwnOutput;
-pub(crate) use path::unique_suffix;
+pub use path::unique_suffix;
 
 /// Syncs a folder, which makes the names in it durable.
 ///

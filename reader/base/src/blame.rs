@@ -17,10 +17,10 @@ pub enum Blame {
 
 impl Blame {
     /// Who must act after an error of data that are read.
-    pub fn of_data(error: &rankine_reader::Error) -> Self {
+    pub fn of_data(error: &crate::Error) -> Self {
         match error {
-            rankine_reader::Error::Invalid(_) => Self::Usage,
-            rankine_reader::Error::Damaged { .. } | rankine_reader::Error::BadRows(_) => Self::Data,
+            crate::Error::Invalid(_) => Self::Usage,
+            crate::Error::Damaged { .. } | crate::Error::BadRows(_) => Self::Data,
             _ => Self::System,
         }
     }

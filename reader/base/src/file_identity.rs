@@ -13,21 +13,23 @@ use crate::error::{IoContext, Result};
 
 /// A file written more recently than this may be written again without getting another time: file system clocks may
 /// advance only every two seconds.
-pub(crate) const SETTLED: Duration = Duration::from_secs(3);
+pub const SETTLED: Duration = Duration::from_secs(3);
 
 /// File attributes that change when a file is written or replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stamp {
-    pub(crate) inode: u64,
+    /// The number of the file on its file system.
+    pub inode: u64,
     /// Nanoseconds since 1970 of the last write.
-    pub(crate) modified_ns: i64,
+    pub modified_ns: i64,
     /// The same for the last change of the inode, a time that no program can set.
-    pub(crate) changed_ns: i64,
+    pub changed_ns: i64,
 }
 
 impl Stamp {
-    pub(crate) fn of(metadata: &Metadata) -> Self {
+    /// Returns the stamp of a file.
+    pub fn of(metadata: &Metadata) -> Self {
         let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
         Self {
             inode: metadata.ino(),
@@ -37,7 +39,7 @@ impl Stamp {
     }
 
     /// Returns whether a write from now on results in another stamp.
-    pub(crate) fn is_settled(self, now: SystemTime) -> bool {
+    pub fn is_settled(self, now: SystemTime) -> bool {
         let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let settled = i64::try_from(now.saturating_sub(SETTLED).as_nanos()).unwrap_or(i64::MAX);
         self.modified_ns < settled && self.changed_ns < settled
@@ -59,7 +61,7 @@ pub struct FileIdentity {
 
 /// What happened to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FileChange {
+pub enum FileChange {
     /// Its path leads to another file.
     Replaced,
     /// Its length or times are others.
@@ -67,7 +69,8 @@ pub(crate) enum FileChange {
 }
 
 impl FileIdentity {
-    pub(crate) fn of(metadata: &Metadata) -> Self {
+    /// Returns the identity of an open file.
+    pub fn of(metadata: &Metadata) -> Self {
         Self { device: metadata.dev(), bytes: metadata.len(), stamp: Stamp::of(metadata) }
     }
 
@@ -85,7 +88,7 @@ impl FileIdentity {
     }
 
     /// Returns what happened to the file, from what the file system reports about it now.
-    pub(crate) fn change(&self, now: &Metadata) -> Option<FileChange> {
+    pub fn change(&self, now: &Metadata) -> Option<FileChange> {
         let now = Self::of(now);
         if (self.device, self.stamp.inode) != (now.device, now.stamp.inode) {
             return Some(FileChange::Replaced);
@@ -95,7 +98,7 @@ impl FileIdentity {
 }
 
 /// Returns what the file system reports about the file at a path now.
-pub(crate) fn metadata_now(path: &Path) -> io::Result<Metadata> {
+pub fn metadata_now(path: &Path) -> io::Result<Metadata> {
     // A network file system would answer from its cache. If this is not supported, times are still compared.
     let _ = statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
     fs::metadata(path)

@@ -20,10 +20,11 @@ use super::*;
 use crate::error::Error;
 use seccomp::{NO_FLOCK, Refused, refuse_in_this_thread};
 
-pub(crate) mod file_calls;
+#[path = "../../../../tests/support/file_calls.rs"]
+mod file_calls;
 #[path = "../../../../tests/support/seccomp.rs"]
 #[allow(dead_code, reason = "no commands are run here")]
-pub(crate) mod seccomp;
+mod seccomp;
 
 /// Returns how often a race is run.
 fn repeats() -> usize {
@@ -454,7 +455,8 @@ fn a_folder_and_its_name_are_made_durable() {
         let dir = PartialDir::create(&temp.target).unwrap();
         fs::create_dir_all(dir.path().join("part/of/it")).unwrap();
         for name in ["top", "part/of/it/bottom"] {
-            crate::write::write_file(dir.path(), name, b"text").unwrap();
+            let mut file = File::create(dir.path().join(name)).unwrap();
+            file.write_all(b"text").and_then(|()| file.sync_all()).unwrap();
         }
         dir.publish().unwrap();
     });

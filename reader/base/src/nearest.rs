@@ -12,7 +12,7 @@ pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str
 
 /// Describes a column that a file lacks, for a message that begins with the file's name. `purpose` follows the name of
 /// the column.
-pub(crate) fn no_column(column: &str, purpose: &str, names: &[impl AsRef<str>]) -> String {
+pub fn no_column(column: &str, purpose: &str, names: &[impl AsRef<str>]) -> String {
     let meant = nearest(column, names.iter().map(AsRef::as_ref));
     let meant = meant.map_or_else(String::new, |name| format!(" (did you mean {}?)", quoted(name)));
     let shown: Vec<_> = names.iter().take(NAMES_SHOWN).map(|name| quoted(name.as_ref())).collect();
@@ -21,7 +21,7 @@ pub(crate) fn no_column(column: &str, purpose: &str, names: &[impl AsRef<str>]) 
 }
 
 /// Quotes the name of a column, which may have any characters.
-pub(crate) fn quoted(name: &str) -> String {
+pub fn quoted(name: &str) -> String {
     let mut text = String::from("`");
     escape(name.as_bytes(), &mut text);
     text.push('`');

@@ -2,7 +2,7 @@
 
 /// Appends bytes as text. A backslash, a tab and line ends become `\\`, `\t`, `\n`, `\r`; other control characters,
 /// and bytes that are not UTF-8, become `\xNN`.
-pub(crate) fn escape(bytes: &[u8], out: &mut String) {
+pub fn escape(bytes: &[u8], out: &mut String) {
     fn hex(bytes: &[u8], out: &mut String) {
         for &byte in bytes {
             out.push_str("\\x");
@@ -30,7 +30,7 @@ pub(crate) fn escape(bytes: &[u8], out: &mut String) {
 ///
 /// # Errors
 /// A description of the first escape that [`escape`] does not write.
-pub(crate) fn unescape(text: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
+pub fn unescape(text: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
     let digit = |byte: Option<&u8>| byte.and_then(|&byte| char::from(byte).to_digit(16));
     let mut rest = text;
     while let Some(at) = memchr::memchr(b'\\', rest) {
@@ -55,7 +55,7 @@ pub(crate) fn unescape(text: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
 }
 
 /// Returns the start of `bytes` in quotes, for a message.
-pub(crate) fn excerpt(bytes: &[u8]) -> String {
+pub fn excerpt(bytes: &[u8]) -> String {
     const BYTES_MAX: usize = 40;
     let mut out = String::from("'");
     escape(&bytes[..bytes.len().min(BYTES_MAX)], &mut out);

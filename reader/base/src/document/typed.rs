@@ -49,7 +49,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "json-schema"))]
 impl<T: schemars::JsonSchema> schemars::JsonSchema for OneOrMany<T> {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         format!("OneOrMany{}", T::schema_name()).into()
