@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What is compiled, relative to the root of the repository: documents and tests do not make a build another one.
-const COMPILED: [&str; 20] = [
+const COMPILED: [&str; 22] = [
     "Cargo.lock",
     "Cargo.toml",
     "cpu/Cargo.toml",
@@ -21,6 +21,8 @@ const COMPILED: [&str; 20] = [
     "embedding/Cargo.toml",
     "embedding/src",
     "engine/build",
+    "engine/job/Cargo.toml",
+    "engine/job/src",
     "engine/src",
     "reader/Cargo.toml",
     "reader/base/Cargo.toml",

@@ -5,17 +5,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use rankine_base::Stop;
+use rankine_job::{Job, ThreadCount};
 use rankine_reader::convert::{BadLimit, Progress, RawReader};
 use rankine_reader::schema::VocabularyKind;
 use rankine_reader::{Dataset, Part, Schema};
 
 use crate::cpu::CpuModel;
 use crate::evaluation::{EvalMetrics, EvalSummary, Evaluation, HeadMetrics, RowCounts};
-use crate::job::{Job, ThreadCount};
 use crate::raw_rows::{RowBatch, RowOptions, RowSink, RowsError, RowsRead, read_rows};
 use crate::saved::SavedModelError;
 use crate::source::{Artifact, ModelSource, OpenModel, SourceError};
-use crate::system;
 use crate::training::{self, EvaluationOptions, Event, IdCounts, Observer, TrainError, ids};
 
 /// What a model is evaluated on.
@@ -196,7 +195,7 @@ impl<'a> Evaluations<'a> {
         };
         let encoder = &self.model.encoder()?;
         let ids = &self.model.ids()?;
-        let threads = system::thread_count(self.job.device.threads);
+        let threads = rankine_job::thread_count(self.job.device.threads);
         let reader = RawReader { format, schema, encoder, ids, labelled: true, keep: &[], threads };
         let batch_size = self.job.eval.batch_size.get() as usize;
         let options = RowOptions { batch_size, threads, bad_limit };

@@ -6,8 +6,13 @@
 // `eprintln!` panics if stderr is closed or full.
 #![warn(clippy::print_stderr)]
 
-pub mod job;
 pub mod prelude;
+
+#[cfg(test)]
+#[path = "../../tests/support/json_schema.rs"]
+mod json_schema;
+
+pub use rankine_job as job;
 
 // For the command and the tests, which are crates of their own: these modules change with any version.
 #[doc(hidden)]
@@ -33,9 +38,6 @@ pub mod evaluation;
 pub mod features;
 #[doc(hidden)]
 pub mod guard;
-#[cfg(test)]
-#[path = "../../tests/support/json_schema.rs"]
-mod json_schema;
 #[doc(hidden)]
 pub mod launch;
 mod logit;
@@ -62,8 +64,6 @@ pub mod saved;
 pub mod source;
 #[doc(hidden)]
 pub mod starter;
-#[doc(hidden)]
-pub mod system;
 #[doc(hidden)]
 pub mod trainer;
 #[doc(hidden)]

@@ -4,9 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use rankine_embedding::plan::Machine;
+use rankine_job::Precision;
 use serde::Serialize;
 
-use crate::job::Precision;
 use crate::launch::{Link, MeetError, Meeting, ProcessInfo};
 
 /// Whether this build has the CUDA back end.

@@ -1,6 +1,6 @@
 //! The stable interface of the library: `use rankine::prelude::*;`.
 //!
-//! - **Training:** [`Job::builder`] or [`Job::load`] makes a [`Job`], and [`Job::train`] or [`train`] trains it. An
+//! - **Training:** [`Job::builder`] or [`Job::load`] makes a [`Job`], and [`JobExt::train`] or [`train`] trains it. An
 //!   [`Observer`] receives [`Event`]s; a [`Stop`] ends the training. A [`Trainer`] trains on rows that are pushed.
 //! - **Evaluating:** [`evaluate`] has the numbers of `rankine eval`.
 //! - **Scoring:** a [`Ranker`] scores rows on any number of threads.
@@ -21,11 +21,6 @@ pub use crate::features::{
     FeatureError, Features, Ids, RawColumn, RawColumnError, RawColumnValues, TrainingRows,
 };
 #[doc(inline)]
-pub use crate::job::{
-    Adagrad, Adam, Conflict, Cosine, Dcnv2, DeepFm, Dlrm, Feature, Ftrl, Head, Job, JobError, Kind, Momentum,
-    Problem, RowwiseAdagrad, Settings, Sgd, Step, Table, WarmupPolynomial, WideDeep,
-};
-#[doc(inline)]
 pub use crate::ranker::{Ranker, ScoreError, SwapError};
 #[doc(inline)]
 pub use crate::source::SourceError;
@@ -33,10 +28,15 @@ pub use crate::source::SourceError;
 pub use crate::trainer::{Trainer, TrainerError, TrainerOptions};
 #[doc(inline)]
 pub use crate::training::{
-    AverageSummary, BestSummary, EndReason, Event, Observer, Progress, Report, RunStart, Start, Summary,
-    TrainError, TrainOptions, TrainSummary, train,
+    AverageSummary, BestSummary, EndReason, Event, JobExt, Observer, Progress, Report, RunStart, Start,
+    Summary, TrainError, TrainOptions, TrainSummary, train,
 };
 pub use rankine_base::{Error as DataError, Stop, StopCause};
+#[doc(inline)]
+pub use rankine_job::{
+    Adagrad, Adam, Conflict, Cosine, Dcnv2, DeepFm, Dlrm, Feature, Ftrl, Head, Job, JobError, Kind, Momentum,
+    Problem, RowwiseAdagrad, Settings, Sgd, Step, Table, WarmupPolynomial, WideDeep,
+};
 #[doc(inline)]
 pub use rankine_reader::convert::{BadLimit, UnknownCategories};
 #[doc(inline)]

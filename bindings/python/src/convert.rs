@@ -8,7 +8,6 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyString};
 use rankine::source::known_columns;
-use rankine::system;
 use rankine_base::publish::refuse_inputs;
 use rankine_base::{Stop, did_you_mean};
 use rankine_reader::convert::{
@@ -53,7 +52,7 @@ pub(crate) fn convert<'py>(
     options.parse("bad_limit", &mut common.bad_limit)?;
     common.eval = options.take("eval", |files| paths(&files))?.unwrap_or_default();
     common.threads =
-        system::thread_count(options.take("threads", |threads| thread_count(threads.extract()?))?);
+        rankine::job::thread_count(options.take("threads", |threads| thread_count(threads.extract()?))?);
     common.dense_dtype = if format == "criteo-tsv" { DenseDtype::F16 } else { DenseDtype::F32 };
     options.parse("dense_dtype", &mut common.dense_dtype)?;
     let mut source = Some(Source::of(options, &mut common)?);

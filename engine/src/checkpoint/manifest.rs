@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rankine_base::sealed::Checksum;
 use rankine_embedding::{Optimizer, TableSpec};
+use rankine_job::StoppingMetric;
 use rankine_reader::Split;
 use rankine_reader::dataset::FileManifest;
 use rankine_reader::raw::RawContents;
@@ -11,7 +12,6 @@ use rankine_reader::stream::Position;
 use serde::{Deserialize, Serialize};
 
 use crate::evaluation::EvalSummary;
-use crate::job::StoppingMetric;
 use crate::model::{Model, ModelSpec};
 
 /// The kind and version of the sealed file of a manifest.

@@ -7,7 +7,6 @@ use clap::Subcommand;
 use rankine::job::{Count, ThreadCount};
 use rankine::monitoring::{Command, Monitor};
 use rankine::source::{self, SourceError};
-use rankine::system;
 use rankine_base::Stop;
 use rankine_base::publish::refuse_inputs;
 use rankine_reader::convert::{
@@ -278,7 +277,7 @@ impl CommonArgs {
             eval: inputs::expand(&self.eval)?,
             on_bad: self.on_bad,
             bad_limit: self.bad_limit,
-            threads: system::thread_count(self.threads),
+            threads: rankine::job::thread_count(self.threads),
             dense_dtype,
             stop: stop.clone(),
             ..ConvertOptions::new(inputs::expand(&self.files)?, self.out)

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use rankine::job::{Count, NonNegative, ThreadCount};
 use rankine::monitoring::Command;
-use rankine::system;
 use rankine_base::publish::refuse_inputs;
 use rankine_reader::generate::{self, GenerateSpec, Shape};
 use rankine_reader::origin::Origin;
@@ -90,7 +89,7 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
     let monitor = args.monitoring.start(Command::Generate, &args.out)?;
     let total = spec.samples + spec.eval_samples;
     let mut progress = Progress::monitored(monitor.as_ref(), "generating", "samples", total, quiet);
-    let threads = system::thread_count(args.threads);
+    let threads = rankine::job::thread_count(args.threads);
     let (stop, deadline) = signals::work()?;
     let manifest = generate::generate(&spec, &args.out, threads, &stop, |samples| progress.at(samples))?;
     drop((progress, deadline));

@@ -4,7 +4,6 @@ use std::fmt::{self, Display};
 use std::path::PathBuf;
 
 use rankine::job::ThreadCount;
-use rankine::system;
 use rankine_reader::dataset::Manifest;
 use rankine_reader::origin::Origin;
 use rankine_reader::raw::RawFormat;
@@ -113,7 +112,7 @@ fn verified(
     quiet: bool,
 ) -> Result<VerifyReport, CommandError> {
     let mut progress = Progress::new("verifying", "bytes", block_bytes(dataset), quiet);
-    Ok(verify_watched(dataset, system::thread_count(threads), &mut |bytes| progress.at(bytes))?)
+    Ok(verify_watched(dataset, rankine::job::thread_count(threads), &mut |bytes| progress.at(bytes))?)
 }
 
 #[derive(Serialize)]

@@ -9,9 +9,9 @@ use rankine::prediction::{
     OnUnknown, PredictionCounts, PredictionOptions, Predictions, RowOptions, STANDARD_OUTPUT, predict_part,
     predict_rows,
 };
+use rankine::run_paths;
 use rankine::source::{Artifact, ModelSource, OpenModel};
 use rankine::training::{self, EvaluationOptions};
-use rankine::{run_paths, system};
 use rankine_base::publish::refuse_inputs;
 use rankine_reader::convert::{BadLimit, UnknownCategories};
 use rankine_reader::{Dataset, Part};
@@ -224,7 +224,7 @@ fn predict(
         ));
     };
     let encoder = model.encoder()?;
-    let threads = system::thread_count(job.device.threads);
+    let threads = rankine::job::thread_count(job.device.threads);
     let options =
         RowOptions { batch_size, threads, bad_limit: (args.on_bad == "skip").then_some(args.bad_limit) };
     Ok(predict_rows(predictions, files, format, &encoder, &options, &bars)?)

@@ -2,9 +2,9 @@
 
 use half::{bf16, f16};
 use rankine_cuda::kernels::{Dot, Element, Head, RANKS_MAX};
+use rankine_job::{Conflict, Exchange, Job, Optimizer, Placement, Precision};
 
 use super::network::{Fp8Layers, VectorLayout};
-use crate::job::{Conflict, Exchange, Job, Optimizer, Placement, Precision};
 use crate::model::{Interaction, Layer, ModelSpec};
 
 /// Returns every setting of a job that GPUs do not support, each with what they support.

@@ -6,10 +6,10 @@ use std::time::Duration;
 use rankine_cuda::Device;
 use rankine_cuda::blas::{Algorithms, Compute};
 use rankine_embedding::EmbeddingPlan;
+use rankine_job::Precision;
 use rankine_reader::schema;
 use rankine_topology::{Process, Rank, Topology};
 
-use crate::job::Precision;
 use crate::launch::ProcessGroup;
 use crate::model::Model;
 use crate::overlap::Overlaps;

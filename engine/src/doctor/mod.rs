@@ -4,17 +4,20 @@
 //! [`doctor`] collects the data, [`Report`] is plain data, and its `Display` is readable text. Nothing is changed on
 //! the machine.
 
+mod cpu;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use bytesize::ByteSize;
+use rankine_base::system::{self, LockedMemory, Memory};
 use rankine_cuda::probe::{Attempt, Driver, Library, Presence, Probe, VisibleGpu};
 use serde::Serialize;
 
 use crate::build::Build;
 use crate::cuda;
-use crate::system::{self, Cpu, LockedMemory, Memory};
+use cpu::Cpu;
 
 /// Tries every mode of reading files in a folder: returns its name in a job file, and the error if it does not work.
 pub type ReadProbe<'a> = dyn Fn(&Path) -> Vec<(String, Result<(), String>)> + 'a;
@@ -101,7 +104,7 @@ pub fn doctor(options: &Options<'_>) -> Report {
     Report {
         version: Build::here().version.clone(),
         build: Build::here().clone(),
-        cpu: system::cpu(threads),
+        cpu: cpu::cpu(threads),
         memory: system::memory(),
         locked_memory: system::locked_memory(),
         reading,
@@ -272,8 +275,8 @@ mod tests {
     use rankine_base::sealed::Checksum;
     use rankine_cuda::probe::Version;
 
+    use super::cpu::Feature;
     use super::*;
-    use crate::system::Feature;
 
     const CUDA_13: Version = Version { major: 13, minor: 0, patch: None };
 

@@ -1,5 +1,6 @@
 //! Who the processes are, and which of them share a host.
 
+use rankine_base::system;
 use rankine_topology::{LocalRank, Process};
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +8,6 @@ use super::error::MeetError;
 use super::meeting::Meeting;
 use super::process_rank::ProcessRank;
 use crate::build::Build;
-use crate::system;
 
 /// What a process tells the others about itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use rankine_topology::{LocalRank, Process};
 
-use crate::job::RankCount;
+use rankine_job::RankCount;
 
 /// The program that started the processes. If several did, the first in this order counts: inner launchers come
 /// before outer ones.

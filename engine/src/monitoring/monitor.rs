@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus::Registry;
+use rankine_job::ListenAddress;
 
 use super::catalog::Catalog;
 use super::families::{Beat, Command, Common, Evaluating, RunInfo, Task, Training};
@@ -17,7 +18,6 @@ use super::process::{self, ProcessCollector};
 use super::server::{Host, Request, Response, Server};
 use super::text;
 use super::textfile::{Textfile, path_of_rank};
-use crate::job::ListenAddress;
 use crate::report::RankView;
 use crate::report::assets::assets;
 use crate::training::Observer;

@@ -8,7 +8,7 @@ use rankine_base::files::read_named_text;
 use rankine_embedding::plan::{LinkSpeed, Machine};
 use serde::Deserialize;
 
-use crate::job::{Fraction, NonNegative, Positive, Precision};
+use rankine_job::{Fraction, NonNegative, Positive, Precision};
 
 /// A machine file: the memory, rates and latencies of a machine. Keys that it omits have the value of its base.
 #[derive(Debug, Deserialize)]

@@ -6,15 +6,16 @@
 
 use std::path::Path;
 
+use rankine_base::system;
 use rankine_embedding::frequency::{BagLengths, FrequencyProfile, TableFrequencies};
 use rankine_embedding::plan::{Machine, PlanError, PlanInput, PlanOutcome, TableInput};
 use rankine_embedding::{EmbeddingPlan, Exchange, Optimizer, Placement, TableSpec};
+use rankine_job as job;
+use rankine_job::Job;
 use rankine_reader::Dataset;
 use rankine_topology::{Topology, TopologyError};
 
-use crate::job::{self, Job};
 use crate::model::Model;
-use crate::system;
 
 pub(crate) mod machine;
 mod rest;

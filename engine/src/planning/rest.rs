@@ -76,8 +76,8 @@ mod tests {
     use rankine_reader::schema::Pooling;
 
     use super::*;
-    use crate::job::Job;
     use crate::training::translate;
+    use rankine_job::Job;
 
     fn reference(config: &str) -> Model {
         let path = format!("{}/configs/{config}.toml", env!("CARGO_MANIFEST_DIR"));

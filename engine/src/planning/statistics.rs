@@ -9,7 +9,7 @@ use rankine_reader::stream::{BatchStream, Order, Position, StreamOptions};
 use rankine_reader::{Dataset, Part, Schema};
 use serde::Serialize;
 
-use crate::job::Job;
+use rankine_job::Job;
 
 /// Where statistics come from.
 #[derive(Debug)]

@@ -10,12 +10,12 @@ mod trials;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+use rankine_base::system;
+use rankine_job::{Job, JobName, Model};
 use rankine_reader::raw::RawFormat;
 use rankine_reader::schema::Categorical;
 use rankine_reader::{Dataset, Part, Schema};
 
-use crate::job::{Job, JobName, Model};
-use crate::system;
 use crate::training::translate;
 use crate::tuning::TuneError;
 use choices::{Choices, Topic};

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use rankine_base::Stop;
+use rankine_job::Job;
 
 use super::choices::{Choices, Topic};
 use super::{Starter, StarterJob};
-use crate::job::Job;
 use crate::tuning::{Comparison, Evaluation, TuneError, compare};
 
 /// How trials run.

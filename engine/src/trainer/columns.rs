@@ -1,9 +1,9 @@
 //! The columns of pushed rows.
 
+use rankine_job::Job;
 use rankine_reader::{Columns, Dataset};
 
 use super::TrainerError;
-use crate::job::Job;
 use crate::source::{Artifact, ModelSource};
 use crate::training::{JobData, TrainError, find_data, with_features};
 

@@ -42,8 +42,9 @@ use rankine_reader::{Dataset, Samples, Schema, Split};
 use crate::evaluation::EvalSummary;
 #[cfg(feature = "arrow")]
 use crate::features::MappedRows;
+use rankine_job::Job;
+
 use crate::features::{RawEncoder, check_bags};
-use crate::job::Job;
 use crate::training::{
     Observer, Ready, Request, Requests, Start, Summary, TrainError, TrainOptions, train_pushed, with_ids,
 };

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use rankine_base::Stop;
+use rankine_job::Job;
 use rankine_reader::{Dataset, Part};
 use rankine_topology::Topology;
 
 use super::eval_sets::NamedDataset;
 use super::start::Start;
 use crate::checkpoint::Files;
-use crate::job::Job;
 use crate::launch::ProcessGroup;
 use crate::model::Model;
 

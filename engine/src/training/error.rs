@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use rankine_base::StopCause;
 use rankine_base::blame::Blame;
+use rankine_job::{Conflict, conflict_lines};
 use rankine_topology::Rank;
 
 use super::start::Start;
 use crate::checkpoint::CheckpointError;
 use crate::guard::NonFinite;
-use crate::job::{Conflict, conflict_lines};
 use crate::launch::MeetError;
 use crate::planning::PlacementError;
 use crate::saved::SavedModelError;

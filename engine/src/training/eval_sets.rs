@@ -1,10 +1,10 @@
 //! The further datasets that a job evaluates its model on (`[[eval.set]]`).
 
+use rankine_job::{Conflict, EvalSet, Job};
 use rankine_reader::{Columns, Dataset, Part};
 
 use super::TrainError;
 use super::ids::with_ids;
-use crate::job::{Conflict, EvalSet, Job};
 
 /// A dataset that the trained model is evaluated on, besides the evaluation part of its own.
 #[derive(Debug)]

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use rankine_job::{DeviceKind, Job, Precision};
 use rankine_reader::io::Rung;
 use rankine_reader::{Dataset, Part};
 
@@ -13,7 +14,6 @@ use super::report::ReportDetails;
 use crate::checkpoint::{CheckpointError, DamagedCheckpoint};
 use crate::evaluation::HeadMetrics;
 use crate::guard::SkippedSteps;
-use crate::job::{DeviceKind, Job, Precision};
 use crate::model::ModelSpec;
 
 /// Events of a run, for an observer. Each one replaces the state that the one before described.

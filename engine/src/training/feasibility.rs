@@ -1,6 +1,7 @@
 //! Whether this build and this machine can train a job, determined by the checks of training itself, without
 //! training.
 
+use rankine_job::Job;
 use rankine_reader::stream::BatchStream;
 use rankine_reader::{Dataset, Part};
 
@@ -11,7 +12,6 @@ use super::eval_sets;
 use super::initial_model::InitialModel;
 use super::processes::RankAssignment;
 use super::translate::translate;
-use crate::job::Job;
 use crate::launch::ProcessGroup;
 
 /// What a job finds on this machine.

@@ -1,10 +1,10 @@
 //! The columns that a job makes of a dataset's numbers (`[[feature]]`).
 
+use rankine_job::{Buckets, Conflict, Feature, Job};
 use rankine_reader::schema::VocabularyKind;
 use rankine_reader::{Dataset, QuantileBuckets, Schema, quantile_boundaries};
 
 use super::TrainError;
-use crate::job::{Buckets, Conflict, Feature, Job};
 use crate::source::{Artifact, ModelSource};
 
 /// Returns a dataset with the bucket columns of a job. They replace any bucket columns that the dataset already has.

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use rankine_job::Job;
 use rankine_reader::{Dataset, OutOfRange, Schema};
 
 use super::TrainError;
-use crate::job::Job;
 
 /// Counts of ids outside their tables, by column; columns without any are absent.
 pub type IdCounts = BTreeMap<String, u64>;

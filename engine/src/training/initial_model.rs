@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rankine_base::blame::Blame;
 use rankine_embedding::rows::{RowsMut, gather};
+use rankine_job::{Conflict, Job};
 use rankine_reader::Dataset;
 use rankine_reader::convert::{KnownColumns, TableGrowth};
 
@@ -18,7 +19,6 @@ use crate::checkpoint::{
     TableState,
 };
 use crate::cpu::CpuModel;
-use crate::job::{Conflict, Job};
 use crate::model::{Model, ModelSpec};
 use crate::source::{Artifact, ModelSource, OpenModel, SourceError, open_checkpoint};
 

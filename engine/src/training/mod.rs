@@ -52,5 +52,6 @@ pub use run_dir::{
     AverageSummary, BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary,
     LinkMeans, ModelSummary, RunDir, Summary, TrainSummary,
 };
+pub use shortcut::JobExt;
 pub use start::Start;
 pub use translate::{check_scoring_memory, translate};

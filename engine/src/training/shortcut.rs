@@ -1,14 +1,20 @@
-//! [`Job::train`], for programs that need no more than a summary.
+//! `job.train()`, for programs that need no more than a summary.
+
+use rankine_job::Job;
 
 use super::{Summary, TrainError, TrainOptions, train};
-use crate::job::Job;
 
-impl Job {
+/// What a [`Job`] can do.
+pub trait JobExt {
     /// Trains the job into a fresh run folder below `runs`. [`train`] has options and observers.
     ///
     /// # Errors
     /// See [`TrainError`].
-    pub fn train(&self) -> Result<Summary, TrainError> {
+    fn train(&self) -> Result<Summary, TrainError>;
+}
+
+impl JobExt for Job {
+    fn train(&self) -> Result<Summary, TrainError> {
         Ok(train(self, TrainOptions::default(), &mut ())?.0)
     }
 }

@@ -1,17 +1,17 @@
 //! From a job to its model: applies the job to the columns of a dataset.
 
 use bytesize::ByteSize;
-use rankine_base::nearest;
+use rankine_base::{nearest, system};
 use rankine_embedding::cpu::RankTables;
 use rankine_embedding::{EmbeddingPlan, Optimizer, Pooling, TableSpec, UpdateRule};
+use rankine_job as job;
+use rankine_job::{Conflict, Job, Model, Width};
 use rankine_reader::Schema;
 use rankine_reader::schema::{self, Categorical, VocabularyKind};
 
 use super::TrainError;
 use crate::cpu;
-use crate::job::{self, Conflict, Job, Model, Width};
 use crate::model::{self, FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
-use crate::system;
 
 /// The model of a job for a dataset's columns, and its update rules.
 ///
@@ -276,7 +276,7 @@ pub(super) fn check_memory(
     model: &model::Model,
     plan: Option<&EmbeddingPlan>,
 ) -> Result<(), TrainError> {
-    let threads = system::thread_count(job.device.threads).get();
+    let threads = rankine_job::thread_count(job.device.threads).get();
     match system::memory() {
         Some(memory) => check_memory_of(memory.usable_bytes(), (job, threads), model, plan),
         None => Ok(()),
@@ -289,7 +289,7 @@ pub(super) fn check_memory(
 /// # Errors
 /// [`TrainError::Device`] with the way out.
 pub fn check_scoring_memory(job: &Job, spec: &ModelSpec) -> Result<(), TrainError> {
-    let threads = system::thread_count(job.device.threads).get();
+    let threads = rankine_job::thread_count(job.device.threads).get();
     let bytes = cpu::scoring_bytes(spec, job.eval.batch_size.get() as usize, threads);
     match system::memory().map(|memory| memory.usable_bytes()) {
         Some(usable) if bytes > usable => Err(TrainError::Device(format!(

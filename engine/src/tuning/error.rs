@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use rankine_base::StopCause;
+use rankine_job::{JobError, StoppingMetric};
 
-use crate::job::{JobError, StoppingMetric};
 use crate::training::TrainError;
 
 /// Why a search has no result.

@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rankine_base::Stop;
+use rankine_job::{Conflict, Job, JobError, JobFile, StoppingMetric};
 use rankine_reader::{Dataset, Part, Split};
 use serde::Serialize;
 
-use crate::job::{Conflict, Job, JobError, JobFile, StoppingMetric};
 use crate::training::{TrainError, TrainingPart, open_or_generate, refit, translate, with_shape};
 use halving::{BRACKET, rounds};
 use round::{Failure, Rivals, Workers};

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rankine_base::Stop;
+use rankine_base::{Stop, system};
+use rankine_job::{DeviceKind, Job, StoppingMetric, ThreadCount};
 
 use super::trial::{Share, Standing, Trial};
-use crate::job::{DeviceKind, Job, StoppingMetric, ThreadCount};
+use crate::cuda;
 use crate::training::TrainError;
-use crate::{cuda, system};
 
 /// The time between two looks at the clock and at requests to stop.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -46,7 +46,7 @@ pub(super) struct Workers {
 impl Workers {
     /// As many as there are GPUs or CPU threads for the ranks of a job, and memory for its tables.
     pub(super) fn of(job: &Job, table_bytes: u64) -> Self {
-        let threads = system::thread_count(job.device.threads).get();
+        let threads = rankine_job::thread_count(job.device.threads).get();
         let ranks = job.device.ranks.get() as usize;
         let seen = if job.device.kind == DeviceKind::Cpu { 0 } else { cuda::gpu_count() };
         if seen > 0 {

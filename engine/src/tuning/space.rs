@@ -17,7 +17,7 @@ use rankine_base::files::read_named_text;
 use rankine_embedding::random::philox4x32;
 use toml::{Table, Value};
 
-use crate::job::{Job, JobError, JobFile, Optimizer};
+use rankine_job::{Job, JobError, JobFile, Optimizer};
 
 /// Settings that cannot vary, and why.
 const FIXED: [(&str, &str); 9] = [

@@ -6,11 +6,11 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use rankine_base::Stop;
+use rankine_job::{Checkpoint, Count, Eval, Job, Metrics, StoppingMetric, ThreadCount};
 use rankine_reader::Split;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::job::{Checkpoint, Count, Eval, Job, Metrics, StoppingMetric, ThreadCount};
 use crate::run_paths;
 use crate::training::{Start, TrainError, TrainOptions, finished_steps, train};
 

@@ -21,6 +21,7 @@ pub mod nearest;
 pub mod publish;
 pub mod sealed;
 pub mod stop;
+pub mod system;
 
 pub use error::{Error, Result};
 pub use nearest::{did_you_mean, nearest};

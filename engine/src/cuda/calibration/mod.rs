@@ -16,9 +16,9 @@ use bytesize::ByteSize;
 use rankine_cuda::Device;
 use rankine_cuda::calibration::{Figures, Links, Sum};
 use rankine_embedding::plan::{LinkSpeed, Machine};
+use rankine_job::Precision;
 use serde::Serialize;
 
-use crate::job::Precision;
 use crate::planning::machine::in_precision;
 
 pub use cache::cached;

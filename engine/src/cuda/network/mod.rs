@@ -27,13 +27,13 @@ use rankine_cuda::kernels::{
 use rankine_cuda::{Buffer, Lane, Pointer};
 use rankine_embedding::Traffic;
 use rankine_embedding::cuda::Result;
+use rankine_job::Precision;
 use rankine_topology::Rank;
 
 use super::context::RankContext;
 use super::input::Input;
 use super::setup::ModelSetup;
 use crate::cpu::replica::initial_parameters;
-use crate::job::Precision;
 use crate::model::{Layer, Model, ModelSpec};
 use dense::Dense;
 use head::{Head, HeadInput};

@@ -2,6 +2,7 @@
 
 use rankine_embedding::EmbeddingPlan;
 use rankine_embedding::plan::Machine;
+use rankine_job::{DenseUpdate, DeviceKind, Job};
 use rankine_reader::Dataset;
 
 use super::super::TrainError;
@@ -14,7 +15,6 @@ use super::measurements::Measurements;
 use super::refusal::{GpuSelectionError, Refusal};
 use crate::cpu::{CpuModel, Sharding};
 use crate::cuda;
-use crate::job::{DenseUpdate, DeviceKind, Job};
 use crate::model::Model;
 use crate::overlap::Overlap;
 use crate::planning;

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use rankine_cpu::Arithmetic;
 use rankine_embedding::RankTraffic;
+use rankine_job::{Device, DeviceKind, Job, Precision};
 use rankine_reader::Samples;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
@@ -21,7 +22,6 @@ use crate::checkpoint::{CheckpointError, StateSource};
 use crate::cpu::CpuModel;
 use crate::evaluation::HeadMetrics;
 use crate::guard::StepOutcome;
-use crate::job::{Device, DeviceKind, Job, Precision};
 use crate::model::ModelSpec;
 use crate::saved::{SavedModelError, Weights};
 

@@ -4,6 +4,7 @@ use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rankine_embedding::{EmbeddingPlan, Placement, RankTraffic};
+use rankine_job::{DeviceKind, Job, Precision};
 use rankine_reader::Samples;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
@@ -17,7 +18,6 @@ use super::phases::{Ceilings, MeasuredPhase, TraceEvent};
 use super::scorer::Scorer;
 use crate::checkpoint::{CheckpointError, DeviceState, RankState, StateSource};
 use crate::guard::StepOutcome;
-use crate::job::{DeviceKind, Job, Precision};
 use crate::saved::Weights;
 
 /// A function of a rank's number and state.

@@ -10,6 +10,7 @@ use rankine_cuda::probe::uuid_text;
 use rankine_cuda::{ActivityKind, Device, Moment, Trace};
 use rankine_embedding::cuda::{Error as GpuError, LookUpCounts};
 use rankine_embedding::{EmbeddingPlan, RankTraffic};
+use rankine_job::{DenseUpdate, DeviceKind, Job, Precision};
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::io::Rung;
 use rankine_reader::stream::StreamOptions;
@@ -35,7 +36,6 @@ use crate::cuda::{
 };
 use crate::evaluation::HeadMetrics;
 use crate::guard::StepOutcome;
-use crate::job::{DenseUpdate, DeviceKind, Job, Precision};
 use crate::model::{Model, ModelSpec};
 use crate::overlap::{Overlap, Overlaps};
 use crate::planning;

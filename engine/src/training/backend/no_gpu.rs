@@ -1,5 +1,6 @@
 //! GPUs in a build without CUDA: there are none.
 
+use rankine_job::Job;
 use rankine_reader::Dataset;
 use rankine_reader::stream::Position;
 
@@ -8,7 +9,6 @@ use super::super::processes::RankAssignment;
 use super::device::InitializedDevice;
 use super::measurements::Measurements;
 use super::refusal::{GpuSelectionError, Refusal};
-use crate::job::Job;
 use crate::model::Model;
 use crate::overlap::Overlap;
 

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use rankine_job::Conflict;
+
 use super::super::TrainError;
-use crate::job::Conflict;
 
 /// Why the CPU trains a job that leaves the device open.
 #[derive(Debug)]

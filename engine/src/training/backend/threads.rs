@@ -1,15 +1,15 @@
 //! The CPU threads of a job.
 
+use rankine_job::Job;
+
 use super::super::TrainError;
-use crate::job::Job;
-use crate::system;
 
 /// The thread pool of a job, and its size.
 ///
 /// # Errors
 /// [`TrainError::Device`] if the operating system refuses to start the threads.
 pub fn thread_pool(job: &Job) -> Result<(rayon::ThreadPool, usize), TrainError> {
-    let threads = system::thread_count(job.device.threads).get();
+    let threads = rankine_job::thread_count(job.device.threads).get();
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .thread_name(|number| format!("rankine-{number}"));

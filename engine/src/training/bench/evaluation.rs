@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use rankine_job::Job;
 use rankine_reader::Part;
 use serde::Serialize;
 
@@ -12,7 +13,6 @@ use super::super::processes::RankAssignment;
 use super::super::translate::translate;
 use super::super::{DeviceMemory, Observer, Stop, TrainError};
 use crate::evaluation::EvalMetrics;
-use crate::job::Job;
 use crate::launch::{ProcessGroup, RunStage};
 
 /// Options for timing evaluations.

@@ -10,6 +10,7 @@ mod trace;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use rankine_job::Job;
 use rankine_reader::stream::BatchStream;
 use rankine_reader::{Dataset, Part, Samples};
 
@@ -20,7 +21,6 @@ use super::data::{open_together, train_options};
 use super::processes::RankAssignment;
 use super::translate::translate;
 use super::{Observer, Stop, TrainError};
-use crate::job::Job;
 use crate::launch::{self, ProcessGroup};
 use crate::overlap::Overlap;
 

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use rankine_base::hooks;
 use rankine_embedding::rows::Snapshot;
 
-use crate::system;
+use rankine_base::system;
 
 /// The share of the free memory that copies may take; training and the page cache need some, too.
 const MEMORY_SHARE: f64 = 0.8;

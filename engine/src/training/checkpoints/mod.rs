@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rankine_embedding::rows::{RowSelection, Snapshot};
+use rankine_job as job;
+use rankine_job::OnFailure;
 use rankine_reader::Columns;
 use rankine_topology::Rank;
 
@@ -24,7 +26,6 @@ use crate::checkpoint::{
     self, Base, Checkpoint, CheckpointError, DamagedCheckpoint, Draft, Files, Manifest, Needs,
     PublishedCheckpoint, ShardFiles, TrainState, write_shard,
 };
-use crate::job::{self, OnFailure};
 use crate::launch::ProcessGroup;
 use crate::run_paths;
 use copies::CopyMemory;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use rankine_base::files::check_folder;
+use rankine_job::{AverageSave, Conflict, Generate, Job};
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::origin::Origin;
 use rankine_reader::schema::DenseDtype;
@@ -14,10 +15,8 @@ use super::ids::with_ids;
 use super::processes::same_everywhere;
 use super::translate::translate;
 use super::{Event, Observer, Stop, TrainError};
-use crate::job::{AverageSave, Conflict, Generate, Job};
 use crate::launch::ProcessGroup;
 use crate::model::ModelSpec;
-use crate::system;
 
 mod stream;
 
@@ -99,7 +98,7 @@ fn open_or_make(job: &Job, stop: &Stop, observer: &mut dyn Observer) -> Result<D
             dir.display(),
             spec.samples + spec.eval_samples
         );
-        let threads = system::thread_count(job.device.threads);
+        let threads = rankine_job::thread_count(job.device.threads);
         let total = spec.samples + spec.eval_samples;
         observer.observe(Event::Generating { samples: 0, total });
         let progress = |samples| observer.observe(Event::Generating { samples, total });

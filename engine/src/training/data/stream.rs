@@ -3,7 +3,7 @@
 use rankine_reader::io::IoOptions;
 use rankine_reader::stream::{Order, Position, StreamOptions};
 
-use crate::job::Job;
+use rankine_job::Job;
 
 /// Unpacked batches that wait while a step computes: enough to hide a slow read, few enough to stay small.
 const PREFETCH_BATCHES: usize = 4;

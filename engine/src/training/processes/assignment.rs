@@ -1,12 +1,12 @@
 //! Where the ranks of a job run: how many, on how many nodes, and which of them, on which GPUs, a process has.
 
 use rankine_base::hooks;
+use rankine_job::{DeviceKind, Job, RankCount, Ranks};
 use rankine_topology::{Process, Topology};
 
 use super::super::TrainError;
 use super::agreement::same_everywhere;
 use crate::cuda;
-use crate::job::{DeviceKind, Job, RankCount, Ranks};
 use crate::launch::{Host, ProcessGroup, ProcessInfo, hosts};
 
 /// The ranks assigned to a process: consecutive, equally many for each process, in the order of processes.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use rankine_job::{DeviceKind, Job};
 use rankine_reader::Part;
 use serde_json::Value;
 
@@ -10,7 +11,6 @@ use super::super::TrainError;
 use super::super::context::RunContext;
 use super::super::identity::{ContentsCheck, RunIdentity, first_difference};
 use super::super::run_dir::{EndReason, RunDir, Summary};
-use crate::job::{DeviceKind, Job};
 use crate::run_paths;
 use crate::saved::{SavedModel, SavedModelError};
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rankine_base::blame::Blame;
+use rankine_job::Job;
 use serde::{Deserialize, Serialize};
 
 use super::context::{RunContext, SampleSource};
@@ -18,7 +19,6 @@ use super::start::Start;
 use super::{Event, Observer, TrainError};
 use crate::build::Build;
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Files, TrainState};
-use crate::job::Job;
 use crate::launch::RunStage;
 use crate::run_paths;
 use finished::FinishedRun;

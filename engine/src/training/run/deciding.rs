@@ -1,12 +1,12 @@
 //! The metrics that decide about the end of a training: whether the samples that are evaluated define them.
 
+use rankine_job::{Conflict, StoppingMetric};
 use rankine_reader::Part;
 
 use super::super::TrainError;
 use super::super::context::RunContext;
 use super::early_stopping::DecidingMetrics;
 use super::training_loop::TrainingLoop;
-use crate::job::{Conflict, StoppingMetric};
 
 impl TrainingLoop<'_> {
     /// Checks that the evaluation after the last step defines the metrics that decide about the end of the training.

@@ -1,10 +1,11 @@
 //! Early stopping: which evaluation was the best, and when training ends without a better one.
 
+use rankine_job::{EarlyStopping as Settings, StoppingMetric};
+
 use super::super::checkpoints::Checkpoints;
 use super::super::{Observer, TrainError};
 use crate::checkpoint::{BestState, TrainState};
 use crate::evaluation::EvalMetrics;
-use crate::job::{EarlyStopping as Settings, StoppingMetric};
 use crate::launch::ProcessGroup;
 
 /// The best evaluation of a run so far.
@@ -141,7 +142,7 @@ pub(super) fn forget_lost_best(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::{Count, NonNegative};
+    use rankine_job::{Count, NonNegative};
 
     fn stopping(metric: StoppingMetric, patience: u64, min_delta: f64) -> EarlyStopping {
         let (patience, min_delta) = (Count::new(patience).unwrap(), NonNegative::new(min_delta).unwrap());

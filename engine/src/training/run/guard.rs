@@ -1,10 +1,11 @@
 //! The job's policy for steps that were skipped because a value was not finite: they are counted, and one of them, or
 //! too many in a row, end the training.
 
+use rankine_job as job;
+
 use super::super::TrainError;
 use crate::checkpoint::GuardState;
 use crate::guard::{NonFinite, StepOutcome};
-use crate::job;
 
 /// The first skipped steps are logged one by one; later ones each time their number has doubled.
 const LOGGED_EACH: u64 = 10;
@@ -89,7 +90,7 @@ impl NonFiniteGuard {
 mod tests {
     use super::*;
     use crate::guard::SkipReason;
-    use crate::job::Count;
+    use rankine_job::Count;
 
     fn guard(non_finite: job::NonFinite, most: u64) -> NonFiniteGuard {
         let skipped_in_a_row_max = Count::new(most).expect("in range");

@@ -112,7 +112,7 @@ impl Losses {
 mod tests {
     use super::*;
     use crate::guard::{NonFinite, SkipReason};
-    use crate::job;
+    use rankine_job as job;
 
     fn losses(steps: u64, since_report: LossState) -> Losses {
         let policy = job::Guard { non_finite: job::NonFinite::Skip, ..job::Guard::default() };

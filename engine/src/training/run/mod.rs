@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use rankine_base::Stop;
+use rankine_job::Job;
 use rankine_reader::Dataset;
 
 use super::backend::{Batches, DeviceChoice, Measurements, check_build, thread_pool};
@@ -34,7 +35,6 @@ use super::start::Start;
 use super::translate::translate;
 use super::{Observer, TrainError};
 use crate::checkpoint::{Disk, Files};
-use crate::job::Job;
 use crate::launch::ProcessGroup;
 use training_loop::TrainingLoop;
 

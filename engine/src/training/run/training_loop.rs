@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rankine_base::StopCause;
+use rankine_job::Precision;
 use rankine_reader::io::IoOptions;
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Part};
@@ -30,7 +31,6 @@ use super::records::{EvalRecord, RunPhaseSeconds, TrainRecord};
 use super::state::{RunState, Tally};
 use crate::checkpoint::{Checkpoint, StateSource, TrainState};
 use crate::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, SavedScores};
-use crate::job::Precision;
 use crate::launch::{ProcessGroup, RunStage, StepStage};
 
 /// A run in progress.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rankine_base::files::read_regular;
 use rankine_base::sealed;
+use rankine_job::Job;
 use serde::Deserialize;
 
 use super::super::TrainError;
@@ -15,7 +16,6 @@ use super::super::devices::RunDevices;
 use super::super::identity::TrainingIdentity;
 use super::{RunDir, Summary, unreadable};
 use crate::build::Build;
-use crate::job::Job;
 use crate::run_paths;
 
 /// The kind and version of the sealed file that records what was trained.

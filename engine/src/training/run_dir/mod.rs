@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use rankine_base::files::check_folder;
 use rankine_base::publish::{Lock, PartialDir, ReservedDir, create_folders, replace_file_under};
+use rankine_job::Job;
 use serde::Serialize;
 
 use super::TrainError;
@@ -14,7 +15,6 @@ use super::devices::RunDevices;
 use super::identity::TrainingIdentity;
 use super::start::Start;
 use crate::evaluation::SavedScores;
-use crate::job::Job;
 use crate::run_paths;
 
 mod attempts;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use rankine_embedding::{LinkTraffic, RankTraffic, Traffic};
+use rankine_job::{AverageKind, StoppingMetric};
 use rankine_reader::Part;
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +12,6 @@ use super::super::report::{LookUpCount, PhaseRun, ReportDetails};
 use crate::build::Build;
 use crate::checkpoint::InitialState;
 use crate::evaluation::EvalSummary;
-use crate::job::{AverageKind, StoppingMetric};
 
 /// A finished run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

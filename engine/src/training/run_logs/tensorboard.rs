@@ -6,8 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rankine_base::system;
+
 use super::records::RecordFile;
-use crate::system;
 
 /// What TensorBoard expects in the first record. From version 2 on, it takes a `START` event for the start of an
 /// attempt.

@@ -1,9 +1,9 @@
 //! What MLPerf's log says about a run before it trains.
 
+use rankine_job::{Optimizer, Schedule};
 use rankine_reader::Part;
 
 use super::super::super::context::RunContext;
-use crate::job::{Optimizer, Schedule};
 
 /// What MLPerf's log says about a run before it trains.
 #[derive(Debug, Clone, PartialEq)]

@@ -48,11 +48,7 @@ impl JobFile {
     ///
     /// # Errors
     /// [`JobError::Invalid`] if a set has no key.
-    pub(crate) fn with_settings_of(
-        &self,
-        document: &Document,
-        sets: &[impl AsRef<str>],
-    ) -> Result<Self, JobError> {
+    pub fn with_settings_of(&self, document: &Document, sets: &[impl AsRef<str>]) -> Result<Self, JobError> {
         let mut file = self.clone();
         for set in sets {
             file.0.set_from(set.as_ref(), document)?;

@@ -62,7 +62,7 @@ fn assert_refused(lines: &str, sets: &[&str], expected: &str) {
 
 /// The jobs that ship with Rankine. Their folder also has schema files.
 pub(super) fn jobs_in_configs() -> Vec<PathBuf> {
-    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
+    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
     let paths = fs::read_dir(configs).unwrap().map(|entry| entry.unwrap().path());
     let mut paths: Vec<_> = paths.filter(|path| path.is_file()).collect();
     paths.retain(|path| {

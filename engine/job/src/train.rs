@@ -54,7 +54,7 @@ pub struct Train {
 impl Train {
     /// The samples that a training takes at most, where an epoch has `epoch` samples. The last batch of an epoch may be
     /// smaller than the others.
-    pub(crate) fn samples(&self, epoch: u64) -> u64 {
+    pub fn samples(&self, epoch: u64) -> u64 {
         let all = epoch.saturating_mul(self.epochs.get());
         let Some(steps) = self.max_steps else { return all };
         let batch_size = u64::from(self.batch_size.get());
@@ -134,14 +134,14 @@ pub enum AverageSave {
 
 impl Average {
     /// Returns the steps of the snapshots that are averaged with the model of a step, the latest first.
-    pub(crate) fn steps_before(&self, step: u64) -> impl Iterator<Item = u64> + use<> {
+    pub fn steps_before(&self, step: u64) -> impl Iterator<Item = u64> + use<> {
         let (every, most) = (self.every_steps.get(), self.count.get() as usize - 1);
         (1..step.div_ceil(every)).rev().take(most).map(move |number| number * every)
     }
 
     /// Returns by how much of their difference the average of some snapshots moves towards the next one, which is
     /// number `number` counted from 0.
-    pub(crate) fn step_size(&self, number: usize) -> f32 {
+    pub fn step_size(&self, number: usize) -> f32 {
         let number = number as i32;
         match self.kind {
             AverageKind::Last => (1.0 / f64::from(number + 1)) as f32,
@@ -200,7 +200,7 @@ impl StoppingMetric {
     }
 
     /// Returns by how much a value is better than another one.
-    pub(crate) fn gain(self, value: f64, other: f64) -> f64 {
+    pub fn gain(self, value: f64, other: f64) -> f64 {
         match self {
             Self::Auc => value - other,
             Self::LogLoss => other - value,

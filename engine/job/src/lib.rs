@@ -10,7 +10,7 @@
 //! device: other modules check a job against those and report [`Conflict`]s.
 //!
 //! ```
-//! use rankine::job::Job;
+//! use rankine_job::Job;
 //!
 //! let text = r#"
 //!     name = "tiny"
@@ -22,8 +22,10 @@
 //! "#;
 //! let job = Job::from_toml("tiny.toml", text, &["train.epochs=2"])?;
 //! assert_eq!(job.train.epochs.get(), 2);
-//! # Ok::<(), rankine::job::JobError>(())
+//! # Ok::<(), rankine_job::JobError>(())
 //! ```
+
+#![forbid(unsafe_code)]
 
 mod bucket_columns;
 mod check;
@@ -36,6 +38,9 @@ mod feature;
 mod file;
 mod guard;
 mod ids;
+#[cfg(test)]
+#[path = "../../../tests/support/json_schema.rs"]
+mod json_schema;
 mod metrics;
 mod model;
 mod optimizer;
@@ -43,6 +48,7 @@ mod schedule;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod threads;
 mod train;
 mod values;
 mod write;
@@ -52,11 +58,7 @@ pub use data::{Data, Generate, Raw, Reader};
 pub use definition::Job;
 pub use embedding::{Dtype, Embedding, Exchange, Placement};
 pub use error::JobError;
-/// The JSON Schema of job files, which `rankine init` writes for editors.
-#[doc(hidden)]
-pub const SCHEMA: &str = include_str!("../../../docs/reference/job.schema.json");
-
-pub(crate) use error::conflict_lines;
+pub use error::conflict_lines;
 pub use feature::{Buckets, Feature};
 pub use file::JobFile;
 pub use guard::{Guard, IdPolicy, NonFinite};
@@ -66,6 +68,7 @@ pub use optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, Rowwis
 pub use rankine_base::document::{Conflict, Problem};
 pub use schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 pub use settings::{Kind, Settings};
+pub use threads::thread_count;
 pub use train::{
     Average, AverageKind, AverageSave, DenseUpdate, Device, DeviceKind, EarlyStopping, Eval, EvalSet,
     Precision, StoppingMetric, Train,
@@ -74,3 +77,6 @@ pub use values::{
     AucTarget, AverageCount, BatchSize, Count, Decay, Fraction, JobName, NonNegative, Positive, QueueDepth,
     RankCount, Ranks, Seconds, Shape, ThreadCount, Width, WindowBlocks,
 };
+
+/// The JSON Schema of job files, which `rankine init` writes for editors.
+pub const SCHEMA: &str = include_str!("../../../docs/reference/job.schema.json");

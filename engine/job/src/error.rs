@@ -50,7 +50,7 @@ impl Display for ProblemList<'_> {
 }
 
 /// One line of text for each conflict.
-pub(crate) fn conflict_lines(conflicts: &[Conflict]) -> String {
+pub fn conflict_lines(conflicts: &[Conflict]) -> String {
     let lines: Vec<_> = conflicts.iter().map(ToString::to_string).collect();
     lines.join("\n")
 }

@@ -10,7 +10,8 @@ use super::{Buckets, Conflict, Feature, Job};
 impl Job {
     /// Returns the categorical columns that the job makes of the numbers of a dataset, one per `[[feature]]`. Those of
     /// quantiles have no boundaries yet.
-    pub(crate) fn bucket_columns(&self, schema: &Schema) -> Result<Vec<Categorical>, Vec<Conflict>> {
+    #[doc(hidden)]
+    pub fn bucket_columns(&self, schema: &Schema) -> Result<Vec<Categorical>, Vec<Conflict>> {
         let stored = schema.stored();
         let mut conflicts = Vec::new();
         let mut columns = Vec::new();

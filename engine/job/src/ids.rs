@@ -7,7 +7,8 @@ use super::{Conflict, IdPolicy, Job};
 
 impl Job {
     /// Returns the rule for the ids of each categorical column. Columns with the same problem share one conflict.
-    pub(crate) fn id_rules(&self, schema: &Schema) -> Result<Vec<OutOfRange>, Vec<Conflict>> {
+    #[doc(hidden)]
+    pub fn id_rules(&self, schema: &Schema) -> Result<Vec<OutOfRange>, Vec<Conflict>> {
         let mut rules = Vec::new();
         let mut problems: Vec<(IdProblem, Vec<&str>)> = Vec::new();
         for column in &schema.categorical {

@@ -161,7 +161,8 @@ impl Step {
 
 impl Cosine {
     /// The last step with the full rate.
-    pub(crate) fn decay_start_step(&self) -> u64 {
+    #[doc(hidden)]
+    pub fn decay_start_step(&self) -> u64 {
         self.decay_start_step.unwrap_or(self.warmup_steps)
     }
 

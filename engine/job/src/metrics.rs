@@ -78,7 +78,7 @@ impl ListenAddress {
     ///
     /// # Errors
     /// Those of the system.
-    pub(crate) fn bind(&self) -> io::Result<TcpListener> {
+    pub fn bind(&self) -> io::Result<TcpListener> {
         match &self.0 {
             Listen::Address(address) => TcpListener::bind(address),
             Listen::Name { name, port } => TcpListener::bind((name.as_str(), *port)),

@@ -117,7 +117,7 @@ impl Job {
     /// Returns the settings of a job, of which data, model, optimizers and batch size have to be set.
     ///
     /// ```
-    /// use rankine::prelude::*;
+    /// use rankine_job::{Adagrad, Dlrm, Job, JobError, RowwiseAdagrad};
     ///
     /// let job = Job::builder("ads")
     ///     .data("data/ads")

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 
 /// Describes a value in the JSON Schema of job files.
-#[cfg(test)]
+#[cfg(any(test, feature = "json-schema"))]
 macro_rules! schema {
     ($name:ident $json:tt) => {
         impl schemars::JsonSchema for $name {
@@ -57,7 +57,7 @@ macro_rules! whole_numbers {
             }
         }
 
-        #[cfg(test)]
+        #[cfg(any(test, feature = "json-schema"))]
         schema!($name { "type": "integer", "minimum": ($min as u64), "maximum": ($max as u64) });
 
         impl<'de> Deserialize<'de> for $name {
@@ -95,7 +95,7 @@ macro_rules! real_numbers {
             }
         }
 
-        #[cfg(test)]
+        #[cfg(any(test, feature = "json-schema"))]
         schema!($name $range);
 
         impl<'de> Deserialize<'de> for $name {
@@ -127,7 +127,7 @@ whole_numbers! {
 
 impl Count {
     /// Returns the number as a count, or the nearest count if there is none of this number.
-    pub(crate) fn nearest(number: u64) -> Self {
+    pub fn nearest(number: u64) -> Self {
         Self(number.clamp(1, Self::MAX))
     }
 }
@@ -213,7 +213,7 @@ impl serde::Serialize for Ranks {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "json-schema"))]
 schema!(Ranks {
     "oneOf": [
         { "type": "integer", "minimum": 1, "maximum": 4096 },
@@ -376,7 +376,7 @@ impl fmt::Display for JobName {
 
 from_string!(JobName: "a name");
 
-#[cfg(test)]
+#[cfg(any(test, feature = "json-schema"))]
 schema!(JobName { "type": "string", "pattern": "^[^./\\\\][^/\\\\]{0,127}$" });
 
 /// The columns of a generated dataset: one of the built-in shapes, or a file that describes one.
@@ -422,7 +422,7 @@ impl fmt::Display for Shape {
 
 from_string!(Shape: "dlrm, dlrm-dcnv2 or the path of a shape file");
 
-#[cfg(test)]
+#[cfg(any(test, feature = "json-schema"))]
 schema!(Shape { "type": "string" });
 
 #[cfg(test)]

@@ -37,19 +37,19 @@ URL or its path from the job's folder. `rankine init` writes that comment, and t
 
 // Choices that are defined in another crate.
 
-pub(in crate::job) fn io_mode(_: &mut SchemaGenerator) -> Schema {
+pub(crate) fn io_mode(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": IoMode::ALL.map(IoMode::name) })
 }
 
-pub(in crate::job) fn raw_dense(_: &mut SchemaGenerator) -> Schema {
+pub(crate) fn raw_dense(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": [RawDense::Float, RawDense::Int] })
 }
 
-pub(in crate::job) fn split(_: &mut SchemaGenerator) -> Schema {
+pub(crate) fn split(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string" })
 }
 
-pub(in crate::job) fn raw_ids(_: &mut SchemaGenerator) -> Schema {
+pub(crate) fn raw_ids(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": [RawIds::PerTable, RawIds::GlobalOffset] })
 }
 
@@ -235,7 +235,7 @@ fn words(property: &Value) -> String {
 #[test]
 fn the_documents_say_what_the_types_say() {
     let schema = schema();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = &Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for (name, text) in [("job.schema.json", text(&schema)), ("job.md", markdown(&schema))] {
         assert_written(root, name, &text, "--lib job::tests::reference");
     }

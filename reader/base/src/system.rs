@@ -1,32 +1,9 @@
-//! Reads the properties of CPU and memory from the text files of the operating system.
+//! Reads the properties of memory from the text files of the operating system.
 
 use std::fs;
-use std::num::NonZeroUsize;
 use std::path::Path;
 
 use serde::Serialize;
-
-use crate::job::ThreadCount;
-
-/// The CPU, as far as this process may use it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Cpu {
-    /// The product's name.
-    pub model: String,
-    /// Hardware threads that affinity and cgroup allow this process to use.
-    pub available_threads: usize,
-    /// Instruction sets that speed up matrix products.
-    pub features: Vec<Feature>,
-}
-
-/// An instruction set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Feature {
-    /// Its name.
-    pub name: &'static str,
-    /// Whether the CPU has it and the operating system enables it.
-    pub present: bool,
-}
 
 /// The machine's memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -49,33 +26,6 @@ pub enum LockedMemory {
     Bytes(u64),
 }
 
-pub(crate) fn cpu(available_threads: usize) -> Cpu {
-    let model = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| cpu_model(&text));
-    Cpu {
-        model: model.unwrap_or_else(|| format!("unknown CPU model ({})", std::env::consts::ARCH)),
-        available_threads,
-        features: features(),
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn features() -> Vec<Feature> {
-    let feature = |name, present| Feature { name, present };
-    vec![
-        feature("avx2", is_x86_feature_detected!("avx2")),
-        feature("fma", is_x86_feature_detected!("fma")),
-        feature("f16c", is_x86_feature_detected!("f16c")),
-        feature("avx512f", is_x86_feature_detected!("avx512f")),
-        feature("avx512bf16", is_x86_feature_detected!("avx512bf16")),
-        feature("amx_bf16", rankine_cpu::has_amx()),
-    ]
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn features() -> Vec<Feature> {
-    Vec::new()
-}
-
 impl Memory {
     /// Returns the bytes that this process may still allocate.
     pub fn usable_bytes(&self) -> u64 {
@@ -88,13 +38,8 @@ pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Returns the requested number of threads, by default all that this process may use.
-pub fn thread_count(asked: Option<ThreadCount>) -> NonZeroUsize {
-    let asked = asked.and_then(|threads| NonZeroUsize::new(threads.get() as usize));
-    asked.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
-}
-
-pub(crate) fn memory() -> Option<Memory> {
+/// Returns the memory of the machine; `None` if the system does not tell.
+pub fn memory() -> Option<Memory> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let (total_bytes, available_bytes) =
         (meminfo_bytes(&text, "MemTotal")?, meminfo_bytes(&text, "MemAvailable")?);
@@ -102,13 +47,9 @@ pub(crate) fn memory() -> Option<Memory> {
     Some(Memory { total_bytes, available_bytes, cgroup_limit_bytes })
 }
 
-pub(crate) fn locked_memory() -> Option<LockedMemory> {
+/// Returns the limit of this process; `None` if the system does not tell.
+pub fn locked_memory() -> Option<LockedMemory> {
     locked_memory_limit(&fs::read_to_string("/proc/self/limits").ok()?)
-}
-
-fn cpu_model(cpuinfo: &str) -> Option<String> {
-    let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
-    Some(line.split_once(':')?.1.trim().to_owned())
 }
 
 /// Parses a line such as `MemTotal:       24684084 kB`. Its unit is 1024 bytes, despite the name.
@@ -171,8 +112,6 @@ mod tests {
 
     #[test]
     fn files_of_the_system_are_parsed() {
-        let cpuinfo = "processor\t: 0\nmodel name\t: A Processor @ 2 GHz\nflags\t\t: fpu\n";
-        assert_eq!(cpu_model(cpuinfo).as_deref(), Some("A Processor @ 2 GHz"));
         let meminfo =
             "MemTotal:       24684084 kB\nMemFree:        22914576 kB\nMemAvailable:   24019904 kB\n";
         assert_eq!(meminfo_bytes(meminfo, "MemAvailable"), Some(24_019_904 * 1024));
@@ -248,7 +187,6 @@ mod tests {
     fn usable_memory_is_bounded_by_the_limit() {
         let memory = |limit| Memory { total_bytes: 100, available_bytes: 60, cgroup_limit_bytes: limit };
         assert_eq!([None, Some(70), Some(50)].map(|limit| memory(limit).usable_bytes()), [60, 60, 50]);
-        assert_eq!(thread_count(ThreadCount::new(3)).get(), 3);
     }
 
     #[cfg(target_os = "linux")]
