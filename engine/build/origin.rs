@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What is compiled, relative to the root of the repository: documents and tests do not make a build another one.
-const COMPILED: [&str; 22] = [
+const COMPILED: [&str; 24] = [
     "Cargo.lock",
     "Cargo.toml",
     "cpu/Cargo.toml",
@@ -23,6 +23,8 @@ const COMPILED: [&str; 22] = [
     "engine/build",
     "engine/job/Cargo.toml",
     "engine/job/src",
+    "engine/launch/Cargo.toml",
+    "engine/launch/src",
     "engine/src",
     "reader/Cargo.toml",
     "reader/base/Cargo.toml",

@@ -9,6 +9,10 @@
 pub mod prelude;
 
 #[cfg(test)]
+#[path = "../../tests/support/groups.rs"]
+#[allow(dead_code, reason = "only whole groups are used here")]
+mod groups;
+#[cfg(test)]
 #[path = "../../tests/support/json_schema.rs"]
 mod json_schema;
 
@@ -38,8 +42,6 @@ pub mod evaluation;
 pub mod features;
 #[doc(hidden)]
 pub mod guard;
-#[doc(hidden)]
-pub mod launch;
 mod logit;
 #[doc(hidden)]
 pub mod model;

@@ -7,7 +7,7 @@ use rankine_embedding::plan::Machine;
 use rankine_job::Precision;
 use serde::Serialize;
 
-use crate::launch::{Link, MeetError, Meeting, ProcessInfo};
+use rankine_launch::{Link, MeetError, Meeting, ProcessInfo};
 
 /// Whether this build has the CUDA back end.
 pub const IN_BUILD: bool = false;

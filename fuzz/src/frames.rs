@@ -1,6 +1,6 @@
 //! Messages that processes exchange over TCP; the port is open to everybody.
 
-use rankine::launch::read_stream;
+use rankine_launch::read_stream;
 
 use super::{Reader, TEXT_BASE_BYTES, TempFolder, error_text};
 

@@ -6,6 +6,9 @@ use std::process::Command;
 
 use origin::{Origin, inputs};
 
+use crate::sources::packages;
+use crate::support::root;
+
 #[path = "../../engine/build/origin.rs"]
 mod origin;
 
@@ -102,6 +105,18 @@ fn sources_without_a_repository_are_of_the_packaged_commit_or_of_none() {
             );
             write(&root, ".cargo_vcs_info.json", &text);
             assert_eq!(Origin::of(&root), origin(commit, dirty));
+        }
+    }
+}
+
+#[test]
+fn a_change_of_any_crate_makes_a_build_dirty() {
+    let inputs = inputs(root());
+    let packages = packages().into_iter().filter(|package| package.name != "_rankine");
+    for package in packages {
+        for path in [format!("{}/Cargo.toml", package.folder), package.sources] {
+            let path = Path::new(path.trim_start_matches('/'));
+            assert!(inputs.iter().any(|input| path.starts_with(input)), "{} is missing", path.display());
         }
     }
 }

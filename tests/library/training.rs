@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use rankine::checkpoint::{Checkpoint, Disk, Files, Input, Output, list};
 use rankine::evaluation::EvalMetrics;
 use rankine::job::Job;
-use rankine::launch::{Activity, Failure, Patience, ProcessGroup};
 use rankine::run_paths;
 use rankine::source::open_checkpoint;
 use rankine::training::{
     EndReason, Event, IterationSummary, Observer, Progress, Start, Stop, Summary, TrainError, TrainOptions,
     train,
 };
+use rankine_launch::{Activity, Failure, Patience, ProcessGroup};
 
 use crate::support::process::Stalled;
 use crate::support::{self, Place, SHAPE, SUCCESS, generate, json_lines, run, skipped, weights};

@@ -6,6 +6,9 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+/// The most ranks, and processes, of a job.
+pub const RANKS_MAX: usize = 4096;
+
 /// Declares the type of a number.
 macro_rules! numbered {
     ($(#[$doc:meta])* $name:ident) => {

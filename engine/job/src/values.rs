@@ -427,6 +427,8 @@ schema!(Shape { "type": "string" });
 
 #[cfg(test)]
 mod tests {
+    use rankine_topology::RANKS_MAX;
+
     use super::*;
 
     #[test]
@@ -445,6 +447,7 @@ mod tests {
         let never = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
         holds(Seconds::new, [0.1, 86_400.0], &[[0.099, 86_400.1, -1.0], never].concat());
         holds(NonNegative::new, [0.0, most], &[[-least, most * 1.000_001, -1.0], never].concat());
+        assert_eq!(RankCount::MAX as usize, RANKS_MAX);
         // Half of the least number in single precision is rounded to 0.
         holds(Positive::new, [least, most], &[[0.0, least / 2.0, most * 1.000_001], never].concat());
         holds(Fraction::new, [0.0, 1.0], &[[-least, 1.0 + f64::EPSILON, -1.0], never].concat());

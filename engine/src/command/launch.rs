@@ -1,4 +1,5 @@
 //! Arguments about the processes of a job, and `rankine doctor --cluster`.
+use rankine::build;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use rankine::cuda;
 use rankine::job::{Guard, JobFile, Seconds};
-use rankine::launch::{
+use rankine::training::TrainError;
+use rankine_cuda::probe::{Presence, probe};
+use rankine_launch::{
     Activity, Address, Failure, Host, LaunchError, Launcher, Link, MeetError, Meeting, Patience,
     ProcessGroup, ProcessInfo, ProcessRank, RankArguments, Secret, SecretError, Terms, hosts,
 };
-use rankine::training::TrainError;
-use rankine_cuda::probe::{Presence, probe};
 use rankine_topology::Process;
 use serde::Serialize;
 
@@ -84,7 +85,7 @@ impl Args {
         }
         let rank = process.rank;
         let end = move |failure: &Failure, activity: &Activity| lost(rank, failure, activity);
-        let here = ProcessInfo::here(process, gpu_ids());
+        let here = ProcessInfo::here(process, gpu_ids(), build::here());
         let terms = Terms { secret: self.secret()?, deadline: self.timeout(), patience };
         let processes = ProcessGroup::form(process, here, &terms, end)?;
         let hosts = hosts(processes.members());
@@ -197,7 +198,7 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<(), CommandError> {
     let timeout = args.timeout();
     let secret = if process.ranks == 1 { Secret::none() } else { args.secret()? };
     let mut meeting = Meeting::join(&process, &secret, timeout)?;
-    let members = ProcessInfo::here(&process, gpu_ids()).introduce(&mut meeting)?;
+    let members = ProcessInfo::here(&process, gpu_ids(), build::here()).introduce(&mut meeting)?;
     let begun = Instant::now();
     for _ in 0..EXCHANGES {
         meeting.gather(&[0; 128])?;
@@ -262,7 +263,6 @@ impl From<MeetError> for CommandError {
 
 #[cfg(test)]
 mod tests {
-    use rankine::build::Build;
 
     use super::*;
 
@@ -307,7 +307,7 @@ mod tests {
     fn each_failure_to_meet_has_its_exit_code() {
         let address: Address = "127.0.0.1:7".parse().unwrap();
         let source = || std::io::Error::other("taken");
-        let refusal = rankine::launch::Refusal::WrongSecret;
+        let refusal = rankine_launch::Refusal::WrongSecret;
         for (error, exit) in [
             (MeetError::Late { late: vec![Process(1)], seconds: 1.0, refused: None }, Exit::Lost),
             (MeetError::Left { left: vec![Process(1)] }, Exit::Lost),
@@ -339,7 +339,7 @@ mod tests {
             local_rank: None,
             gpus,
             gpu_ids: Vec::new(),
-            build: Build::compiled(),
+            build: build::compiled(),
         };
         let cluster = |members: Vec<ProcessInfo>| ClusterReport {
             launcher: Launcher::None,

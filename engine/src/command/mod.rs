@@ -2,6 +2,7 @@
 //!
 //! Results go to stdout and everything else to stderr, so that `rankine ... | jq` always works. Only this module prints
 //! errors and chooses the exit code. Messages that stderr does not accept are dropped.
+use rankine::build;
 
 use std::env;
 use std::ffi::OsString;
@@ -9,10 +10,9 @@ use std::fmt;
 use std::process;
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
-use rankine::build::Build;
-use rankine::launch::ProcessRank;
 use rankine::training::StopCause;
 use rankine_base::hooks;
+use rankine_launch::ProcessRank;
 use rankine_topology::Process;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -115,12 +115,12 @@ const EXIT_CODES: [(&str, &str); 8] = [
 
 /// What `rankine -V` prints.
 fn version() -> String {
-    Build::compiled().short()
+    build::compiled().short()
 }
 
 /// What `rankine --version` prints. `rankine doctor` adds the checksum.
 fn long_version() -> String {
-    let build = Build::compiled();
+    let build = build::compiled();
     let line = |(name, text)| format!("\n{name:<9} {text}");
     build.version.clone() + &build.details().map(line).concat()
 }

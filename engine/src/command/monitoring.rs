@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use rankine::job::{Job, ListenAddress};
-use rankine::launch::{ProcessGroup, ProcessRank, Pulse, hosts};
 use rankine::monitoring::{Command, Monitor, MonitorError, MonitorOptions, Readiness, RunInfo};
 use rankine::report::RankView;
 use rankine_base::publish::refuse_inputs;
 use rankine_base::system::host_name;
+use rankine_launch::{ProcessGroup, ProcessRank, Pulse, hosts};
 use rankine_topology::{LocalRank, Process};
 
 use super::{CommandError, Exit, stderr};

@@ -8,13 +8,13 @@ use bytesize::ByteSize;
 use rankine::checkpoint::{Disk, FaultyFiles};
 use rankine::evaluation::{EvalSummary, HeadMetrics};
 use rankine::job::{ListenAddress, ThreadCount};
-use rankine::launch::ProcessRank;
 use rankine::report::Bound;
 use rankine::run_paths;
 use rankine::training::{
     self, AverageSummary, BestSummary, DeviceMemory, Event, ExchangeSummary, Observer, Report, RunDevices,
     RunStart, Start, StepDetails, StepTimes, Stop, Summary, TrainOptions,
 };
+use rankine_launch::ProcessRank;
 use rankine_reader::Part;
 use serde::Serialize;
 

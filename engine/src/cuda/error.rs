@@ -23,7 +23,7 @@ pub enum Error {
     State(#[from] rankine_embedding::rows::RowsError),
     /// Processes could not exchange data.
     #[error(transparent)]
-    Processes(#[from] crate::launch::MeetError),
+    Processes(#[from] rankine_launch::MeetError),
     /// The dataset cannot be read, or does not match its schema.
     #[error(transparent)]
     Data(#[from] rankine_base::Error),

@@ -8,7 +8,7 @@ use rankine_cuda::nccl::{Communicator, NcclId, Reduction};
 use rankine_cuda::{AllReduce, Buffer, Device, Lane, Moment, Peers};
 use rankine_topology::{LocalRank, Node, Process};
 
-use crate::launch::{Link, MeetError, Meeting, ProcessInfo, hosts};
+use rankine_launch::{Link, MeetError, Meeting, ProcessInfo, hosts};
 
 /// Number of values: 32 MiB.
 const VALUES: usize = 8 << 20;

@@ -7,10 +7,10 @@ use rankine_cuda::Device;
 use rankine_cuda::blas::{Algorithms, Compute};
 use rankine_embedding::EmbeddingPlan;
 use rankine_job::Precision;
+use rankine_launch::ProcessGroup;
 use rankine_reader::schema;
 use rankine_topology::{Process, Rank, Topology};
 
-use crate::launch::ProcessGroup;
 use crate::model::Model;
 use crate::overlap::Overlaps;
 

@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use bytesize::ByteSize;
+use rankine_base::build::Build;
 use rankine_base::system::{self, LockedMemory, Memory};
 use rankine_cuda::probe::{Attempt, Driver, Library, Presence, Probe, VisibleGpu};
 use serde::Serialize;
 
-use crate::build::Build;
+use crate::build;
 use crate::cuda;
 use cpu::Cpu;
 
@@ -102,8 +103,8 @@ pub fn doctor(options: &Options<'_>) -> Report {
         Reading { dir: options.dir.to_owned(), modes }
     });
     Report {
-        version: Build::here().version.clone(),
-        build: Build::here().clone(),
+        version: build::here().version.clone(),
+        build: build::here().clone(),
         cpu: cpu::cpu(threads),
         memory: system::memory(),
         locked_memory: system::locked_memory(),

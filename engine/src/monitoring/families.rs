@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use prometheus::{Counter, Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec};
+use rankine_base::build::Build;
 use rankine_reader::Part;
 use rankine_topology::Process;
 
 use super::catalog::Catalog;
 use super::gpus::GpuCollector;
-use crate::build::Build;
+use crate::build;
 use crate::evaluation::HeadMetrics;
 use crate::guard::SkipReason;
 
@@ -83,7 +84,7 @@ impl Common {
             "The build of Rankine; always 1. `commit` is empty if it is unknown; `dirty` is `true` if the sources \
              differ from it.",
         );
-        let Build { version, commit, dirty, features, target, rustc, .. } = &Build::compiled();
+        let Build { version, commit, dirty, features, target, rustc, .. } = &build::compiled();
         let (commit, dirty) = (commit.as_deref().unwrap_or_default(), dirty.to_string());
         let labels = [version, commit, &dirty, &features.join(","), target, rustc];
         build_info.with_label_values(&labels).set(1.0);

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rankine_base::build::Build;
 use rankine_reader::Part;
 use rankine_topology::Process;
 
@@ -13,7 +14,7 @@ use super::families::TableLabels;
 use super::monitor::{families, refusal};
 use super::server::Host;
 use super::*;
-use crate::build::Build;
+use crate::build;
 use crate::evaluation::{HeadMetrics, Metrics};
 use crate::guard::{NonFinite, SkipReason, SkippedSteps};
 use crate::training::{
@@ -148,7 +149,7 @@ fn the_live_page_answers_to_addresses_localhost_and_the_configured_name() {
 fn the_build_is_exported() {
     let page = get(&monitor(Command::Eval, None), "/metrics");
     let line = page.lines().find(|line| line.starts_with("rankine_build_info{")).expect("the build");
-    let Build { commit, dirty, rustc, .. } = Build::here();
+    let Build { commit, dirty, rustc, .. } = build::here();
     for label in [
         format!("version=\"{}\"", env!("CARGO_PKG_VERSION")),
         format!("commit=\"{}\"", commit.clone().unwrap_or_default()),

@@ -95,7 +95,7 @@ pub enum SavedModelError {
     },
     /// Processes that store some of the weights were lost.
     #[error(transparent)]
-    Processes(#[from] crate::launch::MeetError),
+    Processes(#[from] rankine_launch::MeetError),
     /// Weights cannot be copied from the GPU.
     #[error("the weights cannot be read from the GPU: {0}; the model was not saved")]
     Gpu(String),

@@ -1,12 +1,13 @@
 //! The contents of `devices.json`: the devices of a run, and the tables on them.
 
+use rankine_base::build::Build;
 use rankine_embedding::Placement;
 use rankine_reader::Dataset;
 use rankine_topology::Topology;
 use serde::{Deserialize, Serialize};
 
 use super::backend::DeviceMemory;
-use crate::build::Build;
+use crate::build;
 use crate::model::ModelSpec;
 
 /// The devices that train a run, and the tables on them.
@@ -76,7 +77,7 @@ impl RunDevices {
             let table = &mut tables[feature.table];
             table.top_share.get_or_insert(statistics.top_1_percent_share(table.rows));
         }
-        let build = Build::here().clone();
+        let build = build::here().clone();
         Self {
             version: build.version.clone(),
             build: Some(build),

@@ -2,6 +2,7 @@
 //! training.
 
 use rankine_job::Job;
+use rankine_launch::ProcessGroup;
 use rankine_reader::stream::BatchStream;
 use rankine_reader::{Dataset, Part};
 
@@ -12,7 +13,6 @@ use super::eval_sets;
 use super::initial_model::InitialModel;
 use super::processes::RankAssignment;
 use super::translate::translate;
-use crate::launch::ProcessGroup;
 
 /// What a job finds on this machine.
 #[derive(Debug, Default)]

@@ -11,6 +11,7 @@
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 pub mod blame;
+pub mod build;
 pub mod document;
 pub mod error;
 pub mod escape;

@@ -1,16 +1,17 @@
 //! Stores measured figures in the user's cache folder.
+use crate::build;
 
 use std::env;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rankine_base::build::Build;
 use rankine_base::publish::{create_folders, replace_file};
 use rankine_cuda::calibration::Figures;
 use serde::{Deserialize, Serialize};
 
 use super::Gpus;
-use crate::build::Build;
 
 /// The content of a cache file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -37,12 +38,12 @@ impl CachedFigures {
 
 /// Returns the cached figures, if they were measured on these GPUs with this driver and this build of Rankine.
 pub fn cached(gpus: &Gpus) -> Option<Figures> {
-    read_from(&folder()?, gpus, Build::here())
+    read_from(&folder()?, gpus, build::here())
 }
 
 pub(super) fn store(gpus: &Gpus, figures: &Figures) {
     let stored = match folder() {
-        Some(folder) => write_into(&folder, gpus, Build::here(), figures),
+        Some(folder) => write_into(&folder, gpus, build::here(), figures),
         None => Err(io::Error::other("neither XDG_CACHE_HOME nor HOME is set")),
     };
     if let Err(error) = stored {
@@ -115,7 +116,7 @@ mod tests {
             links: None,
         };
         let gpus = Gpus { name: "Some GPU/2".into(), count: 2, driver: "580.1".into() };
-        let build = Build::here();
+        let build = build::here();
         assert_eq!(read_from(folder.path(), &gpus, build), None);
         write_into(folder.path(), &gpus, build, &figures).unwrap();
         assert_eq!(read_from(folder.path(), &gpus, build), Some(figures.clone()));

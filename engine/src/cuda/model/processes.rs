@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rankine_cuda::{Cluster, Device, GatherNodes, Peers};
+use rankine_launch::ProcessGroup;
 use rankine_topology::{LocalRank, Node};
 
 use crate::cuda::error::Result;
-use crate::launch::ProcessGroup;
 
 /// Makes the GPUs of this process stop waiting when another process is lost.
 fn give_up_when_lost(processes: &ProcessGroup, peers: &[Peers]) {

@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use rankine_embedding::rows::gather;
+use rankine_launch::{ProcessGroup, RunStage};
 
 use super::CudaModel;
 use super::pieces::{MISSING, pack, unpack};
 use crate::cuda::error::{Error, Result};
-use crate::launch::{ProcessGroup, RunStage};
 use crate::model::ModelSpec;
 use crate::saved::{self, SavedModelError, Weights};
 

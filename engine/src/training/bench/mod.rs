@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rankine_job::Job;
+use rankine_launch::{ProcessGroup, RunStage};
 use rankine_reader::stream::BatchStream;
 use rankine_reader::{Dataset, Part, Samples};
 
@@ -21,7 +22,6 @@ use super::data::{open_together, train_options};
 use super::processes::RankAssignment;
 use super::translate::translate;
 use super::{Observer, Stop, TrainError};
-use crate::launch::{self, ProcessGroup};
 use crate::overlap::Overlap;
 
 pub use evaluation::{EvalBench, EvalBenchOptions, bench_eval};
@@ -99,7 +99,7 @@ pub fn bench_train(
                 "parts of an iteration overlap only on GPUs, and {device} trains this job: drop --without"
             )));
         }
-        processes.does(launch::RunStage::Measuring, 0);
+        processes.does(RunStage::Measuring, 0);
         let measured = if options.resident {
             resident(job, &dataset, options, &mut *backend)?
         } else {

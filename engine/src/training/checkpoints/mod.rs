@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rankine_embedding::rows::{RowSelection, Snapshot};
 use rankine_job as job;
 use rankine_job::OnFailure;
+use rankine_launch::ProcessGroup;
 use rankine_reader::Columns;
 use rankine_topology::Rank;
 
@@ -26,7 +27,6 @@ use crate::checkpoint::{
     self, Base, Checkpoint, CheckpointError, DamagedCheckpoint, Draft, Files, Manifest, Needs,
     PublishedCheckpoint, ShardFiles, TrainState, write_shard,
 };
-use crate::launch::ProcessGroup;
 use crate::run_paths;
 use copies::CopyMemory;
 use write::{RankCopy, SideFiles, WriteOutput, WriteTask, choose_rows, publish, write_alone, write_copies};

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rankine_base::files::check_folder;
 use rankine_job::{AverageSave, Conflict, Generate, Job};
+use rankine_launch::ProcessGroup;
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::origin::Origin;
 use rankine_reader::schema::DenseDtype;
@@ -15,7 +16,6 @@ use super::ids::with_ids;
 use super::processes::same_everywhere;
 use super::translate::translate;
 use super::{Event, Observer, Stop, TrainError};
-use crate::launch::ProcessGroup;
 use crate::model::ModelSpec;
 
 mod stream;
@@ -261,7 +261,7 @@ pub fn find_data(job: &Job) -> Result<JobData, TrainError> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::launch::tests::in_group;
+    use crate::groups::in_group;
 
     /// A job on 100 samples, which it generates.
     pub(in crate::training) fn job(dir: &Path, seed: usize) -> Job {

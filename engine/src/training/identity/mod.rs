@@ -1,13 +1,14 @@
 //! What is trained: the model, its update rules, the samples and their order. A checkpoint or a finished run belongs
 //! to a job if these are the same; the contents of raw files are in `contents.rs`.
 
+use rankine_base::build::Build;
 use rankine_reader::Part;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::TrainError;
 use super::context::{RunContext, SampleSource};
-use crate::build::Build;
+use crate::build;
 use crate::checkpoint::{DataIdentity, Manifest, OrderState, RuleState, TableState};
 use crate::model::ModelSpec;
 
@@ -60,8 +61,8 @@ impl TrainingIdentity {
             SampleSource::Program => (false, DataIdentity::of_pushed(dataset)),
         };
         Ok(Self {
-            version: Build::here().version.clone(),
-            build: Some(Build::here().clone()),
+            version: build::here().version.clone(),
+            build: Some(build::here().clone()),
             seed: job.seed,
             order: OrderState {
                 shuffle,
@@ -289,7 +290,7 @@ mod tests {
         // In file order windows have no effect; and another version or build may resume.
         let in_order = |window_blocks| {
             let order = OrderState { shuffle: false, window_blocks, validation: Split::None };
-            let build = (window_blocks == 2).then(|| Build::here().clone());
+            let build = (window_blocks == 2).then(|| build::here().clone());
             TrainingIdentity { order, version: window_blocks.to_string(), build, ..trained() }
         };
         assert_eq!(in_order(1).difference(&in_order(2)), None);

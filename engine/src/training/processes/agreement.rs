@@ -1,7 +1,8 @@
 //! Whether all processes have the same job and data.
 
+use rankine_launch::ProcessGroup;
+
 use super::super::TrainError;
-use crate::launch::ProcessGroup;
 
 /// Compares a text of this process with that of the first one.
 ///
@@ -39,7 +40,7 @@ pub(in crate::training) fn same_everywhere(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launch::tests::in_group;
+    use crate::groups::in_group;
 
     /// What is said to each of the processes with these texts.
     fn said<const COUNT: usize>(texts: [&str; COUNT]) -> Vec<Option<String>> {

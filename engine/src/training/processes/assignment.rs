@@ -2,12 +2,12 @@
 
 use rankine_base::hooks;
 use rankine_job::{DeviceKind, Job, RankCount, Ranks};
+use rankine_launch::{Host, ProcessGroup, ProcessInfo, hosts};
 use rankine_topology::{Process, Topology};
 
 use super::super::TrainError;
 use super::agreement::same_everywhere;
 use crate::cuda;
-use crate::launch::{Host, ProcessGroup, ProcessInfo, hosts};
 
 /// The ranks assigned to a process: consecutive, equally many for each process, in the order of processes.
 #[derive(Debug, Clone)]
@@ -226,7 +226,7 @@ fn count_of(count: usize, one: &str, several: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::build::Build;
+    use crate::build;
 
     const JOB: &str = r#"
         name = "tiny"
@@ -251,7 +251,7 @@ mod tests {
                 local_rank: None,
                 gpus: gpu_ids.len(),
                 gpu_ids,
-                build: Build::compiled(),
+                build: build::compiled(),
             }
         };
         text.split_whitespace().enumerate().map(member).collect()

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::launch::{ProcessGroup, Pulse, RunStage};
+use rankine_launch::{ProcessGroup, Pulse, RunStage};
 
 /// The time between two reports to the watchdog.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -48,7 +48,7 @@ impl Drop for HeartbeatStop<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launch::{Patience, StepStage};
+    use rankine_launch::{Patience, StepStage};
 
     /// Opening the data after a checkpoint was restored has no time limit, as without a checkpoint.
     #[test]

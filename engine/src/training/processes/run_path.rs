@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use rankine_launch::ProcessGroup;
+
 use super::super::TrainError;
-use crate::launch::ProcessGroup;
 
 /// The path of the first process's run folder, which only that process knows. All processes write checkpoints there.
 ///
@@ -22,7 +23,7 @@ pub(in crate::training) fn path_of_first(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launch::tests::in_group;
+    use crate::groups::in_group;
 
     #[test]
     fn all_processes_get_the_folder_of_the_first() {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rankine_base::blame::Blame;
 use rankine_job::Job;
+use rankine_launch::RunStage;
 use serde::{Deserialize, Serialize};
 
 use super::context::{RunContext, SampleSource};
@@ -17,9 +18,8 @@ use super::processes::with_heartbeat;
 use super::run_dir::{RunDir, Summary};
 use super::start::Start;
 use super::{Event, Observer, TrainError};
-use crate::build::Build;
+use crate::build;
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Files, TrainState};
-use crate::launch::RunStage;
 use crate::run_paths;
 use finished::FinishedRun;
 
@@ -153,7 +153,7 @@ fn decide(
     clean_up(&**files, &dir, observer)?;
     let TrainState { step, eval, .. } = &from.manifest().train;
     let (step, is_evaluated) = (*step, eval.is_some());
-    let here = Build::here();
+    let here = build::here();
     if let Some(last) = run.last_build().filter(|last| last != here) {
         let (last, own) = (last.unlike(here), here.unlike(&last));
         tracing::info!("another build of Rankine trained this run before, {last}: {own} continues it");
@@ -215,8 +215,8 @@ mod tests {
     use super::super::{open_or_generate, translate};
     use super::*;
     use crate::checkpoint::Disk;
-    use crate::launch::ProcessGroup;
-    use crate::launch::tests::in_group;
+    use crate::groups::in_group;
+    use rankine_launch::ProcessGroup;
 
     /// How training starts on two processes: whether it has the run folder, or the error and who is to blame. The first
     /// process sends `decision`, or decides itself.

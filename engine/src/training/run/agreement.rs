@@ -2,10 +2,10 @@
 
 use rankine_base::StopCause;
 use rankine_base::blame::Blame;
+use rankine_launch::ProcessGroup;
 use serde::{Deserialize, Serialize};
 
 use super::super::TrainError;
-use crate::launch::ProcessGroup;
 
 /// Number of steps after which several processes agree again.
 const STEPS_TO_AGREE: u64 = 16;
@@ -105,7 +105,7 @@ mod tests {
     use rankine_topology::Process;
 
     use super::*;
-    use crate::launch::tests::in_group;
+    use crate::groups::in_group;
 
     /// Whichever process a signal reaches, and only at the steps at which processes agree.
     #[test]

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use rankine_base::publish::PartialDir;
+use rankine_launch::{ProcessGroup, RunStage};
 use rankine_reader::{Columns, Part};
 
 use super::super::context::{RunContext, SampleSource};
@@ -16,10 +17,9 @@ use super::super::run_dir::{
 use super::super::{Event, TrainError};
 use super::early_stopping::DecidingMetrics;
 use super::training_loop::{Subject, TrainingLoop};
-use crate::build::Build;
+use crate::build;
 use crate::checkpoint::{BestState, StateSource};
 use crate::evaluation::{EvalMetrics, EvalSummary};
-use crate::launch::{ProcessGroup, RunStage};
 use crate::model::ModelSpec;
 use crate::saved::{self, ModelMetadata, SavedModelError, Weights};
 
@@ -161,8 +161,8 @@ impl TrainingLoop<'_> {
         Ok(Summary {
             name: job.name.to_string(),
             seed: job.seed,
-            version: Build::here().version.clone(),
-            build: Some(Build::here().clone()),
+            version: build::here().version.clone(),
+            build: Some(build::here().clone()),
             data: DataSummary {
                 dir: job.data.folder().map(|dir| dir.display().to_string()),
                 raw: raw_files.map(|path| path.display().to_string()).collect(),

@@ -21,6 +21,7 @@ use std::time::SystemTime;
 
 use rankine_base::Stop;
 use rankine_job::Job;
+use rankine_launch::ProcessGroup;
 use rankine_reader::Dataset;
 
 use super::backend::{Batches, DeviceChoice, Measurements, check_build, thread_pool};
@@ -35,7 +36,6 @@ use super::start::Start;
 use super::translate::translate;
 use super::{Observer, TrainError};
 use crate::checkpoint::{Disk, Files};
-use crate::launch::ProcessGroup;
 use training_loop::TrainingLoop;
 
 pub use records::RunPhaseSeconds;

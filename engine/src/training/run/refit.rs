@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rankine_base::Stop;
 use rankine_job::{Average, AverageSave, Count, Job};
+use rankine_launch::ProcessGroup;
 use rankine_reader::{Dataset, Part, Split};
 
 use super::super::data::open_together;
@@ -17,7 +18,6 @@ use super::super::start::Start;
 use super::super::translate::translate;
 use super::super::{Observer, TrainError};
 use super::{TrainOptions, train_once};
-use crate::launch::ProcessGroup;
 use crate::run_paths;
 
 /// Trains a job that asks for it.

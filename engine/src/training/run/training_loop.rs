@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use rankine_base::StopCause;
 use rankine_job::Precision;
+use rankine_launch::{ProcessGroup, RunStage, StepStage};
 use rankine_reader::io::IoOptions;
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Part};
@@ -31,7 +32,6 @@ use super::records::{EvalRecord, RunPhaseSeconds, TrainRecord};
 use super::state::{RunState, Tally};
 use crate::checkpoint::{Checkpoint, StateSource, TrainState};
 use crate::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, SavedScores};
-use crate::launch::{ProcessGroup, RunStage, StepStage};
 
 /// A run in progress.
 pub(super) struct TrainingLoop<'a> {

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use rankine_base::build::Build;
 use rankine_base::files::read_regular;
 use rankine_base::sealed;
 use rankine_job::Job;
@@ -15,7 +16,6 @@ use super::super::TrainError;
 use super::super::devices::RunDevices;
 use super::super::identity::TrainingIdentity;
 use super::{RunDir, Summary, unreadable};
-use crate::build::Build;
 use crate::run_paths;
 
 /// The kind and version of the sealed file that records what was trained.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rankine_base::build::Build;
 use rankine_embedding::{LinkTraffic, RankTraffic, Traffic};
 use rankine_job::{AverageKind, StoppingMetric};
 use rankine_reader::Part;
@@ -9,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use super::super::ids::IdCounts;
 use super::super::report::{LookUpCount, PhaseRun, ReportDetails};
-use crate::build::Build;
 use crate::checkpoint::InitialState;
 use crate::evaluation::EvalSummary;
 

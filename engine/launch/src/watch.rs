@@ -471,8 +471,8 @@ impl Watcher {
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire::pair;
     use super::*;
+    use crate::wire::pair;
 
     const PATIENCE: Patience = Patience {
         silence: Duration::from_secs(40),

@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use rankine_topology::{LocalRank, Process};
-
-use rankine_job::RankCount;
+use rankine_topology::{LocalRank, Process, RANKS_MAX};
 
 /// The program that started the processes. If several did, the first in this order counts: inner launchers come
 /// before outer ones.
@@ -255,10 +253,10 @@ fn first(environment: &Environment<'_>, names: &[&'static str]) -> Result<Option
 
 /// Refuses more processes than can work together, before memory is allocated for each of them.
 pub(super) fn check_ranks(name: &str, ranks: usize) -> Result<(), LaunchError> {
-    if u32::try_from(ranks).is_ok_and(|ranks| ranks <= RankCount::MAX) {
+    if ranks <= RANKS_MAX {
         return Ok(());
     }
-    let why = format!("there can be {} processes at most", RankCount::MAX);
+    let why = format!("there can be {} processes at most", RANKS_MAX);
     Err(LaunchError::Invalid { name: name.into(), value: ranks.to_string(), why })
 }
 

@@ -129,8 +129,8 @@ mod tests {
     use std::io::Read;
     use std::net::TcpListener;
 
-    use super::super::frame::Kind;
     use super::*;
+    use crate::frame::Kind;
 
     pub(super) const KEYS: Keys = Keys { to_first: [1; 32], from_first: [2; 32] };
 

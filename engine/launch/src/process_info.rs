@@ -1,5 +1,6 @@
 //! Who the processes are, and which of them share a host.
 
+use rankine_base::build::Build;
 use rankine_base::system;
 use rankine_topology::{LocalRank, Process};
 use serde::{Deserialize, Serialize};
@@ -7,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use super::error::MeetError;
 use super::meeting::Meeting;
 use super::process_rank::ProcessRank;
-use crate::build::Build;
 
 /// What a process tells the others about itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,7 +43,7 @@ pub struct Host {
 
 impl ProcessInfo {
     /// This process, which sees some GPUs.
-    pub fn here(process: &ProcessRank, gpu_ids: Vec<String>) -> Self {
+    pub fn here(process: &ProcessRank, gpu_ids: Vec<String>, build: &Build) -> Self {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         Self {
             rank: process.rank,
@@ -53,7 +53,7 @@ impl ProcessInfo {
             local_rank: process.local_rank,
             gpus: gpu_ids.len(),
             gpu_ids,
-            build: Build::here().clone(),
+            build: build.clone(),
         }
     }
 
@@ -110,6 +110,7 @@ pub fn hosts(members: &[ProcessInfo]) -> Vec<Host> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::groups::build;
 
     #[test]
     fn processes_of_one_host_are_found_together() {
@@ -121,7 +122,7 @@ mod tests {
             local_rank: None,
             gpus: 0,
             gpu_ids: Vec::new(),
-            build: Build::compiled(),
+            build: build(),
         };
         let members = [member(0, "a", "x"), member(1, "b", "y"), member(2, "a", "x"), member(3, "a", "z")];
         let found: Vec<_> = hosts(&members).into_iter().map(|host| (host.name, host.ranks)).collect();

@@ -367,12 +367,12 @@ impl WarningLimiter {
 
 #[cfg(test)]
 mod tests {
-    use super::super::address::Address;
-    use super::super::handshake::Line;
-    use super::super::process_rank::ProcessRank;
-    use super::super::secret::Secret;
-    use super::super::wire;
     use super::*;
+    use crate::address::Address;
+    use crate::handshake::Line;
+    use crate::process_rank::ProcessRank;
+    use crate::secret::Secret;
+    use crate::wire;
 
     fn address() -> Address {
         Address { host: "127.0.0.1".into(), port: 1 }

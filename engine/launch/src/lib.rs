@@ -6,6 +6,11 @@
 //! is where, what GPUs need to reach each other, decisions, and in the end the rows of a model that is saved: never
 //! what a step waits for.
 
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate self as rankine_launch;
+
 mod activity;
 mod address;
 mod door;
@@ -25,7 +30,7 @@ mod rendezvous;
 mod secret;
 mod source;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 mod watch;
 mod wire;
 
@@ -35,7 +40,6 @@ pub use error::{MeetError, Refusal};
 pub use group::{ProcessGroup, Terms};
 pub use link::Link;
 pub use meeting::Meeting;
-#[doc(hidden)]
 pub use outside::read_stream;
 pub use process_info::{Host, ProcessInfo, hosts};
 pub use process_rank::{ProcessRank, RankArguments, Spread};

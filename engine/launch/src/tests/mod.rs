@@ -5,37 +5,24 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rankine_base::build::Build;
 use rankine_base::sealed::Checksum;
 use rankine_topology::Process;
 
 use super::watch::Patience;
 use super::{
-    Activity, Address, Failure, Launcher, MeetError, Meeting, ProcessGroup, ProcessInfo, ProcessRank,
-    RunStage, Secret, Spread, StepStage, Terms,
+    Activity, Address, Failure, MeetError, Meeting, ProcessGroup, ProcessInfo, ProcessRank, RunStage, Secret,
+    StepStage, Terms,
 };
-use crate::build::Build;
 
+#[path = "../../../../tests/support/groups.rs"]
+#[allow(dead_code, reason = "groups end in other ways here")]
+pub(crate) mod groups;
 mod hostile;
 
+use groups::{address, here, on_ranks, process};
+
 const DEADLINE: Duration = Duration::from_secs(20);
-
-fn address() -> Address {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    Address { host: "127.0.0.1".into(), port }
-}
-
-fn process(rank: usize, ranks: usize, address: &Address) -> ProcessRank {
-    let (spread, launcher) = (Spread::Unknown, Launcher::None);
-    ProcessRank {
-        rank: Process(rank),
-        ranks,
-        local_rank: None,
-        meet: Some(address.clone()),
-        spread,
-        job: None,
-        launcher,
-    }
-}
 
 /// Meets without a secret.
 fn join(process: &ProcessRank, deadline: Duration) -> Result<Meeting, MeetError> {
@@ -44,16 +31,6 @@ fn join(process: &ProcessRank, deadline: Duration) -> Result<Meeting, MeetError>
 
 fn terms(patience: Patience) -> Terms {
     Terms { secret: Secret::none(), deadline: DEADLINE, patience }
-}
-
-/// What each rank's thread returns.
-fn on_ranks<V: Send>(ranks: usize, address: &Address, run: impl Fn(ProcessRank) -> V + Sync) -> Vec<V> {
-    let run = &run;
-    thread::scope(|scope| {
-        let start = |rank| scope.spawn(move || run(process(rank, ranks, address)));
-        let running: Vec<_> = (0..ranks).map(start).collect();
-        running.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
 }
 
 #[test]
@@ -107,7 +84,9 @@ fn processes_of_another_build_or_rank_are_named() {
             let mut meeting = join(&process, DEADLINE).unwrap();
             let here = ProcessInfo {
                 host: "h".into(),
-                ..ProcessInfo::here(&process, vec!["GPU-1".into(), "GPU-2".into()])
+                gpus: 2,
+                gpu_ids: vec!["GPU-1".into(), "GPU-2".into()],
+                ..here(&process)
             };
             assert_eq!((here.rank, here.gpus, here.process), (process.rank, 2, std::process::id()));
             let build = here.build.clone();
@@ -192,22 +171,10 @@ fn on_a_group(act: impl Fn(&ProcessRank, &ProcessGroup) -> bool + Sync) -> Vec<O
     let address = address();
     on_ranks(3, &address, |process| {
         let (said, words) = channel();
-        let here = ProcessInfo::here(&process, Vec::new());
+        let here = here(&process);
         let end = move |failure: &Failure, _: &Activity| said.send(failure.to_string()).unwrap();
         let group = ProcessGroup::form(&process, here, &terms(SHORT), end).unwrap();
         act(&process, &group).then(|| words.recv_timeout(DEADLINE).unwrap())
-    })
-}
-
-/// What each process of a group returns; each is a thread here.
-pub(crate) fn in_group<V: Send>(processes: usize, run: impl Fn(&ProcessGroup) -> V + Sync) -> Vec<V> {
-    on_ranks(processes, &address(), |process| {
-        let end = |failure: &Failure, _: &Activity| panic!("{failure}");
-        let here = ProcessInfo::here(&process, Vec::new());
-        let group = ProcessGroup::form(&process, here, &terms(Patience::USUAL), end).unwrap();
-        let returned = run(&group);
-        group.finish();
-        returned
     })
 }
 
@@ -216,13 +183,7 @@ fn a_group_hands_values_around_and_ends_in_peace() {
     let address = address();
     on_ranks(3, &address, |process| {
         let end = |failure: &Failure, _: &Activity| panic!("{failure}");
-        let group = ProcessGroup::form(
-            &process,
-            ProcessInfo::here(&process, Vec::new()),
-            &terms(Patience::USUAL),
-            end,
-        )
-        .unwrap();
+        let group = ProcessGroup::form(&process, here(&process), &terms(Patience::USUAL), end).unwrap();
         let own = [process.rank.0 as u8; 3];
         assert_eq!(group.gather("values", &own).unwrap(), [[0; 3], [1; 3], [2; 3]]);
         assert_eq!(group.of_first("a value", &own).unwrap(), [0; 3]);
@@ -245,8 +206,7 @@ fn a_group_waits_longer_for_values_than_it_did_for_the_processes() {
     on_ranks(2, &address, |process| {
         let end = |failure: &Failure, _: &Activity| panic!("{failure}");
         let terms = Terms { deadline, ..terms(Patience::USUAL) };
-        let group =
-            ProcessGroup::form(&process, ProcessInfo::here(&process, Vec::new()), &terms, end).unwrap();
+        let group = ProcessGroup::form(&process, here(&process), &terms, end).unwrap();
         assert_eq!(
             (group.process(), group.size(), group.is_first()),
             (process.rank, 2, process.rank == Process(0))
@@ -310,7 +270,7 @@ fn one_who_is_gone_or_silent_is_named_to_all() {
     ] {
         let address = address();
         let found = on_ranks(3, &address, |process| {
-            let here = ProcessInfo::here(&process, Vec::new());
+            let here = here(&process);
             if process.rank == Process(1) {
                 // As far as the others see it, a process that is killed, or stopped.
                 let mut meeting = join(&process, DEADLINE).unwrap();

@@ -6,11 +6,11 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::super::Refusal;
-use super::super::frame::{Kind, Message};
-use super::super::reach::reach_first;
-use super::super::rendezvous::Rendezvous;
 use super::*;
+use crate::Refusal;
+use crate::frame::{Kind, Message};
+use crate::reach::reach_first;
+use crate::rendezvous::Rendezvous;
 
 #[path = "../../../../tests/support/strangers.rs"]
 mod strangers;
@@ -77,8 +77,7 @@ fn strangers_do_not_disturb_a_group_that_has_met() {
     on_ranks(3, &address, |process| {
         let end = |failure: &Failure, _: &Activity| panic!("{failure}");
         let terms = Terms { secret: secret.clone(), ..terms(Patience::USUAL) };
-        let group =
-            ProcessGroup::form(&process, ProcessInfo::here(&process, Vec::new()), &terms, end).unwrap();
+        let group = ProcessGroup::form(&process, here(&process), &terms, end).unwrap();
         let strangers = (process.rank == Process(1)).then(|| Strangers::at(address.port, 3));
         let begun = Instant::now();
         let mut goes_on = true;

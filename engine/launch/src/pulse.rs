@@ -32,7 +32,7 @@ impl Pulse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launch::activity::RunStage;
+    use crate::activity::RunStage;
 
     #[test]
     fn silence_and_a_standstill_of_small_steps_are_unhealthy() {

@@ -1,0 +1,75 @@
+//! Processes that work together, each of them a thread here.
+
+use std::net::TcpListener;
+use std::thread;
+use std::time::Duration;
+
+use rankine_base::build::Build;
+use rankine_launch::{
+    Activity, Address, Failure, Launcher, Patience, ProcessGroup, ProcessInfo, ProcessRank, Secret, Spread,
+    Terms,
+};
+use rankine_topology::Process;
+
+pub(crate) fn address() -> Address {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    Address { host: "127.0.0.1".into(), port }
+}
+
+pub(crate) fn process(rank: usize, ranks: usize, address: &Address) -> ProcessRank {
+    let (spread, launcher) = (Spread::Unknown, Launcher::None);
+    ProcessRank {
+        rank: Process(rank),
+        ranks,
+        local_rank: None,
+        meet: Some(address.clone()),
+        spread,
+        job: None,
+        launcher,
+    }
+}
+
+/// A process without GPUs.
+pub(crate) fn here(process: &ProcessRank) -> ProcessInfo {
+    ProcessInfo::here(process, Vec::new(), &build())
+}
+
+/// A build whose commit is known.
+pub(crate) fn build() -> Build {
+    Build {
+        version: "0.1.0".into(),
+        commit: Some("1a2b3c4d5e6f7a8b9c0d1a2b3c4d5e6f7a8b9c0d".into()),
+        dirty: false,
+        features: Vec::new(),
+        target: "x86_64-unknown-linux-gnu".into(),
+        rustc: "1.95.0".into(),
+        checksum: None,
+    }
+}
+
+/// What each rank's thread returns.
+pub(crate) fn on_ranks<V: Send>(
+    ranks: usize,
+    address: &Address,
+    run: impl Fn(ProcessRank) -> V + Sync,
+) -> Vec<V> {
+    let run = &run;
+    thread::scope(|scope| {
+        let start = |rank| scope.spawn(move || run(process(rank, ranks, address)));
+        let running: Vec<_> = (0..ranks).map(start).collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// What each process of a group returns; each is a thread here.
+pub(crate) fn in_group<V: Send>(processes: usize, run: impl Fn(&ProcessGroup) -> V + Sync) -> Vec<V> {
+    on_ranks(processes, &address(), |process| {
+        let end = |failure: &Failure, _: &Activity| panic!("{failure}");
+        let terms =
+            Terms { secret: Secret::none(), deadline: Duration::from_secs(20), patience: Patience::USUAL };
+        let group = ProcessGroup::form(&process, here(&process), &terms, end).unwrap();
+        let returned = run(&group);
+        group.finish();
+        returned
+    })
+}
