@@ -74,7 +74,7 @@ struct Rate {
 static_assert(sizeof(Rate) == 8);
 
 // The largest magnitude of a vector gradient with which a step is applied: 2^36, so that neither sums of these
-// gradients nor sums of their squares overflow. `engine/src/guard.rs` has the same number and the reason.
+// gradients nor sums of their squares overflow. `engine/model/src/guard.rs` has the same number and the reason.
 constexpr float VECTOR_GRADIENT_MAX = 68719476736.0f;
 
 // Whether a gradient is not NaN, not too large, and not rounded to infinity in its element type.

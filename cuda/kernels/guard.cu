@@ -131,7 +131,7 @@ struct Verdict {
 static_assert(sizeof(Verdict) == 80);
 
 // The largest sum of squares of the dense gradients, without the loss scale: 2^126, so that each can be squared in
-// f32. `engine/src/guard.rs` has the same number.
+// f32. `engine/model/src/guard.rs` has the same number.
 constexpr double DENSE_SQUARES_MAX = 8.507059173023462e37;
 
 // Grid: one block. The guard keeps the verdict until the next one.

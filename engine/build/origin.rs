@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What is compiled, relative to the root of the repository: documents and tests do not make a build another one.
-const COMPILED: [&str; 24] = [
+const COMPILED: [&str; 26] = [
     "Cargo.lock",
     "Cargo.toml",
     "cpu/Cargo.toml",
@@ -25,6 +25,8 @@ const COMPILED: [&str; 24] = [
     "engine/job/src",
     "engine/launch/Cargo.toml",
     "engine/launch/src",
+    "engine/model/Cargo.toml",
+    "engine/model/src",
     "engine/src",
     "reader/Cargo.toml",
     "reader/base/Cargo.toml",

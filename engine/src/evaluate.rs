@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use rankine_base::Stop;
 use rankine_job::{Job, ThreadCount};
+use rankine_model::evaluation::{EvalMetrics, EvalSummary, Evaluation, HeadMetrics, RowCounts};
 use rankine_reader::convert::{BadLimit, Progress, RawReader};
 use rankine_reader::schema::VocabularyKind;
 use rankine_reader::{Dataset, Part, Schema};
 
 use crate::cpu::CpuModel;
-use crate::evaluation::{EvalMetrics, EvalSummary, Evaluation, HeadMetrics, RowCounts};
 use crate::raw_rows::{RowBatch, RowOptions, RowSink, RowsError, RowsRead, read_rows};
 use crate::saved::SavedModelError;
 use crate::source::{Artifact, ModelSource, OpenModel, SourceError};
@@ -170,8 +170,11 @@ impl<'a> Evaluations<'a> {
             Samples::Dataset(dataset) => dataset.auc_achievable().filter(|_| part == Part::Eval),
             Samples::Rows => None,
         };
-        let metrics = EvalMetrics::from(heads.as_slice());
-        Ok(EvalSummary { metrics, auc_achievable, seconds, ids_out_of_range, rows, ..EvalSummary::default() })
+        let mut summary = EvalSummary::new(EvalMetrics::from(heads.as_slice()), seconds);
+        summary.auc_achievable = auc_achievable;
+        summary.ids_out_of_range = ids_out_of_range;
+        summary.rows = rows;
+        Ok(summary)
     }
 
     fn evaluate_dataset(
@@ -232,7 +235,7 @@ fn row_counts(schema: &Schema, rows: RowsRead) -> RowCounts {
     let columns = schema.categorical.iter().zip(rows.unknown);
     let exact = columns.filter(|(column, _)| matches!(column.vocabulary, VocabularyKind::Exact { .. }));
     let unknown = exact.map(|(column, count)| (column.name.clone(), count)).collect();
-    RowCounts { read: rows.read, bad: rows.bad, unknown }
+    RowCounts::new(rows.read, rows.bad, unknown)
 }
 
 /// Bytes of raw files that were read.

@@ -37,18 +37,9 @@ pub mod doctor;
 #[doc(hidden)]
 pub mod evaluate;
 #[doc(hidden)]
-pub mod evaluation;
-#[doc(hidden)]
 pub mod features;
 #[doc(hidden)]
-pub mod guard;
-mod logit;
-#[doc(hidden)]
-pub mod model;
-#[doc(hidden)]
 pub mod monitoring;
-#[doc(hidden)]
-pub mod overlap;
 #[doc(hidden)]
 pub mod planning;
 #[doc(hidden)]

@@ -11,8 +11,6 @@
 
 #[doc(inline)]
 pub use crate::evaluate::{EvaluateError, EvaluateOptions, evaluate};
-#[doc(inline)]
-pub use crate::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, Metrics, RowCounts};
 #[cfg(feature = "arrow")]
 #[doc(inline)]
 pub use crate::features::{ArrowColumn, ArrowRows};
@@ -37,6 +35,8 @@ pub use rankine_job::{
     Adagrad, Adam, Conflict, Cosine, Dcnv2, DeepFm, Dlrm, Feature, Ftrl, Head, Job, JobError, Kind, Momentum,
     Problem, RowwiseAdagrad, Settings, Sgd, Step, Table, WarmupPolynomial, WideDeep,
 };
+#[doc(inline)]
+pub use rankine_model::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, Metrics, RowCounts};
 #[doc(inline)]
 pub use rankine_reader::convert::{BadLimit, UnknownCategories};
 #[doc(inline)]

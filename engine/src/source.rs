@@ -9,12 +9,12 @@ use std::sync::Arc;
 use rankine_base::blame::Blame;
 use rankine_base::files::not_a_folder;
 use rankine_job::{Conflict, Job, JobError, conflict_lines};
+use rankine_model::ModelSpec;
 use rankine_reader::convert::{Encoder, KnownColumns};
 use rankine_reader::{Columns, Dataset, IdRules};
 
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Disk, Files};
 use crate::cpu::CpuModel;
-use crate::model::ModelSpec;
 use crate::run_paths;
 use crate::saved::{
     self, MANIFEST_NAME, ModelMetadata, SavedModel, SavedModelError, StoredWeights, scoring_model,

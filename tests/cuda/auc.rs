@@ -4,9 +4,9 @@
 use std::time::Instant;
 
 use rankine::cuda::{CudaEvaluation, ScoredBatch};
-use rankine::evaluation::{Evaluation, HeadMetrics, ScoreHistogram};
-use rankine::model::HeadSpec;
 use rankine_cuda::Buffer;
+use rankine_model::HeadSpec;
+use rankine_model::evaluation::{Evaluation, HeadMetrics, ScoreHistogram};
 use rankine_reader::Samples;
 
 use super::{Bench, Body, CASES, Outcome, Words, close};

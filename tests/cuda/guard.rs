@@ -2,10 +2,10 @@
 
 use libtest_mimic::Failed;
 use rankine::cuda::CudaModel;
-use rankine::guard::{FoundOn, SkipReason, StepOutcome};
 use rankine::job::Precision;
-use rankine::model::{Interaction, TrainingRules};
 use rankine_embedding::Placement;
+use rankine_model::guard::{FoundOn, SkipReason, StepOutcome};
+use rankine_model::{Interaction, TrainingRules};
 use rankine_topology::Topology;
 
 use super::ranks::{random_plan, some_devices};

@@ -7,13 +7,13 @@ use rankine::cuda::{
     BatchShape, CudaModel, EvaluationShape, Execution, Feed, InputLanes, InputLayout, InputSlot, ModelSetup,
     StepParameters,
 };
-use rankine::evaluation::{Evaluation, HeadMetrics};
 use rankine::job::Precision;
-use rankine::model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec};
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Device, Lane, PinnedBuffer};
 use rankine_embedding::cuda::{Hotness, Layout};
 use rankine_embedding::{Dtype, Pooling, TableSpec};
+use rankine_model::evaluation::{Evaluation, HeadMetrics};
+use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec};
 use rankine_reader::block::{self, BlockId};
 use rankine_reader::dataset::{BlockCoding, BlockLocation, DatasetPart, Manifest};
 use rankine_reader::io::IoOptions;

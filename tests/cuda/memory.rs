@@ -2,8 +2,8 @@
 
 use half::bf16;
 use rankine::job::Precision;
-use rankine::model::Interaction;
 use rankine_cuda::{Buffer, Error, Part};
+use rankine_model::Interaction;
 
 use super::training::Training;
 use super::{Bench, Body, Outcome, Words};

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use libtest_mimic::Failed;
 use rankine::job::Precision;
-use rankine::model::Interaction;
 use rankine_cuda::Device;
 use rankine_embedding::{
     EmbeddingPlan, Exchange, FrequentRows, Optimizer, RoundCapacity, TablePlan, TableSpec,
 };
+use rankine_model::Interaction;
 use rankine_topology::{Rank, Topology};
 
 use super::ranks::{evaluates_as_the_cpu_does, is_as_one, of_all_ranks, update_slices_as_all};

@@ -59,7 +59,7 @@ fn pushed_batches_give_the_bits_of_a_dataset(_: &Bench, words: &mut Words) -> Ou
             let (expected, _) = train(&job, options, &mut ())?;
             let summary = push(&job, &pushed)?;
             let what = format!("{precision}, {ranks} ranks, {seed}");
-            let auc = |eval: &Option<rankine::evaluation::EvalSummary>| {
+            let auc = |eval: &Option<rankine_model::evaluation::EvalSummary>| {
                 eval.as_ref().and_then(|eval| eval.metrics.first?.auc)
             };
             if auc(&summary.eval) != auc(&expected.eval) {

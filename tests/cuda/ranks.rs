@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use libtest_mimic::Failed;
 use rankine::cuda::{CudaModel, EvaluationShape, Execution};
-use rankine::evaluation::{Evaluation, HeadMetrics};
 use rankine::job::Precision;
-use rankine::model::{Interaction, ModelSpec, TrainingRules};
 use rankine_cuda::Device;
 use rankine_embedding::{
     EmbeddingPlan, Exchange, FrequentRows, LinkTraffic, Optimizer, Placement, RankTraffic, TablePlan,
     TableSpec, Traffic, UpdateRule,
 };
+use rankine_model::evaluation::{Evaluation, HeadMetrics};
+use rankine_model::{Interaction, ModelSpec, TrainingRules};
 use rankine_reader::Samples;
 use rankine_topology::{Rank, Topology};
 

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use libtest_mimic::Failed;
 use rankine::cpu::CpuModel;
 use rankine::cuda::{BatchShape, CudaModel, Execution, ModelSetup};
-use rankine::guard::StepOutcome;
 use rankine::job::Precision;
-use rankine::model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec, TrainingRules};
-use rankine::overlap::{Overlap, Overlaps};
 use rankine::saved::Weights;
 use rankine_cuda::Device;
 use rankine_embedding::cuda::LookUpCounts;
 use rankine_embedding::{Dtype, EmbeddingPlan, Optimizer, Pooling, TableSpec, UpdateRule};
+use rankine_model::guard::StepOutcome;
+use rankine_model::overlap::{Overlap, Overlaps};
+use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec, TrainingRules};
 use rankine_reader::schema::Hotness;
 use rankine_reader::{Bags, Samples};
 

@@ -5,10 +5,10 @@
 use std::path::{Path, PathBuf};
 
 use rankine::checkpoint::{self, Disk, list};
-use rankine::evaluation::Metrics;
 use rankine::job::StoppingMetric;
 use rankine::prelude::*;
 use rankine::run_paths;
+use rankine_model::evaluation::Metrics;
 use rankine_reader::{Order, Split};
 
 use crate::support::datasets::{copy, flip_eval_labels};

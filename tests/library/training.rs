@@ -9,7 +9,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rankine::checkpoint::{Checkpoint, Disk, Files, Input, Output, list};
-use rankine::evaluation::EvalMetrics;
 use rankine::job::Job;
 use rankine::run_paths;
 use rankine::source::open_checkpoint;
@@ -18,6 +17,7 @@ use rankine::training::{
     train,
 };
 use rankine_launch::{Activity, Failure, Patience, ProcessGroup};
+use rankine_model::evaluation::EvalMetrics;
 
 use crate::support::process::Stalled;
 use crate::support::{self, Place, SHAPE, SUCCESS, generate, json_lines, run, skipped, weights};

@@ -8,10 +8,10 @@ use std::process::Stdio;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use rankine::evaluation::Metrics;
 use rankine::job::{JobFile, StoppingMetric};
 use rankine::prelude::*;
 use rankine::tuning::{Extent, Space, TrialResult, TuneError, Tuned, Tuning, tune};
+use rankine_model::evaluation::Metrics;
 use serde_json::Value;
 
 use crate::support::datasets::{copy, flip_eval_labels};

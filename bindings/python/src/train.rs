@@ -6,7 +6,7 @@ use std::sync::mpsc::SyncSender;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rankine::evaluation::EvalMetrics;
+use rankine::prelude::EvalMetrics;
 use rankine::training::{self, Event, Observer, Report, Start, Summary, TrainOptions};
 use rankine_base::Stop;
 use rankine_reader::Part;

@@ -11,8 +11,8 @@ use rankine_reader::raw::RawContents;
 use rankine_reader::stream::Position;
 use serde::{Deserialize, Serialize};
 
-use crate::evaluation::EvalSummary;
-use crate::model::{Model, ModelSpec};
+use rankine_model::evaluation::EvalSummary;
+use rankine_model::{Model, ModelSpec};
 
 /// The kind and version of the sealed file of a manifest.
 pub(super) const KIND: &str = "rankine checkpoint";

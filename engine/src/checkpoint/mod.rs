@@ -56,7 +56,7 @@ pub fn step_name(step: u64) -> String {
 pub struct DenseState {
     /// The index of the first one among all dense parameters.
     pub first: usize,
-    /// The parameters, laid out as in [`crate::model::DenseLayout::named_layers`].
+    /// The parameters, laid out as in [`rankine_model::DenseLayout::named_layers`].
     pub parameters: Vec<f32>,
     /// For each kind of state, one value per parameter.
     pub state: Vec<Vec<f32>>,

@@ -1,7 +1,7 @@
 //! Parsers for argument values that several commands share.
 
 use rankine::job::{Count, NonNegative, RankCount, ThreadCount};
-use rankine::overlap::Overlap;
+use rankine_model::overlap::Overlap;
 use rankine_reader::Part;
 
 /// Parses a count of at least one. Digits may be grouped: 1_000_000.

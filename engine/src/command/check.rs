@@ -2,8 +2,8 @@
 
 use bytesize::ByteSize;
 use rankine::job::{Job, JobFile};
-use rankine::model::ModelSpec;
 use rankine::training::{self, Columns, Feasibility, Preview, TrainError};
+use rankine_model::ModelSpec;
 use serde::Serialize;
 
 use super::job::JobArgs;

@@ -4,10 +4,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use rankine::evaluate::{EvaluateOptions, Evaluations};
-use rankine::evaluation::{EvalMetrics, EvalSummary, RowCounts};
 use rankine::job::ThreadCount;
 use rankine::monitoring::Command;
 use rankine::training::{Event, IdCounts, Observer};
+use rankine_model::evaluation::{EvalMetrics, EvalSummary, RowCounts};
 use rankine_reader::Part;
 use rankine_reader::convert::{BadLimit, UnknownCategories};
 use serde::{Serialize, Serializer};

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use rankine::evaluation::{EvalMetrics, Metrics};
 use rankine::training::IdCounts;
+use rankine_model::evaluation::{EvalMetrics, Metrics};
 
 use super::{CommandError, output};
 

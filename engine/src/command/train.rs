@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use bytesize::ByteSize;
 use rankine::checkpoint::{Disk, FaultyFiles};
-use rankine::evaluation::{EvalSummary, HeadMetrics};
 use rankine::job::{ListenAddress, ThreadCount};
 use rankine::report::Bound;
 use rankine::run_paths;
@@ -15,6 +14,7 @@ use rankine::training::{
     RunStart, Start, StepDetails, StepTimes, Stop, Summary, TrainOptions,
 };
 use rankine_launch::ProcessRank;
+use rankine_model::evaluation::{EvalSummary, HeadMetrics};
 use rankine_reader::Part;
 use serde::Serialize;
 

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use rankine_reader::Samples;
 
-use crate::logit::{bce, sigmoid};
-use crate::model::HeadSpec;
+use rankine_model::HeadSpec;
+use rankine_model::logit::{bce, sigmoid};
 
 /// A head's labels in a batch.
 #[derive(Debug)]

@@ -2,9 +2,9 @@
 //! of the buffers that `tile.rs`, `mlp.rs`, `interaction` and `replica.rs` size.
 
 use rankine_cpu::{DotInteraction, Operand};
+use rankine_model::{Interaction, MlpSpec, ModelSpec};
 
 use super::replica::{ROUND_TILES_PER_THREAD, tile_samples};
-use crate::model::{Interaction, MlpSpec, ModelSpec};
 
 const F32_BYTES: u64 = size_of::<f32>() as u64;
 

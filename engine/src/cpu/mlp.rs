@@ -3,7 +3,7 @@
 use rankine_cpu::{Arithmetic, Epilogue, Matrix, MatrixMut, Operand, PackedWeights};
 use rayon::prelude::*;
 
-use crate::model::{Layer, MlpSpec};
+use rankine_model::{Layer, MlpSpec};
 
 /// Rows of a weight gradient per task: few if there are many threads. Each task reads the layer's whole input. The
 /// split changes no result: each element is summed sample by sample, and in all tasks but the last, the rows are a

@@ -6,6 +6,8 @@ use rankine_cpu::Arithmetic;
 use rankine_embedding::cpu::Table;
 use rankine_embedding::rows::{RowsMut, gather};
 use rankine_embedding::{RankTraffic, Step};
+use rankine_model::guard::StepOutcome;
+use rankine_model::{Model, ModelSpec};
 use rankine_reader::Samples;
 use rankine_topology::Rank;
 
@@ -16,8 +18,6 @@ use super::replica::{Replica, initial_parameters};
 use super::tables::ModelTables;
 use super::verdict::Findings;
 use crate::checkpoint::{DenseState, RankState};
-use crate::guard::StepOutcome;
-use crate::model::{Model, ModelSpec};
 
 /// A model, its optimizers' state, and the buffers of a step, on one rank or several.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl CpuModel {
         Ok(Self { distribution: Distribution::Ranks(Ranks::initialized(model, seed, sharding)?), steps: 0 })
     }
 
-    /// Creates a model with given parameters, laid out as [`crate::model::DenseLayout::named_layers`] describes, and
+    /// Creates a model with given parameters, laid out as [`rankine_model::DenseLayout::named_layers`] describes, and
     /// fresh state of the dense optimizer. `tables` are those of the spec, then those of first-order terms.
     ///
     /// # Panics
@@ -96,7 +96,7 @@ impl CpuModel {
         &self.replica().parts.spec
     }
 
-    /// Returns the dense parameters, laid out as [`crate::model::DenseLayout::named_layers`] describes.
+    /// Returns the dense parameters, laid out as [`rankine_model::DenseLayout::named_layers`] describes.
     pub fn parameters(&self) -> &[f32] {
         &self.replica().parts.parameters
     }

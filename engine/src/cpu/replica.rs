@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use rankine_embedding::random::UniformField;
+use rankine_model::ModelSpec;
 use rankine_reader::Samples;
 use rayon::prelude::*;
 
@@ -10,7 +11,6 @@ use super::loss::HeadLabels;
 use super::mlp::{Accumulation, weight_gradients};
 use super::tables::LookUp;
 use super::tile::{Parts, Tile};
-use crate::model::ModelSpec;
 
 /// Random streams from here on belong to dense layers, those before to tables.
 const DENSE_STREAMS: u32 = 1 << 31;
@@ -223,7 +223,7 @@ mod tests {
     use rankine_embedding::{Dtype, Pooling, TableSpec};
 
     use super::*;
-    use crate::model::{FeatureSpec, HeadSpec, Interaction};
+    use rankine_model::{FeatureSpec, HeadSpec, Interaction};
 
     /// Layer by layer, row by row: uniform weights of variance `2 / (inputs + outputs)`, with one random stream per
     /// layer.

@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use rankine_model::ModelSpec;
 use rankine_reader::Samples;
 use rayon::ThreadPool;
 
@@ -9,7 +10,6 @@ use super::model::{CpuModel, Distribution, OneRank};
 use super::replica::tile_samples;
 use super::tables::ModelTables;
 use super::tile::{Parts, Tile};
-use crate::model::ModelSpec;
 
 /// The weights of a model.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use rankine_embedding::{Pooling, Step};
 use rankine_reader::Samples;
 use rayon::prelude::*;
 
-use crate::model::ModelSpec;
+use rankine_model::ModelSpec;
 
 /// Where a tile gets the vectors of its ids from.
 pub(super) trait LookUp: Sync {

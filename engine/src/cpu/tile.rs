@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use rankine_cpu::{Arithmetic, Matrix};
+use rankine_model::ModelSpec;
 use rankine_reader::Samples;
 use rayon::prelude::*;
 
@@ -11,13 +12,12 @@ use super::loss::HeadLabels;
 use super::mlp::{Mlp, MlpTile};
 use super::tables::LookUp;
 use super::verdict;
-use crate::model::ModelSpec;
 
 /// The layers of a model, as tiles use them.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) spec: ModelSpec,
-    /// The dense parameters, laid out as [`crate::model::DenseLayout::named_layers`] describes.
+    /// The dense parameters, laid out as [`rankine_model::DenseLayout::named_layers`] describes.
     pub(super) parameters: Vec<f32>,
     bottom: Mlp,
     interaction: InteractionPart,

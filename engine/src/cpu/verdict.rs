@@ -5,8 +5,10 @@ use rankine_embedding::cpu::Communicator;
 use rankine_embedding::vectorized;
 use rankine_topology::Rank;
 
-use crate::guard::{DENSE_SQUARES_MAX, FoundOn, NonFinite, SkipReason, StepOutcome, VECTOR_GRADIENT_MAX};
-use crate::model::ModelSpec;
+use rankine_model::ModelSpec;
+use rankine_model::guard::{
+    DENSE_SQUARES_MAX, FoundOn, NonFinite, SkipReason, StepOutcome, VECTOR_GRADIENT_MAX,
+};
 
 /// The findings on the samples of one rank, or after [`Findings::add_up`] of all ranks. Each entry counts ranks.
 #[derive(Debug)]
@@ -121,7 +123,7 @@ mod tests {
     use super::*;
     use crate::cpu::CpuModel;
     use crate::cpu::tests::oracle::any_spec;
-    use crate::model::{FeatureSpec, HeadSpec, Interaction, Model};
+    use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model};
 
     #[test]
     fn a_vector_gradient_is_found_with_its_table_and_rank() {

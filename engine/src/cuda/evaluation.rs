@@ -14,14 +14,14 @@ use rankine_cuda::kernels::{
 use rankine_cuda::nccl::Parcel;
 use rankine_cuda::{Buffer, Device, Lane, Moment, Pointer, Rail, SharedBuffer};
 use rankine_embedding::cuda::Result;
+use rankine_model::HeadSpec;
+use rankine_model::evaluation::auc::{Pairs, WEIGHT_CLASSES, weight_scales};
+use rankine_model::evaluation::histogram::BinCounts;
+use rankine_model::evaluation::metrics::Sums;
+use rankine_model::evaluation::{HeadMetrics, ScoreHistogram};
 use rankine_topology::{LocalRank, Node, Rank};
 
 use super::context::{RankContext, RankLinks};
-use crate::evaluation::auc::{Pairs, WEIGHT_CLASSES, weight_scales};
-use crate::evaluation::histogram::BinCounts;
-use crate::evaluation::metrics::Sums;
-use crate::evaluation::{HeadMetrics, ScoreHistogram};
-use crate::model::HeadSpec;
 
 /// The limit of samples: their number fits in 31 bits, so twice the number of pairs fits in 62.
 const SAMPLES_MAX: u64 = 1 << 31;
@@ -275,7 +275,7 @@ impl CudaEvaluation {
             let scores = ranked.and_then(|ranked| ScoreHistogram::of_counts(&ranked.bins, ranked.scales));
             let JudgeSums { weights, losses, predictions, positives, samples, .. } = sums;
             let sums = Sums { samples, weights, losses, predictions, positives };
-            heads.push(HeadMetrics { label: head.label.clone(), metrics: sums.metrics(auc), scores });
+            heads.push(HeadMetrics::new(head.label.clone(), sums.metrics(auc), scores));
         }
         Ok(EvaluationResult { heads, nan_logits })
     }

@@ -9,6 +9,8 @@ use rankine_cuda::{Budget, Graph, Lane, Moment, PinnedBuffer};
 use rankine_embedding::RankTraffic;
 use rankine_embedding::cuda::{LookUpCounts, RoutedBatch};
 use rankine_embedding::rows::RowsMut;
+use rankine_model::guard::{FoundOn, NonFinite, SkipReason, StepOutcome};
+use rankine_model::overlap::Overlap;
 use rankine_topology::{Rank, Topology};
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -29,8 +31,6 @@ use super::rank::RankModel;
 use super::setup::ModelSetup;
 use super::tables::Tables;
 use crate::checkpoint::{DenseState, DeviceState};
-use crate::guard::{FoundOn, NonFinite, SkipReason, StepOutcome};
-use crate::overlap::Overlap;
 
 /// A rank with everything that its steps need.
 #[derive(Debug)]

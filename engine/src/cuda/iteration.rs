@@ -3,6 +3,7 @@
 use rankine_cuda::kernels::{Element, Outcome, TableRows};
 use rankine_cuda::{Lane, Pointer};
 use rankine_embedding::cuda::{Result, RoutedBatch, UpdateInputs};
+use rankine_model::overlap::Overlap;
 
 use super::group::RankGroup;
 use super::input::Input;
@@ -11,7 +12,6 @@ use super::network::{Backward, Forward, Network};
 use super::phase::Phase;
 use super::phase_timer::PhaseTimer;
 use super::tables::Tables;
-use crate::overlap::Overlap;
 
 /// The data of an iteration.
 #[derive(Clone, Copy)]

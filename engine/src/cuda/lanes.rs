@@ -3,7 +3,7 @@
 use rankine_cuda::{Lane, Moment};
 use rankine_embedding::cuda::Result;
 
-use crate::overlap::{Overlap, Overlaps};
+use rankine_model::overlap::{Overlap, Overlaps};
 
 /// The lanes of an iteration. In parallel with the layers, the look-ups and the steps that lead to the tables' update
 /// run on lanes of their own, and so do the weight gradients: only the verdict waits for them, and they use what the

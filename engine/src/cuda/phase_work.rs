@@ -8,9 +8,9 @@ use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Fp8Tensor, Matrix,
 use rankine_cuda::kernels::{Element, Fp8Scaling};
 use rankine_cuda::{Buffer, Device, E4m3, Graph, Lane, Moment};
 use rankine_embedding::cuda::Result;
+use rankine_model::{Interaction, Layer, Model};
 
 use super::phase::Phase;
-use crate::model::{Interaction, Layer, Model};
 
 /// Rows and columns of the matrices with which the peak rate of products is measured.
 const SIDE: usize = 8192;

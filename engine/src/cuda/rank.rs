@@ -8,6 +8,7 @@ use rankine_cuda::{Budget, Moment};
 use rankine_embedding::RankTraffic;
 use rankine_embedding::cuda::LookUpCounts;
 use rankine_embedding::rows::RowsMut;
+use rankine_model::guard::StepOutcome;
 use rankine_topology::{Rank, Topology};
 
 use super::batch::Batch;
@@ -16,7 +17,6 @@ use super::evaluation::{EvaluationResult, EvaluationSizes};
 use super::phase_timer::TimedPhase;
 use super::phase_work::PhaseTimes;
 use crate::checkpoint::{DenseState, DeviceState};
-use crate::guard::StepOutcome;
 
 /// One rank, for any type of activations. It receives only its own samples of every batch. With several ranks, all of
 /// them call each operation, in the same order. The rank's GPU must be the current one of the thread.

@@ -3,9 +3,9 @@
 use half::{bf16, f16};
 use rankine_cuda::kernels::{Dot, Element, Head, RANKS_MAX};
 use rankine_job::{Conflict, Exchange, Job, Optimizer, Placement, Precision};
+use rankine_model::{Interaction, Layer, ModelSpec};
 
 use super::network::{Fp8Layers, VectorLayout};
-use crate::model::{Interaction, Layer, ModelSpec};
 
 /// Returns every setting of a job that GPUs do not support, each with what they support.
 pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
@@ -140,7 +140,7 @@ mod tests {
     use rankine_embedding::{Dtype, Pooling, TableSpec};
 
     use super::*;
-    use crate::model::{FeatureSpec, HeadSpec};
+    use rankine_model::{FeatureSpec, HeadSpec};
 
     #[test]
     fn fp8_needs_widths_of_sixteens() {

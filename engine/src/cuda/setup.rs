@@ -11,8 +11,8 @@ use rankine_launch::ProcessGroup;
 use rankine_reader::schema;
 use rankine_topology::{Process, Rank, Topology};
 
-use crate::model::Model;
-use crate::overlap::Overlaps;
+use rankine_model::Model;
+use rankine_model::overlap::Overlaps;
 
 /// A model that is to be created, and the GPUs for it.
 #[derive(Debug, Clone)]

@@ -7,13 +7,13 @@ use rankine_embedding::cuda::{
     DeviceRows, Feature, Hotness, Ids, InitialWeights, Layout, LocalTables, LookUpCounts, NodeTables, Result,
     RoutedBatch, UpdateInputs,
 };
+use rankine_model::{FeatureSpec, ModelSpec};
 use rankine_reader::schema;
 
 use super::context::{RankContext, RankLinks};
 use super::input::SLOTS;
 use super::network::{Network, VectorLayout};
 use super::setup::ModelSetup;
-use crate::model::{FeatureSpec, ModelSpec};
 
 /// The tables of one rank.
 #[derive(Debug)]

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use jiff::Timestamp;
+use rankine_model::evaluation::{HeadMetrics, SavedScores};
+use rankine_model::guard::SkippedSteps;
 
-use crate::evaluation::{HeadMetrics, SavedScores};
-use crate::guard::SkippedSteps;
 use crate::report::{
     Bound, DeviceView, HeadView, History, ModelView, RankView, RunPhase, RunState, RunView, TableView,
     TaskView, WarningView, WatchedPart, settings_of,
@@ -368,8 +368,8 @@ mod tests {
     fn skipped_steps_and_ids_out_of_range_are_warned_of_once() {
         let shared = SharedView::new("ads".into());
         let mut run = LiveRun::new(shared.clone());
-        run.skipped.add(&crate::guard::SkipReason::LossScale);
-        run.skipped.add(&crate::guard::SkipReason::NonFinite(crate::guard::NonFinite {
+        run.skipped.add(&rankine_model::guard::SkipReason::LossScale);
+        run.skipped.add(&rankine_model::guard::SkipReason::NonFinite(rankine_model::guard::NonFinite {
             loss: true,
             ..Default::default()
         }));

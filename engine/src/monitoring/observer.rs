@@ -3,11 +3,11 @@
 use std::time::SystemTime;
 
 use rankine_job::Precision;
+use rankine_model::{FeatureSpec, ModelSpec};
 use rankine_reader::{Dataset, OutOfRange};
 
 use super::families::{Common, Evaluating, Started, TableLabels, Task, Training, raise};
 use super::live::LiveRun;
-use crate::model::{FeatureSpec, ModelSpec};
 use crate::training::{
     DeviceMemory, Event, IdCounts, Observer, PhaseRun, Progress, Report, ReportDetails, RunStart, StepDetails,
 };

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rankine_base::build::Build;
+use rankine_model::evaluation::{HeadMetrics, Metrics};
+use rankine_model::guard::{NonFinite, SkipReason, SkippedSteps};
 use rankine_reader::Part;
 use rankine_topology::Process;
 
@@ -15,8 +17,6 @@ use super::monitor::{families, refusal};
 use super::server::Host;
 use super::*;
 use crate::build;
-use crate::evaluation::{HeadMetrics, Metrics};
-use crate::guard::{NonFinite, SkipReason, SkippedSteps};
 use crate::training::{
     Event, ExchangedBytes, IdCounts, LookUpCount, Observer, PhaseRun, Progress, Report, ReportDetails,
     StepDetails, StepTimes,
@@ -217,7 +217,7 @@ fn a_training_exports_its_own_evaluations_and_its_end() {
         let auc = Some(auc);
         let metrics =
             Metrics { samples: 40, auc, log_loss: 0.5, normalized_entropy, calibration, label_rate: 0.5 };
-        [HeadMetrics { label: "click".into(), metrics: Some(metrics), scores: None }]
+        [HeadMetrics::new("click".into(), Some(metrics), None)]
     };
     for (bytes_read, set, auc) in [(700, None, 0.75), (50, Some("next day"), 0.5)] {
         observer.observe(Event::Evaluating { samples: 30, total: 40, bytes_read });
@@ -320,7 +320,7 @@ fn a_report_is_recorded_by_table_link_and_phase() {
 fn evaluations_and_checkpoints_are_recorded_with_their_times() {
     let (monitor, mut nobody) = (monitor(Command::Train, None), ());
     let mut observer = monitor.training(&mut nobody);
-    let head = |label: &str, metrics| HeadMetrics { label: label.into(), metrics, scores: None };
+    let head = |label: &str, metrics| HeadMetrics::new(label.into(), metrics, None);
     let metrics = Metrics {
         samples: 10,
         auc: Some(0.75),

@@ -15,7 +15,7 @@ use rankine_job::Job;
 use rankine_reader::Dataset;
 use rankine_topology::{Topology, TopologyError};
 
-use crate::model::Model;
+use rankine_model::Model;
 
 pub(crate) mod machine;
 mod rest;

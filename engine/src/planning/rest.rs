@@ -3,7 +3,7 @@
 use rankine_embedding::plan::{Machine, NonTableLoad, NonTableMemory};
 use rankine_topology::Topology;
 
-use crate::model::{Interaction, Model};
+use rankine_model::{Interaction, Model};
 
 /// The forward pass writes and reads activations; the backward pass writes and reads their gradients.
 const ACTIVATION_PASSES: f64 = 4.0;

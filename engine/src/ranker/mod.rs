@@ -34,8 +34,9 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use crate::cpu::{ScoringBuffers, ScoringModel};
 #[cfg(feature = "arrow")]
 use crate::features::MappedRows;
+use rankine_model::logit::sigmoid;
+
 use crate::features::RawEncoder;
-use crate::logit::sigmoid;
 use crate::source::{Artifact, ModelSource, SourceError};
 
 #[cfg(feature = "arrow")]

@@ -7,13 +7,13 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use rankine_base::files::read_regular;
+use rankine_model::ModelSpec;
+use rankine_model::evaluation::{EvalMetrics, Metrics, SavedScores};
 use serde::de::DeserializeOwned;
 
 use super::ReportError;
 use super::history::{History, LoggedReport};
 use super::view::{DeviceView, HeadView, ModelView, ProgressView, RunState, RunView, TableView};
-use crate::evaluation::{EvalMetrics, Metrics, SavedScores};
-use crate::model::ModelSpec;
 use crate::run_paths;
 use crate::saved::{SavedModel, SavedModelError};
 use crate::training::{IterationSummary, RunDevices, Summary};

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use rankine_model::ModelSpec;
+use rankine_model::evaluation::{HeadScores, Metrics};
 use rankine_topology::Process;
 use serde::Serialize;
 
 use super::bound::Bound;
 use super::phases::RunPhaseTimes;
 use super::series::Series;
-use crate::evaluation::{HeadScores, Metrics};
-use crate::model::ModelSpec;
 use crate::training::{DeviceMemory, DeviceTable, LookUpCount, PhaseRun};
 
 /// A run. What is unknown is null or absent in JSON, and so is a number that is not finite.
@@ -239,7 +239,7 @@ impl RunSeries {
     }
 }
 
-/// The quality of one head's predictions; the fields are those of [`crate::evaluation::Metrics`].
+/// The quality of one head's predictions; the fields are those of [`rankine_model::evaluation::Metrics`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct HeadView {
     /// The label column; `None` if nothing recorded it.

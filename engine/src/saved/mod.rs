@@ -22,6 +22,7 @@ use rankine_base::publish::PartialDir;
 use rankine_base::sealed::{self, SealedError};
 use rankine_embedding::cpu::Table;
 use rankine_embedding::{Dtype, TableSpec};
+use rankine_model::{Model, ModelSpec};
 use rankine_reader::convert::{Encoder, RowFormat};
 use rankine_reader::dataset::FileManifest;
 use rankine_reader::write::{CheckedFile, write_file};
@@ -31,7 +32,6 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::cpu::CpuModel;
-use crate::model::{Model, ModelSpec};
 
 mod stored;
 
@@ -153,7 +153,7 @@ pub trait Weights {
     fn spec(&self) -> &ModelSpec;
 
     /// Calls `visit` with all weights, in runs of any length: the dense parameters in the order of
-    /// [`crate::model::DenseLayout::named_layers`], then the rows of each table, in order, with the tables of
+    /// [`rankine_model::DenseLayout::named_layers`], then the rows of each table, in order, with the tables of
     /// first-order terms last.
     ///
     /// # Errors

@@ -2,11 +2,11 @@
 
 use rankine_embedding::cpu::Table;
 use rankine_embedding::rows::gather;
+use rankine_model::{Model, ModelSpec};
 
 use super::{SavedModelError, Weights, for_each_run};
 use crate::checkpoint::{Checkpoint, StoredRows};
 use crate::cpu::CpuModel;
-use crate::model::{Model, ModelSpec};
 
 /// The weights of a checkpoint, full or incremental.
 #[derive(Debug)]

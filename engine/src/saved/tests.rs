@@ -5,6 +5,7 @@ use std::num::NonZero;
 use rankine_base::Stop;
 use rankine_base::sealed::Checksum;
 use rankine_embedding::{Dtype, Optimizer, Pooling};
+use rankine_model::{FeatureSpec, HeadSpec, Interaction, TrainingRules};
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::schema::{DenseFunction, DenseTransform};
 use rankine_reader::stream::{BatchStream, StreamOptions};
@@ -13,7 +14,6 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::*;
-use crate::model::{FeatureSpec, HeadSpec, Interaction, TrainingRules};
 
 const ROWS: [u64; 3] = [5, 7, 11];
 

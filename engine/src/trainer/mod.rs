@@ -39,10 +39,10 @@ use rankine_base::Stop;
 use rankine_reader::convert::{Encoder, RawLabels, RawRows};
 use rankine_reader::{Dataset, Samples, Schema, Split};
 
-use crate::evaluation::EvalSummary;
 #[cfg(feature = "arrow")]
 use crate::features::MappedRows;
 use rankine_job::Job;
+use rankine_model::evaluation::EvalSummary;
 
 use crate::features::{RawEncoder, check_bags};
 use crate::training::{

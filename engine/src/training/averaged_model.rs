@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use rankine_embedding::rows::{RowsMut, gather};
 use rankine_job::Average;
+use rankine_model::Model;
 
 use super::fresh_state;
 use crate::checkpoint::{Checkpoint, CheckpointError, DenseState, DeviceState, StateSource, StoredRows};
-use crate::model::Model;
 
 /// A model whose weights are the average of those of checkpoints.
 ///

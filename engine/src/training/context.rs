@@ -6,13 +6,13 @@ use std::time::SystemTime;
 use rankine_base::Stop;
 use rankine_job::Job;
 use rankine_launch::ProcessGroup;
+use rankine_model::Model;
 use rankine_reader::{Dataset, Part};
 use rankine_topology::Topology;
 
 use super::eval_sets::NamedDataset;
 use super::start::Start;
 use crate::checkpoint::Files;
-use crate::model::Model;
 
 /// Where the samples of a training come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,13 +2,13 @@
 
 use rankine_base::build::Build;
 use rankine_embedding::Placement;
+use rankine_model::ModelSpec;
 use rankine_reader::Dataset;
 use rankine_topology::Topology;
 use serde::{Deserialize, Serialize};
 
 use super::backend::DeviceMemory;
 use crate::build;
-use crate::model::ModelSpec;
 
 /// The devices that train a run, and the tables on them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

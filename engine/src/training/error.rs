@@ -8,11 +8,11 @@ use rankine_base::StopCause;
 use rankine_base::blame::Blame;
 use rankine_job::{Conflict, conflict_lines};
 use rankine_launch::MeetError;
+use rankine_model::guard::NonFinite;
 use rankine_topology::Rank;
 
 use super::start::Start;
 use crate::checkpoint::CheckpointError;
-use crate::guard::NonFinite;
 use crate::planning::PlacementError;
 use crate::saved::SavedModelError;
 use crate::source::SourceError;

@@ -1,6 +1,7 @@
 //! One pass of a model over a part of a dataset.
 
 use rankine_base::Stop;
+use rankine_model::evaluation::HeadMetrics;
 use rankine_reader::io::IoOptions;
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Part};
@@ -8,7 +9,6 @@ use rankine_reader::{Dataset, Part};
 use super::backend::{Scorer, ScoringProgress};
 use super::ids::{self, IdCounts};
 use super::{Event, Observer, TrainError};
-use crate::evaluation::HeadMetrics;
 
 /// Options of an evaluation.
 #[derive(Debug, Clone, Copy)]

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use rankine_job::{DeviceKind, Job, Precision};
+use rankine_model::ModelSpec;
+use rankine_model::evaluation::HeadMetrics;
+use rankine_model::guard::SkippedSteps;
 use rankine_reader::io::Rung;
 use rankine_reader::{Dataset, Part};
 
@@ -12,9 +15,6 @@ use super::devices::RunDevices;
 use super::ids::IdCounts;
 use super::report::ReportDetails;
 use crate::checkpoint::{CheckpointError, DamagedCheckpoint};
-use crate::evaluation::HeadMetrics;
-use crate::guard::SkippedSteps;
-use crate::model::ModelSpec;
 
 /// Events of a run, for an observer. Each one replaces the state that the one before described.
 #[derive(Debug, Clone, Copy)]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rankine_base::blame::Blame;
 use rankine_embedding::rows::{RowsMut, gather};
 use rankine_job::{Conflict, Job};
+use rankine_model::{Model, ModelSpec};
 use rankine_reader::Dataset;
 use rankine_reader::convert::{KnownColumns, TableGrowth};
 
@@ -19,7 +20,6 @@ use crate::checkpoint::{
     TableState,
 };
 use crate::cpu::CpuModel;
-use crate::model::{Model, ModelSpec};
 use crate::source::{Artifact, ModelSource, OpenModel, SourceError, open_checkpoint};
 
 /// The key of the model's path.

@@ -6,12 +6,13 @@ use rankine_embedding::cpu::RankTables;
 use rankine_embedding::{EmbeddingPlan, Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_job as job;
 use rankine_job::{Conflict, Job, Model, Width};
+use rankine_model as model;
+use rankine_model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
 use rankine_reader::Schema;
 use rankine_reader::schema::{self, Categorical, VocabularyKind};
 
 use super::TrainError;
 use crate::cpu;
-use crate::model::{self, FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
 
 /// The model of a job for a dataset's columns, and its update rules.
 ///

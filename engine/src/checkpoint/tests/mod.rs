@@ -10,6 +10,7 @@ use rankine_base::Stop;
 use rankine_base::sealed::Checksum;
 use rankine_embedding::rows::RowSelection;
 use rankine_embedding::{Dtype, Optimizer, Pooling, TableSpec, UpdateRule};
+use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec, TrainingRules};
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{Dataset, Part, Samples, Split};
@@ -19,7 +20,6 @@ use xxhash_rust::xxh3::Xxh3;
 use self::simulated::Simulated;
 use super::*;
 use crate::cpu::CpuModel;
-use crate::model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec, TrainingRules};
 
 mod parts;
 mod simulated;

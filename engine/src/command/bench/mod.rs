@@ -7,9 +7,9 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use rankine::job::ThreadCount;
-use rankine::overlap::Overlap;
 use rankine::training::{self, EvalBenchOptions, TrainBenchOptions};
 use rankine_launch::ProcessRank;
+use rankine_model::overlap::Overlap;
 use rankine_reader::Part;
 use rankine_reader::bench::{ReadBenchOptions, bench_read};
 

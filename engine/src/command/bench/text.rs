@@ -182,8 +182,8 @@ impl Display for Rungs<'_> {
 
 #[cfg(test)]
 mod tests {
-    use rankine::evaluation::{EvalMetrics, Metrics};
     use rankine::training::DeviceMemory;
+    use rankine_model::evaluation::{EvalMetrics, Metrics};
     use rankine_reader::Part;
     use rankine_reader::bench::{DeviceRate, Rate, RungBench, RungRates};
     use rankine_reader::io::Rung;

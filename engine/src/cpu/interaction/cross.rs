@@ -1,9 +1,9 @@
 //! Cross layers (DCN v2): `x' = x0 * (W x + b) + x`, or with `W = U V`, products element by element.
 
 use rankine_embedding::vectorized;
+use rankine_model::MlpSpec;
 
 use crate::cpu::mlp::{Mlp, MlpTile};
-use crate::model::MlpSpec;
 
 /// The linear part of each cross layer: W, or V and U.
 #[derive(Debug)]

@@ -4,9 +4,9 @@ mod cross;
 mod machine;
 
 use rankine_cpu::{DotInteraction, DotScratch};
+use rankine_model::{Interaction, MlpSpec, ModelSpec};
 
 use super::mlp::{Mlp, MlpTile};
-use crate::model::{Interaction, MlpSpec, ModelSpec};
 use cross::{CrossNetwork, CrossTile};
 use machine::FactorizationMachine;
 

@@ -15,6 +15,8 @@ use rankine_embedding::cpu::{BagGradients, Bags, Communicator, Feature, FeatureS
 use rankine_embedding::random::UniformField;
 use rankine_embedding::rows::{RowsError, RowsMut, gather};
 use rankine_embedding::{EmbeddingPlan, Pooling, RankTraffic, Step};
+use rankine_model::guard::StepOutcome;
+use rankine_model::{Model, ModelSpec};
 use rankine_reader::Samples;
 use rankine_topology::Rank;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
@@ -26,8 +28,6 @@ use super::replica::{Replica, initial_parameters};
 use super::tables::LookUp;
 use super::verdict::Findings;
 use crate::checkpoint::{DenseState, RankState};
-use crate::guard::StepOutcome;
-use crate::model::{Model, ModelSpec};
 
 /// How a model is spread over ranks.
 #[derive(Debug, Clone)]

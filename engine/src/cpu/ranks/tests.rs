@@ -7,6 +7,8 @@ use rankine_embedding::{
     EmbeddingPlan, Exchange, FrequentRows, Optimizer, Pooling, RoundCapacity, TablePlan, TableSpec,
     UpdateRule,
 };
+use rankine_model::guard::{FoundOn, NonFinite};
+use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec, TrainingRules};
 use rankine_reader::Samples;
 use rankine_topology::{Rank, Topology};
 
@@ -14,8 +16,6 @@ use super::{Ranks, Sharding};
 use crate::checkpoint::DenseState;
 use crate::cpu::CpuModel;
 use crate::cpu::tests::oracle::{BatchShape, any_spec, random_batch, rows_of};
-use crate::guard::{FoundOn, NonFinite};
-use crate::model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec, TrainingRules};
 
 const SEED: u64 = 11;
 

@@ -2,12 +2,12 @@
 
 use rankine_cpu::Arithmetic;
 use rankine_embedding::{Optimizer, UpdateRule};
+use rankine_model::evaluation::auc;
+use rankine_model::{Interaction, Model, ModelSpec, TrainingRules};
 use rankine_reader::Samples;
 
 use super::oracle::{BatchShape, models, random_batch};
 use crate::cpu::CpuModel;
-use crate::evaluation::auc;
-use crate::model::{Interaction, Model, ModelSpec, TrainingRules};
 
 /// Half a unit in the last place of bf16, relative to the number: of eight bits, the first is not stored.
 const HALF_UNIT: f64 = 1.0 / 256.0;

@@ -5,10 +5,10 @@ use std::cell::Cell;
 use proptest::prelude::*;
 use rankine_embedding::random::UniformField;
 use rankine_embedding::{Dtype, Optimizer, Pooling, Step, TableSpec, UpdateRule};
+use rankine_model::{FeatureSpec, HeadSpec, Interaction, Layer, Model, ModelSpec, TrainingRules};
 use rankine_reader::{Bags, Samples};
 
 use super::super::CpuModel;
-use crate::model::{FeatureSpec, HeadSpec, Interaction, Layer, Model, ModelSpec, TrainingRules};
 
 /// A model whose every parameter is an f64.
 #[derive(Clone)]

@@ -9,7 +9,7 @@ use rankine_embedding::cuda::{Hotness, Ids, Layout};
 use rankine_reader::{Bags, Samples};
 use rayon::prelude::*;
 
-use crate::model::ModelSpec;
+use rankine_model::ModelSpec;
 
 /// The layout of a slot, in words of four bytes: first the step's parameters, then the rows of packed blocks that make
 /// up a batch if the GPU unpacks it, then the batch.

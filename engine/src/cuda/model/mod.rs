@@ -17,6 +17,8 @@ use rankine_cuda::kernels::Step;
 use rankine_cuda::{Budget, Device};
 use rankine_embedding::cuda::LookUpCounts;
 use rankine_embedding::{Optimizer, RankTraffic};
+use rankine_model::ModelSpec;
+use rankine_model::guard::StepOutcome;
 use rankine_reader::Samples;
 use rankine_topology::Rank;
 
@@ -24,8 +26,6 @@ use super::batch::GlobalBatch;
 use super::error::Result;
 use super::feed::{FeedBatch, FeedRanks};
 use super::setup::ModelSetup;
-use crate::guard::StepOutcome;
-use crate::model::ModelSpec;
 use ranks::GpuRanks;
 
 /// A model on GPUs, with parts and rules that [`super::refusals`] accepts.

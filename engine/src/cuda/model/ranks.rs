@@ -7,6 +7,7 @@ use half::{bf16, f16};
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Cluster, Device};
 use rankine_job::Precision;
+use rankine_model::guard::StepOutcome;
 use rankine_topology::{Rank, Topology};
 
 use super::processes::connect_processes;
@@ -17,7 +18,6 @@ use crate::cuda::error::Result;
 use crate::cuda::gpu_rank::GpuRank;
 use crate::cuda::rank::RankModel;
 use crate::cuda::setup::ModelSetup;
-use crate::guard::StepOutcome;
 
 /// The ranks of this process.
 #[derive(Debug)]

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use rankine_embedding::rows::gather;
 use rankine_launch::{ProcessGroup, RunStage};
+use rankine_model::ModelSpec;
 
 use super::CudaModel;
 use super::pieces::{MISSING, pack, unpack};
 use crate::cuda::error::{Error, Result};
-use crate::model::ModelSpec;
 use crate::saved::{self, SavedModelError, Weights};
 
 /// Rows of a table that ranks fill in.

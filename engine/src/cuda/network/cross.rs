@@ -6,9 +6,9 @@ use rankine_cuda::blas::{Epilogue, Matrix, Product};
 use rankine_cuda::kernels::{CROSS_LAYERS, CrossFirst, CrossGradient, Element};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
+use rankine_model::Layer;
 
 use super::resources::{ActivationMatrices, Activations, PartialSums, Resources};
-use crate::model::Layer;
 
 /// A model's cross layers.
 #[derive(Debug)]

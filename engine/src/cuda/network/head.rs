@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rankine_cuda::kernels::{self, Element, Outcome, Tally, Verdict};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
+use rankine_model::ModelSpec;
 use rankine_topology::Rank;
 
 use super::super::group::GradientSums;
@@ -12,7 +13,6 @@ use super::super::input::Input;
 use super::layers::Layouts;
 use super::resources::{ActivationMatrices, PartialSums, Resources};
 use super::vector_layout::VectorLayout;
-use crate::model::ModelSpec;
 
 /// The input of the last layer.
 #[derive(Debug, Clone, Copy)]

@@ -6,13 +6,13 @@ use rankine_cuda::blas::Matrix;
 use rankine_cuda::kernels::Element;
 use rankine_cuda::{Device, Lane};
 use rankine_embedding::cuda::Result;
+use rankine_model::Layer;
 
 use super::fp8::{self, Fp8Mlp};
 use super::interaction::{InputEpilogue, TopInput};
 use super::mlp::{self, Mlp};
 use super::quantization::Fp8Builder;
 use super::resources::{ActivationMatrices, Resources};
-use crate::model::Layer;
 
 /// Hidden layers.
 #[derive(Debug)]

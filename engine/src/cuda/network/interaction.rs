@@ -8,13 +8,14 @@ use rankine_cuda::kernels::{
 };
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
+use rankine_model as model;
+use rankine_model::ModelSpec;
 
 use super::cross::{self, CrossNetwork};
 use super::fp8::{self, Fp8Cross};
 use super::layers::Layouts;
 use super::quantization::{Fp8Buffers, Fp8Builder};
 use super::resources::{ActivationMatrices, Activations, Resources};
-use crate::model::{self, ModelSpec};
 
 /// The bandwidth of memory, in bytes per second, from which separate look-ups are faster. The kernel that looks up rows
 /// itself is limited by its instructions: it takes 320 µs for the 65536 samples of dlrm, on an H100 (3.35 TB/s) as on

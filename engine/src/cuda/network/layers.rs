@@ -3,8 +3,9 @@
 //!
 //! Zeros stay zeros: a padded column is multiplied by 0, and so its gradient is 0.
 
+use rankine_model::{Interaction, Layer, MlpSpec, ModelSpec};
+
 use super::vector_layout::{PaddedRow, VectorLayout};
-use crate::model::{Interaction, Layer, MlpSpec, ModelSpec};
 
 /// Layers with their sizes on the GPU, in the order of their parameters.
 #[derive(Debug, Clone)]
@@ -137,7 +138,7 @@ mod tests {
 
     use super::super::vector_layout::MULTIPLE;
     use super::*;
-    use crate::model::{FeatureSpec, HeadSpec};
+    use rankine_model::{FeatureSpec, HeadSpec};
 
     fn spec(interaction: Interaction) -> ModelSpec {
         let dims = match interaction {

@@ -6,9 +6,9 @@ use rankine_cuda::blas::{Blas, Epilogue, Matrix, Product};
 use rankine_cuda::kernels::{Columns, Element};
 use rankine_cuda::{Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
+use rankine_model::Layer;
 
 use super::resources::{ActivationMatrices, Activations, PartialSums, Resources};
-use crate::model::Layer;
 
 /// Layers, each fed by the one before it.
 #[derive(Debug)]

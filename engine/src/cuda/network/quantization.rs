@@ -13,9 +13,9 @@ use rankine_cuda::kernels::{
 };
 use rankine_cuda::{Buffer, Device, E4m3, Lane, Pointer};
 use rankine_embedding::cuda::Result;
+use rankine_model::Layer;
 
 use super::layers::Layers;
-use crate::model::Layer;
 
 /// Expected magnitudes before the first step. Nothing is known about activations: their scale is 1. Gradients of a
 /// mean over a batch are of the order of one sample's share of it; their scale is 16 times the batch size, or somewhat

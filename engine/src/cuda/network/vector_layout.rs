@@ -4,7 +4,7 @@
 //! zeros to a multiple of eight elements, and then the first-order terms of each feature, one element per head.
 //! Interaction and MLPs read the vectors with their padding; the head reads the terms.
 
-use crate::model::{Interaction, ModelSpec};
+use rankine_model::{Interaction, ModelSpec};
 
 /// Rows of matrices are padded to a multiple of this number of elements, so that they are aligned for tensor cores.
 pub(super) const MULTIPLE: usize = 8;

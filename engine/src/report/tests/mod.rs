@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
+use rankine_model::evaluation::EvalSummary;
+
 use super::*;
-use crate::evaluation::EvalSummary;
 
 mod render;
 

@@ -1,8 +1,8 @@
 //! Tests of reports as HTML.
 
+use rankine_model::evaluation::{HeadScores, ScoreHistogram};
 use serde_json::Value;
 
-use crate::evaluation::{HeadScores, ScoreHistogram};
 use crate::report::assets::assets;
 use crate::report::{HeadView, POINTS_MAX, REPORT_MARK, RunView, Series, TableView, WarningView, render};
 

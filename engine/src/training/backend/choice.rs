@@ -3,6 +3,8 @@
 use rankine_embedding::EmbeddingPlan;
 use rankine_embedding::plan::Machine;
 use rankine_job::{DenseUpdate, DeviceKind, Job};
+use rankine_model::Model;
+use rankine_model::overlap::Overlap;
 use rankine_reader::Dataset;
 
 use super::super::TrainError;
@@ -15,8 +17,6 @@ use super::measurements::Measurements;
 use super::refusal::{GpuSelectionError, Refusal};
 use crate::cpu::{CpuModel, Sharding};
 use crate::cuda;
-use crate::model::Model;
-use crate::overlap::Overlap;
 use crate::planning;
 
 /// The device that a job is to be trained on.

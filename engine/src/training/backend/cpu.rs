@@ -6,6 +6,9 @@ use std::time::Instant;
 use rankine_cpu::Arithmetic;
 use rankine_embedding::RankTraffic;
 use rankine_job::{Device, DeviceKind, Job, Precision};
+use rankine_model::ModelSpec;
+use rankine_model::evaluation::HeadMetrics;
+use rankine_model::guard::StepOutcome;
 use rankine_reader::Samples;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
@@ -20,9 +23,6 @@ use super::refusal::Refusal;
 use super::scorer::{Scorer, ScoringProgress};
 use crate::checkpoint::{CheckpointError, StateSource};
 use crate::cpu::CpuModel;
-use crate::evaluation::HeadMetrics;
-use crate::guard::StepOutcome;
-use crate::model::ModelSpec;
 use crate::saved::{SavedModelError, Weights};
 
 /// A model in host memory, with the outcomes of steps that were not taken yet.

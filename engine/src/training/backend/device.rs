@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rankine_embedding::{EmbeddingPlan, Placement, RankTraffic};
 use rankine_job::{DeviceKind, Job, Precision};
+use rankine_model::guard::StepOutcome;
 use rankine_reader::Samples;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
@@ -17,7 +18,6 @@ use super::memory::DeviceMemory;
 use super::phases::{Ceilings, MeasuredPhase, TraceEvent};
 use super::scorer::Scorer;
 use crate::checkpoint::{CheckpointError, DeviceState, RankState, StateSource};
-use crate::guard::StepOutcome;
 use crate::saved::Weights;
 
 /// A function of a rank's number and state.

@@ -11,6 +11,10 @@ use rankine_cuda::{ActivityKind, Device, Moment, Trace};
 use rankine_embedding::cuda::{Error as GpuError, LookUpCounts};
 use rankine_embedding::{EmbeddingPlan, RankTraffic};
 use rankine_job::{DenseUpdate, DeviceKind, Job, Precision};
+use rankine_model::evaluation::HeadMetrics;
+use rankine_model::guard::StepOutcome;
+use rankine_model::overlap::{Overlap, Overlaps};
+use rankine_model::{Model, ModelSpec};
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::io::Rung;
 use rankine_reader::stream::StreamOptions;
@@ -34,10 +38,6 @@ use crate::cuda::{
     BatchShape, CudaEvaluation, CudaModel, Error, EvaluationResult, EvaluationShape, Execution, Feed,
     ModelSetup, refusals,
 };
-use crate::evaluation::HeadMetrics;
-use crate::guard::StepOutcome;
-use crate::model::{Model, ModelSpec};
-use crate::overlap::{Overlap, Overlaps};
 use crate::planning;
 use crate::saved::{SavedModelError, Weights};
 

@@ -1,10 +1,10 @@
 //! Counts the look-ups of a batch, for monitoring.
 
+use rankine_model::ModelSpec;
 use rankine_reader::Samples;
 use rayon::prelude::*;
 
 use super::super::report::LookUpCount;
-use crate::model::ModelSpec;
 
 /// Counts the look-ups of a batch, and the distinct rows among them, table by table.
 pub(super) fn count(spec: &ModelSpec, samples: &Samples) -> Vec<LookUpCount> {
@@ -26,7 +26,7 @@ mod tests {
     use rankine_reader::samples::Bags;
 
     use super::*;
-    use crate::model::{FeatureSpec, HeadSpec, Interaction};
+    use rankine_model::{FeatureSpec, HeadSpec, Interaction};
 
     #[test]
     fn rows_count_once_per_table_and_look_ups_each_time() {

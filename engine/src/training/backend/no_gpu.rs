@@ -1,6 +1,8 @@
 //! GPUs in a build without CUDA: there are none.
 
 use rankine_job::Job;
+use rankine_model::Model;
+use rankine_model::overlap::Overlap;
 use rankine_reader::Dataset;
 use rankine_reader::stream::Position;
 
@@ -9,8 +11,6 @@ use super::super::processes::RankAssignment;
 use super::device::InitializedDevice;
 use super::measurements::Measurements;
 use super::refusal::{GpuSelectionError, Refusal};
-use crate::model::Model;
-use crate::overlap::Overlap;
 
 /// The GPUs that are to train a job.
 pub(super) enum Gpus {}

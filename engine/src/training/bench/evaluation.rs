@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use rankine_job::Job;
 use rankine_launch::{ProcessGroup, RunStage};
+use rankine_model::evaluation::EvalMetrics;
 use rankine_reader::Part;
 use serde::Serialize;
 
@@ -13,7 +14,6 @@ use super::super::evaluate::{EvaluationOptions, evaluate};
 use super::super::processes::RankAssignment;
 use super::super::translate::translate;
 use super::super::{DeviceMemory, Observer, Stop, TrainError};
-use crate::evaluation::EvalMetrics;
 
 /// Options for timing evaluations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rankine_job::Job;
 use rankine_launch::{ProcessGroup, RunStage};
+use rankine_model::overlap::Overlap;
 use rankine_reader::stream::BatchStream;
 use rankine_reader::{Dataset, Part, Samples};
 
@@ -22,7 +23,6 @@ use super::data::{open_together, train_options};
 use super::processes::RankAssignment;
 use super::translate::translate;
 use super::{Observer, Stop, TrainError};
-use crate::overlap::Overlap;
 
 pub use evaluation::{EvalBench, EvalBenchOptions, bench_eval};
 pub use report::{Input, Reading, Times, TraceSummary, TrainBench};

@@ -5,6 +5,7 @@ use std::path::Path;
 use rankine_base::files::check_folder;
 use rankine_job::{AverageSave, Conflict, Generate, Job};
 use rankine_launch::ProcessGroup;
+use rankine_model::ModelSpec;
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::origin::Origin;
 use rankine_reader::schema::DenseDtype;
@@ -16,7 +17,6 @@ use super::ids::with_ids;
 use super::processes::same_everywhere;
 use super::translate::translate;
 use super::{Event, Observer, Stop, TrainError};
-use crate::model::ModelSpec;
 
 mod stream;
 

@@ -2,6 +2,7 @@
 //! to a job if these are the same; the contents of raw files are in `contents.rs`.
 
 use rankine_base::build::Build;
+use rankine_model::ModelSpec;
 use rankine_reader::Part;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,7 +11,6 @@ use super::TrainError;
 use super::context::{RunContext, SampleSource};
 use crate::build;
 use crate::checkpoint::{DataIdentity, Manifest, OrderState, RuleState, TableState};
-use crate::model::ModelSpec;
 
 mod contents;
 
@@ -196,7 +196,7 @@ mod tests {
     use rankine_reader::dataset::FileManifest;
 
     use super::*;
-    use crate::model::{FeatureSpec, HeadSpec, Interaction, Model};
+    use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model};
 
     fn table(name: &str, rows: u64) -> TableSpec {
         TableSpec { name: name.into(), rows, dim: 4, dtype: Dtype::Fp32 }

@@ -2,11 +2,11 @@
 
 use rankine_job::{EarlyStopping as Settings, StoppingMetric};
 use rankine_launch::ProcessGroup;
+use rankine_model::evaluation::EvalMetrics;
 
 use super::super::checkpoints::Checkpoints;
 use super::super::{Observer, TrainError};
 use crate::checkpoint::{BestState, TrainState};
-use crate::evaluation::EvalMetrics;
 
 /// The best evaluation of a run so far.
 #[derive(Debug, Clone)]

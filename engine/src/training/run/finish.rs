@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use rankine_base::publish::PartialDir;
 use rankine_launch::{ProcessGroup, RunStage};
+use rankine_model::ModelSpec;
+use rankine_model::evaluation::{EvalMetrics, EvalSummary};
 use rankine_reader::{Columns, Part};
 
 use super::super::context::{RunContext, SampleSource};
@@ -19,8 +21,6 @@ use super::early_stopping::DecidingMetrics;
 use super::training_loop::{Subject, TrainingLoop};
 use crate::build;
 use crate::checkpoint::{BestState, StateSource};
-use crate::evaluation::{EvalMetrics, EvalSummary};
-use crate::model::ModelSpec;
 use crate::saved::{self, ModelMetadata, SavedModelError, Weights};
 
 impl TrainingLoop<'_> {
@@ -274,7 +274,7 @@ struct Results {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Interaction;
+    use rankine_model::Interaction;
 
     /// Three runs of weights, and how many were taken.
     struct Runs(ModelSpec, Cell<usize>);

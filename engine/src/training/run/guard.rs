@@ -2,10 +2,10 @@
 //! too many in a row, end the training.
 
 use rankine_job as job;
+use rankine_model::guard::{NonFinite, StepOutcome};
 
 use super::super::TrainError;
 use crate::checkpoint::GuardState;
-use crate::guard::{NonFinite, StepOutcome};
 
 /// The first skipped steps are logged one by one; later ones each time their number has doubled.
 const LOGGED_EACH: u64 = 10;
@@ -89,8 +89,8 @@ impl NonFiniteGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::SkipReason;
     use rankine_job::Count;
+    use rankine_model::guard::SkipReason;
 
     fn guard(non_finite: job::NonFinite, most: u64) -> NonFiniteGuard {
         let skipped_in_a_row_max = Count::new(most).expect("in range");

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 
+use rankine_model::guard::{SkippedSteps, StepOutcome};
+
 use super::super::TrainError;
 use super::guard::NonFiniteGuard;
 use crate::checkpoint::{GuardState, LossState};
-use crate::guard::{SkippedSteps, StepOutcome};
 
 /// The mean loss of steps since the last report, as far as losses are known, and the guard's counts. Steps that were
 /// skipped because a value was not finite do not contribute to the mean.
@@ -111,8 +112,8 @@ impl Losses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::{NonFinite, SkipReason};
     use rankine_job as job;
+    use rankine_model::guard::{NonFinite, SkipReason};
 
     fn losses(steps: u64, since_report: LossState) -> Losses {
         let policy = job::Guard { non_finite: job::NonFinite::Skip, ..job::Guard::default() };

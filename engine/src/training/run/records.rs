@@ -1,12 +1,12 @@
 //! The lines of `metrics.jsonl`.
 
+use rankine_model::evaluation::EvalMetrics;
 use rankine_reader::Part;
 use serde::{Deserialize, Serialize};
 
 use super::super::event::{Progress, StepTimes};
 use super::super::ids::IdCounts;
 use super::state::Tally;
-use crate::evaluation::EvalMetrics;
 
 /// A report, of the kind `train`.
 #[derive(Serialize)]

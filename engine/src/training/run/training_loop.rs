@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rankine_base::StopCause;
 use rankine_job::Precision;
 use rankine_launch::{ProcessGroup, RunStage, StepStage};
+use rankine_model::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, SavedScores};
 use rankine_reader::io::IoOptions;
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Part};
@@ -31,7 +32,6 @@ use super::losses::Losses;
 use super::records::{EvalRecord, RunPhaseSeconds, TrainRecord};
 use super::state::{RunState, Tally};
 use crate::checkpoint::{Checkpoint, StateSource, TrainState};
-use crate::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, SavedScores};
 
 /// A run in progress.
 pub(super) struct TrainingLoop<'a> {
@@ -370,9 +370,9 @@ impl<'a> TrainingLoop<'a> {
         }
         self.logs.evaluation_ends(part, set, step, &metrics)?;
         self.observer.observe(Event::Evaluated { step, part, set, averaged, seconds, heads: &heads });
-        let auc_achievable = dataset.auc_achievable().filter(|_| part == Part::Eval);
-        let summary =
-            EvalSummary { metrics, auc_achievable, seconds, ids_out_of_range, ..EvalSummary::default() };
+        let mut summary = EvalSummary::new(metrics, seconds);
+        summary.auc_achievable = dataset.auc_achievable().filter(|_| part == Part::Eval);
+        summary.ids_out_of_range = ids_out_of_range;
         Ok((summary, heads))
     }
 

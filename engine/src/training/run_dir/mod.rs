@@ -8,13 +8,13 @@ use jiff::Timestamp;
 use rankine_base::files::check_folder;
 use rankine_base::publish::{Lock, PartialDir, ReservedDir, create_folders, replace_file_under};
 use rankine_job::Job;
+use rankine_model::evaluation::SavedScores;
 use serde::Serialize;
 
 use super::TrainError;
 use super::devices::RunDevices;
 use super::identity::TrainingIdentity;
 use super::start::Start;
-use crate::evaluation::SavedScores;
 use crate::run_paths;
 
 mod attempts;

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use rankine_base::build::Build;
 use rankine_embedding::{LinkTraffic, RankTraffic, Traffic};
 use rankine_job::{AverageKind, StoppingMetric};
+use rankine_model::evaluation::EvalSummary;
 use rankine_reader::Part;
 use serde::{Deserialize, Serialize};
 
 use super::super::ids::IdCounts;
 use super::super::report::{LookUpCount, PhaseRun, ReportDetails};
 use crate::checkpoint::InitialState;
-use crate::evaluation::EvalSummary;
 
 /// A finished run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -5,13 +5,13 @@
 use std::io;
 use std::path::PathBuf;
 
+use rankine_model::evaluation::{EvalMetrics, Metrics};
 use rankine_reader::Part;
 
 use super::TrainError;
 use super::context::RunContext;
 use super::event::Progress;
 use super::run_dir::RunDir;
-use crate::evaluation::{EvalMetrics, Metrics};
 use crate::run_paths;
 use mllog::{RunLog, RunSettings, RunStatus};
 use tensorboard::EventFile;

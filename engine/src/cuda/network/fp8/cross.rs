@@ -13,12 +13,12 @@ use rankine_cuda::blas::{
 use rankine_cuda::kernels::{CROSS_LAYERS, Element, Fp8CrossFirst, Fp8Quantize};
 use rankine_cuda::{Lane, Pointer};
 use rankine_embedding::cuda::Result;
+use rankine_model::Layer;
 
 use super::super::quantization::{
     ACTIVATIONS_AT_FIRST, Fp8Buffers, Fp8Builder, Fp8RowBuffer, GRADIENTS_AT_FIRST,
 };
 use super::super::resources::{ActivationMatrices, Resources};
-use crate::model::Layer;
 
 /// A model's cross layers, at least one.
 #[derive(Debug)]

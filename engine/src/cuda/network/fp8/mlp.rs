@@ -7,11 +7,11 @@ use rankine_cuda::blas::{Fp8Factors, Fp8Outputs, Fp8Tensor, Matrix, Product};
 use rankine_cuda::kernels::{Columns, Element, Fp8Quantize};
 use rankine_cuda::{Buffer, Lane, Pointer};
 use rankine_embedding::cuda::Result;
+use rankine_model::Layer;
 
 use super::super::quantization::{Fp8, Fp8Buffers, Fp8Builder};
 use super::super::resources::{ActivationMatrices, Activations, PartialSums, Resources};
 use super::cross::CrossGradientOutputs;
-use crate::model::Layer;
 
 /// Fully connected layers in fp8 with a ReLU after each.
 #[derive(Debug)]

@@ -63,7 +63,7 @@ mod tests {
     use rankine_embedding::{Dtype, Pooling, UpdateRule};
 
     use super::*;
-    use crate::model::{FeatureSpec, HeadSpec, Interaction};
+    use crate::{FeatureSpec, HeadSpec, Interaction};
 
     #[test]
     fn tables_have_their_rules_and_those_of_first_order_terms_come_last() {

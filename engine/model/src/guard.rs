@@ -108,7 +108,7 @@ impl StepOutcome {
 
 impl FoundOn {
     /// Given the number of ranks that found something, and the sum of their rank numbers.
-    pub(crate) fn from_ranks(ranks: usize, sum: usize) -> Self {
+    pub fn from_ranks(ranks: usize, sum: usize) -> Self {
         match ranks {
             0 => Self::SumOverRanks,
             1 => Self::Rank(Rank(sum)),

@@ -136,7 +136,7 @@ impl ModelSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Layer;
+    use crate::Layer;
 
     fn reference(interaction: Interaction) -> ModelSpec {
         let table = |i: usize| TableSpec { name: format!("C{i}"), rows: 10, dim: 128, dtype: Dtype::Fp32 };

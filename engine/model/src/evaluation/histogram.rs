@@ -1,7 +1,7 @@
 //! Histograms of scores, from which ROC curves, precision-recall curves and reliability diagrams follow.
 //!
 //! Bins are of the logit, which resolves small probabilities. Sums are of integers, as for the AUC: numbers of samples,
-//! or weights as [`super::auc`] rounds them. So they depend neither on the order of the samples nor on the number of
+//! or weights as [`super::auc()`] rounds them. So they depend neither on the order of the samples nor on the number of
 //! threads or ranks, and `cuda/kernels/auc.cu` gets the same sums.
 
 use rayon::prelude::*;
@@ -11,7 +11,7 @@ use super::auc::{CHUNK, scaled, usable_weight, weight_classes, weight_scales};
 use super::metrics::Scores;
 
 /// Sums per label and bin, as integers.
-pub(crate) type BinCounts = [[u64; ScoreHistogram::BINS]; 2];
+pub type BinCounts = [[u64; ScoreHistogram::BINS]; 2];
 
 const NO_COUNTS: BinCounts = [[0; ScoreHistogram::BINS]; 2];
 
@@ -52,7 +52,7 @@ impl ScoreHistogram {
 
     /// Returns the sums of weights, given the integers that weights became when they were multiplied by a scale per
     /// label; `None` if all are 0.
-    pub(crate) fn of_counts(counts: &BinCounts, scales: [f64; 2]) -> Option<Self> {
+    pub fn of_counts(counts: &BinCounts, scales: [f64; 2]) -> Option<Self> {
         let sums = |label: usize| {
             let sum = |&count: &u64| if count == 0 { 0.0 } else { count as f64 / scales[label] };
             counts[label].iter().map(sum).collect()

@@ -38,21 +38,22 @@ pub struct Metrics {
 
 /// Sums over samples, from which the metrics follow.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Sums {
-    pub(crate) samples: u64,
+pub struct Sums {
+    /// The number of samples.
+    pub samples: u64,
     /// Sum of weights.
-    pub(crate) weights: f64,
+    pub weights: f64,
     /// Sum of losses times weights.
-    pub(crate) losses: f64,
+    pub losses: f64,
     /// Sum of predicted probabilities times weights.
-    pub(crate) predictions: f64,
+    pub predictions: f64,
     /// Sum of labels times weights.
-    pub(crate) positives: f64,
+    pub positives: f64,
 }
 
 impl Sums {
     /// Returns the metrics; `None` without samples, or if none weighs anything.
-    pub(crate) fn metrics(&self, auc: Option<f64>) -> Option<Metrics> {
+    pub fn metrics(&self, auc: Option<f64>) -> Option<Metrics> {
         let Self { samples, weights, losses, predictions, positives } = *self;
         if weights == 0.0 {
             return None;

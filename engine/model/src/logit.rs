@@ -1,12 +1,12 @@
 //! The meaning of a logit: a probability, and a loss if the label is known.
 
 /// `ln(1 + e^z) - label z`, without overflow for any z.
-pub(crate) fn bce(logit: f64, label: f64) -> f64 {
+pub fn bce(logit: f64, label: f64) -> f64 {
     logit.max(0.0) - logit * label + (-logit.abs()).exp().ln_1p()
 }
 
 /// `1 / (1 + e^-z)`, without overflow for any z.
-pub(crate) fn sigmoid(logit: f64) -> f64 {
+pub fn sigmoid(logit: f64) -> f64 {
     let e = (-logit.abs()).exp();
     if logit >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) }
 }

@@ -1,9 +1,9 @@
 //! The quality of a model's predictions.
 
-pub(crate) mod auc;
+pub mod auc;
 mod heads;
-pub(crate) mod histogram;
-pub(crate) mod metrics;
+pub mod histogram;
+pub mod metrics;
 mod saved_scores;
 #[cfg(test)]
 mod tests;

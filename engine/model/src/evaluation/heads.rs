@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::histogram::ScoreHistogram;
 use super::metrics::{Metrics, Scores};
-use crate::model::HeadSpec;
+use crate::HeadSpec;
 
 /// The logits and labels of an evaluation, head by head.
 #[derive(Debug)]
@@ -28,6 +28,13 @@ pub struct HeadMetrics {
     /// The distribution of the logits; `None` if no sample has the label, or if weights are unusable, as
     /// [`ScoreHistogram::of`] says.
     pub scores: Option<ScoreHistogram>,
+}
+
+impl HeadMetrics {
+    #[doc(hidden)]
+    pub fn new(label: String, metrics: Option<Metrics>, scores: Option<ScoreHistogram>) -> Self {
+        Self { label, metrics, scores }
+    }
 }
 
 /// The metrics of all heads as a run records them: those of the first head and, with several heads, an entry `heads`
@@ -65,6 +72,13 @@ pub struct EvalSummary {
     pub rows: Option<RowCounts>,
 }
 
+impl EvalSummary {
+    #[doc(hidden)]
+    pub fn new(metrics: EvalMetrics, seconds: f64) -> Self {
+        Self { metrics, seconds, ..Self::default() }
+    }
+}
+
 /// Counts of raw rows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -77,6 +91,13 @@ pub struct RowCounts {
     /// one.
     #[serde(serialize_with = "as_map")]
     pub unknown: Vec<(String, UnknownCategories)>,
+}
+
+impl RowCounts {
+    #[doc(hidden)]
+    pub fn new(read: u64, bad: u64, unknown: Vec<(String, UnknownCategories)>) -> Self {
+        Self { read, bad, unknown }
+    }
 }
 
 fn as_map<S: Serializer>(columns: &[(String, UnknownCategories)], serializer: S) -> Result<S::Ok, S::Error> {

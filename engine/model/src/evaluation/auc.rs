@@ -14,8 +14,8 @@
 
 use rayon::prelude::*;
 
-/// Pairs of a label and a weight's exponent: the bits of a weighted key from [`CLASS_SHIFT`] up to the score.
-pub(crate) const WEIGHT_CLASSES: usize = 512;
+/// Pairs of a label and a weight's exponent: the bits of a weighted key from `CLASS_SHIFT` up to the score.
+pub const WEIGHT_CLASSES: usize = 512;
 const CLASS_SHIFT: u32 = 23;
 /// The lowest bit of the score in a weighted key. The label is the bit below it, and the weight the 31 bits below that.
 const SCORE_SHIFT: u32 = 32;
@@ -62,16 +62,18 @@ pub fn weighted_auc(scores: &[f32], labels: &[f32], weights: &[f32]) -> Option<f
 
 /// Numbers of pairs of a positive and a negative sample, each pair counted as the product of its weights.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Pairs {
+pub struct Pairs {
     /// Twice the pairs in which the positive has the higher score, plus the ties.
-    pub(crate) ordered_twice: u128,
-    pub(crate) positives: u128,
-    pub(crate) negatives: u128,
+    pub ordered_twice: u128,
+    /// The sum of the weights of positive samples.
+    pub positives: u128,
+    /// The same of negative samples.
+    pub negatives: u128,
 }
 
 impl Pairs {
     /// Returns `None` if there is no pair.
-    pub(crate) fn auc(&self) -> Option<f64> {
+    pub fn auc(&self) -> Option<f64> {
         let pairs_twice = 2 * self.negatives * self.positives;
         (pairs_twice > 0).then(|| self.ordered_twice as f64 / pairs_twice as f64)
     }
@@ -138,7 +140,7 @@ pub(super) fn weight_classes(labels: &[f32], weights: &[f32]) -> [u64; WEIGHT_CL
 
 /// Returns the factors that turn the weights of label 0 and of label 1 into integers, given the number of samples per
 /// label and exponent; 0 for a label without samples. `None` if a weight is not finite.
-pub(crate) fn weight_scales(classes: &[u64; WEIGHT_CLASSES]) -> Option<[f64; 2]> {
+pub fn weight_scales(classes: &[u64; WEIGHT_CLASSES]) -> Option<[f64; 2]> {
     let (negatives, positives) = classes.split_at(EXPONENTS);
     let of_label = |counts: &[u64]| {
         if counts[EXPONENTS - 1] > 0 {

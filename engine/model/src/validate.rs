@@ -105,7 +105,7 @@ mod tests {
     use rankine_embedding::{Dtype, Pooling, TableSpec};
 
     use super::*;
-    use crate::model::{FeatureSpec, HeadSpec};
+    use crate::{FeatureSpec, HeadSpec};
 
     fn spec() -> ModelSpec {
         let table =

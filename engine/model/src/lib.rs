@@ -1,0 +1,22 @@
+//! What a model is, apart from the device that computes it: its parts, their sizes, the layout of its parameters, and
+//! the rules by which they learn.
+//!
+//! No layer is computed here. Also what all devices share: the outcome of a step ([`guard`]), the names of what a GPU
+//! overlaps ([`overlap`]), and the metrics of predictions ([`evaluation`]).
+//!
+//! This crate is a part of `rankine` and may change with any version; `rankine::prelude` is stable.
+
+#![forbid(unsafe_code)]
+
+pub mod evaluation;
+pub mod guard;
+mod layout;
+pub mod logit;
+pub mod overlap;
+mod rules;
+mod spec;
+mod validate;
+
+pub use layout::{DenseLayout, Layer, MlpSpec};
+pub use rules::{Model, TrainingRules};
+pub use spec::{FeatureSpec, HeadSpec, Interaction, ModelSpec};
