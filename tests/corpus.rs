@@ -19,9 +19,9 @@ use std::path::{Path, PathBuf};
 use fuzz::{CSV_SCHEMAS, error_text, lenient, read_checkpoint, read_dataset, stream_dataset};
 use hostile::{alone, read, read_variants, read_within, variants};
 use rankine::job::Job;
-use rankine::saved::SavedModel;
-use rankine::training::{TrainOptions, train};
 use rankine_base::sealed;
+use rankine_engine::saved::SavedModel;
+use rankine_engine::training::{TrainOptions, train};
 use rankine_reader::Dataset;
 use rankine_reader::convert::{
     ConvertOptions, CriteoColumns, SchemaFile, convert_criteo, convert_csv, convert_hugectr_raw,

@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout)]
 
 use std::env;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 
 mod origin;
@@ -12,13 +12,15 @@ mod origin;
 use origin::Origin;
 
 /// The features that a build may have.
-const FEATURES: [&str; 5] = ["arrow", "cli", "cuda", "parquet", "test-hooks"];
+const FEATURES: [&str; 4] = ["arrow", "cuda", "parquet", "test-hooks"];
 
 fn main() {
     let variable = |name: &str| env::var(name).unwrap_or_default();
-    let root = variable("CARGO_MANIFEST_DIR");
-    let root = Path::new(&root);
-    origin::inputs(root).iter().for_each(|path| println!("cargo::rerun-if-changed={}", path.display()));
+    let package = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
+    let root = origin::root(&package);
+    for path in origin::inputs(root) {
+        println!("cargo::rerun-if-changed={}", root.join(path).display());
+    }
     let Origin { commit, dirty } = Origin::of(root);
     let has = |feature: &&str| {
         env::var_os(format!("CARGO_FEATURE_{}", feature.to_uppercase().replace('-', "_"))).is_some()

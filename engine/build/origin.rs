@@ -7,8 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What is compiled, relative to the root of the repository: documents and tests do not make a build another one.
-const COMPILED: [&str; 26] = [
+/// What the engine is compiled from, relative to the root of the repository. Documents, tests and the command do not
+/// make a build another one: what is trained does not depend on them.
+const COMPILED: [&str; 27] = [
     "Cargo.lock",
     "Cargo.toml",
     "cpu/Cargo.toml",
@@ -20,6 +21,7 @@ const COMPILED: [&str; 26] = [
     "docs/reference/job.schema.json",
     "embedding/Cargo.toml",
     "embedding/src",
+    "engine/Cargo.toml",
     "engine/build",
     "engine/job/Cargo.toml",
     "engine/job/src",
@@ -39,6 +41,12 @@ const COMPILED: [&str; 26] = [
 
 /// Where cargo records the commit of a package.
 const PACKAGED: &str = ".cargo_vcs_info.json";
+
+/// Returns the folder that the sources belong to: the repository around the package, or the package that cargo made.
+pub(crate) fn root(package: &Path) -> &Path {
+    let is_packaged = package.join(PACKAGED).exists();
+    package.parent().filter(|_| !is_packaged).unwrap_or(package)
+}
 
 /// The commit of the sources.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

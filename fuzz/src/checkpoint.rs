@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rankine::checkpoint::{self, Disk, Files, StoredRows};
 use rankine::job::Job;
-use rankine::training::{TrainOptions, train};
 use rankine_embedding::rows::Rows;
+use rankine_engine::checkpoint::{self, Disk, Files, StoredRows};
+use rankine_engine::training::{TrainOptions, train};
 use serde_json::Value;
 
 use super::dataset::small;

@@ -4,8 +4,8 @@ use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use rankine::prediction::{PredictionOptions, Predictions, RowOptions, predict_rows};
-use rankine::saved::SavedModel;
+use rankine_engine::prediction::{PredictionOptions, Predictions, RowOptions, predict_rows};
+use rankine_engine::saved::SavedModel;
 use rankine_reader::convert::BadLimit;
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
 //! Texts that people write: schema files of CSV, jobs, shapes, machines.
 
 use rankine::job::{self, Precision};
-use rankine::planning::parse_machine;
+use rankine_engine::planning::parse_machine;
 use rankine_reader::convert::SchemaFile;
 use rankine_reader::generate;
 use rankine_reader::raw::RawFormat;

@@ -63,7 +63,7 @@ fn every_dependency_is_used() {
             own.map(|name| fs::read_to_string(root().join(name)).unwrap_or_default()).collect();
         for (table, name) in named(&package.manifest) {
             let ident = name.replace('-', "_");
-            let used = [format!("{ident}::"), format!("use {ident};"), format!("extern crate {ident}")];
+            let used = [format!("{ident}::"), format!("use {ident} as "), format!("extern crate {ident}")];
             if !used.iter().any(|used| text.contains(used)) && name != "rankine" {
                 unused.push(format!("{}: [{table}] {name}", package.name));
             }

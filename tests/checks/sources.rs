@@ -58,10 +58,13 @@ pub(crate) fn packages() -> Vec<Package> {
     packages
 }
 
-/// Returns the crate that a file is a part of: the innermost one around it.
+/// Returns the crate that a file is a part of: the one whose folder, or folder of sources, is the innermost around it.
 pub(crate) fn owner<'a>(packages: &'a [Package], name: &str) -> &'a Package {
-    let around = packages.iter().filter(|package| Path::new(name).starts_with(&package.folder));
-    around.max_by_key(|package| package.folder.len()).expect("the root is around all")
+    let depth = |package: &&Package| {
+        let around = [&package.folder, &package.sources].into_iter();
+        around.filter(|folder| Path::new(name).starts_with(folder)).map(String::len).max()
+    };
+    packages.iter().max_by_key(depth).expect("the root is around all")
 }
 
 /// Returns the texts of the Rust sources of all crates, by their names relative to the root.

@@ -6,8 +6,8 @@ use std::io::{self, Read};
 use std::thread;
 use std::time::SystemTime;
 
-use rankine::saved::SavedModel;
 use rankine_base::sealed;
+use rankine_engine::saved::SavedModel;
 use rankine_reader::convert::RowFormat;
 use serde_json::Value;
 

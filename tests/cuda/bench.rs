@@ -5,7 +5,9 @@ use std::path::Path;
 
 use libtest_mimic::Failed;
 use rankine::job::{Job, JobFile};
-use rankine::training::{IterationSummary, PhaseRun, TrainBenchOptions, TrainOptions, bench_train, train};
+use rankine_engine::training::{
+    IterationSummary, PhaseRun, TrainBenchOptions, TrainOptions, bench_train, train,
+};
 use rankine_launch::ProcessGroup;
 
 use super::{Bench, Body, Outcome, Words};

@@ -1,9 +1,9 @@
 //! Measurements of GPUs.
 
-use rankine::cuda::calibration::{Gpus, machine_of};
 use rankine::job::Precision;
 use rankine_cuda::Device;
 use rankine_cuda::calibration::{Figures, Links, Sum};
+use rankine_engine::cuda::calibration::{Gpus, machine_of};
 
 use super::{Bench, Body, Outcome, Words};
 

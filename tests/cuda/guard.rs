@@ -1,9 +1,9 @@
 //! Steps whose loss or gradients are not finite are skipped on all ranks, reported as on the CPU, and change nothing.
 
 use libtest_mimic::Failed;
-use rankine::cuda::CudaModel;
 use rankine::job::Precision;
 use rankine_embedding::Placement;
+use rankine_engine::cuda::CudaModel;
 use rankine_model::guard::{FoundOn, SkipReason, StepOutcome};
 use rankine_model::{Interaction, TrainingRules};
 use rankine_topology::Topology;

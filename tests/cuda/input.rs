@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use libtest_mimic::Failed;
-use rankine::cuda::{
-    BatchShape, CudaModel, EvaluationShape, Execution, Feed, InputLanes, InputLayout, InputSlot, ModelSetup,
-    StepParameters,
-};
 use rankine::job::Precision;
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Device, Lane, PinnedBuffer};
 use rankine_embedding::cuda::{Hotness, Layout};
 use rankine_embedding::{Dtype, Pooling, TableSpec};
+use rankine_engine::cuda::{
+    BatchShape, CudaModel, EvaluationShape, Execution, Feed, InputLanes, InputLayout, InputSlot, ModelSetup,
+    StepParameters,
+};
 use rankine_model::evaluation::{Evaluation, HeadMetrics};
 use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec};
 use rankine_reader::block::{self, BlockId};

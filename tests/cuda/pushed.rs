@@ -5,8 +5,8 @@ use std::path::Path;
 
 use libtest_mimic::Failed;
 use rankine::job::{Job, JobFile};
-use rankine::trainer::{Features, Ids, Trainer, TrainerOptions, TrainingRows};
-use rankine::training::{TrainOptions, train};
+use rankine_engine::trainer::{Features, Ids, Trainer, TrainerOptions, TrainingRows};
+use rankine_engine::training::{TrainOptions, train};
 use rankine_reader::{BatchStream, Dataset, Order, Part, Samples, StreamOptions};
 
 use super::{Bench, Body, Outcome, Words};
@@ -75,7 +75,7 @@ fn pushed_batches_give_the_bits_of_a_dataset(_: &Bench, words: &mut Words) -> Ou
 }
 
 /// Pushes the batches that the job trains on, in its order.
-fn push(job: &Job, run: &Path) -> Result<rankine::training::Summary, Failed> {
+fn push(job: &Job, run: &Path) -> Result<rankine_engine::training::Summary, Failed> {
     let dataset = Dataset::open(job.data.dir.as_deref().ok_or("the job has a dataset")?)?;
     let order = Order::Shuffled { seed: job.seed, window_blocks: job.train.shuffle_window_blocks.get() };
     let stream = StreamOptions { epochs: Some(2), order, ..StreamOptions::one_epoch(512) };

@@ -5,13 +5,13 @@ use std::process::Command;
 use std::sync::Arc;
 
 use libtest_mimic::Failed;
-use rankine::cuda::{CudaModel, EvaluationShape, Execution};
 use rankine::job::Precision;
 use rankine_cuda::Device;
 use rankine_embedding::{
     EmbeddingPlan, Exchange, FrequentRows, LinkTraffic, Optimizer, Placement, RankTraffic, TablePlan,
     TableSpec, Traffic, UpdateRule,
 };
+use rankine_engine::cuda::{CudaModel, EvaluationShape, Execution};
 use rankine_model::evaluation::{Evaluation, HeadMetrics};
 use rankine_model::{Interaction, ModelSpec, TrainingRules};
 use rankine_reader::Samples;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use libtest_mimic::Failed;
-use rankine::checkpoint::{self, Checkpoint, Disk, Files};
-use rankine::evaluate::{EvaluateOptions, evaluate};
 use rankine::job::JobFile;
-use rankine::training::{Event, Observer, Start, Stop, Summary, TrainError, TrainOptions, train};
 use rankine_cuda::Device;
+use rankine_engine::checkpoint::{self, Checkpoint, Disk, Files};
+use rankine_engine::evaluate::{EvaluateOptions, evaluate};
+use rankine_engine::training::{Event, Observer, Start, Stop, Summary, TrainError, TrainOptions, train};
 use rankine_reader::Part;
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use safetensors::tensor::TensorView;

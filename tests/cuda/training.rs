@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use libtest_mimic::Failed;
-use rankine::cpu::CpuModel;
-use rankine::cuda::{BatchShape, CudaModel, Execution, ModelSetup};
 use rankine::job::Precision;
-use rankine::saved::Weights;
 use rankine_cuda::Device;
 use rankine_embedding::cuda::LookUpCounts;
 use rankine_embedding::{Dtype, EmbeddingPlan, Optimizer, Pooling, TableSpec, UpdateRule};
+use rankine_engine::cpu::CpuModel;
+use rankine_engine::cuda::{BatchShape, CudaModel, Execution, ModelSetup};
+use rankine_engine::saved::Weights;
 use rankine_model::guard::StepOutcome;
 use rankine_model::overlap::{Overlap, Overlaps};
 use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec, TrainingRules};

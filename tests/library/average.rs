@@ -7,7 +7,7 @@ use std::fs;
 
 use half::{bf16, f16};
 use rankine::prelude::*;
-use rankine::run_paths;
+use rankine_engine::run_paths;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 

@@ -4,10 +4,10 @@
 
 use std::path::{Path, PathBuf};
 
-use rankine::checkpoint::{self, Disk, list};
 use rankine::job::StoppingMetric;
 use rankine::prelude::*;
-use rankine::run_paths;
+use rankine_engine::checkpoint::{self, Disk, list};
+use rankine_engine::run_paths;
 use rankine_model::evaluation::Metrics;
 use rankine_reader::{Order, Split};
 

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rankine::checkpoint::{Disk, Files, Input, Output};
 use rankine::job::Job;
-use rankine::run_paths;
-use rankine::training::{TrainError, TrainOptions, train};
+use rankine_engine::checkpoint::{Disk, Files, Input, Output};
+use rankine_engine::run_paths;
+use rankine_engine::training::{TrainError, TrainOptions, train};
 
 use crate::support::{Place, SHAPE, generate, job, times, tree};
 

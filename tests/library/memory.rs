@@ -4,9 +4,9 @@
 
 use std::path::Path;
 
-use rankine::cpu::{CpuModel, step_bytes};
 use rankine::job::Job;
-use rankine::training::translate;
+use rankine_engine::cpu::{CpuModel, step_bytes};
+use rankine_engine::training::translate;
 use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{Dataset, Part};
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::thread;
 
 use expect_test::expect;
-use rankine::ranker::{
+use rankine_engine::ranker::{
     FeatureError, Features, Ids, Ranker, RawColumn, RawColumnValues, ScoreError, SwapError,
 };
 use rankine_reader::schema::Hotness;

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use expect_test::expect;
 use rankine::job::Job;
-use rankine::ranker::Ranker;
-use rankine::trainer::{
+use rankine_engine::ranker::Ranker;
+use rankine_engine::trainer::{
     Features, Ids, RawColumn, RawColumnValues, Trainer, TrainerError, TrainerOptions, TrainingRows,
 };
-use rankine::training::{Event, Observer, Start, Stop, TrainError};
+use rankine_engine::training::{Event, Observer, Start, Stop, TrainError};
 use rankine_reader::{BatchStream, Dataset, Order, Part, Position, Samples, StreamOptions};
 
 use crate::support::films::{CSV_NAMES, CSV_SETS, columns_of, convert, csv_rows};

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rankine::checkpoint::{Checkpoint, Disk, Files, Input, Output, list};
 use rankine::job::Job;
-use rankine::run_paths;
-use rankine::source::open_checkpoint;
-use rankine::training::{
+use rankine_engine::checkpoint::{Checkpoint, Disk, Files, Input, Output, list};
+use rankine_engine::run_paths;
+use rankine_engine::source::open_checkpoint;
+use rankine_engine::training::{
     EndReason, Event, IterationSummary, Observer, Progress, Start, Stop, Summary, TrainError, TrainOptions,
     train,
 };

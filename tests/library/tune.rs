@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rankine::job::{JobFile, StoppingMetric};
 use rankine::prelude::*;
-use rankine::tuning::{Extent, Space, TrialResult, TuneError, Tuned, Tuning, tune};
+use rankine_engine::tuning::{Extent, Space, TrialResult, TuneError, Tuned, Tuning, tune};
 use rankine_model::evaluation::Metrics;
 use serde_json::Value;
 

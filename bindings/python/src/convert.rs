@@ -7,9 +7,9 @@ use std::str::FromStr;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyString};
-use rankine::source::known_columns;
 use rankine_base::publish::refuse_inputs;
 use rankine_base::{Stop, did_you_mean};
+use rankine_engine::source::known_columns;
 use rankine_reader::convert::{
     ColumnVocabulary, ConversionReport, ConvertOptions, CriteoColumns, KnownColumns, Progress, SchemaFile,
     convert_criteo, convert_csv, convert_hugectr_raw, convert_like, convert_parquet,

@@ -1,12 +1,12 @@
 //! The exceptions of the package. Their texts are those of the library's errors.
 
 use pyo3::{PyErr, import_exception};
-use rankine::evaluate::EvaluateError;
 use rankine::job::JobFile;
-use rankine::saved::SavedModelError;
-use rankine::source::SourceError;
-use rankine::trainer::TrainerError;
-use rankine::training::TrainError;
+use rankine_engine::evaluate::EvaluateError;
+use rankine_engine::saved::SavedModelError;
+use rankine_engine::source::SourceError;
+use rankine_engine::trainer::TrainerError;
+use rankine_engine::training::TrainError;
 
 mod exceptions {
     use super::import_exception;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
-use rankine::evaluate::EvaluateOptions;
 use rankine_base::Stop;
+use rankine_engine::evaluate::EvaluateOptions;
 
 use crate::dataset::part_named;
 use crate::error::evaluate_error;
@@ -38,6 +38,6 @@ pub(crate) fn evaluate<'py>(
         stop: Some(stop),
         ..EvaluateOptions::default()
     };
-    let evaluate = || rankine::evaluate::evaluate(&run, &options, &mut ()).map_err(evaluate_error);
+    let evaluate = || rankine_engine::evaluate::evaluate(&run, &options, &mut ()).map_err(evaluate_error);
     to_python(py, &worker::wait(py, stop, evaluate)?)
 }

@@ -3,7 +3,7 @@
 use numpy::{PyArrayDescrMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyMapping, PyTuple};
-use rankine::ranker::{Ids, RawColumnError};
+use rankine_engine::ranker::{Ids, RawColumnError};
 use rankine_reader::convert::check_column_names;
 
 use crate::array::{Array, array_of, fitting, floats, scalars};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use rankine::ranker::{ArrowRows, Features};
+use rankine_engine::ranker::{ArrowRows, Features};
 
 use crate::error::{model_error, row_error};
 use crate::mapped::Mapped;
@@ -20,7 +20,7 @@ const ROWS_TO_RELEASE: usize = 32;
 /// A trained model that scores rows. Any number of threads may use it at the same time.
 #[pyclass(module = "rankine", frozen)]
 pub(crate) struct Ranker {
-    ranker: rankine::ranker::Ranker,
+    ranker: rankine_engine::ranker::Ranker,
     labels: Vec<String>,
     /// The names of categorical columns. Models that replace this one have the same.
     categorical: Vec<String>,
@@ -37,7 +37,7 @@ impl Ranker {
     #[staticmethod]
     #[pyo3(signature = (path, *, threads=1))]
     fn load(py: Python<'_>, path: PathBuf, threads: usize) -> PyResult<Self> {
-        let ranker = py.detach(|| rankine::ranker::Ranker::load(path)).map_err(model_error)?;
+        let ranker = py.detach(|| rankine_engine::ranker::Ranker::load(path)).map_err(model_error)?;
         let ranker = ranker.with_threads(threads).map_err(|error| match error.kind() {
             ErrorKind::InvalidInput => PyValueError::new_err(error.to_string()),
             _ => error.into(),

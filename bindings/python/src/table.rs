@@ -10,7 +10,7 @@ use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer};
 use numpy::{PyArray1, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBool, PyFloat, PyList, PyString, PyTuple};
-use rankine::ranker::{ArrowColumn, ArrowRows};
+use rankine_engine::ranker::{ArrowColumn, ArrowRows};
 
 use crate::array::{Array, Scalar, array_of, data, fitting};
 use crate::arrow::{joined, record_batches};

@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyMapping};
 use rankine::job::JobFile;
-use rankine::trainer::{Features, TrainerError, TrainerOptions, TrainingRows};
 use rankine_base::Stop;
+use rankine_engine::trainer::{Features, TrainerError, TrainerOptions, TrainingRows};
 use rankine_reader::Schema;
 use serde_json::Value;
 
@@ -36,7 +36,7 @@ use crate::worker;
 pub(crate) struct Trainer {
     file: JobFile,
     /// `None` once it has finished.
-    trainer: Mutex<Option<rankine::trainer::Trainer>>,
+    trainer: Mutex<Option<rankine_engine::trainer::Trainer>>,
     stop: Stop,
     events: Mutex<Receiver<Value>>,
     on_event: Option<Py<PyAny>>,
@@ -74,7 +74,7 @@ impl Trainer {
         let sender = on_event.is_some().then_some(sender);
         // The receiver is gone once the trainer is.
         let observer = Events(move |event| drop(sender.as_ref().map(|sender| sender.send(event))));
-        let start = || rankine::trainer::Trainer::start(&job, options, observer);
+        let start = || rankine_engine::trainer::Trainer::start(&job, options, observer);
         let trainer = worker::wait(py, &stop, || start().map_err(|error| trainer_error(&file, error)))?;
         let (run_dir, schema) = (trainer.run_dir().to_owned(), trainer.schema().clone());
         let categorical = schema.stored_categorical().iter().map(|column| column.name.clone()).collect();
@@ -129,13 +129,13 @@ impl Trainer {
     /// Returns what ``rankine eval --json`` prints, and ``seconds``; ``None`` if there is no evaluation part. Raises
     /// TrainError. Ctrl-C ends the training after a checkpoint, also in the methods below.
     fn evaluate<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let evaluated = self.wait(py, rankine::trainer::Trainer::evaluate)?;
+        let evaluated = self.wait(py, rankine_engine::trainer::Trainer::evaluate)?;
         evaluated.map(|evaluated| to_python(py, &evaluated)).transpose()
     }
 
     /// Waits for all steps, and saves a checkpoint. Returns its folder. Raises TrainError.
     fn checkpoint(&self, py: Python<'_>) -> PyResult<PathBuf> {
-        self.wait(py, rankine::trainer::Trainer::checkpoint)
+        self.wait(py, rankine_engine::trainer::Trainer::checkpoint)
     }
 
     /// Waits for all steps, and saves the model as an export in a folder that must not exist, which :class:`Ranker`
@@ -188,14 +188,14 @@ impl Trainer {
 }
 
 impl Trainer {
-    fn lock(&self) -> MutexGuard<'_, Option<rankine::trainer::Trainer>> {
+    fn lock(&self) -> MutexGuard<'_, Option<rankine_engine::trainer::Trainer>> {
         self.trainer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does something with the trainer, unless it has finished.
     fn with<T>(
         &self,
-        act: impl FnOnce(&mut rankine::trainer::Trainer) -> Result<T, TrainerError>,
+        act: impl FnOnce(&mut rankine_engine::trainer::Trainer) -> Result<T, TrainerError>,
     ) -> PyResult<T> {
         let mut trainer = self.lock();
         act(trainer.as_mut().ok_or_else(finished)?).map_err(|error| trainer_error(&self.file, error))
@@ -205,7 +205,7 @@ impl Trainer {
     fn wait<T: Send>(
         &self,
         py: Python<'_>,
-        act: impl FnOnce(&mut rankine::trainer::Trainer) -> Result<T, TrainerError> + Send,
+        act: impl FnOnce(&mut rankine_engine::trainer::Trainer) -> Result<T, TrainerError> + Send,
     ) -> PyResult<T> {
         let acted = worker::wait(py, &self.stop, || self.with(act));
         self.deliver(py)?;

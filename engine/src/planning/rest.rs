@@ -80,7 +80,7 @@ mod tests {
     use rankine_job::Job;
 
     fn reference(config: &str) -> Model {
-        let path = format!("{}/configs/{config}.toml", env!("CARGO_MANIFEST_DIR"));
+        let path = format!("{}/../configs/{config}.toml", env!("CARGO_MANIFEST_DIR"));
         let job = Job::load(path.as_ref(), &[""; 0]).unwrap();
         let shape = config.strip_prefix("mlperf-").unwrap();
         translate(&job, &Shape::load(shape).unwrap().schema(None)).unwrap()

@@ -4,7 +4,7 @@
 //! own rows, and [`Ranker::swap`] replaces the model while they do. Scores have the bits of `rankine predict`.
 //!
 //! ```no_run
-//! use rankine::prelude::*;
+//! use rankine_engine::ranker::{Features, Ids, Ranker};
 //!
 //! let ranker = Ranker::load("runs/base")?;
 //! // Two rows of a model with three dense columns and two categorical ones.

@@ -6,8 +6,8 @@
 //! was trained on the same batches of a dataset.
 //!
 //! ```no_run
-//! use rankine::job::Job;
-//! use rankine::trainer::{Features, Ids, Trainer, TrainerOptions, TrainingRows};
+//! use rankine_engine::trainer::{Features, Ids, Trainer, TrainerOptions, TrainingRows};
+//! use rankine_job::Job;
 //!
 //! let job = Job::load("online.toml".as_ref(), &[] as &[&str])?;
 //! let mut trainer = Trainer::start(&job, TrainerOptions::default(), ())?;

@@ -1,0 +1,219 @@
+//! `rankine bench`: measures how fast this machine reads, trains and evaluates.
+
+mod baseline;
+mod text;
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use rankine_engine::training::{self, EvalBenchOptions, TrainBenchOptions};
+use rankine_job::ThreadCount;
+use rankine_launch::ProcessRank;
+use rankine_model::overlap::Overlap;
+use rankine_reader::Part;
+use rankine_reader::bench::{ReadBenchOptions, bench_read};
+
+use super::job::{JobArgs, setting};
+use super::{CommandError, arguments, launch, output};
+use baseline::Baseline;
+use text::{Iteration, Passes, Rungs};
+
+/// Measure how fast this machine reads, trains or evaluates
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Read(Read),
+    Train(Train),
+    Eval(Eval),
+}
+
+/// Read a dataset in every mode that this machine supports, and compare with the speed of the disk
+///
+/// Reports medians of several interleaved passes; the page cache is dropped before each pass. The passes measure the
+/// disk alone, reading blocks, reading and checking blocks on one thread, unpacking samples into batches on one
+/// thread, and shuffling samples into batches that GPUs unpack, on all feeding threads.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  rankine bench read data/criteo
+  rankine bench read data/criteo --part eval --json | jq .device.rate.gb_per_s")]
+struct Read {
+    /// Dataset folder
+    #[arg(value_name = "DATASET")]
+    path: PathBuf,
+
+    /// Part of the dataset: train or eval
+    #[arg(long, default_value = "train", value_parser = arguments::part)]
+    part: Part,
+
+    /// Number of reads in flight
+    #[arg(long, value_name = "N", default_value_t = ReadBenchOptions::default().depth)]
+    queue_depth: u32,
+
+    /// Maximum amount of data to read, such as 512MiB or 2GiB
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = arguments::bytes)]
+    bytes: u64,
+
+    /// Number of passes; the median is reported
+    #[arg(long, value_name = "N", default_value_t = ReadBenchOptions::default().passes)]
+    passes: u32,
+
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Train a job for some steps, and report the time of a step and of its parts
+///
+/// Batches are read as in training, epoch after epoch; with --resident they are already in the memory of the device. On
+/// a GPU, each part of a step is also timed alone, and compared with the bytes that it must move, its operations, and
+/// the limits of the GPU: the speeds of a memory copy and of a large product, which are measured at the start. There
+/// are no evaluations, and the model is not saved.
+///
+/// To exclude the disk, copy the dataset to memory: --set data.dir=/dev/shm/NAME.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  rankine bench train configs/quickstart.toml --steps 200
+  rankine bench train configs/bench-dlrm.toml --set device.kind=cuda --set data.dir=/dev/shm/dlrm
+  rankine bench train job.toml --resident --trace trace.json
+  rankine bench train job.toml --json | jq '.phases[] | {name, ms, roofline_share}'
+  rankine bench train job.toml --resident --json > before.json      # then change something
+  rankine bench train job.toml --resident --compare before.json")]
+struct Train {
+    #[command(flatten)]
+    job: JobArgs,
+
+    /// Number of warm-up steps, which are not timed
+    #[arg(long, value_name = "N", default_value_t = TrainBenchOptions::default().warm_up)]
+    warm_up: usize,
+
+    /// Number of timed steps
+    #[arg(long, value_name = "N", default_value_t = TrainBenchOptions::default().steps)]
+    steps: usize,
+
+    /// Cycle through the first batches, kept in device memory, instead of reading
+    #[arg(long)]
+    resident: bool,
+
+    /// Write a trace of a few steps on the GPU to a file, for ui.perfetto.dev or chrome://tracing
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+
+    /// Switch off overlaps, to measure what they gain: input, look-ups, routes, weight-gradients, row-gradients,
+    /// gradient-sums or dense-update. Only on GPUs; losses stay bitwise identical
+    #[arg(long, value_name = "OVERLAP", value_delimiter = ',', value_parser = arguments::overlap)]
+    without: Vec<Overlap>,
+
+    /// Print the changes since an earlier run, whose output with --json is in a file
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    compare: Option<PathBuf>,
+
+    /// Number of CPU threads, the same as --set device.threads=N
+    #[arg(long, value_name = "N", value_parser = arguments::threads)]
+    threads: Option<ThreadCount>,
+
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    launch: launch::Args,
+}
+
+/// Evaluate a job's model repeatedly, and report the time
+///
+/// The model is not trained. The first evaluation reads the evaluation part. If it fits into GPU memory, it is kept
+/// there, and later evaluations read nothing, as in training. The time includes the metrics.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  rankine bench eval configs/quickstart.toml
+  rankine bench eval configs/bench-dlrm.toml --set device.kind=cuda --set data.generate.eval_samples=89137319 \\
+      --set data.dir=/dev/shm/dlrm --set eval.batch_size=65536")]
+struct Eval {
+    #[command(flatten)]
+    job: JobArgs,
+
+    /// Number of evaluations after the first one; the median is reported
+    #[arg(long, value_name = "N", default_value_t = EvalBenchOptions::default().passes)]
+    passes: usize,
+
+    /// Number of CPU threads, the same as --set device.threads=N
+    #[arg(long, value_name = "N", value_parser = arguments::threads)]
+    threads: Option<ThreadCount>,
+
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    launch: launch::Args,
+}
+
+impl Args {
+    /// Returns the arguments about processes, for commands that can run in several.
+    pub(crate) fn launch(&self) -> Option<&launch::Args> {
+        match &self.command {
+            Command::Read(_) => None,
+            Command::Train(train) => Some(&train.launch),
+            Command::Eval(eval) => Some(&eval.launch),
+        }
+    }
+}
+
+pub(crate) fn run(args: Args, process: &ProcessRank) -> Result<(), CommandError> {
+    match args.command {
+        Command::Read(args) => run_read(args),
+        Command::Train(args) => run_train(args, process),
+        Command::Eval(args) => run_eval(args, process),
+    }
+}
+
+fn run_train(args: Train, process: &ProcessRank) -> Result<(), CommandError> {
+    let file = args.job.read_with(setting("device.threads", args.threads))?;
+    let job = file.job()?;
+    let processes = args.launch.form(process, &job.guard)?;
+    let Train { warm_up, steps, resident, trace, without, compare, json, .. } = args;
+    let baseline = compare.map(|path| Baseline::read(&path)).transpose()?;
+    let options = TrainBenchOptions { warm_up, steps, resident, trace, without };
+    let bench = training::bench_train(&job, &options, &processes, &mut ());
+    let bench = launch::outcome(&processes, &file, bench)?;
+    if !processes.is_first() {
+        return Ok(());
+    }
+    if json {
+        output::json(&bench)
+    } else {
+        output::text(Iteration { bench: &bench, baseline: baseline.as_ref() })
+    }
+}
+
+fn run_eval(args: Eval, process: &ProcessRank) -> Result<(), CommandError> {
+    let file = args.job.read_with(setting("device.threads", args.threads))?;
+    let job = file.job()?;
+    let processes = args.launch.form(process, &job.guard)?;
+    let options = EvalBenchOptions { passes: args.passes };
+    let bench = training::bench_eval(&job, &options, &processes, &mut ());
+    let bench = launch::outcome(&processes, &file, bench)?;
+    if !processes.is_first() {
+        return Ok(());
+    }
+    if args.json { output::json(&bench) } else { output::text(Passes(&bench)) }
+}
+
+fn run_read(args: Read) -> Result<(), CommandError> {
+    let options = ReadBenchOptions {
+        part: args.part,
+        depth: args.queue_depth,
+        bytes_max: args.bytes,
+        passes: args.passes,
+    };
+    let bench = bench_read(&args.path, &options)?;
+    if args.json { output::json(&bench) } else { output::text(Rungs(&bench)) }
+}

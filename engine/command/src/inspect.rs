@@ -1,0 +1,373 @@
+//! `rankine inspect`: shows what a dataset contains, and verifies it.
+
+use std::fmt::{self, Display};
+use std::path::PathBuf;
+
+use rankine_job::ThreadCount;
+use rankine_reader::dataset::Manifest;
+use rankine_reader::origin::Origin;
+use rankine_reader::raw::RawFormat;
+use rankine_reader::schema::{Hotness, VocabularyKind};
+use rankine_reader::statistics::TableStatistics;
+use rankine_reader::survey::survey;
+use rankine_reader::verify::{VerifyReport, block_bytes, verify_watched};
+use rankine_reader::{Dataset, Part, Schema, vocabulary};
+use serde::Serialize;
+
+use super::progress::Progress;
+use super::raw::RecordArgs;
+use super::table::{TextTable, counted};
+use super::{CommandError, Exit, output};
+
+/// Number of frequent rows listed for each table.
+const FREQUENT_ROWS: usize = 5;
+
+/// Show what a dataset contains: columns, samples, origin, and the skew of its tables
+///
+/// With --verify every byte is read and checked; the exit code is 3 if the dataset is damaged. With --shape the paths
+/// are raw files of HugeCTR, and every record is read and checked.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  rankine inspect data/criteo
+  rankine inspect data/criteo --verify
+  rankine inspect day_0.bin day_1.bin --shape dlrm --dense int
+  rankine inspect data/criteo --json | jq '.tables[] | {name, rows, top_1_percent_share}'")]
+pub(crate) struct Args {
+    /// Dataset folder, or raw files with --shape
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+
+    /// Read raw files of this shape: dlrm, dlrm-dcnv2, or the path of a shape file
+    #[arg(long, value_name = "SHAPE", conflicts_with = "verify")]
+    shape: Option<String>,
+
+    #[command(flatten)]
+    records: RecordArgs,
+
+    /// Read and check every block
+    #[arg(long)]
+    verify: bool,
+
+    /// With --verify, number of CPU threads [default: all that this process may use]
+    #[arg(long, value_name = "N", value_parser = super::arguments::threads, requires = "verify")]
+    threads: Option<ThreadCount>,
+
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
+    if let Some(shape) = &args.shape {
+        return inspect_raw(&args, &args.records.format(shape)?);
+    }
+    let [path] = &args.paths[..] else {
+        let what = "inspect takes one dataset; raw files need --shape";
+        return Err(CommandError::new(Exit::Usage, what));
+    };
+    let dataset = Dataset::open(path)?;
+    let verified = args.verify.then(|| verified(&dataset, args.threads, quiet)).transpose()?;
+    // If the statistics are damaged, the damage is still reported.
+    let tables = match dataset.statistics().and_then(|statistics| tables(&dataset, &statistics)) {
+        Ok(tables) => tables,
+        Err(_) if verified.as_ref().is_some_and(|report| !report.is_whole()) => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
+    let manifest = dataset.manifest().expect("a dataset that was opened from its folder has a manifest");
+    let report = Inspection {
+        path,
+        block_samples: manifest.block_samples,
+        parts: manifest.parts.keys().map(|&part| part_report(manifest, part)).collect(),
+        schema: &manifest.schema,
+        tables,
+        origin: Some(&manifest.origin),
+        raw: None,
+        verify: verified.as_ref(),
+    };
+    if args.json {
+        output::json(&report)?
+    } else {
+        output::text(&report)?
+    }
+    match verified {
+        Some(verified) if !verified.is_whole() => {
+            let mut what = format!("{} is damaged", path.display());
+            for damage in &verified.damages {
+                what += &format!("\n  {}", damage.what);
+            }
+            if verified.damages_more > 0 {
+                what += &format!("\n  and {} more", verified.damages_more);
+            }
+            Err(CommandError::new(Exit::BadData, what))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Verifies a dataset, with a progress.
+fn verified(
+    dataset: &Dataset,
+    threads: Option<ThreadCount>,
+    quiet: bool,
+) -> Result<VerifyReport, CommandError> {
+    let mut progress = Progress::new("verifying", "bytes", block_bytes(dataset), quiet);
+    Ok(verify_watched(dataset, rankine_job::thread_count(threads), &mut |bytes| progress.at(bytes))?)
+}
+
+#[derive(Serialize)]
+struct Inspection<'a> {
+    path: &'a PathBuf,
+    block_samples: u32,
+    parts: Vec<PartReport>,
+    tables: Vec<TableReport>,
+    schema: &'a Schema,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<&'a Origin>,
+    /// Format of raw records.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raw: Option<&'a RawFormat>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verify: Option<&'a VerifyReport>,
+}
+
+#[derive(Serialize)]
+struct PartReport {
+    part: Part,
+    samples: u64,
+    /// For each label column, the share of 1 among the labels that are not missing; null if all are missing.
+    label_rates: Vec<Option<f64>>,
+    /// For each label column, the number of samples whose label is missing.
+    labels_missing: Vec<u64>,
+    blocks: u64,
+    files: usize,
+    bytes: u64,
+    bytes_per_sample: f64,
+}
+
+#[derive(Serialize)]
+struct TableReport {
+    name: String,
+    rows: u64,
+    hotness: Hotness,
+    vocabulary: VocabularyKind,
+    /// Look-ups of the training part.
+    lookups: u64,
+    /// Rows that the training part looks up at least once.
+    distinct_rows: u64,
+    /// Mean number of ids per sample.
+    hotness_mean: f64,
+    /// Share of look-ups of the most frequent 1% of the table's rows (at least one row).
+    top_1_percent_share: f64,
+    most_frequent: Vec<FrequentRow>,
+}
+
+#[derive(Serialize)]
+struct FrequentRow {
+    row: u64,
+    /// The category as written in the vocabulary file; `\*` stands for all categories without their own row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    category: Option<String>,
+    lookups: u64,
+    share: f64,
+}
+
+fn part_report(manifest: &Manifest, part: Part) -> PartReport {
+    let of = &manifest.parts[&part];
+    let bytes = of.blocks.iter().map(|file| file.bytes).sum();
+    PartReport {
+        part,
+        samples: of.samples,
+        label_rates: label_rates(of.samples, &of.positives, &of.missing),
+        labels_missing: of.missing.clone(),
+        blocks: of.blocks.iter().map(|file| file.blocks).sum(),
+        files: of.blocks.len(),
+        bytes,
+        bytes_per_sample: bytes as f64 / of.samples as f64,
+    }
+}
+
+fn label_rates(samples: u64, positives: &[u64], missing: &[u64]) -> Vec<Option<f64>> {
+    let rate = |(&positives, missing)| match samples - missing {
+        0 => None,
+        there => Some(positives as f64 / there as f64),
+    };
+    std::iter::zip(positives, missing).map(rate).collect()
+}
+
+/// Reads every record of raw files and reports what they contain.
+fn inspect_raw(args: &Args, format: &RawFormat) -> Result<(), CommandError> {
+    let dataset = Dataset::raw(format, &args.paths, &[])?;
+    let survey = survey(&dataset, Part::Train)?;
+    let part = dataset.part(Part::Train)?;
+    let bytes = part.blocks.iter().map(|block| u64::from(block.bytes)).sum();
+    let labels_missing = vec![0; survey.positives.len()];
+    let report = Inspection {
+        path: &args.paths[0],
+        block_samples: part.block_samples,
+        parts: vec![PartReport {
+            part: Part::Train,
+            samples: survey.samples,
+            label_rates: label_rates(survey.samples, &survey.positives, &labels_missing),
+            labels_missing,
+            blocks: part.blocks.len() as u64,
+            files: part.files.len(),
+            bytes,
+            bytes_per_sample: format.record_bytes()? as f64,
+        }],
+        schema: dataset.schema(),
+        tables: tables(&dataset, &survey.tables)?,
+        origin: None,
+        raw: Some(format),
+        verify: None,
+    };
+    if args.json { output::json(&report) } else { output::text(&report) }
+}
+
+fn tables(dataset: &Dataset, statistics: &[TableStatistics]) -> rankine_base::Result<Vec<TableReport>> {
+    let columns = dataset.schema().categorical.iter().zip(statistics);
+    columns
+        .map(|(column, statistics)| {
+            let listed = match &column.vocabulary {
+                VocabularyKind::Exact { .. } => {
+                    let owner = column.shares.as_ref().unwrap_or(&column.name);
+                    dataset.checked_file(&vocabulary::file_name(owner))?
+                }
+                VocabularyKind::Hash | VocabularyKind::Identity | VocabularyKind::Buckets { .. } => {
+                    Vec::new()
+                }
+            };
+            let listed = String::from_utf8_lossy(&listed);
+            let frequent = statistics.head.iter().take(FREQUENT_ROWS).map(|&(row, lookups)| FrequentRow {
+                row,
+                category: listed
+                    .lines()
+                    .nth(row as usize)
+                    .and_then(|line| Some(line.rsplit_once('\t')?.0.to_owned())),
+                lookups,
+                share: lookups as f64 / statistics.lookups as f64,
+            });
+            Ok(TableReport {
+                name: column.name.clone(),
+                rows: column.rows,
+                hotness: column.hotness,
+                vocabulary: column.vocabulary.clone(),
+                lookups: statistics.lookups,
+                distinct_rows: statistics.distinct_rows,
+                hotness_mean: statistics.lookups as f64 / statistics.bags.max(1) as f64,
+                top_1_percent_share: statistics.top_1_percent_share(column.rows),
+                most_frequent: frequent.collect(),
+            })
+        })
+        .collect()
+}
+
+impl Display for Inspection<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let schema = self.schema;
+        write!(f, "dataset  {}", self.path.display())?;
+        self.fmt_origin(f)?;
+        writeln!(f)?;
+        self.fmt_parts(f)?;
+        writeln!(
+            f,
+            "  columns: {} label, {} dense ({}), {} categorical{}\n",
+            schema.labels.len(),
+            schema.dense.len(),
+            schema.dense_dtype,
+            schema.categorical.len(),
+            if schema.weight.is_some() { ", weights" } else { "" }
+        )?;
+        if !self.tables.is_empty() {
+            self.fmt_tables(f)?;
+        }
+        self.fmt_verified(f)
+    }
+}
+
+impl Inspection<'_> {
+    fn fmt_origin(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.origin {
+            Some(Origin::Generated(generation)) => {
+                write!(
+                    f,
+                    "\n  generated, shape {}, seed {}",
+                    generation.spec.shape.name, generation.spec.seed
+                )?;
+                if let Some(auc) = generation.auc_achievable {
+                    write!(f, ", achievable AUC {auc:.5}")?;
+                }
+            }
+            Some(Origin::Converted(conversion)) => {
+                let rows = &conversion.rows;
+                write!(f, "\n  converted from {}, split {}: ", conversion.format.name(), conversion.split)?;
+                write!(f, "{} rows read, {} kept, {} bad", rows.read, rows.kept, rows.bad)?;
+            }
+            None => {}
+        }
+        if let Some(raw) = self.raw {
+            write!(f, "\n  raw records of shape {}: {raw}", raw.shape.name)?;
+        }
+        Ok(())
+    }
+
+    fn fmt_parts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in &self.parts {
+            let rate = |(rate, missing): (&Option<f64>, &u64)| {
+                let rate = rate.map_or("undefined".into(), |rate| format!("{rate:.4}"));
+                if *missing > 0 { format!("{rate} ({missing} missing)") } else { rate }
+            };
+            let rates: Vec<_> = part.label_rates.iter().zip(&part.labels_missing).map(rate).collect();
+            writeln!(
+                f,
+                "  {:<6} {}, label rate {}, {:.1} bytes per sample ({} bytes in {} of {} samples)",
+                part.part.name(),
+                counted(part.samples, "sample"),
+                rates.join(", "),
+                part.bytes_per_sample,
+                part.bytes,
+                counted(part.blocks, "block"),
+                self.block_samples
+            )?;
+        }
+        Ok(())
+    }
+
+    fn fmt_tables(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headings = ["table", "rows", "looked up", "ids/bag", "top 1%", "most frequent rows"];
+        let mut lines = TextTable::new(headings, &[0, 5]);
+        for table in &self.tables {
+            let frequent = table.most_frequent.iter().map(|row| {
+                let name = row.category.as_ref().map_or_else(
+                    || row.row.to_string(),
+                    |category| match category.as_str() {
+                        "" => "(empty)".into(),
+                        category => category.to_owned(),
+                    },
+                );
+                format!("{name} {:.1}%", row.share * 100.0)
+            });
+            lines.row([
+                &table.name,
+                &table.rows,
+                &table.distinct_rows,
+                &format_args!("{:.2}", table.hotness_mean),
+                &format_args!("{:.1}%", table.top_1_percent_share * 100.0),
+                &frequent.collect::<Vec<_>>().join(", "),
+            ]);
+        }
+        lines.fmt(f)
+    }
+
+    fn fmt_verified(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(verified) = self.verify.filter(|report| report.is_whole()) else { return Ok(()) };
+        let blocks: u64 = verified.parts.iter().map(|part| part.blocks).sum();
+        let bytes: u64 = verified.parts.iter().map(|part| part.bytes).sum();
+        writeln!(
+            f,
+            "\nverified: {}, {bytes} bytes and {} are intact",
+            counted(blocks, "block"),
+            counted(verified.files as u64, "other file")
+        )
+    }
+}

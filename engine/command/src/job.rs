@@ -1,0 +1,38 @@
+//! The job file as an argument, shared by all commands that need one.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use rankine_job::{JobError, JobFile};
+
+/// A job file and changes to it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct JobArgs {
+    /// The job file
+    #[arg(value_name = "JOB.toml")]
+    pub(crate) path: PathBuf,
+
+    /// Replace or add a value of the job file; may be repeated, and the last one wins
+    ///
+    /// VALUE is TOML. A value that is not valid TOML is a string, so names and paths need no quotes.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+}
+
+impl JobArgs {
+    /// Reads the file and applies the sets.
+    pub(crate) fn read(&self) -> Result<JobFile, JobError> {
+        JobFile::read(&self.path, &self.sets)
+    }
+
+    /// Reads the file, applies the sets, and then the settings of other arguments.
+    pub(crate) fn read_with(&self, settings: impl IntoIterator<Item = String>) -> Result<JobFile, JobError> {
+        let sets: Vec<_> = self.sets.iter().cloned().chain(settings).collect();
+        JobFile::read(&self.path, &sets)
+    }
+}
+
+/// Returns what `--set` takes for an argument that sets a key, if the argument is given.
+pub(crate) fn setting(key: &str, value: Option<impl fmt::Display>) -> Option<String> {
+    value.map(|value| format!("{key}={value}"))
+}

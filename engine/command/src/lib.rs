@@ -1,0 +1,311 @@
+//! The command line: one file per subcommand, with its arguments and a function `run`.
+//!
+//! Results go to stdout and everything else to stderr, so that `rankine ... | jq` always works. Only this module prints
+//! errors and chooses the exit code. Messages that stderr does not accept are dropped.
+
+// `eprintln!` panics if stderr is closed or full; `stderr` does not.
+#![warn(clippy::print_stderr)]
+
+use std::env;
+use std::ffi::OsString;
+use std::fmt;
+use std::process::ExitCode;
+
+use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
+use rankine_base::hooks;
+use rankine_engine::build;
+use rankine_engine::training::StopCause;
+use rankine_launch::ProcessRank;
+use rankine_topology::Process;
+use tracing_subscriber::filter::LevelFilter;
+
+mod arguments;
+mod bench;
+mod check;
+mod ckpt;
+mod convert;
+mod doctor;
+mod error;
+mod eval;
+mod generate;
+mod init;
+mod inputs;
+mod inspect;
+mod job;
+mod launch;
+mod log;
+mod metrics;
+mod monitoring;
+mod output;
+mod plan;
+mod predict;
+mod progress;
+mod raw;
+mod report;
+mod runs;
+mod signals;
+mod stderr;
+mod table;
+#[cfg(test)]
+mod tests;
+mod train;
+mod tune;
+
+use error::CommandError;
+
+/// A training engine for ranking models: DLRM and its family
+#[derive(Debug, Parser)]
+#[command(name = "rankine", version = version(), long_version = long_version())]
+#[command(after_long_help = after_help(), arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+
+    #[command(flatten)]
+    messages: Messages,
+}
+
+/// What a command prints on stderr besides errors.
+#[derive(Debug, Clone, Copy, clap::Args)]
+#[command(next_help_heading = "Messages")]
+struct Messages {
+    /// Print only warnings and errors, and no progress
+    #[arg(long, short, global = true, display_order = 100)]
+    quiet: bool,
+
+    /// Print debug messages as well
+    #[arg(long, short, global = true, display_order = 101, conflicts_with = "quiet")]
+    verbose: bool,
+
+    /// When to use colors; auto: on a terminal, unless NO_COLOR is set
+    #[arg(long, global = true, display_order = 102, value_name = "WHEN", default_value = "auto")]
+    color: ColorChoice,
+}
+
+const EXAMPLES: &str = "\
+From click logs to predictions:
+  rankine convert criteo-tsv train.txt --split last:0.1 --out data/criteo
+  rankine inspect data/criteo
+  rankine init --data data/criteo --out job.toml
+  rankine train job.toml --run-dir runs/criteo
+  rankine runs
+  rankine report runs/criteo
+  rankine eval --run runs/criteo
+  rankine predict --run runs/criteo new.txt --out predictions.csv
+
+Without data, on synthetic clicks:
+  rankine train configs/quickstart.toml";
+
+/// Environment variables and their meaning.
+const ENVIRONMENT: [(&str, &str); 4] = [
+    (log::VARIABLE, "error, warn, info, debug, trace or CRATE=LEVEL; overrides --quiet, --verbose"),
+    ("NO_COLOR", "if not empty, messages have no colors, unless --color says otherwise"),
+    ("RANKINE_SECRET", "the secret that the processes of a job share"),
+    ("RANKINE_SECRET_FILE", "a file with that secret; --secret-file overrides it"),
+];
+
+/// Exit codes and their meaning.
+const EXIT_CODES: [(&str, &str); 8] = [
+    ("0", "success"),
+    ("1", "the command failed; the message says why"),
+    ("2", "wrong usage, or an invalid job file"),
+    ("3", "invalid input data: a damaged dataset, or too many bad rows"),
+    ("4", "the model does not fit into the memory of the planned ranks"),
+    ("5", "a rank of the job failed, exited or timed out"),
+    ("75", "a signal stopped training; --resume continues it"),
+    ("129, 130, 143", "SIGHUP, SIGINT or SIGTERM stopped convert or generate; no dataset was written"),
+];
+
+/// What `rankine -V` prints.
+fn version() -> String {
+    build::compiled().short()
+}
+
+/// What `rankine --version` prints. `rankine doctor` adds the checksum.
+fn long_version() -> String {
+    let build = build::compiled();
+    let line = |(name, text)| format!("\n{name:<9} {text}");
+    build.version.clone() + &build.details().map(line).concat()
+}
+
+/// What follows the list of commands in `rankine --help`.
+fn after_help() -> String {
+    let table = |rows: &[(&str, &str)], width: usize| {
+        let line = |(name, meaning): &(&str, &str)| format!("\n  {name:<width$} {meaning}");
+        rows.iter().map(line).collect::<String>()
+    };
+    let (environment, exit_codes) = (table(&ENVIRONMENT, 20), table(&EXIT_CODES, 14));
+    format!("{EXAMPLES}\n\nEnvironment variables:{environment}\n\nExit codes:{exit_codes}")
+}
+
+/// The commands, in the order in which a user needs them.
+#[derive(Debug, Subcommand)]
+enum Command {
+    Convert(convert::Args),
+    Inspect(inspect::Args),
+    Init(init::Args),
+    Tune(tune::Args),
+    Train(train::Args),
+    Runs(runs::Args),
+    Report(report::Args),
+    Eval(eval::Args),
+    Predict(predict::Args),
+    Check(check::Args),
+    Plan(plan::Args),
+    Ckpt(ckpt::Args),
+    Generate(generate::Args),
+    Bench(bench::Args),
+    Doctor(doctor::Args),
+}
+
+/// Exit codes, which scripts rely on. `rankine --help` documents them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// The command succeeded.
+    Success,
+    /// The command failed.
+    Failed,
+    /// The arguments or the job file are invalid; clap exits with the same code.
+    Usage,
+    /// The input data are invalid.
+    BadData,
+    /// The model does not fit into memory.
+    DoesNotFit,
+    /// A rank is lost or hangs.
+    Lost,
+    /// A signal stopped training, which can be resumed: `EX_TEMPFAIL` of `sysexits.h`, for which schedulers can be
+    /// configured to restart a job.
+    Resumable,
+    /// This signal stopped work that must be repeated.
+    Signal(u8),
+}
+
+impl Exit {
+    /// Returns the exit code of the process.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Success => 0,
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::BadData => 3,
+            Self::DoesNotFit => 4,
+            Self::Lost => 5,
+            Self::Resumable => 75,
+            // The convention of shells for a command that a signal killed.
+            Self::Signal(signal) => 128 + signal,
+        }
+    }
+
+    /// Returns the exit code of work that was stopped.
+    pub(crate) fn of_stop(cause: StopCause) -> Self {
+        let signal = match cause {
+            StopCause::Signal(signal) => u8::try_from(signal).ok().filter(|signal| *signal < 128),
+            StopCause::Program => None,
+        };
+        signal.map_or(Self::Failed, Self::Signal)
+    }
+
+    /// Ends the process at once, even if other threads wait for something that never happens, or for a GPU.
+    pub(crate) fn now(self) -> ! {
+        // SAFETY: the call has no precondition; the system already has what was written to files.
+        unsafe { libc::_exit(i32::from(self.code())) }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit.code())
+    }
+}
+
+/// Parses the command line of this process and runs the command.
+pub fn main() -> ExitCode {
+    command().into()
+}
+
+fn command() -> Exit {
+    signals::survive_file_size_limit();
+    let cli = parse();
+    let launch = match &cli.command {
+        Command::Train(args) => Some(&args.launch),
+        Command::Bench(args) => args.launch(),
+        _ => None,
+    };
+    let process = match launch.map_or_else(|| Ok(ProcessRank::alone()), launch::Args::process_rank) {
+        Ok(process) => process,
+        Err(error) => return failed(&error.into(), None),
+    };
+    let rank = (process.ranks > 1).then_some(process.rank);
+    let Messages { quiet, verbose, color } = cli.messages;
+    let level = match (quiet, verbose) {
+        (_, true) => LevelFilter::DEBUG,
+        (true, _) => LevelFilter::WARN,
+        // Rank 0 reports for all ranks.
+        _ if rank.is_some_and(|rank| rank > Process(0)) => LevelFilter::WARN,
+        _ => LevelFilter::INFO,
+    };
+    let result = log::init(level, color, rank).and_then(|()| {
+        hooks::ignored().for_each(|name| {
+            tracing::warn!("{name} is ignored: only test builds (feature `test-hooks`) use it");
+        });
+        run(cli.command, &process, quiet)
+    });
+    match result {
+        Ok(()) => Exit::Success,
+        // The reader of the output has left: `rankine doctor | head -1` is not a failure.
+        Err(CommandError::OutputClosed) => Exit::Success,
+        Err(error) => failed(&error, rank),
+    }
+}
+
+/// Parses the command line; exits on `--help` and on errors.
+fn parse() -> Cli {
+    let command = Cli::command().color(color_of_help(env::args_os().skip(1)));
+    match Cli::from_arg_matches(&command.get_matches()) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    }
+}
+
+/// Finds `--color` before the arguments are parsed: help and errors of the parser use it, too.
+fn color_of_help(arguments: impl Iterator<Item = OsString>) -> ColorChoice {
+    let arguments: Vec<_> =
+        arguments.take_while(|argument| argument != "--").filter_map(|one| one.into_string().ok()).collect();
+    let split = arguments.windows(2).filter(|pair| pair[0] == "--color").map(|pair| pair[1].as_str());
+    let joined = arguments.iter().filter_map(|argument| argument.strip_prefix("--color="));
+    let parsed = split.chain(joined).find_map(|choice| choice.parse().ok());
+    parsed.unwrap_or_default()
+}
+
+fn run(command: Command, process: &ProcessRank, quiet: bool) -> Result<(), CommandError> {
+    match command {
+        Command::Convert(args) => convert::run(args, quiet),
+        Command::Inspect(args) => inspect::run(args, quiet),
+        Command::Init(args) => init::run(args),
+        Command::Tune(args) => tune::run(args),
+        Command::Train(args) => train::run(args, process, quiet),
+        Command::Runs(args) => runs::run(args),
+        Command::Report(args) => report::run(args),
+        Command::Eval(args) => eval::run(args, quiet),
+        Command::Predict(args) => predict::run(args, quiet),
+        Command::Check(args) => check::run(args),
+        Command::Plan(args) => plan::run(args),
+        Command::Ckpt(args) => ckpt::run(args),
+        Command::Generate(args) => generate::run(args, quiet),
+        Command::Bench(args) => bench::run(args, process),
+        Command::Doctor(args) => doctor::run(args),
+    }
+}
+
+fn failed(error: &CommandError, rank: Option<Process>) -> Exit {
+    print_error(error, rank);
+    error.exit()
+}
+
+/// Prints an error, with the rank if there are several processes.
+fn print_error(error: &dyn fmt::Display, rank: Option<Process>) {
+    match rank {
+        None => stderr::line(format_args!("error: {error}")),
+        Some(rank) => stderr::line(format_args!("error (rank {rank}): {error}")),
+    }
+}

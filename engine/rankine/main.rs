@@ -1,0 +1,5 @@
+//! The command `rankine`.
+
+fn main() -> std::process::ExitCode {
+    rankine_command::main()
+}
