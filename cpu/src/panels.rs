@@ -6,19 +6,11 @@ use crate::kernel::{Element, Line, Pair, panel_lines};
 use crate::simd::{Kernel, LANES, Simd};
 
 /// A matrix in a slice, row by row or in panels.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Matrix<'a, E = f32> {
     pub(crate) data: &'a [E],
     pub(crate) shape: MatrixShape,
 }
-
-impl<E> Clone for Matrix<'_, E> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<E> Copy for Matrix<'_, E> {}
 
 /// A matrix to write to.
 #[derive(Debug)]

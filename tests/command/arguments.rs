@@ -308,6 +308,16 @@ fn doctor_reports_as_text_and_as_json() {
 }
 
 #[test]
+#[cfg(not(feature = "cuda"))]
+fn a_build_without_cuda_measures_no_gpus() {
+    let words = "error: this build has no CUDA support (the feature `cuda`), so it cannot measure GPUs\n";
+    for args in [&["doctor", "--bandwidth"][..], &["doctor", "--bandwidth", "--json"]] {
+        let ended = run(args).with(USAGE);
+        assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("", words));
+    }
+}
+
+#[test]
 fn a_closed_stdout_is_no_failure() {
     let mut child = rankine().arg("doctor").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());

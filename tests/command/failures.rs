@@ -180,3 +180,14 @@ fn a_training_that_diverges_leaves_no_checkpoint() {
     train(&place, &job, "run", &sets).with(FAILED).says(&["training diverged"]);
     assert!(!place.path("run/checkpoints").exists() && !place.path("run/model").exists());
 }
+
+/// The last step spoils the weights after its own loss was computed: only the evaluation of the saved model shows it.
+#[test]
+fn a_model_whose_predictions_are_not_finite_is_removed() {
+    let (place, job) = place();
+    let sets = [&SETS[..], &["train.max_steps=1", "optimizer.dense={ kind = 'sgd', learning_rate = 1e30 }"]]
+        .concat();
+    train(&place, &job, "run", &sets).with(FAILED).says(&["training diverged"]);
+    assert!(place.path("run/metrics.jsonl").exists());
+    assert!(!place.path("run/model").exists() && !place.path("run/summary.json").exists());
+}

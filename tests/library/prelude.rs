@@ -1,8 +1,14 @@
 //! The library as programs use it, through the prelude alone.
 
+#![allow(clippy::unwrap_used, reason = "a failed preparation may end the test")]
+
+use std::path::Path;
+use std::process::Command;
+use std::{env, fs};
+
 use rankine::prelude::*;
 
-use crate::support::{Place, SHAPE, SUCCESS, generate, job, run, weights};
+use crate::support::{Ended, Place, SHAPE, SUCCESS, generate, job, json_file, run, weights};
 
 /// The job that [`job`] writes, in code.
 fn built(place: &Place) -> Settings<Job> {
@@ -56,6 +62,27 @@ fn a_built_job_trains_the_model_of_the_file() {
     assert_eq!((summary.train.stopped, summary.train.steps), (EndReason::Epochs, 32));
     assert_eq!((watcher.reports, path.as_deref()), (1, Some(run_dir.as_path())));
     assert!(weights(&place, "file") == weights(&place, "built"), "the weights differ");
+}
+
+/// The folder `runs` is in the current one, which all tests of a process share: this test runs itself elsewhere.
+#[test]
+fn a_job_trains_into_a_new_folder_below_runs() {
+    const JOB: &str = "RANKINE_TEST_JOB";
+    if let Some(job) = env::var_os(JOB) {
+        let summary = Job::load(Path::new(&job), &[] as &[&str]).unwrap().train().unwrap();
+        fs::write("trained.json", serde_json::to_vec(&summary).unwrap()).unwrap();
+        return;
+    }
+    let place = Place::new();
+    generate(&place, SHAPE, 2000, 500);
+    let mut test = Command::new(env::current_exe().unwrap());
+    test.args(["--exact", "prelude::a_job_trains_into_a_new_folder_below_runs"]);
+    test.env(JOB, job(&place)).current_dir(place.path(""));
+    Ended::of(test).with(SUCCESS);
+    let runs: Vec<_> = fs::read_dir(place.path("runs")).unwrap().map(|run| run.unwrap().path()).collect();
+    assert_eq!(runs.len(), 1);
+    assert!(runs[0].file_name().unwrap().to_str().unwrap().starts_with("small-"), "{runs:?}");
+    assert_eq!(json_file(&runs[0].join("summary.json")), json_file(&place.path("trained.json")));
 }
 
 #[test]

@@ -189,6 +189,7 @@ fn a_model_is_saved_and_evaluated_while_training_goes_on() {
     let place = Place::new();
     generate(&place, SHAPE, 2000, 500);
     let mut trainer = start(&place, &[], "run");
+    assert_eq!(trainer.run_dir(), place.path("run"));
     let batches = batches(&job(&place, &[]));
     assert!(trainer.checkpoint().unwrap_err().to_string().contains("nothing was trained"));
     for batch in &batches[..8] {

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::process::Stdio;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rankine::job::{JobFile, StoppingMetric};
 use rankine::prelude::*;
+use rankine_base::publish::Lock;
 use rankine_engine::tuning::{Extent, Space, TrialResult, TuneError, Tuned, Tuning, tune};
 use rankine_model::evaluation::Metrics;
 use serde_json::Value;
@@ -17,8 +18,8 @@ use serde_json::Value;
 use crate::support::datasets::{copy, flip_eval_labels};
 use crate::support::process::{Running, wait_until};
 use crate::support::{
-    Place, RESUMABLE, SHAPE, SUCCESS, USAGE, files_below, generate, job, json_file, rankine, run, times,
-    toml_of_guide, tree,
+    Ended, FAILED, Place, RESUMABLE, SHAPE, SUCCESS, USAGE, files_below, generate, job, json_file, rankine,
+    run, times, toml_of_guide, tree,
 };
 
 const SAMPLES: u64 = 3000;
@@ -428,6 +429,54 @@ fn a_trial_that_cannot_be_resumed_is_trained_again_once_its_folder_is_removed() 
     assert!(expected.iter().all(|part| words.contains(part)) && !words.contains("--restart"), "{words}");
     std::fs::remove_dir_all(&trial).unwrap();
     assert_eq!(search(&place, "search", &SETS, extent).unwrap().trials, whole.trials);
+}
+
+#[test]
+fn a_budget_is_a_time_above_0() {
+    let refused = |budget: &str| run(["tune", "job.toml", "--budget", budget]).with(USAGE);
+    refused("0s").says(&["invalid value '0s' for '--budget <TIME>': expected a time above 0, such as 10m"]);
+    refused("x").says(&["invalid value 'x' for '--budget <TIME>': ", "to start with a unit value"]);
+    run(["tune", "job.toml", "--budget=-5s"])
+        .with(USAGE)
+        .says(&["invalid value '-5s' for '--budget <TIME>': negative"]);
+}
+
+#[test]
+fn the_command_searches_for_as_long_as_its_budget() {
+    let place = data();
+    let (out, dir) = (place.word("best.toml"), place.word("search"));
+    let mut command = rankine();
+    command.args(["tune", &place.word("job.toml"), "--budget", "2s", "--run-dir", &dir, "--out", &out]);
+    command.args(SETS.iter().flat_map(|set| ["--set", *set]));
+    let begun = Instant::now();
+    let ended = Ended::of(command).with(SUCCESS).stdout_says("the job itself");
+    // A search begins nine trials at a time.
+    assert!(
+        ended.stdout.lines().count() >= 9 && begun.elapsed() > Duration::from_secs(2),
+        "{}",
+        ended.stdout
+    );
+    run(["check", &out]).with(SUCCESS);
+}
+
+#[test]
+fn a_search_without_data_or_without_its_folder_does_not_begin() {
+    let place = data();
+    let (job, out, file) = (place.word("job.toml"), place.word("best.toml"), place.file("file", ""));
+    let tune = |more: &[&str]| run([&["tune", &job, "--trials", "1", "--out", &out], more].concat());
+    let missing = format!("data.dir={}", place.word("missing"));
+    let dir = place.word("search");
+    tune(&["--run-dir", &dir, "--set", &missing]).with(USAGE).says(&["no dataset at "]);
+    assert!(!place.path("search").exists());
+
+    tune(&["--run-dir", &format!("{file}/search")])
+        .with(FAILED)
+        .says(&["cannot create ", "file: File exists"]);
+    // Another process searches in the folder.
+    std::fs::create_dir(&dir).unwrap();
+    let _lock = Lock::within(&place.path("search")).unwrap();
+    tune(&["--run-dir", &dir]).with(USAGE).says(&["another process is writing"]);
+    assert!(!place.path("best.toml").exists() && !place.path("search/trials").exists());
 }
 
 #[test]

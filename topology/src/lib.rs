@@ -236,6 +236,12 @@ mod tests {
     }
 
     #[test]
+    fn the_ranks_of_a_process_are_those_after_its_first() {
+        assert_eq!(Rank::first(3).map(|rank| rank.plus(4)).collect::<Vec<_>>(), [4, 5, 6].map(Rank));
+        assert_eq!(Process(2).plus(0), Process(2));
+    }
+
+    #[test]
     fn uneven_nodes_are_refused_with_the_reason() {
         let error = Topology::new(8, 3).unwrap_err();
         assert_eq!(error, TopologyError::Uneven { ranks: 8, nodes: 3 });

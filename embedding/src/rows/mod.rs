@@ -196,7 +196,9 @@ pub trait Rows {
     ///
     /// # Errors
     /// As [`Rows::read`].
-    fn touched(&self, part: usize) -> Result<Option<TouchedRows>, RowsError>;
+    fn touched(&self, _part: usize) -> Result<Option<TouchedRows>, RowsError> {
+        Ok(None)
+    }
 }
 
 /// Rows that can be changed.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{RowPart, RowSet, Rows, RowsError, TouchedRows};
+use super::{RowPart, RowSet, Rows, RowsError};
 use crate::memory::Memory;
 
 /// Positions of a part that are to be saved.
@@ -153,10 +153,6 @@ impl Rows for Snapshot {
     ) -> Result<&'a [f32], RowsError> {
         let words = self.parts[part].layout.words;
         Ok(&self.words[part][positions.start as usize * words..positions.end as usize * words])
-    }
-
-    fn touched(&self, _: usize) -> Result<Option<TouchedRows>, RowsError> {
-        Ok(None)
     }
 }
 

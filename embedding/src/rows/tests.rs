@@ -274,7 +274,33 @@ fn listed_rows_are_copied_as_they_lie() {
         let row = positions[number as usize];
         assert_eq!(words, table.words(row..row + 1));
     }
+    // Rows that lie together, at positions of the snapshot.
+    let mut together = vec![f32::NAN; 5 * words];
+    snapshot.copy(0, 7..12, &mut together).unwrap();
+    for (row, words) in positions[7..12].iter().zip(together.chunks_exact(words)) {
+        assert_eq!(words, table.words(*row..row + 1));
+    }
     assert_eq!(snapshot.parts()[0].rows, RowSet::from(positions));
+    assert_eq!(RowSelection::touched(&snapshot), Ok(None), "a copy keeps no book");
+}
+
+#[test]
+fn bits_of_words_are_marks_of_rows() {
+    let touched = TouchedRows::of(vec![0b101, 0, 1 << 31]);
+    assert_eq!(touched.among(0..96), [0, 2, 95]);
+}
+
+#[test]
+fn a_set_without_rows_is_empty() {
+    for (rows, is_empty) in [
+        (RowSet::all(0), true),
+        (RowSet::all(1), false),
+        (RowSet::Every { first: 3, step: 2, count: 0 }, true),
+        (RowSet::from(Vec::new()), true),
+        (RowSet::from(vec![0]), false),
+    ] {
+        assert_eq!(rows.is_empty(), is_empty, "{rows:?}");
+    }
 }
 
 /// Rows whose near neighbours are edited together, as on a GPU. If an edit that claims to set everything does not,

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use rankine_topology::LocalRank;
+use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
-use serde::{Deserialize, Serialize};
 
 /// `[metrics]`: where the metrics of a training can be watched.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -117,12 +117,6 @@ impl FromStr for ListenAddress {
         let address = text.parse::<u16>().map(port).or_else(|_| text.parse::<SocketAddr>());
         let listen = address.ok().map(Listen::Address).or_else(|| named(text));
         listen.map(Self).ok_or_else(|| format!("expected {}", Self::EXPECTED))
-    }
-}
-
-impl Serialize for ListenAddress {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use rankine_embedding::cpu::{HostRows, Table};
-use rankine_embedding::rows::{RowPart, RowSet, Rows, RowsError, TouchedRows};
+use rankine_embedding::rows::{RowPart, RowSet, Rows, RowsError};
 use rankine_embedding::{Optimizer, TableSpec, UpdateRule};
 
 use super::manifest::{RuleState, TableState};
@@ -125,9 +125,5 @@ impl Rows for StoredRows<'_> {
         own.for_each(|row| scratch.extend_from_slice(window.words.words(row..row + 1)));
         *last = Some(window);
         Ok(scratch)
-    }
-
-    fn touched(&self, _: usize) -> Result<Option<TouchedRows>, RowsError> {
-        Ok(None)
     }
 }

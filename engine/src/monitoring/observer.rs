@@ -84,7 +84,7 @@ impl<'a> TrainingObserver<'a> {
         self.common.gpus.watch(devices.memory.iter().map(|gpu| (gpu.gpu, gpu.uuid.clone())).collect());
     }
 
-    fn gpu_memory(&self, memory: &DeviceMemory) {
+    pub(super) fn gpu_memory(&self, memory: &DeviceMemory) {
         let DeviceMemory { gpu, uuid, parts, free_bytes, .. } = memory;
         let gpu = gpu.to_string();
         let parts = parts.iter().map(|part| (part.purpose.as_str(), part.bytes));

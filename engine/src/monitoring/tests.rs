@@ -18,8 +18,8 @@ use super::server::Host;
 use super::*;
 use crate::build;
 use crate::training::{
-    Event, ExchangedBytes, IdCounts, LookUpCount, Observer, PhaseRun, Progress, Report, ReportDetails,
-    StepDetails, StepTimes,
+    DeviceMemory, Event, ExchangedBytes, IdCounts, LookUpCount, MemoryPart, Observer, PhaseRun, Progress,
+    Report, ReportDetails, StepDetails, StepTimes,
 };
 
 /// Returns the value of a series, written as in the text format.
@@ -231,6 +231,24 @@ fn a_training_exports_its_own_evaluations_and_its_end() {
     assert_eq!(value(&page, "rankine_reader_bytes_total{part=\"eval\"}"), Some(750.0));
     // A target may have ended it before all samples.
     assert_eq!(value(&page, "rankine_train_progress_ratio"), Some(1.0));
+}
+
+#[test]
+fn the_memory_of_a_gpu_is_divided_by_purpose() {
+    let (monitor, mut nobody) = (monitor(Command::Train, None), ());
+    let part = |purpose: &str, bytes| MemoryPart { purpose: purpose.into(), bytes };
+    let memory = DeviceMemory {
+        gpu: 3,
+        uuid: "GPU-7".into(),
+        parts: vec![part("tables", 4096), part("activations", 1024)],
+        free_bytes: 512,
+        total_bytes: 8192,
+    };
+    monitor.training(&mut nobody).gpu_memory(&memory);
+    let series = |purpose| format!("gpu_memory_bytes{{gpu=\"3\",purpose=\"{purpose}\",uuid=\"GPU-7\"}}");
+    let expected = [("tables", 4096.0), ("activations", 1024.0), ("free", 512.0)];
+    let expected = expected.map(|(purpose, bytes)| (series(purpose), bytes));
+    assert_exports(&monitor, &expected.each_ref().map(|(series, bytes)| (series.as_str(), *bytes)));
 }
 
 #[test]

@@ -80,6 +80,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_model_of_other_columns_is_refused_with_both_lists() {
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        let refused =
+            SwapError::Columns { expected: names(&["click", "C1", "C2"]), found: names(&["click"]) };
+        assert_eq!(
+            refused.to_string(),
+            "the new model has the columns `click`, but `click`, `C1`, `C2` are being scored: create a new Ranker \
+             for this model"
+        );
+    }
+
+    #[test]
     fn rows_count_from_those_scored_before() {
         let column = || "age".to_owned();
         let later = |error: ScoreError| error.after_rows(100).to_string();

@@ -225,11 +225,6 @@ pub struct BlockLayout {
 }
 
 impl BlockLayout {
-    /// Returns the block's identity.
-    pub fn id(&self) -> BlockId {
-        self.id
-    }
-
     /// Restores the block without checking it again. `bytes` must be those that this layout was parsed from;
     /// otherwise decoding may panic.
     pub(crate) fn with_bytes<'a>(&'a self, bytes: &'a [u8]) -> Block<'a> {

@@ -140,11 +140,6 @@ impl KnownColumns {
         &self.schema
     }
 
-    /// Returns the format of raw rows; `None` if the data was generated.
-    pub fn format(&self) -> Option<&RowFormat> {
-        self.format.as_ref()
-    }
-
     /// Checks that raw rows of a format, as [`RowFormat::name`] has it, can have these columns.
     ///
     /// # Errors

@@ -403,3 +403,11 @@ fn an_invalid_record_is_named_with_its_file() {
     assert!(Dataset::raw(&format, &[], &paths[1..]).unwrap_err().to_string().contains("is empty"));
     assert!(Dataset::raw(&format, &paths, &[]).unwrap().part(Part::Eval).is_err());
 }
+
+#[test]
+fn a_format_that_does_not_say_more_has_one_label_and_floats() {
+    let format = RawFormat::new(Shape::load("dlrm").unwrap());
+    let shape = serde_json::json!({ "shape": format.shape });
+    let read: RawFormat = serde_json::from_value(shape).unwrap();
+    assert_eq!((read.labels, &read), (1, &format));
+}

@@ -43,11 +43,6 @@ impl PackedBlock {
         u64::from(self.index)
     }
 
-    /// Returns the buffer that holds it.
-    pub fn slab(&self) -> &Slab {
-        &self.slab
-    }
-
     /// Returns the block's own bytes. Reads start at page boundaries, but blocks of raw records anywhere.
     pub fn bytes(&self) -> &[u8] {
         &self.slab[bytes_before(self.location())..]

@@ -347,7 +347,7 @@ fn collect_packed(part: &DatasetPart, options: &StreamOptions) -> Vec<(Samples, 
                 blocks.push(samples);
             }
             PackedItem::Batch(batch) => {
-                assert!(blocks.len() - kept_from <= kept_max);
+                assert!(!batch.is_empty() && blocks.len() - kept_from <= kept_max);
                 let mut samples = Samples::new(&part.schema);
                 let rows: Vec<_> = batch.rows(0..batch.len()).collect();
                 // A range of a batch has that range of its rows, and they are in the blocks that it names.

@@ -40,6 +40,14 @@ impl Column {
     }
 }
 
+#[test]
+fn bags_are_counted_and_not_their_ids() {
+    for (offsets, ids, bags) in [(&[0][..], &[][..], 0), (&[4], &[1, 2, 3, 4], 0), (&[0, 0], &[], 1)] {
+        let found = Bags { offsets, ids };
+        assert_eq!((found.len(), found.is_empty()), (bags, bags == 0), "{found:?}");
+    }
+}
+
 fn columns() -> impl Strategy<Value = Vec<Column>> {
     (1..300usize, 1..4usize).prop_flat_map(|(samples, features)| {
         let bags = prop::collection::vec(prop::collection::vec(0..ROWS as u64, 0..5), samples);

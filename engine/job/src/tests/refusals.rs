@@ -140,6 +140,23 @@ fn impossible_values_are_refused_in_plain_words() {
         ("batch_size = 512", "batch_size = 512.0", "expected a whole number from 1 to 16777216, found 512.0"),
         ("batch_size = 512", "batch_size = -1", "expected a whole number from 1 to 16777216, found -1"),
         ("batch_size = 512", "batch_size = 16777217", "found 16777217"),
+        // Above the largest signed number of 64 bits.
+        (
+            "batch_size = 512",
+            "batch_size = 9223372036854775808",
+            "`train.batch_size`: expected a whole number from 1 to 16777216, found 9223372036854775808",
+        ),
+        (
+            "[train]",
+            "[eval]\ntarget_auc = 9223372036854775808\n[train]",
+            "`eval.target_auc`: expected a number above 0.5 and at most 1, found 9223372036854775808",
+        ),
+        (
+            "[train]",
+            "[metrics]\nlisten = 9223372036854775808\n[train]",
+            "`metrics.listen`: expected an IP address or a host name with a port, such as 127.0.0.1:9464, or a port, \
+             found the string \"9223372036854775808\"",
+        ),
         ("batch_size = 512", "batch_size = \"many\"", "found the string \"many\""),
         (
             "batch_size = 512",

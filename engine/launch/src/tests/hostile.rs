@@ -197,6 +197,28 @@ fn a_process_that_ends_while_others_are_awaited_gives_its_place_to_the_next_one(
     }
 }
 
+#[test]
+fn a_rank_that_is_out_of_step_is_named_to_all() {
+    let (address, secret) = (address(), secret("shared"));
+    let told = on_ranks(3, &address, |own| {
+        if own.rank != Process(1) {
+            return Meeting::join(&own, &secret, DEADLINE).unwrap_err().to_string();
+        }
+        // It is a round ahead.
+        let (address, secret) = (&address, &secret);
+        let first = Rendezvous { process: &own, address, secret, deadline: DEADLINE };
+        let [mut values, _watch] = reach_first(&first).unwrap();
+        values.send(&Message { kind: Kind::Values, round: 2, bytes: Vec::new() }).unwrap();
+        values.block(DEADLINE).unwrap();
+        let answer = values.read(1000).unwrap().expect("rank 0 answers");
+        assert_eq!(answer.kind, Kind::Stray);
+        String::from_utf8(answer.bytes).unwrap()
+    });
+    let words =
+        "rank 1 sent an unexpected message: do all processes run the same Rankine with the same arguments?";
+    assert_eq!(told, [words; 3]);
+}
+
 /// What is done with a connection to rank 0's address.
 type Answer = fn(TcpStream);
 

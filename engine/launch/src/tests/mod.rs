@@ -263,6 +263,21 @@ fn one_who_hangs_is_named_to_all_with_what_it_did() {
 }
 
 #[test]
+fn threads_that_wait_for_a_lost_rank_are_released() {
+    on_a_group(|process, group| {
+        let (release, released) = channel();
+        group.when_lost(move || release.send(()).unwrap());
+        group.wait("all are ready").unwrap();
+        if process.rank == Process(1) {
+            group.fail("the disk is full", false);
+            return false;
+        }
+        released.recv_timeout(DEADLINE).expect("the watchdog releases them");
+        true
+    });
+}
+
+#[test]
 fn one_who_is_gone_or_silent_is_named_to_all() {
     for (gone, patience, what) in [
         (true, Patience::USUAL, "ended without an error message while it prepared: was it killed?"),

@@ -1,6 +1,7 @@
 //! The parts of a checkpoint: pieces, shards, and the base of an incremental one.
 
 use rankine_base::sealed;
+use rankine_embedding::rows::RowSet;
 use rankine_topology::Rank;
 
 use super::*;
@@ -296,5 +297,18 @@ fn lists_of_rows_are_checked() {
             error.is_damage() && error.to_string().contains("its rows are not in order"),
             "{what}: {error}"
         );
+    }
+}
+
+#[test]
+fn a_piece_has_the_rows_of_its_set() {
+    for (rows, count) in [
+        (RowSet::all(0), 0),
+        (RowSet::all(7), 7),
+        (RowSet::from(Vec::new()), 0),
+        (RowSet::from(vec![4, 9]), 2),
+    ] {
+        let saved = SavedRows::of(&rows);
+        assert_eq!((saved.len(), saved.is_empty()), (count, count == 0), "{rows:?}");
     }
 }

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
+use rankine_cpu::Arithmetic;
 use rankine_embedding::rows::{Rows, RowsError, RowsMut};
 use rankine_embedding::{
     EmbeddingPlan, Exchange, FrequentRows, Optimizer, Pooling, RoundCapacity, TablePlan, TableSpec,
@@ -15,7 +16,7 @@ use rankine_topology::{Rank, Topology};
 use super::{Ranks, Sharding};
 use crate::checkpoint::DenseState;
 use crate::cpu::CpuModel;
-use crate::cpu::tests::oracle::{BatchShape, any_spec, random_batch, rows_of};
+use crate::cpu::tests::oracle::{BatchShape, any_spec, models, random_batch, rows_of};
 
 const SEED: u64 = 11;
 
@@ -309,4 +310,27 @@ fn ranks_that_differ_in_a_bit_are_named() {
     rows.edit(replica, 8..9, false, &mut |words| words[1] += 1.0).unwrap();
     drop(rows);
     assert_eq!(ranks.diverged(), [2, 3].map(Rank));
+}
+
+/// Each sample is rounded as on one rank. Sums over samples, in another order, are not.
+#[test]
+fn ranks_compute_in_the_arithmetic_that_is_set() {
+    for spec in models() {
+        let model = Model::sgd(spec.clone(), 1.0);
+        let shape = BatchShape { samples: 200, one_hot: false, weighted: false, missing: false };
+        let batch = random_batch(&spec, shape, 3);
+        let loss = |ranks: usize, arithmetic| {
+            let sharding = sharding(&model, Topology::new(ranks, 1).unwrap(), &[(0, false, 0)], false);
+            let mut model = match ranks {
+                1 => CpuModel::initialized(&model, SEED),
+                _ => CpuModel::over_ranks(&model, SEED, sharding).unwrap(),
+            };
+            model.set_arithmetic(arithmetic);
+            model.train_step(&batch, 1.0).loss
+        };
+        let [exact, rounded] = [Arithmetic::F32, Arithmetic::Bf16].map(|arithmetic| loss(1, arithmetic));
+        let found = loss(3, Arithmetic::Bf16);
+        let (difference, rounding) = ((found - rounded).abs(), (exact - rounded).abs());
+        assert!(difference < 0.01 * rounding, "{:?}: {exact} {rounded} {found}", spec.interaction);
+    }
 }

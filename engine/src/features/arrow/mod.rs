@@ -71,3 +71,55 @@ impl TryFrom<&RecordBatch> for ArrowRows {
         Self::new(batch.num_rows(), columns.collect::<Result<_, _>>()?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::{ArrayRef, BinaryArray, Int64Array};
+    use rankine_reader::convert::RawColumnValues;
+
+    use super::*;
+
+    fn integers(values: &[i64]) -> ArrayRef {
+        Arc::new(Int64Array::from(values.to_vec()))
+    }
+
+    #[test]
+    fn rows_of_a_ragged_column_are_divided_by_its_offsets() {
+        let column =
+            ArrowColumn::ragged("tags".into(), vec![0, 2, 2, 5], &integers(&[7, 8, 1, 2, 3])).unwrap();
+        assert_eq!((column.name(), column.rows()), ("tags", 3));
+        let rows = ArrowRows::new(3, vec![column]).unwrap();
+        for (range, offsets, values) in
+            [(0..3, &[0, 2, 2, 5][..], &[7, 8, 1, 2, 3][..]), (1..3, &[0, 0, 3], &[1, 2, 3])]
+        {
+            rows.slice(range).with_columns(|columns| {
+                let [
+                    RawColumn {
+                        name: "tags",
+                        values: RawColumnValues::Integers(found),
+                        offsets: Some(of_rows),
+                    },
+                ] = columns
+                else {
+                    panic!("{columns:?}")
+                };
+                assert_eq!((*of_rows, *found), (offsets, values));
+            });
+        }
+        assert_eq!((rows.is_empty(), rows.slice(2..2).is_empty()), (false, true));
+    }
+
+    #[test]
+    fn offsets_that_do_not_cover_the_values_once_are_refused() {
+        let values = integers(&[7, 8, 1]);
+        for offsets in [&[][..], &[1, 3], &[0, 2, 1, 3], &[0, 2], &[0, 4]] {
+            let refused = ArrowColumn::ragged("tags".into(), offsets.to_vec(), &values).unwrap_err();
+            assert_eq!(refused, RawColumnError::Offsets { column: "tags".into(), values: 3 }, "{offsets:?}");
+        }
+        let bytes: ArrayRef = Arc::new(BinaryArray::from_vec(vec![b"x"]));
+        let refused = ArrowColumn::ragged("tags".into(), vec![0, 1], &bytes).unwrap_err();
+        assert!(refused.to_string().contains("values of type Binary"), "{refused}");
+    }
+}

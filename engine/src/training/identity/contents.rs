@@ -270,7 +270,8 @@ fn raw_files(dataset: &Dataset, part: Part) -> Result<Vec<PathBuf>, TrainError> 
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::time::{Duration, SystemTime};
+    use std::sync::mpsc::channel;
+    use std::time::{Duration, Instant, SystemTime};
 
     use rankine_base::sealed::Checksum;
 
@@ -293,6 +294,24 @@ mod tests {
     fn seen(path: &Path) -> RawContents {
         let contents = checksums(&[path.into()], 1, &mut |_, _| true);
         contents.expect("the file can be read").expect("nobody ends it")[0]
+    }
+
+    #[test]
+    fn checksums_can_be_taken_when_all_are_computed() {
+        let (release, awaits) = channel::<()>();
+        let compute = move || {
+            let _ = awaits.recv();
+            Ok(Some(Vec::new()))
+        };
+        let reading = ChecksumThread { thread: Some(thread::spawn(compute)), stop: Arc::default() };
+        assert!(!reading.is_finished());
+        drop(release);
+        let begun = Instant::now();
+        while !reading.is_finished() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "the thread has ended");
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(reading.join().is_ok_and(|checksums| checksums.is_some()));
     }
 
     #[test]

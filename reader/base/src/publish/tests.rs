@@ -136,6 +136,20 @@ fn interrupted_takeovers_are_taken_over() {
 }
 
 #[test]
+fn a_process_without_the_lock_sees_that_it_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(LockMark::within(dir.path()).is_err(), "nobody holds it");
+    let lock = Lock::within(dir.path()).unwrap();
+    let mark = LockMark::within(dir.path()).unwrap();
+    mark.check().unwrap();
+    drop(lock);
+    let is_lost = || matches!(mark.check(), Err(Error::Lost { path }) if path == dir.path());
+    assert!(is_lost());
+    let _next = Lock::within(dir.path()).unwrap();
+    assert!(is_lost(), "it is another one's lock");
+}
+
+#[test]
 fn a_lock_of_another_machine_is_kept_without_flock() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(".lock");

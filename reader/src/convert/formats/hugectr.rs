@@ -190,10 +190,6 @@ impl RowSource for RecordSource {
         false
     }
 
-    fn copy_rest(&self, _: &RecordChunk, _: &mut Vec<u8>) -> bool {
-        false
-    }
-
     fn quarantine_name(&self) -> &'static str {
         "quarantine.bin"
     }

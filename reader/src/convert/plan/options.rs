@@ -287,15 +287,6 @@ impl FromStr for DenseMode {
     }
 }
 
-impl fmt::Display for DenseMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Log => "log",
-            Self::Mlperf => "mlperf",
-        })
-    }
-}
-
 impl FromStr for DenseDtype {
     type Err = Error;
 

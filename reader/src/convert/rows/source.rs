@@ -106,8 +106,10 @@ pub(crate) trait RowSource: Sync {
     fn copy(&self, chunk: &Self::Chunk, bad: &BadRow, out: &mut Vec<u8>) -> bool;
 
     /// Appends the piece of a chunk that belongs to the last row of the previous chunk. Returns whether that row
-    /// still continues.
-    fn copy_rest(&self, chunk: &Self::Chunk, out: &mut Vec<u8>) -> bool;
+    /// still continues. Only rows of a text can continue.
+    fn copy_rest(&self, _chunk: &Self::Chunk, _out: &mut Vec<u8>) -> bool {
+        false
+    }
 
     /// Returns the name of the file that holds every bad row, byte for byte.
     fn quarantine_name(&self) -> &'static str;

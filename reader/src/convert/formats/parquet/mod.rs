@@ -423,10 +423,6 @@ impl RowSource for ParquetSource {
         false
     }
 
-    fn copy_rest(&self, _: &ParquetChunk, _: &mut Vec<u8>) -> bool {
-        false
-    }
-
     fn quarantine_name(&self) -> &'static str {
         "quarantine.jsonl"
     }
