@@ -4,8 +4,7 @@
 //!
 //! [`training`] has the loop, which knows a device as a back end: [`cpu`] is the specification, [`cuda`] has the GPUs.
 //! [`checkpoint`] and [`saved`] are the formats on disk. [`source`], [`ranker`], [`prediction`] and [`mod@evaluate`]
-//! score with saved models. [`planning`], [`tuning`] and [`starter`] choose settings; [`monitoring`] and [`report`]
-//! show what happens.
+//! score with saved models. [`planning`], [`tuning`] and [`starter`] choose settings.
 
 // `eprintln!` panics if stderr is closed or full.
 #![warn(clippy::print_stderr)]
@@ -28,12 +27,10 @@ mod groups;
 #[cfg(test)]
 #[path = "../../tests/support/json_schema.rs"]
 mod json_schema;
-pub mod monitoring;
 pub mod planning;
 pub mod prediction;
 pub mod ranker;
 mod raw_rows;
-pub mod report;
 pub mod run_paths;
 pub mod saved;
 pub mod source;

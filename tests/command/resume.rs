@@ -206,7 +206,7 @@ fn a_run_of_another_build_is_resumed_and_the_log_says_so() {
         let build = &support::json_file(&place.path(file))["build"];
         assert_eq!(build["version"], devices["version"], "{file}");
         let features = build["features"].as_array().unwrap();
-        assert!(features.contains(&"cli".into()), "{file}: {features:?}");
+        assert!(features.contains(&"test-hooks".into()), "{file}: {features:?}");
     }
     let trained = support::json_file(&place.path("run/trained.json"));
     assert_eq!(trained["content"]["build"], devices["build"]);

@@ -6,7 +6,6 @@ use std::sync::Mutex;
 use clap::Subcommand;
 use rankine_base::Stop;
 use rankine_base::publish::refuse_inputs;
-use rankine_engine::monitoring::{Command, Monitor};
 use rankine_engine::source::{self, SourceError};
 use rankine_job::{Count, ThreadCount};
 use rankine_reader::convert::{
@@ -15,6 +14,7 @@ use rankine_reader::convert::{
     convert_criteo, convert_csv, convert_hugectr_raw, convert_like, convert_parquet,
 };
 use rankine_reader::schema::DenseDtype;
+use rankine_views::monitoring::{Command, Monitor};
 use serde::Serialize;
 
 use super::progress::Progress;

@@ -4,12 +4,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use rankine_engine::evaluate::{EvaluateOptions, Evaluations};
-use rankine_engine::monitoring::Command;
 use rankine_engine::training::{Event, IdCounts, Observer};
 use rankine_job::ThreadCount;
 use rankine_model::evaluation::{EvalMetrics, EvalSummary, RowCounts};
 use rankine_reader::Part;
 use rankine_reader::convert::{BadLimit, UnknownCategories};
+use rankine_views::monitoring::Command;
 use serde::{Serialize, Serializer};
 
 use super::metrics::{MetricsText, ids_out_of_range};

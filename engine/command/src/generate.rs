@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use rankine_base::publish::refuse_inputs;
-use rankine_engine::monitoring::Command;
 use rankine_job::{Count, NonNegative, ThreadCount};
 use rankine_reader::generate::{self, GenerateSpec, Shape};
 use rankine_reader::origin::Origin;
+use rankine_views::monitoring::Command;
 use serde::Serialize;
 
 use super::progress::Progress;

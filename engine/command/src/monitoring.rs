@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use rankine_base::publish::refuse_inputs;
 use rankine_base::system::host_name;
-use rankine_engine::monitoring::{Command, Monitor, MonitorError, MonitorOptions, Readiness, RunInfo};
-use rankine_engine::report::RankView;
 use rankine_job::{Job, ListenAddress};
 use rankine_launch::{ProcessGroup, ProcessRank, Pulse, hosts};
 use rankine_topology::{LocalRank, Process};
+use rankine_views::monitoring::{Command, Monitor, MonitorError, MonitorOptions, Readiness, RunInfo};
+use rankine_views::report::RankView;
 
 use super::{CommandError, Exit, stderr};
 

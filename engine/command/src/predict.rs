@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use rankine_base::publish::refuse_inputs;
-use rankine_engine::monitoring::Command;
 use rankine_engine::prediction::{
     OnUnknown, PredictionCounts, PredictionOptions, Predictions, RowOptions, STANDARD_OUTPUT, predict_part,
     predict_rows,
@@ -15,6 +14,7 @@ use rankine_engine::training::{self, EvaluationOptions};
 use rankine_job::{Job, ThreadCount};
 use rankine_reader::convert::{BadLimit, UnknownCategories};
 use rankine_reader::{Dataset, Part};
+use rankine_views::monitoring::Command;
 use serde::Serialize;
 
 use super::convert::Bars;

@@ -9,7 +9,7 @@ use indicatif::{
     HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike,
 };
 
-use rankine_engine::monitoring::{Monitor, Task};
+use rankine_views::monitoring::{Monitor, Task};
 
 use super::stderr;
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use bytesize::ByteSize;
 use rankine_base::publish::{OwnOutput, replace_file};
-use rankine_engine::report::{self, REPORT_MARK, ReportError, RunView};
+use rankine_views::report::{self, REPORT_MARK, ReportError, RunView};
 
 use super::{CommandError, Exit, output};
 

@@ -8,8 +8,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use rankine_engine::report::{self, DeviceView, RunView};
 use rankine_engine::run_paths;
+use rankine_views::report::{self, DeviceView, RunView};
 use serde::Serialize;
 
 use super::table::TextTable;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use bytesize::ByteSize;
 use rankine_engine::checkpoint::{Disk, FaultyFiles};
-use rankine_engine::report::Bound;
 use rankine_engine::run_paths;
 use rankine_engine::training::{
     self, AverageSummary, BestSummary, DeviceMemory, Event, ExchangeSummary, Observer, Report, RunDevices,
@@ -16,6 +15,7 @@ use rankine_job::{ListenAddress, ThreadCount};
 use rankine_launch::ProcessRank;
 use rankine_model::evaluation::{EvalSummary, HeadMetrics};
 use rankine_reader::Part;
+use rankine_views::report::Bound;
 use serde::Serialize;
 
 use super::job::{JobArgs, setting};

@@ -190,7 +190,7 @@ pub struct RunStart<'a> {
 }
 
 /// The progress of a training.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Progress {
     /// Steps completed.
@@ -218,7 +218,6 @@ pub struct Progress {
 /// Where the time of a step went, and the state of the reader after it. All counts are of this process, since it
 /// started.
 #[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
 pub struct StepDetails {
     /// Samples of the step, over all ranks.
     pub samples: u64,
@@ -267,6 +266,13 @@ pub struct Report<'a> {
     pub ids_out_of_range: &'a IdCounts,
     /// What only reports find out, since it takes time.
     pub details: &'a ReportDetails,
+}
+
+impl<'a> Report<'a> {
+    #[doc(hidden)]
+    pub fn new(progress: Progress, ids_out_of_range: &'a IdCounts, details: &'a ReportDetails) -> Self {
+        Self { progress, ids_out_of_range, details }
+    }
 }
 
 /// Observes a run.

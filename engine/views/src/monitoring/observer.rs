@@ -2,15 +2,15 @@
 
 use std::time::SystemTime;
 
+use rankine_engine::training::{
+    DeviceMemory, Event, IdCounts, Observer, PhaseRun, Progress, Report, ReportDetails, RunStart, StepDetails,
+};
 use rankine_job::Precision;
 use rankine_model::{FeatureSpec, ModelSpec};
 use rankine_reader::{Dataset, OutOfRange};
 
 use super::families::{Common, Evaluating, Started, TableLabels, Task, Training, raise};
 use super::live::LiveRun;
-use crate::training::{
-    DeviceMemory, Event, IdCounts, Observer, PhaseRun, Progress, Report, ReportDetails, RunStart, StepDetails,
-};
 
 /// Records the events of a run as metrics and for the live page, and passes them on.
 pub struct TrainingObserver<'a> {
@@ -95,7 +95,7 @@ impl<'a> TrainingObserver<'a> {
 
     fn step(&mut self, progress: &Progress, details: &StepDetails) {
         let Training { train, reader, .. } = self.metrics;
-        let StepDetails { samples, times, bytes_read, batches_ready, skipped } = *details;
+        let StepDetails { samples, times, bytes_read, batches_ready, skipped, .. } = *details;
         train.samples.inc_by(samples);
         train.steps.inc();
         train.step.set(progress.step as f64);
@@ -196,14 +196,7 @@ impl Observer for TrainingObserver<'_> {
             Event::CheckpointFailed { .. } => self.metrics.checkpoints.failures.inc(),
             // A target may have ended it before all samples.
             Event::Finished { .. } => self.metrics.train.progress.set(1.0),
-            Event::SetAside(_)
-            | Event::Removed { .. }
-            | Event::Damaged { .. }
-            | Event::Kept { .. }
-            | Event::Continues { .. }
-            | Event::Resumed { .. }
-            | Event::Anew { .. }
-            | Event::CheckpointPauses { .. } => {}
+            _ => {}
         }
         self.inner.observe(event);
     }

@@ -6,6 +6,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rankine_base::build::Build;
+use rankine_engine::build;
+use rankine_engine::training::{
+    DeviceMemory, Event, ExchangedBytes, IdCounts, LookUpCount, MemoryPart, Observer, PhaseRun, Progress,
+    Report, ReportDetails, StepDetails, StepTimes,
+};
 use rankine_model::evaluation::{HeadMetrics, Metrics};
 use rankine_model::guard::{NonFinite, SkipReason, SkippedSteps};
 use rankine_reader::Part;
@@ -16,11 +21,6 @@ use super::families::TableLabels;
 use super::monitor::{families, refusal};
 use super::server::Host;
 use super::*;
-use crate::build;
-use crate::training::{
-    DeviceMemory, Event, ExchangedBytes, IdCounts, LookUpCount, MemoryPart, Observer, PhaseRun, Progress,
-    Report, ReportDetails, StepDetails, StepTimes,
-};
 
 /// Returns the value of a series, written as in the text format.
 fn value(text: &str, series: &str) -> Option<f64> {
@@ -56,17 +56,18 @@ fn listening(address: &str, command: Command, readiness: Option<Readiness>) -> M
     .expect("a port is free")
 }
 
-const PROGRESS: Progress = Progress {
-    step: 1,
-    epoch: 0,
-    samples: 64,
-    loss: 0.5,
-    non_finite_steps: 0,
-    dense_learning_rate: 0.125,
-    sparse_learning_rate: 0.25,
-    seconds: 1.0,
-    samples_per_second: 64.0,
-};
+/// The progress after a step.
+fn progress(step: u64) -> Progress {
+    let mut progress = Progress::default();
+    progress.step = step;
+    progress.samples = 64;
+    progress.loss = 0.5;
+    progress.dense_learning_rate = 0.125;
+    progress.sparse_learning_rate = 0.25;
+    progress.seconds = 1.0;
+    progress.samples_per_second = 64.0;
+    progress
+}
 
 /// Checks values of series, written without the prefix `rankine_`.
 #[track_caller]
@@ -268,10 +269,12 @@ fn a_step_is_recorded_by_stage_and_by_reason_of_a_skip() {
         awaiting: Duration::from_millis(250),
     };
     let details = StepDetails { samples: 32, times, bytes_read: 4096, batches_ready: 3, skipped };
-    observer.observe(Event::Step(Progress { step: 7, ..PROGRESS }, details));
+    observer.observe(Event::Step(progress(7), details));
     // Skipped steps and bytes are totals.
     let later = StepDetails { bytes_read: 6000, batches_ready: 2, ..details };
-    observer.observe(Event::Step(Progress { step: 8, loss: 0.75, ..PROGRESS }, later));
+    let mut worse = progress(8);
+    worse.loss = 0.75;
+    observer.observe(Event::Step(worse, later));
     assert_exports(
         &monitor,
         &[
@@ -316,7 +319,7 @@ fn a_report_is_recorded_by_table_link_and_phase() {
     };
     let mut report = |details: &ReportDetails| {
         let ids_out_of_range = &IdCounts::new();
-        observer.observe(Event::Report(Report { progress: PROGRESS, ids_out_of_range, details }));
+        observer.observe(Event::Report(Report::new(progress(1), ids_out_of_range, details)));
     };
     report(&details);
     // Exchanged bytes are totals.
@@ -408,7 +411,7 @@ fn a_step_is_recorded_in_microseconds() {
     };
     let began = Instant::now();
     for step in 1..=u64::from(STEPS) {
-        observer.observe(Event::Step(Progress { step, ..PROGRESS }, details));
+        observer.observe(Event::Step(progress(step), details));
     }
     let each = began.elapsed() / STEPS;
     println!("{each:?} per step");
@@ -483,7 +486,7 @@ fn tables_beyond_the_limit_share_a_label() {
 /// disappears from it breaks dashboards and alerts.
 #[test]
 fn the_reference_lists_every_metric() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/metrics.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/metrics.md");
     let page = std::fs::read_to_string(&path).expect("the page exists");
     let (before, after) =
         (page.find("| name |").expect("a table"), page.find("\n\n## Stability").expect("the end"));

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus::Registry;
+use rankine_engine::training::Observer;
 use rankine_job::ListenAddress;
 
 use super::catalog::Catalog;
@@ -20,7 +21,6 @@ use super::text;
 use super::textfile::{Textfile, path_of_rank};
 use crate::report::RankView;
 use crate::report::assets::assets;
-use crate::training::Observer;
 
 /// A command without a watchdog is ready while it made progress within this time.
 const STANDSTILL: Duration = Duration::from_secs(60);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use prometheus::{Counter, Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec};
 use rankine_base::build::Build;
+use rankine_engine::build;
 use rankine_model::evaluation::HeadMetrics;
 use rankine_model::guard::SkipReason;
 use rankine_reader::Part;
@@ -17,7 +18,6 @@ use rankine_topology::Process;
 
 use super::catalog::Catalog;
 use super::gpus::GpuCollector;
-use crate::build;
 
 /// Tables with a label value of their own; the others share one.
 const TABLES_MAX: usize = 64;

@@ -7,16 +7,16 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use jiff::Timestamp;
+use rankine_engine::run_paths;
+use rankine_engine::training::{
+    Event, IdCounts, Progress, Report, ReportDetails, RunDevices, RunStart, StepDetails, StepTimes,
+};
 use rankine_model::evaluation::{HeadMetrics, SavedScores};
 use rankine_model::guard::SkippedSteps;
 
 use crate::report::{
     Bound, DeviceView, HeadView, History, ModelView, RankView, RunPhase, RunState, RunView, TableView,
     TaskView, WarningView, WatchedPart, settings_of,
-};
-use crate::run_paths;
-use crate::training::{
-    Event, IdCounts, Progress, Report, ReportDetails, RunDevices, RunStart, StepDetails, StepTimes,
 };
 
 /// Warnings that are kept, the latest.
@@ -111,15 +111,7 @@ impl LiveRun {
                 view.state = RunState::Finished;
                 view.progress.eta_seconds = None;
             }),
-            Event::SetAside(_)
-            | Event::Removed { .. }
-            | Event::Damaged { .. }
-            | Event::Kept { .. }
-            | Event::Continues { .. }
-            | Event::Resumed { .. }
-            | Event::Anew { .. }
-            | Event::CheckpointPauses { .. }
-            | Event::CheckpointFailed { .. } => {}
+            _ => {}
         }
     }
 

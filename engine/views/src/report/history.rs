@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use rankine_base::files::open_regular;
+use rankine_engine::training::RunPhaseSeconds;
 use rankine_model::evaluation::Metrics;
 use rankine_reader::Part;
 use serde::Deserialize;
@@ -17,7 +18,6 @@ use serde_json::value::RawValue;
 use super::ReportError;
 use super::phases::{RunPhase, RunPhaseTimes};
 use super::view::RunSeries;
-use crate::training::RunPhaseSeconds;
 
 /// The longest line. Lines name columns with ids out of range, of which there may be thousands.
 const LINE_BYTES_MAX: u64 = 16 << 20;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::training::StepTimes;
+use rankine_engine::training::StepTimes;
 
 /// A part of the time of a training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

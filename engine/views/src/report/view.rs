@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rankine_engine::training::{DeviceMemory, DeviceTable, LookUpCount, PhaseRun};
 use rankine_model::ModelSpec;
 use rankine_model::evaluation::{HeadScores, Metrics};
 use rankine_topology::Process;
@@ -10,7 +11,6 @@ use serde::Serialize;
 use super::bound::Bound;
 use super::phases::RunPhaseTimes;
 use super::series::Series;
-use crate::training::{DeviceMemory, DeviceTable, LookUpCount, PhaseRun};
 
 /// A run. What is unknown is null or absent in JSON, and so is a number that is not finite.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -190,7 +190,7 @@ pub struct ProgressView {
     pub samples: u64,
     /// Samples that the whole run trains on.
     pub total_samples: Option<u64>,
-    /// Seconds of training, as in [`crate::training::Progress::seconds`].
+    /// Seconds of training, as in [`rankine_engine::training::Progress::seconds`].
     pub seconds: f64,
     /// Samples per second: since the last report, and for a finished run over the whole training.
     pub samples_per_second: Option<f64>,

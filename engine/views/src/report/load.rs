@@ -7,6 +7,9 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use rankine_base::files::read_regular;
+use rankine_engine::run_paths;
+use rankine_engine::saved::{SavedModel, SavedModelError};
+use rankine_engine::training::{IterationSummary, RunDevices, Summary};
 use rankine_model::ModelSpec;
 use rankine_model::evaluation::{EvalMetrics, Metrics, SavedScores};
 use serde::de::DeserializeOwned;
@@ -14,9 +17,6 @@ use serde::de::DeserializeOwned;
 use super::ReportError;
 use super::history::{History, LoggedReport};
 use super::view::{DeviceView, HeadView, ModelView, ProgressView, RunState, RunView, TableView};
-use crate::run_paths;
-use crate::saved::{SavedModel, SavedModelError};
-use crate::training::{IterationSummary, RunDevices, Summary};
 
 /// Reads a run folder, finished or not. The log, the summary, the model and the scores may be absent.
 ///

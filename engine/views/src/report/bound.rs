@@ -2,10 +2,10 @@
 
 use std::fmt;
 
+use rankine_engine::training::StepTimes;
 use serde::Serialize;
 
 use super::phases::RunPhase;
-use crate::training::StepTimes;
 
 /// What takes most of the time of steps, and its share.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
