@@ -9,7 +9,7 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-use crate::sources::packages;
+use crate::sources::{packages, rust_sources};
 use crate::support::{files_below, root, word};
 
 /// The longest function, from `fn` to its closing brace.
@@ -443,6 +443,84 @@ fn files_stand_where_their_names_say() {
         found.extend(misplaced_files(&folder, &Crate::parse(&folder).test_files));
     }
     assert!(found.is_empty(), "{} files:\n{}", found.len(), found.join("\n"));
+}
+
+/// Returns whether a file has unsafe code that is not for tests alone.
+fn has_unsafe(text: &str) -> bool {
+    struct Finder(bool);
+    impl<'ast> Visit<'ast> for Finder {
+        fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+            if !for_tests(&item.attrs) {
+                visit::visit_item_mod(self, item);
+            }
+        }
+
+        fn visit_expr_unsafe(&mut self, _: &'ast syn::ExprUnsafe) {
+            self.0 = true;
+        }
+
+        fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+            self.0 |= item.unsafety.is_some();
+            visit::visit_item_impl(self, item);
+        }
+
+        fn visit_macro(&mut self, of: &'ast syn::Macro) {
+            self.0 |= of.tokens.to_string().contains(concat!("unsafe", " {"));
+        }
+
+        fn visit_signature(&mut self, signature: &'ast syn::Signature) {
+            self.0 |= matches!(signature.safety, syn::Safety::Unsafe(_));
+        }
+    }
+    let mut finder = Finder(false);
+    finder.visit_file(&syn::parse_file(text).expect("it is Rust"));
+    finder.0
+}
+
+/// `docs/internals/architecture.md` names every place of unsafe code, and no other.
+#[test]
+fn unsafe_code_is_where_the_architecture_says() {
+    let page = fs::read_to_string(root().join("docs/internals/architecture.md")).expect("the page is there");
+    let (_, rest) = page.split_once("**`unsafe` stays at the edges,**").expect("the page has the list");
+    let list = rest.split("\n\n").next().unwrap_or_default();
+    let places: Vec<_> = list.split('`').skip(1).step_by(2).collect();
+    let is_of_tests = |name: &str| name.contains("/tests/") || name.ends_with("/tests.rs");
+    let files = rust_sources().into_iter().filter(|(name, text)| !is_of_tests(name) && has_unsafe(text));
+    let files: Vec<_> = files.map(|(name, _)| name).collect();
+    let is_in = |file: &String, place: &str| Path::new(file).starts_with(place);
+    let unnamed: Vec<_> =
+        files.iter().filter(|file| !places.iter().any(|place| is_in(file, place))).collect();
+    let stale: Vec<_> = places.iter().filter(|place| !files.iter().any(|file| is_in(file, place))).collect();
+    assert!(
+        unnamed.is_empty() && stale.is_empty(),
+        "not on the page: {unnamed:?}; without unsafe code: {stale:?}"
+    );
+}
+
+/// Queues that a `select!` waits for, or whose receiver several threads use, come from crossbeam-channel. All others
+/// come from `std::sync::mpsc`, which needs no dependency.
+#[test]
+fn channels_come_from_the_standard_library_unless_receivers_are_shared() {
+    const SHARED: [&str; 9] = [
+        "engine/src/cuda/feed/copier.rs",
+        "engine/src/cuda/feed/mod.rs",
+        "engine/src/trainer/mod.rs",
+        "engine/src/training/run/requests.rs",
+        "reader/src/background.rs",
+        "reader/src/convert/write/mod.rs",
+        "reader/src/io/",
+        "reader/src/ordered.rs",
+        "reader/src/stream/batches.rs",
+    ];
+    for (name, text) in rust_sources() {
+        let is_shared = SHARED.iter().any(|shared| name.starts_with(shared));
+        assert!(
+            is_shared || !text.contains("crossbeam_channel::"),
+            "{name}: does it need crossbeam-channel?"
+        );
+        let mixes = name.starts_with("reader/src/") && text.contains("std::sync::mpsc");
+        assert!(!mixes || name.contains("tests"), "{name}: the reader has crossbeam-channel");
+    }
 }
 
 /// Writes the files of a crate, and returns its import cycles.

@@ -42,6 +42,8 @@ const PHRASES: [&str; 13] = [
 ];
 /// The maximum number of occurrences: some of them are idiomatic.
 const PHRASES_MAX: usize = 40;
+/// Pronouns without their nouns, which make a reader look back, and the most that there may be: lower these numbers.
+const PRONOUNS: [(&str, usize); 3] = [("those of", 389), ("that of", 181), ("in words", 43)];
 /// Prefixes of paths that exist on one developer's machine only.
 const MACHINE_PATHS: [&str; 3] = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
@@ -224,6 +226,17 @@ fn texts_are_in_plain_english() {
     }
     let most = PHRASES_MAX;
     assert!(found.len() <= most, "{} phrases, {most} allowed:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn pronouns_have_nouns() {
+    let files = checked_files();
+    let texts = || files.iter().filter(|(name, _)| *name != "tests/checks/tidy.rs").map(|(_, text)| text);
+    for (phrase, most) in PRONOUNS {
+        let lines = texts().flat_map(|text| text.lines());
+        let found: usize = lines.map(|line| occurrences(&line.to_lowercase(), phrase)).sum();
+        assert!(found <= most, "{found} times {phrase:?}, {most} allowed");
+    }
 }
 
 #[test]
