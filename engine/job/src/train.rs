@@ -386,6 +386,15 @@ impl Precision {
             Self::Fp8 => "fp8",
         }
     }
+
+    /// Returns the size, in bytes, of an element of the vectors and activations that GPUs store in this precision.
+    #[doc(hidden)]
+    pub fn vector_element_bytes(self) -> u64 {
+        match self {
+            Self::Fp32 | Self::Tf32 => 4,
+            Self::Bf16 | Self::Fp16 | Self::Fp8 => 2,
+        }
+    }
 }
 
 /// A kind of device.

@@ -10,6 +10,7 @@
 
 pub mod evaluation;
 pub mod guard;
+mod initial;
 mod layout;
 pub mod logit;
 pub mod overlap;
@@ -17,6 +18,7 @@ mod rules;
 mod spec;
 mod validate;
 
+pub use initial::initial_parameters;
 pub use layout::{DenseLayout, Layer, MlpSpec};
 pub use rules::{Model, TrainingRules};
 pub use spec::{FeatureSpec, HeadSpec, Interaction, ModelSpec};

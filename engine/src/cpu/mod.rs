@@ -13,7 +13,7 @@ mod memory;
 mod mlp;
 mod model;
 mod ranks;
-pub(crate) mod replica;
+mod replica;
 mod scoring;
 mod tables;
 #[cfg(test)]

@@ -7,14 +7,14 @@ use rankine_embedding::cpu::Table;
 use rankine_embedding::rows::{RowsMut, gather};
 use rankine_embedding::{RankTraffic, Step};
 use rankine_model::guard::StepOutcome;
-use rankine_model::{Model, ModelSpec};
+use rankine_model::{Model, ModelSpec, initial_parameters};
 use rankine_reader::Samples;
 use rankine_topology::Rank;
 
 use super::dense::{DenseOptimizer, clip_scale, squared_norm};
 use super::loss::HeadLabels;
 use super::ranks::{Ranks, Sharding};
-use super::replica::{Replica, initial_parameters};
+use super::replica::Replica;
 use super::tables::ModelTables;
 use super::verdict::Findings;
 use crate::checkpoint::{DenseState, RankState};

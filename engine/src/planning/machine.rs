@@ -94,7 +94,9 @@ impl Host {
     fn machine(self, base: Base) -> Machine {
         match base {
             Base::Cpu => Machine::cpu(self.cpu_memory_bytes),
-            Base::H200 => in_precision(Machine::h200(), self.precision),
+            Base::H200 => {
+                Machine { vector_element_bytes: self.precision.vector_element_bytes(), ..Machine::h200() }
+            }
         }
     }
 }
@@ -130,15 +132,6 @@ pub fn read_machine(
 pub fn parse_machine(text: &str, precision: Precision) -> Result<Machine, String> {
     let host = Host { cpu_memory_bytes: 0, precision };
     parse("machine.toml", text, host).map_err(|problem| problem.to_string())
-}
-
-/// Returns the machine with the element size of a precision: GPUs store vectors and activations in it.
-pub(crate) fn in_precision(machine: Machine, precision: Precision) -> Machine {
-    let vector_element_bytes = match precision {
-        Precision::Fp32 | Precision::Tf32 => 4,
-        Precision::Bf16 | Precision::Fp16 | Precision::Fp8 => 2,
-    };
-    Machine { vector_element_bytes, ..machine }
 }
 
 fn parse(name: &str, text: &str, host: Host) -> Result<Machine, Problem> {

@@ -16,7 +16,7 @@ use rankine_embedding::random::UniformField;
 use rankine_embedding::rows::{RowsError, RowsMut, gather};
 use rankine_embedding::{EmbeddingPlan, Pooling, RankTraffic, Step};
 use rankine_model::guard::StepOutcome;
-use rankine_model::{Model, ModelSpec};
+use rankine_model::{Model, ModelSpec, initial_parameters};
 use rankine_reader::Samples;
 use rankine_topology::Rank;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
@@ -24,7 +24,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::dense::{DenseOptimizer, clip_scale, squared_norm};
 use super::loss::HeadLabels;
-use super::replica::{Replica, initial_parameters};
+use super::replica::Replica;
 use super::tables::LookUp;
 use super::verdict::Findings;
 use crate::checkpoint::{DenseState, RankState};

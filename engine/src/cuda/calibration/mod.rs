@@ -19,8 +19,6 @@ use rankine_embedding::plan::{LinkSpeed, Machine};
 use rankine_job::Precision;
 use serde::Serialize;
 
-use crate::planning::machine::in_precision;
-
 pub use cache::cached;
 
 /// The kind and number of this machine's GPUs.
@@ -131,7 +129,7 @@ pub fn machine_of(
 }
 
 fn known(memory_bytes: u64, precision: Precision) -> Machine {
-    in_precision(Machine { memory_bytes, ..Machine::h200() }, precision)
+    Machine { memory_bytes, vector_element_bytes: precision.vector_element_bytes(), ..Machine::h200() }
 }
 
 /// The rate of all products of a model, as a share of the rate of one large product. 690 TFLOP/s fit the products of
@@ -143,15 +141,15 @@ const PRODUCTS_SHARE: f64 = 0.87;
 pub fn machine(gpus: &Gpus, figures: &Figures, memory_bytes: u64, precision: Precision) -> Machine {
     let base = Machine::h200();
     let within_nodes = figures.links.as_ref().map_or(base.within_nodes, |links| link(links, gpus.count));
-    let measured = Machine {
+    Machine {
         name: format!("{} x {}", gpus.count, gpus.name),
         memory_bytes,
         memory_bytes_per_s: figures.gather_bytes_per_s,
         flops: PRODUCTS_SHARE * figures.product_flops_per_s,
         within_nodes,
+        vector_element_bytes: precision.vector_element_bytes(),
         ..base
-    };
-    in_precision(measured, precision)
+    }
 }
 
 /// Fits the model of an all-reduce: each rank sends `2 S (ranks - 1) / ranks` bytes, after a latency. The largest

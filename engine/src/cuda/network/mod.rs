@@ -28,13 +28,12 @@ use rankine_cuda::{Buffer, Lane, Pointer};
 use rankine_embedding::Traffic;
 use rankine_embedding::cuda::Result;
 use rankine_job::Precision;
-use rankine_model::{Layer, Model, ModelSpec};
+use rankine_model::{Layer, Model, ModelSpec, initial_parameters};
 use rankine_topology::Rank;
 
 use super::context::RankContext;
 use super::input::Input;
 use super::setup::ModelSetup;
-use crate::cpu::replica::initial_parameters;
 use dense::Dense;
 use head::{Head, HeadInput};
 use hidden::Hidden;
