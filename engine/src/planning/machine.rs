@@ -348,7 +348,7 @@ mod tests {
             root,
             &json_schema::document("machine"),
             &text,
-            "--lib planning::machine",
+            "-p rankine-engine --lib planning::machine",
         );
         let (written, _) = write_machine(&Machine::h200(), "h200", Precision::Bf16);
         for right in [example(), written, "base = \"cpu\"".into()] {

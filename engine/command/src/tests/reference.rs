@@ -190,7 +190,7 @@ fn the_document_matches_the_arguments() {
     let kept = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         kept == text,
-        "docs/reference/command-line.md differs from the arguments: {BLESS}=1 cargo test --bin rankine reference \
+        "docs/reference/command-line.md differs from the arguments: {BLESS}=1 cargo test -p rankine-command reference \
          rewrites it"
     );
 }

@@ -237,7 +237,7 @@ fn the_documents_say_what_the_types_say() {
     let schema = schema();
     let root = &Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for (name, text) in [("job.schema.json", text(&schema)), ("job.md", markdown(&schema))] {
-        assert_written(root, name, &text, "--lib job::tests::reference");
+        assert_written(root, name, &text, "-p rankine-job reference");
     }
 }
 
