@@ -20,7 +20,6 @@ use fuzz::{CSV_SCHEMAS, error_text, lenient, read_checkpoint, read_dataset, stre
 use hostile::{alone, read, read_variants, read_within, variants};
 use rankine::job::Job;
 use rankine_base::sealed;
-use rankine_engine::saved::SavedModel;
 use rankine_engine::training::{TrainOptions, train};
 use rankine_reader::Dataset;
 use rankine_reader::convert::{
@@ -28,6 +27,7 @@ use rankine_reader::convert::{
 };
 use rankine_reader::generate::Shape;
 use rankine_reader::raw::RawFormat;
+use rankine_saved::SavedModel;
 use serde_json::Value;
 use support::{Place, criteo_rows, files_below, numbers, root};
 

@@ -9,7 +9,7 @@ use std::process::Command;
 
 /// What the engine is compiled from, relative to the root of the repository. Documents, tests and the command do not
 /// make a build another one: what is trained does not depend on them.
-const COMPILED: [&str; 27] = [
+const COMPILED: [&str; 35] = [
     "Cargo.lock",
     "Cargo.toml",
     "cpu/Cargo.toml",
@@ -23,12 +23,20 @@ const COMPILED: [&str; 27] = [
     "embedding/src",
     "engine/Cargo.toml",
     "engine/build",
+    "engine/checkpoint/Cargo.toml",
+    "engine/checkpoint/src",
+    "engine/cpu/Cargo.toml",
+    "engine/cpu/src",
+    "engine/gpu/Cargo.toml",
+    "engine/gpu/src",
     "engine/job/Cargo.toml",
     "engine/job/src",
     "engine/launch/Cargo.toml",
     "engine/launch/src",
     "engine/model/Cargo.toml",
     "engine/model/src",
+    "engine/saved/Cargo.toml",
+    "engine/saved/src",
     "engine/src",
     "reader/Cargo.toml",
     "reader/base/Cargo.toml",

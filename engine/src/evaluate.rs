@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use rankine_base::Stop;
+use rankine_engine_cpu::CpuModel;
 use rankine_job::{Job, ThreadCount};
 use rankine_model::evaluation::{EvalMetrics, EvalSummary, Evaluation, HeadMetrics, RowCounts};
 use rankine_reader::convert::{BadLimit, Progress, RawReader};
 use rankine_reader::schema::VocabularyKind;
 use rankine_reader::{Dataset, Part, Schema};
+use rankine_saved::SavedModelError;
 
-use crate::cpu::CpuModel;
 use crate::raw_rows::{RowBatch, RowOptions, RowSink, RowsError, RowsRead, read_rows};
-use crate::saved::SavedModelError;
 use crate::source::{Artifact, ModelSource, OpenModel, SourceError};
 use crate::training::{self, EvaluationOptions, Event, IdCounts, Observer, TrainError, ids};
 

@@ -2,21 +2,15 @@
 //!
 //! This crate is a part of `rankine` and may change with any version; `rankine::prelude` is stable.
 //!
-//! [`training`] has the loop, which knows a device as a back end: [`cpu`] is the specification, [`cuda`] has the GPUs.
-//! [`checkpoint`] and [`saved`] are the formats on disk. [`source`], [`ranker`], [`prediction`] and [`mod@evaluate`]
-//! score with saved models. [`planning`], [`tuning`] and [`starter`] choose settings.
+//! [`training`] has the loop, which knows a device as a back end: the crate `rankine-engine-cpu` is the specification,
+//! and `rankine-engine-gpu` has the GPUs. [`source`], [`ranker`], [`prediction`] and [`mod@evaluate`] score with saved
+//! models. [`planning`], [`tuning`] and [`starter`] choose settings.
 
 // `eprintln!` panics if stderr is closed or full.
 #![warn(clippy::print_stderr)]
+#![forbid(unsafe_code)]
 
 pub mod build;
-pub mod checkpoint;
-pub mod cpu;
-#[cfg(feature = "cuda")]
-pub mod cuda;
-#[cfg(not(feature = "cuda"))]
-#[path = "no_cuda.rs"]
-pub mod cuda;
 pub mod doctor;
 pub mod evaluate;
 pub mod features;
@@ -32,9 +26,10 @@ pub mod prediction;
 pub mod ranker;
 mod raw_rows;
 pub mod run_paths;
-pub mod saved;
 pub mod source;
 pub mod starter;
+#[cfg(test)]
+mod tests;
 pub mod trainer;
 pub mod training;
 pub mod tuning;

@@ -8,17 +8,19 @@ use std::sync::Arc;
 
 use rankine_base::blame::Blame;
 use rankine_base::files::not_a_folder;
+use rankine_checkpoint as checkpoint;
+use rankine_checkpoint::{Checkpoint, CheckpointError, Disk, Files};
+use rankine_engine_cpu::CpuModel;
 use rankine_job::{Conflict, Job, JobError, conflict_lines};
 use rankine_model::ModelSpec;
 use rankine_reader::convert::{Encoder, KnownColumns};
 use rankine_reader::{Columns, Dataset, IdRules};
-
-use crate::checkpoint::{self, Checkpoint, CheckpointError, Disk, Files};
-use crate::cpu::CpuModel;
-use crate::run_paths;
-use crate::saved::{
-    self, MANIFEST_NAME, ModelMetadata, SavedModel, SavedModelError, StoredWeights, scoring_model,
+use rankine_saved as saved;
+use rankine_saved::{
+    MANIFEST_NAME, ModelMetadata, SavedModel, SavedModelError, StoredWeights, scoring_model,
 };
+
+use crate::run_paths;
 
 /// A folder that has a trained model.
 #[derive(Debug, Clone, PartialEq, Eq)]

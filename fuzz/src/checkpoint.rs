@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rankine::job::Job;
+use rankine_checkpoint as checkpoint;
+use rankine_checkpoint::{Disk, Files, StoredRows};
 use rankine_embedding::rows::Rows;
-use rankine_engine::checkpoint::{self, Disk, Files, StoredRows};
 use rankine_engine::training::{TrainOptions, train};
 use serde_json::Value;
 

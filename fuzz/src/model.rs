@@ -5,8 +5,8 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use rankine_engine::prediction::{PredictionOptions, Predictions, RowOptions, predict_rows};
-use rankine_engine::saved::SavedModel;
 use rankine_reader::convert::BadLimit;
+use rankine_saved::SavedModel;
 use serde_json::Value;
 
 use super::checkpoint::train_small;

@@ -502,8 +502,8 @@ fn unsafe_code_is_where_the_architecture_says() {
 #[test]
 fn channels_come_from_the_standard_library_unless_receivers_are_shared() {
     const SHARED: [&str; 9] = [
-        "engine/src/cuda/feed/copier.rs",
-        "engine/src/cuda/feed/mod.rs",
+        "engine/gpu/src/cuda/feed/copier.rs",
+        "engine/gpu/src/cuda/feed/mod.rs",
         "engine/src/trainer/mod.rs",
         "engine/src/training/run/requests.rs",
         "reader/src/background.rs",

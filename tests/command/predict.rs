@@ -7,8 +7,8 @@ use std::thread;
 use std::time::SystemTime;
 
 use rankine_base::sealed;
-use rankine_engine::saved::SavedModel;
 use rankine_reader::convert::RowFormat;
+use rankine_saved::SavedModel;
 use serde_json::Value;
 
 use crate::support::films::{CSV_SCHEMA, csv_rows};

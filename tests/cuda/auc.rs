@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use rankine_cuda::Buffer;
-use rankine_engine::cuda::{CudaEvaluation, ScoredBatch};
+use rankine_engine_gpu::{CudaEvaluation, ScoredBatch};
 use rankine_model::HeadSpec;
 use rankine_model::evaluation::{Evaluation, HeadMetrics, ScoreHistogram};
 use rankine_reader::Samples;

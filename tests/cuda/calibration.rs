@@ -3,7 +3,8 @@
 use rankine::job::Precision;
 use rankine_cuda::Device;
 use rankine_cuda::calibration::{Figures, Links, Sum};
-use rankine_engine::cuda::calibration::{Gpus, machine_of};
+use rankine_engine::build;
+use rankine_engine_gpu::calibration::{Gpus, machine_of};
 
 use super::{Bench, Body, Outcome, Words};
 
@@ -40,7 +41,7 @@ fn check(figures: &Figures) -> Outcome {
 
 fn figures_are_those_of_a_gpu(bench: &Bench, _: &mut Words) -> Outcome {
     let figures = Figures::measure(std::slice::from_ref(&bench.device))?;
-    if figures.links.is_some() || Gpus::of(std::slice::from_ref(&bench.device))?.count != 1 {
+    if figures.links.is_some() || Gpus::of(std::slice::from_ref(&bench.device), build::here())?.count != 1 {
         return Err("one GPU has no links".into());
     }
     check(&figures)
@@ -55,7 +56,7 @@ fn ranks_measure_what_they_send(_: &Bench, _: &mut Words) -> Outcome {
         return Err("two ranks have links".into());
     }
     // Without measuring, known figures are used.
-    let known = machine_of(&devices, 2, Precision::Fp32, false)?;
+    let known = machine_of(&devices, 2, Precision::Fp32, None)?;
     let total = devices[0].budget()?.total_bytes;
     if (known.memory_bytes, known.vector_element_bytes) != (total, 4) {
         return Err(format!("{known:?}").into());

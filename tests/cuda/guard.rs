@@ -3,7 +3,7 @@
 use libtest_mimic::Failed;
 use rankine::job::Precision;
 use rankine_embedding::Placement;
-use rankine_engine::cuda::CudaModel;
+use rankine_engine_gpu::CudaModel;
 use rankine_model::guard::{FoundOn, SkipReason, StepOutcome};
 use rankine_model::{Interaction, TrainingRules};
 use rankine_topology::Topology;

@@ -8,7 +8,7 @@ use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Device, Lane, PinnedBuffer};
 use rankine_embedding::cuda::{Hotness, Layout};
 use rankine_embedding::{Dtype, Pooling, TableSpec};
-use rankine_engine::cuda::{
+use rankine_engine_gpu::{
     BatchShape, CudaModel, EvaluationShape, Execution, Feed, InputLanes, InputLayout, InputSlot, ModelSetup,
     StepParameters,
 };

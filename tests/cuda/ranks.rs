@@ -11,7 +11,7 @@ use rankine_embedding::{
     EmbeddingPlan, Exchange, FrequentRows, LinkTraffic, Optimizer, Placement, RankTraffic, TablePlan,
     TableSpec, Traffic, UpdateRule,
 };
-use rankine_engine::cuda::{CudaModel, EvaluationShape, Execution};
+use rankine_engine_gpu::{CudaModel, EvaluationShape, Execution};
 use rankine_model::evaluation::{Evaluation, HeadMetrics};
 use rankine_model::{Interaction, ModelSpec, TrainingRules};
 use rankine_reader::Samples;

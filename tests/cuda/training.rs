@@ -8,14 +8,14 @@ use rankine::job::Precision;
 use rankine_cuda::Device;
 use rankine_embedding::cuda::LookUpCounts;
 use rankine_embedding::{Dtype, EmbeddingPlan, Optimizer, Pooling, TableSpec, UpdateRule};
-use rankine_engine::cpu::CpuModel;
-use rankine_engine::cuda::{BatchShape, CudaModel, Execution, ModelSetup};
-use rankine_engine::saved::Weights;
+use rankine_engine_cpu::CpuModel;
+use rankine_engine_gpu::{BatchShape, CudaModel, Execution, ModelSetup};
 use rankine_model::guard::StepOutcome;
 use rankine_model::overlap::{Overlap, Overlaps};
 use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec, TrainingRules};
 use rankine_reader::schema::Hotness;
 use rankine_reader::{Bags, Samples};
+use rankine_saved::Weights;
 
 use super::{Bench, Body, Outcome, Words, close};
 

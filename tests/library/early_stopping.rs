@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use rankine::job::StoppingMetric;
 use rankine::prelude::*;
-use rankine_engine::checkpoint::{self, Disk, list};
+use rankine_checkpoint as checkpoint;
+use rankine_checkpoint::{Disk, list};
 use rankine_engine::run_paths;
 use rankine_model::evaluation::Metrics;
 use rankine_reader::{Order, Split};

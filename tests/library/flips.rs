@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rankine_engine::checkpoint::{Checkpoint, Disk, Files};
+use rankine_checkpoint::{Checkpoint, Disk, Files};
 use rankine_reader::{Dataset, verify};
 
 use crate::support::{self, Place, SUCCESS, criteo_rows, files_below, numbers, run, train};

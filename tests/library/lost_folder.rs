@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rankine::job::Job;
-use rankine_engine::checkpoint::{Disk, Files, Input, Output};
+use rankine_checkpoint::{Disk, Files, Input, Output};
 use rankine_engine::run_paths;
 use rankine_engine::training::{TrainError, TrainOptions, train};
 

@@ -5,8 +5,8 @@
 use std::path::Path;
 
 use rankine::job::Job;
-use rankine_engine::cpu::{CpuModel, step_bytes};
 use rankine_engine::training::translate;
+use rankine_engine_cpu::{CpuModel, step_bytes};
 use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{Dataset, Part};
 

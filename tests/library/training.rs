@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rankine::job::Job;
-use rankine_engine::checkpoint::{Checkpoint, Disk, Files, Input, Output, list};
+use rankine_checkpoint::{Checkpoint, Disk, Files, Input, Output, list};
 use rankine_engine::run_paths;
 use rankine_engine::source::open_checkpoint;
 use rankine_engine::training::{

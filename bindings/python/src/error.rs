@@ -3,10 +3,10 @@
 use pyo3::{PyErr, import_exception};
 use rankine::job::JobFile;
 use rankine_engine::evaluate::EvaluateError;
-use rankine_engine::saved::SavedModelError;
 use rankine_engine::source::SourceError;
 use rankine_engine::trainer::TrainerError;
 use rankine_engine::training::TrainError;
+use rankine_saved::SavedModelError;
 
 mod exceptions {
     use super::import_exception;

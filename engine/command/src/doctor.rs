@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use rankine_engine::{cuda, doctor};
+use rankine_engine::build;
+use rankine_engine::doctor;
+use rankine_engine_gpu as gpu;
 
 use super::{CommandError, Exit, launch, output};
 
@@ -59,11 +61,11 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
 
 /// Measures all GPUs together, and stores the result for this number of GPUs.
 fn bandwidth(json: bool) -> Result<(), CommandError> {
-    if !cuda::IN_BUILD {
+    if !gpu::IN_BUILD {
         let words = "this build has no CUDA support (the feature `cuda`), so it cannot measure GPUs";
         return Err(CommandError::new(Exit::Usage, words));
     }
     let failed = |error: String| CommandError::new(Exit::Failed, format!("cannot measure the GPUs: {error}"));
-    let measured = cuda::measure_all().map_err(failed)?;
+    let measured = gpu::measure_all(build::here()).map_err(failed)?;
     if json { output::json(&measured) } else { output::text(measured) }
 }

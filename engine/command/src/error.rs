@@ -6,14 +6,14 @@ use std::io;
 use std::path::Path;
 
 use rankine_base::blame::Blame;
-use rankine_engine::checkpoint::CheckpointError;
+use rankine_checkpoint::CheckpointError;
 use rankine_engine::evaluate::EvaluateError;
 use rankine_engine::prediction::{PredictError, STANDARD_OUTPUT};
-use rankine_engine::saved::SavedModelError;
 use rankine_engine::source::SourceError;
 use rankine_engine::training::TrainError;
 use rankine_engine::tuning::TuneError;
 use rankine_job::JobError;
+use rankine_saved::SavedModelError;
 
 use super::Exit;
 

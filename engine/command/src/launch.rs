@@ -1,13 +1,13 @@
 //! Arguments about the processes of a job, and `rankine doctor --cluster`.
-use rankine_engine::build;
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rankine_cuda::probe::{Presence, probe};
-use rankine_engine::cuda;
+use rankine_engine::build;
 use rankine_engine::training::TrainError;
+use rankine_engine_gpu as gpu;
 use rankine_job::{Guard, JobFile, Seconds};
 use rankine_launch::{
     Activity, Address, Failure, Host, LaunchError, Launcher, Link, MeetError, Meeting, Patience,
@@ -205,7 +205,7 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<(), CommandError> {
     }
     let exchange_ms = begun.elapsed().as_secs_f64() * 1e3 / f64::from(EXCHANGES);
     let links = match members.iter().any(|member| member.gpus > 0) {
-        true => cuda::links(&mut meeting, &members, timeout)?,
+        true => gpu::links(&mut meeting, &members, timeout)?,
         false => Vec::new(),
     };
     if process.rank != Process(0) {
@@ -215,7 +215,7 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<(), CommandError> {
         launcher: process.launcher,
         meet: process.meet.as_ref().map(Address::to_string),
         exchange_ms,
-        links: cuda::IN_BUILD.then_some(links),
+        links: gpu::IN_BUILD.then_some(links),
         nodes: hosts(&members),
         members,
     };

@@ -9,9 +9,10 @@ use bytesize::ByteSize;
 use rankine_base::did_you_mean;
 use rankine_embedding::plan::{Alternative, Machine, NonTableMemory, PlanReport, TableReport};
 use rankine_embedding::{Exchange, Placement};
-use rankine_engine::cuda;
+use rankine_engine::build;
 use rankine_engine::planning::{self, Origin, Planning, Source, Sweep, SweepBatch};
 use rankine_engine::training::{self, JobData, TrainError};
+use rankine_engine_gpu as gpu;
 use rankine_job::{Count, DeviceKind, Job, NonNegative, RankCount, Ranks};
 use rankine_topology::Topology;
 use serde::Serialize;
@@ -161,7 +162,7 @@ fn machine(args: &Args, job: &Job, topology: Topology) -> Result<Machine, Comman
 
 /// Returns the measured GPUs of this machine, as training would use them.
 fn measured(job: &Job, topology: Topology) -> Result<Machine, String> {
-    if !cuda::IN_BUILD {
+    if !gpu::IN_BUILD {
         let why = "the machine `here` needs GPUs, and this build has no CUDA support (the feature `cuda`)";
         return Err(why.into());
     }
@@ -169,7 +170,7 @@ fn measured(job: &Job, topology: Topology) -> Result<Machine, String> {
     if per_node == 1 {
         return Err("the machine `here` needs several ranks per node".into());
     }
-    let machine = cuda::machine_here(per_node, job.device.precision_on_gpus());
+    let machine = gpu::machine_here(per_node, job.device.precision_on_gpus(), build::here());
     let machine = machine.map_err(|error| format!("the machine `here` needs {per_node} GPUs: {error}"))?;
     Ok(planning::write_machine(&machine, "h200", job.device.precision_on_gpus()).1)
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytesize::ByteSize;
-use rankine_engine::checkpoint::{Disk, FaultyFiles};
+use rankine_checkpoint::{Disk, FaultyFiles};
 use rankine_engine::run_paths;
 use rankine_engine::training::{
     self, AverageSummary, BestSummary, DeviceMemory, Event, ExchangeSummary, Observer, Report, RunDevices,

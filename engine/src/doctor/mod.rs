@@ -14,10 +14,10 @@ use bytesize::ByteSize;
 use rankine_base::build::Build;
 use rankine_base::system::{self, LockedMemory, Memory};
 use rankine_cuda::probe::{Attempt, Driver, Library, Presence, Probe, VisibleGpu};
+use rankine_engine_gpu as gpu;
 use serde::Serialize;
 
 use crate::build;
-use crate::cuda;
 use cpu::Cpu;
 
 /// Tries every mode of reading files in a folder: returns its name in a job file, and the error if it does not work.
@@ -121,13 +121,13 @@ fn backends() -> Vec<Backend> {
         Ok(free) => Backend { free_bytes: Some(free), refused: None },
         Err(error) => Backend { free_bytes: None, refused: Some(error) },
     };
-    cuda::open_each().into_iter().map(backend).collect()
+    gpu::open_each().into_iter().map(backend).collect()
 }
 
 /// Returns what `device.kind = "auto"` chooses for jobs that GPUs support.
 fn training(threads: usize, backends: &[Backend]) -> Training {
     let (device, why) = match backends.first() {
-        _ if !cuda::IN_BUILD => {
+        _ if !gpu::IN_BUILD => {
             ("cpu", "this build has no CUDA support (the feature `cuda`), so it does not use GPUs")
         }
         Some(Backend { refused: None, .. }) => (
@@ -294,14 +294,14 @@ mod tests {
         for expected in [
             concat!("Rankine ", env!("CARGO_PKG_VERSION")),
             "reading   files in data\n          uring-direct    refused by seccomp\n          pread           works\n",
-            if cuda::IN_BUILD { "\ntraining  c" } else { "training  cpu, " },
-            if cuda::IN_BUILD { " GPU" } else { "this build has no CUDA support" },
+            if gpu::IN_BUILD { "\ntraining  c" } else { "training  cpu, " },
+            if gpu::IN_BUILD { " GPU" } else { "this build has no CUDA support" },
         ] {
             assert!(text.contains(expected), "{expected}\n{text}");
         }
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["reading"]["modes"][0]["refused"], "refused by seccomp");
-        assert!(cuda::IN_BUILD || json["training"]["device"] == "cpu");
+        assert!(gpu::IN_BUILD || json["training"]["device"] == "cpu");
         assert!(json["gpu"]["driver"]["found"].is_object() || json["gpu"]["driver"]["missing"].is_array());
     }
 

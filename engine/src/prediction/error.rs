@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::saved::SavedModelError;
+use rankine_saved::SavedModelError;
 
 /// Why there are no predictions.
 #[derive(Debug, thiserror::Error)]

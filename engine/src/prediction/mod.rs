@@ -12,6 +12,7 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
+use rankine_engine_cpu::CpuModel;
 use rankine_model::logit::sigmoid;
 use rankine_reader::convert::{KeptTexts, UnknownCategories};
 use rankine_reader::schema::VocabularyKind;
@@ -19,7 +20,6 @@ use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{Dataset, IdRules, Part, Samples, Schema, vocabulary};
 use serde::{Serialize, Serializer};
 
-use crate::cpu::CpuModel;
 use crate::training::{EvaluationOptions, IdCounts, ids};
 use file::PredictionFile;
 

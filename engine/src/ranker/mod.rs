@@ -31,9 +31,9 @@ use rankine_reader::convert::{RawLabels, RawRows};
 use rankine_reader::{IdRules, Samples, Schema};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use crate::cpu::{ScoringBuffers, ScoringModel};
 #[cfg(feature = "arrow")]
 use crate::features::MappedRows;
+use rankine_engine_cpu::{ScoringBuffers, ScoringModel};
 use rankine_model::logit::sigmoid;
 
 use crate::features::RawEncoder;

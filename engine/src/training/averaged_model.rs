@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use rankine_checkpoint::{Checkpoint, CheckpointError, DenseState, DeviceState, StateSource, StoredRows};
 use rankine_embedding::rows::{RowsMut, gather};
 use rankine_job::Average;
 use rankine_model::Model;
 
 use super::fresh_state;
-use crate::checkpoint::{Checkpoint, CheckpointError, DenseState, DeviceState, StateSource, StoredRows};
 
 /// A model whose weights are the average of those of checkpoints.
 ///

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use rankine_base::Stop;
+use rankine_checkpoint::Files;
 use rankine_job::Job;
 use rankine_launch::ProcessGroup;
 use rankine_model::Model;
@@ -12,7 +13,6 @@ use rankine_topology::Topology;
 
 use super::eval_sets::NamedDataset;
 use super::start::Start;
-use crate::checkpoint::Files;
 
 /// Where the samples of a training come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use rankine_base::StopCause;
 use rankine_base::blame::Blame;
+use rankine_checkpoint::CheckpointError;
 use rankine_job::{Conflict, conflict_lines};
 use rankine_launch::MeetError;
 use rankine_model::guard::NonFinite;
+use rankine_saved::SavedModelError;
 use rankine_topology::Rank;
 
 use super::start::Start;
-use crate::checkpoint::CheckpointError;
 use crate::planning::PlacementError;
-use crate::saved::SavedModelError;
 use crate::source::SourceError;
 
 /// Why a run did not complete.

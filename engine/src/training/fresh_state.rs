@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
+use rankine_checkpoint::{CheckpointError, DenseState};
 use rankine_embedding::rows::{RowPart, RowPiece, RowSet, RowsMut, place};
 use rankine_embedding::{Dtype, TableSpec};
 use rankine_model::Model;
 
-use crate::checkpoint::{CheckpointError, DenseState};
-use crate::saved::for_each_run;
+use rankine_saved::for_each_run;
 
 /// Copies weights of a range of a table's rows to a buffer `[row][dim]`, which is given with `dim`.
 pub(super) type GatherWeights<'a> =

@@ -7,7 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rankine_base::blame::Blame;
+use rankine_checkpoint::{
+    Checkpoint, CheckpointError, DenseState, DeviceState, InitialState, RuleState, StateSource, StoredRows,
+    TableState,
+};
 use rankine_embedding::rows::{RowsMut, gather};
+use rankine_engine_cpu::CpuModel;
 use rankine_job::{Conflict, Job};
 use rankine_model::{Model, ModelSpec};
 use rankine_reader::Dataset;
@@ -15,11 +20,6 @@ use rankine_reader::convert::{KnownColumns, TableGrowth};
 
 use super::identity::{first_difference, rule_difference};
 use super::{TrainError, fresh_state};
-use crate::checkpoint::{
-    Checkpoint, CheckpointError, DenseState, DeviceState, InitialState, RuleState, StateSource, StoredRows,
-    TableState,
-};
-use crate::cpu::CpuModel;
 use crate::source::{Artifact, ModelSource, OpenModel, SourceError, open_checkpoint};
 
 /// The key of the model's path.

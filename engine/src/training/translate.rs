@@ -12,7 +12,7 @@ use rankine_reader::Schema;
 use rankine_reader::schema::{self, Categorical, VocabularyKind};
 
 use super::TrainError;
-use crate::cpu;
+use rankine_engine_cpu as cpu;
 
 /// The model of a job for a dataset's columns, and its update rules.
 ///

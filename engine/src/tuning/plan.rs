@@ -5,13 +5,13 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use rankine_base::publish::{Lock, create_folders, replace_file_under};
+use rankine_checkpoint::DataIdentity;
 use rankine_job::Job;
 use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::{Extent, TuneError, Tuned, Tuning};
-use crate::checkpoint::DataIdentity;
 
 /// The file in the folder of a search.
 const NAME: &str = "tune.json";

@@ -6,10 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rankine_base::{Stop, system};
+use rankine_engine_gpu as gpu;
 use rankine_job::{DeviceKind, Job, StoppingMetric, ThreadCount};
 
 use super::trial::{Share, Standing, Trial};
-use crate::cuda;
 use crate::training::TrainError;
 
 /// The time between two looks at the clock and at requests to stop.
@@ -48,7 +48,7 @@ impl Workers {
     pub(super) fn of(job: &Job, table_bytes: u64) -> Self {
         let threads = rankine_job::thread_count(job.device.threads).get();
         let ranks = job.device.ranks.get() as usize;
-        let seen = if job.device.kind == DeviceKind::Cpu { 0 } else { cuda::gpu_count() };
+        let seen = if job.device.kind == DeviceKind::Cpu { 0 } else { gpu::gpu_count() };
         if seen > 0 {
             // With "auto" a trial takes all GPUs.
             let gpus = job.device.ranks.count().map_or(seen, |_| ranks);

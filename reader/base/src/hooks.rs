@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 
-/// Makes one operation on checkpoint files fail: which one, and how, is in `engine/src/checkpoint/faults.rs`.
+/// Makes one operation on checkpoint files fail: which one, and how, is in `engine/checkpoint/src/faults.rs`.
 pub const FAULT: &str = "RANKINE_TEST_FAULT";
 /// Bytes that copies of the state may take, instead of the free memory.
 pub const COPY_BYTES: &str = "RANKINE_TEST_COPY_BYTES";

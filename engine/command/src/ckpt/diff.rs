@@ -3,9 +3,9 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use rankine_checkpoint::{Checkpoint, CheckpointError, StoredRows};
 use rankine_embedding::TableSpec;
 use rankine_embedding::rows::Rows;
-use rankine_engine::checkpoint::{Checkpoint, CheckpointError, StoredRows};
 use rankine_engine::source::{Artifact, ModelSource, OpenModel, open_checkpoint};
 use serde::Serialize;
 
@@ -96,7 +96,7 @@ impl Difference {
         let (dense, other_dense) = (one.dense()?, other.dense()?);
         let mut of_dense = TensorDifference::new("dense parameters", dense.parameters.len() as u64);
         for parameter in 0..dense.parameters.len() {
-            let numbers = |dense: &rankine_engine::checkpoint::DenseState| -> Vec<f32> {
+            let numbers = |dense: &rankine_checkpoint::DenseState| -> Vec<f32> {
                 let kinds = std::iter::once(&dense.parameters).chain(&dense.state);
                 kinds.map(|kind| kind[parameter]).collect()
             };

@@ -4,9 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 
 use bytesize::ByteSize;
-use rankine_engine::checkpoint::{Checkpoint, Manifest, PieceContents};
-use rankine_engine::saved::SavedModel;
+use rankine_checkpoint::{Checkpoint, Manifest, PieceContents};
 use rankine_engine::source::{Artifact, ModelSource};
+use rankine_saved::SavedModel;
 use serde::Serialize;
 
 use super::open;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clap::Subcommand;
-use rankine_engine::checkpoint::{Checkpoint, Disk, Files};
+use rankine_checkpoint::{Checkpoint, Disk, Files};
 use rankine_engine::source::{Artifact, ModelSource, open_checkpoint};
 
 use super::CommandError;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use rankine_base::publish::{Lock, create_folders, refuse_inputs, replace_file_under};
+use rankine_checkpoint::{Draft, RankState, StoredRows, write_shards};
 use rankine_embedding::rows::Rows;
-use rankine_engine::checkpoint::{Draft, RankState, StoredRows, write_shards};
 use rankine_engine::run_paths;
 use rankine_job::RankCount;
 use rankine_topology::Topology;
@@ -51,7 +51,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let lock = Lock::within(&args.out)?;
     let dir = run_paths::checkpoints(&args.out);
     let step = manifest.train.step;
-    if dir.join(rankine_engine::checkpoint::step_name(step)).exists() {
+    if dir.join(rankine_checkpoint::step_name(step)).exists() {
         let what = format!(
             "{} already has a checkpoint of step {step}: choose another --out, or remove it",
             args.out.display()

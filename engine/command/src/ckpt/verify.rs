@@ -3,9 +3,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use rankine_engine::checkpoint::{Checkpoint, Totals};
-use rankine_engine::saved::{SavedModel, VerifiedSize};
+use rankine_checkpoint::{Checkpoint, Totals};
 use rankine_engine::source::{Artifact, ModelSource};
+use rankine_saved::{SavedModel, VerifiedSize};
 use serde::Serialize;
 
 use super::disk;

@@ -2,6 +2,7 @@
 
 use rankine_embedding::EmbeddingPlan;
 use rankine_embedding::plan::Machine;
+use rankine_engine_cpu::{CpuModel, Sharding};
 use rankine_job::{DenseUpdate, DeviceKind, Job};
 use rankine_model::Model;
 use rankine_model::overlap::Overlap;
@@ -15,8 +16,6 @@ use super::device::InitializedDevice;
 use super::gpu::{self, Gpus};
 use super::measurements::Measurements;
 use super::refusal::{GpuSelectionError, Refusal};
-use crate::cpu::{CpuModel, Sharding};
-use crate::cuda;
 use crate::planning;
 
 /// The device that a job is to be trained on.
@@ -109,7 +108,7 @@ impl DeviceChoice {
 /// # Errors
 /// [`TrainError::Device`].
 pub(in super::super) fn check_build(job: &Job) -> Result<(), TrainError> {
-    if job.device.kind == DeviceKind::Cuda && !cuda::IN_BUILD {
+    if job.device.kind == DeviceKind::Cuda && !rankine_engine_gpu::IN_BUILD {
         return Err(TrainError::Device(
             "device.kind is \"cuda\", but this build of Rankine trains only on the CPU: set it to \"auto\" or \"cpu\""
                 .into(),

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use rankine_checkpoint::{CheckpointError, StateSource};
 use rankine_cpu::Arithmetic;
 use rankine_embedding::RankTraffic;
+use rankine_engine_cpu::CpuModel;
 use rankine_job::{Device, DeviceKind, Job, Precision};
 use rankine_model::ModelSpec;
 use rankine_model::evaluation::HeadMetrics;
@@ -12,6 +14,7 @@ use rankine_model::guard::StepOutcome;
 use rankine_reader::Samples;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
+use rankine_saved::{SavedModelError, Weights};
 use rankine_topology::Rank;
 
 use super::super::TrainError;
@@ -21,9 +24,6 @@ use super::device::{Backend, RankVisit};
 use super::look_ups;
 use super::refusal::Refusal;
 use super::scorer::{Scorer, ScoringProgress};
-use crate::checkpoint::{CheckpointError, StateSource};
-use crate::cpu::CpuModel;
-use crate::saved::{SavedModelError, Weights};
 
 /// A model in host memory, with the outcomes of steps that were not taken yet.
 pub(super) struct CpuBackend {

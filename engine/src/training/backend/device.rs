@@ -3,12 +3,14 @@
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rankine_checkpoint::{CheckpointError, DeviceState, RankState, StateSource};
 use rankine_embedding::{EmbeddingPlan, Placement, RankTraffic};
 use rankine_job::{DeviceKind, Job, Precision};
 use rankine_model::guard::StepOutcome;
 use rankine_reader::Samples;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
+use rankine_saved::Weights;
 use rankine_topology::Rank;
 
 use super::super::TrainError;
@@ -17,8 +19,6 @@ use super::batches::{Batch, Batches};
 use super::memory::DeviceMemory;
 use super::phases::{Ceilings, MeasuredPhase, TraceEvent};
 use super::scorer::Scorer;
-use crate::checkpoint::{CheckpointError, DeviceState, RankState, StateSource};
-use crate::saved::Weights;
 
 /// A function of a rank's number and state.
 pub(super) type RankVisit = Arc<dyn Fn(Rank, RankState<'_>) -> Result<(), CheckpointError> + Send + Sync>;
@@ -44,7 +44,7 @@ pub(in super::super) trait Backend: Scorer + Weights {
     /// [`TrainError::Data`], [`TrainError::Gpu`].
     fn open(&self, part: DatasetPart, options: &StreamOptions) -> Result<Batches, TrainError>;
 
-    /// Starts a step; see [`crate::cpu::CpuModel::train_step`].
+    /// Starts a step; see [`rankine_engine_cpu::CpuModel::train_step`].
     fn train_step(&mut self, batch: &Batch, rate_factor: f64) -> Result<(), TrainError>;
 
     /// Reports outcomes of steps that were not reported yet, in order: of all started steps if `all`, otherwise of
@@ -60,7 +60,7 @@ pub(in super::super) trait Backend: Scorer + Weights {
         count: usize,
     ) -> Result<Vec<f64>, TrainError>;
 
-    /// The ranks whose replicas differ; see [`crate::cpu::CpuModel::diverged_ranks`].
+    /// The ranks whose replicas differ; see [`rankine_engine_cpu::CpuModel::diverged_ranks`].
     fn diverged_ranks(&self) -> Result<Vec<Rank>, TrainError>;
 
     /// Calls `visit` with the state of each rank, all ranks at once, after all steps are complete.

@@ -4,12 +4,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytesize::ByteSize;
+use rankine_checkpoint::{CheckpointError, DeviceState, StateSource};
 use rankine_cuda::Error::{NoDevice, NoDriver};
 use rankine_cuda::blas::Algorithms;
 use rankine_cuda::probe::uuid_text;
 use rankine_cuda::{ActivityKind, Device, Moment, Trace};
 use rankine_embedding::cuda::{Error as GpuError, LookUpCounts};
 use rankine_embedding::{EmbeddingPlan, RankTraffic};
+use rankine_engine_gpu::{
+    BatchShape, CudaEvaluation, CudaModel, Error, EvaluationResult, EvaluationShape, Execution, Feed,
+    ModelSetup, calibration, refusals,
+};
 use rankine_job::{DenseUpdate, DeviceKind, Job, Precision};
 use rankine_model::evaluation::HeadMetrics;
 use rankine_model::guard::StepOutcome;
@@ -19,6 +24,7 @@ use rankine_reader::dataset::DatasetPart;
 use rankine_reader::io::Rung;
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Part, Samples};
+use rankine_saved::{SavedModelError, Weights};
 use rankine_topology::Rank;
 
 use super::super::TrainError;
@@ -31,15 +37,8 @@ use super::memory::{DeviceMemory, MemoryPart};
 use super::phases::{Ceilings, MeasuredPhase, TraceEvent};
 use super::refusal::{GpuSelectionError, Refusal};
 use super::scorer::{Scorer, ScoringProgress};
-use crate::checkpoint::{CheckpointError, DeviceState, StateSource};
-pub(super) use crate::cuda::FeedBatch;
-use crate::cuda::calibration;
-use crate::cuda::{
-    BatchShape, CudaEvaluation, CudaModel, Error, EvaluationResult, EvaluationShape, Execution, Feed,
-    ModelSetup, refusals,
-};
-use crate::planning;
-use crate::saved::{SavedModelError, Weights};
+use crate::{build, planning};
+pub(super) use rankine_engine_gpu::FeedBatch;
 
 /// What to do if a job is too large.
 const WAY_OUT: &str = "To make tables smaller, use embedding.dtype = \"bf16\", fewer rows (data.generate.rows_cap, or \
@@ -274,7 +273,8 @@ impl Gpus {
             (None, Some(text)) => planning::parse_machine(text, precision).map_err(TrainError::Device)?,
             (None, None) => {
                 let a_node = topology.ranks_per_node();
-                calibration::machine_of(devices, a_node, precision, apart).map_err(Error::from)?
+                let build = apart.then(build::here);
+                calibration::machine_of(devices, a_node, precision, build).map_err(Error::from)?
             }
         };
         let (machine, _) = planning::write_machine(&machine, "h200", precision);

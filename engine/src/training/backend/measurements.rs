@@ -2,7 +2,7 @@
 
 use rankine_topology::Topology;
 
-use crate::checkpoint::{Checkpoint, CheckpointError};
+use rankine_checkpoint::{Checkpoint, CheckpointError};
 
 const TUNING_NAME: &str = "tuning.json";
 const MACHINE_NAME: &str = "machine.toml";

@@ -1,11 +1,11 @@
 //! What an evaluation needs of a model.
 
+use rankine_engine_cpu::CpuModel;
 use rankine_model::evaluation::{Evaluation, HeadMetrics};
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::{BatchStream, StreamOptions};
 
 use super::super::TrainError;
-use crate::cpu::CpuModel;
 
 /// The progress of an evaluation, after each batch.
 #[derive(Debug, Clone, Copy)]

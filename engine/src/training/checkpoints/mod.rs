@@ -10,6 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rankine_checkpoint as checkpoint;
+use rankine_checkpoint::{
+    Base, Checkpoint, CheckpointError, DamagedCheckpoint, Draft, Files, Manifest, Needs, PublishedCheckpoint,
+    ShardFiles, TrainState, write_shard,
+};
 use rankine_embedding::rows::{RowSelection, Snapshot};
 use rankine_job as job;
 use rankine_job::OnFailure;
@@ -23,10 +28,6 @@ use super::identity::{RunIdentity, TrainingIdentity};
 use super::processes::with_heartbeat;
 use super::run_dir::RunFolder;
 use super::{Event, Observer, TrainError};
-use crate::checkpoint::{
-    self, Base, Checkpoint, CheckpointError, DamagedCheckpoint, Draft, Files, Manifest, Needs,
-    PublishedCheckpoint, ShardFiles, TrainState, write_shard,
-};
 use crate::run_paths;
 use copies::CopyMemory;
 use write::{RankCopy, SideFiles, WriteOutput, WriteTask, choose_rows, publish, write_alone, write_copies};

@@ -5,15 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use rankine_checkpoint::{
+    CheckpointError, DenseState, Draft, Files, Manifest, PublishedCheckpoint, RankState, ShardFiles,
+    write_shard,
+};
 use rankine_embedding::rows::{RowSelection, Snapshot};
 use rankine_reader::Columns;
 use rankine_topology::Rank;
 
 use super::super::backend::Measurements;
-use crate::checkpoint::{
-    CheckpointError, DenseState, Draft, Files, Manifest, PublishedCheckpoint, RankState, ShardFiles,
-    write_shard,
-};
 
 /// The writing of this process's shards.
 pub(super) enum WriteTask {

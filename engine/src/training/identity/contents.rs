@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
+use rankine_checkpoint::DataIdentity;
 use rankine_reader::dataset::BlockCoding;
 use rankine_reader::raw::{FileIdentity, RawContents, checksums};
 use rankine_reader::{Dataset, Part};
@@ -16,7 +17,6 @@ use rankine_reader::{Dataset, Part};
 use super::super::context::RunContext;
 use super::super::{Event, Observer, Stop, TrainError};
 use super::TrainingIdentity;
-use crate::checkpoint::DataIdentity;
 
 /// Files of at most this many bytes in total are read before training starts, which takes a moment.
 const AT_ONCE_BYTES: u64 = 256 << 20;

@@ -2,6 +2,7 @@
 //! to a job if these are the same; the contents of raw files are in `contents.rs`.
 
 use rankine_base::build::Build;
+use rankine_checkpoint::{DataIdentity, Manifest, OrderState, RuleState, TableState};
 use rankine_model::ModelSpec;
 use rankine_reader::Part;
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,6 @@ use serde_json::Value;
 use super::TrainError;
 use super::context::{RunContext, SampleSource};
 use crate::build;
-use crate::checkpoint::{DataIdentity, Manifest, OrderState, RuleState, TableState};
 
 mod contents;
 

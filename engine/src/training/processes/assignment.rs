@@ -1,13 +1,13 @@
 //! Where the ranks of a job run: how many, on how many nodes, and which of them, on which GPUs, a process has.
 
 use rankine_base::hooks;
+use rankine_engine_gpu as gpu;
 use rankine_job::{DeviceKind, Job, RankCount, Ranks};
 use rankine_launch::{Host, ProcessGroup, ProcessInfo, hosts};
 use rankine_topology::{Process, Topology};
 
 use super::super::TrainError;
 use super::agreement::same_everywhere;
-use crate::cuda;
 
 /// The ranks assigned to a process: consecutive, equally many for each process, in the order of processes.
 #[derive(Debug, Clone)]
@@ -34,7 +34,7 @@ impl RankAssignment {
         same_everywhere(processes, "job", &job.to_toml())?;
         let shared = hooks::variable(hooks::LOOPBACK).is_some();
         let found = match processes.size() {
-            1 => alone(job, cuda::gpu_count(), shared),
+            1 => alone(job, gpu::gpu_count(), shared),
             _ => among(job, processes.members(), processes.process(), shared),
         };
         let (topology, mut gpus) = found.map_err(TrainError::Device)?;

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use rankine_job::{DeviceKind, Job};
 use rankine_reader::Part;
+use rankine_saved::{SavedModel, SavedModelError};
 use serde_json::Value;
 
 use super::super::TrainError;
@@ -12,7 +13,6 @@ use super::super::context::RunContext;
 use super::super::identity::{ContentsCheck, RunIdentity, first_difference};
 use super::super::run_dir::{EndReason, RunDir, Summary};
 use crate::run_paths;
-use crate::saved::{SavedModel, SavedModelError};
 
 /// What happens with a finished run.
 pub(super) enum FinishedRun {

@@ -7,6 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rankine_base::blame::Blame;
+use rankine_checkpoint as checkpoint;
+use rankine_checkpoint::{Checkpoint, CheckpointError, Files, TrainState};
 use rankine_job::Job;
 use rankine_launch::RunStage;
 use serde::{Deserialize, Serialize};
@@ -19,7 +21,6 @@ use super::run_dir::{RunDir, Summary};
 use super::start::Start;
 use super::{Event, Observer, TrainError};
 use crate::build;
-use crate::checkpoint::{self, Checkpoint, CheckpointError, Files, TrainState};
 use crate::run_paths;
 use finished::FinishedRun;
 
@@ -214,8 +215,8 @@ mod tests {
     use super::super::data::tests::job;
     use super::super::{open_or_generate, translate};
     use super::*;
-    use crate::checkpoint::Disk;
     use crate::groups::in_group;
+    use rankine_checkpoint::Disk;
     use rankine_launch::ProcessGroup;
 
     /// How training starts on two processes: whether it has the run folder, or the error and who is to blame. The first

@@ -1,12 +1,12 @@
 //! Early stopping: which evaluation was the best, and when training ends without a better one.
 
+use rankine_checkpoint::{BestState, TrainState};
 use rankine_job::{EarlyStopping as Settings, StoppingMetric};
 use rankine_launch::ProcessGroup;
 use rankine_model::evaluation::EvalMetrics;
 
 use super::super::checkpoints::Checkpoints;
 use super::super::{Observer, TrainError};
-use crate::checkpoint::{BestState, TrainState};
 
 /// The best evaluation of a run so far.
 #[derive(Debug, Clone)]

@@ -4,10 +4,13 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use rankine_base::publish::PartialDir;
+use rankine_checkpoint::{BestState, StateSource};
 use rankine_launch::{ProcessGroup, RunStage};
 use rankine_model::ModelSpec;
 use rankine_model::evaluation::{EvalMetrics, EvalSummary};
 use rankine_reader::{Columns, Part};
+use rankine_saved as saved;
+use rankine_saved::{ModelMetadata, SavedModelError, Weights};
 
 use super::super::context::{RunContext, SampleSource};
 use super::super::eval_sets::NamedDataset;
@@ -20,8 +23,6 @@ use super::super::{Event, TrainError};
 use super::early_stopping::DecidingMetrics;
 use super::training_loop::{Subject, TrainingLoop};
 use crate::build;
-use crate::checkpoint::{BestState, StateSource};
-use crate::saved::{self, ModelMetadata, SavedModelError, Weights};
 
 impl TrainingLoop<'_> {
     /// Saves the trained model, evaluates it, and writes the results. Returns the summary.

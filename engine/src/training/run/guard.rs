@@ -1,11 +1,11 @@
 //! The job's policy for steps that were skipped because a value was not finite: they are counted, and one of them, or
 //! too many in a row, end the training.
 
+use rankine_checkpoint::GuardState;
 use rankine_job as job;
 use rankine_model::guard::{NonFinite, StepOutcome};
 
 use super::super::TrainError;
-use crate::checkpoint::GuardState;
 
 /// The first skipped steps are logged one by one; later ones each time their number has doubled.
 const LOGGED_EACH: u64 = 10;

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use rankine_base::Stop;
+use rankine_checkpoint::{Disk, Files};
 use rankine_job::Job;
 use rankine_launch::ProcessGroup;
 use rankine_reader::Dataset;
@@ -35,7 +36,6 @@ use super::run_dir::{RunDir, Summary};
 use super::start::Start;
 use super::translate::translate;
 use super::{Observer, TrainError};
-use crate::checkpoint::{Disk, Files};
 use training_loop::TrainingLoop;
 
 pub use records::RunPhaseSeconds;

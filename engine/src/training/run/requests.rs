@@ -6,6 +6,7 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender};
 use rankine_base::StopCause;
 use rankine_base::publish::PartialDir;
+use rankine_checkpoint as checkpoint;
 use rankine_launch::{RunStage, StepStage};
 use rankine_model::evaluation::EvalSummary;
 use rankine_reader::{Part, Samples, stream};
@@ -13,7 +14,6 @@ use rankine_reader::{Part, Samples, stream};
 use super::super::TrainError;
 use super::super::backend::Batch;
 use super::training_loop::{ReaderState, TrainingLoop};
-use crate::checkpoint;
 use crate::run_paths;
 
 /// What a program requests of a training.

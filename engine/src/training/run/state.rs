@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rankine_checkpoint::{BestState, InitialState, TrainState};
 use rankine_model::evaluation::{EvalSummary, SavedScores};
 use rankine_reader::stream::Position;
 
@@ -11,7 +12,6 @@ use super::super::report::ReportDetails;
 use super::super::run_dir::EndReason;
 use super::early_stopping::EarlyStopping;
 use super::losses::Losses;
-use crate::checkpoint::{BestState, InitialState, TrainState};
 
 /// What changes with each step of a run, the model apart.
 pub(super) struct RunState {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rankine_base::StopCause;
+use rankine_checkpoint::{Checkpoint, StateSource, TrainState};
 use rankine_job::Precision;
 use rankine_launch::{ProcessGroup, RunStage, StepStage};
 use rankine_model::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, SavedScores};
@@ -31,7 +32,6 @@ use super::guard::NonFiniteGuard;
 use super::losses::Losses;
 use super::records::{EvalRecord, RunPhaseSeconds, TrainRecord};
 use super::state::{RunState, Tally};
-use crate::checkpoint::{Checkpoint, StateSource, TrainState};
 
 /// A run in progress.
 pub(super) struct TrainingLoop<'a> {

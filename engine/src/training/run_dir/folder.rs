@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 use rankine_base::Error;
 use rankine_base::publish::LockMark;
+use rankine_checkpoint::{Files, Input, Output};
 use rankine_launch::ProcessGroup;
 
 use super::super::TrainError;
 use super::super::processes::path_of_first;
 use super::RunDir;
-use crate::checkpoint::{Files, Input, Output};
 
 /// The run folder that the first process locked, as each process sees it.
 #[derive(Debug, Clone)]

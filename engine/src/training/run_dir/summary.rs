@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use rankine_base::build::Build;
+use rankine_checkpoint::InitialState;
 use rankine_embedding::{LinkTraffic, RankTraffic, Traffic};
 use rankine_job::{AverageKind, StoppingMetric};
 use rankine_model::evaluation::EvalSummary;
@@ -11,7 +12,6 @@ use serde::{Deserialize, Serialize};
 
 use super::super::ids::IdCounts;
 use super::super::report::{LookUpCount, PhaseRun, ReportDetails};
-use crate::checkpoint::InitialState;
 
 /// A finished run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -150,13 +150,13 @@ fn the_live_page_answers_to_addresses_localhost_and_the_configured_name() {
 fn the_build_is_exported() {
     let page = get(&monitor(Command::Eval, None), "/metrics");
     let line = page.lines().find(|line| line.starts_with("rankine_build_info{")).expect("the build");
-    let Build { commit, dirty, rustc, .. } = build::here();
+    let Build { commit, dirty, features, rustc, .. } = build::here();
     for label in [
         format!("version=\"{}\"", env!("CARGO_PKG_VERSION")),
         format!("commit=\"{}\"", commit.clone().unwrap_or_default()),
         format!("dirty=\"{dirty}\""),
         format!("rustc=\"{rustc}\""),
-        "test-hooks".into(),
+        format!("features=\"{}\"", features.join(",")),
         "target=\"".into(),
     ] {
         assert!(line.contains(&label), "{label} in {line}");

@@ -8,10 +8,10 @@ use std::path::Path;
 use jiff::Timestamp;
 use rankine_base::files::read_regular;
 use rankine_engine::run_paths;
-use rankine_engine::saved::{SavedModel, SavedModelError};
 use rankine_engine::training::{IterationSummary, RunDevices, Summary};
 use rankine_model::ModelSpec;
 use rankine_model::evaluation::{EvalMetrics, Metrics, SavedScores};
+use rankine_saved::{SavedModel, SavedModelError};
 use serde::de::DeserializeOwned;
 
 use super::ReportError;

@@ -1,0 +1,230 @@
+//! The verdict on a step: what the samples of each rank yielded, and whether the step is applied, which is the same on
+//! all ranks.
+
+use rankine_embedding::cpu::Communicator;
+use rankine_embedding::vectorized;
+use rankine_topology::Rank;
+
+use rankine_model::ModelSpec;
+use rankine_model::guard::{
+    DENSE_SQUARES_MAX, FoundOn, NonFinite, SkipReason, StepOutcome, VECTOR_GRADIENT_MAX,
+};
+
+/// The findings on the samples of one rank, or after [`Findings::add_up`] of all ranks. Each entry counts ranks.
+#[derive(Debug)]
+pub(super) struct Findings {
+    /// The weighted sum of losses, one per head.
+    pub(super) loss_sums: Vec<f64>,
+    /// One per rank: whether a loss or a vector gradient is not finite there.
+    ranks: Vec<f64>,
+    /// Whether a vector gradient is not finite.
+    vectors: f64,
+    /// One per table: whether a gradient with respect to one of its vectors is not finite.
+    tables: Vec<f64>,
+}
+
+impl Findings {
+    /// Creates the findings of one rank. `vector_gradients` are `[sample, vector elements]`; `finite` is whether all
+    /// of them are finite and within bounds.
+    pub(super) fn new(
+        spec: &ModelSpec,
+        (rank, ranks): (Rank, usize),
+        loss_sums: Vec<f64>,
+        (vector_gradients, finite): (&[f32], bool),
+    ) -> Self {
+        let mut of_ranks = vec![0.0; ranks];
+        if !finite || loss_sums.iter().any(|sum| !sum.is_finite()) {
+            of_ranks[rank.0] = 1.0;
+        }
+        let mut tables = vec![0.0; spec.tables.len()];
+        if !finite {
+            mark_tables(spec, vector_gradients, &mut tables);
+        }
+        Self { loss_sums, ranks: of_ranks, vectors: f64::from(u8::from(!finite)), tables }
+    }
+
+    /// Sums the findings over all ranks.
+    pub(super) fn add_up(&mut self, communicator: &Communicator) {
+        let mut all = self.loss_sums.clone();
+        all.extend(&self.ranks);
+        all.extend(&self.tables);
+        all.push(self.vectors);
+        communicator.sum(&mut all);
+        let (loss_sums, rest) = all.split_at(self.loss_sums.len());
+        let (ranks, rest) = rest.split_at(self.ranks.len());
+        let (tables, vectors) = rest.split_at(self.tables.len());
+        self.loss_sums.copy_from_slice(loss_sums);
+        self.ranks.copy_from_slice(ranks);
+        self.tables.copy_from_slice(tables);
+        self.vectors = vectors[0];
+    }
+
+    /// Returns the verdict on a step with this loss and this sum of the squares of all dense gradients.
+    pub(super) fn verdict(&self, spec: &ModelSpec, loss: f64, squares: f64) -> StepOutcome {
+        // NaN fails both comparisons.
+        let dense_finite = squares <= DENSE_SQUARES_MAX;
+        let vectors_finite = self.vectors == 0.0;
+        if loss.is_finite() && dense_finite && vectors_finite {
+            return StepOutcome { loss, skipped: None };
+        }
+        let found_on = self.ranks.iter().enumerate().filter(|(_, found)| **found > 0.0);
+        let found_on: Vec<_> = found_on.map(|(rank, _)| rank).collect();
+        let tables = spec.tables.iter().zip(&self.tables).filter(|(_, found)| **found > 0.0);
+        let found = NonFinite {
+            loss: !loss.is_finite(),
+            dense_gradients: !dense_finite,
+            vector_gradients: !vectors_finite,
+            tables: tables.map(|(table, _)| table.name.clone()).collect(),
+            found_on: FoundOn::from_ranks(found_on.len(), found_on.iter().sum()),
+        };
+        StepOutcome { loss, skipped: Some(SkipReason::NonFinite(found)) }
+    }
+}
+
+/// Whether vector gradients are finite, and small enough to be added up and squared.
+pub(super) fn all_finite(gradients: &[f32]) -> bool {
+    let mut largest = 0;
+    largest_magnitude(gradients, &mut largest);
+    largest <= VECTOR_GRADIENT_MAX.to_bits()
+}
+
+vectorized! {
+    /// Compares bits, which have the order of magnitudes: infinity is above all finite numbers, and NaN above
+    /// infinity.
+    fn largest_magnitude(gradients: &[f32], largest: &mut u32) {
+        *largest = gradients.iter().fold(0, |largest, gradient| largest.max(gradient.abs().to_bits()));
+    }
+}
+
+/// Marks the tables with a vector whose gradient is not finite or out of bounds.
+fn mark_tables(spec: &ModelSpec, vector_gradients: &[f32], tables: &mut [f64]) {
+    for row in vector_gradients.chunks_exact(spec.vector_elements()) {
+        let mut offset = spec.bottom_outputs();
+        for feature in &spec.features {
+            let dim = spec.feature_dim(feature);
+            if !all_finite(&row[offset..offset + dim]) {
+                tables[feature.table] = 1.0;
+            }
+            offset += dim;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+
+    use rankine_embedding::cpu::Table;
+    use rankine_embedding::{Dtype, Pooling, TableSpec};
+    use rankine_reader::{Bags, Samples};
+
+    use super::*;
+    use crate::CpuModel;
+    use crate::tests::oracle::any_spec;
+    use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model};
+
+    #[test]
+    fn a_vector_gradient_is_found_with_its_table_and_rank() {
+        let values =
+            [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 2.0 * VECTOR_GRADIENT_MAX, -VECTOR_GRADIENT_MAX];
+        let inputs =
+            (any_spec(), 1..9usize, any::<prop::sample::Index>(), prop::sample::select(values.to_vec()));
+        let check = |(spec, samples, index, value): (ModelSpec, usize, prop::sample::Index, f32)| {
+            let elements = spec.vector_elements();
+            let mut gradients = vec![VECTOR_GRADIENT_MAX; samples * elements];
+            let index = index.index(gradients.len());
+            gradients[index] = value;
+            let finite = value == -VECTOR_GRADIENT_MAX;
+            prop_assert_eq!(all_finite(&gradients), finite);
+            let findings = Findings::new(&spec, (Rank(3), 5), vec![1.0], (&gradients, finite));
+            let outcome = findings.verdict(&spec, 0.5, 7.0);
+            if finite {
+                prop_assert_eq!(outcome, StepOutcome { loss: 0.5, skipped: None });
+                return Ok(());
+            }
+            let mut ends = spec.bottom_outputs();
+            let feature = spec.features.iter().find(|feature| {
+                ends += spec.feature_dim(feature);
+                index % elements >= spec.bottom_outputs() && index % elements < ends
+            });
+            let table = feature.map(|feature| spec.tables[feature.table].name.clone());
+            let expected = NonFinite {
+                vector_gradients: true,
+                tables: table.into_iter().collect(),
+                found_on: FoundOn::Rank(Rank(3)),
+                ..NonFinite::default()
+            };
+            prop_assert_eq!(outcome.non_finite(), Some(&expected));
+            Ok(())
+        };
+        TestRunner::default().run(&inputs, check).unwrap();
+    }
+
+    /// A batch of several tiles. In one of them the square of a vector gradient overflows, while loss and dense
+    /// gradients are small.
+    #[test]
+    fn one_tile_of_a_batch_decides_for_all() {
+        let table = TableSpec { name: "C1".into(), rows: 1, dim: 1, dtype: Dtype::Fp32 };
+        let spec = ModelSpec {
+            dense_columns: 1,
+            bottom_mlp: Vec::new(),
+            interaction: Interaction::Concat,
+            wide: false,
+            top_mlp: vec![1],
+            heads: vec![HeadSpec { label: "L1".into(), label_number: 0, weight: 1.0 }],
+            tables: vec![table.clone()],
+            features: vec![FeatureSpec { column: "C1".into(), table: 0, pooling: Pooling::Sum }],
+        };
+        let model = Model::sgd(spec, 1.0);
+        // A hidden unit fed by the dense column and by 2^60 times the embedding, which is 0; then the logit.
+        let parameters = vec![1.0, 2f32.powi(60), 0.0, 1.0, 0.0];
+        let of_batch = |active: Option<usize>| {
+            let mut bags = Bags::default();
+            (0..200).for_each(|_| bags.push([0]));
+            let mut dense = vec![-1.0; 200];
+            if let Some(sample) = active {
+                dense[sample] = 1.0;
+            }
+            Samples {
+                len: 200,
+                labels: vec![vec![0.0; 200]],
+                weights: Vec::new(),
+                dense,
+                dense_columns: 1,
+                categorical: vec![bags],
+            }
+        };
+        let step = |active| {
+            let tables = vec![Table::zeroed(table.clone(), model.rules.tables[0])];
+            let mut model = CpuModel::new(&model, parameters.clone(), tables);
+            model.train_step(&of_batch(active), 1.0)
+        };
+        assert_eq!(step(None).skipped, None);
+        for sample in [0, 70, 199] {
+            let outcome = step(Some(sample));
+            let expected = NonFinite {
+                vector_gradients: true,
+                tables: vec!["C1".into()],
+                found_on: FoundOn::Rank(Rank(0)),
+                ..NonFinite::default()
+            };
+            assert_eq!(outcome.non_finite(), Some(&expected), "sample {sample}");
+        }
+    }
+
+    #[test]
+    fn losses_and_dense_gradients_are_judged() {
+        let spec = any_spec().new_tree(&mut TestRunner::default()).unwrap().current();
+        let judged = |loss_sum: f64, squares: f64| {
+            let findings = Findings::new(&spec, (Rank(1), 2), vec![loss_sum], (&[], true));
+            let outcome = findings.verdict(&spec, loss_sum, squares);
+            outcome.non_finite().map(|found| (found.loss, found.dense_gradients, found.found_on))
+        };
+        assert_eq!(judged(1.0, DENSE_SQUARES_MAX), None);
+        assert_eq!(judged(f64::NAN, 1.0), Some((true, false, FoundOn::Rank(Rank(1)))));
+        assert_eq!(judged(f64::INFINITY, f64::NAN), Some((true, true, FoundOn::Rank(Rank(1)))));
+        assert_eq!(judged(1.0, 2.0 * DENSE_SQUARES_MAX), Some((false, true, FoundOn::SumOverRanks)));
+    }
+}

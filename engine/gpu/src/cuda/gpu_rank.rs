@@ -1,0 +1,636 @@
+//! A rank with the memory of its GPU, and the work that it enqueues there.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rankine_checkpoint::{DenseState, DeviceState};
+use rankine_cuda::blas::Tuning;
+use rankine_cuda::kernels::{Element, Outcome, Rate, Step};
+use rankine_cuda::{Budget, Graph, Lane, Moment, PinnedBuffer};
+use rankine_embedding::RankTraffic;
+use rankine_embedding::cuda::{LookUpCounts, RoutedBatch};
+use rankine_embedding::rows::RowsMut;
+use rankine_model::guard::{FoundOn, NonFinite, SkipReason, StepOutcome};
+use rankine_model::overlap::Overlap;
+use rankine_topology::{Rank, Topology};
+use xxhash_rust::xxh3::Xxh3Default;
+
+use super::batch::Batch;
+use super::context::RankContext;
+use super::error::{Error, Result};
+use super::evaluation::{CudaEvaluation, EvaluationResult, EvaluationSizes, ScoredBatch};
+use super::feed::FeedPart;
+use super::group::RankGroup;
+use super::input::{Input, InputLanes, InputLayout, InputSlot, SLOTS, StepParameters, Unpacker};
+use super::iteration::Iteration;
+use super::lanes::Lanes;
+use super::network::{Forward, Network, VectorLayout};
+use super::phase::Phase;
+use super::phase_timer::{PhaseTimer, Roofline, TimedGraph, TimedGraphs, TimedPhase};
+use super::phase_work::{IterationSizes, PhaseTimes, PhaseWork, ceilings, fp8_ceiling, time};
+use super::rank::RankModel;
+use super::setup::ModelSetup;
+use super::tables::Tables;
+
+/// A rank with everything that its steps need.
+#[derive(Debug)]
+pub(super) struct GpuRank<T> {
+    /// Dropped first: graphs reference NCCL's communicators.
+    slots: Vec<TrainSlot>,
+    /// Likewise.
+    timed: TimedGraphs,
+    network: Network<T>,
+    tables: Tables,
+    /// With several ranks.
+    group: Option<RankGroup>,
+    main: Lane,
+    copies: Lane,
+    /// The lane on which routes are built during the iteration before. With one rank, the route is part of the
+    /// iteration.
+    routes: Lane,
+    /// One per slot.
+    outcomes: PinnedBuffer<Outcome>,
+    /// One per slot: not 0 if the slot's batch has values that its schema does not admit.
+    faults: PinnedBuffer<u32>,
+    /// Created by the first batch that is unpacked on the GPU.
+    unpacker: Option<Unpacker>,
+    /// Created by the first evaluation.
+    evaluation: Option<CudaEvaluation>,
+    setup: Arc<ModelSetup>,
+    context: RankContext,
+    /// The slot of the next step.
+    slot: usize,
+    /// The steps that were started and are not known to be done.
+    in_flight: VecDeque<StepInFlight>,
+    finished: Vec<StepOutcome>,
+    /// Training steps that were started.
+    steps: u64,
+}
+
+/// A slot for a batch, and the graphs of the iteration over it.
+#[derive(Debug)]
+struct TrainSlot {
+    input: InputSlot,
+    /// With several ranks: builds the route, which all other graphs need.
+    route: Option<Graph>,
+    /// The graphs captured for each size class of messages between nodes; with one node there is one.
+    sized: Vec<SizedGraphs>,
+    routed: Moment,
+    done: Moment,
+}
+
+/// The graphs of a slot's batch after its route is built, for one size class.
+#[derive(Debug)]
+struct SizedGraphs {
+    /// The rest of the route, unless the size class is the first one.
+    rest: Option<Graph>,
+    iteration: Graph,
+    /// Scores the slot's samples.
+    pass: Graph,
+}
+
+/// A step that is not known to be done.
+#[derive(Debug)]
+struct StepInFlight {
+    /// Its slot.
+    slot: usize,
+    /// Whether it is a training step, which has a loss.
+    trains: bool,
+    /// Its batch, if the GPU unpacks it: the GPU may not have read all of its blocks yet.
+    fed: Option<Arc<FeedPart>>,
+}
+
+impl<T: Element> GpuRank<T> {
+    /// Creates a rank as it is at the start of training; with several ranks this is a collective call.
+    pub(super) fn new(context: RankContext, setup: Arc<ModelSetup>) -> Result<Self> {
+        let (device, spec) = (&context.device, &setup.model.spec);
+        let main = Lane::of_high_priority(device)?;
+        let vector_layout = VectorLayout::new(spec);
+        let tables = Tables::initialized::<T>(&context, &setup, &vector_layout, &main)?;
+        let network = Network::new(&context, &setup, &vector_layout)?;
+        let links = context.links.as_ref();
+        let group = links.map(|links| RankGroup::new(links, spec.heads.len())).transpose()?;
+        let layout = InputLayout::new(spec, tables.layout());
+        let mut inputs = Vec::new();
+        for _ in 0..SLOTS {
+            let _input = device.purpose("input");
+            inputs.push(InputSlot::new(device, layout.clone())?);
+        }
+        let mut trainer = Self {
+            network,
+            tables,
+            group,
+            main,
+            copies: Lane::new(device)?,
+            routes: Lane::new(device)?,
+            slots: Vec::new(),
+            timed: TimedGraphs::default(),
+            outcomes: PinnedBuffer::zeroed(device, SLOTS)?,
+            faults: PinnedBuffer::zeroed(device, SLOTS)?,
+            unpacker: None,
+            evaluation: None,
+            slot: 0,
+            in_flight: VecDeque::new(),
+            finished: Vec::new(),
+            steps: 0,
+            setup,
+            context,
+        };
+        (trainer.slots, trainer.timed) = trainer.capture(inputs)?;
+        // The iteration before the capture was no step.
+        trainer.tables.forget_traffic(&trainer.main)?;
+        Ok(trainer)
+    }
+
+    /// Captures the graphs of each slot, and those that time phases.
+    fn capture(&self, inputs: Vec<InputSlot>) -> Result<(Vec<TrainSlot>, TimedGraphs)> {
+        let Self { network, tables, group, main, routes, .. } = self;
+        let layout = tables.layout();
+        let (forward, backward) = (network.plan_forward(layout.samples(), true)?, network.plan_backward()?);
+        let scoring = network.plan_forward(self.setup.rank_score_samples(), false)?;
+        let lanes = Lanes::new(main, self.context.shares_gpu()?, self.setup.execution.overlaps)?;
+        let outcomes = self.outcomes.device_pointer()?;
+        let iteration_of = |slot: usize, size: usize, input: &InputSlot| Iteration {
+            network,
+            tables,
+            group: group.as_ref(),
+            forward: &forward,
+            backward: &backward,
+            input: input.input(),
+            slot,
+            size,
+            outcomes,
+            timer: None,
+        };
+        let pass_of = |tables: Option<&Tables>, slot: usize, size: usize, input: &InputSlot| {
+            let batch = RoutedBatch { ids: input.input().ids, slot, size };
+            enqueue_pass(network, tables, main, input.input(), batch, &scoring)
+        };
+        // Once without a graph, so that libraries load what they need. Nothing is updated meanwhile.
+        network.hold(main, true)?;
+        let first = iteration_of(0, 0, &inputs[0]);
+        // SAFETY: all of it lives as long as the trainer, and is of the same model and batch size.
+        unsafe {
+            if group.is_some() {
+                // cuBLASLt loads a kernel when it is first launched. The driver then holds the context's lock until
+                // the GPU is idle, which never happens while a rank on the GPU waits for another rank of the same GPU,
+                // whose launches wait for that lock. So every rank first runs all layers, those of both batch sizes,
+                // without the barriers between ranks.
+                for phase in Phase::ALL.into_iter().filter(|phase| phase.is_local()) {
+                    first.enqueue(phase, main)?;
+                }
+                pass_of(None, 0, 0, &inputs[0])?;
+                main.synchronize()?;
+                self.context.barrier()?;
+                first.route(main)?;
+            }
+            first.enqueue_all(&lanes)?;
+        }
+        pass_of(Some(tables), 0, 0, &inputs[0])?;
+        network.hold(main, false)?;
+        self.context.barrier()?;
+        // SAFETY: as above.
+        let timed = |size| unsafe { capture_timed(iteration_of(0, size, &inputs[0]), &lanes) };
+        let timed = TimedGraphs::new((0..tables.sizes()).map(timed).collect::<Result<_, _>>()?);
+        let mut slots = Vec::new();
+        for (slot, input) in inputs.into_iter().enumerate() {
+            // SAFETY: as above.
+            let route = || unsafe { iteration_of(slot, 0, &input).route(routes) };
+            let route = group.as_ref().map(|_| Graph::capture(routes, route)).transpose()?;
+            let sized = (0..tables.sizes()).map(|size| {
+                let iteration = iteration_of(slot, size, &input);
+                let batch = RoutedBatch { ids: input.input().ids, slot, size };
+                // SAFETY: as above.
+                let rest = || unsafe { tables.route_rest(routes, batch) };
+                // SAFETY: as above.
+                let all = || unsafe { iteration.enqueue_all(&lanes) };
+                Ok::<_, Error>(SizedGraphs {
+                    rest: (size > 0).then(|| Graph::capture(routes, rest)).transpose()?,
+                    iteration: Graph::capture(main, all)?,
+                    pass: Graph::capture(main, || pass_of(Some(tables), slot, size, &input))?,
+                })
+            });
+            slots.push(TrainSlot {
+                sized: sized.collect::<Result<_, _>>()?,
+                route,
+                routed: Moment::new(main.device())?,
+                done: Moment::new(main.device())?,
+                input,
+            });
+        }
+        main.synchronize()?;
+        routes.synchronize()?;
+        self.context.barrier()?;
+        Ok((slots, timed))
+    }
+
+    /// The sizes of an iteration over the batch of the first slot, which must be routed.
+    fn sizes(&self) -> Result<IterationSizes<'_>> {
+        let layout = self.tables.layout();
+        let mut all = LookUpCounts::default();
+        self.tables.counts(&self.main, 0)?.into_iter().for_each(|of_table| all += of_table);
+        let LookUpCounts { look_ups, distinct_rows } = all;
+        let ids = self.slots[0].input.input().ids;
+        Ok(IterationSizes {
+            model: &self.setup.model,
+            samples: layout.samples() as u64,
+            element_bytes: size_of::<T>() as u64,
+            fp8: self.network.multiplies_fp8(),
+            look_ups,
+            distinct_rows,
+            ranks: layout.ranks() as u64,
+            interaction_looks_up: self.tables.rows_for(&self.network, ids).is_some(),
+        })
+    }
+
+    /// Sends a batch to the next slot once that is free, and counts it as in flight; with several ranks, its route is
+    /// built.
+    fn send(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<usize> {
+        if self.in_flight.len() == SLOTS {
+            self.finish_first()?;
+        }
+        let (slot, trains) = (self.slot, step.number > 0);
+        let TrainSlot { input, .. } = &mut self.slots[slot];
+        let parameters = StepParameters { step: Step { loss_index: slot as u32, ..step }, rates };
+        let copies =
+            if self.setup.execution.overlaps.has(Overlap::Input) { &self.copies } else { &self.main };
+        let overlaps_routes = self.group.is_some() && self.setup.execution.overlaps.has(Overlap::Routes);
+        let reader = if overlaps_routes { &self.routes } else { &self.main };
+        let lanes = InputLanes { copies, reader };
+        let fed = match batch {
+            Batch::Unpacked(batch, samples) => {
+                input.send(lanes, &batch, samples, parameters)?;
+                None
+            }
+            Batch::Packed(batch) => {
+                self.faults.elements_mut()[slot] = 0;
+                let faults = self.faults.device_pointer()?;
+                let unpacker = match &mut self.unpacker {
+                    Some(unpacker) => unpacker,
+                    none => none.insert(input.unpacker(self.main.device(), batch.schema())?),
+                };
+                input.unpack(lanes, &batch, unpacker, faults, parameters)?;
+                Some(batch)
+            }
+        };
+        self.route(slot)?;
+        self.slot = (slot + 1) % SLOTS;
+        self.in_flight.push_back(StepInFlight { slot, trains, fed });
+        Ok(slot)
+    }
+
+    /// With several ranks: enqueues building the route of a slot, and makes the main lane wait for it.
+    fn route(&mut self, slot: usize) -> Result<()> {
+        let TrainSlot { route, routed, .. } = &mut self.slots[slot];
+        let lane = if self.setup.execution.overlaps.has(Overlap::Routes) { &self.routes } else { &self.main };
+        if let Some(route) = route {
+            // SAFETY: the buffers that the graph was captured with are this value's.
+            unsafe { route.replay(lane) }?;
+            lane.record(routed)?;
+            self.main.wait(routed)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the size class of messages between nodes for a slot's batch, whose route was enqueued last, and
+    /// enqueues the rest of the route. If there are several size classes it waits for the first part of the route;
+    /// meanwhile the iteration before is running.
+    fn size(&mut self, slot: usize) -> Result<usize> {
+        if self.tables.sizes() == 1 {
+            return Ok(0);
+        }
+        self.wait_for(&self.slots[slot].routed)?;
+        let size = self.tables.size_needed(slot);
+        let TrainSlot { sized, routed, .. } = &mut self.slots[slot];
+        if let Some(rest) = &mut sized[size].rest {
+            let lane =
+                if self.setup.execution.overlaps.has(Overlap::Routes) { &self.routes } else { &self.main };
+            // SAFETY: the buffers that the graph was captured with are this value's.
+            unsafe { rest.replay(lane) }?;
+            lane.record(routed)?;
+            self.main.wait(routed)?;
+        }
+        Ok(size)
+    }
+
+    /// Waits until a moment has passed; with several ranks at most as long as ranks wait for each other.
+    fn wait_for(&self, moment: &Moment) -> Result<()> {
+        match &self.group {
+            None => moment.synchronize()?,
+            Some(group) => group.wait_for(moment, || {
+                group.check_now()?;
+                self.network.check_now()?;
+                self.tables.check_now()
+            })?,
+        }
+        Ok(())
+    }
+
+    /// Waits for the oldest step in flight.
+    fn finish_first(&mut self) -> Result<()> {
+        let Some(StepInFlight { slot, trains, fed }) = self.in_flight.pop_front() else { return Ok(()) };
+        self.wait_for(&self.slots[slot].done)?;
+        if let Some(batch) = fed
+            && self.faults.elements()[slot] != 0
+        {
+            return Err(batch.diagnose().into());
+        }
+        if trains {
+            self.finished.push(outcome(self.outcomes.elements()[slot]));
+        }
+        Ok(())
+    }
+
+    /// Scores samples that fit a slot, and adds the scores to the evaluation if `evaluate` is set.
+    fn score(&mut self, batch: Batch<'_>, evaluate: bool) -> Result<()> {
+        let most = self.setup.rank_score_samples();
+        assert!(batch.len() <= most, "at most {most} samples are scored at a time");
+        let rates = vec![Rate::default(); self.tables.layout().tables().len()];
+        let slot = self.send(batch, Step::default(), &rates)?;
+        let size = self.size(slot)?;
+        let TrainSlot { input, sized, done, .. } = &mut self.slots[slot];
+        let Input { labels, weights, ids, .. } = input.input();
+        let scored = ScoredBatch {
+            logits: self.network.logits_pointer(),
+            labels,
+            labels_stride: self.tables.layout().samples(),
+            weights,
+            samples: ids.samples,
+        };
+        // SAFETY: the buffers that the graph was captured with are this value's, and have logits, labels and weights
+        // for as many samples as a slot has.
+        unsafe {
+            sized[size].pass.replay(&self.main)?;
+            if let (true, Some(evaluation)) = (evaluate, &self.evaluation) {
+                evaluation.add(&self.main, scored)?;
+            }
+        }
+        Ok(self.main.record(done)?)
+    }
+}
+
+impl<T: Element> RankModel for GpuRank<T> {
+    fn step(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<()> {
+        let slot = self.send(batch, step, rates)?;
+        let size = self.size(slot)?;
+        let TrainSlot { sized, done, .. } = &mut self.slots[slot];
+        let timed = if slot == 0 { self.timed.next(size) } else { None };
+        let graph = timed.unwrap_or(&mut sized[size].iteration);
+        // SAFETY: the buffers that the graph was captured with are this value's.
+        unsafe { graph.replay(&self.main) }?;
+        self.steps += 1;
+        Ok(self.main.record(done)?)
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        while !self.in_flight.is_empty() {
+            self.finish_first()?;
+        }
+        Ok(self.tables.check(&self.main)?)
+    }
+
+    fn take_outcomes(&mut self) -> Vec<StepOutcome> {
+        std::mem::take(&mut self.finished)
+    }
+
+    fn logits(&mut self, batch: Batch<'_>) -> Result<Vec<f32>> {
+        let count = batch.len();
+        self.score(batch, false)?;
+        Ok(self.network.logits(&self.main, count)?)
+    }
+
+    fn begin_evaluation(&mut self, sizes: EvaluationSizes) -> Result<()> {
+        self.finish()?;
+        if self.evaluation.as_ref().is_none_or(|evaluation| evaluation.sizes() != sizes) {
+            // The old buffers are freed first.
+            self.evaluation = None;
+            self.evaluation =
+                Some(CudaEvaluation::of_rank(&self.context, &self.setup.model.spec.heads, sizes)?);
+        }
+        self.evaluation.iter().try_for_each(|evaluation| Ok(evaluation.begin(&self.main)?))
+    }
+
+    fn evaluate(&mut self, batch: Batch<'_>) -> Result<()> {
+        self.score(batch, true)
+    }
+
+    fn finish_evaluation(&mut self) -> Result<EvaluationResult> {
+        self.finish()?;
+        let evaluation = self.evaluation.as_ref().expect("an evaluation was begun");
+        Ok(evaluation.finish_with(&self.main, self.context.links.as_ref())?)
+    }
+
+    fn overflow_steps(&self) -> Result<Option<u64>> {
+        Ok(self.network.overflow_steps(&self.main)?)
+    }
+
+    fn loss_scale(&self) -> Result<Option<f64>> {
+        Ok(self.network.loss_scale(&self.main)?)
+    }
+
+    fn look_ups(&self) -> Result<Vec<LookUpCounts>> {
+        Ok(self.tables.counts(&self.main, 0)?)
+    }
+
+    fn traffic(&self) -> Result<RankTraffic> {
+        let mut traffic = self.tables.traffic(&self.main)?;
+        traffic.reduction += self.network.traffic() * self.steps;
+        Ok(traffic)
+    }
+
+    fn phases(&self) -> Result<Vec<TimedPhase>> {
+        let spans = self.timed.last()?;
+        if spans.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (sizes, roofline) =
+            (self.sizes()?, Roofline::of(self.main.device(), self.setup.execution.compute())?);
+        let run = |(phase, [begin_ms, end_ms]): (Phase, [f64; 2])| {
+            let work = sizes.work(phase);
+            let run = TimedPhase { phase, begin_ms, ms: end_ms - begin_ms, roofline_ms: roofline.ms(work) };
+            (work != PhaseWork::default()).then_some(run)
+        };
+        Ok(spans.into_iter().filter_map(run).collect())
+    }
+
+    fn mark(&self) -> Result<Moment> {
+        let moment = Moment::new(self.main.device())?;
+        self.main.record(&moment)?;
+        Ok(moment)
+    }
+
+    fn restart(&mut self) -> Result<()> {
+        self.finish()?;
+        self.finished.clear();
+        self.slot = 0;
+        Ok(())
+    }
+
+    fn time_steps(&mut self, slots: usize, steps: usize) -> Result<Vec<f64>> {
+        let device = self.main.device();
+        let moments = (0..=steps).map(|_| Moment::new(device)).collect::<Result<Vec<_>, _>>()?;
+        self.main.record(&moments[0])?;
+        for (step, moment) in moments[1..].iter().enumerate() {
+            let slot = step % slots;
+            self.routes.wait(&self.slots[slot].done)?;
+            self.route(slot)?;
+            let size = self.size(slot)?;
+            let TrainSlot { sized, done, .. } = &mut self.slots[slot];
+            // SAFETY: the buffers that the graph was captured with are this value's.
+            unsafe { sized[size].iteration.replay(&self.main) }?;
+            self.steps += 1;
+            self.main.record(done)?;
+            self.main.record(moment)?;
+        }
+        self.main.synchronize()?;
+        self.tables.check(&self.main)?;
+        let times = moments.windows(2).map(|pair| pair[1].ms_since(&pair[0]));
+        Ok(times.collect::<Result<_, _>>()?)
+    }
+
+    fn time_phases(&mut self) -> Result<PhaseTimes> {
+        self.finish()?;
+        let fp8 = self.network.multiplies_fp8();
+        let (bytes_per_s, flops_per_s) =
+            ceilings::<T>(self.main.device(), &self.main, self.setup.execution.compute())?;
+        let fp8_flops_per_s = fp8.then(|| fp8_ceiling(self.main.device(), &self.main)).transpose()?;
+        let layout = self.tables.layout();
+        let mut iteration = Iteration {
+            network: &self.network,
+            tables: &self.tables,
+            group: self.group.as_ref(),
+            forward: &self.network.plan_forward(layout.samples(), true)?,
+            backward: &self.network.plan_backward()?,
+            input: self.slots[0].input.input(),
+            slot: 0,
+            size: 0,
+            outcomes: self.outcomes.device_pointer()?,
+            timer: None,
+        };
+        // The first slot's batch may not be the last one that was routed.
+        // SAFETY: all of it lives until the lane has been waited for, and is of the same model and batch size.
+        unsafe { iteration.enqueue(Phase::Route, &self.main) }?;
+        self.main.synchronize()?;
+        iteration.size = self.tables.size_needed(0);
+        // SAFETY: as above.
+        unsafe { iteration.enqueue(Phase::Route, &self.main) }?;
+        let sizes = self.sizes()?;
+        let mut phases = Vec::new();
+        for phase in Phase::ALL {
+            let work = sizes.work(phase);
+            if work != PhaseWork::default() {
+                self.context.barrier()?;
+                // SAFETY: as above; the steps before have done all work that precedes the phase.
+                let ms = time(&self.main, || unsafe { iteration.enqueue(phase, &self.main) })?;
+                phases.push((phase, ms, work));
+            }
+            if phase == Phase::AllReduceBottom {
+                // All-reducing the sums again and again would soon overflow them.
+                self.network.forget_gradients(&self.main)?;
+            }
+        }
+        Ok(PhaseTimes { phases, bytes_per_s, flops_per_s, fp8_flops_per_s })
+    }
+
+    fn tuning(&self) -> Tuning {
+        self.network.tuning()
+    }
+
+    fn budget(&self) -> Result<Budget> {
+        Ok(self.main.device().budget()?)
+    }
+
+    fn parameters(&self) -> Result<Vec<f32>> {
+        self.tables.check(&self.main)?;
+        Ok(self.network.parameters(&self.main)?)
+    }
+
+    fn checksum(&self) -> Result<u64> {
+        let mut checksum = Xxh3Default::new();
+        checksum.update(bytemuck::cast_slice(&self.network.all_parameters(&self.main)?));
+        let rows = self.tables.rows(&self.main);
+        rows.for_each_shared_row(|row| checksum.update(bytemuck::cast_slice(row))).map_err(Error::State)?;
+        Ok(checksum.digest())
+    }
+
+    fn rows(&self) -> Box<dyn RowsMut + '_> {
+        Box::new(self.tables.rows(&self.main))
+    }
+
+    fn dense_state(&self, topology: Topology, rank: Rank) -> Result<Vec<DenseState>> {
+        self.tables.check(&self.main)?;
+        // Slices belong to the ranks of a rail; state that is not sharded belongs to all ranks.
+        let own = |len| match self.network.is_sharded() {
+            true => topology.share_of_rail(len, rank),
+            false => topology.part(len, rank),
+        };
+        let held = self.network.dense_state(&self.main)?;
+        Ok(held.iter().map(|held| held.part(own(held.parameters.len()))).collect())
+    }
+
+    fn device_state(&self) -> Result<DeviceState> {
+        Ok(self.network.device_state(&self.main)?)
+    }
+
+    fn restore(&mut self, dense: &DenseState, device: Option<&DeviceState>) -> Result<()> {
+        self.finish()?;
+        Ok(self.network.restore(&self.main, dense, device)?)
+    }
+}
+
+/// Translates the GPU's outcome of a step.
+fn outcome(Outcome { loss, vector_marks, loss_marks, wrong, by_scale }: Outcome) -> StepOutcome {
+    let is_wrong = |what| wrong & what != 0;
+    let skipped = (wrong != 0).then(|| {
+        if by_scale != 0 {
+            return SkipReason::LossScale;
+        }
+        // A rank with a wrong loss usually has wrong gradients, too.
+        let of_ranks = [loss_marks, vector_marks].map(Outcome::ranks);
+        let (ranks, sum) = of_ranks.into_iter().max_by_key(|&(ranks, _)| ranks).unwrap_or_default();
+        SkipReason::NonFinite(NonFinite {
+            loss: is_wrong(Outcome::LOSS),
+            dense_gradients: is_wrong(Outcome::DENSE),
+            vector_gradients: is_wrong(Outcome::VECTORS),
+            tables: Vec::new(),
+            found_on: FoundOn::from_ranks(ranks, sum),
+        })
+    });
+    StepOutcome { loss, skipped }
+}
+
+/// Captures the graph of an iteration that records when its phases run.
+///
+/// # Safety
+/// As for [`Iteration::enqueue`], for as long as the graph is replayed.
+unsafe fn capture_timed<T: Element>(iteration: Iteration<'_, T>, lanes: &Lanes<'_>) -> Result<TimedGraph> {
+    let timer = PhaseTimer::default();
+    let timed = Iteration { timer: Some(&timer), ..iteration };
+    // SAFETY: the caller vouches for it.
+    let graph = Graph::capture(lanes.main, || unsafe { timed.enqueue_all(lanes) })?;
+    Ok(TimedGraph::new(graph, timer))
+}
+
+/// Enqueues scoring the samples of a slot; without `tables`, only the layers, which involve no other rank.
+fn enqueue_pass<T: Element>(
+    network: &Network<T>,
+    tables: Option<&Tables>,
+    main: &Lane,
+    input: Input,
+    batch: RoutedBatch,
+    plan: &Forward,
+) -> Result<()> {
+    let samples = plan.samples();
+    // SAFETY: network, tables and slot live as long as the trainer, and the lane orders the work.
+    unsafe {
+        network.bottom_forward(main, input, plan)?;
+        let rows = tables.and_then(|tables| tables.rows_for(network, batch.ids));
+        if let (Some(tables), None) = (tables, rows) {
+            tables.look_up(main, batch, samples, network.vectors())?;
+        }
+        network.interact(main, plan, rows)?;
+        network.hidden_forward(main, plan)?;
+        network.head(main, input, samples, false)?;
+        tables.map_or(Ok(()), |tables| Ok(tables.barrier(main)?))
+    }
+}

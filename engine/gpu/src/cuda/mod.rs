@@ -1,0 +1,63 @@
+//! Training and scoring on GPUs: the same model as in [`rankine_engine_cpu`], from the same initial weights.
+//!
+//! An iteration is captured once as a CUDA graph and replayed. The batch and the step's parameters are in a slot in
+//! the GPU's memory, which a separate lane fills while the iteration before runs. The host waits for nothing within an
+//! iteration; losses are read some steps later. Shorter batches are padded with samples without labels, which do not
+//! count.
+//!
+//! With several GPUs, each has a rank, on its own thread: a share of every batch's samples, a replica of the dense
+//! parts and its part of the tables. Rows and their gradients are exchanged; dense gradients, losses and the findings
+//! on non-finite values are summed in the order of ranks. So the verdict on a step is the same on every rank, and the
+//! replicas stay bitwise identical.
+//!
+//! Activations and the gradients with respect to them are f32, bf16 or f16, according to `device.precision`; weights,
+//! their gradients and all sums are f32. Sums are taken in a fixed order, so that a run has the same bits each time on
+//! the same GPU with the same cuBLASLt.
+
+mod batch;
+pub mod calibration;
+mod context;
+mod error;
+mod evaluation;
+mod feed;
+mod gpu_rank;
+mod group;
+mod input;
+mod iteration;
+mod lanes;
+mod links;
+mod model;
+mod network;
+mod phase;
+mod phase_timer;
+mod phase_work;
+mod rank;
+mod refusal;
+mod setup;
+mod tables;
+
+pub use calibration::{Measurement, machine_here, measure_all};
+pub use error::{Error, Result};
+pub use evaluation::{CudaEvaluation, EvaluationResult, EvaluationShape, ScoredBatch};
+pub use feed::{Feed, FeedBatch, FeedPart, FeedRanks};
+pub use input::{InputLanes, InputLayout, InputSlot, StepParameters, Unpacker};
+pub use links::links;
+pub use model::CudaModel;
+pub use refusal::refusals;
+pub use setup::{BatchShape, Execution, ModelSetup};
+
+/// Whether this build has the CUDA back end.
+pub const IN_BUILD: bool = true;
+
+/// The GPUs that this process sees.
+pub fn gpu_count() -> usize {
+    rankine_cuda::Device::count().unwrap_or(0)
+}
+
+/// Opens each GPU, which loads the kernels: the free bytes of its memory, or why it cannot be used.
+pub fn open_each() -> Vec<std::result::Result<u64, String>> {
+    use rankine_cuda::Device;
+
+    let open = |ordinal| Device::open(ordinal).and_then(|device| Ok(device.budget()?.free_bytes));
+    (0..gpu_count()).map(|ordinal| open(ordinal).map_err(|error| error.to_string())).collect()
+}

@@ -1,0 +1,82 @@
+//! The weights of a model, read for saving it.
+
+use std::ops::Range;
+
+use rankine_embedding::rows::gather;
+use rankine_launch::{ProcessGroup, RunStage};
+use rankine_model::ModelSpec;
+use rankine_saved as saved;
+use rankine_saved::{SavedModelError, Weights};
+
+use super::CudaModel;
+use super::pieces::{MISSING, pack, unpack};
+use crate::cuda::error::{Error, Result};
+
+/// Rows of a table that ranks fill in.
+#[derive(Clone)]
+struct RowsToFill {
+    table: usize,
+    rows: Range<u64>,
+    dim: usize,
+    /// Whether parts with listed rows fill them in, or all others.
+    listed: bool,
+}
+
+/// With several processes, all of them call [`Weights::try_for_each_run`]. The others send their weights to the first
+/// process, and only that one calls `visit`.
+impl Weights for CudaModel {
+    fn spec(&self) -> &ModelSpec {
+        &self.setup.model.spec
+    }
+
+    fn try_for_each_run(
+        &self,
+        visit: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
+    ) -> Result<(), SavedModelError> {
+        let processes = self.setup.processes.as_ref();
+        let is_first = processes.is_none_or(ProcessGroup::is_first);
+        if is_first {
+            visit(&self.ranks.call_first(|rank| rank.parameters()).map_err(of_gpu)?)?;
+        }
+        for (number, (table, _)) in self.setup.model.all_tables().into_iter().enumerate() {
+            saved::for_each_run(&table, |rows, weights| {
+                weights.fill(MISSING);
+                let mut rows = RowsToFill { table: number, rows, dim: table.dim, listed: false };
+                self.fill(rows.clone(), weights).map_err(of_gpu)?;
+                if let Some(processes) = processes {
+                    send_weights(processes, weights)?;
+                    processes.does(RunStage::Saving, self.steps);
+                }
+                // Listed rows are on every process; they replace what others have at their position.
+                rows.listed = true;
+                self.fill(rows, weights).map_err(of_gpu)?;
+                if is_first { visit(weights) } else { Ok(()) }
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl CudaModel {
+    /// Fills in the rows that this process's ranks have, `[row][dim]`.
+    fn fill(&self, wanted: RowsToFill, weights: &mut [f32]) -> Result<()> {
+        self.ranks.fill(weights, move |rank, weights| {
+            let RowsToFill { table, rows, dim, listed } = wanted.clone();
+            gather(&*rank.rows(), table, rows, listed, (dim, weights)).map_err(Error::State)
+        })
+    }
+}
+
+fn of_gpu(error: Error) -> SavedModelError {
+    SavedModelError::Gpu(error.to_string())
+}
+
+/// Sends this process's weights to the first process, which fills in the others'.
+fn send_weights(processes: &ProcessGroup, weights: &mut [f32]) -> Result<(), SavedModelError> {
+    let own = if processes.is_first() { Vec::new() } else { pack(weights) };
+    for (sender, piece) in processes.collect("the rows of tables", &own)?.iter().enumerate() {
+        unpack(piece, weights)
+            .ok_or_else(|| SavedModelError::Gpu(format!("rank {} sent rows of another table", sender + 1)))?;
+    }
+    Ok(())
+}
