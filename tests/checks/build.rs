@@ -111,12 +111,9 @@ fn sources_without_a_repository_are_of_the_packaged_commit_or_of_none() {
 
 #[test]
 fn a_change_of_what_is_trained_makes_a_build_dirty() {
+    const ABOVE: [&str; 4] = ["_rankine", "rankine", "rankine_command", "rankine_views"];
     let inputs = inputs(root());
-    let packages = packages().into_iter();
-    let packages = packages.filter(|package| {
-        !["_rankine", "rankine", "rankine_command", "rankine_views"].contains(&package.name.as_str())
-    });
-    for package in packages {
+    for package in packages().into_iter().filter(|package| !ABOVE.contains(&&*package.name)) {
         for path in [format!("{}/Cargo.toml", package.folder), package.sources] {
             let path = Path::new(path.trim_start_matches('/'));
             assert!(inputs.iter().any(|input| path.starts_with(input)), "{} is missing", path.display());

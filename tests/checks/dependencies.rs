@@ -1,9 +1,9 @@
 //! Checks that the page on dependencies has each direct dependency of the workspace, and no other crate.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use crate::sources::{files, owner, packages};
+use crate::sources::{owner, packages, texts};
 use crate::support::root;
 
 const PAGE: &str = "docs/internals/dependencies.md";
@@ -55,12 +55,13 @@ fn the_page_has_each_dependency() {
 #[test]
 fn every_dependency_is_used() {
     let packages = packages();
+    let mut code: BTreeMap<&str, String> = BTreeMap::new();
+    for (name, text) in texts(|name| name.ends_with(".rs")) {
+        *code.entry(&owner(&packages, &name).folder).or_default() += &text;
+    }
     let mut unused = Vec::new();
     for package in &packages {
-        let names = files().into_iter().filter(|name| name.ends_with(".rs"));
-        let own = names.filter(|name| owner(&packages, name).folder == package.folder);
-        let text: String =
-            own.map(|name| fs::read_to_string(root().join(name)).unwrap_or_default()).collect();
+        let text = &code[&*package.folder];
         for (table, name) in named(&package.manifest) {
             let ident = name.replace('-', "_");
             let used = [format!("{ident}::"), format!("use {ident} as "), format!("extern crate {ident}")];

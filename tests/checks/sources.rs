@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::support::root;
 
 /// Returns the names, relative to the root, of the files that Git tracks or would add.
-pub(crate) fn files() -> Vec<String> {
+fn files() -> Vec<String> {
     // Sources may belong to another user, as in containers.
     let arguments =
         ["-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"];
@@ -67,16 +67,19 @@ pub(crate) fn owner<'a>(packages: &'a [Package], name: &str) -> &'a Package {
     packages.iter().max_by_key(depth).expect("the root is around all")
 }
 
-/// Returns the texts of the Rust sources of all crates, by their names relative to the root.
-pub(crate) fn rust_sources() -> BTreeMap<String, String> {
-    let packages = packages();
-    let of_crate = |name: &String| {
-        name.ends_with(".rs")
-            && packages.iter().any(|package| name.starts_with(&format!("{}/", package.sources)))
-    };
+/// Returns the texts of some files, by their names relative to the root.
+pub(crate) fn texts(is_wanted: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
     let read = |name: String| {
         let text = fs::read_to_string(root().join(&name)).unwrap_or_else(|error| panic!("{name}: {error}"));
         (name, text)
     };
-    files().into_iter().filter(of_crate).map(read).collect()
+    files().into_iter().filter(|name| is_wanted(name)).map(read).collect()
+}
+
+/// Returns the texts of the Rust sources of all crates.
+pub(crate) fn rust_sources() -> BTreeMap<String, String> {
+    let packages = packages();
+    texts(|name| {
+        name.ends_with(".rs") && packages.iter().any(|package| Path::new(name).starts_with(&package.sources))
+    })
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use crate::sources::{files, packages, rust_sources};
+use crate::sources::{packages, rust_sources, texts};
 use crate::support::{files_below, root};
 
 const TEXT_EXTENSIONS: [&str; 9] = ["rs", "toml", "md", "cu", "cuh", "json", "html", "css", "js"];
@@ -173,17 +173,12 @@ fn undeclared(files: &BTreeMap<String, String>) -> Vec<&str> {
 
 /// Returns the names, relative to the root, and the texts of all files to check.
 fn checked_files() -> BTreeMap<String, String> {
-    let is_text = |name: &String| {
+    texts(|name| {
         let extension = name.rsplit_once('.').map(|(_, extension)| extension);
         extension.is_some_and(|own| TEXT_EXTENSIONS.contains(&own))
             && !UNCHECKED.iter().any(|folder| name.starts_with(folder))
-            && !VENDORED.contains(&name.as_str())
-    };
-    let read = |name: String| {
-        let text = fs::read_to_string(root().join(&name)).unwrap_or_else(|error| panic!("{name}: {error}"));
-        (name, text)
-    };
-    files().into_iter().filter(is_text).map(read).collect()
+            && !VENDORED.contains(&name)
+    })
 }
 
 /// `doctor` and training find the same GPU libraries, because one function searches for them. The search of the

@@ -11,6 +11,8 @@ use rankine_launch::{
 };
 use rankine_topology::Process;
 
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+
 pub(crate) fn address() -> Address {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     Address { host: "127.0.0.1".into(), port }
@@ -47,6 +49,11 @@ pub(crate) fn build() -> Build {
     }
 }
 
+/// Terms without a secret.
+pub(crate) fn terms(patience: Patience) -> Terms {
+    Terms { secret: Secret::none(), deadline: DEADLINE, patience }
+}
+
 /// What each rank's thread returns.
 pub(crate) fn on_ranks<V: Send>(
     ranks: usize,
@@ -65,9 +72,7 @@ pub(crate) fn on_ranks<V: Send>(
 pub(crate) fn in_group<V: Send>(processes: usize, run: impl Fn(&ProcessGroup) -> V + Sync) -> Vec<V> {
     on_ranks(processes, &address(), |process| {
         let end = |failure: &Failure, _: &Activity| panic!("{failure}");
-        let terms =
-            Terms { secret: Secret::none(), deadline: Duration::from_secs(20), patience: Patience::USUAL };
-        let group = ProcessGroup::form(&process, here(&process), &terms, end).unwrap();
+        let group = ProcessGroup::form(&process, here(&process), &terms(Patience::USUAL), end).unwrap();
         let returned = run(&group);
         group.finish();
         returned

@@ -20,17 +20,11 @@ use super::{
 pub(crate) mod groups;
 mod hostile;
 
-use groups::{address, here, on_ranks, process};
-
-const DEADLINE: Duration = Duration::from_secs(20);
+use groups::{DEADLINE, address, here, on_ranks, process, terms};
 
 /// Meets without a secret.
 fn join(process: &ProcessRank, deadline: Duration) -> Result<Meeting, MeetError> {
     Meeting::join(process, &Secret::none(), deadline)
-}
-
-fn terms(patience: Patience) -> Terms {
-    Terms { secret: Secret::none(), deadline: DEADLINE, patience }
 }
 
 #[test]
