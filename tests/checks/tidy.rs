@@ -65,6 +65,9 @@ fn violations(name: &str, text: &str) -> Vec<String> {
         if rust && line.contains('\t') {
             complain("a tab");
         }
+        if rust && line.contains(concat!("super", "::super")) {
+            complain("a path two modules up: name it from the crate's root");
+        }
         if line.ends_with(char::is_whitespace) {
             complain("trailing white space");
         }
@@ -353,6 +356,7 @@ fn each_rule_finds_its_violations() {
     assert_eq!(complaints("a.md", &format!("| {} |\n", "a".repeat(200))), 0);
     assert_eq!(complaints("a.md", &format!("{}\n", "a".repeat(200))), 1);
     assert_eq!(rust("\tf();\n"), 1);
+    assert_eq!(rust(concat!("use super", "::super::a;\n")), 1);
     assert_eq!(rust("f(); \n"), 1);
     assert_eq!(rust("f();"), 1);
     assert_eq!(rust("f();\n\n"), 1);

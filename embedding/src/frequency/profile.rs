@@ -170,8 +170,8 @@ fn suffix_sums(values: impl DoubleEndedIterator<Item = f64>, last: f64) -> Vec<f
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::FrequencySketch;
     use super::*;
+    use crate::frequency::sketch::FrequencySketch;
 
     /// A number from 0 to 1 per counter.
     fn unit(counter: u64) -> f64 {
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn a_row_is_named_with_the_hypergeometric_probability() {
         let head: Vec<(u64, u64)> = vec![(0, 100), (1, 30), (2, 7), (3, 1)];
-        let tail = vec![super::super::CountClass { rows: 431, lookups: 862 }];
+        let tail = vec![crate::frequency::CountClass { rows: 431, lookups: 862 }];
         let frequencies =
             TableFrequencies { samples: 500, lookups: 1000, distinct_rows: 435, head: head.clone(), tail };
         let profile = FrequencyProfile::new(1000, &frequencies);
@@ -280,7 +280,7 @@ mod tests {
             lookups: 10,
             distinct_rows: 4,
             head: vec![(9, 5), (2, 3), (4, 1)],
-            tail: vec![super::super::CountClass { rows: 1, lookups: 1 }],
+            tail: vec![crate::frequency::CountClass { rows: 1, lookups: 1 }],
         };
         let profile = FrequencyProfile::new(20, &frequencies);
         assert_eq!(profile.splits(), 0..4);

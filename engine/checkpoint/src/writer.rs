@@ -101,8 +101,8 @@ mod tests {
 
     use tempfile::TempDir;
 
-    use super::super::files::{Disk, Files};
     use super::*;
+    use crate::files::{Disk, Files};
 
     const EINVAL: i32 = 22;
     const ENOSPC: i32 = 28;

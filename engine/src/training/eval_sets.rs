@@ -3,7 +3,7 @@
 use rankine_job::{Conflict, EvalSet, Job};
 use rankine_reader::{Columns, Dataset, Part};
 
-use super::TrainError;
+use super::error::TrainError;
 use super::ids::with_ids;
 
 /// A dataset that the trained model is evaluated on, besides the evaluation part of its own.

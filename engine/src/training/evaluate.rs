@@ -7,8 +7,9 @@ use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Part};
 
 use super::backend::{Scorer, ScoringProgress};
+use super::error::TrainError;
+use super::event::{Event, Observer};
 use super::ids::{self, IdCounts};
-use super::{Event, Observer, TrainError};
 
 /// Options of an evaluation.
 #[derive(Debug, Clone, Copy)]

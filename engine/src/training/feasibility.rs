@@ -6,9 +6,9 @@ use rankine_launch::ProcessGroup;
 use rankine_reader::stream::BatchStream;
 use rankine_reader::{Dataset, Part};
 
-use super::TrainError;
 use super::backend::{self, check_build, thread_pool};
 use super::data::{JobData, find_data, open_existing, train_options};
+use super::error::TrainError;
 use super::eval_sets;
 use super::initial_model::InitialModel;
 use super::processes::RankAssignment;

@@ -4,7 +4,7 @@ use rankine_job::{Buckets, Conflict, Feature, Job};
 use rankine_reader::schema::VocabularyKind;
 use rankine_reader::{Dataset, QuantileBuckets, Schema, quantile_boundaries};
 
-use super::TrainError;
+use super::error::TrainError;
 use crate::source::{Artifact, ModelSource};
 
 /// Returns a dataset with the bucket columns of a job. They replace any bucket columns that the dataset already has.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rankine_job::Job;
 use rankine_reader::{Dataset, OutOfRange, Schema};
 
-use super::TrainError;
+use super::error::TrainError;
 
 /// Counts of ids outside their tables, by column; columns without any are absent.
 pub type IdCounts = BTreeMap<String, u64>;

@@ -18,8 +18,9 @@ use rankine_model::{Model, ModelSpec};
 use rankine_reader::Dataset;
 use rankine_reader::convert::{KnownColumns, TableGrowth};
 
+use super::error::TrainError;
+use super::fresh_state;
 use super::identity::{first_difference, rule_difference};
-use super::{TrainError, fresh_state};
 use crate::source::{Artifact, ModelSource, OpenModel, SourceError, open_checkpoint};
 
 /// The key of the model's path.

@@ -2,7 +2,9 @@
 
 use rankine_job::Job;
 
-use super::{Summary, TrainError, TrainOptions, train};
+use super::error::TrainError;
+use super::run::{TrainOptions, train};
+use super::run_dir::Summary;
 
 /// What a [`Job`] can do.
 pub trait JobExt {

@@ -11,7 +11,7 @@ use rankine_model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules
 use rankine_reader::Schema;
 use rankine_reader::schema::{self, Categorical, VocabularyKind};
 
-use super::TrainError;
+use super::error::TrainError;
 use rankine_engine_cpu as cpu;
 
 /// The model of a job for a dataset's columns, and its update rules.

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use rankine_topology::{Node, Rank};
 
-use super::super::nccl::{Communicator, NcclElement, NcclId, Parcel, Reduction};
 use super::Cluster;
+use crate::communication::nccl::{Communicator, NcclElement, NcclId, Parcel, Reduction};
 use crate::kernels::Stamp;
 use crate::runtime::{Error, Lane, Moment, PinnedBuffer, Pointer, Result};
 

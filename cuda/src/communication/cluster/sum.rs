@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::super::peers::{AllReduce, SharedBuffer};
 use super::{Cluster, Rail};
+use crate::communication::peers::{AllReduce, SharedBuffer};
 use crate::runtime::{Buffer, Lane, Result};
 
 /// The collective's name in errors.

@@ -7,7 +7,7 @@ use std::{env, fs};
 
 use clap::{Arg, ArgAction, Command, CommandFactory};
 
-use super::super::{Cli, ENVIRONMENT, EXAMPLES, EXIT_CODES};
+use crate::{Cli, ENVIRONMENT, EXAMPLES, EXIT_CODES};
 
 /// Environment variable: if it is set, the test writes the document instead of comparing it.
 const BLESS: &str = "RANKINE_BLESS";

@@ -8,7 +8,7 @@ use rankine_embedding::{Dtype, Optimizer, Pooling, Step, TableSpec, UpdateRule};
 use rankine_model::{FeatureSpec, HeadSpec, Interaction, Layer, Model, ModelSpec, TrainingRules};
 use rankine_reader::{Bags, Samples};
 
-use super::super::CpuModel;
+use crate::model::CpuModel;
 
 /// A model whose every parameter is an f64.
 #[derive(Clone)]

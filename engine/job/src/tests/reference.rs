@@ -11,10 +11,11 @@ use rankine_reader::raw::{RawDense, RawIds};
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
-use super::super::schedule::Schedule;
-use super::super::{Job, Model};
 use super::jobs_in_configs;
+use crate::definition::Job;
 use crate::json_schema::{KIND, assert_valid, assert_written, json, text, violation};
+use crate::model::Model;
+use crate::schedule::Schedule;
 
 const INTRODUCTION: &str = "\
 # The job file

@@ -47,8 +47,8 @@ impl SavedScores {
 
 #[cfg(test)]
 mod tests {
-    use super::super::metrics::Scores;
     use super::*;
+    use crate::evaluation::metrics::Scores;
 
     #[test]
     fn saved_scores_read_back_and_whole_numbers_are_short() {

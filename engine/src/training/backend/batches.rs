@@ -6,11 +6,11 @@ use rankine_reader::dataset::DatasetPart;
 use rankine_reader::io::Rung;
 use rankine_reader::stream::{self, BatchStream, Position, StreamOptions};
 
-use super::super::TrainError;
 use super::gpu::FeedBatch;
+use crate::training::error::TrainError;
 
 /// Batches, prepared ahead of the step that uses them.
-pub(in super::super) struct Batches(Box<dyn BatchSource>);
+pub(in crate::training) struct Batches(Box<dyn BatchSource>);
 
 /// Where batches come from.
 pub(super) trait BatchSource: Iterator<Item = Result<Batch, TrainError>> {
@@ -28,7 +28,7 @@ pub(super) trait BatchSource: Iterator<Item = Result<Batch, TrainError>> {
 struct UnpackedBatches(BatchStream);
 
 /// The samples of one step.
-pub(in super::super) enum Batch {
+pub(in crate::training) enum Batch {
     Unpacked(stream::Batch),
     #[allow(dead_code, reason = "only builds with CUDA have GPUs that unpack batches")]
     Packed(FeedBatch),
@@ -52,17 +52,17 @@ impl Batches {
     }
 
     /// How blocks are read.
-    pub(in super::super) fn rung(&self) -> Rung {
+    pub(in crate::training) fn rung(&self) -> Rung {
         self.0.rung()
     }
 
     /// Bytes read so far.
-    pub(in super::super) fn bytes_read(&self) -> u64 {
+    pub(in crate::training) fn bytes_read(&self) -> u64 {
         self.0.bytes_read()
     }
 
     /// Batches that wait to be taken.
-    pub(in super::super) fn ready(&self) -> usize {
+    pub(in crate::training) fn ready(&self) -> usize {
         self.0.ready()
     }
 }
@@ -99,7 +99,7 @@ impl BatchSource for UnpackedBatches {
 
 impl Batch {
     /// Samples.
-    pub(in super::super) fn len(&self) -> usize {
+    pub(in crate::training) fn len(&self) -> usize {
         match self {
             Self::Unpacked(batch) => batch.samples.len,
             Self::Packed(batch) => batch.len(),
@@ -107,7 +107,7 @@ impl Batch {
     }
 
     /// The position of its first sample.
-    pub(in super::super) fn start(&self) -> Position {
+    pub(in crate::training) fn start(&self) -> Position {
         match self {
             Self::Unpacked(batch) => batch.start,
             Self::Packed(batch) => batch.start(),
@@ -115,7 +115,7 @@ impl Batch {
     }
 
     /// Ids outside their tables, one count per categorical column; empty if none was counted.
-    pub(in super::super) fn out_of_range(&self) -> &[u64] {
+    pub(in crate::training) fn out_of_range(&self) -> &[u64] {
         match self {
             Self::Unpacked(batch) => &batch.out_of_range,
             Self::Packed(_) => &[],
@@ -123,7 +123,7 @@ impl Batch {
     }
 
     /// The position behind its last sample.
-    pub(in super::super) fn end(&self) -> Position {
+    pub(in crate::training) fn end(&self) -> Position {
         let start = self.start();
         Position { sample: start.sample + self.len() as u64, ..start }
     }

@@ -8,18 +8,18 @@ use rankine_model::Model;
 use rankine_model::overlap::Overlap;
 use rankine_reader::Dataset;
 
-use super::super::TrainError;
-use super::super::processes::RankAssignment;
-use super::super::translate::check_memory;
 use super::cpu::CpuBackend;
 use super::device::InitializedDevice;
 use super::gpu::{self, Gpus};
 use super::measurements::Measurements;
 use super::refusal::{GpuSelectionError, Refusal};
 use crate::planning;
+use crate::training::error::TrainError;
+use crate::training::processes::RankAssignment;
+use crate::training::translate::check_memory;
 
 /// The device that a job is to be trained on.
-pub(in super::super) enum DeviceChoice {
+pub(in crate::training) enum DeviceChoice {
     /// The CPU, over several ranks if there is a plan; and why.
     #[allow(private_interfaces, reason = "no other module looks inside")]
     Cpu(Option<EmbeddingPlan>, Refusal),
@@ -32,7 +32,7 @@ impl DeviceChoice {
     ///
     /// # Errors
     /// [`TrainError::Conflicts`] and [`TrainError::Device`] if the job cannot be trained here.
-    pub(in super::super) fn of(
+    pub(in crate::training) fn of(
         job: &Job,
         assignment: &RankAssignment,
         dataset: &Dataset,
@@ -47,7 +47,7 @@ impl DeviceChoice {
     }
 
     /// Disables some overlaps of GPU work; no effect on the CPU.
-    pub(in super::super) fn without(mut self, left_out: &[Overlap]) -> Self {
+    pub(in crate::training) fn without(mut self, left_out: &[Overlap]) -> Self {
         if let Self::Gpus(gpus) = &mut self {
             gpus.disable(left_out);
         }
@@ -55,7 +55,7 @@ impl DeviceChoice {
     }
 
     /// The assumed performance of the GPUs if tables were placed by it, for `machine.toml`.
-    pub(in super::super) fn machine(&self) -> Option<&str> {
+    pub(in crate::training) fn machine(&self) -> Option<&str> {
         match self {
             Self::Cpu(..) => None,
             Self::Gpus(gpus) => gpus.machine(),
@@ -67,7 +67,7 @@ impl DeviceChoice {
     ///
     /// # Errors
     /// [`TrainError::Device`] if the device cannot hold it.
-    pub(in super::super) fn initialize(
+    pub(in crate::training) fn initialize(
         self,
         job: &Job,
         dataset: &Dataset,
@@ -107,7 +107,7 @@ impl DeviceChoice {
 ///
 /// # Errors
 /// [`TrainError::Device`].
-pub(in super::super) fn check_build(job: &Job) -> Result<(), TrainError> {
+pub(in crate::training) fn check_build(job: &Job) -> Result<(), TrainError> {
     if job.device.kind == DeviceKind::Cuda && !rankine_engine_gpu::IN_BUILD {
         return Err(TrainError::Device(
             "device.kind is \"cuda\", but this build of Rankine trains only on the CPU: set it to \"auto\" or \"cpu\""
@@ -122,7 +122,7 @@ pub(in super::super) fn check_build(job: &Job) -> Result<(), TrainError> {
 ///
 /// # Errors
 /// [`TrainError::Conflicts`] and [`TrainError::Device`], the errors that training would end with.
-pub(in super::super) fn device_of(
+pub(in crate::training) fn device_of(
     job: &Job,
     assignment: &RankAssignment,
     model: &Model,

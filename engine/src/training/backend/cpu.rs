@@ -17,13 +17,13 @@ use rankine_reader::stream::StreamOptions;
 use rankine_saved::{SavedModelError, Weights};
 use rankine_topology::Rank;
 
-use super::super::TrainError;
-use super::super::report::ReportDetails;
 use super::batches::{Batch, Batches};
 use super::device::{Backend, RankVisit};
 use super::look_ups;
 use super::refusal::Refusal;
 use super::scorer::{Scorer, ScoringProgress};
+use crate::training::error::TrainError;
+use crate::training::report::ReportDetails;
 
 /// A model in host memory, with the outcomes of steps that were not taken yet.
 pub(super) struct CpuBackend {

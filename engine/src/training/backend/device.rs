@@ -13,18 +13,18 @@ use rankine_reader::stream::StreamOptions;
 use rankine_saved::Weights;
 use rankine_topology::Rank;
 
-use super::super::TrainError;
-use super::super::report::ReportDetails;
 use super::batches::{Batch, Batches};
 use super::memory::DeviceMemory;
 use super::phases::{Ceilings, MeasuredPhase, TraceEvent};
 use super::scorer::Scorer;
+use crate::training::error::TrainError;
+use crate::training::report::ReportDetails;
 
 /// A function of a rank's number and state.
 pub(super) type RankVisit = Arc<dyn Fn(Rank, RankState<'_>) -> Result<(), CheckpointError> + Send + Sync>;
 
 /// A model on a device. The outcomes of steps may be known later than the steps are started.
-pub(in super::super) trait Backend: Scorer + Weights {
+pub(in crate::training) trait Backend: Scorer + Weights {
     /// The kind of device.
     fn kind(&self) -> DeviceKind;
 
@@ -127,12 +127,12 @@ pub(in super::super) trait Backend: Scorer + Weights {
 }
 
 /// A device on which a model was created.
-pub(in super::super) struct InitializedDevice {
-    pub(in super::super) backend: Box<dyn Backend>,
+pub(in crate::training) struct InitializedDevice {
+    pub(in crate::training) backend: Box<dyn Backend>,
     /// The device, in words.
-    pub(in super::super) name: String,
+    pub(in crate::training) name: String,
     /// The placement of each table; empty with a single rank.
-    pub(in super::super) placements: Vec<Placement>,
+    pub(in crate::training) placements: Vec<Placement>,
 }
 
 impl InitializedDevice {
@@ -148,7 +148,7 @@ impl dyn Backend + '_ {
     ///
     /// # Errors
     /// As [`Backend::visit_ranks`].
-    pub(in super::super) fn on_each_rank<T: Send + 'static>(
+    pub(in crate::training) fn on_each_rank<T: Send + 'static>(
         &self,
         visit: impl Fn(Rank, RankState<'_>) -> Result<T, CheckpointError> + Send + Sync + 'static,
     ) -> Result<Vec<T>, CheckpointError> {
@@ -166,7 +166,7 @@ impl dyn Backend + '_ {
 }
 
 /// Measurements on a GPU.
-pub(in super::super) trait Profile {
+pub(in crate::training) trait Profile {
     /// Marks the moment at which all started steps will be complete.
     fn mark(&mut self) -> Result<(), TrainError>;
 

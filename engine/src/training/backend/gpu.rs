@@ -27,9 +27,6 @@ use rankine_reader::{Dataset, Part, Samples};
 use rankine_saved::{SavedModelError, Weights};
 use rankine_topology::Rank;
 
-use super::super::TrainError;
-use super::super::processes::RankAssignment;
-use super::super::report::{LookUpCount, PhaseRun, ReportDetails};
 use super::batches::{Batch, BatchSource, Batches};
 use super::device::{Backend, InitializedDevice, Profile, RankVisit};
 use super::measurements::Measurements;
@@ -37,6 +34,9 @@ use super::memory::{DeviceMemory, MemoryPart};
 use super::phases::{Ceilings, MeasuredPhase, TraceEvent};
 use super::refusal::{GpuSelectionError, Refusal};
 use super::scorer::{Scorer, ScoringProgress};
+use crate::training::error::TrainError;
+use crate::training::processes::RankAssignment;
+use crate::training::report::{LookUpCount, PhaseRun, ReportDetails};
 use crate::{build, planning};
 pub(super) use rankine_engine_gpu::FeedBatch;
 

@@ -4,7 +4,7 @@ use rankine_model::ModelSpec;
 use rankine_reader::Samples;
 use rayon::prelude::*;
 
-use super::super::report::LookUpCount;
+use crate::training::report::LookUpCount;
 
 /// Counts the look-ups of a batch, and the distinct rows among them, table by table.
 pub(super) fn count(spec: &ModelSpec, samples: &Samples) -> Vec<LookUpCount> {

@@ -6,17 +6,17 @@ use rankine_model::overlap::Overlap;
 use rankine_reader::Dataset;
 use rankine_reader::stream::Position;
 
-use super::super::TrainError;
-use super::super::processes::RankAssignment;
 use super::device::InitializedDevice;
 use super::measurements::Measurements;
 use super::refusal::{GpuSelectionError, Refusal};
+use crate::training::error::TrainError;
+use crate::training::processes::RankAssignment;
 
 /// The GPUs that are to train a job.
 pub(super) enum Gpus {}
 
 /// A batch that GPUs unpack.
-pub(in super::super) enum FeedBatch {}
+pub(in crate::training) enum FeedBatch {}
 
 /// The GPUs that would train a job, in words.
 pub(super) fn device_of(_: &Job, _: &RankAssignment, _: &Model) -> Result<String, GpuSelectionError> {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use rankine_job::Conflict;
 
-use super::super::TrainError;
+use crate::training::error::TrainError;
 
 /// Why the CPU trains a job that leaves the device open.
 #[derive(Debug)]

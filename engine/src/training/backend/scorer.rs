@@ -5,7 +5,7 @@ use rankine_model::evaluation::{Evaluation, HeadMetrics};
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::{BatchStream, StreamOptions};
 
-use super::super::TrainError;
+use crate::training::error::TrainError;
 
 /// The progress of an evaluation, after each batch.
 #[derive(Debug, Clone, Copy)]

@@ -2,7 +2,7 @@
 
 use rankine_job::Job;
 
-use super::super::TrainError;
+use crate::training::error::TrainError;
 
 /// The thread pool of a job, and its size.
 ///

@@ -8,12 +8,15 @@ use rankine_model::evaluation::EvalMetrics;
 use rankine_reader::Part;
 use serde::Serialize;
 
-use super::super::backend::{DeviceChoice, InitializedDevice, Measurements, thread_pool};
-use super::super::data::open_together;
-use super::super::evaluate::{EvaluationOptions, evaluate};
-use super::super::processes::RankAssignment;
-use super::super::translate::translate;
-use super::super::{DeviceMemory, Observer, Stop, TrainError};
+use crate::training::backend::DeviceMemory;
+use crate::training::backend::{DeviceChoice, InitializedDevice, Measurements, thread_pool};
+use crate::training::data::open_together;
+use crate::training::error::TrainError;
+use crate::training::evaluate::{EvaluationOptions, evaluate};
+use crate::training::event::Observer;
+use crate::training::processes::RankAssignment;
+use crate::training::translate::translate;
+use rankine_base::Stop;
 
 /// Options for timing evaluations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +60,7 @@ pub struct EvalBench {
 /// them call this. Generates the job's dataset if it is missing and the job says how.
 ///
 /// # Errors
-/// As [`super::super::train`]; [`TrainError::Device`] if there is no evaluation part, or `passes` is 0.
+/// As [`crate::training::train`]; [`TrainError::Device`] if there is no evaluation part, or `passes` is 0.
 pub fn bench_eval(
     job: &Job,
     options: &EvalBenchOptions,

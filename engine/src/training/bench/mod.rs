@@ -20,9 +20,11 @@ use super::backend::{
     Backend, DeviceChoice, DeviceMemory, InitializedDevice, Measurements, Profile, thread_pool,
 };
 use super::data::{open_together, train_options};
+use super::error::TrainError;
+use super::event::Observer;
 use super::processes::RankAssignment;
 use super::translate::translate;
-use super::{Observer, Stop, TrainError};
+use rankine_base::Stop;
 
 pub use evaluation::{EvalBench, EvalBenchOptions, bench_eval};
 pub use report::{Input, Reading, Times, TraceSummary, TrainBench};

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use rankine_base::publish::OwnOutput;
 
-use super::super::TrainError;
-use super::super::backend::{Backend, Profile, TraceEvent};
-use super::TraceSummary;
+use super::report::TraceSummary;
+use crate::training::backend::{Backend, Profile, TraceEvent};
+use crate::training::error::TrainError;
 
 /// Earlier traces, which a further one replaces.
 pub(super) const TRACE: OwnOutput = OwnOutput {

@@ -24,10 +24,11 @@ use rankine_topology::Rank;
 
 use super::backend::{Backend, Measurements};
 use super::context::RunContext;
+use super::error::TrainError;
+use super::event::{Event, Observer};
 use super::identity::{RunIdentity, TrainingIdentity};
 use super::processes::with_heartbeat;
 use super::run_dir::RunFolder;
-use super::{Event, Observer, TrainError};
 use crate::run_paths;
 use copies::CopyMemory;
 use write::{RankCopy, SideFiles, WriteOutput, WriteTask, choose_rows, publish, write_alone, write_copies};

@@ -13,7 +13,7 @@ use rankine_embedding::rows::{RowSelection, Snapshot};
 use rankine_reader::Columns;
 use rankine_topology::Rank;
 
-use super::super::backend::Measurements;
+use crate::training::backend::Measurements;
 
 /// The writing of this process's shards.
 pub(super) enum WriteTask {

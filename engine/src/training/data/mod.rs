@@ -12,11 +12,13 @@ use rankine_reader::schema::DenseDtype;
 use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{Dataset, Part, Schema};
 
+use super::error::TrainError;
+use super::event::{Event, Observer};
 use super::features::{with_features, with_shape};
 use super::ids::with_ids;
 use super::processes::same_everywhere;
 use super::translate::translate;
-use super::{Event, Observer, Stop, TrainError};
+use rankine_base::Stop;
 
 mod stream;
 

@@ -14,9 +14,11 @@ use rankine_reader::dataset::BlockCoding;
 use rankine_reader::raw::{FileIdentity, RawContents, checksums};
 use rankine_reader::{Dataset, Part};
 
-use super::super::context::RunContext;
-use super::super::{Event, Observer, Stop, TrainError};
 use super::TrainingIdentity;
+use crate::training::context::RunContext;
+use crate::training::error::TrainError;
+use crate::training::event::{Event, Observer};
+use rankine_base::Stop;
 
 /// Files of at most this many bytes in total are read before training starts, which takes a moment.
 const AT_ONCE_BYTES: u64 = 256 << 20;

@@ -8,8 +8,8 @@ use rankine_reader::Part;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::TrainError;
 use super::context::{RunContext, SampleSource};
+use super::error::TrainError;
 use crate::build;
 
 mod contents;

@@ -2,7 +2,7 @@
 
 use rankine_launch::ProcessGroup;
 
-use super::super::TrainError;
+use crate::training::error::TrainError;
 
 /// Compares a text of this process with that of the first one.
 ///

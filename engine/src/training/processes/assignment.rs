@@ -6,8 +6,8 @@ use rankine_job::{DeviceKind, Job, RankCount, Ranks};
 use rankine_launch::{Host, ProcessGroup, ProcessInfo, hosts};
 use rankine_topology::{Process, Topology};
 
-use super::super::TrainError;
 use super::agreement::same_everywhere;
+use crate::training::error::TrainError;
 
 /// The ranks assigned to a process: consecutive, equally many for each process, in the order of processes.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rankine_launch::ProcessGroup;
 
-use super::super::TrainError;
+use crate::training::error::TrainError;
 
 /// The path of the first process's run folder, which only that process knows. All processes write checkpoints there.
 ///

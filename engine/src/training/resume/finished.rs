@@ -8,11 +8,11 @@ use rankine_reader::Part;
 use rankine_saved::{SavedModel, SavedModelError};
 use serde_json::Value;
 
-use super::super::TrainError;
-use super::super::context::RunContext;
-use super::super::identity::{ContentsCheck, RunIdentity, first_difference};
-use super::super::run_dir::{EndReason, RunDir, Summary};
 use crate::run_paths;
+use crate::training::context::RunContext;
+use crate::training::error::TrainError;
+use crate::training::identity::{ContentsCheck, RunIdentity, first_difference};
+use crate::training::run_dir::{EndReason, RunDir, Summary};
 
 /// What happens with a finished run.
 pub(super) enum FinishedRun {

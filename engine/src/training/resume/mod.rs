@@ -14,12 +14,13 @@ use rankine_launch::RunStage;
 use serde::{Deserialize, Serialize};
 
 use super::context::{RunContext, SampleSource};
+use super::error::TrainError;
+use super::event::{Event, Observer};
 use super::identity::{ContentsCheck, RunIdentity, TrainingIdentity};
 use super::initial_model::InitialModel;
 use super::processes::with_heartbeat;
 use super::run_dir::{RunDir, Summary};
 use super::start::Start;
-use super::{Event, Observer, TrainError};
 use crate::build;
 use crate::run_paths;
 use finished::FinishedRun;
@@ -212,10 +213,11 @@ mod tests {
     use rankine_base::Stop;
     use rankine_topology::Topology;
 
-    use super::super::data::tests::job;
-    use super::super::{open_or_generate, translate};
     use super::*;
     use crate::groups::in_group;
+    use crate::training::data::open_or_generate;
+    use crate::training::data::tests::job;
+    use crate::training::translate::translate;
     use rankine_checkpoint::Disk;
     use rankine_launch::ProcessGroup;
 

@@ -5,7 +5,7 @@ use rankine_base::blame::Blame;
 use rankine_launch::ProcessGroup;
 use serde::{Deserialize, Serialize};
 
-use super::super::TrainError;
+use crate::training::error::TrainError;
 
 /// Number of steps after which several processes agree again.
 const STEPS_TO_AGREE: u64 = 16;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use rankine_job::{AverageSave, StoppingMetric};
 
-use super::super::TrainError;
-use super::super::averaged_model::AveragedModel;
-use super::super::context::RunContext;
-use super::super::run_dir::AverageSummary;
 use super::training_loop::TrainingLoop;
+use crate::training::averaged_model::AveragedModel;
+use crate::training::context::RunContext;
+use crate::training::error::TrainError;
+use crate::training::run_dir::AverageSummary;
 
 impl TrainingLoop<'_> {
     /// Averages the model, which is that of `step`, with the snapshots before it, if the job asks for that, and

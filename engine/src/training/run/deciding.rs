@@ -3,10 +3,10 @@
 use rankine_job::{Conflict, StoppingMetric};
 use rankine_reader::Part;
 
-use super::super::TrainError;
-use super::super::context::RunContext;
 use super::early_stopping::DecidingMetrics;
 use super::training_loop::TrainingLoop;
+use crate::training::context::RunContext;
+use crate::training::error::TrainError;
 
 impl TrainingLoop<'_> {
     /// Checks that the evaluation after the last step defines the metrics that decide about the end of the training.

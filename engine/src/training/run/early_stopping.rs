@@ -5,8 +5,9 @@ use rankine_job::{EarlyStopping as Settings, StoppingMetric};
 use rankine_launch::ProcessGroup;
 use rankine_model::evaluation::EvalMetrics;
 
-use super::super::checkpoints::Checkpoints;
-use super::super::{Observer, TrainError};
+use crate::training::checkpoints::Checkpoints;
+use crate::training::error::TrainError;
+use crate::training::event::Observer;
 
 /// The best evaluation of a run so far.
 #[derive(Debug, Clone)]

@@ -1,10 +1,10 @@
 //! The end of a training that fails: it leaves a checkpoint of its last step, as after a signal.
 
-use super::super::TrainError;
-use super::super::error::LeftResults;
 use super::agreement::{SharedFailure, all_succeed};
 use super::training_loop::TrainingLoop;
 use crate::run_paths;
+use crate::training::error::LeftResults;
+use crate::training::error::TrainError;
 
 impl TrainingLoop<'_> {
     /// Saves a checkpoint of the last completed step, if the error leaves its state. Returns the error, with what the

@@ -12,17 +12,18 @@ use rankine_reader::{Columns, Part};
 use rankine_saved as saved;
 use rankine_saved::{ModelMetadata, SavedModelError, Weights};
 
-use super::super::context::{RunContext, SampleSource};
-use super::super::eval_sets::NamedDataset;
-use super::super::processes::with_heartbeat;
-use super::super::run_dir::{
-    AverageSummary, BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary,
-    ModelSummary, RunDir, Summary, TrainSummary,
-};
-use super::super::{Event, TrainError};
 use super::early_stopping::DecidingMetrics;
 use super::training_loop::{Subject, TrainingLoop};
 use crate::build;
+use crate::training::context::{RunContext, SampleSource};
+use crate::training::error::TrainError;
+use crate::training::eval_sets::NamedDataset;
+use crate::training::event::Event;
+use crate::training::processes::with_heartbeat;
+use crate::training::run_dir::{
+    AverageSummary, BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary,
+    ModelSummary, RunDir, Summary, TrainSummary,
+};
 
 impl TrainingLoop<'_> {
     /// Saves the trained model, evaluates it, and writes the results. Returns the summary.

@@ -5,7 +5,7 @@ use rankine_checkpoint::GuardState;
 use rankine_job as job;
 use rankine_model::guard::{NonFinite, StepOutcome};
 
-use super::super::TrainError;
+use crate::training::error::TrainError;
 
 /// The first skipped steps are logged one by one; later ones each time their number has doubled.
 const LOGGED_EACH: u64 = 10;

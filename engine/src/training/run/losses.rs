@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use rankine_checkpoint::{GuardState, LossState};
 use rankine_model::guard::{SkippedSteps, StepOutcome};
 
-use super::super::TrainError;
 use super::guard::NonFiniteGuard;
+use crate::training::error::TrainError;
 
 /// The mean loss of steps since the last report, as far as losses are known, and the guard's counts. Steps that were
 /// skipped because a value was not finite do not contribute to the mean.

@@ -28,14 +28,15 @@ use rankine_reader::Dataset;
 use super::backend::{Batches, DeviceChoice, Measurements, check_build, thread_pool};
 use super::context::{RunContext, SampleSource};
 use super::data::open_together;
+use super::error::TrainError;
 use super::eval_sets;
+use super::event::Observer;
 use super::initial_model::InitialModel;
 use super::processes::RankAssignment;
 use super::resume::{self, StartingPoint, TrainingStart};
 use super::run_dir::{RunDir, Summary};
 use super::start::Start;
 use super::translate::translate;
-use super::{Observer, TrainError};
 use training_loop::TrainingLoop;
 
 pub use records::RunPhaseSeconds;

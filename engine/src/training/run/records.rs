@@ -4,9 +4,9 @@ use rankine_model::evaluation::EvalMetrics;
 use rankine_reader::Part;
 use serde::{Deserialize, Serialize};
 
-use super::super::event::{Progress, StepTimes};
-use super::super::ids::IdCounts;
 use super::state::Tally;
+use crate::training::event::{Progress, StepTimes};
+use crate::training::ids::IdCounts;
 
 /// A report, of the kind `train`.
 #[derive(Serialize)]

@@ -10,15 +10,16 @@ use rankine_job::{Average, AverageSave, Count, Job};
 use rankine_launch::ProcessGroup;
 use rankine_reader::{Dataset, Part, Split};
 
-use super::super::data::open_together;
-use super::super::error::LeftResults;
-use super::super::processes::path_of_first;
-use super::super::run_dir::{self, RunDir, Summary};
-use super::super::start::Start;
-use super::super::translate::translate;
-use super::super::{Observer, TrainError};
 use super::{TrainOptions, train_once};
 use crate::run_paths;
+use crate::training::data::open_together;
+use crate::training::error::LeftResults;
+use crate::training::error::TrainError;
+use crate::training::event::Observer;
+use crate::training::processes::path_of_first;
+use crate::training::run_dir::{self, RunDir, Summary};
+use crate::training::start::Start;
+use crate::training::translate::translate;
 
 /// Trains a job that asks for it.
 ///

@@ -11,10 +11,10 @@ use rankine_launch::{RunStage, StepStage};
 use rankine_model::evaluation::EvalSummary;
 use rankine_reader::{Part, Samples, stream};
 
-use super::super::TrainError;
-use super::super::backend::Batch;
 use super::training_loop::{ReaderState, TrainingLoop};
 use crate::run_paths;
+use crate::training::backend::Batch;
+use crate::training::error::TrainError;
 
 /// What a program requests of a training.
 pub(crate) enum Request {

@@ -6,12 +6,12 @@ use rankine_checkpoint::{BestState, InitialState, TrainState};
 use rankine_model::evaluation::{EvalSummary, SavedScores};
 use rankine_reader::stream::Position;
 
-use super::super::event::StepTimes;
-use super::super::ids::IdCounts;
-use super::super::report::ReportDetails;
-use super::super::run_dir::EndReason;
 use super::early_stopping::EarlyStopping;
 use super::losses::Losses;
+use crate::training::event::StepTimes;
+use crate::training::ids::IdCounts;
+use crate::training::report::ReportDetails;
+use crate::training::run_dir::EndReason;
 
 /// What changes with each step of a run, the model apart.
 pub(super) struct RunState {

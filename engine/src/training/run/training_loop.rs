@@ -12,26 +12,28 @@ use rankine_reader::io::IoOptions;
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Part};
 
-use super::super::backend::{Backend, Batch, Batches, DeviceChoice, InitializedDevice, Measurements};
-use super::super::checkpoints::Checkpoints;
-use super::super::context::{RunContext, SampleSource};
-use super::super::data::train_options;
-use super::super::devices::{DevicesInUse, RunDevices};
-use super::super::evaluate::{EvaluationOptions, evaluate};
-use super::super::event::{Report, RunStart, StepDetails, StepTimes};
-use super::super::identity::RunIdentity;
-use super::super::initial_model::InitialModel;
-use super::super::processes::with_heartbeat;
-use super::super::resume::TrainingStart;
-use super::super::run_dir::{EndReason, RunDir, RunFolder, Summary};
-use super::super::run_logs::{LogStart, RunLogs};
-use super::super::{Event, Observer, Progress, TrainError, ids};
 use super::agreement::StepAgreement;
 use super::early_stopping::{DecidingMetrics, EarlyStopping, forget_lost_best};
 use super::guard::NonFiniteGuard;
 use super::losses::Losses;
 use super::records::{EvalRecord, RunPhaseSeconds, TrainRecord};
 use super::state::{RunState, Tally};
+use crate::training::backend::{Backend, Batch, Batches, DeviceChoice, InitializedDevice, Measurements};
+use crate::training::checkpoints::Checkpoints;
+use crate::training::context::{RunContext, SampleSource};
+use crate::training::data::train_options;
+use crate::training::devices::{DevicesInUse, RunDevices};
+use crate::training::error::TrainError;
+use crate::training::evaluate::{EvaluationOptions, evaluate};
+use crate::training::event::{Event, Observer, Progress};
+use crate::training::event::{Report, RunStart, StepDetails, StepTimes};
+use crate::training::identity::RunIdentity;
+use crate::training::ids;
+use crate::training::initial_model::InitialModel;
+use crate::training::processes::with_heartbeat;
+use crate::training::resume::TrainingStart;
+use crate::training::run_dir::{EndReason, RunDir, RunFolder, Summary};
+use crate::training::run_logs::{LogStart, RunLogs};
 
 /// A run in progress.
 pub(super) struct TrainingLoop<'a> {

@@ -12,11 +12,12 @@ use rankine_base::sealed;
 use rankine_job::Job;
 use serde::Deserialize;
 
-use super::super::TrainError;
-use super::super::devices::RunDevices;
-use super::super::identity::TrainingIdentity;
-use super::{RunDir, Summary, unreadable};
+use super::summary::Summary;
+use super::{RunDir, unreadable};
 use crate::run_paths;
+use crate::training::devices::RunDevices;
+use crate::training::error::TrainError;
+use crate::training::identity::TrainingIdentity;
 
 /// The kind and version of the sealed file that records what was trained.
 const TRAINED_KIND: &str = "rankine run";

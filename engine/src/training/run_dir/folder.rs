@@ -15,9 +15,9 @@ use rankine_base::publish::LockMark;
 use rankine_checkpoint::{Files, Input, Output};
 use rankine_launch::ProcessGroup;
 
-use super::super::TrainError;
-use super::super::processes::path_of_first;
 use super::RunDir;
+use crate::training::error::TrainError;
+use crate::training::processes::path_of_first;
 
 /// The run folder that the first process locked, as each process sees it.
 #[derive(Debug, Clone)]

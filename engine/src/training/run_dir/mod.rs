@@ -11,8 +11,8 @@ use rankine_job::Job;
 use rankine_model::evaluation::SavedScores;
 use serde::Serialize;
 
-use super::TrainError;
 use super::devices::RunDevices;
+use super::error::TrainError;
 use super::identity::TrainingIdentity;
 use super::start::Start;
 use crate::run_paths;

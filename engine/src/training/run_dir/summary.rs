@@ -10,8 +10,8 @@ use rankine_model::evaluation::EvalSummary;
 use rankine_reader::Part;
 use serde::{Deserialize, Serialize};
 
-use super::super::ids::IdCounts;
-use super::super::report::{LookUpCount, PhaseRun, ReportDetails};
+use crate::training::ids::IdCounts;
+use crate::training::report::{LookUpCount, PhaseRun, ReportDetails};
 
 /// A finished run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -225,7 +225,7 @@ pub struct TrainSummary {
     pub samples: u64,
     /// The mean loss since the last report.
     pub loss: f64,
-    /// Seconds of training, as in [`super::super::Progress::seconds`].
+    /// Seconds of training, as in [`crate::training::Progress::seconds`].
     pub seconds: f64,
     /// Samples per second; the samples and seconds before a resume included.
     pub samples_per_second: f64,

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use rankine_model::evaluation::{EvalMetrics, Metrics};
 use rankine_reader::Part;
 
-use super::TrainError;
 use super::context::RunContext;
+use super::error::TrainError;
 use super::event::Progress;
 use super::run_dir::RunDir;
 use crate::run_paths;

@@ -9,9 +9,9 @@ use rankine_cuda::{Lane, Moment};
 use rankine_reader::stream::{PackedBatch, PackedBlock, PackedItem, PackedStream};
 use rankine_topology::{Rank, Topology};
 
-use super::super::error::Result;
 use super::release::{CopierMessage, ReleasedBlocks};
 use super::ring::BlockRing;
+use crate::cuda::error::Result;
 
 /// Copies enqueued on a GPU at the same time; each holds a slab.
 pub(super) const COPIES_MAX: usize = 8;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rankine_cuda::{Device, PageLock};
 use rankine_reader::io::{AlignedMemory, SlabMemory};
 
-use super::super::error::Result;
+use crate::cuda::error::Result;
 
 /// Memory for slabs that a GPU reads directly.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use rankine_cuda::{Buffer, Device, Lane};
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::PackedBlock;
 
-use super::super::error::Result;
 use super::columns::ragged_columns;
+use crate::cuda::error::Result;
 
 /// A ring of blocks in a GPU's memory.
 #[derive(Debug)]

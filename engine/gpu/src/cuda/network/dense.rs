@@ -12,10 +12,10 @@ use rankine_cuda::{Buffer, Lane, Pointer, SharedBuffer};
 use rankine_embedding::cuda::Result;
 use rankine_embedding::{Optimizer, UpdateRule};
 
-use super::super::context::RankContext;
-use super::super::group::Gradients;
 use super::layers::Layers;
 use super::squares::Squares;
+use crate::cuda::context::RankContext;
+use crate::cuda::group::Gradients;
 
 /// Dense parameters on a GPU.
 #[derive(Debug)]

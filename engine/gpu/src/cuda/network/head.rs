@@ -8,11 +8,11 @@ use rankine_embedding::cuda::Result;
 use rankine_model::ModelSpec;
 use rankine_topology::Rank;
 
-use super::super::group::GradientSums;
-use super::super::input::Input;
 use super::layers::Layouts;
 use super::resources::{ActivationMatrices, PartialSums, Resources};
 use super::vector_layout::VectorLayout;
+use crate::cuda::group::GradientSums;
+use crate::cuda::input::Input;
 
 /// The input of the last layer.
 #[derive(Debug, Clone, Copy)]

@@ -136,8 +136,8 @@ impl Layers {
 mod tests {
     use rankine_embedding::{Dtype, Pooling, TableSpec};
 
-    use super::super::vector_layout::MULTIPLE;
     use super::*;
+    use crate::cuda::network::vector_layout::MULTIPLE;
     use rankine_model::{FeatureSpec, HeadSpec};
 
     fn spec(interaction: Interaction) -> ModelSpec {

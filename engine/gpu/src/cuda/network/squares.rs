@@ -10,7 +10,7 @@ use rankine_cuda::{AllReduce, Buffer, Device, Lane, Peers, Pointer, kernels};
 use rankine_embedding::cuda::Result;
 use rankine_topology::LocalRank;
 
-use super::super::group::Gradients;
+use crate::cuda::group::Gradients;
 
 /// The approximate number of parts in which all squares are summed: the same on any GPU.
 const PARTS: u32 = 1024;

@@ -9,9 +9,9 @@ use std::time::SystemTime;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::super::records::RecordFile;
 use super::settings::{OptimizerSettings, RunSettings};
 use super::{Kind, Line, MlLog, TOKEN, milliseconds_of, now_ms};
+use crate::training::run_logs::records::RecordFile;
 
 /// MLPerf's name of its benchmark of ranking models, DLRM-DCNv2.
 const BENCHMARK: &str = "dlrm_dcnv2";
@@ -261,9 +261,9 @@ fn kept_bytes(text: &[u8], samples: u64) -> Option<u64> {
 mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
-    use super::super::settings::{AdagradSettings, ScheduleSettings};
-    use super::super::tests::{CLOCK, tick};
     use super::*;
+    use crate::training::run_logs::mllog::settings::{AdagradSettings, ScheduleSettings};
+    use crate::training::run_logs::mllog::tests::{CLOCK, tick};
 
     /// Settings of which no two have the same value.
     fn settings() -> RunSettings {

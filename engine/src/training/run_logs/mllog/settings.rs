@@ -3,7 +3,7 @@
 use rankine_job::{Optimizer, Schedule};
 use rankine_reader::Part;
 
-use super::super::super::context::RunContext;
+use crate::training::context::RunContext;
 
 /// What MLPerf's log says about a run before it trains.
 #[derive(Debug, Clone, PartialEq)]

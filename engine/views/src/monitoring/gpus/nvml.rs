@@ -6,12 +6,12 @@ use nvml_wrapper::{Device, Nvml};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 
-use super::super::catalog::{Catalog, Family};
 use super::FAMILIES;
+use crate::monitoring::catalog::{Catalog, Family};
 
 /// Asks NVML when metrics are asked for. Clones share the GPUs.
 #[derive(Debug, Clone)]
-pub(in super::super) struct GpuCollector {
+pub(in crate::monitoring) struct GpuCollector {
     descs: Vec<Desc>,
     /// The ordinal and the UUID of each GPU.
     gpus: Arc<Mutex<Vec<(usize, String)>>>,
@@ -20,7 +20,7 @@ pub(in super::super) struct GpuCollector {
 }
 
 impl GpuCollector {
-    pub(in super::super) fn new() -> Self {
+    pub(in crate::monitoring) fn new() -> Self {
         Self {
             descs: FAMILIES.iter().map(Family::desc).collect(),
             gpus: Arc::default(),
@@ -29,12 +29,12 @@ impl GpuCollector {
     }
 
     /// Registers the metrics.
-    pub(in super::super) fn register(&self, catalog: &mut Catalog) {
+    pub(in crate::monitoring) fn register(&self, catalog: &mut Catalog) {
         catalog.collector(self.clone(), &FAMILIES);
     }
 
     /// Sets the GPUs of this process.
-    pub(in super::super) fn watch(&self, gpus: Vec<(usize, String)>) {
+    pub(in crate::monitoring) fn watch(&self, gpus: Vec<(usize, String)>) {
         *self.gpus.lock().unwrap_or_else(PoisonError::into_inner) = gpus;
     }
 }

@@ -166,7 +166,7 @@ mod c {
 
     /// Decodes blocks with the C library.
     #[derive(Default)]
-    pub(in super::super) struct Blocks {
+    pub(in crate::convert::text) struct Blocks {
         /// The frame's context; `None` after its end.
         context: Option<DCtx<'static>>,
         /// Bytes of the frame's header that the context has not read.

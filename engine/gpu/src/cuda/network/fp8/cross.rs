@@ -15,10 +15,10 @@ use rankine_cuda::{Lane, Pointer};
 use rankine_embedding::cuda::Result;
 use rankine_model::Layer;
 
-use super::super::quantization::{
+use crate::cuda::network::quantization::{
     ACTIVATIONS_AT_FIRST, Fp8Buffers, Fp8Builder, Fp8RowBuffer, GRADIENTS_AT_FIRST,
 };
-use super::super::resources::{ActivationMatrices, Resources};
+use crate::cuda::network::resources::{ActivationMatrices, Resources};
 
 /// A model's cross layers, at least one.
 #[derive(Debug)]

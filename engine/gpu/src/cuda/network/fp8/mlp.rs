@@ -9,9 +9,9 @@ use rankine_cuda::{Buffer, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 use rankine_model::Layer;
 
-use super::super::quantization::{Fp8, Fp8Buffers, Fp8Builder};
-use super::super::resources::{ActivationMatrices, Activations, PartialSums, Resources};
 use super::cross::CrossGradientOutputs;
+use crate::cuda::network::quantization::{Fp8, Fp8Buffers, Fp8Builder};
+use crate::cuda::network::resources::{ActivationMatrices, Activations, PartialSums, Resources};
 
 /// Fully connected layers in fp8 with a ReLU after each.
 #[derive(Debug)]
