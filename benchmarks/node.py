@@ -200,18 +200,18 @@ def check_endurance(node, folder):
 
 
 def check_killed(node, folder):
-    """Kills a rank, and checks that the others end with an error."""
+    """Kills a process, and checks that the others end with an error."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     settings = [f"data.dir={node.data / 'small'}", "train.epochs=100000", *SMALL]
     processes = []
-    for rank in range(node.gpus):
-        member = ["--rank", str(rank), "--ranks", str(node.gpus), "--meet", f"127.0.0.1:{port}"]
-        run = ["--run-dir", folder / "killed"] if rank == 0 else []
+    for number in range(node.gpus):
+        member = ["--process", str(number), "--processes", str(node.gpus), "--meet", f"127.0.0.1:{port}"]
+        run = ["--run-dir", folder / "killed"] if number == 0 else []
         arguments = [node.binary, "train", *node.options("dlrm", node.gpus, settings), *member, *run, "--quiet"]
-        environment = {**os.environ, "LOCAL_RANK": str(rank)}
-        with open(folder / f"rank-{rank}.txt", "w") as log:
+        environment = {**os.environ, "LOCAL_RANK": str(number)}
+        with open(folder / f"process-{number}.txt", "w") as log:
             processes.append(subprocess.Popen(arguments, cwd=ROOT, env=environment, stdout=log, stderr=log))
     try:
         began = time.monotonic()
@@ -239,9 +239,9 @@ def check_killed(node, folder):
     return took <= 60 and all(codes), f"the others ended after {took:.1f} s with exit codes {codes}: {message}"
 
 
-def last_line(folder, rank):
-    """Returns the last line that a rank printed."""
-    lines = (folder / f"rank-{rank}.txt").read_text().split("\n")
+def last_line(folder, number):
+    """Returns the last line that a process printed."""
+    lines = (folder / f"process-{number}.txt").read_text().split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "no output")
 
 

@@ -131,7 +131,7 @@ impl JobFolder {
         command
     }
 
-    /// Starts `count` processes, in the order of ranks.
+    /// Starts `count` processes, in their order.
     fn processes(&self, run: &str, count: usize, sets: &[&str]) -> Result<Vec<Child>, Failed> {
         self.processes_as(run, count, sets, |_, _| {})
     }
@@ -157,13 +157,13 @@ impl JobFolder {
         prepare: impl Fn(usize, &mut Command),
     ) -> Result<Vec<Child>, Failed> {
         let port = port.to_string();
-        let start = |rank: usize| {
+        let start = |process: usize| {
             let mut command = self.train(run, sets);
-            prepare(rank, &mut command);
-            let (rank, count) = (rank.to_string(), count.to_string());
-            let rank = [("RANK", rank.as_str()), ("LOCAL_RANK", &rank)];
+            prepare(process, &mut command);
+            let (process, count) = (process.to_string(), count.to_string());
+            let own = [("RANK", process.as_str()), ("LOCAL_RANK", &process)];
             let all = [("WORLD_SIZE", count.as_str()), ("LOCAL_WORLD_SIZE", &count)];
-            command.envs(rank).envs(all).envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)]);
+            command.envs(own).envs(all).envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)]);
             Ok::<_, Failed>(command.spawn()?)
         };
         (0..count).map(start).collect()
@@ -302,7 +302,7 @@ fn send_what_the_cpu_sends(nodes: usize) -> Outcome {
     let summary = support::json_file(&folder.path("gpus/summary.json"));
     let of_cpu = support::json_file(&folder.path("cpu/summary.json"));
     let of_processes = ["rankine.prom", "rankine-rank1.prom"].map(|name| folder.path(name));
-    let [first, second] = [0, 1].map(|rank| Exported::read(&of_processes[rank], rank));
+    let [first, second] = [0, 1].map(|process| Exported::read(&of_processes[process], process));
     first.agrees_with(&summary);
     for scope in ["within_nodes", "between_nodes"] {
         let series = format!("scope=\"{scope}\"");
@@ -373,14 +373,14 @@ fn processes_that_are_killed_resume_with_the_same_bits() -> Outcome {
         {
             let run = format!("{whole}-killed-{dies}-{round}");
             let fault = format!("{operation}:kill");
-            let killed = folder.processes_as(&run, 2, &sets, |rank, command| {
-                if rank == dies {
+            let killed = folder.processes_as(&run, 2, &sets, |process, command| {
+                if process == dies {
                     command.env("RANKINE_TEST_FAULT", &fault);
                 }
             })?;
-            for (rank, child) in killed.into_iter().enumerate() {
+            for (process, child) in killed.into_iter().enumerate() {
                 let Output { status, stderr, .. } = child.wait_with_output()?;
-                let expected = if rank == dies { None } else { Some(support::LOST) };
+                let expected = if process == dies { None } else { Some(support::LOST) };
                 if status.code() != expected {
                     return Err(format!("{run}: {status}: {}", String::from_utf8_lossy(&stderr)).into());
                 }
@@ -400,7 +400,7 @@ fn processes_that_are_killed_resume_with_the_same_bits() -> Outcome {
     Ok(())
 }
 
-/// Garbage, floods, slow writers and false ranks, from before the second process starts until the training is over;
+/// Garbage, floods, slow writers and false processes, from before the second process starts until the training is over;
 /// meanwhile a real process with another secret is refused.
 fn strangers_at_the_port_disturb_no_training() -> Outcome {
     const SECRET: &str = "tests share this secret: 6c1f09";
@@ -412,18 +412,18 @@ fn strangers_at_the_port_disturb_no_training() -> Outcome {
     for round in 0..support::times(1) {
         let (run, port) = (format!("disturbed-{round}"), free_port()?);
         let strangers = std::cell::OnceCell::new();
-        let disturbed = folder.processes_at(port, &run, 2, &sets, |rank, command| {
+        let disturbed = folder.processes_at(port, &run, 2, &sets, |process, command| {
             command.env("RANKINE_SECRET", SECRET);
-            if rank == 1 {
+            if process == 1 {
                 strangers.get_or_init(|| Strangers::at(port, 2));
                 thread::sleep(Duration::from_secs(2));
                 let mut wrong = support::rankine();
-                wrong.args(["doctor", "--cluster", "--rank", "1", "--ranks", "2", "--meet"]);
+                wrong.args(["doctor", "--cluster", "--process", "1", "--processes", "2", "--meet"]);
                 wrong.arg(format!("127.0.0.1:{port}")).env("RANKINE_SECRET", "tests do not share it");
                 let Output { status, stderr, .. } = wrong.output().expect("the command starts");
                 let stderr = String::from_utf8_lossy(&stderr);
                 let refused = status.code() == Some(support::USAGE)
-                    && stderr.contains("its secret differs from rank 0's");
+                    && stderr.contains("its secret differs from process 0's");
                 assert!(refused, "{status}: {stderr}");
             }
         })?;
@@ -457,11 +457,13 @@ fn processes_refuse_to_resume_with_the_same_words() -> Outcome {
         let resume = |_, command: &mut Command| {
             command.arg("--resume");
         };
-        for (rank, child) in folder.processes_as("run", 2, &sets, resume)?.into_iter().enumerate() {
+        for (process, child) in folder.processes_as("run", 2, &sets, resume)?.into_iter().enumerate() {
             let Output { status, stderr, .. } = child.wait_with_output()?;
             let stderr = String::from_utf8_lossy(&stderr);
             if status.code() != Some(code) || !stderr.contains(words) {
-                return Err(format!("rank {rank}: {status} instead of {code} and `{words}`: {stderr}").into());
+                return Err(
+                    format!("process {process}: {status} instead of {code} and `{words}`: {stderr}").into()
+                );
             }
         }
         if support::tree(&run) != before {
@@ -489,17 +491,18 @@ fn processes_refuse_to_resume_with_the_same_words() -> Outcome {
 /// The first process waits for the second one on its GPU, or on the host after a report or when they agree what to do
 /// next.
 fn a_process_that_is_killed_ends_the_others() -> Outcome {
-    let here = ["rank 0 gave up waiting for rank 1 at the ", "rank 1 ended before the others: see its error"];
+    let here =
+        ["rank 0 gave up waiting for rank 1 at the ", "process 1 ended before the others: see its error"];
     (0..support::times(1)).try_for_each(|_| {
         let (took, stderr) = one_is_sent("KILL")?;
-        check(took, &stderr, &[&["rank 1 ended without an error message in training, at step "], &here])
+        check(took, &stderr, &[&["process 1 ended without an error message in training, at step "], &here])
     })
 }
 
 fn a_process_that_is_stopped_ends_the_others() -> Outcome {
     let (took, stderr) = one_is_sent("STOP")?;
-    let waits = ["rank 0 waited 30000 ms for rank 1 at the ", "rank 1 has been silent for 40 s"];
-    check(took, &stderr, &[&["error (rank 0): "], &["at step "], &waits])
+    let waits = ["rank 0 waited 30000 ms for rank 1 at the ", "process 1 has been silent for 40 s"];
+    check(took, &stderr, &[&["error (process 0): "], &["at step "], &waits])
 }
 
 /// Checks that messages contain one of each group of words.

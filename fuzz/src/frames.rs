@@ -26,17 +26,17 @@ impl Reader for Frames {
             // Tags are not checked here: see `read_stream`.
             [&[kind], &1u64.to_le_bytes()[..], &len, bytes, &[0; 32]].concat()
         };
-        let hello = |rank: u32, line: u32| {
-            let numbers = [rank, 2, line, 1].map(u32::to_le_bytes).concat();
-            // The job, the process and the nonce.
-            [&b"rankine3"[..], &numbers, &[7; 64]].concat()
+        let hello = |process: u32, line: u32| {
+            let numbers = [process, 2, line, 1].map(u32::to_le_bytes).concat();
+            // The job, the instance of the process and the nonce.
+            [&b"rankine4"[..], &numbers, &[7; 64]].concat()
         };
         let member = concat!(
-            r#"{"rank":1,"host":"a","boot":"b","process":7,"local":null,"#,
+            r#"{"process":1,"host":"a","boot":"b","pid":7,"local":null,"#,
             r#""gpus":0,"gpu_ids":[],"version":"0.1.0"}"#
         );
         let activity = br#"{"phase":"training","step":7,"waits_for":null,"signs":3}"#;
-        let failure = br#"{"rank":1,"words":"it failed","follows":false}"#;
+        let failure = br#"{"process":1,"words":"it failed","follows":false}"#;
         let joined = [&3u32.to_le_bytes()[..], b"abc", &0u32.to_le_bytes()].concat();
         let values =
             [hello(1, 0), frame(1, member.as_bytes()), frame(1, &joined), frame(2, &[1, 0, 0, 0])].concat();

@@ -159,8 +159,8 @@ fn numbers_beyond_all_memory_are_errors() {
     train(&place, &job, "run", &[&layers, "device.kind=cpu"]).with(USAGE).says(&[narrower]);
     let on_two_ranks = train(&place, &job, "run", &[&layers, "device.kind=cpu", "device.ranks=2"]);
     on_two_ranks.with(USAGE).says(&["the model does not fit: with 2 ranks, a rank needs up to "]);
-    let launch = ["--rank", "0", "--ranks", "4000000000", "--meet", "127.0.0.1:1"];
-    let many = "--ranks is `4000000000`: there can be 4096 processes at most";
+    let launch = ["--process", "0", "--processes", "4000000000", "--meet", "127.0.0.1:1"];
+    let many = "--processes is `4000000000`: there can be 4096 processes at most";
     run([&["train", &job], &launch[..]].concat()).with(USAGE).says(&[many]);
     run([&["doctor", "--cluster"], &launch[..]].concat()).with(USAGE).says(&[many]);
     let mut launched = rankine();

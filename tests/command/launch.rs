@@ -45,24 +45,24 @@ fn processes_of_each_launcher_find_each_other() {
         ("slurm", &["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"]),
     ];
     for (launcher, names) in families {
-        // The order in which processes start does not matter; the last rank starts first.
-        let children = [2, 1, 0].map(|rank: usize| {
+        // The order in which processes start does not matter; the last process starts first.
+        let children = [2, 1, 0].map(|process: usize| {
             let mut variables = master.to_vec();
-            let values = [rank, 3, rank].map(|value| value.to_string());
+            let values = [process, 3, process].map(|value| value.to_string());
             variables.extend(names.iter().copied().zip(values));
             start(&["--json"], &variables)
         });
-        for (child, rank) in children.into_iter().zip([2, 1, 0]) {
+        for (child, process) in children.into_iter().zip([2, 1, 0]) {
             let (code, stdout, stderr) = ended(child);
             assert_eq!(code, Some(SUCCESS), "{stderr}");
-            assert!(stderr.contains(&format!("rank {rank} of 3 ({launcher}: ")), "{stderr}");
-            if rank != 0 {
+            assert!(stderr.contains(&format!("process {process} of 3 ({launcher}: ")), "{stderr}");
+            if process != 0 {
                 assert_eq!(stdout, "");
                 continue;
             }
             let cluster: serde_json::Value = serde_json::from_str(&stdout).unwrap();
             assert_eq!(cluster["launcher"], launcher);
-            assert_eq!(cluster["nodes"][0]["ranks"], serde_json::json!([0, 1, 2]));
+            assert_eq!(cluster["nodes"][0]["processes"], serde_json::json!([0, 1, 2]));
             assert_eq!(cluster["members"][2]["local"], 2);
             assert!(cluster["exchange_ms"].as_f64().unwrap() > 0.0);
         }
@@ -70,11 +70,11 @@ fn processes_of_each_launcher_find_each_other() {
 }
 
 #[test]
-fn all_processes_name_the_ranks_that_are_missing() {
+fn all_processes_name_those_that_are_missing() {
     let meet = format!("127.0.0.1:{}", free_port());
-    let children = [0, 2].map(|rank: usize| {
-        let rank = rank.to_string();
-        let arguments = ["--rank", &rank, "--ranks", "4", "--meet", &meet, "--meet-timeout", "1"];
+    let children = [0, 2].map(|process: usize| {
+        let process = process.to_string();
+        let arguments = ["--process", &process, "--processes", "4", "--meet", &meet, "--meet-timeout", "1"];
         let mut command = rankine();
         command.args(["doctor", "--cluster"]).args(arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
@@ -82,20 +82,20 @@ fn all_processes_name_the_ranks_that_are_missing() {
     for child in children {
         let (code, _, stderr) = ended(child);
         assert_eq!(code, Some(LOST), "{stderr}");
-        assert!(stderr.contains("error: ranks 1, 3 did not connect within "), "{stderr}");
+        assert!(stderr.contains("error: processes 1, 3 did not connect within "), "{stderr}");
     }
 }
 
 #[test]
-fn without_rank_0_the_address_is_named() {
+fn without_process_0_the_address_is_named() {
     let meet = format!("127.0.0.1:{}", free_port());
     let mut command = rankine();
     command.args([
         "doctor",
         "--cluster",
-        "--rank",
+        "--process",
         "1",
-        "--ranks",
+        "--processes",
         "2",
         "--meet-timeout",
         "0.3",
@@ -105,7 +105,7 @@ fn without_rank_0_the_address_is_named() {
     let output = command.output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(LOST));
-    assert!(stderr.contains(&format!("to reach rank 0 at {meet}: Connection refused")), "{stderr}");
+    assert!(stderr.contains(&format!("to reach process 0 at {meet}: Connection refused")), "{stderr}");
 }
 
 #[test]
@@ -116,10 +116,10 @@ fn contradictions_are_refused() {
     let (code, stdout, stderr) = ended(start(&[], &variables));
     assert_eq!((code, stdout.as_str()), (Some(USAGE), ""), "{stderr}");
     assert!(
-        stderr.contains("torchrun sets rank 0 of 2 (RANK, WORLD_SIZE), but slurm sets rank 1 of 2"),
+        stderr.contains("torchrun sets process 0 of 2 (RANK, WORLD_SIZE), but slurm sets process 1 of 2"),
         "{stderr}"
     );
-    let refused = rankine().args(["doctor", "--rank", "0", "--ranks", "2"]).output().unwrap();
+    let refused = rankine().args(["doctor", "--process", "0", "--processes", "2"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(USAGE));
     // A single process needs no rendezvous.
     let (code, stdout, stderr) = ended(start(&["--launcher", "none"], &variables));
@@ -130,11 +130,22 @@ fn contradictions_are_refused() {
 /// Trains a job with two processes, each with additional arguments.
 fn train_on_two(place: &Place, arguments: [&[&str]; 2]) -> [(Option<i32>, String, String); 2] {
     let (job, meet) = (job(place), format!("127.0.0.1:{}", free_port()));
-    let children = [0, 1].map(|rank: usize| {
-        let (rank, run) = (rank.to_string(), place.word("run"));
+    let children = [0, 1].map(|process: usize| {
+        let (process, run) = (process.to_string(), place.word("run"));
         let mut command = rankine();
-        command.args(["train", &job, "--run-dir", &run, "--rank", &rank, "--ranks", "2", "--meet", &meet]);
-        command.args(arguments[rank.parse::<usize>().unwrap()]);
+        command.args([
+            "train",
+            &job,
+            "--run-dir",
+            &run,
+            "--process",
+            &process,
+            "--processes",
+            "2",
+            "--meet",
+            &meet,
+        ]);
+        command.args(arguments[process.parse::<usize>().unwrap()]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     });
     children.map(ended)
@@ -147,72 +158,73 @@ fn processes_that_cannot_train_together_report_why() {
     let cases: [([&[&str]; 2], [&str; 2]); 3] = [
         ([&["--set", "device.kind=cpu"]; 2], ["2 processes were launched, and device.kind is \"cpu\""; 2]),
         ([&["--set", "device.ranks=3"]; 2], ["device.ranks is 3, and 2 processes were launched"; 2]),
-        // The first rank has no error itself; it ends because the other one did.
+        // The first process has no error itself; it ends because the other one did.
         (
             [&["--set", "device.ranks=2"], &["--set", "device.ranks=2", "--set", "seed=7"]],
-            ["", "the job of rank 1 differs from that of rank 0: `seed = 7`, not `seed = 1`"],
+            ["", "the job of process 1 differs from that of process 0: `seed = 7`, not `seed = 1`"],
         ),
     ];
     for (arguments, words) in cases {
-        for (rank, (code, stdout, stderr)) in train_on_two(&place, arguments).into_iter().enumerate() {
+        for (process, (code, stdout, stderr)) in train_on_two(&place, arguments).into_iter().enumerate() {
             assert_eq!(stdout, "");
-            if words[rank].is_empty() {
+            if words[process].is_empty() {
                 assert_ne!(code, Some(SUCCESS), "{stderr}");
                 continue;
             }
             assert_eq!(code, Some(USAGE), "{stderr}");
             assert!(
-                stderr.contains(&format!("error (rank {rank}): ")) && stderr.contains(words[rank]),
+                stderr.contains(&format!("error (process {process}): ")) && stderr.contains(words[process]),
                 "{stderr}"
             );
-            // Only rank 0 prints where its rank comes from.
-            let printed =
-                stderr.contains(&format!("rank {rank} of 2 (--rank, --ranks), rendezvous at 127.0.0.1:"));
-            assert_eq!(printed, rank == 0, "{stderr}");
-            // Every log line of one of several processes starts with its rank.
+            // Only process 0 prints where its number comes from.
+            let printed = stderr.contains(&format!(
+                "process {process} of 2 (--process, --processes), rendezvous at 127.0.0.1:"
+            ));
+            assert_eq!(printed, process == 0, "{stderr}");
+            // Every log line of one of several processes starts with its number.
             let logged = stderr.lines().filter(|line| line.contains("INFO") || line.contains("WARN"));
-            assert!(logged.clone().all(|line| line.starts_with(&format!("rank {rank}: "))), "{stderr}");
-            assert!(rank != 0 || logged.count() > 0, "{stderr}");
+            assert!(logged.clone().all(|line| line.starts_with(&format!("process {process}: "))), "{stderr}");
+            assert!(process != 0 || logged.count() > 0, "{stderr}");
         }
         assert!(!place.path("run").exists());
     }
 }
 
 /// Returns the command of one of three processes with a rendezvous at a port of this host.
-fn member(rank: usize, port: u16) -> Command {
-    member_at(rank, &format!("127.0.0.1:{port}"), "30")
+fn member(process: usize, port: u16) -> Command {
+    member_at(process, &format!("127.0.0.1:{port}"), "30")
 }
 
-fn member_at(rank: usize, meet: &str, timeout: &str) -> Command {
+fn member_at(process: usize, meet: &str, timeout: &str) -> Command {
     let mut command = rankine();
-    command.args(["doctor", "--cluster", "--json", "--meet-timeout", timeout, "--ranks", "3"]);
-    command.args(["--rank", &rank.to_string(), "--meet", meet]);
+    command.args(["doctor", "--cluster", "--json", "--meet-timeout", timeout, "--processes", "3"]);
+    command.args(["--process", &process.to_string(), "--meet", meet]);
     command.env_remove("RANKINE_SECRET").env_remove("RANKINE_SECRET_FILE").env_remove("RANKINE_JOB_ID");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-fn with_secret(rank: usize, port: u16) -> Child {
-    member(rank, port).env("RANKINE_SECRET", SECRET).spawn().unwrap()
+fn with_secret(process: usize, port: u16) -> Child {
+    member(process, port).env("RANKINE_SECRET", SECRET).spawn().unwrap()
 }
 
-/// Starts rank 0 and waits until it listens; returns it and the rest of its stderr.
+/// Starts process 0 and waits until it listens; returns it and the rest of its stderr.
 fn listening(command: &mut Command) -> (Child, BufReader<impl Read + use<>>) {
     let mut first = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut stderr = BufReader::new(first.stderr.take().unwrap());
     let mut line = String::new();
-    while !line.contains("rank 0 listens on") {
+    while !line.contains("process 0 listens on") {
         line.clear();
-        assert_ne!(stderr.read_line(&mut line).unwrap(), 0, "rank 0 ended before it listened");
+        assert_ne!(stderr.read_line(&mut line).unwrap(), 0, "process 0 ended before it listened");
     }
     (first, stderr)
 }
 
 #[test]
-fn strangers_neither_end_a_job_nor_keep_its_ranks_out() {
+fn strangers_neither_end_a_job_nor_keep_its_processes_out() {
     for round in 0..support::times(1) {
         let port = free_port();
-        // Few descriptors: a flood that rank 0 does not limit uses up all of them.
+        // Few descriptors: a flood that process 0 does not limit uses up all of them.
         let mut first = Command::new("sh");
         let inner = member(0, port);
         first
@@ -224,7 +236,7 @@ fn strangers_neither_end_a_job_nor_keep_its_ranks_out() {
         let strangers = Strangers::at(port, 3);
         thread::sleep(Duration::from_secs(1));
         let begun = Instant::now();
-        let others = [1, 2].map(|rank| with_secret(rank, port));
+        let others = [1, 2].map(|process| with_secret(process, port));
         for other in others {
             let (code, _, stderr) = ended(other);
             assert_eq!(code, Some(SUCCESS), "round {round}: {stderr}");
@@ -242,25 +254,25 @@ fn strangers_neither_end_a_job_nor_keep_its_ranks_out() {
 }
 
 #[test]
-fn a_wrong_secret_and_a_second_process_of_a_rank_are_refused_and_the_job_continues() {
+fn a_wrong_secret_and_a_second_process_of_a_number_are_refused_and_the_job_continues() {
     for _ in 0..support::times(1) {
         let port = free_port();
         let (first, mut stderr) = listening(member(0, port).env("RANKINE_SECRET", SECRET));
         let one = with_secret(1, port);
         let wrong = member(2, port).env("RANKINE_SECRET", "tests do not share this one").spawn().unwrap();
         let without = member(2, port).spawn().unwrap();
-        // Rank 1 is admitted; then a second process claims to be rank 1.
+        // Process 1 is admitted; then a second process claims to be process 1.
         thread::sleep(Duration::from_secs(1));
         let again = with_secret(1, port);
         for (refused, words) in [
-            (wrong, "connected as rank 2: its secret differs from rank 0's"),
-            (without, "connected as rank 2: rank 0 has a secret and it has none"),
-            (again, "connected as rank 1: another process already has this rank"),
+            (wrong, "connected as process 2: its secret differs from process 0's"),
+            (without, "connected as process 2: process 0 has a secret and it has none"),
+            (again, "connected as process 1: another process already has this number"),
         ] {
             let begun = Instant::now();
             let (code, _, stderr) = ended(refused);
             assert_eq!(code, Some(USAGE), "{stderr}");
-            assert!(stderr.contains("error: rank 0 at 127.0.0.1") && stderr.contains(words), "{stderr}");
+            assert!(stderr.contains("error: process 0 at 127.0.0.1") && stderr.contains(words), "{stderr}");
             assert!(begun.elapsed() < Duration::from_secs(15));
         }
         let two = with_secret(2, port);
@@ -271,12 +283,12 @@ fn a_wrong_secret_and_a_second_process_of_a_rank_are_refused_and_the_job_continu
         let mut words = String::new();
         stderr.read_to_string(&mut words).unwrap();
         assert_eq!(ended(first).0, Some(SUCCESS), "{words}");
-        assert!(words.contains("that connected as rank 2 of 3 was refused: "), "{words}");
+        assert!(words.contains("which connected as process 2 of 3, was refused: "), "{words}");
     }
 }
 
 #[test]
-fn rank_0_listens_at_the_given_address_and_warns_if_others_can_reach_it() {
+fn process_0_listens_at_the_given_address_and_warns_if_others_can_reach_it() {
     const OPEN: &str = "without a secret: anyone who can reach this port can join the job";
     for (meet, secret, warned) in [
         ("127.0.0.1", false, false),

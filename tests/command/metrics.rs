@@ -99,8 +99,9 @@ fn assert_shows_the_run(address: &str) {
     let table = &view["tables"][0];
     assert!(table["placement"].is_string() && table["top_share"].is_f64(), "{table}");
     assert!(table["distinct_ratio"].as_f64() > Some(0.0), "{table}");
-    let ranks = view["ranks"].as_array().expect("a list");
-    assert!(ranks.len() == 1 && ranks[0]["healthy"] == true && ranks[0]["host"] != "", "{ranks:?}");
+    let processes = view["processes"].as_array().expect("a list");
+    assert!(processes.len() == 1 && processes[0]["process"] == 0, "{processes:?}");
+    assert!(processes[0]["healthy"] == true && processes[0]["host"] != "", "{processes:?}");
     assert_eq!(view["settings"]["train.epochs"], "100000");
 }
 

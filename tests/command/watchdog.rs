@@ -77,7 +77,7 @@ fn a_stalled_read_is_reported() {
         let (begun, mode) = (Instant::now(), format!("reader.mode={run}"));
         let training = resumed(&place, &job, run, &["guard.step_timeout_s=1.5", &mode]);
         Ended::of(training).with(LOST).says(&[
-            "rank 0 has made no progress for 2 s in training",
+            "process 0 has made no progress for 2 s in training",
             "waiting for the reader's next batch: the process hangs, or waits for a file or device that does not \
              respond",
             "guard.step_timeout_s",

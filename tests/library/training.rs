@@ -573,7 +573,8 @@ fn an_evaluation_that_hangs_is_reported_as_such() {
             continue;
         }
         let said = said.lock().unwrap();
-        let expected = "rank 0 has made no progress for 1 s in an evaluation, at step 11: the process hangs";
+        let expected =
+            "process 0 has made no progress for 1 s in an evaluation, at step 11: the process hangs";
         assert!(said.starts_with(expected), "{said}");
     }
 }

@@ -5,30 +5,30 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// The metrics of one rank in a textfile.
+/// The metrics of one process in a textfile.
 pub(crate) struct Exported {
     page: String,
-    rank: usize,
+    process: usize,
 }
 
 impl Exported {
     #[track_caller]
-    pub(crate) fn read(path: &Path, rank: usize) -> Self {
-        Self { page: fs::read_to_string(path).expect("the file is written"), rank }
+    pub(crate) fn read(path: &Path, process: usize) -> Self {
+        Self { page: fs::read_to_string(path).expect("the file is written"), process }
     }
 
-    /// Returns the value of a series with these labels, besides those of the job and of the rank.
+    /// Returns the value of a series with these labels, besides those of the job and of the process.
     #[track_caller]
     pub(crate) fn value(&self, name: &str, labels: &str) -> f64 {
-        let rank = format!("rank=\"{}\"", self.rank);
+        let process = format!("rank=\"{}\"", self.process);
         // Labels are sorted by name.
         let mut labels: Vec<_> = labels.split(',').filter(|label| !label.is_empty()).collect();
-        labels.extend(["name=\"small\"", &rank]);
+        labels.extend(["name=\"small\"", &process]);
         labels.sort_unstable();
         value(&self.page, &format!("{name}{{{}}}", labels.join(",")))
     }
 
-    /// Compares the final values of rank 0 with the summary of its run.
+    /// Compares the final values of process 0 with the summary of its run.
     #[track_caller]
     pub(crate) fn agrees_with(&self, summary: &Value) {
         let trained = &summary["train"];

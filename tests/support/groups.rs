@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rankine_base::build::Build;
 use rankine_launch::{
-    Activity, Address, Failure, Launcher, Patience, ProcessGroup, ProcessInfo, ProcessRank, Secret, Spread,
+    Activity, Address, Failure, Launcher, Patience, ProcessGroup, ProcessInfo, ProcessPlace, Secret, Spread,
     Terms,
 };
 use rankine_topology::Process;
@@ -18,12 +18,12 @@ pub(crate) fn address() -> Address {
     Address { host: "127.0.0.1".into(), port }
 }
 
-pub(crate) fn process(rank: usize, ranks: usize, address: &Address) -> ProcessRank {
+pub(crate) fn place(process: usize, processes: usize, address: &Address) -> ProcessPlace {
     let (spread, launcher) = (Spread::Unknown, Launcher::None);
-    ProcessRank {
-        rank: Process(rank),
-        ranks,
-        local_rank: None,
+    ProcessPlace {
+        process: Process(process),
+        processes,
+        local: None,
         meet: Some(address.clone()),
         spread,
         job: None,
@@ -32,8 +32,8 @@ pub(crate) fn process(rank: usize, ranks: usize, address: &Address) -> ProcessRa
 }
 
 /// A process without GPUs.
-pub(crate) fn here(process: &ProcessRank) -> ProcessInfo {
-    ProcessInfo::here(process, Vec::new(), &build())
+pub(crate) fn here(place: &ProcessPlace) -> ProcessInfo {
+    ProcessInfo::here(place, Vec::new(), &build())
 }
 
 /// A build whose commit is known.
@@ -54,25 +54,25 @@ pub(crate) fn terms(patience: Patience) -> Terms {
     Terms { secret: Secret::none(), deadline: DEADLINE, patience }
 }
 
-/// What each rank's thread returns.
-pub(crate) fn on_ranks<V: Send>(
-    ranks: usize,
+/// What each process's thread returns.
+pub(crate) fn on_processes<V: Send>(
+    processes: usize,
     address: &Address,
-    run: impl Fn(ProcessRank) -> V + Sync,
+    run: impl Fn(ProcessPlace) -> V + Sync,
 ) -> Vec<V> {
     let run = &run;
     thread::scope(|scope| {
-        let start = |rank| scope.spawn(move || run(process(rank, ranks, address)));
-        let running: Vec<_> = (0..ranks).map(start).collect();
+        let start = |process| scope.spawn(move || run(place(process, processes, address)));
+        let running: Vec<_> = (0..processes).map(start).collect();
         running.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }
 
 /// What each process of a group returns; each is a thread here.
 pub(crate) fn in_group<V: Send>(processes: usize, run: impl Fn(&ProcessGroup) -> V + Sync) -> Vec<V> {
-    on_ranks(processes, &address(), |process| {
+    on_processes(processes, &address(), |place| {
         let end = |failure: &Failure, _: &Activity| panic!("{failure}");
-        let group = ProcessGroup::form(&process, here(&process), &terms(Patience::USUAL), end).unwrap();
+        let group = ProcessGroup::form(&place, here(&place), &terms(Patience::USUAL), end).unwrap();
         let returned = run(&group);
         group.finish();
         returned

@@ -97,8 +97,8 @@ impl Shared {
 }
 
 impl Strangers {
-    /// Attacks the port of a job of `ranks` processes.
-    pub(crate) fn at(port: u16, ranks: u32) -> Self {
+    /// Attacks the port of a job of `processes` processes.
+    pub(crate) fn at(port: u16, processes: u32) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let shared =
             Arc::new(Shared { address, over: AtomicBool::new(false), connected: AtomicUsize::new(0) });
@@ -112,15 +112,15 @@ impl Strangers {
             b"GET / HTTP/1.1\r\nHost: here\r\n\r\n".to_vec(),
             noise,
             Vec::new(),
-            old_hello(1, ranks),
-            old_hello(1, ranks + 1),
-            hello(1, ranks),
+            old_hello(1, processes),
+            old_hello(1, processes + 1),
+            hello(1, processes),
         ] {
             start(Box::new(move |shared| shared.send_again_and_again(&bytes)));
         }
-        start(Box::new(move |shared| shared.prove_again_and_again(&hello(ranks - 1, ranks))));
-        start(Box::new(move |shared| shared.send_slowly(&hello(1, ranks))));
-        start(Box::new(move |shared| shared.send_slowly(&old_hello(1, ranks))));
+        start(Box::new(move |shared| shared.prove_again_and_again(&hello(processes - 1, processes))));
+        start(Box::new(move |shared| shared.send_slowly(&hello(1, processes))));
+        start(Box::new(move |shared| shared.send_slowly(&old_hello(1, processes))));
         start(Box::new(Shared::flood));
         Self { shared, threads }
     }
@@ -141,17 +141,17 @@ impl Drop for Strangers {
     }
 }
 
-/// Returns the hello of a rank that claims to have a secret, with a made-up job and nonces.
-pub(crate) fn hello(rank: u32, ranks: u32) -> Vec<u8> {
-    let mut bytes = b"rankine3".to_vec();
-    bytes.extend([rank, ranks, 0, 1].iter().flat_map(|number| number.to_le_bytes()));
+/// Returns the hello of a process that claims to have a secret, with a made-up job and nonces.
+pub(crate) fn hello(process: u32, processes: u32) -> Vec<u8> {
+    let mut bytes = b"rankine4".to_vec();
+    bytes.extend([process, processes, 0, 1].iter().flat_map(|number| number.to_le_bytes()));
     bytes.resize(88, 0x5a);
     bytes
 }
 
 /// Returns a hello without a proof, with which earlier versions admitted any client.
-fn old_hello(rank: u32, ranks: u32) -> Vec<u8> {
+fn old_hello(process: u32, processes: u32) -> Vec<u8> {
     let mut bytes = b"rankine2".to_vec();
-    bytes.extend([rank, ranks, 0].iter().flat_map(|number| number.to_le_bytes()));
+    bytes.extend([process, processes, 0].iter().flat_map(|number| number.to_le_bytes()));
     bytes
 }

@@ -46,6 +46,11 @@ numbered! {
 }
 
 numbered! {
+    /// A process's number among the processes of its host. Launchers call it a local rank.
+    LocalProcess
+}
+
+numbered! {
     /// A computer, or a part of one that a job treats as a node. Its ranks access each other's memory.
     Node
 }
@@ -56,7 +61,7 @@ numbered! {
 }
 
 numbered! {
-    /// A rank's number within its node; of a process, its number among those of its host.
+    /// A rank's number within its node.
     LocalRank
 }
 

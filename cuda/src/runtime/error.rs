@@ -134,7 +134,7 @@ pub enum Error {
     },
     /// A rank timed out at a barrier on the GPUs.
     #[error(
-        "rank {waiting} waited {deadline_ms} ms for rank {missing} at {what}: see the log of that rank for the cause"
+        "rank {waiting} waited {deadline_ms} ms for rank {missing} at {what}: see the log of its process for the cause"
     )]
     PeerBarrier {
         /// The rank that waited.
@@ -148,7 +148,7 @@ pub enum Error {
     },
     /// A rank stopped waiting because another one is lost.
     #[error(
-        "rank {waiting} gave up waiting for rank {missing} at {what}: see the log of that rank for the cause"
+        "rank {waiting} gave up waiting for rank {missing} at {what}: see the log of its process for the cause"
     )]
     PeerGivenUp {
         /// The rank that waited.

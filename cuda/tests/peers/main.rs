@@ -28,7 +28,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const NODE: Node = Node(3);
 
 fn main() -> ExitCode {
-    if let Some(code) = processes::run_as_rank() {
+    if let Some(code) = processes::run_as_process() {
         return code;
     }
     // Ranks on one GPU wait for each other, so no two of their lanes may share a hardware queue, of which there are 8

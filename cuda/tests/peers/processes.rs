@@ -1,4 +1,4 @@
-//! Ranks that are processes: this program, started once for each.
+//! Ranks of several processes: this program, started once for each process.
 
 use std::fs;
 use std::path::Path;
@@ -19,10 +19,10 @@ pub(crate) const BODIES: &[Body] = &[
 
 /// Parameters of a process: its number, the number of processes, ranks per process, number of GPUs, the test, and the
 /// folder through which they find each other.
-const VARIABLE: &str = "RANKINE_TEST_RANK";
+const VARIABLE: &str = "RANKINE_TEST_PROCESS";
 
-/// Runs as a rank if this process is a rank of a test.
-pub(crate) fn run_as_rank() -> Option<ExitCode> {
+/// Runs as a process of a test if this process was started as one.
+pub(crate) fn run_as_process() -> Option<ExitCode> {
     let told = std::env::var(VARIABLE).ok()?;
     let told: Vec<_> = told.splitn(6, ' ').collect();
     let number = |index: usize| told[index].parse().expect("the test says numbers");

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Only connect to the other processes of the launch; rank 0 lists them
+    /// Only connect to the other processes of the launch; process 0 lists them
     #[arg(long)]
     cluster: bool,
 
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     bandwidth: bool,
 
     #[command(flatten)]
-    launch: launch::Args,
+    pub(crate) launch: launch::Args,
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
@@ -45,7 +45,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         return launch::run(&args.launch, args.json);
     }
     if args.launch.any() {
-        let words = "--rank, --ranks, --launcher, --meet and --secret-file need --cluster";
+        let words = "--process, --processes, --launcher, --meet and --secret-file need --cluster";
         return Err(CommandError::new(Exit::Usage, words));
     }
     if args.bandwidth {

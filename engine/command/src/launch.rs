@@ -10,8 +10,8 @@ use rankine_engine::training::TrainError;
 use rankine_engine_gpu as gpu;
 use rankine_job::{Guard, JobFile, Seconds};
 use rankine_launch::{
-    Activity, Address, Failure, Host, LaunchError, Launcher, Link, MeetError, Meeting, Patience,
-    ProcessGroup, ProcessInfo, ProcessRank, RankArguments, Secret, SecretError, Terms, hosts,
+    Activity, Address, Failure, Host, LaunchArguments, LaunchError, Launcher, Link, MeetError, Meeting,
+    Patience, ProcessGroup, ProcessInfo, ProcessPlace, Secret, SecretError, Terms, hosts,
 };
 use rankine_topology::Process;
 use serde::Serialize;
@@ -30,15 +30,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", value_parser = Launcher::named)]
     launcher: Option<Launcher>,
 
-    /// Rank of this process, from 0; launchers set it in the environment
-    #[arg(long, requires = "ranks")]
-    rank: Option<usize>,
+    /// Number of this process, from 0; launchers set it in the environment
+    #[arg(long, alias = "rank", requires = "processes", value_name = "N")]
+    process: Option<usize>,
 
     /// Number of processes
-    #[arg(long, requires = "rank", value_name = "COUNT")]
-    ranks: Option<usize>,
+    #[arg(long, alias = "ranks", requires = "process", value_name = "COUNT")]
+    processes: Option<usize>,
 
-    /// Address for the rendezvous: rank 0 listens there
+    /// Address for the rendezvous: process 0 listens there
     #[arg(long, value_name = "HOST:PORT")]
     meet: Option<Address>,
 
@@ -55,13 +55,13 @@ pub(crate) struct Args {
 impl Args {
     /// Returns whether any of these arguments is set.
     pub(crate) fn any(&self) -> bool {
-        self.launcher.is_some() || self.rank.is_some() || self.meet.is_some() || self.secret_file.is_some()
+        self.launcher.is_some() || self.process.is_some() || self.meet.is_some() || self.secret_file.is_some()
     }
 
-    /// Returns the rank of this process and the number of processes.
-    pub(crate) fn process_rank(&self) -> Result<ProcessRank, LaunchError> {
-        let rank = self.rank.map(Process).zip(self.ranks);
-        ProcessRank::find(&RankArguments { launcher: self.launcher, rank, meet: self.meet.clone() })
+    /// Returns the place of this process among all of them.
+    pub(crate) fn place(&self) -> Result<ProcessPlace, LaunchError> {
+        let process = self.process.map(Process).zip(self.processes);
+        ProcessPlace::find(&LaunchArguments { launcher: self.launcher, process, meet: self.meet.clone() })
     }
 
     /// Returns the secret that the processes share.
@@ -75,29 +75,29 @@ impl Args {
 
     /// Meets the other processes. The watchdog ends this process if it hangs, or if another is lost while this one
     /// cannot report it.
-    pub(crate) fn form(&self, process: &ProcessRank, guard: &Guard) -> Result<ProcessGroup, CommandError> {
-        let patience = patience(process.ranks, guard);
-        if process.ranks == 1 {
-            if process.launcher != Launcher::None {
-                tracing::info!("{process}");
+    pub(crate) fn form(&self, place: &ProcessPlace, guard: &Guard) -> Result<ProcessGroup, CommandError> {
+        let patience = patience(place.processes, guard);
+        if place.processes == 1 {
+            if place.launcher != Launcher::None {
+                tracing::info!("{place}");
             }
             return Ok(ProcessGroup::watched_alone(patience, hangs)?);
         }
-        let rank = process.rank;
-        let end = move |failure: &Failure, activity: &Activity| lost(rank, failure, activity);
-        let here = ProcessInfo::here(process, gpu_ids(), build::here());
+        let process = place.process;
+        let end = move |failure: &Failure, activity: &Activity| lost(process, failure, activity);
+        let here = ProcessInfo::here(place, gpu_ids(), build::here());
         let terms = Terms { secret: self.secret()?, deadline: self.timeout(), patience };
-        let processes = ProcessGroup::form(process, here, &terms, end)?;
+        let processes = ProcessGroup::form(place, here, &terms, end)?;
         let hosts = hosts(processes.members());
         let hosts: Vec<_> = hosts.iter().map(|host| host.name.as_str()).collect();
-        tracing::info!("{process}; {} processes are on {}", processes.size(), hosts.join(", "));
+        tracing::info!("{place}; {} processes are on {}", processes.size(), hosts.join(", "));
         Ok(processes)
     }
 }
 
 /// Returns the timeouts of the watchdog for a job.
-fn patience(ranks: usize, guard: &Guard) -> Patience {
-    let usual = if ranks == 1 { Patience::ALONE } else { Patience::USUAL };
+fn patience(processes: usize, guard: &Guard) -> Patience {
+    let usual = if processes == 1 { Patience::ALONE } else { Patience::USUAL };
     let standstill = guard.step_timeout_s.map_or(usual.standstill, Seconds::duration);
     Patience { silence: guard.silence_timeout_s.duration(), standstill, ..usual }
 }
@@ -130,13 +130,13 @@ pub(crate) fn outcome<V>(
         }
         Err(error) => error,
     };
-    let misses_rank = error.misses_rank();
+    let misses_process = error.misses_process();
     let error = match error {
         TrainError::Conflicts(conflicts) => file.error(&conflicts).into(),
         error => CommandError::from(error),
     };
-    match processes.fail(&error.to_string(), misses_rank) {
-        Some(failure) if misses_rank => {
+    match processes.fail(&error.to_string(), misses_process) {
+        Some(failure) if misses_process => {
             Err(CommandError::new(Exit::Lost, format!("{failure}\n  error of this process: {error}")))
         }
         _ => Err(error),
@@ -167,8 +167,8 @@ impl fmt::Display for Hang<'_> {
 }
 
 /// Ends this process, whose other threads may wait for the lost one.
-fn lost(rank: Process, failure: &Failure, activity: &Activity) {
-    super::print_error(&format_args!("{failure}\n  this process was {activity}"), Some(rank));
+fn lost(process: Process, failure: &Failure, activity: &Activity) {
+    super::print_error(&format_args!("{failure}\n  this process was {activity}"), Some(process));
     Exit::Lost.now()
 }
 
@@ -184,21 +184,21 @@ struct ClusterReport {
     meet: Option<String>,
     /// Mean time of an exchange among all processes.
     exchange_ms: f64,
-    /// All-reduce speed of the GPUs of rank 0's node, and of all GPUs.
+    /// All-reduce speed of the GPUs of process 0's node, and of all GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     links: Option<Vec<Link>>,
     nodes: Vec<Host>,
     members: Vec<ProcessInfo>,
 }
 
-/// Meets the other processes; rank 0 prints all of them.
+/// Meets the other processes; process 0 prints all of them.
 pub(crate) fn run(args: &Args, json: bool) -> Result<(), CommandError> {
-    let process = args.process_rank()?;
-    tracing::info!("{process}");
+    let place = args.place()?;
+    tracing::info!("{place}");
     let timeout = args.timeout();
-    let secret = if process.ranks == 1 { Secret::none() } else { args.secret()? };
-    let mut meeting = Meeting::join(&process, &secret, timeout)?;
-    let members = ProcessInfo::here(&process, gpu_ids(), build::here()).introduce(&mut meeting)?;
+    let secret = if place.processes == 1 { Secret::none() } else { args.secret()? };
+    let mut meeting = Meeting::join(&place, &secret, timeout)?;
+    let members = ProcessInfo::here(&place, gpu_ids(), build::here()).introduce(&mut meeting)?;
     let begun = Instant::now();
     for _ in 0..EXCHANGES {
         meeting.gather(&[0; 128])?;
@@ -208,12 +208,12 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<(), CommandError> {
         true => gpu::links(&mut meeting, &members, timeout)?,
         false => Vec::new(),
     };
-    if process.rank != Process(0) {
+    if place.process != Process(0) {
         return Ok(());
     }
     let cluster = ClusterReport {
-        launcher: process.launcher,
-        meet: process.meet.as_ref().map(Address::to_string),
+        launcher: place.launcher,
+        meet: place.meet.as_ref().map(Address::to_string),
         exchange_ms,
         links: gpu::IN_BUILD.then_some(links),
         nodes: hosts(&members),
@@ -225,10 +225,10 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<(), CommandError> {
 impl fmt::Display for ClusterReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { exchange_ms, nodes, members, .. } = self;
-        let mut lines = TextTable::new(["rank", "node", "process", "GPUs", "host"], &[4]);
-        for ProcessInfo { rank, process, gpus, host, .. } in members {
-            let node = nodes.iter().position(|host| host.ranks.contains(rank)).unwrap_or(0);
-            lines.row([rank, &node, process, gpus, host]);
+        let mut lines = TextTable::new(["process", "node", "pid", "GPUs", "host"], &[4]);
+        for ProcessInfo { process, pid, gpus, host, .. } in members {
+            let node = nodes.iter().position(|host| host.processes.contains(process)).unwrap_or(0);
+            lines.row([process, &node, pid, gpus, host]);
         }
         let processes = if members.len() == 1 { "process" } else { "processes" };
         let of_nodes = counted(nodes.len() as u64, "node");
@@ -263,14 +263,38 @@ impl From<MeetError> for CommandError {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
 
     use super::*;
+    use crate::{Cli, Command};
+
+    #[test]
+    fn earlier_names_of_arguments_are_accepted() {
+        let parsed = |words: &str| {
+            let cli = Cli::try_parse_from(words.split_whitespace()).map_err(|error| error.to_string())?;
+            let launch = match cli.command {
+                Command::Train(args) => args.launch,
+                Command::Doctor(args) => args.launch,
+                Command::Bench(args) => return Ok(args.launch().map(|args| (args.process, args.processes))),
+                other => panic!("{other:?}"),
+            };
+            Ok::<_, String>(Some((launch.process, launch.processes)))
+        };
+        for command in ["train job.toml", "bench train job.toml", "bench eval job.toml", "doctor --cluster"] {
+            for names in ["--process 1 --processes 2", "--rank 1 --ranks 2", "--rank=1 --processes 2"] {
+                let words = format!("rankine {command} {names}");
+                assert_eq!(parsed(&words), Ok(Some((Some(1), Some(2)))), "{words}");
+            }
+        }
+        let refused = parsed("rankine doctor --cluster --rank 1").unwrap_err();
+        assert!(refused.contains("--processes <COUNT>") && !refused.contains("--rank"), "{refused}");
+    }
 
     #[test]
     fn the_watchdog_has_the_timeouts_of_the_job() {
         let seconds = |seconds| Seconds::new(seconds).unwrap();
-        let waits = |ranks, guard: &Guard| {
-            let Patience { silence, standstill, grace } = patience(ranks, guard);
+        let waits = |processes, guard: &Guard| {
+            let Patience { silence, standstill, grace } = patience(processes, guard);
             [silence, standstill, grace].map(|time| time.as_secs_f64())
         };
         // As in the reference of job files.
@@ -284,13 +308,14 @@ mod tests {
     #[test]
     fn a_hang_says_whether_the_model_was_saved() {
         let failure: Failure =
-            serde_json::from_str(r#"{ "rank": 0, "words": "rank 0 has hung", "follows": false }"#).unwrap();
+            serde_json::from_str(r#"{ "process": 0, "words": "process 0 has hung", "follows": false }"#)
+                .unwrap();
         let said = |model_saved| {
             let mut activity = Activity::default();
             activity.model_saved = model_saved;
             Hang { failure: &failure, activity: &activity }.to_string()
         };
-        let expected = "rank 0 has hung; guard.step_timeout_s sets the limit. ";
+        let expected = "process 0 has hung; guard.step_timeout_s sets the limit. ";
         assert_eq!(said(false), format!("{expected}The model was not saved"));
         assert_eq!(said(true), format!("{expected}The model was saved; the run may lack its summary"));
     }
@@ -313,14 +338,14 @@ mod tests {
             (MeetError::Left { left: vec![Process(1)] }, Exit::Lost),
             (
                 MeetError::Unreached {
-                    rank: Process(1),
+                    process: Process(1),
                     address: address.clone(),
                     seconds: 1.0,
                     why: String::new(),
                 },
                 Exit::Lost,
             ),
-            (MeetError::Refused { rank: Process(1), address: address.clone(), refusal }, Exit::Usage),
+            (MeetError::Refused { process: Process(1), address: address.clone(), refusal }, Exit::Usage),
             (MeetError::Listen { address, source: source() }, Exit::Failed),
             (MeetError::Stray("stray".into()), Exit::Failed),
         ] {
@@ -330,13 +355,13 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_listed_by_rank() {
-        let member = |rank: usize, host: &str, gpus| ProcessInfo {
-            rank: Process(rank),
+    fn a_cluster_is_listed_by_process() {
+        let member = |process: usize, host: &str, gpus| ProcessInfo {
+            process: Process(process),
             host: host.into(),
             boot: host.into(),
-            process: 100 + rank as u32,
-            local_rank: None,
+            pid: 100 + process as u32,
+            local: None,
             gpus,
             gpu_ids: Vec::new(),
             build: build::compiled(),
@@ -351,10 +376,10 @@ mod tests {
         };
         assert_eq!(
             cluster(vec![member(0, "a", 1), member(1, "b", 2), member(2, "a", 0)]).to_string(),
-            "rank  node  process  GPUs  host\n\
-             \u{20}  0     0      100     1  a\n\
-             \u{20}  1     1      101     2  b\n\
-             \u{20}  2     0      102     0  a\n\
+            "process  node  pid  GPUs  host\n\
+             \u{20}     0     0  100     1  a\n\
+             \u{20}     1     1  101     2  b\n\
+             \u{20}     2     0  102     0  a\n\
              3 processes on 2 nodes; an exchange takes 0.25 ms\n"
         );
         let alone = cluster(vec![member(0, "a", 0)]).to_string();

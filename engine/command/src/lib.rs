@@ -15,7 +15,7 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use rankine_base::hooks;
 use rankine_engine::build;
 use rankine_engine::training::StopCause;
-use rankine_launch::ProcessRank;
+use rankine_launch::ProcessPlace;
 use rankine_topology::Process;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -111,7 +111,7 @@ const EXIT_CODES: [(&str, &str); 8] = [
     ("2", "wrong usage, or an invalid job file"),
     ("3", "invalid input data: a damaged dataset, or too many bad rows"),
     ("4", "the model does not fit into the memory of the planned ranks"),
-    ("5", "a rank of the job failed, exited or timed out"),
+    ("5", "a process of the job failed, exited or timed out"),
     ("75", "a signal stopped training; --resume continues it"),
     ("129, 130, 143", "SIGHUP, SIGINT or SIGTERM stopped convert or generate; no dataset was written"),
 ];
@@ -171,7 +171,7 @@ pub(crate) enum Exit {
     BadData,
     /// The model does not fit into memory.
     DoesNotFit,
-    /// A rank is lost or hangs.
+    /// A process is lost or hangs.
     Lost,
     /// A signal stopped training, which can be resumed: `EX_TEMPFAIL` of `sysexits.h`, for which schedulers can be
     /// configured to restart a job.
@@ -231,30 +231,30 @@ fn command() -> Exit {
         Command::Bench(args) => args.launch(),
         _ => None,
     };
-    let process = match launch.map_or_else(|| Ok(ProcessRank::alone()), launch::Args::process_rank) {
-        Ok(process) => process,
+    let place = match launch.map_or_else(|| Ok(ProcessPlace::alone()), launch::Args::place) {
+        Ok(place) => place,
         Err(error) => return failed(&error.into(), None),
     };
-    let rank = (process.ranks > 1).then_some(process.rank);
+    let process = (place.processes > 1).then_some(place.process);
     let Messages { quiet, verbose, color } = cli.messages;
     let level = match (quiet, verbose) {
         (_, true) => LevelFilter::DEBUG,
         (true, _) => LevelFilter::WARN,
-        // Rank 0 reports for all ranks.
-        _ if rank.is_some_and(|rank| rank > Process(0)) => LevelFilter::WARN,
+        // Process 0 reports for all.
+        _ if process.is_some_and(|process| process > Process(0)) => LevelFilter::WARN,
         _ => LevelFilter::INFO,
     };
-    let result = log::init(level, color, rank).and_then(|()| {
+    let result = log::init(level, color, process).and_then(|()| {
         hooks::ignored().for_each(|name| {
             tracing::warn!("{name} is ignored: only test builds (feature `test-hooks`) use it");
         });
-        run(cli.command, &process, quiet)
+        run(cli.command, &place, quiet)
     });
     match result {
         Ok(()) => Exit::Success,
         // The reader of the output has left: `rankine doctor | head -1` is not a failure.
         Err(CommandError::OutputClosed) => Exit::Success,
-        Err(error) => failed(&error, rank),
+        Err(error) => failed(&error, process),
     }
 }
 
@@ -277,13 +277,13 @@ fn color_of_help(arguments: impl Iterator<Item = OsString>) -> ColorChoice {
     parsed.unwrap_or_default()
 }
 
-fn run(command: Command, process: &ProcessRank, quiet: bool) -> Result<(), CommandError> {
+fn run(command: Command, place: &ProcessPlace, quiet: bool) -> Result<(), CommandError> {
     match command {
         Command::Convert(args) => convert::run(args, quiet),
         Command::Inspect(args) => inspect::run(args, quiet),
         Command::Init(args) => init::run(args),
         Command::Tune(args) => tune::run(args),
-        Command::Train(args) => train::run(args, process, quiet),
+        Command::Train(args) => train::run(args, place, quiet),
         Command::Runs(args) => runs::run(args),
         Command::Report(args) => report::run(args),
         Command::Eval(args) => eval::run(args, quiet),
@@ -292,20 +292,20 @@ fn run(command: Command, process: &ProcessRank, quiet: bool) -> Result<(), Comma
         Command::Plan(args) => plan::run(args),
         Command::Ckpt(args) => ckpt::run(args),
         Command::Generate(args) => generate::run(args, quiet),
-        Command::Bench(args) => bench::run(args, process),
+        Command::Bench(args) => bench::run(args, place),
         Command::Doctor(args) => doctor::run(args),
     }
 }
 
-fn failed(error: &CommandError, rank: Option<Process>) -> Exit {
-    print_error(error, rank);
+fn failed(error: &CommandError, process: Option<Process>) -> Exit {
+    print_error(error, process);
     error.exit()
 }
 
-/// Prints an error, with the rank if there are several processes.
-fn print_error(error: &dyn fmt::Display, rank: Option<Process>) {
-    match rank {
+/// Prints an error, with the process if there are several.
+fn print_error(error: &dyn fmt::Display, process: Option<Process>) {
+    match process {
         None => stderr::line(format_args!("error: {error}")),
-        Some(rank) => stderr::line(format_args!("error (rank {rank}): {error}")),
+        Some(process) => stderr::line(format_args!("error (process {process}): {error}")),
     }
 }

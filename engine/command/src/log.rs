@@ -15,11 +15,11 @@ use super::{CommandError, Exit, stderr};
 pub(crate) const VARIABLE: &str = "RANKINE_LOG";
 
 /// Sends the library's events to stderr if they have at least the level in `RANKINE_LOG`, or else `default`. With
-/// several processes, each line starts with the rank.
+/// several processes, each line starts with the process.
 pub(crate) fn init(
     default: LevelFilter,
     color: ColorChoice,
-    rank: Option<Process>,
+    process: Option<Process>,
 ) -> Result<(), CommandError> {
     let asked = env::var_os(VARIABLE).map(|text| text.to_string_lossy().into_owned());
     let targets = targets(asked.as_deref(), default)?;
@@ -34,23 +34,23 @@ pub(crate) fn init(
         .with_target(false)
         .with_max_level(LevelFilter::TRACE)
         .with_ansi(colored)
-        .with_writer(move || Lines { rank })
+        .with_writer(move || Lines { process })
         .finish()
         .with(targets)
         .init();
     Ok(())
 }
 
-/// Stderr; each line starts with the rank, if there are several.
+/// Stderr; each line starts with the process, if there are several.
 struct Lines {
-    rank: Option<Process>,
+    process: Option<Process>,
 }
 
 impl Write for Lines {
     /// Writes a whole line at once, so that lines of several processes do not mix. It never fails, since the logger
     /// would report the failure on stderr.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let prefix = self.rank.map_or_else(String::new, |rank| format!("rank {rank}: "));
+        let prefix = self.process.map_or_else(String::new, |process| format!("process {process}: "));
         stderr::write(&[prefix.as_bytes(), line].concat());
         Ok(line.len())
     }

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use rankine_base::publish::refuse_inputs;
 use rankine_base::system::host_name;
 use rankine_job::{Job, ListenAddress};
-use rankine_launch::{ProcessGroup, ProcessRank, Pulse, hosts};
-use rankine_topology::{LocalRank, Process};
+use rankine_launch::{Host, ProcessGroup, ProcessPlace, Pulse, hosts};
+use rankine_topology::{LocalProcess, Process};
 use rankine_views::monitoring::{Command, Monitor, MonitorError, MonitorOptions, Readiness, RunInfo};
-use rankine_views::report::RankView;
+use rankine_views::report::ProcessView;
 
 use super::{CommandError, Exit, stderr};
 
@@ -27,11 +27,11 @@ impl Args {
         let Some(address) = &self.metrics else { return Ok(None) };
         let name = output.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let monitor = Monitor::start(MonitorOptions {
-            info: RunInfo { command, name, rank: Process(0), processes: 1 },
-            listen: address.of_local_rank(LocalRank(0)),
+            info: RunInfo { command, name, process: Process(0), processes: 1 },
+            listen: address.of_process(LocalProcess(0)),
             textfile: None,
             readiness: None,
-            ranks: None,
+            processes: None,
         })?;
         announce(&monitor);
         Ok(Some(monitor))
@@ -41,7 +41,7 @@ impl Args {
 /// Starts to export the metrics of a training, if its job asks for that.
 pub(crate) fn of_training(
     job: &Job,
-    process: &ProcessRank,
+    place: &ProcessPlace,
     processes: &ProcessGroup,
     quiet: bool,
 ) -> Result<Option<Monitor>, CommandError> {
@@ -50,12 +50,12 @@ pub(crate) fn of_training(
         return Ok(None);
     }
     metrics.textfile.as_deref().map_or(Ok(()), |textfile| refuse_inputs(textfile, inputs(job)))?;
-    let local_rank = local_rank(process, processes);
+    let local = local_process(place, processes);
     let listen = metrics.listen.as_ref().map(|address| {
-        address.of_local_rank(local_rank).ok_or_else(|| {
+        address.of_process(local).ok_or_else(|| {
             let what = format!(
-                "metrics.listen: there is no port for local rank {local_rank}, since ports are counted from {address}: \
-                 choose a lower port"
+                "metrics.listen: there is no port for process {local} of this host, since ports are counted from \
+                 {address}: choose a lower port"
             );
             CommandError::new(Exit::Usage, what)
         })
@@ -65,19 +65,19 @@ pub(crate) fn of_training(
         info: RunInfo {
             command: Command::Train,
             name: job.name.to_string(),
-            rank: process.rank,
-            processes: process.ranks,
+            process: place.process,
+            processes: place.processes,
         },
         listen: listen.transpose()?,
         textfile: metrics.textfile.clone(),
         readiness: Some(Box::new(move || readiness(&group))),
-        ranks: Some(Box::new(move || ranks(&watched))),
+        processes: Some(Box::new(move || views(&watched))),
     })?;
     if processes.is_first() {
         announce(&monitor);
     } else if let (Some(address), false) = (monitor.address(), quiet) {
-        // Only rank 0 logs what is no warning, but nobody else knows this port.
-        stderr::line(format_args!("rank {}: metrics: http://{address}/metrics", process.rank));
+        // Only process 0 logs what is no warning, but nobody else knows this port.
+        stderr::line(format_args!("process {}: metrics: http://{address}/metrics", place.process));
     }
     Ok(Some(monitor))
 }
@@ -95,13 +95,14 @@ fn announce(monitor: &Monitor) {
     }
 }
 
-/// Returns the rank of this process among those of its host.
-fn local_rank(process: &ProcessRank, processes: &ProcessGroup) -> LocalRank {
+/// Returns the number of this process among those of its host.
+fn local_process(place: &ProcessPlace, processes: &ProcessGroup) -> LocalProcess {
     let position = || {
         let hosts = hosts(processes.members());
-        hosts.iter().find_map(|host| host.ranks.iter().position(|rank| *rank == process.rank)).map(LocalRank)
+        let of_host = |host: &Host| host.processes.iter().position(|process| *process == place.process);
+        hosts.iter().find_map(of_host).map(LocalProcess)
     };
-    process.local_rank.or_else(position).unwrap_or_default()
+    place.local.or_else(position).unwrap_or_default()
 }
 
 /// Whether training advances: the watchdog has seen progress within half of the time after which it would end the
@@ -118,14 +119,15 @@ fn readiness(processes: &ProcessGroup) -> Readiness {
     Readiness::Ready
 }
 
-/// What the watchdog knows of the ranks of the job's processes.
-fn ranks(processes: &ProcessGroup) -> Vec<RankView> {
+/// What the watchdog knows of the job's processes.
+fn views(processes: &ProcessGroup) -> Vec<ProcessView> {
     // A process alone has no members.
-    let host =
-        |Process(rank)| processes.members().get(rank).map_or_else(host_name, |member| member.host.clone());
-    let view = |pulse: Pulse| RankView {
-        rank: pulse.rank,
-        host: host(pulse.rank),
+    let host = |Process(number)| {
+        processes.members().get(number).map_or_else(host_name, |member| member.host.clone())
+    };
+    let view = |pulse: Pulse| ProcessView {
+        process: pulse.process,
+        host: host(pulse.process),
         healthy: pulse.is_healthy(),
         activity: pulse.activity.to_string(),
         still_seconds: pulse.still.as_secs_f64(),

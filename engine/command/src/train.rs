@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytesize::ByteSize;
+use clap::builder::UnknownArgumentValueParser;
 use rankine_checkpoint::{Disk, FaultyFiles};
 use rankine_engine::run_paths;
 use rankine_engine::training::{
@@ -12,7 +13,7 @@ use rankine_engine::training::{
     RunStart, Start, StepDetails, StepTimes, Stop, Summary, TrainOptions,
 };
 use rankine_job::{ListenAddress, ThreadCount};
-use rankine_launch::ProcessRank;
+use rankine_launch::ProcessPlace;
 use rankine_model::evaluation::{EvalSummary, HeadMetrics};
 use rankine_reader::Part;
 use rankine_views::report::Bound;
@@ -70,8 +71,17 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
+    /// The parser would take it for a misspelled --process.
+    #[arg(long = "epochs", hide = true, value_parser = epochs())]
+    _epochs: Option<String>,
+
     #[command(flatten)]
     pub(crate) launch: launch::Args,
+}
+
+/// Refuses `--epochs`, and names the key of the job.
+fn epochs() -> UnknownArgumentValueParser {
+    UnknownArgumentValueParser::suggest("use '--set train.epochs=N'")
 }
 
 /// What `--json` prints.
@@ -82,16 +92,16 @@ struct TrainReport<'a> {
     summary: &'a Summary,
 }
 
-pub(crate) fn run(args: Args, process: &ProcessRank, quiet: bool) -> Result<(), CommandError> {
+pub(crate) fn run(args: Args, place: &ProcessPlace, quiet: bool) -> Result<(), CommandError> {
     let settings = [setting("device.threads", args.threads), setting("metrics.listen", args.metrics)];
     let file = args.job.read_with(settings.into_iter().flatten())?;
     let job = file.job()?;
-    let processes = args.launch.form(process, &job.guard)?;
+    let processes = args.launch.form(place, &job.guard)?;
     let stop = signals::training()?;
     let mut watcher = Watcher::new(quiet, stop.clone());
     let files =
         FaultyFiles::by_environment(Arc::new(Disk)).map_err(|what| CommandError::new(Exit::Usage, what))?;
-    let monitor = monitoring::of_training(&job, process, &processes, quiet)
+    let monitor = monitoring::of_training(&job, place, &processes, quiet)
         .inspect_err(|error| drop(processes.fail(&error.to_string(), false)))?;
     // The first process reports for all.
     let shown: &mut dyn Observer = if processes.is_first() { &mut watcher } else { &mut () };

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use rankine_topology::LocalRank;
+use rankine_topology::LocalProcess;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 
@@ -17,12 +17,12 @@ use serde::de::{Deserializer, Error, Visitor};
 pub struct Metrics {
     /// Address on which each process serves its metrics to Prometheus and the live page: `"127.0.0.1:9464"`, a name of
     /// the host with a port, or only a port of the loopback interface. The live page answers to that name, to IP
-    /// addresses and to `localhost`. The processes of a host take consecutive ports, in the order of their local ranks.
-    /// Without it, nothing listens.
+    /// addresses and to `localhost`. The processes of a host take consecutive ports, in their order. Without it,
+    /// nothing listens.
     pub listen: Option<ListenAddress>,
     /// File to which the metrics are written every 15 seconds and at the end, for the textfile collector of
     /// Prometheus's node exporter, which reads files named `*.prom`. With several processes, all but the first one
-    /// insert their rank before the extension.
+    /// insert their number before the extension.
     pub textfile: Option<PathBuf>,
     /// Whether to write event files for TensorBoard into the folder `tensorboard` of the run: the losses, learning
     /// rates and evaluations of `metrics.jsonl`.
@@ -44,13 +44,13 @@ enum Listen {
 impl ListenAddress {
     const EXPECTED: &str = "an IP address or a host name with a port, such as 127.0.0.1:9464, or a port";
 
-    /// The address of the process with this local rank; an unspecified port (0) stays so. `None` if there is no such
-    /// port.
-    pub fn of_local_rank(&self, local_rank: LocalRank) -> Option<Self> {
+    /// The address of the process with this number on its host; an unspecified port (0) stays so. `None` if there is no
+    /// such port.
+    pub fn of_process(&self, local: LocalProcess) -> Option<Self> {
         let Self(mut listen) = self.clone();
         let port = self.port();
         if port != 0 {
-            let port = u16::try_from(usize::from(port) + local_rank.0).ok()?;
+            let port = u16::try_from(usize::from(port) + local.0).ok()?;
             match &mut listen {
                 Listen::Address(address) => address.set_port(port),
                 Listen::Name { port: own, .. } => *own = port,
@@ -213,14 +213,14 @@ mod tests {
     #[test]
     fn processes_of_a_host_take_consecutive_ports() {
         let address: ListenAddress = "127.0.0.1:65533".parse().expect("an address");
-        let port = |rank| address.of_local_rank(rank).map(|address| address.port());
-        assert_eq!([0, 2, 3].map(LocalRank).map(port), [Some(65533), Some(65535), None]);
+        let port = |local| address.of_process(local).map(|address| address.port());
+        assert_eq!([0, 2, 3].map(LocalProcess).map(port), [Some(65533), Some(65535), None]);
         let named: ListenAddress = "gpu7:9464".parse().expect("an address");
         assert_eq!(
-            named.of_local_rank(LocalRank(2)).map(|address| address.to_string()),
+            named.of_process(LocalProcess(2)).map(|address| address.to_string()),
             Some("gpu7:9466".into())
         );
         let any: ListenAddress = "0".parse().expect("a port");
-        assert_eq!(any.of_local_rank(LocalRank(7)).map(|address| address.port()), Some(0));
+        assert_eq!(any.of_process(LocalProcess(7)).map(|address| address.port()), Some(0));
     }
 }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 pub struct Address {
     /// A name, or an address without brackets.
     pub host: String,
-    /// The TCP port that rank 0 listens at.
+    /// The TCP port that process 0 listens at.
     pub port: u16,
 }
 

@@ -1,8 +1,8 @@
-//! Rank 0's side of the rendezvous: accepts connections until all other processes have authenticated.
+//! Process 0's side of the rendezvous: accepts connections until all other processes have authenticated.
 //!
 //! The port may be open to everybody. So an unauthenticated connection gets little time and little memory, and cannot
-//! make rank 0 wait. Their number is limited: beyond the limit, the oldest connection of the host with the most is
-//! closed. An error on one connection ends only that connection. Real ranks retry.
+//! make process 0 wait. Their number is limited: beyond the limit, the oldest connection of the host with the most is
+//! closed. An error on one connection ends only that connection. Real processes retry.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -14,7 +14,7 @@ use rankine_topology::Process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::error::{MeetError, Refusal};
-use super::frame::{Kind, Message, ranks_to_bytes};
+use super::frame::{Kind, Message, processes_to_bytes};
 use super::handshake::{
     Answer, Challenge, HANDSHAKE, HELLO_BYTES, Hello, JobTag, Keys, PROOF_BYTES, Transcript, job_tag, random,
 };
@@ -33,18 +33,18 @@ const RETRY: Duration = Duration::from_millis(10);
 /// Least time between two warnings about strangers.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 
-/// The connections of all other ranks, in their order, for values and for the watchdog.
+/// The connections of all other processes, in their order, for values and for the watchdog.
 pub(super) struct Connections {
     pub(super) values: Vec<Wire>,
     pub(super) watch: Vec<Wire>,
 }
 
-/// Accepts all other ranks.
+/// Accepts all other processes.
 ///
 /// # Errors
-/// [`MeetError::Listen`]; [`MeetError::Late`] with the missing ranks.
+/// [`MeetError::Listen`]; [`MeetError::Late`] with the missing processes.
 pub(super) fn accept_all(rendezvous: &Rendezvous<'_>) -> Result<Connections, MeetError> {
-    let listeners = Listeners::at(rendezvous.address, rendezvous.process.spread)?;
+    let listeners = Listeners::at(rendezvous.address, rendezvous.place.spread)?;
     announce(rendezvous, &listeners);
     let begun = Instant::now();
     let mut door = Door::new(rendezvous);
@@ -62,31 +62,31 @@ pub(super) fn accept_all(rendezvous: &Rendezvous<'_>) -> Result<Connections, Mee
     }
 }
 
-/// Logs where rank 0 listens, and warns if that is open to others.
+/// Logs where process 0 listens, and warns if that is open to others.
 fn announce(rendezvous: &Rendezvous<'_>, listeners: &Listeners) {
     let addresses = listeners.words();
     match &listeners.everywhere {
-        None => tracing::info!("rank 0 listens on {addresses}"),
+        None => tracing::info!("process 0 listens on {addresses}"),
         Some(why) => tracing::warn!(
-            "rank 0 listens on {addresses}, which is all addresses of this host: {why}; set MASTER_ADDR or --meet to \
-             an address of this host to listen only there"
+            "process 0 listens on {addresses}, which is all addresses of this host: {why}; set MASTER_ADDR or --meet \
+             to an address of this host to listen only there"
         ),
     }
     if listeners.is_exposed() && !rendezvous.secret.is_given() {
         tracing::warn!(
-            "rank 0 listens on {addresses} without a secret: anyone who can reach this port can join the job. Give all \
-             processes one secret with RANKINE_SECRET, or RANKINE_SECRET_FILE or --secret-file with a private file; \
-             `openssl rand -hex 32` prints one"
+            "process 0 listens on {addresses} without a secret: anyone who can reach this port can join the job. Give \
+             all processes one secret with RANKINE_SECRET, or RANKINE_SECRET_FILE or --secret-file with a private \
+             file; `openssl rand -hex 32` prints one"
         );
     }
 }
 
-/// A rank other than 0.
+/// A process other than 0.
 #[derive(Default)]
 struct Arrival {
-    process: [u8; 16],
+    instance: [u8; 16],
     lines: [Option<Wire>; 2],
-    /// Why a process with this rank was refused last.
+    /// Why a process with its number was refused last.
     refused: Option<Refusal>,
 }
 
@@ -114,10 +114,10 @@ struct Caller {
 /// What is known about a caller after reading from it.
 enum Identification {
     Pending,
-    /// It is not a rank, for this reason; without a reason if it disconnected.
+    /// It is no process of the job, for this reason; without a reason if it disconnected.
     Stranger(Option<String>),
     Refused(Hello, Refusal),
-    Rank(Hello, Keys),
+    Member(Hello, Keys),
 }
 
 impl Caller {
@@ -161,7 +161,7 @@ impl Caller {
         self.said = Some((hello, challenge));
         match (hello.secret, challenge.secret) {
             (true, false) => Ok(Identification::Refused(hello, Refusal::FirstHasNoSecret)),
-            (false, true) => Ok(Identification::Refused(hello, Refusal::RankHasNoSecret)),
+            (false, true) => Ok(Identification::Refused(hello, Refusal::ProcessHasNoSecret)),
             _ => Ok(Identification::Pending),
         }
     }
@@ -176,7 +176,7 @@ impl Caller {
     ) -> io::Result<Identification> {
         let transcript = Transcript::new(rendezvous.secret, &hello, challenge);
         if bytes.try_into().is_ok_and(|proof| transcript.is_proof(proof)) {
-            return Ok(Identification::Rank(hello, transcript.keys()));
+            return Ok(Identification::Member(hello, transcript.keys()));
         }
         self.stream.write_all(&transcript.answer(Answer::WrongSecret))?;
         Ok(Identification::Refused(hello, Refusal::WrongSecret))
@@ -185,8 +185,8 @@ impl Caller {
 
 impl<'a> Door<'a> {
     fn new(rendezvous: &'a Rendezvous<'a>) -> Self {
-        let arrivals = (1..rendezvous.process.ranks).map(|_| Arrival::default()).collect();
-        let job = job_tag(rendezvous.process.job.as_deref());
+        let arrivals = (1..rendezvous.place.processes).map(|_| Arrival::default()).collect();
+        let job = job_tag(rendezvous.place.job.as_deref());
         let [strangers, refusals, troubles] = std::array::from_fn(|_| WarningLimiter::default());
         Self { rendezvous, job, arrivals, callers: Vec::new(), strangers, refusals, troubles }
     }
@@ -217,7 +217,7 @@ impl<'a> Door<'a> {
                         if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
                     Err(error) => {
                         // Most likely too many files are open; a closed connection frees one.
-                        self.troubles.warn(&format!("rank 0 cannot accept a connection: {error}"));
+                        self.troubles.warn(&format!("process 0 cannot accept a connection: {error}"));
                         self.drop_one();
                         std::thread::sleep(RETRY);
                         break;
@@ -233,7 +233,7 @@ impl<'a> Door<'a> {
             let from = caller.from;
             match caller.hear(self.rendezvous) {
                 Ok(Identification::Pending) => self.callers.push(caller),
-                Ok(Identification::Rank(hello, keys)) => self.answer(caller, hello, &keys),
+                Ok(Identification::Member(hello, keys)) => self.answer(caller, hello, &keys),
                 Ok(Identification::Refused(hello, refusal)) => self.refuse(from, hello, refusal),
                 Ok(Identification::Stranger(Some(why))) => {
                     self.strangers.warn(&format!("a connection from {from} {why}; it was closed"));
@@ -243,7 +243,7 @@ impl<'a> Door<'a> {
                 }
             }
         }
-        while self.callers.len() > CALLERS_MAX.max(2 * self.rendezvous.process.ranks) {
+        while self.callers.len() > CALLERS_MAX.max(2 * self.rendezvous.place.processes) {
             self.drop_one();
         }
     }
@@ -254,11 +254,11 @@ impl<'a> Door<'a> {
         for caller in &self.callers {
             *hosts.entry(caller.from.ip()).or_default() += 1;
         }
-        let rank = |caller: &Caller| {
+        let order = |caller: &Caller| {
             let of_host = hosts.get(&caller.from.ip()).copied().unwrap_or(0);
             (std::cmp::Reverse(of_host), caller.said.is_some(), caller.since)
         };
-        let Some(index) = (0..self.callers.len()).min_by_key(|&index| rank(&self.callers[index])) else {
+        let Some(index) = (0..self.callers.len()).min_by_key(|&index| order(&self.callers[index])) else {
             return;
         };
         let from = self.callers.remove(index).from;
@@ -267,7 +267,7 @@ impl<'a> Door<'a> {
         ));
     }
 
-    /// Answers a caller that knows the secret, and registers it if it is a rank of this job.
+    /// Answers a caller that knows the secret, and registers it if it is a process of this job.
     fn answer(&mut self, caller: Caller, hello: Hello, keys: &Keys) {
         let Caller { mut stream, from, said: Some((_, challenge)), .. } = caller else { return };
         let rendezvous = self.rendezvous;
@@ -277,40 +277,41 @@ impl<'a> Door<'a> {
         if let Some(refusal) = Refusal::of(answer) {
             self.refuse(from, hello, refusal);
         } else if told.is_ok() {
-            let arrival = &mut self.arrivals[hello.rank.0 - 1];
-            if arrival.process != hello.process {
-                *arrival = Arrival { process: hello.process, ..Arrival::default() };
+            let arrival = &mut self.arrivals[hello.process.0 - 1];
+            if arrival.instance != hello.instance {
+                *arrival = Arrival { instance: hello.instance, ..Arrival::default() };
             }
             arrival.lines[hello.line as usize] = Some(Wire::of_first(stream, keys));
-            tracing::debug!("rank {} connected from {from} ({:?})", hello.rank, hello.line);
+            tracing::debug!("process {} connected from {from} ({:?})", hello.process, hello.line);
         }
     }
 
     fn judge(&self, hello: &Hello) -> Answer {
-        let ranks = self.rendezvous.process.ranks;
+        let processes = self.rendezvous.place.processes;
         if hello.job != self.job {
             return Answer::OtherJob;
         }
-        if hello.ranks != ranks {
-            return Answer::OtherRanks(ranks as u32);
+        if hello.processes != processes {
+            return Answer::OtherCount(processes as u32);
         }
-        let Some(arrival) = hello.rank.0.checked_sub(1).and_then(|index| self.arrivals.get(index)) else {
-            return Answer::RankTaken;
+        let Some(arrival) = hello.process.0.checked_sub(1).and_then(|index| self.arrivals.get(index)) else {
+            return Answer::NumberTaken;
         };
         // A process that connects again has lost its connection; one that has ended is replaced by the next one.
-        let gives_way = arrival.process == hello.process || arrival.lines.iter().flatten().any(Wire::is_over);
+        let gives_way =
+            arrival.instance == hello.instance || arrival.lines.iter().flatten().any(Wire::is_over);
         match gives_way || arrival.lines.iter().all(Option::is_none) {
             true => Answer::Welcome,
-            false => Answer::RankTaken,
+            false => Answer::NumberTaken,
         }
     }
 
     fn refuse(&mut self, from: SocketAddr, hello: Hello, refusal: Refusal) {
         self.refusals.warn(&format!(
-            "a process at {from} that connected as rank {} of {} was refused: {refusal}",
-            hello.rank, hello.ranks
+            "a process at {from}, which connected as process {} of {}, was refused: {refusal}",
+            hello.process, hello.processes
         ));
-        if let Some(arrival) = hello.rank.0.checked_sub(1).and_then(|index| self.arrivals.get_mut(index)) {
+        if let Some(arrival) = hello.process.0.checked_sub(1).and_then(|index| self.arrivals.get_mut(index)) {
             arrival.refused = Some(refusal);
         }
     }
@@ -324,21 +325,22 @@ impl<'a> Door<'a> {
         Connections { values, watch }
     }
 
-    /// Tells the connected ranks which ones are missing.
+    /// Tells the connected processes which ones are missing.
     fn late(mut self, waited: Duration) -> MeetError {
         let is_late = |arrival: &Arrival| arrival.lines.iter().any(Option::is_none);
-        let late: Vec<_> = (1..self.rendezvous.process.ranks)
-            .filter(|rank| is_late(&self.arrivals[rank - 1]))
+        let late: Vec<_> = (1..self.rendezvous.place.processes)
+            .filter(|process| is_late(&self.arrivals[process - 1]))
             .map(Process)
             .collect();
-        let message = Message { kind: Kind::Late, round: 1, bytes: ranks_to_bytes(&late) };
+        let message = Message { kind: Kind::Late, round: 1, bytes: processes_to_bytes(&late) };
         for wire in self.arrivals.iter_mut().filter_map(|arrival| arrival.lines[0].as_mut()) {
             // Errors are ignored: it may have ended.
             let _ = wire.block(GRACE).and_then(|()| wire.send(&message));
         }
-        let refused = late.iter().find_map(|&rank| Some((rank, self.arrivals[rank.0 - 1].refused?)));
-        let refused = refused
-            .map(|(rank, refusal)| format!("a process that connected as rank {rank} was refused: {refusal}"));
+        let refused = late.iter().find_map(|&process| Some((process, self.arrivals[process.0 - 1].refused?)));
+        let refused = refused.map(|(process, refusal)| {
+            format!("a process that connected as process {process} was refused: {refusal}")
+        });
         MeetError::Late { late, seconds: waited.as_secs_f64(), refused }
     }
 }
@@ -370,7 +372,7 @@ mod tests {
     use super::*;
     use crate::address::Address;
     use crate::handshake::Line;
-    use crate::process_rank::ProcessRank;
+    use crate::process_place::ProcessPlace;
     use crate::secret::Secret;
     use crate::wire;
 
@@ -378,12 +380,12 @@ mod tests {
         Address { host: "127.0.0.1".into(), port: 1 }
     }
 
-    fn process() -> ProcessRank {
-        ProcessRank { ranks: 3, ..ProcessRank::alone() }
+    fn place() -> ProcessPlace {
+        ProcessPlace { processes: 3, ..ProcessPlace::alone() }
     }
 
-    fn rendezvous<'a>(process: &'a ProcessRank, address: &'a Address, secret: &'a Secret) -> Rendezvous<'a> {
-        Rendezvous { process, address, secret, deadline: Duration::from_secs(1) }
+    fn rendezvous<'a>(place: &'a ProcessPlace, address: &'a Address, secret: &'a Secret) -> Rendezvous<'a> {
+        Rendezvous { place, address, secret, deadline: Duration::from_secs(1) }
     }
 
     /// A connection that came some time ago from a host, and its other end.
@@ -393,12 +395,12 @@ mod tests {
         let stream = listener.accept().unwrap().0;
         stream.set_nonblocking(true).unwrap();
         let hello = Hello {
-            rank: Process(1),
-            ranks: 3,
+            process: Process(1),
+            processes: 3,
             line: Line::Values,
             secret: false,
             job: [0; 16],
-            process: [0; 16],
+            instance: [0; 16],
             nonce: [0; 32],
         };
         let said = said.then_some((hello, Challenge { secret: false, nonce: [0; 32] }));
@@ -414,7 +416,7 @@ mod tests {
             // A part of a hello is nothing.
             other.write_all(&[0; HELLO_BYTES - 1]).unwrap();
             let heard =
-                std::iter::repeat_with(|| caller.hear(&rendezvous(&process(), &address, &secret)).unwrap());
+                std::iter::repeat_with(|| caller.hear(&rendezvous(&place(), &address, &secret)).unwrap());
             let heard =
                 heard.take(100).inspect(|_| std::thread::sleep(Duration::from_millis(1))).last().unwrap();
             match heard {
@@ -430,8 +432,8 @@ mod tests {
     #[test]
     fn of_too_many_callers_one_of_the_busiest_host_goes_first_that_said_nothing_longest() {
         let (address, secret) = (address(), Secret::none());
-        let process = process();
-        let rendezvous = rendezvous(&process, &address, &secret);
+        let place = place();
+        let rendezvous = rendezvous(&place, &address, &secret);
         let mut door = Door::new(&rendezvous);
         let (busy, quiet) = ([10, 0, 0, 1], [10, 0, 0, 2]);
         let callers =
@@ -456,24 +458,32 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_is_for_one_process_that_lives() {
+    fn a_number_is_for_one_process_that_lives() {
         let (address, secret) = (address(), Secret::none());
-        let process = process();
-        let rendezvous = rendezvous(&process, &address, &secret);
+        let place = place();
+        let rendezvous = rendezvous(&place, &address, &secret);
         let mut door = Door::new(&rendezvous);
-        let hello = |rank, process| {
+        let hello = |process, instance| {
             let (line, job) = (Line::Values, job_tag(None));
-            Hello { rank, ranks: 3, line, secret: false, job, process: [process; 16], nonce: [0; 32] }
+            Hello {
+                process,
+                processes: 3,
+                line,
+                secret: false,
+                job,
+                instance: [instance; 16],
+                nonce: [0; 32],
+            }
         };
-        assert_eq!([1, 2].map(|rank| door.judge(&hello(Process(rank), 1))), [Answer::Welcome; 2]);
-        assert_eq!([0, 3].map(|rank| door.judge(&hello(Process(rank), 1))), [Answer::RankTaken; 2]);
-        assert_eq!(door.judge(&Hello { ranks: 4, ..hello(Process(1), 1) }), Answer::OtherRanks(3));
+        assert_eq!([1, 2].map(|number| door.judge(&hello(Process(number), 1))), [Answer::Welcome; 2]);
+        assert_eq!([0, 3].map(|number| door.judge(&hello(Process(number), 1))), [Answer::NumberTaken; 2]);
+        assert_eq!(door.judge(&Hello { processes: 4, ..hello(Process(1), 1) }), Answer::OtherCount(3));
         assert_eq!(door.judge(&Hello { job: job_tag(Some("7")), ..hello(Process(1), 1) }), Answer::OtherJob);
         let [first, other] = wire::pair();
-        door.arrivals[1] = Arrival { process: [5; 16], lines: [Some(first), None], refused: None };
+        door.arrivals[1] = Arrival { instance: [5; 16], lines: [Some(first), None], refused: None };
         assert_eq!(
-            [4, 5].map(|process| door.judge(&hello(Process(2), process))),
-            [Answer::RankTaken, Answer::Welcome]
+            [4, 5].map(|instance| door.judge(&hello(Process(2), instance))),
+            [Answer::NumberTaken, Answer::Welcome]
         );
         drop(other);
         assert_eq!(door.judge(&hello(Process(2), 4)), Answer::Welcome);

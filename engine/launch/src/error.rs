@@ -7,44 +7,44 @@ use rankine_topology::Process;
 use super::address::Address;
 use super::handshake::Answer;
 
-/// Why a process is refused. It and rank 0 print the same message.
+/// Why a process is refused. It and process 0 print the same message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Its secret differs.
     #[error(
-        "its secret differs from rank 0's: all processes of a job need the same RANKINE_SECRET, RANKINE_SECRET_FILE or \
-         --secret-file"
+        "its secret differs from process 0's: all processes of a job need the same RANKINE_SECRET, \
+         RANKINE_SECRET_FILE or --secret-file"
     )]
     WrongSecret,
-    /// It has a secret, and rank 0 has none.
-    #[error("it has a secret and rank 0 has none: give rank 0 the same RANKINE_SECRET or secret file")]
+    /// It has a secret, and process 0 has none.
+    #[error("it has a secret and process 0 has none: give process 0 the same RANKINE_SECRET or secret file")]
     FirstHasNoSecret,
-    /// Rank 0 has a secret, and it has none.
-    #[error("rank 0 has a secret and it has none: give it the same RANKINE_SECRET or secret file")]
-    RankHasNoSecret,
+    /// Process 0 has a secret, and it has none.
+    #[error("process 0 has a secret and it has none: give it the same RANKINE_SECRET or secret file")]
+    ProcessHasNoSecret,
     /// Another job meets at the same address.
     #[error(
-        "its job id differs from rank 0's: two jobs use the same rendezvous address (RANKINE_JOB_ID, or the id that \
+        "its job id differs from process 0's: two jobs use the same rendezvous address (RANKINE_JOB_ID, or the id that \
          the launcher gives)"
     )]
     OtherJob,
-    /// Its number of processes differs from rank 0's.
+    /// Its number of processes differs from process 0's.
     #[error(
-        "rank 0 expects {ranks} {}: two jobs use the same rendezvous address, or launchers give their processes \
-         different numbers of processes",
-        if *ranks == 1 { "process" } else { "processes" }
+        "process 0 expects {processes} {}: two jobs use the same rendezvous address, or launchers give their \
+         processes different numbers of processes",
+        if *processes == 1 { "process" } else { "processes" }
     )]
-    OtherRanks {
-        /// The number of processes of rank 0.
-        ranks: usize,
+    OtherCount {
+        /// The number of processes that process 0 expects.
+        processes: usize,
     },
-    /// There is another process of that rank.
+    /// There is another process of that number.
     #[error(
-        "another process already has this rank: two jobs use the same rendezvous address, or launchers give two \
-         processes the same rank"
+        "another process already has this number: two jobs use the same rendezvous address, or launchers give two \
+         processes the same number"
     )]
-    RankTaken,
-    /// The process that answered as rank 0 does not know the secret.
+    NumberTaken,
+    /// The process that answered as process 0 does not know the secret.
     #[error("the process that listens there does not know the secret: it belongs to another job or program")]
     Unproven,
 }
@@ -56,8 +56,8 @@ impl Refusal {
             Answer::Welcome => return None,
             Answer::WrongSecret => Self::WrongSecret,
             Answer::OtherJob => Self::OtherJob,
-            Answer::OtherRanks(ranks) => Self::OtherRanks { ranks: ranks as usize },
-            Answer::RankTaken => Self::RankTaken,
+            Answer::OtherCount(processes) => Self::OtherCount { processes: processes as usize },
+            Answer::NumberTaken => Self::NumberTaken,
         })
     }
 }
@@ -65,43 +65,43 @@ impl Refusal {
 /// Processes did not meet, or one of them has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum MeetError {
-    /// Rank 0 cannot listen.
+    /// Process 0 cannot listen.
     #[error(
-        "rank 0 cannot listen at {address}: {source}; another job may use this port: set MASTER_PORT or \
+        "process 0 cannot listen at {address}: {source}; another job may use this port: set MASTER_PORT or \
          --meet HOST:PORT to a free one"
     )]
     Listen {
-        /// Where the ranks should meet.
+        /// Where the processes should meet.
         address: Address,
         /// The system's message.
         source: io::Error,
     },
-    /// Rank 0 was not reached.
+    /// Process 0 was not reached.
     #[error(
-        "rank {rank} tried for {seconds:.1} s to reach rank 0 at {address}: {why}; does rank 0 run on that host, \
-         and does a firewall allow the connection?"
+        "process {process} tried for {seconds:.1} s to reach process 0 at {address}: {why}; does process 0 run on that \
+         host, and does a firewall allow the connection?"
     )]
     Unreached {
-        /// This rank.
-        rank: Process,
-        /// The address of rank 0.
+        /// This process.
+        process: Process,
+        /// The address of process 0.
         address: Address,
         /// How long.
         seconds: f64,
         /// The last error.
         why: String,
     },
-    /// Rank 0 refused this process.
-    #[error("rank 0 at {address} refused this process, which connected as rank {rank}: {refusal}")]
+    /// Process 0 refused this process.
+    #[error("process 0 at {address} refused this process, which connected as process {process}: {refusal}")]
     Refused {
-        /// This rank.
-        rank: Process,
-        /// The address of rank 0.
+        /// This process.
+        process: Process,
+        /// The address of process 0.
         address: Address,
         /// Why.
         refusal: Refusal,
     },
-    /// Ranks that were not present in time.
+    /// Processes that were not present in time.
     #[error(
         "{} within {seconds:.1} s: see {} for the cause{}",
         missing(late, "did not connect"),
@@ -113,16 +113,16 @@ pub enum MeetError {
         late: Vec<Process>,
         /// How long was waited.
         seconds: f64,
-        /// Why a process with one of these ranks was refused, if rank 0 knows of one.
+        /// Why a process with one of these numbers was refused, if process 0 knows of one.
         refused: Option<String>,
     },
-    /// Ranks that have ended before the others.
+    /// Processes that have ended before the others.
     #[error("{} before the others: see {}", missing(left, "ended"), errors(left))]
     Left {
         /// Who.
         left: Vec<Process>,
     },
-    /// A message is not what ranks of one job send each other.
+    /// A message is not what processes of one job send each other.
     #[error("{0}")]
     Stray(String),
 }
@@ -134,12 +134,12 @@ impl MeetError {
     }
 }
 
-fn errors(ranks: &[Process]) -> &'static str {
-    if ranks.len() == 1 { "its error" } else { "their errors" }
+fn errors(processes: &[Process]) -> &'static str {
+    if processes.len() == 1 { "its error" } else { "their errors" }
 }
 
-/// `rank 3 ended`, or `ranks 1, 2 ended`.
-fn missing(ranks: &[Process], what: &str) -> String {
-    let numbers: Vec<_> = ranks.iter().map(Process::to_string).collect();
-    format!("{} {} {what}", if ranks.len() == 1 { "rank" } else { "ranks" }, numbers.join(", "))
+/// `process 3 ended`, or `processes 1, 2 ended`.
+fn missing(processes: &[Process], what: &str) -> String {
+    let numbers: Vec<_> = processes.iter().map(Process::to_string).collect();
+    format!("{} {} {what}", if processes.len() == 1 { "process" } else { "processes" }, numbers.join(", "))
 }

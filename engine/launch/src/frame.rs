@@ -4,26 +4,26 @@ use std::io::{self, ErrorKind, Read};
 
 use rankine_topology::Process;
 
-/// Most bytes of a value that a rank sends to all; more is a protocol error.
+/// Most bytes of a value that a process sends to all; more is a protocol error.
 pub(super) const VALUE_BYTES_MAX: usize = 1 << 20;
 
 /// The kinds of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// From a rank: its value. From rank 0: all values, each after its length.
+    /// From a process: its value. From process 0: all values, each after its length.
     Values = 1,
-    /// From rank 0: missing ranks.
+    /// From process 0: missing processes.
     Late = 2,
-    /// From rank 0: ranks that have ended.
+    /// From process 0: processes that have ended.
     Left = 3,
-    /// From rank 0: why the process is refused, as text.
+    /// From process 0: why the process is refused, as text.
     Stray = 4,
-    /// A sign of life; from ranks other than 0 with their activity.
+    /// A sign of life; from processes other than 0 with their activity.
     Alive = 5,
-    /// From a rank: why it fails. From rank 0: why all end.
+    /// From a process: why it fails. From process 0: why all end.
     Failed = 6,
-    /// From a rank that is complete.
+    /// From a process that is complete.
     Done = 7,
 }
 
@@ -167,12 +167,12 @@ pub(super) fn split(mut bytes: &[u8], count: usize) -> Option<Vec<Vec<u8>>> {
     bytes.is_empty().then_some(values)
 }
 
-/// Ranks as bytes, and back.
-pub(super) fn ranks_to_bytes(ranks: &[Process]) -> Vec<u8> {
-    ranks.iter().flat_map(|&Process(rank)| (rank as u32).to_le_bytes()).collect()
+/// Processes as bytes, and back.
+pub(super) fn processes_to_bytes(processes: &[Process]) -> Vec<u8> {
+    processes.iter().flat_map(|&Process(number)| (number as u32).to_le_bytes()).collect()
 }
 
-pub(super) fn ranks_of_bytes(bytes: &[u8]) -> Vec<Process> {
+pub(super) fn processes_of_bytes(bytes: &[u8]) -> Vec<Process> {
     bytes
         .chunks_exact(4)
         .map(|word| Process(u32::from_le_bytes([word[0], word[1], word[2], word[3]]) as usize))
@@ -233,10 +233,10 @@ mod tests {
         let joined = join(&values);
         assert_eq!(joined[..7], [3, 0, 0, 0, b'o', b'n', b'e']);
         assert_eq!(split(&joined, 3).unwrap(), values);
-        // As many values as there are ranks, and nothing behind them.
+        // As many values as there are processes, and nothing behind them.
         assert!(split(&joined, 2).is_none() && split(&joined, 4).is_none());
         assert!(split(&joined[..joined.len() - 1], 3).is_none());
-        let ranks = [0, 3, 4095].map(Process);
-        assert_eq!(ranks_of_bytes(&ranks_to_bytes(&ranks)), ranks);
+        let processes = [0, 3, 4095].map(Process);
+        assert_eq!(processes_of_bytes(&processes_to_bytes(&processes)), processes);
     }
 }

@@ -9,7 +9,7 @@ use super::activity::{Activity, RunStage, StepStage};
 use super::error::MeetError;
 use super::meeting::{Meeting, WatchLines};
 use super::process_info::ProcessInfo;
-use super::process_rank::ProcessRank;
+use super::process_place::ProcessPlace;
 use super::pulse::Pulse;
 use super::secret::Secret;
 use super::watch::{Failure, Patience, Watch};
@@ -25,7 +25,7 @@ pub struct Terms {
     pub patience: Patience,
 }
 
-/// The processes of a job, and this one's rank among them. Clones share the group.
+/// The processes of a job, and which of them this one is. Clones share the group.
 ///
 /// All processes make collective calls in the same order. The calls wait for each other without a time limit, since
 /// the watchdog ends all processes when one is lost.
@@ -66,22 +66,23 @@ impl ProcessGroup {
     /// the process.
     ///
     /// # Errors
-    /// If ranks are not present before the deadline, if rank 0 refuses this process, or if ranks run another version.
+    /// If processes are not present before the deadline, if process 0 refuses this process, or if a process runs
+    /// another version.
     pub fn form(
-        process: &ProcessRank,
+        place: &ProcessPlace,
         here: ProcessInfo,
         Terms { secret, deadline, patience }: &Terms,
         end: impl FnOnce(&Failure, &Activity) + Send + 'static,
     ) -> Result<Self, MeetError> {
-        let mut meeting = Meeting::join(process, secret, *deadline)?;
+        let mut meeting = Meeting::join(place, secret, *deadline)?;
         let members = here.introduce(&mut meeting)?;
-        if process.ranks == 1 {
-            return Ok(Self(Arc::new(Inner { process: process.rank, members, meeting: None, watch: None })));
+        if place.processes == 1 {
+            return Ok(Self(Arc::new(Inner { process: place.process, members, meeting: None, watch: None })));
         }
-        let watch = watch(process.rank, meeting.take_watch_lines(), *patience, end)?;
+        let watch = watch(place.process, meeting.take_watch_lines(), *patience, end)?;
         meeting.wait_without_end();
         let meeting = Some(Mutex::new(meeting));
-        Ok(Self(Arc::new(Inner { process: process.rank, members, meeting, watch: Some(watch) })))
+        Ok(Self(Arc::new(Inner { process: place.process, members, meeting, watch: Some(watch) })))
     }
 
     /// This process.
@@ -99,13 +100,13 @@ impl ProcessGroup {
         self.0.process == Process(0)
     }
 
-    /// The members in the order of ranks. Empty for a group made by [`ProcessGroup::alone`].
+    /// The members, in their order. Empty for a group made by [`ProcessGroup::alone`].
     pub fn members(&self) -> &[ProcessInfo] {
         &self.0.members
     }
 
-    /// Sends a value of at most 1 MiB to all processes, and returns the values of all, in the order of ranks. `what`
-    /// names the value in errors.
+    /// Sends a value of at most 1 MiB to all processes, and returns the values of all, in their order. `what` names
+    /// the value in errors.
     ///
     /// # Errors
     /// If a process has ended.
@@ -178,11 +179,11 @@ impl ProcessGroup {
         self.0.watch.as_ref().map(|watch| watch.pulse(self.process()))
     }
 
-    /// The same for each process that is known to this one, in the order of ranks: on the first one, for all.
+    /// The same for each process that is known to this one, in their order: on the first one, for all.
     pub fn pulses(&self) -> Vec<Pulse> {
         let others = self.0.watch.iter().flat_map(Watch::pulses_of_others);
         let mut pulses: Vec<_> = self.pulse().into_iter().chain(others).collect();
-        pulses.sort_by_key(|pulse| pulse.rank);
+        pulses.sort_by_key(|pulse| pulse.process);
         pulses
     }
 
@@ -191,8 +192,8 @@ impl ProcessGroup {
         self.0.watch.is_some()
     }
 
-    /// Sets a function that the watchdog calls, on its thread, when a rank is lost: it must release threads that wait
-    /// for that rank other than in a call of this group.
+    /// Sets a function that the watchdog calls, on its thread, when a process is lost: it must release threads that
+    /// wait for that process other than in a call of this group.
     pub fn when_lost(&self, release: impl Fn() + Send + 'static) {
         if let Some(watch) = &self.0.watch {
             watch.when_lost(release);
@@ -200,12 +201,12 @@ impl ProcessGroup {
     }
 
     /// Reports to the others that this process fails, and why; `follows` if it only waited for another one. Returns
-    /// the failure of the other rank, if that is the reason why all end.
+    /// the failure of the other process, if that is the reason why all end.
     pub fn fail(&self, words: &str, follows: bool) -> Option<Failure> {
         self.0.meeting.as_ref()?;
         let watch = self.0.watch.as_ref()?;
         let verdict = watch.fail(self.process(), words, follows);
-        (verdict.rank != self.process()).then_some(verdict)
+        (verdict.process != self.process()).then_some(verdict)
     }
 
     /// Reports to the others that this process is complete.

@@ -1,15 +1,15 @@
-//! How a process and rank 0 prove to each other that they know the secret, as bytes.
+//! How a process and process 0 prove to each other that they know the secret, as bytes.
 //!
 //! ```text
-//! rank   -> rank 0   hello      who comes, of which job, and a nonce
-//! rank 0 -> rank     challenge  a nonce
-//! rank   -> rank 0   proof      a tag over the hello and the challenge
-//! rank 0 -> rank     answer     welcome, or why not; and a tag over all of that
+//! process   -> process 0   hello      who comes, of which job, and a nonce
+//! process 0 -> process     challenge  a nonce
+//! process   -> process 0   proof      a tag over the hello and the challenge
+//! process 0 -> process     answer     welcome, or why not; and a tag over all of that
 //! ```
 //!
-//! Rank 0 proves itself last: a stranger who calls at its port gets nothing to try secrets on. Tags bind who speaks, so
-//! that none can be sent back; the rank, the line, the job; and both nonces, so that none can be used again. The keys
-//! of the connection follow from the same bytes.
+//! Process 0 proves itself last: a stranger who calls at its port gets nothing to try secrets on. Tags bind who speaks,
+//! so that none can be sent back; the process, the line, the job; and both nonces, so that none can be used again. The
+//! keys of the connection follow from the same bytes.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use super::secret::Secret;
 /// How long a process may take to prove who it is.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Names the protocol, with its version at the end.
-const MAGIC: [u8; 8] = *b"rankine3";
+const MAGIC: [u8; 8] = *b"rankine4";
 const NONCE_BYTES: usize = 32;
 const TAG_BYTES: usize = blake3::OUT_LEN;
 
@@ -29,7 +29,7 @@ pub(super) const CHALLENGE_BYTES: usize = 12 + NONCE_BYTES;
 pub(super) const PROOF_BYTES: usize = TAG_BYTES;
 pub(super) const ANSWER_BYTES: usize = 8 + TAG_BYTES;
 
-/// What a connection is for. Each process has one of each with rank 0.
+/// What a connection is for. Each process has one of each with process 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Line {
@@ -55,15 +55,15 @@ pub(super) fn job_tag(job: Option<&str>) -> JobTag {
 /// Who comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
-    pub(super) rank: Process,
+    pub(super) process: Process,
     /// All processes of the job.
-    pub(super) ranks: usize,
+    pub(super) processes: usize,
     pub(super) line: Line,
     /// Whether the process has a secret.
     pub(super) secret: bool,
     pub(super) job: JobTag,
-    /// Random; tells a process from another one that comes as the same rank.
-    pub(super) process: [u8; 16],
+    /// Random; tells a process from another one that comes with the same number.
+    pub(super) instance: [u8; 16],
     pub(super) nonce: [u8; NONCE_BYTES],
 }
 
@@ -71,12 +71,13 @@ impl Hello {
     pub(super) fn to_bytes(self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
-        let numbers = [self.rank.0 as u32, self.ranks as u32, self.line as u32, u32::from(self.secret)];
+        let numbers =
+            [self.process.0 as u32, self.processes as u32, self.line as u32, u32::from(self.secret)];
         for (at, number) in numbers.into_iter().enumerate() {
             bytes[8 + 4 * at..12 + 4 * at].copy_from_slice(&number.to_le_bytes());
         }
         bytes[24..40].copy_from_slice(&self.job);
-        bytes[40..56].copy_from_slice(&self.process);
+        bytes[40..56].copy_from_slice(&self.instance);
         bytes[56..].copy_from_slice(&self.nonce);
         bytes
     }
@@ -90,26 +91,26 @@ impl Hello {
         };
         let line = *Line::ALL.get(number(bytes, 16) as usize)?;
         bytes.starts_with(&MAGIC).then(|| Self {
-            rank: Process(number(bytes, 8) as usize),
-            ranks: number(bytes, 12) as usize,
+            process: Process(number(bytes, 8) as usize),
+            processes: number(bytes, 12) as usize,
             line,
             secret,
             job: piece(bytes, 24),
-            process: piece(bytes, 40),
+            instance: piece(bytes, 40),
             nonce: piece(bytes, 56),
         })
     }
 }
 
-/// Rank 0's challenge. It has other first bytes than a hello: nobody can mistake his own words for rank 0's.
+/// Process 0's challenge. It has other first bytes than a hello: nobody can mistake his own words for process 0's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Challenge {
-    /// Whether rank 0 has a secret.
+    /// Whether process 0 has a secret.
     pub(super) secret: bool,
     pub(super) nonce: [u8; NONCE_BYTES],
 }
 
-const CHALLENGE_MAGIC: [u8; 8] = *b"3eniknar";
+const CHALLENGE_MAGIC: [u8; 8] = *b"4eniknar";
 
 impl Challenge {
     pub(super) fn to_bytes(self) -> [u8; CHALLENGE_BYTES] {
@@ -128,17 +129,17 @@ impl Challenge {
     }
 }
 
-/// Why rank 0 does not let a process in, or that it does.
+/// Why process 0 does not let a process in, or that it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     Welcome,
     /// The proof is wrong.
     WrongSecret,
     OtherJob,
-    /// Rank 0 is one of that many.
-    OtherRanks(u32),
-    /// Another process is this rank, or there is no such rank.
-    RankTaken,
+    /// Process 0 expects that many.
+    OtherCount(u32),
+    /// Another process has this number, or the job has no such process.
+    NumberTaken,
 }
 
 impl Answer {
@@ -147,8 +148,8 @@ impl Answer {
             Self::Welcome => [0, 0],
             Self::WrongSecret => [1, 0],
             Self::OtherJob => [2, 0],
-            Self::OtherRanks(ranks) => [3, ranks],
-            Self::RankTaken => [4, 0],
+            Self::OtherCount(processes) => [3, processes],
+            Self::NumberTaken => [4, 0],
         }
     }
 
@@ -157,8 +158,8 @@ impl Answer {
             0 => Self::Welcome,
             1 => Self::WrongSecret,
             2 => Self::OtherJob,
-            3 => Self::OtherRanks(words[1]),
-            4 => Self::RankTaken,
+            3 => Self::OtherCount(words[1]),
+            4 => Self::NumberTaken,
             _ => return None,
         })
     }
@@ -167,9 +168,9 @@ impl Answer {
 /// The keys of a connection, one for each direction.
 #[derive(Clone, Copy)]
 pub(super) struct Keys {
-    /// For what goes to rank 0.
+    /// For what goes to process 0.
     pub(super) to_first: [u8; blake3::KEY_LEN],
-    /// For what rank 0 sends.
+    /// For what process 0 sends.
     pub(super) from_first: [u8; blake3::KEY_LEN],
 }
 
@@ -184,9 +185,9 @@ impl<'a> Transcript<'a> {
         Self { secret, bytes: [&hello.to_bytes()[..], &challenge.to_bytes()].concat() }
     }
 
-    /// What a rank other than 0 proves itself by.
+    /// What a process other than 0 proves itself by.
     pub(super) fn proof(&self) -> blake3::Hash {
-        self.secret.tag("proof of a rank", &self.bytes)
+        self.secret.tag("proof of a process", &self.bytes)
     }
 
     pub(super) fn is_proof(&self, proof: [u8; PROOF_BYTES]) -> bool {
@@ -194,7 +195,7 @@ impl<'a> Transcript<'a> {
         self.proof() == proof
     }
 
-    /// What rank 0 answers, and proves itself by.
+    /// What process 0 answers, and proves itself by.
     pub(super) fn answer(&self, answer: Answer) -> [u8; ANSWER_BYTES] {
         let mut bytes = [0; ANSWER_BYTES];
         for (at, word) in answer.to_words().into_iter().enumerate() {
@@ -208,7 +209,7 @@ impl<'a> Transcript<'a> {
         bytes
     }
 
-    /// The answer, and whether rank 0 has proved that it is its own. None where the bytes are no answer.
+    /// The answer, and whether process 0 has proved that it is its own. None where the bytes are no answer.
     pub(super) fn read_answer(&self, bytes: &[u8; ANSWER_BYTES]) -> Option<(Answer, bool)> {
         let answer = Answer::of_words([number(bytes, 0), number(bytes, 4)])?;
         let tag: [u8; TAG_BYTES] = piece(bytes, 8);
@@ -216,13 +217,13 @@ impl<'a> Transcript<'a> {
     }
 
     fn answer_tag(&self, words: &[u8]) -> blake3::Hash {
-        self.secret.tag("answer of rank 0", &[&self.bytes, words].concat())
+        self.secret.tag("answer of process 0", &[&self.bytes, words].concat())
     }
 
     pub(super) fn keys(&self) -> Keys {
         Keys {
-            to_first: *self.secret.tag("key to rank 0", &self.bytes).as_bytes(),
-            from_first: *self.secret.tag("key from rank 0", &self.bytes).as_bytes(),
+            to_first: *self.secret.tag("key to process 0", &self.bytes).as_bytes(),
+            from_first: *self.secret.tag("key from process 0", &self.bytes).as_bytes(),
         }
     }
 }
@@ -250,8 +251,16 @@ mod tests {
     use super::*;
 
     fn hello() -> Hello {
-        let (job, process) = (job_tag(Some("12")), [9; 16]);
-        Hello { rank: Process(3), ranks: 4, line: Line::Watch, secret: true, job, process, nonce: [1; 32] }
+        let (job, instance) = (job_tag(Some("12")), [9; 16]);
+        Hello {
+            process: Process(3),
+            processes: 4,
+            line: Line::Watch,
+            secret: true,
+            job,
+            instance,
+            nonce: [1; 32],
+        }
     }
 
     const CHALLENGE: Challenge = Challenge { secret: true, nonce: [2; 32] };
@@ -266,7 +275,7 @@ mod tests {
         assert_eq!(Challenge::read(&CHALLENGE.to_bytes()), Some(CHALLENGE));
         let secret = secret();
         let transcript = Transcript::new(&secret, &hello(), &CHALLENGE);
-        for answer in [Answer::Welcome, Answer::OtherJob, Answer::OtherRanks(7), Answer::RankTaken] {
+        for answer in [Answer::Welcome, Answer::OtherJob, Answer::OtherCount(7), Answer::NumberTaken] {
             assert_eq!(transcript.read_answer(&transcript.answer(answer)), Some((answer, true)));
         }
         // A stranger gets nothing to try secrets on.
@@ -280,17 +289,17 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_holds_for_one_secret_rank_line_job_size_and_pair_of_nonces() {
+    fn a_proof_holds_for_one_secret_process_line_job_size_and_pair_of_nonces() {
         let (own, none) = (secret(), Secret::none());
         let proof = *Transcript::new(&own, &hello(), &CHALLENGE).proof().as_bytes();
         assert!(Transcript::new(&own, &hello(), &CHALLENGE).is_proof(proof));
         assert!(!Transcript::new(&none, &hello(), &CHALLENGE).is_proof(proof));
         for other in [
-            Hello { rank: Process(2), ..hello() },
-            Hello { ranks: 5, ..hello() },
+            Hello { process: Process(2), ..hello() },
+            Hello { processes: 5, ..hello() },
             Hello { line: Line::Values, ..hello() },
             Hello { job: job_tag(None), ..hello() },
-            Hello { process: [8; 16], ..hello() },
+            Hello { instance: [8; 16], ..hello() },
             Hello { nonce: [3; 32], ..hello() },
         ] {
             assert!(!Transcript::new(&own, &other, &CHALLENGE).is_proof(proof), "{other:?}");

@@ -1,16 +1,16 @@
-//! The addresses that rank 0 listens on: those that the other processes connect to, and no others.
+//! The addresses that process 0 listens on: those that the other processes connect to, and no others.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 
 use super::address::Address;
 use super::error::MeetError;
-use super::process_rank::Spread;
+use super::process_place::Spread;
 
 /// Most addresses of one name that it listens on.
 const ADDRESSES_MAX: usize = 16;
 
-/// The listeners of rank 0.
+/// The listeners of process 0.
 #[derive(Debug)]
 pub(super) struct Listeners {
     pub(super) sockets: Vec<TcpListener>,
@@ -77,7 +77,7 @@ impl Listeners {
 }
 
 /// Whether the host name means this host here, but another address elsewhere: Debian's /etc/hosts maps the host's own
-/// name to 127.0.1.1, and Kubeflow passes `localhost` only to rank 0.
+/// name to 127.0.1.1, and Kubeflow passes `localhost` only to process 0.
 fn is_misleading(host: &str, resolved: &[SocketAddr], spread: Spread) -> bool {
     let loopback_alone = resolved.iter().all(|address| is_loopback(address.ip()));
     let means_loopback = match spread {
@@ -172,7 +172,7 @@ mod tests {
             let why = listeners.everywhere.unwrap();
             assert!(why.contains(words) && why.contains(host), "{why}");
         }
-        // What Kubeflow tells rank 0.
+        // What Kubeflow tells process 0.
         assert!(at("localhost", Spread::SeveralNodes).everywhere.unwrap().contains("/etc/hosts"));
     }
 

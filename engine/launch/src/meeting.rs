@@ -1,4 +1,4 @@
-//! Exchange of small values over TCP: from all processes to rank 0, and from there to all.
+//! Exchange of small values over TCP: from all processes to process 0, and from there to all.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -7,8 +7,8 @@ use rankine_topology::Process;
 
 use super::door::{Connections, accept_all};
 use super::error::MeetError;
-use super::frame::{Kind, Message, VALUE_BYTES_MAX, join, ranks_of_bytes, ranks_to_bytes, split};
-use super::process_rank::ProcessRank;
+use super::frame::{Kind, Message, VALUE_BYTES_MAX, join, processes_of_bytes, processes_to_bytes, split};
+use super::process_place::ProcessPlace;
 use super::reach::reach_first;
 use super::rendezvous::{GRACE, Rendezvous};
 use super::secret::Secret;
@@ -18,26 +18,26 @@ use super::wire::{self, Wire};
 const FIRST: Process = Process(0);
 /// Longest time between two looks at the clock.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Most bytes of a value that a rank sends only to rank 0.
+/// Most bytes of a value that a process sends only to process 0.
 pub(super) const COLLECTED_BYTES_MAX: usize = 1 << 29;
 
 /// A process's end of the exchange. Processes make the same calls in the same order.
 #[derive(Debug)]
 pub struct Meeting {
-    rank: Process,
-    ranks: usize,
+    process: Process,
+    processes: usize,
     deadline: Duration,
     round: u64,
     role: Role,
     watch: WatchLines,
 }
 
-/// The connections of the watchdog: on rank 0 one to each other rank, on others one to rank 0.
+/// The connections of the watchdog: on process 0 one to each other process, on others one to process 0.
 pub(super) type WatchLines = Vec<Wire>;
 
 #[derive(Debug)]
 enum Role {
-    /// Rank 0, with its connections to all others in the order of ranks; `None` for a single process.
+    /// Process 0, with its connections to all others, in their order; `None` for a single process.
     First(Vec<Wire>),
     Other(Wire),
     /// Failed: later rounds could be mixed up, so there are none.
@@ -49,13 +49,14 @@ impl Meeting {
     /// limit.
     ///
     /// # Errors
-    /// If rank 0 cannot listen, is not reached or refuses this process, and if ranks are missing at the deadline.
-    pub fn join(process: &ProcessRank, secret: &Secret, deadline: Duration) -> Result<Self, MeetError> {
-        let (rank, ranks) = (process.rank, process.ranks);
-        let rendezvous = |address| Rendezvous { process, address, secret, deadline };
-        let (role, watch) = match &process.meet {
+    /// If process 0 cannot listen, is not reached or refuses this process, and if processes are missing at the
+    /// deadline.
+    pub fn join(place: &ProcessPlace, secret: &Secret, deadline: Duration) -> Result<Self, MeetError> {
+        let (process, processes) = (place.process, place.processes);
+        let rendezvous = |address| Rendezvous { place, address, secret, deadline };
+        let (role, watch) = match &place.meet {
             None => (Role::First(Vec::new()), Vec::new()),
-            Some(address) if rank == Process(0) => {
+            Some(address) if process == Process(0) => {
                 let Connections { values, watch } = accept_all(&rendezvous(address))?;
                 (Role::First(values), watch)
             }
@@ -64,7 +65,7 @@ impl Meeting {
                 (Role::Other(values), vec![watch])
             }
         };
-        let mut meeting = Self { rank, ranks, deadline, round: 0, role, watch };
+        let mut meeting = Self { process, processes, deadline, round: 0, role, watch };
         // After this, all processes are known to be connected.
         meeting.gather(&[])?;
         Ok(meeting)
@@ -72,12 +73,12 @@ impl Meeting {
 
     /// This process.
     pub fn process(&self) -> Process {
-        self.rank
+        self.process
     }
 
     /// All processes.
-    pub fn ranks(&self) -> usize {
-        self.ranks
+    pub fn processes(&self) -> usize {
+        self.processes
     }
 
     /// The connections of the watchdog; can be taken once.
@@ -90,8 +91,8 @@ impl Meeting {
         self.deadline = Duration::from_secs(u64::from(u32::MAX));
     }
 
-    /// Sends a value of at most [`COLLECTED_BYTES_MAX`] to rank 0, which gets those of all other ranks, in their
-    /// order; the others get none.
+    /// Sends a value of at most [`COLLECTED_BYTES_MAX`] to process 0, which gets those of all other processes, in
+    /// their order; the others get none.
     ///
     /// # Errors
     /// As [`Meeting::gather`].
@@ -108,10 +109,10 @@ impl Meeting {
         })
     }
 
-    /// Sends a value of at most 1 MiB to all ranks, and returns those of all, in their order.
+    /// Sends a value of at most 1 MiB to all processes, and returns those of all, in their order.
     ///
     /// # Errors
-    /// If ranks are late or have ended, with their numbers; no later exchange succeeds. If the value is too long.
+    /// If processes are late or have ended, with their numbers; no later exchange succeeds. If the value is too long.
     pub fn gather(&mut self, value: &[u8]) -> Result<Vec<Vec<u8>>, MeetError> {
         if value.len() > VALUE_BYTES_MAX {
             let most = VALUE_BYTES_MAX;
@@ -139,7 +140,7 @@ impl Meeting {
         Ok(value)
     }
 
-    /// Rank 0's part.
+    /// Process 0's part.
     fn answer_all(&self, others: &mut [Wire], value: &[u8]) -> Result<Vec<Vec<u8>>, MeetError> {
         let outcome = self.receive_all(others, VALUE_BYTES_MAX);
         let (kind, bytes) = match &outcome {
@@ -148,8 +149,8 @@ impl Meeting {
                 all.extend_from_slice(values);
                 (Kind::Values, join(&all))
             }
-            Err(MeetError::Late { late, .. }) => (Kind::Late, ranks_to_bytes(late)),
-            Err(MeetError::Left { left }) => (Kind::Left, ranks_to_bytes(left)),
+            Err(MeetError::Late { late, .. }) => (Kind::Late, processes_to_bytes(late)),
+            Err(MeetError::Left { left }) => (Kind::Left, processes_to_bytes(left)),
             Err(error) => (Kind::Stray, error.to_string().into_bytes()),
         };
         let message = Message { kind, round: self.round, bytes };
@@ -175,16 +176,16 @@ impl Meeting {
                 if values[index].is_some() {
                     continue;
                 }
-                let rank = Process(index + 1);
-                wire.unblock().map_err(|_| MeetError::Left { left: vec![rank] })?;
+                let process = Process(index + 1);
+                wire.unblock().map_err(|_| MeetError::Left { left: vec![process] })?;
                 match wire.read(bytes_max) {
                     Ok(None) => {}
                     Ok(Some(Message { kind: Kind::Values, round, bytes })) if round == self.round => {
                         values[index] = Some(bytes);
                     }
-                    Ok(Some(_)) => return Err(stray(rank)),
-                    Err(error) if error.kind() == ErrorKind::InvalidData => return Err(stray(rank)),
-                    Err(_) => return Err(MeetError::Left { left: vec![rank] }),
+                    Ok(Some(_)) => return Err(stray(process)),
+                    Err(error) if error.kind() == ErrorKind::InvalidData => return Err(stray(process)),
+                    Err(_) => return Err(MeetError::Left { left: vec![process] }),
                 }
             }
             let late: Vec<_> = (0..others.len())
@@ -197,33 +198,33 @@ impl Meeting {
             if begun.elapsed() > self.deadline {
                 return Err(MeetError::Late { late, seconds: begun.elapsed().as_secs_f64(), refused: None });
             }
-            wire::wait(late.iter().map(|rank| &others[rank.0 - 1]), PAUSE);
+            wire::wait(late.iter().map(|process| &others[process.0 - 1]), PAUSE);
         }
     }
 
-    /// The part of any other rank.
+    /// The part of any other process.
     fn hand_in(&self, first: &mut Wire, value: &[u8]) -> Result<Vec<Vec<u8>>, MeetError> {
         let gone = |_| MeetError::Left { left: vec![FIRST] };
         first.block(self.deadline + GRACE).map_err(gone)?;
         let message = Message { kind: Kind::Values, round: self.round, bytes: value.to_vec() };
-        // Rank 0 may have sent the reason before it ended.
+        // Process 0 may have sent the reason before it ended.
         let sent = first.send(&message);
         let begun = Instant::now();
-        let answer = first.read(self.ranks * (VALUE_BYTES_MAX + 4));
+        let answer = first.read(self.processes * (VALUE_BYTES_MAX + 4));
         let seconds = begun.elapsed().as_secs_f64();
         match answer {
             Ok(Some(Message { kind: Kind::Late, bytes, .. })) => {
-                Err(MeetError::Late { late: ranks_of_bytes(&bytes), seconds, refused: None })
+                Err(MeetError::Late { late: processes_of_bytes(&bytes), seconds, refused: None })
             }
             Ok(Some(Message { kind: Kind::Left, bytes, .. })) => {
-                Err(MeetError::Left { left: ranks_of_bytes(&bytes) })
+                Err(MeetError::Left { left: processes_of_bytes(&bytes) })
             }
             Ok(Some(Message { kind: Kind::Stray, bytes, .. })) => {
                 Err(MeetError::Stray(String::from_utf8_lossy(&bytes).into_owned()))
             }
             Ok(Some(Message { kind: Kind::Values, round, bytes })) if round == self.round => {
                 sent.map_err(gone)?;
-                split(&bytes, self.ranks).ok_or_else(|| stray(FIRST))
+                split(&bytes, self.processes).ok_or_else(|| stray(FIRST))
             }
             Ok(Some(_)) => Err(stray(FIRST)),
             Ok(None) => Err(MeetError::Late { late: vec![FIRST], seconds, refused: None }),
@@ -233,8 +234,8 @@ impl Meeting {
     }
 }
 
-fn stray(rank: Process) -> MeetError {
+fn stray(process: Process) -> MeetError {
     MeetError::Stray(format!(
-        "rank {rank} sent an unexpected message: do all processes run the same Rankine with the same arguments?"
+        "process {process} sent an unexpected message: do all processes run the same Rankine with the same arguments?"
     ))
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, Read};
 
-use super::frame::{Inbox, Kind, VALUE_BYTES_MAX, ranks_of_bytes, split};
+use super::frame::{Inbox, Kind, VALUE_BYTES_MAX, processes_of_bytes, split};
 use super::handshake::{HELLO_BYTES, Hello, Line};
 use super::watch::{self, Failure};
 use super::{Activity, ProcessInfo};
@@ -14,7 +14,7 @@ use super::{Activity, ProcessInfo};
 /// `InvalidData` if they are malformed, and `UnexpectedEof` if they end within one.
 pub fn read_stream(bytes: &[u8]) -> io::Result<usize> {
     let (hello, mut rest) = bytes.split_first_chunk::<HELLO_BYTES>().ok_or(ErrorKind::UnexpectedEof)?;
-    let Hello { ranks, line, .. } = Hello::read(hello).ok_or(ErrorKind::InvalidData)?;
+    let Hello { processes, line, .. } = Hello::read(hello).ok_or(ErrorKind::InvalidData)?;
     let most = match line {
         Line::Values => VALUE_BYTES_MAX,
         Line::Watch => watch::BYTES_MAX,
@@ -26,9 +26,9 @@ pub fn read_stream(bytes: &[u8]) -> io::Result<usize> {
         let understood = match message.kind {
             Kind::Values => {
                 let _ = serde_json::from_slice::<ProcessInfo>(bytes);
-                split(bytes, ranks.min(1 << 10)).is_some()
+                split(bytes, processes.min(1 << 10)).is_some()
             }
-            Kind::Late | Kind::Left => !ranks_of_bytes(bytes).is_empty(),
+            Kind::Late | Kind::Left => !processes_of_bytes(bytes).is_empty(),
             Kind::Stray => !String::from_utf8_lossy(bytes).is_empty(),
             Kind::Alive => serde_json::from_slice::<Activity>(bytes).is_ok(),
             Kind::Failed => serde_json::from_slice::<Failure>(bytes).is_ok(),

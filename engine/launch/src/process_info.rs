@@ -2,27 +2,26 @@
 
 use rankine_base::build::Build;
 use rankine_base::system;
-use rankine_topology::{LocalRank, Process};
+use rankine_topology::{LocalProcess, Process};
 use serde::{Deserialize, Serialize};
 
 use super::error::MeetError;
 use super::meeting::Meeting;
-use super::process_rank::ProcessRank;
+use super::process_place::ProcessPlace;
 
 /// What a process tells the others about itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessInfo {
-    /// Its rank.
-    pub rank: Process,
+    /// Its number.
+    pub process: Process,
     /// The host's name.
     pub host: String,
     /// The boot id of the host's system: containers of one host share it.
     pub boot: String,
-    /// The process id.
-    pub process: u32,
-    /// Its local rank, if the launcher sets it.
-    #[serde(rename = "local")]
-    pub local_rank: Option<LocalRank>,
+    /// Its id in the system of its host.
+    pub pid: u32,
+    /// Its number among the processes of its host, if the launcher sets it.
+    pub local: Option<LocalProcess>,
     /// How many GPUs it sees.
     pub gpus: usize,
     /// The ids of these GPUs, the same for all processes of the host.
@@ -31,33 +30,33 @@ pub struct ProcessInfo {
     pub build: Build,
 }
 
-/// A host, with its processes in the order of ranks.
+/// A host, with its processes in their order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Host {
     /// Its name.
     #[serde(rename = "host")]
     pub name: String,
-    /// The ranks of its processes.
-    pub ranks: Vec<Process>,
+    /// Its processes.
+    pub processes: Vec<Process>,
 }
 
 impl ProcessInfo {
     /// This process, which sees some GPUs.
-    pub fn here(process: &ProcessRank, gpu_ids: Vec<String>, build: &Build) -> Self {
+    pub fn here(place: &ProcessPlace, gpu_ids: Vec<String>, build: &Build) -> Self {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         Self {
-            rank: process.rank,
+            process: place.process,
             host: system::host_name(),
             boot: boot.trim().to_owned(),
-            process: std::process::id(),
-            local_rank: process.local_rank,
+            pid: std::process::id(),
+            local: place.local,
             gpus: gpu_ids.len(),
             gpu_ids,
             build: build.clone(),
         }
     }
 
-    /// Sends this to all others, and returns all, in the order of ranks.
+    /// Sends this to all others, and returns all, in their order.
     ///
     /// # Errors
     /// Those of [`Meeting::gather`]; and if a process is of another build, or its build is not known exactly.
@@ -65,25 +64,27 @@ impl ProcessInfo {
         let own = serde_json::to_vec(&self).map_err(|error| MeetError::Stray(error.to_string()))?;
         let all = meeting.gather(&own)?;
         let read = |(index, bytes): (usize, &Vec<u8>)| {
-            let rank = Process(index);
+            let process = Process(index);
             let member: Self = serde_json::from_slice(bytes).map_err(|error| {
                 MeetError::Stray(format!(
-                    "rank {rank} sent an invalid description of itself: {error}; does it run the same build of \
-                     Rankine?"
+                    "process {process} sent an invalid description of itself: {error}; does it run the same build \
+                     of Rankine?"
                 ))
             })?;
-            if member.rank != rank {
-                let words =
-                    format!("rank {rank} on {} describes itself as rank {}", member.host, member.rank);
+            if member.process != process {
+                let words = format!(
+                    "process {process} on {} describes itself as process {}",
+                    member.host, member.process
+                );
                 return Err(MeetError::Stray(words));
             }
-            if rank != self.rank && !member.build.is_same(&self.build) {
+            if process != self.process && !member.build.is_same(&self.build) {
                 let words = format!(
-                    "rank {rank} on {} runs Rankine {}, and rank {} on {} runs Rankine {}: all processes of a job must \
-                     run the same build. Install one build on all hosts",
+                    "process {process} on {} runs Rankine {}, and process {} on {} runs Rankine {}: all processes of a \
+                     job must run the same build. Install one build on all hosts",
                     member.host,
                     member.build.unlike(&self.build),
-                    self.rank,
+                    self.process,
                     self.host,
                     self.build.unlike(&member.build)
                 );
@@ -95,13 +96,13 @@ impl ProcessInfo {
     }
 }
 
-/// The hosts, in the order of their first ranks.
+/// The hosts, in the order of their first processes.
 pub fn hosts(members: &[ProcessInfo]) -> Vec<Host> {
     let mut found: Vec<(&ProcessInfo, Host)> = Vec::new();
     for member in members {
         match found.iter_mut().find(|(first, _)| (&first.host, &first.boot) == (&member.host, &member.boot)) {
-            Some((_, host)) => host.ranks.push(member.rank),
-            None => found.push((member, Host { name: member.host.clone(), ranks: vec![member.rank] })),
+            Some((_, host)) => host.processes.push(member.process),
+            None => found.push((member, Host { name: member.host.clone(), processes: vec![member.process] })),
         }
     }
     found.into_iter().map(|(_, host)| host).collect()
@@ -114,21 +115,21 @@ mod tests {
 
     #[test]
     fn processes_of_one_host_are_found_together() {
-        let member = |rank, host: &str, boot: &str| ProcessInfo {
-            rank: Process(rank),
+        let member = |process, host: &str, boot: &str| ProcessInfo {
+            process: Process(process),
             host: host.into(),
             boot: boot.into(),
-            process: 1,
-            local_rank: None,
+            pid: 1,
+            local: None,
             gpus: 0,
             gpu_ids: Vec::new(),
             build: build(),
         };
         let members = [member(0, "a", "x"), member(1, "b", "y"), member(2, "a", "x"), member(3, "a", "z")];
-        let found: Vec<_> = hosts(&members).into_iter().map(|host| (host.name, host.ranks)).collect();
+        let found: Vec<_> = hosts(&members).into_iter().map(|host| (host.name, host.processes)).collect();
         // Two pods of one name are not one.
         let [a, b, other] =
-            [&[0, 2][..], &[1], &[3]].map(|ranks| ranks.iter().copied().map(Process).collect());
+            [&[0, 2][..], &[1], &[3]].map(|processes| processes.iter().copied().map(Process).collect());
         assert_eq!(found, [("a".into(), a), ("b".into(), b), ("a".into(), other)]);
     }
 }

@@ -1,4 +1,4 @@
-//! What a process does, and whether it makes progress, as its watchdog or that of rank 0 knows it.
+//! What a process does, and whether it makes progress, as its watchdog or the one of process 0 knows it.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use super::activity::Activity;
 /// What a process does, and for how long it has made no progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pulse {
-    /// Its rank.
-    pub rank: Process,
+    /// Which process.
+    pub process: Process,
     /// What it does.
     pub activity: Activity,
     /// The time since its last progress.
@@ -39,7 +39,8 @@ mod tests {
         let is_healthy = |stage, still, silent| {
             let [still, silent] = [still, silent].map(Duration::from_secs);
             let activity = Activity { stage, ..Activity::default() };
-            Pulse { rank: Process(1), activity, still, silent, limit: Duration::from_secs(40) }.is_healthy()
+            Pulse { process: Process(1), activity, still, silent, limit: Duration::from_secs(40) }
+                .is_healthy()
         };
         assert!(is_healthy(RunStage::Training, 20, 20));
         assert!(!is_healthy(RunStage::Training, 21, 0));

@@ -1,4 +1,4 @@
-//! The other ranks' side of the rendezvous: each tries until rank 0 accepts or refuses it.
+//! The other processes' side of the rendezvous: each tries until process 0 accepts or refuses it.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -19,8 +19,8 @@ const RETRY_MIN: Duration = Duration::from_millis(25);
 const RETRY_MAX: Duration = Duration::from_millis(500);
 /// Time limit for one of several addresses.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long refusals by something that does not authenticate as rank 0 are retried: a stranger may listen there for a
-/// moment.
+/// How long refusals by something that does not authenticate as process 0 are retried: a stranger may listen there for
+/// a moment.
 const DOUBT: Duration = Duration::from_secs(3);
 
 /// Why an attempt failed.
@@ -35,44 +35,46 @@ impl From<io::Error> for Miss {
     }
 }
 
-/// Connects to rank 0, one connection after the other.
+/// Connects to process 0, one connection after the other.
 ///
 /// # Errors
-/// [`MeetError::Unreached`], and [`MeetError::Refused`] if rank 0 refuses this process.
+/// [`MeetError::Unreached`], and [`MeetError::Refused`] if process 0 refuses this process.
 pub(super) fn reach_first(rendezvous: &Rendezvous<'_>) -> Result<[Wire; 2], MeetError> {
-    let Rendezvous { process: own, address, .. } = *rendezvous;
-    let (rank, ranks) = (own.rank, own.ranks);
-    let (begun, process) = (Instant::now(), random().map_err(|error| MeetError::Stray(error.to_string()))?);
+    let Rendezvous { place: own, address, .. } = *rendezvous;
+    let (process, processes) = (own.process, own.processes);
+    let (begun, instance) = (Instant::now(), random().map_err(|error| MeetError::Stray(error.to_string()))?);
     let mut refused: Option<(Instant, Refusal)> = None;
     let mut reach = |line| {
         let mut pause = RETRY_MIN;
         loop {
             let nonce = random().map_err(|error| MeetError::Stray(error.to_string()))?;
             let (secret, job) = (rendezvous.secret.is_given(), job_tag(own.job.as_deref()));
-            let hello = Hello { rank, ranks, line, secret, job, process, nonce };
+            let hello = Hello { process, processes, line, secret, job, instance, nonce };
             let remaining = rendezvous.deadline.saturating_sub(begun.elapsed());
             let why = match attempt(rendezvous, &hello, remaining.max(RETRY_MAX)) {
                 Ok(wire) => return Ok(wire),
                 Err(Miss::Io(error)) => error.to_string(),
                 Err(Miss::Refused { refusal, proven }) => {
                     if refused.is_none() && !proven {
-                        tracing::warn!("rank 0 at {address} refuses this process: {refusal}; trying again");
+                        tracing::warn!(
+                            "process 0 at {address} refuses this process: {refusal}; trying again"
+                        );
                     }
                     let since = refused.map_or_else(Instant::now, |(since, _)| since);
                     refused = Some((since, refusal));
                     if proven || since.elapsed() > DOUBT {
-                        return Err(MeetError::Refused { rank, address: address.clone(), refusal });
+                        return Err(MeetError::Refused { process, address: address.clone(), refusal });
                     }
                     refusal.to_string()
                 }
             };
             if begun.elapsed() > rendezvous.deadline {
-                // Rank 0 may have ended since; its refusal says more than that.
+                // Process 0 may have ended since; its refusal says more than that.
                 if let Some((_, refusal)) = refused {
-                    return Err(MeetError::Refused { rank, address: address.clone(), refusal });
+                    return Err(MeetError::Refused { process, address: address.clone(), refusal });
                 }
                 let seconds = begun.elapsed().as_secs_f64();
-                return Err(MeetError::Unreached { rank, address: address.clone(), seconds, why });
+                return Err(MeetError::Unreached { process, address: address.clone(), seconds, why });
             }
             // Processes that start at the same time should not retry at the same time.
             let [share] = random().unwrap_or([0]);
@@ -97,7 +99,7 @@ fn attempt(rendezvous: &Rendezvous<'_>, hello: &Hello, time: Duration) -> Result
     let challenge = Challenge::read(&challenge).ok_or_else(foreign)?;
     let refusal = match (hello.secret, challenge.secret) {
         (true, false) => Some(Refusal::FirstHasNoSecret),
-        (false, true) => Some(Refusal::RankHasNoSecret),
+        (false, true) => Some(Refusal::ProcessHasNoSecret),
         _ => None,
     };
     if let Some(refusal) = refusal {
@@ -115,7 +117,7 @@ fn attempt(rendezvous: &Rendezvous<'_>, hello: &Hello, time: Duration) -> Result
     }
 }
 
-/// The other side is not rank 0.
+/// The other side is not process 0.
 fn foreign() -> io::Error {
     io::Error::new(ErrorKind::InvalidData, "the program that listens there is not this version of Rankine")
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use rankine_topology::{LocalRank, Process, RANKS_MAX};
+use rankine_topology::{LocalProcess, Process, RANKS_MAX};
 
 /// The program that started the processes. If several did, the first in this order counts: inner launchers come
 /// before outer ones.
@@ -23,7 +23,7 @@ pub enum Launcher {
     Slurm,
 }
 
-/// Why the rank of this process cannot be determined.
+/// Why the place of this process cannot be determined.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
     /// A variable or an argument that cannot be parsed.
@@ -37,7 +37,9 @@ pub enum LaunchError {
         why: String,
     },
     /// One of two variables that belong together is missing.
-    #[error("{there} is set but {missing} is not: both are needed to determine the rank of this process")]
+    #[error(
+        "{there} is set but {missing} is not: both are needed to know which process of the job this one is"
+    )]
     Half {
         /// What is set.
         there: String,
@@ -46,19 +48,19 @@ pub enum LaunchError {
     },
     /// Two launchers contradict each other.
     #[error(
-        "{first} sets rank {} of {} ({}), but {second} sets rank {} of {} ({}): select one of the two with \
+        "{first} sets process {} of {} ({}), but {second} sets process {} of {} ({}): select one of the two with \
          --launcher {first} or --launcher {second}",
-        first_rank.0, first_rank.1, first.variables(), second_rank.0, second_rank.1, second.variables()
+        first_place.0, first_place.1, first.variables(), second_place.0, second_place.1, second.variables()
     )]
     Contradiction {
         /// The one that takes precedence.
         first: Launcher,
-        /// Its rank and its number of ranks.
-        first_rank: (Process, usize),
+        /// The number that it sets, and the number of processes.
+        first_place: (Process, usize),
         /// The other one.
         second: Launcher,
-        /// Its rank and its number of ranks.
-        second_rank: (Process, usize),
+        /// The number that it sets, and the number of processes.
+        second_place: (Process, usize),
     },
     /// The launcher that was asked for did not start this process.
     #[error("--launcher {launcher}: this process was not started by it: {} are not set", launcher.variables())]
@@ -68,26 +70,26 @@ pub enum LaunchError {
     },
     /// The address to meet at is unknown.
     #[error(
-        "no rendezvous address for {ranks} processes ({}): set MASTER_ADDR (and MASTER_PORT) to the host of rank 0, or \
-         give --meet HOST:PORT",
+        "no rendezvous address for {processes} processes ({}): set MASTER_ADDR (and MASTER_PORT) to the host of \
+         process 0, or give --meet HOST:PORT",
         launcher.variables()
     )]
     Nowhere {
         /// The launcher.
         launcher: Launcher,
         /// The processes.
-        ranks: usize,
+        processes: usize,
     },
 }
 
-/// The rank of this process, as a launcher sets it.
+/// The place of this process, as a launcher sets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ReportedRank {
-    pub(super) rank: Process,
-    pub(super) ranks: usize,
-    pub(super) local_rank: Option<LocalRank>,
+pub(super) struct ReportedPlace {
+    pub(super) process: Process,
+    pub(super) processes: usize,
+    pub(super) local: Option<LocalProcess>,
     /// The number of processes on this host.
-    pub(super) ranks_on_host: Option<usize>,
+    pub(super) processes_on_host: Option<usize>,
 }
 
 /// The environment: the value of a variable, if it is set and not empty.
@@ -95,10 +97,10 @@ pub(super) type Environment<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
 /// The variables that one launcher sets.
 struct Variables {
-    rank: &'static [&'static str],
-    ranks: &'static [&'static str],
-    local_rank: &'static [&'static str],
-    ranks_on_host: &'static [&'static str],
+    process: &'static [&'static str],
+    processes: &'static [&'static str],
+    local: &'static [&'static str],
+    processes_on_host: &'static [&'static str],
 }
 
 impl Launcher {
@@ -136,89 +138,89 @@ impl Launcher {
         }
     }
 
-    /// The variables with the rank and the number of ranks.
+    /// The variables with the number of this process, and with the number of processes.
     pub fn variables(self) -> String {
         match self {
-            Self::None => "--rank, --ranks".into(),
+            Self::None => "--process, --processes".into(),
             _ => {
-                let Variables { rank, ranks, .. } = self.of();
-                format!("{}, {}", rank[0], ranks[0])
+                let Variables { process, processes, .. } = self.of();
+                format!("{}, {}", process[0], processes[0])
             }
         }
     }
 
     fn of(self) -> Variables {
         match self {
-            Self::None => Variables { rank: &[], ranks: &[], local_rank: &[], ranks_on_host: &[] },
+            Self::None => Variables { process: &[], processes: &[], local: &[], processes_on_host: &[] },
             Self::Torchrun => Variables {
-                rank: &["RANK"],
-                ranks: &["WORLD_SIZE"],
-                local_rank: &["LOCAL_RANK"],
-                ranks_on_host: &["LOCAL_WORLD_SIZE"],
+                process: &["RANK"],
+                processes: &["WORLD_SIZE"],
+                local: &["LOCAL_RANK"],
+                processes_on_host: &["LOCAL_WORLD_SIZE"],
             },
             Self::Kubernetes => Variables {
-                rank: &["PET_NODE_RANK", "JOB_COMPLETION_INDEX"],
-                ranks: &["PET_NNODES"],
-                local_rank: &[],
-                ranks_on_host: &[],
+                process: &["PET_NODE_RANK", "JOB_COMPLETION_INDEX"],
+                processes: &["PET_NNODES"],
+                local: &[],
+                processes_on_host: &[],
             },
             Self::OpenMpi => Variables {
-                rank: &["OMPI_COMM_WORLD_RANK"],
-                ranks: &["OMPI_COMM_WORLD_SIZE"],
-                local_rank: &["OMPI_COMM_WORLD_LOCAL_RANK"],
-                ranks_on_host: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
+                process: &["OMPI_COMM_WORLD_RANK"],
+                processes: &["OMPI_COMM_WORLD_SIZE"],
+                local: &["OMPI_COMM_WORLD_LOCAL_RANK"],
+                processes_on_host: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
             },
             Self::Pmi => Variables {
-                rank: &["PMI_RANK"],
-                ranks: &["PMI_SIZE"],
-                local_rank: &["MPI_LOCALRANKID"],
-                ranks_on_host: &["MPI_LOCALNRANKS"],
+                process: &["PMI_RANK"],
+                processes: &["PMI_SIZE"],
+                local: &["MPI_LOCALRANKID"],
+                processes_on_host: &["MPI_LOCALNRANKS"],
             },
             // The shell of an sbatch script has SLURM_PROCID, too, but only tasks that srun started have the second.
             Self::Slurm => Variables {
-                rank: &["SLURM_PROCID"],
-                ranks: &["SLURM_STEP_NUM_TASKS"],
-                local_rank: &["SLURM_LOCALID"],
-                ranks_on_host: &[],
+                process: &["SLURM_PROCID"],
+                processes: &["SLURM_STEP_NUM_TASKS"],
+                local: &["SLURM_LOCALID"],
+                processes_on_host: &[],
             },
         }
     }
 
     /// What it sets, if it started this process.
-    pub(super) fn reported_rank(
+    pub(super) fn reported_place(
         self,
         environment: &Environment<'_>,
-    ) -> Result<Option<ReportedRank>, LaunchError> {
-        let Variables { rank, ranks, local_rank, ranks_on_host } = self.of();
+    ) -> Result<Option<ReportedPlace>, LaunchError> {
+        let Variables { process, processes, local, processes_on_host } = self.of();
         let half = |there: &str, missing: &str| {
             Err(LaunchError::Half { there: there.into(), missing: missing.into() })
         };
-        let (rank, ranks) = match (first(environment, rank)?, first(environment, ranks)?) {
-            (Some(rank), Some(ranks)) => (rank, ranks),
-            // Slurm sets one of them in shells; a job index by itself says nothing about ranks.
-            (Some(rank), None) if self == Self::Slurm || rank.name == "JOB_COMPLETION_INDEX" => {
+        let (process, processes) = match (first(environment, process)?, first(environment, processes)?) {
+            (Some(process), Some(processes)) => (process, processes),
+            // Slurm sets one of them in shells; a job index by itself says nothing about processes.
+            (Some(process), None) if self == Self::Slurm || process.name == "JOB_COMPLETION_INDEX" => {
                 return Ok(None);
             }
-            (Some(rank), None) => return half(rank.name, ranks[0]),
+            (Some(process), None) => return half(process.name, processes[0]),
             (None, Some(_)) if self == Self::Slurm => return Ok(None),
-            (None, Some(ranks)) => return half(ranks.name, rank[0]),
+            (None, Some(processes)) => return half(processes.name, process[0]),
             (None, None) => return Ok(None),
         };
-        check_below(rank, ranks)?;
-        check_ranks(ranks.name, ranks.value)?;
-        let local_rank = first(environment, local_rank)?;
-        let ranks_on_host = first(environment, ranks_on_host)?;
-        if let (Some(local_rank), Some(ranks_on_host)) = (local_rank, ranks_on_host) {
-            check_below(local_rank, ranks_on_host)?;
+        check_below(process, processes)?;
+        check_count(processes.name, processes.value)?;
+        let local = first(environment, local)?;
+        let processes_on_host = first(environment, processes_on_host)?;
+        if let (Some(local), Some(processes_on_host)) = (local, processes_on_host) {
+            check_below(local, processes_on_host)?;
         }
         // A launcher that counts nodes instead of processes has one process on each.
-        let counts_nodes = self == Self::Kubernetes || self == Self::Torchrun && local_rank.is_none();
+        let counts_nodes = self == Self::Kubernetes || self == Self::Torchrun && local.is_none();
         let number = |given: Option<Number>, of_node: usize| {
             given.map(|number| number.value).or(counts_nodes.then_some(of_node))
         };
-        let (local_rank, ranks_on_host) = (number(local_rank, 0), number(ranks_on_host, 1));
-        let (rank, local_rank) = (Process(rank.value), local_rank.map(LocalRank));
-        Ok(Some(ReportedRank { rank, ranks: ranks.value, local_rank, ranks_on_host }))
+        let (local, processes_on_host) = (number(local, 0), number(processes_on_host, 1));
+        let (process, local) = (Process(process.value), local.map(LocalProcess));
+        Ok(Some(ReportedPlace { process, processes: processes.value, local, processes_on_host }))
     }
 }
 
@@ -252,12 +254,12 @@ fn first(environment: &Environment<'_>, names: &[&'static str]) -> Result<Option
 }
 
 /// Refuses more processes than can work together, before memory is allocated for each of them.
-pub(super) fn check_ranks(name: &str, ranks: usize) -> Result<(), LaunchError> {
-    if ranks <= RANKS_MAX {
+pub(super) fn check_count(name: &str, processes: usize) -> Result<(), LaunchError> {
+    if processes <= RANKS_MAX {
         return Ok(());
     }
     let why = format!("there can be {} processes at most", RANKS_MAX);
-    Err(LaunchError::Invalid { name: name.into(), value: ranks.to_string(), why })
+    Err(LaunchError::Invalid { name: name.into(), value: processes.to_string(), why })
 }
 
 fn check_below(number: Number, limit: Number) -> Result<(), LaunchError> {

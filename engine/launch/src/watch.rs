@@ -1,8 +1,8 @@
-//! The watchdog of a job's processes: each reports to rank 0 that it is alive and what it does, and rank 0 tells all
-//! when one of them has failed, ended, fallen silent, or makes no progress.
+//! The watchdog of a job's processes: each reports to process 0 that it is alive and what it does, and process 0 tells
+//! all when one of them has failed, ended, fallen silent, or makes no progress.
 //!
-//! It is a thread of each process. When a rank is lost, the thread gives threads that wait for that rank a short time
-//! to return and report where they waited; then it ends the process itself. So a job ends everywhere, whatever its
+//! It is a thread of each process. When a process is lost, the thread gives threads that wait for that process a short
+//! time to return and report where they waited; then it ends its own process. So a job ends everywhere, whatever its
 //! threads wait for.
 
 use std::fmt;
@@ -65,18 +65,18 @@ pub(super) const BYTES_MAX: usize = 1 << 16;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{words}")]
 pub struct Failure {
-    /// The rank that is lost.
-    pub rank: Process,
+    /// The process that is lost.
+    pub process: Process,
     /// What happened to it, and what it was doing.
     pub words: String,
-    /// Whether it only waited for another rank.
+    /// Whether it only waited for another process.
     pub(super) follows: bool,
 }
 
-/// Ends the process, which was in this activity when a rank was lost.
+/// Ends this process, which was in this activity when another one was lost.
 pub(super) type End = Box<dyn FnOnce(&Failure, &Activity) + Send>;
 
-/// Releases threads that wait for a lost rank.
+/// Releases threads that wait for a lost process.
 #[derive(Default)]
 struct Release(Option<Box<dyn Fn() + Send>>);
 
@@ -122,7 +122,7 @@ struct State {
 /// Another process, as of its last report.
 #[derive(Debug)]
 struct Other {
-    rank: Process,
+    process: Process,
     activity: Activity,
     moved: Instant,
     heard: Instant,
@@ -130,16 +130,16 @@ struct Other {
 
 impl Watch {
     pub(super) fn start(
-        rank: Process,
+        process: Process,
         lines: WatchLines,
         patience: Patience,
         end: End,
     ) -> std::io::Result<Self> {
         let shared = Arc::new(SharedState::default());
-        let others = if rank == Process(0) { 1 } else { 0 };
+        let others = if process == Process(0) { 1 } else { 0 };
         let line = |(index, wire)| Line::new(Process(index + others), wire);
         let lines = lines.into_iter().enumerate().map(line).collect::<std::io::Result<_>>()?;
-        let watcher = Watcher::new(rank, patience, Arc::clone(&shared), lines);
+        let watcher = Watcher::new(process, patience, Arc::clone(&shared), lines);
         let thread = thread::Builder::new().name("rankine-watch".into()).spawn(|| watcher.run(end))?;
         Ok(Self { patience, shared, thread: Mutex::new(Some(thread)) })
     }
@@ -151,11 +151,11 @@ impl Watch {
         activity.signs += 1;
     }
 
-    /// Returns what the process of this rank does, and whether it makes progress.
-    pub(super) fn pulse(&self, rank: Process) -> Pulse {
+    /// Returns what this process does, and whether it makes progress.
+    pub(super) fn pulse(&self, process: Process) -> Pulse {
         let state = self.shared.state();
         Pulse {
-            rank,
+            process,
             activity: state.activity.clone(),
             still: state.moved.map_or(Duration::ZERO, |moved| moved.elapsed()),
             silent: Duration::ZERO,
@@ -163,10 +163,10 @@ impl Watch {
         }
     }
 
-    /// Returns the same of the processes that report to this one: to rank 0 all do, and rank 0 to the others.
+    /// Returns the same of the processes that report to this one: to process 0 all do, and process 0 to the others.
     pub(super) fn pulses_of_others(&self) -> Vec<Pulse> {
         let pulse = |other: &Other| Pulse {
-            rank: other.rank,
+            process: other.process,
             activity: other.activity.clone(),
             still: other.moved.elapsed(),
             silent: other.heard.elapsed(),
@@ -175,17 +175,17 @@ impl Watch {
         self.shared.state().others.iter().map(pulse).collect()
     }
 
-    /// Sets a function that is called, on the watchdog's thread, when a rank is lost: it must release threads that
+    /// Sets a function that is called, on the watchdog's thread, when a process is lost: it must release threads that
     /// wait for it.
     pub(super) fn when_lost(&self, release: impl Fn() + Send + 'static) {
         self.shared.state().release = Release(Some(Box::new(release)));
     }
 
     /// Reports to all others that this process fails, and why; returns the reason why all end, which may be an
-    /// earlier failure of another rank.
-    pub(super) fn fail(&self, rank: Process, words: &str, follows: bool) -> Failure {
+    /// earlier failure of another process.
+    pub(super) fn fail(&self, process: Process, words: &str, follows: bool) -> Failure {
         let mut state = self.shared.state();
-        let failure = Failure { follows, ..lost(rank, "failed", &state.activity, words) };
+        let failure = Failure { follows, ..lost(process, "failed", &state.activity, words) };
         state.ends_itself = true;
         state.report = Some(failure.clone());
         let begun = Instant::now();
@@ -216,11 +216,11 @@ impl SharedState {
 
 /// The state of the thread.
 struct Watcher {
-    rank: Process,
+    process: Process,
     patience: Patience,
     shared: Arc<SharedState>,
     lines: Vec<Line>,
-    /// On rank 0: the failure, and when it became known.
+    /// On process 0: the failure, and when it became known.
     found: Vec<(Failure, Instant)>,
     /// When this process sent its last sign of life, at which stage, and whether it waited for others.
     told: Option<(Instant, (RunStage, bool))>,
@@ -249,7 +249,7 @@ struct Progress {
 
 /// A connection, and the process at its other end.
 struct Line {
-    rank: Process,
+    process: Process,
     wire: Wire,
     heard: Instant,
     progress: Progress,
@@ -277,10 +277,10 @@ impl Progress {
 }
 
 impl Line {
-    fn new(rank: Process, wire: Wire) -> std::io::Result<Self> {
+    fn new(process: Process, wire: Wire) -> std::io::Result<Self> {
         wire.unblock()?;
         let now = Instant::now();
-        Ok(Self { rank, wire, heard: now, progress: Progress::new(now), over: false })
+        Ok(Self { process, wire, heard: now, progress: Progress::new(now), over: false })
     }
 
     /// Reads messages; returns the failure, if there is one.
@@ -319,11 +319,11 @@ impl Line {
 
     fn other(&self) -> Other {
         let Progress { activity, moved } = &self.progress;
-        Other { rank: self.rank, activity: activity.clone(), moved: *moved, heard: self.heard }
+        Other { process: self.process, activity: activity.clone(), moved: *moved, heard: self.heard }
     }
 
     fn lost(&self, what: &str, why: &str) -> Failure {
-        lost(self.rank, what, &self.progress.activity, why)
+        lost(self.process, what, &self.progress.activity, why)
     }
 
     fn send(&mut self, kind: Kind, value: &impl Serialize) {
@@ -337,15 +337,15 @@ impl Line {
     }
 }
 
-fn lost(rank: Process, what: &str, activity: &Activity, why: &str) -> Failure {
-    Failure { rank, words: format!("rank {rank} {what} {activity}: {why}"), follows: false }
+fn lost(process: Process, what: &str, activity: &Activity, why: &str) -> Failure {
+    Failure { process, words: format!("process {process} {what} {activity}: {why}"), follows: false }
 }
 
 impl Watcher {
-    fn new(rank: Process, patience: Patience, shared: Arc<SharedState>, lines: Vec<Line>) -> Self {
+    fn new(process: Process, patience: Patience, shared: Arc<SharedState>, lines: Vec<Line>) -> Self {
         let now = Instant::now();
         Self {
-            rank,
+            process,
             patience,
             shared,
             lines,
@@ -408,9 +408,9 @@ impl Watcher {
         }
     }
 
-    /// A failure of this process goes to rank 0, which knows of other failures.
+    /// A failure of this process goes to process 0, which knows of other failures.
     fn report(&mut self, report: Failure) {
-        match self.rank {
+        match self.process {
             Process(0) => self.found.push((report, self.now)),
             _ => self.lines.iter_mut().for_each(|line| line.send(Kind::Failed, &report)),
         }
@@ -421,7 +421,7 @@ impl Watcher {
         let (patience, now) = (self.patience, self.now);
         let read = |line: &mut Line| Some((line.read(patience, now)?, now));
         let found: Vec<_> = self.lines.iter_mut().filter_map(read).collect();
-        if self.rank != Process(0) {
+        if self.process != Process(0) {
             return found.into_iter().next().map(|(failure, _)| failure);
         }
         self.found.extend(found);
@@ -439,13 +439,13 @@ impl Watcher {
 
     /// The process without progress for the longest time, if that is too long.
     fn at_a_standstill(&self) -> Option<Failure> {
-        let others = self.lines.iter().filter(|line| !line.over).map(|line| (line.rank, &line.progress));
-        let all = others.chain([(self.rank, &self.progress)]);
+        let others = self.lines.iter().filter(|line| !line.over).map(|line| (line.process, &line.progress));
+        let all = others.chain([(self.process, &self.progress)]);
         let still = all.filter(|(_, progress)| progress.stands_still(self.patience, self.now));
-        let (rank, progress) = still.min_by_key(|(_, progress)| progress.moved)?;
+        let (process, progress) = still.min_by_key(|(_, progress)| progress.moved)?;
         let what = format!("has made no progress for {:.0} s", self.patience.standstill.as_secs_f64());
         let cause = "the process hangs, or waits for a file or device that does not respond";
-        Some(lost(rank, &what, &progress.activity, cause))
+        Some(lost(process, &what, &progress.activity, cause))
     }
 
     fn end(&self, verdict: &Failure, end: End) {
@@ -480,13 +480,13 @@ mod tests {
         grace: Duration::from_secs(3),
     };
 
-    /// The watch of rank 0 over itself and a rank that says nothing, and the time of its making.
-    fn watcher(ranks: usize) -> (Watcher, Vec<Wire>, Instant) {
-        let connect = |rank| {
+    /// The watch of process 0 over itself and a process that says nothing, and the time of its making.
+    fn watcher(processes: usize) -> (Watcher, Vec<Wire>, Instant) {
+        let connect = |process| {
             let [first, other] = pair();
-            (Line::new(rank, first).unwrap(), other)
+            (Line::new(process, first).unwrap(), other)
         };
-        let (lines, others) = (1..ranks).map(Process).map(connect).unzip();
+        let (lines, others) = (1..processes).map(Process).map(connect).unzip();
         let watcher = Watcher::new(Process(0), PATIENCE, Arc::default(), lines);
         watcher.shared.state().activity.stage = RunStage::Training;
         let now = watcher.now;
@@ -516,7 +516,7 @@ mod tests {
         assert_eq!(beats, [1000, 500, 100].map(Duration::from_millis));
     }
 
-    /// Sends what another rank does.
+    /// Sends what another process does.
     fn tells(other: &mut Wire, stage: RunStage, step: u64, waits: bool) {
         let waits_for = waits.then(|| "all".to_owned());
         let activity = Activity { stage, step, waits_for, signs: step, ..Activity::default() };
@@ -536,7 +536,7 @@ mod tests {
         let (seconds, words) = checks(&mut watcher, start, 0.0, 400.0).expect("the hang is found");
         assert!((300.0..300.5).contains(&seconds), "{seconds}");
         assert!(
-            words.starts_with("rank 3 has made no progress for 300 s in training, at step 7: "),
+            words.starts_with("process 3 has made no progress for 300 s in training, at step 7: "),
             "{words}"
         );
     }
@@ -551,8 +551,8 @@ mod tests {
 
     #[test]
     fn who_only_misses_another_one_waits_for_what_happened_to_that_one() {
-        let fails = |other: &mut Wire, rank, follows| {
-            let failure = Failure { rank, words: format!("rank {rank} failed"), follows };
+        let fails = |other: &mut Wire, process, follows| {
+            let failure = Failure { process, words: format!("process {process} failed"), follows };
             let bytes = serde_json::to_vec(&failure).unwrap();
             other.send(&Message { kind: Kind::Failed, round: 0, bytes }).unwrap();
         };
@@ -560,12 +560,12 @@ mod tests {
         fails(&mut others[0], Process(1), true);
         assert_eq!(checks(&mut watcher, start, 0.0, 2.0), None);
         fails(&mut others[1], Process(2), false);
-        assert_eq!(checks(&mut watcher, start, 2.0, 4.0), Some((2.0, "rank 2 failed".into())));
+        assert_eq!(checks(&mut watcher, start, 2.0, 4.0), Some((2.0, "process 2 failed".into())));
         // Nothing has happened to any other one: then that is why all end, after 3 s of grace.
         let (mut watcher, mut others, start) = self::watcher(3);
         fails(&mut others[0], Process(1), true);
         let (seconds, words) = checks(&mut watcher, start, 0.0, 10.0).expect("all end");
-        assert!((3.0..3.2).contains(&seconds) && words == "rank 1 failed", "{seconds}: {words}");
+        assert!((3.0..3.2).contains(&seconds) && words == "process 1 failed", "{seconds}: {words}");
     }
 
     #[test]
@@ -576,11 +576,11 @@ mod tests {
         assert_eq!(checks(&mut watcher, start, 3899.0, 4198.0), None);
         let (seconds, words) = checks(&mut watcher, start, 4198.0, 4300.0).expect("the hang is found");
         assert!((4199.0..4200.0).contains(&seconds), "{seconds}");
-        assert!(words.contains("rank 0 has made no progress for 300 s"), "{words}");
+        assert!(words.contains("process 0 has made no progress for 300 s"), "{words}");
     }
 
     #[test]
-    fn a_suspended_job_does_not_miss_the_others_and_one_suspended_rank_is_missed() {
+    fn a_suspended_job_does_not_miss_the_others_and_one_suspended_process_is_missed() {
         let (mut watcher, _others, start) = watcher(3);
         assert_eq!(checks(&mut watcher, start, 0.0, 39.0), None);
         assert_eq!(checks(&mut watcher, start, 1039.0, 1078.0), None);
@@ -594,11 +594,11 @@ mod tests {
         other.send(&Message { kind, round: 0, bytes }).unwrap();
     }
 
-    fn failed(rank: Process, follows: bool) -> Failure {
-        Failure { rank, words: format!("rank {rank} failed"), follows }
+    fn failed(process: Process, follows: bool) -> Failure {
+        Failure { process, words: format!("process {process} failed"), follows }
     }
 
-    /// A rank that only misses another one gets no verdict while that one may still report.
+    /// A process that only misses another one gets no verdict while that one may still report.
     #[test]
     fn the_cause_goes_before_what_follows_from_it() {
         let (mut watcher, mut others, start) = watcher(3);
@@ -606,7 +606,7 @@ mod tests {
         assert_eq!(checks(&mut watcher, start, 0.0, 2.0), None);
         send(&mut others[1], Kind::Failed, &failed(Process(2), false));
         let (_, words) = checks(&mut watcher, start, 2.0, 2.5).expect("all is known");
-        assert_eq!(words, "rank 2 failed");
+        assert_eq!(words, "process 2 failed");
     }
 
     #[test]
@@ -614,7 +614,7 @@ mod tests {
         let (mut watcher, mut others, start) = watcher(3);
         send(&mut others[0], Kind::Failed, &failed(Process(1), true));
         let (seconds, words) = checks(&mut watcher, start, 0.0, 10.0).expect("the failure is reported");
-        assert!((3.0..3.2).contains(&seconds) && words == "rank 1 failed", "{seconds}: {words}");
+        assert!((3.0..3.2).contains(&seconds) && words == "process 1 failed", "{seconds}: {words}");
         // A failure that does not follow from another one is reported at once.
         let [first, mut other] = pair();
         let lines = vec![Line::new(Process(0), first).unwrap()];
@@ -622,10 +622,11 @@ mod tests {
         let start = watcher.now;
         send(&mut other, Kind::Failed, &failed(Process(2), false));
         let (seconds, words) = checks(&mut watcher, start, 0.0, 1.0).expect("the failure is reported");
-        assert!(seconds < 0.2 && words == "rank 2 failed", "{seconds}: {words}");
+        assert!(seconds < 0.2 && words == "process 2 failed", "{seconds}: {words}");
     }
 
-    /// Only a rank that goes by small steps and waits for nobody can stand still; of several, the longest one counts.
+    /// Only a process that goes by small steps and waits for nobody can stand still; of several, the longest one
+    /// counts.
     #[test]
     fn whoever_waits_or_prepares_is_not_at_a_standstill() {
         let (mut alone, _, start) = watcher(1);
@@ -640,7 +641,7 @@ mod tests {
         let (mut watcher, mut others, start) = watcher(2);
         let mut activity = Activity { stage: RunStage::Training, signs: 1, ..Activity::default() };
         for seconds in (0..300).step_by(10).map(f64::from) {
-            // Rank 1 lives, and does something for 100 s; rank 0 for 200 s.
+            // Process 1 lives, and does something for 100 s; process 0 for 200 s.
             activity.signs += u64::from(seconds < 100.0);
             watcher.shared.state().activity.signs += u64::from(seconds < 200.0);
             send(&mut others[0], Kind::Alive, &activity);
@@ -653,14 +654,14 @@ mod tests {
         send(&mut others[0], Kind::Alive, &activity);
         let (seconds, words) = checks(&mut watcher, start, 390.0, 400.0).expect("it stands still");
         assert!(
-            (390.0..391.0).contains(&seconds) && words.starts_with("rank 1 has made no progress"),
+            (390.0..391.0).contains(&seconds) && words.starts_with("process 1 has made no progress"),
             "{words}"
         );
     }
 
-    /// Both ranks waited for others, which hides that they make no progress, and stop waiting at the same moment.
+    /// Both processes waited for others, which hides that they make no progress, and stop waiting at the same moment.
     #[test]
-    fn of_several_ranks_without_progress_the_first_to_stop_is_blamed() {
+    fn of_several_processes_without_progress_the_first_to_stop_is_blamed() {
         for first in [0, 1] {
             let (mut watcher, mut others, start) = watcher(2);
             let mut activity = Activity { stage: RunStage::Training, signs: 1, ..Activity::default() };
@@ -680,13 +681,13 @@ mod tests {
             send(&mut others[0], Kind::Alive, &activity);
             watcher.shared.state().activity.waits_for = None;
             let (_, words) = checks(&mut watcher, start, 600.0, 610.0).expect("the standstill is found");
-            assert!(words.starts_with(&format!("rank {first} has made no progress")), "{words}");
+            assert!(words.starts_with(&format!("process {first} has made no progress")), "{words}");
         }
     }
 
     /// A completed process may be silent; one that ends without a message is lost at once.
     #[test]
-    fn the_end_of_a_rank_is_told_from_its_loss() {
+    fn the_end_of_a_process_is_told_from_its_loss() {
         let (mut watcher, mut others, start) = watcher(2);
         watcher.shared.state().activity.stage = RunStage::Preparing;
         send(&mut others[0], Kind::Done, &());
@@ -694,6 +695,6 @@ mod tests {
         let (mut watcher, others, start) = self::watcher(2);
         drop(others);
         let (seconds, words) = checks(&mut watcher, start, 0.0, 1.0).expect("the loss is found");
-        assert!(seconds < 0.2 && words.starts_with("rank 1 ended without an error message"), "{words}");
+        assert!(seconds < 0.2 && words.starts_with("process 1 ended without an error message"), "{words}");
     }
 }

@@ -1,4 +1,4 @@
-//! A connection between rank 0 and another process, after both have authenticated.
+//! A connection between process 0 and another process, after both have authenticated.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -21,12 +21,12 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Rank 0's end.
+    /// Process 0's end.
     pub(super) fn of_first(stream: TcpStream, keys: &Keys) -> Self {
         Self::new(stream, keys.from_first, keys.to_first)
     }
 
-    /// The end of any other rank.
+    /// The end of any other process.
     pub(super) fn of_other(stream: TcpStream, keys: &Keys) -> Self {
         Self::new(stream, keys.to_first, keys.from_first)
     }
@@ -117,7 +117,7 @@ impl fmt::Debug for Wire {
     }
 }
 
-/// Rank 0's end of a connection, and the other one.
+/// Process 0's end of a connection, and the other one.
 #[cfg(test)]
 pub(super) fn pair() -> [Wire; 2] {
     let (first, other) = tests::streams();
@@ -144,7 +144,7 @@ mod tests {
         Message { kind: Kind::Values, round, bytes: vec![round as u8; bytes] }
     }
 
-    /// Rank 0's end of a connection, and the bytes that the other end has sent, not yet received.
+    /// Process 0's end of a connection, and the bytes that the other end has sent, not yet received.
     fn first_and_frames() -> (Wire, TcpStream, Vec<Vec<u8>>) {
         let (first, other) = streams();
         let mut seal = Seal::new(KEYS.to_first);

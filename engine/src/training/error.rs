@@ -232,9 +232,9 @@ impl TrainError {
         }
     }
 
-    /// Whether the only error is that another rank is missing: that rank knows the cause.
+    /// Whether the only error is that another process, or a rank of it, is missing: that process knows the cause.
     #[doc(hidden)]
-    pub fn misses_rank(&self) -> bool {
+    pub fn misses_process(&self) -> bool {
         let error = match self.cause() {
             Self::Missed { .. } => return true,
             Self::Processes(error) | Self::Saved(SavedModelError::Processes(error)) => error,
@@ -343,8 +343,8 @@ mod tests {
         assert_eq!(missed().to_string(), "rank 1 left; the model was not saved");
         assert_eq!(missed().at_step(7).to_string(), "at step 7: rank 1 left; the model was not saved");
         let device = TrainError::Device("no GPU".into()).at_step(7);
-        assert_eq!((device.to_string().as_str(), device.misses_rank()), ("no GPU", false));
-        assert!(missed().misses_rank());
+        assert_eq!((device.to_string().as_str(), device.misses_process()), ("no GPU", false));
+        assert!(missed().misses_process());
         for (ranks, words) in [
             (vec![Rank(2)], "the replica of rank 2 differs from that of rank 0: "),
             (vec![Rank(1), Rank(3)], "the replicas of ranks 1, 3 differ from that of rank 0: "),

@@ -136,25 +136,25 @@ fn launch() {
     let job = "rankine train job.toml --run-dir run";
     super::job(&mistakes.place);
     mistakes.edit("job.toml", &mistakes.place.word("data"), "data");
-    mistakes.run("rank without ranks", &format!("{job} --rank 0"));
-    mistakes.run("rank beyond the last", &format!("{job} --rank 2 --ranks 2 --meet 127.0.0.1:1"));
-    mistakes.run("no address", &format!("{job} --rank 0 --ranks 2"));
-    mistakes.run("address without a host", &format!("{job} --rank 0 --ranks 2 --meet :29500"));
+    mistakes.run("process without processes", &format!("{job} --process 0"));
+    mistakes.run("process beyond the last", &format!("{job} --process 2 --processes 2 --meet 127.0.0.1:1"));
+    mistakes.run("no address", &format!("{job} --process 0 --processes 2"));
+    mistakes.run("address without a host", &format!("{job} --process 0 --processes 2 --meet :29500"));
     mistakes.run("unknown launcher", &format!("{job} --launcher mpi"));
     mistakes.run(
         "variables without the number of processes",
         &format!("RANK=0 MASTER_ADDR=a MASTER_PORT=1 {job}"),
     );
-    mistakes.run("rank that is not a number", &format!("RANK=first WORLD_SIZE=2 {job}"));
+    mistakes.run("process that is not a number", &format!("RANK=first WORLD_SIZE=2 {job}"));
     mistakes.run("no address in the environment", &format!("RANK=0 WORLD_SIZE=2 {job}"));
-    let meet = "--rank 1 --ranks 2 --meet 127.0.0.1:1 --meet-timeout 0.2";
+    let meet = "--process 1 --processes 2 --meet 127.0.0.1:1 --meet-timeout 0.2";
     mistakes.run("no secret file", &format!("{job} {meet} --secret-file secret"));
     mistakes.file("secret", "short");
     mistakes.run("secret file that others may read", &format!("{job} {meet} --secret-file secret"));
     mistakes.run("short secret", &format!("RANKINE_SECRET=short {job} {meet}"));
-    mistakes.run("rank 0 not there", &format!("RANKINE_SECRET=0123456789abcdef {job} {meet}"));
-    mistakes.run("timeout of no time", &format!("{job} --rank 1 --ranks 2 --meet-timeout 0"));
-    mistakes.run("launch flags of doctor", "rankine doctor --rank 0 --ranks 2");
+    mistakes.run("process 0 not there", &format!("RANKINE_SECRET=0123456789abcdef {job} {meet}"));
+    mistakes.run("timeout of no time", &format!("{job} --process 1 --processes 2 --meet-timeout 0"));
+    mistakes.run("launch flags of doctor", "rankine doctor --process 0 --processes 2");
     mistakes.check("launch");
 }
 

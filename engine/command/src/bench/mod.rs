@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use rankine_engine::training::{self, EvalBenchOptions, TrainBenchOptions};
 use rankine_job::ThreadCount;
-use rankine_launch::ProcessRank;
+use rankine_launch::ProcessPlace;
 use rankine_model::overlap::Overlap;
 use rankine_reader::Part;
 use rankine_reader::bench::{ReadBenchOptions, bench_read};
@@ -167,18 +167,18 @@ impl Args {
     }
 }
 
-pub(crate) fn run(args: Args, process: &ProcessRank) -> Result<(), CommandError> {
+pub(crate) fn run(args: Args, place: &ProcessPlace) -> Result<(), CommandError> {
     match args.command {
         Command::Read(args) => run_read(args),
-        Command::Train(args) => run_train(args, process),
-        Command::Eval(args) => run_eval(args, process),
+        Command::Train(args) => run_train(args, place),
+        Command::Eval(args) => run_eval(args, place),
     }
 }
 
-fn run_train(args: Train, process: &ProcessRank) -> Result<(), CommandError> {
+fn run_train(args: Train, place: &ProcessPlace) -> Result<(), CommandError> {
     let file = args.job.read_with(setting("device.threads", args.threads))?;
     let job = file.job()?;
-    let processes = args.launch.form(process, &job.guard)?;
+    let processes = args.launch.form(place, &job.guard)?;
     let Train { warm_up, steps, resident, trace, without, compare, json, .. } = args;
     let baseline = compare.map(|path| Baseline::read(&path)).transpose()?;
     let options = TrainBenchOptions { warm_up, steps, resident, trace, without };
@@ -194,10 +194,10 @@ fn run_train(args: Train, process: &ProcessRank) -> Result<(), CommandError> {
     }
 }
 
-fn run_eval(args: Eval, process: &ProcessRank) -> Result<(), CommandError> {
+fn run_eval(args: Eval, place: &ProcessPlace) -> Result<(), CommandError> {
     let file = args.job.read_with(setting("device.threads", args.threads))?;
     let job = file.job()?;
-    let processes = args.launch.form(process, &job.guard)?;
+    let processes = args.launch.form(place, &job.guard)?;
     let options = EvalBenchOptions { passes: args.passes };
     let bench = training::bench_eval(&job, &options, &processes, &mut ());
     let bench = launch::outcome(&processes, &file, bench)?;

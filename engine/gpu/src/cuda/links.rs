@@ -25,7 +25,7 @@ fn link(what: &'static str, gpus: usize, outcome: Result<f64, String>) -> Link {
 }
 
 /// All-reduces over the GPUs of this process's node through peer memory, and over those of all processes by NCCL.
-/// Each process uses the GPU with its local rank. All processes call this.
+/// Each process uses the GPU with its number on its host. All processes call this.
 ///
 /// # Errors
 /// Those of [`Meeting::gather`].
@@ -34,10 +34,10 @@ pub fn links(
     members: &[ProcessInfo],
     deadline: Duration,
 ) -> Result<Vec<Link>, MeetError> {
-    let (process, processes) = (meeting.process(), meeting.ranks());
+    let (process, processes) = (meeting.process(), meeting.processes());
     let hosts = hosts(members);
-    let number = hosts.iter().position(|host| host.ranks.contains(&process)).unwrap_or(0);
-    let node = &hosts[number].ranks;
+    let number = hosts.iter().position(|host| host.processes.contains(&process)).unwrap_or(0);
+    let node = &hosts[number].processes;
     let local_rank = node.iter().position(|&other| other == process).unwrap_or(0);
     let device = match members[process.0].gpus {
         0 => Err("it sees no GPU".to_owned()),
@@ -52,7 +52,7 @@ pub fn links(
         (None, Ok(device)) => device,
         (other, _) => {
             let other = other.unwrap_or(process.0);
-            let why = format!("rank {other}: {}", String::from_utf8_lossy(&complaints[other]));
+            let why = format!("process {other}: {}", String::from_utf8_lossy(&complaints[other]));
             return Ok(vec![link("all GPUs", processes, Err(why))]);
         }
     };

@@ -148,7 +148,7 @@ pub(super) fn open_together(
         (Some(dataset), _) => dataset,
         (None, Some(dir)) if !Dataset::exists(dir) => {
             return Err(TrainError::Device(format!(
-                "there is no dataset at {} here, but rank 0 has one: all processes must see the same files",
+                "there is no dataset at {} here, but process 0 has one: all processes must see the same files",
                 dir.display()
             )));
         }
@@ -297,7 +297,7 @@ pub(super) mod tests {
         assert_eq!(opened([("a", 1), ("a", 1)]), [Ok(100), Ok(100)]);
         let there = place.path().join("b");
         let absent = format!(
-            "there is no dataset at {} here, but rank 0 has one: all processes must see the same files",
+            "there is no dataset at {} here, but process 0 has one: all processes must see the same files",
             there.display()
         );
         assert_eq!(opened([("a", 1), ("b", 2)])[1], Err(absent));
@@ -305,6 +305,6 @@ pub(super) mod tests {
         let differ = opened([("a", 1), ("b", 2)]);
         assert_eq!(differ[0], Ok(100));
         let error = differ[1].as_ref().unwrap_err();
-        assert!(error.starts_with("the dataset of rank 1 differs from that of rank 0: `"), "{error}");
+        assert!(error.starts_with("the dataset of process 1 differs from that of process 0: `"), "{error}");
     }
 }

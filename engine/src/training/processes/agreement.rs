@@ -18,7 +18,7 @@ pub(in crate::training) fn same_everywhere(
     let own = &text.as_bytes()[..text.len().min(BYTES_MAX)];
     let sum = xxhash_rust::xxh3::xxh3_64(text.as_bytes());
     let value = [&sum.to_le_bytes()[..], own].concat();
-    let of_first = processes.of_first(&format!("the {what} of rank 0"), &value)?;
+    let of_first = processes.of_first(&format!("the {what} of process 0"), &value)?;
     if of_first == value {
         return Ok(());
     }
@@ -32,7 +32,7 @@ pub(in crate::training) fn same_everywhere(
         None => "they differ in later lines".into(),
     };
     Err(TrainError::Device(format!(
-        "the {what} of rank {} differs from that of rank 0: {difference}; give all processes the same {what}",
+        "the {what} of process {} differs from that of process 0: {difference}; give all processes the same {what}",
         processes.process()
     )))
 }
@@ -50,11 +50,11 @@ mod tests {
     }
 
     #[test]
-    fn the_first_difference_from_rank_0_is_named() {
+    fn the_first_difference_from_process_0_is_named() {
         let first = "seed = 1\n  rate = 0.5\n";
         assert_eq!(said([first, first, first]), [None, None, None]);
-        let differs = |rank: usize, how: &str| {
-            let text = format!("the job of rank {rank} differs from that of rank 0: {how}");
+        let differs = |process: usize, how: &str| {
+            let text = format!("the job of process {process} differs from that of process 0: {how}");
             Some(text + "; give all processes the same job")
         };
         assert_eq!(

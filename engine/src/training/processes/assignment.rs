@@ -48,10 +48,10 @@ impl RankAssignment {
 }
 
 /// The ranks, and the GPUs of those in this process.
-type ProcessRanks = (Topology, Vec<usize>);
+type RanksHere = (Topology, Vec<usize>);
 
 /// All ranks are in this process.
-fn alone(job: &Job, seen: usize, shared: bool) -> Result<ProcessRanks, String> {
+fn alone(job: &Job, seen: usize, shared: bool) -> Result<RanksHere, String> {
     let ranks = match job.device.ranks.count() {
         Some(ranks) => ranks.get() as usize,
         None if job.device.kind == DeviceKind::Cpu => 1,
@@ -64,7 +64,7 @@ fn alone(job: &Job, seen: usize, shared: bool) -> Result<ProcessRanks, String> {
 }
 
 /// Some ranks are in this process, and equally many in each other one.
-fn among(job: &Job, members: &[ProcessInfo], own: Process, shared: bool) -> Result<ProcessRanks, String> {
+fn among(job: &Job, members: &[ProcessInfo], own: Process, shared: bool) -> Result<RanksHere, String> {
     let (processes, hosts) = (members.len(), hosts(members));
     if job.device.kind == DeviceKind::Cpu {
         return Err(format!(
@@ -105,26 +105,26 @@ fn among(job: &Job, members: &[ProcessInfo], own: Process, shared: bool) -> Resu
     Ok((topology, all[own.0].clone()))
 }
 
-/// Ranks are numbered node by node, equally many on each.
+/// Ranks are numbered node by node, equally many on each, so processes must be numbered host by host.
 fn check_order(hosts: &[Host]) -> Result<(), String> {
     let said = || {
-        let each = hosts.iter().map(|Host { name, ranks }| {
-            let ranks: Vec<_> = ranks.iter().map(Process::to_string).collect();
-            format!("{name} has {}", ranks.join(", "))
+        let each = hosts.iter().map(|Host { name, processes }| {
+            let numbers: Vec<_> = processes.iter().map(Process::to_string).collect();
+            format!("{name} has {}", numbers.join(", "))
         });
         each.collect::<Vec<_>>().join("; ")
     };
-    if hosts.iter().any(|host| host.ranks.len() != hosts[0].ranks.len()) {
+    if hosts.iter().any(|host| host.processes.len() != hosts[0].processes.len()) {
         return Err(format!("every host must have the same number of processes: {}", said()));
     }
     if hosts
         .iter()
-        .flat_map(|host| &host.ranks)
+        .flat_map(|host| &host.processes)
         .enumerate()
         .any(|(index, &process)| process != Process(index))
     {
         return Err(format!(
-            "ranks of processes must be numbered host by host: {}. Use Slurm's --distribution=block, or mpirun's \
+            "processes must be numbered host by host: {}. Use Slurm's --distribution=block, or mpirun's \
              --map-by slot",
             said()
         ));
@@ -135,7 +135,7 @@ fn check_order(hosts: &[Host]) -> Result<(), String> {
 /// The distinct GPUs that the processes of a host see.
 fn distinct<'a>(members: &'a [ProcessInfo], host: &Host) -> Vec<&'a str> {
     let mut ids: Vec<_> =
-        host.ranks.iter().flat_map(|process| &members[process.0].gpu_ids).map(String::as_str).collect();
+        host.processes.iter().flat_map(|process| &members[process.0].gpu_ids).map(String::as_str).collect();
     ids.sort_unstable();
     ids.dedup();
     ids
@@ -144,7 +144,7 @@ fn distinct<'a>(members: &'a [ProcessInfo], host: &Host) -> Vec<&'a str> {
 /// The GPUs per process if they share all GPUs of their host.
 fn seen_by_each(members: &[ProcessInfo], hosts: &[Host]) -> Result<usize, String> {
     let counts: Vec<_> = hosts.iter().map(|host| distinct(members, host).len()).collect();
-    let (first, processes) = (counts[0], hosts[0].ranks.len());
+    let (first, processes) = (counts[0], hosts[0].processes.len());
     if let Some(other) = counts.iter().position(|&count| count != first) {
         return Err(format!(
             "device.ranks is \"auto\", and host {} has {} and host {} has {}: set device.ranks, or make the same \
@@ -170,24 +170,26 @@ fn seen_by_each(members: &[ProcessInfo], hosts: &[Host]) -> Result<usize, String
 fn gpus_of(
     members: &[ProcessInfo],
     hosts: &[Host],
-    rank: Process,
+    process: Process,
     each: usize,
     shared: bool,
 ) -> Result<Vec<usize>, String> {
-    let host = hosts.iter().find(|host| host.ranks.contains(&rank)).expect("every process is on a host");
-    let index = host.ranks.iter().position(|&other| other == rank).unwrap_or(0);
-    let seen = members[rank.0].gpus;
+    let host =
+        hosts.iter().find(|host| host.processes.contains(&process)).expect("every process is on a host");
+    let index = host.processes.iter().position(|&other| other == process).unwrap_or(0);
+    let seen = members[process.0].gpus;
     // Processes that see different GPUs have them to themselves.
-    let all_alike = host.ranks.iter().all(|&other| members[other.0].gpu_ids == members[rank.0].gpu_ids);
+    let all_alike =
+        host.processes.iter().all(|&other| members[other.0].gpu_ids == members[process.0].gpu_ids);
     let first = if all_alike { index * each } else { 0 };
     if seen == 0 || (first + each > seen && !shared) {
-        let others = match (seen, host.ranks.len(), all_alike) {
+        let others = match (seen, host.processes.len(), all_alike) {
             (0, ..) | (_, 1, _) => "",
             (.., true) => ", the same ones as the other processes of its host",
             (.., false) => ", not the same ones as the other processes of its host",
         };
         return Err(format!(
-            "device.ranks is {}, so each of the {} needs {}, but rank {rank} on {} sees {}{others}: lower \
+            "device.ranks is {}, so each of the {} needs {}, but process {process} on {} sees {}{others}: lower \
              device.ranks, or make more GPUs visible (CUDA_VISIBLE_DEVICES)",
             each * members.len(),
             count_of(members.len(), "process", "processes"),
@@ -203,16 +205,16 @@ fn gpus_of(
 fn check_apart(members: &[ProcessInfo], hosts: &[Host], gpus: &[Vec<usize>]) -> Result<(), String> {
     for host in hosts {
         let mut taken: Vec<(&str, Process)> = Vec::new();
-        for &rank in &host.ranks {
-            for id in gpus[rank.0].iter().filter_map(|&gpu| members[rank.0].gpu_ids.get(gpu)) {
+        for &process in &host.processes {
+            for id in gpus[process.0].iter().filter_map(|&gpu| members[process.0].gpu_ids.get(gpu)) {
                 if let Some((_, other)) = taken.iter().find(|(taken, _)| taken == id) {
                     return Err(format!(
-                        "ranks {other} and {rank} on {} would both take GPU {id}: make different GPUs visible to each \
-                         process with CUDA_VISIBLE_DEVICES, or all GPUs to all processes",
+                        "processes {other} and {process} on {} would both take GPU {id}: make different GPUs visible \
+                         to each process with CUDA_VISIBLE_DEVICES, or all GPUs to all processes",
                         host.name
                     ));
                 }
-                taken.push((id, rank));
+                taken.push((id, process));
             }
         }
     }
@@ -239,16 +241,16 @@ mod tests {
 
     /// Processes on hosts, each with the GPUs that it sees: `a:01` is a process on host a that sees GPUs 0 and 1.
     fn members(text: &str) -> Vec<ProcessInfo> {
-        let member = |(rank, text): (usize, &str)| {
+        let member = |(process, text): (usize, &str)| {
             let (host, gpus) = text.split_once(':').unwrap();
             let gpu_ids: Vec<_> = gpus.chars().map(|gpu| format!("GPU-{gpu}")).collect();
             let (host, boot) = (host.to_owned(), host.to_owned());
             ProcessInfo {
-                rank: Process(rank),
+                process: Process(process),
                 host,
                 boot,
-                process: 1,
-                local_rank: None,
+                pid: 1,
+                local: None,
                 gpus: gpu_ids.len(),
                 gpu_ids,
                 build: build::compiled(),
@@ -262,7 +264,7 @@ mod tests {
         let job = Job::from_toml("tiny.toml", JOB, sets).unwrap();
         let members = members(processes);
         let each = Process::first(members.len()).map(|own| among(&job, &members, own, false));
-        let each: Vec<ProcessRanks> = each.collect::<Result<_, _>>()?;
+        let each: Vec<RanksHere> = each.collect::<Result<_, _>>()?;
         let topology = each[0].0;
         Ok((topology.ranks(), topology.nodes(), each.into_iter().map(|(_, gpus)| gpus).collect()))
     }
@@ -296,8 +298,12 @@ mod tests {
         for (sets, processes, words) in [
             (&["device.ranks=3"][..], "a:01 a:01", "device.ranks is 3, and 2 processes were launched"),
             (&[], "a:01 a:01", "device.ranks is 1, and 2 processes were launched"),
-            (&["device.ranks=4"], "a:01 b:0", "needs 2 GPUs, but rank 1 on b sees 1 GPU: lower device.ranks"),
-            (&["device.ranks=2"], "a: a:", "needs 1 GPU, but rank 0 on a sees 0 GPUs: lower device.ranks"),
+            (
+                &["device.ranks=4"],
+                "a:01 b:0",
+                "needs 2 GPUs, but process 1 on b sees 1 GPU: lower device.ranks",
+            ),
+            (&["device.ranks=2"], "a: a:", "needs 1 GPU, but process 0 on a sees 0 GPUs: lower device.ranks"),
             (
                 &["device.ranks=6"],
                 "a:01 a:01",
@@ -317,7 +323,7 @@ mod tests {
                 "a:0 b:0",
                 "device.nodes is 1, and the 2 processes are on 2 hosts",
             ),
-            (&["device.ranks=2"], "a:01 a:02", "ranks 0 and 1 on a would both take GPU GPU-0"),
+            (&["device.ranks=2"], "a:01 a:02", "processes 0 and 1 on a would both take GPU GPU-0"),
             (
                 &["device.ranks=2", "device.kind=cpu"],
                 "a:0 b:0",

@@ -73,7 +73,7 @@ pub(super) fn begin(
     if !processes.is_first() {
         let text = processes.of_first(WHAT, &[])?;
         let decision = serde_json::from_slice(&text).map_err(|error| {
-            TrainError::Device(format!("rank 0 sent an invalid decision on {WHAT}: {error}"))
+            TrainError::Device(format!("process 0 sent an invalid decision on {WHAT}: {error}"))
         })?;
         return match decision {
             Decision::Finished(summary) => Ok(StartingPoint::Finished(summary)),
@@ -279,6 +279,9 @@ mod tests {
         let (words, _) = starts(&run, Some(r#"{"From":7}"#))[1].clone().unwrap_err();
         assert!(words.contains("run/checkpoints/step-7: "), "{words}");
         let (words, _) = starts(&run, Some("{}"))[1].clone().unwrap_err();
-        assert!(words.starts_with("rank 0 sent an invalid decision on where training begins: "), "{words}");
+        assert!(
+            words.starts_with("process 0 sent an invalid decision on where training begins: "),
+            "{words}"
+        );
     }
 }

@@ -58,8 +58,8 @@ pub struct RunInfo {
     pub command: Command,
     /// The job's name, or that of the output.
     pub name: String,
-    /// The rank of this process.
-    pub rank: Process,
+    /// This process.
+    pub process: Process,
     /// All processes of the job.
     pub processes: usize,
 }
@@ -90,8 +90,8 @@ impl Common {
         build_info.with_label_values(&labels).set(1.0);
         let processes = catalog.gauge("rankine_processes", "Processes of the job.");
         processes.set(info.processes as f64);
-        let rank = catalog.gauge("rankine_rank", "Rank of this process.");
-        rank.set(info.rank.0 as f64);
+        let process = catalog.gauge("rankine_rank", "Number of this process, which launchers call its rank.");
+        process.set(info.process.0 as f64);
         let common = Self {
             info,
             run_info: catalog.gauges(

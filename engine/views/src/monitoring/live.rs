@@ -15,7 +15,7 @@ use rankine_model::evaluation::{HeadMetrics, SavedScores};
 use rankine_model::guard::SkippedSteps;
 
 use crate::report::{
-    Bound, DeviceView, HeadView, History, ModelView, RankView, RunPhase, RunState, RunView, TableView,
+    Bound, DeviceView, HeadView, History, ModelView, ProcessView, RunPhase, RunState, RunView, TableView,
     TaskView, WarningView, WatchedPart, settings_of,
 };
 
@@ -32,11 +32,11 @@ impl SharedView {
         Self(Arc::new(Mutex::new(RunView { name, ..RunView::default() })))
     }
 
-    /// Returns the view as JSON, with what is known of the ranks.
-    pub(super) fn json(&self, ranks: Vec<RankView>) -> Vec<u8> {
+    /// Returns the view as JSON, with what is known of the processes.
+    pub(super) fn json(&self, processes: Vec<ProcessView>) -> Vec<u8> {
         // Locked only while it is copied.
         let view = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        serde_json::to_vec(&RunView { ranks, ..view }).expect("the keys of a view are strings")
+        serde_json::to_vec(&RunView { processes, ..view }).expect("the keys of a view are strings")
     }
 
     fn try_lock(&self) -> Option<MutexGuard<'_, RunView>> {

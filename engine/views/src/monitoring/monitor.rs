@@ -18,8 +18,8 @@ use super::observer::{EvaluationObserver, TrainingObserver};
 use super::process::{self, ProcessCollector};
 use super::server::{Host, Request, Response, Server};
 use super::text;
-use super::textfile::{Textfile, path_of_rank};
-use crate::report::RankView;
+use super::textfile::{Textfile, path_of_process};
+use crate::report::ProcessView;
 use crate::report::assets::assets;
 
 /// A command without a watchdog is ready while it made progress within this time.
@@ -44,8 +44,8 @@ pub struct MonitorOptions {
     pub textfile: Option<PathBuf>,
     /// Returns whether the work makes progress. Without it, the progress of [`Task`]s decides.
     pub readiness: Option<Box<dyn Fn() -> Readiness + Send>>,
-    /// Returns what is known of the ranks of a training.
-    pub ranks: Option<Box<dyn Fn() -> Vec<RankView> + Send>>,
+    /// Returns what is known of the processes of a training.
+    pub processes: Option<Box<dyn Fn() -> Vec<ProcessView> + Send>>,
 }
 
 /// Why metrics cannot be exported.
@@ -107,9 +107,9 @@ impl Monitor {
     /// # Errors
     /// [`MonitorError`]; nothing is exported then.
     pub fn start(options: MonitorOptions) -> Result<Self, MonitorError> {
-        let MonitorOptions { info, listen, textfile, readiness, ranks } = options;
+        let MonitorOptions { info, listen, textfile, readiness, processes } = options;
         let mut catalog = Catalog::default();
-        let (name, rank) = (info.name.clone(), info.rank);
+        let (name, process) = (info.name.clone(), info.process);
         let view = SharedView::new(name.clone());
         let shows_run = info.command == Command::Train;
         let (common, metrics) = register(&mut catalog, info);
@@ -121,7 +121,7 @@ impl Monitor {
         let server = listen.map(|address| {
             let registry = registry.clone();
             let listener = address.bind();
-            let page = Page { view: view.clone(), ranks, name: address.name().map(Into::into) };
+            let page = Page { view: view.clone(), processes, name: address.name().map(Into::into) };
             let page = shows_run.then_some(page);
             let refused = |source| MonitorError::Listen { address, source };
             let routes = move |request: &Request<'_>| {
@@ -132,8 +132,8 @@ impl Monitor {
         });
         let server = server.transpose()?;
         let textfile = textfile.map(|path| {
-            let path = path_of_rank(&path, rank);
-            Textfile::start(&path, move || text::for_textfile(&registry, &name, rank))
+            let path = path_of_process(&path, process);
+            Textfile::start(&path, move || text::for_textfile(&registry, &name, process))
         });
         let textfile = textfile.transpose()?;
         Ok(Self { common, metrics, view, server, _textfile: textfile })
@@ -197,7 +197,7 @@ pub(super) fn families() -> Vec<super::catalog::Family> {
 /// The live page of a training.
 struct Page {
     view: SharedView,
-    ranks: Option<Box<dyn Fn() -> Vec<RankView> + Send>>,
+    processes: Option<Box<dyn Fn() -> Vec<ProcessView> + Send>>,
     /// The host name in the address to listen on, if it has one.
     name: Option<String>,
 }
@@ -218,8 +218,8 @@ impl Page {
                 Response { status: 200, content_type: asset.content_type, body: asset.text.into() }
             }
             None => {
-                let ranks = self.ranks.as_ref().map(|ranks| ranks()).unwrap_or_default();
-                let body = self.view.json(ranks);
+                let processes = self.processes.as_ref().map(|processes| processes()).unwrap_or_default();
+                let body = self.view.json(processes);
                 Response { status: 200, content_type: "application/json", body }
             }
         })

@@ -47,11 +47,11 @@ fn monitor(command: Command, readiness: Option<Readiness>) -> Monitor {
 
 fn listening(address: &str, command: Command, readiness: Option<Readiness>) -> Monitor {
     Monitor::start(MonitorOptions {
-        info: RunInfo { command, name: "a \"name\"\n".into(), rank: Process(2), processes: 4 },
+        info: RunInfo { command, name: "a \"name\"\n".into(), process: Process(2), processes: 4 },
         listen: address.parse().ok(),
         textfile: None,
         readiness: readiness.map(|readiness| Box::new(move || readiness.clone()) as Box<_>),
-        ranks: None,
+        processes: None,
     })
     .expect("a port is free")
 }
@@ -444,7 +444,7 @@ fn a_port_in_use_is_an_error_that_says_so() {
         listen: first.address().and_then(|address| address.to_string().parse().ok()),
         textfile: None,
         readiness: None,
-        ranks: None,
+        processes: None,
     });
     let error = error.expect_err("the port is in use").to_string();
     let address = first.address().expect("it listens");
@@ -454,17 +454,17 @@ fn a_port_in_use_is_an_error_that_says_so() {
 
 /// The node exporter refuses series that two files have, and has metrics of its own process.
 #[test]
-fn a_textfile_names_job_and_rank_and_leaves_the_process_out() {
+fn a_textfile_names_job_and_process_and_leaves_the_values_of_the_process_out() {
     let place = tempfile::tempdir().expect("there is room");
     let path = place.path().join("rankine.prom");
-    let info = RunInfo { command: Command::Train, name: "ads".into(), rank: Process(3), processes: 4 };
+    let info = RunInfo { command: Command::Train, name: "ads".into(), process: Process(3), processes: 4 };
     drop(
         Monitor::start(MonitorOptions {
             info,
             listen: None,
             textfile: Some(path.clone()),
             readiness: None,
-            ranks: None,
+            processes: None,
         })
         .expect("the folder is writable"),
     );

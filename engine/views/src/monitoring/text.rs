@@ -17,7 +17,7 @@ pub(super) fn of(registry: &Registry) -> Vec<u8> {
 /// Writes Rankine's own metrics as text for the node exporter's textfile collector. Metrics of the process are left
 /// out, since the exporter has such metrics itself. The labels `name` and `rank` keep jobs and processes of one host
 /// apart, which different targets do otherwise.
-pub(super) fn for_textfile(registry: &Registry, name: &str, rank: Process) -> Vec<u8> {
+pub(super) fn for_textfile(registry: &Registry, name: &str, process: Process) -> Vec<u8> {
     let mut families = registry.gather();
     families.retain(|family| family.name().starts_with("rankine_"));
     for metric in families.iter_mut().flat_map(MetricFamily::mut_metric) {
@@ -25,7 +25,7 @@ pub(super) fn for_textfile(registry: &Registry, name: &str, rank: Process) -> Ve
         if labels.iter().all(|label| label.name() != "name") {
             labels.push(label_pair("name", name.to_owned()));
         }
-        labels.push(label_pair("rank", rank.to_string()));
+        labels.push(label_pair("rank", process.to_string()));
         labels.sort_by(|one, other| one.name().cmp(other.name()));
         metric.set_label(labels);
     }

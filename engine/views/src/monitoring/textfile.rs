@@ -69,13 +69,13 @@ impl Drop for Textfile {
     }
 }
 
-/// Returns the file of a process: all but the first one insert their rank before the extension.
-pub(super) fn path_of_rank(path: &Path, rank: Process) -> PathBuf {
-    if rank == Process(0) {
+/// Returns the file of a process: all but the first one insert their number before the extension.
+pub(super) fn path_of_process(path: &Path, process: Process) -> PathBuf {
+    if process == Process(0) {
         return path.to_owned();
     }
     let mut name = path.file_stem().unwrap_or_default().to_owned();
-    name.push(format!("-rank{rank}"));
+    name.push(format!("-rank{process}"));
     if let Some(extension) = path.extension() {
         name.push(".");
         name.push(extension);
@@ -98,9 +98,9 @@ mod tests {
     #[test]
     fn processes_write_files_of_their_own() {
         let path = Path::new("/var/lib/node_exporter/rankine.prom");
-        assert_eq!(path_of_rank(path, Process(0)), path);
-        assert_eq!(path_of_rank(path, Process(3)), Path::new("/var/lib/node_exporter/rankine-rank3.prom"));
-        assert_eq!(path_of_rank(Path::new("metrics"), Process(1)), Path::new("metrics-rank1"));
+        assert_eq!(path_of_process(path, Process(0)), path);
+        assert_eq!(path_of_process(path, Process(3)), Path::new("/var/lib/node_exporter/rankine-rank3.prom"));
+        assert_eq!(path_of_process(Path::new("metrics"), Process(1)), Path::new("metrics-rank1"));
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub use phases::{RunPhase, RunPhaseTimes, RunPhaseView};
 pub use render::{REPORT_MARK, render};
 pub use series::{POINTS_MAX, Series};
 pub use view::{
-    DeviceView, HeadView, ModelView, ProgressView, RankView, RunSeries, RunState, RunView, TableView,
+    DeviceView, HeadView, ModelView, ProcessView, ProgressView, RunSeries, RunState, RunView, TableView,
     TaskView, WarningView,
 };
 

@@ -52,8 +52,8 @@ pub struct RunView {
     /// The smaller tables that a report does not list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub further_tables: Option<TablesView>,
-    /// The ranks, live only.
-    pub ranks: Vec<RankView>,
+    /// The processes, live only.
+    pub processes: Vec<ProcessView>,
     /// Warnings, the oldest first.
     pub warnings: Vec<WarningView>,
     /// The effective job: the value of each setting as text, by its name, such as `train.batch_size`.
@@ -322,11 +322,11 @@ pub struct TablesView {
     pub bytes: u64,
 }
 
-/// A rank.
+/// A process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct RankView {
+pub struct ProcessView {
     /// Its number.
-    pub rank: Process,
+    pub process: Process,
     /// Its host.
     pub host: String,
     /// Whether it is known to be well.

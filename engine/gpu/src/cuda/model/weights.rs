@@ -75,8 +75,9 @@ fn of_gpu(error: Error) -> SavedModelError {
 fn send_weights(processes: &ProcessGroup, weights: &mut [f32]) -> Result<(), SavedModelError> {
     let own = if processes.is_first() { Vec::new() } else { pack(weights) };
     for (sender, piece) in processes.collect("the rows of tables", &own)?.iter().enumerate() {
-        unpack(piece, weights)
-            .ok_or_else(|| SavedModelError::Gpu(format!("rank {} sent rows of another table", sender + 1)))?;
+        unpack(piece, weights).ok_or_else(|| {
+            SavedModelError::Gpu(format!("process {} sent rows of another table", sender + 1))
+        })?;
     }
     Ok(())
 }

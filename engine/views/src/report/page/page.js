@@ -584,33 +584,35 @@ function tables(level) {
   );
 }
 
-function ranks(level) {
+function processes(level) {
   const table = new ItemTable({
-    label: "Ranks",
-    keyOf: (rank) => rank.rank,
+    label: "Processes",
+    keyOf: (one) => one.process,
     columns: [
-      { title: "Rank", text: (rank) => (rank.last > rank.rank ? `${rank.rank}–${rank.last}` : String(rank.rank)) },
-      { title: "Host", text: (rank) => rank.host ?? MISSING },
-      { title: "Health", text: (rank) => (rank.healthy ? "✓ healthy" : "✗ not healthy") },
-      { title: "Activity", text: (rank) => rank.activity ?? MISSING },
+      { title: "Process", text: (one) => String(one.process) },
+      { title: "Ranks", text: (one) => (one.last > one.first ? `${one.first}–${one.last}` : String(one.first)) },
+      { title: "Host", text: (one) => one.host ?? MISSING },
+      { title: "Health", text: (one) => (one.healthy ? "✓ healthy" : "✗ not healthy") },
+      { title: "Activity", text: (one) => one.activity ?? MISSING },
       {
         title: "Without progress",
         number: true,
         optional: true,
-        text: (rank) => duration(rank.still_seconds),
-        exact: (rank) => rank.still_seconds,
+        text: (one) => duration(one.still_seconds),
+        exact: (one) => one.still_seconds,
       },
     ],
   });
   return section(
-    "Ranks",
+    "Processes",
     level,
     [table.root],
-    (view) => some(view.ranks),
+    (view) => some(view.processes),
     (view) => {
-      // A row is a process, which may have several ranks.
-      const each = Math.floor((finite(view.device?.ranks) ?? 1) / view.ranks.length);
-      table.update(view.ranks.map((rank) => ({ ...rank, last: rank.rank + each - 1 })));
+      // All processes have the same number of ranks.
+      const each = Math.floor((finite(view.device?.ranks) ?? 1) / view.processes.length);
+      const ranksOf = ({ process }) => ({ first: process * each, last: (process + 1) * each - 1 });
+      table.update(view.processes.map((one) => ({ ...one, ...ranksOf(one) })));
     },
   );
 }
@@ -671,7 +673,7 @@ function settings(level) {
 
 /** All sections of a run; headings start at the level. */
 function runPage(level) {
-  const below = [progress, curves, phases, iteration, evaluation, memory, tables, ranks, warnings, settings];
+  const below = [progress, curves, phases, iteration, evaluation, memory, tables, processes, warnings, settings];
   const parts = [header(level), ...below.map((make) => make(level + 1))];
   return {
     root: element("article", {}, ...parts.map((part) => part.root)),

@@ -1,43 +1,43 @@
-//! The rank of this process.
+//! Which process of a job this one is.
 
 use std::fmt;
 use std::num::NonZeroU16;
 
-use rankine_topology::{LocalRank, Process};
+use rankine_topology::{LocalProcess, Process};
 
 use super::address::{Address, first_host};
-use super::source::{Environment, LaunchError, Launcher, ReportedRank, check_ranks};
+use super::source::{Environment, LaunchError, Launcher, ReportedPlace, check_count};
 
 /// The variable of a job's id.
 const JOB_ID: &str = "RANKINE_JOB_ID";
 
 /// The arguments of the user; the launcher sets the rest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RankArguments {
+pub struct LaunchArguments {
     /// The launcher to use. With [`Launcher::None`], the environment is ignored.
     pub launcher: Option<Launcher>,
-    /// The rank of this process, and the number of processes.
-    pub rank: Option<(Process, usize)>,
+    /// The number of this process, and how many there are.
+    pub process: Option<(Process, usize)>,
     /// The address where the processes meet.
     pub meet: Option<Address>,
 }
 
-/// The rank of a process among those that work together.
+/// The place of a process among those that work together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProcessRank {
-    /// The rank of this process.
-    pub rank: Process,
+pub struct ProcessPlace {
+    /// This process.
+    pub process: Process,
     /// The number of processes.
-    pub ranks: usize,
-    /// The local rank, if the launcher sets it.
-    pub local_rank: Option<LocalRank>,
-    /// Where rank 0 listens; `None` for a single process.
+    pub processes: usize,
+    /// Its number among the processes of its host, if the launcher sets it.
+    pub local: Option<LocalProcess>,
+    /// Where process 0 listens; `None` for a single process.
     pub meet: Option<Address>,
     /// How the processes are distributed over hosts.
     pub spread: Spread,
     /// The job's id, which separates jobs that meet at the same address. Not a secret.
     pub job: Option<String>,
-    /// The launcher that set it.
+    /// The launcher that set the place.
     pub launcher: Launcher,
 }
 
@@ -53,13 +53,13 @@ pub enum Spread {
     SeveralNodes,
 }
 
-impl ProcessRank {
+impl ProcessPlace {
     /// A single process, without a launcher.
     pub fn alone() -> Self {
         Self {
-            rank: Process(0),
-            ranks: 1,
-            local_rank: None,
+            process: Process(0),
+            processes: 1,
+            local: None,
             meet: None,
             spread: Spread::Unknown,
             job: None,
@@ -67,46 +67,46 @@ impl ProcessRank {
         }
     }
 
-    /// Determines the rank of this process.
+    /// Determines the place of this process.
     ///
     /// # Errors
     /// If a value is invalid, if one is missing, or if launchers contradict each other.
-    pub fn find(arguments: &RankArguments) -> Result<Self, LaunchError> {
+    pub fn find(arguments: &LaunchArguments) -> Result<Self, LaunchError> {
         let environment = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
         Self::find_in(arguments, &environment)
     }
 
     pub(super) fn find_in(
-        arguments: &RankArguments,
+        arguments: &LaunchArguments,
         environment: &Environment<'_>,
     ) -> Result<Self, LaunchError> {
-        let (launcher, reported) = launcher_and_rank(arguments, environment)?;
-        let ReportedRank { rank, ranks, local_rank, ranks_on_host } = reported;
-        let meet = match ranks {
+        let (launcher, reported) = launcher_and_place(arguments, environment)?;
+        let ReportedPlace { process, processes, local, processes_on_host } = reported;
+        let meet = match processes {
             1 => None,
-            _ => match address(arguments, environment, launcher, ranks_on_host == Some(ranks))? {
+            _ => match address(arguments, environment, launcher, processes_on_host == Some(processes))? {
                 Some(address) => Some(address),
-                None => return Err(LaunchError::Nowhere { launcher, ranks }),
+                None => return Err(LaunchError::Nowhere { launcher, processes }),
             },
         };
-        let spread = match ranks_on_host {
-            Some(ranks_on_host) if ranks_on_host == ranks => Spread::OneNode,
+        let spread = match processes_on_host {
+            Some(processes_on_host) if processes_on_host == processes => Spread::OneNode,
             // An address given by the user is not checked further.
             Some(_) if arguments.meet.is_none() => Spread::SeveralNodes,
             _ => Spread::Unknown,
         };
         let of_launcher = launcher.job_id().and_then(environment);
         let job = environment(JOB_ID).or(of_launcher).map(|job| job.trim().to_owned());
-        Ok(Self { rank, ranks, local_rank, meet, spread, job, launcher })
+        Ok(Self { process, processes, local, meet, spread, job, launcher })
     }
 }
 
-/// `rank 3 of 16 (slurm: SLURM_PROCID, SLURM_STEP_NUM_TASKS), rendezvous at gpu1:29500`
-impl fmt::Display for ProcessRank {
+/// `process 3 of 16 (slurm: SLURM_PROCID, SLURM_STEP_NUM_TASKS), rendezvous at gpu1:29500`
+impl fmt::Display for ProcessPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, ranks, meet, launcher, .. } = self;
-        write!(f, "rank {rank} of {ranks}")?;
-        match (launcher, ranks) {
+        let Self { process, processes, meet, launcher, .. } = self;
+        write!(f, "process {process} of {processes}")?;
+        match (launcher, processes) {
             (Launcher::None, 1) => write!(f, " (no launcher)")?,
             (Launcher::None, _) => write!(f, " ({})", launcher.variables())?,
             _ => write!(f, " ({launcher}: {})", launcher.variables())?,
@@ -116,33 +116,33 @@ impl fmt::Display for ProcessRank {
 }
 
 /// The launcher that counts, and what it sets.
-fn launcher_and_rank(
-    arguments: &RankArguments,
+fn launcher_and_place(
+    arguments: &LaunchArguments,
     environment: &Environment<'_>,
-) -> Result<(Launcher, ReportedRank), LaunchError> {
-    let alone = ReportedRank { rank: Process(0), ranks: 1, local_rank: None, ranks_on_host: None };
+) -> Result<(Launcher, ReportedPlace), LaunchError> {
+    let alone = ReportedPlace { process: Process(0), processes: 1, local: None, processes_on_host: None };
     let mut said = Vec::new();
-    if let Some((rank, ranks)) = arguments.rank {
+    if let Some((process, processes)) = arguments.process {
         let why = match arguments.launcher {
             Some(launcher) if launcher != Launcher::None => Some(format!("--launcher {launcher} sets it")),
-            _ if rank.0 >= ranks => Some(format!("it must be less than --ranks ({ranks})")),
+            _ if process.0 >= processes => Some(format!("it must be less than --processes ({processes})")),
             _ => None,
         };
         if let Some(why) = why {
-            return Err(LaunchError::Invalid { name: "--rank".into(), value: rank.to_string(), why });
+            return Err(LaunchError::Invalid { name: "--process".into(), value: process.to_string(), why });
         }
-        check_ranks("--ranks", ranks)?;
-        said.push((Launcher::None, ReportedRank { rank, ranks, ..alone }));
+        check_count("--processes", processes)?;
+        said.push((Launcher::None, ReportedPlace { process, processes, ..alone }));
     }
     match arguments.launcher {
         Some(Launcher::None) => {}
-        Some(launcher) => match launcher.reported_rank(environment)? {
+        Some(launcher) => match launcher.reported_place(environment)? {
             Some(reported) => said.push((launcher, reported)),
             None => return Err(LaunchError::Absent { launcher }),
         },
         None => {
             for launcher in Launcher::ALL {
-                said.extend(launcher.reported_rank(environment)?.map(|reported| (launcher, reported)));
+                said.extend(launcher.reported_place(environment)?.map(|reported| (launcher, reported)));
             }
             // The processes of a launcher that sets nothing else would each train by themselves.
             if said.is_empty() && environment("PMIX_RANK").is_some() {
@@ -151,22 +151,23 @@ fn launcher_and_rank(
             }
         }
     }
-    let Some(&(first, first_rank)) = said.first() else { return Ok((Launcher::None, alone)) };
-    for &(second, second_rank) in &said[1..] {
-        let pair = |reported: ReportedRank| (reported.rank, reported.ranks);
-        // If another launcher's process started this one, it has as many ranks for each of its own.
-        let nested = first_rank.ranks > second_rank.ranks && first_rank.ranks % second_rank.ranks == 0;
-        if pair(first_rank) != pair(second_rank) && !nested {
-            let (first_rank, second_rank) = (pair(first_rank), pair(second_rank));
-            return Err(LaunchError::Contradiction { first, first_rank, second, second_rank });
+    let Some(&(first, first_place)) = said.first() else { return Ok((Launcher::None, alone)) };
+    for &(second, second_place) in &said[1..] {
+        let pair = |reported: ReportedPlace| (reported.process, reported.processes);
+        // If another launcher's process started this one, it has as many processes for each of its own.
+        let nested = first_place.processes > second_place.processes
+            && first_place.processes % second_place.processes == 0;
+        if pair(first_place) != pair(second_place) && !nested {
+            let (first_place, second_place) = (pair(first_place), pair(second_place));
+            return Err(LaunchError::Contradiction { first, first_place, second, second_place });
         }
     }
-    Ok((first, first_rank))
+    Ok((first, first_place))
 }
 
 /// The address to meet at.
 fn address(
-    arguments: &RankArguments,
+    arguments: &LaunchArguments,
     environment: &Environment<'_>,
     launcher: Launcher,
     on_one_node: bool,
@@ -219,18 +220,18 @@ fn address(
 mod tests {
     use super::*;
 
-    fn find(variables: &str, arguments: &RankArguments) -> Result<ProcessRank, LaunchError> {
+    fn find(variables: &str, arguments: &LaunchArguments) -> Result<ProcessPlace, LaunchError> {
         let value = |name: &str| {
             let pairs = variables.split_whitespace().filter_map(|pair| pair.split_once('='));
             pairs.filter(|(own, _)| *own == name).map(|(_, value)| value.to_owned()).next()
         };
-        ProcessRank::find_in(arguments, &value)
+        ProcessPlace::find_in(arguments, &value)
     }
 
     fn told(variables: &str) -> String {
-        match find(variables, &RankArguments::default()) {
-            Ok(process) => {
-                format!("{process}, local {:?}", process.local_rank.map(|LocalRank(number)| number))
+        match find(variables, &LaunchArguments::default()) {
+            Ok(place) => {
+                format!("{place}, local {:?}", place.local.map(|LocalProcess(number)| number))
             }
             Err(error) => error.to_string(),
         }
@@ -239,42 +240,42 @@ mod tests {
     #[test]
     fn each_launcher_is_understood() {
         for (variables, expected) in [
-            ("", "rank 0 of 1 (no launcher), local None"),
+            ("", "process 0 of 1 (no launcher), local None"),
             (
                 "RANK=3 WORLD_SIZE=16 LOCAL_RANK=3 LOCAL_WORLD_SIZE=8 MASTER_ADDR=a MASTER_PORT=7",
-                "rank 3 of 16 (torchrun: RANK, WORLD_SIZE), rendezvous at a:7, local Some(3)",
+                "process 3 of 16 (torchrun: RANK, WORLD_SIZE), rendezvous at a:7, local Some(3)",
             ),
             // torchrun's store listens at the port.
             (
                 "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=a MASTER_PORT=7 TORCHELASTIC_USE_AGENT_STORE=True",
-                "rank 1 of 2 (torchrun: RANK, WORLD_SIZE), rendezvous at a:8, local Some(1)",
+                "process 1 of 2 (torchrun: RANK, WORLD_SIZE), rendezvous at a:8, local Some(1)",
             ),
             // A PyTorchJob has a process a node.
             (
                 "RANK=1 WORLD_SIZE=2 MASTER_ADDR=job-master-0",
-                "rank 1 of 2 (torchrun: RANK, WORLD_SIZE), rendezvous at job-master-0:29500, local Some(0)",
+                "process 1 of 2 (torchrun: RANK, WORLD_SIZE), rendezvous at job-master-0:29500, local Some(0)",
             ),
             (
                 "PET_NNODES=4 JOB_COMPLETION_INDEX=2 PET_MASTER_ADDR=n0.job PET_MASTER_PORT=29501",
-                "rank 2 of 4 (kubernetes: PET_NODE_RANK, PET_NNODES), rendezvous at n0.job:29501, local Some(0)",
+                "process 2 of 4 (kubernetes: PET_NODE_RANK, PET_NNODES), rendezvous at n0.job:29501, local Some(0)",
             ),
             (
                 "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 \
                  OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_RANK=1",
-                "rank 1 of 2 (openmpi: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE), rendezvous at 127.0.0.1:29500, \
+                "process 1 of 2 (openmpi: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE), rendezvous at 127.0.0.1:29500, \
                  local Some(1)",
             ),
             (
                 "PMI_RANK=0 PMI_SIZE=2 MPI_LOCALRANKID=0 MASTER_ADDR=b",
-                "rank 0 of 2 (pmi: PMI_RANK, PMI_SIZE), rendezvous at b:29500, local Some(0)",
+                "process 0 of 2 (pmi: PMI_RANK, PMI_SIZE), rendezvous at b:29500, local Some(0)",
             ),
             (
                 "SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=8 SLURM_LOCALID=1 SLURM_JOB_NODELIST=gpu[3-4] SLURM_JOB_ID=123",
-                "rank 5 of 8 (slurm: SLURM_PROCID, SLURM_STEP_NUM_TASKS), rendezvous at gpu3:15123, local Some(1)",
+                "process 5 of 8 (slurm: SLURM_PROCID, SLURM_STEP_NUM_TASKS), rendezvous at gpu3:15123, local Some(1)",
             ),
-            // The shell of a batch script, and a pod that is no rank of anything.
-            ("SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=123", "rank 0 of 1 (no launcher), local None"),
-            ("JOB_COMPLETION_INDEX=3", "rank 0 of 1 (no launcher), local None"),
+            // The shell of a batch script, and a pod that belongs to no job.
+            ("SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=123", "process 0 of 1 (no launcher), local None"),
+            ("JOB_COMPLETION_INDEX=3", "process 0 of 1 (no launcher), local None"),
         ] {
             assert_eq!(told(variables), expected, "{variables}");
         }
@@ -288,18 +289,18 @@ mod tests {
             (format!("{torchrun} LOCAL_WORLD_SIZE=4"), Spread::OneNode, Some("r7")),
             (format!("{torchrun} LOCAL_WORLD_SIZE=2"), Spread::SeveralNodes, Some("r7")),
             (format!("{torchrun} RANKINE_JOB_ID=mine"), Spread::Unknown, Some("mine")),
-            // Kubeflow says `localhost` to rank 0, and counts nodes.
+            // Kubeflow says `localhost` to process 0, and counts nodes.
             ("RANK=0 WORLD_SIZE=2 MASTER_ADDR=localhost".into(), Spread::SeveralNodes, None),
             (slurm.into(), Spread::Unknown, Some("12")),
             (String::new(), Spread::Unknown, None),
         ] {
-            let process = find(&variables, &RankArguments::default()).unwrap();
-            assert_eq!((process.spread, process.job.as_deref()), (spread, job), "{variables}");
+            let place = find(&variables, &LaunchArguments::default()).unwrap();
+            assert_eq!((place.spread, place.job.as_deref()), (spread, job), "{variables}");
         }
         let meet = Some("localhost:1".parse().unwrap());
-        let told = RankArguments { meet, ..RankArguments::default() };
-        let process = find("RANK=0 WORLD_SIZE=2 MASTER_ADDR=localhost", &told).unwrap();
-        assert_eq!(process.spread, Spread::Unknown);
+        let told = LaunchArguments { meet, ..LaunchArguments::default() };
+        let place = find("RANK=0 WORLD_SIZE=2 MASTER_ADDR=localhost", &told).unwrap();
+        assert_eq!(place.spread, Spread::Unknown);
     }
 
     #[test]
@@ -307,50 +308,51 @@ mod tests {
         let slurm = "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_JOB_NODELIST=a,b";
         // Slurm started a torchrun on each of two nodes, and each of these eight processes.
         let nested = told(&format!("{slurm} RANK=11 WORLD_SIZE=16 LOCAL_RANK=3 MASTER_ADDR=a"));
-        assert!(nested.starts_with("rank 11 of 16 (torchrun"), "{nested}");
+        assert!(nested.starts_with("process 11 of 16 (torchrun"), "{nested}");
         let same = told(&format!("{slurm} PMI_RANK=1 PMI_SIZE=2 PMIX_RANK=1 MASTER_ADDR=a"));
-        assert!(same.starts_with("rank 1 of 2 (pmi"), "{same}");
+        assert!(same.starts_with("process 1 of 2 (pmi"), "{same}");
 
         let differ = format!("{slurm} RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=c");
         assert_eq!(
             told(&differ),
-            "torchrun sets rank 0 of 2 (RANK, WORLD_SIZE), but slurm sets rank 1 of 2 (SLURM_PROCID, \
+            "torchrun sets process 0 of 2 (RANK, WORLD_SIZE), but slurm sets process 1 of 2 (SLURM_PROCID, \
              SLURM_STEP_NUM_TASKS): select one of the two with --launcher torchrun or --launcher slurm"
         );
-        let believed = RankArguments { launcher: Some(Launcher::Slurm), ..RankArguments::default() };
-        assert_eq!(find(&differ, &believed).unwrap().rank, Process(1));
+        let believed = LaunchArguments { launcher: Some(Launcher::Slurm), ..LaunchArguments::default() };
+        assert_eq!(find(&differ, &believed).unwrap().process, Process(1));
         // A forgotten variable would have each process train alone.
-        assert!(told(&format!("{slurm} RANK=0 WORLD_SIZE=1")).contains("rank 0 of 1"));
-        assert!(find(&format!("{slurm} RANK=0 WORLD_SIZE=1"), &RankArguments::default()).is_err());
+        assert!(told(&format!("{slurm} RANK=0 WORLD_SIZE=1")).contains("process 0 of 1"));
+        assert!(find(&format!("{slurm} RANK=0 WORLD_SIZE=1"), &LaunchArguments::default()).is_err());
     }
 
     #[test]
     fn what_the_user_says_comes_first() {
         let address: Address = "here:1".parse().unwrap();
-        let arguments = RankArguments { launcher: None, rank: Some((Process(1), 3)), meet: Some(address) };
+        let arguments =
+            LaunchArguments { launcher: None, process: Some((Process(1), 3)), meet: Some(address) };
         assert_eq!(
             find("", &arguments).unwrap().to_string(),
-            "rank 1 of 3 (--rank, --ranks), rendezvous at here:1"
+            "process 1 of 3 (--process, --processes), rendezvous at here:1"
         );
         let other = "RANK=2 WORLD_SIZE=3 MASTER_ADDR=a";
         let refused = find(other, &arguments).unwrap_err().to_string();
         assert!(
-            refused.contains("rank 1 of 3 (--rank, --ranks)") && refused.contains("rank 2 of 3"),
+            refused.contains("process 1 of 3 (--process, --processes)") && refused.contains("process 2 of 3"),
             "{refused}"
         );
-        let alone = RankArguments { launcher: Some(Launcher::None), ..arguments.clone() };
-        assert_eq!(find(other, &alone).unwrap().rank, Process(1));
-        let wrong = RankArguments { rank: Some((Process(3), 3)), ..alone };
-        assert!(find("", &wrong).unwrap_err().to_string().contains("less than --ranks (3)"));
-        let many = RankArguments { rank: Some((Process(0), 4_000_000_000)), ..arguments.clone() };
+        let alone = LaunchArguments { launcher: Some(Launcher::None), ..arguments.clone() };
+        assert_eq!(find(other, &alone).unwrap().process, Process(1));
+        let wrong = LaunchArguments { process: Some((Process(3), 3)), ..alone };
+        assert!(find("", &wrong).unwrap_err().to_string().contains("less than --processes (3)"));
+        let many = LaunchArguments { process: Some((Process(0), 4_000_000_000)), ..arguments.clone() };
         let refused = find("", &many).unwrap_err().to_string();
         assert!(
-            refused.contains("--ranks is `4000000000`: there can be 4096 processes at most"),
+            refused.contains("--processes is `4000000000`: there can be 4096 processes at most"),
             "{refused}"
         );
-        let most = RankArguments { rank: Some((Process(4095), 4096)), ..arguments.clone() };
-        assert_eq!(find("", &most).unwrap().ranks, 4096);
-        let both = RankArguments { launcher: Some(Launcher::Torchrun), ..arguments };
+        let most = LaunchArguments { process: Some((Process(4095), 4096)), ..arguments.clone() };
+        assert_eq!(find("", &most).unwrap().processes, 4096);
+        let both = LaunchArguments { launcher: Some(Launcher::Torchrun), ..arguments };
         assert!(find(other, &both).unwrap_err().to_string().contains("--launcher torchrun sets it"));
     }
 
@@ -385,7 +387,7 @@ mod tests {
             let told = told(variables);
             assert!(told.contains(words), "{variables}: {told}");
         }
-        let absent = RankArguments { launcher: Some(Launcher::Slurm), ..RankArguments::default() };
+        let absent = LaunchArguments { launcher: Some(Launcher::Slurm), ..LaunchArguments::default() };
         let refused = find("RANK=0 WORLD_SIZE=2", &absent).unwrap_err().to_string();
         assert!(refused.contains("SLURM_PROCID, SLURM_STEP_NUM_TASKS are not set"), "{refused}");
         assert!(Launcher::named("mpi").unwrap_err().contains("openmpi"));
