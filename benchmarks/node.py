@@ -5,7 +5,7 @@ Run it from the root of the repository on a machine with GPUs, after `cargo buil
     python3 benchmarks/node.py --json node.json
 
 Checks: losses on all GPUs equal those on one (fp32, 1e-4 relative over 100 steps), two trainings give the same bits,
-2000 iterations finish, and the job ends within 60 seconds after one rank is killed.
+2000 steps finish, and the job ends within 60 seconds after one process is killed.
 
 Timings: the jobs for which figures are published, with capped and full tables, reading; strong scaling (constant batch)
 and weak scaling (constant batch per GPU); and the placements.
@@ -93,7 +93,7 @@ class Node:
         return output, watch.resources()
 
     def time(self, job, ranks, batch, settings=(), full=False, resident=False, steps=None):
-        """Times the iterations of a job; returns the figures and the host resources that it used."""
+        """Times the steps of a job; returns the figures and the host resources that it used."""
         folder = f"{job}-full" if full else job
         data = [f"data.dir={self.data / folder}", f"train.batch_size={batch}"]
         if full:
@@ -193,10 +193,10 @@ def check_losses(node, folder):
 
 
 def check_endurance(node, folder):
-    """Checks that 2000 iterations finish and the loss falls."""
+    """Checks that 2000 steps finish and the loss falls."""
     timing = node.time("dlrm", node.gpus, 55296, steps=2000)
     begin, end = timing["loss"]
-    return end < begin, f"2000 iterations, loss {begin:.4f} to {end:.4f}, p99 {timing['ms_p99']:.3f} ms"
+    return end < begin, f"2000 steps, loss {begin:.4f} to {end:.4f}, p99 {timing['ms_p99']:.3f} ms"
 
 
 def check_killed(node, folder):
@@ -318,7 +318,7 @@ def main():
     parser.add_argument("--gpus", type=int, help="number of GPUs (default: all)")
     parser.add_argument("--data", default=pathlib.Path("/dev/shm"), type=pathlib.Path,
                         help="parent of the temporary datasets, in memory")
-    parser.add_argument("--steps", type=int, default=500, help="iterations to time per job")
+    parser.add_argument("--steps", type=int, default=500, help="steps to time per job")
     parser.add_argument("--seconds", type=float, default=570, help="time limit; no part starts after it")
     parser.add_argument("--json", type=pathlib.Path, help="file for all figures")
     parser.add_argument("--only", default="checks,records,scaling,placements", help="parts to run")

@@ -52,7 +52,7 @@ fn batches_are_read_as_training_reads_them() {
     assert_eq!(bench["phases"].as_array().map(Vec::len), Some(0));
 
     let text = run(["bench", "train", &job, "--warm-up", "0", "--steps", "2"]).with(SUCCESS).stdout;
-    for words in ["1000 samples read with ", "ms/iteration ", ", 2 steps\n", "loss "] {
+    for words in ["1000 samples read with ", "ms/step ", ", 2 steps\n", "loss "] {
         assert!(text.contains(words), "{words}\n{text}");
     }
 }

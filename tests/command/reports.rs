@@ -471,7 +471,7 @@ fn a_sweep_and_an_explanation_are_printed_in_full() {
     let mut expected = "job          mlperf-dlrm-dcnv2, same batch size per rank\n\
                         machine      h200, 8 ranks per node\n\
                         frequencies  assumed to follow a power law with exponent 1.1\n\n\
-                        nodes  ranks  batch  iteration  samples/s  efficiency  on a rank  within  between  \
+                        nodes  ranks  batch  step  samples/s  efficiency  on a rank  within  between  \
                         limited by\n"
         .to_owned();
     let points = list(&json, "/points");

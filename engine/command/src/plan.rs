@@ -447,7 +447,7 @@ impl Display for Explanation<'_> {
         )?;
         writeln!(f, "placement    {}: {}\n", placed(table.placement, table.exchange), table.reason)?;
         let headings =
-            ["", "owners", "frequent", "on a rank", "within", "between", "all-reduce", "iteration", "", ""];
+            ["", "owners", "frequent", "on a rank", "within", "between", "all-reduce", "step", "", ""];
         let mut lines = TextTable::new(headings, &[0, 9]);
         let all_reduce = report.all_reduce;
         // The share of this table in the all-reduce.
@@ -505,7 +505,7 @@ impl Display for SweepReport<'_> {
             "nodes",
             "ranks",
             "batch",
-            "iteration",
+            "step",
             "samples/s",
             "efficiency",
             "on a rank",

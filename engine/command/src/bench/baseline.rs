@@ -18,7 +18,7 @@ pub(super) struct Baseline {
     phases: Vec<Part>,
 }
 
-/// A part of an iteration, timed alone.
+/// A part of a step, timed alone.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 struct Part {
     name: String,
@@ -57,7 +57,7 @@ impl Baseline {
         self.phases.iter().find(|phase| phase.name == part).map(|phase| phase.ms)
     }
 
-    /// Returns names and times of the parts that an iteration no longer has.
+    /// Returns names and times of the parts that a step no longer has.
     pub(super) fn gone<'a>(&'a self, bench: &'a TrainBench) -> impl Iterator<Item = (&'a str, f64)> {
         let still = |part: &&Part| bench.phases.iter().any(|phase| phase.name == part.name);
         self.phases.iter().filter(move |part| !still(part)).map(|part| (part.name.as_str(), part.ms))

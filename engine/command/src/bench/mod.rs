@@ -16,7 +16,7 @@ use rankine_reader::bench::{ReadBenchOptions, bench_read};
 use super::job::{JobArgs, setting};
 use super::{CommandError, arguments, launch, output};
 use baseline::Baseline;
-use text::{Iteration, Passes, Rungs};
+use text::{Passes, Rungs, Steps};
 
 /// Measure how fast this machine reads, trains or evaluates
 #[derive(Debug, clap::Args)]
@@ -190,7 +190,7 @@ fn run_train(args: Train, place: &ProcessPlace) -> Result<(), CommandError> {
     if json {
         output::json(&bench)
     } else {
-        output::text(Iteration { bench: &bench, baseline: baseline.as_ref() })
+        output::text(Steps { bench: &bench, baseline: baseline.as_ref() })
     }
 }
 

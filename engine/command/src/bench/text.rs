@@ -32,13 +32,13 @@ impl Display for Passes<'_> {
 }
 
 /// A benchmark of training.
-pub(super) struct Iteration<'a> {
+pub(super) struct Steps<'a> {
     pub(super) bench: &'a TrainBench,
     /// What to compare it with.
     pub(super) baseline: Option<&'a Baseline>,
 }
 
-impl Display for Iteration<'_> {
+impl Display for Steps<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let &Self { bench, baseline } = self;
         let times = |times: &Times| {
@@ -59,7 +59,7 @@ impl Display for Iteration<'_> {
         if !bench.without.is_empty() {
             writeln!(f, "not overlapped      {}", bench.without.join(", "))?;
         }
-        writeln!(f, "ms/iteration        {}, {} steps", times(&bench.iteration), bench.steps)?;
+        writeln!(f, "ms/step             {}, {} steps", times(&bench.iteration), bench.steps)?;
         if let Some(on_device) = &bench.on_device {
             writeln!(f, "  on the GPU        {}", times(on_device))?;
         }
@@ -100,8 +100,8 @@ impl Display for Iteration<'_> {
     }
 }
 
-impl Iteration<'_> {
-    /// Returns the table of the parts of an iteration.
+impl Steps<'_> {
+    /// Returns the table of the parts of a step.
     fn parts(&self, ceilings: Ceilings) -> TextTable {
         let &Self { bench, baseline } = self;
         let Ceilings { gb_per_s, tflop_per_s, fp8_tflop_per_s } = ceilings;
@@ -223,10 +223,10 @@ mod tests {
     fn a_benchmark_of_training_has_these_lines() {
         let text = "device              the CPU\n\
                     input               1000 samples read with pread; waited 12.3% of the time\n\
-                    ms/iteration        1.000 (p10 1.125, p99 1.250, mean 1.500), 9 steps\n\
+                    ms/step             1.000 (p10 1.125, p99 1.250, mean 1.500), 9 steps\n\
                     samples/s           12346, 300 per step\n\
                     loss                0.70000 at the start, 0.60000 at the end\n";
-        assert_eq!(Iteration { bench: &trained(), baseline: None }.to_string(), text);
+        assert_eq!(Steps { bench: &trained(), baseline: None }.to_string(), text);
         let part = |purpose: &str, bytes| MemoryPart { purpose: purpose.into(), bytes };
         let parts = vec![part("tables", 2_000_000_000), part("routes", 1_000_000)];
         let (gb_per_s, tflop_per_s, roofline_share) = (2000.0, 100.0, 0.5);
@@ -263,10 +263,10 @@ mod tests {
         };
         let times = "1.000 (p10 1.125, p99 1.250, mean 1.500)";
         assert_eq!(
-            Iteration { bench: &on_gpu, baseline: None }.to_string(),
+            Steps { bench: &on_gpu, baseline: None }.to_string(),
             format!(
                 "device              the CPU\ninput               3 batches in device memory\n\
-                 not overlapped      routes, input\nms/iteration        {times}, 9 steps\n  on the GPU        {times}\n\
+                 not overlapped      routes, input\nms/step             {times}, 9 steps\n  on the GPU        {times}\n\
                  samples/s           12346, 300 per step\n\
                  trace               t.json: 4 steps of 55 kernels; no kernel runs 25.0% of the time\n\n\
                  memory\ntables    1.9 GiB\nroutes  976.6 KiB\nfree      2.8 GiB\ntotal     4.7 GiB\n\n\
@@ -287,7 +287,7 @@ mod tests {
         before.phases.push(MeasuredPhase { name: "look-ups", ms: 0.5, ..before.phases[0].clone() });
         std::fs::write(&path, serde_json::to_vec(&before).unwrap()).unwrap();
         let baseline = Baseline::read(&path).unwrap();
-        let text = Iteration { bench: &on_gpu, baseline: Some(&baseline) }.to_string();
+        let text = Steps { bench: &on_gpu, baseline: Some(&baseline) }.to_string();
         let (lines, parts) = text.split_once("\npart").unwrap();
         let before = "  before            0.800, on a GPU, with 200 samples per step; now +25.0%";
         assert!(lines.lines().any(|line| line == before), "{lines}");

@@ -98,7 +98,7 @@ pub fn bench_train(
         }
         if !options.without.is_empty() && backend.profile().is_none() {
             return Err(TrainError::Device(format!(
-                "parts of an iteration overlap only on GPUs, and {device} trains this job: drop --without"
+                "parts of a step overlap only on GPUs, and {device} trains this job: drop --without"
             )));
         }
         processes.does(RunStage::Measuring, 0);

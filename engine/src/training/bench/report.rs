@@ -23,11 +23,11 @@ pub struct TrainBench {
     pub input: Input,
     /// Steps timed.
     pub steps: usize,
-    /// An iteration by the host's clock: from the start of one step to the start of the next. By the GPU's clock if
+    /// A step by the host's clock: from the start of one step to the start of the next. By the GPU's clock if
     /// batches are resident there.
     #[serde(flatten)]
     pub iteration: Times,
-    /// An iteration by the GPU's clock: from the end of one to the end of the next.
+    /// A step by the GPU's clock: from the end of one to the end of the next.
     pub on_device: Option<Times>,
     /// Over all steps.
     pub samples_per_second: f64,
@@ -41,7 +41,7 @@ pub struct TrainBench {
     pub memory: Option<DeviceMemory>,
     /// The ceilings of the GPU, measured in this run.
     pub ceilings: Option<Ceilings>,
-    /// The phases of an iteration, each by itself on the GPU, in their order. In an iteration, some overlap.
+    /// The phases of a step, each by itself on the GPU, in their order. In a step, some overlap.
     pub phases: Vec<MeasuredPhase>,
     /// The results of a trace.
     pub trace: Option<TraceSummary>,
@@ -101,14 +101,14 @@ impl Times {
     }
 }
 
-/// The results of a trace of a few iterations.
+/// The results of a trace of a few steps.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TraceSummary {
     /// The file.
     pub path: String,
-    /// Iterations in it.
+    /// Steps in it.
     pub iterations: usize,
-    /// Kernels per iteration.
+    /// Kernels per step.
     pub kernels_per_iteration: f64,
     /// The share of the time in which no kernel ran on any lane; copies and fills do not count.
     pub kernel_free_share: f64,

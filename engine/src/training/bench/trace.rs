@@ -1,4 +1,4 @@
-//! Traces of a few iterations, for Chrome (`chrome://tracing`) and Perfetto (`ui.perfetto.dev`).
+//! Traces of a few steps, for Chrome (`chrome://tracing`) and Perfetto (`ui.perfetto.dev`).
 
 use std::path::Path;
 

@@ -292,8 +292,8 @@ impl Train {
             gpu_phases: catalog.gauges(
                 "rankine_gpu_phase_seconds",
                 &["phase"],
-                "Seconds that a phase of an iteration took on the first GPU of this process, among the phases that \
-                 overlap with it; one of 192 iterations is timed. Absent on the CPU.",
+                "Seconds that a phase of a step took on the first GPU of this process, among the phases that overlap \
+                 with it; one of 192 steps is timed. Absent on the CPU.",
             ),
         }
     }

@@ -42,7 +42,7 @@ pub struct RunView {
     /// Where the time of the training went.
     #[serde(skip_serializing_if = "RunPhaseTimes::is_empty")]
     pub phases: RunPhaseTimes,
-    /// How the phases of a recent iteration ran on the first GPU; empty on the CPU.
+    /// How the phases of a recent step ran on the first GPU; empty on the CPU.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub iteration: Vec<PhaseRun>,
     /// The memory of GPUs.

@@ -299,12 +299,12 @@ function phases(level) {
   );
 }
 
-/** The phases of an iteration on a GPU, on a common time axis, each with its share of the roofline. */
+/** The phases of a step on a GPU, on a common time axis, each with its share of the roofline. */
 function iteration(level) {
   const list = element("ul", { class: "phases" });
   const note = element("p", { class: "note" });
   return section(
-    "An iteration on the GPU",
+    "A step on the GPU",
     level,
     [list, note],
     (view) => some(view.iteration),
