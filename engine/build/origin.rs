@@ -9,7 +9,7 @@ use std::process::Command;
 
 /// What the engine is compiled from, relative to the root of the repository. Documents, tests and the command do not
 /// make a build another one: what is trained does not depend on them.
-const COMPILED: [&str; 35] = [
+const COMPILED: [&str; 37] = [
     "Cargo.lock",
     "Cargo.toml",
     "cpu/Cargo.toml",
@@ -22,6 +22,8 @@ const COMPILED: [&str; 35] = [
     "embedding/Cargo.toml",
     "embedding/src",
     "engine/Cargo.toml",
+    "engine/backend/Cargo.toml",
+    "engine/backend/src",
     "engine/build",
     "engine/checkpoint/Cargo.toml",
     "engine/checkpoint/src",

@@ -225,7 +225,7 @@ fn weights<'w>(
     match weights {
         Some(weights) => Ok(weights),
         none => {
-            training::check_scoring_memory(job, model.spec())?;
+            training::check_scoring_memory(job, model.spec()).map_err(TrainError::from)?;
             Ok(none.insert(model.load()?))
         }
     }

@@ -2,6 +2,7 @@
 
 use libtest_mimic::Failed;
 use rankine::job::Precision;
+use rankine_backend::Backend;
 use rankine_embedding::Placement;
 use rankine_engine_gpu::CudaModel;
 use rankine_model::guard::{FoundOn, SkipReason, StepOutcome};
@@ -113,9 +114,9 @@ fn change_no_bit(training: &Training, model: impl Fn() -> Result<CudaModel, Fail
     let mut one_by_one = model()?;
     let (mut losses, mut before) = (Vec::new(), weights(&one_by_one)?);
     for (step, batch) in training.batches.iter().enumerate() {
-        one_by_one.train_step(batch, factor(step))?;
+        one_by_one.train_on(batch, factor(step))?;
         let mut outcome = None;
-        one_by_one.take_outcomes(true, |taken| outcome = Some(taken))?;
+        one_by_one.take_outcomes(true, &mut |taken| outcome = Some(taken))?;
         let outcome = outcome.ok_or("a step has no outcome")?;
         let after = weights(&one_by_one)?;
         let is_wrong = matches!(outcome.skipped, Some(SkipReason::NonFinite(_)));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use libtest_mimic::Failed;
 use rankine::job::Precision;
+use rankine_backend::{Backend, Batch, PackedBatch};
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Device, Lane, PinnedBuffer};
 use rankine_embedding::cuda::{Hotness, Layout};
@@ -326,19 +327,19 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
     let (mut unpacked, mut fed) = (CudaModel::initialized(setup.clone())?, CudaModel::initialized(setup)?);
     let one_epoch = StreamOptions { batch_size: fed.score_size(), ..StreamOptions::one_epoch(1) };
     for batch in BatchStream::open(part.clone(), &options)? {
-        unpacked.train_step(&batch?.samples, 0.5)?;
+        unpacked.train_on(&batch?.samples, 0.5)?;
     }
     let outcome = |model: &mut CudaModel| -> Result<_, Failed> {
         let mut losses = Vec::new();
         // Bits, because a loss may be NaN if a training diverges.
-        model.take_outcomes(true, |outcome| losses.push(outcome.loss.to_bits()))?;
+        model.take_outcomes(true, &mut |outcome| losses.push(outcome.loss.to_bits()))?;
         Ok((losses, super::training::weights(model)?))
     };
     // If ranks share a GPU, memory should be locked and unlocked while none of them waits for another.
     let one = outcome(&mut unpacked)?;
     let mut feed = Feed::open(devices, part.clone(), &options, false)?;
     for batch in feed.by_ref() {
-        fed.train_fed(&batch?, 0.5)?;
+        fed.train_step(&Batch::Packed(Box::new(batch?)), 0.5)?;
     }
     let other = outcome(&mut fed)?;
     drop(feed);
@@ -358,10 +359,11 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
         on_host.add(samples, &logits);
     }
     let expected = unpacked.finish_evaluation()?;
-    let kept = Feed::open(devices, part.clone(), &one_epoch, true)?.collect::<Result<Vec<_>, _>>()?;
+    let kept = Feed::open(devices, part.clone(), &one_epoch, true)?;
+    let kept = kept.map(|batch| Ok(Batch::Packed(Box::new(batch?)))).collect::<Result<Vec<_>, Failed>>()?;
     for _ in 0..2 {
         fed.begin_evaluation(shape)?;
-        kept.iter().try_for_each(|batch| fed.evaluate_fed(batch))?;
+        kept.iter().try_for_each(|batch| fed.evaluate_batch(batch))?;
         let found = fed.finish_evaluation()?;
         if found != expected {
             return Err(format!("{found:?} instead of {expected:?}").into());

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use libtest_mimic::Failed;
 use rankine::job::Precision;
+use rankine_backend::Backend;
 use rankine_cuda::Device;
 use rankine_embedding::{
     EmbeddingPlan, Exchange, FrequentRows, LinkTraffic, Optimizer, Placement, RankTraffic, TablePlan,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use libtest_mimic::Failed;
 use rankine::job::Precision;
+use rankine_backend::Backend;
 use rankine_cuda::Device;
 use rankine_embedding::cuda::LookUpCounts;
 use rankine_embedding::{Dtype, EmbeddingPlan, Optimizer, Pooling, TableSpec, UpdateRule};
@@ -237,10 +238,10 @@ impl Training {
     pub(super) fn outcomes_on_gpu(&self, model: &mut CudaModel) -> Result<Vec<StepOutcome>, Failed> {
         let mut outcomes = Vec::new();
         for (step, batch) in self.batches.iter().enumerate() {
-            model.train_step(batch, factor(step))?;
-            model.take_outcomes(step % 50 == 49, |outcome| outcomes.push(outcome))?;
+            model.train_on(batch, factor(step))?;
+            model.take_outcomes(step % 50 == 49, &mut |outcome| outcomes.push(outcome))?;
         }
-        model.take_outcomes(true, |outcome| outcomes.push(outcome))?;
+        model.take_outcomes(true, &mut |outcome| outcomes.push(outcome))?;
         Ok(outcomes)
     }
 
@@ -260,8 +261,8 @@ impl Training {
 fn look_ups_are_counted_by_table(bench: &Bench, words: &mut Words) -> Outcome {
     let training = Training::random(words, Interaction::Concat, 1);
     let mut model = training.on_gpu(bench, Precision::Fp32)?;
-    model.train_step(&training.batches[0], 1.0)?;
-    model.take_outcomes(true, |_| ())?;
+    model.train_on(&training.batches[0], 1.0)?;
+    model.take_outcomes(true, &mut |_| ())?;
     let spec = &training.model.spec;
     let expected = (0..spec.tables.len()).map(|table| {
         let features = spec.features.iter().zip(&training.batches[0].categorical);
@@ -410,12 +411,12 @@ fn fp8_learns_as_the_cpu_does(bench: &Bench, words: &mut Words) -> Outcome {
     let mut losses_again = Vec::new();
     for (step, batch) in training.batches.iter().enumerate() {
         if step % 30 == 7 {
-            again.take_outcomes(true, |outcome| losses_again.push(outcome.loss))?;
+            again.take_outcomes(true, &mut |outcome| losses_again.push(outcome.loss))?;
             again.logits(batch, &mut Vec::new())?;
         }
-        again.train_step(batch, factor(step))?;
+        again.train_on(batch, factor(step))?;
     }
-    again.take_outcomes(true, |outcome| losses_again.push(outcome.loss))?;
+    again.take_outcomes(true, &mut |outcome| losses_again.push(outcome.loss))?;
     if losses_again != losses || weights(&again)? != weights(&model)? {
         return Err("two trainings in fp8 differ".into());
     }

@@ -157,7 +157,13 @@ impl From<TrainError> for CommandError {
             TrainError::Conflicts(_)
             | TrainError::RunDir(_)
             | TrainError::Unresumable { .. }
-            | TrainError::Device(_) => Self::new(Exit::Usage, error),
+            | TrainError::Device(_)
+            | TrainError::Memory(_)
+            | TrainError::Placement(_)
+            | TrainError::Threads { .. }
+            | TrainError::Assignment(_)
+            | TrainError::Disagreement(_)
+            | TrainError::Bench(_) => Self::new(Exit::Usage, error),
             TrainError::Processes(error) => error.into(),
             TrainError::Ended { error, .. } => Self::new(Self::from(*error).exit(), words),
             TrainError::Missed { .. } => Self::new(Exit::Lost, error),
@@ -202,7 +208,7 @@ impl From<PredictError> for CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rankine_engine::training::LeftResults;
+    use rankine_engine::training::{BenchError, DeviceError, Disagreement, LeftResults};
     use rankine_topology::Rank;
 
     #[derive(Debug, thiserror::Error)]
@@ -257,14 +263,17 @@ mod tests {
             (TrainError::Unresumable { what: text(), way_out: "" }.into(), Exit::Usage),
             (TrainError::InitialModel(Box::new(SourceError::Data(damaged()))).into(), Exit::BadData),
             (TrainError::InitialModel(Box::new(SourceError::Data(io()))).into(), Exit::Failed),
-            (TrainError::Device(text()).into(), Exit::Usage),
+            (TrainError::Device(DeviceError::NoCuda).into(), Exit::Usage),
+            (TrainError::Bench(BenchError::NoPasses).into(), Exit::Usage),
+            (TrainError::Disagreement(Disagreement::NoDataset(path())).into(), Exit::Usage),
+            (TrainError::Threads { what: text(), source: text().into() }.into(), Exit::Usage),
             (TrainError::Refused { words: text(), blame: Blame::Data }.into(), Exit::BadData),
             (TrainError::Interrupted { cause, step, run: path(), start }.into(), Exit::Resumable),
             (TrainError::NotBegun { cause }.into(), Exit::Resumable),
-            (TrainError::Missed { step, words: text() }.into(), Exit::Lost),
+            (TrainError::Missed { step, source: text().into() }.into(), Exit::Lost),
             (TrainError::FolderLost(path()).into(), Exit::Failed),
             (ended(TrainError::Data(damaged())).into(), Exit::BadData),
-            (ended(TrainError::Missed { step, words: text() }).into(), Exit::Lost),
+            (ended(TrainError::Missed { step, source: text().into() }).into(), Exit::Lost),
             (Data::Lost { path: path() }.into(), Exit::Failed),
             (TrainError::Write { path: path(), source: source() }.into(), Exit::Failed),
             (TrainError::NotFinite(text()).into(), Exit::Failed),

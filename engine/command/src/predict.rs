@@ -10,7 +10,7 @@ use rankine_engine::prediction::{
 };
 use rankine_engine::run_paths;
 use rankine_engine::source::{Artifact, ModelSource, OpenModel};
-use rankine_engine::training::{self, EvaluationOptions};
+use rankine_engine::training::{self, EvaluationOptions, TrainError};
 use rankine_job::{Job, ThreadCount};
 use rankine_reader::convert::{BadLimit, UnknownCategories};
 use rankine_reader::{Dataset, Part};
@@ -123,7 +123,7 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
     let (pool, _) = training::thread_pool(job)?;
     let began = Instant::now();
     let counts = pool.install(|| {
-        training::check_scoring_memory(job, opened.spec())?;
+        training::check_scoring_memory(job, opened.spec()).map_err(TrainError::from)?;
         let model = opened.load()?;
         let ids = opened.ids()?;
         let options = PredictionOptions { on_unknown: args.unknown, ids, keep: &args.keep_columns };

@@ -1,11 +1,14 @@
-//! Models on GPUs. Without the feature `cuda` there are none: the stub has what the others ask for.
+//! Models on GPUs: the [`Backend`](rankine_backend::Backend) of CUDA. Without the feature `cuda` there are no GPUs: the
+//! stub has what the others ask for.
 
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(not(feature = "cuda"))]
 mod no_cuda;
+mod request;
 
 #[cfg(feature = "cuda")]
 pub use cuda::*;
 #[cfg(not(feature = "cuda"))]
 pub use no_cuda::*;
+pub use request::{CreateError, ModelRequest, OpenError, Power};

@@ -3,12 +3,15 @@
 use std::fmt;
 use std::time::Duration;
 
+use rankine_backend::{Backend, BackendError, Cause};
 use rankine_base::build::Build;
 use rankine_embedding::plan::Machine;
-use rankine_job::Precision;
+use rankine_job::{Conflict, Job, Precision};
+use rankine_launch::{Link, MeetError, Meeting, ProcessInfo};
+use rankine_model::ModelSpec;
 use serde::Serialize;
 
-use rankine_launch::{Link, MeetError, Meeting, ProcessInfo};
+use crate::request::{CreateError, ModelRequest, OpenError, Power};
 
 /// Whether this build has the CUDA back end.
 pub const IN_BUILD: bool = false;
@@ -22,6 +25,89 @@ pub enum Measurement {}
 impl fmt::Display for Measurement {
     fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {}
+    }
+}
+
+/// Open GPUs, of which there are none.
+#[derive(Debug, Clone)]
+pub enum OpenGpus {}
+
+impl OpenGpus {
+    /// Opens GPUs.
+    ///
+    /// # Errors
+    /// [`OpenError::NotBuilt`].
+    pub fn open(_: &[usize]) -> Result<Self, OpenError> {
+        Err(OpenError::NotBuilt)
+    }
+
+    /// Returns their number.
+    pub fn count(&self) -> usize {
+        match *self {}
+    }
+
+    /// Returns the settings of a job that GPUs do not support.
+    pub fn refusals(&self, _: &Job, _: &ModelSpec) -> Vec<Conflict> {
+        match *self {}
+    }
+
+    /// Returns the name of the first GPU.
+    ///
+    /// # Errors
+    /// None.
+    pub fn name(&self) -> Result<String, BackendError> {
+        match *self {}
+    }
+
+    /// Returns the name of the first GPU that does not multiply in fp8.
+    ///
+    /// # Errors
+    /// None.
+    pub fn without_fp8(&self) -> Result<Option<String>, BackendError> {
+        match *self {}
+    }
+
+    /// Loads the libraries of GPUs.
+    ///
+    /// # Errors
+    /// None.
+    pub fn check_libraries(&self, _: usize) -> Result<(), Cause> {
+        match *self {}
+    }
+
+    /// Returns the free bytes of each GPU's memory.
+    ///
+    /// # Errors
+    /// None.
+    pub fn free_bytes(&self) -> Result<Vec<u64>, Cause> {
+        match *self {}
+    }
+
+    /// Describes the GPUs of a node to the planner.
+    ///
+    /// # Errors
+    /// None.
+    pub fn machine(&self, _: usize, _: Precision, _: Option<&Build>) -> Result<Machine, BackendError> {
+        match *self {}
+    }
+
+    /// Creates a model on the GPUs.
+    ///
+    /// # Errors
+    /// None.
+    pub fn create(&self, _: &ModelRequest<'_>) -> Result<Box<dyn Backend>, CreateError> {
+        match *self {}
+    }
+}
+
+/// Reads the power of GPUs, of which there are none.
+#[derive(Debug, Default)]
+pub struct PowerMeter;
+
+impl PowerMeter {
+    /// Returns nothing.
+    pub fn read(&self, _: &str) -> Power {
+        Power::default()
     }
 }
 

@@ -1,5 +1,5 @@
 //! What a model is, apart from the device that computes it: its parts, their sizes, the layout of its parameters, and
-//! the rules by which they learn.
+//! the rules by which they learn. [`translate`] makes one of a job and a dataset's columns.
 //!
 //! No layer is computed here. Also what all devices share: the outcome of a step ([`guard`]), the names of what a GPU
 //! overlaps ([`overlap`]), and the metrics of predictions ([`evaluation`]).
@@ -16,9 +16,11 @@ pub mod logit;
 pub mod overlap;
 mod rules;
 mod spec;
+mod translate;
 mod validate;
 
 pub use initial::initial_parameters;
 pub use layout::{DenseLayout, Layer, MlpSpec};
 pub use rules::{Model, TrainingRules};
 pub use spec::{FeatureSpec, HeadSpec, Interaction, ModelSpec};
+pub use translate::translate;

@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 #[cfg(feature = "arrow")]
 use arrow_array::RecordBatch;
+use rankine_model::logit::sigmoid;
 use rankine_reader::convert::{RawLabels, RawRows};
 use rankine_reader::{IdRules, Samples, Schema};
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -34,7 +35,6 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 #[cfg(feature = "arrow")]
 use crate::features::MappedRows;
 use rankine_engine_cpu::{ScoringBuffers, ScoringModel};
-use rankine_model::logit::sigmoid;
 
 use crate::features::RawEncoder;
 use crate::source::{Artifact, ModelSource, SourceError};

@@ -36,13 +36,13 @@ use std::thread::{self, JoinHandle};
 use arrow_array::RecordBatch;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rankine_base::Stop;
+use rankine_model::evaluation::EvalSummary;
 use rankine_reader::convert::{Encoder, RawLabels, RawRows};
 use rankine_reader::{Dataset, Samples, Schema, Split};
 
 #[cfg(feature = "arrow")]
 use crate::features::MappedRows;
 use rankine_job::Job;
-use rankine_model::evaluation::EvalSummary;
 
 use crate::features::{RawEncoder, check_bags};
 use crate::training::{

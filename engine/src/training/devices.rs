@@ -1,5 +1,6 @@
 //! The contents of `devices.json`: the devices of a run, and the tables on them.
 
+use rankine_backend::DeviceMemory;
 use rankine_base::build::Build;
 use rankine_embedding::Placement;
 use rankine_model::ModelSpec;
@@ -7,7 +8,6 @@ use rankine_reader::Dataset;
 use rankine_topology::Topology;
 use serde::{Deserialize, Serialize};
 
-use super::backend::DeviceMemory;
 use crate::build;
 
 /// The devices that train a run, and the tables on them.

@@ -1,12 +1,12 @@
 //! One pass of a model over a part of a dataset.
 
+use rankine_backend::{Scorer, ScoringProgress};
 use rankine_base::Stop;
 use rankine_model::evaluation::HeadMetrics;
 use rankine_reader::io::IoOptions;
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Part};
 
-use super::backend::{Scorer, ScoringProgress};
 use super::error::TrainError;
 use super::event::{Event, Observer};
 use super::ids::{self, IdCounts};
@@ -41,10 +41,7 @@ pub fn evaluate(
         let ScoringProgress { samples, bytes_read, out_of_range } = progress;
         ids::add(&mut ids, dataset.schema(), out_of_range);
         observer.observe(Event::Evaluating { samples, total, bytes_read });
-        match stop.and_then(Stop::asked) {
-            Some(cause) => Err(TrainError::EvaluationStopped(cause)),
-            None => Ok(()),
-        }
+        stop.and_then(Stop::asked).map_or(Ok(()), Err)
     })?;
     let heads = heads.ok_or_else(|| {
         let dir = dataset.dir().display();

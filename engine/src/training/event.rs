@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use rankine_backend::ReportDetails;
 use rankine_checkpoint::{CheckpointError, DamagedCheckpoint};
 use rankine_job::{DeviceKind, Job, Precision};
 use rankine_model::ModelSpec;
@@ -14,7 +15,6 @@ use rankine_reader::{Dataset, Part};
 
 use super::devices::RunDevices;
 use super::ids::IdCounts;
-use super::report::ReportDetails;
 
 /// Events of a run, for an observer. Each one replaces the state that the one before described.
 #[derive(Debug, Clone, Copy)]

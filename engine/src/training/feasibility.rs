@@ -3,6 +3,7 @@
 
 use rankine_job::Job;
 use rankine_launch::ProcessGroup;
+use rankine_model::translate;
 use rankine_reader::stream::BatchStream;
 use rankine_reader::{Dataset, Part};
 
@@ -12,7 +13,6 @@ use super::error::TrainError;
 use super::eval_sets;
 use super::initial_model::InitialModel;
 use super::processes::RankAssignment;
-use super::translate::translate;
 
 /// What a job finds on this machine.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ pub fn feasibility(job: &Job) -> Feasibility {
         Ok(JobData::Unknown) | Err(_) => return here,
     };
     // A build or machine without the device is already reported.
-    if !here.obstacles.iter().any(|error| matches!(error, TrainError::Device(_)))
+    if !here.obstacles.iter().any(|error| error.is_device())
         && let Ok(model) = translate(&job, &schema)
     {
         here.device = here.note(backend::device_of(&job, &assignment, &model));

@@ -20,31 +20,38 @@ mod fresh_state;
 mod identity;
 pub(crate) mod ids;
 mod initial_model;
+mod memory;
 mod processes;
-mod report;
 mod resume;
 mod run;
 mod run_dir;
 mod run_logs;
 mod shortcut;
 mod start;
-mod translate;
 
-pub use backend::{Ceilings, DeviceMemory, MeasuredPhase, MemoryPart, Scorer, ScoringProgress, thread_pool};
+pub use backend::thread_pool;
 pub use bench::{
     EvalBench, EvalBenchOptions, Input, Reading, Times, TraceSummary, TrainBench, TrainBenchOptions,
     bench_eval, bench_train,
 };
 pub use data::{Columns, JobData, Preview, find_data, open_or_generate, preview};
 pub use devices::{DeviceTable, RunDevices};
-pub use error::{LeftResults, TrainError};
+pub use error::{
+    AssignmentError, BenchError, DeviceError, Disagreement, LeftResults, MemoryError, TrainError,
+    UnusableGpus,
+};
 pub use evaluate::{EvaluationOptions, evaluate};
 pub use event::{Event, Observer, Progress, Report, RunStart, StepDetails, StepTimes};
 pub use feasibility::{Feasibility, feasibility};
 pub(crate) use features::{with_features, with_shape};
 pub use ids::{IdCounts, with_ids};
+pub use memory::check_scoring_memory;
+pub use rankine_backend::{
+    Ceilings, DeviceMemory, ExchangedBytes, LookUpCount, MeasuredPhase, MemoryPart, PhaseRun, ReportDetails,
+    Scorer, ScoringProgress,
+};
 pub use rankine_base::{Stop, StopCause};
-pub use report::{ExchangedBytes, LookUpCount, PhaseRun, ReportDetails};
+pub use rankine_model::translate;
 pub(crate) use run::{Ready, Request, Requests, TrainingPart, refit, train_pushed};
 pub use run::{RunPhaseSeconds, TrainOptions, train};
 pub(crate) use run_dir::finished_steps;
@@ -54,4 +61,3 @@ pub use run_dir::{
 };
 pub use shortcut::JobExt;
 pub use start::Start;
-pub use translate::{check_scoring_memory, translate};

@@ -1,5 +1,6 @@
 //! Batches and each rank's share of them.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,6 +30,18 @@ impl Batch<'_> {
 pub(super) enum GlobalBatch<'a> {
     Unpacked(&'a Samples, Range<usize>),
     Packed(&'a FeedBatch),
+}
+
+impl<'a> From<&'a rankine_backend::Batch> for GlobalBatch<'a> {
+    fn from(batch: &'a rankine_backend::Batch) -> Self {
+        match batch {
+            rankine_backend::Batch::Unpacked(batch) => Self::Unpacked(&batch.samples, 0..batch.samples.len),
+            rankine_backend::Batch::Packed(batch) => {
+                let batch: &dyn Any = &**batch;
+                Self::Packed(batch.downcast_ref().expect("packed batches are opened for the model"))
+            }
+        }
+    }
 }
 
 impl<'a> GlobalBatch<'a> {

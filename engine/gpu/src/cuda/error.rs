@@ -1,5 +1,6 @@
 //! Errors of training on GPUs.
 
+use rankine_backend::BackendError;
 use rankine_topology::Rank;
 
 /// An error of a GPU, or of its input.
@@ -59,6 +60,17 @@ impl Error {
         match self {
             Self::Gpu(error) | Self::Rank { error, .. } => Some(error),
             Self::State(_) | Self::Processes(_) | Self::Data(_) => None,
+        }
+    }
+}
+
+impl From<Error> for BackendError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Data(error) => Self::Data(error),
+            Error::Processes(error) => Self::Processes(error),
+            error if error.misses_rank() => Self::Missed(error.into()),
+            error => Self::Failed(error.into()),
         }
     }
 }

@@ -21,6 +21,7 @@ mod error;
 mod evaluation;
 mod feed;
 mod gpu_rank;
+mod gpus;
 mod group;
 mod input;
 mod iteration;
@@ -31,6 +32,7 @@ mod network;
 mod phase;
 mod phase_timer;
 mod phase_work;
+mod power;
 mod rank;
 mod refusal;
 mod setup;
@@ -40,10 +42,11 @@ pub use calibration::{Measurement, machine_here, measure_all};
 pub use error::{Error, Result};
 pub use evaluation::{CudaEvaluation, EvaluationResult, EvaluationShape, ScoredBatch};
 pub use feed::{Feed, FeedBatch, FeedPart, FeedRanks};
+pub use gpus::OpenGpus;
 pub use input::{InputLanes, InputLayout, InputSlot, StepParameters, Unpacker};
 pub use links::links;
 pub use model::CudaModel;
-pub use refusal::refusals;
+pub use power::PowerMeter;
 pub use setup::{BatchShape, Execution, ModelSetup};
 
 /// Whether this build has the CUDA back end.

@@ -20,7 +20,7 @@ const ROUNDS: usize = 3;
 
 /// The bytes that a phase moves, and its operations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PhaseWork {
+pub(super) struct PhaseWork {
     /// Bytes read and written; data that stay in a cache until they are read again count once.
     pub bytes: u64,
     /// Multiplications and additions of matrix products.
@@ -31,7 +31,7 @@ pub struct PhaseWork {
 
 /// The times of an iteration's phases, each run by itself, and the GPU's peak rates.
 #[derive(Debug)]
-pub struct PhaseTimes {
+pub(super) struct PhaseTimes {
     /// Each phase with its milliseconds and its work.
     pub phases: Vec<(Phase, f64, PhaseWork)>,
     pub bytes_per_s: f64,

@@ -8,7 +8,7 @@ use rankine_model::{Interaction, Layer, ModelSpec};
 use super::network::{Fp8Layers, VectorLayout};
 
 /// Returns every setting of a job that GPUs do not support, each with what they support.
-pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
+pub(super) fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
     let mut found = Vec::new();
     let mut refuse = |key: String, message: String| found.push(Conflict::new(key, message));
     let on_cpu = "set device.kind to \"cpu\" for this job";

@@ -9,14 +9,14 @@ use rankine_model::overlap::Overlap;
 use rankine_reader::Dataset;
 
 use super::cpu::CpuBackend;
-use super::device::InitializedDevice;
 use super::gpu::{self, Gpus};
+use super::initialized::InitializedDevice;
 use super::measurements::Measurements;
 use super::refusal::{GpuSelectionError, Refusal};
-use crate::planning;
-use crate::training::error::TrainError;
+use crate::planning::{self, PlacementError};
+use crate::training::error::{DeviceError, TrainError};
+use crate::training::memory::check_memory;
 use crate::training::processes::RankAssignment;
-use crate::training::translate::check_memory;
 
 /// The device that a job is to be trained on.
 pub(in crate::training) enum DeviceChoice {
@@ -90,11 +90,9 @@ impl DeviceChoice {
                 let ranks = job.device.ranks;
                 let shard_dense_update = job.device.dense_update == DenseUpdate::Sharded;
                 let sharding = Sharding { plan, shard_dense_update, threads };
-                CpuModel::over_ranks(model, job.seed, sharding).map_err(|error| {
-                    TrainError::Device(format!(
-                        "cannot start the threads of {ranks} ranks: {error}; lower device.threads, or raise the limit \
-                         of processes (ulimit -u)"
-                    ))
+                CpuModel::over_ranks(model, job.seed, sharding).map_err(|error| TrainError::Threads {
+                    what: format!("the threads of {ranks} ranks"),
+                    source: error.into(),
                 })?
             }
         };
@@ -109,10 +107,7 @@ impl DeviceChoice {
 /// [`TrainError::Device`].
 pub(in crate::training) fn check_build(job: &Job) -> Result<(), TrainError> {
     if job.device.kind == DeviceKind::Cuda && !rankine_engine_gpu::IN_BUILD {
-        return Err(TrainError::Device(
-            "device.kind is \"cuda\", but this build of Rankine trains only on the CPU: set it to \"auto\" or \"cpu\""
-                .into(),
-        ));
+        return Err(DeviceError::NoCuda.into());
     }
     Ok(())
 }
@@ -130,16 +125,19 @@ pub(in crate::training) fn device_of(
     match gpu::device_of(job, assignment, model) {
         Ok(gpus) => Ok(gpus),
         Err(GpuSelectionError::Failed(error)) => Err(error),
-        Err(GpuSelectionError::Refused(why)) => check_memory(job, model, None).map(|()| why.cpu(None)),
+        Err(GpuSelectionError::Refused(why)) => {
+            check_memory(job, model, None)?;
+            Ok(why.cpu(None))
+        }
     }
 }
 
 /// Which of the CPU's ranks store the rows of tables, if there are several ranks.
 fn plan_for_cpu(job: &Job, dataset: &Dataset, model: &Model) -> Result<Option<EmbeddingPlan>, TrainError> {
-    let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
+    let topology = job.topology().map_err(PlacementError::from)?;
     let memory = planning::memory_of_a_thread_rank(topology);
     let machine = match &job.device.machine {
-        Some(path) => planning::machine_of_job(path, memory, job).map_err(TrainError::Device)?,
+        Some(path) => planning::machine_of_job(path, memory, job).map_err(DeviceError::Machine)?,
         None => Machine::cpu(memory),
     };
     let plan = || planning::plan(job, model, dataset, &machine);

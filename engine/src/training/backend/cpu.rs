@@ -3,6 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use rankine_backend::{
+    Backend, BackendError, Batch, Batches, RankVisit, ReportDetails, Scorer, ScoringProgress,
+};
+use rankine_base::StopCause;
 use rankine_checkpoint::{CheckpointError, StateSource};
 use rankine_cpu::Arithmetic;
 use rankine_embedding::RankTraffic;
@@ -17,13 +21,8 @@ use rankine_reader::stream::StreamOptions;
 use rankine_saved::{SavedModelError, Weights};
 use rankine_topology::Rank;
 
-use super::batches::{Batch, Batches};
-use super::device::{Backend, RankVisit};
 use super::look_ups;
 use super::refusal::Refusal;
-use super::scorer::{Scorer, ScoringProgress};
-use crate::training::error::TrainError;
-use crate::training::report::ReportDetails;
 
 /// A model in host memory, with the outcomes of steps that were not taken yet.
 pub(super) struct CpuBackend {
@@ -73,17 +72,17 @@ impl Backend for CpuBackend {
         self.precision
     }
 
-    fn open(&self, part: DatasetPart, options: &StreamOptions) -> Result<Batches, TrainError> {
-        Batches::unpacked(part, options)
+    fn open(&self, part: DatasetPart, options: &StreamOptions) -> Result<Batches, BackendError> {
+        Batch::unpacked(part, options)
     }
 
-    fn train_step(&mut self, batch: &Batch, rate_factor: f64) -> Result<(), TrainError> {
+    fn train_step(&mut self, batch: &Batch, rate_factor: f64) -> Result<(), BackendError> {
         let Batch::Unpacked(batch) = batch else { unreachable!("batches are opened for the back end") };
         self.outcomes.push(self.model.train_step(&batch.samples, rate_factor));
         Ok(())
     }
 
-    fn take_outcomes(&mut self, _: bool, visit: &mut dyn FnMut(StepOutcome)) -> Result<(), TrainError> {
+    fn take_outcomes(&mut self, _: bool, visit: &mut dyn FnMut(StepOutcome)) -> Result<(), BackendError> {
         self.outcomes.drain(..).for_each(visit);
         Ok(())
     }
@@ -93,7 +92,7 @@ impl Backend for CpuBackend {
         batches: &[Samples],
         rate_factor: f64,
         count: usize,
-    ) -> Result<Vec<f64>, TrainError> {
+    ) -> Result<Vec<f64>, BackendError> {
         let step = |batch| {
             let began = Instant::now();
             self.model.train_step(batch, rate_factor);
@@ -102,7 +101,7 @@ impl Backend for CpuBackend {
         Ok(batches.iter().cycle().take(count).map(step).collect())
     }
 
-    fn diverged_ranks(&self) -> Result<Vec<Rank>, TrainError> {
+    fn diverged_ranks(&self) -> Result<Vec<Rank>, BackendError> {
         Ok(self.model.diverged_ranks())
     }
 
@@ -119,11 +118,11 @@ impl Backend for CpuBackend {
         self.model.restore(from.optimizer_steps(), &from.dense()?, |rows| from.load_rows(rows))
     }
 
-    fn traffic(&self) -> Result<RankTraffic, TrainError> {
+    fn traffic(&self) -> Result<RankTraffic, BackendError> {
         Ok(self.model.traffic())
     }
 
-    fn report_details(&self, batch: &Batch) -> Result<ReportDetails, TrainError> {
+    fn report_details(&self, batch: &Batch) -> Result<ReportDetails, BackendError> {
         let Batch::Unpacked(batch) = batch else { unreachable!("batches are opened for the back end") };
         let look_ups = look_ups::count(self.model.spec(), &batch.samples);
         let exchanged = self.model.traffic().into();
@@ -136,8 +135,8 @@ impl Scorer for CpuBackend {
         &mut self,
         part: DatasetPart,
         options: &StreamOptions,
-        progress: &mut dyn FnMut(ScoringProgress<'_>) -> Result<(), TrainError>,
-    ) -> Result<Option<Vec<HeadMetrics>>, TrainError> {
+        progress: &mut dyn FnMut(ScoringProgress<'_>) -> Result<(), StopCause>,
+    ) -> Result<Option<Vec<HeadMetrics>>, BackendError> {
         self.model.judge(part, options, progress)
     }
 }

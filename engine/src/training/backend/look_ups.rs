@@ -1,10 +1,9 @@
 //! Counts the look-ups of a batch, for monitoring.
 
+use rankine_backend::LookUpCount;
 use rankine_model::ModelSpec;
 use rankine_reader::Samples;
 use rayon::prelude::*;
-
-use crate::training::report::LookUpCount;
 
 /// Counts the look-ups of a batch, and the distinct rows among them, table by table.
 pub(super) fn count(spec: &ModelSpec, samples: &Samples) -> Vec<LookUpCount> {

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
+use rankine_backend::Cause;
 use rankine_job::Conflict;
 
-use crate::training::error::TrainError;
+use crate::training::error::{TrainError, gpus_of};
 
 /// Why the CPU trains a job that leaves the device open.
 #[derive(Debug)]
-#[allow(dead_code, reason = "a build without CUDA has one reason")]
 pub(super) enum Refusal {
     /// The job asks for the CPU, or the build has nothing else.
     OnlyCpu,
@@ -21,9 +21,9 @@ pub(super) enum Refusal {
     /// A GPU without fp8 for a job in fp8.
     NoFp8 { gpu: String },
     /// The GPUs, or their libraries or memory, cannot be used.
-    Unusable(String),
+    Unusable(Cause),
     /// The model could not be created on the GPUs.
-    Full { gpus: usize, error: String },
+    Full { gpus: usize, error: Cause },
 }
 
 impl Refusal {
@@ -49,11 +49,8 @@ impl fmt::Display for Refusal {
             Self::NoFp8 { gpu } => {
                 write!(f, "device.precision = \"fp8\" needs a Hopper GPU, and this is {gpu}")
             }
-            Self::Unusable(error) => f.write_str(error),
-            Self::Full { gpus, error } => {
-                let it = if *gpus == 1 { "the GPU" } else { "one of the GPUs" };
-                write!(f, "{it} cannot train this job ({error})")
-            }
+            Self::Unusable(error) => error.fmt(f),
+            Self::Full { gpus, error } => write!(f, "{} cannot train this job ({error})", gpus_of(*gpus)),
         }
     }
 }

@@ -2,21 +2,21 @@
 
 use std::time::Instant;
 
+use rankine_backend::DeviceMemory;
+use rankine_base::Stop;
 use rankine_job::Job;
 use rankine_launch::{ProcessGroup, RunStage};
 use rankine_model::evaluation::EvalMetrics;
+use rankine_model::translate;
 use rankine_reader::Part;
 use serde::Serialize;
 
-use crate::training::backend::DeviceMemory;
 use crate::training::backend::{DeviceChoice, InitializedDevice, Measurements, thread_pool};
 use crate::training::data::open_together;
-use crate::training::error::TrainError;
+use crate::training::error::{BenchError, TrainError};
 use crate::training::evaluate::{EvaluationOptions, evaluate};
 use crate::training::event::Observer;
 use crate::training::processes::RankAssignment;
-use crate::training::translate::translate;
-use rankine_base::Stop;
 
 /// Options for timing evaluations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub struct EvalBench {
 /// them call this. Generates the job's dataset if it is missing and the job says how.
 ///
 /// # Errors
-/// As [`crate::training::train`]; [`TrainError::Device`] if there is no evaluation part, or `passes` is 0.
+/// As [`crate::training::train`]; [`TrainError::Bench`] if there is no evaluation part, or `passes` is 0.
 pub fn bench_eval(
     job: &Job,
     options: &EvalBenchOptions,
@@ -73,13 +73,10 @@ pub fn bench_eval(
     let model = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
     let samples = dataset.samples(Part::Eval);
     if samples == 0 {
-        return Err(TrainError::Device(
-            "the dataset has no evaluation part: convert with --split, or set data.generate.eval_samples"
-                .into(),
-        ));
+        return Err(BenchError::NoEvaluationPart.into());
     }
     if options.passes == 0 {
-        return Err(TrainError::Device("a measurement needs at least one pass".into()));
+        return Err(BenchError::NoPasses.into());
     }
     let choice = DeviceChoice::of(job, &assignment, &dataset, &model, &Measurements::default())?;
     let (pool, threads) = thread_pool(job)?;

@@ -10,21 +10,20 @@ mod trace;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use rankine_backend::{Backend, DeviceMemory, Profile};
+use rankine_base::Stop;
 use rankine_job::Job;
 use rankine_launch::{ProcessGroup, RunStage};
 use rankine_model::overlap::Overlap;
+use rankine_model::translate;
 use rankine_reader::stream::BatchStream;
 use rankine_reader::{Dataset, Part, Samples};
 
-use super::backend::{
-    Backend, DeviceChoice, DeviceMemory, InitializedDevice, Measurements, Profile, thread_pool,
-};
+use super::backend::{DeviceChoice, InitializedDevice, Measurements, thread_pool};
 use super::data::{open_together, train_options};
-use super::error::TrainError;
+use super::error::{BenchError, TrainError};
 use super::event::Observer;
 use super::processes::RankAssignment;
-use super::translate::translate;
-use rankine_base::Stop;
 
 pub use evaluation::{EvalBench, EvalBenchOptions, bench_eval};
 pub use report::{Input, Reading, Times, TraceSummary, TrainBench};
@@ -61,7 +60,7 @@ impl Default for TrainBenchOptions {
 /// dataset if it is missing and the job says how.
 ///
 /// # Errors
-/// As [`super::train`]; [`TrainError::Device`] if the training part does not fill a batch, or a trace cannot be
+/// As [`super::train`]; [`TrainError::Bench`] if the training part does not fill a batch, or a trace cannot be
 /// taken.
 pub fn bench_train(
     job: &Job,
@@ -70,7 +69,7 @@ pub fn bench_train(
     observer: &mut dyn Observer,
 ) -> Result<TrainBench, TrainError> {
     if options.trace.is_some() && processes.size() > 1 {
-        return Err(TrainError::Device("a trace covers one process: launch one, or drop --trace".into()));
+        return Err(BenchError::SeveralProcesses.into());
     }
     // What stands in the way is found out before the steps.
     options.trace.as_deref().map_or(Ok(()), |path| trace::TRACE.check(path))?;
@@ -80,10 +79,7 @@ pub fn bench_train(
     let model = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
     let (samples, batch_size) = (dataset.samples(Part::Train), u64::from(job.train.batch_size.get()));
     if samples < batch_size {
-        return Err(TrainError::Device(format!(
-            "the training part has {samples} samples, less than one batch of {batch_size}: choose a smaller \
-             train.batch_size"
-        )));
+        return Err(BenchError::TooFewSamples { samples, batch_size }.into());
     }
     let choice = DeviceChoice::of(job, &assignment, &dataset, &model, &Measurements::default())?
         .without(&options.without);
@@ -92,14 +88,10 @@ pub fn bench_train(
         let InitializedDevice { mut backend, name: device, .. } =
             choice.initialize(job, &dataset, &model, threads, &Measurements::default())?;
         if options.trace.is_some() && backend.profile().is_none() {
-            return Err(TrainError::Device(format!(
-                "traces need a GPU, and {device} trains this job: drop --trace"
-            )));
+            return Err(BenchError::NoTrace { device }.into());
         }
         if !options.without.is_empty() && backend.profile().is_none() {
-            return Err(TrainError::Device(format!(
-                "parts of a step overlap only on GPUs, and {device} trains this job: drop --without"
-            )));
+            return Err(BenchError::NoOverlap { device }.into());
         }
         processes.does(RunStage::Measuring, 0);
         let measured = if options.resident {
@@ -172,7 +164,7 @@ fn resident(
     let times = backend.time_steps(&batches, rate_factor, options.steps.max(1))?;
     let seconds = began.elapsed().as_secs_f64();
     let repeat = |backend: &mut dyn Backend| match backend.profile() {
-        Some(profile) => profile.repeat_steps(TRACED_STEPS),
+        Some(profile) => Ok(profile.repeat_steps(TRACED_STEPS)?),
         None => Ok(()),
     };
     let trace = options.trace.as_ref().map(|path| trace::take(backend, path, TRACED_STEPS, repeat));
@@ -218,7 +210,7 @@ fn reading(
             moments.push(Instant::now());
             backend.profile().map(Profile::mark).transpose()?;
             waited += wait;
-            samples += batch.len() as u64;
+            samples += batch.samples() as u64;
         }
     }
     backend.take_outcomes(true, &mut |outcome| losses.push(outcome.loss))?;
@@ -229,7 +221,7 @@ fn reading(
             let number = options.warm_up + steps + step;
             backend.train_step(&batch, job.optimizer.schedule.factor(number as u64))?;
         }
-        backend.take_outcomes(true, &mut |_| ())
+        Ok(backend.take_outcomes(true, &mut |_| ())?)
     };
     let trace = options.trace.as_ref().map(|path| trace::take(backend, path, TRACED_STEPS, more));
     let host_ms = moments.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e3);

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::training::backend::{Ceilings, DeviceMemory, MeasuredPhase};
+use rankine_backend::{Ceilings, DeviceMemory, MeasuredPhase};
 
 /// The time that the steps of a job took, and how it was spent.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use rankine_backend::{Backend, Profile, TraceEvent};
 use rankine_base::publish::OwnOutput;
 
 use super::report::TraceSummary;
-use crate::training::backend::{Backend, Profile, TraceEvent};
 use crate::training::error::TrainError;
 
 /// Earlier traces, which a further one replaces.
@@ -23,7 +23,7 @@ pub(super) const TRACE: OwnOutput = OwnOutput {
 /// Traces this many steps, which `run` performs and waits for, and writes the GPU's activity to a file.
 ///
 /// # Errors
-/// Those of `run`; [`TrainError::Device`] if no trace can be taken here, [`TrainError::Data`] if the file cannot be
+/// Those of `run`; [`TrainError::Bench`] if no trace can be taken here, [`TrainError::Data`] if the file cannot be
 /// written.
 pub(super) fn take(
     backend: &mut dyn Backend,

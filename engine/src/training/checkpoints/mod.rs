@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rankine_backend::Backend;
 use rankine_checkpoint as checkpoint;
 use rankine_checkpoint::{
     Base, Checkpoint, CheckpointError, DamagedCheckpoint, Draft, Files, Manifest, Needs, PublishedCheckpoint,
@@ -22,7 +23,7 @@ use rankine_launch::ProcessGroup;
 use rankine_reader::Columns;
 use rankine_topology::Rank;
 
-use super::backend::{Backend, Measurements};
+use super::backend::Measurements;
 use super::context::RunContext;
 use super::error::TrainError;
 use super::event::{Event, Observer};

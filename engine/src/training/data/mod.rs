@@ -2,23 +2,23 @@
 
 use std::path::Path;
 
+use rankine_base::Stop;
 use rankine_base::files::check_folder;
 use rankine_job::{AverageSave, Conflict, Generate, Job};
 use rankine_launch::ProcessGroup;
 use rankine_model::ModelSpec;
+use rankine_model::translate;
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::origin::Origin;
 use rankine_reader::schema::DenseDtype;
 use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{Dataset, Part, Schema};
 
-use super::error::TrainError;
+use super::error::{Disagreement, TrainError};
 use super::event::{Event, Observer};
 use super::features::{with_features, with_shape};
 use super::ids::with_ids;
 use super::processes::same_everywhere;
-use super::translate::translate;
-use rankine_base::Stop;
 
 mod stream;
 
@@ -134,7 +134,7 @@ pub(super) fn open_existing(job: &Job) -> Result<Option<Dataset>, TrainError> {
 /// if needed, while the others wait.
 ///
 /// # Errors
-/// As [`open_or_generate`]; [`TrainError::Processes`]; [`TrainError::Device`] if processes differ.
+/// As [`open_or_generate`]; [`TrainError::Processes`]; [`TrainError::Disagreement`].
 pub(super) fn open_together(
     job: &Job,
     processes: &ProcessGroup,
@@ -147,10 +147,7 @@ pub(super) fn open_together(
     let dataset = match (first, dir) {
         (Some(dataset), _) => dataset,
         (None, Some(dir)) if !Dataset::exists(dir) => {
-            return Err(TrainError::Device(format!(
-                "there is no dataset at {} here, but process 0 has one: all processes must see the same files",
-                dir.display()
-            )));
+            return Err(Disagreement::NoDataset(dir.to_owned()).into());
         }
         (None, _) => open_or_generate(job, stop, observer)?,
     };

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
+use rankine_base::Stop;
 use rankine_checkpoint::DataIdentity;
 use rankine_reader::dataset::BlockCoding;
 use rankine_reader::raw::{FileIdentity, RawContents, checksums};
@@ -18,7 +19,6 @@ use super::TrainingIdentity;
 use crate::training::context::RunContext;
 use crate::training::error::TrainError;
 use crate::training::event::{Event, Observer};
-use rankine_base::Stop;
 
 /// Files of at most this many bytes in total are read before training starts, which takes a moment.
 const AT_ONCE_BYTES: u64 = 256 << 20;

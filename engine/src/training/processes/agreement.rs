@@ -2,12 +2,12 @@
 
 use rankine_launch::ProcessGroup;
 
-use crate::training::error::TrainError;
+use crate::training::error::{Disagreement, TrainError};
 
 /// Compares a text of this process with that of the first one.
 ///
 /// # Errors
-/// [`TrainError::Device`] if they differ; [`TrainError::Processes`].
+/// [`TrainError::Disagreement`] if they differ; [`TrainError::Processes`].
 pub(in crate::training) fn same_everywhere(
     processes: &ProcessGroup,
     what: &str,
@@ -31,10 +31,8 @@ pub(in crate::training) fn same_everywhere(
         None if here.len() < there.len() => "it lacks lines".into(),
         None => "they differ in later lines".into(),
     };
-    Err(TrainError::Device(format!(
-        "the {what} of process {} differs from that of process 0: {difference}; give all processes the same {what}",
-        processes.process()
-    )))
+    let process = processes.process();
+    Err(Disagreement::Differs { what: what.to_owned(), process, difference }.into())
 }
 
 #[cfg(test)]

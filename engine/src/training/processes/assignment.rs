@@ -37,7 +37,7 @@ impl RankAssignment {
             1 => alone(job, gpu::gpu_count(), shared),
             _ => among(job, processes.members(), processes.process(), shared),
         };
-        let (topology, mut gpus) = found.map_err(TrainError::Device)?;
+        let (topology, mut gpus) = found.map_err(crate::training::error::AssignmentError::Temp)?;
         gpus.iter_mut().for_each(|gpu| *gpu += first_gpu);
         let mut job = job.clone();
         let count = |count: usize| u32::try_from(count).ok().and_then(RankCount::new).map(Ranks::Count);

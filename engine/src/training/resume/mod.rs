@@ -14,7 +14,7 @@ use rankine_launch::RunStage;
 use serde::{Deserialize, Serialize};
 
 use super::context::{RunContext, SampleSource};
-use super::error::TrainError;
+use super::error::{Disagreement, TrainError};
 use super::event::{Event, Observer};
 use super::identity::{ContentsCheck, RunIdentity, TrainingIdentity};
 use super::initial_model::InitialModel;
@@ -72,9 +72,8 @@ pub(super) fn begin(
     let RunContext { files, processes, .. } = *context;
     if !processes.is_first() {
         let text = processes.of_first(WHAT, &[])?;
-        let decision = serde_json::from_slice(&text).map_err(|error| {
-            TrainError::Device(format!("process 0 sent an invalid decision on {WHAT}: {error}"))
-        })?;
+        let decision = serde_json::from_slice(&text)
+            .map_err(|error| Disagreement::Decision { what: WHAT, error: error.to_string() })?;
         return match decision {
             Decision::Finished(summary) => Ok(StartingPoint::Finished(summary)),
             Decision::Refused { words, blame } => Err(TrainError::Refused { words, blame }),
@@ -217,9 +216,9 @@ mod tests {
     use crate::groups::in_group;
     use crate::training::data::open_or_generate;
     use crate::training::data::tests::job;
-    use crate::training::translate::translate;
     use rankine_checkpoint::Disk;
     use rankine_launch::ProcessGroup;
+    use rankine_model::translate;
 
     /// How training starts on two processes: whether it has the run folder, or the error and who is to blame. The first
     /// process sends `decision`, or decides itself.

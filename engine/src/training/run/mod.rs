@@ -19,13 +19,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use rankine_backend::Batches;
 use rankine_base::Stop;
 use rankine_checkpoint::{Disk, Files};
 use rankine_job::Job;
 use rankine_launch::ProcessGroup;
+use rankine_model::translate;
 use rankine_reader::Dataset;
 
-use super::backend::{Batches, DeviceChoice, Measurements, check_build, thread_pool};
+use super::backend::{DeviceChoice, Measurements, check_build, thread_pool};
 use super::context::{RunContext, SampleSource};
 use super::data::open_together;
 use super::error::TrainError;
@@ -36,7 +38,6 @@ use super::processes::RankAssignment;
 use super::resume::{self, StartingPoint, TrainingStart};
 use super::run_dir::{RunDir, Summary};
 use super::start::Start;
-use super::translate::translate;
 use training_loop::TrainingLoop;
 
 pub use records::RunPhaseSeconds;

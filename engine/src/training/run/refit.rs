@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rankine_base::Stop;
 use rankine_job::{Average, AverageSave, Count, Job};
 use rankine_launch::ProcessGroup;
+use rankine_model::translate;
 use rankine_reader::{Dataset, Part, Split};
 
 use super::{TrainOptions, train_once};
@@ -19,7 +20,6 @@ use crate::training::event::Observer;
 use crate::training::processes::path_of_first;
 use crate::training::run_dir::{self, RunDir, Summary};
 use crate::training::start::Start;
-use crate::training::translate::translate;
 
 /// Trains a job that asks for it.
 ///

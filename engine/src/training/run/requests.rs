@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
+use rankine_backend::Batch;
 use rankine_base::StopCause;
 use rankine_base::publish::PartialDir;
 use rankine_checkpoint as checkpoint;
@@ -13,7 +14,6 @@ use rankine_reader::{Part, Samples, stream};
 
 use super::training_loop::{ReaderState, TrainingLoop};
 use crate::run_paths;
-use crate::training::backend::Batch;
 use crate::training::error::TrainError;
 
 /// What a program requests of a training.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rankine_backend::ReportDetails;
 use rankine_checkpoint::{BestState, InitialState, TrainState};
 use rankine_model::evaluation::{EvalSummary, SavedScores};
 use rankine_reader::stream::Position;
@@ -10,7 +11,6 @@ use super::early_stopping::EarlyStopping;
 use super::losses::Losses;
 use crate::training::event::StepTimes;
 use crate::training::ids::IdCounts;
-use crate::training::report::ReportDetails;
 use crate::training::run_dir::EndReason;
 
 /// What changes with each step of a run, the model apart.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rankine_backend::{Backend, Batch, Batches};
 use rankine_base::StopCause;
 use rankine_checkpoint::{Checkpoint, StateSource, TrainState};
 use rankine_job::Precision;
@@ -18,7 +19,7 @@ use super::guard::NonFiniteGuard;
 use super::losses::Losses;
 use super::records::{EvalRecord, RunPhaseSeconds, TrainRecord};
 use super::state::{RunState, Tally};
-use crate::training::backend::{Backend, Batch, Batches, DeviceChoice, InitializedDevice, Measurements};
+use crate::training::backend::{DeviceChoice, InitializedDevice, Measurements};
 use crate::training::checkpoints::Checkpoints;
 use crate::training::context::{RunContext, SampleSource};
 use crate::training::data::train_options;
@@ -101,7 +102,7 @@ impl<'a> TrainingLoop<'a> {
         let stopping = job.train.early_stopping;
         let is_lost = forget_lost_best(&mut from, stopping, &checkpoints, (processes, observer))?;
         // The reading mode that worked is not probed, and reported, again for each evaluation.
-        let rung = batches.as_ref().map(Batches::rung);
+        let rung = batches.as_ref().map(|batches| batches.rung());
         io.mode = rung.map_or(io.mode, Into::into);
         let in_use = DevicesInUse { name: device, topology, memory: backend.memory()?, placements };
         // The live page of the first process shows the tables, and its folder has them.
@@ -200,9 +201,9 @@ impl<'a> TrainingLoop<'a> {
         self.state.is_complete = false;
         let optimizer = &job.optimizer;
         let rate_factor = optimizer.schedule.factor(step);
-        self.backend.train_step(batch, rate_factor).map_err(|error| error.at_step(step))?;
+        self.backend.train_step(batch, rate_factor).map_err(|error| TrainError::from(error).at_step(step))?;
         let computed = began.elapsed();
-        self.state.losses.start_step(batch.len());
+        self.state.losses.start_step(batch.samples());
         // If losses arrive later, reports wait for them; so does a progress display that has none to show yet.
         let waits = self.reports_at(step) || self.evaluates_at(step) || self.state.losses.are_unknown();
         if waits {
@@ -213,7 +214,7 @@ impl<'a> TrainingLoop<'a> {
         let ReaderState { waited, bytes_read, batches_ready } = source;
         let times =
             StepTimes { reading: waited, computing: computed, awaiting: elapsed.saturating_sub(computed) };
-        self.state.add_step(batch.len() as u64, &times);
+        self.state.add_step(batch.samples() as u64, &times);
         self.count_ids(batch.out_of_range());
         let state = &mut self.state;
         state.is_complete = true;
@@ -231,7 +232,7 @@ impl<'a> TrainingLoop<'a> {
         state.position = batch.end();
         state.last_loss = state.losses.last_mean(state.last_loss);
         let details = StepDetails {
-            samples: batch.len() as u64,
+            samples: batch.samples() as u64,
             times,
             bytes_read,
             batches_ready,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rankine_backend::{LookUpCount, PhaseRun, ReportDetails};
 use rankine_base::build::Build;
 use rankine_checkpoint::InitialState;
 use rankine_embedding::{LinkTraffic, RankTraffic, Traffic};
@@ -11,7 +12,6 @@ use rankine_reader::Part;
 use serde::{Deserialize, Serialize};
 
 use crate::training::ids::IdCounts;
-use crate::training::report::{LookUpCount, PhaseRun, ReportDetails};
 
 /// A finished run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -4,11 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use rankine_backend::PackedBatch;
 use rankine_base::Error as DataError;
 use rankine_cuda::Moment;
 use rankine_reader::Schema;
 use rankine_reader::dataset::DatasetPart;
-use rankine_reader::stream::{BatchStream, BlockRow, PackedBatch, Position, StreamOptions};
+use rankine_reader::stream::{self, BatchStream, BlockRow, Position, StreamOptions};
 
 use super::release::CopierMessage;
 use super::ring::BlockRing;
@@ -25,7 +26,7 @@ pub struct FeedBatch {
 /// blocks that no later batch needs.
 #[derive(Debug)]
 pub struct FeedPart {
-    pub(super) batch: Arc<PackedBatch>,
+    pub(super) batch: Arc<stream::PackedBatch>,
     pub(super) rows: Range<usize>,
     pub(super) number: u64,
     pub(super) copied: Moment,
@@ -53,14 +54,19 @@ impl FeedBatch {
         self.len == 0
     }
 
-    /// Returns its position in the data.
-    pub fn start(&self) -> Position {
-        self.start
-    }
-
     /// Returns each GPU's part, in the order of ranks.
     pub fn parts(&self) -> &[Arc<FeedPart>] {
         &self.parts
+    }
+}
+
+impl PackedBatch for FeedBatch {
+    fn samples(&self) -> usize {
+        self.len
+    }
+
+    fn start(&self) -> Position {
+        self.start
     }
 }
 

@@ -20,6 +20,7 @@ use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, bounded};
+use rankine_backend::{BackendError, Batch, BatchSource, Batches};
 use rankine_base::Error as DataError;
 use rankine_cuda::{Device, Lane};
 use rankine_reader::dataset::DatasetPart;
@@ -27,7 +28,7 @@ use rankine_reader::io::{BytesRead, Rung, SlabRing};
 use rankine_reader::stream::{BlockStream, PackedStream, StreamOptions};
 use rankine_topology::{Rank, Topology};
 
-use super::error::Result;
+use super::error::{Error, Result};
 use batch::Source;
 pub use batch::{FeedBatch, FeedPart};
 pub(super) use columns::{fixed_columns, ragged_columns};
@@ -248,6 +249,53 @@ impl Feed {
 impl Drop for Feed {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// Starts to read a part for the GPUs of a model. The CPU unpacks raw records, data whose ids have rules, and data
+/// with buckets; GPUs unpack everything else, and keep the blocks if they are to `stay` resident.
+///
+/// # Errors
+/// [`BackendError::Data`] as for [`Feed::open`]; [`BackendError::Staging`] if memory does not suffice.
+pub(super) fn open_batches(
+    ranks: FeedRanks<'_>,
+    part: DatasetPart,
+    options: &StreamOptions,
+    stay: bool,
+) -> Result<Batches, BackendError> {
+    if part.why_unpacked().is_some() {
+        return Batch::unpacked(part, options);
+    }
+    match Feed::open_shares(ranks, part, options, stay) {
+        Ok(feed) => Ok(Box::new(PackedBatches(feed))),
+        Err(Error::Gpu(error)) => Err(BackendError::Staging(error.into())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Batches that GPUs unpack, as training takes them.
+struct PackedBatches(Feed);
+
+impl Iterator for PackedBatches {
+    type Item = Result<Batch, BackendError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let batch = self.0.next()?.map_err(BackendError::from);
+        Some(batch.map(|batch| Batch::Packed(Box::new(batch))))
+    }
+}
+
+impl BatchSource for PackedBatches {
+    fn rung(&self) -> Rung {
+        self.0.rung()
+    }
+
+    fn bytes_read(&self) -> u64 {
+        self.0.bytes_read()
+    }
+
+    fn ready(&self) -> usize {
+        self.0.ready()
     }
 }
 

@@ -2,31 +2,39 @@
 
 mod pieces;
 mod processes;
+mod profile;
 mod ranks;
 mod scores;
-mod state;
-mod timing;
 mod weights;
-mod workers;
 
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use rankine_cuda::blas::Tuning;
+use rankine_backend::{
+    Backend, BackendError, Batch, Batches, DeviceMemory, LookUpCount, MemoryPart, PhaseRun, Profile,
+    RankVisit, ReportDetails,
+};
+use rankine_checkpoint::{CheckpointError, DeviceState, RankState, StateSource};
 use rankine_cuda::kernels::Step;
-use rankine_cuda::{Budget, Device};
+use rankine_cuda::probe::uuid_text;
+use rankine_cuda::{Budget, Device, Part};
 use rankine_embedding::cuda::LookUpCounts;
 use rankine_embedding::{Optimizer, RankTraffic};
+use rankine_job::DeviceKind;
 use rankine_model::ModelSpec;
 use rankine_model::guard::StepOutcome;
 use rankine_reader::Samples;
+use rankine_reader::dataset::DatasetPart;
+use rankine_reader::stream::StreamOptions;
 use rankine_topology::Rank;
 
 use super::batch::GlobalBatch;
-use super::error::Result;
-use super::feed::{FeedBatch, FeedRanks};
+use super::error::{Error, Result};
+use super::feed::{self, FeedRanks};
 use super::setup::ModelSetup;
+use profile::Measuring;
 use ranks::GpuRanks;
+use scores::ResidentPart;
 
 /// A model on GPUs, with parts and rules that [`super::refusals`] accepts.
 ///
@@ -44,6 +52,9 @@ pub struct CudaModel {
     /// Steps that were started.
     steps: u64,
     ranks: GpuRanks,
+    /// The part that was scored last, if its blocks fit on the GPUs: only its first evaluation reads.
+    resident: Option<ResidentPart>,
+    measuring: Measuring,
 }
 
 impl CudaModel {
@@ -59,15 +70,8 @@ impl CudaModel {
     pub fn initialized(setup: ModelSetup) -> Result<Self> {
         let optimizers = setup.model.all_tables().into_iter().map(|(_, optimizer)| optimizer).collect();
         let setup = Arc::new(setup);
-        Ok(Self { ranks: GpuRanks::new(&setup)?, setup, optimizers, steps: 0 })
-    }
-
-    /// Returns the algorithms that its products use.
-    ///
-    /// # Errors
-    /// If a rank has failed.
-    pub fn tuning(&self) -> Result<Tuning> {
-        self.ranks.call_first(|rank| Ok(rank.tuning()))
+        let ranks = GpuRanks::new(&setup)?;
+        Ok(Self { setup, optimizers, steps: 0, ranks, resident: None, measuring: Measuring::default() })
     }
 
     /// Returns the model's spec.
@@ -86,35 +90,16 @@ impl CudaModel {
         FeedRanks { devices, topology: ranks.topology(), first: ranks.first() }
     }
 
-    /// Returns the memory budgets of this process's GPUs, in the order of ranks.
-    ///
-    /// # Errors
-    /// If the driver does not report the free memory.
-    pub fn budgets(&self) -> Result<Vec<Budget>> {
-        self.ranks.call_all(|rank| rank.budget())
-    }
-
-    /// Starts a training step on a batch; `rate_factor` is the schedule's factor of every learning rate. Waits only if
-    /// several steps are in flight. [`CudaModel::take_outcomes`] returns the outcome.
+    /// Starts a training step on samples that the CPU has unpacked; `rate_factor` is the schedule's factor of every
+    /// learning rate. Waits only if several steps are in flight. [`Backend::take_outcomes`] returns the outcome.
     ///
     /// # Panics
     /// If the batch is empty or longer than the model was made for, or its columns do not match the model.
     ///
     /// # Errors
     /// If an operation of a GPU failed.
-    pub fn train_step(&mut self, batch: &Samples, rate_factor: f64) -> Result<()> {
+    pub fn train_on(&mut self, batch: &Samples, rate_factor: f64) -> Result<()> {
         self.step(GlobalBatch::Unpacked(batch, 0..batch.len), rate_factor)
-    }
-
-    /// The same for a batch that the GPUs unpack, each its part. The batch is kept until the step is done.
-    ///
-    /// # Panics
-    /// As [`CudaModel::train_step`], and if the batch is for another number of GPUs.
-    ///
-    /// # Errors
-    /// If an operation of a GPU failed, or an earlier batch has values that its schema does not admit.
-    pub fn train_fed(&mut self, batch: &FeedBatch, rate_factor: f64) -> Result<()> {
-        self.step(GlobalBatch::Packed(batch), rate_factor)
     }
 
     fn step(&mut self, batch: GlobalBatch<'_>, rate_factor: f64) -> Result<()> {
@@ -127,25 +112,6 @@ impl CudaModel {
         self.ranks.step(batch, step, &rates)?;
         self.steps = number;
         Ok(())
-    }
-
-    /// Passes the outcomes that were not taken yet to `visit`, in the order of steps: for each the value that
-    /// [`rankine_engine_cpu::CpuModel::train_step`] returns. If `all` is set it waits for the last step, otherwise it
-    /// passes those that are known.
-    ///
-    /// # Errors
-    /// If an operation of a GPU failed, or ids of the batches were out of range.
-    pub fn take_outcomes(&mut self, all: bool, visit: impl FnMut(StepOutcome)) -> Result<()> {
-        self.ranks.take_outcomes(all, visit)
-    }
-
-    /// Returns the number of steps skipped so far because gradients exceeded the range of f16, after all steps are
-    /// done; `None` in other precisions.
-    ///
-    /// # Errors
-    /// If an operation of a GPU failed.
-    pub fn overflow_steps(&self) -> Result<Option<u64>> {
-        self.ranks.call_first(|rank| rank.overflow_steps())
     }
 
     /// Returns the factor of the gradients in fp16, after all steps are done; `None` in other precisions.
@@ -170,12 +136,102 @@ impl CudaModel {
         Ok(all)
     }
 
-    /// Returns what all ranks, those of other processes too, have sent each other in the training steps of this model,
-    /// after all steps are done; zero with one rank. With several processes, all of them call this.
-    ///
-    /// # Errors
-    /// If an operation of a GPU failed, or a process does not take part.
-    pub fn traffic(&self) -> Result<RankTraffic> {
+    /// Gathers values from all processes, in their order.
+    fn of_all_processes<V: Pod>(&self, what: &str, values: Vec<V>) -> Result<Vec<Vec<V>>> {
+        let Some(processes) = &self.setup.processes else { return Ok(vec![values]) };
+        let all = processes.gather(what, bytemuck::cast_slice(&values))?;
+        Ok(all.iter().map(|bytes| bytemuck::pod_collect_to_vec(bytes)).collect())
+    }
+}
+
+impl Backend for CudaModel {
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Cuda
+    }
+
+    fn open(&self, part: DatasetPart, options: &StreamOptions) -> Result<Batches, BackendError> {
+        feed::open_batches(self.feed_ranks(), part, options, false)
+    }
+
+    fn train_step(&mut self, batch: &Batch, rate_factor: f64) -> Result<(), BackendError> {
+        Ok(self.step(GlobalBatch::from(batch), rate_factor)?)
+    }
+
+    fn take_outcomes(&mut self, all: bool, visit: &mut dyn FnMut(StepOutcome)) -> Result<(), BackendError> {
+        Ok(self.ranks.take_outcomes(all, visit)?)
+    }
+
+    fn time_steps(
+        &mut self,
+        batches: &[Samples],
+        rate_factor: f64,
+        count: usize,
+    ) -> Result<Vec<f64>, BackendError> {
+        Ok(self.time_resident(batches, rate_factor, count)?)
+    }
+
+    fn diverged_ranks(&self) -> Result<Vec<Rank>, BackendError> {
+        let sums = self.ranks.call_all(|rank| rank.checksum())?;
+        let sums = self.of_all_processes("the checksums of replicas", sums)?.concat();
+        Ok(Rank::first(sums.len()).filter(|rank| sums[rank.0] != sums[0]).collect())
+    }
+
+    fn visit_ranks(&self, visit: RankVisit) -> Result<(), CheckpointError> {
+        let topology = self.ranks.topology();
+        let visited = self.ranks.call_each(move |rank, model| {
+            let dense = model.dense_state(topology, rank)?;
+            let rows = model.rows();
+            Ok(visit(rank, RankState { dense, rows: &*rows }))
+        });
+        visited.map_err(unreachable)?.into_iter().collect()
+    }
+
+    fn begin_tracking(&mut self) -> Result<(), CheckpointError> {
+        let begun = self.ranks.call_all_mut(|rank| rank.rows().begin_tracking().map_err(Error::State));
+        begun.map(drop).map_err(unreachable)
+    }
+
+    fn restore(&mut self, from: &Arc<dyn StateSource>) -> Result<(), CheckpointError> {
+        let (from, dense) = (Arc::clone(from), Arc::new(from.dense()?));
+        self.steps = from.optimizer_steps();
+        let restored = self.ranks.call_all_mut(move |rank| {
+            rank.restore(&dense, from.device())?;
+            let mut rows = rank.rows();
+            Ok(from.load_rows(&mut *rows))
+        });
+        restored.map_err(unreachable)?.into_iter().collect()
+    }
+
+    fn device_state(&self) -> Result<Option<DeviceState>, CheckpointError> {
+        // All GPUs have the same.
+        self.ranks.call_first(|rank| rank.device_state()).map(Some).map_err(unreachable)
+    }
+
+    fn tuning(&self) -> Result<Option<String>, BackendError> {
+        let record = self.ranks.call_first(|rank| Ok(rank.tuning()))?;
+        Ok(Some(serde_json::to_string_pretty(&record).expect("a record is plain data") + "\n"))
+    }
+
+    fn memory(&self) -> Result<Vec<DeviceMemory>, BackendError> {
+        let part = |part: Part| MemoryPart { purpose: part.purpose.into(), bytes: part.bytes };
+        let of_gpu = |(device, budget): (&Arc<Device>, Budget)| {
+            Ok(DeviceMemory {
+                gpu: device.ordinal(),
+                uuid: uuid_text(device.uuid().map_err(Error::from)?),
+                parts: budget.parts.into_iter().map(part).collect(),
+                free_bytes: budget.free_bytes,
+                total_bytes: budget.total_bytes,
+            })
+        };
+        let budgets = self.ranks.call_all(|rank| rank.budget())?;
+        self.devices().iter().zip(budgets).map(of_gpu).collect()
+    }
+
+    fn overflow_steps(&self) -> Result<Option<u64>, BackendError> {
+        Ok(self.ranks.call_first(|rank| rank.overflow_steps())?)
+    }
+
+    fn traffic(&self) -> Result<RankTraffic, BackendError> {
         let own = self.ranks.call_all(|rank| rank.traffic())?;
         let mut all = RankTraffic::default();
         let of_ranks = self.of_all_processes("what ranks have sent", own)?.concat();
@@ -183,21 +239,32 @@ impl CudaModel {
         Ok(all)
     }
 
-    /// Returns the ranks whose dense parameters or frequent rows differ from those of rank 0, after all steps are
-    /// done.
-    ///
-    /// # Errors
-    /// If an operation of a GPU failed.
-    pub fn diverged_ranks(&self) -> Result<Vec<Rank>> {
-        let sums = self.ranks.call_all(|rank| rank.checksum())?;
-        let sums = self.of_all_processes("the checksums of replicas", sums)?.concat();
-        Ok(Rank::first(sums.len()).filter(|rank| sums[rank.0] != sums[0]).collect())
+    fn report_details(&self, _: &Batch) -> Result<ReportDetails, BackendError> {
+        let tables = self.spec().tables.iter().zip(self.look_ups()?);
+        let look_ups = tables.map(|(table, LookUpCounts { look_ups, distinct_rows })| LookUpCount {
+            table: table.name.clone(),
+            look_ups,
+            distinct_rows,
+        });
+        let phases = self.phases()?.into_iter().map(|run| PhaseRun {
+            name: run.phase.name().into(),
+            begin_ms: run.begin_ms,
+            ms: run.ms,
+            roofline_ms: run.roofline_ms,
+        });
+        Ok(ReportDetails {
+            loss_scale: self.loss_scale()?,
+            exchanged: self.traffic()?.into(),
+            look_ups: look_ups.collect(),
+            phases: phases.collect(),
+        })
     }
 
-    /// Gathers values from all processes, in their order.
-    fn of_all_processes<V: Pod>(&self, what: &str, values: Vec<V>) -> Result<Vec<Vec<V>>> {
-        let Some(processes) = &self.setup.processes else { return Ok(vec![values]) };
-        let all = processes.gather(what, bytemuck::cast_slice(&values))?;
-        Ok(all.iter().map(|bytes| bytemuck::pod_collect_to_vec(bytes)).collect())
+    fn profile(&mut self) -> Option<&mut dyn Profile> {
+        Some(self)
     }
+}
+
+fn unreachable(error: Error) -> CheckpointError {
+    CheckpointError::State(error.to_string())
 }

@@ -1,12 +1,28 @@
 //! Scores of a model, and their evaluation.
 
-use rankine_reader::Samples;
+use std::path::PathBuf;
+
+use rankine_backend::{BackendError, Batch, Scorer, ScoringProgress};
+use rankine_base::StopCause;
+use rankine_model::evaluation::HeadMetrics;
+use rankine_reader::dataset::DatasetPart;
+use rankine_reader::stream::StreamOptions;
+use rankine_reader::{Part, Samples};
 
 use super::CudaModel;
 use crate::cuda::batch::{GlobalBatch, chunks};
 use crate::cuda::error::Result;
-use crate::cuda::evaluation::{EvaluationResult, EvaluationShape, EvaluationSizes};
-use crate::cuda::feed::FeedBatch;
+use crate::cuda::evaluation::{CudaEvaluation, EvaluationResult, EvaluationShape, EvaluationSizes};
+use crate::cuda::feed::{self, Feed};
+
+/// A part of the dataset in GPU memory.
+#[derive(Debug)]
+pub(super) struct ResidentPart {
+    /// Its files.
+    files: Vec<PathBuf>,
+    part: Part,
+    batches: Vec<Batch>,
+}
 
 impl CudaModel {
     /// Appends the logits of each sample in the shares of this process's ranks, one per head.
@@ -31,7 +47,7 @@ impl CudaModel {
     /// If there are more samples than [`crate::cuda::CudaEvaluation::fits`] allows, or none.
     ///
     /// # Errors
-    /// As [`CudaModel::take_outcomes`], and if there is too little memory.
+    /// If an operation of a GPU failed, ids of earlier batches were out of range, or there is too little memory.
     pub fn begin_evaluation(&mut self, part: EvaluationShape) -> Result<()> {
         let EvaluationShape { samples, batch_size, weighted } = part;
         // A rank's share of each batch may be rounded up.
@@ -41,7 +57,7 @@ impl CudaModel {
         Ok(())
     }
 
-    /// Enqueues scoring samples and adding the scores to the evaluation.
+    /// Enqueues scoring samples that the CPU has unpacked, and adding the scores to the evaluation.
     ///
     /// # Panics
     /// If there are more samples than [`CudaModel::score_size`], if their columns do not match the model, or if no
@@ -50,21 +66,21 @@ impl CudaModel {
     /// # Errors
     /// If an operation of a GPU failed.
     pub fn evaluate(&mut self, batch: &Samples) -> Result<()> {
-        self.evaluate_batch(GlobalBatch::Unpacked(batch, 0..batch.len))
+        self.score(GlobalBatch::Unpacked(batch, 0..batch.len))
     }
 
-    /// The same for a batch that the GPUs unpack, each its part. The batch is kept until its scores are added.
+    /// The same for any batch. A packed one is kept until its scores are added.
     ///
     /// # Panics
-    /// As [`CudaModel::evaluate`], and if the batch is for another number of GPUs.
+    /// As [`CudaModel::evaluate`].
     ///
     /// # Errors
-    /// As [`CudaModel::train_fed`].
-    pub fn evaluate_fed(&mut self, batch: &FeedBatch) -> Result<()> {
-        self.evaluate_batch(GlobalBatch::Packed(batch))
+    /// If an operation of a GPU failed, or an earlier batch has values that its schema does not admit.
+    pub fn evaluate_batch(&mut self, batch: &Batch) -> Result<()> {
+        self.score(batch.into())
     }
 
-    fn evaluate_batch(&mut self, batch: GlobalBatch<'_>) -> Result<()> {
+    fn score(&mut self, batch: GlobalBatch<'_>) -> Result<()> {
         let most = self.score_size();
         assert!(batch.len() <= most, "at most {most} samples are scored at a time");
         self.ranks.evaluate(batch)
@@ -74,7 +90,7 @@ impl CudaModel {
     /// histograms of scores.
     ///
     /// # Errors
-    /// As [`CudaModel::train_fed`], and if ids were out of range.
+    /// If an operation of a GPU failed, ids were out of range, or a batch has values that its schema does not admit.
     pub fn finish_evaluation(&mut self) -> Result<EvaluationResult> {
         Ok(self.ranks.call_all_mut(|rank| rank.finish_evaluation())?.swap_remove(0))
     }
@@ -82,5 +98,62 @@ impl CudaModel {
     /// Returns the most samples that are scored at a time.
     pub fn score_size(&self) -> usize {
         self.setup.score_size()
+    }
+}
+
+impl Scorer for CudaModel {
+    fn judge(
+        &mut self,
+        part: DatasetPart,
+        options: &StreamOptions,
+        progress: &mut dyn FnMut(ScoringProgress<'_>) -> Result<(), StopCause>,
+    ) -> Result<Option<Vec<HeadMetrics>>, BackendError> {
+        if !CudaEvaluation::fits(part.samples) {
+            return Err(BackendError::TooManySamples { samples: part.samples });
+        }
+        let options = StreamOptions { batch_size: options.batch_size.min(self.score_size()), ..*options };
+        self.begin_evaluation(EvaluationShape {
+            samples: part.samples as usize,
+            batch_size: options.batch_size,
+            weighted: part.schema.weight.is_some(),
+        })?;
+        let mut samples = 0;
+        let mut count = |batch: &Batch, bytes_read: u64| {
+            samples += batch.samples() as u64;
+            let progressed =
+                progress(ScoringProgress { samples, bytes_read, out_of_range: batch.out_of_range() });
+            progressed.map_err(BackendError::Stopped)
+        };
+        // Kept until all samples are scored.
+        let mut batches = None;
+        // The memory of another part is free before it is decided whether this one fits.
+        let is_same = |of: &ResidentPart| (of.part, &of.files) == (part.part, &part.files);
+        let resident = match self.resident.take().filter(is_same) {
+            Some(resident) => {
+                for batch in &resident.batches {
+                    self.evaluate_batch(batch)?;
+                    count(batch, 0)?;
+                }
+                resident
+            }
+            None => {
+                let stay = Feed::fits(self.devices(), &part, &options)?;
+                let mut resident =
+                    ResidentPart { files: part.files.clone(), part: part.part, batches: Vec::new() };
+                let opened = feed::open_batches(self.feed_ranks(), part, &options, stay)?;
+                let batches = batches.insert(opened);
+                while let Some(batch) = batches.next().transpose()? {
+                    self.evaluate_batch(&batch)?;
+                    count(&batch, batches.bytes_read())?;
+                    let stays = stay && matches!(batch, Batch::Packed(_));
+                    resident.batches.extend(Some(batch).filter(|_| stays));
+                }
+                resident
+            }
+        };
+        self.resident = Some(resident).filter(|resident| !resident.batches.is_empty());
+        let EvaluationResult { heads, nan_logits } = self.finish_evaluation()?;
+        drop(batches);
+        Ok((nan_logits == 0).then_some(heads))
     }
 }

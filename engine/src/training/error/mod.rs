@@ -1,9 +1,15 @@
 //! Why a run did not complete.
 
+mod bench;
+mod device;
+mod memory;
+mod processes;
+
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rankine_backend::{BackendError, Cause};
 use rankine_base::StopCause;
 use rankine_base::blame::Blame;
 use rankine_checkpoint::CheckpointError;
@@ -16,6 +22,12 @@ use rankine_topology::Rank;
 use super::start::Start;
 use crate::planning::PlacementError;
 use crate::source::SourceError;
+
+pub use bench::BenchError;
+pub(super) use device::gpus_of;
+pub use device::{DeviceError, UnusableGpus};
+pub use memory::MemoryError;
+pub use processes::{AssignmentError, Disagreement};
 
 /// Why a run did not complete.
 #[derive(Debug, thiserror::Error)]
@@ -134,23 +146,48 @@ pub enum TrainError {
         replicas(.0)
     )]
     ReplicasDiffer(Vec<Rank>),
-    /// The job asks for a device that is not available.
-    #[error("{0}")]
-    Device(String),
+    /// The device that the job asks for cannot train it.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The memory of this machine does not hold the model.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// Tables cannot be placed over the job's ranks.
+    #[error(transparent)]
+    Placement(PlacementError),
+    /// The operating system refuses to start threads.
+    #[error(
+        "cannot start {what}: {source}; lower device.threads, or raise the limit of processes (ulimit -u)"
+    )]
+    Threads {
+        /// Which threads.
+        what: String,
+        /// The operating system's message.
+        source: Cause,
+    },
+    /// The ranks of the job do not suit the processes that were launched, or their GPUs.
+    #[error(transparent)]
+    Assignment(#[from] AssignmentError),
+    /// Processes of the job were given different inputs.
+    #[error(transparent)]
+    Disagreement(#[from] Disagreement),
+    /// Nothing can be measured as asked.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
     /// Other processes of the job are missing, or have ended.
     #[error(transparent)]
     Processes(#[from] MeetError),
     /// A rank waited for another one until the time limit.
-    #[error("{}{words}; the model was not saved", at_step(*.step))]
+    #[error("{}{source}; the model was not saved", at_step(*.step))]
     Missed {
         /// The step that was started last; 0 if none was.
         step: u64,
         /// Which rank waited for which one, and where.
-        words: String,
+        source: Cause,
     },
     /// A GPU operation failed.
     #[error("the GPU failed: {0}; the model was not saved")]
-    Gpu(String),
+    Gpu(#[source] Cause),
 }
 
 /// What a training leaves that an error ended.
@@ -202,7 +239,7 @@ impl TrainError {
     /// The same error, with the number of the step that was started last.
     pub(super) fn at_step(self, step: u64) -> Self {
         match self {
-            Self::Missed { words, .. } => Self::Missed { step, words },
+            Self::Missed { source, .. } => Self::Missed { step, source },
             error => error,
         }
     }
@@ -214,12 +251,27 @@ impl TrainError {
             Self::Ended { error, .. } => error.blame(),
             Self::Refused { blame, .. } => *blame,
             Self::NotBegun { .. } => Blame::Nobody,
-            Self::RunDir(_) | Self::Unresumable { .. } | Self::Conflicts(_) | Self::Device(_) => Blame::Usage,
+            error if error.is_device() => Blame::Usage,
+            Self::RunDir(_) | Self::Unresumable { .. } | Self::Conflicts(_) => Blame::Usage,
             Self::Data(error) => Blame::of_data(error),
             Self::Saved(error) => error.blame(),
             Self::InitialModel(error) => error.blame(),
             _ => Blame::System,
         }
+    }
+
+    /// Whether the job does not suit this build, this machine or the processes that were launched.
+    pub(super) fn is_device(&self) -> bool {
+        matches!(
+            self,
+            Self::Device(_)
+                | Self::Memory(_)
+                | Self::Placement(_)
+                | Self::Threads { .. }
+                | Self::Assignment(_)
+                | Self::Disagreement(_)
+                | Self::Bench(_)
+        )
     }
 
     /// Why the run in a folder cannot be resumed, without the options of `rankine train`; `None` if this is another
@@ -254,8 +306,8 @@ impl TrainError {
     /// The message before what the training left, which may be its model.
     fn before(&self, left: &LeftResults) -> String {
         match self {
-            Self::Missed { step, words } if left.model.is_some() => format!("{}{words}", at_step(*step)),
-            Self::Gpu(words) if left.model.is_some() => format!("the GPU failed: {words}"),
+            Self::Missed { step, source } if left.model.is_some() => format!("{}{source}", at_step(*step)),
+            Self::Gpu(error) if left.model.is_some() => format!("the GPU failed: {error}"),
             error => error.to_string(),
         }
     }
@@ -297,7 +349,20 @@ impl From<PlacementError> for TrainError {
     fn from(error: PlacementError) -> Self {
         match error {
             PlacementError::Data(error) => Self::Data(error),
-            PlacementError::Topology(_) | PlacementError::Memory(_) => Self::Device(error.to_string()),
+            error => Self::Placement(error),
+        }
+    }
+}
+
+impl From<BackendError> for TrainError {
+    fn from(error: BackendError) -> Self {
+        match error {
+            BackendError::Data(error) => Self::Data(error),
+            BackendError::Processes(error) => Self::Processes(error),
+            BackendError::Stopped(cause) => Self::EvaluationStopped(cause),
+            BackendError::Missed(source) => Self::Missed { step: 0, source },
+            BackendError::Failed(error) => Self::Gpu(error),
+            error => Self::Device(DeviceError::Backend(error)),
         }
     }
 }
@@ -339,11 +404,11 @@ mod tests {
 
     #[test]
     fn errors_name_the_step_and_the_ranks() {
-        let missed = || TrainError::Missed { step: 0, words: "rank 1 left".into() };
+        let missed = || TrainError::Missed { step: 0, source: "rank 1 left".into() };
         assert_eq!(missed().to_string(), "rank 1 left; the model was not saved");
         assert_eq!(missed().at_step(7).to_string(), "at step 7: rank 1 left; the model was not saved");
-        let device = TrainError::Device("no GPU".into()).at_step(7);
-        assert_eq!((device.to_string().as_str(), device.misses_process()), ("no GPU", false));
+        let device = TrainError::from(DeviceError::NoFp8 { gpu: "A100".into() }).at_step(7);
+        assert!(device.to_string().contains("this is A100") && !device.misses_process(), "{device}");
         assert!(missed().misses_process());
         for (ranks, words) in [
             (vec![Rank(2)], "the replica of rank 2 differs from that of rank 0: "),

@@ -1,24 +1,20 @@
 //! From a job to its model: applies the job to the columns of a dataset.
 
-use bytesize::ByteSize;
-use rankine_base::{nearest, system};
-use rankine_embedding::cpu::RankTables;
-use rankine_embedding::{EmbeddingPlan, Optimizer, Pooling, TableSpec, UpdateRule};
+use rankine_base::nearest;
+use rankine_embedding::{Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_job as job;
 use rankine_job::{Conflict, Job, Model, Width};
-use rankine_model as model;
-use rankine_model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
 use rankine_reader::Schema;
 use rankine_reader::schema::{self, Categorical, VocabularyKind};
 
-use super::error::TrainError;
-use rankine_engine_cpu as cpu;
+use super::rules::{self, TrainingRules};
+use super::spec::{FeatureSpec, HeadSpec, Interaction, ModelSpec};
 
 /// The model of a job for a dataset's columns, and its update rules.
 ///
 /// # Errors
 /// Every setting of the job that does not suit the columns.
-pub fn translate(job: &Job, schema: &Schema) -> Result<model::Model, Vec<Conflict>> {
+pub fn translate(job: &Job, schema: &Schema) -> Result<rules::Model, Vec<Conflict>> {
     let mut conflicts = Vec::new();
     check_columns(job, schema, &mut conflicts);
     let heads = heads(job, schema, &mut conflicts);
@@ -59,7 +55,7 @@ pub fn translate(job: &Job, schema: &Schema) -> Result<model::Model, Vec<Conflic
         tables: tables.rules,
         wide: optimizer(job.optimizer.wide()),
     };
-    Ok(model::Model { spec, rules })
+    Ok(rules::Model { spec, rules })
 }
 
 /// Checks that a model of the job's kind can be built over the columns at all.
@@ -270,117 +266,6 @@ fn optimizer(optimizer: &job::Optimizer) -> Optimizer {
     Optimizer { rule, learning_rate, weight_decay }
 }
 
-/// Refuses a model that does not fit into memory before anything is allocated: otherwise the system would kill the
-/// process later, without a message. All ranks of a plan share this machine's memory.
-pub(super) fn check_memory(
-    job: &Job,
-    model: &model::Model,
-    plan: Option<&EmbeddingPlan>,
-) -> Result<(), TrainError> {
-    let threads = rankine_job::thread_count(job.device.threads).get();
-    match system::memory() {
-        Some(memory) => check_memory_of(memory.usable_bytes(), (job, threads), model, plan),
-        None => Ok(()),
-    }
-}
-
-/// Refuses to score batches of this many samples with a model on the CPU, if the memory that remains beside the model
-/// does not hold their activations.
-///
-/// # Errors
-/// [`TrainError::Device`] with the way out.
-pub fn check_scoring_memory(job: &Job, spec: &ModelSpec) -> Result<(), TrainError> {
-    let threads = rankine_job::thread_count(job.device.threads).get();
-    let bytes = cpu::scoring_bytes(spec, job.eval.batch_size.get() as usize, threads);
-    match system::memory().map(|memory| memory.usable_bytes()) {
-        Some(usable) if bytes > usable => Err(TrainError::Device(format!(
-            "scoring a batch takes {} for activations and interactions, and {} of memory are free. {}",
-            ByteSize(bytes),
-            ByteSize(usable),
-            fewer_activations(spec, "eval.batch_size", threads)
-        ))),
-        _ => Ok(()),
-    }
-}
-
-/// Bytes of the buffers of a step and of an evaluation on all ranks of the CPU.
-fn batch_bytes(job: &Job, spec: &ModelSpec, ranks: usize, threads: usize) -> u64 {
-    let share = |samples: u32| (samples as usize).div_ceil(ranks);
-    let (samples, scored) = (share(job.train.batch_size.get()), share(job.eval.batch_size.get()));
-    let of_step = cpu::step_bytes(spec, samples, scored, (threads / ranks).max(1));
-    // With several ranks, vectors are looked up for the whole batch before tiles take them.
-    let vectors =
-        if ranks > 1 { samples.max(scored).saturating_mul(4 * spec.vector_elements()) as u64 } else { 0 };
-    of_step.saturating_add(vectors).saturating_mul(ranks as u64)
-}
-
-/// How to need less memory for a batch.
-fn fewer_activations(spec: &ModelSpec, batch_size: &str, threads: usize) -> String {
-    let threads = if threads > 1 { ", fewer threads (device.threads)" } else { "" };
-    let pairs = match spec.interaction {
-        Interaction::Dot => format!(
-            ", or a model.kind other than dlrm, which multiplies all {} pairs of its vectors",
-            spec.top_inputs() - spec.bottom_outputs()
-        ),
-        _ => String::new(),
-    };
-    format!("To need less, use a smaller {batch_size}{threads}, narrower layers{pairs}")
-}
-
-fn check_memory_of(
-    usable: u64,
-    (job, threads): (&Job, usize),
-    model: &model::Model,
-    plan: Option<&EmbeddingPlan>,
-) -> Result<(), TrainError> {
-    let model::Model { spec, rules } = model;
-    let tables = model.all_tables();
-    let of_tables = match plan {
-        None => model.table_bytes(),
-        Some(plan) => plan.topology.all_ranks().map(|rank| RankTables::bytes(plan, rank, &tables)).sum(),
-    };
-    if of_tables > usable {
-        let largest =
-            spec.tables.iter().max_by_key(|table| table.rows).map_or("", |table| table.name.as_str());
-        return Err(TrainError::Device(format!(
-            "the tables and their optimizer state take {}, but {} of memory are free. The largest table \
-             is {largest}. To need less, use fewer rows (a higher --min-count, or hashing, at conversion), a smaller \
-             model.embedding_dim, or optimizer.sparse.kind = \"rowwise-adagrad\" (one number of state per row) or \
-             \"sgd\" (no state)",
-            ByteSize(of_tables),
-            ByteSize(usable)
-        )));
-    }
-    let ranks = plan.map_or(1, |plan| plan.topology.ranks()) as u64;
-    let states = if job.device.dense_update == job::DenseUpdate::Sharded { 1 } else { ranks };
-    let parameters = spec.dense_parameters() as u64;
-    let state = rules.dense.rule.state_elements(spec.dense_parameters()) as u64;
-    // Each rank has the weights, their gradients, and the weights packed for the forward and the backward products.
-    let elements = (4 * ranks).saturating_mul(parameters).saturating_add(states.saturating_mul(state));
-    let of_layers = elements.saturating_mul(size_of::<f32>() as u64);
-    if of_layers > usable - of_tables {
-        return Err(TrainError::Device(format!(
-            "the dense layers take {} with their gradients and optimizer state, the tables {}, and {} of memory are \
-             free. To need less, use narrower layers in model.bottom_mlp and model.top_mlp, a smaller \
-             model.cross_rank, or fewer device.ranks",
-            ByteSize(of_layers),
-            ByteSize(of_tables),
-            ByteSize(usable)
-        )));
-    }
-    let of_batch = batch_bytes(job, spec, ranks as usize, threads);
-    if of_batch > usable - of_tables - of_layers {
-        return Err(TrainError::Device(format!(
-            "a batch takes {} for activations and interactions, the model {}, and {} of memory are free. {}",
-            ByteSize(of_batch),
-            ByteSize(of_tables + of_layers),
-            ByteSize(usable),
-            fewer_activations(spec, "train.batch_size and eval.batch_size", threads)
-        )));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use rankine_reader::schema::{Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label};
@@ -431,7 +316,7 @@ mod tests {
         let sizes = "embedding_dim = 4, bottom_mlp = [4], top_mlp = [5]";
         let part = |kind: &str| {
             let model = format!("model={{ kind = '{kind}', {sizes} }}");
-            let model::Model { spec, .. } = translate(&job("", &[&model]), &schema()).unwrap();
+            let rules::Model { spec, .. } = translate(&job("", &[&model]), &schema()).unwrap();
             assert_eq!(
                 (spec.dense_columns, &spec.bottom_mlp[..], &spec.top_mlp[..]),
                 (2, &[4][..], &[5][..])
@@ -441,7 +326,7 @@ mod tests {
         assert_eq!(part("dlrm"), (Interaction::Dot, false));
         assert_eq!(part("deepfm"), (Interaction::FactorizationMachine, true));
         assert_eq!(part("wide-deep"), (Interaction::Concat, true));
-        let model::Model { spec, rules } = translate(&job("", &[]), &schema()).unwrap();
+        let rules::Model { spec, rules } = translate(&job("", &[]), &schema()).unwrap();
         assert_eq!(spec.interaction, Interaction::Cross { layers: 2, rank: Some(3) });
         let heads: Vec<_> =
             spec.heads.iter().map(|head| (head.label.as_str(), head.label_number, head.weight)).collect();
@@ -476,7 +361,7 @@ mod tests {
         let text = JOB.replace(", cross_layers = 2, cross_rank = 3", "");
         let job = Job::from_toml("job.toml", &format!("{text}{lines}"), &sets).unwrap();
         let model = translate(&job, &schema()).unwrap();
-        let model::Model { spec, rules } = &model;
+        let rules::Model { spec, rules } = &model;
         let tables: Vec<_> =
             spec.tables.iter().map(|table| (table.name.as_str(), table.rows, table.dim)).collect();
         assert_eq!(tables, [("shown+ad", 10, 6), ("user", 20, 4), ("town", 10, 4)]);
@@ -508,7 +393,7 @@ mod tests {
     fn optimizers_keep_their_settings() {
         let rule = |text: &str| {
             let set = format!("optimizer.sparse={{ learning_rate = 0.5, weight_decay = 0.25, {text} }}");
-            let model::Model { rules, .. } = translate(&job("", &[&set]), &schema()).unwrap();
+            let rules::Model { rules, .. } = translate(&job("", &[&set]), &schema()).unwrap();
             let Optimizer { rule, learning_rate, weight_decay } = rules.tables[0];
             assert_eq!((learning_rate, weight_decay), (0.5, 0.25));
             rule
@@ -531,7 +416,7 @@ mod tests {
         assert_eq!(rule("kind = 'adam', beta1 = 0.5, beta2 = 0.75, epsilon = 0.125"), adam);
         let ftrl = UpdateRule::Ftrl { beta: 2.0, l1: 0.5, l2: 0.75 };
         assert_eq!(rule("kind = 'ftrl', beta = 2, l1 = 0.5, l2 = 0.75"), ftrl);
-        let model::Model { rules, .. } =
+        let rules::Model { rules, .. } =
             translate(&job("", &["optimizer.dense_clip_norm=0.75"]), &schema()).unwrap();
         assert_eq!(rules.dense_clip_norm, Some(0.75));
     }
@@ -601,45 +486,5 @@ mod tests {
         assert_eq!(told, "model.bottom_mlp: the dataset has no dense columns: remove the bottom MLP");
         narrow.categorical.clear();
         assert!(conflicts(&["model.bottom_mlp=[]"], &narrow).contains("no columns to learn from"));
-    }
-
-    #[test]
-    fn a_model_that_memory_does_not_hold_is_refused_for_what_is_too_large() {
-        let job = job("", &["model.top_mlp=[65536, 65536]", "optimizer.dense.weight_decay=0"]);
-        let model = translate(&job, &schema()).unwrap();
-        let tables = model.table_bytes();
-        // Momentum keeps one value per parameter; added to these are gradients, and weights packed in two layouts.
-        let layers = 5 * 4 * model.spec.dense_parameters() as u64;
-        assert!(layers > 20 << 32);
-        let threads = 3;
-        let batch = batch_bytes(&job, &model.spec, 1, threads);
-        let told = |usable| match check_memory_of(usable, (&job, threads), &model, None) {
-            Ok(()) => "fits".to_owned(),
-            Err(error) => error.to_string(),
-        };
-        assert_eq!(told(tables + layers + batch), "fits");
-        let too_large = told(tables + layers + batch - 1);
-        assert!(
-            too_large.starts_with("a batch takes ") && too_large.contains("fewer threads"),
-            "{too_large}"
-        );
-        assert!(told(tables + layers - 1).contains("the dense layers take 80."), "{}", told(0));
-        assert!(told(tables).contains("use narrower layers in model.bottom_mlp and model.top_mlp"));
-        assert!(told(tables - 1).contains("the tables and their optimizer state take "));
-
-        // Each rank has its own, and a share of the state where updates are sharded.
-        let topology = rankine_topology::Topology::new(3, 1).unwrap();
-        let plan = EmbeddingPlan::replicated(
-            topology,
-            &model.all_tables().into_iter().map(|table| table.0).collect::<Vec<_>>(),
-        );
-        for (update, elements) in [("replicated", 15), ("sharded", 13)] {
-            let job =
-                self::job("", &["model.top_mlp=[65536, 65536]", &format!("device.dense_update={update}")]);
-            let of_batch = batch_bytes(&job, &model.spec, 3, threads);
-            let needed = 3 * tables + of_batch + elements * 4 * model.spec.dense_parameters() as u64;
-            let check = |usable| check_memory_of(usable, (&job, threads), &model, Some(&plan));
-            assert!(check(needed).is_ok() && check(needed - 1).is_err(), "{update}");
-        }
     }
 }

@@ -1,10 +1,10 @@
-//! What training needs of a device.
+//! What training asks of a device.
 
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rankine_checkpoint::{CheckpointError, DeviceState, RankState, StateSource};
-use rankine_embedding::{EmbeddingPlan, Placement, RankTraffic};
+use rankine_embedding::RankTraffic;
 use rankine_job::{DeviceKind, Job, Precision};
 use rankine_model::guard::StepOutcome;
 use rankine_reader::Samples;
@@ -14,17 +14,17 @@ use rankine_saved::Weights;
 use rankine_topology::Rank;
 
 use super::batches::{Batch, Batches};
+use super::error::BackendError;
 use super::memory::DeviceMemory;
-use super::phases::{Ceilings, MeasuredPhase, TraceEvent};
+use super::profile::Profile;
+use super::report::ReportDetails;
 use super::scorer::Scorer;
-use crate::training::error::TrainError;
-use crate::training::report::ReportDetails;
 
 /// A function of a rank's number and state.
-pub(super) type RankVisit = Arc<dyn Fn(Rank, RankState<'_>) -> Result<(), CheckpointError> + Send + Sync>;
+pub type RankVisit = Arc<dyn Fn(Rank, RankState<'_>) -> Result<(), CheckpointError> + Send + Sync>;
 
 /// A model on a device. The outcomes of steps may be known later than the steps are started.
-pub(in crate::training) trait Backend: Scorer + Weights {
+pub trait Backend: Scorer + Weights {
     /// The kind of device.
     fn kind(&self) -> DeviceKind;
 
@@ -41,15 +41,15 @@ pub(in crate::training) trait Backend: Scorer + Weights {
     /// Starts to read batches of a part.
     ///
     /// # Errors
-    /// [`TrainError::Data`], [`TrainError::Gpu`].
-    fn open(&self, part: DatasetPart, options: &StreamOptions) -> Result<Batches, TrainError>;
+    /// [`BackendError::Data`], [`BackendError::Staging`], [`BackendError::Failed`].
+    fn open(&self, part: DatasetPart, options: &StreamOptions) -> Result<Batches, BackendError>;
 
     /// Starts a step; see [`rankine_engine_cpu::CpuModel::train_step`].
-    fn train_step(&mut self, batch: &Batch, rate_factor: f64) -> Result<(), TrainError>;
+    fn train_step(&mut self, batch: &Batch, rate_factor: f64) -> Result<(), BackendError>;
 
     /// Reports outcomes of steps that were not reported yet, in order: of all started steps if `all`, otherwise of
     /// those that are known.
-    fn take_outcomes(&mut self, all: bool, visit: &mut dyn FnMut(StepOutcome)) -> Result<(), TrainError>;
+    fn take_outcomes(&mut self, all: bool, visit: &mut dyn FnMut(StepOutcome)) -> Result<(), BackendError>;
 
     /// Milliseconds that each of `count` steps takes over batches that are resident on the device. Uses as many of
     /// the given batches as fit.
@@ -58,10 +58,10 @@ pub(in crate::training) trait Backend: Scorer + Weights {
         batches: &[Samples],
         rate_factor: f64,
         count: usize,
-    ) -> Result<Vec<f64>, TrainError>;
+    ) -> Result<Vec<f64>, BackendError>;
 
     /// The ranks whose replicas differ; see [`rankine_engine_cpu::CpuModel::diverged_ranks`].
-    fn diverged_ranks(&self) -> Result<Vec<Rank>, TrainError>;
+    fn diverged_ranks(&self) -> Result<Vec<Rank>, BackendError>;
 
     /// Calls `visit` with the state of each rank, all ranks at once, after all steps are complete.
     ///
@@ -90,20 +90,20 @@ pub(in crate::training) trait Backend: Scorer + Weights {
     }
 
     /// The record of its product algorithms, for `tuning.json`; none on the CPU.
-    fn tuning(&self) -> Result<Option<String>, TrainError> {
+    fn tuning(&self) -> Result<Option<String>, BackendError> {
         Ok(None)
     }
 
     /// The memory of each device of this process that has its own.
     ///
     /// # Errors
-    /// [`TrainError::Gpu`].
-    fn memory(&self) -> Result<Vec<DeviceMemory>, TrainError> {
+    /// [`BackendError::Failed`].
+    fn memory(&self) -> Result<Vec<DeviceMemory>, BackendError> {
         Ok(Vec::new())
     }
 
     /// Steps skipped because fp16 gradients overflowed; `None` in other precisions.
-    fn overflow_steps(&self) -> Result<Option<u64>, TrainError> {
+    fn overflow_steps(&self) -> Result<Option<u64>, BackendError> {
         Ok(None)
     }
 
@@ -111,34 +111,18 @@ pub(in crate::training) trait Backend: Scorer + Weights {
     /// rank. All processes call this.
     ///
     /// # Errors
-    /// [`TrainError::Gpu`], [`TrainError::Processes`].
-    fn traffic(&self) -> Result<RankTraffic, TrainError>;
+    /// [`BackendError::Failed`], [`BackendError::Processes`].
+    fn traffic(&self) -> Result<RankTraffic, BackendError>;
 
     /// Finds out the details of a report after a step on this batch, when all steps are complete.
     ///
     /// # Errors
-    /// [`TrainError::Gpu`].
-    fn report_details(&self, batch: &Batch) -> Result<ReportDetails, TrainError>;
+    /// [`BackendError::Failed`].
+    fn report_details(&self, batch: &Batch) -> Result<ReportDetails, BackendError>;
 
     /// Looks into its iterations, if the device allows it.
     fn profile(&mut self) -> Option<&mut dyn Profile> {
         None
-    }
-}
-
-/// A device on which a model was created.
-pub(in crate::training) struct InitializedDevice {
-    pub(in crate::training) backend: Box<dyn Backend>,
-    /// The device, in words.
-    pub(in crate::training) name: String,
-    /// The placement of each table; empty with a single rank.
-    pub(in crate::training) placements: Vec<Placement>,
-}
-
-impl InitializedDevice {
-    /// Returns the placements of a plan.
-    pub(super) fn placements(plan: Option<&EmbeddingPlan>) -> Vec<Placement> {
-        plan.into_iter().flat_map(|plan| &plan.tables).map(|table| table.placement).collect()
     }
 }
 
@@ -148,7 +132,7 @@ impl dyn Backend + '_ {
     ///
     /// # Errors
     /// As [`Backend::visit_ranks`].
-    pub(in crate::training) fn on_each_rank<T: Send + 'static>(
+    pub fn on_each_rank<T: Send + 'static>(
         &self,
         visit: impl Fn(Rank, RankState<'_>) -> Result<T, CheckpointError> + Send + Sync + 'static,
     ) -> Result<Vec<T>, CheckpointError> {
@@ -163,26 +147,4 @@ impl dyn Backend + '_ {
         found.sort_by_key(|(rank, _)| *rank);
         Ok(found.into_iter().map(|(_, result)| result).collect())
     }
-}
-
-/// Measurements on a GPU.
-pub(in crate::training) trait Profile {
-    /// Marks the moment at which all started steps will be complete.
-    fn mark(&mut self) -> Result<(), TrainError>;
-
-    /// Milliseconds from each marked moment to the next, once all steps are complete.
-    fn ms_between_marks(&self) -> Result<Vec<f64>, TrainError>;
-
-    /// The time that each phase of an iteration takes by itself, and the ceilings of that GPU. Requires a completed
-    /// step; weights change.
-    fn time_phases(&mut self) -> Result<(Vec<MeasuredPhase>, Ceilings), TrainError>;
-
-    /// Trains this many steps on the batches that are resident, and waits for them.
-    fn repeat_steps(&mut self, steps: usize) -> Result<(), TrainError>;
-
-    /// Starts to record the GPU's activity, kernel by kernel.
-    fn begin_trace(&mut self) -> Result<(), TrainError>;
-
-    /// Ends the recording, and returns the activity since it began.
-    fn end_trace(&mut self) -> Result<Vec<TraceEvent>, TrainError>;
 }
