@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use rankine_base::Stop;
 use rankine_engine_cpu::CpuModel;
-use rankine_job::{Job, ThreadCount};
+use rankine_job::{DataSource, Job, ThreadCount};
 use rankine_model::evaluation::{EvalMetrics, EvalSummary, Evaluation, HeadMetrics, RowCounts};
 use rankine_reader::convert::{BadLimit, Progress, RawReader};
 use rankine_reader::schema::VocabularyKind;
@@ -122,16 +122,15 @@ impl<'a> Evaluations<'a> {
     /// [`EvaluateError`] if it does not suit the model.
     pub fn set(&self, data: Option<&Path>) -> Result<EvaluationSet, EvaluateError> {
         let EvaluateOptions { raw, part, .. } = self.options;
-        let dataset = match (data, raw, &self.job.data.raw) {
+        let dataset = match (data, raw, self.job.data.source()) {
             (Some(dir), ..) => Dataset::open(dir)?,
             (None, [_, ..], _) if self.model.columns().format.is_some() => {
                 return Ok(EvaluationSet(Samples::Rows));
             }
             (None, [_, ..], _) => return Err(SourceError::NoRawRows.into()),
-            (None, [], Some(raw)) => Dataset::raw(&raw.format()?, &raw.train, &raw.eval)?,
-            (None, [], None) => {
-                let opened = Dataset::open(self.job.data.folder().unwrap_or(Path::new("")));
-                opened.map_err(|error| match error {
+            (None, [], DataSource::Raw(raw)) => Dataset::raw(&raw.format()?, &raw.train, &raw.eval)?,
+            (None, [], DataSource::Folder(folder)) => {
+                Dataset::open(folder.dir).map_err(|error| match error {
                     rankine_base::Error::Invalid(what) => rankine_base::Error::Invalid(format!(
                         "{what}. If the dataset has moved, name it with --data"
                     )),

@@ -11,7 +11,7 @@ use rankine_base::files::not_a_folder;
 use rankine_checkpoint as checkpoint;
 use rankine_checkpoint::{Checkpoint, CheckpointError, Disk, Files};
 use rankine_engine_cpu::CpuModel;
-use rankine_job::{Conflict, Job, JobError, conflict_lines};
+use rankine_job::{Conflict, DataSource, Job, JobError, conflict_lines};
 use rankine_model::ModelSpec;
 use rankine_reader::convert::{Encoder, KnownColumns};
 use rankine_reader::{Columns, Dataset, IdRules};
@@ -349,10 +349,10 @@ impl OpenModel {
             }
             // The caller named the dataset, or an older version saved the checkpoint without `columns.json`.
             (saved, dataset) => {
-                let dataset = match (dataset, &job.data.raw) {
+                let dataset = match (dataset, job.data.source()) {
                     (Some(dir), _) => Dataset::open(dir)?,
-                    (None, Some(raw)) => Dataset::raw(&raw.format()?, &raw.train, &raw.eval)?,
-                    (None, None) => Dataset::open(job.data.folder().unwrap_or(Path::new("")))?,
+                    (None, DataSource::Raw(raw)) => Dataset::raw(&raw.format()?, &raw.train, &raw.eval)?,
+                    (None, DataSource::Folder(folder)) => Dataset::open(folder.dir)?,
                 };
                 let dataset = match &saved {
                     Some(columns) => dataset.with_buckets_of(&columns.schema),

@@ -76,7 +76,7 @@ fn pushed_batches_give_the_bits_of_a_dataset(_: &Bench, words: &mut Words) -> Ou
 
 /// Pushes the batches that the job trains on, in its order.
 fn push(job: &Job, run: &Path) -> Result<rankine_engine::training::Summary, Failed> {
-    let dataset = Dataset::open(job.data.dir.as_deref().ok_or("the job has a dataset")?)?;
+    let dataset = Dataset::open(job.data.folder().ok_or("the job has a dataset")?)?;
     let order = Order::Shuffled { seed: job.seed, window_blocks: job.train.shuffle_window_blocks.get() };
     let stream = StreamOptions { epochs: Some(2), order, ..StreamOptions::one_epoch(512) };
     let options = TrainerOptions { run_dir: Some(run.to_owned()), ..TrainerOptions::default() };

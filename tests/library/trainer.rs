@@ -36,7 +36,7 @@ fn options(place: &Place, run_dir: &str, start: Start) -> TrainerOptions {
 
 /// The batches that a job trains on, in its order.
 fn batches(job: &Job) -> Vec<Samples> {
-    let dataset = Dataset::open(job.data.dir.as_ref().unwrap()).unwrap();
+    let dataset = Dataset::open(job.data.folder().unwrap()).unwrap();
     let window_blocks = job.train.shuffle_window_blocks.get();
     let stream = StreamOptions {
         batch_size: job.train.batch_size.get() as usize,

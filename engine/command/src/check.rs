@@ -2,7 +2,7 @@
 
 use bytesize::ByteSize;
 use rankine_engine::training::{self, Columns, Feasibility, Preview, TrainError};
-use rankine_job::{Job, JobFile};
+use rankine_job::{DataSource, Job, JobFile};
 use rankine_model::ModelSpec;
 use serde::Serialize;
 
@@ -121,20 +121,22 @@ impl<'a> CheckReport<'a> {
 }
 
 fn dataset_line(job: &Job, columns: Columns) -> Result<String, CommandError> {
-    if let Some(raw) = &job.data.raw {
-        let files = raw.train.len() + raw.eval.len();
-        let record_bytes = raw.format()?.record_bytes()?;
-        let missing = match columns {
-            Columns::Dataset => "",
-            Columns::Shape | Columns::Unknown => ": not found, so their lengths were not checked",
-        };
-        let files = counted(files as u64, "raw file");
-        return Ok(format!("dataset   {files} with records of {record_bytes} bytes{missing}\n"));
-    }
-    let dir = job.data.folder().map_or_else(String::new, |dir| dir.display().to_string());
+    let folder = match job.data.source() {
+        DataSource::Folder(folder) => folder,
+        DataSource::Raw(raw) => {
+            let record_bytes = raw.format()?.record_bytes()?;
+            let missing = match columns {
+                Columns::Dataset => "",
+                Columns::Shape | Columns::Unknown => ": not found, so their lengths were not checked",
+            };
+            let files = counted(job.data.raw_files().count() as u64, "raw file");
+            return Ok(format!("dataset   {files} with records of {record_bytes} bytes{missing}\n"));
+        }
+    };
+    let dir = folder.dir.display();
     Ok(match columns {
         Columns::Dataset => format!("dataset   {dir}\n"),
-        Columns::Shape if job.data.generate.is_some() => {
+        Columns::Shape if folder.generate.is_some() => {
             format!("dataset   {dir}: does not exist yet; training generates it\n")
         }
         Columns::Shape => {

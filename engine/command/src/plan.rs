@@ -199,7 +199,7 @@ impl From<TrainError> for PlanningError {
 /// Returns the tables to plan, and the origin of their statistics.
 fn planning(job: &Job, args: &Args) -> Result<(Planning, Origin), PlanningError> {
     let data = training::find_data(job)?;
-    let alpha = job.data.generate.as_ref().map_or(args.alpha, |generate| generate.alpha).get();
+    let alpha = job.data.generate().map_or(args.alpha, |generate| generate.alpha).get();
     let (schema, source) = match &data {
         JobData::Dataset(dataset) => (dataset.schema(), Source::Dataset(dataset)),
         JobData::Shape(_) if args.sample.is_some() => {

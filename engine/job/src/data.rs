@@ -16,20 +16,68 @@ use super::values::{Count, NonNegative, QueueDepth, Shape};
 pub struct Data {
     /// The dataset folder, as `rankine convert` or `rankine generate` wrote it. A relative path is relative to the
     /// working directory of the command. Set either this or `raw`.
-    pub dir: Option<PathBuf>,
+    pub(crate) dir: Option<PathBuf>,
     /// The columns of a dataset that does not exist yet: `dlrm`, `dlrm-dcnv2`, or the path of a shape file. `rankine
     /// check` and `rankine plan` use it until the dataset exists, and ignore it afterwards. Only with `dir`.
-    pub shape: Option<Shape>,
+    pub(crate) shape: Option<Shape>,
     /// Raw files, read without conversion.
-    pub raw: Option<Raw>,
+    pub(crate) raw: Option<Raw>,
     /// Generates the dataset if it does not exist. Only with `dir`.
-    pub generate: Option<Generate>,
+    pub(crate) generate: Option<Generate>,
+}
+
+/// Where the samples of a job are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum DataSource<'a> {
+    /// In a dataset folder.
+    Folder(DataFolder<'a>),
+    /// In raw files.
+    Raw(&'a Raw),
+}
+
+/// The dataset folder of a job, which may not exist yet.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DataFolder<'a> {
+    /// The folder.
+    pub dir: &'a Path,
+    /// Its columns, as long as it does not exist.
+    pub shape: Option<&'a Shape>,
+    /// How it is generated.
+    pub generate: Option<&'a Generate>,
 }
 
 impl Data {
+    /// Returns where the samples are. A job that was loaded has exactly one source.
+    pub fn source(&self) -> DataSource<'_> {
+        match &self.raw {
+            Some(raw) => DataSource::Raw(raw),
+            None => DataSource::Folder(DataFolder {
+                dir: self.dir.as_deref().unwrap_or(Path::new("")),
+                shape: self.shape.as_ref(),
+                generate: self.generate.as_ref(),
+            }),
+        }
+    }
+
     /// Returns the dataset folder, or `None` if the samples are in raw files.
     pub fn folder(&self) -> Option<&Path> {
-        self.dir.as_deref().filter(|_| self.raw.is_none())
+        match self.source() {
+            DataSource::Folder(folder) => Some(folder.dir),
+            DataSource::Raw(_) => None,
+        }
+    }
+
+    /// Returns how the dataset folder is generated, if it is.
+    pub fn generate(&self) -> Option<&Generate> {
+        match self.source() {
+            DataSource::Folder(folder) => folder.generate,
+            DataSource::Raw(_) => None,
+        }
+    }
+
+    /// Returns the raw files, for training and then for evaluation; none if there is a folder.
+    pub fn raw_files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.raw.iter().flat_map(|raw| raw.train.iter().chain(&raw.eval))
     }
 }
 

@@ -54,7 +54,7 @@ mod values;
 mod write;
 
 pub use checkpoint::{Checkpoint, OnFailure};
-pub use data::{Data, Generate, Raw, Reader};
+pub use data::{Data, DataFolder, DataSource, Generate, Raw, Reader};
 pub use definition::Job;
 pub use embedding::{Dtype, Embedding, Exchange, Placement};
 pub use error::JobError;

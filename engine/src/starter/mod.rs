@@ -360,6 +360,7 @@ mod tests {
     };
 
     use super::*;
+    use rankine_job::DataSource;
 
     fn schema(dense: usize, columns: usize) -> Schema {
         let label = |name: &str| Label { name: name.into() };
@@ -478,8 +479,8 @@ mod tests {
         let text = starter.text(&Choices { dim: 8, ..starter.by_size(None) });
         assert_sound(&text, &schema);
         let job = Job::from_toml("job.toml", &text, &[] as &[&str]).unwrap();
-        let raw = job.data.raw.unwrap();
-        assert_eq!((raw.train, raw.eval, raw.labels.get()), (train.to_vec(), vec![], 2));
+        let DataSource::Raw(raw) = job.data.source() else { panic!("not raw") };
+        assert_eq!((&raw.train[..], &raw.eval[..], raw.labels.get()), (&train[..], &[][..], 2));
         assert_eq!((raw.rows_cap.map(|cap| cap.get()), job.name.as_str()), (Some(99), "day_0"));
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rankine_base::Stop;
 use rankine_base::files::check_folder;
-use rankine_job::{AverageSave, Conflict, Generate, Job};
+use rankine_job::{AverageSave, Conflict, DataFolder, DataSource, Generate, Job};
 use rankine_launch::ProcessGroup;
 use rankine_model::ModelSpec;
 use rankine_model::translate;
@@ -86,12 +86,10 @@ fn conflict(key: &str, message: String) -> TrainError {
 }
 
 fn open_or_make(job: &Job, stop: &Stop, observer: &mut dyn Observer) -> Result<Dataset, TrainError> {
-    if let Some(raw) = &job.data.raw {
-        return Ok(Dataset::raw(&raw.format()?, &raw.train, &raw.eval)?);
-    }
-    let dir = job.data.folder().unwrap_or(Path::new(""));
-    let Some(settings) = &job.data.generate else {
-        return Ok(Dataset::open(dir)?);
+    let (dir, settings) = match job.data.source() {
+        DataSource::Raw(raw) => return Ok(Dataset::raw(&raw.format()?, &raw.train, &raw.eval)?),
+        DataSource::Folder(DataFolder { dir, generate: None, .. }) => return Ok(Dataset::open(dir)?),
+        DataSource::Folder(DataFolder { dir, generate: Some(settings), .. }) => (dir, settings),
     };
     let spec = generate_spec(settings)?;
     if !Dataset::exists(dir) {
@@ -123,11 +121,10 @@ fn open_or_make(job: &Job, stop: &Stop, observer: &mut dyn Observer) -> Result<D
 /// # Errors
 /// As [`open_or_generate`].
 pub(super) fn open_existing(job: &Job) -> Result<Option<Dataset>, TrainError> {
-    let dir = job.data.folder().unwrap_or(Path::new(""));
-    if job.data.raw.is_none() && job.data.generate.is_some() && !Dataset::exists(dir) {
-        return Ok(None);
+    match job.data.source() {
+        DataSource::Folder(DataFolder { dir, generate: Some(_), .. }) if !Dataset::exists(dir) => Ok(None),
+        _ => open_or_generate(job, &Stop::default(), &mut ()).map(Some),
     }
-    open_or_generate(job, &Stop::default(), &mut ()).map(Some)
 }
 
 /// The same for one of several processes, which must all open the same samples. The first one generates the dataset
@@ -233,28 +230,31 @@ pub enum JobData {
 /// # Errors
 /// [`TrainError::Data`] if they are damaged, or if a shape cannot be read.
 pub fn find_data(job: &Job) -> Result<JobData, TrainError> {
-    let dir = job.data.folder().unwrap_or(Path::new(""));
-    if let Some(raw) = &job.data.raw {
-        let format = raw.format()?;
-        if raw.train.iter().chain(&raw.eval).all(|path| path.exists()) {
-            let dataset = Dataset::raw(&format, &raw.train, &raw.eval)?;
-            return Ok(JobData::Dataset(Box::new(prepare(job, dataset)?)));
+    let DataFolder { dir, shape, generate } = match job.data.source() {
+        DataSource::Folder(folder) => folder,
+        DataSource::Raw(raw) => {
+            let format = raw.format()?;
+            if job.data.raw_files().all(|path| path.exists()) {
+                let dataset = Dataset::raw(&format, &raw.train, &raw.eval)?;
+                return Ok(JobData::Dataset(Box::new(prepare(job, dataset)?)));
+            }
+            format.record_bytes()?;
+            return Ok(JobData::Shape(with_shape(job, format.schema(DenseDtype::F32))?));
         }
-        format.record_bytes()?;
-        return Ok(JobData::Shape(with_shape(job, format.schema(DenseDtype::F32))?));
-    }
+    };
     check_folder(dir, "a dataset")?;
     if Dataset::exists(dir) {
         return Ok(JobData::Dataset(Box::new(prepare(job, Dataset::open(dir)?)?)));
     }
-    if let Some(settings) = &job.data.generate {
-        let spec = generate_spec(settings)?;
-        return Ok(JobData::Shape(with_shape(job, spec.shape.schema(spec.rows_cap))?));
-    }
-    match &job.data.shape {
-        Some(shape) => Ok(JobData::Shape(with_shape(job, Shape::load(&shape.to_string())?.schema(None))?)),
-        None => Ok(JobData::Unknown),
-    }
+    let schema = match (generate, shape) {
+        (Some(settings), _) => {
+            let spec = generate_spec(settings)?;
+            spec.shape.schema(spec.rows_cap)
+        }
+        (None, Some(shape)) => Shape::load(&shape.to_string())?.schema(None),
+        (None, None) => return Ok(JobData::Unknown),
+    };
+    Ok(JobData::Shape(with_shape(job, schema)?))
 }
 
 #[cfg(test)]

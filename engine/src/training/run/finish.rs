@@ -158,7 +158,6 @@ impl TrainingLoop<'_> {
         let is_pushed = source == SampleSource::Program;
         let (state, total) = (&self.state, &self.state.total);
         let seconds = total.time.as_secs_f64();
-        let raw_files = job.data.raw.iter().flat_map(|raw| raw.train.iter().chain(&raw.eval));
         let (traffic, steps) = (self.backend.traffic()?, total.steps - state.first_step);
         Ok(Summary {
             name: job.name.to_string(),
@@ -167,7 +166,7 @@ impl TrainingLoop<'_> {
             build: Some(build::here().clone()),
             data: DataSummary {
                 dir: job.data.folder().map(|dir| dir.display().to_string()),
-                raw: raw_files.map(|path| path.display().to_string()).collect(),
+                raw: job.data.raw_files().map(|path| path.display().to_string()).collect(),
                 train_samples: if is_pushed { total.samples } else { dataset.samples(Part::Train) },
                 validation_samples: validation.as_ref().map(|_| dataset.samples(Part::Validation)),
                 eval_samples: dataset.samples(Part::Eval),
