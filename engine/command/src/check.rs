@@ -104,7 +104,7 @@ impl<'a> CheckReport<'a> {
             job: job.name.as_str(),
             dataset_exists: preview.columns == Columns::Dataset,
             model: preview.spec.map(|spec| ModelSizes {
-                kind: job.model.kind(),
+                kind: job.model.kind().name,
                 tables: spec.tables.len(),
                 rows: spec.tables.iter().map(|table| table.rows).sum(),
                 embedding_parameters: spec.embedding_parameters(),
@@ -152,7 +152,7 @@ fn model_lines(job: &Job, spec: &ModelSpec, table_bytes: u64) -> String {
     format!(
         "model     {}: {} with {}, {} embedding and {} dense parameters\n\
          memory    {} for the tables and their optimizer state\n",
-        job.model.kind(),
+        job.model.kind().name,
         counted(spec.tables.len() as u64, "table"),
         counted(spec.tables.iter().map(|table| table.rows).sum(), "row"),
         spec.embedding_parameters(),

@@ -51,7 +51,7 @@ pub(crate) struct Args {
     records: RecordArgs,
 
     /// Kind of the model [default: dlrm, or wide-deep for a single column]
-    #[arg(long, value_name = "KIND", value_parser = Model::KINDS)]
+    #[arg(long, value_name = "KIND", value_parser = Model::KINDS.map(|kind| kind.name))]
     model: Option<String>,
 
     /// Choose by the columns and the number of samples alone, without trials

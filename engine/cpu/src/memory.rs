@@ -1,9 +1,10 @@
 //! The memory that a batch takes on its way through a model, known before anything is allocated. Each sum here is that
 //! of the buffers that `tile.rs`, `mlp.rs`, `interaction` and `replica.rs` size.
 
-use rankine_cpu::{DotInteraction, Operand};
-use rankine_model::{Interaction, MlpSpec, ModelSpec};
+use rankine_cpu::Operand;
+use rankine_model::{MlpSpec, ModelSpec};
 
+use super::interaction::InteractionPart;
 use super::replica::{ROUND_TILES_PER_THREAD, tile_samples};
 
 const F32_BYTES: u64 = size_of::<f32>() as u64;
@@ -32,7 +33,7 @@ fn tile_bytes(spec: &ModelSpec, samples: usize) -> u64 {
     let parts = mlps.map(|mlp| mlp_bytes(mlp, samples)).chain([
         vectors,
         first_order,
-        interaction_bytes(spec, samples),
+        InteractionPart::bytes(spec, samples),
     ]);
     parts.fold(0, u64::saturating_add)
 }
@@ -46,21 +47,7 @@ fn mlp_bytes(mlp: &MlpSpec, samples: usize) -> u64 {
     input + hidden + gradients + 2 * floats(samples, last.outputs)
 }
 
-fn interaction_bytes(spec: &ModelSpec, samples: usize) -> u64 {
-    let (vectors, elements) = (spec.vectors(), spec.vector_elements());
-    match spec.interaction {
-        Interaction::Dot => {
-            let dot = DotInteraction { vectors, dim: elements / vectors, passed: spec.bottom_outputs() };
-            dot.scratch_bytes().saturating_add(floats(samples, dot.outputs()).saturating_mul(2))
-        }
-        // The results of the layers, the gradients with respect to the last one, and working memory.
-        Interaction::Cross { layers, .. } => floats(samples, elements).saturating_mul(layers as u64 + 2),
-        Interaction::FactorizationMachine => floats(2, elements / vectors),
-        Interaction::Concat => 0,
-    }
-}
-
 /// Returns the bytes of `samples` times `columns` numbers.
-fn floats(samples: usize, columns: usize) -> u64 {
+pub(super) fn floats(samples: usize, columns: usize) -> u64 {
     F32_BYTES.saturating_mul(samples as u64).saturating_mul(columns as u64)
 }

@@ -126,7 +126,7 @@ impl Job {
     fn check_model(&self, found: &mut Vec<Conflict>) {
         let dim = self.model.embedding_dim();
         if let Some(&last) = self.model.bottom_mlp().last()
-            && self.model.wants_equal_dims()
+            && self.model.kind().multiplies_vectors
             && last != dim
         {
             found.push(Conflict::new(
@@ -162,7 +162,7 @@ impl Job {
 
     fn check_tables(&self, found: &mut Vec<Conflict>) {
         let (mut owners, mut names) = (HashMap::new(), HashMap::new());
-        let (dim, kind) = (self.model.embedding_dim(), self.model.kind());
+        let (dim, kind) = (self.model.embedding_dim(), self.model.kind().name);
         for (number, table) in self.tables.iter().enumerate() {
             let mut conflict =
                 |key, message| found.push(Conflict::new(format!("table.{number}.{key}"), message));
@@ -208,7 +208,7 @@ impl Job {
                     ),
                 );
             }
-            if let Some(own) = table.dim.filter(|&own| own != dim && self.model.wants_equal_dims()) {
+            if let Some(own) = table.dim.filter(|&own| own != dim && self.model.kind().multiplies_vectors) {
                 conflict(
                     "dim",
                     format!(
@@ -239,12 +239,12 @@ impl Job {
                 "rowwise-adagrad keeps one sum per table row, and dense parameters have no rows: use adagrad",
             ));
         }
-        if self.optimizer.wide.is_some() && !self.model.is_wide() {
+        if self.optimizer.wide.is_some() && !self.model.kind().is_wide {
             found.push(Conflict::new(
                 "optimizer.wide",
                 format!(
                     "the model {} has no wide part: remove optimizer.wide, or use deepfm or wide-deep",
-                    self.model.kind()
+                    self.model.kind().name
                 ),
             ));
         }

@@ -63,7 +63,7 @@ pub use feature::{Buckets, Feature};
 pub use file::JobFile;
 pub use guard::{Guard, IdPolicy, NonFinite};
 pub use metrics::{ListenAddress, Metrics};
-pub use model::{Dcnv2, DeepFm, Dlrm, Head, Model, Table, WideDeep};
+pub use model::*;
 pub use optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, RowwiseAdagrad, Sgd};
 pub use rankine_base::document::{Conflict, Problem};
 pub use schedule::{Cosine, Schedule, Step, WarmupPolynomial};

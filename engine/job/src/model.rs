@@ -5,6 +5,7 @@ use serde::Deserialize;
 use super::embedding::{Dtype, Exchange, Placement};
 use super::guard::IdPolicy;
 use super::optimizer::Optimizer;
+use super::settings::{Kind, Settings, kinds};
 use super::values::{Count, NonNegative, Positive, Width};
 
 /// `[model]`: the model family, chosen by `kind`, and its sizes.
@@ -90,64 +91,130 @@ pub struct WideDeep {
     pub top_mlp: Vec<Width>,
 }
 
-impl Model {
-    /// Names of all kinds in a job file.
-    pub const KINDS: [&str; 4] = ["dlrm", "dcnv2", "deepfm", "wide-deep"];
+/// What all models of a kind have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelKind {
+    /// The name in a job file.
+    pub name: &'static str,
+    /// Whether vectors are multiplied with each other, so that all must have the same length.
+    pub multiplies_vectors: bool,
+    /// Whether there is a wide part: one weight per table row and per dense column, added to the logits.
+    pub is_wide: bool,
+}
 
-    /// Returns the kind's name in a job file.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Dlrm(_) => "dlrm",
-            Self::Dcnv2(_) => "dcnv2",
-            Self::DeepFm(_) => "deepfm",
-            Self::WideDeep(_) => "wide-deep",
-        }
+/// A key that only one kind has, for writing it.
+pub(crate) struct OwnKey {
+    pub(crate) name: &'static str,
+    /// `None` if it is not set.
+    pub(crate) value: Option<String>,
+    /// What applies if it is not set.
+    pub(crate) otherwise: &'static str,
+}
+
+/// The settings of a model, of whatever kind.
+pub(crate) struct ModelParts<'a> {
+    pub(crate) kind: ModelKind,
+    pub(crate) embedding_dim: Width,
+    pub(crate) bottom_mlp: &'a [Width],
+    pub(crate) top_mlp: &'a [Width],
+    pub(crate) own: Vec<OwnKey>,
+}
+
+kinds! {
+    Model: Dlrm "dlrm", Dcnv2 "dcnv2", DeepFm "deepfm", WideDeep "wide-deep";
+}
+
+impl Model {
+    /// All kinds.
+    pub const KINDS: [ModelKind; 4] = [
+        ModelKind { name: Dlrm::NAME, multiplies_vectors: true, is_wide: false },
+        ModelKind { name: Dcnv2::NAME, multiplies_vectors: false, is_wide: false },
+        ModelKind { name: DeepFm::NAME, multiplies_vectors: true, is_wide: true },
+        ModelKind { name: WideDeep::NAME, multiplies_vectors: false, is_wide: true },
+    ];
+
+    pub(crate) fn parts(&self) -> ModelParts<'_> {
+        let [dlrm, dcnv2, deepfm, wide_deep] = Self::KINDS;
+        let (kind, embedding_dim, bottom_mlp, top_mlp, own) = match self {
+            Self::Dlrm(Dlrm { embedding_dim, bottom_mlp, top_mlp }) => {
+                (dlrm, embedding_dim, bottom_mlp, top_mlp, Vec::new())
+            }
+            Self::Dcnv2(Dcnv2 { embedding_dim, bottom_mlp, cross_layers, cross_rank, top_mlp }) => {
+                let rank = cross_rank.map(|rank| rank.to_string());
+                let own = vec![
+                    OwnKey { name: "cross_layers", value: Some(cross_layers.to_string()), otherwise: "" },
+                    OwnKey { name: "cross_rank", value: rank, otherwise: "full matrices" },
+                ];
+                (dcnv2, embedding_dim, bottom_mlp, top_mlp, own)
+            }
+            Self::DeepFm(DeepFm { embedding_dim, bottom_mlp, top_mlp }) => {
+                (deepfm, embedding_dim, bottom_mlp, top_mlp, Vec::new())
+            }
+            Self::WideDeep(WideDeep { embedding_dim, bottom_mlp, top_mlp }) => {
+                (wide_deep, embedding_dim, bottom_mlp, top_mlp, Vec::new())
+            }
+        };
+        ModelParts { kind, embedding_dim: *embedding_dim, bottom_mlp, top_mlp, own }
+    }
+
+    /// Returns the kind.
+    pub fn kind(&self) -> ModelKind {
+        self.parts().kind
     }
 
     /// Returns the length of embedding vectors, unless a `[[table]]` overrides it.
     pub fn embedding_dim(&self) -> Width {
-        match self {
-            Self::Dlrm(model) => model.embedding_dim,
-            Self::Dcnv2(model) => model.embedding_dim,
-            Self::DeepFm(model) => model.embedding_dim,
-            Self::WideDeep(model) => model.embedding_dim,
-        }
+        self.parts().embedding_dim
     }
 
     /// Returns the widths of the bottom MLP's layers.
     pub fn bottom_mlp(&self) -> &[Width] {
-        match self {
-            Self::Dlrm(model) => &model.bottom_mlp,
-            Self::Dcnv2(model) => &model.bottom_mlp,
-            Self::DeepFm(model) => &model.bottom_mlp,
-            Self::WideDeep(model) => &model.bottom_mlp,
-        }
+        self.parts().bottom_mlp
     }
 
     /// Returns the widths of the top MLP's hidden layers.
     pub fn top_mlp(&self) -> &[Width] {
-        match self {
-            Self::Dlrm(model) => &model.top_mlp,
-            Self::Dcnv2(model) => &model.top_mlp,
-            Self::DeepFm(model) => &model.top_mlp,
-            Self::WideDeep(model) => &model.top_mlp,
-        }
+        self.parts().top_mlp
+    }
+}
+
+impl Dlrm {
+    /// Returns the settings of a DLRM with embedding vectors of this many elements.
+    pub fn new(embedding_dim: u32) -> Settings<Self> {
+        Self::settings().set("embedding_dim", embedding_dim)
+    }
+}
+
+impl Dcnv2 {
+    /// Returns the settings of a DCN v2 with embedding vectors of this many elements and this many cross layers.
+    pub fn new(embedding_dim: u32, cross_layers: u32) -> Settings<Self> {
+        Self::settings().set("embedding_dim", embedding_dim).set("cross_layers", cross_layers)
+    }
+}
+
+impl DeepFm {
+    /// Returns the settings of a DeepFM with embedding vectors of this many elements.
+    pub fn new(embedding_dim: u32) -> Settings<Self> {
+        Self::settings().set("embedding_dim", embedding_dim)
+    }
+}
+
+impl WideDeep {
+    /// Returns the settings of a wide & deep model with embedding vectors of this many elements.
+    pub fn new(embedding_dim: u32) -> Settings<Self> {
+        Self::settings().set("embedding_dim", embedding_dim)
+    }
+}
+
+impl<K: Kind<Model>> Settings<K> {
+    /// Sets the widths of the bottom MLP's layers.
+    pub fn bottom(self, widths: impl IntoIterator<Item = u32>) -> Self {
+        self.set("bottom_mlp", Vec::from_iter(widths))
     }
 
-    /// Returns whether all vectors must have the same length, since they are multiplied with each other.
-    pub fn wants_equal_dims(&self) -> bool {
-        match self {
-            Self::Dlrm(_) | Self::DeepFm(_) => true,
-            Self::Dcnv2(_) | Self::WideDeep(_) => false,
-        }
-    }
-
-    /// Returns whether the model has a wide part: one weight per table row and per dense column, added to the logits.
-    pub fn is_wide(&self) -> bool {
-        match self {
-            Self::DeepFm(_) | Self::WideDeep(_) => true,
-            Self::Dlrm(_) | Self::Dcnv2(_) => false,
-        }
+    /// Sets the widths of the top MLP's hidden layers.
+    pub fn top(self, widths: impl IntoIterator<Item = u32>) -> Self {
+        self.set("top_mlp", Vec::from_iter(widths))
     }
 }
 

@@ -14,7 +14,7 @@ use super::definition::Job;
 use super::error::JobError;
 use super::feature::Feature;
 use super::file::JobFile;
-use super::model::{Dcnv2, DeepFm, Dlrm, Head, Model, Table, WideDeep};
+use super::model::{Head, Model, Table};
 use super::optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, RowwiseAdagrad, Sgd};
 use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 
@@ -41,14 +41,15 @@ pub trait Kind<Of>: Sized {
 
 macro_rules! kinds {
     ($($of:ident: $($kind:ident $name:literal),*;)*) => {$($(
-        impl Kind<$of> for $kind {
+        impl $crate::settings::Kind<$of> for $kind {
             const NAME: &'static str = $name;
         }
     )*)*};
 }
 
+pub(crate) use kinds;
+
 kinds! {
-    Model: Dlrm "dlrm", Dcnv2 "dcnv2", DeepFm "deepfm", WideDeep "wide-deep";
     Optimizer: Sgd "sgd", Momentum "momentum", Adagrad "adagrad", RowwiseAdagrad "rowwise-adagrad", Adam "adam",
         Ftrl "ftrl";
     Schedule: WarmupPolynomial "warmup-polynomial", Step "step", Cosine "cosine";
@@ -206,46 +207,6 @@ impl Settings<Job> {
             .iter()
             .map(|Conflict { key, message }| Conflict::new("", format!("`{key}`: {message}")));
         Err(file.error(&wrong.collect::<Vec<_>>()))
-    }
-}
-
-impl Dlrm {
-    /// Returns the settings of a DLRM with embedding vectors of this many elements.
-    pub fn new(embedding_dim: u32) -> Settings<Self> {
-        Self::settings().set("embedding_dim", embedding_dim)
-    }
-}
-
-impl Dcnv2 {
-    /// Returns the settings of a DCN v2 with embedding vectors of this many elements and this many cross layers.
-    pub fn new(embedding_dim: u32, cross_layers: u32) -> Settings<Self> {
-        Self::settings().set("embedding_dim", embedding_dim).set("cross_layers", cross_layers)
-    }
-}
-
-impl DeepFm {
-    /// Returns the settings of a DeepFM with embedding vectors of this many elements.
-    pub fn new(embedding_dim: u32) -> Settings<Self> {
-        Self::settings().set("embedding_dim", embedding_dim)
-    }
-}
-
-impl WideDeep {
-    /// Returns the settings of a wide & deep model with embedding vectors of this many elements.
-    pub fn new(embedding_dim: u32) -> Settings<Self> {
-        Self::settings().set("embedding_dim", embedding_dim)
-    }
-}
-
-impl<K: Kind<Model>> Settings<K> {
-    /// Sets the widths of the bottom MLP's layers.
-    pub fn bottom(self, widths: impl IntoIterator<Item = u32>) -> Self {
-        self.set("bottom_mlp", Vec::from_iter(widths))
-    }
-
-    /// Sets the widths of the top MLP's hidden layers.
-    pub fn top(self, widths: impl IntoIterator<Item = u32>) -> Self {
-        self.set("top_mlp", Vec::from_iter(widths))
     }
 }
 

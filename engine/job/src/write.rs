@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::model::{Dcnv2, DeepFm, Dlrm, Head, Model, Table, WideDeep};
+use super::model::{Head, Model, ModelParts, OwnKey, Table};
 use super::optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, RowwiseAdagrad, Sgd};
 use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 use super::values::{Count, NonNegative, Width};
@@ -107,19 +107,11 @@ fn write_data(out: &mut String, data: &Data) -> fmt::Result {
 }
 
 fn write_model(out: &mut String, model: &Model) -> fmt::Result {
-    writeln!(out, "\n[model]\nkind = \"{}\"", model.kind())?;
-    let (embedding_dim, bottom_mlp, top_mlp) = match model {
-        Model::Dlrm(Dlrm { embedding_dim, bottom_mlp, top_mlp })
-        | Model::DeepFm(DeepFm { embedding_dim, bottom_mlp, top_mlp })
-        | Model::WideDeep(WideDeep { embedding_dim, bottom_mlp, top_mlp }) => {
-            (embedding_dim, bottom_mlp, top_mlp)
-        }
-        Model::Dcnv2(Dcnv2 { embedding_dim, bottom_mlp, cross_layers, cross_rank, top_mlp }) => {
-            writeln!(out, "cross_layers = {cross_layers}")?;
-            write_option(out, "cross_rank", cross_rank.as_ref(), "full matrices")?;
-            (embedding_dim, bottom_mlp, top_mlp)
-        }
-    };
+    let ModelParts { kind, embedding_dim, bottom_mlp, top_mlp, own } = model.parts();
+    writeln!(out, "\n[model]\nkind = \"{}\"", kind.name)?;
+    for OwnKey { name, value, otherwise } in own {
+        write_option(out, name, value.as_ref(), otherwise)?;
+    }
     writeln!(out, "embedding_dim = {embedding_dim}")?;
     writeln!(out, "bottom_mlp = {:?}\ntop_mlp = {:?}", widths(bottom_mlp), widths(top_mlp))
 }

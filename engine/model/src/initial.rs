@@ -31,7 +31,8 @@ mod tests {
     use rankine_embedding::{Dtype, Pooling, TableSpec};
 
     use super::*;
-    use crate::spec::{FeatureSpec, HeadSpec, Interaction};
+    use crate::interaction::Interaction;
+    use crate::spec::{FeatureSpec, HeadSpec};
 
     /// Layer by layer, row by row: uniform weights of variance `2 / (inputs + outputs)`, with one random stream per
     /// layer.

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::spec::{Interaction, ModelSpec};
+use super::interaction::Outputs;
+use super::spec::ModelSpec;
 
 /// One fully connected layer: `y = W x + b`, W `[outputs, inputs]` row-major.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,14 +76,8 @@ impl DenseLayout {
         let plain = |outputs, bias| Outputs { outputs, bias, relu: false };
         let bottom = mlp(spec.dense_columns, &mut hidden(&spec.bottom_mlp).into_iter());
         let width = spec.vector_elements();
-        let cross = match spec.interaction {
-            Interaction::Cross { layers, rank } => {
-                let low_rank = rank.map(|rank| plain(rank, false));
-                let layer = |_| mlp(width, &mut low_rank.into_iter().chain([plain(width, true)]));
-                (0..layers).map(layer).collect()
-            }
-            Interaction::Dot | Interaction::FactorizationMachine | Interaction::Concat => Vec::new(),
-        };
+        let layers = spec.interaction.layers(width).into_iter();
+        let cross = layers.map(|layer| mlp(width, &mut layer.into_iter())).collect();
         let heads = spec.heads.len();
         let top = mlp(spec.top_inputs(), &mut hidden(&spec.top_mlp).into_iter().chain([plain(heads, true)]));
         let has_linear = spec.wide && spec.dense_columns > 0;
@@ -122,12 +117,4 @@ impl ModelSpec {
     pub fn dense_parameters(&self) -> usize {
         self.dense_layout().parameters()
     }
-}
-
-/// A layer before its inputs are known.
-#[derive(Clone, Copy)]
-struct Outputs {
-    outputs: usize,
-    bias: bool,
-    relu: bool,
 }

@@ -11,6 +11,7 @@
 pub mod evaluation;
 pub mod guard;
 mod initial;
+mod interaction;
 mod layout;
 pub mod logit;
 pub mod overlap;
@@ -20,7 +21,8 @@ mod translate;
 mod validate;
 
 pub use initial::initial_parameters;
+pub use interaction::{Interaction, InteractionWork, VectorSizes};
 pub use layout::{DenseLayout, Layer, MlpSpec};
 pub use rules::{Model, TrainingRules};
-pub use spec::{FeatureSpec, HeadSpec, Interaction, ModelSpec};
+pub use spec::{FeatureSpec, HeadSpec, ModelSpec};
 pub use translate::translate;

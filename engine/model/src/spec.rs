@@ -3,6 +3,8 @@
 use rankine_embedding::{Dtype, Pooling, TableSpec};
 use serde::{Deserialize, Serialize};
 
+use super::interaction::{Interaction, VectorSizes};
+
 /// A ranking model. All families are one chain of parts, some of which are replaced or absent:
 ///
 /// ```text
@@ -32,32 +34,6 @@ pub struct ModelSpec {
     pub tables: Vec<TableSpec>,
     /// One per categorical column, in the dataset's order.
     pub features: Vec<FeatureSpec>,
-}
-
-/// The stage between embeddings and top MLP. If a sample has dense columns, its first *vector* is the bottom MLP's
-/// output, or the dense columns themselves without a bottom MLP. The other vectors are the pooled embeddings of its
-/// features.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Interaction {
-    /// The dot products of all pairs of vectors, after the bottom MLP's output (DLRM; Naumov et al., "Deep Learning
-    /// Recommendation Model for Personalization and Recommendation Systems", 2019). Vectors have equal lengths.
-    Dot,
-    /// Cross layers over the concatenation `x0` of all vectors, followed by the top MLP (DCN v2, stacked; Wang et al.,
-    /// "DCN V2: Improved Deep & Cross Network", 2021): `x' = x0 * (W x + b) + x`, products element by element.
-    Cross {
-        /// The number of layers.
-        layers: usize,
-        /// With a rank, `W = U V`, where U has that number of columns and V that number of rows.
-        rank: Option<usize>,
-    },
-    /// The sum of the dot products of all pairs of vectors is added to every logit; the top MLP's input is the
-    /// concatenation of the vectors (DeepFM; Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR
-    /// Prediction", 2017). Vectors have equal lengths.
-    FactorizationMachine,
-    /// None: the top MLP's input is the concatenation of the vectors (wide & deep; Cheng et al., "Wide & Deep Learning
-    /// for Recommender Systems", 2016).
-    Concat,
 }
 
 /// A label that the model predicts.
@@ -105,14 +81,22 @@ impl ModelSpec {
         self.bottom_outputs() + self.features.iter().map(|feature| self.feature_dim(feature)).sum::<usize>()
     }
 
+    /// Returns the sizes of a sample's vectors.
+    pub fn vector_sizes(&self) -> VectorSizes {
+        let first = self.bottom_outputs();
+        let mut lengths = self.features.iter().map(|feature| self.feature_dim(feature));
+        let own = (self.dense_columns > 0).then_some(first).or_else(|| lengths.clone().next());
+        VectorSizes {
+            count: self.vectors(),
+            elements: self.vector_elements(),
+            first,
+            are_equal: lengths.all(|length| Some(length) == own),
+        }
+    }
+
     /// Returns the number of inputs of the top MLP.
     pub fn top_inputs(&self) -> usize {
-        match self.interaction {
-            Interaction::Dot => self.bottom_outputs() + self.vectors() * self.vectors().saturating_sub(1) / 2,
-            Interaction::Cross { .. } | Interaction::FactorizationMachine | Interaction::Concat => {
-                self.vector_elements()
-            }
-        }
+        self.interaction.top_inputs(self.vector_sizes())
     }
 
     /// Returns the tables of first-order terms, one per feature; none if the model has no such terms.

@@ -3,12 +3,13 @@
 use rankine_base::nearest;
 use rankine_embedding::{Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_job as job;
-use rankine_job::{Conflict, Job, Model, Width};
+use rankine_job::{Conflict, Job, Width};
 use rankine_reader::Schema;
 use rankine_reader::schema::{self, Categorical, VocabularyKind};
 
+use super::interaction::Interaction;
 use super::rules::{self, TrainingRules};
-use super::spec::{FeatureSpec, HeadSpec, Interaction, ModelSpec};
+use super::spec::{FeatureSpec, HeadSpec, ModelSpec};
 
 /// The model of a job for a dataset's columns, and its update rules.
 ///
@@ -34,16 +35,8 @@ pub fn translate(job: &Job, schema: &Schema) -> Result<rules::Model, Vec<Conflic
     let spec = ModelSpec {
         dense_columns: schema.dense.len(),
         bottom_mlp: widths(job.model.bottom_mlp()),
-        interaction: match &job.model {
-            Model::Dlrm(_) => Interaction::Dot,
-            Model::Dcnv2(model) => Interaction::Cross {
-                layers: model.cross_layers.get() as usize,
-                rank: model.cross_rank.map(|rank| rank.get() as usize),
-            },
-            Model::DeepFm(_) => Interaction::FactorizationMachine,
-            Model::WideDeep(_) => Interaction::Concat,
-        },
-        wide: job.model.is_wide(),
+        interaction: Interaction::of(&job.model),
+        wide: job.model.kind().is_wide,
         top_mlp: widths(job.model.top_mlp()),
         heads,
         features: features.collect(),
@@ -62,8 +55,8 @@ pub fn translate(job: &Job, schema: &Schema) -> Result<rules::Model, Vec<Conflic
 fn check_columns(job: &Job, schema: &Schema, conflicts: &mut Vec<Conflict>) {
     let mut conflict = |key, message: String| conflicts.push(Conflict::new(key, message));
     let (dense, bottom) = (schema.dense.len(), job.model.bottom_mlp());
-    let (kind, dim) = (job.model.kind(), job.model.embedding_dim());
-    if dense > 0 && bottom.is_empty() && job.model.wants_equal_dims() {
+    let (kind, dim) = (job.model.kind().name, job.model.embedding_dim());
+    if dense > 0 && bottom.is_empty() && job.model.kind().multiplies_vectors {
         conflict(
             "model.bottom_mlp",
             format!(
@@ -75,7 +68,7 @@ fn check_columns(job: &Job, schema: &Schema, conflicts: &mut Vec<Conflict>) {
         conflict("model.bottom_mlp", "the dataset has no dense columns: remove the bottom MLP".into());
     }
     let vectors = schema.categorical.len() + usize::from(dense > 0);
-    if vectors < 2 && job.model.wants_equal_dims() {
+    if vectors < 2 && job.model.kind().multiplies_vectors {
         conflict(
             "model.kind",
             format!(

@@ -5,12 +5,8 @@ use std::fmt::Display;
 
 use rankine_reader::schema::ROWS_MAX;
 
-use super::spec::{Interaction, ModelSpec};
-
-/// The most elements or members of any part. With this bound no size in this crate exceeds 64 bits.
-const COUNT_MAX: usize = 1 << 20;
-/// The most cross layers, whose parameters grow with the square of the vectors' elements.
-const CROSS_LAYERS_MAX: usize = 1 << 10;
+use super::interaction::COUNT_MAX;
+use super::spec::ModelSpec;
 
 impl ModelSpec {
     /// Checks that the parts fit together.
@@ -55,35 +51,7 @@ impl ModelSpec {
         if elements == 0 || elements > 16 * COUNT_MAX {
             return Err(format!("the vectors of a sample have {elements} elements"));
         }
-        self.validate_interaction()
-    }
-
-    fn validate_interaction(&self) -> Result<(), String> {
-        let equal_lengths = || {
-            let mut lengths: Vec<_> = self.features.iter().map(|feature| self.feature_dim(feature)).collect();
-            lengths.extend((self.dense_columns > 0).then(|| self.bottom_outputs()));
-            if lengths.windows(2).all(|pair| pair[0] == pair[1]) {
-                Ok(())
-            } else {
-                Err("the vectors interact but have different lengths".into())
-            }
-        };
-        match self.interaction {
-            Interaction::Dot if self.vectors() < 2 => {
-                Err("the dot interaction needs two vectors, and the model has one".into())
-            }
-            Interaction::Dot | Interaction::FactorizationMachine => equal_lengths(),
-            Interaction::Cross { layers, rank } => {
-                if layers == 0 || layers > CROSS_LAYERS_MAX {
-                    Err(format!("the model has {layers} cross layers"))
-                } else if rank.is_some_and(|rank| rank == 0 || rank > COUNT_MAX) {
-                    Err(format!("the cross layers have rank {}", rank.unwrap_or_default()))
-                } else {
-                    Ok(())
-                }
-            }
-            Interaction::Concat => Ok(()),
-        }
+        self.interaction.validate(self.vector_sizes())
     }
 }
 
@@ -105,7 +73,7 @@ mod tests {
     use rankine_embedding::{Dtype, Pooling, TableSpec};
 
     use super::*;
-    use crate::{FeatureSpec, HeadSpec};
+    use crate::{FeatureSpec, HeadSpec, Interaction};
 
     fn spec() -> ModelSpec {
         let table =

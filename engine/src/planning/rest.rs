@@ -3,7 +3,7 @@
 use rankine_embedding::plan::{Machine, NonTableLoad, NonTableMemory};
 use rankine_topology::Topology;
 
-use rankine_model::{Interaction, Model};
+use rankine_model::Model;
 
 /// The forward pass writes and reads activations; the backward pass writes and reads their gradients.
 const ACTIVATION_PASSES: f64 = 4.0;
@@ -38,11 +38,8 @@ pub fn rest(
         matmuls += products as u64;
         activations += layer.outputs;
     }
-    let (vectors, elements) = (spec.vectors(), spec.vector_elements());
-    if spec.interaction == Interaction::Dot && vectors > 0 {
-        flops += (3 * 2 * vectors * elements) as f64;
-    }
-    activations += spec.dense_columns + elements + spec.top_inputs();
+    flops += spec.interaction.flops(spec.vector_sizes()) as f64;
+    activations += spec.dense_columns + spec.vector_elements() + spec.top_inputs();
 
     let parameters = spec.dense_parameters() as u64;
     // The GPUs of one node store the whole state between them.

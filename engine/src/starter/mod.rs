@@ -11,7 +11,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use rankine_base::system;
-use rankine_job::{Job, JobName, Model};
+use rankine_job::{Job, JobName, Model, ModelKind};
 use rankine_reader::raw::RawFormat;
 use rankine_reader::schema::Categorical;
 use rankine_reader::{Dataset, Part, Schema};
@@ -102,6 +102,11 @@ impl Lines {
         self.line("");
         self.line(header);
     }
+}
+
+/// The kind of a starter's choice.
+fn kind_named(name: &str) -> ModelKind {
+    Model::KINDS.into_iter().find(|kind| kind.name == name).expect("starters choose among the kinds")
 }
 
 impl<'a> Starter<'a> {
@@ -214,15 +219,18 @@ impl<'a> Starter<'a> {
         let (hidden, top_mlp) = if large { ("256, 64", "[512, 256]") } else { ("64", "[128, 64]") };
         let has_dense = !self.schema.dense.is_empty();
         let bottom_mlp = format!("bottom_mlp = [{hidden}, {dim}]");
-        let others: Vec<_> = Model::KINDS.into_iter().filter(|other| *other != kind).collect();
+        let own = kind_named(kind);
+        let others = Model::KINDS.iter().map(|other| other.name).filter(|other| *other != kind);
         out.table("[model]");
         out.note(choices, Topic::Kind);
-        out.remarked(&format!("kind = \"{kind}\""), &format!("or {}", others.join(", ")));
+        out.remarked(&format!("kind = \"{kind}\""), &format!("or {}", others.collect::<Vec<_>>().join(", ")));
         out.note(choices, Topic::Dim);
         out.line(&format!("embedding_dim = {dim}"));
         match kind {
             _ if !has_dense => (),
-            "dlrm" | "deepfm" => out.remarked(&bottom_mlp, "over the dense columns; ends with embedding_dim"),
+            _ if own.multiplies_vectors => {
+                out.remarked(&bottom_mlp, "over the dense columns; ends with embedding_dim");
+            }
             "wide-deep" => {
                 out.remarked(&format!("# {bottom_mlp}"), "without it the dense columns are used as they are");
             }
@@ -289,7 +297,7 @@ impl<'a> Starter<'a> {
             &format!("{mark}weight_decay = {decay:?}"),
             "for the rows in a batch; keeps the model from memorizing rare categories",
         );
-        if matches!(choices.kind.as_str(), "deepfm" | "wide-deep") {
+        if kind_named(&choices.kind).is_wide {
             out.line("");
             out.remarked(
                 "# [optimizer.wide]",
@@ -407,11 +415,11 @@ mod tests {
     #[test]
     fn jobs_and_their_options_hold_for_all_columns_and_sizes() {
         let data = StarterData::Folder(Path::new("data/a \"b\""));
-        for kind in [None].into_iter().chain(Model::KINDS.map(Some)) {
+        for kind in [None].into_iter().chain(Model::KINDS.map(|kind| Some(kind.name))) {
             for (dense, columns) in [(3, 4), (0, 4), (1, 1), (3, 0), (0, 2)] {
                 let schema = schema(dense, columns);
                 let few = dense.min(1) + columns < 2;
-                if few && matches!(kind, Some("dlrm" | "deepfm")) {
+                if few && kind.is_some_and(|kind| kind_named(kind).multiplies_vectors) {
                     continue;
                 }
                 for samples in [1, 12_000, 1_000_000_000] {

@@ -5,7 +5,7 @@ use rankine_embedding::EmbeddingPlan;
 use rankine_embedding::cpu::RankTables;
 use rankine_engine_cpu as cpu;
 use rankine_job::{DenseUpdate, Job};
-use rankine_model::{Interaction, Model, ModelSpec};
+use rankine_model::{Model, ModelSpec};
 
 use super::error::MemoryError;
 
@@ -54,12 +54,11 @@ fn batch_bytes(job: &Job, spec: &ModelSpec, ranks: usize, threads: usize) -> u64
 /// How to need less memory for a batch.
 fn fewer_activations(spec: &ModelSpec, batch_size: &str, threads: usize) -> String {
     let threads = if threads > 1 { ", fewer threads (device.threads)" } else { "" };
-    let pairs = match spec.interaction {
-        Interaction::Dot => format!(
-            ", or a model.kind other than dlrm, which multiplies all {} pairs of its vectors",
-            spec.top_inputs() - spec.bottom_outputs()
-        ),
-        _ => String::new(),
+    let pairs = match spec.interaction.pairs(spec.vector_sizes()) {
+        0 => String::new(),
+        pairs => {
+            format!(", or a model.kind other than dlrm, which multiplies all {pairs} pairs of its vectors")
+        }
     };
     format!("To need less, use a smaller {batch_size}{threads}, narrower layers{pairs}")
 }

@@ -89,7 +89,9 @@ pub(super) fn sets(job: &Job, drawn: &Drawn) -> Vec<String> {
     let has = |key: &str| drawn.iter().find(|(own, _)| own == key).map(|(_, value)| value);
     let is_fixed = has("model").is_some() || has("model.bottom_mlp").is_some();
     let (bottom, dim) = (job.model.bottom_mlp(), has("model.embedding_dim").and_then(Value::as_integer));
-    if let (Some(dim), true, false) = (dim, job.model.wants_equal_dims() && !bottom.is_empty(), is_fixed) {
+    if let (Some(dim), true, false) =
+        (dim, job.model.kind().multiplies_vectors && !bottom.is_empty(), is_fixed)
+    {
         let hidden = bottom[..bottom.len() - 1].iter().map(|width| i64::from(width.get()));
         let widths: Vec<_> = hidden.chain([dim]).collect();
         sets.push(format!("model.bottom_mlp={widths:?}"));

@@ -6,6 +6,7 @@ mod machine;
 use rankine_cpu::{DotInteraction, DotScratch};
 use rankine_model::{Interaction, MlpSpec, ModelSpec};
 
+use super::memory::floats;
 use super::mlp::{Mlp, MlpTile};
 use cross::{CrossNetwork, CrossTile};
 use machine::FactorizationMachine;
@@ -35,18 +36,36 @@ pub(super) struct InteractionTile {
 impl InteractionPart {
     /// `cross` are the spec's cross layers.
     pub(super) fn new(spec: &ModelSpec, cross: Vec<MlpSpec>) -> Self {
-        let vectors = spec.vectors();
-        let elements = spec.vector_elements();
         match spec.interaction {
-            Interaction::Dot => {
-                Self::Dot(DotInteraction { vectors, dim: elements / vectors, passed: spec.bottom_outputs() })
-            }
+            Interaction::Dot => Self::Dot(Self::dot(spec)),
             Interaction::Cross { .. } => Self::Cross(CrossNetwork::new(cross)),
             Interaction::FactorizationMachine => {
-                Self::FactorizationMachine(FactorizationMachine { vectors, dim: elements / vectors })
+                let vectors = spec.vectors();
+                let dim = spec.vector_elements() / vectors;
+                Self::FactorizationMachine(FactorizationMachine { vectors, dim })
             }
             Interaction::Concat => Self::Concat,
         }
+    }
+
+    /// Returns the bytes of the buffers of a tile of samples.
+    pub(super) fn bytes(spec: &ModelSpec, samples: usize) -> u64 {
+        let (vectors, elements) = (spec.vectors(), spec.vector_elements());
+        match spec.interaction {
+            Interaction::Dot => {
+                let dot = Self::dot(spec);
+                dot.scratch_bytes().saturating_add(floats(samples, dot.outputs()).saturating_mul(2))
+            }
+            // The results of the layers, the gradients with respect to the last one, and working memory.
+            Interaction::Cross { layers, .. } => floats(samples, elements).saturating_mul(layers as u64 + 2),
+            Interaction::FactorizationMachine => floats(2, elements / vectors),
+            Interaction::Concat => 0,
+        }
+    }
+
+    fn dot(spec: &ModelSpec) -> DotInteraction {
+        let vectors = spec.vectors();
+        DotInteraction { vectors, dim: spec.vector_elements() / vectors, passed: spec.bottom_outputs() }
     }
 
     /// Sizes the buffers for a tile of `samples` samples.

@@ -8,7 +8,7 @@ use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Fp8Tensor, Matrix,
 use rankine_cuda::kernels::{Element, Fp8Scaling};
 use rankine_cuda::{Buffer, Device, E4m3, Graph, Lane, Moment};
 use rankine_embedding::cuda::Result;
-use rankine_model::{Interaction, Layer, Model};
+use rankine_model::{Layer, Model};
 
 use super::phase::Phase;
 
@@ -73,7 +73,7 @@ impl IterationSizes<'_> {
         let activations = |elements: usize| samples * element_bytes * elements as u64;
         let bytes = |bytes: u64| PhaseWork { bytes, ..PhaseWork::default() };
         let in_fp8 = Self { element_bytes: if fp8 { 1 } else { element_bytes }, ..*self };
-        let crossed = matches!(spec.interaction, Interaction::Cross { .. });
+        let crossed = !layout.cross.is_empty();
         let interaction = |times| match crossed {
             true => PhaseWork { fp8, ..in_fp8.interaction(times) },
             false => self.interaction(times),
@@ -174,25 +174,13 @@ impl IterationSizes<'_> {
     /// elsewhere.
     fn interaction(&self, times: u64) -> PhaseWork {
         let Self { model: Model { spec, .. }, samples, element_bytes, .. } = *self;
-        let (vectors, width) = (spec.vectors() as u64, spec.vector_elements() as u64);
-        let moved = |elements: u64| samples * element_bytes * elements;
-        match spec.interaction {
-            Interaction::Dot => PhaseWork {
-                bytes: moved(times * width + spec.top_inputs() as u64),
-                flops: times * samples * (vectors - 1) * width,
-                fp8: false,
-            },
-            Interaction::Cross { layers, .. } => {
-                let products = self.forward(&self.cross_layers());
-                // In addition to what its products read, each layer reads x0, and in the backward pass their outputs,
-                // too.
-                let others = moved(times * width * layers as u64);
-                PhaseWork { bytes: products.bytes + others, ..products }
-            }
-            Interaction::FactorizationMachine => {
-                PhaseWork { bytes: moved(times * width), ..PhaseWork::default() }
-            }
-            Interaction::Concat => PhaseWork::default(),
+        let own = spec.interaction.work(spec.vector_sizes(), times as usize);
+        // In addition to what its products read.
+        let products = self.forward(&self.cross_layers());
+        PhaseWork {
+            bytes: products.bytes + samples * element_bytes * own.elements as u64,
+            flops: products.flops + samples * own.flops as u64,
+            fp8: false,
         }
     }
 }

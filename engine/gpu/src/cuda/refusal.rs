@@ -3,9 +3,9 @@
 use half::{bf16, f16};
 use rankine_cuda::kernels::{Dot, Element, Head, RANKS_MAX};
 use rankine_job::{Conflict, Exchange, Job, Optimizer, Placement, Precision};
-use rankine_model::{Interaction, Layer, ModelSpec};
+use rankine_model::{Layer, ModelSpec};
 
-use super::network::{Fp8Layers, VectorLayout};
+use super::network::{Fp8Layers, VectorLayout, has_pairs};
 
 /// Returns every setting of a job that GPUs do not support, each with what they support.
 pub(super) fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
@@ -66,7 +66,7 @@ pub(super) fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
         );
     }
     let dim = job.model.embedding_dim().get() as usize;
-    if spec.interaction == Interaction::Dot && !fits(job.device.precision_on_gpus(), spec) {
+    if has_pairs(spec) && !fits(job.device.precision_on_gpus(), spec) {
         let vectors = spec.vectors();
         refuse(
             "model.embedding_dim".into(),
@@ -140,7 +140,7 @@ mod tests {
     use rankine_embedding::{Dtype, Pooling, TableSpec};
 
     use super::*;
-    use rankine_model::{FeatureSpec, HeadSpec};
+    use rankine_model::{FeatureSpec, HeadSpec, Interaction};
 
     #[test]
     fn fp8_needs_widths_of_sixteens() {

@@ -358,10 +358,10 @@ fn any_job() -> impl Strategy<Value = Job> {
         });
     let name = "[^./\\\\\\pC][^/\\\\\\pC]{0,20}".prop_map(|name| name.parse().unwrap());
     let model = (model, tables, heads, optimizers).prop_map(|(model, mut tables, heads, mut optimizer)| {
-        if !model.is_wide() {
+        if !model.kind().is_wide {
             optimizer.wide = None;
         }
-        for (table, dim) in tables.iter_mut().zip([1, 65_536]).filter(|_| !model.wants_equal_dims()) {
+        for (table, dim) in tables.iter_mut().zip([1, 65_536]).filter(|_| !model.kind().multiplies_vectors) {
             table.dim = Width::new(dim);
         }
         let features = features(tables.len());

@@ -29,7 +29,7 @@ fn a_built_job_is_that_of_the_file() {
 fn every_kind_of_model_is_built() {
     fn check<K: Kind<Model>>(model: Settings<K>, sizes: &str) {
         let file = in_file("kind = \"dlrm\"", &format!("kind = \"{}\"\n{sizes}", K::NAME), "").unwrap();
-        assert_eq!(file.model.kind(), K::NAME);
+        assert_eq!(file.model.kind().name, K::NAME);
         assert_eq!(sound().model(model.bottom([64, 16]).top([128, 64])).build().unwrap(), file);
     }
     check(Dlrm::new(16), "");

@@ -173,7 +173,7 @@ impl TrainingLoop<'_> {
                 reader: if is_pushed { "pushed".into() } else { self.io.mode.to_string() },
             },
             model: ModelSummary {
-                kind: job.model.kind().into(),
+                kind: job.model.kind().name.into(),
                 dense_parameters: self.backend.spec().dense_parameters() as u64,
                 embedding_parameters: self.backend.spec().embedding_parameters(),
             },

@@ -159,7 +159,7 @@ impl LiveRun {
             state: RunState::Training,
             started: Some(history.started().unwrap_or(now)).map(|time| format!("{time:.0}")),
             device: device(start),
-            model: ModelView::new(job.model.kind(), spec),
+            model: ModelView::new(job.model.kind().name, spec),
             series: history.series,
             phases: history.phases,
             tables: devices.tables.iter().map(TableView::from).collect(),

@@ -3,7 +3,7 @@
 //!
 //! Zeros stay zeros: a padded column is multiplied by 0, and so its gradient is 0.
 
-use rankine_model::{Interaction, Layer, MlpSpec, ModelSpec};
+use rankine_model::{Layer, MlpSpec, ModelSpec};
 
 use super::vector_layout::{PaddedRow, VectorLayout};
 
@@ -69,13 +69,7 @@ impl Layers {
         let vectors = |_| vector_layout.vectors.clone();
         let cross =
             layout.cross.iter().map(|cross| mlp(cross, vector_layout.vectors.clone(), &vectors)).collect();
-        let top_inputs = match spec.interaction {
-            Interaction::Dot => vector_layout.products(spec),
-            Interaction::Cross { .. } | Interaction::FactorizationMachine | Interaction::Concat => {
-                vector_layout.vectors.clone()
-            }
-        };
-        let mut hidden = mlp(&layout.top, top_inputs, &PaddedRow::exact);
+        let mut hidden = mlp(&layout.top, vector_layout.top_inputs(spec), &PaddedRow::exact);
         let head = hidden.pop().expect("the top MLP has a layer");
         let linear = mlp(&layout.linear, PaddedRow::exact(spec.dense_columns), &PaddedRow::exact).pop();
         Self { bottom, cross, hidden, head, linear, paddings, len }
@@ -138,7 +132,7 @@ mod tests {
 
     use super::*;
     use crate::cuda::network::vector_layout::MULTIPLE;
-    use rankine_model::{FeatureSpec, HeadSpec};
+    use rankine_model::{FeatureSpec, HeadSpec, Interaction};
 
     fn spec(interaction: Interaction) -> ModelSpec {
         let dims = match interaction {

@@ -42,7 +42,7 @@ use layers::{Layers, Layouts};
 use mlp::Mlp;
 use quantization::Fp8Builder;
 use resources::{ActivationMatrices, Activations, Resources};
-pub(super) use vector_layout::VectorLayout;
+pub(super) use vector_layout::{VectorLayout, has_pairs};
 
 /// The first loss scale, for precisions that scale the loss, and the number of steps without a skipped one after which
 /// it is doubled: those of PyTorch's `GradScaler`.

@@ -4,7 +4,7 @@
 //! zeros to a multiple of eight elements, and then the first-order terms of each feature, one element per head.
 //! Interaction and MLPs read the vectors with their padding; the head reads the terms.
 
-use rankine_model::{Interaction, ModelSpec};
+use rankine_model::ModelSpec;
 
 /// Rows of matrices are padded to a multiple of this number of elements, so that they are aligned for tensor cores.
 pub(super) const MULTIPLE: usize = 8;
@@ -79,10 +79,7 @@ pub(in crate::cuda) struct VectorLayout {
 
 impl VectorLayout {
     pub(in crate::cuda) fn new(spec: &ModelSpec) -> Self {
-        let multiple = match spec.interaction {
-            Interaction::Dot => DOT_MULTIPLE,
-            _ => MULTIPLE,
-        };
+        let multiple = if has_pairs(spec) { DOT_MULTIPLE } else { MULTIPLE };
         let dense = (spec.dense_columns > 0).then(|| spec.bottom_outputs());
         let dims = spec.features.iter().map(|feature| spec.feature_dim(feature));
         let sizes = dense.into_iter().chain(dims);
@@ -111,11 +108,20 @@ impl VectorLayout {
         (spec.vectors(), self.vectors.len / spec.vectors(), self.products(spec).len)
     }
 
+    /// Returns the row of the top MLP's input.
+    pub(super) fn top_inputs(&self, spec: &ModelSpec) -> PaddedRow {
+        if has_pairs(spec) { self.products(spec) } else { self.vectors.clone() }
+    }
+
     /// Returns the row of the dot interaction's result: the first vector, and the products.
     pub(super) fn products(&self, spec: &ModelSpec) -> PaddedRow {
-        let count = spec.vectors();
-        let pairs = count * count.saturating_sub(1) / 2;
+        let pairs = spec.interaction.pairs(spec.vector_sizes());
         let products = (self.first + pairs).next_multiple_of(DOT_MULTIPLE) - self.first;
         PaddedRow::new([(spec.bottom_outputs(), self.first), (pairs, products)])
     }
+}
+
+/// Whether the top MLP's input has the products of pairs of vectors.
+pub(in crate::cuda) fn has_pairs(spec: &ModelSpec) -> bool {
+    spec.interaction.pairs(spec.vector_sizes()) > 0
 }
