@@ -42,12 +42,10 @@ __device__ inline void update_all(const DenseUpdate& p) {
 template <class T>
 __device__ inline void update(const DenseUpdate& p) {
     switch (p.rule.kind) {
-        case SGD: return update_all<T, SGD>(p);
-        case MOMENTUM: return update_all<T, MOMENTUM>(p);
-        case NESTEROV: return update_all<T, NESTEROV>(p);
-        case ADAGRAD: return update_all<T, ADAGRAD>(p);
-        case ADAM: return update_all<T, ADAM>(p);
-        case FTRL: return update_all<T, FTRL>(p);
+#define UPDATE_ALL(KIND) \
+    case KIND: return update_all<T, KIND>(p);
+        RULES_OF_ELEMENTS(UPDATE_ALL)
+#undef UPDATE_ALL
     }
 }
 

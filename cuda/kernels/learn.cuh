@@ -140,13 +140,10 @@ template <class TEAM>
 __device__ inline void learn_by_rule(const UpdateContext& context, const TEAM& team, const Shard& shard, u32 row,
                                      const float4 (&sums)[TEAM::VECTORS][TEAM::LANES], WholeRow whole = {}) {
     switch (shard.rule.kind) {
-        case SGD: learn<SGD>(context, team, shard, row, sums); break;
-        case MOMENTUM: learn<MOMENTUM>(context, team, shard, row, sums); break;
-        case NESTEROV: learn<NESTEROV>(context, team, shard, row, sums); break;
-        case ADAGRAD: learn<ADAGRAD>(context, team, shard, row, sums); break;
-        case ROWWISE_ADAGRAD: learn<ROWWISE_ADAGRAD>(context, team, shard, row, sums, whole); break;
-        case ADAM: learn<ADAM>(context, team, shard, row, sums); break;
-        case FTRL: learn<FTRL>(context, team, shard, row, sums); break;
+#define LEARN(KIND) \
+    case KIND: learn<KIND>(context, team, shard, row, sums, whole); break;
+        RULES(LEARN)
+#undef LEARN
     }
 }
 

@@ -18,6 +18,10 @@ __device__ inline Exact root(Exact a) { return {__fsqrt_rn(a.value)}; }
 
 enum RuleKind : u32 { SGD, MOMENTUM, NESTEROV, ADAGRAD, ROWWISE_ADAGRAD, ADAM, FTRL };
 
+// The rules of single elements, and all rules, each as `DO(KIND)`.
+#define RULES_OF_ELEMENTS(DO) DO(SGD) DO(MOMENTUM) DO(NESTEROV) DO(ADAGRAD) DO(ADAM) DO(FTRL)
+#define RULES(DO) RULES_OF_ELEMENTS(DO) DO(ROWWISE_ADAGRAD)
+
 struct Rule {
     u32 kind;
     float weight_decay;

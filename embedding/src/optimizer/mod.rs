@@ -96,6 +96,44 @@ pub struct Update {
 }
 
 impl UpdateRule {
+    /// One rule of each kind; all settings are 0.
+    pub const KINDS: [Self; 6] = [
+        Self::Sgd,
+        Self::Momentum { momentum: 0.0, nesterov: false },
+        Self::Adagrad { initial_accumulator: 0.0, epsilon: 0.0 },
+        Self::RowwiseAdagrad { initial_accumulator: 0.0, epsilon: 0.0 },
+        Self::Adam { beta1: 0.0, beta2: 0.0, epsilon: 0.0 },
+        Self::Ftrl { beta: 0.0, l1: 0.0, l2: 0.0 },
+    ];
+
+    /// The rule's name in a job file.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Sgd => "sgd",
+            Self::Momentum { .. } => "momentum",
+            Self::Adagrad { .. } => "adagrad",
+            Self::RowwiseAdagrad { .. } => "rowwise-adagrad",
+            Self::Adam { .. } => "adam",
+            Self::Ftrl { .. } => "ftrl",
+        }
+    }
+
+    /// The names of its state, as in PyTorch.
+    pub fn state_names(&self) -> &'static [&'static str] {
+        match self {
+            Self::Sgd => &[],
+            Self::Momentum { .. } => &["momentum_buffer"],
+            Self::Adagrad { .. } | Self::RowwiseAdagrad { .. } => &["sum"],
+            Self::Adam { .. } => &["exp_avg", "exp_avg_sq"],
+            Self::Ftrl { .. } => &["z", "n"],
+        }
+    }
+
+    /// Returns whether it keeps one number per row rather than one or two per element.
+    pub fn is_rowwise(&self) -> bool {
+        matches!(self, Self::RowwiseAdagrad { .. })
+    }
+
     /// Elements of state for `dim` parameters; for a row if the rule keeps state per row.
     pub fn state_elements(&self, dim: usize) -> usize {
         match self {

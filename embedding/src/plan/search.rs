@@ -189,7 +189,7 @@ impl<'a> Search<'a> {
         // If a job demands something that the machine cannot do, training reports the error.
         let pools_all = self.context.machine.pools_all || input.exchange == Some(Exchange::Pooled);
         let pools = pools_all || self.context.topology.nodes() == 1;
-        let rowwise = matches!(input.rule, UpdateRule::RowwiseAdagrad { .. });
+        let rowwise = input.rule.is_rowwise();
         let possible = |pooled: bool| {
             let kept = |exchange: &Exchange| pools_all || pools && pooled || *exchange == Exchange::Rows;
             let kept: Vec<_> = exchanges.iter().copied().filter(kept).collect();

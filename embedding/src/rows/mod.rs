@@ -231,36 +231,6 @@ pub trait RowsMut: Rows {
     fn begin_tracking(&mut self) -> Result<(), RowsError>;
 }
 
-impl UpdateRule {
-    /// The rule's name in a job file.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Sgd => "sgd",
-            Self::Momentum { .. } => "momentum",
-            Self::Adagrad { .. } => "adagrad",
-            Self::RowwiseAdagrad { .. } => "rowwise-adagrad",
-            Self::Adam { .. } => "adam",
-            Self::Ftrl { .. } => "ftrl",
-        }
-    }
-
-    /// The names of its state, as in PyTorch.
-    pub fn state_names(&self) -> &'static [&'static str] {
-        match self {
-            Self::Sgd => &[],
-            Self::Momentum { .. } => &["momentum_buffer"],
-            Self::Adagrad { .. } | Self::RowwiseAdagrad { .. } => &["sum"],
-            Self::Adam { .. } => &["exp_avg", "exp_avg_sq"],
-            Self::Ftrl { .. } => &["z", "n"],
-        }
-    }
-
-    /// Returns whether it keeps one number per row rather than one or two per element.
-    pub fn is_rowwise(&self) -> bool {
-        matches!(self, Self::RowwiseAdagrad { .. })
-    }
-}
-
 /// Bytes of a saved row with some of its columns, including their optimizer state.
 pub fn saved_row_bytes(columns: &Range<usize>, dtype: Dtype, rule: &UpdateRule) -> usize {
     let state = if rule.is_rowwise() {

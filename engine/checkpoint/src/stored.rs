@@ -89,16 +89,8 @@ impl<'a> StoredRows<'a> {
 
 /// The optimizer with the state that a manifest describes, whatever its settings.
 fn rule(state: &RuleState) -> Option<UpdateRule> {
-    let rules = [
-        UpdateRule::Sgd,
-        UpdateRule::Momentum { momentum: 0.0, nesterov: false },
-        UpdateRule::Adagrad { initial_accumulator: 0.0, epsilon: 0.0 },
-        UpdateRule::RowwiseAdagrad { initial_accumulator: 0.0, epsilon: 0.0 },
-        UpdateRule::Adam { beta1: 0.0, beta2: 0.0, epsilon: 0.0 },
-        UpdateRule::Ftrl { beta: 0.0, l1: 0.0, l2: 0.0 },
-    ];
     let of = |rule: &UpdateRule| RuleState::of(&Optimizer { rule: *rule, ..Optimizer::sgd(0.0) });
-    rules.into_iter().find(|rule| of(rule) == *state)
+    UpdateRule::KINDS.into_iter().find(|rule| of(rule) == *state)
 }
 
 impl Rows for StoredRows<'_> {

@@ -1,6 +1,6 @@
 //! The update of the dense parameters.
 
-use rankine_embedding::{Optimizer, Step, Update, UpdateRule, vectorized};
+use rankine_embedding::{Optimizer, Step, Update, vectorized};
 use rayon::prelude::*;
 
 /// Dense parameters per task.
@@ -21,7 +21,7 @@ impl DenseOptimizer {
     /// If the rule is only for table rows.
     pub(super) fn new(optimizer: Optimizer, parameters: &[f32]) -> Self {
         let rule = optimizer.rule;
-        assert!(!matches!(rule, UpdateRule::RowwiseAdagrad { .. }), "dense parameters have no rows");
+        assert!(!rule.is_rowwise(), "dense parameters have no rows");
         let state = parameters.chunks(PARAMETERS_PER_TASK).map(|parameters| {
             let mut state = vec![0.0; rule.state_elements(parameters.len())];
             rule.initialize(parameters, &mut state);
@@ -119,6 +119,8 @@ vectorized! {
 #[cfg(test)]
 mod tests {
     use rankine_embedding::random::UniformField;
+
+    use rankine_embedding::UpdateRule;
 
     use super::*;
 

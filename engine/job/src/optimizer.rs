@@ -1,8 +1,10 @@
 //! `[optimizer]`: the optimizers of dense parameters and of tables.
 
+use rankine_embedding::UpdateRule;
 use serde::Deserialize;
 
 use super::schedule::Schedule;
+use super::settings::{Kind, Settings, kinds};
 use super::values::{Decay, NonNegative, Positive};
 
 /// `[optimizer]`: the optimizers of dense parameters and of embeddings, and the learning-rate schedule.
@@ -176,42 +178,123 @@ fn default_beta2() -> Decay {
     Decay::new(0.999).expect("a constant in range")
 }
 
+kinds! {
+    Optimizer: Sgd "sgd", Momentum "momentum", Adagrad "adagrad", RowwiseAdagrad "rowwise-adagrad", Adam "adam",
+        Ftrl "ftrl";
+}
+
+/// The settings of an optimizer, of whatever kind.
+struct OptimizerParts {
+    name: &'static str,
+    learning_rate: NonNegative,
+    weight_decay: NonNegative,
+    rule: UpdateRule,
+    /// The keys that only this kind has, with their values in TOML.
+    own: Vec<(&'static str, String)>,
+}
+
 impl Optimizer {
+    fn parts(&self) -> OptimizerParts {
+        let number = |value: f64| format!("{value:?}");
+        let (name, learning_rate, weight_decay, rule, own) = match *self {
+            Self::Sgd(Sgd { learning_rate, weight_decay }) => {
+                (Sgd::NAME, learning_rate, weight_decay, UpdateRule::Sgd, Vec::new())
+            }
+            Self::Momentum(Momentum { learning_rate, weight_decay, momentum, nesterov }) => {
+                let rule = UpdateRule::Momentum { momentum: momentum.get() as f32, nesterov };
+                let own = vec![("momentum", number(momentum.get())), ("nesterov", nesterov.to_string())];
+                (Momentum::NAME, learning_rate, weight_decay, rule, own)
+            }
+            Self::Adagrad(Adagrad { learning_rate, weight_decay, initial_accumulator, epsilon }) => {
+                let rule = UpdateRule::Adagrad {
+                    initial_accumulator: initial_accumulator.get() as f32,
+                    epsilon: epsilon.get() as f32,
+                };
+                let own = vec![
+                    ("initial_accumulator", number(initial_accumulator.get())),
+                    ("epsilon", number(epsilon.get())),
+                ];
+                (Adagrad::NAME, learning_rate, weight_decay, rule, own)
+            }
+            Self::RowwiseAdagrad(RowwiseAdagrad {
+                learning_rate,
+                weight_decay,
+                initial_accumulator,
+                epsilon,
+            }) => {
+                let rule = UpdateRule::RowwiseAdagrad {
+                    initial_accumulator: initial_accumulator.get() as f32,
+                    epsilon: epsilon.get() as f32,
+                };
+                let own = vec![
+                    ("initial_accumulator", number(initial_accumulator.get())),
+                    ("epsilon", number(epsilon.get())),
+                ];
+                (RowwiseAdagrad::NAME, learning_rate, weight_decay, rule, own)
+            }
+            Self::Adam(Adam { learning_rate, weight_decay, beta1, beta2, epsilon }) => {
+                let rule = UpdateRule::Adam {
+                    beta1: beta1.get() as f32,
+                    beta2: beta2.get() as f32,
+                    epsilon: epsilon.get() as f32,
+                };
+                let own = vec![
+                    ("beta1", number(beta1.get())),
+                    ("beta2", number(beta2.get())),
+                    ("epsilon", number(epsilon.get())),
+                ];
+                (Adam::NAME, learning_rate, weight_decay, rule, own)
+            }
+            Self::Ftrl(Ftrl { learning_rate, weight_decay, beta, l1, l2 }) => {
+                let rule =
+                    UpdateRule::Ftrl { beta: beta.get() as f32, l1: l1.get() as f32, l2: l2.get() as f32 };
+                let own =
+                    vec![("beta", number(beta.get())), ("l1", number(l1.get())), ("l2", number(l2.get()))];
+                (Ftrl::NAME, learning_rate, weight_decay, rule, own)
+            }
+        };
+        OptimizerParts { name, learning_rate, weight_decay, rule, own }
+    }
+
     /// Returns the name in a job file.
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::Sgd(_) => "sgd",
-            Self::Momentum(_) => "momentum",
-            Self::Adagrad(_) => "adagrad",
-            Self::RowwiseAdagrad(_) => "rowwise-adagrad",
-            Self::Adam(_) => "adam",
-            Self::Ftrl(_) => "ftrl",
-        }
+        self.parts().name
     }
 
     /// Returns the learning rate, before the schedule.
     pub fn learning_rate(&self) -> f64 {
-        let rate = match self {
-            Self::Sgd(rule) => rule.learning_rate,
-            Self::Momentum(rule) => rule.learning_rate,
-            Self::Adagrad(rule) => rule.learning_rate,
-            Self::RowwiseAdagrad(rule) => rule.learning_rate,
-            Self::Adam(rule) => rule.learning_rate,
-            Self::Ftrl(rule) => rule.learning_rate,
-        };
-        rate.get()
+        self.parts().learning_rate.get()
     }
 
     /// Returns the weight decay.
     pub fn weight_decay(&self) -> f64 {
-        let decay = match self {
-            Self::Sgd(rule) => rule.weight_decay,
-            Self::Momentum(rule) => rule.weight_decay,
-            Self::Adagrad(rule) => rule.weight_decay,
-            Self::RowwiseAdagrad(rule) => rule.weight_decay,
-            Self::Adam(rule) => rule.weight_decay,
-            Self::Ftrl(rule) => rule.weight_decay,
-        };
-        decay.get()
+        self.parts().weight_decay.get()
+    }
+
+    /// Returns the rule of the update, with its rate and weight decay.
+    pub fn rule(&self) -> rankine_embedding::Optimizer {
+        let OptimizerParts { learning_rate, weight_decay, rule, .. } = self.parts();
+        let weight_decay = weight_decay.get() as f32;
+        rankine_embedding::Optimizer { rule, learning_rate: learning_rate.get(), weight_decay }
+    }
+
+    /// Returns all keys of a job file but the kind, with their values in TOML.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let OptimizerParts { learning_rate, weight_decay, own, .. } = self.parts();
+        let rates = [("learning_rate", learning_rate), ("weight_decay", weight_decay)];
+        rates.map(|(key, value)| (key, format!("{:?}", value.get()))).into_iter().chain(own)
     }
 }
+
+macro_rules! rates {
+    ($($kind:ident)*) => {$(
+        impl $kind {
+            /// Returns the settings of this optimizer with a learning rate.
+            pub fn rate(learning_rate: f64) -> Settings<Self> {
+                Self::settings().set("learning_rate", learning_rate)
+            }
+        }
+    )*};
+}
+
+rates! { Sgd Momentum Adagrad RowwiseAdagrad Adam Ftrl }

@@ -15,7 +15,7 @@ use super::error::JobError;
 use super::feature::Feature;
 use super::file::JobFile;
 use super::model::{Head, Model, Table};
-use super::optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, RowwiseAdagrad, Sgd};
+use super::optimizer::Optimizer;
 use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 
 /// Settings of a job or of a part of it, such as a model or an optimizer. They are checked when [`Settings::build`]
@@ -50,8 +50,6 @@ macro_rules! kinds {
 pub(crate) use kinds;
 
 kinds! {
-    Optimizer: Sgd "sgd", Momentum "momentum", Adagrad "adagrad", RowwiseAdagrad "rowwise-adagrad", Adam "adam",
-        Ftrl "ftrl";
     Schedule: WarmupPolynomial "warmup-polynomial", Step "step", Cosine "cosine";
 }
 
@@ -209,19 +207,6 @@ impl Settings<Job> {
         Err(file.error(&wrong.collect::<Vec<_>>()))
     }
 }
-
-macro_rules! optimizers {
-    ($($kind:ident)*) => {$(
-        impl $kind {
-            /// Returns the settings of this optimizer with a learning rate.
-            pub fn rate(learning_rate: f64) -> Settings<Self> {
-                Self::settings().set("learning_rate", learning_rate)
-            }
-        }
-    )*};
-}
-
-optimizers! { Sgd Momentum Adagrad RowwiseAdagrad Adam Ftrl }
 
 impl Table {
     /// Returns the settings of the table that these categorical columns look up.

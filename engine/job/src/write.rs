@@ -4,9 +4,9 @@ use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::model::{Head, Model, ModelParts, OwnKey, Table};
-use super::optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, RowwiseAdagrad, Sgd};
+use super::optimizer::{Optimizer, Optimizers};
 use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
-use super::values::{Count, NonNegative, Width};
+use super::values::{Count, Width};
 use super::{
     Average, AverageKind, Checkpoint, Data, Device, Dtype, EarlyStopping, Embedding, Eval, EvalSet, Exchange,
     Feature, Generate, Guard, IdPolicy, Job, Metrics, Placement, Precision, Raw, Reader, Train,
@@ -214,41 +214,7 @@ fn write_schedule(out: &mut String, schedule: &Schedule) -> fmt::Result {
 
 fn write_optimizer(out: &mut String, table: &str, optimizer: &Optimizer) -> fmt::Result {
     writeln!(out, "\n[{table}]\nkind = \"{}\"", optimizer.name())?;
-    let mut rates = |learning_rate: &NonNegative, weight_decay: &NonNegative| {
-        writeln!(out, "learning_rate = {:?}\nweight_decay = {:?}", learning_rate.get(), weight_decay.get())
-    };
-    match optimizer {
-        Optimizer::Sgd(Sgd { learning_rate, weight_decay }) => rates(learning_rate, weight_decay),
-        Optimizer::Momentum(Momentum { learning_rate, weight_decay, momentum, nesterov }) => {
-            rates(learning_rate, weight_decay)?;
-            writeln!(out, "momentum = {:?}\nnesterov = {nesterov}", momentum.get())
-        }
-        Optimizer::Adagrad(Adagrad { learning_rate, weight_decay, initial_accumulator, epsilon })
-        | Optimizer::RowwiseAdagrad(RowwiseAdagrad {
-            learning_rate,
-            weight_decay,
-            initial_accumulator,
-            epsilon,
-        }) => {
-            rates(learning_rate, weight_decay)?;
-            writeln!(out, "initial_accumulator = {:?}", initial_accumulator.get())?;
-            writeln!(out, "epsilon = {:?}", epsilon.get())
-        }
-        Optimizer::Adam(Adam { learning_rate, weight_decay, beta1, beta2, epsilon }) => {
-            rates(learning_rate, weight_decay)?;
-            writeln!(
-                out,
-                "beta1 = {:?}\nbeta2 = {:?}\nepsilon = {:?}",
-                beta1.get(),
-                beta2.get(),
-                epsilon.get()
-            )
-        }
-        Optimizer::Ftrl(Ftrl { learning_rate, weight_decay, beta, l1, l2 }) => {
-            rates(learning_rate, weight_decay)?;
-            writeln!(out, "beta = {:?}\nl1 = {:?}\nl2 = {:?}", beta.get(), l1.get(), l2.get())
-        }
-    }
+    optimizer.keys().try_for_each(|(key, value)| writeln!(out, "{key} = {value}"))
 }
 
 fn write_train(out: &mut String, train: &Train) -> fmt::Result {

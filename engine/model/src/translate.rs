@@ -1,7 +1,7 @@
 //! From a job to its model: applies the job to the columns of a dataset.
 
 use rankine_base::nearest;
-use rankine_embedding::{Optimizer, Pooling, TableSpec, UpdateRule};
+use rankine_embedding::{Optimizer, Pooling, TableSpec};
 use rankine_job as job;
 use rankine_job::{Conflict, Job, Width};
 use rankine_reader::Schema;
@@ -43,10 +43,10 @@ pub fn translate(job: &Job, schema: &Schema) -> Result<rules::Model, Vec<Conflic
         tables: tables.specs,
     };
     let rules = TrainingRules {
-        dense: optimizer(&job.optimizer.dense),
+        dense: job.optimizer.dense.rule(),
         dense_clip_norm: job.optimizer.dense_clip_norm.map(|norm| norm.get() as f32),
         tables: tables.rules,
-        wide: optimizer(job.optimizer.wide()),
+        wide: job.optimizer.wide().rule(),
     };
     Ok(rules::Model { spec, rules })
 }
@@ -147,7 +147,7 @@ impl Tables {
         let dtype = own.and_then(|table| table.dtype).unwrap_or(job.embedding.dtype).of_tables();
         self.specs.push(TableSpec { name, rows: column.rows, dim: dim.get() as usize, dtype });
         let rule = own.and_then(|table| table.optimizer.as_ref()).unwrap_or(&job.optimizer.sparse);
-        let mut rule = optimizer(rule);
+        let mut rule = rule.rule();
         rule.learning_rate *= own.map_or(1.0, |table| table.learning_rate_factor.get());
         self.rules.push(rule);
         self.specs.len() - 1
@@ -229,39 +229,11 @@ fn known(word: &str, list: &str, names: &[&str]) -> String {
     }
 }
 
-/// The optimizer of a job file, in the engine's types.
-fn optimizer(optimizer: &job::Optimizer) -> Optimizer {
-    let rule = match *optimizer {
-        job::Optimizer::Sgd(_) => UpdateRule::Sgd,
-        job::Optimizer::Momentum(job::Momentum { momentum, nesterov, .. }) => {
-            UpdateRule::Momentum { momentum: momentum.get() as f32, nesterov }
-        }
-        job::Optimizer::Adagrad(job::Adagrad { initial_accumulator, epsilon, .. }) => UpdateRule::Adagrad {
-            initial_accumulator: initial_accumulator.get() as f32,
-            epsilon: epsilon.get() as f32,
-        },
-        job::Optimizer::RowwiseAdagrad(job::RowwiseAdagrad { initial_accumulator, epsilon, .. }) => {
-            UpdateRule::RowwiseAdagrad {
-                initial_accumulator: initial_accumulator.get() as f32,
-                epsilon: epsilon.get() as f32,
-            }
-        }
-        job::Optimizer::Adam(job::Adam { beta1, beta2, epsilon, .. }) => UpdateRule::Adam {
-            beta1: beta1.get() as f32,
-            beta2: beta2.get() as f32,
-            epsilon: epsilon.get() as f32,
-        },
-        job::Optimizer::Ftrl(job::Ftrl { beta, l1, l2, .. }) => {
-            UpdateRule::Ftrl { beta: beta.get() as f32, l1: l1.get() as f32, l2: l2.get() as f32 }
-        }
-    };
-    let (learning_rate, weight_decay) = (optimizer.learning_rate(), optimizer.weight_decay() as f32);
-    Optimizer { rule, learning_rate, weight_decay }
-}
-
 #[cfg(test)]
 mod tests {
     use rankine_reader::schema::{Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label};
+
+    use rankine_embedding::UpdateRule;
 
     use super::*;
 

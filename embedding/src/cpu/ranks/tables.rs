@@ -15,7 +15,7 @@ use super::hop::{BagList, Path, StreamSizes};
 use crate::cpu::table::sum_in_runs;
 use crate::cpu::{Bags, Feature, FeatureSlot, HostRows, Route, Table};
 use crate::dtype::Rounding;
-use crate::optimizer::{Optimizer, Step, UpdateRule};
+use crate::optimizer::{Optimizer, Step};
 use crate::placement::{EmbeddingPlan, Exchange, Owner, Shard, TablePlan};
 use crate::random::UniformField;
 use crate::rows::{RowPart, RowSet};
@@ -375,7 +375,7 @@ impl RankTables {
         sums: &[f32],
     ) -> Option<Vec<f32>> {
         let (planned, own) = (&self.plan.tables[table], &self.tables[table]);
-        let rowwise = matches!(own.optimizer.rule, UpdateRule::RowwiseAdagrad { .. });
+        let rowwise = own.optimizer.rule.is_rowwise();
         if !rowwise || planned.shards.len() < 2 {
             return None;
         }

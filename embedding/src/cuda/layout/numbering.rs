@@ -11,7 +11,6 @@ use crate::cuda::error::{Error, Result};
 use crate::cuda::layout::parts::{Holder, Part};
 use crate::cuda::layout::{Feature, Hotness, Layout, VECTOR, bits_of};
 use crate::dtype::Dtype;
-use crate::optimizer::UpdateRule;
 use crate::placement::Owner;
 use crate::table::TableSpec;
 
@@ -379,7 +378,7 @@ impl Layout {
 
     /// Returns whether several ranks store some columns of a table's rows each, and its rule depends on whole rows.
     pub(crate) fn shares_squares(&self, table: usize) -> bool {
-        let rowwise = matches!(self.optimizers[table].rule, UpdateRule::RowwiseAdagrad { .. });
+        let rowwise = self.optimizers[table].rule.is_rowwise();
         rowwise && self.parts.iter().filter(|part| part.table == table).count() > 1 && !self.is_listed(table)
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use rankine_topology::{Rank, Topology};
 
 use crate::cuda::error::{Error, Result};
-use crate::optimizer::{Optimizer, UpdateRule};
+use crate::optimizer::Optimizer;
 use crate::placement::{EmbeddingPlan, Exchange, FrequentRows, Owner, Shard};
 use crate::table::TableSpec;
 
@@ -60,7 +60,7 @@ impl Part {
             }
             let one_of_many = |shard: &Shard| matches!(shard.owner, Owner::Rank(_));
             let by_columns = planned.shards.len() > 1;
-            let rowwise = matches!(optimizers[table].rule, UpdateRule::RowwiseAdagrad { .. });
+            let rowwise = optimizers[table].rule.is_rowwise();
             if by_columns && !planned.frequent.is_empty() {
                 return Err(Error::NotExchanged("frequent rows of column-wise tables"));
             }

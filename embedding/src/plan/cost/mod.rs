@@ -197,7 +197,7 @@ impl<'a> TableCosts<'a> {
             self.add_owned(&owned, columns, owner, &mut load.ranks);
         }
         load.shards = shards.len();
-        let rowwise = matches!(self.input.rule, UpdateRule::RowwiseAdagrad { .. });
+        let rowwise = self.input.rule.is_rowwise();
         if shards.len() > 1 && rowwise {
             self.add_squares(choice, shards.len(), &mut load);
         }
