@@ -8,9 +8,6 @@ use rankine_topology::{Process, TopologyError};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AssignmentError {
-    /// Temp
-    #[error("{0}")]
-    Temp(String),
     /// The number of ranks or nodes is impossible.
     #[error(transparent)]
     Topology(#[from] TopologyError),

@@ -7,7 +7,7 @@ use rankine_launch::{Host, ProcessGroup, ProcessInfo, hosts};
 use rankine_topology::{Process, Topology};
 
 use super::agreement::same_everywhere;
-use crate::training::error::TrainError;
+use crate::training::error::{AssignmentError, TrainError};
 
 /// The ranks assigned to a process: consecutive, equally many for each process, in the order of processes.
 #[derive(Debug, Clone)]
@@ -24,7 +24,7 @@ impl RankAssignment {
     /// ranks of a single process take the GPUs from `first_gpu`.
     ///
     /// # Errors
-    /// [`TrainError::Device`] if the job, the launcher and the GPUs that processes see contradict each other, or if
+    /// [`TrainError::Assignment`] if the job, the launcher and the GPUs that processes see contradict each other, or if
     /// processes have different jobs; [`TrainError::Processes`].
     pub(in crate::training) fn of(
         job: &Job,
@@ -37,7 +37,7 @@ impl RankAssignment {
             1 => alone(job, gpu::gpu_count(), shared),
             _ => among(job, processes.members(), processes.process(), shared),
         };
-        let (topology, mut gpus) = found.map_err(crate::training::error::AssignmentError::Temp)?;
+        let (topology, mut gpus) = found?;
         gpus.iter_mut().for_each(|gpu| *gpu += first_gpu);
         let mut job = job.clone();
         let count = |count: usize| u32::try_from(count).ok().and_then(RankCount::new).map(Ranks::Count);
@@ -51,7 +51,7 @@ impl RankAssignment {
 type RanksHere = (Topology, Vec<usize>);
 
 /// All ranks are in this process.
-fn alone(job: &Job, seen: usize, shared: bool) -> Result<RanksHere, String> {
+fn alone(job: &Job, seen: usize, shared: bool) -> Result<RanksHere, AssignmentError> {
     let ranks = match job.device.ranks.count() {
         Some(ranks) => ranks.get() as usize,
         None if job.device.kind == DeviceKind::Cpu => 1,
@@ -60,37 +60,31 @@ fn alone(job: &Job, seen: usize, shared: bool) -> Result<RanksHere, String> {
     let topology = Topology::new(ranks, job.device.nodes.get() as usize);
     let modulus = if shared { seen.max(1) } else { ranks };
     let gpus = (0..ranks).map(|rank| rank % modulus).collect();
-    Ok((topology.map_err(|error| error.to_string())?, gpus))
+    Ok((topology?, gpus))
 }
 
 /// Some ranks are in this process, and equally many in each other one.
-fn among(job: &Job, members: &[ProcessInfo], own: Process, shared: bool) -> Result<RanksHere, String> {
+fn among(
+    job: &Job,
+    members: &[ProcessInfo],
+    own: Process,
+    shared: bool,
+) -> Result<RanksHere, AssignmentError> {
     let (processes, hosts) = (members.len(), hosts(members));
     if job.device.kind == DeviceKind::Cpu {
-        return Err(format!(
-            "{processes} processes were launched, and device.kind is \"cpu\": on the CPU ranks are threads of one \
-             process. Launch one process, or ignore the launcher with --launcher none"
-        ));
+        return Err(AssignmentError::OnCpu { processes });
     }
     check_order(&hosts)?;
     let nodes = job.device.nodes.count().map_or(hosts.len(), |nodes| nodes.get() as usize);
     if nodes < hosts.len() || !nodes.is_multiple_of(hosts.len()) || !processes.is_multiple_of(nodes) {
-        return Err(format!(
-            "device.nodes is {nodes}, and the {processes} processes are on {} ({}): set it to that number or to a \
-             multiple that gives each node the same number of processes, or remove the key",
-            count_of(hosts.len(), "host", "hosts"),
-            hosts.iter().map(|host| host.name.as_str()).collect::<Vec<_>>().join(", ")
-        ));
+        let hosts = hosts.into_iter().map(|host| host.name).collect();
+        return Err(AssignmentError::Nodes { nodes, processes, hosts });
     }
     let each = match job.device.ranks.count() {
         Some(ranks) => {
             let ranks = ranks.get() as usize;
             if !ranks.is_multiple_of(processes) {
-                return Err(format!(
-                    "device.ranks is {ranks}, and {processes} processes were launched: all processes must have the \
-                     same number of ranks, so device.ranks must be a multiple of the number of processes. \
-                     device.ranks = \"auto\" uses all GPUs that they see"
-                ));
+                return Err(AssignmentError::Ranks { ranks, processes });
             }
             ranks / processes
         }
@@ -101,21 +95,15 @@ fn among(job: &Job, members: &[ProcessInfo], own: Process, shared: bool) -> Resu
     if !shared {
         check_apart(members, &hosts, &all)?;
     }
-    let topology = Topology::new(each * processes, nodes).map_err(|error| error.to_string())?;
+    let topology = Topology::new(each * processes, nodes)?;
     Ok((topology, all[own.0].clone()))
 }
 
 /// Ranks are numbered node by node, equally many on each, so processes must be numbered host by host.
-fn check_order(hosts: &[Host]) -> Result<(), String> {
-    let said = || {
-        let each = hosts.iter().map(|Host { name, processes }| {
-            let numbers: Vec<_> = processes.iter().map(Process::to_string).collect();
-            format!("{name} has {}", numbers.join(", "))
-        });
-        each.collect::<Vec<_>>().join("; ")
-    };
+fn check_order(hosts: &[Host]) -> Result<(), AssignmentError> {
+    let all = || hosts.iter().map(|host| (host.name.clone(), host.processes.clone())).collect();
     if hosts.iter().any(|host| host.processes.len() != hosts[0].processes.len()) {
-        return Err(format!("every host must have the same number of processes: {}", said()));
+        return Err(AssignmentError::UnequalHosts { hosts: all() });
     }
     if hosts
         .iter()
@@ -123,11 +111,7 @@ fn check_order(hosts: &[Host]) -> Result<(), String> {
         .enumerate()
         .any(|(index, &process)| process != Process(index))
     {
-        return Err(format!(
-            "processes must be numbered host by host: {}. Use Slurm's --distribution=block, or mpirun's \
-             --map-by slot",
-            said()
-        ));
+        return Err(AssignmentError::Order { hosts: all() });
     }
     Ok(())
 }
@@ -142,26 +126,15 @@ fn distinct<'a>(members: &'a [ProcessInfo], host: &Host) -> Vec<&'a str> {
 }
 
 /// The GPUs per process if they share all GPUs of their host.
-fn seen_by_each(members: &[ProcessInfo], hosts: &[Host]) -> Result<usize, String> {
+fn seen_by_each(members: &[ProcessInfo], hosts: &[Host]) -> Result<usize, AssignmentError> {
     let counts: Vec<_> = hosts.iter().map(|host| distinct(members, host).len()).collect();
     let (first, processes) = (counts[0], hosts[0].processes.len());
     if let Some(other) = counts.iter().position(|&count| count != first) {
-        return Err(format!(
-            "device.ranks is \"auto\", and host {} has {} and host {} has {}: set device.ranks, or make the same \
-             number of GPUs visible on each host (CUDA_VISIBLE_DEVICES)",
-            hosts[0].name,
-            count_of(first, "GPU", "GPUs"),
-            hosts[other].name,
-            count_of(counts[other], "GPU", "GPUs")
-        ));
+        let of = |index: usize| (hosts[index].name.clone(), counts[index]);
+        return Err(AssignmentError::UnequalGpus { one: of(0), other: of(other) });
     }
     if first == 0 || !first.is_multiple_of(processes) {
-        return Err(format!(
-            "device.ranks is \"auto\", and host {} has {} for {}: launch one process per GPU, or one per node",
-            hosts[0].name,
-            count_of(first, "GPU", "GPUs"),
-            count_of(processes, "process", "processes")
-        ));
+        return Err(AssignmentError::GpusPerProcess { host: (hosts[0].name.clone(), first), processes });
     }
     Ok(first / processes)
 }
@@ -173,7 +146,7 @@ fn gpus_of(
     process: Process,
     each: usize,
     shared: bool,
-) -> Result<Vec<usize>, String> {
+) -> Result<Vec<usize>, AssignmentError> {
     let host =
         hosts.iter().find(|host| host.processes.contains(&process)).expect("every process is on a host");
     let index = host.processes.iter().position(|&other| other == process).unwrap_or(0);
@@ -188,41 +161,27 @@ fn gpus_of(
             (.., true) => ", the same ones as the other processes of its host",
             (.., false) => ", not the same ones as the other processes of its host",
         };
-        return Err(format!(
-            "device.ranks is {}, so each of the {} needs {}, but process {process} on {} sees {}{others}: lower \
-             device.ranks, or make more GPUs visible (CUDA_VISIBLE_DEVICES)",
-            each * members.len(),
-            count_of(members.len(), "process", "processes"),
-            count_of(each, "GPU", "GPUs"),
-            host.name,
-            count_of(seen, "GPU", "GPUs"),
-        ));
+        let (host, processes) = (host.name.clone(), members.len());
+        return Err(AssignmentError::TooFewGpus { process, host, processes, each, seen, others });
     }
     Ok((first..first + each).map(|gpu| gpu % seen).collect())
 }
 
 /// Checks that no GPU has two ranks.
-fn check_apart(members: &[ProcessInfo], hosts: &[Host], gpus: &[Vec<usize>]) -> Result<(), String> {
+fn check_apart(members: &[ProcessInfo], hosts: &[Host], gpus: &[Vec<usize>]) -> Result<(), AssignmentError> {
     for host in hosts {
         let mut taken: Vec<(&str, Process)> = Vec::new();
         for &process in &host.processes {
             for id in gpus[process.0].iter().filter_map(|&gpu| members[process.0].gpu_ids.get(gpu)) {
                 if let Some((_, other)) = taken.iter().find(|(taken, _)| taken == id) {
-                    return Err(format!(
-                        "processes {other} and {process} on {} would both take GPU {id}: make different GPUs visible \
-                         to each process with CUDA_VISIBLE_DEVICES, or all GPUs to all processes",
-                        host.name
-                    ));
+                    let (gpu, host, processes) = ((*id).to_owned(), host.name.clone(), [*other, process]);
+                    return Err(AssignmentError::SharedGpu { gpu, host, processes });
                 }
                 taken.push((id, process));
             }
         }
     }
     Ok(())
-}
-
-fn count_of(count: usize, one: &str, several: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { several })
 }
 
 #[cfg(test)]
@@ -264,7 +223,7 @@ mod tests {
         let job = Job::from_toml("tiny.toml", JOB, sets).unwrap();
         let members = members(processes);
         let each = Process::first(members.len()).map(|own| among(&job, &members, own, false));
-        let each: Vec<RanksHere> = each.collect::<Result<_, _>>()?;
+        let each: Vec<RanksHere> = each.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
         let topology = each[0].0;
         Ok((topology.ranks(), topology.nodes(), each.into_iter().map(|(_, gpus)| gpus).collect()))
     }
