@@ -84,7 +84,11 @@ impl Sources {
                     {
                         return Some(child);
                     }
-                    let imported = module_of.imports.get(name)?;
+                    let Some(imported) = module_of.imports.get(name) else {
+                        let globs = module_of.imports.iter().filter(|(name, _)| name.ends_with("::*"));
+                        let mut found = globs.map(|(_, from)| [from.as_slice(), path].concat());
+                        return found.find_map(|path| self.definition(module, &path));
+                    };
                     // `use` of a name of itself is one of another crate.
                     let again = imported.first() == Some(first) && imported.len() == 1;
                     return (!again)
@@ -111,7 +115,9 @@ fn import(tree: &UseTree, before: &[String], imports: &mut BTreeMap<String, Item
         UseTree::Rename(rename) => {
             imports.insert(rename.rename.to_string(), with(&rename.ident));
         }
-        _ => {}
+        UseTree::Glob(_) => {
+            imports.insert(format!("{}::*", before.join("::")), before.to_vec());
+        }
     }
 }
 
@@ -240,13 +246,15 @@ impl Writer<'_> {
     }
 
     /// Writes what a macro of the module makes, as the macro has it.
-    fn made_by(&mut self, name: &str) {
-        for item in &self.module.items {
+    fn made_by(&mut self, name: &str, sources: &Sources) {
+        for (module, item) in
+            sources.modules.values().flat_map(|of| of.items.iter().map(move |item| (of, item)))
+        {
             if let Item::Macro(item) = item
                 && item.ident.as_ref().is_some_and(|ident| ident == name)
             {
                 let span = item.span().byte_range();
-                let lines = self.module.text[span].lines().map(str::trim);
+                let lines = module.text[span].lines().map(str::trim);
                 let heads = ["impl ", "pub fn ", "const "];
                 for line in lines.filter(|line| heads.iter().any(|head| line.starts_with(head))) {
                     let head = line.trim_start_matches("pub ").trim_end_matches(" {").to_owned();
@@ -310,7 +318,7 @@ fn written(sources: &Sources, name: &str, defined: &ItemPath) -> String {
                 Item::Macro(item) if item.ident.is_none() && words(&item.mac.tokens).contains(own) => {
                     let of = sources.definition(path, std::slice::from_ref(own));
                     if let (true, Some(by)) = (of.as_ref() == Some(defined), item.mac.path.get_ident()) {
-                        writer.made_by(&by.to_string());
+                        writer.made_by(&by.to_string(), sources);
                     }
                 }
                 item if path == module && name_of(item).as_ref() == Some(own) => {

@@ -4,10 +4,8 @@
 use rankine_cpu::Operand;
 use rankine_model::{MlpSpec, ModelSpec};
 
-use super::interaction::InteractionPart;
+use super::interaction::{InteractionPart, floats};
 use super::replica::{ROUND_TILES_PER_THREAD, tile_samples};
-
-const F32_BYTES: u64 = size_of::<f32>() as u64;
 
 /// Returns the bytes of the buffers of a step on `samples` samples that `threads` threads of one rank compute, and of
 /// an evaluation in batches of `scored` samples, which uses the same tiles. Routes of rows to their updates, which grow
@@ -45,9 +43,4 @@ fn mlp_bytes(mlp: &MlpSpec, samples: usize) -> u64 {
     let hidden: u64 = hidden.iter().map(|layer| operand(layer.outputs)).sum();
     let gradients: u64 = mlp.layers.iter().map(|layer| operand(layer.outputs)).sum();
     input + hidden + gradients + 2 * floats(samples, last.outputs)
-}
-
-/// Returns the bytes of `samples` times `columns` numbers.
-pub(super) fn floats(samples: usize, columns: usize) -> u64 {
-    F32_BYTES.saturating_mul(samples as u64).saturating_mul(columns as u64)
 }

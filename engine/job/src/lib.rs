@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod bucket_columns;
+mod builder;
 mod check;
 mod checkpoint;
 mod data;

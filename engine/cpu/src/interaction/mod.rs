@@ -6,7 +6,6 @@ mod machine;
 use rankine_cpu::{DotInteraction, DotScratch};
 use rankine_model::{Interaction, MlpSpec, ModelSpec};
 
-use super::memory::floats;
 use super::mlp::{Mlp, MlpTile};
 use cross::{CrossNetwork, CrossTile};
 use machine::FactorizationMachine;
@@ -169,4 +168,9 @@ impl InteractionPart {
             Self::Dot(_) | Self::FactorizationMachine(_) | Self::Concat => Vec::new(),
         }
     }
+}
+
+/// Returns the bytes of `samples` times `columns` numbers.
+pub(super) fn floats(samples: usize, columns: usize) -> u64 {
+    (size_of::<f32>() as u64).saturating_mul(samples as u64).saturating_mul(columns as u64)
 }
